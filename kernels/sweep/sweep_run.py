@@ -104,7 +104,7 @@ class SweepRun:
             loaded = self._store.load_sweep(space, self.gpu)
             resume = loaded[1] if loaded else ResumePoint()
         self.name = resume.name or uuid.uuid4().hex
-        rows = _initial_rows(space, self.gpu, self._takes_times, predict, resume.rows)
+        rows = initial_rows(space, self.gpu, self._takes_times, predict, resume.rows)
         self.resumed = len({id(row) for row in resume.rows} & {id(row) for row in rows})
         self.changes = 0
         compiles = builder.max_concurrency
@@ -309,7 +309,7 @@ def refuse_configs(space: Space, gpu: Gpu) -> dict[Experiment, str]:
     return reasons
 
 
-def _initial_rows(
+def initial_rows(
     space: Space, gpu: Gpu, takes_times: bool, predict: Predict, earlier: Sequence[SweepRow]
 ) -> list[SweepRow]:
     """Make a row for each config. Reuse the earlier rows that are done for this GPU."""

@@ -68,9 +68,11 @@ def test_a_change_leads_with_its_ratio_and_names_the_date_and_the_versions(panel
     filled(store, noisy(0.2, 6))
     filled(store, noisy(0.216, 4), NEWER, since=START + 10 * DAY)
     said = claimed(panel, store)
-    assert said.startswith("1.08 × slower since 2026-11-11 recorded")
-    assert "It coincides with torch 2.11.0 → 2.13.0 and triton 3.6.0 → 3.7.1." in said
-    assert "On NVIDIA H200, 6 runs before took 0.200 ms, 4 since take 0.216 ms." in said
+    assert said.startswith("1.08 × slower since 2026-11-11 on NVIDIA H200 recorded")
+    assert (
+        "It coincides with torch 2.11.0 → 2.13.0 and triton 3.6.0 → 3.7.1. 6 runs took 0.200 ms, then 4 took 0.216 ms."
+        in said
+    )
     picture = decode(drawn(panel, store)["history-plot"])
     assert "1.08 × slower<br>torch 2.11.0 → 2.13.0" in picture["layout"]["annotations"][0]["text"]
     assert "transpose.tiled" in picture["about"]
@@ -148,7 +150,7 @@ def test_each_run_is_a_row_with_its_numbers_and_versions(panel, store):
     filled(store, [0.05], NEWER, since=START + DAY)
     rows = drawn(panel, store)["history-runs"].split("<tr>")[2:]
     new, old = map(text_of, rows)
-    assert new == "2026-11-02 09:00 NVIDIA H200 50.0 µs 49.8 µs to 50.2 µs 1.200 × passed 2.13.0 3.7.1"
+    assert new == "2026-11-02 09:00 NVIDIA H200 50.0 µs 49.8 µs to 50.2 µs 1.20 × passed 2.13.0 3.7.1"
     assert old.startswith("2026-11-01 09:00 NVIDIA H200 0.200 ms")
 
 

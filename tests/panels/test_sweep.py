@@ -74,19 +74,25 @@ def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel, which
     assert "1–40 of 1,152" in drawn["sweep-table"]
 
 
-def test_before_it_starts_the_number_of_configs_and_what_is_refused_are_said(panel):
+def test_before_it_starts_predicted_times_and_the_configs_to_try_are_shown(panel):
     state = state_of("BLOCK_M=64,256 BLOCK_N=64,256 num_warps=4,8")
     drawn = panel.draw(Known(state))
     said = text_of(drawn["sweep-claim"])
     assert said.startswith("6 configs to try")
-    assert "2 configs are set aside before any compile." in said
+    assert "Set aside before any compile: 2 configs." in said  # 256 × 256, with 4 and 8 warps
     assert "ranked by predicted time alone" in said
-    assert drawn["sweep-plot"] == NONE
-    instead = text_of(drawn["sweep-instead"])
-    assert "8 configs: all combinations" in instead
-    assert "BLOCK_M 64, 256 2 BLOCK_N 64, 256 2 num_warps 4, 8 2" in instead
-    assert "2 The accumulator of a 256 × 256 tile" in instead
+    assert "Times are predicted" in drawn["sweep-progress"]
+    (cells,) = decode(drawn["sweep-plot"])["data"]
+    assert np.isfinite(np.array(cells["z"], dtype=float)).sum() == 3
+    assert "The accumulator of a 256 × 256 tile" in text_of(drawn["sweep-table"])
+    assert "predicted" in drawn["sweep-lines"]
     assert "timed on this machine's GPU" in text_of(panel.draw(Known(state, here=GPUS["H200"]))["sweep-claim"])
+
+
+def test_a_large_space_is_not_predicted(panel):
+    drawn = panel.draw(Known(state_of(f"{MANY},4")))
+    assert drawn["sweep-plot"] == NONE
+    assert "configs to try" in drawn["sweep-claim"]
 
 
 def test_the_budget_makes_the_estimate_shorter(panel):
@@ -201,9 +207,7 @@ def test_what_is_done_stays_when_cancelled_and_pressing_again_resumes(panel, sta
     assert not {row.experiment for row in cut.rows if row.status in DONE} & set(again)
 
 
-def test_rows_are_saved_and_without_a_sweep_a_sentence_says_so(panel, started):
-    with pytest.raises(ConfigError, match="no rows to save"):
-        ask(panel, "sweep-json", Session(), state_of())
+def test_rows_are_saved_as_json_and_the_listed_ones_as_csv(panel, started):
     ask(panel, "sweep-start", Session(), state_of())
     found = finished(panel.sweeps, space_of())
     state = state_of(ranking_num_warps="4")
@@ -231,17 +235,12 @@ def test_the_best_config_is_pinned_beside_the_current_one(panel):
     assert (pinned.experiment, pinned.pinned) == (state.experiment, found.best.experiment)
 
 
-def test_how_it_is_searched_is_folded_away_once_something_is_found(panel, started, store):
-    known = Known(state_of(), store=store)
-    assert panel.fill(known)["sweep-search-fold"] == OPEN
-    (drawn,) = ask(panel, "sweep-start", Session(store), state_of())
+def test_the_search_is_folded_unless_the_address_says_what_varies(panel, started):
+    assert panel.fill(Known(state_of("")))["sweep-search-fold"] == CLOSED
+    assert panel.fill(Known(state_of("BLOCK_M")))["sweep-search-fold"] == OPEN, "the sentence is beside the field"
+    (drawn,) = ask(panel, "sweep-start", Session(), state_of())
     assert drawn["sweep-search-fold"] == CLOSED
-    finished(panel.sweeps, space_of(), store=store)
-    assert panel.fill(known)["sweep-search-fold"] == CLOSED
-    again = SweepPanel()
-    assert again.fill(known)["sweep-search-fold"] == CLOSED, "what is stored counts, too"
-    assert "sweep-search-fold" not in again.draw(known), "who has opened it to set something finds it open"
-    assert panel.fill(Known(state_of("BLOCK_M"), store=store))["sweep-search-fold"] == OPEN, "to show the problem"
+    assert "sweep-search-fold" not in panel.draw(Known(state_of())), "an opened fold stays open"
 
 
 def test_a_stored_sweep_is_marked_as_recorded_and_says_when_it_was_made(panel, store, started):

@@ -21,7 +21,6 @@ from visualize.views.plot import NONE
 from visualize.views.presets import presets, with_preset
 from visualize.views.snapshot import Known
 from visualize.views.tabs import SETTINGS
-from visualize.views.tune.figures import baselines_figure
 from visualize.views.tune.view import MAX_SIZES, swept_sizes
 
 OVER = {"sweep_over": "K=256,512,1024", "sweep_strategy": "grid", "sweep_picture": "library"}
@@ -149,10 +148,6 @@ def test_no_size_named_is_the_shape_that_is_set(panel, store):
     assert swept_sizes(state_of()) == ("", {})
     drawn = panel.draw(Known(state_of(sweep_picture="library"), store=store))
     assert drawn["sweep-plot"] == NONE
-
-
-def test_sizes_without_a_library_to_compare_with_have_no_picture():
-    assert baselines_figure("K", [], "measured").data == ()
 
 
 def test_the_article_s_grid_search_is_a_preset_of_the_fused_kernel():

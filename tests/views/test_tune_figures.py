@@ -20,7 +20,6 @@ from visualize.views.tune.figures import (
     convergence_figure,
     heatmap_figure,
     history_figure,
-    parallel_figure,
 )
 from visualize.views.tune.text import time_ms
 
@@ -75,7 +74,6 @@ def test_pictures_have_the_unit_of_the_best_time_and_a_colour_scale_above_zero(p
     assert cells.colorbar.title.text == "µs, predicted"
     assert np.nanmin(cells.z) == pytest.approx(1000 * fast.best.predicted.ms)
     assert np.nanmax(cells.z) > 100 * 0.1
-    assert all(note.text.endswith(" µs") for note in parallel_figure(fast).layout.annotations[-2:])
     assert (cells.zmin, cells.zmax) == (None, None)
     (equal,) = heatmap_figure(with_times(predicted, lambda _: 0.5), "BLOCK_M", "BLOCK_N").data
     assert (equal.zmin, equal.zmax) == (0, 0.5), "Plotly's own scale would reach below zero"
@@ -101,47 +99,6 @@ def test_convergence_falls_to_the_fastest_time_beside_the_expectation_in_random_
     rows = [timed.rows[place] for place in each.customdata]
     assert [row.turn for row in rows] == sorted(row.turn for row in rows)
     assert [row.median_ms for row in rows] == list(each.y)
-
-
-def segments(traces):
-    """The distinct lines of some traces, as pairs of points."""
-    pairs = set()
-    for trace in traces:
-        x = np.arange(len(trace.y)) if trace.x is None else trace.x
-        points = np.stack([np.array(x, dtype=float), np.array(trace.y, dtype=float)], axis=1).round(6)
-        pairs |= {frozenset(map(tuple, pair)) for pair in itertools.pairwise(points) if np.isfinite(pair).all()}
-    return pairs
-
-
-@pytest.mark.parametrize("name", ["timed", "predicted"])
-def test_a_line_passes_through_its_config_s_values_and_ends_at_its_time(name, request):
-    sweep = request.getfixturevalue(name)
-    figure = parallel_figure(sweep)
-    assert list(figure.layout.xaxis.ticktext) == [*VARY, "time"]
-    *lines, best = figure.data
-    assert (best.name, best.mode, sweep.rows[best.customdata[0]]) == ("best", "lines+markers", sweep.best)
-    ends = {sweep.rows[place].experiment: (trace.name, y) for trace in lines if trace.customdata is not None
-            for x, y, place in zip(trace.x, trace.y, trace.customdata, strict=True) if x == len(VARY)}  # fmt: skip
-    groups, heights = zip(*(ends[row.experiment] for row in sweep.ranked), strict=True)
-    assert len(ends) == len(sweep.ranked)
-    assert list(heights) == sorted(heights)
-    assert groups.count("fastest fifth") == groups.index("second fifth") == -(-len(groups) // 5)
-    for group in set(groups):
-        expected = set()
-        for experiment, (own, time) in ends.items():
-            shares = [
-                values.index(getattr(experiment.config, knob)) / (len(values) - 1) for knob, values in VARY.items()
-            ]
-            corners = np.array(list(enumerate([*shares, time]))).round(6)
-            expected |= {frozenset(map(tuple, pair)) for pair in itertools.pairwise(corners)} if own == group else set()
-        assert segments(trace for trace in lines if trace.name == group) == expected
-
-
-def test_a_sweep_without_results_has_no_lines_and_one_of_a_single_knob_has(timed, predicted):
-    rows = tuple(replace(row, status="not tried", predicted=None) for row in predicted.rows)
-    assert parallel_figure(replace(predicted, rows=rows)).data == ()
-    space = replace(timed.space, varied=timed.space.varied[:1])
-    assert segments(parallel_figure(replace(timed, space=space)).data)
 
 
 OLD, NEW = ("2.11.0", "3.6.0"), ("2.13.0", "3.7.1")

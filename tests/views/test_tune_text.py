@@ -58,17 +58,9 @@ def test_a_compiler_s_message_is_one_escaped_line(sweep):
     assert "\n" not in label
     assert "set aside: error: &lt;a href=" in label
     assert len(label) < 400
-    assert "<a href='//x'" not in text.failures(replace(sweep, rows=(row,)))
-
-
-def test_failures_are_grouped_by_reason_the_most_frequent_first(sweep):
-    reasons = ("Needs 5 bytes.", "Wrong.", "Needs 7 bytes.", "")
-    rows = [replace(row, status="failed" if reason else "timed", reason=reason)
-            for row, reason in zip(sweep.rows, reasons, strict=True)]  # fmt: skip
-    table = words(text.failures(replace(sweep, rows=tuple(rows))))
-    first, second = "2 Needs 5 bytes. BLOCK_M 16, num_warps 4", "1 Wrong. BLOCK_M 16, num_warps 8"
-    assert 0 < table.index(first) < table.index(second)
-    assert text.failures(sweep) == ""
+    listed = text.ranking_table(sweep).render([row], text.RankingView(), lambda new: "")
+    assert "set aside" in listed
+    assert "<a href='//x'" not in listed
 
 
 def test_lines_to_copy_are_the_best_configs_in_order(sweep):

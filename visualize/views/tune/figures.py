@@ -15,11 +15,11 @@ import numpy as np
 import plotly.graph_objects as go
 from markupsafe import escape
 
-from kernels.results import LibraryRatio, Sweep
+from kernels.results import Sweep
 from visualize.predict.history import Change, PastRuns
 from visualize.predict.launch_time import expected_best
 from visualize.views import theme
-from visualize.views.numbers import significant, time_unit
+from visualize.views.numbers import time_unit
 from visualize.views.tune.text import sweep_unit, time_ms
 
 _LABEL = "%{text}<extra></extra>"
@@ -27,8 +27,6 @@ _LABEL = "%{text}<extra></extra>"
 _MAX_NUMBERED_CELLS = 120
 # Scatter plots of up to this many points have large ones.
 _MAX_LARGE_POINTS = 150
-# Groups of the parallel picture: the fraction of ranked configs at which each ends.
-_GROUPS = ((0.2, "fastest fifth", theme.HARDWARE), (0.4, "second fifth", theme.REUSED), (1.0, "others", theme.BORDER))
 _LEGEND = {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "bgcolor": theme.NOTHING}
 # Space at the top for the title and, on a phone, two rows of the legend.
 _MARGIN = {"l": 70, "r": 12, "t": 72, "b": 48}
@@ -150,95 +148,6 @@ def convergence_figure(sweep: Sweep) -> go.Figure:
     )  # fmt: skip
 
 
-def parallel_figure(sweep: Sweep) -> go.Figure:
-    """Draw a line per config through its value of each varied knob to its time, which is its hover point.
-
-    Colours are fifths of the ranking, fastest on top; the best config is thick. Lines between two knobs' values that
-    several configs share are drawn once: a browser draws 1,152 configs of six knobs in a third of the time.
-    """
-    unit, scale = sweep_unit(sweep)
-    axes, ranked = sweep.space.varied, sweep.ranked
-    place = {row.experiment: number for number, row in enumerate(sweep.rows)}
-    numbers = np.array([place[row.experiment] for row in ranked], dtype=np.uint32)
-    logs = np.log([time_ms(row, sweep.is_timed) for row in ranked])
-    low, high = (logs.min(), logs.max()) if ranked else (0.0, 1.0)
-    configs = [row.experiment.config for row in ranked]
-    columns = [[_share(values.index(getattr(c, name)), 0, len(values) - 1) for c in configs] for name, values in axes]
-    heights = np.array([*columns, [_share(log, low, high) for log in logs]]).T
-    ends = [math.ceil(share * len(ranked)) for share, _, _ in _GROUPS]
-    traces = []
-    for first, end, (_, name, color) in reversed(list(zip([0, *ends], ends, _GROUPS, strict=False))):
-        if end > first:
-            line = {"name": name, "legendgroup": name, "line": {"color": color, "width": 1.2}, "opacity": 0.75}
-            traces += [
-                _knob_lines(heights[first:end, :-1], line),
-                _time_lines(heights[first:end], numbers[first:end], line),
-            ]
-    if ranked:
-        traces.append(
-            go.Scatter(
-                y=heights[0], customdata=np.full(len(axes) + 1, numbers[0]), mode="lines+markers", name="best",
-                line={"color": theme.WRONG, "width": 4}, marker={"size": 6.5}, hovertemplate=_LABEL,
-            )
-        )  # fmt: skip
-    labels = [
-        (axis, _share(number, 0, len(values) - 1), str(value))
-        for axis, (_, values) in enumerate(axes)
-        for number, value in enumerate(values)
-    ]
-    extremes = sorted({low, high}) if ranked else []
-    labels += [(len(axes), _share(log, low, high), f"{significant(math.exp(log) * scale)} {unit}") for log in extremes]
-    beside = {"showarrow": False, "xanchor": "left", "xshift": 7, "yshift": 8}
-    return go.Figure(
-        traces,
-        theme.layout(
-            f"Knobs and {sweep.source} time of each config",
-            xaxis={"tickvals": list(range(len(axes) + 1)), "ticktext": [name for name, _ in axes] + ["time"],
-                   "range": [-0.15, len(axes) + 0.04], "showgrid": True, "automargin": True},
-            yaxis={"visible": False, "range": [-0.08, 1.1]},
-            annotations=[{"x": x, "y": y, "text": text, **beside} for x, y, text in labels],
-            showlegend=True, legend=_LEGEND, hovermode="closest",
-            margin={**_MARGIN, "l": 20, "r": 74},  # the times are at the right
-        ),
-    )  # fmt: skip
-
-
-def _share(value: float, low: float, high: float) -> float:
-    return float((value - low) / (high - low)) if high > low else 0.5
-
-
-def _knob_lines(heights: np.ndarray, style: dict[str, Any]) -> go.Scatter:
-    """Draw each distinct line between neighbouring knobs once.
-
-    Args:
-        heights: (configs, knobs).
-    """
-    pieces = [np.unique(heights[:, axis : axis + 2], axis=0) for axis in range(heights.shape[1] - 1)]
-    x = [axis + offset for axis, lines in enumerate(pieces) for offset in (0, 1, 2) * len(lines)]
-    y = [height for lines in pieces for line in lines.tolist() for height in (*line, math.nan)]
-    return go.Scatter(
-        x=np.array(x, dtype=np.uint32), y=np.array(y), mode="lines", hoverinfo="skip", showlegend=False, **style
-    )
-
-
-def _time_lines(heights: np.ndarray, numbers: np.ndarray, style: dict[str, Any]) -> go.Scatter:
-    """Draw the lines from the last knob to the times, back and forth in one line for each value of the knob.
-
-    Plotly draws what lies between two gaps as one path, so gaps only separate the knob's values.
-
-    Args:
-        heights: (configs, knobs + 1), the time last.
-        numbers: (configs,), the index of each row.
-    """
-    axis, order = heights.shape[1] - 2, np.argsort(heights[:, -2], kind="stable")
-    y = heights[order, -2:]
-    gaps = 2 * (1 + np.flatnonzero(np.diff(y[:, 0])))
-    x = np.insert(np.tile([axis, axis + 1], len(y)), gaps, axis + 2).astype(np.uint32)
-    customdata = np.insert(np.repeat(numbers[order], 2), gaps, 0)
-    y = np.insert(y.reshape(-1), gaps, np.nan)
-    return go.Scatter(x=x, y=y, customdata=customdata, mode="lines", hovertemplate=_LABEL, **style)
-
-
 def history_figure(
     series: Sequence[PastRuns], points: Sequence[Sequence[str]], changes: Sequence[tuple[PastRuns, Change, str]]
 ) -> go.Figure:
@@ -328,19 +237,19 @@ def _date_ticks(days: Sequence[datetime.date]) -> dict[str, Any]:
     return {"tickmode": "array", "tickvals": list(ticks.values()), "ticktext": list(ticks), "tickangle": 0}
 
 
-def baselines_figure(dimension: str, ratios: Sequence[tuple[int, Sequence[LibraryRatio]]], source: str) -> go.Figure:
+def baselines_figure(dimension: str, sweeps: Sequence[tuple[int, Sweep]]) -> go.Figure:
     """Draw each library call's time divided by the best config's, with its 95 % interval, by problem size.
 
     Args:
-        ratios: size and the library's calls, sizes ascending.
-        source: "measured" or "recorded".
+        sweeps: size and sweep, sizes ascending; at least one, each with library calls.
     """
+    ratios = [(size, sweep.final.baselines) for size, sweep in sweeps if sweep.final]
     sizes = [str(size) for size, _ in ratios]
     figure = go.Figure(
         layout=theme.layout(
             "The library's time / the best config's",
             xaxis={"type": "category", "title": {"text": dimension}, "categoryorder": "array", "categoryarray": sizes},
-            yaxis={"title": {"text": f"ratio, {source}"}, "automargin": True},
+            yaxis={"title": {"text": f"ratio, {sweeps[0][1].source}"}, "automargin": True},
             showlegend=True,
             legend=_LEGEND,
             hovermode="closest",

@@ -20,7 +20,7 @@ from kernels.space import Space
 from visualize.predict.history import Change, PastRuns
 from visualize.views import slots
 from visualize.views.address import query
-from visualize.views.endpoint import Api, Endpoint, answered, from_payload, view_of
+from visualize.views.endpoint import Api, Endpoint, answered, from_payload
 from visualize.views.library.view import SHOWN_ON, payload
 from visualize.views.plot import NONE, drawn
 from visualize.views.prose import hint, picture_caption
@@ -213,8 +213,9 @@ def reply(
     Raises:
         ConfigError: for an unknown kernel, device or kind, a bad experiment, or a number out of range.
     """
-    part = read_fields(HistoryArguments, {"limit": limit}, "/history").limit
-    filters = view_of(HistoryArguments, "", {"kernel": kernel, "kind": kind, "before": before}, "/history")
+    given = {name: value for name, value in (("kernel", kernel), ("kind", kind), ("before", before)) if value}
+    filters = read_fields(HistoryArguments, {"limit": limit, **given}, "/history")
+    part: int = filters.limit
     kernel, kinds = "" if filters.kernel == ALL else filters.kernel, () if filters.kind == ALL else (filters.kind,)
     chosen = from_payload(experiment) if experiment else None
     keys = tuple(dict.fromkeys(experiment_key(m.form.key(chosen)) for m in MEASUREMENTS.values())) if chosen else ()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -34,8 +33,8 @@ MAX_LINES = 8
 # Predicted times within this fraction of the fastest are ties: in the recorded sweeps, the model's favourite is up to
 # 1 % slower than the measured best.
 _MODEL_ERROR = 0.01
-# Characters of a failure's reason in a point's label and in the table. The saved files hold the whole reason.
-_LABEL_CHARS, _TABLE_CHARS = 140, 400
+# Characters of a failure's reason in a label and in the list. The saved files hold the whole reason.
+_LABEL_CHARS = 140
 
 STATUSES = ("timed", "checked", "predicted", "wrong", "set aside", "failed", "not tried")
 ENDINGS = {
@@ -49,14 +48,12 @@ ENDINGS = {
 }
 _PHASES = {"explore": "exploring", "race": "racing the fastest", "final": "timing the finalists", "over": "ended"}
 
-CANCELLING = Markup('<p class="status" role="status">Cancelling. Finished rows are kept.</p>')
-NOT_SWEPT = hint("Press Sweep to try them. Configs that cannot launch or would spill are set aside, with the reason.")
+NOT_SWEPT = hint("Times are predicted. Sweep tries all configs, except those that cannot launch or would spill.")
 SIZES_HINT = hint("Each point is the best config of its own sweep. The list of configs links to the sweeps.")
 NOTHING_TO_CANCEL = hint("No sweep is running for these settings.")
 
 STORE_OFF = "Results are lost when this page stops: TILESCOPE_DB is off."
 STORE_OFF_HEADLINE = headline("", "", STORE_OFF)
-STORE_EMPTY = hint("No result of any Experiment is stored yet.")
 _CHECKS = {None: "", True: "passed", False: "failed"}
 
 
@@ -89,28 +86,19 @@ def sweep_unit(sweep: Sweep) -> tuple[str, float]:
     return time_unit(time_ms(sweep.best, sweep.is_timed) if sweep.best else 1.0)
 
 
-def plan_headline(space: Space, refused: Mapping[Experiment, str], seconds: float, has_times: bool) -> Markup:
+def plan_headline(plan: Sweep, seconds: float, has_times: bool) -> Markup:
     """Render what a sweep would do.
 
     Args:
-        refused: the reason by config that cannot launch.
         seconds: estimated duration.
         has_times: whether this machine's GPU times configs.
     """
-    count, skipped = space.size - len(refused), len(refused)
+    skipped = plan.count("set aside")
+    count, kernel, varied = len(plan.rows) - skipped, plan.experiment.kernel, varied_text(plan.space)
     how = "timed on this machine's GPU" if has_times else "compiled, and ranked by predicted time alone"
-    sentence = say("{} over {}: {}. About {}.", space.base.kernel, varied_text(space), how, format_duration(seconds))
-    verb = "is" if skipped == 1 else "are"
-    aside = say("{} {} set aside before any compile.", counted(skipped, "config"), verb) if skipped else ""
+    sentence = say("{} over {}: {}. About {}.", kernel, varied, how, format_duration(seconds))
+    aside = f"Set aside before any compile: {counted(skipped, 'config')}." if skipped else ""
     return headline(f"{count:,}", "config to try" if count == 1 else "configs to try", sentence, aside)
-
-
-def plan_tables(space: Space, refused: Mapping[Experiment, str]) -> Markup:
-    """Render the varied knobs and the configs that cannot launch."""
-    rows = [(name, ", ".join(map(str, values)), len(values)) for name, values in space.varied]
-    varied = table(frame(("Knob", "Values", "Count"), rows), f"{counted(space.size, 'config')}: all combinations")
-    aside = _reasons_table(refused.items(), space, "Set aside before any compile")
-    return Markup('<div class="tables">{}{}</div>').format(varied, aside)
 
 
 def sweep_headline(sweep: Sweep) -> Markup:
@@ -156,13 +144,11 @@ def progress(now: Progress, size: str = "") -> Markup:
         size: the sweep's size, such as "K 512", if there are several.
     """
     left = "" if now.remaining_s is None else f", about {format_duration(now.remaining_s)} left"
-    prefix = f"{size}: " if size else ""
-    counts = f"{prefix}{now.done:,} of {now.total:,} configs done"
+    counts = f"{f'{size}: ' if size else ''}{now.done:,} of {now.total:,} configs done"
     words = f"{counts}, {_PHASES[now.phase]}, {format_duration(now.seconds)}{left}"
-    bar = Markup('<progress max="{}" value="{}" aria-label="Configs done"></progress>').format(
-        max(now.total, 1), now.done
-    )
-    return Markup('<p class="status" role="status">{} <span>{}</span></p>').format(bar, words)
+    bar = '<progress max="{}" value="{}" aria-label="Configs done"></progress>'
+    paragraph = Markup(f'<p class="status" role="status">{bar} <span>{{}}</span></p>')
+    return paragraph.format(max(now.total, 1), now.done, words)
 
 
 def point_label(row: SweepRow, sweep: Sweep) -> str:
@@ -184,11 +170,9 @@ def point_label(row: SweepRow, sweep: Sweep) -> str:
 
 def sweep_caption(sweep: Sweep) -> str:
     """Return the caption of a saved picture."""
-    problem = sweep.experiment.problem
-    shape = f"{shape_text(problem)}, {problem.dtype}"
-    return " · ".join(
-        (sweep.experiment.kernel, shape, varied_text(sweep.space), sweep.rows[0].device, sweep.source)
-    )  # fmt: skip
+    base = sweep.experiment
+    shape, varied = f"{shape_text(base.problem)}, {base.problem.dtype}", varied_text(sweep.space)
+    return " · ".join((base.kernel, shape, varied, sweep.rows[0].device, sweep.source))
 
 
 # The knobs of all kernels.
@@ -261,28 +245,6 @@ def ranking_table(sweep: Sweep) -> Table[SweepRow]:
     return replace(RANKING, columns=sweep_columns(sweep))
 
 
-def failures(sweep: Sweep) -> Markup:
-    """Render the configs without a result, by reason."""
-    rows = [row for row in sweep.rows if row.status in ("set aside", "failed", "wrong")]
-    return _reasons_table(((row.experiment, row.reason) for row in rows), sweep.space, "Without a result")
-
-
-def _reasons_table(reasons: Iterable[tuple[Experiment, str]], space: Space, caption: str) -> Markup:
-    """Render configs by reason, most frequent first. Reasons that differ only in numbers count as equal."""
-    similar: dict[str, list[tuple[Experiment, str]]] = defaultdict(list)
-    for experiment, reason in reasons:
-        similar["".join(c for c in reason if not c.isdigit())].append((experiment, reason))
-    rows = [
-        (
-            f"{len(configs):,}",
-            textwrap.shorten(configs[0][1], _TABLE_CHARS, placeholder=" …"),
-            knobs_text(configs[0][0], space),
-        )
-        for configs in sorted(similar.values(), key=len, reverse=True)[:20]
-    ]
-    return table(frame(("Configs", "Reason (first config)", "First config"), rows), caption) if rows else Markup()
-
-
 def picture_hint(sweep: Sweep, picture: str) -> Markup:
     """Say what a click on the picture does, or why there is no picture."""
     if not sweep.ranked:
@@ -291,11 +253,13 @@ def picture_hint(sweep: Sweep, picture: str) -> Markup:
         return hint("Enter sizes under over, such as K=512,1024, and press Sweep.")
     if sweep.is_timed or picture not in ("bound", "convergence"):
         return hint("Click a point to set its config.")
-    return hint(f"Nothing was timed, so {picture} has nothing to show. heatmap and parallel show predicted times.")
+    return hint(f"Nothing was timed, so {picture} has nothing to show. heatmap shows predicted times.")
 
 
 def left(others: int) -> Markup:
-    """Say that a sweep continues for other pages and API calls after Cancel."""
+    """Say what Cancel does if the sweep has other watchers, pages or API calls."""
+    if not others:
+        return Markup('<p class="status" role="status">Cancelling. Finished rows are kept.</p>')
     return hint(f"You left the sweep. It continues for {counted(others, 'other client')}, and ends when all have left.")
 
 
@@ -352,12 +316,12 @@ def _times_headline(runs: PastRuns, *others: PastRuns) -> Markup:
         return headline(_latest(runs), what, sentence, *more)
     change = runs.changes[-1]
     number, word = _ratio(change)
-    what = say("{} since {:%Y-%m-%d} {}", word, runs.ended[change.place], Mark("recorded"))
+    what = say("{} since {:%Y-%m-%d} on {} {}", word, runs.ended[change.place], runs.device, Mark("recorded"))
     upgrade = " and ".join(runs.upgrade(change))
     cause = f"It coincides with {upgrade}." if upgrade else "The versions of torch and triton are the same."
     before, after = (milliseconds(ms) for _, _, ms in runs.levels[-2:])
-    levels = f"{counted(change.before, 'run')} before took {before}, {change.after:,} since take {after}."
-    return headline(number, what, f"{cause} On {runs.device}, {levels}", *more)
+    levels = f"{counted(change.before, 'run')} took {before}, then {change.after:,} took {after}."
+    return headline(number, what, f"{cause} {levels}", *more)
 
 
 def _latest(runs: PastRuns) -> str:
@@ -399,10 +363,6 @@ def _spread(result: StoredResult) -> str:
     return "" if summary.p80_ms is None else f"{_ms(summary.p20_ms)} to {_ms(summary.p80_ms)}"
 
 
-def _ratio_text(result: StoredResult) -> str:
-    return f"{result.summary.ratio:.3f} ×" if result.summary.ratio else ""
-
-
 _ENDED = Column[StoredResult]("ended", "Ended (UTC)", cell=lambda result: f"{result.ended:%Y-%m-%d %H:%M}")
 _DEVICE = Column[StoredResult]("device", "Device", facet="The device's own name.")
 _KIND_LABELS = {kind: prose.kind_name(kind, plural=True) for kind in MEASUREMENTS}
@@ -415,7 +375,7 @@ RUNS: Table[StoredResult] = Table(
         _DEVICE,
         Column("median_ms", Sourced("Time", "recorded"), attrgetter("summary.median_ms"), unit="ms"),
         Column("p20_ms", "p20 to p80", attrgetter("summary.p20_ms"), _spread),
-        Column("ratio", "Library / kernel", attrgetter("summary.ratio"), _ratio_text),
+        Column("ratio", "Library / kernel", attrgetter("summary.ratio"), unit="times"),
         Column("check", "Check", lambda result: _CHECKS[result.summary.passed]),
         Column("torch", "torch"),
         Column("triton", "triton", facet="The version of Triton."),
@@ -505,7 +465,7 @@ def sizes_headline(dimension: str, sizes: int, timed: Sequence[tuple[int, Sweep]
     return headline(f"{best.ratio:.2f} ×", what, sentence)
 
 
-def sizes_table(dimension: str, sweeps: Sequence[tuple[int, Sweep | None]], address: Callable[[int], str]) -> Markup:
+def sizes_table(dimension: str, sweeps: Mapping[int, Sweep | None], address: Callable[[int], str]) -> Markup:
     """Render the best config at each size, and the ratio of each library call's time to its time.
 
     Args:
@@ -513,12 +473,12 @@ def sizes_table(dimension: str, sweeps: Sequence[tuple[int, Sweep | None]], addr
     """
     ratios = {
         size: {ratio.name: ratio for ratio in sweep.final.baselines} if sweep and sweep.final else {}
-        for size, sweep in sweeps
+        for size, sweep in sweeps.items()
     }
     calls = list(dict.fromkeys(name for by_name in ratios.values() for name in by_name))
-    source = next((sweep.source for _, sweep in sweeps if sweep and sweep.is_timed), "predicted")
+    source = next((sweep.source for sweep in sweeps.values() if sweep and sweep.is_timed), "predicted")
     rows = []
-    for size, sweep in sweeps:
+    for size, sweep in sweeps.items():
         config, time = "", ""
         if sweep and sweep.best:
             config = knobs_text(sweep.best.experiment, sweep.space)

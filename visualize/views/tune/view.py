@@ -18,15 +18,16 @@ from markupsafe import Markup
 from kernels import discover
 from kernels.experiment import JsonSchema, argument_schemas
 from kernels.export.script import config_line
+from kernels.gpus import Gpu
 from kernels.knobs import ConfigError, knob, knobs, quote, read_fields
 from kernels.measuring.session import Session
-from kernels.results import Strategy, Sweep, SweepRow
+from kernels.results import Device, Strategy, Sweep, SweepRow
 from kernels.results.sweep import STRATEGIES
 from kernels.space import MAX_CONFIGS, Space, default_values, parse_varied, space
 from kernels.sweep import files
 from kernels.sweep.devices import concurrent_compiles
 from kernels.sweep.shared import SharedSweeps
-from kernels.sweep.sweep_run import SweepRun, estimate_seconds, refuse_configs
+from kernels.sweep.sweep_run import SweepRun, estimate_seconds, initial_rows
 from visualize.predict.launch_time import predict_time
 from visualize.views import form, pin, slots
 from visualize.views.address import query
@@ -40,8 +41,11 @@ from visualize.views.tune.text import KNOBS, RankingView
 from visualize.views.view import Panel, Slots, StreamAction
 
 AUTO = "auto"
-PICTURES = ("heatmap", "bound", "convergence", "parallel", "library")
+PICTURES = ("heatmap", "bound", "convergence", "library")
 _HEATMAP = ("sweep_picture", ("heatmap",))
+
+# A prediction takes 0.1 ms, and each change of a control predicts all configs again.
+MAX_PREDICTED = 1200
 
 # Each size takes as long as a sweep.
 MAX_SIZES = 12
@@ -99,7 +103,7 @@ class SweepPicture:
 
     sweep_picture: str = knob(
         "heatmap", "Sweep", "heatmap: two knobs, the best of the others. bound: time against its prediction. "
-        "convergence: fastest so far. parallel: all knobs. library: its time over the best, by size.",
+        "convergence: fastest so far. library: its time over the best, by size.",
         choices=PICTURES, label="picture",
     )  # fmt: skip
     sweep_x: str = knob(
@@ -189,10 +193,9 @@ class SweepPanel(Panel):
                     slots.form("swept-knobs", "What varies"),
                     slots.form("sweep-search", "The search"),
                     slots.form("sweep-view", "The picture"),
-                    button("sweep-anew", "Sweep again, ignoring stored rows"),
+                    slots.row(button("sweep-anew", "Sweep again, ignoring stored rows")),
                 ),
                 fold("sweep-ranking", "All configs, the best first", slot("sweep-table")),
-                fold("sweep-aside", "Configs without a result, and why", slot("sweep-reasons")),
                 fold(
                     "sweep-take",
                     "Take it with you: triton.Config lines, JSON",
@@ -213,11 +216,8 @@ class SweepPanel(Panel):
         }
 
     def fill(self, known: Known) -> Slots:
-        try:
-            is_known = self.sweeps.find(known.store, swept_space(known.state), known.state.gpu) is not None
-        except ConfigError:  # the sentence stands beside the field, so show the field
-            is_known = False
-        return {**super().fill(known), "sweep-search-fold": CLOSED if is_known else OPEN}
+        is_set = any(vars(known.state.view.of(SweptKnobs)).values())
+        return {**super().fill(known), "sweep-search-fold": OPEN if is_set else CLOSED}
 
     def draw(self, known: Known) -> Slots:
         space, filled = swept_space(known.state), Slots()
@@ -230,20 +230,23 @@ class SweepPanel(Panel):
         return {**self._draw(known), **filled}
 
     def _draw(self, known: Known) -> Slots:
-        """Draw the plan, the sweep or the sizes; all slots except the forms."""
+        """Draw the sweep, its plan, or the sizes; all slots except the forms."""
         state, options = known.state, known.state.view.of(SweepPicture)
-        dimension, sizes = swept_sizes(state)
-        sweep = self.sweeps.find(known.store, swept_space(state), state.gpu)
-        empty = dict.fromkeys(("sweep-instead", "sweep-table", "sweep-reasons", "sweep-lines"), "")
-        hint = text.NOT_SWEPT if sweep is None else text.picture_hint(sweep, options.sweep_picture)
+        space, (dimension, sizes) = swept_space(state), swept_sizes(state)
         if sizes and options.sweep_picture == "library":
-            hint = text.SIZES_HINT
-            own = _draw_sizes(state, dimension, {s: self.sweeps.find(known.store, sizes[s], state.gpu) for s in sizes})
+            sweeps = {size: self.sweeps.find(known.store, sizes[size], state.gpu) for size in sizes}
+            return {**_draw_sizes(state, dimension, sweeps), **self._draw_progress(state, text.SIZES_HINT)}
+        sweep = self.sweeps.find(known.store, space, state.gpu)
+        if sweep is not None:
+            headline, hint = text.sweep_headline(sweep), text.picture_hint(sweep, options.sweep_picture)
         else:
-            own = _draw_plan(known) if sweep is None else _draw_sweep(sweep, state)
-        if sweep and own["sweep-plot"] == NONE and not own.get("sweep-instead"):
-            own["sweep-instead"] = hint
-        return {**empty, **own, **self._draw_progress(state, hint)}
+            sweep, hint = predict_sweep(space, state.gpu), text.NOT_SWEPT
+            count, budget = len(sweep.rows) - sweep.count("set aside"), state.view.of(SweepSearch).sweep_budget
+            seconds = estimate_seconds(min(count, budget or count), concurrent_compiles())
+            headline = text.plan_headline(sweep, seconds, has_times=known.here == state.gpu)
+        rows = _draw_rows(sweep, state)
+        instead = hint if rows["sweep-plot"] == NONE else ""
+        return {"sweep-claim": headline, **rows, "sweep-instead": instead, **self._draw_progress(state, hint)}
 
     def _draw_progress(self, state: State, hint: str = "") -> Slots:
         """Draw the running sweep's progress; without one, `hint`."""
@@ -283,18 +286,15 @@ class SweepPanel(Panel):
         if run is None:
             yield self._draw_progress(state, text.NOTHING_TO_CANCEL)
             return
-        others = self.sweeps.leave(run, page)
-        yield {"sweep-progress": text.left(others) if others else text.CANCELLING, "sweep-cancel": DISABLED}
+        yield {"sweep-progress": text.left(self.sweeps.leave(run, page)), "sweep-cancel": DISABLED}
 
     def _save(self, is_csv: bool, session: Session, state: State, page: str) -> Iterator[Slots]:
-        sweep = self.sweeps.find(session.store, swept_space(state), state.gpu)
-        if sweep is None:
-            raise ConfigError("nothing_swept", "There are no rows to save yet. Press Sweep.")
+        space = swept_space(state)
+        sweep = self.sweeps.find(session.store, space, state.gpu) or predict_sweep(space, state.gpu)
+        content = {"type": "application/json", "text": files.format_sweep(".json", sweep)}
+        file = json.dumps({"name": "tilescope_sweep.json", **content}, ensure_ascii=False)
         if is_csv:
             file = text.ranking_table(sweep).csv_file(text.rows_by_rank(sweep), state.view.of(RankingView))
-        else:
-            content = {"type": "application/json", "text": files.format_sweep(".json", sweep)}
-            file = json.dumps({"name": "tilescope_sweep.json", **content}, ensure_ascii=False)
         yield {"sweep-file": file}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
@@ -314,19 +314,17 @@ class SweepPanel(Panel):
         return (Endpoint("sweep", sweep, at_once=None, schemas=SCHEMAS, is_flat=False),)
 
 
-def _draw_plan(known: Known) -> Slots:
-    state = known.state
-    space, budget = swept_space(state), state.view.of(SweepSearch).sweep_budget
-    refused = refuse_configs(space, state.gpu)
-    count = space.size - len(refused)
-    seconds = estimate_seconds(min(count, budget or count), concurrent_compiles())
-    headline = text.plan_headline(space, refused, seconds, known.here == state.gpu)
-    return {"sweep-claim": headline, "sweep-plot": NONE, "sweep-instead": text.plan_tables(space, refused)}
+def predict_sweep(space: Space, gpu: Gpu) -> Sweep:
+    """Return the times that the model predicts before any compile; none for more than MAX_PREDICTED configs."""
+    initial = initial_rows(space, gpu, False, predict_time if space.size <= MAX_PREDICTED else lambda *_: None, ())
+    rows = (replace(row, status="predicted") if row.status == "not tried" else row for row in initial)
+    device = Device("predicted", gpu.name, torch="", triton="")
+    return Sweep(space, Strategy(), "predicted", device, tuple(rows), None, "running", 0.0)
 
 
-def _draw_sweep(sweep: Sweep, state: State) -> Slots:
-    options, address = state.view.of(SweepPicture), _row_address(sweep, state)
-    lines, best = "", sweep.best
+def _draw_rows(sweep: Sweep, state: State) -> Slots:
+    options, address, best = state.view.of(SweepPicture), _row_address(sweep, state), sweep.best
+    lines = ""
     if best:
         pinned = state.moved_to(**{pin.FIELD: pin.to_text(short_experiment(best.experiment))})
         lines = text.config_lines(sweep, address(best), query(pinned))
@@ -334,10 +332,8 @@ def _draw_sweep(sweep: Sweep, state: State) -> Slots:
         text.rows_by_rank(sweep), state.view.of(RankingView), lambda new: query(state.moved_to(**new)), address
     )
     return {
-        "sweep-claim": text.sweep_headline(sweep),
         "sweep-plot": picture(sweep, options, address),
         "sweep-table": ranking,
-        "sweep-reasons": text.failures(sweep),
         "sweep-lines": lines,
     }
 
@@ -348,26 +344,23 @@ def picture(sweep: Sweep, options: SweepPicture, address: Callable[[SweepRow], s
     Args:
         address: the query that sets a row's config.
     """
-    name, axes = options.sweep_picture, heatmap_axes(options, dict(sweep.space.varied))
+    name = options.sweep_picture
+    axes = heatmap_axes(options, dict(sweep.space.varied)) if name == "heatmap" else ()
     if not sweep.ranked or name == "library" or (name in ("bound", "convergence") and not sweep.is_timed):
         return NONE
-    if name == "heatmap":
-        figure = figures.heatmap_figure(sweep, *axes)
-    else:
-        figure = getattr(figures, f"{name}_figure")(sweep)
     meta = {
         "words": np.array([text.point_label(row, sweep) for row in sweep.rows]),
         "addresses": np.array([address(row) for row in sweep.rows]),
     }
-    zoom = f"{name} {axes if name == 'heatmap' else ''} {sweep.space.identity}"
+    figure, zoom = getattr(figures, f"{name}_figure")(sweep, *axes), f"{name} {axes} {sweep.space.identity}"
     return drawn(figure, zoom, meta, about=text.sweep_caption(sweep))
 
 
 def _row_address(sweep: Sweep, state: State) -> Callable[[SweepRow], str]:
     """Return row → the query that sets its config and keeps the sweep."""
     names = [name for name, _ in sweep.space.varied]
-    others = state.moved_to(sweep_vary=text.varied_text(sweep.space))
-    others = {name: value for name, value in others.items() if name not in names}
+    current = state.moved_to(sweep_vary=text.varied_text(sweep.space))
+    others = {name: value for name, value in current.items() if name not in names}
 
     def address(row: SweepRow) -> str:
         own = {name: value for name, value in short_experiment(row.experiment).items() if name in names}
@@ -379,23 +372,16 @@ def _row_address(sweep: Sweep, state: State) -> Callable[[SweepRow], str]:
 def _draw_sizes(state: State, dimension: str, sweeps: Mapping[int, Sweep | None]) -> Slots:
     """Draw the best config at each size beside the library."""
     timed = [(size, sweep) for size, sweep in sweeps.items() if sweep and sweep.final and sweep.final.baselines]
-    plotted = NONE
+    picture = NONE
     if timed:
-        ratios, first = [(size, sweep.final.baselines) for size, sweep in timed if sweep.final], timed[0][1]
-        zoom = f"library {' '.join(str(size) for size, _ in timed)} {first.space.identity}"
-        figure = figures.baselines_figure(dimension, ratios, first.source)
-        plotted = drawn(figure, zoom, about=text.sweep_caption(first))
+        first, zoom = timed[0][1], f"library {[size for size, _ in timed]} {timed[0][1].space.identity}"
+        picture = drawn(figures.baselines_figure(dimension, timed), zoom, about=text.sweep_caption(first))
     table = text.sizes_table(
-        dimension,
-        list(sweeps.items()),
-        lambda size: query(state.moved_to(**{dimension: size, "sweep_picture": ""})),
+        dimension, sweeps, lambda size: query(state.moved_to(**{dimension: size, "sweep_picture": ""}))
     )
-    return {
-        "sweep-claim": text.sizes_headline(dimension, len(sweeps), timed),
-        "sweep-plot": plotted,
-        "sweep-instead": "" if timed else table,
-        "sweep-table": table,
-    }
+    headline = text.sizes_headline(dimension, len(sweeps), timed)
+    tables: Slots = {"sweep-instead": "" if timed else table, "sweep-table": table, "sweep-lines": ""}
+    return {"sweep-claim": headline, "sweep-plot": picture, **tables}
 
 
 # /sweep
