@@ -212,7 +212,7 @@ class Table(Generic[R]):
     def render(
         self, rows: Sequence[R], options: object, link: OptionLink, row_address: Callable[[R], str] = lambda _: ""
     ) -> Markup:
-        """Render the facets and one page of the matching rows.
+        """Render the facets, one page of the matching rows, links to the other pages, and a button for CSV.
 
         Args:
             rows: all rows, in their usual order.
@@ -220,13 +220,33 @@ class Table(Generic[R]):
             link: changed options → address of the page with them.
             row_address: address that the row's first cell links to; "" for none.
         """
-        listed = self.render_facets(rows, options, link) + self.render_rows(rows, options, link, row_address)
-        return Markup('<div class="recordings">{}</div>').format(listed)
+        matching = self.select(rows, options)
+        pages = max(1, -(-len(matching) // self.rows_per_page))
+        page = min(self._option(options, "page"), pages)
+        start = (page - 1) * self.rows_per_page
+        visible = matching[start : start + self.rows_per_page]
+        part = counted(len(matching), self.noun) if matching else f"No {self.noun} matches."
+        if pages > 1:
+            part = f"{start + 1:,}–{start + len(visible):,} of {len(matching):,}"
+        moves = (
+            Link(text, link({f"{self.name}_page": number}))
+            for text, number in (("Previous", page - 1), ("Next", page + 1))
+            if 1 <= number <= pages
+        )
+        headings = (self._sort_heading(column, options, link) for column in self.columns)
+        cells = (_cells(self.columns, row, row_address(row)) for row in visible)
+        return Markup('<div class="recordings">{}<div class="pager">{} {} {}</div>{}</div>').format(
+            self._facet_lines(rows, options, link),
+            part,
+            Markup(" ").join(moves),
+            slots.button(f"{self.name}-csv", "Save as CSV", is_enabled=bool(matching)),
+            Markup('<div class="scroll">{}</div>').format(_table(headings, cells)) if matching else "",
+        )
 
-    def render_facets(self, rows: Sequence[R], options: object, link: OptionLink) -> Markup:
-        """Render a line of links per facet. A facet with one value is hidden.
+    def _facet_lines(self, rows: Sequence[R], options: object, link: OptionLink) -> Markup:
+        """Render a line of links per facet, with the number of rows that also match the other facets.
 
-        The number beside a value counts the rows that also match the other facets.
+        A facet with one value is hidden.
         """
         chosen = {column.name: self._option(options, column.name) for column in self._facets}
         counts: dict[str, Counter[Any]] = {name: Counter() for name in chosen}
@@ -251,32 +271,6 @@ class Table(Generic[R]):
                     links.append((label, counts[name][value], address, value == chosen[name]))
             lines += choice_links(column.title, links)
         return Markup('<div class="facets">{}</div>').format(lines)
-
-    def render_rows(
-        self, rows: Sequence[R], options: object, link: OptionLink, row_address: Callable[[R], str] = lambda _: ""
-    ) -> Markup:
-        """Render one page of the matching rows, links to the other pages, and a button that saves all of them."""
-        matching = self.select(rows, options)
-        if not matching:
-            return Markup('<p class="pager">No {} matches.</p>').format(self.noun)
-        pages = -(-len(matching) // self.rows_per_page)
-        page = min(self._option(options, "page"), pages)
-        start = (page - 1) * self.rows_per_page
-        visible = matching[start : start + self.rows_per_page]
-        part = f"{start + 1:,}–{start + len(visible):,} of {len(matching):,}"
-        moves = (
-            Link(text, link({f"{self.name}_page": number}))
-            for text, number in (("Previous", page - 1), ("Next", page + 1))
-            if 1 <= number <= pages
-        )
-        headings = (self._sort_heading(column, options, link) for column in self.columns)
-        cells = (_cells(self.columns, row, row_address(row)) for row in visible)
-        return Markup('<div class="pager">{} {} {}</div><div class="scroll">{}</div>').format(
-            counted(len(matching), self.noun) if pages == 1 else part,
-            Markup(" ").join(moves),
-            slots.button(f"{self.name}-csv", "Save as CSV"),
-            _table(headings, cells),
-        )
 
     @property
     def _facets(self) -> list[Column[R]]:

@@ -35,7 +35,7 @@ _RESULTS = {
     ("reuse", 2): "{} to {} DRAM reads",
     ("timeline", 2): "{} programs in {}",
 }
-_NOUNS = {"sectors": "sector counts", "requests": "request counts", DRAM: "DRAM reads"}
+NOUNS = {"sectors": "sector counts", "requests": "request counts", DRAM: "DRAM reads"}
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,9 @@ SCORE_COLUMNS: tuple[Column[Score], ...] = (
         facet="The GPU that it was counted on.",
         choices=tuple(GPUS),
     ),
-    Column("flag", "Flag", lambda score: "flagged" if score.is_flagged else "none"),
     *experiment_columns(lambda score: score.experiment),
+    # The model flags DRAM reads only.
+    Column("flag", "Flag", lambda score: "flagged" if score.is_flagged else ""),
 )
 
 
@@ -115,12 +116,13 @@ def recorded_headline(count: int, gpus: Sequence[str], exact_counts: Scoreboard,
     """
     if not count:
         return headline(0, "recordings", "Nothing has been recorded yet.")
-    sentence = say(
-        "{:,} runs, timelines, counts and GROUP_SIZE studies from {}. You need no GPU to open them. {} compares them.",
-        *(count, enumerated(gpus), Link("The scoreboard", scoreboard)),
-    )
     agree = f"{exact_counts.exact:,} of {len(exact_counts.scores):,}"
-    return headline(agree, "predicted counts agree exactly with the hardware", sentence)
+    return headline(
+        *(agree, "predicted counts agree exactly with the hardware"),
+        f"{count:,} recordings from {enumerated(gpus)}. You need no GPU to open them.",
+        "Each row is a run, a timeline, the counts of a launch, or a study of its GROUP_SIZE. Click it to see it.",
+        say("{} shows each prediction beside its count.", Link("The scoreboard", scoreboard)),
+    )
 
 
 def scoreboard_summary(board: Scoreboard) -> str:
@@ -139,7 +141,7 @@ def scoreboard_headline(board: Scoreboard, count: str, exact_counts: Scoreboard)
     """
     total, misses = len(board.scores), board.misses
     if not total:
-        return headline("", "", f"No {_NOUNS[count]} of this kernel were counted on this GPU.")
+        return headline("", "", f"No {NOUNS[count]} of this kernel were counted on this GPU.")
     launches, gpus = counted(board.launches, "launch"), enumerated(board.gpus)
     if count == DRAM:
         sentence = say(
@@ -154,21 +156,13 @@ def scoreboard_headline(board: Scoreboard, count: str, exact_counts: Scoreboard)
             *(unexpected, "is" if unexpected == 1 else "are"),
         )
         return headline(percent(board.median_error), "median error of DRAM reads", sentence, doubt)
-    if misses:
-        verb = "count differs" if len(misses) == 1 else "counts differ"
-        sentence = say(
-            "In {} on {}, {:,} {} {} from what Nsight Compute {}.",
-            *(launches, gpus, len(misses), Mark("predicted"), verb, Mark("counted")),
-        )
-    else:
-        sentence = say(
-            "In {} on {}, each {} count equals what Nsight Compute {}. {}",
-            *(launches, gpus, Mark("predicted"), Mark("counted"), _excluded_atomics(board)),
-        )
+    sentence = say(
+        "{} on {}: {} from index arithmetic and the compiler's layouts, {} by Nsight Compute.",
+        *(launches, gpus, Mark("predicted"), Mark("counted")),
+    )
     both = f"Sectors and requests together: {exact_counts.exact:,} of {len(exact_counts.scores):,} agree exactly."
-    method = "Predictions come from the kernel's index arithmetic and the layouts that the compiler chose."
     number = f"{board.exact:,} of {total:,}"
-    return headline(number, f"{_NOUNS[count]} agree exactly", sentence, both, method)
+    return headline(number, f"{NOUNS[count]} agree exactly", sentence, both, _excluded_atomics(board))
 
 
 def point_text(score: Score) -> str:
@@ -185,31 +179,18 @@ def point_text(score: Score) -> str:
     )
 
 
-def scoreboard_caption(board: Scoreboard, count: str) -> str:
-    """Return the line below a saved picture."""
-    scores = f"{len(board.scores):,} {_NOUNS[count]} of {counted(board.launches, 'launch')}"
-    return f"Tilescope's scoreboard · {scores} · {enumerated(board.gpus)} · predicted and recorded"
-
-
-def count_links(counts: Iterable[tuple[str, int, str, bool]]) -> Markup:
-    """Return links that choose a count: its name, its number of scores, address, and whether it is chosen."""
-    return choice_links(
-        "Count", [(_NOUNS[count], total, address, is_chosen) for count, total, address, is_chosen in counts]
-    )
-
-
-def scoreboard_notes(board: Scoreboard, recorded: str) -> Markup:
-    """Return the text below the picture: where its points lead, and what is excluded.
+def scoreboard_notes(board: Scoreboard, counts: Iterable[tuple[str, int, str, bool]]) -> Markup:
+    """Return the text below the picture: links that choose a count, and what is excluded.
 
     Args:
-        recorded: the address of the list of these recordings.
+        counts: each count, its number of scores, the link's address, and whether it is chosen.
     """
+    links = [(NOUNS[count], total, address, is_chosen) for count, total, address, is_chosen in counts]
     excluded = counted(len(board.unpredicted), "recorded launch")
-    return hint(
-        say("Click a point to open its launch. {} lists them all.", Link("Recorded", recorded)),
-        _excluded_atomics(board),
-        f"Left out: {excluded} without a shipped prediction." if board.unpredicted else "",
-    )
+    left_out = f"Left out: {excluded} without a shipped prediction." if board.unpredicted else ""
+    notes = hint("Click a point to open its launch.", _excluded_atomics(board), left_out)
+    lines = Markup('<div class="recordings"><div class="facets">{}</div></div>')
+    return lines.format(choice_links("Count", links)) + notes
 
 
 def _excluded_atomics(board: Scoreboard) -> str:

@@ -23,6 +23,7 @@ from visualize.views.library import text
 from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.scoreboard import recorded_launch, scoreboard
 from visualize.views.library.text import Entry
+from visualize.views.numbers import counted, enumerated
 from visualize.views.plot import NONE, drawn
 from visualize.views.slots import plot, slot
 from visualize.views.snapshot import Known
@@ -177,37 +178,32 @@ class ScoreboardPanel(Panel):
 
     def layout(self) -> Markup:
         label = "Each recorded count: predicted across, counted upwards"
-        filters, rows = (slot(name, classes="recordings") for name in ("scoreboard-facets", "scoreboard-rows"))
         picture = slots.picture(plot("scoreboard-plot", label))
-        return slot("scoreboard-claim") + filters + picture + rows + slot("scoreboard-file", "saved_file")
+        return slot("scoreboard-claim") + picture + slot("scoreboard-rows") + slot("scoreboard-file", "saved_file")
 
     def draw(self, known: Known) -> Slots:
         state = known.state
         count, view = state.view.of(ScoreCount).score_count, state.view.of(ScoreView)
-        board, table = _part((count,), view), _table(count)
+        board = _part((count,), view)
 
         def link(options: Mapping[str, object]) -> str:
             return query(state.moved_to(**options))
 
-        scores = _by_error(count)
-        counts = [
+        links = [
             (name, len(scoreboard().part((name,)).scores), link({"score_count": name, "score_page": 1}), name == count)
             for name in COUNTS
         ]
-        lists = {"kind": "reuse" if count == DRAM else "counters", "gpu": view.score_gpu, "kernel": view.score_kernel}
-        to_list = state.moved_to(tab="recorded", **{f"recorded_{name}": value for name, value in lists.items()})
+        rows = SCORES.render(_by_error(count), view, link, lambda score: query(score_address(score)))
         return {
             "scoreboard-claim": text.scoreboard_headline(board, count, _part(EXACT_COUNTS, view)),
-            "scoreboard-facets": text.count_links(counts) + table.render_facets(scores, view, link),
             "scoreboard-plot": scoreboard_picture(count, replace(view, score_sort="", score_page=1)),
-            "scoreboard-rows": text.scoreboard_notes(board, query(to_list))
-            + table.render_rows(scores, view, link, lambda score: query(score_address(score))),
+            "scoreboard-rows": text.scoreboard_notes(board, links) + rows,
         }
 
     def actions(self) -> Mapping[str, StreamAction]:
         def save(session: Session, state: State, page: str) -> Iterator[Slots]:
             count = state.view.of(ScoreCount).score_count
-            yield {"scoreboard-file": _table(count).csv_file(_by_error(count), state.view.of(ScoreView))}
+            yield {"scoreboard-file": SCORES.csv_file(_by_error(count), state.view.of(ScoreView))}
 
         return {"score-csv": StreamAction(save)}
 
@@ -236,12 +232,6 @@ def _by_error(count: str) -> list[Score]:
     return sorted(scoreboard().part((count,)).scores, key=lambda score: -abs(score.error))
 
 
-def _table(count: str) -> Table[Score]:
-    """Return the table of a count's scores. The model flags DRAM reads only."""
-    columns = tuple(column for column in SCORES.columns if count == DRAM or column.name != "flag")
-    return replace(SCORES, columns=columns)
-
-
 def score_address(score: Score) -> dict[str, Any]:
     """Return the state of the page that shows a score's launch."""
     return address(score.experiment, "reuse" if score.count == DRAM else "counters")
@@ -258,7 +248,9 @@ def scoreboard_picture(count: str, view: Any) -> str:
         "addresses": np.array([query(score_address(score)) for score in board.scores]),
     }
     figure = scoreboard_figure(board.scores, count)
-    return drawn(figure, f"{count} {view}", meta, about=text.scoreboard_caption(board, count))
+    scores = f"{len(board.scores):,} {text.NOUNS[count]} of {counted(board.launches, 'launch')}"
+    about = f"Tilescope's scoreboard · {scores} · {enumerated(board.gpus)} · predicted and recorded"
+    return drawn(figure, f"{count} {view}", meta, about=about)
 
 
 def scoreboard_reply(kernel: object, gpu: object, count: object) -> dict[str, Any]:
