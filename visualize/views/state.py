@@ -48,7 +48,7 @@ class State:
 
     def moved_to(self, **fields: object) -> dict[str, Any]:
         """A short address of this state with some fields set anew, for a link; what is set to "" is left out."""
-        moved = {**short_experiment(self.experiment), **self.view.short_address(), **self._pin(), **fields}
+        moved = {**self.experiment.short_address(), **self.view.short_address(), **self._pin(), **fields}
         return {name: value for name, value in moved.items() if value != ""}
 
     def twin(self, this: Gpu | None) -> State | None:
@@ -60,16 +60,11 @@ class State:
         return State(self.pinned, View(self.view.tab, options), discover()[self.pinned.kernel], gpu)
 
     def _pin(self) -> dict[str, str]:
-        return {pin.FIELD: pin.to_text(short_experiment(self.pinned))} if self.pinned else {}
+        return {pin.FIELD: pin.to_text(self.pinned.short_address())} if self.pinned else {}
 
 
 def _sent(chosen: Experiment, view: View, gpu: Gpu, pinned: Experiment | None) -> State:
     return State(chosen, view, discover()[chosen.kernel], gpu, pinned)
-
-
-def short_experiment(chosen: Experiment) -> dict[str, Any]:
-    """The fields of an experiment's address that differ from its kernel's defaults; the kernel is always named."""
-    return chosen.short_address()
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from kernels.knobs import knob
 from kernels.spec import shape_text
 from visualize.views import slots
 from visualize.views.numbers import counted, written
-from visualize.views.prose import Hint, Link, Sourced, config_text, dtype_text, kind_name
+from visualize.views.prose import Hint, Link, Sourced, config_text, dtype_text
 
 ALL = "all"
 
@@ -303,49 +303,6 @@ def choice_links(title: Any, links: Iterable[tuple[str, int, str, bool]]) -> Mar
         link.format(address, current[is_chosen], label, count) for label, count, address, is_chosen in links
     )
     return Markup('<nav aria-label="{}"><b>{}</b>{}</nav>').format(str(title), title, rendered)
-
-
-def pager(part: str, **links: str) -> Markup:
-    """Render which part of a list is shown, and links to other parts.
-
-    Args:
-        links: address by link text; "" leaves the link out.
-    """
-    shown = Markup(" ").join(Link(text, address) for text, address in links.items() if address)
-    return Markup('<p class="pager">{} {}</p>').format(part, shown)
-
-
-@dataclass(frozen=True)
-class Facet:
-    """One filter of a list that is not a Table yet.
-
-    Attributes:
-        name: "kind", "kernel" or "gpu".
-        chosen: the current value.
-        counts: number of rows by value, "all" first.
-        links: address that selects each value.
-    """
-
-    name: str
-    chosen: str
-    counts: Mapping[str, int]
-    links: Mapping[str, str]
-
-
-def facet_links(facets: Sequence[Facet]) -> Markup:
-    titles = {"kind": "What", "kernel": "Kernel", "gpu": "GPU"}
-    rendered = Markup()
-    for facet in facets:
-        labels = {value: kind_name(value, plural=True) if facet.name == "kind" else value for value in facet.counts}
-        rendered += choice_links(
-            titles[facet.name],
-            [
-                (labels[value] if value != ALL else "All", count, facet.links[value], value == facet.chosen)
-                for value, count in facet.counts.items()
-                if count or value == facet.chosen
-            ],
-        )
-    return Markup('<div class="facets">{}</div>').format(rendered)
 
 
 def traffic_funnel(stages: Sequence[tuple[Any, int, str]], label: str) -> Markup:

@@ -26,7 +26,7 @@ from visualize.views.plot import NONE, drawn
 from visualize.views.prose import hint, picture_caption
 from visualize.views.slots import fold, plot, slot
 from visualize.views.snapshot import Known
-from visualize.views.state import State, short_experiment
+from visualize.views.state import State
 from visualize.views.tables import ALL, Table
 from visualize.views.tune import text
 from visualize.views.tune.figures import history_figure
@@ -175,13 +175,13 @@ def _result_query(result: StoredResult) -> str:
     if result.experiment is None:
         return ""
     tab = SHOWN_ON.get(MEASUREMENTS[result.kind].form.word, "") if result.kind in MEASUREMENTS else ""
-    experiment = short_experiment(_measured_experiment(result, result.experiment))
+    experiment = _measured_experiment(result, result.experiment).short_address()
     return query({**experiment, **({"tab": tab} if tab else {})})
 
 
 def sweep_address(space: Space) -> dict[str, Any]:
     """Return the page's state that shows the last sweep of a space."""
-    return {**short_experiment(space.base), "tab": "sweep", "sweep_vary": text.varied_text(space)}
+    return {**space.base.short_address(), "tab": "sweep", "sweep_vary": text.varied_text(space)}
 
 
 # /history

@@ -35,7 +35,7 @@ from visualize.views.endpoint import Api, Endpoint, answered, failure, from_payl
 from visualize.views.plot import NONE, drawn
 from visualize.views.slots import CLOSED, DISABLED, ENABLED, OPEN, button, fold, plot, slot
 from visualize.views.snapshot import Known
-from visualize.views.state import State, short_experiment
+from visualize.views.state import State
 from visualize.views.tune import figures, text
 from visualize.views.tune.text import KNOBS, RankingView
 from visualize.views.view import Panel, Slots, StreamAction
@@ -326,7 +326,7 @@ def _draw_rows(sweep: Sweep, state: State) -> Slots:
     options, address, best = state.view.of(SweepPicture), _row_address(sweep, state), sweep.best
     lines = ""
     if best:
-        pinned = state.moved_to(**{pin.FIELD: pin.to_text(short_experiment(best.experiment))})
+        pinned = state.moved_to(**{pin.FIELD: pin.to_text(best.experiment.short_address())})
         lines = text.config_lines(sweep, address(best), query(pinned))
     ranking = text.ranking_table(sweep).render(
         text.rows_by_rank(sweep), state.view.of(RankingView), lambda new: query(state.moved_to(**new)), address
@@ -363,7 +363,7 @@ def _row_address(sweep: Sweep, state: State) -> Callable[[SweepRow], str]:
     others = {name: value for name, value in current.items() if name not in names}
 
     def address(row: SweepRow) -> str:
-        own = {name: value for name, value in short_experiment(row.experiment).items() if name in names}
+        own = {name: value for name, value in row.experiment.short_address().items() if name in names}
         return query({**others, **own})
 
     return address
