@@ -10,7 +10,7 @@ import importlib.util
 import os
 import sys
 
-from visualize import listening
+from visualize import startup
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
         epilog="`app.py sweep --help`: find the fastest config of a kernel.",
     )
     parser.add_argument("--host", default=host, help=f"address to listen on ({host})")
-    parser.add_argument("--port", type=listening.port, default=port, help=f"port to listen on ({port})")
+    parser.add_argument("--port", type=startup.port, default=port, help=f"port to listen on ({port})")
     wanted = os.environ.get("GRADIO_MCP_SERVER", "").lower() == "true"
     parser.add_argument("--mcp", action="store_true", default=wanted, help="serve tools for agents, over MCP")
     parser.add_argument("--doctor", action="store_true", help="try out what works on this machine, and end")
@@ -38,19 +38,17 @@ def main() -> None:
         sys.exit(doctor(run_checks(flags.host, flags.port, this_gpu())))
     if flags.mcp and importlib.util.find_spec("mcp") is None:
         parser.exit(2, "The MCP server needs the package mcp: pip install -r requirements-mcp.txt\n")
-    if obstacle := listening.obstacle(flags.host, flags.port):
+    if obstacle := startup.obstacle(flags.host, flags.port):
         parser.exit(2, f"{obstacle}\n")
     try:
-        login = listening.login()
+        login = startup.login()
     except ValueError as error:
         parser.exit(2, f"{error}\n")
     if login and flags.mcp:
-        parser.exit(2, f"With {listening.AUTH}, agents have no way to log in: leave --mcp or the login out.\n")
+        parser.exit(2, f"With {startup.AUTH}, agents have no way to log in: leave --mcp or the login out.\n")
 
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
-    from visualize.web.quick_import import quick_import
-
-    with quick_import():
+    with startup.quick_import():
         from visualize.web.serve import serve
 
     serve(flags.host, flags.port, mcp=flags.mcp, login=login)

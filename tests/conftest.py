@@ -24,7 +24,7 @@ from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results.store import Store
 from kernels.spec import Launch
 from tests.grown import contract, grown, grown_app, grown_client, grown_page  # noqa: F401
-from visualize.web.quick_import import quick_import
+from visualize.startup import quick_import
 
 # Two tests run at a time, so more threads would only compete. torch reads this when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

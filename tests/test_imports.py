@@ -10,7 +10,7 @@ import importlib, pkgutil, sys
 for name in ("torch", "triton", "distributed"):
     sys.modules[name] = None  # importing it raises ImportError
 import app, kernels, visualize
-from visualize.web.quick_import import quick_import
+from visualize.startup import quick_import
 with quick_import():
     for package in (kernels, visualize):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):

@@ -39,7 +39,7 @@ from kernels.sweep.cluster import SCHEDULER, connect
 from kernels.sweep.devices import concurrent_compiles
 from kernels.sweep.files import SUFFIXES, check_suffix, read_rows, write_sweep
 from kernels.sweep.sweep_run import SweepRun, estimate_seconds, sweep_here, sweep_on_cluster
-from visualize import listening
+from visualize import startup
 from visualize.predict.launch_time import predict_time
 from visualize.views.numbers import milliseconds, significant
 from visualize.views.tune.text import ENDINGS, STATUSES, knobs_text, sweep_unit, time_ms
@@ -254,7 +254,7 @@ def run_checks(host: str, port: int, gpu: Gpu | None) -> Iterator[Check]:
     yield check_python(sys.version_info[:2])
     yield check_packages({package.name: package.version for package in metadata.distributions()})
     yield check_gpu(gpu)
-    obstacle = listening.obstacle(host, port)
+    obstacle = startup.obstacle(host, port)
     yield Check("address", FAILS if obstacle else WORKS, obstacle or f"{host}, port {port}")
     yield check_cache(default_cache_directory())
     with closing(machine_store(default_cache_directory())) as store:

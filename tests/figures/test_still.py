@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from visualize.web.still import still
+from visualize.web.first_reply import still
 
 PICTURE = {
     "data": [

@@ -9,7 +9,7 @@ import pytest
 
 from tests.page.conftest import Tab
 from visualize.tours import tours
-from visualize.web.share import drawn_qr
+from visualize.web.dialogs import draw_qr
 
 pytestmark = pytest.mark.browser
 
@@ -236,12 +236,12 @@ def test_the_qr_code_is_that_of_the_short_link(tab: Tab, query: str, link: str) 
         at_stop(tab, 2, 5)
         tab.page.wait_for_function("document.body.dataset.link.includes('tour=')")
     tab.page.keyboard.press("q")
-    dialog = tab.page.get_by_role("dialog", name="Share what is shown")
+    dialog = tab.page.get_by_role("dialog", name="Share this page")
     dialog.wait_for(state="visible")
     shared = dialog.get_by_label("Link", exact=True).input_value()
     assert shared == tab.url + link
     tab.page.wait_for_function("link => document.querySelector('.qr').dataset.link === link", arg=shared)
     drawn = tab.page.locator(".qr path").last.get_attribute("d")
-    expected = re.findall(r' d="([^"]+)"', drawn_qr(shared))
+    expected = re.findall(r' d="([^"]+)"', draw_qr(shared))
     assert drawn == expected[-1]
-    assert json.dumps(drawn) != json.dumps(re.findall(r' d="([^"]+)"', drawn_qr(shared + "x"))[-1])
+    assert json.dumps(drawn) != json.dumps(re.findall(r' d="([^"]+)"', draw_qr(shared + "x"))[-1])

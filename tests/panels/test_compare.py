@@ -11,10 +11,10 @@ import pytest
 
 from kernels.knobs import ConfigError
 from tests.panels.sent import request, settings_of, slots_of
-from visualize.views import pin
 from visualize.views.compare import comparison, ratio
 from visualize.views.numbers import Number
 from visualize.views.plot import NONE, with_twin
+from visualize.views.state import read_pinned
 from visualize.views.tabs import SETTINGS
 
 PINNED = "kernel=matmul.grouped&M=576&N=576&K=288&BLOCK_N=64&GROUP_SIZE=1"
@@ -130,7 +130,7 @@ def test_a_recorded_run_stands_beside_another(shared_page):
 )
 def test_what_can_not_be_pinned_is_refused_and_the_rest_opens(shared_page, wrong):
     with pytest.raises(ConfigError) as error:
-        pin.pinned(wrong, None)
+        read_pinned(wrong, None)
     assert error.value.field == "with"
     answer = followed(shared_page, urllib.parse.urlencode({"kernel": "matmul.grouped", "M": 640, "with": wrong}))
     assert "pinned" in json.loads(answer["problems"])["with"]

@@ -13,8 +13,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from visualize.views.plot import PLOTLY_JS
-from visualize.web.first_picture import first_picture
-from visualize.web.first_reply import FirstReply
+from visualize.web.first_reply import FirstReply, first_picture
 
 TEXT = "<html><body class='a'>" + "<p>What does my kernel really do?</p>" * 10_000
 PICTURE = "<svg>\\1 é</svg>"

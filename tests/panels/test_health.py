@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from kernels.experiment import from_json
 from kernels.measuring.session import Session
 from kernels.results import Failure
+from visualize.startup import JsonLines
 from visualize.web.health import HealthRoute
-from visualize.web.logs import JsonLines
 
 SMALL = {"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64}}
 

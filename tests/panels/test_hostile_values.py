@@ -13,8 +13,8 @@ from kernels import discover
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError, knobs
 from tests.panels.sent import request, settings_of, slots_of, updates
-from visualize.views.presets import presets
 from visualize.views.tabs import SETTINGS
+from visualize.web.controls import presets
 from visualize.web.redraw import read_message
 
 pytestmark = pytest.mark.xdist_group("hostile")

@@ -11,37 +11,37 @@ import sys
 import pytest
 
 from tests.kernels.trees import ROOT
-from visualize import listening
+from visualize import startup
 
 
 @pytest.mark.parametrize("text", ["1", "7860", "65535"])
 def test_a_port_is_a_number(text):
-    assert listening.port(text) == int(text)
+    assert startup.port(text) == int(text)
 
 
 @pytest.mark.parametrize("text", ["0", "65536", "-1", "", "x", "7860.0", "²", "9" * 5000])
 def test_what_is_no_port_is_a_sentence(text):
     with pytest.raises(argparse.ArgumentTypeError, match=r"the port must be a whole number from 1 to 65535") as refusal:
-        listening.port(text)
+        startup.port(text)
     assert len(str(refusal.value)) < 200
 
 
 def test_who_may_use_the_page_is_a_name_and_a_password(monkeypatch):
     monkeypatch.delenv("TILESCOPE_AUTH", raising=False)
-    assert listening.login() is None
+    assert startup.login() is None
     monkeypatch.setenv("TILESCOPE_AUTH", "me:se:cret")
-    assert listening.login() == ("me", "se:cret")
+    assert startup.login() == ("me", "se:cret")
     for wrong in ("me", ":secret", "me:"):
         monkeypatch.setenv("TILESCOPE_AUTH", wrong)
         with pytest.raises(ValueError, match="must be a name and a password with a colon between them") as refusal:
-            listening.login()
+            startup.login()
         assert "secret" not in str(refusal.value)
 
 
 def test_its_own_addresses_are_no_matter_for_a_proxy(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "example.org")
     monkeypatch.delenv("no_proxy", raising=False)
-    listening.ask_itself_directly("0.0.0.0")
+    startup.bypass_proxy("0.0.0.0")
     assert os.environ["NO_PROXY"] == "example.org,localhost,127.0.0.1,::1,0.0.0.0"
     assert os.environ["no_proxy"] == os.environ["NO_PROXY"], "it hides the other"
 
@@ -51,19 +51,17 @@ def test_a_free_port_has_no_obstacle_and_one_in_use_has():
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         taken.listen()
-        assert (
-            listening.obstacle("127.0.0.1", port) == f"Port {port} of 127.0.0.1 is in use; choose another with --port."
-        )
-    assert listening.obstacle("127.0.0.1", port) == ""
+        assert startup.obstacle("127.0.0.1", port) == f"Port {port} of 127.0.0.1 is in use; choose another with --port."
+    assert startup.obstacle("127.0.0.1", port) == ""
 
 
 @pytest.mark.parametrize("host", ["a" * 300, "not a host"])
 def test_a_host_without_an_address_is_a_sentence(host):
-    assert "must be an address of this machine" in listening.obstacle(host, 7860)
+    assert "must be an address of this machine" in startup.obstacle(host, 7860)
 
 
 def test_an_address_of_another_machine_is_a_sentence():
-    assert listening.obstacle("192.0.2.1", 7860).startswith("Nothing can listen on 192.0.2.1, port 7860: ")
+    assert startup.obstacle("192.0.2.1", 7860).startswith("Nothing can listen on 192.0.2.1, port 7860: ")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from visualize.web.quick_import import quick_import
+from visualize.startup import quick_import
 
 COMPONENT = """
 import gradio as gr

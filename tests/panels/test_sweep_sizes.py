@@ -18,10 +18,10 @@ from tests.figure_values import decode
 from tests.panels.sweeps_made_up import Session, ask, finished, state_of
 from tests.waiting import until
 from visualize.views.plot import NONE
-from visualize.views.presets import presets, with_preset
 from visualize.views.snapshot import Known
 from visualize.views.tabs import SETTINGS
 from visualize.views.tune.view import MAX_SIZES, swept_sizes
+from visualize.web.controls import presets, with_preset
 
 OVER = {"sweep_over": "K=256,512,1024", "sweep_strategy": "grid", "sweep_picture": "library"}
 GPU = GPUS["H200"]

@@ -7,7 +7,7 @@ import pytest
 from kernels import discover
 from kernels.knobs import ConfigError
 from kernels.recommended import shipped
-from visualize.views.presets import FASTEST, presets, with_preset
+from visualize.web.controls import FASTEST, presets, with_preset
 
 KERNELS = discover()
 PERSISTENT = KERNELS["matmul.persistent"]

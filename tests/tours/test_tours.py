@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
+from visualize.tours.text import Answer, Number, Place
 
 from visualize.tours import DIRECTORY, tours
 from visualize.tours import text as tour_text
 from visualize.tours.fact import Fact, NoFact, found, steps_of
-from visualize.tours.text import Answer, Number, Place
 from visualize.tours.tour import MOST_WORDS, BadTour, Choice, checked_state, facts_named, read
-from visualize.views.options import ScheduleView
+from visualize.views.state import ScheduleView
 
 STOPS = [
     pytest.param(stop, id=f"{tour.name} {number}")

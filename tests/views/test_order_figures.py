@@ -18,10 +18,10 @@ from visualize.predict.bounds import Bound
 from visualize.predict.execution import Execution
 from visualize.predict.reuse import Reuse
 from visualize.predict.schedule import first_reads, row_major, schedule, steps
-from visualize.views.options import COLORS
 from visualize.views.order import figures
 from visualize.views.order.map_figure import MOST_CELLS, Order, map_figure, map_grid, player_data
 from visualize.views.plot import drawn
+from visualize.views.state import COLORS
 
 
 def planned(kernel_id, problem, config, by="wave"):

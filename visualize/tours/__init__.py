@@ -1,6 +1,4 @@
-"""Guided tours: one TOML file each, read and checked when the page starts; adding one needs no code."""
-
-from __future__ import annotations
+"""Guided tours. A new one needs a TOML file and no code."""
 
 import functools
 from pathlib import Path
@@ -14,10 +12,10 @@ DIRECTORY = Path(__file__).parent
 
 @functools.cache
 def tours() -> dict[str, Tour]:
-    """All tours by name, in the order of their files' `order`.
+    """Return all tours by name, sorted by `order`.
 
     Raises:
-        BadTour: where a file holds none, with the place and what is wrong.
+        BadTour: a file is not a valid tour.
     """
-    found = [read(path.read_text(encoding="utf-8"), path.stem) for path in sorted(DIRECTORY.glob("*.toml"))]
-    return {tour.name: tour for tour in sorted(found, key=lambda tour: (tour.order, tour.name))}
+    parsed = [read(path.read_text(encoding="utf-8"), path.stem) for path in sorted(DIRECTORY.glob("*.toml"))]
+    return {tour.name: tour for tour in sorted(parsed, key=lambda tour: (tour.order, tour.name))}

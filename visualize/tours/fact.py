@@ -1,4 +1,4 @@
-"""A number of a tour: where the API gives it, and how it is written. It is asked for, never typed."""
+"""Facts: a tour's numbers, computed from replies of the API instead of typed into its sentences."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from kernels.measuring.session import Session
 from kernels.results import Compiled, Failure
 from kernels.results.codec import to_json
 from visualize.predict.textbook import Textbook
-from visualize.views.endpoint import Reply, known
+from visualize.views.endpoint import Reply
 from visualize.views.memory import coalescing_tab, compiler_tab
 from visualize.views.numbers import source as source_of
 from visualize.views.numbers import written
 from visualize.views.order import reuse_view
 from visualize.views.order import view as order_view
 from visualize.views.result.view import run_json
-from visualize.views.snapshot import Known
+from visualize.views.snapshot import Known, known
 from visualize.views.tabs import SETTINGS
 
-# How a number is written: 4,288; 0.0503 ms; 8.53 GB; 1.8 ×; 41 %.
+# Formats: 4,288; 0.0503 ms; 45.7 µs; 8.53 GB; 1.8 ×; 41 %.
 Unit = Literal["", "ms", "ns", "bytes", "times", "share"]
 
-# What models and the compiler say of a state, by the name of the API's endpoint, and the mark of it.
+# Replies of models and the compiler to a state, and their mark, by the endpoint's name.
 OF_STATES: dict[str, tuple[Callable[[Known], Reply], str]] = {
     "schedule": (order_view.schedule_json, "predicted"),
     "reuse": (reuse_view.reply, "predicted"),
@@ -39,8 +39,8 @@ OF_STATES: dict[str, tuple[Callable[[Known], Reply], str]] = {
     "compile": (compiler_tab.reply, "compiled"),
 }
 
-# Results, measured here or recorded, by the endpoint ("study": /reuse's field `measured`): the measurement's name, the
-# mark of a result measured here, and the endpoint's reply.
+# Results, live or recorded, by the endpoint's name ("study": `measured` of /reuse): the measurement's name, the
+# mark of a live result, and the endpoint's reply.
 OF_RESULTS: dict[str, tuple[str, str, Callable[[Any], Reply]]] = {
     "run": ("run", "measured", run_json),
     "counters": ("counters", "counted", to_json),
@@ -50,21 +50,20 @@ OF_RESULTS: dict[str, tuple[str, str, Callable[[Any], Reply]]] = {
 
 
 class NoFact(ValueError):
-    """A number that isn't known on this machine, and why."""
+    """A fact can't be computed on this machine. The message says why."""
 
 
 @dataclass(frozen=True)
 class Fact:
-    """Where a number is from.
+    """The source of a number.
 
     Attributes:
-        endpoint: of the API; "" for a ratio.
+        shown: the text for which the sentence was written. The page shows the computed one; a test compares them.
+        endpoint: an endpoint of the API; "" for a ratio.
         path: the place in its reply, such as "loads[8]", "ops[tensor=B].sectors" or "rows[2].times_ms[median]".
-        set: fields that differ from the stop's address, as a query; one that names another kernel starts from its
-            defaults.
-        ratio: two facts of the stop instead; the first over the second.
-        unit: how it is written.
-        shown: what the sentence was written for. The page shows what is asked; a test holds the two together.
+        set: fields that differ from the stop's address, as a query. If they name another kernel, they replace it.
+        ratio: two facts of the same stop, of which this fact is the quotient.
+        unit: its format.
     """
 
     shown: str
@@ -75,39 +74,39 @@ class Fact:
     unit: str = ""
 
     def fields(self, address: Mapping[str, str]) -> dict[str, str]:
-        """The flat fields of the state that is asked about."""
+        """Return the flat fields of the fact's state."""
         own = dict(urllib.parse.parse_qsl(self.set, strict_parsing=bool(self.set)))
         return own if "kernel" in own else {**address, **own}
 
 
 @dataclass(frozen=True)
-class Found:
-    """A number, as it is written, and its mark; "" for a ratio of two sources."""
+class Value:
+    """A fact's number, text and source mark; the source is "" for a ratio of two sources."""
 
-    value: float
+    number: float
     text: str
     source: str
 
 
-def found(facts: Mapping[str, Fact], address: Mapping[str, str], session: Session) -> dict[str, Found]:
-    """All facts of a stop. Waits for the compiler where one needs it.
+def compute_facts(facts: Mapping[str, Fact], address: Mapping[str, str], session: Session) -> dict[str, Value]:
+    """Return the values of a stop's facts. May wait for the compiler.
 
     Raises:
-        NoFact: where one isn't known here.
+        NoFact: a fact can't be computed on this machine.
     """
-    values = {name: _asked(fact, address, session) for name, fact in facts.items() if not fact.ratio}
+    values = {name: _compute(fact, address, session) for name, fact in facts.items() if not fact.ratio}
     for name, fact in facts.items():
         if fact.ratio:
             over, under = (values[other] for other in fact.ratio)
-            if not under.value:
-                raise NoFact(f"{fact.ratio[1]} is 0, and nothing is a multiple of it.")
+            if not under.number:
+                raise NoFact(f"{fact.ratio[1]} is 0, so there is no ratio to it.")
             source = over.source if over.source == under.source else ""
-            value = over.value / under.value
-            values[name] = Found(value, written(value, fact.unit), source)
+            value = over.number / under.number
+            values[name] = Value(value, written(value, fact.unit), source)
     return values
 
 
-def _asked(fact: Fact, address: Mapping[str, str], session: Session) -> Found:
+def _compute(fact: Fact, address: Mapping[str, str], session: Session) -> Value:
     state = SETTINGS.state(fact.fields(address), session.gpu)
     reply: Reply
     if fact.endpoint in OF_RESULTS:
@@ -119,16 +118,16 @@ def _asked(fact: Fact, address: Mapping[str, str], session: Session) -> Found:
         source = source_of(measured.backend, source)
     else:
         body, source = OF_STATES[fact.endpoint]
-        made: Compiled | Failure | None = None
+        compiled: Compiled | Failure | None = None
         if source == "compiled":
-            made = session.compile(state.experiment).result()
-            if isinstance(made, Failure):
-                raise NoFact(made.message)
-        reply = body(known(session, state, made))
+            compiled = session.compile(state.experiment).result()
+            if isinstance(compiled, Failure):
+                raise NoFact(compiled.message)
+        reply = body(known(session, state, compiled))
     if isinstance(reply, Failure):
         raise NoFact(reply.message)
     value = _at(reply, fact.path)
-    return Found(value, written(value, fact.unit), source)
+    return Value(value, written(value, fact.unit), source)
 
 
 _STEP = re.compile(r"(?:^|\.)(\w+)|\[(\d+)\]|\[(\w+)=([\w.-]+)\]|\[(median|count)\]")
@@ -138,20 +137,20 @@ Step = tuple[Literal["name", "number", "row", "of"], str, str]
 
 
 def steps_of(path: str) -> list[Step]:
-    """A path's steps.
+    """Split a path into steps.
 
     >>> steps_of("rows[group_size=8].times_ms[median]")
     [('name', 'rows', ''), ('row', 'group_size', '8'), ('name', 'times_ms', ''), ('of', 'median', '')]
 
     Raises:
-        ValueError: where it is no path.
+        ValueError: the text is not a path.
     """
     steps: list[Step] = []
     place = 0
     while place < len(path):
         matched = _STEP.match(path, place)
         if matched is None:
-            raise ValueError(f"{path!r} is no path: at {path[place:]!r}.")
+            raise ValueError(f"{path!r} is not a path: it fails at {path[place:]!r}.")
         name, number, field_name, value, of = matched.groups()
         if name:
             steps.append(("name", name, ""))
@@ -168,16 +167,16 @@ def steps_of(path: str) -> list[Step]:
 
 
 def _at(reply: Any, path: str) -> float:
-    here = reply
-    for kind, name, wanted in steps_of(path):
+    value = reply
+    for kind, name, key in steps_of(path):
         if kind == "name":
-            here = here[name]
+            value = value[name]
         elif kind == "number":
-            here = here[int(name)]
+            value = value[int(name)]
         elif kind == "row":
-            here = next(row for row in here if str(row[name]) == wanted)
+            value = next(row for row in value if str(row[name]) == key)
         else:
-            here = statistics.median(here) if name == "median" else len(here)
-    if not isinstance(here, int | float):
-        raise NoFact(f"{path} is {type(here).__name__}, and no number.")
-    return here
+            value = statistics.median(value) if name == "median" else len(value)
+    if not isinstance(value, int | float):
+        raise NoFact(f"{path} is {type(value).__name__}, not a number.")
+    return value

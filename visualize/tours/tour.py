@@ -1,4 +1,4 @@
-"""A tour as its file declares it: stops, each a state of the page and one sentence whose numbers are facts."""
+"""Tours: one TOML file each, read and checked when the page starts. A stop is a state of the page and a sentence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COMPARED = re.compile(r"(\w+) (<|>|==) ([0-9.]+)")
 
 
 class BadTour(ValueError):
-    """A file that holds no tour: its name, the place, and what is wrong with it."""
+    """A file is not a valid tour. The message names the file, the place and the reason."""
 
 
 @dataclass(frozen=True)
@@ -33,22 +33,21 @@ class Choice:
     """One answer to a question.
 
     Attributes:
-        text: what it says; "{name}" stands for a fact.
-        when: the fact that makes it the right one, such as "grouped == 54" or "gain < 0.05".
+        text: may contain "{name}" for a fact.
+        when: the condition that makes it right, such as "grouped == 54" or "gain < 0.05".
     """
 
     text: str
     when: str
 
     def is_right(self, values: Mapping[str, float]) -> bool:
-        """Whether the facts say so."""
         name, relation, bound = self.condition
         value = values[name]
         return {"<": value < bound, ">": value > bound, "==": value == bound}[relation]
 
     @property
     def condition(self) -> tuple[str, str, float]:
-        """The fact's name, "<", ">" or "==", and what it is compared with."""
+        """The fact's name, "<", ">" or "==", and the bound."""
         matched = _COMPARED.fullmatch(self.when)
         if matched is None:
             raise ConfigError("not_a_condition", f'when is {self.when!r}; write it as "fact > 1.5".', "when")
@@ -57,7 +56,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked before the stop's picture is shown. Exactly one choice is right, which the facts decide."""
+    """A question before the stop's picture appears. The facts make exactly one choice right."""
 
     ask: str
     choices: list[Choice]
@@ -69,9 +68,9 @@ class Stop:
 
     Attributes:
         address: the page's query.
-        say: the sentence; "{name}" stands for a fact. It has no digits of its own but in names and shapes.
-        facts: the numbers by name.
-        ask: a prediction that is asked for first.
+        say: the sentence, with "{name}" for a fact. Only names and shapes contain digits.
+        facts: its numbers by name.
+        ask: a question that comes first.
     """
 
     address: str
@@ -88,7 +87,7 @@ class Stop:
         """The page as the stop shows it, on a machine without a GPU.
 
         Raises:
-            ConfigError: where the address describes none, or has a field that no page has.
+            ConfigError: the address is not valid, or has an unknown field.
         """
         return checked_state(self.fields)
 
@@ -98,9 +97,9 @@ class Tour:
     """A tour, as one file declares it.
 
     Attributes:
-        name: the file's, which stands in the address.
-        about: what it teaches, in a sentence for the menu.
-        order: its place in the menu.
+        name: the file's name, used in URLs.
+        about: a sentence for the menu.
+        order: the position in the menu.
     """
 
     name: str
@@ -111,26 +110,26 @@ class Tour:
 
 
 def checked_state(fields: Mapping[str, str]) -> State:
-    """The State of flat fields, all of which it must know."""
-    found = SETTINGS.state(fields, None)
-    if unknown := fields.keys() - found.to_address().keys() - {"gpu"}:
-        raise ConfigError("unknown_field", f"the address has {', '.join(sorted(unknown))}, which no page has.", "")
-    return found
+    """Return the State of flat fields. Raise ConfigError for unknown ones."""
+    state = SETTINGS.state(fields, None)
+    if unknown := fields.keys() - state.to_address().keys() - {"gpu"}:
+        raise ConfigError("unknown_field", f"the address has {', '.join(sorted(unknown))}, which it may not have.", "")
+    return state
 
 
-# Pydantic takes no settings for a dataclass itself; those of a tuple hold for what is in it.
+# Pydantic accepts no settings for a dataclass, but applies a tuple's settings to its elements.
 _ADAPTER = TypeAdapter(tuple[Tour], config=ConfigDict(strict=True, extra="forbid"))
 
 
 def read(text: str, name: str) -> Tour:
-    """The tour that a file holds.
+    """Parse and check a file's text.
 
     Raises:
-        BadTour: with the place and what is wrong.
+        BadTour: the message names the place and the reason.
     """
     try:
         plain: dict[str, Any] = tomllib.loads(text)
-        # As JSON: in its strict mode pydantic makes dataclasses of no other mappings.
+        # As JSON: in strict mode, pydantic makes dataclasses from no other mappings.
         (tour,) = _ADAPTER.validate_json(json.dumps([{**plain, "name": name}], default=str))
     except tomllib.TOMLDecodeError as error:
         raise BadTour(f"{name}.toml: {error}") from error
@@ -156,10 +155,10 @@ def _check(stop: Stop) -> None:
             raise ValueError(f"a question has 2 to {MOST_CHOICES} choices, not {len(stop.ask.choices)}.")
         texts += [stop.ask.ask, *(choice.text for choice in stop.ask.choices)]
         for choice in stop.ask.choices:
-            _known(choice.condition[0], stop)
-    for one in texts:
-        for wanted in facts_named(one):
-            _known(wanted, stop)
+            _require_fact(choice.condition[0], stop)
+    for text in texts:
+        for name in facts_named(text):
+            _require_fact(name, stop)
     for name, fact in stop.facts.items():
         _check_fact(name, fact, stop)
 
@@ -170,11 +169,11 @@ def _check_fact(name: str, fact: Fact, stop: Stop) -> None:
         raise ValueError(f"The unit of fact {name} must be one of {units} (got {fact.unit!r}).")
     if fact.ratio:
         if len(fact.ratio) != 2 or fact.endpoint or fact.path or fact.set:
-            raise ValueError(f"fact {name} is a ratio: it names two other facts, and nothing else.")
+            raise ValueError(f"fact {name} is a ratio, which takes two other facts and no other field.")
         for other in fact.ratio:
-            _known(other, stop)
+            _require_fact(other, stop)
             if stop.facts[other].ratio:
-                raise ValueError(f"fact {name} is a ratio of {other}, which is one itself.")
+                raise ValueError(f"fact {name} is a ratio of {other}, which is itself a ratio.")
         return
     if fact.endpoint not in (*OF_STATES, *OF_RESULTS):
         allowed = ", ".join((*OF_STATES, *OF_RESULTS))
@@ -183,11 +182,11 @@ def _check_fact(name: str, fact: Fact, stop: Stop) -> None:
     checked_state(fact.fields(stop.fields))
 
 
-def _known(name: str, stop: Stop) -> None:
+def _require_fact(name: str, stop: Stop) -> None:
     if name not in stop.facts:
-        raise ValueError(f"{name!r} is no fact of it; there are {', '.join(stop.facts) or 'none'}.")
+        raise ValueError(f"{name!r} is not one of the stop's facts: {', '.join(stop.facts) or 'it has none'}.")
 
 
 def facts_named(text: str) -> list[str]:
-    """The names of the facts that stand in a text."""
+    """Return the names of the facts in a text."""
     return [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]

@@ -10,13 +10,13 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels.knobs import ConfigError
-from visualize.views import pin, plot, tables
+from visualize.views import plot, tables
 from visualize.views.address import query
 from visualize.views.numbers import Number, significant
 from visualize.views.prose import Link, Listed, Mark, Sentence, Strong, say
 from visualize.views.result.view import ResultPanel
 from visualize.views.snapshot import Known
-from visualize.views.state import State
+from visualize.views.state import PINNED, State, pin_text
 from visualize.views.summaries import view_numbers
 from visualize.views.view import Panel, Slots
 
@@ -54,7 +54,7 @@ def compared(
     """
     state = snapshot.state
     if pinned is None:
-        address = query(state.moved_to(**{pin.FIELD: pin.to_text(state.experiment.short_address())}))
+        address = query(state.moved_to(**{PINNED: pin_text(state.experiment)}))
         tip = "Keep this experiment for comparison. Change a setting, and both are shown side by side."
         pin_link = Markup('<p class="pin"><a href="?{}" title="{}">Pin</a></p>').format(address, tip)
         return {**slots, "compare": pin_link}
@@ -67,8 +67,8 @@ def compared(
         strip = comparison(_fields(state), _fields(pinned.state), *known_numbers)
     except ConfigError as error:
         strip = Markup('<p class="problem" role="alert">{}</p>').format(error)
-    swapped = State(pinned.state.experiment, state.view, pinned.state.kernel, pinned.state.gpu, state.experiment)
-    swap, unpin = query(swapped.moved_to()), query(state.moved_to(**{pin.FIELD: ""}))
+    swapped = State(pinned.state.experiment, state.view, pinned.state.gpu, state.experiment)
+    swap, unpin = query(swapped.moved_to()), query(state.moved_to(**{PINNED: ""}))
     actions = Markup('<p class="ways">{} {}</p>').format(Link("Swap", swap), Link("Unpin", unpin))
     return {**slots, "compare": Markup('<div class="compared">{}{}</div>').format(strip, actions)}
 

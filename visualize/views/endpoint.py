@@ -1,6 +1,4 @@
-"""How an endpoint answers: one way validates, converts and catches for all. Each panel declares its own."""
-
-from __future__ import annotations
+"""API endpoints: validation, conversion to JSON and error handling in one place. Each panel declares its endpoints."""
 
 import asyncio
 import math
@@ -13,34 +11,32 @@ from typing import Any, TypeVar
 import numpy as np
 from gradio.context import LocalContext
 
-from kernels import discover, experiment
-from kernels.experiment import Experiment, JsonSchema, resolve_gpu
+from kernels.experiment import Experiment, JsonSchema, from_json, resolve_gpu
 from kernels.knobs import ConfigError, read_fields
 from kernels.measuring.fair_queue import INTERNAL, Client
-from kernels.measuring.session import MEASUREMENTS, Session
+from kernels.measuring.session import Session
 from kernels.results import Compiled, Failure, codec
-from visualize.views.options import View
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
-from visualize.views.snapshot import Known
-from visualize.views.state import State
+from visualize.views.snapshot import Known, known
+from visualize.views.state import State, View
 
 V = TypeVar("V")
 
 # The parameter that takes an experiment.
 EXPERIMENT = "experiment"
 
-# Characters of a page's name that are kept: clients choose it.
+# Maximum characters of a page's name, which the client chooses.
 _MAX_PAGE_NAME = 64
 
-# What a body gives: the fields of a reply, or why there are none.
+# What a body returns: the fields of a reply, or a Failure.
 Reply = dict[str, Any] | Failure
 
 
 def current_client() -> Client:
     """Return the client of the current request; INTERNAL if there is none.
 
-    The address is the connection's, or what a proxy on this machine says (uvicorn's FORWARDED_ALLOW_IPS names other
-    trusted proxies).
+    The address is the connection's, or the one that a proxy on this machine reports (uvicorn's FORWARDED_ALLOW_IPS
+    names other trusted proxies).
     """
     request = LocalContext.request.get(None)
     client = getattr(request, "client", None)
@@ -51,14 +47,13 @@ def current_client() -> Client:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A named function of the API. Its docstring describes it to clients. Its parameter `experiment` takes one as JSON.
+    """A named function of the API. Its docstring is its description. Its parameter `experiment` takes a JSON object.
 
     Attributes:
-        at_once: requests that are answered at once; None for as many as there are, where what takes long has turns
-            of their own: of compiles, of predictions, of runs.
-        launches: whether the kernel is launched: then how it is run is an argument.
-        schemas: the JSON Schema of each other parameter, by name; what is left out has that of its type.
-        is_flat: as a tool for agents it takes the experiment's fields as arguments of their own, and not as one object.
+        at_once: maximum number of concurrent requests; None if compiles, predictions or runs limit them.
+        launches: whether the kernel is launched, so that `run` is an argument, too.
+        schemas: JSON Schemas by parameter; the other parameters have the schema of their type.
+        is_flat: as an MCP tool, it takes the experiment's fields as separate arguments.
     """
 
     name: str
@@ -70,11 +65,11 @@ class Endpoint:
 
 
 class Api:
-    """The ways to answer, for the workers of one session, and for processes beside the page's."""
+    """Replies to requests, with one session's workers and with prediction processes."""
 
     def __init__(self, session: Session, predictions: PredictionProcess | None = None) -> None:
         self.session, self.predictions = session, predictions or PredictionProcess(session)
-        self._going_on: dict[Client, Future[Compiled | Failure]] = {}
+        self._unfinished: dict[Client, Future[Compiled | Failure]] = {}
 
     async def compiled(
         self,
@@ -84,70 +79,64 @@ class Api:
         within_s: float | None = None,
         seconds: Callable[[Known], float] = lambda known: 0.0,
     ) -> dict[str, Any]:
-        """Compile, then answer with what `body` says of what is known.
+        """Compile, then reply with `body` of the snapshot.
 
         Args:
-            or_not: `body` answers, too, where it can't be compiled.
-            within_s: and where it is not compiled after so many seconds. The compile goes on, so that it is known when
-                the same is asked again, until its client asks for another one.
-            seconds: of a core that `body`, which is then one of a module, takes; what is not quick has another process.
+            or_not: also call `body` if compilation fails.
+            within_s: deadline after which `body` is called without the compiled kernel. The compile continues for
+                later requests, until its client requests another one.
+            seconds: estimates the core time of `body`. A slow body runs in another process, so it must be a
+                module-level function.
         """
         client = current_client()
         try:
-            asked = self.session.compile(from_payload(payload), client=client)
+            compile_ = self.session.compile(from_json(payload), client=client)
+            await asyncio.wait([asyncio.wrap_future(compile_)], timeout=within_s)
+        except asyncio.CancelledError:  # the client has left
+            compile_.cancel()
+            raise
         except Exception as error:
             return to_json(failure(error))
-        try:
-            await asyncio.wait([asyncio.wrap_future(asked)], timeout=within_s)
-        except asyncio.CancelledError:  # who asked has left
-            asked.cancel()
-            raise
-        outcome = asked.result() if asked.done() else None
+        outcome = compile_.result() if compile_.done() else None
         if outcome is None:
-            self._goes_on(asked, client)
+            self._leave_unfinished(compile_, client)
         if isinstance(outcome, Failure) and not or_not:
             return to_json(outcome)
-        found = await asyncio.to_thread(self._unless_far, payload, body, outcome, seconds)
-        if isinstance(found, dict):
-            return found
-        known, needed_s = found
-        work = self.predictions.submit(replied, known, body, client=client, estimate_s=needed_s)
+
+        def predict() -> dict[str, Any] | tuple[Known, float]:
+            try:
+                known = self.known(from_json(payload), outcome)
+                estimate_s = seconds(known)
+            except Exception as error:
+                return to_json(failure(error))
+            return replied(known, body) if estimate_s <= NEAR_S else (known, estimate_s)
+
+        prediction = await asyncio.to_thread(predict)
+        if isinstance(prediction, dict):
+            return prediction
+        known, estimate_s = prediction
+        work = self.predictions.submit(replied, known, body, client=client, estimate_s=estimate_s)
         reply = await asyncio.wrap_future(work)
         return to_json(reply) if isinstance(reply, Failure) else reply
 
-    def _unless_far(
-        self,
-        payload: object,
-        body: Callable[[Known], Reply],
-        outcome: Compiled | Failure | None,
-        seconds: Callable[[Known], float],
-    ) -> dict[str, Any] | tuple[Known, float]:
-        """The reply, or what it takes to have it made by another process."""
-        try:
-            known = self.known(from_payload(payload), outcome)
-            needed_s = seconds(known)
-        except Exception as error:
-            return to_json(failure(error))
-        return replied(known, body) if needed_s <= NEAR_S else (known, needed_s)
-
-    def _goes_on(self, asked: Future[Compiled | Failure], client: Client) -> None:
-        """Let a compile go on that nobody waits for now; the one before of the same client has no use any more."""
-        before, self._going_on[client] = self._going_on.get(client), asked
+    def _leave_unfinished(self, compile_: Future[Compiled | Failure], client: Client) -> None:
+        """Let a compile without waiters continue. Cancel the same client's previous one."""
+        before, self._unfinished[client] = self._unfinished.get(client), compile_
         if before is not None:
             before.cancel()
 
-        def ended(_: object) -> None:
-            if self._going_on.get(client) is asked:
-                self._going_on.pop(client, None)
+        def forget(_: object) -> None:
+            if self._unfinished.get(client) is compile_:
+                self._unfinished.pop(client, None)
 
-        asked.add_done_callback(ended)
+        compile_.add_done_callback(forget)
 
     def predicted(
         self, payload: object, body: Callable[[Known], Reply], compiled: Compiled | Failure | None = None
     ) -> dict[str, Any]:
-        """A model's reply to an experiment, with the experiment and the resolved GPU in it."""
+        """Reply with `body` of the snapshot, without compiling."""
         try:
-            known = self.known(from_payload(payload), compiled)
+            known = self.known(from_json(payload), compiled)
         except Exception as error:
             return to_json(failure(error))
         return replied(known, body)
@@ -158,18 +147,12 @@ class Api:
         measurement: str,
         body: Callable[[Any, Known], dict[str, Any]] = lambda outcome, _: codec.to_json(outcome),
     ) -> dict[str, Any]:
-        """Measure, and answer with what `body` says of the outcome; by default all of it."""
+        """Measure, and reply with `body` of the result and the snapshot; by default with the whole result."""
         try:
-            job = self.session.submit(from_payload(payload), measurement, current_client())
+            job = self.session.submit(from_json(payload), measurement, current_client())
         except Exception as error:
             return to_json(failure(error))
-        # Waits without a thread: many may wait for their turn, and the page must stay quick.
-        return await asyncio.to_thread(self.outcome, await asyncio.wrap_future(job.done), body)
-
-    def outcome(
-        self, outcome: Any, body: Callable[[Any, Known], dict[str, Any]] = lambda outcome, _: codec.to_json(outcome)
-    ) -> dict[str, Any]:
-        """The reply to a measurement that has ended."""
+        outcome: Any = await asyncio.wrap_future(job.done)  # occupies no thread while the job is queued
 
         def reply() -> Reply:
             if isinstance(outcome, Failure):
@@ -177,45 +160,28 @@ class Api:
             known = self.known(outcome.experiment)
             return {"gpu": known.state.gpu.name, **body(outcome, known)}
 
-        return answered(reply)
+        return await asyncio.to_thread(answered, reply)
 
     def known(self, chosen: Experiment, compiled: Compiled | Failure | None = None) -> Known:
-        """What is known of an experiment, on a page that is set to nothing else."""
-        kernel, gpu = discover()[chosen.kernel], resolve_gpu(chosen, self.session.gpu)
-        return known(self.session, State(chosen, View(""), kernel, gpu), compiled)
+        """Return everything known about an experiment, with default options."""
+        return known(self.session, State(chosen, View(""), resolve_gpu(chosen, self.session.gpu)), compiled)
 
 
 def replied(known: Known, body: Callable[[Known], Reply]) -> dict[str, Any]:
-    """The reply that `body` gives to what is known, with the experiment and the resolved GPU in it."""
+    """Return the reply with `body` of a snapshot, the experiment and the resolved GPU."""
 
     def reply() -> Reply:
         gpu = known.state.gpu.name
-        found = body(known)
-        if isinstance(found, Failure):
-            return found
-        return {"gpu": gpu, "experiment": replace(known.state.experiment, gpu=gpu).to_json(), **found}
+        fields = body(known)
+        if isinstance(fields, Failure):
+            return fields
+        return {"gpu": gpu, "experiment": replace(known.state.experiment, gpu=gpu).to_json(), **fields}
 
     return answered(reply)
 
 
-def known(session: Session, state: State, compiled: Compiled | Failure | None = None) -> Known:
-    """All that is known of a state. Returns at once.
-
-    Args:
-        compiled: what compiling it came to; None to ask whether that is known.
-    """
-    chosen = state.experiment
-    outcome = compiled or session.find_compiled(chosen)
-    found = {name: one for name in MEASUREMENTS if (one := session.find_result(chosen, name)) is not None}
-    measured = {name: one.value for name, one in found.items()}
-    ended = {name: one.ended for name, one in found.items() if one.ended is not None}
-    if isinstance(outcome, Failure):
-        return Known(state, None, outcome, measured, ended, session.store, session.gpu)
-    return Known(state, outcome, None, measured, ended, session.store, session.gpu)
-
-
 def view_of(options: type[V], prefix: str, given: Mapping[str, object], endpoint: str) -> V:
-    """Return a panel's options as an endpoint's arguments set them. Empty arguments take their defaults.
+    """Return a panel's options from an endpoint's arguments. Empty arguments take their defaults.
 
     Raises:
         ConfigError: for the first value that is not allowed, by the argument's name.
@@ -224,7 +190,7 @@ def view_of(options: type[V], prefix: str, given: Mapping[str, object], endpoint
 
 
 def answered(body: Callable[[], Reply]) -> dict[str, Any]:
-    """Call `body`; what is wrong with the arguments, and any defect of ours, becomes a failure in the reply."""
+    """Return the JSON of `body()`. An exception becomes a failure in the reply."""
     try:
         reply = body()
     except Exception as error:
@@ -233,35 +199,30 @@ def answered(body: Callable[[], Reply]) -> dict[str, Any]:
 
 
 def failure(error: Exception) -> Failure:
-    """A sentence for the client, never a stack trace; that of a defect of ours goes to the log."""
+    """Return the failure to send to the client. Log the stack trace of a bug."""
     if isinstance(error, ConfigError):
         return Failure("config", error.kind, str(error))
     traceback.print_exception(error)
     return Failure("config", "internal_error", f"Tilescope failed on this: {type(error).__name__}.")
 
 
-def from_payload(payload: object) -> Experiment:
-    """The experiment of a request."""
-    return experiment.from_json(payload)
-
-
 @dataclass(frozen=True)
 class Plain:
-    """What is JSON already, such as a long list of whole numbers, and need not be looked through."""
+    """A value that is JSON already, such as a long list of integers, so that `to_json` need not traverse it."""
 
     json: Any
 
 
 def to_json(value: Any) -> Any:
-    """Plain JSON: NumPy numbers converted; NaN and infinity null, with their count beside them as `not_finite`."""
+    """Return plain JSON. NaN and infinity become null, and `not_finite` beside them counts them."""
     if isinstance(value, Plain):
         return value.json
     if isinstance(value, Failure):
         return {"failure": {"stage": value.stage, "kind": value.kind, "message": value.message}}
     if isinstance(value, dict):
         plain = {str(key): to_json(item) for key, item in value.items()}
-        lost = sum(_count_not_finite(item) for item in value.values())
-        return {**plain, "not_finite": lost} if lost else plain
+        nulls = sum(_count_not_finite(item) for item in value.values())
+        return {**plain, "not_finite": nulls} if nulls else plain
     if isinstance(value, np.ndarray):
         return value.tolist() if value.dtype.kind in "iub" else to_json(value.tolist())
     if isinstance(value, list | tuple):
@@ -274,7 +235,7 @@ def to_json(value: Any) -> Any:
 
 
 def _count_not_finite(value: Any) -> int:
-    """Numbers that became null, in `value` itself or in lists in it (an inner object counts its own)."""
+    """Count the numbers that become null in a value or its lists. Inner objects count their own."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "iub":
         return 0
     if isinstance(value, np.ndarray | np.generic):

@@ -1,82 +1,172 @@
-"""State: what the page is set to, read from its forms or its address, checked once."""
+"""State: the page's settings (an Experiment, a View and a pinned Experiment), validated once."""
 
-from __future__ import annotations
-
+import dataclasses
+import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from kernels import discover, experiment
 from kernels.experiment import Experiment, Run
 from kernels.gpus import Gpu
-from kernels.knobs import ConfigError, knobs, quote, read_fields
+from kernels.knobs import ConfigError, knob, knobs, quote, read_fields
 from kernels.spec import Kernel, Launch
-from visualize.views import pin
-from visualize.views.options import View
+from visualize.predict.schedule import STEPPING
+
+V = TypeVar("V")
 
 DEFAULT_KERNEL = "matmul.grouped"
+
+# The URL parameter that holds the pinned experiment, and its maximum length, which no experiment's address reaches.
+PINNED, _MAX_PINNED = "with", 1000
+
+COLORS = ("order", "group", "wave", "sm")
+
+
+@dataclass(frozen=True)
+class ScheduleView:
+    """Options of the schedule, in ideal waves and as it ran."""
+
+    color: str = knob("order", "Schedule", "What the colour of a tile shows.", choices=COLORS)
+    programs_per_sm: int = knob(
+        0, "Schedule", "Assumed number of programs resident on one SM. 0: the compiled kernel's limit.", low=0, high=32
+    )
+    by: str = knob(
+        "auto", "Schedule", "Step size. auto: single programs if the launch is small or fits in one wave.",
+        choices=STEPPING,
+    )  # fmt: skip
+    picture: str = knob(
+        "steps", "Schedule", "The picture at the top. timeline: the launch as it ran, if measured or recorded.",
+        choices=("steps", "timeline"),
+    )  # fmt: skip
+    first: int = knob(
+        0, "Schedule", "Compare the loads of this many programs. 0: all resident programs.",
+        low=0, high=2**21, stops="powers",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PlayerView:
+    """The player's position. Each kernel has its own steps."""
+
+    of_kernel = True
+
+    step: int = knob(0, "", "The current step, set by the player. 0: the whole launch.", low=0, high=2**21)
+
+
+@dataclass(frozen=True)
+class View:
+    """The open tab and the options of all panels: frozen dataclasses of knobs, one per type."""
+
+    tab: str
+    options: tuple[Any, ...] = ()
+
+    def of(self, kind: type[V]) -> V:
+        """Return the options of one type, or its defaults."""
+        return next((options for options in self.options if type(options) is kind), kind())
+
+    def to_address(self) -> dict[str, Any]:
+        """Return every field, flat."""
+        fields: dict[str, Any] = {"tab": self.tab}
+        for options in self.options:
+            fields |= dataclasses.asdict(options)
+        return fields
 
 
 @dataclass(frozen=True)
 class State:
-    """An Experiment and a View, with the kernel and the GPU that they name.
+    """An Experiment, a View and the GPU that the Experiment resolves to.
 
     Attributes:
-        pinned: the Experiment that this one is compared with; None without one.
+        pinned: the Experiment to compare with, if any.
     """
 
     experiment: Experiment
     view: View
-    kernel: Kernel
     gpu: Gpu
     pinned: Experiment | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """As it is sent to another process, which has the same kernels."""
-        return _sent, (self.experiment, self.view, self.gpu, self.pinned)
+    @property
+    def kernel(self) -> Kernel:
+        return discover()[self.experiment.kernel]
 
     @property
     def launch(self) -> Launch:
         return Launch(self.experiment.problem, self.experiment.config, self.gpu)
 
     def to_address(self) -> dict[str, Any]:
+        """Return all URL parameters."""
         return {**self.experiment.to_address(), **self.view.to_address(), **self._pin()}
 
     def to_settings(self) -> dict[str, Any]:
-        """What the page's controls are set to: the fields of its address, and the kernel that they were made for."""
-        return {**self.to_address(), "gpu": self.experiment.gpu, "form_of": self.kernel.id}
+        """Return the values of all controls, and the kernel that the controls belong to."""
+        return {**self.to_address(), "gpu": self.experiment.gpu, "form_of": self.experiment.kernel}
 
     def moved_to(self, **fields: object) -> dict[str, Any]:
-        """A short address of this state with some fields set anew, for a link; what is set to "" is left out."""
-        moved = {**self.experiment.short_address(), **self.view.short_address(), **self._pin(), **fields}
+        """Return the URL parameters that differ from their defaults, for a link, with some replaced.
+
+        The kernel and the tab are always present. Replacing a field by "" removes it.
+        """
+        usual = View("", tuple(type(options)() for options in self.view.options)).to_address()
+        view = {name: value for name, value in self.view.to_address().items() if value != usual[name]}
+        moved = {**self.experiment.short_address(), **view, **self._pin(), **fields}
         return {name: value for name, value in moved.items() if value != ""}
 
-    def twin(self, this: Gpu | None) -> State | None:
-        """What is pinned, looked at in the same way; None where nothing is."""
+    def twin(self, this: Gpu | None) -> "State | None":
+        """Return the pinned experiment with this view, or None."""
         if self.pinned is None:
             return None
-        options = tuple(pin.fitting(one, self.experiment.kernel, self.pinned) for one in self.view.options)
-        gpu = experiment.resolve_gpu(self.pinned, this)
-        return State(self.pinned, View(self.view.tab, options), discover()[self.pinned.kernel], gpu)
+        options = tuple(self._fit(each, self.pinned) for each in self.view.options)
+        return State(self.pinned, View(self.view.tab, options), experiment.resolve_gpu(self.pinned, this))
+
+    def _fit(self, options: Any, pinned: Experiment) -> Any:
+        """Return a panel's options, or its defaults if the options make no sense for the pinned experiment."""
+        is_foreign = getattr(options, "of_kernel", False) and self.experiment.kernel != pinned.kernel
+        try:
+            if not is_foreign and (refuse := getattr(options, "refuse", None)):
+                refuse(pinned.problem)
+        except ConfigError:
+            is_foreign = True
+        return type(options)() if is_foreign else options
 
     def _pin(self) -> dict[str, str]:
-        return {pin.FIELD: pin.to_text(self.pinned.short_address())} if self.pinned else {}
+        return {PINNED: pin_text(self.pinned)} if self.pinned else {}
 
 
-def _sent(chosen: Experiment, view: View, gpu: Gpu, pinned: Experiment | None) -> State:
-    return State(chosen, view, discover()[chosen.kernel], gpu, pinned)
+def pin_text(pinned: Experiment) -> str:
+    """Return the URL parameter's value that pins an experiment: its short address."""
+    return urllib.parse.urlencode(pinned.short_address())
+
+
+def read_pinned(text: object, this: Gpu | None) -> Experiment | None:
+    """Return the experiment that a URL pins, or None.
+
+    Raises:
+        ConfigError: for the field "with" if its value describes no experiment.
+    """
+    if not text:
+        return None
+    if not isinstance(text, str) or len(text) > _MAX_PINNED:
+        raise ConfigError("too_long", f"The pinned experiment's address may have {_MAX_PINNED:,} characters.", PINNED)
+    try:
+        pinned = experiment.from_json(experiment.nest(dict(urllib.parse.parse_qsl(text))))
+        experiment.resolve_gpu(pinned, this)
+    except ConfigError as error:
+        raise ConfigError(error.kind, f"The pinned experiment can't be shown: {error}", PINNED) from error
+    return pinned
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What can be set on a page besides an Experiment.
+    """The page's settings besides an Experiment.
 
     Attributes:
-        tabs: their names; `opened` is the one that is open at first.
-        options: the types of the panels' options, dataclasses of knobs. One may have a method `refuse(problem)`, which
-            raises ConfigError where the two don't go together, and say `of_kernel = True`: what is chosen in it means
-            nothing to another kernel.
-        opening: flat fields of what is shown where the address says nothing.
+        tabs: names of the tabs.
+        opened: the tab that is open at first.
+        options: types of the panels' options, dataclasses of knobs. A type may have a method `refuse(problem)`, which
+            raises ConfigError if the options don't fit the problem, and `of_kernel = True` if its values make no sense
+            for another kernel.
+        opening: flat fields of the state that an empty URL opens.
     """
 
     tabs: tuple[str, ...]
@@ -85,7 +175,7 @@ class Settings:
     opening: Mapping[str, object] = field(default_factory=dict)
 
     def state(self, flat: Mapping[str, object], this: Gpu | None) -> State:
-        """Read a page from flat fields (an address', or all forms' together); what is left out takes its default.
+        """Read a State from flat fields (a URL's, or those of all forms). Omitted fields take their defaults.
 
         Args:
             this: this machine's GPU, or None.
@@ -93,47 +183,48 @@ class Settings:
         Raises:
             ConfigError: with the field that caused it.
         """
-        kernels = discover()
         chosen = experiment.from_json(experiment.nest({"kernel": DEFAULT_KERNEL, **flat}))
         options = []
         for declared in self.options:
-            one = read_fields(declared, {k: flat[k] for k in knobs(declared) if k in flat}, declared.__name__)
-            if refuse := getattr(one, "refuse", None):
+            each = read_fields(declared, {k: flat[k] for k in knobs(declared) if k in flat}, declared.__name__)
+            if refuse := getattr(each, "refuse", None):
                 refuse(chosen.problem)
-            options.append(one)
+            options.append(each)
         tab = flat.get("tab", self.opened)
         if tab not in self.tabs:
             raise ConfigError("not_a_choice", f"tab is {quote(tab)}; allowed are {', '.join(self.tabs)}.", "tab")
         gpu = experiment.resolve_gpu(chosen, this)
-        pinned = pin.pinned(flat.get(pin.FIELD), this)
-        return State(chosen, View(str(tab), tuple(options)), kernels[chosen.kernel], gpu, pinned)
+        return State(chosen, View(str(tab), tuple(options)), gpu, read_pinned(flat.get(PINNED), this))
 
     def short_address(self, state: State) -> dict[str, Any]:
-        """The fields of an address that differ from what it takes without them; the kernel is always named."""
-        usual = self.state({"kernel": state.kernel.id}, state.gpu).to_address()
-        differing = {name: value for name, value in state.to_address().items() if usual.get(name) != value}
-        return {"kernel": state.kernel.id, **differing}
+        """Return the URL parameters that differ from their defaults, and the kernel."""
+        return state.moved_to(**({"tab": ""} if state.view.tab == self.opened else {}))
 
     def forgiving_state(self, flat: Mapping[str, object], this: Gpu | None) -> tuple[State, dict[str, str]]:
-        """The same, but what is wrong takes its default, and a sentence says so: for an address that somebody typed."""
-        kept = dict(flat)
+        """Read a State from a URL that somebody typed. Bad fields take their defaults.
+
+        Returns:
+            The State, and a sentence about each bad field.
+        """
+        remaining = dict(flat)
         sentences: dict[str, str] = {}
         while True:
             try:
-                return self.state(kept, this), sentences
+                return self.state(remaining, this), sentences
             except ConfigError as error:
                 sentences[error.field] = str(error)
-                if error.field not in kept:
-                    kept = {}
-                kept.pop(error.field, None)
+                if error.field not in remaining:
+                    remaining = {}
+                remaining.pop(error.field, None)
 
     def with_kernel(self, current: Mapping[str, object], kernel: str) -> dict[str, object]:
-        """Fields for another kernel: the problem survives within a family, the config starts at the kernel's defaults.
+        """Return the fields after a change of kernel.
 
-        How it is run and drawn stays as it is, but for options that are a kernel's own.
+        The problem survives within a family. The config takes the new kernel's defaults. The run, the GPU and the view
+        stay, except options that belong to a kernel.
         """
         declared = experiment.find_kernel(kernel)
-        kept = ["gpu", pin.FIELD, *knobs(Run)]
+        kept = ["gpu", PINNED, *knobs(Run)]
         for options in self.options:
             kept += [] if getattr(options, "of_kernel", False) else list(knobs(options))
         before = experiment.find_kernel(current.get("form_of"))

@@ -11,8 +11,8 @@ from visualize.predict.agreement import sum_costs
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import loads, occupancy
 from visualize.views.numbers import Number, source
-from visualize.views.options import ScheduleView
 from visualize.views.snapshot import Known
+from visualize.views.state import ScheduleView
 from visualize.views.view import Panel
 
 

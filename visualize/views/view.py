@@ -10,9 +10,9 @@ from typing import ClassVar
 from markupsafe import Markup
 
 from kernels.measuring.session import Session
-from visualize.views import form
 from visualize.views.endpoint import Api, Endpoint
 from visualize.views.numbers import Number
+from visualize.views.slots import form_of
 from visualize.views.snapshot import Known
 from visualize.views.state import State
 
@@ -107,7 +107,7 @@ class Panel(ABC):
 
     def fill(self, known: Known) -> Slots:
         """Fill its forms with the View."""
-        return {slot: form.of(known.state.view.of(kind)) for slot, kind in self.forms}
+        return {slot: form_of(known.state.view.of(kind)) for slot, kind in self.forms}
 
     def summary(self, known: Known) -> tuple[Number, ...]:
         """Return the numbers that are compared with a pinned experiment's.

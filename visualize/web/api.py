@@ -1,13 +1,20 @@
-"""The API: `/kernels`, and the endpoints of all panels."""
+"""The API: `/kernels` and the endpoints of all panels, registered with Gradio.
 
-from __future__ import annotations
+Gradio derives an argument's schema from its type hint, which has no bounds, defaults or help for the fields of an
+object. Schemas built from the knobs replace it.
+"""
 
 import dataclasses
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import gradio as gr
+from gradio.components import api_component
+from gradio.context import get_blocks_context
+
 from kernels import discover
-from kernels.experiment import experiment_schema, merged_schema
+from kernels.experiment import JsonSchema, experiment_schema, merged_schema
 from kernels.gpus import GPUS, Gpu
 from kernels.knobs import Knob, knobs
 from kernels.measuring.session import Session
@@ -15,10 +22,9 @@ from kernels.recommended import shipped
 from visualize.views.endpoint import EXPERIMENT, Api, answered
 from visualize.views.prediction_process import PredictionProcess
 from visualize.views.view import Panel
-from visualize.web.registration import register
 from visualize.web.tools import tools
 
-# What the API page's snippets ask for; quick under the interpreter, too.
+# The experiment of the API page's snippets. It is quick under the interpreter, too.
 EXAMPLE = {
     "kernel": "matmul.grouped",
     "problem": {"M": 576, "N": 576, "K": 288},
@@ -32,7 +38,7 @@ def endpoints(
     """Register all endpoints; call inside a Blocks context.
 
     Args:
-        with_tools: and for each a tool for agents, which Gradio's MCP server lists.
+        with_tools: also register an MCP tool for each endpoint.
     """
 
     def kernels() -> dict[str, Any]:
@@ -47,14 +53,15 @@ def endpoints(
     experiment = merged_schema(declared)
     register(kernels, "kernels", 1, {}, {})
     served = [endpoint for panel in panels for endpoint in panel.endpoints(Api(session, predictions))]
-    for one in served:
-        register(one.function, one.name, one.at_once, {EXPERIMENT: experiment, **one.schemas}, {EXPERIMENT: EXAMPLE})
+    for endpoint in served:
+        schemas = {EXPERIMENT: experiment, **endpoint.schemas}
+        register(endpoint.function, endpoint.name, endpoint.at_once, schemas, {EXPERIMENT: EXAMPLE})
     for tool in tools(session, served, declared) if with_tools else ():
         register(tool.function, tool.name, tool.at_once, tool.schemas, {})
 
 
 def kernels_reply(this: Gpu | None) -> dict[str, Any]:
-    """The body of /kernels."""
+    """Return the body of /kernels."""
     return {
         "kernels": [
             {
@@ -65,7 +72,7 @@ def kernels_reply(this: Gpu | None) -> dict[str, Any]:
                 "knobs": [_knob(name, knob) for name, knob in knobs(kernel.config).items()],
                 "problem": [_knob(name, knob) for name, knob in kernel.problem_knobs().items()],
                 "presets": [dataclasses.asdict(preset) for preset in kernel.presets],
-                "recommended": [one.to_json() for one in shipped() if one.experiment.kernel == kernel.id],
+                "recommended": [config.to_json() for config in shipped() if config.experiment.kernel == kernel.id],
                 "schema": experiment_schema(kernel),
             }
             for kernel in discover().values()
@@ -79,3 +86,45 @@ def kernels_reply(this: Gpu | None) -> dict[str, Any]:
 def _knob(name: str, knob: Knob) -> dict[str, Any]:
     allowed = {"range": [knob.low, knob.high]} if knob.choices is None else {"choices": list(knob.choices)}
     return {"name": name, "default": knob.default, "help": knob.help, **allowed}
+
+
+def register(
+    function: Callable[..., Any],
+    name: str,
+    at_once: int | None,
+    schemas: Mapping[str, JsonSchema],
+    examples: Mapping[str, object],
+) -> None:
+    """Register an endpoint; call inside a Blocks context.
+
+    Args:
+        at_once: as in `Endpoint`.
+        schemas: JSON Schemas by parameter that replace the type hint's.
+        examples: by parameter, values without defaults for the API page's snippets.
+    """
+    blocks = get_blocks_context()
+    if blocks is None:
+        raise RuntimeError("Endpoints must be registered inside a Blocks context.")
+    registered = gr.api(function, api_name=name, concurrency_limit=at_once)
+    arguments = blocks.fns[registered["id"]].inputs
+    for parameter, argument in zip(inspect.signature(function).parameters, arguments, strict=True):
+        if not isinstance(argument, api_component.Api):
+            raise TypeError(f"{name}'s {parameter} is {argument!r}; gr.api makes an Api of each parameter.")
+        # On the instance: Gradio writes a stub beside the source of every subclass of a component. `api_info` stays:
+        # the page contains it twice, and few clients read it.
+        if parameter in schemas:
+            argument.api_info_as_input = lambda schema=schemas[parameter]: schema  # type: ignore[method-assign]
+        if parameter in examples:
+            argument.example_payload = lambda example=examples[parameter]: example  # type: ignore[method-assign]
+
+
+def argument_defaults(blocks: gr.Blocks) -> dict[str, list[object]]:
+    """Return each endpoint's defaults by its name. The default of a required argument is None, which is refused."""
+    return {
+        str(event.api_name): [
+            None if parameter.default is inspect.Parameter.empty else parameter.default
+            for parameter in inspect.signature(event.fn).parameters.values()
+        ]
+        for event in blocks.fns.values()
+        if event.fn is not None and all(isinstance(output, api_component.Api) for output in event.outputs)
+    }

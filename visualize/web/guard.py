@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from visualize.listening import AUTH
+from visualize.startup import AUTH
 
 # Bytes of a request's body, and seconds to receive it. The page's own, with a saved run, take about 30,000 bytes.
 MAX_BODY_BYTES, BODY_DEADLINE_S = 64 * 1024, 10.0

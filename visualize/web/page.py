@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 from kernels.gpus import Gpu
 from kernels.measuring.session import Session
-from visualize.tours import text as tour_text
 from visualize.tours import tours
+from visualize.tours.guide import menu, tour_bar
 from visualize.views import address as link
 from visualize.views import slots, theme
 from visualize.views.address import base
@@ -25,11 +25,9 @@ from visualize.views.slots import slot
 from visualize.views.tabs import LIBRARY, TABS, VIEWS, WAYS
 from visualize.web import assets, header_text
 from visualize.web.api import endpoints
-from visualize.web.keys import keys
+from visualize.web.dialogs import keys, share
 from visualize.web.look import TITLE
 from visualize.web.redraw import Redraw
-from visualize.web.share import share
-from visualize.web.tour_bar import tour_bar
 
 
 def page(session: Session, with_tools: bool = False) -> gr.Blocks:
@@ -107,7 +105,6 @@ _PICTURE = Markup('<button type="button" data-tab="{}">{}</button>')
 
 def _header(gpu: Gpu | None) -> Markup:
     views = Markup("").join(_VIEW.format(" ".join(pictures), name) for name, pictures in VIEWS.items())
-    menu = tour_text.menu((tour.name, tour.title, tour.about) for tour in tours().values())
     more = header_text.more(WAYS, link.link())
     library = Markup('<button type="button" class="library" data-tabs="{}">Library</button>').format(" ".join(LIBRARY))
     return slots.row(
@@ -116,7 +113,7 @@ def _header(gpu: Gpu | None) -> Markup:
         slots.button("run", "Run", primary=True),
         slots.button("cancel", "Cancel", is_enabled=False),
         slots.row(ResultPanel().strip(), slot("status"), name="outcome"),
-        slot("tours", content=menu),
+        slot("tours", content=menu(tours())),
         library,
         share(),
         more,

@@ -22,20 +22,20 @@ from kernels.knobs import ConfigError, quote
 from kernels.measuring.measurement import Job
 from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Compiled, Failure
+from visualize.tours.guide import Guide, expand_stop
 from visualize.views import address as link
-from visualize.views import compare, form, status
-from visualize.views.endpoint import current_client, known
+from visualize.views import compare, status
+from visualize.views.endpoint import current_client
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
-from visualize.views.presets import with_preset
 from visualize.views.prose import stage_title
 from visualize.views.result.view import ResultPanel
-from visualize.views.slots import DISABLED, ENABLED
-from visualize.views.snapshot import Known
+from visualize.views.slots import DISABLED, ENABLED, problems_value
+from visualize.views.snapshot import Known, known
 from visualize.views.state import State
 from visualize.views.tabs import SETTINGS, TABS
 from visualize.views.view import Panel, RunAction, Slots, StreamAction
-from visualize.web.controls import experiment_form
-from visualize.web.guide import Guide, expanded
+from visualize.web.controls import experiment_form, with_preset
+from visualize.web.dialogs import qr
 from visualize.web.open_pages import OpenPage, OpenPages
 
 # Characters of a message. The page sends at most some 42,000, with a run that the browser has kept.
@@ -156,7 +156,7 @@ class Redraw:
         flat = link.fields(link.requested_link(sent, "open" if "open" in sent else "follow"))
         flat = {name: value for name, value in flat.items() if not name.startswith("__")}
         described: Mapping[str, object] = flat or (SETTINGS.opening if "open" in sent else {})
-        page.state, sentences = SETTINGS.forgiving_state(expanded(described), self.session.gpu)
+        page.state, sentences = SETTINGS.forgiving_state(expand_stop(described), self.session.gpu)
         return self.fill(page.state, sentences, sent.get("kept", ""))
 
     def _change(self, page: OpenPage, sent: Mapping[str, Any]) -> Slots:
@@ -190,7 +190,7 @@ class Redraw:
             slots |= self.draw(state)
         except ConfigError as error:
             problems[error.field] = str(error)
-        return {**slots, "problems": form.placed(problems)}
+        return {**slots, "problems": problems_value(problems)}
 
     def draw(self, state: State) -> Slots:
         """Fill the open view with what is quick to draw.
@@ -322,10 +322,10 @@ class Redraw:
     async def _act(self, page: OpenPage, sent: Mapping[str, Any]) -> AsyncIterator[str]:
         name = str(sent.get("action"))
         if name == "share":
-            yield page.update({"share": self._guide.share(sent)})
+            yield page.update({"share": qr(sent)})
             return
         if name == "tour":
-            async for bar in self._guide.stop(sent):
+            async for bar in self._guide.show_stop(sent):
                 yield page.update({"tour": bar})
             return
         action, state = self.actions.get(name), self.read(sent)
@@ -334,7 +334,7 @@ class Redraw:
                 yield update
         elif isinstance(action, StreamAction):
             answers = action.question(self.session, state, page.name)
-            all_slots: Slots = {"problems": form.placed({})}
+            all_slots: Slots = {"problems": problems_value({})}
             while (slots := await self._next(answers)) is not None:
                 all_slots |= slots  # a browser may get only the latest of several updates
                 yield page.update(all_slots)
@@ -345,7 +345,7 @@ class Redraw:
     async def _measure(self, page: OpenPage, state: State, measurement: str) -> AsyncIterator[str]:
         job = self.session.submit(state.experiment, measurement, current_client())
         page.replace_job(job)
-        problems: Slots = {"problems": form.placed({})}
+        problems: Slots = {"problems": problems_value({})}
         # A run's progress and failure take the place of its card.
         place = "card" if measurement == "run" else "status"
         while not job.done.done() and page.job is job:
@@ -358,7 +358,7 @@ class Redraw:
         ended: Slots = {**problems, place: status.render_end(outcome), "cancel": DISABLED}
         if isinstance(outcome, Failure):
             if outcome.field:
-                ended["problems"] = form.placed({outcome.field: outcome.message})
+                ended["problems"] = problems_value({outcome.field: outcome.message})
             yield page.update(ended)
             return
         if measurement == "run":
@@ -412,7 +412,7 @@ def read_message(message: object) -> dict[str, Any]:
 
 def refused(error: ConfigError) -> Slots:
     """Put a sentence next to its cause. Everything else stays unchanged."""
-    return {"problems": form.placed({error.field: str(error)})}
+    return {"problems": problems_value({error.field: str(error)})}
 
 
 def draw_seconds(panels: list[Panel], known: Known, twin: Known | None) -> float:

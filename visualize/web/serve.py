@@ -10,19 +10,16 @@ import gradio as gr
 from starlette.middleware import Middleware
 
 from kernels.measuring.session import Session
-from visualize.listening import ask_itself_directly
+from visualize.startup import bypass_proxy, log_here, return_large_arrays
 from visualize.views.plot import PLOTLY_JS
 from visualize.views.theme import variables
 from visualize.web import assets
-from visualize.web.first_picture import first_picture
-from visualize.web.first_reply import FirstReply
+from visualize.web.api import argument_defaults
+from visualize.web.first_reply import FirstReply, first_picture
 from visualize.web.guard import Guard, allowed_hosts, framing_sites
 from visualize.web.health import HealthRoute
-from visualize.web.logs import log_here
 from visualize.web.look import HEAD, theme
-from visualize.web.memory import give_back_large_arrays
 from visualize.web.page import page
-from visualize.web.registration import argument_defaults
 from visualize.web.tools import offer_tools_alone
 from visualize.web.unread import bound
 
@@ -41,7 +38,7 @@ def serve(
     Workers start after the page answers, so that the first request need not wait for torch.
     """
     log_here()
-    give_back_large_arrays()
+    return_large_arrays()
     session = Session.here()
     atexit.register(session.close)
 
@@ -55,7 +52,7 @@ def serve(
     signal.signal(signal.SIGTERM, end)
     gr.set_static_paths([PLOTLY_JS])
     blocks = page(session, with_tools=mcp)
-    ask_itself_directly(host)
+    bypass_proxy(host)
     _, address, _ = blocks.launch(
         server_name=host,
         server_port=port,

@@ -12,7 +12,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from kernels import discover
-from kernels.experiment import GPU_CHOICES, Experiment, JsonSchema, argument_schemas
+from kernels.experiment import GPU_CHOICES, Experiment, JsonSchema, argument_schemas, from_json
 from kernels.knobs import ConfigError, knob, read_fields
 from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results.store import ResultFilter, Store, StoredResult, experiment_key
@@ -20,7 +20,7 @@ from kernels.space import Space
 from visualize.predict.history import Change, PastRuns
 from visualize.views import slots
 from visualize.views.address import query
-from visualize.views.endpoint import Api, Endpoint, answered, from_payload
+from visualize.views.endpoint import Api, Endpoint, answered
 from visualize.views.library.view import SHOWN_ON, payload
 from visualize.views.plot import NONE, drawn
 from visualize.views.prose import hint, picture_caption
@@ -217,7 +217,7 @@ def reply(
     filters = read_fields(HistoryArguments, {"limit": limit, **given}, "/history")
     part: int = filters.limit
     kernel, kinds = "" if filters.kernel == ALL else filters.kernel, () if filters.kind == ALL else (filters.kind,)
-    chosen = from_payload(experiment) if experiment else None
+    chosen = from_json(experiment) if experiment else None
     keys = tuple(dict.fromkeys(experiment_key(m.form.key(chosen)) for m in MEASUREMENTS.values())) if chosen else ()
     wanted = ResultFilter(kinds, kernel, _read_device(store, device), keys)
     results = store.latest(wanted, part, filters.before)

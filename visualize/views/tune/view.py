@@ -16,7 +16,7 @@ import numpy as np
 from markupsafe import Markup
 
 from kernels import discover
-from kernels.experiment import JsonSchema, argument_schemas
+from kernels.experiment import JsonSchema, argument_schemas, from_json
 from kernels.export.script import config_line
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError, knob, knobs, quote, read_fields
@@ -29,13 +29,13 @@ from kernels.sweep.devices import concurrent_compiles
 from kernels.sweep.shared import SharedSweeps
 from kernels.sweep.sweep_run import SweepRun, estimate_seconds, initial_rows
 from visualize.predict.launch_time import predict_time
-from visualize.views import form, pin, slots
+from visualize.views import slots
 from visualize.views.address import query
-from visualize.views.endpoint import Api, Endpoint, answered, failure, from_payload, to_json
+from visualize.views.endpoint import Api, Endpoint, answered, failure, to_json
 from visualize.views.plot import NONE, drawn
 from visualize.views.slots import CLOSED, DISABLED, ENABLED, OPEN, button, fold, plot, slot
 from visualize.views.snapshot import Known
-from visualize.views.state import State
+from visualize.views.state import PINNED, State, pin_text
 from visualize.views.tune import figures, text
 from visualize.views.tune.text import KNOBS, RankingView
 from visualize.views.view import Panel, Slots, StreamAction
@@ -224,9 +224,9 @@ class SweepPanel(Panel):
         axes: dict[str, Any] = {"choices": [AUTO, *(name for name, _ in space.varied)]}
         dynamic = {"sweep_vary": {"placeholder": text.varied_text(space)}, "sweep_x": axes, "sweep_y": axes}
         for name, kind in self.forms:
-            controls = [{**control, **dynamic.get(control["name"], {})} for control in form.fields(kind)]
+            controls = [{**control, **dynamic.get(control["name"], {})} for control in slots.controls(kind)]
             options: Any = known.state.view.of(kind)
-            filled[name] = form.filled(controls, dataclasses.asdict(options))
+            filled[name] = slots.form_value(controls, dataclasses.asdict(options))
         return {**self._draw(known), **filled}
 
     def _draw(self, known: Known) -> Slots:
@@ -326,7 +326,7 @@ def _draw_rows(sweep: Sweep, state: State) -> Slots:
     options, address, best = state.view.of(SweepPicture), _row_address(sweep, state), sweep.best
     lines = ""
     if best:
-        pinned = state.moved_to(**{pin.FIELD: pin.to_text(best.experiment.short_address())})
+        pinned = state.moved_to(**{PINNED: pin_text(best.experiment)})
         lines = text.config_lines(sweep, address(best), query(pinned))
     ranking = text.ranking_table(sweep).render(
         text.rows_by_rank(sweep), state.view.of(RankingView), lambda new: query(state.moved_to(**new)), address
@@ -410,7 +410,7 @@ async def answer(
 ) -> dict[str, Any]:
     """Sweep, and return the reply at the end or after `max_s` seconds."""
     try:
-        base = from_payload(payload)
+        base = from_json(payload)
         given = {"strategy": strategy, "seed": seed, "budget": budget}
         search = read_fields(SweepSearch, given, "/sweep", prefix=_PREFIX)
         if not isinstance(vary, Mapping | None):

@@ -1,18 +1,18 @@
-// The bar of a guided tour (see tour_bar.py). It follows the address, and asks for the stop that stands there.
+// The bar of a guided tour (see tours/guide.py). It shows the stop that the page's address names.
 const place = element.querySelector(".tour-place");
-let wanted = ""; // "tour stop" of the address; "" without a tour
-let answered = ""; // the stop whose question has been answered
+let current = ""; // "tour stop" of the address; "" without a tour
+let revealed = ""; // the stop whose answer has been revealed
 
 function addressed() {
   const now = new URLSearchParams(location.search), tour = now.get("tour");
-  const stop = Number(now.get("stop") || 1), before = wanted;
-  wanted = given.tours.includes(tour) ? `${tour} ${stop}` : "";
-  document.body.classList.toggle("touring", wanted !== "");
-  if (wanted === before) return;
+  const stop = Number(now.get("stop") || 1), before = current;
+  current = given.tours.includes(tour) ? `${tour} ${stop}` : "";
+  document.body.classList.toggle("touring", current !== "");
+  if (current === before) return;
   closeMenu();
   dispatchEvent(new Event("resize")); // pictures give the bar its place
-  answered = "";
-  if (!wanted) {
+  revealed = "";
+  if (!current) {
     place.replaceChildren();
     asks();
     return;
@@ -23,16 +23,16 @@ function addressed() {
 function show() {
   if (!props.value) return;
   const { tour, stop, html, query } = JSON.parse(props.value);
-  if (html === undefined || `${tour} ${stop}` !== wanted) return; // of a stop that has been left
+  if (html === undefined || `${tour} ${stop}` !== current) return; // a stop that the page has left
   place.innerHTML = html;
   document.body.dataset.stop = query;
   document.dispatchEvent(new Event("tilescope:stop"));
   asks();
 }
 
-// While a question is open the page behind it is covered, and so is the sentence, which would answer it.
+// An open question blurs the picture and hides the sentence, because both would answer it.
 function asks() {
-  const open = wanted !== "" && answered !== wanted && place.querySelector(".question") !== null;
+  const open = current !== "" && revealed !== current && place.querySelector(".question") !== null;
   document.body.classList.toggle("asked", open);
   document.querySelector("#results").inert = open;
 }
@@ -44,14 +44,13 @@ function choose(button) {
     choice.classList.toggle("wrong", choice === button && choice.dataset.right === "no");
     choice.setAttribute("aria-pressed", choice === button);
   }
-  const onward = place.querySelector(".reveal");
   place.querySelector(".lead").textContent = button.dataset.right === "yes" ? "Right." : "No: the right one is marked.";
-  onward.textContent = "Show why";
-  onward.focus();
+  place.querySelector(".next").focus();
 }
 
 function reveal() {
-  answered = wanted;
+  document.activeElement?.blur(); // Space plays the picture, not Next
+  revealed = current;
   asks();
   dispatchEvent(new Event("resize"));
 }
@@ -65,15 +64,18 @@ function leave() {
 }
 
 function go(by) {
-  if (by > 0 && document.body.classList.contains("asked")) reveal();
-  else place.querySelector(by > 0 ? ".next" : ".back")?.click();
+  place.querySelector(by > 0 ? ".next" : ".back")?.click();
 }
 
 place.addEventListener("click", (event) => {
   const choice = event.target.closest(".choice");
   if (choice) choose(choice);
-  else if (event.target.closest(".reveal")) reveal();
-  else if (event.target.closest(".leave")) leave();
+  else if (event.target.closest(".next") && document.body.classList.contains("asked")) {
+    // Next reveals the answer first. The link must not be followed.
+    event.preventDefault();
+    event.stopPropagation();
+    reveal();
+  } else if (event.target.closest(".leave")) leave();
 });
 document.addEventListener("tilescope:tour", ({ detail }) => {
   if (detail.leave) leave();

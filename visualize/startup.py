@@ -1,0 +1,157 @@
+"""Prepare the page's process before Gradio is imported: address, login, log, memory. Standard library only.
+
+The log goes to stderr, one line per record: text or, with TILESCOPE_LOG=json, JSON. Each finished job is a record with
+its id, stages and outcome in `fields`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import datetime
+import errno
+import gc
+import inspect
+import json
+import logging
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+MAX_PORT = 65535
+
+# Environment variables: a user name and a password, and the form of the log.
+AUTH, LOG_FORM = "TILESCOPE_AUTH", "TILESCOPE_LOG"
+
+# Options of mallopt(3), <malloc.h>.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+
+# The arrays of a launch of 512 × 512 tiles, 2 MiB each, stay in the heap: mapping each again takes 35 ms of a redraw.
+_LARGE_BYTES = 4 << 20
+_FREE_BYTES = 16 << 20
+_ARENAS = 4
+
+
+def port(text: str) -> int:
+    """Parse a port.
+
+    Raises:
+        argparse.ArgumentTypeError: it is not a whole number from 1 to MAX_PORT.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_PORT)) and 0 < int(text) <= MAX_PORT):
+        raise argparse.ArgumentTypeError(f"the port must be a whole number from 1 to {MAX_PORT} (got {text[:100]!r})")
+    return int(text)
+
+
+def bypass_proxy(host: str) -> None:
+    """Exclude this page from the environment's proxy. Gradio requests its own URL at start-up, and exits on failure."""
+    names = ("no_proxy", "NO_PROXY")
+    hosts = [part.strip() for name in names for part in os.environ.get(name, "").split(",") if part.strip()]
+    for name in names:  # if both are set, only the first is read
+        os.environ[name] = ",".join(dict.fromkeys([*hosts, "localhost", "127.0.0.1", "::1", host]))
+
+
+def login() -> tuple[str, str] | None:
+    """Return the user name and password that visitors need; None if they need none.
+
+    Raises:
+        ValueError: the variable is not such a pair. The message does not repeat it.
+    """
+    value = os.environ.get(AUTH, "")
+    if not value:
+        return None
+    name, colon, password = value.partition(":")
+    if not (name and colon and password):
+        raise ValueError(f"{AUTH} must be a name and a password with a colon between them: {AUTH}=name:password.")
+    return name, password
+
+
+def obstacle(host: str, port: int) -> str:
+    """Say why nothing can listen on host:port; return "" if it can."""
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = addresses[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except (socket.gaierror, UnicodeError):
+        return f"--host must be an address of this machine, or 0.0.0.0 to serve other machines (got {host[:100]!r})."
+    except PermissionError:
+        return f"Port {port} is reserved for the system; choose one above 1023 with --port."
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return f"Port {port} of {host} is in use; choose another with --port."
+        return f"Nothing can listen on {host}, port {port}: {error.strerror}."
+    return ""
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per record: time, level, logger, message, the record's `fields`, and a traceback if any."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def log_here() -> None:
+    """Start logging. As text, log only warnings and errors."""
+    is_json = os.environ.get(LOG_FORM, "").strip().lower() == "json"
+    stream = logging.StreamHandler(sys.stderr)
+    stream.setFormatter(JsonLines() if is_json else logging.Formatter("%(levelname)s: %(name)s: %(message)s"))
+    logger = logging.getLogger("tilescope")
+    logger.handlers[:] = [stream]
+    logger.propagate = False
+    logger.setLevel(logging.INFO if is_json else logging.WARNING)
+
+
+def return_large_arrays() -> None:
+    """Make glibc return each large array to the system when it is freed.
+
+    By default, glibc raises this threshold up to 32 MiB with each large array that is freed. The arrays of a large
+    launch would then stay in the heap of the thread that drew it, one heap per thread.
+    """
+    if sys.platform != "linux":
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
+        mallopt(_TRIM_THRESHOLD, _FREE_BYTES)
+        mallopt(_ARENA_MAX, _ARENAS)
+
+
+@contextmanager
+def quick_import() -> Iterator[None]:
+    """Import Gradio faster: write no stubs of its components, and collect no garbage in the meantime.
+
+    Gradio 6.31 parses the source of each component class to write a `.pyi` file beside it, a third of its import time.
+    Only editors read such stubs, and two processes may write one at the same time. Imported objects stay, so the
+    garbage collector, a tenth of the remaining time, would find nothing.
+    """
+    file_of, was_enabled = inspect.getfile, gc.isenabled()
+
+    def getfile(thing: Any) -> str:
+        # If a component class has no source file, Gradio's metaclass writes no stub.
+        if type(thing).__name__ == "ComponentMeta":
+            raise OSError("This component gets no stub.")
+        return file_of(thing)
+
+    inspect.getfile = getfile  # type: ignore[assignment]
+    gc.disable()
+    try:
+        yield
+    finally:
+        inspect.getfile = file_of
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
