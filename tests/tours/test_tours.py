@@ -5,12 +5,21 @@ from __future__ import annotations
 import re
 
 import pytest
-from visualize.tours.text import Answer, Number, Place
 
 from visualize.tours import DIRECTORY, tours
-from visualize.tours import text as tour_text
-from visualize.tours.fact import Fact, NoFact, found, steps_of
-from visualize.tours.tour import MOST_WORDS, BadTour, Choice, checked_state, facts_named, read
+from visualize.tours.fact import Fact, NoFact, Value, compute_facts, steps_of
+from visualize.tours.guide import bar, plain, sentence
+from visualize.tours.tour import (
+    MOST_WORDS,
+    BadTour,
+    Choice,
+    Question,
+    Stop,
+    Tour,
+    checked_state,
+    facts_named,
+    read,
+)
 from visualize.views.state import ScheduleView
 
 STOPS = [
@@ -35,18 +44,15 @@ def test_the_six_tours_are_there_in_their_order() -> None:
 @needs_triton
 @pytest.mark.parametrize("stop", STOPS)
 def test_every_number_is_what_the_sentence_was_written_for(stop, session) -> None:
-    facts = found(stop.facts, stop.fields, session)
-    assert {name: one.text for name, one in facts.items()} == {name: fact.shown for name, fact in stop.facts.items()}
-    said = tour_text.plain(stop.say, {name: Number(one.text, one.source) for name, one in facts.items()})
-    assert 4 <= count_words(said) <= MOST_WORDS, said
+    facts = compute_facts(stop.facts, stop.fields, session)
+    assert {name: value.text for name, value in facts.items()} == {name: f.shown for name, f in stop.facts.items()}
+    text = plain(stop.say, facts)
+    assert 4 <= count_words(text) <= MOST_WORDS, text
     if stop.ask:
-        values = {name: one.value for name, one in facts.items()}
+        values = {name: value.number for name, value in facts.items()}
         assert sum(choice.is_right(values) for choice in stop.ask.choices) == 1
-        texts = [
-            tour_text.plain(choice.text, {name: Number(one.text, "") for name, one in facts.items()})
-            for choice in stop.ask.choices
-        ]
-        assert len(set(texts)) == len(texts)
+        choices = [plain(choice.text, facts) for choice in stop.ask.choices]
+        assert len(set(choices)) == len(choices)
 
 
 @pytest.mark.parametrize("stop", STOPS)
@@ -107,15 +113,15 @@ GOOD = (DIRECTORY / "tail-wave.toml").read_text(encoding="utf-8")
         ("BLOCK_N=256", "BLOCK_N=250", "stop 1: BLOCK_N must be "),
         ("tab=schedule", "tab=scheduel", "stop 1: tab is 'scheduel'"),
         ("num_warps=8&tab", "num_wraps=8&tab", "stop 1: the address has num_wraps"),
-        ("{programs} tiles for", "{program} tiles for", "stop 1: 'program' is no fact of it"),
+        ("{programs} tiles for", "{program} tiles for", "stop 1: 'program' is not one of the stop's facts"),
         ('endpoint = "run"', 'endpoint = "runs"', "(got 'runs')"),
         ('unit = "ms"', 'unit = "s"', "(got 's')"),
-        ('path = "programs"', 'path = "programs["', "is no path"),
+        ('path = "programs"', 'path = "programs["', "is not a path"),
         ('set = "M=1536&N=2816"', 'set = "M=0"', "stop 2: M must be "),
         ('ratio = ["time", "before"]', 'ratio = ["time"]', "is a ratio"),
-        ('ratio = ["time", "before"]', 'ratio = ["time", "longer"]', "which is one itself"),
+        ('ratio = ["time", "before"]', 'ratio = ["time", "longer"]', "which is itself a ratio"),
         ('when = "longer < 1.05"', 'when = "longer under 1"', "stop 2: when is 'longer under 1'"),
-        ('when = "longer < 1.05"', 'when = "length < 1"', "'length' is no fact"),
+        ('when = "longer < 1.05"', 'when = "length < 1"', "'length' is not one"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_with_its_place(old: str, new: str, says: str) -> None:
@@ -138,12 +144,16 @@ def test_a_tour_is_added_as_a_file_alone() -> None:
 def test_a_number_that_nobody_measured_is_no_fact(session) -> None:
     address = {"kernel": "matmul.grouped", "M": "777", "gpu": "H200"}
     with pytest.raises(NoFact, match="No run of this experiment on H200 was measured here or recorded"):
-        found({"time": Fact(shown="1 ms", endpoint="run", path="timing.median_ms", unit="ms")}, address, session)
+        compute_facts(
+            {"time": Fact(shown="1 ms", endpoint="run", path="timing.median_ms", unit="ms")}, address, session
+        )
 
 
 def test_a_recorded_number_says_so(session) -> None:
     address = {"kernel": "matmul.grouped", "gpu": "H200"}
-    facts = found({"time": Fact(shown="", endpoint="run", path="timing.median_ms", unit="ms")}, address, session)
+    facts = compute_facts(
+        {"time": Fact(shown="", endpoint="run", path="timing.median_ms", unit="ms")}, address, session
+    )
     assert (facts["time"].text, facts["time"].source) == ("7.20 µs", "recorded")
 
 
@@ -159,14 +169,16 @@ def test_a_choice_is_right_where_its_fact_says_so(when: str, right: bool) -> Non
 
 
 def test_what_a_tour_says_is_escaped() -> None:
-    place = Place("why", "<img 1>", 2, 3)
-    html = tour_text.bar(place, tour_text.sentence("<img 2> {x}", {"x": Number("<img 3>", "predicted")}), "", "<img 4>")
+    stop = Stop("", "<img 2> {x}", {"x": Fact("")}, Question("<img 4>", [Choice("<img 5>", "x > 2")]))
+    facts = {"x": Value(3, "<img 3>", "predicted")}
+    html = bar(Tour("why", "<img 1>", "", 1, [stop]), 1, facts) + bar(
+        Tour("why", "", "", 1, [stop]), 1, None, "<img 6>"
+    )
     assert "<img" not in html
-    assert all(f"&lt;img {number}&gt;" in html for number in (1, 2, 3))
-    assert "<img" not in tour_text.question("<img>", [Answer("<img>", True)])
+    assert all(f"&lt;img {number}&gt;" in html for number in range(1, 7))
 
 
 def test_one_mark_for_each_source_of_a_sentence() -> None:
-    numbers = {"a": Number("1", "recorded"), "b": Number("2", "recorded"), "c": Number("3", "predicted")}
-    html = tour_text.sentence("{a} {b} {c}", numbers)
+    facts = {"a": Value(1, "1", "recorded"), "b": Value(2, "2", "recorded"), "c": Value(3, "3", "predicted")}
+    html = sentence("{a} {b} {c}", facts)
     assert html.count('class="mark recorded"') == html.count('class="mark predicted"') == 1

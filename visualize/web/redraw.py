@@ -154,7 +154,8 @@ class Redraw:
         """Fill the whole page as an address describes it; an empty one opens on a story."""
         self.predictions.warm_up()
         flat = link.fields(link.requested_link(sent, "open" if "open" in sent else "follow"))
-        flat = {name: value for name, value in flat.items() if not name.startswith("__")}
+        # Talk mode and the embed view do not describe an experiment.
+        flat = {name: flat[name] for name in flat if not name.startswith("__") and name not in ("talk", "embed")}
         described: Mapping[str, object] = flat or (SETTINGS.opening if "open" in sent else {})
         page.state, sentences = SETTINGS.forgiving_state(expand_stop(described), self.session.gpu)
         return self.fill(page.state, sentences, sent.get("kept", ""))
