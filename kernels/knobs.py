@@ -41,6 +41,7 @@ class Knob:
         low, high: the smallest and largest allowed whole number, if there are no choices.
         stops: the slider's steps: "powers" (powers of two; users can still type any value) or "ones".
         reach: the end of the slider, if below `high`. Users can still type larger values.
+        cap: two other knobs. Their quotient, rounded up, is the end of a slider in powers of two.
         only_with: another knob, and its values for which this knob matters. Other values hide this knob's control.
         longest: the maximum length of a text. Only page options are texts.
         kind: the error kind for a value that is not among the choices.
@@ -55,6 +56,7 @@ class Knob:
     high: int = 0
     stops: str = "ones"
     reach: int | None = None
+    cap: tuple[str, str] | None = None
     only_with: tuple[str, tuple[int | str, ...]] | None = None
     longest: int | None = None
     kind: str = "not_a_choice"

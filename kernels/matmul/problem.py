@@ -67,7 +67,7 @@ def block_k(default: int = 32) -> Any:
 def group_size(default: int) -> Any:
     # The maximum is the largest number of tile rows: 16,384 / 16.
     text = "Rows of tiles in a group. Programs fill a group column by column."
-    return knob(default, "Tile", text, low=1, high=1024, reach=64)
+    return knob(default, "Tile", text, low=1, high=1024, stops="powers", cap=("M", "BLOCK_M"))
 
 
 def extents(launch: Launch[Problem]) -> dict[str, int]:

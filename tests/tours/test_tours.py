@@ -141,19 +141,18 @@ def test_a_tour_is_added_as_a_file_alone() -> None:
     assert read(GOOD, "another").name == "another"
 
 
+MEDIAN = Fact(shown="", endpoint="run", path="timing.median_ms", unit="ms")
+
+
 def test_a_number_that_nobody_measured_is_no_fact(session) -> None:
     address = {"kernel": "matmul.grouped", "M": "777", "gpu": "H200"}
     with pytest.raises(NoFact, match="No run of this experiment on H200 was measured here or recorded"):
-        compute_facts(
-            {"time": Fact(shown="1 ms", endpoint="run", path="timing.median_ms", unit="ms")}, address, session
-        )
+        compute_facts({"time": MEDIAN}, address, session)
 
 
 def test_a_recorded_number_says_so(session) -> None:
     address = {"kernel": "matmul.grouped", "gpu": "H200"}
-    facts = compute_facts(
-        {"time": Fact(shown="", endpoint="run", path="timing.median_ms", unit="ms")}, address, session
-    )
+    facts = compute_facts({"time": MEDIAN}, address, session)
     assert (facts["time"].text, facts["time"].source) == ("7.20 µs", "recorded")
 
 

@@ -133,7 +133,9 @@ def _question(stop: Stop, facts: Mapping[str, Value] | None) -> Markup:
         return Markup()
     values = None if facts is None else {name: value.number for name, value in facts.items()}
     choices = (
-        _CHOICE.format(_CHOICE_STATE[values and choice.is_right(values)], letter, plain(choice.text, facts))
+        _CHOICE.format(
+            _CHOICE_STATE[None if values is None else choice.is_right(values)], letter, plain(choice.text, facts)
+        )
         for letter, choice in zip(string.ascii_uppercase, stop.ask.choices, strict=False)
     )
     return _QUESTION.format(plain(stop.ask.ask, facts), Markup("").join(choices))

@@ -113,9 +113,9 @@ def register(
         # On the instance: Gradio writes a stub beside the source of every subclass of a component. `api_info` stays:
         # the page contains it twice, and few clients read it.
         if parameter in schemas:
-            argument.api_info_as_input = lambda schema=schemas[parameter]: schema  # type: ignore[method-assign]
+            argument.api_info_as_input = lambda schema=schemas[parameter]: schema  # type: ignore[method-assign, misc]
         if parameter in examples:
-            argument.example_payload = lambda example=examples[parameter]: example  # type: ignore[method-assign]
+            argument.example_payload = lambda example=examples[parameter]: example  # type: ignore[method-assign, misc]
 
 
 def argument_defaults(blocks: gr.Blocks) -> dict[str, list[object]]:

@@ -14,6 +14,7 @@ function set(name, value) {
   props.value = JSON.stringify(state);
   hideIdle();
   summarize();
+  for (const { cap, name: capped } of state.fields) if (cap?.includes(name)) root.querySelector(`[data-field="${capped}"]`).refresh();
   // Another kernel has other knobs, so the form itself will be replaced.
   if (name === "kernel") document.dispatchEvent(new Event("tilescope:chosen"));
   tell({ [name]: value }, true);
@@ -34,12 +35,13 @@ function hideIdle() {
   }
 }
 
-// The values that a field's slider stops at.
+// The values at which a field's slider stops. Powers of two beyond a cap would change nothing.
 function stops(field) {
   if (field.kind === "steps") return field.choices;
   if (field.stops !== "powers") return null;
   const values = field.low === 0 ? [0] : [];
-  for (let value = 1; value <= field.high; value *= 2) if (value >= field.low) values.push(value);
+  const end = field.cap ? Math.min(field.high, Math.ceil(state.values[field.cap[0]] / state.values[field.cap[1]])) : field.high;
+  for (let value = 1; value <= end; value *= 2) if (value >= field.low) values.push(value);
   return values;
 }
 
@@ -75,7 +77,7 @@ function control(field) {
     row.refresh = () => { if (document.activeElement !== box) box.value = state.values[field.name]; };
     return row;
   }
-  const values = stops(field);
+  let values = stops(field);
   const slider = make("input", {
     type: "range", id: `${id}-slider`, "aria-label": `${field.label} slider`, "aria-describedby": help.id,
     min: values ? 0 : field.low, max: values ? values.length - 1 : field.reach, step: 1,
@@ -97,6 +99,8 @@ function control(field) {
   row.append(label, slider, number, problem, help);
   row.refresh = () => {
     const value = state.values[field.name];
+    values = stops(field);
+    if (values) slider.max = values.length - 1;
     slider.value = values ? nearest(values, value) : value;
     slider.setAttribute("aria-valuetext", value);
     if (String(number.value) !== String(value)) number.value = value;
