@@ -21,7 +21,7 @@ def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab: Tab) 
     tab.page.get_by_role("link", name="Pin", exact=True).click()
     tab.page.wait_for_function(_TWIN.format("schedule-plot"))
     tab.page.wait_for_function("document.querySelector('#compare').innerText.includes('Nothing differs yet')")
-    tab.page.get_by_label("GROUP_SIZE slider").fill("3")
+    tab.page.get_by_label("GROUP_SIZE", exact=True).fill("3")
     tab.says("#compare", "GROUP_SIZE 1 → 3")
     tab.says("#schedule-plot", "GROUP_SIZE 3")
     assert tab.page.locator("#compare").bounding_box()["height"] < 60  # type: ignore[index]

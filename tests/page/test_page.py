@@ -127,7 +127,7 @@ def test_a_moved_slider_redraws_the_schedule_and_the_address_and_keeps_the_zoom(
     tab.page.mouse.up()
     tab.page.wait_for_function(f"JSON.stringify({ranges}) !== '{json.dumps(whole, separators=(',', ':'))}'")
     zoomed = tab.page.evaluate(ranges)
-    tab.page.get_by_label("GROUP_SIZE slider").fill("7")
+    tab.page.get_by_label("GROUP_SIZE", exact=True).fill("7")
     tab.page.wait_for_function("location.search.includes('GROUP_SIZE=7')")
     tab.says("#schedule-plot", "GROUP_SIZE 7")
     assert tab.page.evaluate(ranges) == zoomed
@@ -165,7 +165,7 @@ def test_a_redrawn_schedule_is_sent_in_150_kilobytes(tab: Tab, size: int) -> Non
     tab.page.wait_for_timeout(1500)  # the compiled kernel's answer is another redraw
     sizes = tab.answers()
     before = tab.draws("schedule-plot")
-    tab.page.get_by_label("GROUP_SIZE slider").fill("7")
+    tab.page.get_by_label("GROUP_SIZE", exact=True).fill("7")
     tab.wait_for_draw("schedule-plot", after=before)
     tab.page.wait_for_timeout(300)
     assert 0 < max(sizes) <= 150_000, "each redraw: one as soon as the slider moves, one when it has been compiled"

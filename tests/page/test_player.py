@@ -200,7 +200,7 @@ def test_a_link_opens_at_its_step_and_a_slider_keeps_it(tab: Tab) -> None:
     tab.page.get_by_role("button", name="One step on").click()
     wait_for_step(tab, 6)
     before = tab.draws("schedule-plot")
-    tab.page.get_by_label("GROUP_SIZE slider").fill("8")
+    tab.page.get_by_label("GROUP_SIZE", exact=True).fill("8")
     tab.wait_for_draw("schedule-plot", after=before)
     tab.says("#schedule-plot", "GROUP_SIZE 8")
     tab.reads("#player output", "wave 6 of 8")

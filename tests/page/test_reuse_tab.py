@@ -51,7 +51,7 @@ def test_the_tab_draws_bytes_times_and_bounds_and_a_moved_group_size_redraws_the
     tab.says("#resources-plot", "(bottleneck)")
     tab.says("#reuse-way", "recorded")
     before = tab.draws("reuse-plot")
-    tab.page.get_by_label("GROUP_SIZE slider").fill("1")
+    tab.page.get_by_label("GROUP_SIZE", exact=True).fill("1")
     tab.wait_for_draw("reuse-plot", after=before)
     tab.page.wait_for_function("document.querySelector('#reuse-claim').innerText.includes('counted 2.6')")
     tab.fold("compare-fold")

@@ -143,7 +143,7 @@ def test_how_a_run_is_timed_does_not_hide_the_recording_and_another_experiment_s
     opened(tab, RECORDED + "&l2=cold&seed=7")
     tab.says("#timeline", "512 programs ran")
     tab.says("#timeline", "L2 warm")  # as it was recorded
-    tab.page.get_by_label("GROUP_SIZE slider").fill("4")
+    tab.page.get_by_label("GROUP_SIZE", exact=True).fill("4")
     tab.page.wait_for_function("document.querySelector('#timeline').innerText.includes('No timeline of this')")
     assert not tab.page.locator("#clock .clock").is_visible()
     assert not tab.page.locator(".cursor").is_visible()
