@@ -40,7 +40,6 @@ class Knob:
         choices: the allowed values; None for a range or a text.
         low, high: the smallest and largest allowed whole number, if there are no choices.
         stops: the slider's steps: "powers" (powers of two; users can still type any value) or "ones".
-        reach: the end of the slider, if below `high`. Users can still type larger values.
         cap: two other knobs. Their quotient, rounded up, is the end of a slider in powers of two.
         only_with: another knob, and its values for which this knob matters. Other values hide this knob's control.
         longest: the maximum length of a text. Only page options are texts.
@@ -55,7 +54,6 @@ class Knob:
     low: int = 0
     high: int = 0
     stops: str = "ones"
-    reach: int | None = None
     cap: tuple[str, str] | None = None
     only_with: tuple[str, tuple[int | str, ...]] | None = None
     longest: int | None = None

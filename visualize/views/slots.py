@@ -108,7 +108,7 @@ def control(name: str, knob: Knob, labels: list[str] | None = None, group: str =
     if labels is not None:
         return {**shared, "kind": "menu", "choices": list(range(len(labels))), "labels": labels}
     if knob.choices is None:
-        bounds = {"low": knob.low, "high": knob.high, "reach": knob.reach or knob.high}
-        return {**shared, "kind": "number", **bounds, "stops": knob.stops, "cap": knob.cap}
+        bounds = {"low": knob.low, "high": knob.high, "stops": knob.stops, "cap": knob.cap}
+        return {**shared, "kind": "number", **bounds}
     kind = "menu" if isinstance(knob.choices[0], str) else "steps"
     return {**shared, "kind": kind, "choices": list(knob.choices)}

@@ -201,7 +201,7 @@ def lanes_form(state: State) -> str:
     last, programs = len(names) - 1, state.kernel.programs(state.launch)
     operation = form.field("operation", declared["operation"])
     operation |= {"choices": ["worst", *map(str, range(len(names)))], "labels": ["most wasteful", *names]}
-    program = form.field("program", declared["program"]) | {"high": programs - 1, "reach": programs - 1}
+    program = form.field("program", declared["program"]) | {"high": programs - 1}
     values = {
         **dataclasses.asdict(view),
         "operation": view.operation if view.operation == "worst" else str(min(int(view.operation), last)),

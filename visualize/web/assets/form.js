@@ -80,7 +80,7 @@ function control(field) {
   let values = stops(field);
   const slider = make("input", {
     type: "range", id: `${id}-slider`, "aria-label": `${field.label} slider`, "aria-describedby": help.id,
-    min: values ? 0 : field.low, max: values ? values.length - 1 : field.reach, step: 1,
+    min: values ? 0 : field.low, max: values ? values.length - 1 : field.high, step: 1,
   });
   const number = field.kind === "steps"
     ? make("output", { id, for: slider.id })
