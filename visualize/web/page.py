@@ -125,7 +125,7 @@ def _header(gpu: Gpu | None) -> Markup:
 
 def _pictures(name: str) -> Markup:
     """Return the switch between the pictures of a view; an empty one if the view has one picture."""
-    pictures = next(pictures for pictures in (*VIEWS.values(), LIBRARY) if name in pictures)
+    pictures = next((pictures for pictures in (*VIEWS.values(), LIBRARY) if name in pictures), ())
     titles = {tab.name: tab.title for tab in TABS}
     buttons = Markup("").join(_PICTURE.format(one, titles[one]) for one in pictures if len(pictures) > 1)
     return Markup('<nav class="pictures" aria-label="Pictures of this view">{}</nav>').format(buttons)

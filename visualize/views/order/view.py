@@ -16,11 +16,10 @@ from kernels.spec import Kernel
 from visualize.predict.execution import Execution, ideal_clock
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import FirstLoads, first_loads, first_programs, loads, row_major, steps
-from visualize.views import form, prose, slots, tables, theme
+from visualize.views import prose, slots, tables, theme
 from visualize.views.address import query
 from visualize.views.endpoint import Api, Endpoint, Plain
 from visualize.views.numbers import Number
-from visualize.views.options import PlayerView, ScheduleView
 from visualize.views.order import text
 from visualize.views.order.figures import gantt_figure, loads_figure, moment_data, moment_figure
 from visualize.views.order.map_figure import Order, map_figure, player_data
@@ -28,6 +27,7 @@ from visualize.views.plot import NONE, drawn
 from visualize.views.prose import Link, Sentence, picture_caption
 from visualize.views.slots import button, fold, plot, slot
 from visualize.views.snapshot import Known
+from visualize.views.state import PlayerView, ScheduleView
 from visualize.views.summaries import schedule_numbers
 from visualize.views.view import Panel, RunAction, Slots
 
@@ -95,7 +95,7 @@ class SchedulePanel(Panel):
 
     def fill(self, known: Known) -> Slots:
         hidden = ("first",) if known.state.kernel.family.panels is None else ()
-        return {"schedule-view": form.of(known.state.view.of(ScheduleView), hidden=hidden)}
+        return {"schedule-view": slots.form_of(known.state.view.of(ScheduleView), hidden=hidden)}
 
     def summary(self, known: Known) -> tuple[Number, ...]:
         return schedule_numbers(known)
