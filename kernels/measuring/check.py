@@ -76,7 +76,7 @@ def check(
         needed_bytes = per_element * sum(tensor.numel() for tensor in inputs.values())
         require_memory(needed_bytes, "The operands of the check, in a wider type,")
     compare_rows = functools.partial(compare_parts, output, inputs, family.reference, family.error_scale, allowance)
-    cell = (-(-rows // MAX_CELLS), -(-columns // MAX_CELLS))
+    cell = (_cell_side(rows, tile and tile[0]), _cell_side(columns, tile and tile[1]))
     chunk = max(1, _CHUNK_BYTES // (columns * 64) // cell[0]) * cell[0]
     # Σ error², Σ reference², Σ (rounding² + typical²)
     totals = torch.zeros(3, dtype=torch.float64, device=output.device)
@@ -151,6 +151,14 @@ def _closeup(
         expected=expected,
         units=units,
     )
+
+
+def _cell_side(elements: int, tile: int | None) -> int:
+    """Return the elements along a cell's side, so that no cell contains parts of two tiles, unless it contains both."""
+    least = -(-elements // MAX_CELLS)
+    if tile is None or tile >= elements:
+        return least
+    return next((side for side in range(least, tile) if tile % side == 0), -(-least // tile) * tile)
 
 
 def _max_pool(units: torch.Tensor, cell: tuple[int, int]) -> Any:

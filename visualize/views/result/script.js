@@ -92,7 +92,7 @@ function draw() {
     if (turn * FILL_MS > elapsed) continue;
     const [left, right] = [column, Math.min(column + stride, ends[1])].map((tile) => x._offset + x.l2p(tile));
     const [top, bottom] = [row, Math.min(row + stride, ends[0])].map((tile) => y._offset + y.l2p(tile));
-    const gap = right - left > 6 ? 1 : 0, box = [left + gap, top + gap, right - left - gap, bottom - top - gap];
+    const gap = right - left > 6 ? 1 : 0, box = [left + gap / 2, top + gap / 2, right - left - gap, bottom - top - gap];
     pen.globalAlpha = 1;
     pen.fillStyle = COLORS.filled;
     if (turned < 1) pen.fillRect(...box);
