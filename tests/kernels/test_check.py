@@ -134,6 +134,16 @@ def test_cells_are_the_largest_error_of_their_elements(shape):
     assert np.array_equal(diff.cells, pooled((output - a.t()).abs().numpy(), diff.cell))
 
 
+@pytest.mark.parametrize(
+    ("shape", "tile", "cell"),
+    [((576, 576), (64, 48), (8, 6)), ((577, 1000), (1, 1000), (5, 8)), ((1000, 1000), (3, 200), (9, 8))],
+)
+def test_no_cell_has_a_part_of_a_tile_and_elements_of_another(shape, tile, cell):
+    a = values(shape[::-1], "float32")
+    _, diff = checked_copy(copied(a), a, tile)
+    assert diff.cell == cell
+
+
 def test_cells_of_a_product_are_in_units_of_what_is_allowed(dtype):
     inputs, output = product(129, 577, 64, dtype)
     output[5] *= 1.25

@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from kernels import discover
 from tests.kernels.trees import is_alive
@@ -206,3 +206,26 @@ def test_the_worst_tile_is_drawn_with_its_program_and_its_values(tab: Tab) -> No
     row, column = re.search(r"Around the worst element \[(\d+), (\d+)\]", said).groups()
     assert tab.page.locator("#result-tables .around th", has_text=f"column {column}").count() == 1
     assert tab.page.locator("#result-tables .around td", has_text=row).count() >= 1
+
+
+def test_the_tiles_of_a_lost_race_stay_marked_in_the_program_order_until_something_changes(tab: Tab) -> None:
+    tab.open("?kernel=matmul.split_k_race&gpu=H200&tab=schedule")
+    tab.wait_for_draw("schedule-plot")
+    tab.run()
+    tab.says("#card", "✗")
+    tiles = tab.page.locator("#run-tiles[data-state=checked]")
+    assert 0 < int(tiles.get_attribute("data-wrong") or 0) <= 32
+    tab.tab("result")
+    tab.page.set_viewport_size({"width": 390, "height": 844})
+    tab.run()
+    card = tab.page.locator("#card").bounding_box()
+    assert card is not None
+    assert card["y"] >= 0
+    assert card["y"] + card["height"] < 300
+    tab.page.locator("#card").click()
+    expect(tab.page.locator("#card.toast")).to_have_count(0)
+    tab.page.set_viewport_size({"width": 1280, "height": 720})
+    tab.tab("schedule")
+    tiles.wait_for()
+    tab.page.get_by_label("num_warps slider").press("ArrowRight")
+    expect(tab.page.locator("#run-tiles")).to_have_count(0)
