@@ -77,7 +77,7 @@ def test_the_schedule_shows_each_tensor_and_transposes_none(grown_page):
 
 
 def test_the_panels_are_drawn_and_say_nothing_of_products_or_transposes(grown_page):
-    plots = {"schedule-plot", "coalescing-plot", "textbook-plot", "counted-plot", "bounds-plot"}
+    plots = {"schedule-plot", "coalescing-plot", "request-plot", "bounds-plot"}
     texts = {"schedule-claim", "coalescing-claim", "coalescing-table", "reuse-claim", "reuse-tables"}
     assert plots | texts <= set(grown_page["drawn"])
     assert not {"loads-plot", "reuse-plot"} & set(grown_page["drawn"]), "no blocks of panels, and no GROUP_SIZE"

@@ -126,7 +126,7 @@ def test_talk_mode_says_what_is_on_show_and_leaves_no_part_of_the_window_empty(t
     tab.page.set_viewport_size({"width": 1920, "height": 1080})
     for query, plot, lowest in (
         ("kernel=matmul.grouped&tab=schedule", "schedule", "#schedule-plot"),
-        ("kernel=transpose.flat&tab=coalescing", "request", "#memory-row"),
+        ("kernel=transpose.flat&tab=coalescing", "request", "#memory-picture"),
     ):
         tab.open(f"?{query}&gpu=H200&talk=1")
         tab.wait_for_draw(f"{plot}-plot")
@@ -135,7 +135,7 @@ def test_talk_mode_says_what_is_on_show_and_leaves_no_part_of_the_window_empty(t
         box = tab.page.locator(lowest).bounding_box()
         assert box is not None
         assert 0.92 * 1080 <= box["y"] + box["height"] <= 1080, plot
-    tab.says("#scrubber", "moved for nothing")  # what the colours mean
+    tab.says("#scrubber", "wasted")  # what the colours mean
 
 
 def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab: Tab) -> None:

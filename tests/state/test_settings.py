@@ -6,7 +6,7 @@ import pytest
 
 from kernels.knobs import ConfigError
 from visualize.predict.textbook import Textbook
-from visualize.views.memory.memory_picture import LaneView
+from visualize.views.memory.flow import LaneView
 from visualize.views.state import ScheduleView, View
 from visualize.views.tabs import SETTINGS
 

@@ -13,17 +13,17 @@ from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring.counters import COUNTERS
 from kernels.results import Compiled, records
-from kernels.spec import DTYPE_BYTES, Launch
-from visualize.predict import coalescing, textbook
+from kernels.spec import Launch
+from visualize.predict import coalescing
 from visualize.predict.agreement import Verdicts, compare_costs
 from visualize.predict.textbook import Textbook
-from visualize.predict.traffic import Matrix
 from visualize.views.memory import tables
 from visualize.views.memory.figures import request_title
-from visualize.views.memory.memory_picture import Execution
-from visualize.views.memory.text import launch_sentences, memory_headline, used_bytes
+from visualize.views.memory.flow import find_contrast, make_flow
+from visualize.views.memory.text import counted_sentence, launch_bar, launch_sentences, memory_headline, used_bytes
 from visualize.views.memory.why import cause, explain
 from visualize.views.prose import html, plain
+from visualize.views.tabs import SETTINGS
 
 TINY = {"kernel": "matmul.grouped", "problem": {"M": 1, "N": 1, "K": 1}}
 TF32 = {"kernel": "matmul.grouped", "problem": {"dtype": "float32"}}
@@ -139,19 +139,12 @@ def test_boxes_have_no_requests_and_their_sectors_past_the_edge_were_counted_as_
 def test_the_picture_shows_the_bytes_and_sectors_of_the_cost(session, payload):
     found = launch_of(session, payload)
     for op in found.compiled:
-        tensor = found.kernel.family.tensors(found.launch.problem)[op.access.tensor]
-        size = DTYPE_BYTES[found.launch.problem.dtype]
-        matrix, board = Matrix(*tensor.stored, size), Textbook()
-        axes = (op.access.rows, op.access.columns) if hasattr(op.access, "rows") else (op.access.run,)
-        first = tuple(int(axis.start(0, axis.block)) for axis in axes)
-        block = coalescing.requests(op.access, matrix, first, op.compiled)
-        blackboard = textbook.requests(op.access, matrix, first, board)
-        shown = Execution(op.access, first, tensor, board, size, size, blackboard, block, found.code, op.number, False)
-        lines = shown.compiled_lines(np.arange(len(block.row)))
+        flow = make_flow(found.kernel, found.launch, op.number, op.compiled)
+        lines = flow.lines(np.arange(len(flow.lanes.row)))
         assert used_bytes(op, op.tile) == lines.wanted_bytes.sum()
         assert lines.sectors.sum() == op.tile.sectors
         if payload is EDGE and op.number == 0:
-            assert shown.compiled_name == "Compiled: one TMA box"
+            assert flow.title == "Compiled: one TMA box"
             assert f"{op.tile.sectors:,} sectors" in request_title(lines, 0, "")
 
 
@@ -167,12 +160,12 @@ def test_one_element_uses_2_of_32_bytes_wherever_it_is_written(session):
 def test_the_headline_says_which_operation_wastes_how_much_and_why(session):
     flat = launch_of(session, "transpose.flat")
     text = headline(flat, 1)
-    assert text.startswith("8 × the sectors needed: not coalesced predicted")
-    sentence = r"The store of B \(flat.py:\d+\) uses only 12.5 % of the bytes in its sectors: "
-    assert re.search(sentence + "adjacent lanes access different rows of B", text)
+    assert text.startswith("8 × the sectors needed predicted")
+    assert "32 lanes store into 32 different sectors and use 4 bytes of each. " in text
+    assert re.search(r"In the store of B \(flat.py:\d+\), adjacent lanes access different rows of B\.", text)
     assert "wastes" not in text
     assert "The store of B wastes the most sectors." in headline(flat, 0)
-    assert headline(replace(flat, code=None), 1).startswith("8 × the sectors needed: not coalesced textbook")
+    assert headline(replace(flat, code=None), 1).startswith("8 × the sectors needed textbook")
     text = headline(launch_of(session, TF32), 1)
     assert text.startswith("4 × the sectors needed")
     assert "contiguous runs of a request are only 4 bytes long" in text
@@ -184,7 +177,7 @@ def test_a_coalesced_launch_wastes_nothing_even_where_the_textbook_says_otherwis
     assert "The load of B (tile.py:" in text
     assert "No operation of this launch wastes a byte." in text
     text = headline(launch_of(session, "transpose.tiled", board=Textbook(lanes="loaded")), 1)
-    assert "The textbook predicts 8 × the sectors needed for the store of B" in text
+    assert "The blackboard predicts 8 × the sectors needed for the store of B" in text
     assert "As compiled, it uses every byte: the compiler transposes the tile through shared memory." in text
 
 
@@ -234,3 +227,49 @@ def test_counts_that_differ_or_are_of_different_code_are_marked(session):
     triton = found.counters.device.triton
     assert f"Nsight Compute counted different code, from Triton {triton}: " in plain(launch_sentences(other))
     assert tables.operations_table(other).count(f"compiled, Triton {triton}") == 2
+
+
+def test_the_launchs_bar_shows_used_bytes_and_what_was_counted(session):
+    found = launch_of(session, "transpose.flat")
+    store = found.compiled[1:]
+    bar = launch_bar(store, store, counted_sentence(found, 1))
+    assert "Whole launch: 1,048,576 sectors, 12.5 % used. Counted on H200" in bar
+    assert "1,048,576 sectors, as predicted ✓." in bar
+    assert re.findall(r"width: ([\d.]+)%", bar) == ["100.00", "12.50"]
+    assert re.findall(r"width: ([\d.]+)%", launch_bar(found.compiled[:1], store)) == ["12.50", "100.00"]
+    more = tuple(replace(row, sectors=row.sectors + 1) for row in found.counters.ops)
+    different = replace(found, counters=replace(found.counters, ops=more))
+    assert "not as predicted ≠" in str(counted_sentence(different, 1))
+    assert "for A and B: " in str(counted_sentence(launch_of(session, "matmul.persistent"), 0))
+    assert counted_sentence(replace(found, counters=None), 1) == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "number", "expected"),
+    [
+        ({"kernel": "transpose.flat"}, 1, "transpose.tiled"),
+        ({"kernel": "transpose.flat", "M": 4096}, 1, "transpose.tiled"),
+        ({"kernel": "transpose.flat", "M": 1000}, 1, None),
+        ({"kernel": "transpose.tiled"}, 1, "transpose.flat"),
+        ({"kernel": "matmul.grouped"}, 0, "matmul.persistent"),
+        ({"kernel": "matmul.persistent"}, 0, "matmul.grouped"),
+        ({"kernel": "matmul.grouped", "dtype": "float32"}, 1, None),
+    ],
+)
+def test_a_picture_stands_beside_the_kernel_that_differs_most(session, fields, number, expected):
+    state = SETTINGS.state({**fields, "gpu": "H200"}, None)
+    code = session.compile(state.experiment).result()
+    (own,) = coalescing.operations(state.kernel, state.launch, code.operations)[number : number + 1]
+    contrast = find_contrast(state, own)
+    assert (contrast and contrast.kernel.id) == expected
+    if contrast:
+        assert not contrast.is_alike
+        assert contrast.experiment.problem == state.experiment.problem
+        assert contrast.operation.access.tensor == own.access.tensor
+
+
+def test_kernels_that_use_the_same_share_are_no_contrast(session):
+    state = SETTINGS.state({"kernel": "transpose.flat", "gpu": "H200"}, None)
+    code = session.compile(state.experiment).result()
+    own = coalescing.operations(state.kernel, state.launch, code.operations)[0]
+    assert find_contrast(state, own).is_alike

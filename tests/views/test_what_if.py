@@ -10,7 +10,7 @@ import pytest
 from kernels.knobs import ConfigError
 from kernels.results import Failure
 from tests.figure_values import decode
-from visualize.views.memory import tables, whatif_panel
+from visualize.views.memory import tables, whatif
 from visualize.views.tabs import SETTINGS
 
 pytestmark = pytest.mark.xdist_group("compiled")
@@ -30,7 +30,7 @@ def last_table(question, session, kernel, **flat):
 
 
 def test_constant_or_padded_sizes_bring_back_what_unknown_divisibility_costs(session):
-    table, figure, rows = last_table(whatif_panel.faults, session, "transpose.tiled", M=1000, N=1000)
+    table, figure, rows = last_table(whatif.faults, session, "transpose.tiled", M=1000, N=1000)
     assert figure == ""
     assert rows["unchanged"][2] == "4 B"
     constant = rows["sizes and strides as constants"]
@@ -41,7 +41,7 @@ def test_constant_or_padded_sizes_bring_back_what_unknown_divisibility_costs(ses
 
 def test_unknown_divisibility_costs_requests_and_a_transposed_operand_is_tried(session):
     flat = {**SMALL, "dtype": "float32", "BLOCK_M": 64, "BLOCK_N": 64}
-    table, _, rows = last_table(whatif_panel.faults, session, "matmul.grouped", **flat)
+    table, _, rows = last_table(whatif.faults, session, "matmul.grouped", **flat)
     assert rows["sizes not known to be divisible by 16"][2] == "4 B"
     assert {"A transposed", "B transposed", "num_warps 4 → 2", "num_warps 4 → 8"} <= set(rows)
     assert "×</b>" in table
@@ -55,28 +55,28 @@ def test_unknown_divisibility_costs_requests_and_a_transposed_operand_is_tried(s
 
 
 def test_boxes_need_no_requests_at_a_divisible_size(session):
-    table, _, _ = last_table(whatif_panel.faults, session, "matmul.persistent", K=1001, **SMALL)
+    table, _, _ = last_table(whatif.faults, session, "matmul.persistent", K=1001, **SMALL)
     assert re.search(r"padded to multiples of 16: K 1001 → 1008</b> \(none: boxes are copied\)", table)
     assert "<b>none</b>" in table
-    table, _, _ = last_table(whatif_panel.cliff, session, "matmul.persistent", K=1024, dimension="K", **SMALL)
+    table, _, _ = last_table(whatif.cliff, session, "matmul.persistent", K=1024, dimension="K", **SMALL)
     assert "at the sizes without requests, boxes are copied" in table
 
 
 @pytest.mark.all_combinations
 def test_a_launch_that_cannot_be_compiled_has_no_comparison(session):
-    table, _, _ = last_table(whatif_panel.faults, session, "matmul.grouped", gpu="A10G", **DEEP)
+    table, _, _ = last_table(whatif.faults, session, "matmul.grouped", gpu="A10G", **DEEP)
     assert "nothing to compare with" in table
 
 
 @pytest.mark.all_combinations
 def test_a_loop_that_constants_unroll_is_still_read(session):
-    table, _, _ = last_table(whatif_panel.faults, session, "transpose.row_strip")
+    table, _, _ = last_table(whatif.faults, session, "transpose.row_strip")
     assert "occurs" not in table
     assert "expected" not in table
 
 
 def test_the_cliff_falls_at_the_sizes_that_16_divides(session):
-    table, figure, rows = last_table(whatif_panel.cliff, session, "transpose.tiled", M=1024, N=1024, dimension="N")
+    table, figure, rows = last_table(whatif.cliff, session, "transpose.tiled", M=1024, N=1024, dimension="N")
     assert list(rows) == ["1,000", "1,008", "1,009", "1,024"]
     assert "divisible by 16: load A 16 B" in table
     assert "nothing known: load A 4 B" in table
@@ -88,7 +88,7 @@ def test_the_cliff_falls_at_the_sizes_that_16_divides(session):
 
 
 def test_two_gpus_and_the_recorded_compiler_stand_side_by_side(session):
-    table, _, rows = last_table(whatif_panel.across, session, "matmul.grouped", other_gpu="A100-80GB")
+    table, _, rows = last_table(whatif.across, session, "matmul.grouped", other_gpu="A100-80GB")
     header = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", table[: table.index("</thead>")])
     own = f"Triton {version('triton')}"
     expected = [f"H200, {own}", f"A100-80GB, {own}", "H200, Triton 3.6.0"]
@@ -96,7 +96,7 @@ def test_two_gpus_and_the_recorded_compiler_stand_side_by_side(session):
     assert all(cell.isdigit() for cell in rows["registers per thread"][1 : len(header) - 1])
     assert all(("differs" in row[-1]) == (len(set(row[1:-1])) > 1) for row in rows.values())
     assert "differs" in table
-    table, _, _ = last_table(whatif_panel.across, session, "matmul.grouped", **{**DEEP, "BLOCK_M": 64, "BLOCK_N": 64})
+    table, _, _ = last_table(whatif.across, session, "matmul.grouped", **{**DEEP, "BLOCK_M": 64, "BLOCK_N": 64})
     assert 'role="alert"' in table
     assert "shared memory" in table
 
@@ -104,9 +104,9 @@ def test_two_gpus_and_the_recorded_compiler_stand_side_by_side(session):
 def test_a_dimension_or_gpu_that_cannot_be_compared_is_refused_beside_its_control(session):
     matmul = {"kernel": "matmul.grouped", "other_gpu": "A100-80GB", "dtype": "float8_e5m2"}
     for question, flat, field in (
-        (whatif_panel.cliff, {"kernel": "transpose.tiled", "dimension": "K"}, "dimension"),
-        (whatif_panel.across, {"kernel": "matmul.grouped", "other_gpu": "H200"}, "other_gpu"),
-        (whatif_panel.across, matmul, "other_gpu"),
+        (whatif.cliff, {"kernel": "transpose.tiled", "dimension": "K"}, "dimension"),
+        (whatif.across, {"kernel": "matmul.grouped", "other_gpu": "H200"}, "other_gpu"),
+        (whatif.across, matmul, "other_gpu"),
     ):
         with pytest.raises(ConfigError) as error:
             list(question(session, SETTINGS.state(flat, None)))

@@ -15,7 +15,7 @@ from kernels.results import Compiled, Failure
 from kernels.results.codec import to_json
 from visualize.predict.textbook import Textbook
 from visualize.views.endpoint import Reply
-from visualize.views.memory import coalescing_tab, compiler_tab
+from visualize.views.memory.view import compile_reply, compiled_reply, textbook_reply
 from visualize.views.numbers import source as source_of
 from visualize.views.numbers import written
 from visualize.views.order import reuse_view
@@ -31,12 +31,12 @@ Unit = Literal["", "ms", "ns", "bytes", "times", "share"]
 OF_STATES: dict[str, tuple[Callable[[Known], Reply], str]] = {
     "schedule": (order_view.schedule_json, "predicted"),
     "reuse": (reuse_view.reply, "predicted"),
-    "coalescing": (coalescing_tab.compiled_reply, "compiled"),
+    "coalescing": (compiled_reply, "compiled"),
     "textbook": (
-        lambda known: coalescing_tab.textbook_reply(known, dataclasses.asdict(known.state.view.of(Textbook))),
+        lambda known: textbook_reply(known, dataclasses.asdict(known.state.view.of(Textbook))),
         "textbook",
     ),
-    "compile": (compiler_tab.reply, "compiled"),
+    "compile": (compile_reply, "compiled"),
 }
 
 # Results, live or recorded, by the endpoint's name ("study": `measured` of /reuse): the measurement's name, the

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from visualize.views.library.view import RecordedPanel, ScoreboardPanel
-from visualize.views.memory.coalescing_tab import CoalescingPanel
-from visualize.views.memory.compiler_tab import CompilerPanel
-from visualize.views.memory.whatif_panel import WhatIfPanel
+from visualize.views.memory.view import CoalescingPanel, CompilerPanel
+from visualize.views.memory.whatif import WhatIfPanel
 from visualize.views.order.reuse_view import ReusePanel
 from visualize.views.order.view import SchedulePanel, TimelinePanel
 from visualize.views.result.view import ExportPanel, ResultPanel

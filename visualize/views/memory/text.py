@@ -12,19 +12,26 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from kernels.results import Compiled
-from kernels.spec import Launch
-from visualize.predict.agreement import Verdicts, count_of, launch_totals, sum_costs
+from kernels.spec import Kernel, Launch
+from visualize.predict.agreement import Verdicts, compare_costs, count_of, launch_totals, sum_costs
 from visualize.predict.schedule import Occupancy
 from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import Cost, Operation
 from visualize.views.memory.why import cause
 from visualize.views.numbers import bytes_of, counted, enumerated, percent
-from visualize.views.prose import Code, Mark, Sentence, Sourced, Strong, headline, say
+from visualize.views.prose import Code, Link, Mark, Sentence, Sourced, Strong, headline, html, say
 
 # From this multiple of the sectors needed, the headline is the multiple; below, it is the share of used bytes.
 _NOTABLE_FACTOR = 1.1
 
 _NOUNS = {"descriptor": "descriptor copy", "atomic": "atomic update"}
+_INTO = {"load": "load from", "store": "store into", "atomic": "update"}
+_VERDICTS = {
+    "equal": "as {} ✓",
+    "at least": "at least as many as {} ✓",
+    "undercounted": "a count that misses some; lines are as {} ✓",
+    "different": "not as {} ≠",
+}
 _VERBS = {"load": "load", "store": "store", "atomic": "update", "descriptor": "copy"}
 
 
@@ -65,30 +72,90 @@ def memory_headline(found: Verdicts, number: int, worst: int, *more: Sentence | 
     op, board, operations = _find(found, number), found.board[number].launch, found.compiled
     cost, is_used = op.launch, _uses_all(op)
     share = used_share(used_bytes(op), cost)
-    named = say("{} of {} ({})", _NOUNS.get(op.access.op, op.access.op), op.access.tensor, place(op))
+    named = say("{} of {} ({})", _noun(op), op.access.tensor, place(op))
     factor = cost.sectors / max(cost.ideal_sectors, 1)
-    number_text, label = f"{factor:.2g} ×", "the sectors needed: not coalesced"
+    number_text, label = f"{factor:.2g} ×", "the sectors needed"
     if factor < _NOTABLE_FACTOR:
         coalesced = ": fully coalesced" if is_used else ""
         number_text, label = share, f"of the bytes in its sectors are used{coalesced}"
-    if cost.wasted_sectors > 0:
+    # Lanes per request, used bytes per sector, and sectors per request, with their remainders.
+    parts = [divmod(used_bytes(op), max(unit, 1)) for unit in (cost.requests * op.width_bytes, cost.sectors)]
+    (lanes, _), (each, _), (sectors, _) = parts = [*parts, divmod(cost.sectors, max(cost.requests, 1))]
+    if cost.wasted_sectors > 0 and lanes and not any(rest for _, rest in parts):  # all requests are alike
+        sentence = say(
+            "{} lanes {} {} different sectors and use {} of each. In the {}, {}.",
+            *(lanes, _INTO.get(op.access.op, "access"), sectors, counted(each, "byte"), named, cause(op)),
+        )
+    elif cost.wasted_sectors > 0:
         sentence = say("The {} uses only {} of the bytes in its sectors: {}.", named, Strong(share), cause(op))
     elif not is_used:
         sentence = say("The {} touches as few sectors as possible, but uses only {} of their bytes.", named, share)
     elif operations and board.sectors >= _NOTABLE_FACTOR * board.ideal_sectors:
         predicted = f"{board.sectors / board.ideal_sectors:.2g} ×"
-        sentence = say("The textbook predicts {} the sectors needed for the {}.", predicted, named)
+        sentence = say("The blackboard predicts {} the sectors needed for the {}.", predicted, named)
         sentence = say("{} As compiled, it uses every byte: {}.", sentence, cause(op))
     else:
         sentence = say("The {} uses every byte of its sectors: {}.", named, cause(op))
     comparison: Sentence | str = ""
     if number != worst and operations and (most := _find(found, worst)).launch.wasted_sectors > 0:
-        name = _NOUNS.get(most.access.op, most.access.op)
-        comparison = say("The {} of {} wastes the most sectors.", name, most.access.tensor)
+        comparison = say("The {} of {} wastes the most sectors.", _noun(most), most.access.tensor)
     elif operations and all(map(_uses_all, operations)):
         comparison = "No operation of this launch wastes a byte."
     source = "predicted" if operations else "textbook"
     return headline(number_text, Sourced(label, source), sentence, comparison, *launch_sentences(found), *more)
+
+
+def _noun(op: Operation) -> str:
+    return _NOUNS.get(op.access.op, op.access.op)
+
+
+def flow_title(kernel: Kernel, op: Operation, label: str, query: str = "") -> Markup:
+    """Render what a picture shows: a kernel, as a link if `query` names its address, and an operation."""
+    name = f"{kernel.family.root.id}: {kernel.title}"
+    shown = Link(name, query) if query else Strong(name)
+    return Markup("<p>{}: {}, {} of {}</p>").format(label, shown, _noun(op), op.access.tensor)
+
+
+def launch_bar(operations: Sequence[Operation], beside: Sequence[Operation], *more: Sentence | str) -> Markup:
+    """Render the used and wasted bytes of operations over the whole launch.
+
+    Args:
+        beside: the operations of the other picture: the longer bar of both takes the whole width.
+        more: sentences below. Empty ones are omitted.
+    """
+    cost, used = sum_costs(operations), sum(map(used_bytes, operations))
+    moved, other = (sum(op.launch.sector_bytes * op.launch.sectors for op in ops) for ops in (operations, beside))
+    width, share = 100 * moved / max(moved, other, 1), used_share(used, cost)
+    sentence = say("Whole launch: {} sectors, {} used.", f"{cost.sectors:,}", share)
+    return Markup(
+        '<div class="bytes" aria-hidden="true" style="width: {:.2f}%"><i style="width: {:.2f}%"></i></div><p>{}</p>'
+    ).format(width, 100 * min(1, used / max(moved, 1)), html([sentence, *more]))
+
+
+def alike_sentence(kernel: Kernel) -> str:
+    """Say that the other kernels of a family give the same picture."""
+    return f"The other {kernel.family.root.id} kernels use as much of what they touch."
+
+
+def counted_sentence(found: Verdicts, number: int) -> Sentence | str:
+    """Return the counted sectors of an operation, and whether they are the predicted ones; "" if they were not counted.
+
+    Operations that share a counter are counted together.
+    """
+    tensors, costs = compare_costs(found, number)
+    cost, counters = costs.get("counted"), found.counters
+    if cost is None or counters is None:
+        return ""
+    device, code = counters.device.name, "predicted"
+    if found.compiled and not found.counted_is_compiled:
+        code = f"predicted for the code of Triton {counters.device.triton}"
+    return say(
+        "Counted on {}{}: {:,} sectors, {}.",
+        Sourced(device, "recorded" if counters.backend == "recorded" else "counted"),
+        f" for {enumerated(tensors)}" if len(tensors) > 1 else "",
+        cost.sectors,
+        _VERDICTS[cost.agreement].format(code),
+    )
 
 
 def _find(found: Verdicts, number: int) -> Operation:

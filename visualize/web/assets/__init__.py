@@ -13,7 +13,7 @@ KINDS = {
     "plot": ("web/assets/cells.js", "web/assets/plot.js"),
     "player": ("views/order/launch.js", "views/order/touch.js", "views/order/player.js"),
     "replay": ("views/order/replay.js",),
-    "scrubber": ("views/memory/scrubber.js",),
+    "scrubber": ("views/memory/script.js",),
     "listing": ("views/memory/listing.js",),
     "result": ("views/result/script.js",),
     "take": ("views/result/export.js",),
