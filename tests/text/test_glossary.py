@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import html
 import re
 from pathlib import Path
 
 import pytest
 
 import visualize
-from visualize.views.glossary import FILE, glossary, meaning
+from visualize.views.glossary import FILE, glossary, glossary_dialog, meaning
 from visualize.views.numbers import SOURCES
 
 HEADINGS = re.findall(r"^### (.+)$", FILE.read_text(encoding="utf-8"), re.MULTILINE)
@@ -58,3 +59,12 @@ def test_a_term_that_stands_twice_is_an_error(tmp_path):
     twice.write_text("# Glossary\n\n### line\n\nOne.\n\n### line\n\nTwo.\n")
     with pytest.raises(ValueError, match="'line' twice"):
         glossary(twice)
+
+
+def test_the_dialog_lists_every_section_and_term_with_its_meaning():
+    dialog = glossary_dialog()
+    sections = re.findall(r"^## (.+)$", FILE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [html.unescape(heading) for heading in re.findall("<h3>(.*?)</h3>", dialog)] == sections
+    rows = [tuple(map(html.unescape, row)) for row in re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", dialog)]
+    assert rows == list(glossary().items())
+    assert dialog.startswith('<dialog popover id="glossary"')

@@ -19,7 +19,7 @@ from markupsafe import escape
 from kernels.experiment import from_json
 from kernels.knobs import ConfigError, knobs, read_fields
 from visualize.views.prose import Hint, Sourced, Strong, say
-from visualize.views.tables import ALL, Column, Table, column_table, experiment_columns, frame, table
+from visualize.views.tables import ALL, Column, Table, experiment_columns, frame, table
 
 BUTTON = '<button type="button" class="save-csv" aria-label="Save this table as CSV">CSV</button>'
 HEADER = (Sourced("waves", "predicted"), "counted", "counted", "")
@@ -192,9 +192,9 @@ def test_text_with_numbers_is_sorted_by_the_numbers():
 def test_the_columns_of_an_experiment_are_short_and_say_if_it_cannot_be_read():
     experiment = from_json({"kernel": "matmul.grouped"})
     columns = experiment_columns(lambda row: row, lambda _: ("GROUP_SIZE",))
-    html = str(column_table(columns, [experiment, None]))
     config = "64 × 128 × 32, 4 warps, 3 stages"
-    assert listed(html)[0] == ["512 × 512 × 512", "float16", f'<span title="{config}">{config}</span>']
+    assert [column.value_of(experiment) for column in columns] == ["512 × 512 × 512", "float16", config]
+    assert columns[2].cell_of(experiment).__html__() == f'<span title="{config}">{config}</span>'
     assert [column.value_of(None) for column in columns] == ["", "", "of another version of this kernel"]
 
 

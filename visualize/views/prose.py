@@ -26,30 +26,30 @@ KIND_NAMES = {
 
 
 @dataclass(frozen=True)
-class Strong:
-    """An emphasized value, in bold on the page."""
+class Inline:
+    """A value with markup around it on the page. Plain text has the value alone."""
 
     value: Any
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Strong(Inline):
+    """An emphasized value, in bold on the page."""
 
     def __html__(self) -> str:
         return Markup("<b>{}</b>").format(self.value)
 
-    def __str__(self) -> str:
-        return str(self.value)
-
 
 @dataclass(frozen=True)
-class Sourced:
-    """A value with its source: the page shows a small mark after it, plain text omits the source."""
+class Sourced(Inline):
+    """A value with its source, which the page shows as a small mark after it."""
 
-    value: Any
     source: str
 
     def __html__(self) -> str:
         return Markup("{} {}").format(self.value, mark(self.source))
-
-    def __str__(self) -> str:
-        return str(self.value)
 
 
 @dataclass(frozen=True)
@@ -66,20 +66,19 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Hint:
-    """A value with a hover text and a CSS class; plain text omits both."""
+class Hint(Inline):
+    """A value with a hover text and a CSS class."""
 
-    value: Any
     title: Any = ""
     style: str = ""
 
     def __html__(self) -> str:
         style = Markup(' class="{}"').format(self.style) if self.style else ""
-        title = Markup(' title="{}"').format(str(self.title)) if str(self.title) else ""
-        return Markup("<span{}{}>{}</span>").format(style, title, self.value)
+        return Markup("<span{}{}>{}</span>").format(style, _title(self.title), self.value)
 
-    def __str__(self) -> str:
-        return str(self.value)
+
+def _title(text: Any) -> Markup:
+    return Markup(' title="{}"').format(str(text)) if str(text) else Markup()
 
 
 def term(name: str, shown: str = "") -> Hint:
@@ -88,18 +87,13 @@ def term(name: str, shown: str = "") -> Hint:
 
 
 @dataclass(frozen=True)
-class Code:
+class Code(Inline):
     """Source code, or a location in it."""
 
-    value: Any
     title: str = ""
 
     def __html__(self) -> str:
-        title = Markup(' title="{}"').format(self.title) if self.title else ""
-        return Markup("<code{}>{}</code>").format(title, self.value)
-
-    def __str__(self) -> str:
-        return str(self.value)
+        return Markup("<code{}>{}</code>").format(_title(self.title), self.value)
 
 
 @dataclass(frozen=True)
@@ -163,21 +157,17 @@ def hint(*sentences: Any) -> Markup:
 
 
 @dataclass(frozen=True)
-class Link:
+class Link(Inline):
     """A link to another state of the page.
 
     Attributes:
         query: the address without its question mark.
     """
 
-    value: Any
     query: str
 
     def __html__(self) -> str:
         return Markup('<a href="?{}">{}</a>').format(self.query, self.value)
-
-    def __str__(self) -> str:
-        return str(self.value)
 
 
 def headline(number: Any, what: Any, sentence: Any, *more: Any, is_failure: bool = False) -> Markup:

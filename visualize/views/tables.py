@@ -99,18 +99,6 @@ class Column(Generic[R]):
         return "" if value is None else written(value, self.unit) if isinstance(value, int | float) else value
 
 
-def column_table(
-    columns: Sequence[Column[R]], rows: Iterable[R], caption: Any = "", row_address: Callable[[R], str] = lambda _: ""
-) -> Markup:
-    """Render rows as an HTML table without options.
-
-    Args:
-        row_address: address that the row's first cell links to; "" for none.
-    """
-    cells = (_cells(columns, row, row_address(row)) for row in rows)
-    return scrolling(_table((_heading(column.title) for column in columns), cells, caption))
-
-
 def _cells(columns: Sequence[Column[R]], row: R, address: str) -> Iterable[Markup]:
     for place, column in enumerate(columns):
         cell = column.cell_of(row)

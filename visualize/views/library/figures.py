@@ -57,6 +57,7 @@ def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
     figure = go.Figure(layout=_layout(count, ends, error_range))
     if count == DRAM:
         figure.add_trace(_allowed_band(ends))
+    ring, outline = {"color": theme.WRONG, "width": 2}, {"color": _OUTLINE, "width": 0.7}
     # Misses last, so that no other point covers them.
     colors = list(_COLORS)
     in_legend = set()
@@ -65,7 +66,7 @@ def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
         x, y, errors = np.array(
             [(scores[i].predicted / unit, scores[i].counted / unit, 100 * scores[i].error) for i in groups[group]]
         ).T
-        line = {"color": theme.WRONG, "width": 2} if is_miss else {"color": _OUTLINE, "width": 0.7}
+        line = ring if is_miss else outline
         marker = {"color": _COLORS[color], "symbol": _SYMBOLS[gpu], "opacity": 0.9, "line": line}
         shared: dict[str, Any] = {
             "x": x,
@@ -79,10 +80,13 @@ def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
         figure.add_scatter(y=y, marker={**marker, "size": size}, showlegend=color not in in_legend, **shared)
         figure.add_scatter(y=errors, yaxis="y2", marker={**marker, "size": 7}, showlegend=False, **shared)
         in_legend.add(color)
-    for gpu in sorted({score.experiment.gpu for score in scores}):
-        figure.add_trace(_legend_entry(gpu, _SYMBOLS[gpu], {"color": _OUTLINE, "width": 0.7}))
+    legend = [(gpu, _SYMBOLS[gpu], outline) for gpu in sorted({score.experiment.gpu for score in scores})]
     if any(score.is_miss for score in drawn):
-        figure.add_trace(_legend_entry("miss", "circle", {"color": theme.WRONG, "width": 2}))
+        legend.append(("miss", "circle", ring))
+    for name, symbol, line in legend:
+        # No points, so a click on the entry does nothing: its points belong to several traces.
+        marker = {"symbol": symbol, "size": 9, "color": theme.CATEGORIES[7], "line": line}
+        figure.add_scatter(x=[None], y=[None], mode="markers", marker=marker, name=name, legend="legend2")
     return figure
 
 
@@ -98,12 +102,6 @@ def _allowed_band(ends: tuple[float, float]) -> go.Scatter:
         name=f"within {100 * ALLOWED_ERROR:.0f} %",
         hoverinfo="skip",
     )
-
-
-def _legend_entry(name: str, symbol: str, line: dict[str, Any]) -> go.Scatter:
-    """Return a trace without points. A click on its entry does nothing, because its points belong to several traces."""
-    marker = {"symbol": symbol, "size": 9, "color": theme.CATEGORIES[7], "line": line}
-    return go.Scatter(x=[None], y=[None], mode="markers", marker=marker, name=name, legend="legend2")
 
 
 def _layout(count: str, ends: tuple[float, float], error_range: float) -> dict[str, Any]:
