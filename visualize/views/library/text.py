@@ -118,9 +118,10 @@ def recorded_headline(count: int, gpus: Sequence[str], exact_counts: Scoreboard,
         return headline(0, "recordings", "Nothing has been recorded yet.")
     agree = f"{exact_counts.exact:,} of {len(exact_counts.scores):,}"
     return headline(
-        *(agree, "predicted counts agree exactly with the hardware"),
-        f"{count:,} recordings from {enumerated(gpus)}. You need no GPU to open them.",
-        "Each row is a run, a timeline, the counts of a launch, or a study of its GROUP_SIZE. Click it to see it.",
+        *(agree, "counts agree exactly with the hardware"),
+        f"{count:,} recordings open without a GPU.",
+        f"They are from {enumerated(gpus)}. Each row is a run, a timeline, the counts of a launch, or a study of its "
+        "GROUP_SIZE. Click it to see it.",
         say("{} shows each prediction beside its count.", Link("The scoreboard", scoreboard)),
     )
 
@@ -190,7 +191,7 @@ def scoreboard_notes(board: Scoreboard, counts: Iterable[tuple[str, int, str, bo
     left_out = f"Left out: {excluded} without a shipped prediction." if board.unpredicted else ""
     notes = hint("Click a point to open its launch.", _excluded_atomics(board), left_out)
     lines = Markup('<div class="recordings"><div class="facets">{}</div></div>')
-    return lines.format(choice_links("Count", links)) + notes
+    return notes + lines.format(choice_links("Count", links))
 
 
 def _excluded_atomics(board: Scoreboard) -> str:
