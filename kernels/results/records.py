@@ -17,6 +17,9 @@ from kernels.results import Measured, codec
 
 DIRECTORY = Path(__file__).with_name("recorded")
 
+# Checks by Triton's interpreter, for machines without a GPU. `gpu` is the one that their predictions are for.
+INTERPRETED = DIRECTORY / "interpreter"
+
 T = TypeVar("T", bound=Measured)
 
 
@@ -96,15 +99,20 @@ def shipped(form: RecordForm[T], directory: Path = DIRECTORY) -> tuple[Recording
     return tuple(form.recording(fields, place) for place, fields in _lines(directory) if form.word in fields)
 
 
-def find(form: RecordForm[T], experiment: Experiment, gpu: str) -> T | None:
-    """Return the shipped result of an experiment on `gpu`, marked as recorded, or None.
+def find(form: RecordForm[T], experiment: Experiment, gpu: str, backend: str = "cuda") -> T | None:
+    """Return the shipped result of an experiment on `gpu`, or None. A GPU's result is marked as recorded.
 
     The experiment's own `gpu` is ignored, as is everything that the form's key omits.
+
+    Args:
+        backend: "cuda", or "interpreter" for a shipped result of Triton's interpreter.
     """
-    recording = _index(form).get((form.key(experiment), gpu))
+    is_interpreted = backend == "interpreter"
+    recording = _index(form, INTERPRETED if is_interpreted else DIRECTORY).get((form.key(experiment), gpu))
     if recording is None:
         return None
-    return form.recall(recording.measured, experiment, f"{form.verb} on {recording.gpu}, {recording.date}.")
+    where, mark = ("under Triton's interpreter", backend) if is_interpreted else (f"on {recording.gpu}", "recorded")
+    return form.recall(recording.measured, experiment, f"{form.verb} {where}, {recording.date}.", mark)
 
 
 def experiments(form: RecordForm[T], gpu: str) -> tuple[Experiment, ...]:
@@ -120,6 +128,6 @@ def _lines(directory: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 @once
-def _index(form: RecordForm[Any]) -> dict[tuple[Experiment, str], Recording[Any]]:
+def _index(form: RecordForm[Any], directory: Path) -> dict[tuple[Experiment, str], Recording[Any]]:
     # If several recordings have the same key, the first wins.
-    return {(form.key(each.measured.experiment), each.gpu): each for each in reversed(shipped(form))}
+    return {(form.key(each.measured.experiment), each.gpu): each for each in reversed(shipped(form, directory))}

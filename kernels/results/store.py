@@ -181,7 +181,7 @@ class Store(Database):
         A GPU's result is marked as recorded, and its note names its origin. The experiment's own `gpu` is ignored.
 
         Args:
-            backend: "cuda", or "interpreter" for an earlier result of Triton's interpreter on this machine.
+            backend: "cuda", or "interpreter" for an earlier result of Triton's interpreter.
         """
         form, matches = kind.form, "key = ? AND kind = ? AND gpu = ? AND backend = ?"
         query = f"SELECT number, recording, ended FROM result WHERE {matches} ORDER BY number DESC LIMIT 1"
@@ -197,7 +197,7 @@ class Store(Database):
             note = f"{form.verb} earlier on this machine, {ended:%Y-%m-%d %H:%M} UTC. {measured.note}".strip()
             mark = "recorded" if backend == "cuda" else backend
             return KnownResult(form.recall(measured, experiment, note, mark), ended)
-        shipped = records.find(form, experiment, gpu) if backend == "cuda" else None
+        shipped = records.find(form, experiment, gpu, backend)
         return None if shipped is None else KnownResult(shipped)
 
     def latest(self, result_filter: ResultFilter, limit: int, before: int = 0) -> list[StoredResult]:

@@ -17,6 +17,7 @@ from kernels.gpus import GPUS
 from kernels.measuring.session import MEASUREMENTS
 from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, records
+from tests.figure_values import decode
 from tests.panels.sent import opened, request, settings_of, slots_of, updates
 from visualize.views.result.view import write_kept
 from visualize.views.tabs import SETTINGS
@@ -168,6 +169,13 @@ def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
     last = last_update({**recorded, "gpu": "H200", "GROUP_SIZE": 3})
     assert "no timeline of this experiment on H200 was recorded" in last["status"]
     assert set(last) <= {"problems", "status", "cancel"}, "the picture stays"
+
+
+@pytest.mark.parametrize("query", [{}, {"kernel": "matmul.grouped", "tab": "result"}])
+def test_the_opening_and_the_default_kernel_show_an_interpreters_check_before_any_run(page, query):
+    slots = open_address(page, **query)
+    assert 'class="mark interpreter"' in slots["card"]
+    assert "Error of C" in str(decode(slots["diff-plot"])["layout"]["title"])
 
 
 def test_a_run_that_the_browser_has_kept_is_shown_if_the_app_knows_none(page):
