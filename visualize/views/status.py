@@ -6,7 +6,7 @@ import datetime
 
 from markupsafe import Markup
 
-from kernels.results import Counters, Failure, Measured, RunResult
+from kernels.results import Counters, Failure, Measured
 from visualize.views.prose import Link, hint, html, say
 
 NOT_RUN = hint("Not run yet.")
@@ -92,10 +92,5 @@ def render_end(outcome: Measured | Failure) -> Markup:
     """Render the status line of a job that has ended."""
     if isinstance(outcome, Failure):
         return render_failure(outcome)
-    sentences = [outcome.note]
-    if isinstance(outcome, RunResult):
-        stages = (f"{name} {seconds:.2f} s" for name, seconds in outcome.stages.items() if name != "worker")
-        sentences.append(", ".join(stages))
-    if isinstance(outcome, Counters) and not outcome.note:
-        sentences = [f"Counted by {outcome.tool}."]
-    return Markup('<p class="status" role="status" data-finished="true">{}</p>').format(html(sentences))
+    sentence = f"Counted by {outcome.tool}." if isinstance(outcome, Counters) and not outcome.note else outcome.note
+    return Markup('<p class="status" role="status" data-finished="true">{}</p>').format(sentence)

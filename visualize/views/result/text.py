@@ -215,13 +215,9 @@ def render_tables(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
 def _time_table(result: RunResult, timing: Timing, is_in_l2: bool) -> Markup:
     library = result.baselines or ((result.baseline,) if result.baseline else ())
     cost, run, clocks = result.launch_overhead, result.experiment.run, result.clocks
-    medians = [
-        timing.median_ms,
-        *(call.timing.median_ms for call in library),
-        *([cost.synchronized_ms] if cost else []),
-    ]
-    longest = max(medians)  # gives all rows one unit
     timings = [(THIS_KERNEL, timing, ""), *((call.name, call.timing, _ratio(call)) for call in library)]
+    # The longest time gives all rows one unit.
+    longest = max([row.median_ms for _, row, _ in timings] + ([cost.synchronized_ms] if cost else []))
     rows: list[tuple[Any, ...]] = [
         (name, milliseconds(row.median_ms, longest), _spread(row, longest), row.samples, _rate(row), ratio)
         for name, row, ratio in timings
@@ -309,8 +305,7 @@ def _ratio(baseline: Baseline) -> str:
     return f"{'tied, ' * baseline.is_tie}{speed(baseline)}{interval and f', {interval}'}"
 
 
-def _spread(timing: Timing, longest: float | None = None) -> str:
-    longest = timing.p80_ms if longest is None else longest
+def _spread(timing: Timing, longest: float) -> str:
     return f"{milliseconds(timing.p20_ms, longest)} – {milliseconds(timing.p80_ms, longest)}"
 
 

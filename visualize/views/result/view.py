@@ -85,7 +85,7 @@ class ResultPanel(Panel):
             kept_text: the run that the browser has kept. Its card says when it ended.
         """
         kept, outcome = read_kept(kept_text, snapshot.state), snapshot.result(RunResult)
-        if kept and (outcome is None or _is_same_run(kept[0], outcome)):
+        if kept and (outcome is None or _without_pictures(kept[0]) == _without_pictures(outcome)):
             return self._show(outcome or kept[0], snapshot, status.render_end_time(kept[1], "kept by this browser"))
         if outcome is None:
             return {}
@@ -132,7 +132,7 @@ def run_reply(outcome: RunResult, snapshot: Known) -> dict[str, Any]:
 
 def run_json(run: RunResult) -> dict[str, Any]:
     """Return a run as /run shows it: without the picture of its error, a library call's times beside its name."""
-    fields = to_json(replace(run, diff=None, recorded=None))
+    fields = to_json(_without_pictures(run))
     del fields["diff"]
     for baseline in filter(None, (fields["baseline"], *fields["baselines"])):
         baseline |= baseline.pop("timing")
@@ -248,9 +248,9 @@ def tile_marks(result: RunResult) -> dict[str, Any] | None:
     }
 
 
-def _is_same_run(run: RunResult, other: RunResult) -> bool:
-    """Compare the runs' own numbers, without the pictures of their errors and the recorded runs beside them."""
-    return replace(run, diff=None, recorded=None) == replace(other, diff=None, recorded=None)
+def _without_pictures(run: RunResult) -> RunResult:
+    # A kept run has a smaller picture of its error, and no recorded run beside it.
+    return replace(run, diff=None, recorded=None)
 
 
 def write_kept(result: RunResult, gpu: str, ended: datetime.datetime) -> str:
