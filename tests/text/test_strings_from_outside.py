@@ -22,7 +22,7 @@ from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import occupancy, schedule, steps
 from visualize.views import status
-from visualize.views.memory import tables
+from visualize.views.memory import tables, whatif
 from visualize.views.memory.text import compiler_headline, launch_sentences
 from visualize.views.order import reuse_text
 from visualize.views.order import text as order_text
@@ -103,10 +103,10 @@ def test_a_compiled_kernel():
 
 def test_what_if():
     failure = Failure("compile", "compile_error", HOSTILE)
-    rows = tables.change_rows(HOSTILE, failure, None, None)
-    assert is_text(tables.changes_table(rows, HOSTILE), 3)
-    assert is_text(claim(tables.best_changes({"unchanged": 8, HOSTILE: 2})))
-    assert is_text(tables.gpus_table({HOSTILE: {HOSTILE: HOSTILE}}), 3)
+    rows = whatif.change_rows(HOSTILE, failure, None, None)
+    assert is_text(whatif.changes_table(rows, HOSTILE), 3)
+    assert is_text(claim(whatif.best_changes({"unchanged": 8, HOSTILE: 2})))
+    assert is_text(whatif.gpus_table({HOSTILE: {HOSTILE: HOSTILE}}), 3)
 
 
 @pytest.mark.parametrize("shown", [status.render_failure, status.render_end])

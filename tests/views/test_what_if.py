@@ -10,7 +10,7 @@ import pytest
 from kernels.knobs import ConfigError
 from kernels.results import Failure
 from tests.figure_values import decode
-from visualize.views.memory import tables, whatif
+from visualize.views.memory import whatif
 from visualize.views.tabs import SETTINGS
 
 pytestmark = pytest.mark.xdist_group("compiled")
@@ -121,9 +121,9 @@ def test_only_changes_that_save_requests_are_named():
         ((8, 0, 4), "Fewer requests with 1 (none: boxes are copied); 2 (2 × fewer)."),
     ):
         named = {str(number): total for number, total in enumerate(totals)}
-        assert str(tables.best_changes(named)).startswith(expected)
+        assert str(whatif.best_changes(named)).startswith(expected)
 
 
 def test_a_change_that_failed_is_a_row_with_the_reason():
-    (row,) = tables.change_rows("x", Failure("compile", "timeout", "Too slow."), None, None)
+    (row,) = whatif.change_rows("x", Failure("compile", "timeout", "Too slow."), None, None)
     assert row == ("x", "Too slow.", *("",) * 6)

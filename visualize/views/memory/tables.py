@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from markupsafe import Markup
 
 from kernels.accesses import CompiledFacts, SharedOperation
-from kernels.results import Compiled, Counters, Failure, SharedCounts
+from kernels.results import Compiled, Counters, SharedCounts
 from kernels.spec import Launch
 from visualize.predict.agreement import Verdicts, count_of, launch_totals, sum_costs
 from visualize.predict.schedule import Occupancy
 from visualize.predict.traffic import SECTOR_BYTES, Cost, Operation, wavefronts_per_instruction
 from visualize.views.memory.text import place, used_bytes
 from visualize.views.memory.why import explain, explain_textbook
-from visualize.views.numbers import enumerated, percent
-from visualize.views.prose import Code, Hint, Listed, Sentence, Sourced, Strong, hint, html, say, term
+from visualize.views.numbers import percent
+from visualize.views.prose import Code, Hint, Sourced, hint, html, term
 from visualize.views.tables import frame, scrolling, table, traffic_funnel
 
 # Style, sign and hover text of each agreement between a prediction and a count.
@@ -43,9 +43,6 @@ _STEPS = {
     "load": ("read", "LDS"),
     "load matrix": ("read as matrices", "LDSM"),
 }
-
-# Triton's launcher records of each integer argument whether this divides it.
-DIVISOR = 16
 
 
 def _sign(agreement: str) -> Hint:
@@ -196,127 +193,6 @@ def _step_cells(name: str, alike: Sequence[SharedOperation], counts: Sequence[Sh
         reason = "The prediction is for a whole tile. Lanes past the edge store nothing, so they do not read either."
         agrees = Hint("fewer at the edge", reason, "unsure")
     return (*cells, f"{counted:.3g}", agrees)
-
-
-def change_rows(
-    name: str,
-    outcome: Compiled | Failure,
-    operations: Sequence[Operation] | None,
-    base: Sequence[Operation] | None,
-) -> list[tuple[Any, ...]]:
-    """Return one what-if change's rows: each operation beside the base's, or the reason why there are none.
-
-    Args:
-        operations, base: None if they could not be compiled or read.
-    """
-    if operations is None or isinstance(outcome, Failure):
-        return [(name, failure_reason(outcome), *("",) * 6)]
-    before = {(op.number, op.access.tensor, op.launch.is_lower_bound): op.launch for op in base or ()}
-    rows = []
-    for index, op in enumerate(operations):
-        old, cells = before.get((op.number, op.access.tensor, op.launch.is_lower_bound)), []
-        for amount in ("requests", "sectors"):
-            value = getattr(op.launch, amount)
-            cells += [f"{value:,}", _change(value, getattr(old, amount)) if old else ""]
-        first, registers = ("", "") if index else (name, str(outcome.registers))
-        rows.append((first, f"{op.access.op} {op.access.tensor}", _width(op), *cells, registers))
-    return rows
-
-
-def failure_reason(outcome: Compiled | Failure) -> str:
-    """Return why an experiment's operations are unknown."""
-    return outcome.message if isinstance(outcome, Failure) else outcome.unreadable
-
-
-def _width(op: Operation) -> str:
-    return f"{op.width_bytes} B" if op.width_bytes else "box"
-
-
-def _change(now: int, before: int) -> Any:
-    if now == before:
-        return Hint("same", style="hint")
-    if not now or not before:
-        return Strong("none") if not now else ""
-    factor = now / before
-    return Strong(f"{factor:.3g} ×" if factor > 1 else f"1 / {1 / factor:.3g}")
-
-
-def changes_table(rows: Sequence[tuple[Any, ...]], gpu: str) -> Markup:
-    """Render the `change_rows` of all changes."""
-    header = ("change", "operation", "width", "requests", "", "sectors", "", "registers")
-    return table(frame(header, rows), f"The whole launch, compiled for {gpu} with one change at a time")
-
-
-def best_changes(totals: Mapping[str, int | None]) -> Sentence:
-    """Return which changes save requests over all operations.
-
-    Args:
-        totals: the requests of each change, the unchanged launch first; None if a change could not be compiled.
-    """
-    (_, now), *changed = totals.items()
-    if now is None:
-        return say("The unchanged launch can't be compiled, so there is nothing to compare with.")
-    better = []
-    for name, total in changed:
-        if total is not None and total < now:
-            saving = f"{now / total:.3g} × fewer" if total else "none: boxes are copied"
-            better.append(say("{} ({})", Strong(name), saving))
-    if not better:
-        return say("None of these changes saves requests: the tile and the kernel determine them.")
-    return say("Fewer requests with {}.", Listed(tuple(better), "; "))
-
-
-def cliff_sentence(name: str, sizes: Sequence[int], requests: Sequence[int]) -> Sentence:
-    """Return how far requests fall while one dimension slides over `sizes`."""
-    (fewest, at_fewest), (most, at_most) = (
-        pick(zip(requests, sizes, strict=True), key=lambda pair: pair[0]) for pick in (min, max)
-    )
-    ratio = f": {most / fewest:.3g} ×" if fewest else "; at the sizes without requests, boxes are copied"
-    return say(
-        "Between {} = {:,} and {:,} the requests go from {} (at {:,}) to {} (at {:,}){}, for sizes that differ by {}.",
-        *(name, sizes[0], sizes[-1], Strong(f"{fewest:,}"), at_fewest, Strong(f"{most:,}"), at_most, ratio),
-        Sourced(abs(at_most - at_fewest), "predicted"),
-    )
-
-
-def cliff_table(name: str, rows: Iterable[tuple[int, int, int, str]], gpu: str) -> Markup:
-    """Render the sizes where the compiled kernel changes: size, requests, sectors, and `describe_size`."""
-    header = (f"from {name} =", "requests", "sectors", "what the compiler knows, and what it compiles")
-    cells = [(f"{size:,}", f"{requests:,}", f"{sectors:,}", known) for size, requests, sectors, known in rows]
-    return table(frame(header, cells), f"Where the compiled kernel changes, for {gpu}")
-
-
-def describe_size(size: int, operations: Sequence[Operation], compiled: CompiledFacts) -> str:
-    """Return what the compiler knows of a size, and the widths and registers that follow."""
-    known = f"divisible by {DIVISOR}" if size % DIVISOR == 0 else "equal to 1" if size == 1 else "nothing known"
-    widths = ", ".join(f"{op.access.op} {op.access.tensor} {_width(op)}" for op in operations)
-    return f"{known}: {widths}; {compiled.registers} registers"
-
-
-def gpu_column(compiled: CompiledFacts, occupancy: Occupancy, operations: Sequence[Operation]) -> dict[str, Any]:
-    """Return the facts of a launch compiled for one GPU, by row name."""
-    facts: dict[str, Any] = {
-        "registers per thread": str(compiled.registers),
-        "spilled bytes per thread": f"{compiled.spilled_bytes:,}",
-        "shared bytes per program": f"{compiled.shared_bytes:,}",
-        "occupancy": f"{percent(occupancy.occupancy)}, limited by {enumerated(occupancy.limited_by)}",
-    }
-    for op in operations:
-        unit = f"{op.width_bytes} B per lane" if op.width_bytes else "whole boxes"
-        cost = f"{unit}, {op.launch.requests:,} requests, {op.launch.sectors:,} sectors"
-        opcodes = ", ".join(op.compiled.opcodes) if op.compiled else ""
-        facts[f"{op.access.op} {op.access.tensor}, {place(op)}"] = Hint(cost, opcodes)
-    return facts
-
-
-def gpus_table(columns: Mapping[str, Mapping[str, Any]]) -> Markup:
-    """Render the `gpu_column` of each GPU side by side, and mark the rows that differ."""
-    rows = []
-    for name in dict.fromkeys(name for facts in columns.values() for name in facts):
-        cells = [facts.get(name, "") for facts in columns.values()]
-        rows.append((name, *cells, "" if len(set(cells)) == 1 else Hint("differs", style="unsure")))
-    caption = "Compiled for each GPU; a third column is the build that was recorded on the device itself"
-    return table(frame(("", *columns, ""), rows), caption)
 
 
 def resources_table(launch: Launch, compiled: Compiled, occupancy: Occupancy) -> Markup:
