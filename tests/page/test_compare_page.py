@@ -95,6 +95,7 @@ def test_a_twin_has_the_same_width_and_follows_the_theme(tab: Tab) -> None:
     assert boxes[1]["x"] >= boxes[0]["x"] + boxes[0]["width"]
     colour = "getComputedStyle(document.querySelector('#reuse-plot .twin-plot .xtick text')).fill"
     light = tab.page.evaluate(colour)
+    tab.page.get_by_label("More", exact=True).click()
     tab.page.locator(".theme-switch").click()
     tab.page.wait_for_function(f"{colour} !== '{light}'")
 
