@@ -1,4 +1,4 @@
-"""What nobody reads is bounded: the messages of a caller, the callers, and the numbers of their events."""
+"""Messages that no client reads are bounded: per client, in clients, and in the numbers of their events."""
 
 from __future__ import annotations
 
@@ -8,75 +8,73 @@ from contextlib import suppress
 import gradio as gr
 import pytest
 
-from visualize.web.unread import MOST_CALLERS, MOST_UNREAD, bound
+from visualize.web.unread import MAX_CLIENTS, MAX_UNREAD, bound_unread
 
 
 @pytest.fixture
 def queue():
     with gr.Blocks() as blocks:
         pass
-    bound(blocks._queue)
+    bound_unread(blocks._queue)
     return blocks._queue
 
 
-def asks(queue, caller, event):
-    """What Gradio does for each event that is asked for."""
-    if caller not in queue.pending_messages_per_session:
-        queue.pending_messages_per_session[caller] = asyncio.Queue()
-    if caller not in queue.pending_event_ids_session:
-        queue.pending_event_ids_session[caller] = set()
-    queue.pending_event_ids_session[caller].add(event)
+def add_event(queue, client):
+    """Do what Gradio does for each event that a client sends."""
+    if client not in queue.pending_messages_per_session:
+        queue.pending_messages_per_session[client] = asyncio.Queue()
+    if client not in queue.pending_event_ids_session:
+        queue.pending_event_ids_session[client] = set()
+    queue.pending_event_ids_session[client].add("event")
 
 
-def test_a_caller_who_reads_nothing_keeps_the_latest_messages(queue):
-    asks(queue, "caller", "event")
-    messages = queue.pending_messages_per_session["caller"]
-    for number in range(MOST_UNREAD + 50):
+def test_a_client_that_never_reads_keeps_the_latest_messages(queue):
+    add_event(queue, "client")
+    messages = queue.pending_messages_per_session["client"]
+    for number in range(MAX_UNREAD + 50):
         messages.put_nowait(number)
-    read = [messages.get_nowait() for _ in range(messages.qsize())]
-    assert read == list(range(50, MOST_UNREAD + 50))
+    assert [messages.get_nowait() for _ in range(messages.qsize())] == list(range(50, MAX_UNREAD + 50))
 
 
-def test_the_callers_heard_of_last_are_kept_and_nothing_of_the_others(queue):
-    for number in range(3 * MOST_CALLERS):
-        asks(queue, f"caller {number}", f"event {number}")
-        queue.pending_messages_per_session["caller 0"].put_nowait("still there")
-    kept = {"caller 0", *(f"caller {number}" for number in range(2 * MOST_CALLERS + 1, 3 * MOST_CALLERS))}
-    assert set(queue.pending_messages_per_session) == kept
-    assert set(queue.pending_event_ids_session) == kept
+def test_the_least_recently_active_clients_are_evicted_with_their_events(queue):
+    for number in range(3 * MAX_CLIENTS):
+        add_event(queue, f"client {number}")
+        queue.pending_messages_per_session["client 0"].put_nowait("message")
+    kept = {"client 0", *(f"client {number}" for number in range(2 * MAX_CLIENTS + 1, 3 * MAX_CLIENTS))}
+    assert set(queue.pending_messages_per_session) == set(queue.pending_event_ids_session) == kept
 
 
-def test_who_waits_for_an_answer_is_kept_however_many_ask(queue):
-    async def waits():
-        asks(queue, "waits", "event")
-        reading = asyncio.create_task(queue.pending_messages_per_session["waits"].get())
+def test_a_client_that_waits_for_a_message_is_kept(queue):
+    async def wait():
+        add_event(queue, "waiting")
+        reading = asyncio.create_task(queue.pending_messages_per_session["waiting"].get())
         await asyncio.wait([reading], timeout=0)
-        for number in range(2 * MOST_CALLERS):
-            asks(queue, f"caller {number}", f"event {number}")
-        queue.pending_messages_per_session["waits"].put_nowait("an answer")
+        for number in range(2 * MAX_CLIENTS):
+            add_event(queue, f"client {number}")
+        queue.pending_messages_per_session["waiting"].put_nowait("message")
         return await reading
 
-    assert asyncio.run(waits()) == "an answer"
-    assert len(queue.pending_messages_per_session) == MOST_CALLERS
+    assert asyncio.run(wait()) == "message"
+    assert len(queue.pending_messages_per_session) == MAX_CLIENTS
 
 
-def test_who_has_just_waited_in_vain_and_waits_again_is_kept(queue):
-    async def waits():
-        asks(queue, "waits", "event")
-        messages = queue.pending_messages_per_session["waits"]
-        for number in range(MOST_CALLERS - 1):
-            asks(queue, f"caller {number}", f"event {number}")
+def test_a_client_between_two_reads_is_kept(queue):
+    async def wait():
+        add_event(queue, "waiting")
+        messages = queue.pending_messages_per_session["waiting"]
+        for number in range(MAX_CLIENTS - 1):
+            add_event(queue, f"client {number}")
         with suppress(TimeoutError):
             await asyncio.wait_for(messages.get(), 0.01)
-        asks(queue, "one more", "event")  # while the stream looks whether its reader is still there
-        return "waits" in queue.pending_messages_per_session
+        add_event(queue, "another")
+        return "waiting" in queue.pending_messages_per_session
 
-    assert asyncio.run(waits())
+    assert asyncio.run(wait())
 
 
-def test_what_is_said_to_a_caller_who_is_gone_is_lost_and_nothing_fails(queue):
-    queue.pending_messages_per_session["gone"].put_nowait("an answer")
-    queue.pending_event_ids_session["gone"].add("event")
-    del queue.pending_messages_per_session["gone"]
-    assert "gone" not in queue.pending_messages_per_session
-    assert "gone" not in queue.pending_event_ids_session
+def test_messages_to_an_evicted_client_are_dropped(queue):
+    queue.pending_messages_per_session["evicted"].put_nowait("message")
+    queue.pending_event_ids_session["evicted"].add("event")
+    del queue.pending_messages_per_session["evicted"]
+    assert "evicted" not in queue.pending_messages_per_session
+    assert "evicted" not in queue.pending_event_ids_session

@@ -1,4 +1,4 @@
-"""The page's address, kept in step with the page; links within the page; and the button that copies the address."""
+"""The page's address: its slot, queries, and links within the page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from visualize.views.slots import slot
 
 
 def link() -> Markup:
-    """The slot that writes the address and offers to copy it. Its values: `shown`."""
+    """Return the slot that updates the address and offers to copy it. `shown` makes its values."""
     return slot(
         "link",
         "link",
@@ -26,22 +26,22 @@ def link() -> Markup:
 
 
 def base() -> str:
-    """The page's address as a visitor sees it; "" for the browser's. In a Space the page is a frame."""
+    """Return the page's public address, or "" for the browser's. In a Space, the page is a frame."""
     space = os.environ.get("SPACE_ID")
     return f"https://huggingface.co/spaces/{space}" if space else ""
 
 
-# Longer than any address that the page writes.
+# Maximum characters of a query; the page's own are shorter.
 LONGEST_QUERY = 4000
 
 
 def shown(full: Mapping[str, object], short: Mapping[str, object], title: str) -> str:
-    """The component's value for a state of the page.
+    """Return the slot's value for a state of the page.
 
     Args:
-        full: every field; what results are compared with.
-        short: what differs from the defaults; what the address shows.
-        title: what is on show, for talk mode.
+        full: every field, to detect results of other experiments.
+        short: the fields that differ from their defaults, for the address.
+        title: kernel, problem and GPU, for talk mode.
     """
     return json.dumps({"full": query(full), "short": query(short), "title": title})
 
@@ -55,10 +55,10 @@ def requested_link(message: Mapping[str, Any], field: str, longest: int = LONGES
     """Return the link, or its query, in a field of a page's message.
 
     Args:
-        longest: characters that it may have.
+        longest: maximum characters.
 
     Raises:
-        ConfigError: if there is none, or a longer one.
+        ConfigError: there is no link, or it is longer.
     """
     requested = message.get(field)
     if not isinstance(requested, str):
@@ -69,12 +69,12 @@ def requested_link(message: Mapping[str, Any], field: str, longest: int = LONGES
 
 
 def query(fields: Mapping[str, object]) -> str:
-    """An address' query from flat fields."""
+    """Return the query of flat fields."""
     return urllib.parse.urlencode(fields)
 
 
 def dated(experiment: Experiment, content: Markup, style: str = "") -> Markup:
-    """Markup that says which Experiment it belongs to: the page greys it while another one is set."""
+    """Wrap the markup of an Experiment's result, which the page greys while the settings differ."""
     return Markup('<div class="{}" data-experiment="{}">{}</div>').format(
         style, query(experiment.to_address()), content
     )

@@ -28,7 +28,7 @@ EXPERIMENT = "experiment"
 # Maximum characters of a page's name, which the client chooses.
 _MAX_PAGE_NAME = 64
 
-# What a body returns: the fields of a reply, or a Failure.
+# The result of a body: the fields of a reply, or a Failure.
 Reply = dict[str, Any] | Failure
 
 

@@ -1,8 +1,8 @@
-"""The one live plot: a Plotly figure that is redrawn in place, so that zoom survives and a slider stays smooth.
+"""Live plots: Plotly figures that are redrawn in place, so that zoom survives and sliders stay smooth.
 
-Gradio's own plot remounts at every update and does not follow dark mode. This one keeps its node, and takes its colours
-from `views.theme`. It draws with plotly.js's own bundle of cartesian traces (`plotly_js`, as released on npm, of the
-version that plotly.py ships): a third of the bytes of the whole, and of the time that a browser takes to read it.
+Gradio's plot remounts at every update and ignores dark mode. A live plot keeps its node and takes its colours from
+`views.theme`. It uses plotly.js's bundle of cartesian traces (`plotly_js`, from npm, in plotly.py's version), which has
+a third of the size and parse time of the full library.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-# The value of a plot that has nothing to show: its place is given up. "" stands for one that is still to come.
+# The value that hides a plot. "" means that its first figure is still to come.
 NONE = "none"
 
 PLOTLY_JS = Path(__file__).parents[1] / "web" / "plotly_js" / "plotly-cartesian.min.js"

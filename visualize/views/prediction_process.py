@@ -1,6 +1,6 @@
-"""Predictions of large launches, which take seconds and up to 1.2 GB, in processes of their own.
+"""Separate processes for predictions of large launches, which take seconds and up to 1.2 GB.
 
-Cheap predictions are made in the page's process: a slider must not wait for another one.
+The page's process makes quick predictions itself, because a slider must not wait for another process.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from visualize.views.snapshot import Known
 
 V = TypeVar("V")
 
-# Seconds of a core up to which a prediction is made in the page's process.
+# Maximum core seconds of a prediction in the page's process.
 NEAR_S = 0.3
 
-# Estimate of the longest prediction that may take the reserved process.
+# Maximum estimate of a prediction that may use the reserved process.
 _SHORT_S = 2.0
 
 _PROCESSES = 2
@@ -31,7 +31,7 @@ class PredictionProcess:
     """A pool of processes that predict, for all clients of a session.
 
     Attributes:
-        warm_up_after_s: seconds after the first page was opened: by then a browser has drawn it.
+        warm_up_after_s: seconds from the first page view to the first process, so that the browser draws first.
     """
 
     warm_up_after_s = 3.0
@@ -43,7 +43,7 @@ class PredictionProcess:
         session.before_close(self._close)
 
     def warm_up(self) -> None:
-        """Start a process soon, once: the first prediction would wait 3 to 5 s for its imports."""
+        """Start a process soon, once. Otherwise the first prediction would wait 3 to 5 s for its imports."""
         if self._timer is None:
             self._timer = threading.Timer(self.warm_up_after_s, self.pool.submit, (Call("model", _do_nothing),))
             self._timer.daemon = True
@@ -55,7 +55,7 @@ class PredictionProcess:
         """Call function(known, *args) in another process. Cancel the returned future to give up.
 
         Args:
-            function: of a module: the process imports it by name.
+            function: a module-level function.
             args: hashable values.
         """
         identities = (arg.identity if isinstance(arg, Known) else arg for arg in (known, *args))
@@ -69,4 +69,4 @@ class PredictionProcess:
 
 
 def _do_nothing() -> None:
-    """Run in a process that is to be ready."""
+    pass

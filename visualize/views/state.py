@@ -27,7 +27,7 @@ COLORS = ("order", "group", "wave", "sm")
 class ScheduleView:
     """Options of the schedule, in ideal waves and as it ran."""
 
-    color: str = knob("order", "Schedule", "What the colour of a tile shows.", choices=COLORS)
+    color: str = knob("order", "Schedule", "Meaning of a tile's colour.", choices=COLORS)
     programs_per_sm: int = knob(
         0, "Schedule", "Assumed number of programs resident on one SM. 0: the compiled kernel's limit.", low=0, high=32
     )

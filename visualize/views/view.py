@@ -1,4 +1,4 @@
-"""What a panel is: a part of a view that lays out its slots, fills them from a snapshot, and answers an endpoint."""
+"""Panels: parts of a view. A panel lays out its slots, fills them from a snapshot, and declares endpoints."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Panel(ABC):
         options: types of its part of the View, dataclasses of knobs.
         forms: those of them that have controls, each with the slot of its form.
         uses_compiler: whether its picture changes once the kernel is compiled.
-        is_compared: whether a pinned experiment's values stand beside its own.
+        is_compared: whether a pinned experiment's values appear next to its own.
     """
 
     options: ClassVar[tuple[type, ...]] = ()

@@ -55,7 +55,7 @@ _HEADERS = {
 # Gradio's route that calls an endpoint by its name.
 _CALL = re.compile(r"/(?:gradio_api/)?call/(?:v2/)?([^/]+)$")
 
-# What Gradio takes for a file wherever it stands in an argument: it would read or fetch it.
+# Gradio treats an object with this key anywhere in an argument as a file, which it would read or fetch.
 _FILE = "gradio.FileData"
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "[::1]")

@@ -1,4 +1,4 @@
-"""/healthz: whether this app still works, for a hub or a container that asks now and then."""
+"""/healthz: the app's health, for periodic checks by a hub or a container."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from kernels.results import Failure
 
 @dataclass(frozen=True)
 class Health:
-    """What is said.
+    """The body of a reply.
 
     Attributes:
-        status: "ok"; "starting" while the run worker does; "stuck" where an idle one does not answer.
-        uptime_s: since the page was made.
-        gpu: this machine's, or null.
+        status: "ok"; "starting" while the run worker starts; "stuck" if an idle worker does not respond.
+        uptime_s: seconds since the page was built.
+        gpu: this machine's GPU, or null.
         backend: cuda or interpreter.
-        run_worker: "ready", "busy" with a run, "starting", "silent", "on demand" where a GPU is lent for
-            each run, or "none" without Triton.
-        jobs, most_jobs: runs and counts under way or waiting, and the most that are taken.
-        compiles: under way or waiting.
-        store: what is wrong with the stored results; "" where nothing is.
+        run_worker: "ready", "busy" with a run, "starting", "silent", "on demand" on ZeroGPU, or "none" without Triton.
+        jobs, most_jobs: measurements in progress or queued, and their maximum.
+        compiles: compiles in progress or queued.
+        store: trouble with the stored results, or "".
     """
 
     status: str
@@ -44,23 +43,23 @@ class Health:
 
 
 class HealthRoute:
-    """Answers for one session. The worker is asked once at a time, however many ask us.
+    """Reports one session's health. At most one ping of its run worker is pending.
 
     Args:
-        patience_s: an idle worker answers within milliseconds; one that starts, in a few seconds.
+        patience_s: deadline for a ping. An idle worker responds within milliseconds, a starting one in a few seconds.
     """
 
     def __init__(self, session: Session, patience_s: float = 1.0) -> None:
         self._session, self._patience_s = session, patience_s
         self._began = time.monotonic()
-        self._has_answered = False
-        self._asked: concurrent.futures.Future[int | Failure] | None = None
+        self._has_responded = False
+        self._ping: concurrent.futures.Future[int | Failure] | None = None
 
     def route(self) -> Route:
         return Route("/healthz", self.answer)
 
     async def answer(self, _: Request) -> JSONResponse:
-        """200 where the app works or is about to, 503 where it should be started anew."""
+        """Reply with status 200, or with 503 if the app should be restarted."""
         health = await self.health()
         return JSONResponse(asdict(health), 503 if health.status == "stuck" else 200)
 
@@ -85,15 +84,14 @@ class HealthRoute:
             return "none"
         if self._session.jobs:
             return "busy"
-        if self._asked is None or self._asked.done():
-            self._asked = self._session.ping_runner()
-            if self._asked is None:
+        if self._ping is None or self._ping.done():
+            self._ping = self._session.ping_runner()
+            if self._ping is None:
                 return "on demand"
-        with_us = asyncio.wrap_future(self._asked)
-        await asyncio.wait([with_us], timeout=self._patience_s)
-        if self._asked.done() and not isinstance(self._asked.result(), Failure):
-            self._has_answered = True
+        await asyncio.wait([asyncio.wrap_future(self._ping)], timeout=self._patience_s)
+        if self._ping.done() and not isinstance(self._ping.result(), Failure):
+            self._has_responded = True
             return "ready"
         if self._session.jobs:
             return "busy"
-        return "silent" if self._has_answered else "starting"
+        return "silent" if self._has_responded else "starting"

@@ -8,7 +8,7 @@ from gradio.themes.utils.fonts import LocalFont
 # Gradio ships both typefaces whole in these two weights only; with 600 declared it serves a file of a few letters.
 _WEIGHTS = (400, 700)
 
-# What the head of the page tells other sites and the browser's tab.
+# Title and description for browsers and link previews.
 TITLE = "Tilescope: see what a Triton kernel really does"
 DESCRIPTION = (
     "Pick a Triton kernel, set its tiles, and see which blocks it loads, which bytes each warp fetches, and what "

@@ -1,7 +1,7 @@
 """Redraw the page: one message from a browser becomes a State, a snapshot, and one update of the page's slots.
 
-Predictions are drawn at once. What needs the compiler, another process or a running sweep follows in a stream, which
-ends as soon as the page has changed again.
+Quick predictions are drawn immediately. Results of the compiler, prediction processes and running sweeps follow in a
+stream, which ends when the page changes again.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from visualize.web.controls import experiment_form, with_preset
 from visualize.web.dialogs import qr
 from visualize.web.open_pages import OpenPage, OpenPages
 
-# Characters of a message. The page sends at most some 42,000, with a run that the browser has kept.
+# Maximum characters of a message. The page sends up to 42,000, with the last run from the browser's storage.
 _MAX_MESSAGE = 64_000
 
-# Questions answered at once: each may wait for the compiler in a thread.
+# Maximum concurrent StreamActions. Each may wait for the compiler in a thread.
 _QUESTIONS = 64
 
-# Seconds: a compile starts once a slider has rested, and is announced if it takes longer; the time between two looks
-# at what is running.
+# Seconds without a change before a compile starts, seconds of compiling before the page says so, and seconds between
+# live updates.
 _REST_S, _ANNOUNCE_S, _LIVE_S = 0.2, 0.15, 0.7
 
 
 class Redraw:
-    """The handlers of one page, for all browsers that have it open.
+    """The page's event handlers, shared by all browsers.
 
     Attributes:
         live_s: seconds between two live updates.
@@ -69,10 +69,10 @@ class Redraw:
         self._pages = OpenPages()
         self._threads = ThreadPoolExecutor(_QUESTIONS, "question")
 
-    # Handlers of Gradio's events.
+    # Gradio event handlers.
 
     def on_message(self, request: gr.Request, message: object) -> str:
-        """Redraw for a change, an opened view or a followed link."""
+        """Redraw after a change of settings, a change of view or a click on a link."""
         page = self._pages.find(request)
         page.changes += 1
         change, sent = page.changes, {}
@@ -100,7 +100,7 @@ class Redraw:
         return OpenPage().update(slots | draw_view(self.panels[state.view.tab], self.result, Known(state), None))
 
     async def on_stream(self, request: gr.Request) -> AsyncIterator[str]:
-        """Stream what the open view still lacks: what the compiler and other processes say, and what is running."""
+        """Stream the open view's slower parts: compiled results, slow predictions and running sweeps."""
         page = self._pages.find(request)
         change, state = page.changes, page.state
         if state is None:
@@ -111,7 +111,7 @@ class Redraw:
             yield page.update(slots)
 
     async def on_action(self, request: gr.Request, message: object) -> AsyncIterator[str]:
-        """Start what a button is for, and stream its progress and its result."""
+        """Start a button's action, and stream its progress and its result."""
         page = self._pages.find(request)
         sent: dict[str, Any] = {}
         try:
@@ -130,15 +130,15 @@ class Redraw:
     def on_unload(self, request: gr.Request) -> None:
         self._pages.close(request)
 
-    # What the handlers draw.
+    # Drawing.
 
     def read(self, sent: Mapping[str, Any]) -> State:
         """Return the state that a message describes.
 
-        If another kernel or a preset was chosen, its own values replace the previous kernel's.
+        A new kernel or a preset replaces the previous kernel's values.
 
         Raises:
-            ConfigError: for the first value that is not allowed.
+            ConfigError: for the first invalid value.
         """
         flat = sent.get("settings")
         if not isinstance(flat, dict):
@@ -151,7 +151,7 @@ class Redraw:
         return SETTINGS.state(flat, self.session.gpu)
 
     def _open(self, page: OpenPage, sent: Mapping[str, Any]) -> Slots:
-        """Fill the whole page as an address describes it; an empty one opens on a story."""
+        """Fill the whole page from its address. An empty address opens the opening state."""
         self.predictions.warm_up()
         flat = link.fields(link.requested_link(sent, "open" if "open" in sent else "follow"))
         # Talk mode and the embed view do not describe an experiment.
@@ -169,7 +169,7 @@ class Redraw:
         return self.redraw(state)
 
     def fill(self, state: State, sentences: Mapping[str, str] | None = None, kept: object = "") -> Slots:
-        """Fill all forms and the open view, and show the run of this state if it is known or the browser kept it."""
+        """Fill all forms and the open view. Show this state's run if it is known or in the browser's storage."""
         known = self.known(state)
         slots: Slots = {
             "settings": json.dumps(state.to_settings(), ensure_ascii=False),
@@ -183,7 +183,7 @@ class Redraw:
         return {**slots, "tab": state.view.tab, **run, **self.redraw(state, sentences)}
 
     def redraw(self, state: State, sentences: Mapping[str, str] | None = None) -> Slots:
-        """Fill the open view, the address and the sentences about wrong values."""
+        """Fill the open view, the address and the sentences about bad values."""
         problems = dict(sentences or {})
         title = stage_title(state.experiment, state.gpu.name)
         slots: Slots = {"link": link.shown(state.to_address(), SETTINGS.short_address(state), title)}
@@ -194,7 +194,7 @@ class Redraw:
         return {**slots, "problems": problems_value(problems)}
 
     def draw(self, state: State) -> Slots:
-        """Fill the open view with what is quick to draw.
+        """Fill the open view, except slow predictions.
 
         Raises:
             ConfigError: if it cannot be drawn.
@@ -216,14 +216,14 @@ class Redraw:
         return self.known(twin) if twin else None
 
     def _compiles(self, state: State) -> list[Any]:
-        """The experiments of the open view that are not compiled yet."""
+        """Return the open view's experiments that are not compiled yet."""
         if not any(panel.uses_compiler for panel in self.panels[state.view.tab]):
             return []
         shown = [state.experiment, *([state.pinned] if state.pinned else [])]
-        return [one for one in shown if self.session.find_compiled(one) is None]
+        return [each for each in shown if self.session.find_compiled(each) is None]
 
     def _has_more(self, state: State) -> bool:
-        """Whether `on_stream` has something to add to what `draw` shows."""
+        """Return whether `on_stream` can add to the result of `draw`."""
         if self._compiles(state):
             return True
         try:
@@ -240,7 +240,7 @@ class Redraw:
             await asyncio.sleep(_REST_S)
             if not is_current():
                 return
-            compiles = [self.session.compile(one, client=current_client()) for one in missing]
+            compiles = [self.session.compile(each, client=current_client()) for each in missing]
             async for slots in self._wait_for_compiles(state, compiles, is_current):
                 yield slots
             if not is_current():
@@ -263,8 +263,8 @@ class Redraw:
     async def _wait_for_compiles(
         self, state: State, compiles: list[Future[Compiled | Failure]], is_current: Callable[[], bool]
     ) -> AsyncIterator[Slots]:
-        """Wait for compiles, and say so once a second. They are cancelled if the page changes or closes."""
-        futures = [asyncio.wrap_future(one) for one in compiles]
+        """Wait for compiles, and yield a progress message each second. Cancel them if the page changes or closes."""
+        futures = [asyncio.wrap_future(future) for future in compiles]
         began = asyncio.get_running_loop().time()
         last = -1
         try:
@@ -279,8 +279,8 @@ class Redraw:
                         yield waiting
                 _, pending = await asyncio.wait(futures, timeout=0.25)
         finally:
-            for one in futures:
-                one.cancel()
+            for future in futures:
+                future.cancel()
 
     async def _predict_elsewhere(
         self, known: Known, twin: Known | None, seconds: float, is_current: Callable[[], bool]
@@ -295,10 +295,10 @@ class Redraw:
             work.cancel()
         if work.cancelled() or not is_current():
             return
-        drawn = work.result()
-        if isinstance(drawn, Failure):
-            drawn = ConfigError(drawn.kind, drawn.message)
-        yield refused(drawn) if isinstance(drawn, ConfigError) else drawn
+        outcome = work.result()
+        if isinstance(outcome, Failure):
+            outcome = ConfigError(outcome.kind, outcome.message)
+        yield refused(outcome) if isinstance(outcome, ConfigError) else outcome
 
     async def _stream_panel(
         self, panel: Panel, known: Known, name: str, is_current: Callable[[], bool]
@@ -315,7 +315,7 @@ class Redraw:
                     yield slots
                 await asyncio.sleep(self.live_s)
         finally:
-            with suppress(ValueError):  # a thread is still in it, and closes it when it leaves
+            with suppress(ValueError):  # a thread is still running it, and will close it
                 updates.close()
 
     # Actions.
@@ -371,13 +371,13 @@ class Redraw:
         yield page.update(ended, has_more=current is not None and self._has_more(current))
 
     def _show_run(self, state: State, outcome: Any) -> Slots:
-        """Show a run that has ended; it names its experiment, so that it is shown even if another one is set now."""
+        """Show a finished run. It names its experiment, so it appears even after a change of settings."""
         slots = self.result.ended(outcome, self.known(state))
         twin = self._twin(state)
         return compare.beside(slots, self.result.known_run(twin)) if twin else slots
 
     async def _next(self, answers: Iterator[Slots]) -> Slots | None:
-        """Return the next answer to a question, from a thread that may wait for the compiler."""
+        """Return a StreamAction's next slots, from a thread that may wait for the compiler."""
         context = contextvars.copy_context()
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: context.run(next, answers, None))
 
@@ -400,7 +400,7 @@ def read_message(message: object) -> dict[str, Any]:
     """Return a message that a browser sent.
 
     Raises:
-        ConfigError: if it is not one that the page sends.
+        ConfigError: the page sends no such message.
     """
     try:
         sent = json.loads(message) if isinstance(message, str) and len(message) <= _MAX_MESSAGE else None
@@ -412,12 +412,12 @@ def read_message(message: object) -> dict[str, Any]:
 
 
 def refused(error: ConfigError) -> Slots:
-    """Put a sentence next to its cause. Everything else stays unchanged."""
+    """Show a sentence next to the control that caused it."""
     return {"problems": problems_value({error.field: str(error)})}
 
 
 def draw_seconds(panels: list[Panel], known: Known, twin: Known | None) -> float:
-    """Estimate the seconds of a core that `draw_view` takes beyond what is quick for every launch."""
+    """Estimate the core seconds of `draw_view` beyond those of a small launch."""
     again = 1 if twin is None else 2  # a pinned experiment's numbers are predicted once more for the comparison
     return again * sum(panel.seconds(one) for one in (known, twin) if one for panel in panels)
 

@@ -21,21 +21,23 @@ from visualize.web.health import HealthRoute
 from visualize.web.look import HEAD, theme
 from visualize.web.page import page
 from visualize.web.tools import offer_tools_alone
-from visualize.web.unread import bound
+from visualize.web.unread import bound_unread
 
-# Callers of whom Gradio keeps the last inputs and outputs. The page needs none of it: its state is the browser's.
+# Maximum clients whose last inputs and outputs Gradio keeps. The page does not use them.
 _SESSIONS = 100
 
 
 def serve(
     host: str, port: int, block: bool = True, mcp: bool = False, login: tuple[str, str] | None = None
 ) -> tuple[gr.Blocks, str]:
-    """Serve on host:port, and return the blocks and the address (once closed, if `block`).
+    """Serve the page, and return its blocks and its address.
 
-    With `mcp`, an MCP server too, at /gradio_api/mcp/. It takes the package mcp. With `login`, a name and a password,
-    visitors must give these.
+    Workers start after the server, so that the first request does not wait for torch.
 
-    Workers start after the page answers, so that the first request need not wait for torch.
+    Args:
+        block: whether to wait until the server is closed.
+        mcp: also serve MCP at /gradio_api/mcp/. Requires the package mcp.
+        login: user name and password that visitors must enter.
     """
     log_here()
     return_large_arrays()
@@ -43,9 +45,9 @@ def serve(
     atexit.register(session.close)
 
     def end(*_: object) -> None:
-        # Once: a hub may say so again while the workers end, and that would strike in the middle.
+        # Ignore further signals, which a hub may send while the workers end.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        # First: Python waits for all threads before it calls what is registered, and some wait for a compile.
+        # Before `atexit`: Python first waits for all threads, and some of them wait for a compile.
         session.close()
         sys.exit(0)
 
@@ -72,13 +74,13 @@ def serve(
                 Middleware(
                     Guard, hosts=allowed_hosts(host), frames=framing_sites(), defaults=argument_defaults(blocks)
                 ),
-                # What a login hides, its page does not show.
+                # The picture must not appear before the login.
                 Middleware(FirstReply, picture="" if login else first_picture(session.gpu)),
             ],
             "routes": [HealthRoute(session).route()],
         },
     )
-    bound(blocks._queue)
+    bound_unread(blocks._queue)
     if blocks.mcp_server_obj:
         offer_tools_alone(blocks.mcp_server_obj)
     elif mcp:

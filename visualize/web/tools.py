@@ -1,11 +1,11 @@
-"""Tools for agents: the endpoints once more, as MCP clients can use them best.
+"""MCP tools: the endpoints in a form that suits agents.
 
-An endpoint takes one nested experiment and answers with all it knows. A tool takes each field as an argument of its
-own. Its answer is JSON text: Gradio hands an MCP client the `str` of what is returned, and of a dict that is Python.
-And what is too long to read, such as PTX or the tiles of 8,192 programs, comes only when it is asked for.
+An endpoint takes a nested experiment and returns every field of the reply. A tool takes the experiment's fields as
+separate arguments. It returns JSON text, because Gradio sends MCP clients the `str` of a result. It omits long fields,
+such as PTX or the tiles of 8,192 programs, unless the client requests them.
 
-An agent reads the schemas of all tools at once, and MCP's tools share no definitions. So each has the type and the
-bounds of every argument, and one tool, `kernels`, says what they mean.
+Agents read the schemas of all tools at once, and MCP tools share no definitions. So each schema has only the types and
+bounds of the arguments, and one tool, `kernels`, explains them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from visualize.views.endpoint import EXPERIMENT, Endpoint, answered
 if TYPE_CHECKING:
     from gradio.mcp import GradioMCPServer
 
-# Characters of JSON: about 2,000 tokens. What is read (operations, bounds, check) is shorter; listings are longer.
+# Maximum characters of a field's JSON, about 2,000 tokens. Operations, bounds and checks are shorter.
 LONGEST_FIELD = 8_000
 
-# Tools are endpoints of the API, too; there their names begin so.
+# Tools are also endpoints of the API, where their names have this prefix.
 _PREFIX = "mcp_"
 
 _FIELDS: JsonSchema = {
@@ -36,14 +36,14 @@ _FIELDS: JsonSchema = {
     "items": {"type": "string"},
     "description": "Reply fields to return. Default: all but long ones, which `left_out` names.",
 }
-# Where an experiment only narrows a reply, its fields are not arguments of their own.
+# If an experiment only narrows a reply, it stays one argument.
 _OPTIONAL: JsonSchema = {
     "type": "object",
     "description": 'Only of this experiment: {"kernel", "problem", "config", "run"}, with the fields that `run` takes.',
 }
 _WHOLE: JsonSchema = {
     "type": "object",
-    "description": 'What is looked at: {"kernel", "problem", "config", "gpu"}, with the fields that `compile` takes.',
+    "description": 'The launch: {"kernel", "problem", "config", "gpu"}, with the fields that `compile` takes.',
 }
 _HOW = "The reply is JSON; `failure` in it says what was wrong and what is allowed."
 _KNOBS = (
@@ -52,15 +52,15 @@ _KNOBS = (
 
 
 def tools(session: Session, endpoints: Sequence[Endpoint], kernels: Mapping[str, Kernel]) -> list[Endpoint]:
-    """A tool for each endpoint, and one that lists the kernels. Their names in the API begin with "mcp_"."""
+    """Return a tool for each endpoint, and one that lists the kernels. Their names begin with "mcp_"."""
     return [_kernels_tool(session, kernels), *(_tool(endpoint, kernels) for endpoint in endpoints)]
 
 
 def offer_tools_alone(server: GradioMCPServer) -> None:
-    """Take from a running MCP server what is no tool, and give the tools their own names.
+    """Remove endpoints from a running MCP server, and remove the prefix from the tools' names.
 
-    Gradio offers every public endpoint, and on a Space begins each name with the Space's. It also gives an empty
-    description to each argument without one, a tenth of all that an agent reads of the tools.
+    Gradio offers every public endpoint, and on a Space prefixes each name with the Space's. It also adds an empty
+    description to each argument without one, a tenth of the text that an agent reads.
     """
     described = server.get_fn_description
 
@@ -127,7 +127,7 @@ def _kernels_tool(session: Session, kernels: Mapping[str, Kernel]) -> Endpoint:
 
 
 def kernels_in_short(session: Session, kernels: Mapping[str, Kernel]) -> dict[str, Any]:
-    """What an agent has to know to choose a kernel and its arguments; what they allow is in each tool's schema."""
+    """Return the kernels and the meaning of their arguments. Each tool's schema has the allowed values."""
     declared = (field for part in merged_fields(kernels).values() for field in part.items())
     return {
         "kernels": [
@@ -149,7 +149,7 @@ def kernels_in_short(session: Session, kernels: Mapping[str, Kernel]) -> dict[st
 
 
 def shortened(reply: Mapping[str, Any], fields: Sequence[str] | None) -> dict[str, Any]:
-    """A reply with the fields that are asked for; by default with all but the long ones, whose lengths it names.
+    """Return a reply's requested fields; by default all fields except long ones, whose lengths it lists.
 
     >>> shortened({"programs": 4, "ptx": "x" * 20_000}, None)
     {'programs': 4, 'left_out': {'ptx': 20002}}
@@ -175,7 +175,7 @@ def _typed(
     schemas: Mapping[str, JsonSchema],
     defaults: Mapping[str, object],
 ) -> Callable[..., Any]:
-    """The function with a signature and a docstring, from which Gradio takes an MCP tool's name, arguments and help."""
+    """Give a function the signature and docstring that Gradio needs for an MCP tool."""
     parameters = [
         inspect.Parameter(
             parameter,
@@ -195,10 +195,9 @@ def _typed(
 
 
 def _unexplained(schema: JsonSchema) -> JsonSchema:
-    """A schema without its description."""
     return {name: value for name, value in schema.items() if name != "description"}
 
 
 def _description(function: Callable[..., Any]) -> str:
-    """An endpoint's docstring in one line, up to its arguments."""
+    """Return an endpoint's docstring, without its arguments, in one line."""
     return " ".join((inspect.getdoc(function) or "").split("\n\nArgs:")[0].split())

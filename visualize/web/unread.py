@@ -1,10 +1,10 @@
-"""What Gradio keeps for callers until they read it, bounded: most who never read it never will.
+"""Bound the messages that Gradio keeps for clients that never read them.
 
-Gradio 6.31 keeps every message of an event for as long as nobody reads it, for 2,000 callers, and the numbers of all
-events of all callers for ever. Who only asks, and reads nothing, would fill the memory of the page.
+Gradio 6.31 releases ended events (gradio-app/gradio issues 13154 and 11602, fixed by 13156 and 13756). But it keeps an
+event's messages for 2,000 clients until they are read, and the event numbers of clients that never read, forever. A
+client that only sends requests would fill the memory. This is not reported as of gradio 6.31. Remove this file when
+`Queue` bounds `pending_messages_per_session` and `pending_event_ids_session`.
 """
-
-from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
@@ -13,29 +13,29 @@ from typing import Any
 from gradio.queueing import Queue
 from gradio.utils import LRUCache
 
-# Callers for whom something is kept: each call of an endpoint is one, and each open page.
-MOST_CALLERS = 200
+# Maximum clients with unread messages. Each open page and each call of an endpoint is one.
+MAX_CLIENTS = 200
 
-# Messages of one caller that wait to be read. An open page reads each at once.
-MOST_UNREAD = 30
+# Maximum unread messages of one client. An open page reads each message immediately.
+MAX_UNREAD = 30
 
-# Events of which Gradio keeps how long they took.
-_MOST_TIMED = 200
+# Number of events whose durations Gradio keeps.
+_MAX_DURATIONS = 200
 
 
 class _Messages(asyncio.Queue[Any]):
-    """The messages of one caller: the oldest one goes where there are too many.
+    """One client's messages, of which the oldest is dropped first.
 
     Args:
-        heard: called when a reader has waited, for a message or in vain, and may wait again in a moment.
+        on_read: called after each attempt to read, which the client may soon repeat.
 
     Attributes:
-        readers: who waits for the next one.
+        readers: number of readers that wait for a message.
     """
 
-    def __init__(self, heard: Callable[[], None]) -> None:
+    def __init__(self, on_read: Callable[[], None]) -> None:
         super().__init__()
-        self.readers, self._heard = 0, heard
+        self.readers, self._on_read = 0, on_read
 
     async def get(self) -> Any:
         self.readers += 1
@@ -43,57 +43,56 @@ class _Messages(asyncio.Queue[Any]):
             return await super().get()
         finally:
             self.readers -= 1
-            self._heard()
+            self._on_read()
 
     def put_nowait(self, item: Any) -> None:
-        if self.qsize() >= MOST_UNREAD:
+        if self.qsize() >= MAX_UNREAD:
             self.get_nowait()
         super().put_nowait(item)
 
 
-class _Callers(LRUCache[str, Any]):
-    """The messages by caller. Of those who don't read, the one heard of least lately goes first, with all events."""
+class _Clients(LRUCache[str, Any]):
+    """An LRU cache of messages by client. Clients with a waiting reader are evicted last."""
 
-    def __init__(self, numbers: dict[str, set[str]]) -> None:
-        super().__init__(MOST_CALLERS)
-        self._numbers = numbers
+    def __init__(self, event_ids: dict[str, set[str]]) -> None:
+        super().__init__(MAX_CLIENTS)
+        self._event_ids = event_ids
 
     def __setitem__(self, key: str, value: Any) -> None:
-        super().__setitem__(key, _Messages(lambda: self._heard(key)))
+        super().__setitem__(key, _Messages(lambda: self._touch(key)))
 
     def __getitem__(self, key: str) -> Any:
-        self._heard(key)
+        self._touch(key)
         return super().__getitem__(key)
 
-    def _heard(self, key: str) -> None:
+    def _touch(self, key: str) -> None:
         if key in self:
             self.move_to_end(key)
 
     def __missing__(self, key: str) -> Any:
-        """An event of a caller who is gone has something to say: nobody reads it."""
+        """Return a queue without a reader: an event of an evicted client may still report."""
         return _Messages(lambda: None)
 
     def __delitem__(self, key: str) -> None:
-        """Whose stream breaks off may be gone already."""
+        """Ignore a missing key: a stream may end after its client was evicted."""
         self.pop(key, None)
 
     def popitem(self, last: bool = True) -> tuple[str, Any]:
-        """Take one out; it is called where there are too many."""
         key = next((key for key, messages in self.items() if not messages.readers), next(iter(self)))
-        self._numbers.pop(key, None)
+        self._event_ids.pop(key, None)
         return key, self.pop(key)
 
 
-class _Numbers(dict[str, set[str]]):
-    """The numbers of the events of each caller that are not answered yet."""
+class _EventIds(dict[str, set[str]]):
+    """Numbers of unfinished events by client."""
 
     def __missing__(self, key: str) -> set[str]:
-        """A stream ends after its caller is gone."""
+        """Return an empty set: a stream may end after its client was evicted."""
         return set()
 
 
-def bound(queue: Queue) -> None:
-    """Bound what a queue keeps. Before anybody has asked it for anything."""
-    queue.pending_event_ids_session = _Numbers()
-    queue.pending_messages_per_session = _Callers(queue.pending_event_ids_session)
-    queue.ANALYTICS_MAX_EVENTS = _MOST_TIMED
+def bound_unread(queue: Queue) -> None:
+    """Bound what a queue keeps. Call it before the first request."""
+    queue.pending_event_ids_session = _EventIds()
+    queue.pending_messages_per_session = _Clients(queue.pending_event_ids_session)
+    queue.ANALYTICS_MAX_EVENTS = _MAX_DURATIONS
