@@ -22,7 +22,7 @@ from benchmarks.models import median_ms
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.results.store import Store, experiment_key, experiment_text
-from visualize.views.snapshot import Known
+from visualize.views.snapshot import Snapshot
 from visualize.views.tabs import SETTINGS
 from visualize.views.tune.history import HistoryPanel, reply
 
@@ -76,7 +76,7 @@ def main(count: int) -> None:
 
         def open_tab(fields: dict[str, object]) -> None:
             with closing(Store(path)) as store:
-                panel.draw(Known(SETTINGS.state({"tab": "history", **fields}, None), store=store))
+                panel.draw(Snapshot(SETTINGS.state({"tab": "history", **fields}, None), store=store))
 
         def call_endpoint() -> None:
             with closing(Store(path)) as store:

@@ -43,7 +43,7 @@ REDRAWS: dict[str, dict[str, object]] = {
 def measure_redraws() -> None:
     """Print what a redraw of the Schedule tab costs the server: both orders, their players, the curve and the table."""
     from visualize.views.order.view import SchedulePanel
-    from visualize.views.snapshot import Known
+    from visualize.views.snapshot import Snapshot
     from visualize.views.tabs import SETTINGS
 
     panel = SchedulePanel()
@@ -51,9 +51,9 @@ def measure_redraws() -> None:
         panel.build()
     for name, fields in REDRAWS.items():
         state = SETTINGS.state(fields, None)
-        text = "".join(map(str, panel.draw(Known(state)).values())).encode()
+        text = "".join(map(str, panel.draw(Snapshot(state)).values())).encode()
         sizes = f"{len(text) / 1000:.1f} kB, {len(gzip.compress(text)) / 1000:.1f} kB gzipped"
-        print(f"{name}: median {median_ms(lambda state=state: panel.draw(Known(state))):.0f} ms; {sizes}")
+        print(f"{name}: median {median_ms(lambda state=state: panel.draw(Snapshot(state))):.0f} ms; {sizes}")
 
 
 def measure_requests() -> None:

@@ -22,11 +22,11 @@ from kernels.experiment import from_json
 from kernels.results import Failure
 from kernels.measuring.session import Session
 from visualize.views.tabs import SETTINGS, TABS
-from visualize.views.snapshot import Known
+from visualize.views.snapshot import Snapshot
 
 panels = {tab.name: tab.panels[0]() for tab in TABS}
 for name, kernel in discover().items():
-    known = Known(SETTINGS.state({"kernel": name}, None))
+    known = Snapshot(SETTINGS.state({"kernel": name}, None))
     for tab, said in (("schedule", "wave"), ("coalescing", "transactions"), ("reuse", "DRAM")):
         assert said in panels[tab].draw(known)[f"{tab}-claim"], (name, tab)
 session = Session(None)

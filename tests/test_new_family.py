@@ -22,13 +22,13 @@ from visualize.predict.schedule import row_major
 from visualize.predict.schedule import panels, steps
 from visualize.web.controls import experiment_form
 from visualize.views.tabs import SETTINGS, TABS
-from visualize.views.snapshot import Known
+from visualize.views.snapshot import Snapshot
 from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.plot import NONE
 
 panels_of = {tab.name: tab.panels for tab in TABS}
 opened = SETTINGS.state({"kernel": "softmax.row_blocks", "M": 37, "N": 1008}, None)
-known = Known(opened)
+known = Snapshot(opened)
 ours = known.schedule
 orders = [Order("this order", ours, steps(ours))]
 figure = map_figure(orders, "order")

@@ -30,15 +30,15 @@ class TilesPanel(Panel):
     def layout(self):
         return slots.form("tiles-view", "Tiles") + slots.slot("tiles-claim")
 
-    def draw(self, known):
-        tiles = len(known.schedule.tiles.program)
-        enough = tiles >= known.state.view.of(TilesView).at_least
+    def draw(self, snapshot):
+        tiles = len(snapshot.schedule.tiles.program)
+        enough = tiles >= snapshot.state.view.of(TilesView).at_least
         return {"tiles-claim": claim(say("{} tiles.", Strong(tiles)) if enough else "Few tiles.")}
 
     def endpoints(self, api):
         async def tiles(experiment: dict) -> dict:
             """How many tiles."""
-            return api.predicted(experiment, lambda known: {"tiles": len(known.schedule.tiles.program)})
+            return api.predicted(experiment, lambda snapshot: {"tiles": len(snapshot.schedule.tiles.program)})
 
         return (Endpoint("tiles", tiles),)
 '''

@@ -21,7 +21,7 @@ from tests.figure_values import decode
 from tests.kernels.results_made_up import H200, INTERPRETER, NEWER, START, experiment, noisy, run
 from visualize.views.endpoint import Api
 from visualize.views.plot import NONE
-from visualize.views.snapshot import Known
+from visualize.views.snapshot import Snapshot
 from visualize.views.tabs import SETTINGS
 from visualize.views.tune.history import HistoryPanel, past_runs, reply, runs_of
 from visualize.views.tune.text import STORE_OFF
@@ -44,7 +44,7 @@ def filled(store, medians, device=H200, of=ONE, gpu="H200", since=START, kind="r
 
 
 def known(store, **flat):
-    return Known(SETTINGS.state({**FLAT, **flat}, None), store=store)
+    return Snapshot(SETTINGS.state({**FLAT, **flat}, None), store=store)
 
 
 def text_of(markup):

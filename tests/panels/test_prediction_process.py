@@ -46,11 +46,11 @@ def run(coroutine):
 
 
 def test_a_state_and_what_is_known_of_it_are_sent_whole(page):
-    known = page.known(opened({**NEAR, "with": "kernel=matmul.grid_2d"}))
-    there = pickle.loads(pickle.dumps(known))
-    assert there.state == known.state
-    assert there.state.kernel is known.state.kernel
-    assert there.measured.keys() == known.measured.keys()
+    snapshot = page.take_snapshot(opened({**NEAR, "with": "kernel=matmul.grid_2d"}))
+    there = pickle.loads(pickle.dumps(snapshot))
+    assert there.state == snapshot.state
+    assert there.state.kernel is snapshot.state.kernel
+    assert there.measured.keys() == snapshot.measured.keys()
 
 
 def test_a_refusal_is_sent_whole():
@@ -87,17 +87,21 @@ def test_another_process_draws_the_same_and_replies_the_same(shared_page):
     page = shared_page
     pinned = urllib.parse.urlencode({**TWICE_LONG, "M": 1040})
     current = opened({**TWICE_LONG, "with": pinned, "gpu": "H200", "tab": "reuse"})
-    here = draw_view(page.panels["reuse"], page.result, page.known(current), page.known(current.twin(None)))
+    here = draw_view(
+        page.panels["reuse"], page.result, page.take_snapshot(current), page.take_snapshot(current.twin(None))
+    )
     api = Api(page.session, page.predictions)
     failure = Failure("compile", "timeout", "It took too long.")
     reply = api.predicted(current.experiment.to_json(), reuse_view.reply, failure)
 
     async def asked():
         submit = functools.partial(page.predictions.submit, client=INTERNAL, estimate_s=1.0)
-        drawn = await asyncio.wrap_future(submit(draw_in_process, page.known(current), page.known(current.twin(None))))
-        known = api.known(current.experiment, failure)
-        there = await asyncio.wrap_future(submit(endpoint.replied, known, reuse_view.reply))
-        process = await asyncio.wrap_future(submit(process_of, known))
+        drawn = await asyncio.wrap_future(
+            submit(draw_in_process, page.take_snapshot(current), page.take_snapshot(current.twin(None)))
+        )
+        snapshot = api.take_snapshot(current.experiment, failure)
+        there = await asyncio.wrap_future(submit(endpoint.replied, snapshot, reuse_view.reply))
+        process = await asyncio.wrap_future(submit(process_of, snapshot))
         return drawn, there, process
 
     drawn, there, process = run(asked())
@@ -106,7 +110,7 @@ def test_another_process_draws_the_same_and_replies_the_same(shared_page):
     assert process != os.getpid()
 
 
-def process_of(known):
+def process_of(snapshot):
     return os.getpid()
 
 
@@ -132,8 +136,8 @@ def test_what_nobody_wants_any_more_is_given_up(shared_page):
 
 
 def test_equal_predictions_are_made_once_for_all_clients(page):
-    known = [page.known(opened(fields)) for fields in (FAR, FAR, FAR, NEAR)]
-    futures = [page.predictions.submit(process_of, each, client=INTERNAL, estimate_s=1.0) for each in known]
+    snapshot = [page.take_snapshot(opened(fields)) for fields in (FAR, FAR, FAR, NEAR)]
+    futures = [page.predictions.submit(process_of, each, client=INTERNAL, estimate_s=1.0) for each in snapshot]
     assert len(page.predictions.pool) == 2
     for future in futures:
         future.cancel()

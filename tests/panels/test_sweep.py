@@ -22,7 +22,7 @@ from tests.sweep.fakes import grid, swept
 from visualize.views.numbers import milliseconds
 from visualize.views.plot import NONE
 from visualize.views.slots import CLOSED, OPEN
-from visualize.views.snapshot import Known
+from visualize.views.snapshot import Snapshot
 from visualize.views.tabs import SETTINGS
 from visualize.views.tune.view import PICTURES, SweepPanel, swept_space
 
@@ -41,7 +41,7 @@ def state_at(link):
 def drawn_of(panel, sweep, state):
     """What the panel draws of a sweep that has ended."""
     panel.sweeps = OneSweep(sweep)
-    return panel.draw(Known(state))
+    return panel.draw(Snapshot(state))
 
 
 def many_rows():
@@ -76,7 +76,7 @@ def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel, which
 
 def test_before_it_starts_predicted_times_and_the_configs_to_try_are_shown(panel):
     state = state_of("BLOCK_M=64,256 BLOCK_N=64,256 num_warps=4,8")
-    drawn = panel.draw(Known(state))
+    drawn = panel.draw(Snapshot(state))
     said = text_of(drawn["sweep-claim"])
     assert said.startswith("6 configs to try")
     assert "Set aside before any compile: 2 configs." in said  # 256 × 256, with 4 and 8 warps
@@ -86,17 +86,17 @@ def test_before_it_starts_predicted_times_and_the_configs_to_try_are_shown(panel
     assert np.isfinite(np.array(cells["z"], dtype=float)).sum() == 3
     assert "The accumulator of a 256 × 256 tile" in text_of(drawn["sweep-table"])
     assert "predicted" in drawn["sweep-lines"]
-    assert "timed on this machine's GPU" in text_of(panel.draw(Known(state, here=GPUS["H200"]))["sweep-claim"])
+    assert "timed on this machine's GPU" in text_of(panel.draw(Snapshot(state, here=GPUS["H200"]))["sweep-claim"])
 
 
 def test_a_large_space_is_not_predicted(panel):
-    drawn = panel.draw(Known(state_of(f"{MANY},4")))
+    drawn = panel.draw(Snapshot(state_of(f"{MANY},4")))
     assert drawn["sweep-plot"] == NONE
     assert "configs to try" in drawn["sweep-claim"]
 
 
 def test_the_budget_makes_the_estimate_shorter(panel):
-    whole, part = (text_of(panel.draw(Known(state_of(MANY, sweep_budget=n)))["sweep-claim"]) for n in (0, 8))
+    whole, part = (text_of(panel.draw(Snapshot(state_of(MANY, sweep_budget=n)))["sweep-claim"]) for n in (0, 8))
     assert re.search(r"About \d+ min", whole)
     assert re.search(r"About \d+ s\.", part)
 
@@ -187,9 +187,9 @@ def test_what_is_done_stays_when_cancelled_and_pressing_again_resumes(panel, sta
     started.go.clear()
     (first,) = ask(panel, "sweep-start", session, state)
     assert "of 1,152 configs done" in first["sweep-progress"]
-    known = Known(state)
+    known = Snapshot(state)
     assert panel.has_live_updates(known)
-    assert not panel.has_live_updates(Known(state_of())), "another space"
+    assert not panel.has_live_updates(Snapshot(state_of())), "another space"
     following = panel.stream_updates(known, "page")
     assert "sweep-progress" in next(following)
     started.devices[0].before = lambda trial: panel.sweeps.running(swept_space(state), state.gpu).cancel()
@@ -236,18 +236,18 @@ def test_the_best_config_is_pinned_beside_the_current_one(panel):
 
 
 def test_the_search_is_folded_unless_the_address_says_what_varies(panel, started):
-    assert panel.fill(Known(state_of("")))["sweep-search-fold"] == CLOSED
-    assert panel.fill(Known(state_of("BLOCK_M")))["sweep-search-fold"] == OPEN, "the sentence is beside the field"
+    assert panel.fill(Snapshot(state_of("")))["sweep-search-fold"] == CLOSED
+    assert panel.fill(Snapshot(state_of("BLOCK_M")))["sweep-search-fold"] == OPEN, "the sentence is beside the field"
     (drawn,) = ask(panel, "sweep-start", Session(), state_of())
     assert drawn["sweep-search-fold"] == CLOSED
-    assert "sweep-search-fold" not in panel.draw(Known(state_of())), "an opened fold stays open"
+    assert "sweep-search-fold" not in panel.draw(Snapshot(state_of())), "an opened fold stays open"
 
 
 def test_a_stored_sweep_is_marked_as_recorded_and_says_when_it_was_made(panel, store, started):
     ask(panel, "sweep-start", Session(store), state_of())
     finished(panel.sweeps, space_of(), store=store)
     later = SweepPanel()
-    drawn = later.draw(Known(state_of(sweep_picture="convergence"), store=store))
+    drawn = later.draw(Snapshot(state_of(sweep_picture="convergence"), store=store))
     for part in ("sweep-claim", "sweep-table", "sweep-lines"):
         assert 'class="mark recorded"' in drawn[part]
         assert 'class="mark measured"' not in drawn[part]

@@ -18,7 +18,7 @@ from tests.figure_values import decode
 from tests.panels.sweeps_made_up import Session, ask, finished, state_of
 from tests.waiting import until
 from visualize.views.plot import NONE
-from visualize.views.snapshot import Known
+from visualize.views.snapshot import Snapshot
 from visualize.views.tabs import SETTINGS
 from visualize.views.tune.view import MAX_SIZES, swept_sizes
 from visualize.web.controls import presets, with_preset
@@ -41,7 +41,7 @@ def wait(panel, session, state):
     """Until each size was swept."""
     for space in swept_sizes(state)[1].values():
         finished(panel.sweeps, space, store=session.store)
-    until(lambda: not panel.has_live_updates(Known(state)))
+    until(lambda: not panel.has_live_updates(Snapshot(state)))
 
 
 def test_each_size_is_swept_for_itself_one_after_the_other(panel, started, store):
@@ -50,21 +50,21 @@ def test_each_size_is_swept_for_itself_one_after_the_other(panel, started, store
     drawn = pressed(panel, session, state)
     assert "K 256: 0 of 8 configs done" in text_of(drawn["sweep-progress"])
     assert drawn["sweep-plot"] == NONE
-    assert panel.has_live_updates(Known(state, store=store))
-    assert panel.has_live_updates(Known(state_of(K=256), store=store)), "it is the sweep of that size"
+    assert panel.has_live_updates(Snapshot(state, store=store))
+    assert panel.has_live_updates(Snapshot(state_of(K=256), store=store)), "it is the sweep of that size"
     started.go.set()
     wait(panel, session, state)
     bases = [device.trials[0].experiments[0].problem.K for device in started.devices]
     assert bases == [256, 512, 1024]
     assert [one.details["space"]["experiment"]["problem"]["K"] for one in store.sweeps(5)] == [1024, 512, 256]
-    assert not panel.has_live_updates(Known(state, store=store))
+    assert not panel.has_live_updates(Snapshot(state, store=store))
 
 
 def test_the_library_is_shown_beside_the_best_of_each_size_with_its_interval(panel, started, store):
     session, state = Session(store), state_of(**OVER)
     pressed(panel, session, state)
     wait(panel, session, state)
-    drawn = panel.draw(Known(state, store=store))
+    drawn = panel.draw(Snapshot(state, store=store))
     figure = decode(drawn["sweep-plot"])
     assert figure["layout"]["xaxis"]["title"]["text"] == "K"
     assert figure["layout"]["yaxis"]["title"]["text"] == "ratio, measured"
@@ -107,7 +107,7 @@ def test_a_cancel_ends_all_that_was_to_follow(panel, started, store):
     assert "Cancelling" in said["sweep-progress"]
     assert finished(panel.sweeps, swept_sizes(state)[1][256], store=store).ended == "cancelled"
     assert len(started.devices) == 1
-    said = text_of(panel.draw(Known(state, store=store))["sweep-claim"])
+    said = text_of(panel.draw(Snapshot(state, store=store))["sweep-claim"])
     assert said == "3 sizes of K to sweep. Library ratios need a GPU."
 
 
@@ -146,7 +146,7 @@ def test_sizes_that_make_no_sense_are_told_beside_their_field(text, said):
 
 def test_no_size_named_is_the_shape_that_is_set(panel, store):
     assert swept_sizes(state_of()) == ("", {})
-    drawn = panel.draw(Known(state_of(sweep_picture="library"), store=store))
+    drawn = panel.draw(Snapshot(state_of(sweep_picture="library"), store=store))
     assert drawn["sweep-plot"] == NONE
 
 

@@ -36,7 +36,7 @@ from visualize.views.library.view import (
 )
 from visualize.views.prose import KIND_NAMES
 from visualize.views.result.view import ResultPanel
-from visualize.views.snapshot import Known
+from visualize.views.snapshot import Snapshot
 from visualize.views.summaries import key_numbers
 from visualize.views.tabs import SETTINGS
 
@@ -51,7 +51,7 @@ def visible(markup):
 
 
 def snapshot(tab="recorded", **flat):
-    return Known(SETTINGS.state({"kernel": "matmul.grouped", "tab": tab, **flat}, None))
+    return Snapshot(SETTINGS.state({"kernel": "matmul.grouped", "tab": tab, **flat}, None))
 
 
 def recorded(**flat):

@@ -20,7 +20,7 @@ from visualize.views.order import reuse_view
 from visualize.views.order.reuse_text import reuse_headline, reuse_sentences
 from visualize.views.order.text import loads_headline, occupancy_table, split_k_sentence, waves_sentence
 from visualize.views.prose import Link, html, plain
-from visualize.views.snapshot import Known
+from visualize.views.snapshot import Snapshot
 from visualize.views.state import State, View
 
 H200 = GPUS["H200"]
@@ -219,7 +219,7 @@ def test_recorded_studies_are_marked_as_recorded():
 def test_the_reply_has_every_group_size_and_the_reason_that_nothing_was_compiled():
     experiment = from_json({"kernel": "matmul.grouped", "config": {"BLOCK_M": 64}})
     failure = Failure("compile", "no_triton", "Triton is not installed.")
-    reply = reuse_view.reply(Known(State(experiment, View(""), H200), failure=failure))
+    reply = reuse_view.reply(Snapshot(State(experiment, View(""), H200), failure=failure))
     assert list(reply["by_group_size"]) == [str(size) for size in range(1, 9)]
     assert reply["by_group_size"]["4"] == reply["dram_read_bytes"]
     assert reply["recommended_group_size"] in range(1, 9)

@@ -21,19 +21,19 @@ from visualize.views.numbers import written
 from visualize.views.order import reuse_view
 from visualize.views.order import view as order_view
 from visualize.views.result.view import run_json
-from visualize.views.snapshot import Known, known
+from visualize.views.snapshot import Snapshot, take_snapshot
 from visualize.views.tabs import SETTINGS
 
 # Formats: 4,288; 0.0503 ms; 45.7 µs; 8.53 GB; 1.8 ×; 41 %.
 Unit = Literal["", "ms", "ns", "bytes", "times", "share"]
 
 # Replies of models and the compiler to a state, and their mark, by the endpoint's name.
-OF_STATES: dict[str, tuple[Callable[[Known], Reply], str]] = {
+OF_STATES: dict[str, tuple[Callable[[Snapshot], Reply], str]] = {
     "schedule": (order_view.schedule_json, "predicted"),
     "reuse": (reuse_view.reply, "predicted"),
     "coalescing": (compiled_reply, "compiled"),
     "textbook": (
-        lambda known: textbook_reply(known, dataclasses.asdict(known.state.view.of(Textbook))),
+        lambda snapshot: textbook_reply(snapshot, dataclasses.asdict(snapshot.state.view.of(Textbook))),
         "textbook",
     ),
     "compile": (compile_reply, "compiled"),
@@ -123,7 +123,7 @@ def _compute(fact: Fact, address: Mapping[str, str], session: Session) -> Value:
             compiled = session.compile(state.experiment).result()
             if isinstance(compiled, Failure):
                 raise NoFact(compiled.message)
-        reply = body(known(session, state, compiled))
+        reply = body(take_snapshot(session, state, compiled))
     if isinstance(reply, Failure):
         raise NoFact(reply.message)
     value = _at(reply, fact.path)

@@ -15,7 +15,7 @@ from visualize.views.address import query
 from visualize.views.numbers import Number, significant
 from visualize.views.prose import Link, Listed, Mark, Sentence, Strong, say
 from visualize.views.result.view import ResultPanel
-from visualize.views.snapshot import Known
+from visualize.views.snapshot import Snapshot
 from visualize.views.state import PINNED, State, pin_text
 from visualize.views.summaries import view_numbers
 from visualize.views.view import Panel, Slots
@@ -41,7 +41,7 @@ def beside(slots: Slots, pinned: Slots) -> Slots:
 
 
 def compared(
-    slots: Slots, snapshot: Known, pinned: Known | None, panels: Sequence[Panel], result: ResultPanel
+    slots: Slots, snapshot: Snapshot, pinned: Snapshot | None, panels: Sequence[Panel], result: ResultPanel
 ) -> Slots:
     """Return a view's slots with the pinned experiment's beside them, and the slot "compare".
 

@@ -17,7 +17,7 @@ from kernels.measuring.fair_queue import INTERNAL, Client
 from kernels.measuring.session import Session
 from kernels.results import Compiled, Failure, codec
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
-from visualize.views.snapshot import Known, known
+from visualize.views.snapshot import Snapshot, take_snapshot
 from visualize.views.state import State, View
 
 V = TypeVar("V")
@@ -74,10 +74,10 @@ class Api:
     async def compiled(
         self,
         payload: object,
-        body: Callable[[Known], Reply],
+        body: Callable[[Snapshot], Reply],
         or_not: bool = False,
         within_s: float | None = None,
-        seconds: Callable[[Known], float] = lambda known: 0.0,
+        seconds: Callable[[Snapshot], float] = lambda snapshot: 0.0,
     ) -> dict[str, Any]:
         """Compile, then reply with `body` of the snapshot.
 
@@ -103,19 +103,19 @@ class Api:
         if isinstance(outcome, Failure) and not or_not:
             return to_json(outcome)
 
-        def predict() -> dict[str, Any] | tuple[Known, float]:
+        def predict() -> dict[str, Any] | tuple[Snapshot, float]:
             try:
-                known = self.known(from_json(payload), outcome)
-                estimate_s = seconds(known)
+                snapshot = self.take_snapshot(from_json(payload), outcome)
+                estimate_s = seconds(snapshot)
             except Exception as error:
                 return to_json(failure(error))
-            return replied(known, body) if estimate_s <= NEAR_S else (known, estimate_s)
+            return replied(snapshot, body) if estimate_s <= NEAR_S else (snapshot, estimate_s)
 
         prediction = await asyncio.to_thread(predict)
         if isinstance(prediction, dict):
             return prediction
-        known, estimate_s = prediction
-        work = self.predictions.submit(replied, known, body, client=client, estimate_s=estimate_s)
+        snapshot, estimate_s = prediction
+        work = self.predictions.submit(replied, snapshot, body, client=client, estimate_s=estimate_s)
         reply = await asyncio.wrap_future(work)
         return to_json(reply) if isinstance(reply, Failure) else reply
 
@@ -132,20 +132,20 @@ class Api:
         compile_.add_done_callback(forget)
 
     def predicted(
-        self, payload: object, body: Callable[[Known], Reply], compiled: Compiled | Failure | None = None
+        self, payload: object, body: Callable[[Snapshot], Reply], compiled: Compiled | Failure | None = None
     ) -> dict[str, Any]:
         """Reply with `body` of the snapshot, without compiling."""
         try:
-            known = self.known(from_json(payload), compiled)
+            snapshot = self.take_snapshot(from_json(payload), compiled)
         except Exception as error:
             return to_json(failure(error))
-        return replied(known, body)
+        return replied(snapshot, body)
 
     async def measured(
         self,
         payload: object,
         measurement: str,
-        body: Callable[[Any, Known], dict[str, Any]] = lambda outcome, _: codec.to_json(outcome),
+        body: Callable[[Any, Snapshot], dict[str, Any]] = lambda outcome, _: codec.to_json(outcome),
     ) -> dict[str, Any]:
         """Measure, and reply with `body` of the result and the snapshot; by default with the whole result."""
         try:
@@ -157,25 +157,25 @@ class Api:
         def reply() -> Reply:
             if isinstance(outcome, Failure):
                 return outcome
-            known = self.known(outcome.experiment)
-            return {"gpu": known.state.gpu.name, **body(outcome, known)}
+            snapshot = self.take_snapshot(outcome.experiment)
+            return {"gpu": snapshot.state.gpu.name, **body(outcome, snapshot)}
 
         return await asyncio.to_thread(answered, reply)
 
-    def known(self, chosen: Experiment, compiled: Compiled | Failure | None = None) -> Known:
+    def take_snapshot(self, chosen: Experiment, compiled: Compiled | Failure | None = None) -> Snapshot:
         """Return everything known about an experiment, with default options."""
-        return known(self.session, State(chosen, View(""), resolve_gpu(chosen, self.session.gpu)), compiled)
+        return take_snapshot(self.session, State(chosen, View(""), resolve_gpu(chosen, self.session.gpu)), compiled)
 
 
-def replied(known: Known, body: Callable[[Known], Reply]) -> dict[str, Any]:
+def replied(snapshot: Snapshot, body: Callable[[Snapshot], Reply]) -> dict[str, Any]:
     """Return the reply with `body` of a snapshot, the experiment and the resolved GPU."""
 
     def reply() -> Reply:
-        gpu = known.state.gpu.name
-        fields = body(known)
+        gpu = snapshot.state.gpu.name
+        fields = body(snapshot)
         if isinstance(fields, Failure):
             return fields
-        return {"gpu": gpu, "experiment": replace(known.state.experiment, gpu=gpu).to_json(), **fields}
+        return {"gpu": gpu, "experiment": replace(snapshot.state.experiment, gpu=gpu).to_json(), **fields}
 
     return answered(reply)
 

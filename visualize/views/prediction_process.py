@@ -14,7 +14,7 @@ from kernels.measuring.fair_queue import Call, Client
 from kernels.measuring.pool import Pool
 from kernels.measuring.session import Session
 from kernels.results import Failure
-from visualize.views.snapshot import Known
+from visualize.views.snapshot import Snapshot
 
 V = TypeVar("V")
 
@@ -50,16 +50,16 @@ class PredictionProcess:
             self._timer.start()
 
     def submit(
-        self, function: Callable[..., V], known: Known, *args: Any, client: Client, estimate_s: float
+        self, function: Callable[..., V], snapshot: Snapshot, *args: Any, client: Client, estimate_s: float
     ) -> Future[V | Failure]:
-        """Call function(known, *args) in another process. Cancel the returned future to give up.
+        """Call function(snapshot, *args) in another process. Cancel the returned future to give up.
 
         Args:
             function: a module-level function.
             args: hashable values.
         """
-        identities = (arg.identity if isinstance(arg, Known) else arg for arg in (known, *args))
-        call = Call("model", function, (known, *args), (function, *identities))
+        identities = (arg.identity if isinstance(arg, Snapshot) else arg for arg in (snapshot, *args))
+        call = Call("model", function, (snapshot, *args), (function, *identities))
         return self.pool.submit(call, client, estimate_s)
 
     def _close(self) -> None:

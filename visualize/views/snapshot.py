@@ -1,4 +1,4 @@
-"""Known: everything known about the page's Experiment, collected once per redraw or reply and passed to all views."""
+"""Snapshot: everything known about the page's Experiment, taken once per redraw or reply."""
 
 import datetime
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Known:
+class Snapshot:
     """A State, and the results of compiling and measuring its Experiment so far.
 
     Attributes:
@@ -68,7 +68,7 @@ class Known:
         return schedule(self.state.kernel, self.launch, assumed, self.compiled)
 
 
-def known(session: Session, state: State, compiled: Compiled | Failure | None = None) -> Known:
+def take_snapshot(session: Session, state: State, compiled: Compiled | Failure | None = None) -> Snapshot:
     """Return everything known about a state. Return immediately.
 
     Args:
@@ -76,7 +76,7 @@ def known(session: Session, state: State, compiled: Compiled | Failure | None = 
     """
     compiled = compiled or session.find_compiled(state.experiment)
     results = {name: result for name in MEASUREMENTS if (result := session.find_result(state.experiment, name))}
-    return Known(
+    return Snapshot(
         state,
         compiled if isinstance(compiled, Compiled) else None,
         compiled if isinstance(compiled, Failure) else None,

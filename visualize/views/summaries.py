@@ -11,7 +11,7 @@ from visualize.predict.agreement import sum_costs
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import loads, occupancy
 from visualize.views.numbers import Number, source
-from visualize.views.snapshot import Known
+from visualize.views.snapshot import Snapshot
 from visualize.views.state import ScheduleView
 from visualize.views.view import Panel
 
@@ -46,7 +46,7 @@ def _wrong_elements(run: RunResult) -> Number:
     return Number("wrong elements", run.check.mismatched, "", source(run.backend))
 
 
-def view_numbers(snapshot: Known, panels: Sequence[Panel]) -> list[Number]:
+def view_numbers(snapshot: Snapshot, panels: Sequence[Panel]) -> list[Number]:
     """Return the numbers of a view's panels, and the check and the time of a run if it is known.
 
     Raises:
@@ -61,7 +61,7 @@ def view_numbers(snapshot: Known, panels: Sequence[Panel]) -> list[Number]:
     return list(dict.fromkeys((*numbers, _wrong_elements(timed), *key_numbers(timed))))
 
 
-def schedule_numbers(snapshot: Known) -> tuple[Number, ...]:
+def schedule_numbers(snapshot: Snapshot) -> tuple[Number, ...]:
     """Return the number of programs and waves, and of blocks that the first programs load: `first`, or one wave."""
     ideal, first = snapshot.schedule, snapshot.state.view.of(ScheduleView).first
     loaded = loads(ideal, np.array([min(ideal.programs, first or ideal.resident_programs)]))
@@ -81,7 +81,7 @@ def reuse_numbers(traffic: DramTraffic) -> tuple[Number, ...]:
     return predicted, Number("DRAM reads, counted", counted, "bytes", traffic.source("counted"))
 
 
-def request_numbers(snapshot: Known) -> tuple[Number, ...]:
+def request_numbers(snapshot: Snapshot) -> tuple[Number, ...]:
     """Return the requests and sectors of the compiled launch, and the counted ones."""
     compiled, numbers = snapshot.compiled, []
     if compiled is not None and not compiled.unreadable:
@@ -95,7 +95,7 @@ def request_numbers(snapshot: Known) -> tuple[Number, ...]:
     )
 
 
-def compiled_numbers(snapshot: Known) -> tuple[Number, ...]:
+def compiled_numbers(snapshot: Snapshot) -> tuple[Number, ...]:
     """Return what a program needs of an SM; () until the kernel is compiled."""
     compiled, launch = snapshot.compiled, snapshot.launch
     if compiled is None:

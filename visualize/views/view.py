@@ -13,7 +13,7 @@ from kernels.measuring.session import Session
 from visualize.views.endpoint import Api, Endpoint
 from visualize.views.numbers import Number
 from visualize.views.slots import form_of
-from visualize.views.snapshot import Known
+from visualize.views.snapshot import Snapshot
 from visualize.views.state import State
 
 # New values by slot. A slot that is left out stays unchanged.
@@ -69,7 +69,7 @@ class Panel(ABC):
         """Return its actions by the name of their button."""
         return {}
 
-    def draw(self, known: Known) -> Slots:
+    def draw(self, snapshot: Snapshot) -> Slots:
         """Fill its slots. Its view is open.
 
         Raises:
@@ -77,19 +77,19 @@ class Panel(ABC):
         """
         return {}
 
-    def seconds(self, known: Known) -> float:
+    def seconds(self, snapshot: Snapshot) -> float:
         """Estimate the seconds of a core that `draw` takes beyond what is quick for every launch."""
         return 0.0
 
-    def waiting(self, known: Known, seconds: float) -> Slots:
+    def waiting(self, snapshot: Snapshot, seconds: float) -> Slots:
         """Fill its slots while the compiler has been working for some seconds."""
         return {}
 
-    def predicting(self, known: Known) -> Slots:
+    def predicting(self, snapshot: Snapshot) -> Slots:
         """Fill its slots while another process draws it, which takes `seconds`."""
         return {}
 
-    def has_live_updates(self, known: Known) -> bool:
+    def has_live_updates(self, snapshot: Snapshot) -> bool:
         """Return whether something is running that `stream_updates` draws.
 
         Raises:
@@ -97,7 +97,7 @@ class Panel(ABC):
         """
         return False
 
-    def stream_updates(self, known: Known, page: str) -> Generator[Slots, None, None]:
+    def stream_updates(self, snapshot: Snapshot, page: str) -> Generator[Slots, None, None]:
         """Draw what is running until it ends: {} if nothing has changed since the last value.
 
         Args:
@@ -105,11 +105,11 @@ class Panel(ABC):
         """
         yield from ()
 
-    def fill(self, known: Known) -> Slots:
+    def fill(self, snapshot: Snapshot) -> Slots:
         """Fill its forms with the View."""
-        return {slot: form_of(known.state.view.of(kind)) for slot, kind in self.forms}
+        return {slot: form_of(snapshot.state.view.of(kind)) for slot, kind in self.forms}
 
-    def summary(self, known: Known) -> tuple[Number, ...]:
+    def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
         """Return the numbers that are compared with a pinned experiment's.
 
         Raises:

@@ -22,7 +22,7 @@ from kernels.gpus import Gpu
 from visualize.views.order.map_figure import map_figure
 from visualize.views.order.view import orders_of
 from visualize.views.plot import PLOTLY_JS
-from visualize.views.snapshot import Known
+from visualize.views.snapshot import Snapshot
 from visualize.views.state import ScheduleView
 from visualize.views.tabs import SETTINGS
 
@@ -86,7 +86,7 @@ class FirstReply:
 def first_picture(gpu: Gpu | None) -> str:
     """Return HTML for the start of the page's body if the URL sets nothing. Its script removes it later."""
     state = SETTINGS.state(SETTINGS.opening, gpu)
-    orders = orders_of(Known(state))  # without recordings, which take long to read
+    orders = orders_of(Snapshot(state))  # without recordings, which take long to read
     label = " beside ".join(order.name for order in orders)
     drawing = still(map_figure(orders, state.view.of(ScheduleView).color))
     text = Path(__file__).with_name("first_picture.html").read_text(encoding="utf-8")

@@ -30,7 +30,7 @@ from visualize.views.prediction_process import NEAR_S, PredictionProcess
 from visualize.views.prose import stage_title
 from visualize.views.result.view import ResultPanel
 from visualize.views.slots import DISABLED, ENABLED, problems_value
-from visualize.views.snapshot import Known, known
+from visualize.views.snapshot import Snapshot, take_snapshot
 from visualize.views.state import State
 from visualize.views.tabs import SETTINGS, TABS
 from visualize.views.view import Panel, RunAction, Slots, StreamAction
@@ -97,7 +97,7 @@ class Redraw:
             "tab": state.view.tab,
         }
         # Without results: to read all recordings would hold up the start.
-        return OpenPage().update(slots | draw_view(self.panels[state.view.tab], self.result, Known(state), None))
+        return OpenPage().update(slots | draw_view(self.panels[state.view.tab], self.result, Snapshot(state), None))
 
     async def on_stream(self, request: gr.Request) -> AsyncIterator[str]:
         """Stream the open view's slower parts: compiled results, slow predictions and running sweeps."""
@@ -170,14 +170,14 @@ class Redraw:
 
     def fill(self, state: State, sentences: Mapping[str, str] | None = None, kept: object = "") -> Slots:
         """Fill all forms and the open view. Show this state's run if it is known or in the browser's storage."""
-        known = self.known(state)
+        snapshot = self.take_snapshot(state)
         slots: Slots = {
             "settings": json.dumps(state.to_settings(), ensure_ascii=False),
             "experiment": experiment_form(state, self.session.gpu),
         }
         for panel in (panel for panels in self.panels.values() for panel in panels):
-            slots |= panel.fill(known)
-        run = self.result.before(known) | self.result.known_run(known, kept)
+            slots |= panel.fill(snapshot)
+        run = self.result.before(snapshot) | self.result.known_run(snapshot, kept)
         if twin := self._twin(state):
             run = compare.beside(run, self.result.known_run(twin))
         return {**slots, "tab": state.view.tab, **run, **self.redraw(state, sentences)}
@@ -199,21 +199,21 @@ class Redraw:
         Raises:
             ConfigError: if it cannot be drawn.
         """
-        known, twin = self.known(state), self._twin(state)
+        snapshot, twin = self.take_snapshot(state), self._twin(state)
         panels = self.panels[state.view.tab]
-        if draw_seconds(panels, known, twin) > NEAR_S:
+        if draw_seconds(panels, snapshot, twin) > NEAR_S:
             slots: Slots = {}
             for panel in panels:
-                slots |= panel.predicting(known)
+                slots |= panel.predicting(snapshot)
             return slots
-        return draw_view(panels, self.result, known, twin)
+        return draw_view(panels, self.result, snapshot, twin)
 
-    def known(self, state: State, compiled: Compiled | Failure | None = None) -> Known:
-        return known(self.session, state, compiled)
+    def take_snapshot(self, state: State, compiled: Compiled | Failure | None = None) -> Snapshot:
+        return take_snapshot(self.session, state, compiled)
 
-    def _twin(self, state: State) -> Known | None:
+    def _twin(self, state: State) -> Snapshot | None:
         twin = state.twin(self.session.gpu)
-        return self.known(twin) if twin else None
+        return self.take_snapshot(twin) if twin else None
 
     def _compiles(self, state: State) -> list[Any]:
         """Return the open view's experiments that are not compiled yet."""
@@ -227,9 +227,9 @@ class Redraw:
         if self._compiles(state):
             return True
         try:
-            known, panels = self.known(state), self.panels[state.view.tab]
-            is_far = draw_seconds(panels, known, self._twin(state)) > NEAR_S
-            return is_far or any(panel.has_live_updates(known) for panel in panels)
+            snapshot, panels = self.take_snapshot(state), self.panels[state.view.tab]
+            is_far = draw_seconds(panels, snapshot, self._twin(state)) > NEAR_S
+            return is_far or any(panel.has_live_updates(snapshot) for panel in panels)
         except ConfigError:
             return False
 
@@ -247,15 +247,15 @@ class Redraw:
                 return
             outcome = self.session.find_compiled(state.experiment) or compiles[0].result()
         try:
-            known, twin = self.known(state, outcome), self._twin(state)
-            seconds = draw_seconds(panels, known, twin)
+            snapshot, twin = self.take_snapshot(state, outcome), self._twin(state)
+            seconds = draw_seconds(panels, snapshot, twin)
             if seconds > NEAR_S:
-                async for slots in self._predict_elsewhere(known, twin, seconds, is_current):
+                async for slots in self._predict_elsewhere(snapshot, twin, seconds, is_current):
                     yield slots
             elif any(panel.uses_compiler for panel in panels):
-                yield await asyncio.to_thread(draw_view, panels, self.result, known, twin)
+                yield await asyncio.to_thread(draw_view, panels, self.result, snapshot, twin)
             for panel in panels:
-                async for slots in self._stream_panel(panel, known, page.name, is_current):
+                async for slots in self._stream_panel(panel, snapshot, page.name, is_current):
                     yield slots
         except ConfigError as error:
             yield refused(error)
@@ -274,7 +274,7 @@ class Redraw:
                 if int(seconds) > last:
                     last, waiting = int(seconds), Slots()
                     for panel in self.panels[state.view.tab]:
-                        waiting |= panel.waiting(Known(state), seconds)
+                        waiting |= panel.waiting(Snapshot(state), seconds)
                     if waiting:
                         yield waiting
                 _, pending = await asyncio.wait(futures, timeout=0.25)
@@ -283,10 +283,10 @@ class Redraw:
                 future.cancel()
 
     async def _predict_elsewhere(
-        self, known: Known, twin: Known | None, seconds: float, is_current: Callable[[], bool]
+        self, snapshot: Snapshot, twin: Snapshot | None, seconds: float, is_current: Callable[[], bool]
     ) -> AsyncIterator[Slots]:
         work = asyncio.wrap_future(
-            self.predictions.submit(draw_in_process, known, twin, client=current_client(), estimate_s=seconds)
+            self.predictions.submit(draw_in_process, snapshot, twin, client=current_client(), estimate_s=seconds)
         )
         try:
             while is_current() and not work.done():
@@ -301,11 +301,11 @@ class Redraw:
         yield refused(outcome) if isinstance(outcome, ConfigError) else outcome
 
     async def _stream_panel(
-        self, panel: Panel, known: Known, name: str, is_current: Callable[[], bool]
+        self, panel: Panel, snapshot: Snapshot, name: str, is_current: Callable[[], bool]
     ) -> AsyncIterator[Slots]:
-        if not panel.has_live_updates(known):
+        if not panel.has_live_updates(snapshot):
             return
-        updates = panel.stream_updates(known, name)
+        updates = panel.stream_updates(snapshot, name)
         try:
             while is_current():
                 slots = await asyncio.to_thread(next, updates, None)
@@ -372,7 +372,7 @@ class Redraw:
 
     def _show_run(self, state: State, outcome: Any) -> Slots:
         """Show a finished run. It names its experiment, so it appears even after a change of settings."""
-        slots = self.result.ended(outcome, self.known(state))
+        slots = self.result.ended(outcome, self.take_snapshot(state))
         twin = self._twin(state)
         return compare.beside(slots, self.result.known_run(twin)) if twin else slots
 
@@ -416,13 +416,13 @@ def refused(error: ConfigError) -> Slots:
     return {"problems": problems_value({error.field: str(error)})}
 
 
-def draw_seconds(panels: list[Panel], known: Known, twin: Known | None) -> float:
+def draw_seconds(panels: list[Panel], snapshot: Snapshot, twin: Snapshot | None) -> float:
     """Estimate the core seconds of `draw_view` beyond those of a small launch."""
     again = 1 if twin is None else 2  # a pinned experiment's numbers are predicted once more for the comparison
-    return again * sum(panel.seconds(one) for one in (known, twin) if one for panel in panels)
+    return again * sum(panel.seconds(one) for one in (snapshot, twin) if one for panel in panels)
 
 
-def draw_view(panels: list[Panel], result: ResultPanel, known: Known, twin: Known | None) -> Slots:
+def draw_view(panels: list[Panel], result: ResultPanel, snapshot: Snapshot, twin: Snapshot | None) -> Slots:
     """Fill a view's slots from a snapshot, with a pinned experiment's values beside them.
 
     Raises:
@@ -430,16 +430,16 @@ def draw_view(panels: list[Panel], result: ResultPanel, known: Known, twin: Know
     """
     slots: Slots = {}
     for panel in panels:
-        slots |= panel.draw(known)
-    return compare.compared(slots, known, twin, panels, result)
+        slots |= panel.draw(snapshot)
+    return compare.compared(slots, snapshot, twin, panels, result)
 
 
-def draw_in_process(known: Known, twin: Known | None) -> Slots | ConfigError:
+def draw_in_process(snapshot: Snapshot, twin: Snapshot | None) -> Slots | ConfigError:
     """Call `draw_view` in a prediction process."""
     panels = _panels()
     (result,) = (panel for several in panels.values() for panel in several if isinstance(panel, ResultPanel))
     try:
-        return draw_view(panels[known.state.view.tab], result, known, twin)
+        return draw_view(panels[snapshot.state.view.tab], result, snapshot, twin)
     except ConfigError as error:
         return error
 

@@ -26,7 +26,7 @@ from visualize.views.library.text import Entry
 from visualize.views.numbers import counted, enumerated
 from visualize.views.plot import NONE, drawn
 from visualize.views.slots import plot, slot
-from visualize.views.snapshot import Known
+from visualize.views.snapshot import Snapshot
 from visualize.views.state import State
 from visualize.views.summaries import key_numbers
 from visualize.views.tables import ALL, Table
@@ -108,7 +108,7 @@ class RecordedPanel(Panel):
     def layout(self) -> Markup:
         return slot("recorded-claim") + slots.picture(slot("recorded")) + slot("recorded-file", "saved_file")
 
-    def draw(self, known: Known) -> Slots:
+    def draw(self, known: Snapshot) -> Slots:
         state = known.state
         gpus = sorted({row.gpu for row in entries()})
         table = RECORDED.render(
@@ -181,7 +181,7 @@ class ScoreboardPanel(Panel):
         picture = slots.picture(plot("scoreboard-plot", label))
         return slot("scoreboard-claim") + picture + slot("scoreboard-rows") + slot("scoreboard-file", "saved_file")
 
-    def draw(self, known: Known) -> Slots:
+    def draw(self, known: Snapshot) -> Slots:
         state = known.state
         count, view = state.view.of(ScoreCount).score_count, state.view.of(ScoreView)
         board = _part((count,), view)

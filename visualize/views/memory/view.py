@@ -22,7 +22,7 @@ from visualize.predict.agreement import Verdicts, count_of, sum_costs, worst
 from visualize.predict.schedule import occupancy
 from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import Cost, Operation
-from visualize.views import form, slots, status, theme
+from visualize.views import slots, status, theme
 from visualize.views.address import query
 from visualize.views.endpoint import Api, Endpoint, Reply, answered
 from visualize.views.memory import tables, text
@@ -33,7 +33,7 @@ from visualize.views.numbers import Number
 from visualize.views.plot import NONE, drawn
 from visualize.views.prose import picture_caption
 from visualize.views.slots import button, fold, plot, slot
-from visualize.views.snapshot import Known
+from visualize.views.snapshot import Snapshot
 from visualize.views.summaries import compiled_numbers, request_numbers
 from visualize.views.view import Panel, RunAction, Slots
 
@@ -123,7 +123,7 @@ class CoalescingPanel(Panel):
     def actions(self) -> Mapping[str, RunAction]:
         return {"count": RunAction("counters")}
 
-    def draw(self, known: Known) -> Slots:
+    def draw(self, known: Snapshot) -> Slots:
         state, compiled, counters = known.state, known.compiled, known.result(Counters)
         view, machine = state.view.of(LaneView), state.view.of(Textbook)
         found = Verdicts(state.kernel, state.launch, compiled, counters, machine)
@@ -157,10 +157,10 @@ class CoalescingPanel(Panel):
             "coalescing-plot": drawn(tile, f"{shown.block} {shown.tile.row.shape}", about=about),
         }
 
-    def fill(self, known: Known) -> Slots:
+    def fill(self, known: Snapshot) -> Slots:
         return {**super().fill(known), "lanes-view": lanes_form(known)}
 
-    def summary(self, known: Known) -> tuple[Number, ...]:
+    def summary(self, known: Snapshot) -> tuple[Number, ...]:
         return request_numbers(known)
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
@@ -194,7 +194,7 @@ class CoalescingPanel(Panel):
         )
 
 
-def _contrast(known: Known, found: Verdicts, number: int, operations: tuple[Operation, ...]) -> Slots:
+def _contrast(known: Snapshot, found: Verdicts, number: int, operations: tuple[Operation, ...]) -> Slots:
     """Draw the contrast, and below both pictures the bytes of the launch, on one scale.
 
     Args:
@@ -226,7 +226,7 @@ def _contrast(known: Known, found: Verdicts, number: int, operations: tuple[Oper
     }
 
 
-def _status(known: Known) -> Markup:
+def _status(known: Snapshot) -> Markup:
     """Render the reason why there is no compiled kernel, or "" if there is one or it is to come."""
     if known.failure:
         return status.render_failure(known.failure)
@@ -234,7 +234,7 @@ def _status(known: Known) -> Markup:
     return status.render_alert("The compiled kernel could not be read:", unreadable) if unreadable else Markup()
 
 
-def _headline(known: Known, found: Verdicts, number: int, wasteful: int) -> Markup:
+def _headline(known: Snapshot, found: Verdicts, number: int, wasteful: int) -> Markup:
     state, machine = known.state, known.state.view.of(Textbook)
     is_copy, note = state.kernel.family.panels is None, state.kernel.note(state.launch)
     if state.view.of(LaneView).model == "textbook":
@@ -243,19 +243,19 @@ def _headline(known: Known, found: Verdicts, number: int, wasteful: int) -> Mark
     return text.memory_headline(found, number, wasteful, *on_the_board, note)
 
 
-def lanes_form(known: Known) -> str:
+def lanes_form(known: Snapshot) -> str:
     """Return the form that chooses the operation and the program, bounded by those of the launch."""
     declared, state = knobs(LaneView), known.state
     view, programs = state.view.of(LaneView), state.kernel.programs(state.launch)
     names = [f"{access.op} {access.tensor}" for access in state.kernel.accesses(state.launch)]
-    operation = form.field("operation", declared["operation"])
+    operation = slots.control("operation", declared["operation"])
     operation |= {"choices": ["worst", *map(str, range(len(names)))], "labels": ["most wasteful", *names]}
-    program = form.field("program", declared["program"]) | {"high": programs - 1}
+    program = slots.control("program", declared["program"]) | {"high": programs - 1}
     chosen = view.operation if view.operation == "worst" else str(min(int(view.operation), len(names) - 1))
-    return form.filled([operation, program], {"operation": chosen, "program": min(view.program, programs - 1)})
+    return slots.form_value([operation, program], {"operation": chosen, "program": min(view.program, programs - 1)})
 
 
-def textbook_reply(known: Known, options: object) -> dict[str, Any]:
+def textbook_reply(known: Snapshot, options: object) -> dict[str, Any]:
     """The body of /coalescing with the textbook model.
 
     Args:
@@ -271,7 +271,7 @@ def textbook_reply(known: Known, options: object) -> dict[str, Any]:
     }
 
 
-def compiled_reply(known: Known) -> Reply:
+def compiled_reply(known: Snapshot) -> Reply:
     """The body of /coalescing with the compiled model, beside what was counted where it is the same code."""
     made = known.compiled
     if made is None or made.unreadable:
@@ -324,7 +324,7 @@ class CompilerPanel(Panel):
             ]
         )
 
-    def draw(self, known: Known) -> Slots:
+    def draw(self, known: Snapshot) -> Slots:
         compiled, kernel, launch = known.compiled, known.state.kernel, known.launch
         if known.failure:
             return {"compiler-claim": status.render_failure(known.failure), "listing": NONE, "resources": ""}
@@ -340,10 +340,10 @@ class CompilerPanel(Panel):
             "resources": tables.resources_table(launch, compiled, held),
         }
 
-    def waiting(self, known: Known, seconds: float) -> Slots:
+    def waiting(self, known: Snapshot, seconds: float) -> Slots:
         return {"compiler-claim": status.render_compiling(known.state.gpu.name, seconds)}
 
-    def summary(self, known: Known) -> tuple[Number, ...]:
+    def summary(self, known: Snapshot) -> tuple[Number, ...]:
         return compiled_numbers(known)
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
@@ -383,7 +383,7 @@ def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> dict[str, An
     return {"panes": panes, "operations": operations}
 
 
-def compile_reply(known: Known) -> Reply:
+def compile_reply(known: Snapshot) -> Reply:
     """The body of /compile."""
     launch, compiled = known.launch, known.compiled
     if compiled is None:

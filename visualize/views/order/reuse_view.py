@@ -19,7 +19,7 @@ from visualize.views.order.reuse_text import model_notes, reuse_funnel, reuse_he
 from visualize.views.plot import NONE, drawn
 from visualize.views.prose import picture_caption
 from visualize.views.slots import button, fold, plot, slot
-from visualize.views.snapshot import Known
+from visualize.views.snapshot import Snapshot
 from visualize.views.summaries import reuse_numbers
 from visualize.views.view import Panel, RunAction, Slots
 
@@ -67,13 +67,13 @@ class ReusePanel(Panel):
     def actions(self) -> Mapping[str, RunAction]:
         return {"compare-sizes": RunAction("reuse")}
 
-    def seconds(self, known: Known) -> float:
+    def seconds(self, known: Snapshot) -> float:
         return seconds(known)
 
-    def predicting(self, known: Known) -> Slots:
+    def predicting(self, known: Snapshot) -> Slots:
         return {"reuse-claim": status.render_predicting(seconds(known))}
 
-    def draw(self, known: Known) -> Slots:
+    def draw(self, known: Snapshot) -> Slots:
         here = traffic(known)
         revision = f"{known.state.kernel.id} {here.schedule.extents}"
         reads = times = NONE
@@ -104,7 +104,7 @@ class ReusePanel(Panel):
             "reuse-tables": Markup('<div class="tables">{}{}</div>').format(study_table(here), model_notes(here)),
         }
 
-    def summary(self, known: Known) -> tuple[Number, ...]:
+    def summary(self, known: Snapshot) -> tuple[Number, ...]:
         return reuse_numbers(traffic(known))
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
@@ -121,17 +121,17 @@ class ReusePanel(Panel):
         return (Endpoint("reuse", reuse_of, at_once=None),)
 
 
-def traffic(known: Known) -> DramTraffic:
+def traffic(known: Snapshot) -> DramTraffic:
     """Return the launch's DRAM traffic."""
     return DramTraffic(known.state.kernel, known.launch, known.compiled, known.result(GroupSizeStudy))
 
 
-def seconds(known: Known) -> float:
+def seconds(known: Snapshot) -> float:
     """Estimate the seconds of a core that `traffic` takes."""
     return reuse_seconds(known.state.kernel, known.launch, programs_per_sm(known.launch, known.compiled))
 
 
-def reply(known: Known) -> dict[str, Any]:
+def reply(known: Snapshot) -> dict[str, Any]:
     """Return the body of /reuse. If the kernel can't be compiled, one program per SM is assumed; `note` says why."""
     here, launch = traffic(known), known.launch
     why = f" {known.failure.message}" if known.failure else ""

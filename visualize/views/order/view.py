@@ -26,7 +26,7 @@ from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.plot import NONE, drawn
 from visualize.views.prose import Link, Sentence, picture_caption
 from visualize.views.slots import button, fold, plot, slot
-from visualize.views.snapshot import Known
+from visualize.views.snapshot import Snapshot
 from visualize.views.state import PlayerView, ScheduleView
 from visualize.views.summaries import schedule_numbers
 from visualize.views.view import Panel, RunAction, Slots
@@ -74,7 +74,7 @@ class SchedulePanel(Panel):
             ]
         )
 
-    def draw(self, known: Known) -> Slots:
+    def draw(self, known: Snapshot) -> Slots:
         state, launch = known.state, known.schedule
         view, orders = state.view.of(ScheduleView), orders_of(known)
         own = orders[0].steps
@@ -93,11 +93,11 @@ class SchedulePanel(Panel):
             "schedule-occupancy": text.occupancy_table(launch, state.launch, known.compiled),
         }
 
-    def fill(self, known: Known) -> Slots:
+    def fill(self, known: Snapshot) -> Slots:
         hidden = ("first",) if known.state.kernel.family.panels is None else ()
         return {"schedule-view": slots.form_of(known.state.view.of(ScheduleView), hidden=hidden)}
 
-    def summary(self, known: Known) -> tuple[Number, ...]:
+    def summary(self, known: Snapshot) -> tuple[Number, ...]:
         return schedule_numbers(known)
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
@@ -115,7 +115,7 @@ class SchedulePanel(Panel):
         return (Endpoint("schedule", schedule_of, at_once=None),)
 
 
-def orders_of(known: Known) -> list[Order]:
+def orders_of(known: Snapshot) -> list[Order]:
     """Return this kernel's order, and the row-major order if they load different blocks."""
     state, launch = known.state, known.schedule
     name, size = state.kernel.title, getattr(state.experiment.config, "GROUP_SIZE", None)
@@ -126,7 +126,7 @@ def orders_of(known: Known) -> list[Order]:
     return [Order(name, order, steps(order, by)) for name, order in named.items()]
 
 
-def _headline(known: Known, order: Order, compared: FirstLoads | None) -> Markup:
+def _headline(known: Snapshot, order: Order, compared: FirstLoads | None) -> Markup:
     state, launch = known.state, known.schedule
     waves = steps(launch) if order.steps.is_single else order.steps
     more: tuple[Sentence | str, ...] = (
@@ -166,7 +166,7 @@ def _loads_curve(orders: list[Order], first: int, about: str) -> str:
     return drawn(figure, f"{programs}", about=about)
 
 
-def schedule_json(known: Known) -> dict[str, Any]:
+def schedule_json(known: Snapshot) -> dict[str, Any]:
     """Return the body of /schedule. If the kernel can't be compiled, one program per SM is assumed; `note` says why."""
     kernel, launch, predicted = known.state.kernel, known.launch, known.schedule
     tiles = predicted.tiles
@@ -211,7 +211,7 @@ class TimelinePanel(Panel):
     def actions(self) -> Mapping[str, RunAction]:
         return {"record-timeline": RunAction("timeline")}
 
-    def draw(self, known: Known) -> Slots:
+    def draw(self, known: Snapshot) -> Slots:
         timeline, state, schedule = known.result(Timeline), known.state, known.schedule
         if timeline is None:
             plots: Slots = dict.fromkeys(("moment-plot", "ideal-plot", "gantt-plot"), NONE)

@@ -34,7 +34,7 @@ from visualize.views.result import text
 from visualize.views.result.figures import closeup_figure, error_figure, time_figure
 from visualize.views.result.roofline import draw_roofline
 from visualize.views.slots import fold, plot, slot
-from visualize.views.snapshot import Known
+from visualize.views.snapshot import Snapshot
 from visualize.views.state import State
 from visualize.views.view import Panel, Slots
 
@@ -66,7 +66,7 @@ class ResultPanel(Panel):
         """Return the slot of the run's card and its progress, which the header shows for all views."""
         return slot("card", "result")
 
-    def ended(self, outcome: RunResult, snapshot: Known) -> Slots:
+    def ended(self, outcome: RunResult, snapshot: Snapshot) -> Slots:
         """Show a run that has just ended, mark its tiles, and give it to the browser to keep."""
         now = datetime.datetime.now(datetime.UTC)
         shown = self._show(outcome, snapshot)
@@ -74,11 +74,11 @@ class ResultPanel(Panel):
             shown["card"] += str(Markup('<span hidden data-tiles="{}"></span>').format(json.dumps(marks)))
         return {**shown, "kept": write_kept(outcome, snapshot.state.gpu.name, now)}
 
-    def _show(self, outcome: RunResult, snapshot: Known, when: Markup | str = "") -> Slots:
+    def _show(self, outcome: RunResult, snapshot: Snapshot, when: Markup | str = "") -> Slots:
         result_slots = draw_result(outcome, snapshot.launch, snapshot.failure, when)
         return {**result_slots, **draw_roofline(outcome, snapshot.state.gpu)}
 
-    def known_run(self, snapshot: Known, kept_text: object = "") -> Slots:
+    def known_run(self, snapshot: Snapshot, kept_text: object = "") -> Slots:
         """Show the current experiment's run, if this machine, the recordings or the browser have one.
 
         Args:
@@ -93,7 +93,7 @@ class ResultPanel(Panel):
         when = status.render_end_time(ended, "stored on this machine") if ended else ""
         return self._show(outcome, snapshot, when)
 
-    def before(self, snapshot: Known) -> Slots:
+    def before(self, snapshot: Snapshot) -> Slots:
         """Fill the slots of an experiment without a run."""
         how = status.render_run_hint(snapshot.here is not None, query(snapshot.state.moved_to(tab="recorded")))
         plots: Slots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot", "roofline-plot"), NONE)
@@ -121,7 +121,7 @@ class ResultPanel(Panel):
         return Endpoint("run", run, at_once=None, launches=True), Endpoint("layouts", layouts, launches=True)
 
 
-def run_reply(outcome: RunResult, snapshot: Known) -> dict[str, Any]:
+def run_reply(outcome: RunResult, snapshot: Snapshot) -> dict[str, Any]:
     """Return the body of /run."""
     kernel, launch = snapshot.state.kernel, snapshot.launch
     note = " ".join([outcome.note, *text.remarks(outcome, kernel, launch, snapshot.failure)])
@@ -141,7 +141,7 @@ def run_json(run: RunResult) -> dict[str, Any]:
     return {**fields, "l2": options.l2, "distribution": options.distribution, "recorded": recorded}
 
 
-def layouts_reply(snapshot: Known, session: Session) -> Reply:
+def layouts_reply(snapshot: Snapshot, session: Session) -> Reply:
     """Return the body of /layouts: one row per layout, with the latest known run.
 
     Raises:
@@ -304,7 +304,7 @@ class ExportPanel(Panel):
         buttons = Markup("").join(button.format(*export) for export in _EXPORTS)
         return fold("take-it", "Take it with you", slot("take", "take", content.format(buttons)))
 
-    def draw(self, snapshot: Known) -> Slots:
+    def draw(self, snapshot: Snapshot) -> Slots:
         return {"take": json.dumps(snapshot.state.experiment.to_json())}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
@@ -327,7 +327,7 @@ class ExportPanel(Panel):
         return Endpoint("script", script_of), Endpoint("trace", trace_of, at_once=None, launches=True)
 
 
-def script_reply(snapshot: Known) -> Reply:
+def script_reply(snapshot: Snapshot) -> Reply:
     """Return the body of /script: the script, the notebook as JSON, and a name for the script's file."""
     if not HAS_TRITON:
         return Failure("worker", "no_triton", "Triton is not installed on this machine, so no script can be written.")
@@ -338,7 +338,7 @@ def script_reply(snapshot: Known) -> Reply:
     return {"script": written.text, "notebook": written.notebook(), "filename": f"{written.name}.py"}
 
 
-def trace_reply(outcome: Timeline, snapshot: Known) -> dict[str, Any]:
+def trace_reply(outcome: Timeline, snapshot: Snapshot) -> dict[str, Any]:
     """Return the body of /trace: the trace, and a name for its file."""
     name = f"{outcome.experiment.kernel.replace('.', '_')}_{snapshot.state.gpu.name}_timeline.json"
     return {"trace": chrome_trace(outcome, snapshot.state.gpu), "filename": name}

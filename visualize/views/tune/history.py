@@ -25,7 +25,7 @@ from visualize.views.library.view import SHOWN_ON, payload
 from visualize.views.plot import NONE, drawn
 from visualize.views.prose import hint, picture_caption
 from visualize.views.slots import fold, plot, slot
-from visualize.views.snapshot import Known
+from visualize.views.snapshot import Snapshot
 from visualize.views.state import State
 from visualize.views.tables import ALL, Table
 from visualize.views.tune import text
@@ -59,7 +59,7 @@ class HistoryPanel(Panel):
             ]
         )
 
-    def draw(self, known: Known) -> Slots:
+    def draw(self, known: Snapshot) -> Slots:
         state, store = known.state, known.store
         if store.path is None:
             empty: Slots = dict.fromkeys(("history-instead", *_LISTS), "")
@@ -154,7 +154,7 @@ def past_runs(results: Sequence[StoredResult], gpu: str) -> list[PastRuns]:
     return series
 
 
-def picture(known: Known, series: Sequence[PastRuns]) -> str:
+def picture(known: Snapshot, series: Sequence[PastRuns]) -> str:
     """Return the plot's value."""
     points = [[text.run_label(runs, place) for place in range(len(runs))] for runs in series]
     changes = [(runs, change, text.change_label(runs, change)) for runs in series for change in runs.changes]

@@ -34,7 +34,7 @@ from visualize.views.address import query
 from visualize.views.endpoint import Api, Endpoint, answered, failure, to_json
 from visualize.views.plot import NONE, drawn
 from visualize.views.slots import CLOSED, DISABLED, ENABLED, OPEN, button, fold, plot, slot
-from visualize.views.snapshot import Known
+from visualize.views.snapshot import Snapshot
 from visualize.views.state import PINNED, State, pin_text
 from visualize.views.tune import figures, text
 from visualize.views.tune.text import KNOBS, RankingView
@@ -215,11 +215,11 @@ class SweepPanel(Panel):
             "ranking-csv": StreamAction(partial(self._save, True)),
         }
 
-    def fill(self, known: Known) -> Slots:
+    def fill(self, known: Snapshot) -> Slots:
         is_set = any(vars(known.state.view.of(SweptKnobs)).values())
         return {**super().fill(known), "sweep-search-fold": OPEN if is_set else CLOSED}
 
-    def draw(self, known: Known) -> Slots:
+    def draw(self, known: Snapshot) -> Slots:
         space, filled = swept_space(known.state), Slots()
         axes: dict[str, Any] = {"choices": [AUTO, *(name for name, _ in space.varied)]}
         dynamic = {"sweep_vary": {"placeholder": text.varied_text(space)}, "sweep_x": axes, "sweep_y": axes}
@@ -229,7 +229,7 @@ class SweepPanel(Panel):
             filled[name] = slots.form_value(controls, dataclasses.asdict(options))
         return {**self._draw(known), **filled}
 
-    def _draw(self, known: Known) -> Slots:
+    def _draw(self, known: Snapshot) -> Slots:
         """Draw the sweep, its plan, or the sizes; all slots except the forms."""
         state, options = known.state, known.state.view.of(SweepPicture)
         space, (dimension, sizes) = swept_space(state), swept_sizes(state)
@@ -261,10 +261,10 @@ class SweepPanel(Panel):
         spaces = [swept_space(state), *swept_sizes(state)[1].values()]
         return next((run for space in spaces if (run := self.sweeps.running(space, state.gpu))), None)
 
-    def has_live_updates(self, known: Known) -> bool:
+    def has_live_updates(self, known: Snapshot) -> bool:
         return self._running(known.state) is not None
 
-    def stream_updates(self, known: Known, page: str) -> Generator[Slots, None, None]:
+    def stream_updates(self, known: Snapshot, page: str) -> Generator[Slots, None, None]:
         before: tuple[SweepRun, int] | None = None
         with self.sweeps.watched(page):
             while (run := self._running(known.state)) is not None:
@@ -279,7 +279,7 @@ class SweepPanel(Panel):
             sweeps = {space: self.sweeps.find(session.store, space, state.gpu) for space in spaces}
             spaces = [space for space, sweep in sweeps.items() if sweep is None or sweep.final is None] or spaces
         self.sweeps.start(session, spaces, state.view.of(SweepSearch).strategy, page, anew)
-        yield {**self._draw(Known(state, store=session.store, here=session.gpu)), "sweep-search-fold": CLOSED}
+        yield {**self._draw(Snapshot(state, store=session.store, here=session.gpu)), "sweep-search-fold": CLOSED}
 
     def _cancel(self, session: Session, state: State, page: str) -> Iterator[Slots]:
         run = self._running(state)
