@@ -136,8 +136,8 @@ def test_what_nobody_wants_any_more_is_given_up(shared_page):
 
 
 def test_equal_predictions_are_made_once_for_all_clients(page):
-    snapshot = [page.take_snapshot(opened(fields)) for fields in (FAR, FAR, FAR, NEAR)]
-    futures = [page.predictions.submit(process_of, each, client=INTERNAL, estimate_s=1.0) for each in snapshot]
+    snapshots = [page.take_snapshot(opened(fields)) for fields in (FAR, FAR, FAR, NEAR)]
+    futures = [page.predictions.submit(process_of, each, client=INTERNAL, estimate_s=1.0) for each in snapshots]
     assert len(page.predictions.pool) == 2
     for future in futures:
         future.cancel()
