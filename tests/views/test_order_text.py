@@ -175,7 +175,7 @@ def test_there_is_nothing_to_gain_if_all_inputs_fit_in_the_l2():
     here = traffic(WIDE, 2048, 2048, 2048)
     number, claim, more = parts(reuse_headline(here, ""))
     assert number == "Each input is read from DRAM once"
-    assert claim == "There is nothing to gain at this size: the L2 holds all inputs, so every GROUP_SIZE reads 16.8 MB."
+    assert claim == "Nothing to gain at this size: the L2 holds all inputs, so every GROUP_SIZE reads 16.8 MB."
     assert claim not in more
     assert claim in said(here)
 

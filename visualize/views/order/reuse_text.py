@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from visualize.predict.reuse import DramTraffic, by_group_size, fewest_bytes, re
 from visualize.predict.schedule import max_programs_per_sm, schedule
 from visualize.predict.traffic import SECTOR_BYTES
 from visualize.views.numbers import bytes_of, milliseconds, percent, significant
-from visualize.views.prose import Listed, Mark, Sentence, Sourced, Strong, headline, html, say, term
+from visualize.views.prose import Link, Listed, Mark, Sentence, Sourced, Strong, headline, html, say, term
 from visualize.views.tables import frame, table, traffic_funnel
 
 # Numbers of bytes within this factor count as equal.
@@ -30,14 +31,15 @@ _LESS_BANDWIDTH = ("A100-80GB", "A10G", "L40S", "L4", "RTX4090")
 _RESOURCES = {"arithmetic": "arithmetic", "L2": "the L2", "load and store": "load and store units"}
 
 
-def reuse_headline(traffic: DramTraffic, failure: str) -> Markup:
+def reuse_headline(traffic: DramTraffic, failure: str, larger: Sequence[Link] = ()) -> Markup:
     """State how often each input byte is read from DRAM.
 
     Args:
         failure: why the kernel can't be compiled, or "".
+        larger: links to a size at which GROUP_SIZE makes a difference, for a launch in which it makes none.
     """
     ratio, sentences = traffic.own.read_bytes / traffic.own.compulsory_bytes, reuse_sentences(traffic)
-    lead = [no_gain] if (no_gain := _no_gain(traffic)) else sentences[:2]
+    lead: list[Any] = [*larger, no_gain] if (no_gain := _no_gain(traffic)) else [*sentences[:2]]
     number = f"{significant(ratio, 2)} ×" if ratio > _EQUAL else ""
     beside = "the compulsory DRAM reads {}" if ratio > _EQUAL else "Each input is read from DRAM once {}"
     rest = (sentence for sentence in sentences if sentence not in lead)
@@ -75,7 +77,7 @@ def _no_gain(traffic: DramTraffic) -> str:
         return ""
     fits = min(reads) < _EQUAL * traffic.own.compulsory_bytes
     reason = "the L2 holds all inputs" if fits else "all orders reuse panels equally well"
-    return f"There is nothing to gain at this size: {reason}, so every GROUP_SIZE reads {bytes_of(min(reads))}."
+    return f"Nothing to gain at this size: {reason}, so every GROUP_SIZE reads {bytes_of(min(reads))}."
 
 
 def _orders(traffic: DramTraffic) -> tuple[Sentence | str, ...]:

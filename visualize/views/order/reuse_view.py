@@ -16,6 +16,7 @@ from visualize.views.endpoint import Api, Endpoint
 from visualize.views.numbers import Number
 from visualize.views.order.figures import bounds_figure, bytes_figure, times_figure
 from visualize.views.order.reuse_text import model_notes, reuse_funnel, reuse_headline, reuse_sentences, study_table
+from visualize.views.order.view import larger_preset
 from visualize.views.plot import NONE, drawn
 from visualize.views.prose import picture_caption
 from visualize.views.slots import button, fold, plot, slot
@@ -93,8 +94,9 @@ class ReusePanel(Panel):
         sources = ("predicted", timed) if here.measured_ms else ("predicted",)
         resources = drawn(bounds_figure(here.bounds, here.measured_ms, timed), revision, about=about(*sources))
         why = known.failure.message if known.failure else ""
+        larger = larger_preset(known.state.kernel, "reuse", "Open a size at which GROUP_SIZE matters.")
         return {
-            "reuse-claim": reuse_headline(here, why),
+            "reuse-claim": reuse_headline(here, why, larger),
             "reuse-plot": reads,
             "times-plot": times,
             # The picture shows at most two plots; the third one stands below.

@@ -127,7 +127,7 @@ class Corner {
 // The layer over one picture. Only the own picture's tiles can be touched.
 class Overlay {
   constructor(plot, isOwn) {
-    this.plot = plot;
+    Object.assign(this, { plot, wanted: new Map(), isAwaited: false }); // sizes to set
     this.layer = make("div", { className: "touch" });
     this.svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
     this.svg.setAttribute("aria-hidden", "true");
@@ -149,7 +149,8 @@ class Overlay {
       this.corners?.forEach(({ node }) => node.remove());
       this.corners = panels ? picture.orders.map((order) => new Corner(order)) : [];
       this.layer.prepend(...this.corners.map(({ node }) => node));
-      if (this.point && (this.point.m >= rows || this.point.n >= columns)) this.point = null;
+      if (this.point && (this.point.m >= rows || this.point.n >= columns || (panels && !picture.orders[this.point.map]))) this.point = null;
+      this.choose(this.point, !this.tip.hidden);
       const sizes = [handles.BLOCK_M && "Shift and arrows change BLOCK_M and BLOCK_N", handles.GROUP_SIZE && "plus and minus change GROUP_SIZE"];
       const keys = ["arrow keys move", "Enter opens Memory", ...sizes.filter(Boolean)];
       if (this.layer.tabIndex === 0) this.layer.setAttribute("aria-label", `Tiles of the map: ${keys.join(", ")}`);
@@ -209,6 +210,10 @@ class Overlay {
       event.preventDefault();
       this.drag = { name, ...this.point, value: this.picture.handles[name].value };
     });
+    on(document, "tilescope:awaited", ({ detail }) => {
+      this.isAwaited = detail;
+      if (!detail) this.send();
+    });
     on(layer, "keydown", (event) => this.press(event));
     on(layer, "focus", () => { if (layer.matches(":focus-visible")) this.choose(this.point ?? { map: 0, m: 0, n: 0 }, true); });
     on(layer, "blur", () => this.choose(null));
@@ -261,7 +266,7 @@ class Overlay {
     const [down, right] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key] ?? [0, 0];
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const step = (name, by) => {
-      const { value, values } = handles[name] ?? {}, next = values?.[values.indexOf(value) + by];
+      const { value, values } = handles[name] ?? {}, next = values?.[values.indexOf(this.wanted.get(name) ?? value) + by];
       if (next) this.set(name, next);
     };
     if (down || right) {
@@ -274,8 +279,19 @@ class Overlay {
     event.stopPropagation();
   }
 
+  // The page follows an address, so that its forms show the new size, too. Addresses of later sizes wait for the reply.
   set(name, value) {
-    document.dispatchEvent(new CustomEvent("tilescope:set", { detail: { name, value, redraw: true } }));
+    this.wanted.set(name, value);
+    if (!this.isAwaited) this.send();
+  }
+
+  send() {
+    if (!this.wanted.size) return;
+    const query = new URLSearchParams(document.body.dataset.address), tour = new URLSearchParams(location.search);
+    for (const name of ["tour", "stop"]) if (tour.has(name)) query.set(name, tour.get(name));
+    for (const [name, value] of this.wanted) query.set(name, value);
+    this.wanted.clear();
+    document.dispatchEvent(new CustomEvent("tilescope:follow", { detail: query.toString() }));
   }
 
   // A dragged edge: the allowed size that is nearest to the pointer.

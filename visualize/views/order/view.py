@@ -137,18 +137,21 @@ def _headline(known: Snapshot, order: Order, compared: FirstLoads | None) -> Mar
     )
     if compared is None:
         return text.read_once_headline(launch, more)
-    where = _larger_preset(state.kernel) if compared.blocks >= compared.row_major_blocks else ()
+    where = larger_preset(state.kernel) if compared.blocks >= compared.row_major_blocks else ()
     traffic = DramTraffic(state.kernel, known.launch, known.compiled, known.result(GroupSizeStudy))
     link = Link("DRAM reads of every GROUP_SIZE.", query({**state.to_address(), "tab": "reuse"}))
     return text.loads_headline(compared, order.unit, launch.panels or ("", ""), traffic, link, (*where, *more))
 
 
-def _larger_preset(kernel: Kernel) -> tuple[Link, ...]:
+def larger_preset(kernel: Kernel, tab: str = "schedule", label: str = "") -> tuple[Link, ...]:
     """Link to the largest preset of the family that compares orders, if there is one."""
     relatives = (each for each in discover().values() if each.family.root is kernel.family.root)
     comparing = [(each, preset) for each in relatives for preset in each.presets if "first" in preset.view]
     links = [
-        Link(f"{preset.title}.", query({"kernel": each.id, **preset.problem, **preset.config, **preset.view}))
+        Link(
+            label or f"{preset.title}.",
+            query({"kernel": each.id, **preset.problem, **preset.config, **preset.view, "tab": tab}),
+        )
         for each, preset in comparing
     ]
     return tuple(links[-1:])
