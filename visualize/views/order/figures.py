@@ -245,11 +245,12 @@ def gantt_figure(execution: Execution, schedule: Schedule, color: str, title: st
     if tail.any():
         # Its bars may be two pixels high.
         left, right = float(start[tail].min()), float(end[tail].max())
-        count, free = int(tail.sum()), sms - len(np.unique(execution.sm[tail]))
-        text = f"last wave: {count:,} program{'s' * (count > 1)}<br>{free:,} of {sms:,} SMs have none"
+        late, free = int(tail.sum()), sms - len(np.unique(execution.sm[tail]))
+        text = f"last wave: {late:,} program{'s' * (late > 1)}<br>{free:,} of {sms:,} SMs have none"
         band = {"type": "rect", "xref": "x", "x0": left, "x1": right, "yref": "paper", "y0": 0, "y1": 1}
-        pointer = {"x": (left + right) / 2, "y": float(execution.sm[tail].mean()), "text": text, "ax": 0}
-        above = -60 if pointer["y"] > sms / 2 else 60
+        row = float(execution.sm[tail].mean())
+        pointer = {"x": (left + right) / 2, "y": row, "text": text, "ax": 0}
+        above = -60 if row > sms / 2 else 60
         style = {"showarrow": True, "arrowwidth": 2, "arrowhead": 2, "arrowcolor": theme.WRONG}
         marks["shapes"] = [{**band, "fillcolor": theme.WRONG, "opacity": 0.14, "line": {"width": 0}}]
         marks["annotations"] = [{**pointer, "ay": above, **style}]
