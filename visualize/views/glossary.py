@@ -52,8 +52,8 @@ def glossary_dialog() -> Markup:
         sections += Markup("<h3>{}</h3><dl>{}</dl>").format(heading.strip(), rows)
     return Markup(
         '<dialog popover id="glossary" class="keys" aria-labelledby="glossary-title">'
-        '<h2 id="glossary-title">Glossary</h2>{}'
-        '<button type="button" popovertarget="glossary" autofocus>Close</button></dialog>'
+        '<h2 id="glossary-title">Glossary</h2>'
+        '<button type="button" popovertarget="glossary" autofocus>Close</button>{}</dialog>'
     ).format(sections)
 
 

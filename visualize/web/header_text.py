@@ -40,5 +40,6 @@ def more(states: Mapping[str, str], link: Markup) -> Markup:
     return Markup(
         '<details class="more"><summary aria-label="More" title="More">⋯</summary>'
         '<div><nav aria-label="Where to begin">{}</nav>{}'
+        '<button type="button" popovertarget="glossary">Glossary</button>'
         '<button type="button" class="show-keys">Keys and talk mode</button></div></details>'
     ).format(items, link)

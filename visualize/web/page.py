@@ -18,6 +18,7 @@ from visualize.tours.guide import menu, tour_bar
 from visualize.views import address as link
 from visualize.views import slots, theme
 from visualize.views.address import base
+from visualize.views.glossary import glossary_dialog
 from visualize.views.plot import PLOTLY_JS
 from visualize.views.prediction_process import PredictionProcess
 from visualize.views.result.view import ResultPanel
@@ -93,6 +94,7 @@ def layout(redraw: Redraw) -> Markup:
             slot("kept", "kept"),
             tour_bar(),
             keys(),
+            glossary_dialog(),
             _disabled(redraw.missing_gpu()),
         ]
     )

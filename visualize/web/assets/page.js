@@ -60,11 +60,18 @@ window.tilescopeReceive = (text) => {
   if (update.has_more && !pending) post("play", {});
 };
 
+// What a reader has unfolded stays open.
+function fill(node, html) {
+  const open = [...node.querySelectorAll("details")].map((details) => details.open);
+  node.innerHTML = html;
+  node.querySelectorAll("details").forEach((details, i) => { details.open ||= open[i] ?? false; });
+}
+
 function mount(node) {
   const { kind } = node.dataset, watchers = [], slot = { value: "" };
   slots.set(node.id, (value) => {
     slot.value = value;
-    if (FILLED.has(kind)) node.innerHTML = value;
+    if (FILLED.has(kind)) fill(node, value);
     else if (kind === "button") node.disabled = value === "disabled";
     else if (kind === "fold") node.open = value === "open";
     for (const watcher of watchers) watcher();
