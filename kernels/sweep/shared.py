@@ -54,13 +54,18 @@ class SharedSweeps:
         self._latest = OrderedDict()
 
     def start(
-        self, session: Session, spaces: Sequence[Space], strategy: Strategy, watcher: str = "", anew: bool = False
+        self,
+        session: Session,
+        spaces: Sequence[Space],
+        strategy: Strategy,
+        watcher: str = "",
+        from_scratch: bool = False,
     ) -> SweepRun:
         """Start a search that sweeps some spaces in order, or join it if it is running.
 
         Args:
             watcher: the page or API call that starts it.
-            anew: ignore the rows of earlier sweeps.
+            from_scratch: ignore the rows of earlier sweeps.
 
         Raises:
             ConfigError: if another search is running.
@@ -79,8 +84,8 @@ class SharedSweeps:
                 session.before_close(self._cancel)
             self._search, self._left, self._is_cancelled = [], set(), False
             self._last_watched = time.monotonic()
-            run = self._begin(session, first, strategy, anew)
-        threading.Thread(target=self._drive, args=(session, run, others, anew), daemon=True).start()
+            run = self._begin(session, first, strategy, from_scratch)
+        threading.Thread(target=self._drive, args=(session, run, others, from_scratch), daemon=True).start()
         return run
 
     def running(self, space: Space, gpu: Gpu) -> SweepRun | None:
@@ -110,7 +115,7 @@ class SharedSweeps:
                 self._last_watched = time.monotonic()
 
     def leave(self, run: SweepRun, watcher: str) -> int:
-        """Stop watching a run's search, and cancel the search if nobody else watches it.
+        """Stop watching a run's search, and cancel the search if it has no other watcher.
 
         Returns:
             The number of other watchers.
@@ -131,15 +136,15 @@ class SharedSweeps:
             if self._run is not None:
                 self._run.cancel()
 
-    def _begin(self, session: Session, space: Space, strategy: Strategy, anew: bool) -> SweepRun:
-        latest = None if anew else self._find_latest(session.store, space, resolve_gpu(space.base, session.gpu))
+    def _begin(self, session: Session, space: Space, strategy: Strategy, from_scratch: bool) -> SweepRun:
+        latest = None if from_scratch else self._find_latest(session.store, space, resolve_gpu(space.base, session.gpu))
         resume = latest[1] if latest else ResumePoint()
         self._run = self._prepare(session, space, strategy, self._predict, resume)
         self._search.append(self._run)
         self._run.start()
         return self._run
 
-    def _drive(self, session: Session, run: SweepRun, spaces: list[Space], anew: bool) -> None:
+    def _drive(self, session: Session, run: SweepRun, spaces: list[Space], from_scratch: bool) -> None:
         """Wait for a run's end, then sweep the other spaces unless the search was cancelled or failed."""
         try:
             while True:
@@ -153,7 +158,7 @@ class SharedSweeps:
                 with self._lock:
                     if not spaces or self._is_cancelled or sweep.ended in ("cancelled", "failed", "running"):
                         return
-                    run = self._begin(session, spaces.pop(0), run.strategy, anew)
+                    run = self._begin(session, spaces.pop(0), run.strategy, from_scratch)
         finally:
             with self._lock:
                 self._run = None

@@ -16,15 +16,19 @@ import pytest
 from kernels.experiment import from_json
 from kernels.knobs import ConfigError
 from kernels.measuring.session import MEASUREMENTS, Session
+from kernels.results import SweepRow
 from kernels.results.store import ResultFilter, Store
 from tests.figure_values import decode
 from tests.kernels.results_made_up import H200, INTERPRETER, NEWER, START, experiment, noisy, run
+from tests.kernels.stores import put_sweep
+from tests.panels.sweeps_made_up import space_of
 from visualize.views.endpoint import Api
 from visualize.views.plot import NONE
 from visualize.views.snapshot import Snapshot
 from visualize.views.tabs import SETTINGS
 from visualize.views.tune.history import HistoryPanel, past_runs, reply, runs_of
 from visualize.views.tune.text import STORE_OFF
+from visualize.views.tune.view import swept_space
 
 ONE = experiment(M=2048, N=2048)
 FLAT = {"kernel": "transpose.tiled", "M": 2048, "N": 2048, "tab": "history", "gpu": "H200"}
@@ -80,15 +84,12 @@ def test_a_change_leads_with_its_ratio_and_names_the_date_and_the_versions(panel
 
 
 def test_noise_is_no_change_and_the_latest_time_leads(panel, store):
-    filled(store, noisy(0.2, 9))
+    filled(store, noisy(0.2, 1))
+    assert "It is the only run so far." in claimed(panel, store)
+    filled(store, noisy(0.2, 8))
     said = claimed(panel, store)
     assert re.match(r"0\.(199|200|201) ms in the latest of 9 runs on NVIDIA H200 recorded No change since 2026", said)
     assert "at least 3 %" in said, "the rule is told"
-
-
-def test_one_run_says_that_it_is_the_only_one(panel, store):
-    filled(store, [0.2])
-    assert "It is the only run so far." in claimed(panel, store)
 
 
 def test_devices_are_told_apart_and_the_page_s_gpu_comes_first(panel, store):
@@ -154,14 +155,6 @@ def test_each_run_is_a_row_with_its_numbers_and_versions(panel, store):
     assert old.startswith("2026-11-01 09:00 NVIDIA H200 0.200 ms")
 
 
-def test_many_runs_are_paged(panel, store):
-    filled(store, noisy(0.2, 45))
-    listed = drawn(panel, store)["history-runs"]
-    assert listed.count("<tr>") == 40 + 1
-    assert "1–40 of 45" in listed
-    assert drawn(panel, store, runs_page=2)["history-runs"].count("<tr>") == 5 + 1
-
-
 def links(markup, word):
     """Address queries of the links with that text."""
     found = re.findall(rf'<a href="\?([^"]*)"[^>]*>{re.escape(word)}(?: <span>[\d,]+</span>)?</a>', str(markup))
@@ -180,21 +173,15 @@ def test_a_row_of_the_latest_opens_what_was_measured(panel, store):
         assert state.view.tab == "result"
 
 
-def test_the_latest_are_filtered_and_paged_by_links_that_keep_the_experiment(panel, store):
-    for place in range(43):
-        filled(store, [0.2], of=experiment(M=1 + place))
+def test_the_latest_are_filtered_by_links_that_keep_the_experiment(panel, store):
+    filled(store, [0.2, 0.2])
     filled(store, [0.2], of=experiment("matmul.grouped"))
     filled(store, [0.2], kind="check")
     latest = drawn(panel, store)["history-latest"]
-    assert "1–40 of 45" in latest
-    (following,) = links(latest, "Next")
-    assert (following["M"], following["history_page"]) == ("2048", "2")
-    assert drawn(panel, store, history_page=2)["history-latest"].count("<tr>") == 5 + 1
     (grouped,) = [one for one in links(latest, "matmul.grouped") if one["tab"] == "history"]
+    assert grouped["M"] == "2048"
     only = drawn(panel, store, history_kernel=grouped["history_kernel"])["history-latest"]
     assert only.count("<tr>") == 1 + 1
-    assert "1 result" in text_of(only)
-    assert "Checks" not in text_of(only)
     (checks,) = links(latest, "Checks")
     assert drawn(panel, store, history_kind=checks["history_kind"])["history-latest"].count("<tr>") == 1 + 1
 
@@ -308,3 +295,53 @@ def test_the_endpoint_answers_from_the_session_s_store(tmp_path):
     assert endpoint.function()["total"] == 1
     assert endpoint.function(kernel="sort")["failure"]["kind"] == "not_a_choice"
     session.close()
+
+
+# Stored sweeps.
+
+
+def swept(store, ended="complete", when=START, **flat):
+    """A sweep of two configs, of which one is timed."""
+    within = space_of("BLOCK_M=32,64", **flat)
+    row = SweepRow(within.experiments[0], "timed", median_ms=0.25)
+    put_sweep(store, f"sweep {len(store.sweeps(99))}", within, {0: row}, ended, when)
+    return within
+
+
+def test_sweeps_are_listed_and_the_last_of_a_space_has_a_link(panel, store):
+    swept(store, "running")
+    within = swept(store, when=START + DAY)
+    swept(store, "cancelled", M=128)
+    listed = drawn(panel, store)["history-sweeps"]
+    said = text_of(listed.split("<tbody>")[1])
+    assert said.count("1 of 2 0.250 ms") == 3
+    assert re.findall("cancelled|complete|cut off", said) == ["cancelled", "complete", "cut off"]
+    assert "512 × 512 × 512" in said
+    _, link = links(listed.split("<tbody>")[1], "matmul.grouped")  # the page shows the last sweep of a space
+    there = SETTINGS.state(link, None)
+    assert there.view.tab == "sweep"
+    assert swept_space(there).identity == within.identity
+    assert "No sweep is stored" in text_of(drawn(panel, Store(store.path.with_name("other.db")))["history-sweeps"])
+
+
+def test_the_endpoint_lists_sweeps_of_a_kernel_or_of_a_problem(store):
+    swept(store)
+    swept(store, M=128)
+    both = asked(store)["sweeps"]
+    assert [one["experiment"].get("problem") for one in both] == [{"M": 128}, None]
+    first = both[1]
+    assert (first["vary"], first["done"], first["total"], first["best_ms"]) == ({"BLOCK_M": [32, 64]}, 1, 2, 0.25)
+    assert (first["gpu"], first["ended"], first["began"]) == ("H200", "complete", START.isoformat())
+    assert len(asked(store, kernel="transpose.tiled")["sweeps"]) == 0
+    assert len(asked(store, experiment={"kernel": "matmul.grouped", "problem": {"M": 128}})["sweeps"]) == 1
+    assert len(asked(store, limit=1)["sweeps"]) == 1
+
+
+def test_a_sweep_of_a_kernel_that_is_gone_is_listed_without_a_link(panel, store):
+    swept(store)
+    with closing(sqlite3.connect(store.path)) as connection, connection:
+        connection.execute("UPDATE sweep SET details = replace(details, 'matmul.grouped', 'matmul.gone')")
+    listed = drawn(panel, store)["history-sweeps"]
+    assert "of another version of this kernel" in listed
+    assert "href" not in listed.split("<tbody>")[1]
+    assert asked(store)["sweeps"] == []

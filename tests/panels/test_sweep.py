@@ -12,19 +12,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from kernels import discover
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
-from kernels.results import Device, Prediction, Strategy, Sweep, SweepRow
+from kernels.results import Failure, Strategy
+from kernels.results.store import Store
 from kernels.results.sweep import DONE
+from kernels.sweep.sweep_run import refuse_configs
 from tests.figure_values import decode
 from tests.panels.sweeps_made_up import MANY, OneSweep, Session, ask, finished, space_of, state_of
-from tests.sweep.fakes import grid, swept
+from tests.sweep.fakes import FakeBuilder, FakeDevice, swept
+from tests.waiting import until
 from visualize.views.numbers import milliseconds
 from visualize.views.plot import NONE
 from visualize.views.slots import CLOSED, OPEN
 from visualize.views.snapshot import Snapshot
 from visualize.views.tabs import SETTINGS
-from visualize.views.tune.view import PICTURES, SweepPanel, swept_space
+from visualize.views.tune.view import MAX_SIZES, PICTURES, SweepPanel, swept_sizes, swept_space
+from visualize.web.controls import presets, with_preset
 
 # The pictures that have a point for each row.
 OF_ROWS = [one for one in PICTURES if one != "library"]
@@ -44,29 +49,18 @@ def drawn_of(panel, sweep, state):
     return panel.draw(Snapshot(state))
 
 
-def many_rows():
-    """A made-up sweep of 1,152 timed rows, each with all that a row can hold."""
-    space, dice = space_of(MANY), np.random.default_rng(0)
-    times = dice.lognormal(0, 0.5, space.size)
-    rows = []
-    for turn, (experiment, ms) in enumerate(zip(space.experiments, times, strict=True)):
-        off = float(dice.lognormal(0, 0.2))
-        resource = ("arithmetic", "DRAM", "L2", "latency")[turn % 4]
-        predicted = Prediction(ms * off, resource, ((resource, ms * off),))
-        known = {"predicted": predicted, "compile_s": 1.0, "registers": 128, "spilled_bytes": 8, "shared_bytes": 49152}
-        if turn % 10 == 9:
-            reason = f"out of resource: shared memory, Required: {turn * 1024}, Hardware limit: 232448."
-            rows.append(SweepRow(experiment, "set aside", reason, "H200", **known))
-        else:
-            times_ms = {"median_ms": ms, "low_ms": ms * 0.99, "high_ms": ms * 1.01, "samples": 40, "relative": ms}
-            rows.append(SweepRow(experiment, "timed", "", "H200", "", **known, **times_ms, turn=turn))
-    device = Device("cuda", "NVIDIA H200", torch="2.11", triton="3.7.1")
-    return Sweep(space, Strategy("grid"), "cuda", device, tuple(rows), None, "running", 60.0)
+@pytest.fixture(scope="module")
+def many():
+    """A sweep of 1,152 configs, of which some do not fit in shared memory."""
+    reason = "out of resource: shared memory, Required: 300000, Hardware limit: 232448."
+    refused = Failure("compile", "out_of_resources", reason)
+    builder = FakeBuilder(failures=lambda one: refused if one.config.BLOCK_M * one.config.num_stages == 384 else None)
+    return swept(Strategy("grid"), FakeDevice(noise=0.02), within=space_of(MANY), builder=builder)
 
 
 @pytest.mark.parametrize("which", OF_ROWS)
-def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel, which):
-    drawn = drawn_of(panel, many_rows(), state_of(MANY, sweep_picture=which))
+def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel, many, which):
+    drawn = drawn_of(panel, many, state_of(MANY, sweep_picture=which))
     sizes = {name: len(json.dumps(value, ensure_ascii=False).encode()) for name, value in drawn.items()}
     assert sizes["sweep-plot"] > 1000
     assert sum(sizes.values()) < 150_000, sizes
@@ -89,13 +83,8 @@ def test_before_it_starts_predicted_times_and_the_configs_to_try_are_shown(panel
     assert "timed on this machine's GPU" in text_of(panel.draw(Snapshot(state, here=GPUS["H200"]))["sweep-claim"])
 
 
-def test_a_large_space_is_not_predicted(panel):
-    drawn = panel.draw(Snapshot(state_of(f"{MANY},4")))
-    assert drawn["sweep-plot"] == NONE
-    assert "configs to try" in drawn["sweep-claim"]
-
-
-def test_the_budget_makes_the_estimate_shorter(panel):
+def test_the_budget_shortens_the_estimate_and_a_large_space_is_not_predicted(panel):
+    assert panel.draw(Snapshot(state_of(f"{MANY},4")))["sweep-plot"] == NONE
     whole, part = (text_of(panel.draw(Snapshot(state_of(MANY, sweep_budget=n)))["sweep-claim"]) for n in (0, 8))
     assert re.search(r"About \d+ min", whole)
     assert re.search(r"About \d+ s\.", part)
@@ -117,10 +106,6 @@ def test_what_can_not_vary_is_said_beside_the_field(vary, said):
     assert error.value.field == "sweep_vary"
 
 
-def test_spaces_around_commas_and_equals_make_no_difference():
-    assert space_of("BLOCK_M = 32, 64  num_warps=4 ,8") == space_of("BLOCK_M=32,64 num_warps=4,8")
-
-
 def test_where_nothing_is_said_tiles_around_the_one_that_is_set_vary(kernel):
     space = swept_space(SETTINGS.state({"kernel": kernel.id, "tab": "sweep"}, None))
     varied = dict(space.varied)
@@ -132,25 +117,25 @@ def test_where_nothing_is_said_tiles_around_the_one_that_is_set_vary(kernel):
 
 
 def test_the_heatmap_s_axes_are_the_chosen_knobs_if_they_vary(panel):
+    found = swept(Strategy("grid"), within=space_of())
     for chosen, axes in ((("num_warps", "BLOCK_M"), ("num_warps", "BLOCK_M")),
                          (("GROUP_SIZE", "auto"), ("BLOCK_M", "BLOCK_N")),
                          (("auto", "BLOCK_M"), ("BLOCK_N", "BLOCK_M"))):  # fmt: skip
         state = state_of(sweep_x=chosen[0], sweep_y=chosen[1])
-        layout = decode(drawn_of(panel, swept(Strategy("grid"), within=space_of()), state)["sweep-plot"])["layout"]
+        layout = decode(drawn_of(panel, found, state)["sweep-plot"])["layout"]
         assert (layout["xaxis"]["title"]["text"], layout["yaxis"]["title"]["text"]) == axes
 
 
-def test_the_ranking_is_filtered_and_sorted_by_the_address(panel):
-    found = many_rows()
+def test_the_ranking_is_filtered_and_sorted_by_the_address(panel, many):
     state = state_of(MANY, ranking_num_warps="8", ranking_status="timed", ranking_sort="-median_ms")
-    listed = drawn_of(panel, found, state)["sweep-table"]
-    matching = [row for row in found.ranked if row.experiment.config.num_warps == 8]
+    listed = drawn_of(panel, many, state)["sweep-table"]
+    matching = [row for row in many.ranked if row.experiment.config.num_warps == 8]
     slowest = max(matching, key=lambda row: row.median_ms)
     assert f"of {len(matching)}" in listed
-    assert f">{found.ranked.index(slowest) + 1}</a>" in listed.split("<tbody>")[1].split("</tr>")[0]
-    aside = text_of(drawn_of(panel, found, state_of(MANY, ranking_status="set aside"))["sweep-table"])
-    assert "1–40 of 115" in aside
-    assert "Required: 9216, Hardware limit" in aside
+    assert f">{many.ranked.index(slowest) + 1}</a>" in listed.split("<tbody>")[1].split("</tr>")[0]
+    aside = text_of(drawn_of(panel, many, state_of(MANY, ranking_status="set aside"))["sweep-table"])
+    assert f"1–40 of {many.count('set aside')}" in aside
+    assert "Required: 300000, Hardware limit" in aside
 
 
 @pytest.mark.parametrize("which", OF_ROWS)
@@ -219,14 +204,6 @@ def test_rows_are_saved_as_json_and_the_listed_ones_as_csv(panel, started):
     assert float(rows[0]["median_ms"]) <= float(rows[1]["median_ms"])
 
 
-def test_made_up_rows_are_as_the_engine_gives_them():
-    (real,) = swept(Strategy("grid"), within=grid({"BLOCK_M": [16]})).rows
-    made = many_rows().rows[0]
-    assert {name for name, value in vars(real).items() if value not in (None, "")} <= {
-        name for name, value in vars(made).items() if value not in (None, "")
-    }
-
-
 def test_the_best_config_is_pinned_beside_the_current_one(panel):
     state = state_of(BLOCK_M=128)
     found = swept(Strategy("grid"), within=swept_space(state))
@@ -255,10 +232,133 @@ def test_a_stored_sweep_is_marked_as_recorded_and_says_when_it_was_made(panel, s
     assert "'ms, recorded'" in str(decode(drawn["sweep-plot"]))
 
 
-def test_sweeping_anew_leaves_the_stored_rows_aside(panel, store, started):
-    session, state = Session(store), state_of()
-    for button in ("sweep-start", "sweep-anew"):
-        ask(panel, button, session, state)
-        finished(panel.sweeps, space_of(), store=store)
-    assert started.done == [(), ()]
-    assert len(store.sweeps(5)) == 2
+# One search at several sizes.
+
+OVER = {"sweep_over": "K=256,512,1024", "sweep_strategy": "grid", "sweep_picture": "library"}
+GPU = GPUS["H200"]
+
+
+def pressed(panel, session, state, anew=False):
+    """What pressing Sweep answers."""
+    (answer,) = ask(panel, "sweep-anew" if anew else "sweep-start", session, state)
+    return answer
+
+
+def wait(panel, session, state):
+    """Until each size was swept."""
+    for space in swept_sizes(state)[1].values():
+        finished(panel.sweeps, space, store=session.store)
+    until(lambda: not panel.has_live_updates(Snapshot(state)))
+
+
+def test_each_size_is_swept_for_itself_one_after_the_other(panel, started, store):
+    session, state = Session(store), state_of(**OVER)
+    started.go.clear()
+    drawn = pressed(panel, session, state)
+    assert "K 256: 0 of 8 configs done" in text_of(drawn["sweep-progress"])
+    assert drawn["sweep-plot"] == NONE
+    assert panel.has_live_updates(Snapshot(state, store=store))
+    assert panel.has_live_updates(Snapshot(state_of(K=256), store=store)), "it is the sweep of that size"
+    started.go.set()
+    wait(panel, session, state)
+    bases = [device.trials[0].experiments[0].problem.K for device in started.devices]
+    assert bases == [256, 512, 1024]
+    assert [one.details["space"]["experiment"]["problem"]["K"] for one in store.sweeps(5)] == [1024, 512, 256]
+    assert not panel.has_live_updates(Snapshot(state, store=store))
+
+
+def test_the_library_is_shown_beside_the_best_of_each_size_with_its_interval(panel, started, store):
+    session, state = Session(store), state_of(**OVER)
+    pressed(panel, session, state)
+    wait(panel, session, state)
+    drawn = panel.draw(Snapshot(state, store=store))
+    figure = decode(drawn["sweep-plot"])
+    assert figure["layout"]["xaxis"]["title"]["text"] == "K"
+    assert figure["layout"]["yaxis"]["title"]["text"] == "ratio, measured"
+    (trace,) = figure["data"]
+    assert (trace["name"], trace["x"]) == ("torch.matmul", ["256", "512", "1024"])
+    for ratio, more, less, space in zip(
+        trace["y"], trace["error_y"]["array"], trace["error_y"]["arrayminus"],
+        swept_sizes(state)[1].values(), strict=True,
+    ):  # fmt: skip
+        (library,) = panel.sweeps.find(store, space, GPU).final.baselines
+        assert ratio == library.ratio
+        assert (ratio + more, ratio - less) == pytest.approx((library.high, library.low))
+    said = text_of(drawn["sweep-claim"])
+    assert re.match(r"\d\.\d\d × measured at K [\d,]+: torch\.matmul time / best config's time", said)
+    assert "95 % interval" in said
+    links = re.findall(r'href="\?([^"]+)"', drawn["sweep-table"])
+    sizes = list(map(state_at, links))
+    assert [one.experiment.problem.K for one in sizes] == [256, 512, 1024]
+    assert "torch.matmul / best" in text_of(drawn["sweep-table"])
+
+
+def test_pressed_again_it_sweeps_what_is_left_and_anew_everything(panel, started, store):
+    session, state = Session(store), state_of(**OVER)
+    own = swept_sizes(state)[1]
+    panel.sweeps.start(session, [own[512]], Strategy("grid"))
+    finished(panel.sweeps, own[512], store=store)
+    pressed(panel, session, state)
+    wait(panel, session, state)
+    assert [device.trials[0].experiments[0].problem.K for device in started.devices] == [512, 256, 1024]
+    pressed(panel, session, state, anew=True)
+    wait(panel, session, state)
+    assert [device.trials[0].experiments[0].problem.K for device in started.devices[3:]] == [256, 512, 1024]
+
+
+def test_a_cancel_ends_all_that_was_to_follow(panel, started, store):
+    session, state = Session(store), state_of(**OVER)
+    started.go.clear()
+    pressed(panel, session, state)
+    (said,) = ask(panel, "sweep-cancel", session, state)
+    assert "Cancelling" in said["sweep-progress"]
+    assert finished(panel.sweeps, swept_sizes(state)[1][256], store=store).ended == "cancelled"
+    assert len(started.devices) == 1
+    said = text_of(panel.draw(Snapshot(state, store=store))["sweep-claim"])
+    assert said == "3 sizes of K to sweep. Library ratios need a GPU."
+
+
+def test_a_cancel_between_two_sizes_ends_what_was_to_follow(panel, started, store_path):
+    class StoreThatCancels(Store):
+        """The user cancels as the end of a sweep is stored."""
+
+        def end_sweep(self, *given):
+            ask(panel, "sweep-cancel", session, state)
+            return super().end_sweep(*given)
+
+    store = StoreThatCancels(store_path)
+    session, state = Session(store), state_of(**OVER)
+    with panel.sweeps.watched("page"):
+        pressed(panel, session, state)
+        assert finished(panel.sweeps, swept_sizes(state)[1][256], store=store).ended == "complete"
+        assert len(started.devices) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("K", "sweep_over must be KNOB=VALUE,VALUE"),
+        ("BLOCK_M=64", "sweep_over is 'BLOCK_M=64'; it takes one of M, N, K and its sizes, as in K=512,1024."),
+        ("K=64 M=64", "it takes one of M, N, K"),
+        ("dtype=float16", "it takes one of M, N, K"),
+        ("K=0", "K must be a whole number from 1 to 16384 (got 0)."),
+        (f"K={','.join(str(size) for size in range(1, 14))}", f"13 sizes are given; at most {MAX_SIZES} are allowed."),
+    ],
+)
+def test_sizes_that_make_no_sense_are_told_beside_their_field(text, said):
+    with pytest.raises(ConfigError, match=re.escape(said)) as error:
+        swept_sizes(state_of(sweep_over=text))
+    assert error.value.field == "sweep_over"
+
+
+def test_the_article_s_grid_search_is_a_preset_of_the_fused_kernel():
+    kernel = discover()["matmul.fused_add_relu"]
+    (number,) = (n for n, title in enumerate(presets(kernel)) if "grid search" in title)
+    state = SETTINGS.state(with_preset({}, kernel, number, None), None)
+    dimension, sizes = swept_sizes(state)
+    assert state.view.tab == "sweep"
+    assert (dimension, list(sizes)) == ("K", [512, 1024, 2048, 4096, 8192, 16384])
+    for space in sizes.values():
+        assert [name for name, _ in space.varied] == ["BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps"]
+        left = space.size - len(refuse_configs(space, GPUS["H200"]))
+        assert 20 < left <= space.size == 54

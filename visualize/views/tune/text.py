@@ -49,7 +49,7 @@ ENDINGS = {
 _PHASES = {"explore": "exploring", "race": "racing the fastest", "final": "timing the finalists", "over": "ended"}
 
 NOT_SWEPT = hint("Times are predicted. Sweep tries all configs, except those that cannot launch or would spill.")
-SIZES_HINT = hint("Each point is the best config of its own sweep. The list of configs links to the sweeps.")
+SIZES_HINT = hint("Each point is the best config of one size. The list below links to each size.")
 NOTHING_TO_CANCEL = hint("No sweep is running for these settings.")
 
 STORE_OFF = "Results are lost when this page stops: TILESCOPE_DB is off."

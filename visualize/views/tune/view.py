@@ -59,7 +59,7 @@ _CALLS = itertools.count()
 
 @dataclass(frozen=True)
 class SweptKnobs:
-    """What varies."""
+    """The knobs and sizes that vary."""
 
     of_kernel = True
 
@@ -189,8 +189,8 @@ class SweepPanel(Panel):
                 ),
                 fold(
                     "sweep-search-fold",
-                    "What varies, the search, and the picture",
-                    slots.form("swept-knobs", "What varies"),
+                    "Options: values to try, search, picture",
+                    slots.form("swept-knobs", "Values to try"),
                     slots.form("sweep-search", "The search"),
                     slots.form("sweep-view", "The picture"),
                     slots.row(button("sweep-anew", "Sweep again, ignoring stored rows")),
@@ -209,7 +209,7 @@ class SweepPanel(Panel):
     def actions(self) -> Mapping[str, StreamAction]:
         return {
             "sweep-start": StreamAction(self._start),
-            "sweep-anew": StreamAction(partial(self._start, anew=True)),
+            "sweep-anew": StreamAction(partial(self._start, from_scratch=True)),
             "sweep-cancel": StreamAction(self._cancel),
             "sweep-json": StreamAction(partial(self._save, False)),
             "ranking-csv": StreamAction(partial(self._save, True)),
@@ -273,12 +273,12 @@ class SweepPanel(Panel):
                 before = now
         yield self._draw(known)
 
-    def _start(self, session: Session, state: State, page: str, anew: bool = False) -> Iterator[Slots]:
+    def _start(self, session: Session, state: State, page: str, from_scratch: bool = False) -> Iterator[Slots]:
         spaces = list(swept_sizes(state)[1].values()) or [swept_space(state)]
-        if len(spaces) > 1 and not anew:  # skip finished sizes, unless all are finished
+        if len(spaces) > 1 and not from_scratch:  # skip finished sizes, unless all are finished
             sweeps = {space: self.sweeps.find(session.store, space, state.gpu) for space in spaces}
             spaces = [space for space, sweep in sweeps.items() if sweep is None or sweep.final is None] or spaces
-        self.sweeps.start(session, spaces, state.view.of(SweepSearch).strategy, page, anew)
+        self.sweeps.start(session, spaces, state.view.of(SweepSearch).strategy, page, from_scratch)
         yield {**self._draw(Snapshot(state, store=session.store, here=session.gpu)), "sweep-search-fold": CLOSED}
 
     def _cancel(self, session: Session, state: State, page: str) -> Iterator[Slots]:
