@@ -93,18 +93,6 @@ def space(base: Experiment, vary: Mapping[str, Sequence[object]]) -> Space:
     return result
 
 
-def default_values(experiment: Experiment) -> dict[str, list[Any]]:
-    """Return the values to vary by default: each side of the tile with its neighbouring choices, and 4 or 8 warps."""
-    values: dict[str, list[Any]] = {}
-    for name, declared in knobs(type(experiment.config)).items():
-        if name == "num_warps":
-            values[name] = [4, 8]
-        elif declared.group == "Tile" and declared.choices is not None:
-            place = declared.choices.index(getattr(experiment.config, name))
-            values[name] = list(declared.choices[max(0, place - 1) : place + 2])
-    return values
-
-
 def parse_varied(texts: Sequence[str], setting: str) -> dict[str, list[str]]:
     """Parse texts `KNOB=VALUE,VALUE` into values by knob, the `vary` of `space`. A text may hold several knobs.
 

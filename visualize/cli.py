@@ -1,7 +1,5 @@
 """The commands of `app.py` that serve no page: `sweep`, with a progress bar on stderr, and `--doctor`."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

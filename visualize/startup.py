@@ -4,8 +4,6 @@ The log goes to stderr, one line per record: text or, with TILESCOPE_LOG=json, J
 its id, stages and outcome in `fields`.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import datetime

@@ -6,11 +6,11 @@ import threading
 
 from kernels.gpus import GPUS
 from kernels.results.store import Store
-from kernels.sweep.shared import SharedSweeps
 from kernels.sweep.sweep_run import SweepRun
 from tests.sweep.fakes import FakeBuilder, FakeDevice, predicting
 from tests.waiting import until
 from visualize.views.tabs import SETTINGS
+from visualize.views.tune.shared_sweeps import SharedSweeps
 from visualize.views.tune.view import swept_space
 
 FEW = "BLOCK_M=32,64 BLOCK_N=32,64 num_warps=4,8"

@@ -12,7 +12,6 @@ import pytest
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.results import Strategy
-from kernels.sweep.shared import SharedSweeps
 from tests.figure_values import decode
 from tests.kernels.stores import again
 from tests.panels.sent import request, settings_of, slots_of
@@ -21,6 +20,7 @@ from tests.sweep.fakes import predicting
 from tests.waiting import until
 from visualize.views.endpoint import Api
 from visualize.views.tune import view
+from visualize.views.tune.shared_sweeps import SharedSweeps
 
 
 def test_one_sweep_runs_at_a_time_and_the_other_is_refused_in_a_sentence(started):

@@ -1,7 +1,5 @@
 """Facts: a tour's numbers, computed from replies of the API instead of typed into its sentences."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import statistics

@@ -1,7 +1,5 @@
 """Tours: one TOML file each, read and checked when the page starts. A stop is a state of the page and a sentence."""
 
-from __future__ import annotations
-
 import json
 import re
 import string

@@ -1,7 +1,5 @@
 """The page's address: its slot, queries, and links within the page."""
 
-from __future__ import annotations
-
 import json
 import os
 import urllib.parse

@@ -1,7 +1,5 @@
 """The glossary, docs/glossary.md: the source of the page's tooltips."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Numbers with their units and sources, as the page writes them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Gradio's plot remounts at every update and ignores dark mode. A live plot keeps 
 a third of the size and parse time of the full library.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import zlib

@@ -3,8 +3,6 @@
 The page's process makes quick predictions itself, because a slider must not wait for another process.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -3,8 +3,6 @@
 A sentence is a template with values. MarkupSafe escapes every value that is not markup.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any

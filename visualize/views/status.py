@@ -1,7 +1,5 @@
 """The status line, which follows a run or a compile to its end, and the paragraphs for a pending or failed result."""
 
-from __future__ import annotations
-
 import datetime
 
 from markupsafe import Markup

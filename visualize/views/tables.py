@@ -1,7 +1,5 @@
 """Tables: frames rendered for the page, and lists with facets, sorting, pages and CSV."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io

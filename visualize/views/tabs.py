@@ -1,7 +1,5 @@
 """The tabs of the page, in their order, and the panels that each is made of. A new tab or panel is a line here."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from visualize.views.library.view import RecordedPanel, ScoreboardPanel

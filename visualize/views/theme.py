@@ -4,8 +4,6 @@ Figures contain no text or paper colours. The plot component applies one of THEM
 light and dark needs no new figure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

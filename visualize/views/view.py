@@ -1,7 +1,5 @@
 """Panels: parts of a view. A panel lays out its slots, fills them from a snapshot, and declares endpoints."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass

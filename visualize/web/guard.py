@@ -3,8 +3,6 @@
 Gradio 6.31 accepts any host, bodies and session hashes of any size, and files from anybody.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

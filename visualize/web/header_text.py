@@ -1,7 +1,5 @@
 """HTML of the page's header: its title, the GPU, and links to start from."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from markupsafe import Markup

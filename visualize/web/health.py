@@ -1,7 +1,5 @@
 """/healthz: the app's health, for periodic checks by a hub or a container."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import time

@@ -1,7 +1,5 @@
 """Gradio's theme for this page: one typeface with full weights, one accent."""
 
-from __future__ import annotations
-
 import gradio as gr
 from gradio.themes.utils.fonts import LocalFont
 

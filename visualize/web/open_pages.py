@@ -1,7 +1,5 @@
 """The state that the server keeps of each open page, for a bounded number of pages."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections import OrderedDict

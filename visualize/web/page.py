@@ -4,8 +4,6 @@ Settings or an address → State → snapshot → the open view's slots. Predict
 waits for a button.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import gradio as gr

@@ -4,8 +4,6 @@ Quick predictions are drawn immediately. Results of the compiler, prediction pro
 stream, which ends when the page changes again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import json

@@ -1,7 +1,5 @@
 """Serve the page: start Gradio, then the workers."""
 
-from __future__ import annotations
-
 import atexit
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The scoreboard's figure: recorded counts against predictions, and the errors below."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import defaultdict

@@ -4,8 +4,6 @@ Predicting every launch takes too long for a page view, so the predictions are a
 `python -m scripts.predict_records` writes it, and tests/oracle checks it against the current models.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import statistics

@@ -1,7 +1,5 @@
 """Sentences and tables of the Library: the list of recordings, and predictions compared with recorded counts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

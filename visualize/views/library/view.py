@@ -1,7 +1,5 @@
 """The Library: a list of all recordings, and a scoreboard of predictions against recorded counts."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The Memory view's figures: a request as flow from lanes to bytes, the tile, and the shape cliff."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The requests of one operation as the Memory view draws them, and the kernel that it contrasts them with."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The Memory view's tables: every operation, the launch's counters, shared memory, what-if, and an SM's resources."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

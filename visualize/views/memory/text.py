@@ -5,8 +5,6 @@ sectors that a request touches, bytes that a lane accesses are used, and the oth
 number: the fewest sectors that could hold the request's bytes, divided by the sectors that it touches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from markupsafe import Markup

@@ -1,7 +1,5 @@
 """The Memory view: requests as flow from lanes to bytes, the tables behind them, and the compiler's own texts."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

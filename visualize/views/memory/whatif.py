@@ -1,7 +1,5 @@
 """What if: the same launch with one change, at neighboring sizes, or on another GPU. Each question needs compiles."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

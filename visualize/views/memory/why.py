@@ -1,7 +1,5 @@
 """Explain an operation's cost in plain sentences, from its layout, the problem's sizes and the tensor."""
 
-from __future__ import annotations
-
 from kernels.accesses import Layout, MemoryOperation
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess
 from visualize.predict.agreement import Verdicts

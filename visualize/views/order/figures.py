@@ -1,7 +1,5 @@
 """Charts of the Order view, as Plotly data and layout: loaded blocks, DRAM reads, time, bounds, and the timeline."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

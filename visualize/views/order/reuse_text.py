@@ -1,7 +1,5 @@
 """Sentences and tables of reuse: bytes read from DRAM, the effect of GROUP_SIZE on them, and on the time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

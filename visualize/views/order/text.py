@@ -1,7 +1,5 @@
 """Sentences and tables of the Order view: blocks that the first programs load, waves, and the recorded timeline."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

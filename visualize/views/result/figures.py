@@ -1,7 +1,5 @@
 """Figures of one run: the map of its error, its worst tile, its times as bars, and its place below the roofline."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The roofline of a run: recorded roofs and launches, the run itself, and its predicted bound."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 

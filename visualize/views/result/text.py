@@ -1,7 +1,5 @@
 """The text of one run: headline, card, tables and remarks, and its place below the roofline."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

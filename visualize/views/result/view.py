@@ -1,7 +1,5 @@
 """The Result view: a run's card, its check, the picture of its error and its times, and what can be exported."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from dataclasses import replace

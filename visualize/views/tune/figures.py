@@ -3,8 +3,6 @@
 A sweep's points carry the index of their row as customdata; the page adds their labels and links (`points.js`).
 """
 
-from __future__ import annotations
-
 import datetime
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The history of the Tune view: the runs of one experiment over time, the store's latest results, and /history."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

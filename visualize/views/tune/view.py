@@ -1,7 +1,5 @@
 """The sweep of the Tune view: its options, its pictures and rows as it runs, and /sweep."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import itertools
@@ -16,17 +14,16 @@ import numpy as np
 from markupsafe import Markup
 
 from kernels import discover
-from kernels.experiment import JsonSchema, argument_schemas, from_json
+from kernels.experiment import Experiment, JsonSchema, argument_schemas, from_json
 from kernels.export.script import config_line
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError, knob, knobs, quote, read_fields
 from kernels.measuring.session import Session
 from kernels.results import Device, Strategy, Sweep, SweepRow
 from kernels.results.sweep import STRATEGIES
-from kernels.space import MAX_CONFIGS, Space, default_values, parse_varied, space
+from kernels.space import MAX_CONFIGS, Space, parse_varied, space
 from kernels.sweep import files
 from kernels.sweep.devices import concurrent_compiles
-from kernels.sweep.shared import SharedSweeps
 from kernels.sweep.sweep_run import SweepRun, estimate_seconds, initial_rows
 from visualize.predict.launch_time import predict_time
 from visualize.views import slots
@@ -37,6 +34,7 @@ from visualize.views.slots import CLOSED, DISABLED, ENABLED, OPEN, button, fold,
 from visualize.views.snapshot import Snapshot
 from visualize.views.state import PINNED, State, pin_text
 from visualize.views.tune import figures, text
+from visualize.views.tune.shared_sweeps import SharedSweeps
 from visualize.views.tune.text import KNOBS, RankingView
 from visualize.views.view import Panel, Slots, StreamAction
 
@@ -455,3 +453,15 @@ def reply(sweep: Sweep) -> dict[str, Any]:
         "seconds": sweep.seconds,
         "note": sweep.note,
     }
+
+
+def default_values(experiment: Experiment) -> dict[str, list[Any]]:
+    """Return the values to vary by default: each side of the tile with its neighbouring choices, and 4 or 8 warps."""
+    values: dict[str, list[Any]] = {}
+    for name, declared in knobs(type(experiment.config)).items():
+        if name == "num_warps":
+            values[name] = [4, 8]
+        elif declared.group == "Tile" and declared.choices is not None:
+            place = declared.choices.index(getattr(experiment.config, name))
+            values[name] = list(declared.choices[max(0, place - 1) : place + 2])
+    return values

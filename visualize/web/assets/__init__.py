@@ -1,7 +1,5 @@
 """The page's scripts and styles, each beside the view that it is of, or here."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

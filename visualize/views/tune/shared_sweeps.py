@@ -1,7 +1,5 @@
 """The sweep that a session runs for all its clients, and the latest sweep of each space."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter, OrderedDict
