@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, wait
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -34,9 +34,6 @@ _POISONS = {"cuda_error", "error"}
 
 # Maximum compiles that one job has in flight. More could exceed the limit of waiting calls per page.
 _MAX_COMPILES = 4
-
-# The estimate of shared memory can be 20 % too low. An interpreted run waits at most so many seconds for its compile.
-_ESTIMATE_MARGIN, _BACKGROUND_S = 1.25, 10
 
 
 @dataclass(eq=False)
@@ -174,20 +171,15 @@ class Stages:
         self.gpu, self._job, self._session = gpu, job, session
         self.seconds = job.stages
         self._has_turn = self._used_worker = False
-        self._background: Future[Compiled | Failure] | None = None
 
     def compile(self, experiment: Experiment, is_timed: bool = False) -> None:
         """Compile in a compile worker, so that the run worker finds the result in the cache.
 
-        The interpreter needs no compiled kernel. For it, compile beside the run, and only to learn that the GPU could
-        not launch a config that may take too much shared memory.
+        Do nothing under the interpreter, which needs no compiled kernel.
         """
-        kernel, launch = launch_of(experiment, self.gpu)
         if self._session.gpu is None:
-            shared_bytes = _ESTIMATE_MARGIN * compile_cost.estimate_shared_bytes(kernel, launch)
-            if shared_bytes > self.gpu.shared_bytes_per_program:
-                self._background = self._session.compile(experiment, client=self._job.client)
             return
+        kernel, launch = launch_of(experiment, self.gpu)
         if refusal := compile_cost.refuse_compile(kernel, launch):
             raise Stopped(refusal)
         call = Call("compile", compiler.compile_into_cache, (experiment, self.gpu, is_timed))
@@ -255,9 +247,6 @@ class Stages:
         if self._used_worker:
             self._session.runner.release()
         self._job.leave_queue()
-        if self._background is not None:
-            wait([self._background], _BACKGROUND_S)
-            self._background.cancel()
 
     def _wait(self, stage: str, *futures: Future[V | Failure]) -> list[V]:
         """Wait for all results. If the job is cancelled or one call fails, cancel the other calls."""

@@ -215,13 +215,6 @@ def test_a_config_that_does_not_fit_is_cached_with_its_reason_and_the_suggested_
     assert isinstance(session.compile(fused(num_stages=2)).result(PATIENCE_S), Compiled)
 
 
-def test_a_run_without_a_gpu_learns_that_the_gpu_could_not_launch_its_config(session):
-    shape, tile = {"M": 64, "N": 64, "K": 64}, {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 128}
-    chosen = experiment("matmul.grouped", shape, **tile, num_warps=8, num_stages=5)
-    assert isinstance(session.submit(chosen).result(), RunResult)
-    assert session.find_compiled(chosen).kind == "out_of_resources"
-
-
 def test_a_compile_that_would_miss_its_deadline_is_not_started(session):
     tile = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 1}
     refused = session.compile(replace(h200(**tile), gpu="T4")).result(0)
