@@ -90,7 +90,7 @@ async def call(client: httpx.AsyncClient, name: str, experiment: dict[str, Any])
 
 async def move_slider(url: str, event: int, is_page: bool, every_s: float, until: float, observed: Observed) -> None:
     """Move a slider every few seconds, on the page or through /schedule."""
-    from tests.panels.sent import set_to
+    from tests.panels.sent import settings_of
 
     draw, session, kind = random.Random(), uuid.uuid4().hex, "page" if is_page else "/schedule"
     async with connect(url) as client:
@@ -99,10 +99,10 @@ async def move_slider(url: str, event: int, is_page: bool, every_s: float, until
             problem = {name: draw.randrange(512, 8192, 64) for name in "MNK"}
             config = {name: draw.choice((64, 128)) for name in ("BLOCK_M", "BLOCK_N")}
             config["GROUP_SIZE"] = draw.randint(1, 8)
-            settings = set_to({"kernel": "matmul.grouped", **problem, **config}) if is_page else ""
+            message = settings_of({"kernel": "matmul.grouped", **problem, **config}) if is_page else ""
             with observed.time(kind):
                 if is_page:
-                    body = {"fn_index": event, "session_hash": session, "data": [settings]}
+                    body = {"fn_index": event, "session_hash": session, "data": [message]}
                     (await client.post("run/predict", json=body)).raise_for_status()
                 elif "failure" in (reply := await call(client, "schedule", _product(problem, **config))):
                     raise RuntimeError(reply["failure"]["message"])
@@ -200,8 +200,8 @@ async def measure(clients: int, seconds: float, every_s: float) -> Observed:
 
 def _event_of_change(config: dict[str, Any]) -> int:
     """The id of the event of a changed experiment."""
-    (settings,) = (each["id"] for each in config["components"] if each["props"].get("elem_id") == "settings")
-    return next(int(each["id"]) for each in config["dependencies"] if [settings, "input"] in each["targets"])
+    (outbox,) = (each["id"] for each in config["components"] if each["props"].get("elem_id") == "outbox")
+    return next(int(each["id"]) for each in config["dependencies"] if [outbox, "input"] in each["targets"])
 
 
 def main(clients: int, minutes: float, every_s: float) -> None:

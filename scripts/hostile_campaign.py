@@ -81,7 +81,7 @@ class Hostile:
             data = {"experiment": self._experiment()} if "v2" in version else {"data": self._arguments()}
             return f"/{name}", f"{version}{name}", self._text(data)
         event = self._draw.choice(self._events)
-        body = {"fn_index": event["id"], "session_hash": f"s{self._draw.randrange(50)}", "data": self._settings(event)}
+        body = {"fn_index": event["id"], "session_hash": f"s{self._draw.randrange(50)}", "data": self._messages(event)}
         path = "queue/join" if event["queue"] is not False else "run/predict"
         return f"event {event['id']} {event['targets']}", path, self._text(body)
 
@@ -103,18 +103,20 @@ class Hostile:
             experiment[part] = self._value()
         return experiment
 
-    def _settings(self, event: dict[str, Any]) -> list[Any]:
-        """Arguments of an event with values that no control has, sometimes too few."""
-        from tests.panels.sent import set_to
+    def _messages(self, event: dict[str, Any]) -> list[Any]:
+        """Arguments of an event: a message with values that no control has, sometimes too few arguments."""
+        from tests.panels.sent import settings_of
 
         kernel = self._draw.choice(list(discover()))
         names = [*knobs(discover()[kernel].config), *_FIELDS]
-        flat = json.loads(set_to({"kernel": kernel}))
-        flat |= {self._draw.choice(names): self._value() for _ in range(self._draw.randint(1, 3))}
-        settings = self._draw.choice((json.dumps(flat), self._value(), json.dumps(self._value())))
+        message = json.loads(settings_of({"kernel": kernel}))
+        message["settings"] |= {self._draw.choice(names): self._value() for _ in range(self._draw.randint(1, 3))}
+        # Actions that start nothing: the campaign is about values, and a sweep would occupy the machine.
+        message |= self._draw.choice(({}, {"action": "share"}, {"action": self._value()}, {"follow": self._value()}))
+        sent = self._draw.choice((json.dumps(message), self._value(), json.dumps(self._value())))
         count = len(event["inputs"])
         leading = [self._value() for _ in range(count - 1)]
-        return [*leading, settings][: count if self._draw.random() < 0.9 else self._draw.randrange(count + 1)]
+        return [*leading, sent][: count if self._draw.random() < 0.9 else self._draw.randrange(count + 1)]
 
     def _value(self, depth: int = 0) -> Any:
         kind = self._draw.random()

@@ -40,7 +40,7 @@ def engine():
 
 
 def healthy(port, ended, patience_s):
-    """What /healthz says once it answers."""
+    """Wait until /healthz answers, and return its reply."""
 
     def answer():
         assert not ended(), "it ended"

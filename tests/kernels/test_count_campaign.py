@@ -85,7 +85,7 @@ def test_experiments_of_a_file_are_measured_in_its_order(tmp_path):
     found = chosen("counters", "--these", str(file))
     assert [(one.kernel, one.problem.M) for one in found] == [("transpose.flat", 1024), ("matmul.grouped", 77)]
     file.write_text(json.dumps({"kernel": "matmul.grouped", "problem": {"M": 0}}))
-    with pytest.raises(ConfigError, match="M is 0"):
+    with pytest.raises(ConfigError, match="M must be a whole number from 1 to 16384"):
         chosen("counters", "--these", str(file))
 
 

@@ -48,7 +48,7 @@ class App:
         self.process, self.url = process, url
 
     def workers(self) -> list[int]:
-        """Process ids of its worker processes, which a server of its own forks."""
+        """Return the process ids of its workers, children of the fork server."""
         servers = children(self.process.pid, "forkserver")
         return [worker for server in servers for worker in children(server, "forkserver")]
 
@@ -238,7 +238,7 @@ class Profile:
     def tab(self) -> Tab:
         """A new tab, with nothing stored or granted by an earlier one."""
         if self._context is None:
-            # Where the opening page would play by itself, it costs each test that opens it seconds of a core.
+            # Reduced motion: the opening's animation would cost each test seconds of a core.
             self._context = self._browser.new_context(viewport={"width": 1280, "height": 720}, reduced_motion="reduce")
             self._context.set_default_timeout(60_000)
             self._held = self._context.new_page()
@@ -254,7 +254,7 @@ class Profile:
                 page.close()
 
     def discard(self) -> None:
-        """The next tab gets a profile, and a process, of its own."""
+        """Close the profile: the next tab gets a new one, in a new process."""
         if self._context:
             self._context.close()
             self._context = None

@@ -1,4 +1,4 @@
-"""What axe-core finds: nothing above a minor impact, in the whole page on any tab, in light and in dark."""
+"""axe-core finds nothing above a minor impact, in the whole page on any tab, in light and in dark."""
 
 from __future__ import annotations
 

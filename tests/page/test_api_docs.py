@@ -19,7 +19,7 @@ from tests.page.conftest import App
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 ADDRESS = "http://127.0.0.1:7860"
 
-# What differs from one call to the next.
+# Fields that differ between two equal calls.
 VOLATILE = ("seconds", "stages")
 
 

@@ -15,7 +15,7 @@ MAP = (
     "?kernel=matmul.grouped&gpu=H200&tab=schedule&M=2560&N=2560&K=512&BLOCK_M=64&BLOCK_N=64&first=132&programs_per_sm=1"
 )
 
-# What is seen: the pixels of each map, the words, and the outlines.
+# The visible picture: the pixels of each map, the words, and the outlines.
 SEEN = """async () => {
   const plot = document.querySelector('#schedule-plot .live-plot');
   const pixels = async (image) => {
@@ -37,8 +37,8 @@ SEEN = """async () => {
 
 
 def seen_at_once_and_later(tab: Tab, move: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is seen before Plotly has drawn what `move` changes, and after."""
-    # Once the compiler has answered, the same is drawn again.
+    """Return the picture before and after Plotly has drawn the change that `move` makes."""
+    # Once the kernel is compiled, the same picture is drawn again.
     tab.fold("waves")
     tab.page.locator("#schedule-occupancy", has_text="registers per thread").wait_for()
     tab.page.wait_for_timeout(400)  # until it rests

@@ -53,7 +53,7 @@ def wait_for_picture(tab: Tab, name: str) -> None:
 
 
 def serious(tab: Tab, name: str, within: str = "html") -> set[tuple[str, str, str]]:
-    """What axe-core finds above a minor impact: tab, rule and element."""
+    """Return axe-core's findings above a minor impact: tab, rule and element."""
     found = Axe().run(tab.page, context=within).response["violations"]
     return {(name, one["id"], node["html"][:160]) for one in found if one["impact"] != "minor" for node in one["nodes"]}
 
@@ -61,7 +61,7 @@ def serious(tab: Tab, name: str, within: str = "html") -> set[tuple[str, str, st
 def test_every_picture_is_whole_in_the_first_screen_and_all_text_can_be_read(tab: Tab) -> None:
     """The picture takes most of the screen; axe-core finds nothing, and on larger and narrower screens no small text.
 
-    What stands around the tabs is the same on each: axe-core reads it once.
+    The header and the controls are the same everywhere, so axe-core reads them once.
     """
     tab.open("?__theme=light")
     found = set()

@@ -90,7 +90,7 @@ def test_a_copied_link_reopens_the_same_page(tab: Tab) -> None:
 def test_a_bad_value_gets_a_sentence_beside_it_and_the_last_picture_stays(tab: Tab) -> None:
     tab.open("?tab=schedule")
     tab.wait_for_draw("schedule-plot")
-    # What it shows, not how often it was drawn: once the compiler has answered, the same is drawn again.
+    # Compare the picture and not the number of draws: the same picture is drawn again once the kernel is compiled.
     shown = "JSON.stringify(document.querySelector('#schedule-plot .live-plot').data.map(({name, z}) => [name, z]))"
     before, claim = tab.page.evaluate(shown), tab.text("#schedule-claim")
     assert before

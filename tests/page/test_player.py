@@ -59,7 +59,7 @@ def wait_for_step(tab: Tab, step: int) -> None:
 
 
 def used(now: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """What a piece of a panel shows: whether it is used now, and was before."""
+    """Return the colours of a panel's pieces: new, used again, used earlier, or not used yet."""
     return np.where(now & before, AGAIN, np.where(now, NEW, np.where(before, EARLIER, 0)))
 
 

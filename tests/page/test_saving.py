@@ -1,4 +1,4 @@
-"""What the browser saves: pictures of figures, tables as CSV, a script; and nothing is sent anywhere else."""
+"""The browser saves figures as pictures, tables as CSV and a script, and sends nothing anywhere else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUTTONS = ["Zoom", "Pan", "Reset axes", "Save as PNG, at 2×", "Save as SVG"]
 
 
 def saved(tab: Tab, selector: str) -> Download:
-    """What a click on a button saves."""
+    """Click a button and return the file that it saves."""
     with tab.page.expect_download() as download:
         tab.page.locator(selector).first.click()
     return download.value

@@ -28,7 +28,7 @@ PLOTS = ("moment-plot", "ideal-plot", "gantt-plot")
 
 @functools.cache
 def launch():
-    """What is shown: the schedule, when each tile was begun and done, and the ideal waves' clock."""
+    """Return the schedule, the start and end of each tile, and the ideal waves' clock."""
     experiment = next(
         e
         for e in records.experiments(TIMELINE.form, "H200")

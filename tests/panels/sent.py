@@ -36,6 +36,6 @@ def updates(handler, *values):
     async def collect():
         return [slots_of(update) async for update in handler(request(), *values)]
 
-    # In a thread of its own: where a browser's tests ran before, this one has a running loop already.
+    # In a new thread: after browser tests, the main thread already has a running loop.
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: asyncio.run(collect())).result(60)

@@ -83,5 +83,5 @@ class OneSweep:
 
 
 def finished(sweeps, space, gpu=GPUS["H200"], store=NOTHING):
-    """What a sweep found, once it has ended and is kept."""
+    """Wait until a sweep has ended and is stored, and return it."""
     return until(lambda: sweeps.running(space, gpu) is None and sweeps.find(store, space, gpu))

@@ -1,4 +1,4 @@
-"""What is answered before the compiler has: with what is assumed, which the reply says."""
+"""/schedule replies before the compiler does, and says that its occupancy is assumed."""
 
 from __future__ import annotations
 

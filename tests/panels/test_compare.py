@@ -1,4 +1,4 @@
-"""What is pinned stands beside what is set: figures, sentences and numbers, with their ratio; a link holds both."""
+"""A pinned experiment is compared with the current one: figures, sentences, numbers and ratios; a link holds both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SET = {"M": 576, "N": 576, "K": 288, "BLOCK_M": 64, "BLOCK_N": 64, "GROUP_SIZE":
 
 
 def changed(page, flat):
-    """What the page answers to a change while something is pinned."""
+    """Return the slots that a change fills while an experiment is pinned."""
     return slots_of(page.on_message(request(), settings_of(flat)))
 
 

@@ -1,4 +1,4 @@
-"""What the page and the API hand out: scripts, notebooks, traces, and what a saved picture says of itself."""
+"""Files that the page and the API export: scripts, notebooks, traces, and what a saved picture says of itself."""
 
 from __future__ import annotations
 

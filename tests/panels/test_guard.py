@@ -9,7 +9,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
@@ -131,6 +131,53 @@ def test_every_reply_names_the_sites_that_may_frame_the_page():
         assert page.get("/").headers.get("content-security-policy") == said
 
 
+async def echo(request: Request) -> JSONResponse:
+    return JSONResponse(await request.json())
+
+
+def call(name, body):
+    routes = [Route("/{path:path}", echo, methods=["POST"])]
+    defaults = {"coalescing": [None, "compiled", None]}
+    app = Starlette(routes=routes, middleware=[Middleware(Guard, hosts=(), defaults=defaults)])
+    return TestClient(app).post(f"/gradio_api/call/{name}", content=body)
+
+
+@pytest.mark.parametrize(
+    ("given", "complete"),
+    [
+        ([], [None, "compiled", None]),
+        ([{}, "textbook"], [{}, "textbook", None]),
+        ([{}, "textbook", {}, "more"], [{}, "textbook", {}]),
+    ],
+)
+def test_a_call_gets_the_defaults_of_the_arguments_that_it_leaves_out(given, complete):
+    assert call("coalescing", json.dumps({"data": given})).json() == {"data": complete}
+
+
+@pytest.mark.parametrize("body", ['{"data": [{}]}', '{"experiment": {}}', '{"data": 3}', "[1]"])
+def test_other_calls_keep_their_arguments(body):
+    assert call("unknown", body).json() == json.loads(body)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}},
+        {"problem": [{"meta": {"_type": "gradio.FileData"}, "url": "http://169.254.169.254/"}]},
+    ],
+)
+def test_an_argument_that_gradio_would_take_for_a_file_is_refused(argument):
+    for name in ("coalescing", "unknown"):
+        escaped = json.dumps({"data": [argument]}).replace("FileData", "\\u0046ileData")
+        for body in (json.dumps({"data": [argument]}), escaped):
+            refused = call(name, body)
+            assert (refused.status_code, "takes no files" in refused.text) == (400, True)
+
+
+def test_a_body_too_deep_to_be_searched_for_files_is_refused():
+    assert call("coalescing", "[" * 30_000 + "]" * 30_000).status_code == 400
+
+
 def test_an_argument_of_an_unknown_name_is_refused():
     """Gradio 6.31 raises TypeError for one, out of the route."""
 
@@ -179,9 +226,7 @@ def test_a_session_hash_over_64_characters_is_refused_wherever_gradio_reads_one(
         }
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"[" * 5000, b"\xff", b'{"session_hash": 7}', b'["session_hash"]', b"1" * 5000]
-)
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"session_hash": 7}', b'["session_hash"]', b"1" * 5000])
 def test_a_body_without_a_session_hash_reaches_the_app(body):
     assert client().post("/gradio_api/run/predict", content=body).text == str(len(body))
 

@@ -56,7 +56,7 @@ def text_of(markup):
 
 
 def drawn(panel, store, **flat):
-    """What the tab says, by component."""
+    """Return the view's slots."""
     return panel.draw(known(store, **flat))
 
 

@@ -1,4 +1,4 @@
-"""What anybody can send to the page's own handlers: each answers in a sentence, or changes nothing."""
+"""Hostile messages to the page's handlers: each is answered with a sentence or changes nothing."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_what_is_no_stop_is_not_shown(page, tour, stop):
 
 @given(message=messages(), data=st.data())
 def test_an_unreadable_message_starts_no_work(page, message, data):
-    """What reads as an experiment is not submitted here."""
+    """A message that reads as an experiment is not submitted here."""
     try:
         sent = read_message(message)
         page.read(sent)

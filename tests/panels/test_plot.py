@@ -11,7 +11,7 @@ from visualize.views.plot import drawn
 
 
 def sent(**trace):
-    """What the browser gets of a heatmap."""
+    """Return a heatmap's arrays as the browser decodes them."""
     return decode(drawn(go.Figure(go.Heatmap(**trace)), about="x"))["data"][0]
 
 

@@ -1,4 +1,4 @@
-"""What takes long is predicted in another process: the same, once for all who ask, and not where it is quick."""
+"""Long predictions run in another process: the same, once for all who ask, and not where it is quick."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TOO_MANY = {**FAR, "kernel": "matmul.split_k_atomic", "BLOCK_M": 16, "BLOCK_N": 
 
 
 def run(coroutine):
-    # In a thread of its own: where a browser's tests ran before, this one has a running loop already.
+    # In a new thread: after browser tests, the main thread already has a running loop.
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, coroutine).result(100)
 

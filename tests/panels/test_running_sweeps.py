@@ -150,7 +150,7 @@ SENT = {"kernel": "matmul.grouped", "gpu": "H200", "tab": "sweep", "sweep_vary":
 
 
 async def pressed(page, button, name="page"):
-    """What pressing a button of the tab answers, by its DOM id, on an open page of that name."""
+    """Press a button, by its DOM id, on the open page of that name, and return the updates' slots."""
     message = settings_of(SENT, action=button)
     return [slots_of(one) async for one in page.on_action(sent_by(name), message)]
 
@@ -160,7 +160,7 @@ def sent_by(name):
 
 
 async def watched(page, name="page"):
-    """What a page is told while something is running."""
+    """Yield the slots that a page gets while a sweep is running."""
     page.on_message(sent_by(name), settings_of(SENT))
     async for one in page.on_stream(sent_by(name)):
         yield slots_of(one)

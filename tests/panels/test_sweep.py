@@ -44,7 +44,7 @@ def state_at(link):
 
 
 def drawn_of(panel, sweep, state):
-    """What the panel draws of a sweep that has ended."""
+    """Draw a sweep that has ended."""
     panel.sweeps = OneSweep(sweep)
     return panel.draw(Snapshot(state))
 
@@ -239,7 +239,7 @@ GPU = GPUS["H200"]
 
 
 def pressed(panel, session, state, anew=False):
-    """What pressing Sweep answers."""
+    """Press Sweep and return the updates' slots."""
     (answer,) = ask(panel, "sweep-anew" if anew else "sweep-start", session, state)
     return answer
 

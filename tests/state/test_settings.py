@@ -1,4 +1,4 @@
-"""What the page is set to: read from flat fields, checked once, and carried over to another kernel."""
+"""The page's state, read from flat fields, checked once, and carried over to another kernel."""
 
 from __future__ import annotations
 

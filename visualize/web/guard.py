@@ -241,7 +241,10 @@ def _read_json(body: bytes) -> Any:
     try:
         content = json.loads(body or b"null")
         has_file = _FILE in json.dumps(content)
-    except (ValueError, RecursionError):
+    except RecursionError:
+        # Gradio's parser may go deeper, and would find a file that was not looked for.
+        raise HTTPException(400, "The body is nested too deeply.") from None
+    except ValueError:
         return None  # Gradio refuses it
     if has_file:
         raise HTTPException(400, f"An argument contains {_FILE!r}; the page takes no files.")
