@@ -25,11 +25,9 @@ MAX_PORT = 65535
 AUTH, LOG_FORM = "TILESCOPE_AUTH", "TILESCOPE_LOG"
 
 # Options of mallopt(3), <malloc.h>.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+_MMAP_THRESHOLD, _ARENA_MAX = -3, -8
 
-# The arrays of a launch of 512 × 512 tiles, 2 MiB each, stay in the heap: mapping each again takes 35 ms of a redraw.
-_LARGE_BYTES = 4 << 20
-_FREE_BYTES = 16 << 20
+_LARGE_BYTES = 1 << 20
 _ARENAS = 4
 
 
@@ -124,7 +122,6 @@ def return_large_arrays() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
-        mallopt(_TRIM_THRESHOLD, _FREE_BYTES)
         mallopt(_ARENA_MAX, _ARENAS)
 
 

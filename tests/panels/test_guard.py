@@ -135,11 +135,11 @@ async def echo(request: Request) -> JSONResponse:
     return JSONResponse(await request.json())
 
 
-def call(name, body):
+def call(name, body, route="call"):
     routes = [Route("/{path:path}", echo, methods=["POST"])]
-    defaults = {"coalescing": [None, "compiled", None]}
+    defaults = {"coalescing": [None, "compiled", None], 7: [None, "compiled", None]}
     app = Starlette(routes=routes, middleware=[Middleware(Guard, hosts=(), defaults=defaults)])
-    return TestClient(app).post(f"/gradio_api/call/{name}", content=body)
+    return TestClient(app).post(f"/gradio_api/{route}/{name}", content=body)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +152,9 @@ def call(name, body):
 )
 def test_a_call_gets_the_defaults_of_the_arguments_that_it_leaves_out(given, complete):
     assert call("coalescing", json.dumps({"data": given})).json() == {"data": complete}
+    for name, route in (("join", "queue"), ("predict", "run")):
+        by_number = {"fn_index": 7, "data": given}
+        assert call(name, json.dumps(by_number), route).json() == {**by_number, "data": complete}
 
 
 @pytest.mark.parametrize("body", ['{"data": [{}]}', '{"experiment": {}}', '{"data": 3}', "[1]"])

@@ -118,13 +118,16 @@ def register(
             argument.example_payload = lambda example=examples[parameter]: example  # type: ignore[method-assign, misc]
 
 
-def argument_defaults(blocks: gr.Blocks) -> dict[str, list[object]]:
-    """Return each endpoint's defaults by its name. The default of a required argument is None, which is refused."""
-    return {
-        str(event.api_name): [
-            None if parameter.default is inspect.Parameter.empty else parameter.default
-            for parameter in inspect.signature(event.fn).parameters.values()
-        ]
-        for event in blocks.fns.values()
-        if event.fn is not None and all(isinstance(output, api_component.Api) for output in event.outputs)
-    }
+def argument_defaults(blocks: gr.Blocks) -> dict[int | str, list[object]]:
+    """Return each event's arguments where a request leaves them out, by the event's number and its name in the API.
+
+    A required argument is None, which its handler refuses.
+    """
+    found: dict[int | str, list[object]] = {}
+    for number, event in blocks.fns.items():
+        defaults: list[object] = [None] * len(event.inputs)
+        if event.fn is not None and all(isinstance(output, api_component.Api) for output in event.outputs):
+            parameters = list(inspect.signature(event.fn).parameters.values())[: len(defaults)]
+            defaults = [None if one.default is inspect.Parameter.empty else one.default for one in parameters]
+        found[number] = found[str(event.api_name)] = defaults
+    return found

@@ -50,8 +50,8 @@ _HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 
-# Gradio's route that calls an endpoint by its name.
-_CALL = re.compile(r"/(?:gradio_api/)?call/(?:v2/)?([^/]+)$")
+# Gradio's routes that call an event by its name, or by its number in the body.
+_CALL = re.compile(r"/(?:gradio_api/)?(?:call|run|api|queue)/([^/]+)$")
 
 # Gradio treats an object with this key anywhere in an argument as a file, which it would read or fetch.
 _FILE = "gradio.FileData"
@@ -106,8 +106,8 @@ class Guard:
     Args:
         hosts: see `allowed_hosts`.
         frames: see `framing_sites`.
-        defaults: each endpoint's arguments where a call leaves them out, by the endpoint's name. Gradio 6.31 refuses a
-            call with fewer arguments than parameters, although its own client fills in defaults.
+        defaults: each event's arguments where a request leaves them out, by its number and its name. Gradio 6.31 raises
+            an error for too few arguments, although its own client fills in defaults.
         body_deadline_s: seconds in which a body must arrive.
     """
 
@@ -116,7 +116,7 @@ class Guard:
         app: ASGIApp,
         hosts: Sequence[str],
         frames: Sequence[str] = (),
-        defaults: Mapping[str, Sequence[object]] | None = None,
+        defaults: Mapping[int | str, Sequence[object]] | None = None,
         body_deadline_s: float = BODY_DEADLINE_S,
     ) -> None:
         self._app, self._hosts, self._body_deadline_s = app, hosts, body_deadline_s
@@ -208,8 +208,11 @@ class Guard:
         return {"type": "http.request", "body": body, "more_body": False}
 
     def _complete_arguments(self, name: str, content: object, message: Message) -> None:
-        defaults = self._defaults.get(name)
-        if defaults is None or not isinstance(content, dict) or not isinstance(content.get("data"), list):
+        if not isinstance(content, dict) or not isinstance(content.get("data"), list):
+            return
+        number = content.get("fn_index")
+        defaults = self._defaults.get(number if isinstance(number, int) else name)
+        if defaults is None:
             return
         given = content["data"]
         complete = {**content, "data": [*given, *defaults[len(given) :]][: len(defaults)]}

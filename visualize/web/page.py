@@ -112,7 +112,7 @@ def _header(gpu: Gpu | None) -> Markup:
         slot("tab", "tabs", Markup('<div role="tablist" aria-label="Views">{}</div>').format(views)),
         slots.button("run", "Run", primary=True),
         slots.button("cancel", "Cancel", is_enabled=False),
-        slots.row(ResultPanel().strip(), slot("status"), name="outcome"),
+        slots.row(ResultPanel().card(), slot("status"), name="outcome"),
         slot("tours", content=menu(tours())),
         library,
         share(),

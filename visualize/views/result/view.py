@@ -60,7 +60,7 @@ class ResultPanel(Panel):
             ]
         )
 
-    def strip(self) -> Markup:
+    def card(self) -> Markup:
         """Return the slot of the run's card and its progress, which the header shows for all views."""
         return slot("card", "result")
 
