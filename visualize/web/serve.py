@@ -21,7 +21,7 @@ from visualize.web.page import page
 from visualize.web.tools import offer_tools_alone
 from visualize.web.unread import bound_unread
 
-# Maximum clients whose last inputs and outputs Gradio keeps. The page does not use them, and a reply can take megabytes.
+# Maximum clients whose last inputs and outputs Gradio keeps. The page does not use them; a reply can take megabytes.
 _SESSIONS = 10
 
 
