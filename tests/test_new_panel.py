@@ -38,7 +38,7 @@ class TilesPanel(Panel):
     def endpoints(self, api):
         async def tiles(experiment: dict) -> dict:
             """How many tiles."""
-            return api.predicted(experiment, lambda snapshot: {"tiles": len(snapshot.schedule.tiles.program)})
+            return api.reply_predicted(experiment, lambda snapshot: {"tiles": len(snapshot.schedule.tiles.program)})
 
         return (Endpoint("tiles", tiles),)
 '''

@@ -15,7 +15,7 @@ from kernels.spec import Launch
 from tests.page.conftest import Tab
 from visualize.predict.execution import Execution, ideal_clock
 from visualize.predict.schedule import schedule
-from visualize.views.numbers import counted
+from visualize.views.numbers import count_noun
 
 pytestmark = pytest.mark.browser
 
@@ -63,7 +63,7 @@ def assert_shows(tab: Tab, now: int) -> None:
         assert told.startswith(f"wave {step} of 4: " if plot == "ideal-plot" else "programs: ")
     running = (course.start_ns <= now) & (now < course.end_ns)
     sms = len(set(course.sm[running].tolist()))
-    tab.says("#clock output", f": {counted(int(running.sum()), 'program')} on {counted(sms, 'SM')}")
+    tab.says("#clock output", f": {count_noun(int(running.sum()), 'program')} on {count_noun(sms, 'SM')}")
 
 
 def now(tab: Tab) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from kernels.knobs import ConfigError
 from tests.panels.sent import request, settings_of, slots_of
-from visualize.views.compare import comparison, ratio
+from visualize.views.compare import ratio, render_comparison
 from visualize.views.numbers import Number
 from visualize.views.plot import NONE, with_twin
 from visualize.views.state import read_pinned
@@ -80,14 +80,14 @@ HALF = [replace(number, value=number.value / 2) for number in (*LOADS, TIME)]
     ],
 )
 def test_the_strip_has_at_most_three_numbers_or_says_why_it_has_none(numbers, pinned, sentence):
-    strip = comparison({"M": 1}, {"M": 2}, numbers, pinned)
+    strip = render_comparison({"M": 1}, {"M": 2}, numbers, pinned)
     assert re.sub("<[^>]*>", "", strip.split("<details>")[0]) == f"Pinned → now: M 2 → 1. {sentence}"
     assert ("<table" in strip) == bool(numbers or pinned)
 
 
 def test_the_strip_names_four_knobs_and_counts_the_rest():
     many = {f"knob{place}": place for place in range(7)}
-    assert "knob3 3 → <b>–</b>, 3 more." in comparison({}, many, [], [])
+    assert "knob3 3 → <b>–</b>, 3 more." in render_comparison({}, many, [], [])
 
 
 @pytest.mark.parametrize("tab", SETTINGS.tabs)

@@ -7,12 +7,12 @@ import plotly.graph_objects as go
 import pytest
 
 from tests.figure_values import decode
-from visualize.views.plot import drawn
+from visualize.views.plot import plot_value
 
 
 def sent(**trace):
     """Return a heatmap's arrays as the browser decodes them."""
-    return decode(drawn(go.Figure(go.Heatmap(**trace)), about="x"))["data"][0]
+    return decode(plot_value(go.Figure(go.Heatmap(**trace)), about="x"))["data"][0]
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint32])
@@ -31,7 +31,7 @@ def test_floats_arrive_as_they_are_numbers_or_not():
 def test_what_a_mask_covers_is_no_number():
     values = np.ma.masked_equal(np.array([[7, 0], [3, 5]], dtype=np.uint16), 0)
     picture = {"data": [{"type": "heatmap", "z": values}], "layout": {}}
-    assert np.array_equal(decode(drawn(picture, about="x"))["data"][0]["z"], [[7, np.nan], [3, 5]], equal_nan=True)
+    assert np.array_equal(decode(plot_value(picture, about="x"))["data"][0]["z"], [[7, np.nan], [3, 5]], equal_nan=True)
 
 
 def test_integers_of_more_than_32_bits_are_refused():
@@ -42,19 +42,19 @@ def test_integers_of_more_than_32_bits_are_refused():
 def test_a_map_of_a_million_cells_takes_less_than_20_kb():
     rows = np.arange(1 << 20, dtype=np.uint32).reshape(1024, 1024)
     picture = {"data": [{"type": "heatmap", "z": rows}, {"type": "heatmap", "z": rows.T}], "layout": {}}
-    assert len(drawn(picture, about="x")) < 20_000
+    assert len(plot_value(picture, about="x")) < 20_000
 
 
 def test_a_figures_meta_arrives_arrays_and_text_alike():
     figure = go.Figure(go.Heatmap(z=np.zeros((2, 2), dtype=np.uint8)))
     meta = {"places": np.array([7, 3, 5], dtype=np.uint32), "words": np.array(["<b>ü</b>", ""]), "name": "wave"}
-    received = decode(drawn(figure, meta=meta, about="x"))["layout"]["meta"]
+    received = decode(plot_value(figure, meta=meta, about="x"))["layout"]["meta"]
     assert received["places"].tolist() == [7, 3, 5]
     assert (received["words"], received["name"]) == (["<b>ü</b>", ""], "wave")
 
 
 def test_zoom_is_kept_while_the_key_stays_the_same():
     figure = go.Figure(go.Heatmap(z=np.zeros((2, 2), dtype=np.uint8)))
-    same, other = (decode(drawn(figure, anew, about="x"))["layout"]["uirevision"] for anew in ("a", "b"))
+    same, other = (decode(plot_value(figure, anew, about="x"))["layout"]["uirevision"] for anew in ("a", "b"))
     assert same != other
-    assert decode(drawn(figure, "a", about="x"))["layout"]["uirevision"] == same
+    assert decode(plot_value(figure, "a", about="x"))["layout"]["uirevision"] == same

@@ -88,19 +88,19 @@ def test_another_process_draws_the_same_and_replies_the_same(shared_page):
     pinned = urllib.parse.urlencode({**TWICE_LONG, "M": 1040})
     current = opened({**TWICE_LONG, "with": pinned, "gpu": "H200", "tab": "reuse"})
     here = draw_view(
-        page.panels["reuse"], page.result, page.take_snapshot(current), page.take_snapshot(current.twin(None))
+        page.panels["reuse"], page.result, page.take_snapshot(current), page.take_snapshot(current.pinned_state(None))
     )
     api = Api(page.session, page.predictions)
     failure = Failure("compile", "timeout", "It took too long.")
-    reply = api.predicted(current.experiment.to_json(), reuse_view.reply, failure)
+    reply = api.reply_predicted(current.experiment.to_json(), reuse_view.reply, failure)
 
     async def asked():
         submit = functools.partial(page.predictions.submit, client=INTERNAL, estimate_s=1.0)
         drawn = await asyncio.wrap_future(
-            submit(draw_in_process, page.take_snapshot(current), page.take_snapshot(current.twin(None)))
+            submit(draw_in_process, page.take_snapshot(current), page.take_snapshot(current.pinned_state(None)))
         )
         snapshot = api.take_snapshot(current.experiment, failure)
-        there = await asyncio.wrap_future(submit(endpoint.replied, snapshot, reuse_view.reply))
+        there = await asyncio.wrap_future(submit(endpoint.build_reply, snapshot, reuse_view.reply))
         process = await asyncio.wrap_future(submit(process_of, snapshot))
         return drawn, there, process
 

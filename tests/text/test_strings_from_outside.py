@@ -28,7 +28,6 @@ from visualize.views.order import reuse_text
 from visualize.views.order import text as order_text
 from visualize.views.prose import claim, html, plain
 from visualize.views.result import text as result_text
-from visualize.views.tables import table
 
 HOSTILE = '<script>alert("{0}")</script> & {gpu}'
 
@@ -86,7 +85,7 @@ def test_a_timeline():
     order = schedule(kernel, launch)
     course = Execution(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), launch.gpu.sms)
     assert is_text(claim(*order_text.timeline_sentences(ran, course, order)), 2)
-    assert "<script" not in table(order_text.timeline_rows(ran, course, order))
+    assert "<script" not in order_text.timeline_table(ran, course, order)
     assert is_text(html([order_text.timeline_hint(HOSTILE, [ran.experiment])]))
     assert is_text(claim(order_text.waves_sentence(order, steps(order))))
 

@@ -312,7 +312,7 @@ def test_the_picture_is_the_same_for_every_experiment_and_is_sent_in_100_kilobyt
 
 def test_a_pinned_experiment_changes_nothing_but_the_comparison():
     panel, own, pinned = ScoreboardPanel(), snapshot("scoreboard"), snapshot("scoreboard", M=640)
-    shown = compare.compared(panel.draw(own), own, pinned, [panel], ResultPanel())
+    shown = compare.add_comparison(panel.draw(own), own, pinned, [panel], ResultPanel())
     assert shown == {**panel.draw(own), "compare": shown["compare"]}
 
 

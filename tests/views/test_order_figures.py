@@ -20,7 +20,7 @@ from visualize.predict.reuse import Reuse
 from visualize.predict.schedule import first_reads, row_major, schedule, steps
 from visualize.views.order import figures
 from visualize.views.order.map_figure import MOST_CELLS, Order, map_figure, map_grid, player_data
-from visualize.views.plot import drawn
+from visualize.views.plot import plot_value
 from visualize.views.state import COLORS
 
 
@@ -316,4 +316,4 @@ def test_a_timeline_of_8192_programs_takes_less_than_150_kb():
     end = start + random.integers(200, 400, 8192) * 32
     execution = Execution(pids * 7 % 132, start - start.min(), end - start.min(), 132)
     for color in ("order", "wave"):
-        assert len(drawn(figures.gantt_figure(execution, plan, color, "title"), about="x")) < MOST_BYTES
+        assert len(plot_value(figures.gantt_figure(execution, plan, color, "title"), about="x")) < MOST_BYTES

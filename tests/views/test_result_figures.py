@@ -150,6 +150,6 @@ def test_the_roofline_has_a_line_per_gpu_and_every_launch_in_its_place():
 
 
 def test_the_colours_of_groups_repeat_after_eight():
-    scale = theme.repeated(8)
+    scale = theme.category_scale(8)
     assert [color for _, color in scale[::2]] == list(theme.CATEGORIES)
     assert (scale[0][0], scale[-1][0]) == (0, 1)

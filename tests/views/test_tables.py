@@ -19,7 +19,7 @@ from markupsafe import escape
 from kernels.experiment import from_json
 from kernels.knobs import ConfigError, knobs, read_fields
 from visualize.views.prose import Hint, Sourced, Strong, say
-from visualize.views.tables import ALL, Column, Table, experiment_columns, frame, table
+from visualize.views.tables import ALL, Column, Table, experiment_columns, table
 
 BUTTON = '<button type="button" class="save-csv" aria-label="Save this table as CSV">CSV</button>'
 HEADER = (Sourced("waves", "predicted"), "counted", "counted", "")
@@ -27,14 +27,14 @@ ROWS = [(1, Strong("<x>"), "a{b}", say("{} & {}", "c", 1)), ("a, b", "", 2.5, Hi
 
 
 def test_a_frame_has_a_caption_scopes_and_a_row_for_each_of_its_rows():
-    shown = table(frame(HEADER, ROWS), 'by "ncu" <2>')
+    shown = table(HEADER, ROWS, 'by "ncu" <2>')
     assert shown.startswith('<div class="scroll"><table><caption>by &#34;ncu&#34; &lt;2&gt;</caption><thead><tr>')
     assert shown.count('<th scope="col">') == 3
     assert "<td></td></tr></thead>" in shown, "a screen reader must not announce an empty heading"
     assert '<th scope="col">waves <span class="mark predicted"' in shown
     assert "<tr><td>1</td><td><b>&lt;x&gt;</b></td><td>a{b}</td><td>c &amp; 1</td></tr>" in shown
     assert shown.endswith(f'<td>2.5</td><td><span title="equal">✓</span></td></tr></tbody></table>{BUTTON}</div>')
-    empty = table(frame(HEADER, []))
+    empty = table(HEADER, [])
     assert "<caption>" not in empty
     assert empty.count("<th ") == 3
     assert "<tbody></tbody>" in empty

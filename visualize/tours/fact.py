@@ -14,8 +14,8 @@ from kernels.results.codec import to_json
 from visualize.predict.textbook import Textbook
 from visualize.views.endpoint import Reply
 from visualize.views.memory.view import compile_reply, compiled_reply, textbook_reply
+from visualize.views.numbers import format_number
 from visualize.views.numbers import source as source_of
-from visualize.views.numbers import written
 from visualize.views.order import reuse_view
 from visualize.views.order import view as order_view
 from visualize.views.result.view import run_json
@@ -100,7 +100,7 @@ def compute_facts(facts: Mapping[str, Fact], address: Mapping[str, str], session
                 raise NoFact(f"{fact.ratio[1]} is 0, so there is no ratio to it.")
             source = over.source if over.source == under.source else ""
             value = over.number / under.number
-            values[name] = Value(value, written(value, fact.unit), source)
+            values[name] = Value(value, format_number(value, fact.unit), source)
     return values
 
 
@@ -125,7 +125,7 @@ def _compute(fact: Fact, address: Mapping[str, str], session: Session) -> Value:
     if isinstance(reply, Failure):
         raise NoFact(reply.message)
     value = _at(reply, fact.path)
-    return Value(value, written(value, fact.unit), source)
+    return Value(value, format_number(value, fact.unit), source)
 
 
 _STEP = re.compile(r"(?:^|\.)(\w+)|\[(\d+)\]|\[(\w+)=([\w.-]+)\]|\[(median|count)\]")

@@ -33,7 +33,7 @@ def base() -> str:
 LONGEST_QUERY = 4000
 
 
-def shown(full: Mapping[str, object], short: Mapping[str, object], title: str) -> str:
+def link_value(full: Mapping[str, object], short: Mapping[str, object], title: str) -> str:
     """Return the slot's value for a state of the page.
 
     Args:
@@ -71,7 +71,7 @@ def query(fields: Mapping[str, object]) -> str:
     return urllib.parse.urlencode(fields)
 
 
-def dated(experiment: Experiment, content: Markup, style: str = "") -> Markup:
+def tag_experiment(experiment: Experiment, content: Markup, style: str = "") -> Markup:
     """Wrap the markup of an Experiment's result, which the page greys while the settings differ."""
     return Markup('<div class="{}" data-experiment="{}">{}</div>').format(
         style, query(experiment.to_address()), content

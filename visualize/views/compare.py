@@ -27,7 +27,7 @@ _SAME = 0.0005
 _MAX_KNOBS, _MAX_NUMBERS = 4, 2
 
 
-def beside(slots: Slots, pinned: Slots) -> Slots:
+def pair_slots(slots: Slots, pinned: Slots) -> Slots:
     """Return a view's slots, each with the pinned experiment's value beside it if it has one."""
     columns = Markup('<div class="beside"><div class="own">{}</div><div class="pinned">{}</div></div>')
     paired = dict(slots)
@@ -40,7 +40,7 @@ def beside(slots: Slots, pinned: Slots) -> Slots:
     return paired
 
 
-def compared(
+def add_comparison(
     slots: Slots, snapshot: Snapshot, pinned: Snapshot | None, panels: Sequence[Panel], result: ResultPanel
 ) -> Slots:
     """Return a view's slots with the pinned experiment's beside them, and the slot "compare".
@@ -62,9 +62,9 @@ def compared(
         pinned_slots = result.known_run(pinned) if result in panels else {}
         for panel in panels:
             pinned_slots |= panel.draw(pinned) if panel.is_compared else {}
-        slots = beside(slots, pinned_slots)
+        slots = pair_slots(slots, pinned_slots)
         known_numbers = [view_numbers(side, panels) for side in (snapshot, pinned)]
-        strip = comparison(_fields(state), _fields(pinned.state), *known_numbers)
+        strip = render_comparison(_fields(state), _fields(pinned.state), *known_numbers)
     except ConfigError as error:
         strip = Markup('<p class="problem" role="alert">{}</p>').format(error)
     swapped = State(pinned.state.experiment, state.view, pinned.state.gpu, state.experiment)
@@ -77,7 +77,7 @@ def _fields(state: State) -> dict[str, Any]:
     return {**state.experiment.to_address(), "gpu": state.gpu.name}
 
 
-def comparison(
+def render_comparison(
     now: Mapping[str, Any], pinned: Mapping[str, Any], numbers: Sequence[Number], pinned_numbers: Sequence[Number]
 ) -> Markup:
     """Return a line with the differing knobs and two or three numbers, and a folded table of all numbers.
@@ -108,7 +108,7 @@ def comparison(
     ]
     rows.append(["Now / pinned", *("" for _ in differing), *(ratio(*pair) for pair in pairs.values())])
     folded = Markup("<details><summary>All numbers</summary>{}</details>")
-    return line + folded.format(tables.table(tables.frame(header, rows)))
+    return line + folded.format(tables.table(header, rows))
 
 
 def _change(name: str, pinned: object, now: object) -> Sentence:

@@ -50,7 +50,7 @@ class Endpoint:
     """A named function of the API. Its docstring is its description. Its parameter `experiment` takes a JSON object.
 
     Attributes:
-        at_once: maximum number of concurrent requests; None if compiles, predictions or runs limit them.
+        max_concurrency: maximum number of concurrent requests; None if compiles, predictions or runs limit them.
         launches: whether the kernel is launched, so that `run` is an argument, too.
         schemas: JSON Schemas by parameter; the other parameters have the schema of their type.
         is_flat: as an MCP tool, it takes the experiment's fields as separate arguments.
@@ -58,7 +58,7 @@ class Endpoint:
 
     name: str
     function: Callable[..., Any]
-    at_once: int | None = 4
+    max_concurrency: int | None = 4
     launches: bool = False
     schemas: Mapping[str, JsonSchema] = field(default_factory=dict)
     is_flat: bool = True
@@ -71,7 +71,7 @@ class Api:
         self.session, self.predictions = session, predictions or PredictionProcess(session)
         self._unfinished: dict[Client, Future[Compiled | Failure]] = {}
 
-    async def compiled(
+    async def reply_compiled(
         self,
         payload: object,
         body: Callable[[Snapshot], Reply],
@@ -109,13 +109,13 @@ class Api:
                 estimate_s = seconds(snapshot)
             except Exception as error:
                 return to_json(failure(error))
-            return replied(snapshot, body) if estimate_s <= NEAR_S else (snapshot, estimate_s)
+            return build_reply(snapshot, body) if estimate_s <= NEAR_S else (snapshot, estimate_s)
 
         prediction = await asyncio.to_thread(predict)
         if isinstance(prediction, dict):
             return prediction
         snapshot, estimate_s = prediction
-        work = self.predictions.submit(replied, snapshot, body, client=client, estimate_s=estimate_s)
+        work = self.predictions.submit(build_reply, snapshot, body, client=client, estimate_s=estimate_s)
         reply = await asyncio.wrap_future(work)
         return to_json(reply) if isinstance(reply, Failure) else reply
 
@@ -131,7 +131,7 @@ class Api:
 
         compile_.add_done_callback(forget)
 
-    def predicted(
+    def reply_predicted(
         self, payload: object, body: Callable[[Snapshot], Reply], compiled: Compiled | Failure | None = None
     ) -> dict[str, Any]:
         """Reply with `body` of the snapshot, without compiling."""
@@ -139,9 +139,9 @@ class Api:
             snapshot = self.take_snapshot(from_json(payload), compiled)
         except Exception as error:
             return to_json(failure(error))
-        return replied(snapshot, body)
+        return build_reply(snapshot, body)
 
-    async def measured(
+    async def reply_measured(
         self,
         payload: object,
         measurement: str,
@@ -160,14 +160,14 @@ class Api:
             snapshot = self.take_snapshot(outcome.experiment)
             return {"gpu": snapshot.state.gpu.name, **body(outcome, snapshot)}
 
-        return await asyncio.to_thread(answered, reply)
+        return await asyncio.to_thread(call_safely, reply)
 
     def take_snapshot(self, chosen: Experiment, compiled: Compiled | Failure | None = None) -> Snapshot:
         """Return everything known about an experiment, with default options."""
         return take_snapshot(self.session, State(chosen, View(""), resolve_gpu(chosen, self.session.gpu)), compiled)
 
 
-def replied(snapshot: Snapshot, body: Callable[[Snapshot], Reply]) -> dict[str, Any]:
+def build_reply(snapshot: Snapshot, body: Callable[[Snapshot], Reply]) -> dict[str, Any]:
     """Return the reply with `body` of a snapshot, the experiment and the resolved GPU."""
 
     def reply() -> Reply:
@@ -177,10 +177,10 @@ def replied(snapshot: Snapshot, body: Callable[[Snapshot], Reply]) -> dict[str, 
             return fields
         return {"gpu": gpu, "experiment": replace(snapshot.state.experiment, gpu=gpu).to_json(), **fields}
 
-    return answered(reply)
+    return call_safely(reply)
 
 
-def view_of(options: type[V], prefix: str, given: Mapping[str, object], endpoint: str) -> V:
+def read_options(options: type[V], prefix: str, given: Mapping[str, object], endpoint: str) -> V:
     """Return a panel's options from an endpoint's arguments. Empty arguments take their defaults.
 
     Raises:
@@ -189,7 +189,7 @@ def view_of(options: type[V], prefix: str, given: Mapping[str, object], endpoint
     return read_fields(options, {name: value for name, value in given.items() if value}, endpoint, prefix=prefix)
 
 
-def answered(body: Callable[[], Reply]) -> dict[str, Any]:
+def call_safely(body: Callable[[], Reply]) -> dict[str, Any]:
     """Return the JSON of `body()`. An exception becomes a failure in the reply."""
     try:
         reply = body()

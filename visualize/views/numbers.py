@@ -73,15 +73,15 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.2g} %"
 
 
-def written(value: float, unit: str) -> str:
+def format_number(value: float, unit: str) -> str:
     """Format a number with its unit.
 
     Args:
         unit: "ms", "ns", "bytes", "share", "times", a rate such as "TFLOP/s", or "" for a count.
 
-    >>> written(0.19, "ms"), written(90_300, "ns"), written(16.8e6, "bytes"), written(900, "bytes")
-    ('0.190 ms', '90.3 µs', '16.8 MB', '900 bytes')
-    >>> written(1234567, ""), written(4.0, ""), written(0.994, "share"), written(1.77, "times")
+    >>> format_number(0.19, "ms"), format_number(90_300, "ns"), format_number(16.8e6, "bytes")
+    ('0.190 ms', '90.3 µs', '16.8 MB')
+    >>> format_number(1234567, ""), format_number(4.0, ""), format_number(0.994, "share"), format_number(1.77, "times")
     ('1,234,567', '4', '99 %', '1.77 ×')
     """
     if unit == "ms":
@@ -99,20 +99,20 @@ def written(value: float, unit: str) -> str:
     return f"{significant(value)} {unit}".strip()
 
 
-def enumerated(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Join names with commas and "and".
 
-    >>> enumerated(["A", "B", "C"]), enumerated(["A"])
+    >>> join_names(["A", "B", "C"]), join_names(["A"])
     ('A, B and C', 'A')
     """
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def counted(number: int, what: str) -> str:
+def count_noun(number: int, what: str) -> str:
     """Return a count with its noun, in the singular or the plural.
 
-    >>> counted(1, "wave"), counted(1200, "wave"), counted(2, "launch")
+    >>> count_noun(1, "wave"), count_noun(1200, "wave"), count_noun(2, "launch")
     ('1 wave', '1,200 waves', '2 launches')
     """
     plural = "es" if what.endswith("ch") else "s"
@@ -134,7 +134,7 @@ class Number:
     source: str
 
     def __str__(self) -> str:
-        return written(self.value, self.unit)
+        return format_number(self.value, self.unit)
 
 
 def source(backend: str, live: str = "measured") -> str:

@@ -21,8 +21,8 @@ NONE = "none"
 PLOTLY_JS = Path(__file__).parents[1] / "web" / "plotly_js" / "plotly-cartesian.min.js"
 
 
-def drawn(
-    figure: go.Figure | Mapping[str, Any], anew: str = "", meta: Mapping[str, Any] | None = None, *, about: str
+def plot_value(
+    figure: go.Figure | Mapping[str, Any], revision: str = "", meta: Mapping[str, Any] | None = None, *, about: str
 ) -> str:
     """The value that makes a live plot draw `figure`.
 
@@ -33,7 +33,7 @@ def drawn(
         figure: or its data and layout: what is redrawn at each move of a slider does without Plotly's checks, which
             take tens of milliseconds.
         about: what a saved picture says below the figure: `prose.picture_caption`.
-        anew: zoom is kept for as long as this stays the same (say, the axes' extents).
+        revision: zoom is kept for as long as this stays the same (say, the axes' extents).
         meta: what another component wants to know of the figure; becomes the layout's `meta`.
     """
     if isinstance(figure, go.Figure):
@@ -41,7 +41,7 @@ def drawn(
         data, layout = [trace.to_plotly_json() for trace in figure.data], figure.layout.to_plotly_json()
     else:
         data, layout = figure["data"], figure["layout"]
-    content: dict[str, Any] = {"data": data, "layout": {**layout, "uirevision": anew or "same"}, "about": about}
+    content: dict[str, Any] = {"data": data, "layout": {**layout, "uirevision": revision or "same"}, "about": about}
     if meta:
         content["layout"]["meta"] = dict(meta)
     words = bytearray()

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 from kernels.experiment import Experiment, Run
 from kernels.spec import shape_text
 from visualize.views.glossary import meaning
-from visualize.views.numbers import SOURCES, counted, enumerated, mark
+from visualize.views.numbers import SOURCES, count_noun, join_names, mark
 
 # Names of the kinds of recordings: singular, plural.
 KIND_NAMES = {
@@ -216,7 +216,7 @@ def config_text(config: Any, omit: Sequence[str] = ()) -> str:
     """
     fields = {name: value for name, value in vars(config).items() if name not in omit}
     tile = " × ".join(str(fields.pop(name)) for name in list(fields) if name.startswith("BLOCK"))
-    warps, stages = counted(fields.pop("num_warps"), "warp"), counted(fields.pop("num_stages"), "stage")
+    warps, stages = count_noun(fields.pop("num_warps"), "warp"), count_noun(fields.pop("num_stages"), "stage")
     return ", ".join(filter(None, [tile, *(f"{name} {value}" for name, value in fields.items()), warps, stages]))
 
 
@@ -237,7 +237,7 @@ def picture_caption(experiment: Experiment, gpu: str, *sources: str) -> str:
         ", ".join(f"{name} {value}" if isinstance(value, int) else value for name, value in fields.items())
         for fields in (vars(experiment.problem), vars(experiment.config), run)
     ]
-    return " · ".join(filter(None, [experiment.kernel, *parts, gpu, enumerated(list(dict.fromkeys(sources)))]))
+    return " · ".join(filter(None, [experiment.kernel, *parts, gpu, join_names(list(dict.fromkeys(sources)))]))
 
 
 def stage_title(experiment: Experiment, gpu: str) -> str:

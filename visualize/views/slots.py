@@ -33,7 +33,7 @@ def slot(name: str, kind: str = "html", content: str = "", classes: str = "") ->
 
 
 def plot(name: str, label: str) -> Markup:
-    """Return a live plot. `label` is its name for screen readers. `plot.drawn` makes its values."""
+    """Return a live plot. `label` is its name for screen readers. `plot.plot_value` makes its values."""
     return slot(name, "plot", Markup('<div class="live-plot" role="figure" aria-label="{}"></div>').format(label))
 
 

@@ -112,7 +112,7 @@ class State:
         moved = {**self.experiment.short_address(), **view, **self._pin(), **fields}
         return {name: value for name, value in moved.items() if value != ""}
 
-    def twin(self, this: Gpu | None) -> "State | None":
+    def pinned_state(self, this: Gpu | None) -> "State | None":
         """Return the pinned experiment with this view, or None."""
         if self.pinned is None:
             return None

@@ -1,4 +1,4 @@
-"""Tables: frames rendered for the page, and lists with facets, sorting, pages and CSV."""
+"""Tables of cells, and lists with facets, sorting, pages and CSV."""
 
 import csv
 import dataclasses
@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-import pandas as pd
 from markupsafe import Markup
 
 from kernels.experiment import Experiment
 from kernels.knobs import knob
 from kernels.spec import shape_text
 from visualize.views import slots
-from visualize.views.numbers import counted, written
+from visualize.views.numbers import count_noun, format_number
 from visualize.views.prose import Hint, Link, Sourced, config_text, dtype_text
 
 ALL = "all"
@@ -32,15 +31,10 @@ R = TypeVar("R")
 OptionLink = Callable[[Mapping[str, object]], str]
 
 
-def frame(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> pd.DataFrame:
-    """Return a frame of cells, each a `prose` value or anything that `str` accepts. Headings may repeat."""
-    return pd.DataFrame(list(rows), columns=pd.Index(header, dtype=object), dtype=object)
-
-
-def table(cells: pd.DataFrame, caption: Any = "") -> Markup:
-    """Render a frame as an HTML table. Strings are escaped."""
-    rows = ((Markup("<td>{}</td>").format(cell) for cell in row) for row in cells.itertuples(index=False, name=None))
-    return scrolling(_table(map(_heading, cells.columns), rows, caption))
+def table(header: Iterable[Any], rows: Iterable[Iterable[Any]], caption: Any = "") -> Markup:
+    """Render an HTML table. A cell is a `prose` value or anything that `str` accepts; strings are escaped."""
+    cells = ((Markup("<td>{}</td>").format(cell) for cell in row) for row in rows)
+    return scrolling(_table(map(_heading, header), cells, caption))
 
 
 def _heading(name: Any, sort: Markup | str = "") -> Markup:
@@ -72,7 +66,7 @@ class Column(Generic[R]):
         value: row → the value by which rows are sorted and filtered, and which CSV files contain: numbers, or strings,
             or None for an empty cell.
         cell: row → the cell on the page. Default: the value with its unit.
-        unit: unit of numeric values, as in `numbers.written`.
+        unit: unit of numeric values, as in `numbers.format_number`.
         facet: help text of the filter by this column; "" for a column without a filter.
         choices: values that the filter accepts; () accepts any text.
         labels: texts of the filter's links, if they differ from the values.
@@ -94,7 +88,7 @@ class Column(Generic[R]):
         if self.cell:
             return self.cell(row)
         value = self.value_of(row)
-        return "" if value is None else written(value, self.unit) if isinstance(value, int | float) else value
+        return "" if value is None else format_number(value, self.unit) if isinstance(value, int | float) else value
 
 
 def _cells(columns: Sequence[Column[R]], row: R, address: str) -> Iterable[Markup]:
@@ -211,7 +205,7 @@ class Table(Generic[R]):
         page = min(self._option(options, "page"), pages)
         start = (page - 1) * self.rows_per_page
         visible = matching[start : start + self.rows_per_page]
-        part = counted(len(matching), self.noun) if matching else f"No {self.noun} matches."
+        part = count_noun(len(matching), self.noun) if matching else f"No {self.noun} matches."
         if pages > 1:
             part = f"{start + 1:,}–{start + len(visible):,} of {len(matching):,}"
         moves = (

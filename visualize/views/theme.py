@@ -81,12 +81,12 @@ THEMES = {
 }
 
 
-def repeated(count: int) -> list[list[float | str]]:
+def category_scale(count: int) -> list[list[float | str]]:
     """Return a discrete colour scale of the first `count` CATEGORIES, for values 0 … count − 1."""
-    return discrete(CATEGORIES[:count])
+    return discrete_scale(CATEGORIES[:count])
 
 
-def discrete(colors: Sequence[str]) -> list[list[float | str]]:
+def discrete_scale(colors: Sequence[str]) -> list[list[float | str]]:
     """Return a colour scale with steps of equal width."""
     steps: list[list[float | str]] = []
     for place, color in enumerate(colors):
@@ -135,15 +135,6 @@ def matrix_axes(rows: str, columns: str, first: tuple[int, int], shape: tuple[in
             "automargin": True,
         },
     }
-
-
-def three_digits(value: float) -> str:
-    """Format a time for a figure, with three significant digits including zeros.
-
-    >>> three_digits(0.185), three_digits(0.18), three_digits(27.04), three_digits(193.2), three_digits(1234.0)
-    ('0.185', '0.180', '27.0', '193', '1,234')
-    """
-    return f"{value:#.3g}".rstrip(".") if value < 999.5 else f"{value:,.0f}"
 
 
 def smallest(values: np.ndarray) -> np.ndarray:

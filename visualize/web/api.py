@@ -19,7 +19,7 @@ from kernels.gpus import GPUS, Gpu
 from kernels.knobs import Knob, knobs
 from kernels.measuring.session import Session
 from kernels.recommended import shipped
-from visualize.views.endpoint import EXPERIMENT, Api, answered
+from visualize.views.endpoint import EXPERIMENT, Api, call_safely
 from visualize.views.prediction_process import PredictionProcess
 from visualize.views.view import Panel
 from visualize.web.tools import tools
@@ -47,7 +47,7 @@ def endpoints(
         `recommended` lists the fastest configs that a search found, with the GPU and the date; all else is declared.
         `gpu_table` gives each figure of a GPU with its source.
         """
-        return answered(lambda: kernels_reply(session.gpu))
+        return call_safely(lambda: kernels_reply(session.gpu))
 
     declared = discover()
     experiment = merged_schema(declared)
@@ -55,9 +55,9 @@ def endpoints(
     served = [endpoint for panel in panels for endpoint in panel.endpoints(Api(session, predictions))]
     for endpoint in served:
         schemas = {EXPERIMENT: experiment, **endpoint.schemas}
-        register(endpoint.function, endpoint.name, endpoint.at_once, schemas, {EXPERIMENT: EXAMPLE})
+        register(endpoint.function, endpoint.name, endpoint.max_concurrency, schemas, {EXPERIMENT: EXAMPLE})
     for tool in tools(session, served, declared) if with_tools else ():
-        register(tool.function, tool.name, tool.at_once, tool.schemas, {})
+        register(tool.function, tool.name, tool.max_concurrency, tool.schemas, {})
 
 
 def kernels_reply(this: Gpu | None) -> dict[str, Any]:
@@ -91,21 +91,21 @@ def _knob(name: str, knob: Knob) -> dict[str, Any]:
 def register(
     function: Callable[..., Any],
     name: str,
-    at_once: int | None,
+    max_concurrency: int | None,
     schemas: Mapping[str, JsonSchema],
     examples: Mapping[str, object],
 ) -> None:
     """Register an endpoint; call inside a Blocks context.
 
     Args:
-        at_once: as in `Endpoint`.
+        max_concurrency: as in `Endpoint`.
         schemas: JSON Schemas by parameter that replace the type hint's.
         examples: by parameter, values without defaults for the API page's snippets.
     """
     blocks = get_blocks_context()
     if blocks is None:
         raise RuntimeError("Endpoints must be registered inside a Blocks context.")
-    registered = gr.api(function, api_name=name, concurrency_limit=at_once)
+    registered = gr.api(function, api_name=name, concurrency_limit=max_concurrency)
     arguments = blocks.fns[registered["id"]].inputs
     for parameter, argument in zip(inspect.signature(function).parameters, arguments, strict=True):
         if not isinstance(argument, api_component.Api):

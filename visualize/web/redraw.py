@@ -177,14 +177,14 @@ class Redraw:
             slots |= panel.fill(snapshot)
         run = self.result.before(snapshot) | self.result.known_run(snapshot, kept)
         if twin := self._twin(state):
-            run = compare.beside(run, self.result.known_run(twin))
+            run = compare.pair_slots(run, self.result.known_run(twin))
         return {**slots, "tab": state.view.tab, **run, **self.redraw(state, sentences)}
 
     def redraw(self, state: State, sentences: Mapping[str, str] | None = None) -> Slots:
         """Fill the open view, the address and the sentences about bad values."""
         problems = dict(sentences or {})
         title = stage_title(state.experiment, state.gpu.name)
-        slots: Slots = {"link": link.shown(state.to_address(), SETTINGS.short_address(state), title)}
+        slots: Slots = {"link": link.link_value(state.to_address(), SETTINGS.short_address(state), title)}
         try:
             slots |= self.draw(state)
         except ConfigError as error:
@@ -210,7 +210,7 @@ class Redraw:
         return take_snapshot(self.session, state, compiled)
 
     def _twin(self, state: State) -> Snapshot | None:
-        twin = state.twin(self.session.gpu)
+        twin = state.pinned_state(self.session.gpu)
         return self.take_snapshot(twin) if twin else None
 
     def _compiles(self, state: State) -> list[Any]:
@@ -372,7 +372,7 @@ class Redraw:
         """Show a finished run. It names its experiment, so it appears even after a change of settings."""
         slots = self.result.ended(outcome, self.take_snapshot(state))
         twin = self._twin(state)
-        return compare.beside(slots, self.result.known_run(twin)) if twin else slots
+        return compare.pair_slots(slots, self.result.known_run(twin)) if twin else slots
 
     async def _next(self, answers: Iterator[Slots]) -> Slots | None:
         """Return a StreamAction's next slots, from a thread that may wait for the compiler."""
@@ -429,7 +429,7 @@ def draw_view(panels: list[Panel], result: ResultPanel, snapshot: Snapshot, twin
     slots: Slots = {}
     for panel in panels:
         slots |= panel.draw(snapshot)
-    return compare.compared(slots, snapshot, twin, panels, result)
+    return compare.add_comparison(slots, snapshot, twin, panels, result)
 
 
 def draw_in_process(snapshot: Snapshot, twin: Snapshot | None) -> Slots | ConfigError:

@@ -20,7 +20,7 @@ from kernels.experiment import JsonSchema, gpu_schema, kernel_schema, merged_fie
 from kernels.knobs import knobs
 from kernels.measuring.session import Session
 from kernels.spec import Kernel
-from visualize.views.endpoint import EXPERIMENT, Endpoint, answered
+from visualize.views.endpoint import EXPERIMENT, Endpoint, call_safely
 
 if TYPE_CHECKING:
     from gradio.mcp import GradioMCPServer
@@ -111,12 +111,12 @@ def _tool(endpoint: Endpoint, kernels: Mapping[str, Kernel]) -> Endpoint:
     defaults = {"kernel": inspect.Parameter.empty, **{name: parameters[name].default for name in own}}
     about = f"{_description(endpoint.function)} {_HOW}" + (f" {_KNOBS}" if fields else "")
     typed = _typed(tool, endpoint.name, about, schemas, defaults)
-    return Endpoint(f"{_PREFIX}{endpoint.name}", typed, endpoint.at_once, schemas=schemas)
+    return Endpoint(f"{_PREFIX}{endpoint.name}", typed, endpoint.max_concurrency, schemas=schemas)
 
 
 def _kernels_tool(session: Session, kernels: Mapping[str, Kernel]) -> Endpoint:
     async def tool() -> str:
-        return json.dumps(answered(lambda: kernels_in_short(session, kernels)))
+        return json.dumps(call_safely(lambda: kernels_in_short(session, kernels)))
 
     about = (
         "Lists the kernels: what each shows, the default of each argument, and presets worth a look. `arguments` says"

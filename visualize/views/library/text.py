@@ -10,7 +10,7 @@ from kernels.experiment import Experiment
 from kernels.gpus import GPUS
 from kernels.spec import shape_text
 from visualize.predict.scores import ALLOWED_ERROR, DRAM, EXACT_COUNTS, Score, Scoreboard
-from visualize.views.numbers import Number, bytes_of, counted, enumerated, percent, significant
+from visualize.views.numbers import Number, bytes_of, count_noun, join_names, percent, significant
 from visualize.views.prose import (
     KIND_NAMES,
     Link,
@@ -118,7 +118,7 @@ def recorded_headline(count: int, gpus: Sequence[str], exact_counts: Scoreboard,
     return headline(
         *(agree, "counts agree exactly with the hardware"),
         f"{count:,} recordings open without a GPU.",
-        f"They are from {enumerated(gpus)}. Each row is a run, a timeline, the counts of a launch, or a study of its "
+        f"They are from {join_names(gpus)}. Each row is a run, a timeline, the counts of a launch, or a study of its "
         "GROUP_SIZE. Click it to see it.",
         say("{} shows each prediction beside its count.", Link("The scoreboard", scoreboard)),
     )
@@ -127,7 +127,7 @@ def recorded_headline(count: int, gpus: Sequence[str], exact_counts: Scoreboard,
 def scoreboard_summary(board: Scoreboard) -> str:
     """Return how many sector and request counts agree, for the README."""
     exact = board.part(EXACT_COUNTS)
-    launches = f"{counted(exact.launches, 'launch')}, {enumerated(exact.gpus)}"
+    launches = f"{count_noun(exact.launches, 'launch')}, {join_names(exact.gpus)}"
     return f"{exact.exact:,} of {len(exact.scores):,} counts agree exactly ({launches})"
 
 
@@ -141,7 +141,7 @@ def scoreboard_headline(board: Scoreboard, count: str, exact_counts: Scoreboard)
     total, misses = len(board.scores), board.misses
     if not total:
         return headline("", "", f"No {NOUNS[count]} of this kernel were counted on this GPU.")
-    launches, gpus = counted(board.launches, "launch"), enumerated(board.gpus)
+    launches, gpus = count_noun(board.launches, "launch"), join_names(board.gpus)
     if count == DRAM:
         sentence = say(
             "{:,} program orders of {} on {}: {} are {} within {} of the bytes {}. DRAM reads depend on timing.",
@@ -185,7 +185,7 @@ def scoreboard_notes(board: Scoreboard, counts: Iterable[tuple[str, int, str, bo
         counts: each count, its number of scores, the link's address, and whether it is chosen.
     """
     links = [(NOUNS[count], total, address, is_chosen) for count, total, address, is_chosen in counts]
-    excluded = counted(len(board.unpredicted), "recorded launch")
+    excluded = count_noun(len(board.unpredicted), "recorded launch")
     left_out = f"Left out: {excluded} without a shipped prediction." if board.unpredicted else ""
     notes = hint("Click a point to open its launch.", _excluded_atomics(board), left_out)
     lines = Markup('<div class="recordings"><div class="facets">{}</div></div>')
@@ -194,7 +194,7 @@ def scoreboard_notes(board: Scoreboard, counts: Iterable[tuple[str, int, str, bo
 
 def _excluded_atomics(board: Scoreboard) -> str:
     launches = len({score.experiment for score in board.lower_bounds})
-    return f"Not compared: retrying atomics of {counted(launches, 'launch')}." if launches else ""
+    return f"Not compared: retrying atomics of {count_noun(launches, 'launch')}." if launches else ""
 
 
 def _value(score: Score, value: int) -> str:

@@ -16,13 +16,13 @@ from kernels.results import records
 from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
 from visualize.views import slots
 from visualize.views.address import query
-from visualize.views.endpoint import Api, Endpoint, answered, view_of
+from visualize.views.endpoint import Api, Endpoint, call_safely, read_options
 from visualize.views.library import text
 from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.scoreboard import recorded_launch, scoreboard
 from visualize.views.library.text import Entry
-from visualize.views.numbers import counted, enumerated
-from visualize.views.plot import NONE, drawn
+from visualize.views.numbers import count_noun, join_names
+from visualize.views.plot import NONE, plot_value
 from visualize.views.slots import plot, slot
 from visualize.views.snapshot import Snapshot
 from visualize.views.state import State
@@ -133,7 +133,7 @@ class RecordedPanel(Panel):
             `recorded` has, per recording, its kind, experiment, GPU, date, main numbers with units, and the page's
             address that shows it. `total` counts the whole list. A reply holds `limit` recordings, from `offset` on.
             """
-            return answered(lambda: recorded_reply(kernel, gpu, kind, limit, offset))
+            return call_safely(lambda: recorded_reply(kernel, gpu, kind, limit, offset))
 
         return (Endpoint("recorded", recorded, schemas=RECORDED_SCHEMAS),)
 
@@ -147,7 +147,7 @@ def recorded_reply(
         ConfigError: an argument is not allowed.
     """
     part = read_fields(Part, {"limit": limit, "offset": offset}, "/recorded")
-    view = view_of(RecordedView, "recorded_", {"kernel": kernel, "gpu": gpu, "kind": kind}, "/recorded")
+    view = read_options(RecordedView, "recorded_", {"kernel": kernel, "gpu": gpu, "kind": kind}, "/recorded")
     rows = RECORDED.select(entries(), view)
     return {
         "total": len(rows),
@@ -214,7 +214,7 @@ class ScoreboardPanel(Panel):
             that differ (DRAM bytes: by more than 20 %). `left_out` has lower bounds, because loops of atomics retry,
             and launches without a shipped prediction.
             """
-            return answered(lambda: scoreboard_reply(kernel, gpu, count))
+            return call_safely(lambda: scoreboard_reply(kernel, gpu, count))
 
         return (Endpoint("scoreboard", scoreboard_of, schemas=SCORE_SCHEMAS),)
 
@@ -246,9 +246,9 @@ def scoreboard_picture(count: str, view: Any) -> str:
         "addresses": np.array([query(score_address(score)) for score in board.scores]),
     }
     figure = scoreboard_figure(board.scores, count)
-    scores = f"{len(board.scores):,} {text.NOUNS[count]} of {counted(board.launches, 'launch')}"
-    about = f"Tilescope's scoreboard · {scores} · {enumerated(board.gpus)} · predicted and recorded"
-    return drawn(figure, f"{count} {view}", meta, about=about)
+    scores = f"{len(board.scores):,} {text.NOUNS[count]} of {count_noun(board.launches, 'launch')}"
+    about = f"Tilescope's scoreboard · {scores} · {join_names(board.gpus)} · predicted and recorded"
+    return plot_value(figure, f"{count} {view}", meta, about=about)
 
 
 def scoreboard_reply(kernel: object, gpu: object, count: object) -> dict[str, Any]:
@@ -257,8 +257,8 @@ def scoreboard_reply(kernel: object, gpu: object, count: object) -> dict[str, An
     Raises:
         ConfigError: an argument is not allowed.
     """
-    view = view_of(ScoreView, "score_", {"kernel": kernel, "gpu": gpu}, "/scoreboard")
-    chosen = view_of(ScoreCount, "score_", {"count": count}, "/scoreboard")
+    view = read_options(ScoreView, "score_", {"kernel": kernel, "gpu": gpu}, "/scoreboard")
+    chosen = read_options(ScoreCount, "score_", {"count": count}, "/scoreboard")
     board = _part((chosen.score_count,) if count else COUNTS, view)
     launches = list(dict.fromkeys(score.experiment for score in (*board.scores, *board.lower_bounds)))
     indices = {experiment: index for index, experiment in enumerate(launches)}

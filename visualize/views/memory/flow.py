@@ -21,7 +21,7 @@ from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import Matrix, Operation, Requests, Tile
 from visualize.views import theme
 from visualize.views.memory.figures import flow_figure, request_frames
-from visualize.views.plot import drawn
+from visualize.views.plot import plot_value
 from visualize.views.state import State
 
 # The most cells, over all requests, that one figure carries, so that a redraw stays small.
@@ -157,7 +157,7 @@ def flow_plot(flow: Flow, request: int, about: str, more: Mapping[str, Any], oth
     meta["requests"] |= {"block": flow.block, "model": "compiled" if flow.code else "textbook", **more}
     if other is not None:
         meta["requests"]["other"] = theme.smallest(matching_requests(flow.lanes, numbers, other.lanes))
-    return drawn(figure, f"{flow.title} {flow.block} {lines.line_bytes}", meta, about=about)
+    return plot_value(figure, f"{flow.title} {flow.block} {lines.line_bytes}", meta, about=about)
 
 
 @dataclass(frozen=True)

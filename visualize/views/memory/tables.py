@@ -17,7 +17,7 @@ from visualize.views.memory.text import place, used_bytes
 from visualize.views.memory.why import explain, explain_textbook
 from visualize.views.numbers import percent
 from visualize.views.prose import Code, Hint, Sourced, hint, html, term
-from visualize.views.tables import frame, scrolling, table, traffic_funnel
+from visualize.views.tables import scrolling, table, traffic_funnel
 
 # Style, sign and hover text of each agreement between a prediction and a count.
 _AGREEMENTS = {
@@ -122,7 +122,7 @@ def traffic_section(found: Verdicts) -> Markup:
     if counters:
         header = ("counters of the launch", "requests predicted", "counted", "sectors predicted", "counted", "agrees")
         caption = f"{counters.tool}, {counters.device.name}, Triton {counters.device.triton}. {counters.note}"
-        parts += table(frame(header, [_total_row(*total) for total in launch_totals(found).items()]), caption.strip())
+        parts += table(header, [_total_row(*total) for total in launch_totals(found).items()], caption.strip())
     return parts or hint(_NOT_COMPILED)
 
 
@@ -158,7 +158,7 @@ def conversions_table(found: Verdicts) -> Markup:
         *("without conflicts", "counted", "agrees"),
     )
     caption = "Layout conversions through shared memory: wavefronts and bank conflicts of one warp's instruction"
-    return table(frame(header, rows), caption)
+    return table(header, rows, caption)
 
 
 def _conversion_counts(code: CompiledFacts, counters: Counters) -> dict[tuple[str, int], list[SharedCounts]]:
@@ -203,4 +203,4 @@ def resources_table(launch: Launch, compiled: Compiled, occupancy: Occupancy) ->
         "shared memory": (f"{compiled.shared_bytes:,} bytes per program", f"{gpu.shared_bytes_per_sm:,} bytes per SM"),
     }
     header = ("resource", "this kernel needs", "the GPU has", term("programs per SM"))
-    return table(frame(header, [(name, *needs[name], str(allowed)) for name, allowed in occupancy.limits.items()]))
+    return table(header, [(name, *needs[name], str(allowed)) for name, allowed in occupancy.limits.items()])

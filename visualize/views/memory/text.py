@@ -16,7 +16,7 @@ from visualize.predict.schedule import Occupancy
 from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import Cost, Operation
 from visualize.views.memory.why import cause
-from visualize.views.numbers import bytes_of, counted, enumerated, percent
+from visualize.views.numbers import bytes_of, count_noun, join_names, percent
 from visualize.views.prose import Code, Link, Mark, Sentence, Sourced, Strong, headline, html, say
 
 # From this multiple of the sectors needed, the headline is the multiple; below, it is the share of used bytes.
@@ -82,7 +82,7 @@ def memory_headline(found: Verdicts, number: int, worst: int, *more: Sentence | 
     if cost.wasted_sectors > 0 and lanes and not any(rest for _, rest in parts):  # all requests are alike
         sentence = say(
             "{} lanes {} {} different sectors and use {} of each. In the {}, {}.",
-            *(lanes, _INTO.get(op.access.op, "access"), sectors, counted(each, "byte"), named, cause(op)),
+            *(lanes, _INTO.get(op.access.op, "access"), sectors, count_noun(each, "byte"), named, cause(op)),
         )
     elif cost.wasted_sectors > 0:
         sentence = say("The {} uses only {} of the bytes in its sectors: {}.", named, Strong(share), cause(op))
@@ -150,7 +150,7 @@ def counted_sentence(found: Verdicts, number: int) -> Sentence | str:
     return say(
         "Counted on {}{}: {:,} sectors, {}.",
         Sourced(device, "recorded" if counters.backend == "recorded" else "counted"),
-        f" for {enumerated(tensors)}" if len(tensors) > 1 else "",
+        f" for {join_names(tensors)}" if len(tensors) > 1 else "",
         cost.sectors,
         _VERDICTS[cost.agreement].format(code),
     )
@@ -236,7 +236,7 @@ def textbook_sentences(operations: Sequence[Operation], board: Textbook, is_copy
         if each >= 1:
             ratio = say(": {} elements per transaction", Strong(f"{each:.2f}"))
     return (
-        say("On the blackboard, the first tile takes {}{}.", Strong(enumerated(parts)), ratio),
+        say("On the blackboard, the first tile takes {}{}.", Strong(join_names(parts)), ratio),
         say("A transaction is a line of {} bytes that a warp of {} lanes touches.", board.line_bytes, board.warp_size),
     )
 
@@ -249,12 +249,12 @@ def compiler_headline(launch: Launch, compiled: Compiled, occupancy: Occupancy) 
         say("occupancy on {} {}", compiled.gpu, Mark("predicted")),
         say(
             "An SM holds {}, {} of its {} warps, limited by {}. {} of shared memory per program, {} per thread, {}.",
-            Strong(counted(occupancy.programs_per_sm, "program")),
+            Strong(count_noun(occupancy.programs_per_sm, "program")),
             occupancy.programs_per_sm * launch.config.num_warps,
             launch.gpu.max_warps_per_sm,
-            enumerated(occupancy.limited_by),
+            join_names(occupancy.limited_by),
             bytes_of(compiled.shared_bytes),
-            counted(compiled.registers, "register"),
+            count_noun(compiled.registers, "register"),
             Sourced(spills, "compiled"),
         ),
         say("Triton {} compiled it.", compiled.triton),

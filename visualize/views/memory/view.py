@@ -22,13 +22,13 @@ from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import Cost, Operation
 from visualize.views import slots, status, theme
 from visualize.views.address import query
-from visualize.views.endpoint import Api, Endpoint, Reply, answered
+from visualize.views.endpoint import Api, Endpoint, Reply, call_safely
 from visualize.views.memory import tables, text
 from visualize.views.memory.figures import COLORS, tile_figure
 from visualize.views.memory.flow import LaneView, find_contrast, flow_plot, make_flow, same_access
 from visualize.views.memory.why import explain, explain_textbook
 from visualize.views.numbers import Number
-from visualize.views.plot import NONE, drawn
+from visualize.views.plot import NONE, plot_value
 from visualize.views.prose import picture_caption
 from visualize.views.slots import button, fold, plot, slot
 from visualize.views.snapshot import Snapshot
@@ -152,7 +152,7 @@ class CoalescingPanel(Panel):
             "coalescing-table": tables.operations_table(found),
             "coalescing-totals": tables.traffic_section(found),
             "bank-conflicts": tables.conversions_table(found),
-            "coalescing-plot": drawn(tile, f"{shown.block} {shown.tile.row.shape}", about=about),
+            "coalescing-plot": plot_value(tile, f"{shown.block} {shown.tile.row.shape}", about=about),
         }
 
     def fill(self, known: Snapshot) -> Slots:
@@ -172,10 +172,10 @@ class CoalescingPanel(Panel):
             Compute's count of the same code, or null. Needs no GPU.
             """
             if model == "textbook":
-                return api.predicted(experiment, lambda known: textbook_reply(known, textbook))
+                return api.reply_predicted(experiment, lambda known: textbook_reply(known, textbook))
             if model == "compiled":
-                return await api.compiled(experiment, compiled_reply)
-            return answered(lambda: {"model": knobs(LaneView)["model"].validate("model", model)})
+                return await api.reply_compiled(experiment, compiled_reply)
+            return call_safely(lambda: {"model": knobs(LaneView)["model"].validate("model", model)})
 
         async def counters(experiment: dict[str, Any]) -> dict[str, Any]:
             """Counts a launch's requests, sectors and DRAM bytes with Nsight Compute.
@@ -184,11 +184,11 @@ class CoalescingPanel(Panel):
             says whether they were counted here (cuda) or earlier (recorded), `device` on what GPU and versions. Without
             a GPU: recorded counts, or a failure.
             """
-            return await api.measured(experiment, "counters")
+            return await api.reply_measured(experiment, "counters")
 
         return (
-            Endpoint("coalescing", coalescing_of, at_once=None, schemas=SCHEMAS),
-            Endpoint("counters", counters, at_once=None, launches=True),
+            Endpoint("coalescing", coalescing_of, max_concurrency=None, schemas=SCHEMAS),
+            Endpoint("counters", counters, max_concurrency=None, launches=True),
         )
 
 
@@ -352,9 +352,9 @@ class CompilerPanel(Panel):
             (resident warps / most warps, 0 to 1) and what limits it; and the TTGIR, PTX and SASS. The compiler's facts,
             nothing is measured. Takes about a second; minutes for large tiles on few warps.
             """
-            return await api.compiled(experiment, compile_reply)
+            return await api.reply_compiled(experiment, compile_reply)
 
-        return (Endpoint("compile", compile_of, at_once=None),)
+        return (Endpoint("compile", compile_of, max_concurrency=None),)
 
 
 def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> dict[str, Any]:

@@ -19,16 +19,16 @@ from visualize.predict import coalescing
 from visualize.predict.schedule import Occupancy, occupancy
 from visualize.predict.traffic import Operation
 from visualize.views import prose, slots, status
-from visualize.views.address import dated
+from visualize.views.address import tag_experiment
 from visualize.views.endpoint import current_client
 from visualize.views.memory.figures import cliff_figure
 from visualize.views.memory.text import place
-from visualize.views.numbers import enumerated, percent
-from visualize.views.plot import drawn
+from visualize.views.numbers import join_names, percent
+from visualize.views.plot import plot_value
 from visualize.views.prose import Hint, Listed, Sentence, Sourced, Strong, picture_caption, say
 from visualize.views.slots import button, fold, plot, slot
 from visualize.views.state import State
-from visualize.views.tables import frame, table
+from visualize.views.tables import table
 from visualize.views.view import Panel, Question, Slots, StreamAction
 
 # Triton's launcher records of each integer argument whether this divides it.
@@ -78,7 +78,7 @@ class WhatIfPanel(Panel):
         def answers(session: Session, state: State, _page: str) -> Iterator[Slots]:
             yield {"whatif": status.render_compiling(state.gpu.name), "cliff-plot": ""}
             for text, picture in question(session, state):
-                yield {"whatif": dated(state.experiment, text), "cliff-plot": picture}
+                yield {"whatif": tag_experiment(state.experiment, text), "cliff-plot": picture}
 
         return answers
 
@@ -172,7 +172,7 @@ def cliff(session: Session, state: State) -> Iterator[Answer]:
     claim = prose.claim(cliff_sentence(name, sizes_seen, requests_seen))
     figure = cliff_figure(sizes_seen, requests_seen, sectors_seen, known, name)
     about = picture_caption(state.experiment, state.gpu.name, "compiled")
-    yield claim + cliff_table(name, rows, state.gpu.name), drawn(figure, f"{name} {sizes}", about=about)
+    yield claim + cliff_table(name, rows, state.gpu.name), plot_value(figure, f"{name} {sizes}", about=about)
 
 
 def across(session: Session, state: State) -> Iterator[Answer]:
@@ -249,7 +249,7 @@ def _change(now: int, before: int) -> Any:
 def changes_table(rows: Sequence[tuple[Any, ...]], gpu: str) -> Markup:
     """Render the `change_rows` of all changes."""
     header = ("change", "operation", "width", "requests", "", "sectors", "", "registers")
-    return table(frame(header, rows), f"The whole launch, compiled for {gpu} with one change at a time")
+    return table(header, rows, f"The whole launch, compiled for {gpu} with one change at a time")
 
 
 def best_changes(totals: Mapping[str, int | None]) -> Sentence:
@@ -288,7 +288,7 @@ def cliff_table(name: str, rows: Iterable[tuple[int, int, int, str]], gpu: str) 
     """Render the sizes where the compiled kernel changes: size, requests, sectors, and `describe_size`."""
     header = (f"from {name} =", "requests", "sectors", "what the compiler knows, and what it compiles")
     cells = [(f"{size:,}", f"{requests:,}", f"{sectors:,}", known) for size, requests, sectors, known in rows]
-    return table(frame(header, cells), f"Where the compiled kernel changes, for {gpu}")
+    return table(header, cells, f"Where the compiled kernel changes, for {gpu}")
 
 
 def describe_size(size: int, operations: Sequence[Operation], compiled: CompiledFacts) -> str:
@@ -304,7 +304,7 @@ def gpu_column(compiled: CompiledFacts, occupancy: Occupancy, operations: Sequen
         "registers per thread": str(compiled.registers),
         "spilled bytes per thread": f"{compiled.spilled_bytes:,}",
         "shared bytes per program": f"{compiled.shared_bytes:,}",
-        "occupancy": f"{percent(occupancy.occupancy)}, limited by {enumerated(occupancy.limited_by)}",
+        "occupancy": f"{percent(occupancy.occupancy)}, limited by {join_names(occupancy.limited_by)}",
     }
     for op in operations:
         unit = f"{op.width_bytes} B per lane" if op.width_bytes else "whole boxes"
@@ -321,4 +321,4 @@ def gpus_table(columns: Mapping[str, Mapping[str, Any]]) -> Markup:
         cells = [facts.get(name, "") for facts in columns.values()]
         rows.append((name, *cells, "" if len(set(cells)) == 1 else Hint("differs", style="unsure")))
     caption = "Compiled for each GPU; a third column is the build that was recorded on the device itself"
-    return table(frame(("", *columns, ""), rows), caption)
+    return table(("", *columns, ""), rows, caption)

@@ -5,7 +5,7 @@ from kernels.spec import DTYPE_BYTES, Access, FlatAccess
 from visualize.predict.agreement import Verdicts
 from visualize.predict.coalescing import row_bytes
 from visualize.predict.traffic import SECTOR_BYTES, Operation
-from visualize.views.numbers import counted
+from visualize.views.numbers import count_noun
 
 # The widest access of one lane.
 _WIDEST_BYTES = 16
@@ -82,9 +82,9 @@ def _waste_cause(op: Operation) -> str:
     if isinstance(access, FlatAccess):
         return f"adjacent lanes access different rows of {tensor}" if access.transposed else "runs begin inside sectors"
     if (run := _run_bytes(op)) < SECTOR_BYTES:
-        return f"contiguous runs of a request are only {counted(run, 'byte')} long"
+        return f"contiguous runs of a request are only {count_noun(run, 'byte')} long"
     if access.transposed and op.compiled is None:
-        return f"a row of the tile is only {counted(access.columns.block * op.width_bytes, 'byte')} of {tensor}"
+        return f"a row of the tile is only {count_noun(access.columns.block * op.width_bytes, 'byte')} of {tensor}"
     return f"the tile's rows begin or end inside sectors of {tensor}"
 
 
@@ -97,7 +97,7 @@ def _explain_boxes(op: Operation, code: MemoryOperation, found: Verdicts, textbo
     row, outside = row_bytes(op.access, code, DTYPE_BYTES[found.launch.problem.dtype]), op.launch.extra_sectors
     sentences = [
         "The Tensor Memory Accelerator (TMA) copies the whole block, so no lane issues a request. The blackboard's "
-        f"lanes would issue {textbook_requests:,}. Each box row of {counted(row, 'byte')} costs the sectors that it "
+        f"lanes would issue {textbook_requests:,}. Each box row of {count_noun(row, 'byte')} costs the sectors that it "
         "touches."
     ]
     if outside:
@@ -134,15 +134,15 @@ def _explain_width(op: Operation, code: MemoryOperation, layout: Layout, found: 
     access, tensor, size, lanes = op.access, op.access.tensor, code.element_bytes, 32 << len(layout.warp)
     if op.width_bytes >= _WIDEST_BYTES:
         return ""
-    width, share = counted(op.width_bytes, "byte"), max(access.elements * size // lanes, size)
+    width, share = count_noun(op.width_bytes, "byte"), max(access.elements * size // lanes, size)
     if share <= op.width_bytes:
-        elements = counted(access.elements, "element")
-        return f"A tile of {elements} has at most {counted(share, 'byte')} for each of {lanes} lanes."
+        elements = count_noun(access.elements, "element")
+        return f"A tile of {elements} has at most {count_noun(share, 'byte')} for each of {lanes} lanes."
     if isinstance(access, FlatAccess) and access.transposed:
         return f"Each element goes to a different row of {tensor}, so a lane has no adjacent elements."
     row = (access.elements if isinstance(access, FlatAccess) else access.columns.block) * size
     if row <= op.width_bytes:
-        return f"A row of the tile is only {counted(row, 'byte')} of {tensor}."
+        return f"A row of the tile is only {count_noun(row, 'byte')} of {tensor}."
     most = min(_WIDEST_BYTES, share, row)
     pitch = found.kernel.family.tensors(found.launch.problem)[tensor].stored[1]
     if pitch * size % most:

@@ -13,6 +13,7 @@ from visualize.predict.execution import Execution
 from visualize.predict.reuse import Reuse
 from visualize.predict.schedule import Schedule
 from visualize.views import theme
+from visualize.views.numbers import significant
 from visualize.views.order.map_figure import MOST_CELLS
 
 TAIL = "tail wave"
@@ -158,7 +159,7 @@ def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: st
     slowest = max(resources, key=lambda bound: bound.ms)
     longest = max(slowest.ms, measured_ms or 0.0)
     unit, scale = ("µs", 1000.0) if longest < 0.1 else ("ms", 1.0)
-    labels = [f"{theme.three_digits(bound.ms * scale)} {unit}" for bound in resources]
+    labels = [f"{significant(bound.ms * scale)} {unit}" for bound in resources]
     labels[resources.index(slowest)] += " (bottleneck)"
     bar, grey = {"type": "bar", "orientation": "h"}, theme.CATEGORIES[7]
     alone = {

@@ -15,7 +15,7 @@ from visualize.predict.schedule import max_programs_per_sm, schedule
 from visualize.predict.traffic import SECTOR_BYTES
 from visualize.views.numbers import bytes_of, milliseconds, percent, significant
 from visualize.views.prose import Link, Listed, Mark, Sentence, Sourced, Strong, headline, html, say, term
-from visualize.views.tables import frame, table, traffic_funnel
+from visualize.views.tables import table, traffic_funnel
 
 # Numbers of bytes within this factor count as equal.
 _EQUAL = 1.05
@@ -226,7 +226,7 @@ def study_table(traffic: DramTraffic) -> Markup | str:
         time = f"{np.median(row.times_ms):.4f}"
         rows.append((row.group_size, gigabytes, count, error, time, Listed(tuple(map(term, flags)))))
     header = (term("GROUP_SIZE"), "GB predicted", "GB counted (median of five)", "error", "ms, timed in turns", "")
-    return table(frame(header, rows), f"{study.tool}, {study.device.name}. {study.note}".strip())
+    return table(header, rows, f"{study.tool}, {study.device.name}. {study.note}".strip())
 
 
 def model_notes(traffic: DramTraffic) -> Markup:

@@ -17,7 +17,7 @@ from visualize.views.numbers import Number
 from visualize.views.order.figures import bounds_figure, bytes_figure, times_figure
 from visualize.views.order.reuse_text import model_notes, reuse_funnel, reuse_headline, reuse_sentences, study_table
 from visualize.views.order.view import larger_preset
-from visualize.views.plot import NONE, drawn
+from visualize.views.plot import NONE, plot_value
 from visualize.views.prose import picture_caption
 from visualize.views.slots import button, fold, plot, slot
 from visualize.views.snapshot import Snapshot
@@ -88,11 +88,11 @@ class ReusePanel(Panel):
             measured = [row for row in here.study.rows if row.group_size] if here.study else []
             counted = here.source("counted")
             from_where = about("predicted", counted) if measured else about("predicted")
-            reads = drawn(bytes_figure(here.sizes, measured, own, counted), revision, about=from_where)
+            reads = plot_value(bytes_figure(here.sizes, measured, own, counted), revision, about=from_where)
             if measured and known.state.view.of(ReuseView).reuse_picture == "times":
-                times = drawn(times_figure(measured, own, timed), revision, about=about(timed))
+                times = plot_value(times_figure(measured, own, timed), revision, about=about(timed))
         sources = ("predicted", timed) if here.measured_ms else ("predicted",)
-        resources = drawn(bounds_figure(here.bounds, here.measured_ms, timed), revision, about=about(*sources))
+        resources = plot_value(bounds_figure(here.bounds, here.measured_ms, timed), revision, about=about(*sources))
         why = known.failure.message if known.failure else ""
         larger = larger_preset(known.state.kernel, "reuse", "Open a size at which GROUP_SIZE matters.")
         return {
@@ -118,9 +118,9 @@ class ReusePanel(Panel):
             `recommended_group_size` the one to take. `bounds` has the ms that DRAM, L2, load and store units and
             arithmetic each need, so whether fewer bytes buy time. `measured` is a recorded comparison, or null.
             """
-            return await api.compiled(experiment, reply, or_not=True, seconds=seconds)
+            return await api.reply_compiled(experiment, reply, or_not=True, seconds=seconds)
 
-        return (Endpoint("reuse", reuse_of, at_once=None),)
+        return (Endpoint("reuse", reuse_of, max_concurrency=None),)
 
 
 def traffic(known: Snapshot) -> DramTraffic:

@@ -7,7 +7,6 @@ from urllib.parse import urlencode
 
 import numpy as np
 from markupsafe import Markup
-from pandas import DataFrame
 
 from kernels.experiment import Experiment
 from kernels.results import Compiled, Timeline
@@ -16,17 +15,15 @@ from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import FirstLoads, Schedule, Steps, max_programs_per_sm, occupancy, steps
 from visualize.views import prose
-from visualize.views.numbers import counted, enumerated, milliseconds, percent, source, written
+from visualize.views.numbers import count_noun, format_number, join_names, milliseconds, percent, source
 from visualize.views.prose import Link, Listed, Mark, Sentence, Sourced, Strong, headline, say, term
-from visualize.views.tables import frame, table
+from visualize.views.tables import table
 
 NOT_COMPILED_YET = "Not compiled yet, so one program per SM is assumed. Ask again for the compiled kernel's occupancy."
 TIMING_NOTE = (
     "Each program reads the GPU's timer first, and again after all its warps have issued their last store. "
     "The launch itself, and writes still on their way to memory when a program ends, count for no program."
 )
-TIMELINE_CAPTION = "Recorded timeline and ideal waves"
-
 # Number of waves whose spread of starts is listed.
 _LISTED_WAVES = 4
 
@@ -44,16 +41,16 @@ def loads_headline(
         more: further sentences.
     """
     (rows, columns), (other_rows, other_columns) = loads.regions
-    first, details = counted(loads.first, unit), list[Any]()
-    need = f"{counted(rows, 'row')} of {inputs[0]} and {counted(columns, 'column')} of {inputs[1]}"
-    other_need = Sourced(f"{counted(other_rows, 'row')} and {counted(other_columns, 'column')}", "predicted")
+    first, details = count_noun(loads.first, unit), list[Any]()
+    need = f"{count_noun(rows, 'row')} of {inputs[0]} and {count_noun(columns, 'column')} of {inputs[1]}"
+    other_need = Sourced(f"{count_noun(other_rows, 'row')} and {count_noun(other_columns, 'column')}", "predicted")
     region = say("The first {} need {}; row-major order needs {}.", first, need, other_need)
-    beside, reason = f"blocks of {enumerated(inputs)} instead of {loads.row_major_blocks:,}", region
+    beside, reason = f"blocks of {join_names(inputs)} instead of {loads.row_major_blocks:,}", region
     if loads.blocks == loads.row_major_blocks:
         beside, reason = "blocks in either order", _equal_loads(loads, unit)
     elif loads.blocks > loads.row_major_blocks:
         beside, details = f"blocks for the first {first}; row-major order needs {loads.row_major_blocks:,}", [region]
-        wide = counted(other_columns, "tile")
+        wide = count_noun(other_columns, "tile")
         reason = say("C is only {} wide, so grouping saves no blocks. Reuse shows the bytes read from DRAM.", wide)
     elif gain := _grouping_gain(traffic, first):
         reason, *details = gain[0], region, *gain[1:], link
@@ -91,15 +88,15 @@ def _equal_loads(loads: FirstLoads, unit: str) -> Sentence:
     if loads.is_same_order:
         return say("This order is row-major, so both load the same blocks.")
     if loads.first == loads.tiles:
-        all_units = counted(loads.tiles, unit)
+        all_units = count_noun(loads.tiles, unit)
         return say("Together, all {} load every block in any order. Larger launches show a difference.", all_units)
-    first = counted(loads.first, unit) if loads.first > 1 else unit
+    first = count_noun(loads.first, unit) if loads.first > 1 else unit
     return say("Both orders give the first {} equally many rows and columns of tiles.", first)
 
 
 def read_once_headline(schedule: Schedule, more: Sequence[Any]) -> Markup:
     """State the number of programs of a kernel that reads each input once."""
-    number, unit = counted(schedule.programs, "program").split()
+    number, unit = count_noun(schedule.programs, "program").split()
     reason = "Each input is read once in any order. The order decides which tiles are in flight together."
     return headline(number, unit, reason, *more)
 
@@ -111,25 +108,25 @@ def split_k_sentence(schedule: Schedule) -> Sentence | str:
     return say(
         "Each tile of C is summed by {}, one per slice of K. Slices are the grid's third axis, so every first slice "
         "starts before any second slice. During playback, a small map shows how many slices of each tile have started.",
-        Strong(counted(schedule.slices, "program")),
+        Strong(count_noun(schedule.slices, "program")),
     )
 
 
 def waves_sentence(schedule: Schedule, steps: Steps) -> Sentence:
     """Count the waves (or the turns of a loop) of a launch, and the idle share of the last one."""
-    resident = Sourced(f"{counted(schedule.programs_per_sm, 'program')} per SM", schedule.resident_source)
-    programs, sms = counted(schedule.programs, "program"), f"{schedule.sms} SMs of {schedule.launch.gpu.name}"
+    resident = Sourced(f"{count_noun(schedule.programs_per_sm, 'program')} per SM", schedule.resident_source)
+    programs, sms = count_noun(schedule.programs, "program"), f"{schedule.sms} SMs of {schedule.launch.gpu.name}"
     if steps.name == "turn":
-        tiles, turns = counted(int(steps.tiles.sum()), "tile"), Strong(counted(len(steps.tiles), "turn"))
+        tiles, turns = count_noun(int(steps.tiles.sum()), "tile"), Strong(count_noun(len(steps.tiles), "turn"))
         template = "{} on {} ({}) loop over {} in {} of at most {:,}."
         text = say(template, programs, sms, resident, tiles, turns, schedule.programs)
-        last, tail = "turn computes", counted(int(steps.tiles[-1]), "tile")
+        last, tail = "turn computes", count_noun(int(steps.tiles[-1]), "tile")
     else:
         loop = f" of {schedule.turns:,} tiles each, one after the other," if schedule.turns > 1 else ""
-        waves = Strong(counted(schedule.waves, "wave"))
+        waves = Strong(count_noun(schedule.waves, "wave"))
         template = "{}{} run in {} of {:,} ({}, {})."
         text = say(template, programs, loop, waves, schedule.resident_programs, sms, resident)
-        last, tail = "wave holds", counted(schedule.tail_programs, "program")
+        last, tail = "wave holds", count_noun(schedule.tail_programs, "program")
     if not steps.tail_idle:
         return say("{} The last {} is full.", text, last.split()[0])
     idle = [say("{} of it is idle", Strong(percent(steps.tail_idle)))]
@@ -144,7 +141,7 @@ def occupancy_table(schedule: Schedule, launch: Launch, compiled: Compiled | Non
     if compiled:
         limit = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
         limits = prose.hint(
-            say("The number of programs per SM is limited by {}.", Sourced(enumerated(limit.limited_by), "compiled")),
+            say("The number of programs per SM is limited by {}.", Sourced(join_names(limit.limited_by), "compiled")),
             f"{compiled.registers} registers per thread, {compiled.shared_bytes:,} bytes of shared memory per program.",
         )
     if schedule.turns > 1 and schedule.programs <= schedule.sms:
@@ -159,7 +156,7 @@ def occupancy_table(schedule: Schedule, launch: Launch, compiled: Compiled | Non
         rows.append((label, f"{other.waves:,}", f"{tail:,} of {slots:,}", percent(idle), percent(idle / other.waves)))
     waves = Sourced(term("wave", "waves"), "predicted")
     header = (term("programs per SM"), waves, "programs in the last", "idle in the last", "idle in all")
-    return table(frame(header, rows), "Effect of programs per SM on waves") + limits
+    return table(header, rows, "Effect of programs per SM on waves") + limits
 
 
 def timeline_hint(gpu: str, experiments: Sequence[Experiment]) -> Sentence:
@@ -184,7 +181,7 @@ def timeline_sentences(timeline: Timeline, execution: Execution, schedule: Sched
     """State how long the launch took, the cost of the instrumentation, and the assumptions."""
     ms, instrumented_ms = timeline.plain.median_ms, timeline.instrumented.median_ms
     programs, sms = Strong(f"{len(execution.sm):,} programs"), len(np.unique(execution.sm))
-    span = Sourced(Strong(written(execution.span_ns, "ns")), source(timeline.backend))
+    span = Sourced(Strong(format_number(execution.span_ns, "ns")), source(timeline.backend))
     overhead = Strong(f"{100 * (instrumented_ms / ms - 1):+.1f} %".replace("-", "−"))
     times = f"{milliseconds(instrumented_ms)} against {milliseconds(ms)}, timed in turns"
     registers = "{1} against {0} registers per thread".format(*timeline.registers)
@@ -200,26 +197,27 @@ def timeline_sentences(timeline: Timeline, execution: Execution, schedule: Sched
     )
 
 
-def timeline_rows(timeline: Timeline, execution: Execution, schedule: Schedule) -> DataFrame:
+def timeline_table(timeline: Timeline, execution: Execution, schedule: Schedule) -> Markup:
     """Compare the timeline with ideal waves."""
     ideal, per_sm = steps(schedule), schedule.programs_per_sm
     most = min(per_sm, -(-schedule.programs // schedule.sms))
     room = f", with room for {per_sm}" if most < per_sm else ""
     spread_ns = execution.start_spread_ns(np.arange(schedule.programs) // schedule.resident_programs)
-    spread = ", ".join(written(int(ns), "ns") for ns in spread_ns[:_LISTED_WAVES])
+    spread = ", ".join(format_number(int(ns), "ns") for ns in spread_ns[:_LISTED_WAVES])
     if len(spread_ns) > 1:
         share = percent(int(spread_ns.max()) / max(execution.median_ns, 1))
         spread += f"{', …' if len(spread_ns) > _LISTED_WAVES else ''}; at most {share} of a program's time"
     ideal_most = Sourced(f"{most}{room}", schedule.resident_source)
     ideal_idle = percent(ideal.tail_idle if schedule.turns == 1 else ideal.idle)
-    return frame(
+    return table(
         ("", Sourced("as run", source(timeline.backend)), Sourced("ideal waves", "predicted")),
         (
             ("most programs on one SM at once", str(execution.max_concurrency.max()), ideal_most),
-            ("median time of a program", written(execution.median_ns, "ns"), ""),
+            ("median time of a program", format_number(execution.median_ns, "ns"), ""),
             ("spread of starts within a wave", spread, "0"),
             (f"programs on SM pid mod {execution.sms}", percent(execution.round_robin_share(schedule)), "100 %"),
             ("share of SM time without a program", percent(1 - execution.busy), ""),
             ("idle program slots after the last start", percent(execution.tail_idle(ideal.slots)), ideal_idle),
         ),
+        "Recorded timeline and ideal waves",
     )

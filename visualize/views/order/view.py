@@ -16,14 +16,14 @@ from kernels.spec import Kernel
 from visualize.predict.execution import Execution, ideal_clock
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import FirstLoads, first_loads, first_programs, loads, row_major, steps
-from visualize.views import prose, slots, tables, theme
+from visualize.views import prose, slots, theme
 from visualize.views.address import query
 from visualize.views.endpoint import Api, Endpoint, Plain
 from visualize.views.numbers import Number
 from visualize.views.order import text
 from visualize.views.order.figures import gantt_figure, loads_figure, moment_data, moment_figure
 from visualize.views.order.map_figure import Order, map_figure, player_data
-from visualize.views.plot import NONE, drawn
+from visualize.views.plot import NONE, plot_value
 from visualize.views.prose import Link, Sentence, picture_caption
 from visualize.views.slots import button, fold, plot, slot
 from visualize.views.snapshot import Snapshot
@@ -84,7 +84,7 @@ class SchedulePanel(Panel):
             outlined, bound = first, int(np.searchsorted(np.cumsum(own.tiles), first)) + 1 if view.first else 0
         data = player_data(orders, view.color, state.view.of(PlayerView).step, outlined, bound)
         about = picture_caption(state.experiment, state.gpu.name, "predicted")
-        figure = drawn(map_figure(orders, view.color), f"{launch.extents} {state.kernel.id}", data, about=about)
+        figure = plot_value(map_figure(orders, view.color), f"{launch.extents} {state.kernel.id}", data, about=about)
         compared = first_loads(own, orders[1].steps, first) if len(orders) > 1 else None
         return {
             "schedule-claim": _headline(known, orders[0], compared),
@@ -110,9 +110,9 @@ class SchedulePanel(Panel):
             null without a reduction. Needs no GPU. `resident_source` is "assumed" where the compiler needs longer than
             a moment: ask again for what it says.
             """
-            return await api.compiled(experiment, schedule_json, or_not=True, within_s=_COMPILE_WAIT_S)
+            return await api.reply_compiled(experiment, schedule_json, or_not=True, within_s=_COMPILE_WAIT_S)
 
-        return (Endpoint("schedule", schedule_of, at_once=None),)
+        return (Endpoint("schedule", schedule_of, max_concurrency=None),)
 
 
 def orders_of(known: Snapshot) -> list[Order]:
@@ -166,7 +166,7 @@ def _loads_curve(orders: list[Order], first: int, about: str) -> str:
         counts = np.unique(np.append(np.geomspace(1, programs, _CURVE_POINTS).round().astype(np.int64), first))
     curves = {name: loads(order, counts) for name, order in timed.items()}
     figure = loads_figure(counts, curves, first, f"{orders[0].unit}s", launch.panels or ("", ""))
-    return drawn(figure, f"{programs}", about=about)
+    return plot_value(figure, f"{programs}", about=about)
 
 
 def schedule_json(known: Snapshot) -> dict[str, Any]:
@@ -235,13 +235,15 @@ class TimelinePanel(Panel):
         gantt = gantt_figure(execution, schedule, color, f"{len(execution.sm):,} programs")
         chart = {"span_ns": execution.span_ns, "waves": schedule.waves, "slices": schedule.slices}
         lead, *rest = text.timeline_sentences(timeline, execution, schedule)
-        moment = drawn(moment_figure(schedule, title), revision, moment_data(schedule, begun_ns, done_ns), about=about)
+        moment = plot_value(
+            moment_figure(schedule, title), revision, moment_data(schedule, begun_ns, done_ns), about=about
+        )
         return {
             "timeline": prose.claim(lead) + prose.claim(*rest),
             "moment-plot": moment,
-            "ideal-plot": drawn(moment_figure(schedule, ideal_title), revision, ideal_data, about=about_ideal),
-            "gantt-plot": drawn(gantt, revision, {"gantt": chart}, about=about),
-            "timeline-table": tables.table(text.timeline_rows(timeline, execution, schedule), text.TIMELINE_CAPTION),
+            "ideal-plot": plot_value(moment_figure(schedule, ideal_title), revision, ideal_data, about=about_ideal),
+            "gantt-plot": plot_value(gantt, revision, {"gantt": chart}, about=about),
+            "timeline-table": text.timeline_table(timeline, execution, schedule),
         }
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
@@ -252,9 +254,9 @@ class TimelinePanel(Panel):
             build of the kernel. `instrumented_ms` beside `plain_ms` says what instrumentation costs. Without a GPU: a
             recorded timeline, or a failure.
             """
-            return await api.measured(experiment, "timeline", lambda timeline, _: timeline_json(timeline))
+            return await api.reply_measured(experiment, "timeline", lambda timeline, _: timeline_json(timeline))
 
-        return (Endpoint("timeline", timeline, at_once=None, launches=True),)
+        return (Endpoint("timeline", timeline, max_concurrency=None, launches=True),)
 
 
 def timeline_json(timeline: Timeline) -> dict[str, Any]:

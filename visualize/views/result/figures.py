@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from kernels.results.run import Check, Closeup, Diff, RunResult, Timing
 from visualize.predict.bounds import Point, Roof
 from visualize.views import theme
+from visualize.views.numbers import significant
 from visualize.views.result.text import ENQUEUED, SYNCHRONIZED, THIS_KERNEL
 
 # Borders of more tiles than this along a side would hide the picture.
@@ -205,7 +206,7 @@ def time_figure(result: RunResult) -> go.Figure:
         marker={"color": colors},
         # The leading spaces keep a text outside its bar clear of the whisker.
         text=[
-            f"\u2002<b>{theme.three_digits(median)} {unit}</b>\u2002{label}"
+            f"\u2002<b>{significant(median)} {unit}</b>\u2002{label}"
             for median, label in zip(medians, labels, strict=True)
         ],
         textposition=["inside" if median > _MIN_INSIDE * max(medians) else "outside" for median in medians],

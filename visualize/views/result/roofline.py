@@ -16,9 +16,9 @@ from visualize.predict.bounds import Point, Roof, intensity, predicted_point
 from visualize.predict.reuse import asked_bytes
 from visualize.predict.schedule import schedule
 from visualize.views import prose
-from visualize.views.address import dated
+from visualize.views.address import tag_experiment
 from visualize.views.numbers import source as source_of
-from visualize.views.plot import NONE, drawn
+from visualize.views.plot import NONE, plot_value
 from visualize.views.prose import picture_caption
 from visualize.views.result import text
 from visualize.views.result.figures import roofline_figure
@@ -36,7 +36,7 @@ def draw_roofline(run: RunResult, gpu: Gpu) -> dict[str, Markup | str]:
     here = next((roof for roof in recorded if roof.gpu == gpu.name), None)
     if here is None or not kernel.family.work(launch.problem):
         reason = text.NO_ROOF if kernel.family.work(launch.problem) else text.NO_WORK
-        return {"roofline": dated(experiment, prose.claim(reason)), "roofline-plot": NONE}
+        return {"roofline": tag_experiment(experiment, prose.claim(reason)), "roofline-plot": NONE}
     timed = run if run.timing else run.recorded
     own = points(kernel, timed, gpu.name, source_of(timed.backend)) if timed and run.check.passed else ()
     try:
@@ -49,8 +49,8 @@ def draw_roofline(run: RunResult, gpu: Gpu) -> dict[str, Markup | str]:
     about = picture_caption(experiment, gpu.name, *sources, *(["predicted"] if bound else []))
     sentences = text.describe_roofline(here, own[0] if own else None, bound)
     return {
-        "roofline": dated(experiment, prose.claim(*sentences)),
-        "roofline-plot": drawn(figure, anew=kernel.family.id, about=about),
+        "roofline": tag_experiment(experiment, prose.claim(*sentences)),
+        "roofline-plot": plot_value(figure, revision=kernel.family.id, about=about),
     }
 
 

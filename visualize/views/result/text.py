@@ -12,7 +12,7 @@ from visualize.predict.bounds import Bound, Point, Roof
 from visualize.views.numbers import bytes_of, milliseconds, percent, significant
 from visualize.views.numbers import source as source_of
 from visualize.views.prose import Hint, Mark, Sentence, Sourced, Strong, headline, say, term
-from visualize.views.tables import frame, table
+from visualize.views.tables import table
 
 # The names of a run's times, in its table and in its picture.
 THIS_KERNEL, ENQUEUED, SYNCHRONIZED = "this kernel", "launch from Python", "launch and wait"
@@ -203,7 +203,7 @@ def render_tables(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
     if kernel.family.is_exact:
         del rows[3]
     where = f"Check, on {device.name}, torch {device.torch}, triton {device.triton}"
-    checked = table(frame(("check", "value", "limit, or detail"), rows), where)
+    checked = table(("check", "value", "limit, or detail"), rows, where)
     timed = result if result.timing else result.recorded
     if timed is None or timed.timing is None:
         return checked
@@ -236,7 +236,7 @@ def _time_table(result: RunResult, timing: Timing, is_in_l2: bool) -> Markup:
     caption = f"Time on {result.device.name}, L2 {run.l2}, {run.timer}{per_sample}, {run.distribution} inputs{clock}"
     rate = "useful rate, in L2" if is_l2_rate else term("rate")
     mark = Mark(source_of(result.backend))
-    return table(frame((mark, term("median"), "p20 – p80", "samples", rate, term("paired ratio")), rows), caption)
+    return table((mark, term("median"), "p20 – p80", "samples", rate, term("paired ratio")), rows, caption)
 
 
 def render_values(near: Closeup, check: Check, programs: Mapping[tuple[int, int], list[int]], diff: Diff) -> Markup:
@@ -263,7 +263,7 @@ def render_values(near: Closeup, check: Check, programs: Mapping[tuple[int, int]
     header = ("row", *(f"column {near.near[1] + column}" for column in range(columns)))
     body = [(near.near[0] + row, *(render_value(row, column) for column in range(columns))) for row in range(rows)]
     caption = f"{where}: the kernel's value over the reference's"
-    return Markup('<div class="around">{}</div>').format(table(frame(header, body), caption))
+    return Markup('<div class="around">{}</div>').format(table(header, body, caption))
 
 
 def describe_roofline(roof: Roof, own: Point | None, bound: tuple[Point, Bound] | None) -> tuple[Sentence, ...]:

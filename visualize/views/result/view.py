@@ -23,10 +23,10 @@ from kernels.results.run import Closeup, Diff
 from kernels.spec import Kernel, Launch
 from visualize.predict.schedule import schedule
 from visualize.views import slots, status
-from visualize.views.address import dated, query
+from visualize.views.address import query, tag_experiment
 from visualize.views.endpoint import Api, Endpoint, Reply
 from visualize.views.numbers import source
-from visualize.views.plot import NONE, drawn
+from visualize.views.plot import NONE, plot_value
 from visualize.views.prose import picture_caption
 from visualize.views.result import text
 from visualize.views.result.figures import closeup_figure, error_figure, time_figure
@@ -106,7 +106,7 @@ class ResultPanel(Panel):
             checks on the CPU within about 20 s and gives no time; or recorded. `recorded` is an earlier run on the GPU
             that is named, where there is one.
             """
-            return await api.measured(experiment, "run", run_reply)
+            return await api.reply_measured(experiment, "run", run_reply)
 
         async def layouts(experiment: dict[str, Any]) -> dict[str, Any]:
             """Lists a matmul in each layout of A and B, with the latest known run of each. Launches nothing.
@@ -114,9 +114,9 @@ class ResultPanel(Panel):
             `rows` has an entry for each of NN, NT, TN and TT: `experiment`, to pass to `run`, and `run`, the reply of
             an earlier run on this machine or a recorded one; null if there is none.
             """
-            return api.predicted(experiment, lambda snapshot: layouts_reply(snapshot, api.session))
+            return api.reply_predicted(experiment, lambda snapshot: layouts_reply(snapshot, api.session))
 
-        return Endpoint("run", run, at_once=None, launches=True), Endpoint("layouts", layouts, launches=True)
+        return Endpoint("run", run, max_concurrency=None, launches=True), Endpoint("layouts", layouts, launches=True)
 
 
 def run_reply(outcome: RunResult, snapshot: Snapshot) -> dict[str, Any]:
@@ -173,11 +173,11 @@ def draw_result(
     timed = result if result.timing else result.recorded
     if timed and timed.timing and result.check.passed:
         measured = picture_caption(experiment, launch.gpu.name, source(timed.backend))
-        times = drawn(time_figure(timed), anew=address, about=measured)
+        times = plot_value(time_figure(timed), revision=address, about=measured)
     values = Markup()
     if diff := result.diff:
         output = kernel.family.output(experiment.problem)
-        whole = drawn(error_figure(diff, result.check, output), anew=address, about=about)
+        whole = plot_value(error_figure(diff, result.check, output), revision=address, about=about)
         if near := diff.closeup:
             programs = _programs(kernel, launch, diff, near)
             labels = {
@@ -185,16 +185,18 @@ def draw_result(
             }
             # A passed and timed run shows its times beside the map instead.
             if times == NONE:
-                closeup = drawn(closeup_figure(diff, near, result.check, output, labels), anew=address, about=about)
+                closeup = plot_value(
+                    closeup_figure(diff, near, result.check, output, labels), revision=address, about=about
+                )
             values = text.render_values(near, result.check, programs, diff)
     return {
         # A string, unlike Markup, gets no pinned run's card beside it: the table of differences has its numbers.
-        "card": str(dated(experiment, text.render_card(result, kernel, launch, when), "result-card")),
-        "result": dated(experiment, text.render_headline(result, kernel, launch, failure)),
+        "card": str(tag_experiment(experiment, text.render_card(result, kernel, launch, when), "result-card")),
+        "result": tag_experiment(experiment, text.render_headline(result, kernel, launch, failure)),
         "diff-plot": whole,
         "closeup-plot": closeup,
         "time-plot": times,
-        "result-tables": dated(experiment, text.render_tables(result, kernel, launch) + values, "tables"),
+        "result-tables": tag_experiment(experiment, text.render_tables(result, kernel, launch) + values, "tables"),
     }
 
 
@@ -312,7 +314,7 @@ class ExportPanel(Panel):
             Both import torch, Triton and the standard library alone. Without a GPU, they check the kernel in Triton's
             interpreter, untimed. `filename` is a name for the script.
             """
-            return api.predicted(experiment, script_reply)
+            return api.reply_predicted(experiment, script_reply)
 
         async def trace_of(experiment: dict[str, Any]) -> dict[str, Any]:
             """Measures when each program of a launch ran and on which SM, as a Chrome trace, which Perfetto opens.
@@ -320,9 +322,9 @@ class ExportPanel(Panel):
             Takes a GPU; without one, the recorded timeline is returned where there is one. A process of the trace is an
             SM; times are in µs. `filename` is a name for it.
             """
-            return await api.measured(experiment, "timeline", trace_reply)
+            return await api.reply_measured(experiment, "timeline", trace_reply)
 
-        return Endpoint("script", script_of), Endpoint("trace", trace_of, at_once=None, launches=True)
+        return Endpoint("script", script_of), Endpoint("trace", trace_of, max_concurrency=None, launches=True)
 
 
 def script_reply(snapshot: Snapshot) -> Reply:

@@ -18,9 +18,9 @@ from kernels.space import Space
 from visualize.predict.history import Change, PastRuns
 from visualize.views import slots
 from visualize.views.address import query
-from visualize.views.endpoint import Api, Endpoint, answered
+from visualize.views.endpoint import Api, Endpoint, call_safely
 from visualize.views.library.view import SHOWN_ON, payload
-from visualize.views.plot import NONE, drawn
+from visualize.views.plot import NONE, plot_value
 from visualize.views.prose import hint, picture_caption
 from visualize.views.slots import fold, plot, slot
 from visualize.views.snapshot import Snapshot
@@ -112,7 +112,7 @@ class HistoryPanel(Panel):
             its own results, and `changes` says on which device and since when its runs are slower or faster, beyond
             noise, and which versions changed with it. `sweeps` lists sweeps. `next` is the `before` of the next part.
             """
-            return answered(lambda: reply(api.session.store, experiment, kernel, device, kind, limit, before))
+            return call_safely(lambda: reply(api.session.store, experiment, kernel, device, kind, limit, before))
 
         return (Endpoint("history", history, schemas=SCHEMAS),)
 
@@ -159,7 +159,7 @@ def picture(known: Snapshot, series: Sequence[PastRuns]) -> str:
     devices = escape(", ".join(runs.device for runs in series))  # Plotly renders some markup
     about = picture_caption(known.state.experiment, str(devices), "recorded")
     zoom = f"{query(known.state.experiment.to_address())} {sum(map(len, series))}"
-    return drawn(history_figure(series, points, changes), zoom, about=about)
+    return plot_value(history_figure(series, points, changes), zoom, about=about)
 
 
 def _measured_experiment(result: StoredResult, experiment: Experiment) -> Experiment:

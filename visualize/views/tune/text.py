@@ -23,10 +23,10 @@ from kernels.spec import format_duration, shape_text
 from kernels.sweep.sweep_run import Progress
 from visualize.predict.history import MIN_CHANGE, MIN_RUNS, Change, PastRuns
 from visualize.views import prose
-from visualize.views.numbers import counted, milliseconds, percent, significant, time_unit
+from visualize.views.numbers import count_noun, milliseconds, percent, significant, time_unit
 from visualize.views.prose import Link, Mark, Sourced, Strong, headline, hint, say
 from visualize.views.status import render_alert
-from visualize.views.tables import Column, Table, experiment_columns, frame, table
+from visualize.views.tables import Column, Table, experiment_columns, table
 
 # triton.Config lines to copy.
 MAX_LINES = 8
@@ -97,7 +97,7 @@ def plan_headline(plan: Sweep, seconds: float, has_times: bool) -> Markup:
     count, kernel, varied = len(plan.rows) - skipped, plan.experiment.kernel, varied_text(plan.space)
     how = "timed on this machine's GPU" if has_times else "compiled, and ranked by predicted time alone"
     sentence = say("{} over {}: {}. About {}.", kernel, varied, how, format_duration(seconds))
-    aside = f"Set aside before any compile: {counted(skipped, 'config')}." if skipped else ""
+    aside = f"Set aside before any compile: {count_noun(skipped, 'config')}." if skipped else ""
     return headline(f"{count:,}", "config to try" if count == 1 else "configs to try", sentence, aside)
 
 
@@ -105,7 +105,7 @@ def sweep_headline(sweep: Sweep) -> Markup:
     """Render the best config and its time, so far or at the end."""
     counts = ", ".join(f"{count:,} {status}" for status in STATUSES if (count := sweep.count(status)))
     problem = sweep.experiment.problem
-    tried = say("{}, {}, {}: {}.", shape_text(problem), problem.dtype, counted(len(sweep.rows), "config"), counts)
+    tried = say("{}, {}, {}: {}.", shape_text(problem), problem.dtype, count_noun(len(sweep.rows), "config"), counts)
     is_running, ending = sweep.ended == "running", ENDINGS[sweep.ended]
     if sweep.ended in ("cancelled", "cut off"):
         ending += " Finished rows are kept, and Sweep resumes from them."
@@ -260,7 +260,9 @@ def left(others: int) -> Markup:
     """Say what Cancel does if the sweep has other watchers, pages or API calls."""
     if not others:
         return Markup('<p class="status" role="status">Cancelling. Finished rows are kept.</p>')
-    return hint(f"You left the sweep. It continues for {counted(others, 'other client')}, and ends when all have left.")
+    return hint(
+        f"You left the sweep. It continues for {count_noun(others, 'other client')}, and ends when all have left."
+    )
 
 
 def config_lines(sweep: Sweep, best: str, pinned: str) -> Markup:
@@ -299,16 +301,16 @@ def _times_headline(runs: PastRuns, *others: PastRuns) -> Markup:
     more = [f"Before: {_change_text(runs, change)}." for change in runs.changes[:-1]]
     more.append(
         f"A change is at least {percent(MIN_CHANGE)}, exceeds the intervals and the scatter of the runs, and shows in "
-        f"{counted(MIN_RUNS, 'run')} on each side."
+        f"{count_noun(MIN_RUNS, 'run')} on each side."
     )
     for other in others:
-        count = counted(len(other), "run")
+        count = count_noun(len(other), "run")
         last = f"{count}, the latest {_latest(other)}; no change"
         if other.changes:
             last = f"{_change_text(other, other.changes[-1])}, in {count}"
         more.append(f"On {other.device}: {last}.")
     if not runs.changes:
-        what = say("in the latest of {} on {} {}", counted(len(runs), "run"), runs.device, Mark("recorded"))
+        what = say("in the latest of {} on {} {}", count_noun(len(runs), "run"), runs.device, Mark("recorded"))
         spread = max(float(np.ptp(runs.median_ms) / runs.median_ms.mean()) / 2, 0.0001)
         sentence = f"No change since {runs.ended[0]:%Y-%m-%d}: the medians lie within ± {percent(spread)}."
         if len(runs) == 1:
@@ -320,7 +322,7 @@ def _times_headline(runs: PastRuns, *others: PastRuns) -> Markup:
     upgrade = " and ".join(runs.upgrade(change))
     cause = f"It coincides with {upgrade}." if upgrade else "The versions of torch and triton are the same."
     before, after = (milliseconds(ms) for _, _, ms in runs.levels[-2:])
-    levels = f"{counted(change.before, 'run')} took {before}, then {change.after:,} took {after}."
+    levels = f"{count_noun(change.before, 'run')} took {before}, then {change.after:,} took {after}."
     return headline(number, what, f"{cause} {levels}", *more)
 
 
@@ -453,7 +455,7 @@ def sizes_headline(dimension: str, sizes: int, timed: Sequence[tuple[int, Sweep]
         timed: size and sweep, if its best config was timed against the library.
     """
     if not timed:
-        return headline("", "", f"{counted(sizes, 'size')} of {dimension} to sweep. Library ratios need a GPU.")
+        return headline("", "", f"{count_noun(sizes, 'size')} of {dimension} to sweep. Library ratios need a GPU.")
     ratios = [(sweep.final.baselines[0], size) for size, sweep in timed if sweep.final]
     (best, at), (worst, worst_at) = (pick(ratios, key=lambda ratio: ratio[0].ratio) for pick in (max, min))
     what = say("{} at {} {:,}: {} time / best config's time", Mark(timed[0][1].source), dimension, at, best.name)
@@ -461,7 +463,7 @@ def sizes_headline(dimension: str, sizes: int, timed: Sequence[tuple[int, Sweep]
     if worst_at != at:
         sentence += f" At {dimension} {worst_at:,}: {worst.ratio:.2f} × ({worst.low:.3f} to {worst.high:.3f})."
     if missing := sizes - len(timed):
-        sentence += f" Not finished: {counted(missing, 'size')}."
+        sentence += f" Not finished: {count_noun(missing, 'size')}."
     return headline(f"{best.ratio:.2f} ×", what, sentence)
 
 
@@ -487,4 +489,4 @@ def sizes_table(dimension: str, sweeps: Mapping[int, Sweep | None], address: Cal
         rows.append((Link(f"{size:,}", address(size)), config, time, *cells, sweep.ended if sweep else "not swept"))
     header = (dimension, "Best config", Sourced("Time", source), *(f"{name} / best" for name in calls), "Ended")
     note = hint("Ratios are shown with their 95 % interval. A size opens its sweep.")
-    return table(frame(header, rows), f"The best config at each {dimension}") + note
+    return table(header, rows, f"The best config at each {dimension}") + note

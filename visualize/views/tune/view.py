@@ -28,8 +28,8 @@ from kernels.sweep.sweep_run import SweepRun, estimate_seconds, initial_rows
 from visualize.predict.launch_time import predict_time
 from visualize.views import slots
 from visualize.views.address import query
-from visualize.views.endpoint import Api, Endpoint, answered, failure, to_json
-from visualize.views.plot import NONE, drawn
+from visualize.views.endpoint import Api, Endpoint, call_safely, failure, to_json
+from visualize.views.plot import NONE, plot_value
 from visualize.views.slots import CLOSED, DISABLED, ENABLED, OPEN, button, fold, plot, slot
 from visualize.views.snapshot import Snapshot
 from visualize.views.state import PINNED, State, pin_text
@@ -309,7 +309,7 @@ class SweepPanel(Panel):
             """
             return await answer(api, self.sweeps, experiment, vary, strategy, seed, budget)
 
-        return (Endpoint("sweep", sweep, at_once=None, schemas=SCHEMAS, is_flat=False),)
+        return (Endpoint("sweep", sweep, max_concurrency=None, schemas=SCHEMAS, is_flat=False),)
 
 
 def predict_sweep(space: Space, gpu: Gpu) -> Sweep:
@@ -351,7 +351,7 @@ def picture(sweep: Sweep, options: SweepPicture, address: Callable[[SweepRow], s
         "addresses": np.array([address(row) for row in sweep.rows]),
     }
     figure, zoom = getattr(figures, f"{name}_figure")(sweep, *axes), f"{name} {axes} {sweep.space.identity}"
-    return drawn(figure, zoom, meta, about=text.sweep_caption(sweep))
+    return plot_value(figure, zoom, meta, about=text.sweep_caption(sweep))
 
 
 def _row_address(sweep: Sweep, state: State) -> Callable[[SweepRow], str]:
@@ -373,7 +373,7 @@ def _draw_sizes(state: State, dimension: str, sweeps: Mapping[int, Sweep | None]
     picture = NONE
     if timed:
         first, zoom = timed[0][1], f"library {[size for size, _ in timed]} {timed[0][1].space.identity}"
-        picture = drawn(figures.baselines_figure(dimension, timed), zoom, about=text.sweep_caption(first))
+        picture = plot_value(figures.baselines_figure(dimension, timed), zoom, about=text.sweep_caption(first))
     table = text.sizes_table(
         dimension, sweeps, lambda size: query(state.moved_to(**{dimension: size, "sweep_picture": ""}))
     )
@@ -431,7 +431,7 @@ async def answer(
             sweep = run.result() if run.has_ended else run.snapshot()
     except Exception as error:
         return to_json(failure(error))
-    return await asyncio.to_thread(answered, lambda: reply(sweep))
+    return await asyncio.to_thread(call_safely, lambda: reply(sweep))
 
 
 def reply(sweep: Sweep) -> dict[str, Any]:
