@@ -84,8 +84,11 @@ def test_the_table_is_sorted_and_filtered_by_links(tab: Tab) -> None:
         tab.page.wait_for_function(_SAYS, arg="All configs were tried", timeout=120_000)
     tab.fold("sweep-ranking")
     rows = tab.page.locator("#sweep-table tbody tr")
-    for first in ("16", "128"):
-        tab.page.locator("#sweep-table th a", has_text="BLOCK_M").click()
+    heading = tab.page.locator("#sweep-table th", has_text="BLOCK_M")
+    for order, first in (("ascending", "16"), ("descending", "128")):
+        heading.get_by_role("link").click()
+        # The unsorted table begins with 16, too: only the heading says that the reply has come, with its next link.
+        expect(heading).to_have_attribute("aria-sort", order)
         expect(rows.first.locator("td").nth(1)).to_have_text(first)
     tab.page.locator("#sweep-table .facets nav", has_text="BLOCK_N").get_by_role("link", name="32").click()
     expect(rows).to_have_count(4)
