@@ -14,7 +14,7 @@ from kernels.measuring.timeline import TIMELINE
 from kernels.results import records
 from tests.figure_values import decode
 from tests.panels.sent import opened
-from visualize.views.endpoint import Api
+from visualize.views.endpoint import Api, reply_safely
 from visualize.views.result.view import ExportPanel
 from visualize.views.tabs import TABS
 
@@ -22,7 +22,7 @@ from visualize.views.tabs import TABS
 @pytest.fixture
 def endpoints(tmp_path):
     session = Session(None, tmp_path)
-    yield {one.name: one.function for one in ExportPanel().endpoints(Api(session))}
+    yield {one.name: reply_safely(one.function) for one in ExportPanel().endpoints(Api(session))}
     session.close()
 
 

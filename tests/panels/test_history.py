@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 import re
@@ -22,7 +23,7 @@ from tests.figure_values import decode
 from tests.kernels.results_made_up import H200, INTERPRETER, NEWER, START, experiment, noisy, run
 from tests.kernels.stores import put_sweep
 from tests.panels.sweeps_made_up import space_of
-from visualize.views.endpoint import Api
+from visualize.views.endpoint import Api, reply_safely
 from visualize.views.plot import NONE
 from visualize.views.snapshot import Snapshot
 from visualize.views.tabs import SETTINGS
@@ -293,7 +294,8 @@ def test_the_endpoint_answers_from_the_session_s_store(tmp_path):
     filled(session.store, [0.2])
     (endpoint,) = HistoryPanel().endpoints(Api(session))
     assert endpoint.function()["total"] == 1
-    assert endpoint.function(kernel="sort")["failure"]["kind"] == "not_a_choice"
+    refused = asyncio.run(reply_safely(endpoint.function)(kernel="sort"))
+    assert refused["failure"]["kind"] == "not_a_choice"
     session.close()
 
 

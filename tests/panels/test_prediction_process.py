@@ -92,21 +92,20 @@ def test_another_process_draws_the_same_and_replies_the_same(shared_page):
     )
     api = Api(page.session, page.predictions)
     failure = Failure("compile", "timeout", "It took too long.")
-    reply = api.reply_predicted(current.experiment.to_json(), reuse_view.reply, failure)
+    snapshot = api.take_snapshot(current.experiment, failure)
 
     async def asked():
         submit = functools.partial(page.predictions.submit, client=INTERNAL, estimate_s=1.0)
         drawn = await asyncio.wrap_future(
             submit(draw_in_process, page.take_snapshot(current), page.take_snapshot(current.pinned_state(None)))
         )
-        snapshot = api.take_snapshot(current.experiment, failure)
         there = await asyncio.wrap_future(submit(endpoint.build_reply, snapshot, reuse_view.reply))
         process = await asyncio.wrap_future(submit(process_of, snapshot))
         return drawn, there, process
 
     drawn, there, process = run(asked())
     assert drawn == here
-    assert there == reply
+    assert endpoint.to_json(there) == endpoint.to_json(endpoint.build_reply(snapshot, reuse_view.reply))
     assert process != os.getpid()
 
 

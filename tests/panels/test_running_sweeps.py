@@ -18,7 +18,7 @@ from tests.panels.sent import request, settings_of, slots_of
 from tests.panels.sweeps_made_up import FEW, MANY, NOTHING, Session, finished, space_of
 from tests.sweep.fakes import predicting
 from tests.waiting import until
-from visualize.views.endpoint import Api
+from visualize.views.endpoint import Api, reply_safely
 from visualize.views.tune import view
 from visualize.views.tune.shared_sweeps import SharedSweeps
 
@@ -101,7 +101,7 @@ def asked(started, vary=None, strategy="grid", seed=0, budget=0, experiment=None
     """The reply of /sweep, on made-up devices."""
     payload = experiment or {"kernel": "matmul.grouped", "gpu": "H200"}
     return asyncio.run(
-        view.answer(Api(Session()), started.sweeps(), payload, vary, strategy, seed, budget, **bounds)
+        reply_safely(view.answer)(Api(Session()), started.sweeps(), payload, vary, strategy, seed, budget, **bounds)
     )  # fmt: skip
 
 

@@ -1,9 +1,11 @@
 """API endpoints: validation, conversion to JSON and error handling in one place. Each panel declares its endpoints."""
 
 import asyncio
+import functools
+import inspect
 import math
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -78,7 +80,7 @@ class Api:
         or_not: bool = False,
         within_s: float | None = None,
         seconds: Callable[[Snapshot], float] = lambda snapshot: 0.0,
-    ) -> dict[str, Any]:
+    ) -> Reply:
         """Compile, then reply with `body` of the snapshot.
 
         Args:
@@ -88,36 +90,30 @@ class Api:
             seconds: estimates the core time of `body`. A slow body runs in another process, so it must be a
                 module-level function.
         """
-        client = current_client()
+        experiment, client = from_json(payload), current_client()
+        compile_ = self.session.compile(experiment, client=client)
         try:
-            compile_ = self.session.compile(from_json(payload), client=client)
             await asyncio.wait([asyncio.wrap_future(compile_)], timeout=within_s)
         except asyncio.CancelledError:  # the client has left
             compile_.cancel()
             raise
-        except Exception as error:
-            return to_json(failure(error))
-        outcome = compile_.result() if compile_.done() else None
-        if outcome is None:
+        compiled = compile_.result() if compile_.done() else None
+        if compiled is None:
             self._leave_unfinished(compile_, client)
-        if isinstance(outcome, Failure) and not or_not:
-            return to_json(outcome)
+        if isinstance(compiled, Failure) and not or_not:
+            return compiled
 
-        def predict() -> dict[str, Any] | tuple[Snapshot, float]:
-            try:
-                snapshot = self.take_snapshot(from_json(payload), outcome)
-                estimate_s = seconds(snapshot)
-            except Exception as error:
-                return to_json(failure(error))
+        def predict() -> Reply | tuple[Snapshot, float]:
+            snapshot = self.take_snapshot(experiment, compiled)
+            estimate_s = seconds(snapshot)
             return build_reply(snapshot, body) if estimate_s <= NEAR_S else (snapshot, estimate_s)
 
         prediction = await asyncio.to_thread(predict)
-        if isinstance(prediction, dict):
+        if not isinstance(prediction, tuple):
             return prediction
         snapshot, estimate_s = prediction
         work = self.predictions.submit(build_reply, snapshot, body, client=client, estimate_s=estimate_s)
-        reply = await asyncio.wrap_future(work)
-        return to_json(reply) if isinstance(reply, Failure) else reply
+        return await asyncio.wrap_future(work)
 
     def _leave_unfinished(self, compile_: Future[Compiled | Failure], client: Client) -> None:
         """Let a compile without waiters continue. Cancel the same client's previous one."""
@@ -131,53 +127,42 @@ class Api:
 
         compile_.add_done_callback(forget)
 
-    def reply_predicted(
-        self, payload: object, body: Callable[[Snapshot], Reply], compiled: Compiled | Failure | None = None
-    ) -> dict[str, Any]:
+    def reply_predicted(self, payload: object, body: Callable[[Snapshot], Reply]) -> Reply:
         """Reply with `body` of the snapshot, without compiling."""
-        try:
-            snapshot = self.take_snapshot(from_json(payload), compiled)
-        except Exception as error:
-            return to_json(failure(error))
-        return build_reply(snapshot, body)
+        return build_reply(self.take_snapshot(from_json(payload)), body)
 
     async def reply_measured(
         self,
         payload: object,
         measurement: str,
         body: Callable[[Any, Snapshot], dict[str, Any]] = lambda outcome, _: codec.to_json(outcome),
-    ) -> dict[str, Any]:
+    ) -> Reply:
         """Measure, and reply with `body` of the result and the snapshot; by default with the whole result."""
-        try:
-            job = self.session.submit(from_json(payload), measurement, current_client())
-        except Exception as error:
-            return to_json(failure(error))
+        job = self.session.submit(from_json(payload), measurement, current_client())
         outcome: Any = await asyncio.wrap_future(job.done)  # occupies no thread while the job is queued
+        if isinstance(outcome, Failure):
+            return outcome
 
-        def reply() -> Reply:
-            if isinstance(outcome, Failure):
-                return outcome
+        def reply() -> dict[str, Any]:
             snapshot = self.take_snapshot(outcome.experiment)
             return {"gpu": snapshot.state.gpu.name, **body(outcome, snapshot)}
 
-        return await asyncio.to_thread(call_safely, reply)
+        return await asyncio.to_thread(reply)
 
     def take_snapshot(self, chosen: Experiment, compiled: Compiled | Failure | None = None) -> Snapshot:
         """Return everything known about an experiment, with default options."""
         return take_snapshot(self.session, State(chosen, View(""), resolve_gpu(chosen, self.session.gpu)), compiled)
 
 
-def build_reply(snapshot: Snapshot, body: Callable[[Snapshot], Reply]) -> dict[str, Any]:
-    """Return the reply with `body` of a snapshot, the experiment and the resolved GPU."""
-
-    def reply() -> Reply:
-        gpu = snapshot.state.gpu.name
+def build_reply(snapshot: Snapshot, body: Callable[[Snapshot], Reply]) -> Reply:
+    """Return `body` of a snapshot with the experiment and the resolved GPU."""
+    try:
         fields = body(snapshot)
-        if isinstance(fields, Failure):
-            return fields
-        return {"gpu": gpu, "experiment": replace(snapshot.state.experiment, gpu=gpu).to_json(), **fields}
-
-    return call_safely(reply)
+    except Exception as error:  # the pool of prediction processes has no sentence for a ConfigError
+        return failure(error)
+    gpu = snapshot.state.gpu.name
+    experiment = replace(snapshot.state.experiment, gpu=gpu).to_json()
+    return fields if isinstance(fields, Failure) else {"gpu": gpu, "experiment": experiment, **fields}
 
 
 def read_options(options: type[V], prefix: str, given: Mapping[str, object], endpoint: str) -> V:
@@ -189,13 +174,22 @@ def read_options(options: type[V], prefix: str, given: Mapping[str, object], end
     return read_fields(options, {name: value for name, value in given.items() if value}, endpoint, prefix=prefix)
 
 
-def call_safely(body: Callable[[], Reply]) -> dict[str, Any]:
-    """Return the JSON of `body()`. An exception becomes a failure in the reply."""
-    try:
-        reply = body()
-    except Exception as error:
-        reply = failure(error)
-    return to_json(reply)
+def reply_safely(function: Callable[..., Reply | Awaitable[Reply]]) -> Callable[..., Awaitable[dict[str, Any]]]:
+    """Wrap an endpoint's function. Its reply becomes JSON, and an exception becomes a failure in the reply."""
+
+    @functools.wraps(function)
+    async def call(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        try:
+            if inspect.iscoroutinefunction(function):
+                reply = await function(*args, **kwargs)
+            else:
+                reply = await asyncio.to_thread(function, *args, **kwargs)
+        except Exception as error:
+            reply = failure(error)
+        return await asyncio.to_thread(to_json, reply)
+
+    call.__annotations__ = {**function.__annotations__, "return": dict[str, Any]}  # Gradio makes a schema of these
+    return call
 
 
 def failure(error: Exception) -> Failure:
@@ -206,40 +200,26 @@ def failure(error: Exception) -> Failure:
     return Failure("config", "internal_error", f"Tilescope failed on this: {type(error).__name__}.")
 
 
-@dataclass(frozen=True)
-class Plain:
-    """A value that is JSON already, such as a long list of integers, so that `to_json` need not traverse it."""
-
-    json: Any
-
-
 def to_json(value: Any) -> Any:
     """Return plain JSON. NaN and infinity become null, and `not_finite` beside them counts them."""
-    if isinstance(value, Plain):
-        return value.json
     if isinstance(value, Failure):
         return {"failure": {"stage": value.stage, "kind": value.kind, "message": value.message}}
     if isinstance(value, dict):
         plain = {str(key): to_json(item) for key, item in value.items()}
         nulls = sum(_count_not_finite(item) for item in value.values())
         return {**plain, "not_finite": nulls} if nulls else plain
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | np.generic):
+        # Whole numbers need no traversal: a list of tiles has up to 800,000.
         return value.tolist() if value.dtype.kind in "iub" else to_json(value.tolist())
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
-    if isinstance(value, np.generic):
-        return to_json(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _count_not_finite(value: Any) -> int:
     """Count the numbers that become null in a value or its lists. Inner objects count their own."""
-    if isinstance(value, np.ndarray) and value.dtype.kind in "iub":
-        return 0
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
     if isinstance(value, list | tuple):
-        return sum(_count_not_finite(item) for item in value)
-    return int(isinstance(value, float) and not math.isfinite(value))
+        return sum(map(_count_not_finite, value))
+    if isinstance(value, float | np.floating | np.ndarray) and np.asarray(value).dtype.kind == "f":
+        return int(np.count_nonzero(~np.isfinite(value)))
+    return 0

@@ -19,7 +19,7 @@ from kernels.gpus import GPUS, Gpu
 from kernels.knobs import Knob, knobs
 from kernels.measuring.session import Session
 from kernels.recommended import shipped
-from visualize.views.endpoint import EXPERIMENT, Api, call_safely
+from visualize.views.endpoint import EXPERIMENT, Api, reply_safely
 from visualize.views.prediction_process import PredictionProcess
 from visualize.views.view import Panel
 from visualize.web.tools import tools
@@ -47,15 +47,17 @@ def endpoints(
         `recommended` lists the fastest configs that a search found, with the GPU and the date; all else is declared.
         `gpu_table` gives each figure of a GPU with its source.
         """
-        return call_safely(lambda: kernels_reply(session.gpu))
+        return kernels_reply(session.gpu)
 
     declared = discover()
     experiment = merged_schema(declared)
-    register(kernels, "kernels", 1, {}, {})
+    register(reply_safely(kernels), "kernels", 1, {}, {})
     served = [endpoint for panel in panels for endpoint in panel.endpoints(Api(session, predictions))]
     for endpoint in served:
         schemas = {EXPERIMENT: experiment, **endpoint.schemas}
-        register(endpoint.function, endpoint.name, endpoint.max_concurrency, schemas, {EXPERIMENT: EXAMPLE})
+        register(
+            reply_safely(endpoint.function), endpoint.name, endpoint.max_concurrency, schemas, {EXPERIMENT: EXAMPLE}
+        )
     for tool in tools(session, served, declared) if with_tools else ():
         register(tool.function, tool.name, tool.max_concurrency, tool.schemas, {})
 

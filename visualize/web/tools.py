@@ -10,7 +10,6 @@ bounds of the arguments, and one tool, `kernels`, explains them.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from kernels.experiment import JsonSchema, gpu_schema, kernel_schema, merged_fie
 from kernels.knobs import knobs
 from kernels.measuring.session import Session
 from kernels.spec import Kernel
-from visualize.views.endpoint import EXPERIMENT, Endpoint, call_safely
+from visualize.views.endpoint import EXPERIMENT, Endpoint, reply_safely
 
 if TYPE_CHECKING:
     from gradio.mcp import GradioMCPServer
@@ -102,10 +101,7 @@ def _tool(endpoint: Endpoint, kernels: Mapping[str, Kernel]) -> Endpoint:
             for part, names in fields.items():
                 experiment[part] = {name: given[name] for name in names if name in given}
             passed[EXPERIMENT] = experiment
-        if inspect.iscoroutinefunction(endpoint.function):
-            reply = await endpoint.function(**passed)
-        else:
-            reply = await asyncio.to_thread(endpoint.function, **passed)
+        reply = await reply_safely(endpoint.function)(**passed)
         return json.dumps(shortened(reply, given.get("fields")))
 
     defaults = {"kernel": inspect.Parameter.empty, **{name: parameters[name].default for name in own}}
@@ -116,7 +112,7 @@ def _tool(endpoint: Endpoint, kernels: Mapping[str, Kernel]) -> Endpoint:
 
 def _kernels_tool(session: Session, kernels: Mapping[str, Kernel]) -> Endpoint:
     async def tool() -> str:
-        return json.dumps(call_safely(lambda: kernels_in_short(session, kernels)))
+        return json.dumps(kernels_in_short(session, kernels))
 
     about = (
         "Lists the kernels: what each shows, the default of each argument, and presets worth a look. `arguments` says"

@@ -16,7 +16,7 @@ from kernels.results import records
 from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
 from visualize.views import slots
 from visualize.views.address import query
-from visualize.views.endpoint import Api, Endpoint, call_safely, read_options
+from visualize.views.endpoint import Api, Endpoint, read_options
 from visualize.views.library import text
 from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.scoreboard import recorded_launch, scoreboard
@@ -133,7 +133,7 @@ class RecordedPanel(Panel):
             `recorded` has, per recording, its kind, experiment, GPU, date, main numbers with units, and the page's
             address that shows it. `total` counts the whole list. A reply holds `limit` recordings, from `offset` on.
             """
-            return call_safely(lambda: recorded_reply(kernel, gpu, kind, limit, offset))
+            return recorded_reply(kernel, gpu, kind, limit, offset)
 
         return (Endpoint("recorded", recorded, schemas=RECORDED_SCHEMAS),)
 
@@ -214,7 +214,7 @@ class ScoreboardPanel(Panel):
             that differ (DRAM bytes: by more than 20 %). `left_out` has lower bounds, because loops of atomics retry,
             and launches without a shipped prediction.
             """
-            return call_safely(lambda: scoreboard_reply(kernel, gpu, count))
+            return scoreboard_reply(kernel, gpu, count)
 
         return (Endpoint("scoreboard", scoreboard_of, schemas=SCORE_SCHEMAS),)
 

@@ -22,7 +22,7 @@ from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import Cost, Operation
 from visualize.views import slots, status, theme
 from visualize.views.address import query
-from visualize.views.endpoint import Api, Endpoint, Reply, call_safely
+from visualize.views.endpoint import Api, Endpoint, Reply
 from visualize.views.memory import tables, text
 from visualize.views.memory.figures import COLORS, tile_figure
 from visualize.views.memory.flow import LaneView, find_contrast, flow_plot, make_flow, same_access
@@ -164,7 +164,7 @@ class CoalescingPanel(Panel):
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def coalescing_of(
             experiment: dict[str, Any], model: str = "compiled", textbook: dict[str, Any] | None = None
-        ) -> dict[str, Any]:
+        ) -> Reply:
             """Predicts how well each load, store and atomic coalesces, over the whole launch.
 
             `ops` has, per operation, its source line, bytes per lane, warp requests, 32-byte sectors, 128-byte lines,
@@ -175,9 +175,9 @@ class CoalescingPanel(Panel):
                 return api.reply_predicted(experiment, lambda known: textbook_reply(known, textbook))
             if model == "compiled":
                 return await api.reply_compiled(experiment, compiled_reply)
-            return call_safely(lambda: {"model": knobs(LaneView)["model"].validate("model", model)})
+            return {"model": knobs(LaneView)["model"].validate("model", model)}  # raises ConfigError
 
-        async def counters(experiment: dict[str, Any]) -> dict[str, Any]:
+        async def counters(experiment: dict[str, Any]) -> Reply:
             """Counts a launch's requests, sectors and DRAM bytes with Nsight Compute.
 
             `launch` has the totals, `ops` those of each memory operation, `shared` those of shared memory. `backend`
@@ -345,7 +345,7 @@ class CompilerPanel(Panel):
         return compiled_numbers(known)
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        async def compile_of(experiment: dict[str, Any]) -> dict[str, Any]:
+        async def compile_of(experiment: dict[str, Any]) -> Reply:
             """Compiles the kernel for any GPU of the table, without one.
 
             Returns registers per thread, spilled bytes, shared-memory bytes per program, programs per SM, occupancy

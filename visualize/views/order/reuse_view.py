@@ -12,7 +12,7 @@ from kernels.results.codec import to_json
 from visualize.predict.reuse import DramTraffic, fewest_bytes, recommended, reuse_seconds
 from visualize.predict.schedule import programs_per_sm
 from visualize.views import prose, slots, status
-from visualize.views.endpoint import Api, Endpoint
+from visualize.views.endpoint import Api, Endpoint, Reply
 from visualize.views.numbers import Number
 from visualize.views.order.figures import bounds_figure, bytes_figure, times_figure
 from visualize.views.order.reuse_text import model_notes, reuse_funnel, reuse_headline, reuse_sentences, study_table
@@ -110,7 +110,7 @@ class ReusePanel(Panel):
         return reuse_numbers(traffic(known))
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        async def reuse_of(experiment: dict[str, Any]) -> dict[str, Any]:
+        async def reuse_of(experiment: dict[str, Any]) -> Reply:
             """Predicts the bytes a launch reads from DRAM, in its own order and for every GROUP_SIZE.
 
             Finds a better GROUP_SIZE without a GPU. `dram_read_bytes` is this launch's, between `low_bytes` and

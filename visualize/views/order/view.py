@@ -1,7 +1,6 @@
 """The Order view: the program → tile map, step by step, and the launch as it ran. /schedule and /timeline."""
 
 import functools
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +17,7 @@ from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import FirstLoads, first_loads, first_programs, loads, row_major, steps
 from visualize.views import prose, slots, theme
 from visualize.views.address import query
-from visualize.views.endpoint import Api, Endpoint, Plain
+from visualize.views.endpoint import Api, Endpoint, Reply
 from visualize.views.numbers import Number
 from visualize.views.order import text
 from visualize.views.order.figures import gantt_figure, loads_figure, moment_data, moment_figure
@@ -101,7 +100,7 @@ class SchedulePanel(Panel):
         return schedule_numbers(known)
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        async def schedule_of(experiment: dict[str, Any]) -> dict[str, Any]:
+        async def schedule_of(experiment: dict[str, Any]) -> Reply:
             """Predicts which program computes which tile, and in which wave.
 
             Returns the programs of the launch, how many are resident at once on all SMs, waves (rounded up), and the
@@ -177,7 +176,7 @@ def schedule_json(known: Snapshot) -> dict[str, Any]:
     ends = np.searchsorted(tiles.program, np.arange(min(predicted.programs, _MOST_LISTED_PROGRAMS)), side="right")
     ends = ends[ends <= _MOST_LISTED_TILES]
     part = slice(int(ends[-1]) if len(ends) else 0)
-    listed = np.stack([tiles.pid_m[part], tiles.pid_n[part], tiles.pid_k[part]], axis=1).tolist()
+    listed = np.stack([tiles.pid_m[part], tiles.pid_n[part], tiles.pid_k[part]], axis=1)
     counts = np.arange(1, min(predicted.programs, _COMPARED_PROGRAMS) + 1)
     notes = ("" if known.compiled else text.NOT_COMPILED_YET, kernel.note(launch))
     return {
@@ -188,7 +187,7 @@ def schedule_json(known: Snapshot) -> dict[str, Any]:
         "resident_source": predicted.resident_source,
         "waves": predicted.waves,
         "tail_programs": predicted.tail_programs,
-        "tiles": Plain([listed[first:last] for first, last in itertools.pairwise([0, *ends.tolist()])]),
+        "tiles": np.split(listed, ends)[:-1],
         "loads": None if predicted.panels is None else loads(predicted, counts).tolist(),
         "note": known.failure.message if known.failure else " ".join(filter(None, notes)),
     }
@@ -247,7 +246,7 @@ class TimelinePanel(Panel):
         }
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        async def timeline(experiment: dict[str, Any]) -> dict[str, Any]:
+        async def timeline(experiment: dict[str, Any]) -> Reply:
             """Tells when each program of a launch ran, and on which SM.
 
             `programs` has each program's SM, start and end in ns, measured on this machine's GPU by an instrumented

@@ -98,7 +98,7 @@ class ResultPanel(Panel):
         return {"card": str(status.NOT_RUN), "result": how, "result-tables": "", "roofline": status.NOT_RUN, **plots}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        async def run(experiment: dict[str, Any]) -> dict[str, Any]:
+        async def run(experiment: dict[str, Any]) -> Reply:
             """Launches the kernel, checks every element against a reference, and times it beside the library's call.
 
             `check` has the verdict and the errors. `timing` and `baseline` are measured on this machine's GPU: median,
@@ -108,7 +108,7 @@ class ResultPanel(Panel):
             """
             return await api.reply_measured(experiment, "run", run_reply)
 
-        async def layouts(experiment: dict[str, Any]) -> dict[str, Any]:
+        def layouts(experiment: dict[str, Any]) -> Reply:
             """Lists a matmul in each layout of A and B, with the latest known run of each. Launches nothing.
 
             `rows` has an entry for each of NN, NT, TN and TT: `experiment`, to pass to `run`, and `run`, the reply of
@@ -308,7 +308,7 @@ class ExportPanel(Panel):
         return {"take": json.dumps(snapshot.state.experiment.to_json())}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        async def script_of(experiment: dict[str, Any]) -> dict[str, Any]:
+        def script_of(experiment: dict[str, Any]) -> Reply:
             """Writes a script and a notebook that reproduce a run: kernel, tensors, launch, check, timing beside torch.
 
             Both import torch, Triton and the standard library alone. Without a GPU, they check the kernel in Triton's
@@ -316,7 +316,7 @@ class ExportPanel(Panel):
             """
             return api.reply_predicted(experiment, script_reply)
 
-        async def trace_of(experiment: dict[str, Any]) -> dict[str, Any]:
+        async def trace_of(experiment: dict[str, Any]) -> Reply:
             """Measures when each program of a launch ran and on which SM, as a Chrome trace, which Perfetto opens.
 
             Takes a GPU; without one, the recorded timeline is returned where there is one. A process of the trace is an

@@ -18,7 +18,7 @@ from kernels.space import Space
 from visualize.predict.history import Change, PastRuns
 from visualize.views import slots
 from visualize.views.address import query
-from visualize.views.endpoint import Api, Endpoint, call_safely
+from visualize.views.endpoint import Api, Endpoint
 from visualize.views.library.view import SHOWN_ON, payload
 from visualize.views.plot import NONE, plot_value
 from visualize.views.prose import hint, picture_caption
@@ -112,7 +112,7 @@ class HistoryPanel(Panel):
             its own results, and `changes` says on which device and since when its runs are slower or faster, beyond
             noise, and which versions changed with it. `sweeps` lists sweeps. `next` is the `before` of the next part.
             """
-            return call_safely(lambda: reply(api.session.store, experiment, kernel, device, kind, limit, before))
+            return reply(api.session.store, experiment, kernel, device, kind, limit, before)
 
         return (Endpoint("history", history, schemas=SCHEMAS),)
 

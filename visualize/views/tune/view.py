@@ -28,7 +28,7 @@ from kernels.sweep.sweep_run import SweepRun, estimate_seconds, initial_rows
 from visualize.predict.launch_time import predict_time
 from visualize.views import slots
 from visualize.views.address import query
-from visualize.views.endpoint import Api, Endpoint, call_safely, failure, to_json
+from visualize.views.endpoint import Api, Endpoint
 from visualize.views.plot import NONE, plot_value
 from visualize.views.slots import CLOSED, DISABLED, ENABLED, OPEN, button, fold, plot, slot
 from visualize.views.snapshot import Snapshot
@@ -407,31 +407,28 @@ async def answer(
     max_s: float = MAX_CALL_S,
 ) -> dict[str, Any]:
     """Sweep, and return the reply at the end or after `max_s` seconds."""
-    try:
-        base = from_json(payload)
-        given = {"strategy": strategy, "seed": seed, "budget": budget}
-        search = read_fields(SweepSearch, given, "/sweep", prefix=_PREFIX)
-        if not isinstance(vary, Mapping | None):
-            message = 'vary must be a JSON object of lists, such as {"BLOCK_M": [64, 128]}.'
-            raise ConfigError("not_an_object", message, "vary")
-        within = space(base, {str(name): values for name, values in (vary or default_values(base)).items()})
-        if within.size > MAX_CONFIGS_PER_CALL:
-            message = f"{within.size:,} configs are asked for; /sweep takes at most {MAX_CONFIGS_PER_CALL}. Vary fewer "
-            raise ConfigError("too_many_configs", f"{message}values, or use the page or app.py sweep.", "vary")
-        name = f"/sweep {next(_CALLS)}"
-        with sweeps.watched(name):
-            run = await asyncio.to_thread(
-                sweeps.start, api.session, [within], dataclasses.replace(search.strategy, seed=search.sweep_seed), name
-            )
-            deadline = time.monotonic() + max_s
-            while not run.has_ended:  # poll: a blocked thread would delay the app's exit
-                await asyncio.sleep(_POLL_S)
-                if time.monotonic() > deadline and sweeps.leave(run, name):
-                    break  # the sweep continues for its other watchers
-            sweep = run.result() if run.has_ended else run.snapshot()
-    except Exception as error:
-        return to_json(failure(error))
-    return await asyncio.to_thread(call_safely, lambda: reply(sweep))
+    base = from_json(payload)
+    given = {"strategy": strategy, "seed": seed, "budget": budget}
+    search = read_fields(SweepSearch, given, "/sweep", prefix=_PREFIX)
+    if not isinstance(vary, Mapping | None):
+        message = 'vary must be a JSON object of lists, such as {"BLOCK_M": [64, 128]}.'
+        raise ConfigError("not_an_object", message, "vary")
+    within = space(base, {str(name): values for name, values in (vary or default_values(base)).items()})
+    if within.size > MAX_CONFIGS_PER_CALL:
+        message = f"{within.size:,} configs are asked for; /sweep takes at most {MAX_CONFIGS_PER_CALL}. Vary fewer "
+        raise ConfigError("too_many_configs", f"{message}values, or use the page or app.py sweep.", "vary")
+    name = f"/sweep {next(_CALLS)}"
+    with sweeps.watched(name):
+        run = await asyncio.to_thread(
+            sweeps.start, api.session, [within], dataclasses.replace(search.strategy, seed=search.sweep_seed), name
+        )
+        deadline = time.monotonic() + max_s
+        while not run.has_ended:  # poll: a blocked thread would delay the app's exit
+            await asyncio.sleep(_POLL_S)
+            if time.monotonic() > deadline and sweeps.leave(run, name):
+                break  # the sweep continues for its other watchers
+        sweep = run.result() if run.has_ended else run.snapshot()
+    return await asyncio.to_thread(reply, sweep)
 
 
 def reply(sweep: Sweep) -> dict[str, Any]:
