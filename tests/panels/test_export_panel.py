@@ -78,5 +78,5 @@ def test_every_figure_says_what_it_is_of(page, tab):
 def test_the_panel_knows_what_is_set(page):
     state = opened({"kernel": "transpose.flat", "M": 99, "tab": "result"})
     panel = next(one for one in page.panels["result"] if isinstance(one, ExportPanel))
-    (value,) = panel.draw(page.take_snapshot(state)).values()
+    (value,) = panel.draw(page.take_snapshots(state)[0]).values()
     assert from_json(json.loads(value)) == state.experiment

@@ -46,7 +46,7 @@ def run(coroutine):
 
 
 def test_a_state_and_what_is_known_of_it_are_sent_whole(page):
-    snapshot = page.take_snapshot(opened({**NEAR, "with": "kernel=matmul.grid_2d"}))
+    snapshot, _ = page.take_snapshots(opened({**NEAR, "with": "kernel=matmul.grid_2d"}))
     there = pickle.loads(pickle.dumps(snapshot))
     assert there.state == snapshot.state
     assert there.state.kernel is snapshot.state.kernel
@@ -87,18 +87,14 @@ def test_another_process_draws_the_same_and_replies_the_same(shared_page):
     page = shared_page
     pinned = urllib.parse.urlencode({**TWICE_LONG, "M": 1040})
     current = opened({**TWICE_LONG, "with": pinned, "gpu": "H200", "tab": "reuse"})
-    here = draw_view(
-        page.panels["reuse"], page.result, page.take_snapshot(current), page.take_snapshot(current.pinned_state(None))
-    )
+    here = draw_view(page.panels["reuse"], *page.take_snapshots(current))
     api = Api(page.session, page.predictions)
     failure = Failure("compile", "timeout", "It took too long.")
     snapshot = api.take_snapshot(current.experiment, failure)
 
     async def asked():
         submit = functools.partial(page.predictions.submit, client=INTERNAL, estimate_s=1.0)
-        drawn = await asyncio.wrap_future(
-            submit(draw_in_process, page.take_snapshot(current), page.take_snapshot(current.pinned_state(None)))
-        )
+        drawn = await asyncio.wrap_future(submit(draw_in_process, *page.take_snapshots(current)))
         there = await asyncio.wrap_future(submit(endpoint.build_reply, snapshot, reuse_view.reply))
         process = await asyncio.wrap_future(submit(process_of, snapshot))
         return drawn, there, process
@@ -135,7 +131,7 @@ def test_what_nobody_wants_any_more_is_given_up(shared_page):
 
 
 def test_equal_predictions_are_made_once_for_all_clients(page):
-    snapshots = [page.take_snapshot(opened(fields)) for fields in (FAR, FAR, FAR, NEAR)]
+    snapshots = [page.take_snapshots(opened(fields))[0] for fields in (FAR, FAR, FAR, NEAR)]
     futures = [page.predictions.submit(process_of, each, client=INTERNAL, estimate_s=1.0) for each in snapshots]
     assert len(page.predictions.pool) == 2
     for future in futures:

@@ -40,9 +40,7 @@ def pair_slots(slots: Slots, pinned: Slots) -> Slots:
     return paired
 
 
-def add_comparison(
-    slots: Slots, snapshot: Snapshot, pinned: Snapshot | None, panels: Sequence[Panel], result: ResultPanel
-) -> Slots:
+def add_comparison(slots: Slots, snapshot: Snapshot, pinned: Snapshot | None, panels: Sequence[Panel]) -> Slots:
     """Return a view's slots with the pinned experiment's beside them, and the slot "compare".
 
     That slot offers to pin the experiment, or compares it with the pinned one.
@@ -50,7 +48,6 @@ def add_comparison(
     Args:
         pinned: the pinned experiment's snapshot; None if nothing is pinned.
         panels: the panels of the open view.
-        result: the panel of the last run, which may be one of them.
     """
     state = snapshot.state
     if pinned is None:
@@ -59,8 +56,9 @@ def add_comparison(
         pin_link = Markup('<p class="pin"><a href="?{}" title="{}">Pin</a></p>').format(address, tip)
         return {**slots, "compare": pin_link}
     try:
-        pinned_slots = result.known_run(pinned) if result in panels else {}
+        pinned_slots: Slots = {}
         for panel in panels:
+            pinned_slots |= panel.known_run(pinned) if isinstance(panel, ResultPanel) else {}
             pinned_slots |= panel.draw(pinned) if panel.is_compared else {}
         slots = pair_slots(slots, pinned_slots)
         known_numbers = [view_numbers(side, panels) for side in (snapshot, pinned)]

@@ -6,8 +6,9 @@ stream, which ends when the page changes again.
 
 import asyncio
 import contextvars
+import itertools
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -15,9 +16,8 @@ from typing import Any
 import gradio as gr
 
 from kernels import once
-from kernels.experiment import find_kernel
+from kernels.experiment import Experiment, find_kernel
 from kernels.knobs import ConfigError, quote
-from kernels.measuring.measurement import Job
 from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Compiled, Failure
 from visualize.tours.guide import Guide, expand_stop
@@ -42,9 +42,11 @@ _MAX_MESSAGE = 64_000
 # Maximum concurrent StreamActions. Each may wait for the compiler in a thread.
 _QUESTIONS = 64
 
-# Seconds without a change before a compile starts, seconds of compiling before the page says so, and seconds between
-# live updates.
-_REST_S, _ANNOUNCE_S, _LIVE_S = 0.2, 0.15, 0.7
+# Seconds without a change before a compile starts.
+_REST_S = 0.2
+
+# Seconds between two looks at a measurement or at work in another process, and looks between two progress messages.
+_POLL_S, _POLLS_PER_MESSAGE = 0.25, 4
 
 
 class Redraw:
@@ -54,15 +56,15 @@ class Redraw:
         live_s: seconds between two live updates.
     """
 
-    live_s = _LIVE_S
+    live_s = 0.7
 
     def __init__(self, session: Session, predictions: PredictionProcess) -> None:
         self.session, self.predictions = session, predictions
-        self.panels = {tab.name: [panel() for panel in tab.panels] for tab in TABS}
-        every = [panel for panels in self.panels.values() for panel in panels]
-        (self.result,) = (panel for panel in every if isinstance(panel, ResultPanel))
+        self.panels = create_panels()
+        all_panels = [panel for panels in self.panels.values() for panel in panels]
+        (self.result,) = (panel for panel in all_panels if isinstance(panel, ResultPanel))
         actions: dict[str, RunAction | StreamAction] = {"run": RunAction("run")}
-        self.actions = actions | {name: action for panel in every for name, action in panel.actions().items()}
+        self.actions = actions | {name: action for panel in all_panels for name, action in panel.actions().items()}
         self._guide = Guide(session)
         self._pages = OpenPages()
         self._threads = ThreadPoolExecutor(_QUESTIONS, "question")
@@ -76,26 +78,19 @@ class Redraw:
         change, sent = page.changes, {}
         try:
             sent = read_message(message)
-            if "open" in sent or "follow" in sent:
-                slots = self._open(page, sent)
-            else:
-                slots = self._change(page, sent)
+            slots = self._open(page, sent) if "open" in sent or "follow" in sent else self._change(page, sent)
         except ConfigError as error:
             slots = refused(error)
         if page.changes != change:
             return page.update({}, sent.get("number"))
-        return page.update(slots, sent.get("number"), has_more=page.state is not None and self._has_more(page.state))
+        return page.update(slots, sent.get("number"), self._has_more(page.state))
 
     def opening(self) -> str:
         """Return the update of a page without an address, which a browser draws before it has sent a message."""
         state = SETTINGS.state(SETTINGS.opening, self.session.gpu)
-        slots: Slots = {
-            "settings": json.dumps(state.to_settings(), ensure_ascii=False),
-            "experiment": experiment_form(state, self.session.gpu),
-            "tab": state.view.tab,
-        }
         # Without results: to read all recordings would hold up the start.
-        return OpenPage().update(slots | draw_view(self.panels[state.view.tab], self.result, Snapshot(state), None))
+        picture = draw_view(self.panels[state.view.tab], Snapshot(state), None)
+        return OpenPage().update(self._settings(state) | picture)
 
     async def on_stream(self, request: gr.Request) -> AsyncIterator[str]:
         """Stream the open view's slower parts: compiled results, slow predictions and running sweeps."""
@@ -166,19 +161,21 @@ class Redraw:
             return self.fill(state)
         return self.redraw(state)
 
-    def fill(self, state: State, sentences: Mapping[str, str] | None = None, kept: object = "") -> Slots:
-        """Fill all forms and the open view. Show this state's run if it is known or in the browser's storage."""
-        snapshot = self.take_snapshot(state)
-        slots: Slots = {
+    def _settings(self, state: State) -> Slots:
+        return {
             "settings": json.dumps(state.to_settings(), ensure_ascii=False),
             "experiment": experiment_form(state, self.session.gpu),
+            "tab": state.view.tab,
         }
-        for panel in (panel for panels in self.panels.values() for panel in panels):
+
+    def fill(self, state: State, sentences: Mapping[str, str] | None = None, kept: object = "") -> Slots:
+        """Fill all forms and the open view. Show this state's run if it is known or in the browser's storage."""
+        snapshot, pinned = self.take_snapshots(state)
+        slots = self._settings(state)
+        for panel in itertools.chain(*self.panels.values()):
             slots |= panel.fill(snapshot)
         run = self.result.before(snapshot) | self.result.known_run(snapshot, kept)
-        if twin := self._twin(state):
-            run = compare.pair_slots(run, self.result.known_run(twin))
-        return {**slots, "tab": state.view.tab, **run, **self.redraw(state, sentences)}
+        return slots | self._pair_run(run, pinned) | self.redraw(state, sentences)
 
     def redraw(self, state: State, sentences: Mapping[str, str] | None = None) -> Slots:
         """Fill the open view, the address and the sentences about bad values."""
@@ -197,118 +194,91 @@ class Redraw:
         Raises:
             ConfigError: if it cannot be drawn.
         """
-        snapshot, twin = self.take_snapshot(state), self._twin(state)
-        panels = self.panels[state.view.tab]
-        if draw_seconds(panels, snapshot, twin) > NEAR_S:
-            slots: Slots = {}
-            for panel in panels:
-                slots |= panel.predicting(snapshot)
-            return slots
-        return draw_view(panels, self.result, snapshot, twin)
+        panels, snapshots = self.panels[state.view.tab], self.take_snapshots(state)
+        if draw_seconds(panels, *snapshots) <= NEAR_S:
+            return draw_view(panels, *snapshots)
+        slots: Slots = {}
+        for panel in panels:
+            slots |= panel.predicting(snapshots[0])
+        return slots
 
-    def take_snapshot(self, state: State, compiled: Compiled | Failure | None = None) -> Snapshot:
-        return take_snapshot(self.session, state, compiled)
+    def take_snapshots(
+        self, state: State, compiled: Compiled | Failure | None = None
+    ) -> tuple[Snapshot, Snapshot | None]:
+        """Return the snapshots of a state and of its pinned experiment."""
+        pinned = state.pinned_state(self.session.gpu)
+        return take_snapshot(self.session, state, compiled), take_snapshot(self.session, pinned) if pinned else None
 
-    def _twin(self, state: State) -> Snapshot | None:
-        twin = state.pinned_state(self.session.gpu)
-        return self.take_snapshot(twin) if twin else None
+    def _pair_run(self, slots: Slots, pinned: Snapshot | None) -> Slots:
+        """Return a run's slots, with the pinned experiment's run beside it."""
+        return compare.pair_slots(slots, self.result.known_run(pinned)) if pinned else slots
 
-    def _compiles(self, state: State) -> list[Any]:
+    # Streams.
+
+    def _missing_compiles(self, state: State) -> list[Experiment]:
         """Return the open view's experiments that are not compiled yet."""
         if not any(panel.uses_compiler for panel in self.panels[state.view.tab]):
             return []
-        shown = [state.experiment, *([state.pinned] if state.pinned else [])]
-        return [each for each in shown if self.session.find_compiled(each) is None]
+        experiments = [state.experiment, *([state.pinned] if state.pinned else [])]
+        return [experiment for experiment in experiments if self.session.find_compiled(experiment) is None]
 
-    def _has_more(self, state: State) -> bool:
+    def _has_more(self, state: State | None) -> bool:
         """Return whether `on_stream` can add to the result of `draw`."""
-        if self._compiles(state):
+        if state is None:
+            return False
+        if self._missing_compiles(state):
             return True
         try:
-            snapshot, panels = self.take_snapshot(state), self.panels[state.view.tab]
-            is_far = draw_seconds(panels, snapshot, self._twin(state)) > NEAR_S
-            return is_far or any(panel.has_live_updates(snapshot) for panel in panels)
+            panels, snapshots = self.panels[state.view.tab], self.take_snapshots(state)
+            is_far = draw_seconds(panels, *snapshots) > NEAR_S
+            return is_far or any(panel.has_live_updates(snapshots[0]) for panel in panels)
         except ConfigError:
             return False
 
     async def _stream(self, page: OpenPage, state: State, is_current: Callable[[], bool]) -> AsyncIterator[Slots]:
-        panels = self.panels[state.view.tab]
+        panels, client = self.panels[state.view.tab], current_client()
         outcome: Compiled | Failure | None = None
-        if missing := self._compiles(state):
+        if missing := self._missing_compiles(state):
             await asyncio.sleep(_REST_S)
             if not is_current():
                 return
-            compiles = [self.session.compile(each, client=current_client()) for each in missing]
-            async for slots in self._wait_for_compiles(state, compiles, is_current):
-                yield slots
+            compiles = [self.session.compile(experiment, client=client) for experiment in missing]
+            async for seconds in _wait(compiles, is_current):
+                slots: Slots = {}
+                for panel in panels:
+                    slots |= panel.waiting(Snapshot(state), seconds)
+                if slots:
+                    yield slots
             if not is_current():
                 return
             outcome = self.session.find_compiled(state.experiment) or compiles[0].result()
         try:
-            snapshot, twin = self.take_snapshot(state, outcome), self._twin(state)
-            seconds = draw_seconds(panels, snapshot, twin)
-            if seconds > NEAR_S:
-                async for slots in self._predict_elsewhere(snapshot, twin, seconds, is_current):
-                    yield slots
+            snapshots = self.take_snapshots(state, outcome)
+            estimate_s = draw_seconds(panels, *snapshots)
+            if estimate_s > NEAR_S:
+                work = self.predictions.submit(draw_in_process, *snapshots, client=client, estimate_s=estimate_s)
+                async for _ in _wait([work], is_current):
+                    pass
+                if work.cancelled() or not is_current():
+                    return
+                drawing = work.result()
+                if isinstance(drawing, Failure):
+                    drawing = refused(ConfigError(drawing.kind, drawing.message))
+                yield drawing
             elif any(panel.uses_compiler for panel in panels):
-                yield await asyncio.to_thread(draw_view, panels, self.result, snapshot, twin)
+                yield await asyncio.to_thread(draw_view, panels, *snapshots)
             for panel in panels:
-                async for slots in self._stream_panel(panel, snapshot, page.name, is_current):
-                    yield slots
+                if panel.has_live_updates(snapshots[0]):
+                    async for slots in self._follow(panel.stream_updates(snapshots[0], page.name), is_current):
+                        yield slots
         except ConfigError as error:
             yield refused(error)
 
-    async def _wait_for_compiles(
-        self, state: State, compiles: list[Future[Compiled | Failure]], is_current: Callable[[], bool]
+    async def _follow(
+        self, updates: Generator[Slots, None, None], is_current: Callable[[], bool]
     ) -> AsyncIterator[Slots]:
-        """Wait for compiles, and yield a progress message each second. Cancel them if the page changes or closes."""
-        futures = [asyncio.wrap_future(future) for future in compiles]
-        began = asyncio.get_running_loop().time()
-        last = -1
         try:
-            _, pending = await asyncio.wait(futures, timeout=_ANNOUNCE_S)
-            while pending and is_current():
-                seconds = asyncio.get_running_loop().time() - began
-                if int(seconds) > last:
-                    last, waiting = int(seconds), Slots()
-                    for panel in self.panels[state.view.tab]:
-                        waiting |= panel.waiting(Snapshot(state), seconds)
-                    if waiting:
-                        yield waiting
-                _, pending = await asyncio.wait(futures, timeout=0.25)
-        finally:
-            for future in futures:
-                future.cancel()
-
-    async def _predict_elsewhere(
-        self, snapshot: Snapshot, twin: Snapshot | None, seconds: float, is_current: Callable[[], bool]
-    ) -> AsyncIterator[Slots]:
-        work = asyncio.wrap_future(
-            self.predictions.submit(draw_in_process, snapshot, twin, client=current_client(), estimate_s=seconds)
-        )
-        try:
-            while is_current() and not work.done():
-                await asyncio.wait([work], timeout=0.25)
-        finally:
-            work.cancel()
-        if work.cancelled() or not is_current():
-            return
-        outcome = work.result()
-        if isinstance(outcome, Failure):
-            outcome = ConfigError(outcome.kind, outcome.message)
-        yield refused(outcome) if isinstance(outcome, ConfigError) else outcome
-
-    async def _stream_panel(
-        self, panel: Panel, snapshot: Snapshot, name: str, is_current: Callable[[], bool]
-    ) -> AsyncIterator[Slots]:
-        if not panel.has_live_updates(snapshot):
-            return
-        updates = panel.stream_updates(snapshot, name)
-        try:
-            while is_current():
-                slots = await asyncio.to_thread(next, updates, None)
-                if slots is None:
-                    break
+            while is_current() and (slots := await asyncio.to_thread(next, updates, None)) is not None:
                 if slots:
                     yield slots
                 await asyncio.sleep(self.live_s)
@@ -328,33 +298,40 @@ class Redraw:
                 yield page.update({"tour": bar})
             return
         action, state = self.actions.get(name), self.read(sent)
+        if action is None:
+            raise ConfigError("no_action", f"The page has no action {quote(name)}.")
         if isinstance(action, RunAction):
             async for update in self._measure(page, state, action.measurement):
                 yield update
-        elif isinstance(action, StreamAction):
-            answers = action.question(self.session, state, page.name)
-            all_slots: Slots = {"problems": problems_value({})}
-            while (slots := await self._next(answers)) is not None:
-                all_slots |= slots  # a browser may get only the latest of several updates
-                yield page.update(all_slots)
-            yield page.update(all_slots, has_more=page.state is not None and self._has_more(page.state))
-        else:
-            raise ConfigError("no_action", f"The page has no action {quote(name)}.")
+            return
+        context, loop = contextvars.copy_context(), asyncio.get_running_loop()  # names the client in the thread
+        answers = action.question(self.session, state, page.name)
+        all_slots: Slots = {"problems": problems_value({})}
+
+        def step() -> Slots | None:
+            return context.run(next, answers, None)
+
+        while (slots := await loop.run_in_executor(self._threads, step)) is not None:
+            all_slots |= slots  # a browser may get only the latest of several updates
+            yield page.update(all_slots)
+        yield page.update(all_slots, has_more=self._has_more(page.state))
 
     async def _measure(self, page: OpenPage, state: State, measurement: str) -> AsyncIterator[str]:
         job = self.session.submit(state.experiment, measurement, current_client())
         page.replace_job(job)
-        problems: Slots = {"problems": problems_value({})}
+        ended: Slots = {"problems": problems_value({}), "cancel": DISABLED}
         # A run's progress and failure take the place of its card.
         place = "card" if measurement == "run" else "status"
         while not job.done.done() and page.job is job:
-            yield page.update({**problems, place: self._progress(job), "cancel": ENABLED})
-            await asyncio.wait([asyncio.wrap_future(job.done)], timeout=0.25)
+            now = job.progress
+            progress = status.render_progress(self.session.backend, now.stage, now.before, now.seconds)
+            yield page.update({**ended, place: progress, "cancel": ENABLED})
+            await asyncio.wait([asyncio.wrap_future(job.done)], timeout=_POLL_S)
         if page.job is not job:
             return  # another run has replaced it
         page.job = None
         outcome = job.result()
-        ended: Slots = {**problems, place: status.render_end(outcome), "cancel": DISABLED}
+        ended[place] = status.render_end(outcome)
         if isinstance(outcome, Failure):
             if outcome.field:
                 ended["problems"] = problems_value({outcome.field: outcome.message})
@@ -362,36 +339,39 @@ class Redraw:
             return
         if measurement == "run":
             ended |= await asyncio.to_thread(self._show_run, state, outcome)
-        current = page.state
-        if current is not None:
+        if page.state is not None:
             with suppress(ConfigError):  # the sentence stands next to the control already
-                ended |= await asyncio.to_thread(self.draw, current)
-        yield page.update(ended, has_more=current is not None and self._has_more(current))
+                ended |= await asyncio.to_thread(self.draw, page.state)
+        yield page.update(ended, has_more=self._has_more(page.state))
 
     def _show_run(self, state: State, outcome: Any) -> Slots:
         """Show a finished run. It names its experiment, so it appears even after a change of settings."""
-        slots = self.result.ended(outcome, self.take_snapshot(state))
-        twin = self._twin(state)
-        return compare.pair_slots(slots, self.result.known_run(twin)) if twin else slots
-
-    async def _next(self, answers: Iterator[Slots]) -> Slots | None:
-        """Return a StreamAction's next slots, from a thread that may wait for the compiler."""
-        context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: context.run(next, answers, None))
-
-    def _progress(self, job: Job) -> str:
-        now = job.progress
-        return status.render_progress(self.session.backend, now.stage, now.before, now.seconds)
+        snapshot, pinned = self.take_snapshots(state)
+        return self._pair_run(self.result.ended(outcome, snapshot), pinned)
 
     def missing_gpu(self) -> list[str]:
         """Return the names of the actions that need a GPU, if this machine has none."""
-        if self.session.gpu is not None:
-            return []
+        actions = {} if self.session.gpu else self.actions
         return [
             name
-            for name, action in self.actions.items()
+            for name, action in actions.items()
             if isinstance(action, RunAction) and not MEASUREMENTS[action.measurement].is_interpreted
         ]
+
+
+async def _wait(futures: Sequence[Future[Any]], is_current: Callable[[], bool]) -> AsyncIterator[float]:
+    """Wait until all futures end or the page changes, then cancel them. Yield the elapsed time each second."""
+    pending = {asyncio.wrap_future(future) for future in futures}
+    try:
+        for polls in itertools.count(1):
+            _, pending = await asyncio.wait(pending, timeout=_POLL_S)
+            if not pending or not is_current():
+                return
+            if polls % _POLLS_PER_MESSAGE == 1:
+                yield polls * _POLL_S
+    finally:
+        for future in futures:
+            future.cancel()
 
 
 def read_message(message: object) -> dict[str, Any]:
@@ -414,13 +394,20 @@ def refused(error: ConfigError) -> Slots:
     return {"problems": problems_value({error.field: str(error)})}
 
 
-def draw_seconds(panels: list[Panel], snapshot: Snapshot, twin: Snapshot | None) -> float:
+def create_panels() -> dict[str, list[Panel]]:
+    """Return new panels by the name of their tab."""
+    return {tab.name: [panel() for panel in tab.panels] for tab in TABS}
+
+
+def draw_seconds(panels: Sequence[Panel], snapshot: Snapshot, pinned: Snapshot | None) -> float:
     """Estimate the core seconds of `draw_view` beyond those of a small launch."""
-    again = 1 if twin is None else 2  # a pinned experiment's numbers are predicted once more for the comparison
-    return again * sum(panel.seconds(one) for one in (snapshot, twin) if one for panel in panels)
+    if pinned is None:
+        return sum(panel.seconds(snapshot) for panel in panels)
+    # The comparison predicts the numbers of both once more.
+    return 2 * sum(panel.seconds(snapshot) + panel.seconds(pinned) for panel in panels)
 
 
-def draw_view(panels: list[Panel], result: ResultPanel, snapshot: Snapshot, twin: Snapshot | None) -> Slots:
+def draw_view(panels: Sequence[Panel], snapshot: Snapshot, pinned: Snapshot | None) -> Slots:
     """Fill a view's slots from a snapshot, with a pinned experiment's values beside them.
 
     Raises:
@@ -429,19 +416,15 @@ def draw_view(panels: list[Panel], result: ResultPanel, snapshot: Snapshot, twin
     slots: Slots = {}
     for panel in panels:
         slots |= panel.draw(snapshot)
-    return compare.add_comparison(slots, snapshot, twin, panels, result)
+    return compare.add_comparison(slots, snapshot, pinned, panels)
 
 
-def draw_in_process(snapshot: Snapshot, twin: Snapshot | None) -> Slots | ConfigError:
-    """Call `draw_view` in a prediction process."""
-    panels = _panels()
-    (result,) = (panel for several in panels.values() for panel in several if isinstance(panel, ResultPanel))
+def draw_in_process(snapshot: Snapshot, pinned: Snapshot | None) -> Slots:
+    """Call `draw_view` in a prediction process. If the view cannot be drawn, return a sentence that says why."""
     try:
-        return draw_view(panels[snapshot.state.view.tab], result, snapshot, twin)
+        return draw_view(_panels()[snapshot.state.view.tab], snapshot, pinned)
     except ConfigError as error:
-        return error
+        return refused(error)
 
 
-@once
-def _panels() -> dict[str, list[Panel]]:
-    return {tab.name: [panel() for panel in tab.panels] for tab in TABS}
+_panels = once(create_panels)
