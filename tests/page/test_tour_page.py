@@ -38,9 +38,12 @@ def test_a_tour_is_walked_with_the_arrow_keys_alone(tab: Tab) -> None:
         )
         assert shows(tab, "asked") == (stop.ask is not None)
         if stop.ask:
-            assert tab.page.locator("#results").evaluate("({ inert }) => inert"), "the picture would answer"
+            tab.wait_for_draw("time-plot")
+            bars = tab.page.locator("#time-plot .overplot")
+            assert not bars.is_visible(), "the bars would answer"
+            assert tab.page.locator("#results").evaluate("({ inert }) => inert")
             tab.page.keyboard.press("ArrowRight")
-            assert not shows(tab, "asked")
+            assert bars.is_visible()
         for fact in (fact for name, fact in stop.facts.items() if f"{{{name}}}" in stop.say):
             tab.says(".tour .said", fact.shown)
         tab.page.keyboard.press("ArrowRight")
@@ -48,16 +51,24 @@ def test_a_tour_is_walked_with_the_arrow_keys_alone(tab: Tab) -> None:
     assert "tour=" not in tab.page.evaluate("location.search")
 
 
-def test_a_question_marks_the_right_answer_before_the_picture_is_shown(tab: Tab) -> None:
+def test_a_question_leaves_the_picture_and_the_controls_in_view_and_hides_its_answer_until_next(tab: Tab) -> None:
     tab.open("?tour=why-grouping&stop=2")
     at_stop(tab, 2, 7)
+    tab.wait_for_draw("schedule-plot")
+    bar = tab.page.locator(".tour").bounding_box()
+    question = tab.page.get_by_role("region", name="Question").bounding_box()
+    assert bar is not None
+    assert question is not None
+    assert question["y"] > bar["y"], "in the bar, not over the picture"
+    for visible in ("#controls", "#schedule-plot .overplot >> nth=0"):
+        assert tab.page.locator(visible).is_visible(), visible
+    for answer in ("#schedule-claim .headline", ".corner >> nth=0", "#outcome"):
+        assert not tab.page.locator(answer).is_visible(), answer
     tab.page.keyboard.press("a")
-    right = tab.page.locator(".choice.right")
-    assert right.inner_text().split() == ["B", "54"]
+    assert tab.text(".choice.right").split() == ["B", "54"]
     assert tab.text(".choice.wrong").split() == ["A", "18"]
-    tab.says(".question .lead", "No")
-    tab.page.keyboard.press("Enter")  # on "Show why", which has the focus
-    tab.page.locator("#results").wait_for(state="visible")
+    tab.says(".verdict", "No")
+    tab.page.keyboard.press("Enter")  # on Next, which has the focus
     tab.says(".tour .said", "54")
     tab.says("#schedule-claim", "54")
 
@@ -143,7 +154,7 @@ def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab: Tab) -> None:
     tab.open("?tour=tail-wave&stop=2&talk=1")
     at_stop(tab, 2, 5)
     tab.page.keyboard.press("c")
-    tab.page.keyboard.press("Enter")  # on "Show why", which has the focus
+    tab.page.keyboard.press("Enter")  # on Next, which has the focus
     tab.wait_for_draw("gantt-plot")
     assert not tab.page.locator("#schedule-picture, #player, #schedule-claim").filter(visible=True).count()
     tab.page.wait_for_function(

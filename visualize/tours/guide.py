@@ -24,12 +24,11 @@ from visualize.views.tabs import SETTINGS
 PENDING = "…"
 _BAR = Markup(
     '<section class="tour" aria-label="Guided tour: {0}"><p class="where"><b>{0}</b> <span>{1} of {2}</span>'
-    '<span class="dots" aria-hidden="true">{3}</span></p><p class="said" aria-live="polite">{4}</p>{5}'
-    '<div class="go">{6}{7}<button type="button" class="leave" aria-label="Leave the tour">✕</button></div>'
-    "</section>{8}"
+    '<span class="dots" aria-hidden="true">{3}</span></p>{8}<p class="said" aria-live="polite">{4}</p>{5}'
+    '<div class="go">{6}{7}<button type="button" class="leave" aria-label="Leave the tour">✕</button></div></section>'
 )
 _QUESTION = Markup(
-    '<section class="question" aria-label="Question"><p class="lead">What do you think?</p><p class="ask">{}</p>'
+    '<section class="question" aria-label="Question"><p>{} <b class="verdict" role="status"></b></p>'
     '<div class="choices">{}</div></section>'
 )
 _CHOICE = Markup('<button type="button" class="choice"{}><kbd>{}</kbd> {}</button>')
@@ -39,7 +38,7 @@ _END = Markup('<button type="button" class="leave next">End</button>')
 
 def tour_bar() -> Markup:
     """Return the bar's slot. If the page's address names a stop, it starts the action "tour"."""
-    return slot("tour", "tour", Markup('<div class="tour-place"></div>'))
+    return slot("tour", "tour", Markup('<div class="tour-bar"></div>'))
 
 
 def menu(tours: Mapping[str, Tour]) -> Markup:

@@ -1,58 +1,54 @@
-// The bar of a guided tour (see tours/guide.py). It shows the stop that the page's address names.
-const place = element.querySelector(".tour-place");
+// The bar of a guided tour (see tours/guide.py). It shows the stop that the page's address names, and first its question.
+const bar = element.querySelector(".tour-bar");
 let current = ""; // "tour stop" of the address; "" without a tour
-let revealed = ""; // the stop whose answer has been revealed
+let isRevealed = false; // whether the current stop's question has been left
 
-function addressed() {
-  const now = new URLSearchParams(location.search), tour = now.get("tour");
-  const stop = Number(now.get("stop") || 1), before = current;
-  current = given.tours.includes(tour) ? `${tour} ${stop}` : "";
+function followAddress() {
+  const query = new URLSearchParams(location.search), tour = query.get("tour"), stop = Number(query.get("stop") || 1);
+  const address = given.tours.includes(tour) ? `${tour} ${stop}` : "";
+  if (address === current) return;
+  current = address;
+  isRevealed = false;
   document.body.classList.toggle("touring", current !== "");
-  if (current === before) return;
   closeMenu();
-  dispatchEvent(new Event("resize")); // pictures give the bar its place
-  revealed = "";
-  if (!current) {
-    place.replaceChildren();
-    asks();
-    return;
-  }
-  send.act("tour", { tour, stop });
+  if (current) send.act("tour", { tour, stop });
+  else bar.replaceChildren();
+  updateQuestion();
 }
 
-function show() {
+function showStop() {
   if (!props.value) return;
   const { tour, stop, html, query } = JSON.parse(props.value);
-  if (html === undefined || `${tour} ${stop}` !== current) return; // a stop that the page has left
-  place.innerHTML = html;
+  if (`${tour} ${stop}` !== current) return; // a stop that the page has left
+  bar.innerHTML = html;
   document.body.dataset.stop = query;
   document.dispatchEvent(new Event("tilescope:stop"));
-  asks();
+  updateQuestion();
 }
 
-// An open question blurs the picture and hides the sentence, because both would answer it.
-function asks() {
-  const open = current !== "" && revealed !== current && place.querySelector(".question") !== null;
-  document.body.classList.toggle("asked", open);
-  document.querySelector("#results").inert = open;
+// While a question is open, the page hides the numbers and plots that would answer it (see tour.css).
+function updateQuestion() {
+  const isOpen = !isRevealed && bar.querySelector(".question") !== null;
+  document.body.classList.toggle("asked", isOpen);
+  document.querySelector("#results").inert = isOpen;
 }
 
 function choose(button) {
-  if (button.disabled) return;
-  for (const choice of place.querySelectorAll(".choice")) {
+  for (const choice of bar.querySelectorAll(".choice")) {
     choice.classList.toggle("right", choice.dataset.right === "yes");
     choice.classList.toggle("wrong", choice === button && choice.dataset.right === "no");
     choice.setAttribute("aria-pressed", choice === button);
   }
-  place.querySelector(".lead").textContent = button.dataset.right === "yes" ? "Right." : "No: the right one is marked.";
-  place.querySelector(".next").focus();
+  bar.querySelector(".verdict").textContent = button.dataset.right === "yes" ? "Right." : "No: the right answer is marked.";
+  bar.querySelector(".next").focus();
 }
 
-function reveal() {
+function reveal(event) {
+  event.preventDefault(); // Next is a link to the next stop
+  event.stopPropagation();
   document.activeElement?.blur(); // Space plays the picture, not Next
-  revealed = current;
-  asks();
-  dispatchEvent(new Event("resize"));
+  isRevealed = true;
+  updateQuestion();
 }
 
 function closeMenu() {
@@ -63,26 +59,23 @@ function leave() {
   document.dispatchEvent(new CustomEvent("tilescope:follow", { detail: document.body.dataset.address }));
 }
 
-function go(by) {
-  place.querySelector(by > 0 ? ".next" : ".back")?.click();
-}
-
-place.addEventListener("click", (event) => {
-  const choice = event.target.closest(".choice");
-  if (choice) choose(choice);
-  else if (event.target.closest(".next") && document.body.classList.contains("asked")) {
-    // Next reveals the answer first. The link must not be followed.
-    event.preventDefault();
-    event.stopPropagation();
-    reveal();
-  } else if (event.target.closest(".leave")) leave();
+bar.addEventListener("click", (event) => {
+  const button = event.target.closest(".choice, .next, .leave");
+  if (button?.matches(".choice")) choose(button);
+  else if (button?.matches(".next") && document.body.classList.contains("asked")) reveal(event);
+  else if (button?.matches(".leave")) leave();
 });
 document.addEventListener("tilescope:tour", ({ detail }) => {
   if (detail.leave) leave();
-  else if (detail.choose) place.querySelectorAll(".choice")[detail.choose - 1]?.click();
-  else go(detail.by);
+  else if (detail.choose) bar.querySelectorAll(".choice")[detail.choose - 1]?.click();
+  else bar.querySelector(detail.by > 0 ? ".next" : ".back")?.click();
 });
 document.addEventListener("click", (event) => { if (!event.target.closest(".tours")) closeMenu(); });
-document.addEventListener("tilescope:address", addressed);
-watch("value", show);
-addressed();
+document.addEventListener("tilescope:address", followAddress);
+new ResizeObserver(() => {
+  if (bar.offsetHeight) document.body.style.setProperty("--bar", `${bar.offsetHeight}px`);
+  else document.body.style.removeProperty("--bar");
+  dispatchEvent(new Event("resize")); // plots leave room for the bar
+}).observe(bar);
+watch("value", showStop);
+followAddress();
