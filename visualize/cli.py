@@ -14,11 +14,12 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
 from kernels import discover
-from kernels.experiment import Experiment, from_json
+from kernels.experiment import from_json
 from kernels.export.script import config_line
 from kernels.gpus import Gpu
 from kernels.jit import HAS_TRITON
@@ -47,7 +48,6 @@ FINE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 # A killed process loses at most the rows of this long.
 _WRITE_INTERVAL_S = 1.0
 _MAX_RANKED = 8
-_PHASES = {"explore": "Explore", "race": "Race", "final": "Final", "over": "Done"}
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -175,7 +175,7 @@ def _show_progress(run: SweepRun, out: Path | None, interrupts: Sequence[int]) -
     with tqdm(total=size, unit="config", bar_format=bar_format, file=sys.stderr, disable=None) as bar:
         for progress in itertools.takewhile(lambda _: not interrupts, run.updates()):
             bar.n = progress.done
-            bar.set_description_str(_PHASES[progress.phase], refresh=False)
+            bar.set_description_str(progress.phase.capitalize(), refresh=False)
             left = f"{format_duration(progress.remaining_s)} left" if progress.remaining_s else ""
             best_ms = progress.best.median_ms if progress.best else None
             fastest = f"fastest {milliseconds(best_ms)}" if best_ms else ""
@@ -265,7 +265,6 @@ def run_checks(host: str, port: int, gpu: Gpu | None) -> Iterator[Check]:
         return
     with closing(Session(gpu)) as session:
         yield from check_workers(session)
-        yield check_counters(session)
 
 
 def check_python(version: tuple[int, ...]) -> Check:
@@ -321,38 +320,26 @@ def check_database(store: Store) -> Check:
 
 
 def check_workers(session: Session) -> Iterator[Check]:
-    """Start a worker, compile a small kernel, and check its result."""
-    info = session.call_runner(worker.describe)
-    if isinstance(info, Failure):
-        yield Check("worker", FAILS, info.message)
-        return
-    yield Check("worker", WORKS, f"{info.name}; torch {info.torch}, Triton {info.triton}")
-    small = _small_experiment(session)
-    compiled = session.compile(small).result()
-    if isinstance(compiled, Failure):
-        yield Check("compiler", FAILS, compiled.message)
-    else:
-        yield Check("compiler", WORKS, f"{small.kernel}: {compiled.registers} registers per thread")
-    result = session.submit(small).result()
-    if isinstance(result, Failure):
-        yield Check("run", FAILS, result.message)
-    elif isinstance(result, RunResult):
-        state, verb = (WORKS, "equals") if result.check.passed else (FAILS, "differs from")
-        yield Check("run", state, f"{small.kernel} {verb} torch ({result.backend})")
-
-
-def check_counters(session: Session) -> Check:
-    """Check that Nsight Compute can count on this machine."""
-    if session.gpu is None:
-        detail = "Nsight Compute, but no GPU" if shutil.which("ncu") else "no GPU"
-        return Check("counters", LIMITED, f"{detail}: counts are predicted or recorded")
-    counters = session.submit(_small_experiment(session), "counters").result()
-    if isinstance(counters, Failure):
-        return Check("counters", LIMITED, counters.message)
-    return Check("counters", WORKS, f"{tool()} counts requests and sectors")
-
-
-def _small_experiment(session: Session) -> Experiment:
+    """Start a worker, compile a small kernel, check its result, and count its requests with Nsight Compute."""
     tile = {"BLOCK_M": 32, "BLOCK_N": 32}
     small = from_json({"kernel": "transpose.tiled", "problem": {"M": 128, "N": 128}, "config": tile})
-    return small if session.gpu is None else replace(small, gpu="this")
+    small = small if session.gpu is None else replace(small, gpu="this")
+
+    def check(name: str, outcome: Any, describe: Callable[[Any], str], otherwise: str = FAILS) -> Check:
+        is_failure = isinstance(outcome, Failure)
+        return Check(name, otherwise if is_failure else WORKS, outcome.message if is_failure else describe(outcome))
+
+    info = session.call_runner(worker.describe)
+    yield check("worker", info, lambda device: f"{device.name}; torch {device.torch}, Triton {device.triton}")
+    compiled = session.compile(small).result()
+    yield check("compiler", compiled, lambda code: f"{small.kernel}: {code.registers} registers per thread")
+    run = session.submit(small).result()
+    if isinstance(run, RunResult) and not run.check.passed:
+        run = Failure("check", "wrong", f"{small.kernel} differs from torch ({run.backend})")
+    yield check("run", run, lambda result: f"{small.kernel} equals torch ({result.backend})")
+    if session.gpu is None:
+        detail = "Nsight Compute, but no GPU" if shutil.which("ncu") else "no GPU"
+        yield Check("counters", LIMITED, f"{detail}: counts are predicted or recorded")
+    else:
+        counters = session.submit(small, "counters").result()
+        yield check("counters", counters, lambda _: f"{tool()} counts requests and sectors", LIMITED)

@@ -11,9 +11,9 @@ import pytest
 
 from kernels.knobs import ConfigError
 from tests.panels.sent import request, settings_of, slots_of
-from visualize.views.compare import ratio, render_comparison
+from visualize.views.compare import pair_slots, ratio, render_comparison
 from visualize.views.numbers import Number
-from visualize.views.plot import NONE, with_twin
+from visualize.views.plot import NONE
 from visualize.views.state import read_pinned
 from visualize.views.tabs import SETTINGS
 
@@ -156,8 +156,9 @@ def test_the_ratio_of_two_numbers():
     assert ratio(one(5), None) == ratio(None, one(5)) == ratio(one(5, "ms"), one(5, "bytes")) == ""
 
 
-def test_a_plot_with_nothing_to_show_may_have_a_twin_that_has():
-    assert with_twin("now", "then") == "now then"
-    assert with_twin(NONE, "then").split(" ") == [NONE, "then"]
-    assert with_twin("", "then").split(" ") == ["", "then"]
-    assert with_twin("now", NONE) == with_twin("now", "") == "now"
+@pytest.mark.parametrize(("own", "value"), [("now", "now then"), (NONE, f"{NONE} then"), ("", " then")])
+def test_a_plot_without_a_figure_shows_the_pinned_one(own, value):
+    assert pair_slots({"a-plot": own}, {"a-plot": "then"}) == {"a-plot": value}
+    assert (
+        pair_slots({"a-plot": own}, {"a-plot": NONE}) == pair_slots({"a-plot": own}, {"a-plot": ""}) == {"a-plot": own}
+    )

@@ -14,13 +14,10 @@ from visualize.views.slots import slot
 
 
 def link() -> Markup:
-    """Return the slot that updates the address and offers to copy it. `shown` makes its values."""
-    return slot(
-        "link",
-        "link",
-        '<div class="link"><button type="button" class="copy-link">Copy link</button>'
-        '<button type="button" class="theme-switch">Light / dark</button></div>',
-    )
+    """Return the slot that updates the address and offers to copy it. `link_value` makes its values."""
+    copy = '<button type="button" class="copy-link">Copy link</button>'
+    switch = '<button type="button" class="theme-switch">Light / dark</button>'
+    return slot("link", "link", f'<div class="link">{copy}{switch}</div>')
 
 
 def base() -> str:
@@ -73,6 +70,5 @@ def query(fields: Mapping[str, object]) -> str:
 
 def tag_experiment(experiment: Experiment, content: Markup, style: str = "") -> Markup:
     """Wrap the markup of an Experiment's result, which the page greys while the settings differ."""
-    return Markup('<div class="{}" data-experiment="{}">{}</div>').format(
-        style, query(experiment.to_address()), content
-    )
+    address = query(experiment.to_address())
+    return Markup('<div class="{}" data-experiment="{}">{}</div>').format(style, address, content)

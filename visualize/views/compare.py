@@ -10,14 +10,15 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels.knobs import ConfigError
-from visualize.views import plot, tables
 from visualize.views.address import query
 from visualize.views.numbers import Number, significant
+from visualize.views.plot import NONE
 from visualize.views.prose import Link, Listed, Mark, Sentence, Strong, say
 from visualize.views.result.view import ResultPanel
 from visualize.views.snapshot import Snapshot
 from visualize.views.state import PINNED, State, pin_text
 from visualize.views.summaries import view_numbers
+from visualize.views.tables import table
 from visualize.views.view import Panel, Slots
 
 # A ratio closer to 1 than this is shown as "same".
@@ -33,8 +34,8 @@ def pair_slots(slots: Slots, pinned: Slots) -> Slots:
     paired = dict(slots)
     for name, value in slots.items():
         other = pinned.get(name)
-        if name.endswith("-plot") and other is not None:
-            paired[name] = plot.with_twin(value, other)
+        if name.endswith("-plot") and other not in (None, "", NONE):
+            paired[name] = f"{value} {other}"
         elif isinstance(value, Markup) and isinstance(other, Markup):
             paired[name] = columns.format(value, other)
     return paired
@@ -61,8 +62,9 @@ def add_comparison(slots: Slots, snapshot: Snapshot, pinned: Snapshot | None, pa
             pinned_slots |= panel.known_run(pinned) if isinstance(panel, ResultPanel) else {}
             pinned_slots |= panel.draw(pinned) if panel.is_compared else {}
         slots = pair_slots(slots, pinned_slots)
-        known_numbers = [view_numbers(side, panels) for side in (snapshot, pinned)]
-        strip = render_comparison(_fields(state), _fields(pinned.state), *known_numbers)
+        strip = render_comparison(
+            _fields(state), _fields(pinned.state), view_numbers(snapshot, panels), view_numbers(pinned, panels)
+        )
     except ConfigError as error:
         strip = Markup('<p class="problem" role="alert">{}</p>').format(error)
     swapped = State(pinned.state.experiment, state.view, pinned.state.gpu, state.experiment)
@@ -88,7 +90,7 @@ def render_comparison(
     if not differing:
         return Markup("<p>Pinned. Nothing differs yet: change a setting.</p>")
     left, right = ({number.name: number for number in reversed(side)} for side in (numbers, pinned_numbers))
-    names = list(dict.fromkeys(number.name for number in (*numbers, *pinned_numbers)))
+    names = dict.fromkeys(number.name for number in (*numbers, *pinned_numbers))
     pairs = {name: (left.get(name), right.get(name)) for name in names}
     knobs = [_change(name, pinned.get(name, "–"), now.get(name, "–")) for name in differing[:_MAX_KNOBS]]
     if len(differing) > _MAX_KNOBS:
@@ -96,17 +98,15 @@ def render_comparison(
     line = Markup('<p>Pinned → now: {}. <span class="numbers">{}</span></p>').format(
         Listed(tuple(knobs)), _changed_numbers(pairs)
     )
-    if not names:
+    if not pairs:
         return line
-    sources = {name: dict.fromkeys(number.source for number in pairs[name] if number) for name in names}
-    header = ["", *differing, *(say("{} {}", name, Listed(tuple(map(Mark, sources[name])), " ")) for name in names)]
-    rows = [
-        [Strong(title), *(fields.get(name, "–") for name in differing), *(side.get(name, "–") for name in names)]
-        for title, fields, side in (("Now", now, left), ("Pinned", pinned, right))
-    ]
-    rows.append(["Now / pinned", *("" for _ in differing), *(ratio(*pair) for pair in pairs.values())])
+    rows: list[tuple[Any, ...]] = [(name, now.get(name, "–"), pinned.get(name, "–"), "") for name in differing]
+    for name, pair in pairs.items():
+        sources = dict.fromkeys(number.source for number in pair if number)
+        marks = Listed(tuple(map(Mark, sources)), " ")
+        rows.append((say("{} {}", name, marks), *(number or "–" for number in pair), ratio(*pair)))
     folded = Markup("<details><summary>All numbers</summary>{}</details>")
-    return line + folded.format(tables.table(header, rows))
+    return line + folded.format(table(("", "Now", "Pinned", "Now / pinned"), rows))
 
 
 def _change(name: str, pinned: object, now: object) -> Sentence:

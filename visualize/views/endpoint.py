@@ -98,34 +98,19 @@ class Api:
             compile_.cancel()
             raise
         compiled = compile_.result() if compile_.done() else None
-        if compiled is None:
-            self._leave_unfinished(compile_, client)
+        if compiled is None:  # of a client's unfinished compiles, only the latest continues
+            if before := self._unfinished.pop(client, None):
+                before.cancel()
+            self._unfinished[client] = compile_
+            compile_.add_done_callback(lambda _: self._unfinished.pop(client, None))
         if isinstance(compiled, Failure) and not or_not:
             return compiled
-
-        def predict() -> Reply | tuple[Snapshot, float]:
-            snapshot = self.take_snapshot(experiment, compiled)
-            estimate_s = seconds(snapshot)
-            return build_reply(snapshot, body) if estimate_s <= NEAR_S else (snapshot, estimate_s)
-
-        prediction = await asyncio.to_thread(predict)
-        if not isinstance(prediction, tuple):
-            return prediction
-        snapshot, estimate_s = prediction
+        snapshot = await asyncio.to_thread(self.take_snapshot, experiment, compiled)
+        estimate_s = await asyncio.to_thread(seconds, snapshot)
+        if estimate_s <= NEAR_S:
+            return await asyncio.to_thread(build_reply, snapshot, body)
         work = self.predictions.submit(build_reply, snapshot, body, client=client, estimate_s=estimate_s)
         return await asyncio.wrap_future(work)
-
-    def _leave_unfinished(self, compile_: Future[Compiled | Failure], client: Client) -> None:
-        """Let a compile without waiters continue. Cancel the same client's previous one."""
-        before, self._unfinished[client] = self._unfinished.get(client), compile_
-        if before is not None:
-            before.cancel()
-
-        def forget(_: object) -> None:
-            if self._unfinished.get(client) is compile_:
-                self._unfinished.pop(client, None)
-
-        compile_.add_done_callback(forget)
 
     def reply_predicted(self, payload: object, body: Callable[[Snapshot], Reply]) -> Reply:
         """Reply with `body` of the snapshot, without compiling."""

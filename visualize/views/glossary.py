@@ -10,19 +10,14 @@ FILE = Path(__file__).resolve().parents[2] / "docs" / "glossary.md"
 
 
 @functools.cache
-def glossary(file: Path = FILE) -> Mapping[str, str]:
-    """Return the meaning of every term, each in one line.
-
-    Raises:
-        ValueError: the file defines a term twice.
-    """
-    meanings: dict[str, str] = {}
-    for entry in file.read_text(encoding="utf-8").split("\n### ")[1:]:
-        term, _, rest = entry.partition("\n")
-        if term in meanings:
-            raise ValueError(f"{file.name} defines {term!r} twice.")
-        meanings[term] = " ".join(rest.partition("\n## ")[0].split())
-    return meanings
+def glossary() -> Mapping[str, Mapping[str, str]]:
+    """Return the terms of each section, with their meanings in one line."""
+    sections = {}
+    for section in FILE.read_text(encoding="utf-8").split("\n## ")[1:]:
+        heading, *entries = section.split("\n### ")
+        pairs = (entry.split("\n", 1) for entry in entries)
+        sections[heading.strip()] = {term: " ".join(text.split()) for term, text in pairs}
+    return sections
 
 
 def meaning(term: str) -> str:
@@ -34,20 +29,18 @@ def meaning(term: str) -> str:
     Raises:
         LookupError: the glossary does not define the term.
     """
-    try:
-        return glossary()[term]
-    except KeyError:
-        raise LookupError(f"{FILE.name} does not define {term!r}.") from None
+    for terms in glossary().values():
+        if term in terms:
+            return terms[term]
+    raise LookupError(f"{FILE.name} does not define {term!r}.")
 
 
 def glossary_dialog() -> Markup:
     """Return the glossary as a popover: `<button popovertarget="glossary">` opens it, without a script."""
     sections = Markup()
-    for section in FILE.read_text(encoding="utf-8").split("\n## ")[1:]:
-        heading, *entries = section.split("\n### ")
-        terms = (entry.partition("\n")[0] for entry in entries)
-        rows = Markup("").join(_ROW.format(term, meaning(term)) for term in terms)
-        sections += Markup("<h3>{}</h3><dl>{}</dl>").format(heading.strip(), rows)
+    for heading, terms in glossary().items():
+        rows = Markup("").join(_ROW.format(*entry) for entry in terms.items())
+        sections += Markup("<h3>{}</h3><dl>{}</dl>").format(heading, rows)
     return Markup(
         '<dialog popover id="glossary" class="keys" aria-labelledby="glossary-title">'
         '<h2 id="glossary-title">Glossary</h2>'

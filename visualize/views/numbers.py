@@ -1,7 +1,7 @@
 """Numbers with their units and sources, as the page writes them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -73,6 +73,9 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.2g} %"
 
 
+_FORMATS: dict[str, Callable[[float], str]] = {"ms": milliseconds, "bytes": bytes_of, "share": percent}
+
+
 def format_number(value: float, unit: str) -> str:
     """Format a number with its unit.
 
@@ -84,19 +87,13 @@ def format_number(value: float, unit: str) -> str:
     >>> format_number(1234567, ""), format_number(4.0, ""), format_number(0.994, "share"), format_number(1.77, "times")
     ('1,234,567', '4', '99 %', '1.77 ×')
     """
-    if unit == "ms":
-        return milliseconds(value)
+    if unit in _FORMATS:
+        return _FORMATS[unit](value)
     if unit == "ns":
         return milliseconds(value / 1e6)
-    if unit == "bytes":
-        return bytes_of(value)
-    if unit == "share":
-        return percent(value)
-    if unit == "times":
-        return f"{significant(value)} ×"
     if not unit and float(value).is_integer():
         return f"{value:,.0f}"
-    return f"{significant(value)} {unit}".strip()
+    return f"{significant(value)} {'×' if unit == 'times' else unit}".strip()
 
 
 def join_names(names: Sequence[str]) -> str:

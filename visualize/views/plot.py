@@ -37,13 +37,11 @@ def plot_value(
         meta: what another component wants to know of the figure; becomes the layout's `meta`.
     """
     if isinstance(figure, go.Figure):
-        # Not the whole figure's: that has its arrays in base64.
-        data, layout = [trace.to_plotly_json() for trace in figure.data], figure.layout.to_plotly_json()
-    else:
-        data, layout = figure["data"], figure["layout"]
-    content: dict[str, Any] = {"data": data, "layout": {**layout, "uirevision": revision or "same"}, "about": about}
-    if meta:
-        content["layout"]["meta"] = dict(meta)
+        # The JSON of the whole figure has its arrays in base64.
+        traces = [trace.to_plotly_json() for trace in figure.data]
+        figure = {"data": traces, "layout": figure.layout.to_plotly_json()}
+    layout = {**figure["layout"], "uirevision": revision or "same", **({"meta": meta} if meta else {})}
+    content = {"data": figure["data"], "layout": layout, "about": about}
     words = bytearray()
 
     def refer(value: Any) -> Any:
@@ -68,12 +66,3 @@ def plot_value(
     stream = len(words).to_bytes(4, "little") + words + text
     # Quickly first: repeats in a map still repeat after that, in a hundredth of the bytes.
     return base64.b64encode(zlib.compress(zlib.compress(stream, 3), 9)).decode()
-
-
-def with_twin(own: str, twin: str) -> str:
-    """The value that makes a live plot draw a second figure beside its own.
-
-    Args:
-        own, twin: values of it, as from `drawn`; the own one may be NONE or still to come.
-    """
-    return own if twin in ("", NONE) else f"{own} {twin}"

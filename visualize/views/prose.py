@@ -50,17 +50,11 @@ class Sourced(Inline):
         return Markup("{} {}").format(self.value, mark(self.source))
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(Inline):
     """A source as a word of the sentence: a mark on the page, the word in plain text."""
 
-    source: str
-
     def __html__(self) -> str:
-        return mark(self.source)
-
-    def __str__(self) -> str:
-        return self.source
+        return mark(self.value)
 
 
 @dataclass(frozen=True)
@@ -178,13 +172,12 @@ def headline(number: Any, what: Any, sentence: Any, *more: Any, is_failure: bool
         more: further sentences, folded below "More". Empty ones are omitted.
         is_failure: whether to show the number in the colour of failures.
     """
-    rest = html(more)
-    folded = Markup("<details><summary>More</summary><p>{}</p></details>").format(rest) if rest else Markup()
     style = " wrong" if is_failure else ""
     large = Markup('<p class="number{}"><b>{}</b> {}</p>').format(style, number, what)
-    if not str(number) and not str(what):
-        large = Markup()
-    return Markup('<div class="headline">{}<p class="claim">{}</p>{}</div>').format(large, html([sentence]), folded)
+    folded = Markup("<details><summary>More</summary><p>{}</p></details>").format(html(more))
+    return Markup('<div class="headline">{}<p class="claim">{}</p>{}</div>').format(
+        large if str(number) or str(what) else "", html([sentence]), folded if html(more) else ""
+    )
 
 
 def kind_name(kind: str, plural: bool = False) -> str:
@@ -198,12 +191,8 @@ def kind_name(kind: str, plural: bool = False) -> str:
 
 def dtype_text(problem: Any) -> str:
     """Return the problem's dtype, followed by its other choices, such as a layout, that are not the default."""
-    defaults = type(problem)()
-    changed = [
-        value
-        for name, value in vars(problem).items()
-        if isinstance(value, str) and name != "dtype" and value != getattr(defaults, name)
-    ]
+    usual = {**vars(type(problem)()), "dtype": problem.dtype}
+    changed = [value for name, value in vars(problem).items() if isinstance(value, str) and value != usual[name]]
     return ", ".join([problem.dtype, *changed])
 
 

@@ -206,16 +206,14 @@ class Settings:
         Returns:
             The State, and a sentence about each bad field.
         """
-        remaining = dict(flat)
-        sentences: dict[str, str] = {}
+        remaining, sentences = dict(flat), dict[str, str]()
         while True:
             try:
                 return self.state(remaining, this), sentences
             except ConfigError as error:
                 sentences[error.field] = str(error)
-                if error.field not in remaining:
+                if remaining.pop(error.field, None) is None:
                     remaining = {}
-                remaining.pop(error.field, None)
 
     def with_kernel(self, current: Mapping[str, object], kernel: str) -> dict[str, object]:
         """Return the fields after a change of kernel.
@@ -223,13 +221,12 @@ class Settings:
         The problem survives within a family. The config takes the new kernel's defaults. The run, the GPU and the view
         stay, except options that belong to a kernel.
         """
-        declared = experiment.find_kernel(kernel)
-        kept = ["gpu", PINNED, *knobs(Run)]
+        declared, before = experiment.find_kernel(kernel), experiment.find_kernel(current.get("form_of"))
+        names = ["gpu", PINNED, *knobs(Run)]
         for options in self.options:
-            kept += [] if getattr(options, "of_kernel", False) else list(knobs(options))
-        before = experiment.find_kernel(current.get("form_of"))
+            names += [] if getattr(options, "of_kernel", False) else knobs(options)
         if before.family.root is declared.family.root:
-            kept += list(knobs(declared.family.problem))
+            names += knobs(declared.family.problem)
         if current.get("dtype") not in (declared.problem_knobs()["dtype"].choices or ()):
-            kept = [name for name in kept if name != "dtype"]
-        return {"kernel": kernel, **{name: current[name] for name in kept if name in current}}
+            names = [name for name in names if name != "dtype"]
+        return {"kernel": kernel, **{name: current[name] for name in names if name in current}}

@@ -31,11 +31,15 @@ def render_run_hint(has_gpu: bool, recorded: str) -> Markup:
 
 def render_compiling(gpu: str, seconds: float | None = None) -> Markup:
     elapsed = "" if seconds is None else f": {seconds:.1f} s"
-    return Markup('<p class="hint" role="status">Compiling for {}{}</p>').format(gpu, elapsed)
+    return _render_wait(f"Compiling for {gpu}{elapsed}")
 
 
 def render_predicting(seconds: float) -> Markup:
-    return Markup('<p class="hint" role="status">Predicting (about {:.0f} s)</p>').format(max(1.0, seconds))
+    return _render_wait(f"Predicting (about {max(1.0, seconds):.0f} s)")
+
+
+def _render_wait(sentence: str) -> Markup:
+    return Markup('<p class="hint" role="status">{}</p>').format(sentence)
 
 
 def render_progress(backend: str, stage: str, before: int, seconds: float) -> Markup:

@@ -1,6 +1,7 @@
 """Key numbers: those of a result, and those that a view compares with a pinned experiment's."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,25 +19,23 @@ from visualize.views.view import Panel
 
 def key_numbers(measured: Any) -> tuple[Number, ...]:
     """Return the one or two main numbers of a result; () for unknown kinds of results."""
+    is_counted = isinstance(measured, Counters | GroupSizeStudy)
+    of = source(getattr(measured, "backend", ""), "counted" if is_counted else "measured")
     match measured:
-        case RunResult(timing=None):
-            return (_wrong_elements(measured),)
         case RunResult(timing=Timing() as timing):
             rate, unit = (timing.tflops, "TFLOP/s") if timing.tflops is not None else (timing.gbps or 0.0, "GB/s")
-            of = source(measured.backend)
             return Number("time", timing.median_ms, "ms", of), Number("rate", rate, unit, of)
+        case RunResult():
+            return (_wrong_elements(measured),)
         case Counters(launch=counts):
-            of = source(measured.backend, "counted")
             requests = sum(counts[f"{operation}_requests"] for operation in ("ld", "st", "red", "atom"))
             traffic = counts["dram_read_bytes"] + counts["dram_write_bytes"]
             return Number("requests", requests, "", of), Number("DRAM traffic", traffic, "bytes", of)
         case GroupSizeStudy(rows=rows):
-            of = source(measured.backend, "counted")
             reads = [float(np.median(row.dram_read_bytes)) for row in rows if row.dram_read_bytes]
             extremes = (("fewest", min), ("most", max))[: len(reads)]
             return tuple(Number(f"{name} DRAM reads", pick(reads), "bytes", of) for name, pick in extremes)
         case Timeline():
-            of = source(measured.backend)
             duration = Number("first start to last end", measured.span_ns / 1e6, "ms", of)
             return Number("programs", len(measured.sm), "", of), duration
     return ()
@@ -89,10 +88,7 @@ def request_numbers(snapshot: Snapshot) -> tuple[Number, ...]:
         numbers = [Number(name, getattr(cost, name), "", "compiled") for name in ("requests", "sectors")]
         numbers.append(Number("bytes used per byte fetched", cost.efficiency, "share", "compiled"))
     counted = key_numbers(snapshot.result(Counters))
-    return (
-        *numbers,
-        *(Number(f"{number.name}, counted", number.value, number.unit, number.source) for number in counted),
-    )
+    return *numbers, *(replace(number, name=f"{number.name}, counted") for number in counted)
 
 
 def compiled_numbers(snapshot: Snapshot) -> tuple[Number, ...]:

@@ -33,13 +33,16 @@ OptionLink = Callable[[Mapping[str, object]], str]
 
 def table(header: Iterable[Any], rows: Iterable[Iterable[Any]], caption: Any = "") -> Markup:
     """Render an HTML table. A cell is a `prose` value or anything that `str` accepts; strings are escaped."""
-    cells = ((Markup("<td>{}</td>").format(cell) for cell in row) for row in rows)
-    return scrolling(_table(map(_heading, header), cells, caption))
+    return scrolling(_table(map(_heading, header), (map(_cell, row) for row in rows), caption))
 
 
 def _heading(name: Any, sort: Markup | str = "") -> Markup:
     # A screen reader would announce an empty heading, so a column without a name gets an ordinary cell.
-    return Markup('<th scope="col"{}>{}</th>').format(sort, name) if str(name) else Markup("<td></td>")
+    return Markup('<th scope="col"{}>{}</th>').format(sort, name) if str(name) else _cell("")
+
+
+def _cell(value: Any, style: str = "") -> Markup:
+    return Markup("<td{}>{}</td>").format(Markup(' class="{}"').format(style) if style else "", value)
 
 
 def _table(headings: Iterable[Markup], rows: Iterable[Iterable[Markup]], caption: Any = "") -> Markup:
@@ -91,14 +94,6 @@ class Column(Generic[R]):
         return "" if value is None else format_number(value, self.unit) if isinstance(value, int | float) else value
 
 
-def _cells(columns: Sequence[Column[R]], row: R, address: str) -> Iterable[Markup]:
-    for place, column in enumerate(columns):
-        cell = column.cell_of(row)
-        yield Markup('<td class="{}">{}</td>').format(
-            column.name, Link(cell, address) if address and not place else cell
-        )
-
-
 def experiment_columns(
     experiment: Callable[[R], Experiment | None], omit: Callable[[R], Sequence[str]] = lambda _: ()
 ) -> tuple[Column[R], ...]:
@@ -109,13 +104,16 @@ def experiment_columns(
         omit: knobs that the config leaves out.
     """
 
-    def text(write: Callable[[Experiment, R], str], unreadable: str = "") -> Callable[[R], str]:
-        return lambda row: write(known, row) if (known := experiment(row)) else unreadable
+    def problem(write: Callable[[Any], str]) -> Callable[[R], str]:
+        return lambda row: write(known.problem) if (known := experiment(row)) else ""
 
-    config = text(lambda known, row: config_text(known.config, omit(row)), "of another version of this kernel")
+    def config(row: R) -> str:
+        known = experiment(row)
+        return config_text(known.config, omit(row)) if known else "of another version of this kernel"
+
     return (
-        Column("shape", "Shape", text(lambda known, _: shape_text(known.problem))),
-        Column("dtype", "Type", text(lambda known, _: dtype_text(known.problem))),
+        Column("shape", "Shape", problem(shape_text)),
+        Column("dtype", "Type", problem(dtype_text)),
         # The style sheet truncates the config, so its hover text repeats it.
         Column("config", "Config", config, lambda row: Hint(config(row), config(row))),
     )
@@ -144,18 +142,16 @@ class Table(Generic[R]):
         """
         sort_help = "Column that orders the rows; with a minus sign, in descending order. Empty: the usual order."
         orders = [f"{sign}{column.name}" for column in self.columns for sign in ("", "-")]
-        options = {
-            column.name: knob(ALL, "", column.facet, choices=(ALL, *column.choices))
-            if column.choices
-            else knob(ALL, "", column.facet, longest=100)
-            for column in self._facets
-        }
+        options: dict[str, Any] = {}
+        for column in self._facets:
+            limits: dict[str, Any] = {"choices": (ALL, *column.choices)} if column.choices else {"longest": 100}
+            options[column.name] = knob(ALL, "", column.facet, **limits)
         options["sort"] = knob("", "", sort_help, choices=("", *orders))
         options["page"] = knob(1, "", "Page of the list.", low=1, high=10_000)
         fields = [(f"{self.name}_{name}", type(option.default), option) for name, option in options.items()]
-        made = dataclasses.make_dataclass(class_name, fields, frozen=True)
-        made.__module__ = module
-        return made
+        declared = dataclasses.make_dataclass(class_name, fields, frozen=True)
+        declared.__module__ = module
+        return declared
 
     def select(self, rows: Iterable[R], options: object) -> list[R]:
         """Return the rows that match all facets, in the chosen order. Rows without a value come last.
@@ -163,17 +159,17 @@ class Table(Generic[R]):
         Args:
             options: an instance of the class from `make_options`.
         """
-        chosen = [(column, self._option(options, column.name)) for column in self._facets]
-        chosen = [(column, value) for column, value in chosen if value != ALL]
-        matching = [row for row in rows if all(str(column.value_of(row)) == value for column, value in chosen)]
-        order = self._option(options, "sort")
-        for column in self.columns:
-            if column.name == order.removeprefix("-"):
-                keyed = [(_natural_key(column.value_of(row)), row) for row in matching]
-                known = (pair for pair in keyed if pair[0] is not None)
-                ordered = sorted(known, key=itemgetter(0), reverse=order.startswith("-"))
-                return [row for _, row in ordered] + [row for key, row in keyed if key is None]
-        return matching
+        matching, order = self._match(rows, options), self._option(options, "sort")
+        column = next((column for column in self.columns if column.name == order.removeprefix("-")), None)
+        if column is None:
+            return matching
+        keyed = [(_natural_key(column.value_of(row)), row) for row in matching]
+        ordered = sorted((pair for pair in keyed if pair[0] is not None), key=itemgetter(0), reverse=order[0] == "-")
+        return [row for _, row in ordered] + [row for key, row in keyed if key is None]
+
+    def _match(self, rows: Iterable[R], options: object, ignore: Column[R] | None = None) -> list[R]:
+        chosen = [(column, self._option(options, column.name)) for column in self._facets if column is not ignore]
+        return [row for row in rows if all(value in (ALL, str(column.value_of(row))) for column, value in chosen)]
 
     def csv(self, rows: Iterable[R], options: object) -> str:
         """Return all matching rows as CSV (RFC 4180). The header names the units."""
@@ -208,47 +204,44 @@ class Table(Generic[R]):
         part = count_noun(len(matching), self.noun) if matching else f"No {self.noun} matches."
         if pages > 1:
             part = f"{start + 1:,}–{start + len(visible):,} of {len(matching):,}"
-        moves = (
+        moves = [
             Link(text, link({f"{self.name}_page": number}))
             for text, number in (("Previous", page - 1), ("Next", page + 1))
             if 1 <= number <= pages
-        )
+        ]
         headings = (self._sort_heading(column, options, link) for column in self.columns)
-        cells = (_cells(self.columns, row, row_address(row)) for row in visible)
+        table = _table(headings, (self._cells(row, row_address(row)) for row in visible))
         return Markup('<div class="recordings">{}<div class="pager">{} {} {}</div>{}</div>').format(
             self._facet_lines(rows, options, link),
             part,
             Markup(" ").join(moves),
             slots.button(f"{self.name}-csv", "Save as CSV", is_enabled=bool(matching)),
-            Markup('<div class="scroll">{}</div>').format(_table(headings, cells)) if matching else "",
+            Markup('<div class="scroll">{}</div>').format(table) if matching else "",
         )
+
+    def _cells(self, row: R, address: str) -> Iterable[Markup]:
+        for place, column in enumerate(self.columns):
+            cell = column.cell_of(row)
+            yield _cell(Link(cell, address) if address and not place else cell, column.name)
 
     def _facet_lines(self, rows: Sequence[R], options: object, link: OptionLink) -> Markup:
         """Render a line of links per facet, with the number of rows that also match the other facets.
 
         A facet with one value is hidden.
         """
-        chosen = {column.name: self._option(options, column.name) for column in self._facets}
-        counts: dict[str, Counter[Any]] = {name: Counter() for name in chosen}
-        values: dict[str, set[Any]] = {name: set() for name in chosen}
-        for row in rows:
-            of_row = {column.name: column.value_of(row) for column in self._facets}
-            mismatches = [name for name, value in of_row.items() if chosen[name] not in (ALL, str(value))]
-            for name, value in of_row.items():
-                values[name].add(value)
-                if not mismatches or mismatches == [name]:
-                    counts[name].update((ALL, str(value)))
         lines = Markup()
         for column in self._facets:
-            name, links = column.name, []
-            if len(values[name]) < 2 and chosen[name] == ALL:
+            chosen, values = self._option(options, column.name), {column.value_of(row) for row in rows}
+            if len(values) < 2 and chosen == ALL:
                 continue
-            known = column.choices or sorted(values[name] - {None})
-            for value in dict.fromkeys([ALL, *map(str, known), chosen[name]]):
-                if counts[name][value] or value == chosen[name]:
-                    address = link({f"{self.name}_{name}": value, f"{self.name}_page": 1})
+            counts = Counter(str(column.value_of(row)) for row in self._match(rows, options, ignore=column))
+            counts[ALL] = counts.total()
+            links = []
+            for value in dict.fromkeys([ALL, *map(str, column.choices or sorted(values - {None})), chosen]):
+                if counts[value] or value == chosen:
+                    address = link({f"{self.name}_{column.name}": value, f"{self.name}_page": 1})
                     label = "All" if value == ALL else column.labels.get(value, value)
-                    links.append((label, counts[name][value], address, value == chosen[name]))
+                    links.append((label, counts[value], address, value == chosen))
             lines += choice_links(column.title, links)
         return Markup('<div class="facets">{}</div>').format(lines)
 
@@ -278,9 +271,9 @@ def _natural_key(value: Any) -> Any:
 def choice_links(title: Any, links: Iterable[tuple[str, int, str, bool]]) -> Markup:
     """Render a line of links: text, number of rows, address, and whether it is chosen."""
     link = Markup('<a href="?{}"{}>{} <span>{:,}</span></a>')
-    current = {True: Markup(' aria-current="true"'), False: ""}
+    current = Markup(' aria-current="true"')
     rendered = Markup("").join(
-        link.format(address, current[is_chosen], label, count) for label, count, address, is_chosen in links
+        link.format(address, current if is_chosen else "", label, count) for label, count, address, is_chosen in links
     )
     return Markup('<nav aria-label="{}"><b>{}</b>{}</nav>').format(str(title), title, rendered)
 
@@ -293,11 +286,10 @@ def traffic_funnel(stages: Sequence[tuple[Any, int, str]], label: str) -> Markup
         label: the bars' name for screen readers.
     """
     most = max((value for _, value, _ in stages), default=0) or 1
+    stage = (
+        '<li><span class="stage">{}</span><span class="bar" style="width:{:.2f}%"></span><span>{:,} bytes</span></li>'
+    )
     rows = Markup("").join(
-        Markup(
-            '<li><span class="stage">{}</span><span class="bar" style="width:{:.2f}%"></span>'
-            "<span>{:,} bytes</span></li>"
-        ).format(Sourced(name, source), _WIDEST_BAR * value / most, value)
-        for name, value, source in stages
+        Markup(stage).format(Sourced(name, source), _WIDEST_BAR * value / most, value) for name, value, source in stages
     )
     return Markup('<ul class="funnel" aria-label="{}">{}</ul>').format(label, rows)
