@@ -22,18 +22,17 @@ from visualize.views.result.view import run_json
 from visualize.views.snapshot import Snapshot, take_snapshot
 from visualize.views.tabs import SETTINGS
 
-# Formats: 4,288; 0.0503 ms; 45.7 µs; 8.53 GB; 1.8 ×; 41 %.
-Unit = Literal["", "ms", "ns", "bytes", "times", "share"]
+
+def _textbook_reply(snapshot: Snapshot) -> Reply:
+    return textbook_reply(snapshot, dataclasses.asdict(snapshot.state.view.of(Textbook)))
+
 
 # Replies of models and the compiler to a state, and their mark, by the endpoint's name.
 OF_STATES: dict[str, tuple[Callable[[Snapshot], Reply], str]] = {
     "schedule": (order_view.schedule_json, "predicted"),
     "reuse": (reuse_view.reply, "predicted"),
     "coalescing": (compiled_reply, "compiled"),
-    "textbook": (
-        lambda snapshot: textbook_reply(snapshot, dataclasses.asdict(snapshot.state.view.of(Textbook))),
-        "textbook",
-    ),
+    "textbook": (_textbook_reply, "textbook"),
     "compile": (compile_reply, "compiled"),
 }
 
@@ -45,6 +44,8 @@ OF_RESULTS: dict[str, tuple[str, str, Callable[[Any], Reply]]] = {
     "timeline": ("timeline", "measured", order_view.timeline_json),
     "study": ("reuse", "counted", to_json),
 }
+
+_STEP = re.compile(r"(?:^|\.)(\w+)|\[(\d+)\]|\[(\w+)=([\w.-]+)\]|\[(median|count)\]")
 
 
 class NoFact(ValueError):
@@ -61,7 +62,7 @@ class Fact:
         path: the place in its reply, such as "loads[8]", "ops[tensor=B].sectors" or "rows[2].times_ms[median]".
         set: fields that differ from the stop's address, as a query. If they name another kernel, they replace it.
         ratio: two facts of the same stop, of which this fact is the quotient.
-        unit: its format.
+        unit: its format: 4,288; 0.0503 ms; 45.7 µs; 8.53 GB; 1.8 ×; 41 %.
     """
 
     shown: str
@@ -69,7 +70,7 @@ class Fact:
     path: str = ""
     set: str = ""
     ratio: list[str] = field(default_factory=list)
-    unit: str = ""
+    unit: Literal["", "ms", "ns", "bytes", "times", "share"] = ""
 
     def fields(self, address: Mapping[str, str]) -> dict[str, str]:
         """Return the flat fields of the fact's state."""
@@ -92,19 +93,21 @@ def compute_facts(facts: Mapping[str, Fact], address: Mapping[str, str], session
     Raises:
         NoFact: a fact can't be computed on this machine.
     """
-    values = {name: _compute(fact, address, session) for name, fact in facts.items() if not fact.ratio}
+    numbers = {name: _find_number(fact, address, session) for name, fact in facts.items() if not fact.ratio}
     for name, fact in facts.items():
         if fact.ratio:
-            over, under = (values[other] for other in fact.ratio)
-            if not under.number:
+            (over, over_source), (under, under_source) = (numbers[part] for part in fact.ratio)
+            if not under:
                 raise NoFact(f"{fact.ratio[1]} is 0, so there is no ratio to it.")
-            source = over.source if over.source == under.source else ""
-            value = over.number / under.number
-            values[name] = Value(value, format_number(value, fact.unit), source)
-    return values
+            numbers[name] = over / under, over_source if over_source == under_source else ""
+    return {
+        name: Value(number, format_number(number, facts[name].unit), source)
+        for name, (number, source) in numbers.items()
+    }
 
 
-def _compute(fact: Fact, address: Mapping[str, str], session: Session) -> Value:
+def _find_number(fact: Fact, address: Mapping[str, str], session: Session) -> tuple[float, str]:
+    """Return a number of a reply, and its source."""
     state = SETTINGS.state(fact.fields(address), session.gpu)
     reply: Reply
     if fact.endpoint in OF_RESULTS:
@@ -119,62 +122,39 @@ def _compute(fact: Fact, address: Mapping[str, str], session: Session) -> Value:
         compiled: Compiled | Failure | None = None
         if source == "compiled":
             compiled = session.compile(state.experiment).result()
-            if isinstance(compiled, Failure):
-                raise NoFact(compiled.message)
-        reply = body(take_snapshot(session, state, compiled))
+        reply = compiled if isinstance(compiled, Failure) else body(take_snapshot(session, state, compiled))
     if isinstance(reply, Failure):
         raise NoFact(reply.message)
-    value = _at(reply, fact.path)
-    return Value(value, format_number(value, fact.unit), source)
+    return _follow(reply, fact.path), source
 
 
-_STEP = re.compile(r"(?:^|\.)(\w+)|\[(\d+)\]|\[(\w+)=([\w.-]+)\]|\[(median|count)\]")
+def steps_of(path: str) -> list[re.Match[str]]:
+    """Split a path into steps: a field, an index, a row with a value in a column, or the median or count of a list.
 
-# One step into a reply: a name, a number, (name, value) of a row, or "median" or "count" of a list.
-Step = tuple[Literal["name", "number", "row", "of"], str, str]
-
-
-def steps_of(path: str) -> list[Step]:
-    """Split a path into steps.
-
-    >>> steps_of("rows[group_size=8].times_ms[median]")
-    [('name', 'rows', ''), ('row', 'group_size', '8'), ('name', 'times_ms', ''), ('of', 'median', '')]
+    >>> [step[0] for step in steps_of("rows[group_size=8].times_ms[median]")]
+    ['rows', '[group_size=8]', '.times_ms', '[median]']
 
     Raises:
         ValueError: the text is not a path.
     """
-    steps: list[Step] = []
-    place = 0
-    while place < len(path):
-        matched = _STEP.match(path, place)
-        if matched is None:
-            raise ValueError(f"{path!r} is not a path: it fails at {path[place:]!r}.")
-        name, number, field_name, value, of = matched.groups()
-        if name:
-            steps.append(("name", name, ""))
-        elif number:
-            steps.append(("number", number, ""))
-        elif field_name:
-            steps.append(("row", field_name, value))
-        else:
-            steps.append(("of", of, ""))
-        place = matched.end()
-    if not steps:
-        raise ValueError("a fact needs a path, such as loads[8].")
+    steps = list(_STEP.finditer(path))
+    if not path or "".join(step[0] for step in steps) != path:
+        raise ValueError(f"{path!r} is not a path, such as loads[8].")
     return steps
 
 
-def _at(reply: Any, path: str) -> float:
+def _follow(reply: Any, path: str) -> float:
     value = reply
-    for kind, name, key in steps_of(path):
-        if kind == "name":
-            value = value[name]
-        elif kind == "number":
-            value = value[int(name)]
-        elif kind == "row":
-            value = next(row for row in value if str(row[name]) == key)
+    for step in steps_of(path):
+        field_name, index, column, key, statistic = step.groups()
+        if field_name:
+            value = value[field_name]
+        elif index:
+            value = value[int(index)]
+        elif column:
+            value = next(row for row in value if str(row[column]) == key)
         else:
-            value = statistics.median(value) if name == "median" else len(value)
+            value = statistics.median(value) if statistic == "median" else len(value)
     if not isinstance(value, int | float):
         raise NoFact(f"{path} is {type(value).__name__}, not a number.")
     return value

@@ -1,25 +1,23 @@
 """Tours: one TOML file each, read and checked when the page starts. A stop is a state of the page and a sentence."""
 
 import json
-import re
+import operator
 import string
 import tomllib
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Annotated
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from kernels.knobs import ConfigError
-from visualize.tours.fact import OF_RESULTS, OF_STATES, Fact, Unit, steps_of
+from visualize.tours.fact import OF_RESULTS, OF_STATES, Fact, steps_of
 from visualize.views.state import State
 from visualize.views.tabs import SETTINGS
 
-FEWEST_STOPS, MOST_STOPS = 4, 8
 MOST_WORDS = 25
-MOST_CHOICES = 4
-_COMPARED = re.compile(r"(\w+) (<|>|==) ([0-9.]+)")
+_RELATIONS = {"<": operator.lt, ">": operator.gt, "==": operator.eq}
 
 
 class BadTour(ValueError):
@@ -36,28 +34,24 @@ class Choice:
     """
 
     text: str
-    when: str
-
-    def is_right(self, values: Mapping[str, float]) -> bool:
-        name, relation, bound = self.condition
-        value = values[name]
-        return {"<": value < bound, ">": value > bound, "==": value == bound}[relation]
+    when: Annotated[str, Field(pattern=r"^\w+ (<|>|==) [0-9.]+$")]
 
     @property
-    def condition(self) -> tuple[str, str, float]:
-        """The fact's name, "<", ">" or "==", and the bound."""
-        matched = _COMPARED.fullmatch(self.when)
-        if matched is None:
-            raise ConfigError("not_a_condition", f'when is {self.when!r}; write it as "fact > 1.5".', "when")
-        return matched[1], matched[2], float(matched[3])
+    def fact(self) -> str:
+        """The name of the fact in the condition."""
+        return self.when.split()[0]
+
+    def is_right(self, values: Mapping[str, float]) -> bool:
+        name, relation, bound = self.when.split()
+        return _RELATIONS[relation](values[name], float(bound))
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question before the stop's picture appears. The facts make exactly one choice right."""
+    """A question before the stop's result appears. The facts make exactly one choice right."""
 
     ask: str
-    choices: list[Choice]
+    choices: Annotated[list[Choice], Field(min_length=2, max_length=4)]
 
 
 @dataclass(frozen=True)
@@ -81,13 +75,12 @@ class Stop:
         """The address as flat fields."""
         return dict(urllib.parse.parse_qsl(self.address, strict_parsing=True))
 
-    def state(self) -> State:
-        """The page as the stop shows it, on a machine without a GPU.
-
-        Raises:
-            ConfigError: the address is not valid, or has an unknown field.
-        """
-        return checked_state(self.fields)
+    def used_facts(self) -> set[str]:
+        """Return the names of the facts in the sentence, the question, its choices and the ratios."""
+        texts = [self.say, *([self.ask.ask, *(choice.text for choice in self.ask.choices)] if self.ask else ())]
+        in_texts = {name for text in texts for name in facts_named(text)}
+        in_choices = {choice.fact for choice in self.ask.choices} if self.ask else set()
+        return in_texts | in_choices | {part for fact in self.facts.values() for part in fact.ratio}
 
 
 @dataclass(frozen=True)
@@ -104,11 +97,19 @@ class Tour:
     title: str
     about: str
     order: int
-    stops: list[Stop]
+    stops: Annotated[list[Stop], Field(min_length=4, max_length=8)]
+
+    def clip(self, stop: int) -> int:
+        """Return the number of the nearest stop, from 1."""
+        return min(max(stop, 1), len(self.stops))
 
 
-def checked_state(fields: Mapping[str, str]) -> State:
-    """Return the State of flat fields. Raise ConfigError for unknown ones."""
+def check_state(fields: Mapping[str, str]) -> State:
+    """Return the State of flat fields on a machine without a GPU.
+
+    Raises:
+        ConfigError: a value is not valid, or a field is unknown.
+    """
     state = SETTINGS.state(fields, None)
     if unknown := fields.keys() - state.to_address().keys() - {"gpu"}:
         raise ConfigError("unknown_field", f"the address has {', '.join(sorted(unknown))}, which it may not have.", "")
@@ -126,63 +127,40 @@ def read(text: str, name: str) -> Tour:
         BadTour: the message names the place and the reason.
     """
     try:
-        plain: dict[str, Any] = tomllib.loads(text)
+        content = tomllib.loads(text)
         # As JSON: in strict mode, pydantic makes dataclasses from no other mappings.
-        (tour,) = _ADAPTER.validate_json(json.dumps([{**plain, "name": name}], default=str))
+        (tour,) = _ADAPTER.validate_json(json.dumps([{**content, "name": name}], default=str))
     except tomllib.TOMLDecodeError as error:
         raise BadTour(f"{name}.toml: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"][1:])
-        raise BadTour(f"{name}.toml: {place}: {first['msg']}.") from error
-    if not FEWEST_STOPS <= len(tour.stops) <= MOST_STOPS:
-        raise BadTour(f"{name}.toml: it has {len(tour.stops)} stops; {FEWEST_STOPS} to {MOST_STOPS} are allowed.")
+        place = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"][1:])
+        given = f" (got {first['input']!r})" if isinstance(first["input"], str | int) else ""
+        raise BadTour(f"{name}.toml: {place}: {first['msg']}{given}.") from error
     for number, stop in enumerate(tour.stops, start=1):
         try:
             _check(stop)
-        except (ConfigError, ValueError) as error:
+        except ValueError as error:
             raise BadTour(f"{name}.toml, stop {number}: {error}") from error
     return tour
 
 
 def _check(stop: Stop) -> None:
-    stop.state()
-    texts = [stop.say]
-    if stop.ask:
-        if not 2 <= len(stop.ask.choices) <= MOST_CHOICES:
-            raise ValueError(f"a question has 2 to {MOST_CHOICES} choices, not {len(stop.ask.choices)}.")
-        texts += [stop.ask.ask, *(choice.text for choice in stop.ask.choices)]
-        for choice in stop.ask.choices:
-            _require_fact(choice.condition[0], stop)
-    for text in texts:
-        for name in facts_named(text):
-            _require_fact(name, stop)
+    check_state(stop.fields)
+    if unknown := sorted(stop.used_facts() - stop.facts.keys()):
+        raise ValueError(f"{unknown[0]!r} is not one of the stop's facts: {', '.join(stop.facts) or 'it has none'}.")
     for name, fact in stop.facts.items():
-        _check_fact(name, fact, stop)
-
-
-def _check_fact(name: str, fact: Fact, stop: Stop) -> None:
-    if fact.unit not in get_args(Unit):
-        units = ", ".join(unit for unit in get_args(Unit) if unit)
-        raise ValueError(f"The unit of fact {name} must be one of {units} (got {fact.unit!r}).")
-    if fact.ratio:
-        if len(fact.ratio) != 2 or fact.endpoint or fact.path or fact.set:
-            raise ValueError(f"fact {name} is a ratio, which takes two other facts and no other field.")
-        for other in fact.ratio:
-            _require_fact(other, stop)
-            if stop.facts[other].ratio:
-                raise ValueError(f"fact {name} is a ratio of {other}, which is itself a ratio.")
-        return
-    if fact.endpoint not in (*OF_STATES, *OF_RESULTS):
-        allowed = ", ".join((*OF_STATES, *OF_RESULTS))
-        raise ValueError(f"The endpoint of fact {name} must be one of {allowed} (got {fact.endpoint!r}).")
-    steps_of(fact.path)
-    checked_state(fact.fields(stop.fields))
-
-
-def _require_fact(name: str, stop: Stop) -> None:
-    if name not in stop.facts:
-        raise ValueError(f"{name!r} is not one of the stop's facts: {', '.join(stop.facts) or 'it has none'}.")
+        if fact.ratio:
+            if len(fact.ratio) != 2 or fact.endpoint or fact.path or fact.set:
+                raise ValueError(f"fact {name} is a ratio, which takes two other facts and no other field.")
+            if nested := [part for part in fact.ratio if stop.facts[part].ratio]:
+                raise ValueError(f"fact {name} is a ratio of {nested[0]}, which is itself a ratio.")
+            continue
+        if fact.endpoint not in (*OF_STATES, *OF_RESULTS):
+            allowed = ", ".join((*OF_STATES, *OF_RESULTS))
+            raise ValueError(f"The endpoint of fact {name} must be one of {allowed} (got {fact.endpoint!r}).")
+        steps_of(fact.path)
+        check_state(fact.fields(stop.fields))
 
 
 def facts_named(text: str) -> list[str]:
