@@ -35,7 +35,6 @@ from visualize.views.library.view import (
     scoreboard_reply,
 )
 from visualize.views.prose import KIND_NAMES
-from visualize.views.result.view import ResultPanel
 from visualize.views.snapshot import Snapshot
 from visualize.views.summaries import key_numbers
 from visualize.views.tabs import SETTINGS
@@ -312,7 +311,7 @@ def test_the_picture_is_the_same_for_every_experiment_and_is_sent_in_100_kilobyt
 
 def test_a_pinned_experiment_changes_nothing_but_the_comparison():
     panel, own, pinned = ScoreboardPanel(), snapshot("scoreboard"), snapshot("scoreboard", M=640)
-    shown = compare.add_comparison(panel.draw(own), own, pinned, [panel], ResultPanel())
+    shown = compare.add_comparison(panel.draw(own), own, pinned, [panel])
     assert shown == {**panel.draw(own), "compare": shown["compare"]}
 
 
