@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from importlib.metadata import requires, version
 
 import pytest
@@ -57,13 +55,10 @@ def test_another_folder_is_left_alone(tmp_path, capsys):
     assert ended.value.code == 2
     assert "exists and is not a Space that this script wrote; name another folder." in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-    with pytest.raises(FileExistsError):
-        make("cpu", tmp_path / "thesis.txt")
-    with pytest.raises(FileExistsError):
-        make("cpu", ROOT)
     (tmp_path / "app.py").touch()
-    with pytest.raises(FileExistsError):
-        make("cpu", tmp_path)
+    for place in (tmp_path, tmp_path / "thesis.txt", ROOT):
+        with pytest.raises(FileExistsError):
+            make("cpu", place)
 
 
 def test_the_hub_can_install_what_is_required_beside_what_it_adds():
@@ -85,18 +80,6 @@ def test_what_is_replaced_must_be_required():
     with pytest.raises(ValueError, match=r"no sdk_version"):
         gradio_version("title: Tilescope\n")
     assert ROOT == TREE
-
-
-def test_the_page_is_made_from_a_space_alone(tmp_path):
-    """Nothing of it is found elsewhere: from its folder, with an empty cache, as a user without a home."""
-    make("cpu", tmp_path / "space")
-    code = "import visualize.web.page, kernels; from pathlib import Path; print(Path(kernels.__file__).parent.parent)"
-    environment = {"PATH": "/usr/bin:/bin", "TILESCOPE_CACHE": str(tmp_path / "cache"), "HOME": "/nonexistent"}
-    ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path / "space", env=environment, capture_output=True, text=True
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.strip() == str(tmp_path / "space")
 
 
 def test_a_space_made_from_the_repository_itself_gets_the_pinned_gradio():

@@ -57,7 +57,6 @@ built = Redraw(session, PredictionProcess(session))
 flat = {"kernel": "matmul.grouped", "tab": "tiles", "at_least": 9, "M": 256, "N": 256}
 opened = SETTINGS.state(flat, None)
 update = built.on_message(SimpleNamespace(session_hash="page"), json.dumps({"settings": opened.to_settings()}))
-(endpoint,) = built.panels["tiles"][0].endpoints(SimpleNamespace(predicted=None))
 served = page(session)
 said = {
     "tabs": SETTINGS.tabs,

@@ -37,23 +37,19 @@ def links(compare):
     return {said: address.replace("&amp;", "&") for said, (address, _) in zip(text, pieces, strict=True)}
 
 
-def test_nothing_is_beside_anything_while_nothing_is_pinned(shared_page):
-    answer = changed(shared_page, {**SET, "with": ""})
-    assert " " not in answer["schedule-plot"]
-    assert "pinned" not in answer["schedule-claim"]
-    assert set(links(answer["compare"])) == {"Pin"}
-
-
-def test_a_plot_carries_its_twin_and_a_sentence_stands_beside_its_own(shared_page):
-    answer = changed(shared_page, SET)
-    alone = changed(shared_page, {**SET, "with": ""})
-    then = changed(shared_page, {**dict(urllib.parse.parse_qsl(PINNED)), "with": ""})
-    assert answer["schedule-plot"].split(" ") == [alone["schedule-plot"], then["schedule-plot"]]
+def test_only_with_a_pinned_experiment_a_slot_holds_two_values(shared_page):
+    own = changed(shared_page, {**SET, "with": ""})
+    assert " " not in own["schedule-plot"]
+    assert "pinned" not in own["schedule-claim"]
+    assert set(links(own["compare"])) == {"Pin"}
+    both = changed(shared_page, SET)
+    pinned = changed(shared_page, {**dict(urllib.parse.parse_qsl(PINNED)), "with": ""})
+    assert both["schedule-plot"].split(" ") == [own["schedule-plot"], pinned["schedule-plot"]]
     columns = '<div class="beside"><div class="own">{}</div><div class="pinned">{}</div></div>'
-    assert answer["schedule-claim"] == columns.format(alone["schedule-claim"], then["schedule-claim"])
+    assert both["schedule-claim"] == columns.format(own["schedule-claim"], pinned["schedule-claim"])
 
 
-def test_the_strip_names_what_differs_and_a_few_numbers_and_folds_the_table_of_all(shared_page):
+def test_the_strip_names_differences_and_a_few_numbers_and_folds_the_table_of_all(shared_page):
     strip, table = changed(shared_page, {**SET, "first": 9})["compare"].split("<details>")
     assert "Pinned → now: GROUP_SIZE 1 → <b>3</b>." in strip
     assert "blocks for 9 programs 90 → <b>54</b> (0.600 ×)</span>" in strip
@@ -107,7 +103,7 @@ def test_pin_swap_and_unpin_are_links_to_states(shared_page):
     assert (unpinned.experiment.config.GROUP_SIZE, unpinned.pinned) == (3, None)
 
 
-def test_a_link_holds_both_and_a_preset_or_another_kernel_keeps_what_is_pinned(shared_page):
+def test_a_link_holds_both_and_another_kernel_keeps_the_pinned_experiment(shared_page):
     state = SETTINGS.state(SET, None)
     assert SETTINGS.state(state.to_address(), None) == state
     assert SETTINGS.state(SETTINGS.short_address(state), None) == state
@@ -128,7 +124,7 @@ def test_a_recorded_run_stands_beside_another(shared_page):
 @pytest.mark.parametrize(
     "wrong", ["kernel=sort", "M=5", "kernel=matmul.grouped&M=0", "x" * 1001, "kernel=matmul.grouped&gpu=this"]
 )
-def test_what_can_not_be_pinned_is_refused_and_the_rest_opens(shared_page, wrong):
+def test_an_invalid_pinned_experiment_is_refused_and_the_rest_opens(shared_page, wrong):
     with pytest.raises(ConfigError) as error:
         read_pinned(wrong, None)
     assert error.value.field == "with"
@@ -137,7 +133,7 @@ def test_what_can_not_be_pinned_is_refused_and_the_rest_opens(shared_page, wrong
     assert "M=640" in answer["link"]
 
 
-def test_what_is_pinned_but_can_not_be_drawn_says_why_and_what_is_set_is_drawn(shared_page):
+def test_a_pinned_experiment_that_cannot_be_drawn_says_why_beside_the_current_one(shared_page):
     """An SM holds 64 warps: 32 programs of 2, but not of 4."""
     flat = {**SET, "num_warps": 2, "programs_per_sm": 32}
     answer = changed(shared_page, flat)

@@ -17,20 +17,17 @@ def sent(**trace):
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint32])
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (4, 3, 2), (0, 3)])
-def test_integers_arrive_as_they_are(dtype, shape):
+def test_integers_arrive_unchanged(dtype, shape):
     bounds = np.iinfo(dtype)
     values = np.random.default_rng(1).integers(bounds.min, bounds.max, shape, dtype=dtype, endpoint=True)
     assert np.array_equal(sent(customdata=values)["customdata"], values)
 
 
-def test_floats_arrive_as_they_are_numbers_or_not():
+def test_floats_arrive_unchanged_and_masked_elements_as_nan():
     values = np.array([[1.5, np.nan], [np.inf, -2]], dtype=np.float32)
     assert np.array_equal(sent(z=values)["z"], values, equal_nan=True)
-
-
-def test_what_a_mask_covers_is_no_number():
-    values = np.ma.masked_equal(np.array([[7, 0], [3, 5]], dtype=np.uint16), 0)
-    picture = {"data": [{"type": "heatmap", "z": values}], "layout": {}}
+    masked = np.ma.masked_equal(np.array([[7, 0], [3, 5]], dtype=np.uint16), 0)
+    picture = {"data": [{"type": "heatmap", "z": masked}], "layout": {}}
     assert np.array_equal(decode(plot_value(picture, about="x"))["data"][0]["z"], [[7, np.nan], [3, 5]], equal_nan=True)
 
 
@@ -45,16 +42,10 @@ def test_a_map_of_a_million_cells_takes_less_than_20_kb():
     assert len(plot_value(picture, about="x")) < 20_000
 
 
-def test_a_figures_meta_arrives_arrays_and_text_alike():
+def test_a_figures_meta_arrives_and_zoom_stays_while_the_revision_does():
     figure = go.Figure(go.Heatmap(z=np.zeros((2, 2), dtype=np.uint8)))
     meta = {"places": np.array([7, 3, 5], dtype=np.uint32), "words": np.array(["<b>ü</b>", ""]), "name": "wave"}
-    received = decode(plot_value(figure, meta=meta, about="x"))["layout"]["meta"]
-    assert received["places"].tolist() == [7, 3, 5]
-    assert (received["words"], received["name"]) == (["<b>ü</b>", ""], "wave")
-
-
-def test_zoom_is_kept_while_the_key_stays_the_same():
-    figure = go.Figure(go.Heatmap(z=np.zeros((2, 2), dtype=np.uint8)))
-    same, other = (decode(plot_value(figure, anew, about="x"))["layout"]["uirevision"] for anew in ("a", "b"))
-    assert same != other
-    assert decode(plot_value(figure, "a", about="x"))["layout"]["uirevision"] == same
+    same, again, other = (decode(plot_value(figure, key, meta, about="x"))["layout"] for key in ("a", "a", "b"))
+    assert same["meta"]["places"].tolist() == [7, 3, 5]
+    assert (same["meta"]["words"], same["meta"]["name"]) == (["<b>ü</b>", ""], "wave")
+    assert same["uirevision"] == again["uirevision"] != other["uirevision"]

@@ -1,4 +1,4 @@
-"""Long predictions run in another process: the same, once for all who ask, and not where it is quick."""
+"""Long predictions run in another process, once for all clients, with the same result; short ones do not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import functools
 import json
 import os
-import pickle
 import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
 
@@ -45,19 +44,6 @@ def run(coroutine):
         return pool.submit(asyncio.run, coroutine).result(100)
 
 
-def test_a_state_and_what_is_known_of_it_are_sent_whole(page):
-    snapshot, _ = page.take_snapshots(opened({**NEAR, "with": "kernel=matmul.grid_2d"}))
-    there = pickle.loads(pickle.dumps(snapshot))
-    assert there.state == snapshot.state
-    assert there.state.kernel is snapshot.state.kernel
-    assert there.measured.keys() == snapshot.measured.keys()
-
-
-def test_a_refusal_is_sent_whole():
-    there = pickle.loads(pickle.dumps(ConfigError("out_of_range", "It is 3; at most 2 is allowed.", "M")))
-    assert (there.kind, str(there), there.field) == ("out_of_range", "It is 3; at most 2 is allowed.", "M")
-
-
 def test_a_quick_prediction_is_drawn_immediately_and_starts_no_process(page):
     for tab in SETTINGS.tabs:
         answer = slots_of(page.on_message(request(), settings_of({**NEAR, "tab": tab})))
@@ -75,15 +61,14 @@ def test_a_process_starts_soon_after_a_page_was_opened(shared_page):
     until(lambda: predictions.pool.has_started)
 
 
-def test_what_takes_long_is_not_drawn_in_the_page_but_asked_for(page):
+def test_a_long_prediction_follows_in_the_stream(page):
     update = json.loads(page.on_message(request(), settings_of(FAR)))
     assert "Predicting (about" in update["slots"]["reuse-claim"]
     assert update["has_more"]
     assert "BLOCK_M=32" in update["slots"]["link"]
 
 
-def test_another_process_draws_the_same_and_replies_the_same(shared_page):
-    """With something pinned, which is predicted once more for the numbers that differ."""
+def test_another_process_draws_and_replies_the_same_for_a_pinned_experiment_too(shared_page):
     page = shared_page
     pinned = urllib.parse.urlencode({**TWICE_LONG, "M": 1040})
     current = opened({**TWICE_LONG, "with": pinned, "gpu": "H200", "tab": "reuse"})
@@ -92,14 +77,14 @@ def test_another_process_draws_the_same_and_replies_the_same(shared_page):
     failure = Failure("compile", "timeout", "It took too long.")
     snapshot = api.take_snapshot(current.experiment, failure)
 
-    async def asked():
+    async def predict():
         submit = functools.partial(page.predictions.submit, client=INTERNAL, estimate_s=1.0)
         drawn = await asyncio.wrap_future(submit(draw_in_process, *page.take_snapshots(current)))
         there = await asyncio.wrap_future(submit(endpoint.build_reply, snapshot, reuse_view.reply))
         process = await asyncio.wrap_future(submit(process_of, snapshot))
         return drawn, there, process
 
-    drawn, there, process = run(asked())
+    drawn, there, process = run(predict())
     assert drawn == here
     assert endpoint.to_json(there) == endpoint.to_json(endpoint.build_reply(snapshot, reuse_view.reply))
     assert process != os.getpid()
@@ -109,8 +94,8 @@ def process_of(snapshot):
     return os.getpid()
 
 
-def test_what_can_not_be_drawn_is_refused_from_there_too(shared_page):
-    """A refusal takes no time, and what is pinned does."""
+def test_another_process_refuses_with_the_same_sentence(shared_page):
+    """The pinned experiment makes the prediction long."""
     pinned = {name: value for name, value in FAR.items() if name != "tab"}
     flat = {**TOO_MANY, "with": urllib.parse.urlencode(pinned)}
     shared_page.on_message(request(), settings_of(flat))
@@ -118,7 +103,7 @@ def test_what_can_not_be_drawn_is_refused_from_there_too(shared_page):
     assert "16,777,216 tiles are too many to schedule; at most 2,097,152 are allowed." in refused["problems"]
 
 
-def test_what_nobody_wants_any_more_is_given_up(shared_page):
+def test_a_prediction_of_a_page_that_changed_is_cancelled(shared_page):
     async def superseded():
         shared_page.on_message(request(), settings_of(FAR))
         stream = shared_page.on_stream(request())
@@ -138,7 +123,7 @@ def test_equal_predictions_are_made_once_for_all_clients(page):
         future.cancel()
 
 
-def shown():
+def offered_states():
     """Each state that the page itself offers."""
     for kernel in discover().values():
         yield {"kernel": kernel.id}
@@ -146,16 +131,15 @@ def shown():
     yield from (stop.fields for tour in tours().values() for stop in tour.stops)
 
 
-def test_little_that_the_page_offers_takes_long():
-    states = [SETTINGS.state(fields, None) for fields in shown()]
+def test_few_states_that_the_page_offers_take_long():
+    states = [SETTINGS.state(fields, None) for fields in offered_states()]
     seconds = [reuse_seconds(one.kernel, one.launch, 1) for one in states]
     assert max(seconds) < 3
     assert sum(one > NEAR_S for one in seconds) < len(seconds) / 10
 
 
 @pytest.mark.parametrize("gpu", GPUS)
-def test_what_is_not_refused_ends_by_its_deadline(gpu):
-    """The estimate of the largest launches that are predicted is far from the deadline."""
+def test_the_longest_prediction_ends_before_its_deadline(gpu):
     longest = 0.0
     for kernel in discover().values():
         for side in (4096, 8192, 12777, 16384):

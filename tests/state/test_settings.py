@@ -38,7 +38,7 @@ def test_an_element_that_fits_in_no_line_is_refused_and_forgiven():
     assert list(sentences) == ["element_bytes"]
 
 
-def test_what_belongs_to_one_kernel_does_not_follow_to_another():
+def test_options_and_config_of_one_kernel_do_not_follow_to_another():
     state = SETTINGS.state(
         {"kernel": "matmul.grouped", "M": 96, "operation": "2", "color": "sm", "GROUP_SIZE": 7}, None
     )
@@ -48,18 +48,11 @@ def test_what_belongs_to_one_kernel_does_not_follow_to_another():
     assert other.experiment.config == other.kernel.config()
     assert other.view.of(LaneView) == LaneView()
     assert other.view.of(ScheduleView).color == "sm"
-
-
-def test_another_familys_problem_starts_at_its_defaults():
-    state = SETTINGS.state({"kernel": "matmul.grouped", "M": 96}, None)
     flat = SETTINGS.with_kernel({**state.to_address(), "form_of": "matmul.grouped"}, "transpose.tiled")
-    assert SETTINGS.state(flat, None).experiment.problem.M == 1024
+    assert SETTINGS.state(flat, None).experiment.problem.M == 1024, "another family has its own defaults"
 
 
-def test_an_unknown_tab_is_a_sentence():
+def test_a_view_has_default_options_and_an_unknown_tab_is_refused():
+    assert View("").of(LaneView) == LaneView()
     with pytest.raises(ConfigError, match="tab is 'elsewhere'; allowed are result, schedule"):
         SETTINGS.state({"tab": "elsewhere"}, None)
-
-
-def test_a_view_without_options_has_defaults():
-    assert View("").of(LaneView) == LaneView()

@@ -42,18 +42,6 @@ def test_every_mark_and_every_hover_term_is_explained():
     assert {"request", "sector", "efficiency"} <= named_terms() <= set(HEADINGS)
 
 
-def test_the_words_of_the_page_are_explained():
-    words = {"program", "pid", "tile", "warp", "lane", "register", "request", "sector", "line", "wave", "tail", "panel"}
-    words |= {"occupancy", "wavefront", "bank conflict", "tensor descriptor", "TMA", "GROUP_SIZE", "split-K", "L2"}
-    words |= {"persistent", "lockstep", "staggered", "evicted", "compulsory bytes", "efficiency", "bound", "DRAM"}
-    assert words <= set(HEADINGS)
-
-
-def test_an_unknown_term_is_an_error():
-    with pytest.raises(LookupError, match=r"glossary\.md does not define 'waive'"):
-        meaning("waive")
-
-
 def test_the_dialog_lists_every_section_and_term_with_its_meaning():
     dialog = glossary_dialog()
     sections = re.findall(r"^## (.+)$", FILE.read_text(encoding="utf-8"), re.MULTILINE)

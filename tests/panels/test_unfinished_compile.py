@@ -45,10 +45,10 @@ def test_a_schedule_does_not_wait_for_the_compiler_and_says_so(page, compiles):
     reply = run(endpoint_of(page, SchedulePanel)(PAYLOAD))
     assert (reply["resident_source"], reply["programs"]) == ("assumed", 32)
     assert reply["note"].startswith("Not compiled yet, so one program per SM is assumed. Ask again")
-    assert not compiles[0].done(), "the compile goes on, for who asks again"
+    assert not compiles[0].done(), "the compile continues for the next request"
 
 
-def test_a_compile_that_goes_on_is_ended_when_its_client_asks_for_another(page, compiles):
+def test_an_unfinished_compile_ends_when_its_client_requests_another(page, compiles):
     schedule = endpoint_of(page, SchedulePanel)
 
     async def ask_from(host):
@@ -60,7 +60,7 @@ def test_a_compile_that_goes_on_is_ended_when_its_client_asks_for_another(page, 
     assert [one.cancelled() for one in compiles] == [True, False, False]
 
 
-def test_a_schedule_of_what_can_not_be_compiled_says_why(page, compiles):
+def test_a_schedule_says_why_its_kernel_cannot_be_compiled(page, compiles):
     async def asked():
         work = asyncio.create_task(endpoint_of(page, SchedulePanel)(PAYLOAD))
         await asyncio.wait([work], timeout=0)
@@ -71,12 +71,12 @@ def test_a_schedule_of_what_can_not_be_compiled_says_why(page, compiles):
     assert (reply["resident_source"], reply["note"]) == ("assumed", "It took too long.")
 
 
-def test_who_leaves_ends_the_compile_that_nobody_else_waits_for(page, compiles):
-    async def left():
+def test_a_client_that_leaves_cancels_its_compile(page, compiles):
+    async def leave():
         work = asyncio.create_task(endpoint_of(page, ReusePanel)(PAYLOAD))
         await asyncio.wait([work], timeout=0)
         work.cancel()
         await asyncio.wait([work])
 
-    run(left())
+    run(leave())
     assert compiles[0].cancelled()
