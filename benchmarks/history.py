@@ -19,10 +19,12 @@ from typing import Any
 from benchmarks.models import median_ms
 from kernels import discover
 from kernels.experiment import from_json
+from kernels.measuring.session import Session
 from kernels.results.store import Store, experiment_key, experiment_text
+from visualize.views.endpoint import Api
 from visualize.views.snapshot import Snapshot
 from visualize.views.tabs import SETTINGS
-from visualize.views.tune.history import HistoryPanel, reply
+from visualize.views.tune.history import HistoryPanel
 
 RUNS, MAX_MS = 100_000, 500
 
@@ -74,12 +76,10 @@ def main(count: int) -> None:
             with closing(Store(path)) as store:
                 panel.draw(Snapshot(SETTINGS.state({"tab": "history", **fields}, None), store=store))
 
-        def call_endpoint() -> None:
-            with closing(Store(path)) as store:
-                reply(store, REPEATED, "", "", "", 500, 0)
-
         times = {name: median_ms(lambda fields=fields: open_tab(fields)) for name, fields in CASES.items()}
-        times["/history of an experiment"] = median_ms(call_endpoint)
+        with closing(Session(None, Path(folder), Store(path))) as session:
+            (endpoint,) = panel.endpoints(Api(session))
+            times["/history of an experiment"] = median_ms(lambda: endpoint.function(REPEATED, limit=500))
     for name, ms in times.items():
         print(f"{name}: median {ms:.0f} ms{f'  over {MAX_MS} ms' if ms > MAX_MS else ''}")
 

@@ -15,7 +15,7 @@ from PIL import Image
 from benchmarks.browser import chromium
 from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.scoreboard import scoreboard
-from visualize.views.library.text import scoreboard_summary
+from visualize.views.library.view import scoreboard_summary
 from visualize.views.plot import PLOTLY_JS
 from visualize.views.theme import THEMES
 

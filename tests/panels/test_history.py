@@ -27,8 +27,7 @@ from visualize.views.endpoint import Api, reply_safely
 from visualize.views.plot import NONE
 from visualize.views.snapshot import Snapshot
 from visualize.views.tabs import SETTINGS
-from visualize.views.tune.history import HistoryPanel, past_runs, reply, runs_of
-from visualize.views.tune.text import STORE_OFF
+from visualize.views.tune.history import STORE_OFF, HistoryPanel, past_runs, runs_of
 from visualize.views.tune.view import swept_space
 
 ONE = experiment(M=2048, N=2048)
@@ -65,8 +64,10 @@ def claimed(panel, store, **flat):
     return text_of(drawn(panel, store, **flat)["history-claim"])
 
 
-def asked(store, experiment=None, kernel="", device="", kind="", limit=50, before=0):
-    return reply(store, experiment, kernel, device, kind, limit, before)
+def asked(store, experiment=None, **arguments):
+    """The reply of /history."""
+    (endpoint,) = HistoryPanel().endpoints(SimpleNamespace(session=SimpleNamespace(store=store)))
+    return endpoint.function(experiment, **arguments)
 
 
 def test_a_change_leads_with_its_ratio_and_names_the_date_and_the_versions(panel, store):

@@ -55,9 +55,9 @@ def test_who_leaves_a_sweep_that_has_just_ended_leaves_the_next_one_of_its_searc
         return started.sweep_here(*given)
 
     sweeps, spaces = SharedSweeps(predicting(), second_waits), [space_of(M=size) for size in (512, 640)]
-    first = sweeps.start(Session(), spaces, Strategy("grid"), "page")
+    sweeps.start(Session(), spaces, Strategy("grid"), "page")
     until(lambda: sweeps.running(spaces[1], GPUS["H200"]) is not None)
-    assert sweeps.leave(first, "page") == 0
+    assert sweeps.leave("page") == 0
     assert finished(sweeps, spaces[1]).ended == "cancelled"
 
 
@@ -97,16 +97,21 @@ def test_what_another_process_stored_since_is_found(started, store):
     assert (mine.strategy.name, theirs.strategy.name) == ("grid", "random")
 
 
-def asked(started, vary=None, strategy="grid", seed=0, budget=0, experiment=None, **bounds):
+VARY = {"BLOCK_M": [32, 64], "BLOCK_N": [32, 64], "num_warps": [4, 8]}
+
+
+def ask_api(panel, experiment=None, **arguments):
     """The reply of /sweep, on made-up devices."""
-    payload = experiment or {"kernel": "matmul.grouped", "gpu": "H200"}
-    return asyncio.run(
-        reply_safely(view.answer)(Api(Session()), started.sweeps(), payload, vary, strategy, seed, budget, **bounds)
-    )  # fmt: skip
+    (endpoint,) = panel.endpoints(Api(Session()))
+    return reply_safely(endpoint.function)(experiment or {"kernel": "matmul.grouped", "gpu": "H200"}, **arguments)
 
 
-def test_the_endpoint_replies_with_every_config_the_best_first(started):
-    found = asked(started, {"BLOCK_M": [32, 64], "num_warps": [4, 8]})
+def asked(panel, vary=None, strategy="grid", **arguments):
+    return asyncio.run(ask_api(panel, vary=vary, strategy=strategy, **arguments))
+
+
+def test_the_endpoint_replies_with_every_config_the_best_first(panel):
+    found = asked(panel, {"BLOCK_M": [32, 64], "num_warps": [4, 8]})
     assert [sorted(row["config"]) for row in found["rows"]] == [["BLOCK_M", "num_warps"]] * 4
     times = [row["relative"] for row in found["rows"]]
     assert len(times) == 4
@@ -132,8 +137,8 @@ def test_the_endpoint_replies_with_every_config_the_best_first(started):
         ({"experiment": {"kernel": "x"}}, "kernel must be "),
     ],
 )
-def test_what_the_endpoint_can_not_take_is_a_failure_in_a_sentence(started, given, said):
-    failure = asked(started, **given)["failure"]
+def test_what_the_endpoint_can_not_take_is_a_failure_in_a_sentence(panel, started, given, said):
+    failure = asked(panel, **given)["failure"]
     assert said in failure["message"]
     assert started.devices == [], "nothing was started"
 
@@ -213,7 +218,7 @@ def test_who_cancels_leaves_and_the_last_one_to_leave_ends_it(page, started):
     async def session():
         started.go.clear()
         await pressed(page, "sweep-start", "first")
-        call = asyncio.create_task(shared(page))
+        call = asyncio.create_task(ask_api(page.panels["sweep"][0], vary=VARY))
         followed = [watched(page, name) for name in ("first", "second")]
         for one in followed:
             await anext(one)
@@ -232,17 +237,10 @@ def test_who_cancels_leaves_and_the_last_one_to_leave_ends_it(page, started):
     assert [device.is_cancelled for device in started.devices] == [True]
 
 
-async def shared(page, **bounds):
-    """The reply of /sweep to a call for the sweep that the page starts."""
-    (panel,) = page.panels["sweep"]
-    payload = {"kernel": "matmul.grouped", "gpu": "H200"}
-    vary = {"BLOCK_M": [32, 64], "BLOCK_N": [32, 64], "num_warps": [4, 8]}
-    return await view.answer(Api(page.session), panel.sweeps, payload, vary, "guided", 0, 0, **bounds)
-
-
-def test_a_call_that_takes_too_long_answers_with_what_was_found(started):
+def test_a_call_that_takes_too_long_answers_with_what_was_found(panel, started):
     started.go.clear()
-    reply = asked(started, {"BLOCK_M": [32, 64], "BLOCK_N": [32, 64], "num_warps": [4, 8]}, max_s=0.1)
+    panel.max_call_s = 0.1
+    reply = asked(panel, VARY)
     assert (reply["ended"], len(reply["rows"])) == ("cancelled", 8)
     assert started.devices[0].is_cancelled
 
@@ -252,7 +250,8 @@ def test_a_call_that_takes_too_long_leaves_a_sweep_that_a_page_follows(page, sta
     started.go.clear()
     with panel.sweeps.watched("a page"):
         asyncio.run(pressed(page, "sweep-start"))
-        reply = asyncio.run(shared(page, max_s=0.1))
+        panel.max_call_s = 0.1
+        reply = asked(panel, VARY, "guided")
         assert reply["ended"] == "running"
         assert not started.devices[0].is_cancelled
 

@@ -9,6 +9,7 @@ import re
 import urllib.parse
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,7 +22,7 @@ from tests.figure_values import decode
 from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
 from visualize.views import compare
 from visualize.views.address import query
-from visualize.views.library import scoreboard, text
+from visualize.views.library import scoreboard
 from visualize.views.library.view import (
     KINDS,
     RECORDED,
@@ -30,9 +31,11 @@ from visualize.views.library.view import (
     ScoreboardPanel,
     address,
     entries,
-    recorded_reply,
+    point_text,
     score_address,
-    scoreboard_reply,
+    scoreboard_headline,
+    scoreboard_notes,
+    scoreboard_summary,
 )
 from visualize.views.prose import KIND_NAMES
 from visualize.views.snapshot import Snapshot
@@ -77,6 +80,12 @@ def scores(*pairs, count="sectors", **fields):
     return tuple(Score(experiment, "TMA load", count, *pair, **fields) for pair in pairs)
 
 
+def ask(panel, *arguments, **named):
+    """Return the reply of a panel's endpoint."""
+    (endpoint,) = panel().endpoints(SimpleNamespace())
+    return endpoint.function(*arguments, **named)
+
+
 # Recorded.
 
 
@@ -99,8 +108,8 @@ def test_every_kind_has_a_name_and_a_picture():
 def test_a_link_opens_the_state_that_has_the_recording(kind):
     for entry in [entry for entry in entries() if entry.kind == kind][:40]:
         state = state_at(address(entry.experiment, kind))
-        assert (state.view.tab, state.gpu.name) == (SHOWN_ON[kind], entry.gpu)
-        assert key_numbers(records.find(FORMS[kind], state.experiment, entry.gpu)) == entry.numbers
+        assert (state.view.tab, state.gpu.name) == (SHOWN_ON[kind], entry.experiment.gpu)
+        assert key_numbers(records.find(FORMS[kind], state.experiment, entry.experiment.gpu)) == entry.numbers
 
 
 def test_the_library_opens_on_the_agreement_and_a_page_of_rows_within_40_kilobytes():
@@ -108,7 +117,6 @@ def test_the_library_opens_on_the_agreement_and_a_page_of_rows_within_40_kilobyt
     headline = visible(shown["recorded-claim"])
     agree = f"{EXACT.exact:,} of {len(EXACT.scores):,}"
     assert headline.startswith(f"{agree} counts agree exactly with the hardware {len(entries()):,} recordings ")
-    assert "Nothing has been recorded" in text.recorded_headline(0, [], EXACT, "")
     rows = shown["recorded"]
     assert rows.count("<tr>") == RECORDED.rows_per_page + 1
     assert len(rows.encode()) <= 40_000
@@ -121,7 +129,7 @@ def test_recordings_of_the_pages_kernel_come_first():
         listed = [
             cell for row in recorded(kernel=kernel).split("<tr>")[2:] for cell in discover() if f">{cell}<" in row
         ]
-        expected = min(RECORDED.rows_per_page, sum(entry.kernel == kernel for entry in entries()))
+        expected = min(RECORDED.rows_per_page, sum(entry.experiment.kernel == kernel for entry in entries()))
         assert listed[:expected] == [kernel] * expected
 
 
@@ -133,43 +141,46 @@ def test_a_filter_keeps_the_experiment_and_the_other_filters():
 def test_the_csv_file_has_all_matching_rows():
     chosen = {"recorded_kernel": "transpose.tiled", "recorded_kind": "counters", "recorded_gpu": "H200"}
     rows = file_rows(RecordedPanel, "recorded-csv", **chosen, recorded_page=2)
-    expected = [e for e in entries() if (e.kernel, e.kind, e.gpu) == ("transpose.tiled", "counters", "H200")]
+    expected = [
+        e
+        for e in entries()
+        if (e.experiment.kernel, e.kind, e.experiment.gpu) == ("transpose.tiled", "counters", "H200")
+    ]
     assert len(rows) == len(expected) > RECORDED.rows_per_page
     assert {(row["kernel"], row["kind"], row["gpu"]) for row in rows} == {("transpose.tiled", "counters", "H200")}
 
 
 def test_the_endpoint_lists_every_recording_part_by_part():
-    first = recorded_reply()
+    first = ask(RecordedPanel)
     assert (first["total"], first["limit"], first["offset"]) == (len(entries()), 50, 0)
     assert len(json.dumps(first)) < 40_000
-    starts = range(0, first["total"], 500)
-    replies = [row for start in starts for row in recorded_reply(limit=500, offset=start)["recorded"]]
+    starts = range(0, first["total"] + 1, 500)
+    replies = [row for start in starts for row in ask(RecordedPanel, limit=500, offset=start)["recorded"]]
     assert replies[:50] == first["recorded"]
     for reply, entry in zip(replies, entries(), strict=True):
         assert from_json(reply["experiment"]) == entry.experiment
-        assert dict(urllib.parse.parse_qsl(reply["address"]))["gpu"] == reply["gpu"] == entry.gpu
-    assert recorded_reply(offset=first["total"])["recorded"] == []
-    part = recorded_reply("transpose.tiled", "H200", "counters", limit=2, offset=1)["recorded"]
-    assert part == recorded_reply("transpose.tiled", "H200", "counters")["recorded"][1:3]
-    assert {(row["experiment"]["kernel"], row["gpu"], row["kind"]) for row in part} == {
-        ("transpose.tiled", "H200", "counters")
-    }
+        assert dict(urllib.parse.parse_qsl(reply["address"]))["gpu"] == reply["gpu"] == entry.experiment.gpu
+    chosen = ("transpose.tiled", "H200", "counters")
+    part = ask(RecordedPanel, *chosen, limit=2, offset=1)["recorded"]
+    assert part == ask(RecordedPanel, *chosen)["recorded"][1:3]
+    assert {(row["experiment"]["kernel"], row["gpu"], row["kind"]) for row in part} == {chosen}
 
 
 @pytest.mark.parametrize(
-    ("given", "field"),
+    ("panel", "field", "value"),
     [
-        (("sort",), "kernel"),
-        (("", "", "dance"), "kind"),
-        (("", "", "", 0), "limit"),
-        (("", "", "", 501), "limit"),
-        (("", "", "", 50, -1), "offset"),
-        (("", "", "", "many"), "limit"),
+        (RecordedPanel, "kernel", "sort"),
+        (RecordedPanel, "kind", "dance"),
+        (RecordedPanel, "limit", 0),
+        (RecordedPanel, "limit", 501),
+        (RecordedPanel, "limit", "many"),
+        (RecordedPanel, "offset", -1),
+        (ScoreboardPanel, "count", "lines"),
     ],
 )
-def test_the_endpoint_refuses_an_argument_by_its_name(given, field):
+def test_an_endpoint_refuses_an_argument_by_its_name(panel, field, value):
     with pytest.raises(ConfigError, match=f"^{field} must be ") as error:
-        recorded_reply(*given)
+        ask(panel, **{field: value})
     assert error.value.field == field
 
 
@@ -198,12 +209,6 @@ def test_the_file_is_small_and_holds_each_line_as_it_is_written():
     assert compiled_by == {recording.measured.device.triton for recording in COUNTED}
 
 
-@pytest.mark.parametrize("line", ["{}", '{"launch": {}, "triton": 3}', '{"launch": {}, "triton": "3", "more": 1}', "{"])
-def test_an_error_in_the_file_names_the_line(line):
-    with pytest.raises(ValueError, match=r"predictions\.jsonl, line 2: "):
-        scoreboard.read_predictions([PREDICTIONS[0].line(), line])
-
-
 def test_a_sample_of_the_shipped_predictions_equals_the_models():
     """tests/oracle compares all of them."""
     for recording in COUNTED[::23]:
@@ -213,7 +218,7 @@ def test_a_sample_of_the_shipped_predictions_equals_the_models():
 def test_sectors_and_requests_are_exact_lower_bounds_hold_and_dram_misses_are_flagged():
     assert len(EXACT.scores) > 2000
     assert EXACT.misses == ()
-    assert text.scoreboard_summary(BOARD) == (
+    assert scoreboard_summary(BOARD) == (
         f"{len(EXACT.scores):,} of {len(EXACT.scores):,} counts agree exactly ({len(COUNTED)} launches, H100 and H200)"
     )
     assert len({score.experiment for score in BOARD.lower_bounds}) == 23
@@ -230,7 +235,7 @@ def test_sectors_and_requests_are_exact_lower_bounds_hold_and_dram_misses_are_fl
 @pytest.mark.parametrize("count", COUNTS)
 def test_the_headline_states_the_scores_of_the_selected_count_and_gpu(count):
     board, exact = (BOARD.part(counts, "H200") for counts in ((count,), EXACT_COUNTS))
-    headline = visible(text.scoreboard_headline(board, count, exact))
+    headline = visible(scoreboard_headline(board, count, exact))
     total, launches = f"{len(board.scores):,}", f"{board.launches} launches on H200"
     flagged = sum(score.is_flagged for score in board.scores)
     parts = (f"{total} of {total} ", f"{launches}: predicted", f"{len(exact.scores):,} agree exactly.")
@@ -244,28 +249,25 @@ def test_the_headline_states_the_scores_of_the_selected_count_and_gpu(count):
 
 def test_the_headline_counts_the_exact_predictions():
     differs = Scoreboard(scores((5, 5), (90, 100), (7, 7)))
-    assert visible(text.scoreboard_headline(differs, "sectors", differs)).startswith("2 of 3 sector counts agree")
+    assert visible(scoreboard_headline(differs, "sectors", differs)).startswith("2 of 3 sector counts agree")
 
 
-def test_excluded_launches_are_counted():
+def test_launches_without_a_prediction_and_retrying_atomics_are_left_out():
     first, *others = PREDICTIONS
     board = scoreboard.score_recordings(others).part(("sectors",))
     assert board.unpredicted == (first.experiment,)
-    notes = visible(text.scoreboard_notes(board, []))
-    assert "Not compared: retrying atomics of 23 launches. Left out: 1 recorded launch without a shipped" in notes
-    notes = text.scoreboard_notes(board.part(kernel="transpose.flat"), [])
-    assert "Not compared" not in notes
-    assert "Left out" not in notes
+    assert "Not compared: retrying atomics of 23 launches." in visible(scoreboard_notes(board, []))
+    assert "Not compared" not in scoreboard_notes(board.part(kernel="transpose.flat"), [])
 
 
 def test_a_point_names_the_launch_and_both_counts():
     (score,) = scores((1234, 5678))
-    label = text.point_text(score)
+    label = point_text(score)
     for part in ("TMA load", "matmul.persistent", "H200", "512 × 512 × 512", "float16", "4 warps", "1,234", "5,678"):
         assert part in label
-    assert text.point_text(replace(score, count=DRAM, predicted=2 * 10**9)).count("2.00 GB") == 1
+    assert point_text(replace(score, count=DRAM, predicted=2 * 10**9)).count("2.00 GB") == 1
     assert label.endswith(", −78\u00a0%")
-    assert "%" not in text.point_text(replace(score, counted=1234))
+    assert "%" not in point_text(replace(score, counted=1234))
 
 
 def test_a_gpu_without_counts_says_so_and_has_no_picture():
@@ -277,7 +279,9 @@ def test_a_gpu_without_counts_says_so_and_has_no_picture():
 
 def test_the_table_lists_all_scores_with_the_largest_error_first_and_flags_dram_reads():
     rows = compared(score_count=DRAM)["scoreboard-rows"]
-    assert re.findall(r'<td class="error">(.*?)</td>', rows)[0] == text._error(READS.misses[0])
+    assert re.findall(r'<td class="error">(.*?)</td>', rows)[0] == f"{100 * READS.misses[0].error:+.0f}\u00a0%".replace(
+        "-", "−"
+    )
     assert f"of {len(READS.scores):,}" in rows
     assert '<td class="flag">flagged</td>' in rows
     assert '<td class="error">none</td>' in (exact := compared()["scoreboard-rows"])
@@ -316,30 +320,19 @@ def test_a_pinned_experiment_changes_nothing_but_the_comparison():
 
 
 def test_the_endpoint_has_every_point_once_and_their_totals():
-    reply = scoreboard_reply("", "", "")
-    assert len(reply["points"]) == len(BOARD.scores)
+    reply = ask(ScoreboardPanel)
     assert set(reply["totals"]) == set(COUNTS)
     for count, total in reply["totals"].items():
         points = [point for point in reply["points"] if point["count"] == count]
         assert (total["compared"], total["exact"]) == (len(points), sum(p["predicted"] == p["counted"] for p in points))
     assert len(reply["misses"]) == len(BOARD.misses)
     assert len(reply["left_out"]["lower_bounds"]) == len(BOARD.lower_bounds)
-    for point, score in list(zip(reply["points"], BOARD.scores, strict=True))[::23]:
+    for point, score in zip(reply["points"], BOARD.scores, strict=True):
         launch = reply["launches"][point["launch"]]
-        assert from_json(launch["experiment"]) == score.experiment
-        assert (point["predicted"], point["counted"], launch["gpu"]) == (
-            score.predicted,
-            score.counted,
-            score.experiment.gpu,
-        )
-
-
-def test_the_endpoint_filters_and_refuses_an_unknown_count():
-    reply = scoreboard_reply("transpose.flat", "H200", "requests")
-    assert {point["count"] for point in reply["points"]} == {"requests"}
-    assert {(launch["experiment"]["kernel"], launch["gpu"]) for launch in reply["launches"]} == {
+        assert (from_json(launch["experiment"]), launch["gpu"]) == (score.experiment, score.experiment.gpu)
+        assert (point["predicted"], point["counted"]) == (score.predicted, score.counted)
+    part = ask(ScoreboardPanel, "transpose.flat", "H200", "requests")
+    assert {point["count"] for point in part["points"]} == {"requests"}
+    assert {(launch["experiment"]["kernel"], launch["gpu"]) for launch in part["launches"]} == {
         ("transpose.flat", "H200")
     }
-    with pytest.raises(ConfigError, match="count must be sectors, requests or dram_bytes") as error:
-        scoreboard_reply("", "", "lines")
-    assert error.value.field == "count"

@@ -4,6 +4,7 @@ Figures contain no text or paper colours. The plot component applies one of THEM
 light and dark needs no new figure.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,6 +111,18 @@ def colorbar(title: str, **more: Any) -> dict[str, Any]:
     # Above the bar it would cover the number at the bar's end.
     heading = {"text": title, "side": "right"}
     return {"title": heading, "thickness": 12, "outlinewidth": 0, "xpad": 8, **more}
+
+
+def diagonal(low: float, high: float, label: str, color: str) -> dict[str, Any]:
+    """Return the layout of a labelled line on which x equals y, from `low` to `high` on logarithmic axes."""
+    ends = {"x0": low, "y0": low, "x1": high, "y1": high}
+    # An annotation on a logarithmic axis is placed at the logarithm. Further up, it would meet a legend on a phone.
+    at = math.log10(low) + math.log10(high / low) / 4
+    arrow = {"x": at, "y": at, "ax": 44, "ay": 38, "arrowhead": 2, "arrowcolor": BORDER}
+    return {
+        "shapes": [{"type": "line", **ends, "line": {"color": color, "width": 1.5}, "layer": "below"}],
+        "annotations": [{"text": f"<b>{label}</b>", **arrow}],
+    }
 
 
 def matrix_axes(rows: str, columns: str, first: tuple[int, int], shape: tuple[int, int]) -> dict[str, Any]:

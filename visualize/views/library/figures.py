@@ -54,7 +54,11 @@ def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
     error_range = 1.25 * max([_MIN_ERROR_RANGE_PERCENT, *(abs(100 * score.error) for score in drawn)])
     figure = go.Figure(layout=_layout(count, ends, error_range))
     if count == DRAM:
-        figure.add_trace(_allowed_band(ends))
+        low, high = np.array(ends) / (1 + ALLOWED_ERROR), np.array(ends) / (1 - ALLOWED_ERROR)
+        figure.add_scatter(
+            x=[*ends, *ends[::-1]], y=[*low, *high[::-1]], mode="lines", line={"width": 0}, fill="toself",
+            fillcolor="rgba(91,108,230,0.14)", name=f"within {100 * ALLOWED_ERROR:.0f} %", hoverinfo="skip",
+        )  # fmt: skip
     ring, outline = {"color": theme.WRONG, "width": 2}, {"color": _OUTLINE, "width": 0.7}
     # Misses last, so that no other point covers them.
     colors = list(_COLORS)
@@ -88,28 +92,16 @@ def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
     return figure
 
 
-def _allowed_band(ends: tuple[float, float]) -> go.Scatter:
-    low, high = np.array(ends) / (1 + ALLOWED_ERROR), np.array(ends) / (1 - ALLOWED_ERROR)
-    return go.Scatter(
-        x=[*ends, *ends[::-1]],
-        y=[*low, *high[::-1]],
-        mode="lines",
-        line={"width": 0},
-        fill="toself",
-        fillcolor="rgba(91,108,230,0.14)",
-        name=f"within {100 * ALLOWED_ERROR:.0f} %",
-        hoverinfo="skip",
-    )
-
-
 def _layout(count: str, ends: tuple[float, float], error_range: float) -> dict[str, Any]:
     name, unit, _ = _UNITS[count]
-    low, high = map(math.log10, ends)
-    log = {"type": "log", "range": [low, high], "dtick": 1, "tickformat": "~g" if count == DRAM else "~s"}
+    log = {
+        "type": "log",
+        "range": [math.log10(end) for end in ends],
+        "dtick": 1,
+        "tickformat": "~g" if count == DRAM else "~s",
+    }
     # Both legends lie where no point can be: far above and far below the diagonal.
     legend = {"yref": "paper", "bgcolor": theme.NOTHING, "itemsizing": "constant", "tracegroupgap": 0}
-    # An annotation on a logarithmic axis is placed at the logarithm. Further up, it would meet legend2 on a phone.
-    label_at = low + (high - low) / 4
     return theme.layout(
         f"{name[0].upper()}{name[1:]} of a launch: predicted against counted",
         xaxis={**log, "title": {"text": f"{unit}, predicted"}, "anchor": "y2"},
@@ -123,22 +115,7 @@ def _layout(count: str, ends: tuple[float, float], error_range: float) -> dict[s
             "zerolinecolor": theme.BORDER,
             "automargin": True,
         },
-        shapes=[
-            {
-                "type": "line",
-                **{"x0": ends[0], "y0": ends[0], "x1": ends[1], "y1": ends[1]},
-                "line": {"color": theme.HARDWARE, "width": 1.5},
-                "layer": "below",
-            }
-        ],
-        annotations=[
-            {
-                **{"x": label_at, "y": label_at, "ax": 44, "ay": 38},
-                "text": "<b>predicted = counted</b>",
-                "arrowhead": 2,
-                "arrowcolor": theme.BORDER,
-            }
-        ],
+        **theme.diagonal(*ends, "predicted = counted", theme.HARDWARE),
         showlegend=True,
         legend={**legend, "x": 0.005, "y": 1, "yanchor": "top"},
         legend2={

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 
 from kernels import discover, once
 from kernels.experiment import Experiment, from_json, nest
@@ -64,27 +64,12 @@ class Prediction:
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
-_ADAPTER = TypeAdapter(tuple[Prediction], config=ConfigDict(strict=True, extra="forbid"))
-
-
-def read_predictions(lines: Iterable[str]) -> tuple[Prediction, ...]:
-    """Parse the lines of a predictions file.
-
-    Raises:
-        ValueError: the message names the line and the reason.
-    """
-    predictions: list[Prediction] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            predictions += _ADAPTER.validate_json(f"[{line}]")
-        except ValidationError as error:
-            raise ValueError(f"{FILE.name}, line {number}: {error.errors()[0]['msg']}.") from error
-    return tuple(predictions)
+_ADAPTER = TypeAdapter(tuple[Prediction, ...], config=ConfigDict(strict=True, extra="forbid"))
 
 
 @once
 def shipped_predictions() -> tuple[Prediction, ...]:
-    return read_predictions(FILE.read_text(encoding="utf-8").splitlines())
+    return _ADAPTER.validate_json(f"[{','.join(FILE.read_text(encoding='utf-8').splitlines())}]")
 
 
 def predict_counted(recording: Recording[Counters]) -> Verdicts:

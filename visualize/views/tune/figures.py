@@ -5,7 +5,6 @@ A sweep's points carry the index of their row as customdata; the page adds their
 
 import datetime
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -96,10 +95,6 @@ def bound_figure(sweep: Sweep) -> go.Figure:
     (left, right), (bottom, top) = (
         (times.min() / 1.1, times.max() * 1.1) if timed else (0.1, 1.0) for times in (predicted, measured)
     )
-    ends = {"x0": min(left, bottom), "y0": min(left, bottom), "x1": max(right, top), "y1": max(right, top)}
-    corner = math.log10(min(right, top))
-    equal = {"x": corner, "y": corner, "text": "as predicted", "showarrow": False, "xanchor": "right",
-             "yanchor": "bottom", "xshift": -18, "yshift": -6}  # fmt: skip
     axis = {"type": "log", "automargin": True}
     return go.Figure(
         traces,
@@ -107,8 +102,8 @@ def bound_figure(sweep: Sweep) -> go.Figure:
             "Time of each config against its prediction",
             xaxis={**axis, "range": [*np.log10([left, right])], "title": {"text": f"{unit}, predicted"}},
             yaxis={**axis, "range": [*np.log10([bottom, top])], "title": {"text": f"{unit}, {sweep.source}"}},
-            shapes=[{"type": "line", **ends, "line": {"color": theme.MODEL, "width": 1.5}, "layer": "below"}],
-            annotations=[equal], showlegend=True, legend=_LEGEND, hovermode="closest", margin=_MARGIN,
+            **theme.diagonal(max(left, bottom), min(right, top), "as predicted", theme.MODEL),
+            showlegend=True, legend=_LEGEND, hovermode="closest", margin=_MARGIN,
         ),
     )  # fmt: skip
 
@@ -178,8 +173,7 @@ def history_figure(
     days = [dates[place].date() for place in sorted(dates)]
     years = " to ".join(dict.fromkeys(f"{day.year}" for day in (days[0], days[-1])))
     medians = [float(np.median(runs.median_ms)) for runs in series]
-    marks = [_change_mark(runs, change, label, len(days)) for runs, change, label in changes]
-    return go.Figure(
+    figure = go.Figure(
         traces,
         theme.layout(
             "Time of each stored run",
@@ -187,11 +181,21 @@ def history_figure(
                    "automargin": True, **_date_ticks(days)},
             yaxis={"title": {"text": f"{unit}, median; whiskers p20 to p80"}, "automargin": True,
                    "type": "log" if max(medians) > _MAX_LINEAR_RATIO * min(medians) else "linear"},
-            shapes=[line for line, _ in marks], annotations=[words for _, words in marks],
             showlegend=True, legend={"orientation": "h", "x": 0, "yref": "container", "y": 0.01, "yanchor": "bottom"},
             margin={"l": 70, "r": 12, "t": 36, "b": 100}, hovermode="closest",
         ),
     )  # fmt: skip
+    for runs, change, label in changes:
+        x = float(runs.places[change.place - 1] + runs.places[change.place]) / 2
+        is_late = x >= len(days) / 2
+        side = "left" if is_late else "right"
+        # The label avoids the runs: above the times before a slowdown, or below the slower times after it.
+        figure.add_vline(
+            x, line={"color": theme.WRONG if change.is_slower else theme.HARDWARE, "width": 2},
+            annotation={"text": f"<b>{label}</b>", "align": "right" if is_late else "left"},
+            annotation_position=f"{'top' if is_late == change.is_slower else 'bottom'} {side}",
+        )  # fmt: skip
+    return figure
 
 
 def _run_points(
@@ -207,25 +211,6 @@ def _run_points(
         name=str(escape(f"{runs.device}, torch {versions[0]}, triton {versions[1]}")),
         text=list(itertools.compress(labels, mine)),
     )  # fmt: skip
-
-
-def _change_mark(runs: PastRuns, change: Change, label: str, count: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a vertical line between the runs before and after a change, and its label.
-
-    Args:
-        count: number of runs in the figure.
-    """
-    x = float(runs.places[change.place - 1] + runs.places[change.place]) / 2
-    color = theme.WRONG if change.is_slower else theme.HARDWARE
-    is_late = x >= count / 2
-    side, shift = ("right", -6) if is_late else ("left", 6)
-    # The label avoids the runs: above the times before a slowdown, or below the slower times after it.
-    is_above = is_late == change.is_slower
-    line = {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper", "line": {"color": color, "width": 2}}
-    return line, {
-        "text": f"<b>{label}</b>", "x": x, "xanchor": side, "xshift": shift, "align": side, "showarrow": False,
-        "y": float(is_above), "yref": "paper", "yanchor": "top" if is_above else "bottom",
-    }  # fmt: skip
 
 
 def _date_ticks(days: Sequence[datetime.date]) -> dict[str, Any]:

@@ -4,35 +4,140 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup, escape
 
 from kernels import discover
-from kernels.experiment import GPU_CHOICES, Experiment, JsonSchema, argument_schemas, from_json
-from kernels.knobs import ConfigError, knob, read_fields
+from kernels.experiment import GPU_CHOICES, Experiment, argument_schemas, from_json
+from kernels.knobs import ConfigError, knob, quote, read_fields
 from kernels.measuring.session import MEASUREMENTS, Session
-from kernels.results.store import ResultFilter, Store, StoredResult, experiment_key
-from kernels.space import Space
-from visualize.predict.history import Change, PastRuns
+from kernels.results.store import ResultFilter, Store, StoredResult, StoredSweep, experiment_key
+from kernels.space import Space, space_from_json
+from visualize.predict.history import MIN_CHANGE, MIN_RUNS, Change, PastRuns
 from visualize.views import slots
 from visualize.views.address import query
 from visualize.views.endpoint import Api, Endpoint
 from visualize.views.library.view import SHOWN_ON, payload
+from visualize.views.numbers import count_noun, milliseconds, percent
 from visualize.views.plot import NONE, plot_value
-from visualize.views.prose import hint, picture_caption
+from visualize.views.prose import Mark, Sourced, headline, hint, kind_name, picture_caption, say
 from visualize.views.slots import fold, plot, slot
 from visualize.views.snapshot import Snapshot
 from visualize.views.state import State
-from visualize.views.tables import ALL, Table
-from visualize.views.tune import text
+from visualize.views.status import render_alert
+from visualize.views.tables import ALL, Column, Table, experiment_columns
 from visualize.views.tune.figures import history_figure
-from visualize.views.tune.text import RESULTS, RUNS, SWEEPS, ListedSweep, ResultsView, RunsView, SweepsView
+from visualize.views.tune.text import varied_text
 from visualize.views.view import Panel, Slots, StreamAction
 
 # Runs of one experiment in the picture, and results and sweeps in the lists, which take about 0.1 ms each.
 MAX_RUNS, MAX_LISTED = 1000, 500
+STORE_OFF = "Results are lost when this page stops: TILESCOPE_DB is off."
+UNREADABLE = "of another version of this kernel"
+_CHECKS = {None: "", True: "passed", False: "failed"}
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else milliseconds(value)
+
+
+def _spread(result: StoredResult) -> str:
+    summary = result.summary
+    return "" if summary.p80_ms is None else f"{_ms(summary.p20_ms)} to {_ms(summary.p80_ms)}"
+
+
+_ENDED = Column[StoredResult]("ended", "Ended (UTC)", cell=lambda result: f"{result.ended:%Y-%m-%d %H:%M}")
+_DEVICE = Column[StoredResult]("device", "Device", facet="The device's own name.")
+_KIND_LABELS = {kind: kind_name(kind, plural=True) for kind in MEASUREMENTS}
+
+RUNS: Table[StoredResult] = Table(
+    "runs",
+    "run",
+    (
+        _ENDED,
+        _DEVICE,
+        Column("median_ms", Sourced("Time", "recorded"), attrgetter("summary.median_ms"), unit="ms"),
+        Column("p20_ms", "p20 to p80", attrgetter("summary.p20_ms"), _spread),
+        Column("ratio", "Library / kernel", attrgetter("summary.ratio"), unit="times"),
+        Column("check", "Check", lambda result: _CHECKS[result.summary.passed]),
+        Column("torch", "torch"),
+        Column("triton", "triton", facet="The version of Triton."),
+    ),
+)
+RunsView = RUNS.make_options("RunsView", __name__)
+
+
+def _result_text(result: StoredResult) -> str:
+    passed = result.summary.passed
+    return (passed is not False and _ms(result.summary.median_ms)) or _CHECKS[passed]
+
+
+RESULTS: Table[StoredResult] = Table(
+    "history",
+    "result",
+    (
+        Column("kernel", "Kernel", facet="The measured kernel."),
+        Column(
+            "kind", "What", cell=lambda result: kind_name(result.kind), facet="The measurement.",
+            labels=_KIND_LABELS,
+        ),
+        Column("result", Sourced("Result", "recorded"), attrgetter("summary.median_ms"), _result_text),
+        *experiment_columns(lambda result: result.experiment),
+        _DEVICE,
+        _ENDED,
+    ),
+)  # fmt: skip
+ResultsView = RESULTS.make_options("ResultsView", __name__)
+
+
+@dataclass(frozen=True)
+class ListedSweep:
+    """A stored sweep and its space; None if this version cannot read it."""
+
+    stored: StoredSweep
+    space: Space | None
+
+    @classmethod
+    def read(cls, stored: StoredSweep) -> "ListedSweep":
+        try:
+            return cls(stored, space_from_json(stored.details.get("space")))
+        except ConfigError:
+            return cls(stored, None)
+
+
+SWEEPS: Table[ListedSweep] = Table(
+    "sweeps",
+    "sweep",
+    (
+        Column("kernel", "Kernel", attrgetter("stored.kernel"), facet="The kernel."),
+        *experiment_columns(lambda row: row.space and row.space.base)[:2],
+        Column("gpu", "GPU", attrgetter("stored.gpu"), facet="The GPU."),
+        Column(
+            "done", "Configs", attrgetter("stored.done"), lambda row: f"{row.stored.done:,} of {row.stored.total:,}"
+        ),
+        Column("best_ms", Sourced("Best", "recorded"), attrgetter("stored.best_ms"), unit="ms"),
+        Column("ended", "Ended", attrgetter("stored.ended"), facet="How the sweep ended."),
+        Column("began", "Began (UTC)", attrgetter("stored.began"), lambda row: f"{row.stored.began:%Y-%m-%d %H:%M}"),
+        Column("varied", "Varied", lambda row: varied_text(row.space) if row.space else UNREADABLE),
+    ),
+)
+SweepsView = SWEEPS.make_options("SweepsView", __name__)
+
+
+@dataclass(frozen=True)
+class HistoryArguments:
+    """The filters of /history, and the part of the list that a reply holds."""
+
+    kernel: str = knob(ALL, "", "The kernel that was measured.", choices=(ALL, *discover()))
+    device: str = knob(ALL, "", "The device's own name.", longest=100)
+    kind: str = knob(ALL, "", "What was measured.", choices=(ALL, *MEASUREMENTS))
+    before: int = knob(
+        0, "", "Only results before the one of this number; 0: the latest.", low=0, high=2**53
+    )  # JavaScript's largest integer
+    limit: int = knob(50, "", "Results in a reply, at most.", low=1, high=500)
 
 
 class HistoryPanel(Panel):
@@ -57,16 +162,14 @@ class HistoryPanel(Panel):
             ]
         )
 
-    def draw(self, known: Snapshot) -> Slots:
-        state, store = known.state, known.store
+    def draw(self, snapshot: Snapshot) -> Slots:
+        state, store = snapshot.state, snapshot.store
         if store.path is None:
             empty: Slots = dict.fromkeys(("history-instead", *_LISTS), "")
-            return {"history-claim": text.STORE_OFF_HEADLINE, "history-plot": NONE, **empty}
+            return {"history-claim": headline("", "", STORE_OFF), "history-plot": NONE, **empty}
         rows = {name: read(store, state) for name, (_, _, read) in _LISTS.items()}
         runs, sweeps = rows["history-runs"], rows["history-sweeps"]
         series = past_runs(runs, state.gpu.name)
-        checks = [bool(run.summary.passed) for run in runs]
-        source = "interpreter" if any(run.backend == "interpreter" for run in runs) else "recorded"
         newest = {(row.stored.space, row.stored.gpu): row for row in reversed(sweeps)}
 
         def address(row: StoredResult | ListedSweep) -> str:
@@ -83,8 +186,8 @@ class HistoryPanel(Panel):
             for name, (table, options, _) in _LISTS.items()
         }
         return {
-            "history-claim": text.history_headline(series, checks, source, store.problem),
-            "history-plot": picture(known, series) if series else NONE,
+            "history-claim": history_headline(series, runs, store.problem),
+            "history-plot": picture(snapshot, series) if series else NONE,
             "history-instead": "" if series else lists["history-runs" if runs else "history-latest"],
             **lists,
         }
@@ -112,9 +215,29 @@ class HistoryPanel(Panel):
             its own results, and `changes` says on which device and since when its runs are slower or faster, beyond
             noise, and which versions changed with it. `sweeps` lists sweeps. `next` is the `before` of the next part.
             """
-            return reply(api.session.store, experiment, kernel, device, kind, limit, before)
+            given = {"kernel": kernel, "device": device, "kind": kind, "before": before}
+            given = {"limit": limit, **{name: value for name, value in given.items() if value}}
+            chosen = read_fields(HistoryArguments, given, "/history")
+            store, base = api.session.store, from_json(experiment) if experiment else None
+            results_filter = read_filter(store, chosen, base)
+            results = store.latest(results_filter, chosen.limit, chosen.before)
+            series = past_runs(store.latest(runs_of(base), MAX_RUNS), "") if base else []
+            sweeps = map(ListedSweep.read, store.sweeps(chosen.limit, base.kernel if base else results_filter.kernel))
+            return {
+                "total": store.count(results_filter),
+                "limit": chosen.limit,
+                "next": results[-1].number if len(results) == chosen.limit else None,
+                "history": list(map(_result_json, results)),
+                "changes": [_change_json(runs, change) for runs in series for change in runs.changes],
+                "sweeps": [
+                    _sweep_json(sweep, sweep.space)
+                    for sweep in sweeps
+                    if sweep.space and (base is None or sweep.space.base.problem == base.problem)
+                ],
+                "problem": store.problem if store.path else STORE_OFF,
+            }
 
-        return (Endpoint("history", history, schemas=SCHEMAS),)
+        return (Endpoint("history", history, schemas=argument_schemas(HistoryArguments)),)
 
 
 def runs_of(experiment: Experiment) -> ResultFilter:
@@ -152,13 +275,13 @@ def past_runs(results: Sequence[StoredResult], gpu: str) -> list[PastRuns]:
     return series
 
 
-def picture(known: Snapshot, series: Sequence[PastRuns]) -> str:
+def picture(snapshot: Snapshot, series: Sequence[PastRuns]) -> str:
     """Return the plot's value."""
-    points = [[text.run_label(runs, place) for place in range(len(runs))] for runs in series]
-    changes = [(runs, change, text.change_label(runs, change)) for runs in series for change in runs.changes]
+    points = [[run_label(runs, place) for place in range(len(runs))] for runs in series]
+    changes = [(runs, change, change_label(runs, change)) for runs in series for change in runs.changes]
     devices = escape(", ".join(runs.device for runs in series))  # Plotly renders some markup
-    about = picture_caption(known.state.experiment, str(devices), "recorded")
-    zoom = f"{query(known.state.experiment.to_address())} {sum(map(len, series))}"
+    about = picture_caption(snapshot.state.experiment, str(devices), "recorded")
+    zoom = f"{query(snapshot.state.experiment.to_address())} {sum(map(len, series))}"
     return plot_value(history_figure(series, points, changes), zoom, about=about)
 
 
@@ -179,71 +302,104 @@ def _result_query(result: StoredResult) -> str:
 
 def sweep_address(space: Space) -> dict[str, Any]:
     """Return the page's state that shows the last sweep of a space."""
-    return {**space.base.short_address(), "tab": "sweep", "sweep_vary": text.varied_text(space)}
+    return {**space.base.short_address(), "tab": "sweep", "sweep_vary": varied_text(space)}
 
 
-# /history
+def history_headline(series: Sequence[PastRuns], runs: Sequence[StoredResult], problem: str) -> Markup:
+    """Render the last change of the experiment's time, or its latest time, or its checks.
+
+    Args:
+        series: timed runs by device, the page's GPU first.
+        runs: all runs, timed or not.
+        problem: why the store cannot be used, or "".
+    """
+    warning = render_alert(problem) if problem else Markup()
+    if series:
+        return warning + _times_headline(*series)
+    if runs:
+        checks = [bool(run.summary.passed) for run in runs]
+        source = "interpreter" if any(run.backend == "interpreter" for run in runs) else "recorded"
+        note = "On a GPU, times are stored, too." if source == "interpreter" else "None of these runs was timed."
+        return warning + headline(f"{sum(checks):,} of {len(checks):,}", say("checks passed {}", Mark(source)), note)
+    how = "Press Run (Ctrl+Enter) to store a result of this machine. Recorded lists results of other machines."
+    return warning + headline("No runs", "of this Experiment are stored", how)
 
 
-@dataclass(frozen=True)
-class HistoryArguments:
-    """The filters of /history, and the part of the list that a reply holds."""
+def _times_headline(runs: PastRuns, *others: PastRuns) -> Markup:
+    more = [f"Before: {_change_text(runs, change)}." for change in runs.changes[:-1]]
+    more.append(
+        f"A change is at least {percent(MIN_CHANGE)}, exceeds the intervals and the scatter of the runs, and shows in "
+        f"{count_noun(MIN_RUNS, 'run')} on each side."
+    )
+    for other in others:
+        count = count_noun(len(other), "run")
+        last = f"{count}, the latest {_latest(other)}; no change"
+        if other.changes:
+            last = f"{_change_text(other, other.changes[-1])}, in {count}"
+        more.append(f"On {other.device}: {last}.")
+    if not runs.changes:
+        what = say("in the latest of {} on {} {}", count_noun(len(runs), "run"), runs.device, Mark("recorded"))
+        spread = max(float(np.ptp(runs.median_ms) / runs.median_ms.mean()) / 2, 0.0001)
+        sentence = f"No change since {runs.ended[0]:%Y-%m-%d}: the medians lie within ± {percent(spread)}."
+        if len(runs) == 1:
+            sentence = "It is the only run so far. Each further run adds a point to the picture."
+        return headline(_latest(runs), what, sentence, *more)
+    change = runs.changes[-1]
+    number, word = _ratio(change)
+    what = say("{} since {:%Y-%m-%d} on {} {}", word, runs.ended[change.place], runs.device, Mark("recorded"))
+    upgrade = " and ".join(runs.upgrade(change))
+    cause = f"It coincides with {upgrade}." if upgrade else "The versions of torch and triton are the same."
+    before, after = (milliseconds(ms) for _, _, ms in runs.levels[-2:])
+    levels = f"{count_noun(change.before, 'run')} took {before}, then {change.after:,} took {after}."
+    return headline(number, what, f"{cause} {levels}", *more)
 
-    kernel: str = knob(ALL, "", "The kernel that was measured.", choices=(ALL, *discover()))
-    kind: str = knob(ALL, "", "What was measured.", choices=(ALL, *MEASUREMENTS))
-    before: int = knob(
-        0, "", "Only results before the one of this number; 0: the latest.", low=0, high=2**53
-    )  # JavaScript's largest integer
-    limit: int = knob(50, "", "Results in a reply, at most.", low=1, high=500)
+
+def _latest(runs: PastRuns) -> str:
+    return milliseconds(float(runs.median_ms[-1]))
 
 
-SCHEMAS: dict[str, JsonSchema] = {
-    **argument_schemas(HistoryArguments),
-    "device": {"type": "string", "maxLength": 100, "description": "The device's own name. Default: all."},
-}
+def _ratio(change: Change) -> tuple[str, str]:
+    return (f"{change.ratio:.2f} ×", "slower") if change.is_slower else (f"{1 / change.ratio:.2f} ×", "faster")
 
 
-def reply(
-    store: Store, experiment: object, kernel: object, device: object, kind: object, limit: object, before: object
-) -> dict[str, Any]:
-    """Return the body of /history.
+def _change_text(runs: PastRuns, change: Change) -> str:
+    upgrade = " and ".join(runs.upgrade(change))
+    cause = f", with {upgrade}" if upgrade else ""
+    return f"{' '.join(_ratio(change))} since {runs.ended[change.place]:%Y-%m-%d}{cause}"
+
+
+def change_label(runs: PastRuns, change: Change) -> str:
+    """Return the label of a change in the picture: "1.08 × slower<br>triton 3.6.0 → 3.7.1"."""
+    return "<br>".join([" ".join(_ratio(change)), *map(escape, runs.upgrade(change))])
+
+
+def run_label(runs: PastRuns, place: int) -> str:
+    """Return the label of a run, with Plotly's line breaks. Plotly renders some markup, so names are escaped."""
+    (torch, triton), device = map(escape, runs.versions[place]), escape(runs.device)
+    median, low, high = (milliseconds(float(ms[place])) for ms in (runs.median_ms, runs.p20_ms, runs.p80_ms))
+    return (
+        f"<b>{median}</b>, p20 to p80: {low} to {high}<br>"
+        f"{runs.ended[place]:%Y-%m-%d %H:%M} UTC, median of {runs.samples[place]:,}<br>"
+        f"{device}, torch {torch}, triton {triton}"
+    )
+
+
+def read_filter(store: Store, chosen: HistoryArguments, base: Experiment | None) -> ResultFilter:
+    """Return the filter that arguments of /history describe.
+
+    Args:
+        base: the experiment whose results are listed; None for all.
 
     Raises:
-        ConfigError: for an unknown kernel, device or kind, a bad experiment, or a number out of range.
+        ConfigError: no result of this device is stored.
     """
-    given = {name: value for name, value in (("kernel", kernel), ("kind", kind), ("before", before)) if value}
-    filters = read_fields(HistoryArguments, {"limit": limit, **given}, "/history")
-    part: int = filters.limit
-    kernel, kinds = "" if filters.kernel == ALL else filters.kernel, () if filters.kind == ALL else (filters.kind,)
-    chosen = from_json(experiment) if experiment else None
-    keys = tuple(dict.fromkeys(experiment_key(m.form.key(chosen)) for m in MEASUREMENTS.values())) if chosen else ()
-    wanted = ResultFilter(kinds, kernel, _read_device(store, device), keys)
-    results = store.latest(wanted, part, filters.before)
-    series = past_runs(store.latest(runs_of(chosen), MAX_RUNS), "") if chosen else []
-    sweeps = [ListedSweep.read(sweep) for sweep in store.sweeps(part, chosen.kernel if chosen else kernel)]
-    return {
-        "total": store.count(wanted),
-        "limit": part,
-        "next": results[-1].number if len(results) == part else None,
-        "history": [_result_json(result) for result in results],
-        "changes": [_change_json(runs, change) for runs in series for change in runs.changes],
-        "sweeps": [
-            _sweep_json(sweep, sweep.space)
-            for sweep in sweeps
-            if sweep.space and (chosen is None or sweep.space.base.problem == chosen.problem)
-        ],
-        "problem": store.problem if store.path else text.STORE_OFF,
-    }
-
-
-def _read_device(store: Store, device: object) -> str:
-    if device in ("", None):
-        return ""
-    stored = sorted({name for _, _, name in store.counts()})
-    if device not in stored:
+    kernel, device, kind = ("" if it == ALL else it for it in (chosen.kernel, chosen.device, chosen.kind))
+    stored = sorted({name for _, _, name in store.counts()}) if device else []
+    if device and device not in stored:
         names = f"stored are {', '.join(stored)}" if stored else "nothing is stored"
-        raise ConfigError("not_a_choice", f"device is {str(device)[:100]!r}; {names}.", "device")
-    return str(device)
+        raise ConfigError("not_a_choice", f"device is {quote(device)}; {names}.", "device")
+    keys = tuple(dict.fromkeys(experiment_key(m.form.key(base)) for m in MEASUREMENTS.values())) if base else ()
+    return ResultFilter((kind,) if kind else (), kernel, device, keys)
 
 
 def _result_json(result: StoredResult) -> dict[str, Any]:

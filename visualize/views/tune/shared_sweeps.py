@@ -2,16 +2,17 @@
 
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from kernels.experiment import resolve_gpu
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.measuring.session import Session
 from kernels.results import Strategy, Sweep
-from kernels.results.store import Store, StoredSweep
+from kernels.results.store import Store
 from kernels.results.sweep import ResumePoint
 from kernels.space import Space
 from kernels.sweep.devices import Predict
@@ -42,14 +43,12 @@ class SharedSweeps:
         self._lock = threading.RLock()
         self._session: Session | None = None
         self._run: SweepRun | None = None
-        # The runs of the current search so far, one for each of its spaces.
-        self._search: list[SweepRun] = []
         self._watchers: Counter[str] = Counter()
         self._left: set[str] = set()
         self._last_watched = 0.0
         self._is_cancelled = False
-        self._latest: OrderedDict[tuple[str, str], tuple[StoredSweep | None, tuple[Sweep, ResumePoint] | None]]
-        self._latest = OrderedDict()
+        # (space, GPU) → the store's latest sweep at that time, and the latest sweep with all its rows.
+        self._latest: dict[tuple[str, str], tuple[Any, tuple[Sweep, ResumePoint] | None]] = {}
 
     def start(
         self,
@@ -80,7 +79,7 @@ class SharedSweeps:
             if self._session is not session:
                 self._session = session
                 session.before_close(self._cancel)
-            self._search, self._left, self._is_cancelled = [], set(), False
+            self._left, self._is_cancelled = set(), False
             self._last_watched = time.monotonic()
             run = self._begin(session, first, strategy, from_scratch)
         threading.Thread(target=self._drive, args=(session, run, others, from_scratch), daemon=True).start()
@@ -112,8 +111,8 @@ class SharedSweeps:
                 self._watchers[watcher] -= 1
                 self._last_watched = time.monotonic()
 
-    def leave(self, run: SweepRun, watcher: str) -> int:
-        """Stop watching a run's search, and cancel the search if it has no other watcher.
+    def leave(self, watcher: str) -> int:
+        """Stop watching the running search, and cancel it if it has no other watcher.
 
         Returns:
             The number of other watchers.
@@ -121,7 +120,7 @@ class SharedSweeps:
         with self._lock:
             self._left.add(watcher)
             others = len(self._active_watchers())
-            if not others and run in self._search:
+            if not others:
                 self._cancel()
             return others
 
@@ -138,7 +137,6 @@ class SharedSweeps:
         latest = None if from_scratch else self._find_latest(session.store, space, resolve_gpu(space.base, session.gpu))
         resume = latest[1] if latest else ResumePoint()
         self._run = self._prepare(session, space, strategy, self._predict, resume)
-        self._search.append(self._run)
         self._run.start()
         return self._run
 
@@ -152,7 +150,13 @@ class SharedSweeps:
                         idle_s = time.monotonic() - self._last_watched
                     if not is_watched and idle_s > self._unwatched_s:
                         self._cancel()
-                sweep = self._keep(session.store, run)
+                try:
+                    sweep = run.result()
+                except Exception:  # a bug, which the callers of `result` get, too
+                    sweep = run.snapshot()
+                key = run.space.identity, run.gpu.name
+                latest = sweep, ResumePoint(sweep.rows, run.name)
+                self._remember(key, session.store.latest_sweep(run.space, run.gpu), latest)
                 with self._lock:
                     if not spaces or self._is_cancelled or sweep.ended in ("cancelled", "failed", "running"):
                         return
@@ -160,15 +164,6 @@ class SharedSweeps:
         finally:
             with self._lock:
                 self._run = None
-
-    def _keep(self, store: Store, run: SweepRun) -> Sweep:
-        try:
-            sweep = run.result()
-        except Exception:  # a bug, which whoever waits for the result gets, too
-            sweep = run.snapshot()
-        key = run.space.identity, run.gpu.name
-        self._remember(key, store.latest_sweep(run.space, run.gpu), (sweep, ResumePoint(sweep.rows, run.name)))
-        return sweep
 
     def _find_latest(self, store: Store, space: Space, gpu: Gpu) -> tuple[Sweep, ResumePoint] | None:
         """Return the latest sweep from memory, unless the store has a newer one. Without a store, memory decides."""
@@ -180,11 +175,9 @@ class SharedSweeps:
             self._remember(key, stored, latest)
         return latest
 
-    def _remember(
-        self, key: tuple[str, str], stored: StoredSweep | None, latest: tuple[Sweep, ResumePoint] | None
-    ) -> None:
+    def _remember(self, key: tuple[str, str], stored: Any, latest: tuple[Sweep, ResumePoint] | None) -> None:
         with self._lock:
+            self._latest.pop(key, None)
             self._latest[key] = stored, latest
-            self._latest.move_to_end(key)
-            while len(self._latest) > _MAX_ENDED:
-                self._latest.popitem(last=False)
+            if len(self._latest) > _MAX_ENDED:
+                del self._latest[next(iter(self._latest))]

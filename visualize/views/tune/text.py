@@ -5,28 +5,22 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 
-import numpy as np
 from markupsafe import Markup, escape
 
 from kernels import discover
 from kernels.experiment import Experiment
 from kernels.export.script import config_line
-from kernels.knobs import ConfigError, knobs
-from kernels.measuring.session import MEASUREMENTS
+from kernels.knobs import knobs
 from kernels.results import Sweep, SweepRow
-from kernels.results.store import StoredResult, StoredSweep
-from kernels.space import Space, space_from_json
+from kernels.space import Space
 from kernels.spec import format_duration, shape_text
 from kernels.sweep.sweep_run import Progress
-from visualize.predict.history import MIN_CHANGE, MIN_RUNS, Change, PastRuns
-from visualize.views import prose
 from visualize.views.numbers import count_noun, milliseconds, percent, significant, time_unit
 from visualize.views.prose import Link, Mark, Sourced, Strong, headline, hint, say
-from visualize.views.status import render_alert
-from visualize.views.tables import Column, Table, experiment_columns, table
+from visualize.views.tables import Column, Table, table
 
 # triton.Config lines to copy.
 MAX_LINES = 8
@@ -49,12 +43,9 @@ ENDINGS = {
 _PHASES = {"explore": "exploring", "race": "racing the fastest", "final": "timing the finalists", "over": "ended"}
 
 NOT_SWEPT = hint("Times are predicted. Sweep tries all configs, except those that cannot launch or would spill.")
+CLICK_HINT = hint("Click a point to set its config.")
 SIZES_HINT = hint("Each point is the best config of one size. The list below links to each size.")
 NOTHING_TO_CANCEL = hint("No sweep is running for these settings.")
-
-STORE_OFF = "Results are lost when this page stops: TILESCOPE_DB is off."
-STORE_OFF_HEADLINE = headline("", "", STORE_OFF)
-_CHECKS = {None: "", True: "passed", False: "failed"}
 
 
 def varied_text(space: Space) -> str:
@@ -245,18 +236,19 @@ def ranking_table(sweep: Sweep) -> Table[SweepRow]:
     return replace(RANKING, columns=sweep_columns(sweep))
 
 
-def picture_hint(sweep: Sweep, picture: str) -> Markup:
-    """Say what a click on the picture does, or why there is no picture."""
+def explain_no_picture(sweep: Sweep, picture: str) -> Markup:
+    """Say why a sweep has nothing to show in a picture; empty if it has."""
+    reason = ""
     if not sweep.ranked:
-        return hint("No config has a result so far." if sweep.ended == "running" else "No config has a result.")
-    if picture == "library":
-        return hint("Enter sizes under over, such as K=512,1024, and press Sweep.")
-    if sweep.is_timed or picture not in ("bound", "convergence"):
-        return hint("Click a point to set its config.")
-    return hint(f"Nothing was timed, so {picture} has nothing to show. heatmap shows predicted times.")
+        reason = "No config has a result so far." if sweep.ended == "running" else "No config has a result."
+    elif picture == "library":
+        reason = "Enter sizes under over, such as K=512,1024, and press Sweep."
+    elif picture in ("bound", "convergence") and not sweep.is_timed:
+        reason = f"Nothing was timed, so {picture} has nothing to show. heatmap shows predicted times."
+    return hint(reason) if reason else Markup()
 
 
-def left(others: int) -> Markup:
+def say_left(others: int) -> Markup:
     """Say what Cancel does if the sweep has other watchers, pages or API calls."""
     if not others:
         return Markup('<p class="status" role="status">Cancelling. Finished rows are kept.</p>')
@@ -276,175 +268,6 @@ def config_lines(sweep: Sweep, best: str, pinned: str) -> Markup:
     template = "{}, or {} beside the current one. Best by {} time, for @triton.autotune:"
     links = Link("Use the best config", best), Link("pin it", pinned), Mark(sweep.source)
     return hint(say(template, *links)) + Markup("<pre>{}</pre>").format(lines)
-
-
-def history_headline(series: Sequence[PastRuns], checks: Sequence[bool], source: str, problem: str) -> Markup:
-    """Render the last change of the experiment's time, or its latest time, or its checks.
-
-    Args:
-        series: timed runs by device, the page's GPU first.
-        checks: whether each run passed, if none was timed.
-        source: source of the checks: "interpreter" or "recorded".
-        problem: why the store cannot be used, or "".
-    """
-    warning = render_alert(problem) if problem else Markup()
-    if series:
-        return warning + _times_headline(*series)
-    if checks:
-        note = "On a GPU, times are stored, too." if source == "interpreter" else "None of these runs was timed."
-        return warning + headline(f"{sum(checks):,} of {len(checks):,}", say("checks passed {}", Mark(source)), note)
-    how = "Press Run (Ctrl+Enter) to store a result of this machine. Recorded lists results of other machines."
-    return warning + headline("No runs", "of this Experiment are stored", how)
-
-
-def _times_headline(runs: PastRuns, *others: PastRuns) -> Markup:
-    more = [f"Before: {_change_text(runs, change)}." for change in runs.changes[:-1]]
-    more.append(
-        f"A change is at least {percent(MIN_CHANGE)}, exceeds the intervals and the scatter of the runs, and shows in "
-        f"{count_noun(MIN_RUNS, 'run')} on each side."
-    )
-    for other in others:
-        count = count_noun(len(other), "run")
-        last = f"{count}, the latest {_latest(other)}; no change"
-        if other.changes:
-            last = f"{_change_text(other, other.changes[-1])}, in {count}"
-        more.append(f"On {other.device}: {last}.")
-    if not runs.changes:
-        what = say("in the latest of {} on {} {}", count_noun(len(runs), "run"), runs.device, Mark("recorded"))
-        spread = max(float(np.ptp(runs.median_ms) / runs.median_ms.mean()) / 2, 0.0001)
-        sentence = f"No change since {runs.ended[0]:%Y-%m-%d}: the medians lie within ± {percent(spread)}."
-        if len(runs) == 1:
-            sentence = "It is the only run so far. Each further run adds a point to the picture."
-        return headline(_latest(runs), what, sentence, *more)
-    change = runs.changes[-1]
-    number, word = _ratio(change)
-    what = say("{} since {:%Y-%m-%d} on {} {}", word, runs.ended[change.place], runs.device, Mark("recorded"))
-    upgrade = " and ".join(runs.upgrade(change))
-    cause = f"It coincides with {upgrade}." if upgrade else "The versions of torch and triton are the same."
-    before, after = (milliseconds(ms) for _, _, ms in runs.levels[-2:])
-    levels = f"{count_noun(change.before, 'run')} took {before}, then {change.after:,} took {after}."
-    return headline(number, what, f"{cause} {levels}", *more)
-
-
-def _latest(runs: PastRuns) -> str:
-    return milliseconds(float(runs.median_ms[-1]))
-
-
-def _ratio(change: Change) -> tuple[str, str]:
-    return (f"{change.ratio:.2f} ×", "slower") if change.is_slower else (f"{1 / change.ratio:.2f} ×", "faster")
-
-
-def _change_text(runs: PastRuns, change: Change) -> str:
-    upgrade = " and ".join(runs.upgrade(change))
-    cause = f", with {upgrade}" if upgrade else ""
-    return f"{' '.join(_ratio(change))} since {runs.ended[change.place]:%Y-%m-%d}{cause}"
-
-
-def change_label(runs: PastRuns, change: Change) -> str:
-    """Return the label of a change in the picture: "1.08 × slower<br>triton 3.6.0 → 3.7.1"."""
-    return "<br>".join([" ".join(_ratio(change)), *map(escape, runs.upgrade(change))])
-
-
-def run_label(runs: PastRuns, place: int) -> str:
-    """Return the label of a run, with Plotly's line breaks. Plotly renders some markup, so names are escaped."""
-    (torch, triton), device = map(escape, runs.versions[place]), escape(runs.device)
-    median, low, high = (milliseconds(float(ms[place])) for ms in (runs.median_ms, runs.p20_ms, runs.p80_ms))
-    return (
-        f"<b>{median}</b>, p20 to p80: {low} to {high}<br>"
-        f"{runs.ended[place]:%Y-%m-%d %H:%M} UTC, median of {runs.samples[place]:,}<br>"
-        f"{device}, torch {torch}, triton {triton}"
-    )
-
-
-def _ms(value: float | None) -> str:
-    return "" if value is None else milliseconds(value)
-
-
-def _spread(result: StoredResult) -> str:
-    summary = result.summary
-    return "" if summary.p80_ms is None else f"{_ms(summary.p20_ms)} to {_ms(summary.p80_ms)}"
-
-
-_ENDED = Column[StoredResult]("ended", "Ended (UTC)", cell=lambda result: f"{result.ended:%Y-%m-%d %H:%M}")
-_DEVICE = Column[StoredResult]("device", "Device", facet="The device's own name.")
-_KIND_LABELS = {kind: prose.kind_name(kind, plural=True) for kind in MEASUREMENTS}
-
-RUNS: Table[StoredResult] = Table(
-    "runs",
-    "run",
-    (
-        _ENDED,
-        _DEVICE,
-        Column("median_ms", Sourced("Time", "recorded"), attrgetter("summary.median_ms"), unit="ms"),
-        Column("p20_ms", "p20 to p80", attrgetter("summary.p20_ms"), _spread),
-        Column("ratio", "Library / kernel", attrgetter("summary.ratio"), unit="times"),
-        Column("check", "Check", lambda result: _CHECKS[result.summary.passed]),
-        Column("torch", "torch"),
-        Column("triton", "triton", facet="The version of Triton."),
-    ),
-)
-RunsView = RUNS.make_options("RunsView", __name__)
-
-
-def _result_text(result: StoredResult) -> str:
-    passed = result.summary.passed
-    return (passed is not False and _ms(result.summary.median_ms)) or _CHECKS[passed]
-
-
-RESULTS: Table[StoredResult] = Table(
-    "history",
-    "result",
-    (
-        Column("kernel", "Kernel", facet="The measured kernel."),
-        Column(
-            "kind", "What", cell=lambda result: prose.kind_name(result.kind), facet="The measurement.",
-            labels=_KIND_LABELS,
-        ),
-        Column("result", Sourced("Result", "recorded"), attrgetter("summary.median_ms"), _result_text),
-        *experiment_columns(lambda result: result.experiment),
-        _DEVICE,
-        _ENDED,
-    ),
-)  # fmt: skip
-ResultsView = RESULTS.make_options("ResultsView", __name__)
-
-
-@dataclass(frozen=True)
-class ListedSweep:
-    """A stored sweep and its space; None if this version cannot read it."""
-
-    stored: StoredSweep
-    space: Space | None
-
-    @classmethod
-    def read(cls, stored: StoredSweep) -> ListedSweep:
-        try:
-            return cls(stored, space_from_json(stored.details.get("space")))
-        except ConfigError:
-            return cls(stored, None)
-
-    @property
-    def varied(self) -> str:
-        return varied_text(self.space) if self.space else "of another version of this kernel"
-
-
-SWEEPS: Table[ListedSweep] = Table(
-    "sweeps",
-    "sweep",
-    (
-        Column("kernel", "Kernel", attrgetter("stored.kernel"), facet="The kernel."),
-        *experiment_columns(lambda row: row.space and row.space.base)[:2],
-        Column("gpu", "GPU", attrgetter("stored.gpu"), facet="The GPU."),
-        Column(
-            "done", "Configs", attrgetter("stored.done"), lambda row: f"{row.stored.done:,} of {row.stored.total:,}"
-        ),
-        Column("best_ms", Sourced("Best", "recorded"), attrgetter("stored.best_ms"), unit="ms"),
-        Column("ended", "Ended", attrgetter("stored.ended"), facet="How the sweep ended."),
-        Column("began", "Began (UTC)", attrgetter("stored.began"), lambda row: f"{row.stored.began:%Y-%m-%d %H:%M}"),
-        Column("varied", "Varied"),
-    ),
-)
-SweepsView = SWEEPS.make_options("SweepsView", __name__)
 
 
 def sizes_headline(dimension: str, sizes: int, timed: Sequence[tuple[int, Sweep]]) -> Markup:

@@ -1,7 +1,6 @@
 """The sweep of the Tune view: its options, its pictures and rows as it runs, and /sweep."""
 
 import asyncio
-import dataclasses
 import itertools
 import json
 import time
@@ -56,8 +55,8 @@ _CALLS = itertools.count()
 
 
 @dataclass(frozen=True)
-class SweptKnobs:
-    """The knobs and sizes that vary."""
+class SweepOptions:
+    """The knobs and sizes that vary, and the picture of the sweep."""
 
     of_kernel = True
 
@@ -69,6 +68,17 @@ class SweptKnobs:
         "", "Sweep", "A dimension and its sizes, each with its own sweep: K=512,1024. Empty: the current shape.",
         longest=200, label="over",
     )  # fmt: skip
+    sweep_picture: str = knob(
+        "heatmap", "Sweep", "heatmap: two knobs, the best of the others. bound: time against its prediction. "
+        "convergence: fastest so far. library: its time over the best, by size.",
+        choices=PICTURES, label="picture",
+    )  # fmt: skip
+    sweep_x: str = knob(
+        AUTO, "Sweep", "The knob across the heatmap.", choices=(AUTO, *KNOBS), only_with=_HEATMAP, label="across"
+    )
+    sweep_y: str = knob(
+        AUTO, "Sweep", "The knob up the heatmap.", choices=(AUTO, *KNOBS), only_with=_HEATMAP, label="up"
+    )
 
 
 @dataclass(frozen=True)
@@ -93,32 +103,13 @@ class SweepSearch:
         return Strategy(self.sweep_strategy, seed, self.sweep_budget or None)
 
 
-@dataclass(frozen=True)
-class SweepPicture:
-    """The picture of a sweep."""
-
-    of_kernel = True
-
-    sweep_picture: str = knob(
-        "heatmap", "Sweep", "heatmap: two knobs, the best of the others. bound: time against its prediction. "
-        "convergence: fastest so far. library: its time over the best, by size.",
-        choices=PICTURES, label="picture",
-    )  # fmt: skip
-    sweep_x: str = knob(
-        AUTO, "Sweep", "The knob across the heatmap.", choices=(AUTO, *KNOBS), only_with=_HEATMAP, label="across"
-    )
-    sweep_y: str = knob(
-        AUTO, "Sweep", "The knob up the heatmap.", choices=(AUTO, *KNOBS), only_with=_HEATMAP, label="up"
-    )
-
-
 def swept_space(state: State) -> Space:
     """Return the space that the options describe.
 
     Raises:
         ConfigError: for the field `sweep_vary`.
     """
-    varied = state.view.of(SweptKnobs).sweep_vary
+    varied = state.view.of(SweepOptions).sweep_vary
     try:
         vary = parse_varied([varied], "sweep_vary") if varied.strip() else default_values(state.experiment)
         return space(state.experiment, vary)
@@ -132,7 +123,7 @@ def swept_sizes(state: State) -> tuple[str, dict[int, Space]]:
     Raises:
         ConfigError: for the field `sweep_over` or `sweep_vary`.
     """
-    over, own = state.view.of(SweptKnobs).sweep_over, swept_space(state)
+    over, own = state.view.of(SweepOptions).sweep_over, swept_space(state)
     if not over.strip():
         return "", {}
     problem = own.base.problem
@@ -152,7 +143,7 @@ def swept_sizes(state: State) -> tuple[str, dict[int, Space]]:
     return name, {size: replace(own, base=replace(own.base, problem=sized)) for size, sized in problems.items()}
 
 
-def heatmap_axes(options: SweepPicture, varied: Mapping[str, tuple[int | str, ...]]) -> tuple[str, str]:
+def heatmap_axes(options: SweepOptions, varied: Mapping[str, tuple[int | str, ...]]) -> tuple[str, str]:
     """Return the heatmap's knobs, across and up: the chosen ones if they vary, else those with the most values."""
     longest = sorted(varied, key=lambda name: -len(varied[name]))
     x = options.sweep_x if options.sweep_x in varied else next((n for n in longest if n != options.sweep_y), longest[0])
@@ -160,12 +151,16 @@ def heatmap_axes(options: SweepPicture, varied: Mapping[str, tuple[int | str, ..
 
 
 class SweepPanel(Panel):
-    """A sweep of the current settings, redrawn as it runs."""
+    """A sweep of the current settings, redrawn as it runs.
 
-    options = (SweptKnobs, SweepSearch, SweepPicture, RankingView)
-    forms = (("swept-knobs", SweptKnobs), ("sweep-search", SweepSearch), ("sweep-view", SweepPicture))
+    Attributes:
+        max_call_s: seconds after which a call of /sweep gets the rows so far.
+    """
+
+    options = (SweepOptions, SweepSearch, RankingView)
     uses_compiler = False
     is_compared = False
+    max_call_s = MAX_CALL_S
 
     def __init__(self) -> None:
         super().__init__()
@@ -188,9 +183,7 @@ class SweepPanel(Panel):
                 fold(
                     "sweep-search-fold",
                     "Options: values to try, search, picture",
-                    slots.form("swept-knobs", "Values to try"),
-                    slots.form("sweep-search", "The search"),
-                    slots.form("sweep-view", "The picture"),
+                    slots.form("sweep-form", "Values to try, search, picture"),
                     slots.row(button("sweep-anew", "Sweep again, ignoring stored rows")),
                 ),
                 fold("sweep-ranking", "All configs, the best first", slot("sweep-table")),
@@ -213,38 +206,33 @@ class SweepPanel(Panel):
             "ranking-csv": StreamAction(partial(self._save, True)),
         }
 
-    def fill(self, known: Snapshot) -> Slots:
-        is_set = any(vars(known.state.view.of(SweptKnobs)).values())
-        return {**super().fill(known), "sweep-search-fold": OPEN if is_set else CLOSED}
+    def fill(self, snapshot: Snapshot) -> Slots:
+        options = snapshot.state.view.of(SweepOptions)
+        is_set = bool(options.sweep_vary or options.sweep_over)
+        return {"sweep-form": _form(snapshot.state), "sweep-search-fold": OPEN if is_set else CLOSED}
 
-    def draw(self, known: Snapshot) -> Slots:
-        space, filled = swept_space(known.state), Slots()
-        axes: dict[str, Any] = {"choices": [AUTO, *(name for name, _ in space.varied)]}
-        dynamic = {"sweep_vary": {"placeholder": text.varied_text(space)}, "sweep_x": axes, "sweep_y": axes}
-        for name, kind in self.forms:
-            controls = [{**control, **dynamic.get(control["name"], {})} for control in slots.controls(kind)]
-            options: Any = known.state.view.of(kind)
-            filled[name] = slots.form_value(controls, dataclasses.asdict(options))
-        return {**self._draw(known), **filled}
+    def draw(self, snapshot: Snapshot) -> Slots:
+        return {**self._draw(snapshot), "sweep-form": _form(snapshot.state, swept_space(snapshot.state))}
 
-    def _draw(self, known: Snapshot) -> Slots:
-        """Draw the sweep, its plan, or the sizes; all slots except the forms."""
-        state, options = known.state, known.state.view.of(SweepPicture)
+    def _draw(self, snapshot: Snapshot) -> Slots:
+        """Draw the sweep, its plan, or the sizes; all slots except the form."""
+        state, store, name = snapshot.state, snapshot.store, snapshot.state.view.of(SweepOptions).sweep_picture
         space, (dimension, sizes) = swept_space(state), swept_sizes(state)
-        if sizes and options.sweep_picture == "library":
-            sweeps = {size: self.sweeps.find(known.store, sizes[size], state.gpu) for size in sizes}
+        if sizes and name == "library":
+            sweeps = {size: self.sweeps.find(store, sizes[size], state.gpu) for size in sizes}
             return {**_draw_sizes(state, dimension, sweeps), **self._draw_progress(state, text.SIZES_HINT)}
-        sweep = self.sweeps.find(known.store, space, state.gpu)
+        sweep = self.sweeps.find(store, space, state.gpu)
         if sweep is not None:
-            headline, hint = text.sweep_headline(sweep), text.picture_hint(sweep, options.sweep_picture)
+            headline, advice = text.sweep_headline(sweep), text.CLICK_HINT
         else:
-            sweep, hint = predict_sweep(space, state.gpu), text.NOT_SWEPT
+            sweep, advice = predict_sweep(space, state.gpu), text.NOT_SWEPT
             count, budget = len(sweep.rows) - sweep.count("set aside"), state.view.of(SweepSearch).sweep_budget
             seconds = estimate_seconds(min(count, budget or count), concurrent_compiles())
-            headline = text.plan_headline(sweep, seconds, has_times=known.here == state.gpu)
-        rows = _draw_rows(sweep, state)
-        instead = hint if rows["sweep-plot"] == NONE else ""
-        return {"sweep-claim": headline, **rows, "sweep-instead": instead, **self._draw_progress(state, hint)}
+            headline = text.plan_headline(sweep, seconds, has_times=snapshot.here == state.gpu)
+        instead = text.explain_no_picture(sweep, name)
+        progress = self._draw_progress(state, instead or advice)
+        rows = _draw_rows(sweep, state, has_picture=not instead)
+        return {"sweep-claim": headline, **rows, "sweep-instead": instead, **progress}
 
     def _draw_progress(self, state: State, hint: str = "") -> Slots:
         """Draw the running sweep's progress; without one, `hint`."""
@@ -259,17 +247,17 @@ class SweepPanel(Panel):
         spaces = [swept_space(state), *swept_sizes(state)[1].values()]
         return next((run for space in spaces if (run := self.sweeps.running(space, state.gpu))), None)
 
-    def has_live_updates(self, known: Snapshot) -> bool:
-        return self._running(known.state) is not None
+    def has_live_updates(self, snapshot: Snapshot) -> bool:
+        return self._running(snapshot.state) is not None
 
-    def stream_updates(self, known: Snapshot, page: str) -> Generator[Slots, None, None]:
+    def stream_updates(self, snapshot: Snapshot, page: str) -> Generator[Slots, None, None]:
         before: tuple[SweepRun, int] | None = None
         with self.sweeps.watched(page):
-            while (run := self._running(known.state)) is not None:
+            while (run := self._running(snapshot.state)) is not None:
                 now = run, run.changes
-                yield self._draw_progress(known.state) if now == before else self._draw(known)
+                yield self._draw_progress(snapshot.state) if now == before else self._draw(snapshot)
                 before = now
-        yield self._draw(known)
+        yield self._draw(snapshot)
 
     def _start(self, session: Session, state: State, page: str, from_scratch: bool = False) -> Iterator[Slots]:
         spaces = list(swept_sizes(state)[1].values()) or [swept_space(state)]
@@ -284,7 +272,7 @@ class SweepPanel(Panel):
         if run is None:
             yield self._draw_progress(state, text.NOTHING_TO_CANCEL)
             return
-        yield {"sweep-progress": text.left(self.sweeps.leave(run, page)), "sweep-cancel": DISABLED}
+        yield {"sweep-progress": text.say_left(self.sweeps.leave(page)), "sweep-cancel": DISABLED}
 
     def _save(self, is_csv: bool, session: Session, state: State, page: str) -> Iterator[Slots]:
         space = swept_space(state)
@@ -307,7 +295,18 @@ class SweepPanel(Panel):
 
             `rows`: each config, the best first; without a GPU by `predicted_ms`. What can't launch has a `reason`.
             """
-            return await answer(api, self.sweeps, experiment, vary, strategy, seed, budget)
+            search = {"strategy": strategy, "seed": seed, "budget": budget}
+            options = read_fields(SweepSearch, search, "/sweep", prefix=_PREFIX)
+            space, name = space_of_call(from_json(experiment), vary), f"/sweep {next(_CALLS)}"
+            with self.sweeps.watched(name):
+                run = await asyncio.to_thread(self.sweeps.start, api.session, [space], options.strategy, name)
+                deadline = time.monotonic() + self.max_call_s
+                while not run.has_ended:  # poll: a blocked thread would delay the app's exit
+                    await asyncio.sleep(_POLL_S)
+                    if time.monotonic() > deadline and self.sweeps.leave(name):
+                        break  # the sweep continues for its other watchers
+                sweep = run.result() if run.has_ended else run.snapshot()
+            return await asyncio.to_thread(build_reply, sweep)
 
         return (Endpoint("sweep", sweep, max_concurrency=None, schemas=SCHEMAS, is_flat=False),)
 
@@ -320,51 +319,54 @@ def predict_sweep(space: Space, gpu: Gpu) -> Sweep:
     return Sweep(space, Strategy(), "predicted", device, tuple(rows), None, "running", 0.0)
 
 
-def _draw_rows(sweep: Sweep, state: State) -> Slots:
-    options, address, best = state.view.of(SweepPicture), _row_address(sweep, state), sweep.best
-    lines = ""
+def _form(state: State, space: Space | None = None) -> str:
+    """Return the form's value. With a space, it offers the varied knobs as axes, and its values as the default."""
+    fields = [*slots.controls(SweepOptions), *slots.controls(SweepSearch)]
+    if space:
+        axes = {"choices": [AUTO, *(name for name, _ in space.varied)]}
+        updates: dict[str, Any] = {
+            "sweep_vary": {"placeholder": text.varied_text(space)},
+            "sweep_x": axes,
+            "sweep_y": axes,
+        }
+        fields = [{**field, **updates.get(field["name"], {})} for field in fields]
+    return slots.form_value(fields, state.view.to_address())
+
+
+def _draw_rows(sweep: Sweep, state: State, has_picture: bool) -> Slots:
+    best, lines, varied = sweep.best, "", dict(sweep.space.varied)
+    current = state.moved_to(sweep_vary=text.varied_text(sweep.space)).items()
+    others = {name: value for name, value in current if name not in varied}
+
+    def address(row: SweepRow) -> str:
+        return query({**others, **row.experiment.short_address()})
+
     if best:
-        pinned = state.moved_to(**{PINNED: pin_text(best.experiment)})
-        lines = text.config_lines(sweep, address(best), query(pinned))
-    ranking = text.ranking_table(sweep).render(
-        text.rows_by_rank(sweep), state.view.of(RankingView), lambda new: query(state.moved_to(**new)), address
-    )
+        pinned = query(state.moved_to(**{PINNED: pin_text(best.experiment)}))
+        lines = text.config_lines(sweep, address(best), pinned)
     return {
-        "sweep-plot": picture(sweep, options, address),
-        "sweep-table": ranking,
+        "sweep-plot": picture(sweep, state.view.of(SweepOptions), address) if has_picture else NONE,
+        "sweep-table": text.ranking_table(sweep).render(
+            text.rows_by_rank(sweep), state.view.of(RankingView), lambda new: query(state.moved_to(**new)), address
+        ),
         "sweep-lines": lines,
     }
 
 
-def picture(sweep: Sweep, options: SweepPicture, address: Callable[[SweepRow], str]) -> str:
-    """Return the plot's value; NONE without results, or without times if the picture is of times.
+def picture(sweep: Sweep, options: SweepOptions, address: Callable[[SweepRow], str]) -> str:
+    """Return the plot's value.
 
     Args:
         address: the query that sets a row's config.
     """
     name = options.sweep_picture
     axes = heatmap_axes(options, dict(sweep.space.varied)) if name == "heatmap" else ()
-    if not sweep.ranked or name == "library" or (name in ("bound", "convergence") and not sweep.is_timed):
-        return NONE
     meta = {
         "words": np.array([text.point_label(row, sweep) for row in sweep.rows]),
         "addresses": np.array([address(row) for row in sweep.rows]),
     }
     figure, zoom = getattr(figures, f"{name}_figure")(sweep, *axes), f"{name} {axes} {sweep.space.identity}"
     return plot_value(figure, zoom, meta, about=text.sweep_caption(sweep))
-
-
-def _row_address(sweep: Sweep, state: State) -> Callable[[SweepRow], str]:
-    """Return row → the query that sets its config and keeps the sweep."""
-    names = [name for name, _ in sweep.space.varied]
-    current = state.moved_to(sweep_vary=text.varied_text(sweep.space))
-    others = {name: value for name, value in current.items() if name not in names}
-
-    def address(row: SweepRow) -> str:
-        own = {name: value for name, value in row.experiment.short_address().items() if name in names}
-        return query({**others, **own})
-
-    return address
 
 
 def _draw_sizes(state: State, dimension: str, sweeps: Mapping[int, Sweep | None]) -> Slots:
@@ -396,20 +398,12 @@ SCHEMAS: dict[str, JsonSchema] = {
 }
 
 
-async def answer(
-    api: Api,
-    sweeps: SharedSweeps,
-    payload: object,
-    vary: object,
-    strategy: object,
-    seed: object,
-    budget: object,
-    max_s: float = MAX_CALL_S,
-) -> dict[str, Any]:
-    """Sweep, and return the reply at the end or after `max_s` seconds."""
-    base = from_json(payload)
-    given = {"strategy": strategy, "seed": seed, "budget": budget}
-    search = read_fields(SweepSearch, given, "/sweep", prefix=_PREFIX)
+def space_of_call(base: Experiment, vary: object) -> Space:
+    """Return the space that a call of /sweep describes.
+
+    Raises:
+        ConfigError: for the argument `vary`.
+    """
     if not isinstance(vary, Mapping | None):
         message = 'vary must be a JSON object of lists, such as {"BLOCK_M": [64, 128]}.'
         raise ConfigError("not_an_object", message, "vary")
@@ -417,21 +411,10 @@ async def answer(
     if within.size > MAX_CONFIGS_PER_CALL:
         message = f"{within.size:,} configs are asked for; /sweep takes at most {MAX_CONFIGS_PER_CALL}. Vary fewer "
         raise ConfigError("too_many_configs", f"{message}values, or use the page or app.py sweep.", "vary")
-    name = f"/sweep {next(_CALLS)}"
-    with sweeps.watched(name):
-        run = await asyncio.to_thread(
-            sweeps.start, api.session, [within], dataclasses.replace(search.strategy, seed=search.sweep_seed), name
-        )
-        deadline = time.monotonic() + max_s
-        while not run.has_ended:  # poll: a blocked thread would delay the app's exit
-            await asyncio.sleep(_POLL_S)
-            if time.monotonic() > deadline and sweeps.leave(run, name):
-                break  # the sweep continues for its other watchers
-        sweep = run.result() if run.has_ended else run.snapshot()
-    return await asyncio.to_thread(reply, sweep)
+    return within
 
 
-def reply(sweep: Sweep) -> dict[str, Any]:
+def build_reply(sweep: Sweep) -> dict[str, Any]:
     """Return the body of /sweep: the best config first, then the configs without a result in grid order."""
     gpu, best = sweep.rows[0].device, sweep.best
     kernel = discover()[sweep.experiment.kernel]
