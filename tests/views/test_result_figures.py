@@ -11,7 +11,8 @@ from kernels.results.run import Check, Closeup, Diff
 from tests.views.test_result_text import measured
 from visualize.predict.bounds import Point, Roof
 from visualize.views import theme
-from visualize.views.result.figures import closeup_figure, error_figure, roofline_figure, time_figure
+from visualize.views.result.figures import closeup_figure, error_figure, time_figure
+from visualize.views.result.roofline import roofline_figure
 from visualize.views.result.text import ENQUEUED, SYNCHRONIZED, THIS_KERNEL
 
 
@@ -86,11 +87,11 @@ def test_a_map_and_its_closeup_share_one_scale_and_the_closeup_names_programs_an
     diff = Diff(cells, (4, 4), (8, 8), exact=False, tile=(2, 2), closeup=near)
     whole, (heatmap, borders, labels, ring) = (
         error_figure(diff, check_of(cells), "C").data[0],
-        closeup_figure(diff, near, check_of(cells), "C", {(1, 2): "pid 5"}).data,
+        closeup_figure(diff, near, check_of(cells), "C", {(1, 1): [7, 8], (1, 2): [5]}).data,
     )
     assert [(each.zmin, 10**each.zmax) for each in (whole, heatmap)] == [(-2, pytest.approx(700))] * 2
     assert (heatmap.x0, heatmap.y0) == (2.5, 2.5)
-    assert list(zip(labels.y, labels.x, labels.text, strict=True)) == [(2, 2, ""), (2, 4, "pid 5")]
+    assert list(zip(labels.y, labels.x, labels.text, strict=True)) == [(2, 2, "pid 7 +1"), (2, 4, "pid 5")]
     assert list(borders.x)[:2] == [1.5, 5.5], "a line between rows of tiles spans the columns of the closeup"
     assert list(borders.y)[:2] == [1.5, 1.5]
     assert list(borders.x)[3:] == [1.5, 1.5, None, 3.5, 3.5, None]
@@ -119,7 +120,7 @@ def test_the_time_figure_has_a_bar_per_call_and_another_colour_for_the_host():
     assert kernel == theme.HARDWARE
     assert library not in host
     assert host[0] == host[1]
-    assert list(bars.error_x.array)[-2:] == list(bars.error_x.arrayminus)[-2:] == [None, None]
+    assert list(bars.error_x.array)[-2:] == list(bars.error_x.arrayminus)[-2:] == [0, 0]
     assert all(error > 0 for error in bars.error_x.array[:-2])
     assert ["7.00 µs" in bars.text[0], "31.0 µs" in bars.text[3]] == [True, True], "three digits, zeros included"
     assert max(map(len, figure.layout.xaxis.title.text.split("<br>"))) <= 20, "a phone has no room for more"

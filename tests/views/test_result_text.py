@@ -17,6 +17,7 @@ from visualize.predict.bounds import Bound, Point, Roof
 from visualize.views.numbers import milliseconds, percent, significant
 from visualize.views.prose import plain
 from visualize.views.result import text
+from visualize.views.result.roofline import describe_roofline
 
 MATMUL = {"kernel": "matmul.grouped"}
 FITS_L2 = {"kernel": "transpose.tiled"}
@@ -205,12 +206,12 @@ def test_an_interpreters_check_says_if_the_gpu_could_not_launch_the_config():
 def test_the_rooflines_text_names_share_side_and_the_slowest_resource():
     roof, own = Roof("H200", 4000, 800, "measured"), Point("this kernel", "H200", 500, 600, "measured")
     bound = Point("predicted bound", "H200", 500, 780, "predicted"), Bound("arithmetic", 1.0, "full rate")
-    said = plain(text.describe_roofline(roof, own, bound))
+    said = plain(describe_roofline(roof, own, bound))
     assert "reaches 75 % of its roof of 800 TFLOP/s" in said
     assert "At 500 FLOP per byte, arithmetic is the roof of the H200; its ridge is at 200." in said
     assert "The slowest resource alone is arithmetic: 780 TFLOP/s; full rate." in said
-    assert "DRAM is the roof" in plain(text.describe_roofline(roof, replace(own, intensity=100), None))
-    assert text.describe_roofline(roof, None, None) == ()
+    assert "DRAM is the roof" in plain(describe_roofline(roof, replace(own, intensity=100), None))
+    assert list(describe_roofline(roof, None, None)) == []
 
 
 def test_numbers_have_three_digits_and_times_the_unit_of_their_size():

@@ -152,7 +152,7 @@ def test_the_predicted_bound_is_the_slowest_resource_and_follows_the_clock():
 
 def roofline(run, gpu=H200):
     """The text, and the names of the picture's traces; no names if there is no picture."""
-    text, picture = draw_roofline(run, gpu).values()
+    text, picture = draw_roofline(run, launch_of(run.experiment, gpu)[1]).values()
     names = [] if picture == NONE else [trace["name"] for trace in decode(picture)["data"]]
     return html.unescape(re.sub(r"<[^>]*>", "", str(text))), names
 

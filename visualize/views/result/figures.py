@@ -1,4 +1,4 @@
-"""Figures of one run: the map of its error, its worst tile, its times as bars, and its place below the roofline."""
+"""Figures of one run: the map of its error, its worst tile, and its times as bars."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from kernels.results.run import Check, Closeup, Diff, RunResult, Timing
-from visualize.predict.bounds import Point, Roof
+from kernels.results.run import Check, Closeup, Diff, RunResult
 from visualize.views import theme
-from visualize.views.numbers import significant
-from visualize.views.result.text import ENQUEUED, SYNCHRONIZED, THIS_KERNEL
+from visualize.views.numbers import milliseconds, time_unit
+from visualize.views.result.text import ENQUEUED, SYNCHRONIZED, THIS_KERNEL, library_calls, rate
 
 # Borders of more tiles than this along a side would hide the picture.
 _MAX_BORDERS = 64
@@ -45,25 +44,20 @@ def error_figure(diff: Diff, check: Check, tensor: str) -> go.Figure:
 
 
 def closeup_figure(
-    diff: Diff, near: Closeup, check: Check, tensor: str, programs: Mapping[tuple[int, int], str]
+    diff: Diff, near: Closeup, check: Check, tensor: str, programs: Mapping[tuple[int, int], Sequence[int]]
 ) -> go.Figure:
-    """Draw the worst tile and its neighbours, each labelled with the program that computes it.
+    """Draw the worst tile and its neighbours, each labelled with the programs that compute it.
 
     Args:
-        programs: [tile row, tile column] → the label.
+        programs: [tile row, tile column] → pids.
     """
     name = "The worst tile and its neighbours" if diff.tile else "Around the worst element"
     figure = _error_map(diff, near, near.first, f"{name}{_unit(diff)}", tensor)
     if diff.tile:
-        row_tiles, column_tiles = (
-            range(start // size, -(-(start + count) // size))
-            for start, count, size in zip(near.first, near.shape, diff.tile, strict=True)
-        )
-        tiles = [(row, column) for row in row_tiles for column in column_tiles]
         figure.add_scatter(
-            x=[column * diff.tile[1] for _, column in tiles],
-            y=[row * diff.tile[0] for row, _ in tiles],
-            text=[programs.get(tile, "") for tile in tiles],
+            x=[column * diff.tile[1] for _, column in programs],
+            y=[row * diff.tile[0] for row, _ in programs],
+            text=[f"pid {pid}" + (f" +{len(more)}" if more else "") for pid, *more in programs.values()],
             mode="text",
             textposition="bottom right",
             textfont={"size": 13, "color": "#f8fafc", "shadow": "0 0 3px #000, 0 0 3px #000"},
@@ -178,38 +172,30 @@ def time_figure(result: RunResult) -> go.Figure:
     """
     if result.timing is None:
         raise ValueError("Only a timed run has a picture of its time.")
-    library = result.baselines or ((result.baseline,) if result.baseline else ())
-    timings = [(THIS_KERNEL, _KERNEL, result.timing), *((call.name, _LIBRARY, call.timing) for call in library)]
-    # Name, colour, median, whiskers below and above it, label.
-    bars: list[tuple[str, str, float, float | None, float | None, str]] = [
-        (name, color, time.median_ms, time.median_ms - time.p20_ms, time.p80_ms - time.median_ms, _rate(time))
-        for name, color, time in timings
-    ]
+    median_ms = result.timing.median_ms
+    timings = [(THIS_KERNEL, _KERNEL, result.timing)]
+    timings += [(call.name, _LIBRARY, call.timing) for call in library_calls(result)]
+    # Name, colour, 20th percentile, median and 80th percentile, label.
+    rows = [(name, color, time.p20_ms, time.median_ms, time.p80_ms, rate(time)) for name, color, time in timings]
     if cost := result.launch_overhead:
-        bars.append((ENQUEUED, _PYTHON, cost.enqueue_ms, None, None, "call returns"))
-        bars.append((SYNCHRONIZED, _PYTHON, cost.synchronized_ms, None, None, "kernel included"))
-    unit, scale = ("µs", 1000.0) if result.timing.median_ms < 0.1 else ("ms", 1.0)
-    names, colors, medians_ms, below, above, labels = zip(*bars, strict=True)
-    medians = [median * scale for median in medians_ms]
-    drawn = go.Bar(
+        host = (ENQUEUED, cost.enqueue_ms, "call returns"), (SYNCHRONIZED, cost.synchronized_ms, "kernel included")
+        rows += [(name, _PYTHON, ms, ms, ms, label) for name, ms, label in host]
+    unit, scale = time_unit(median_ms)
+    names, colors, low, medians, high, labels = zip(*rows, strict=True)
+    p20, median, p80 = scale * np.array([low, medians, high])
+    bars = go.Bar(
         orientation="h",
         width=0.5,
         y=names,
-        x=medians,
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "color": theme.BORDER,
-            "array": [length and length * scale for length in above],
-            "arrayminus": [length and length * scale for length in below],
-        },
+        x=median,
+        error_x={"symmetric": False, "color": theme.BORDER, "array": p80 - median, "arrayminus": median - p20},
         marker={"color": colors},
         # The leading spaces keep a text outside its bar clear of the whisker.
         text=[
-            f"\u2002<b>{significant(median)} {unit}</b>\u2002{label}"
-            for median, label in zip(medians, labels, strict=True)
+            f"\u2002<b>{milliseconds(ms, median_ms)}</b>\u2002{label}"
+            for ms, label in zip(medians, labels, strict=True)
         ],
-        textposition=["inside" if median > _MIN_INSIDE * max(medians) else "outside" for median in medians],
+        textposition=np.where(median > _MIN_INSIDE * median.max(), "inside", "outside"),
         insidetextanchor="start",
         insidetextfont={"color": [_TEXT_ON[color] for color in colors]},
         hovertemplate=f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>",
@@ -218,7 +204,7 @@ def time_figure(result: RunResult) -> go.Figure:
     # The axis title has two lines, because one would be too long for a phone.
     axis_title = f"{unit}, median of {result.timing.samples}<br>whiskers: p20 to p80"
     return go.Figure(
-        drawn,
+        bars,
         theme.layout(
             f"Time on {result.device.name}, {source}",
             xaxis={"title": {"text": axis_title}, "rangemode": "tozero"},
@@ -226,70 +212,3 @@ def time_figure(result: RunResult) -> go.Figure:
             margin={"l": 60, "r": 10, "t": 34, "b": 66},
         ),
     )
-
-
-def _rate(timing: Timing) -> str:
-    return f"{timing.tflops:,.0f} TFLOP/s" if timing.tflops is not None else f"{timing.gbps or 0:,.0f} GB/s"
-
-
-def roofline_figure(
-    roofs: Sequence[Roof], recorded: Sequence[Point], own: Sequence[Point], bound: Point | None, gpu: str
-) -> go.Figure:
-    """Draw a line per GPU's roof, recorded launches as dots, and this launch, the library's calls and the prediction.
-
-    Args:
-        roofs: of `gpu` and of other GPUs.
-        recorded: launches of the same kind; those of other GPUs are paler.
-        own: this kernel first, then the library's calls; () for a run without times.
-        bound: the predicted upper limit.
-    """
-    points = [*recorded, *own, *([bound] if bound else [])]
-    ends = [roof.ridge for roof in roofs] + [point.intensity for point in points]
-    low, high = min(ends) / 2, max(ends) * 2
-    figure = go.Figure(
-        layout=theme.layout(
-            "Roofline: rate over arithmetic intensity",
-            showlegend=True,
-            height=480,
-            legend={"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
-            margin={"l": 70, "r": 10, "t": 34, "b": 140},
-            xaxis={"title": {"text": "FLOP per byte, each tensor moved once"}, "type": "log", "dtick": 1},
-            yaxis={"title": {"text": "TFLOP/s"}, "type": "log", "dtick": 1},
-        )
-    )
-    for roof in roofs:
-        is_chosen = roof.gpu == gpu
-        intensities = sorted({low, min(max(low, roof.ridge), high), high})
-        figure.add_scatter(
-            x=intensities,
-            y=[roof.at(intensity) for intensity in intensities],
-            name=f"{roof.gpu}: {roof.gbps:,.0f} GB/s, {roof.tflops:,.0f} TFLOP/s ({roof.source})",
-            mode="lines",
-            line={"color": theme.HARDWARE if is_chosen else theme.BEFORE, "dash": "solid" if is_chosen else "dash"},
-            hoverinfo="skip",
-        )
-    elsewhere, here = ([point for point in recorded if (point.gpu == gpu) is is_here] for is_here in (False, True))
-    dot = {"size": 6, "line": {"width": 0}}
-    for group, name, color, marker in (
-        (
-            elsewhere,
-            f"recorded on {', '.join(dict.fromkeys(point.gpu for point in elsewhere))}",
-            theme.BEFORE,
-            {"opacity": 0.6, **dot},
-        ),
-        (here, f"recorded on {gpu}", theme.HARDWARE, {"opacity": 0.8, **dot}),
-        ([bound] if bound else [], "predicted bound", theme.MODEL, {"symbol": "line-ew-open", "size": 26}),
-        (own[1:], "library", _LIBRARY, {"symbol": "diamond", "size": 12}),
-        (own[:1], THIS_KERNEL, theme.NEW, {"symbol": "star", "size": 17}),
-    ):
-        if group:
-            figure.add_scatter(
-                x=[point.intensity for point in group],
-                y=[point.tflops for point in group],
-                name=name,
-                mode="markers",
-                marker={"color": color, "line": {"width": 2, "color": color}, **marker},
-                customdata=[f"{point.name}, {point.gpu}, {point.source}" for point in group],
-                hovertemplate="%{customdata}<br>%{y:.4g} TFLOP/s at %{x:.3g} FLOP per byte<extra></extra>",
-            )
-    return figure

@@ -1,4 +1,4 @@
-"""The text of one run: headline, card, tables and remarks, and its place below the roofline."""
+"""The text of one run: headline, card, tables and remarks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,24 +6,39 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from kernels.results.run import Baseline, Check, Closeup, Diff, Failure, LaunchOverhead, RunResult, Timing
+from kernels.results.run import Baseline, Check, Closeup, Diff, Failure, RunResult, Timing
 from kernels.spec import Kernel, Launch
-from visualize.predict.bounds import Bound, Point, Roof
 from visualize.views.numbers import bytes_of, milliseconds, percent, significant
 from visualize.views.numbers import source as source_of
-from visualize.views.prose import Hint, Mark, Sentence, Sourced, Strong, headline, say, term
+from visualize.views.prose import Hint, Mark, Sentence, Strong, headline, say, term
 from visualize.views.tables import table
 
 # The names of a run's times, in its table and in its picture.
 THIS_KERNEL, ENQUEUED, SYNCHRONIZED = "this kernel", "launch from Python", "launch and wait"
 
-NO_WORK = "This kernel does no arithmetic, so it has no roofline. Its bound is a copy of the same bytes."
-NO_ROOF = "No peak rates of this GPU are recorded for this dtype, so there is no roof to draw."
-
 _CHECK_HINT = "Compared with torch, element by element. Passed: no error beyond rounding."
 
 # Event times shorter than this include a visible part of the launch.
 _SHORT_MS = 0.05
+
+# The best copy is the device's; the best product is torch's, which calls cuBLAS.
+_PEAK_OWNERS = {"GB/s": "a copy's", "TFLOP/s": "cuBLAS's"}
+
+
+def timed_run(result: RunResult) -> RunResult | None:
+    """Return the run itself if it was timed, or else the recorded run beside it, if there is one."""
+    run = result if result.timing else result.recorded
+    return run if run and run.timing else None
+
+
+def library_calls(run: RunResult) -> tuple[Baseline, ...]:
+    """Return the library calls that were timed with a run. Older recordings have only the preferred one."""
+    return run.baselines or ((run.baseline,) if run.baseline else ())
+
+
+def rate(timing: Timing) -> str:
+    value, unit = (timing.gbps or 0, "GB/s") if timing.tflops is None else (timing.tflops, "TFLOP/s")
+    return f"{significant(value)} {unit}"
 
 
 def _fits_l2(result: RunResult, kernel: Kernel, launch: Launch) -> bool:
@@ -37,8 +52,7 @@ def remarks(result: RunResult, kernel: Kernel, launch: Launch, failure: Failure 
     Args:
         failure: the reason why this launch can't be compiled for its GPU, if known.
     """
-    problem, timing = launch.problem, result.timing
-    is_interpreted = result.backend == "interpreter"
+    problem, timing, is_interpreted = launch.problem, result.timing, result.backend == "interpreter"
     sentences = [kernel.family.note(problem), kernel.note(launch)]
     if is_interpreted and failure is not None and failure.kind == "out_of_resources":
         sentences.append(
@@ -60,10 +74,7 @@ def remarks(result: RunResult, kernel: Kernel, launch: Launch, failure: Failure 
             )
         if result.experiment.run.timer == "events" and timing.median_ms < _SHORT_MS:
             sentences.append("Event times this short include launch overhead; timer graph times 20 launches in a row.")
-        if result.clocks and result.clocks.note:
-            sentences.append(result.clocks.note)
-        if result.launch_overhead:
-            sentences.append(_compare_overhead(result.launch_overhead, timing))
+        sentences += [result.clocks.note if result.clocks else "", _compare_overhead(result)]
     return [sentence for sentence in sentences if sentence]
 
 
@@ -80,12 +91,18 @@ def _explain_race(result: RunResult, kernel: Kernel, launch: Launch) -> str:
     return f"It passed, but it is still a race: {race}. {why}"
 
 
-def _compare_overhead(cost: LaunchOverhead, timing: Timing) -> str:
-    call, kernel = milliseconds(cost.enqueue_ms), milliseconds(timing.median_ms)
+def _is_python_bottleneck(run: RunResult) -> bool:
+    return bool(run.timing and run.launch_overhead and run.launch_overhead.enqueue_ms > run.timing.median_ms)
+
+
+def _compare_overhead(run: RunResult) -> str:
+    if run.timing is None or run.launch_overhead is None:
+        return ""
+    call, kernel = milliseconds(run.launch_overhead.enqueue_ms), milliseconds(run.timing.median_ms)
     times = f"A call from Python takes {call}; the kernel takes {kernel}"
-    if cost.enqueue_ms <= timing.median_ms:
-        return f"{times}, so the call hides behind it."
-    return f"{times}. In a loop, Python is the bottleneck; a CUDA graph avoids it."
+    if _is_python_bottleneck(run):
+        return f"{times}. In a loop, Python is the bottleneck; a CUDA graph avoids it."
+    return f"{times}, so the call hides behind it."
 
 
 def render_headline(result: RunResult, kernel: Kernel, launch: Launch, failure: Failure | None = None) -> Markup:
@@ -94,26 +111,29 @@ def render_headline(result: RunResult, kernel: Kernel, launch: Launch, failure: 
     Args:
         failure: as for `remarks`.
     """
-    check, baseline, timing, cost = result.check, result.baseline, result.timing, result.launch_overhead
-    mark, first = Mark(source_of(result.backend)), _explain_race(result, kernel, launch)
-    number: Any = f"{check.mismatched:,}"
-    beside: Any = say("of {:,} elements {} wrong {}", check.elements, "is" if check.mismatched == 1 else "are", mark)
-    if not check.passed and not check.mismatched:
-        number, beside = "Wrong", say("as a whole {}", mark)
-    elif check.elements == 1:
-        number, beside = f"The only element is {'correct' if check.passed else 'wrong'}", mark
+    check, baseline = result.check, result.baseline
+    mark, race = Mark(source_of(result.backend)), _explain_race(result, kernel, launch)
+    first, number, beside = race, "", Sentence("")
     # A race passes by luck, which matters more than its speed.
-    if check.passed and baseline and timing and not first:
+    if check.passed and baseline and result.timing and not race:
         interval = _interval(baseline)
-        number, detail = speed(baseline), interval and f" ({interval})"
-        beside = say("the speed of {}{} {}", baseline.name, detail, mark)
+        number, beside = (
+            speed(baseline),
+            say("the speed of {}{} {}", baseline.name, interval and f" ({interval})", mark),
+        )
         if baseline.is_tie:
-            number, beside = "Tied", say("with {}: {} {}", baseline.name, f"{baseline.ratio:.3f}, {interval}", mark)
+            number, beside = "Tied", say("with {}: {:.3f}, {} {}", baseline.name, baseline.ratio, interval, mark)
         # If Python is the bottleneck, no kernel would be faster.
-        if cost and cost.enqueue_ms > timing.median_ms:
-            first = _compare_overhead(cost, timing)
-    address = result.experiment.to_address()
-    settings = ", ".join(f"{name} {value}" for name, value in address.items() if name != "kernel")
+        if _is_python_bottleneck(result):
+            first = _compare_overhead(result)
+    elif check.elements == 1:
+        number, beside = f"The only element is {'correct' if check.passed else 'wrong'}", say("{}", mark)
+    elif check.passed or check.mismatched:
+        verb = "is" if check.mismatched == 1 else "are"
+        number, beside = f"{check.mismatched:,}", say("of {:,} elements {} wrong {}", check.elements, verb, mark)
+    else:
+        number, beside = "Wrong", say("as a whole {}", mark)
+    settings = [f"{name} {value}" for name, value in result.experiment.to_address().items() if name != "kernel"]
     stages = [f"{name} {seconds:.2f}" for name, seconds in result.stages.items() if name != "worker"]
     rest = [
         _verdict(check, kernel),
@@ -121,7 +141,7 @@ def render_headline(result: RunResult, kernel: Kernel, launch: Launch, failure: 
         "The picture of the error was not recorded." if result.diff is None else "",
         result.note,
         f"Seconds by stage: {', '.join(stages)}." if stages else "",
-        f"{result.experiment.kernel}: {settings}.",
+        f"{result.experiment.kernel}: {', '.join(settings)}.",
     ]
     return headline(number, beside, *([first] if first else []), *rest, is_failure=not check.passed)
 
@@ -163,80 +183,71 @@ def render_card(result: RunResult, kernel: Kernel, launch: Launch, when: object 
 def _card_line(run: RunResult, kernel: Kernel, launch: Launch) -> Markup:
     check, baseline = run.check, run.baseline
     if check.passed:
-        parts: list[Any] = ["✓ 0 wrong, still a race" if kernel.race(launch) else "✓ 0 wrong"]
+        parts: list[Any] = [Hint("✓ 0 wrong, still a race" if kernel.race(launch) else "✓ 0 wrong", _CHECK_HINT)]
         parts += [milliseconds(run.timing.median_ms)] if run.timing else []
         if run.timing and baseline:
             # Every baseline is a torch call.
             short = f"tied with torch ({speed(baseline)})" if baseline.is_tie else f"{speed(baseline)} torch"
             parts.append(Hint(short, f"The speed of {baseline.name}: {_ratio(baseline)}"))
     else:
-        parts = [f"✗ {_failed(check)}"]
+        count = f"{check.mismatched:,} of {check.elements:,} wrong" if check.mismatched else "wrong as a whole"
+        parts = [Hint(f"✗ {count}", _CHECK_HINT)]
     style = "" if check.passed else Markup(' class="failed"')
-    line = Markup(" · ").join([Hint(parts[0], _CHECK_HINT), *parts[1:]])
-    return Markup("<p{}>{} {}</p>").format(style, line, Mark(source_of(run.backend)))
-
-
-def _failed(check: Check) -> str:
-    return f"{check.mismatched:,} of {check.elements:,} wrong" if check.mismatched else "wrong as a whole"
-
-
-def _peak_owner(unit: str) -> str:
-    # The best product is torch's, which calls cuBLAS.
-    return "a copy's" if unit == "GB/s" else "cuBLAS's"
+    return Markup("<p{}>{} {}</p>").format(style, Markup(" · ").join(parts), Mark(source_of(run.backend)))
 
 
 def render_tables(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
     """Render the table of the check and, for a timed or recorded run, the table of times."""
-    check, device = result.check, result.device
+    check, device, family = result.check, result.device, kernel.family
     rows = [
         (term("relative RMS error"), significant(check.relative_rms), f"at most {significant(check.tolerance)}"),
         ("largest error", significant(check.max_abs_error), ""),
-        (f"largest error / ({kernel.family.magnitude})", significant(check.max_scaled_error), ""),
-        ("largest error beyond rounding / allowed", significant(check.worst_over_allowed), "at most 1"),
-        (
-            "wrong elements",
-            f"{check.mismatched:,} of {check.elements:,}",
-            f"{check.nonfinite:,} of them not written or not finite",
-        ),
+        (f"largest error / ({family.magnitude})", significant(check.max_scaled_error), ""),
+    ]
+    if not family.is_exact:
+        rows.append(("largest error beyond rounding / allowed", significant(check.worst_over_allowed), "at most 1"))
+    count, missing = f"{check.mismatched:,} of {check.elements:,}", f"{check.nonfinite:,}"
+    rows += [
+        ("wrong elements", count, f"{missing} of them not written or not finite"),
         ("worst element", str(list(check.worst_index)), "got {}, expected {}".format(*_worst_values(check))),
     ]
-    if kernel.family.is_exact:
-        del rows[3]
-    where = f"Check, on {device.name}, torch {device.torch}, triton {device.triton}"
-    checked = table(("check", "value", "limit, or detail"), rows, where)
-    timed = result if result.timing else result.recorded
-    if timed is None or timed.timing is None:
-        return checked
-    return checked + _time_table(timed, timed.timing, _fits_l2(result, kernel, launch))
+    caption = f"Check, on {device.name}, torch {device.torch}, triton {device.triton}"
+    checked = table(("check", "value", "limit, or detail"), rows, caption)
+    timed = timed_run(result)
+    return checked + _time_table(timed, _fits_l2(timed, kernel, launch)) if timed else checked
 
 
-def _time_table(result: RunResult, timing: Timing, is_in_l2: bool) -> Markup:
-    library = result.baselines or ((result.baseline,) if result.baseline else ())
-    cost, run, clocks = result.launch_overhead, result.experiment.run, result.clocks
-    timings = [(THIS_KERNEL, timing, ""), *((call.name, call.timing, _ratio(call)) for call in library)]
+def _time_table(run: RunResult, is_in_l2: bool) -> Markup:
+    cost, options, clocks = run.launch_overhead, run.experiment.run, run.clocks
+    timings = [(THIS_KERNEL, run.timing, ""), *((call.name, call.timing, _ratio(call)) for call in library_calls(run))]
     # The longest time gives all rows one unit.
-    longest = max([row.median_ms for _, row, _ in timings] + ([cost.synchronized_ms] if cost else []))
+    longest = max([time.median_ms for _, time, _ in timings if time] + ([cost.synchronized_ms] if cost else []))
+
+    def format_ms(ms: float) -> str:
+        return milliseconds(ms, longest)
+
     rows: list[tuple[Any, ...]] = [
-        (name, milliseconds(row.median_ms, longest), _spread(row, longest), row.samples, _rate(row), ratio)
-        for name, row, ratio in timings
+        (name, format_ms(t.median_ms), f"{format_ms(t.p20_ms)} – {format_ms(t.p80_ms)}", t.samples, rate(t), ratio)
+        for name, t, ratio in timings
+        if t
     ]
-    is_l2_rate = is_in_l2 and timing.gbps is not None
-    if (peak := result.peak) and not is_l2_rate:
-        best = Hint(f"{_peak_owner(peak.unit)} best rate on this GPU", peak.what)
-        reached = f"this kernel reaches {percent(peak.share)}"
-        rows.append((best, "", "", "", f"{significant(peak.rate)} {peak.unit}", reached))
+    is_l2_rate = is_in_l2 and run.timing is not None and run.timing.gbps is not None
+    if (peak := run.peak) and not is_l2_rate:
+        best = Hint(f"{_PEAK_OWNERS[peak.unit]} best rate on this GPU", peak.what)
+        share = f"this kernel reaches {percent(peak.share)}"
+        rows.append((best, "", "", "", f"{significant(peak.rate)} {peak.unit}", share))
     if cost:
-        rows.append((ENQUEUED, milliseconds(cost.enqueue_ms, longest), "", cost.calls, "", ""))
-        rows.append((SYNCHRONIZED, milliseconds(cost.synchronized_ms, longest), "", "", "", ""))
-    per_sample = f" of {result.launches_per_sample} launches" if result.launches_per_sample > 1 else ""
-    clock = f", SM clock {result.clock_mhz} MHz" if result.clock_mhz else ""
+        rows.append((ENQUEUED, format_ms(cost.enqueue_ms), "", cost.calls, "", ""))
+        rows.append((SYNCHRONIZED, format_ms(cost.synchronized_ms), "", "", "", ""))
+    per_sample = f" of {run.launches_per_sample} launches" if run.launches_per_sample > 1 else ""
+    clock = f", SM clock {run.clock_mhz} MHz" if run.clock_mhz else ""
     if clocks:
         span = f"{clocks.lowest_mhz:.0f}–{clocks.highest_mhz:.0f}"
         clock = f", SM clock {clocks.median_mhz:.0f} MHz ({span}, {clocks.how})"
-    caption = f"Time on {result.device.name}, L2 {run.l2}, {run.timer}{per_sample}, {run.distribution} inputs{clock}"
-    rate = "useful rate, in L2" if is_l2_rate else term("rate")
-    mark = Mark(source_of(result.backend))
-    return table((mark, term("median"), "p20 – p80", "samples", rate, term("paired ratio")), rows, caption)
+    timer = f"{options.timer}{per_sample}, {options.distribution} inputs"
+    header = term("median"), "p20 – p80", "samples", "useful rate, in L2" if is_l2_rate else term("rate")
+    caption = f"Time on {run.device.name}, L2 {options.l2}, {timer}{clock}"
+    return table((Mark(source_of(run.backend)), *header, term("paired ratio")), rows, caption)
 
 
 def render_values(near: Closeup, check: Check, programs: Mapping[tuple[int, int], list[int]], diff: Diff) -> Markup:
@@ -251,41 +262,18 @@ def render_values(near: Closeup, check: Check, programs: Mapping[tuple[int, int]
         where += f", in tile [{row}, {column}]"
         if pids := programs.get((row, column)):
             where += f", computed by pid {pids[0]}" + f" and {len(pids) - 1} more" * (len(pids) > 1)
-    rows, columns = near.got.shape
-    limit = 0 if diff.exact else 1
 
-    def render_value(row: int, column: int) -> Markup:
-        got, expected = float(near.got[row, column]), float(near.expected[row, column])
+    def render_value(got: float, expected: float, error: float) -> Markup:
         text = significant(got, 5) if np.isfinite(got) else str(got)
-        style = "" if near.units[row, column] <= limit else Markup(' class="wrong-value"')
+        style = "" if error <= (0 if diff.exact else 1) else Markup(' class="wrong-value"')
         return Markup("<span{}>{}</span><br><small>{}</small>").format(style, text, significant(expected, 5))
 
-    header = ("row", *(f"column {near.near[1] + column}" for column in range(columns)))
-    body = [(near.near[0] + row, *(render_value(row, column) for column in range(columns))) for row in range(rows)]
+    first_row, first_column = near.near
+    values = (map(render_value, *row) for row in zip(near.got, near.expected, near.units, strict=True))
+    rows = ((first_row + index, *cells) for index, cells in enumerate(values))
+    header = ("row", *(f"column {first_column + column}" for column in range(near.got.shape[1])))
     caption = f"{where}: the kernel's value over the reference's"
-    return Markup('<div class="around">{}</div>').format(table(header, body, caption))
-
-
-def describe_roofline(roof: Roof, own: Point | None, bound: tuple[Point, Bound] | None) -> tuple[Sentence, ...]:
-    """Describe a launch's share of its roof, its side of the ridge, and its predicted bottleneck."""
-    at = own or (bound[0] if bound else None)
-    if at is None:
-        return ()
-    sentences = []
-    if own:
-        top = Sourced(f"{significant(roof.at(own.intensity))} TFLOP/s", roof.source)
-        share = Strong(percent(own.tflops / roof.at(own.intensity)))
-        sentences.append(say("This kernel reaches {} of its roof of {}.", share, top))
-    limit = "arithmetic" if at.intensity >= roof.ridge else "DRAM"
-    intensity, ridge = significant(at.intensity), significant(roof.ridge)
-    sentences.append(
-        say("At {} FLOP per byte, {} is the roof of the {}; its ridge is at {}.", intensity, limit, roof.gpu, ridge)
-    )
-    if bound:
-        point, slowest = bound
-        rate = Sourced(f"{significant(point.tflops)} TFLOP/s", "predicted")
-        sentences.append(say("The slowest resource alone is {}: {}; {}.", slowest.name, rate, slowest.why))
-    return tuple(sentences)
+    return Markup('<div class="around">{}</div>').format(table(header, rows, caption))
 
 
 def speed(baseline: Baseline) -> str:
@@ -301,15 +289,3 @@ def _interval(baseline: Baseline) -> str:
 def _ratio(baseline: Baseline) -> str:
     interval = _interval(baseline)
     return f"{'tied, ' * baseline.is_tie}{speed(baseline)}{interval and f', {interval}'}"
-
-
-def _spread(timing: Timing, longest: float) -> str:
-    return f"{milliseconds(timing.p20_ms, longest)} – {milliseconds(timing.p80_ms, longest)}"
-
-
-def _rate(timing: Timing) -> str:
-    return (
-        f"{significant(timing.tflops)} TFLOP/s"
-        if timing.tflops is not None
-        else f"{significant(timing.gbps or 0)} GB/s"
-    )

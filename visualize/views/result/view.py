@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 from markupsafe import Markup
 
 from kernels import discover
@@ -66,15 +67,11 @@ class ResultPanel(Panel):
 
     def ended(self, outcome: RunResult, snapshot: Snapshot) -> Slots:
         """Show a run that has just ended, mark its tiles, and give it to the browser to keep."""
-        now = datetime.datetime.now(datetime.UTC)
-        shown = self._show(outcome, snapshot)
+        slots = draw_result(outcome, snapshot.launch, snapshot.failure)
         if marks := tile_marks(outcome):
-            shown["card"] += str(Markup('<span hidden data-tiles="{}"></span>').format(json.dumps(marks)))
-        return {**shown, "kept": write_kept(outcome, snapshot.state.gpu.name, now)}
-
-    def _show(self, outcome: RunResult, snapshot: Snapshot, when: Markup | str = "") -> Slots:
-        result_slots = draw_result(outcome, snapshot.launch, snapshot.failure, when)
-        return {**result_slots, **draw_roofline(outcome, snapshot.state.gpu)}
+            slots["card"] += str(Markup('<span hidden data-tiles="{}"></span>').format(json.dumps(marks)))
+        now = datetime.datetime.now(datetime.UTC)
+        return {**slots, "kept": write_kept(outcome, snapshot.state.gpu.name, now)}
 
     def known_run(self, snapshot: Snapshot, kept_text: object = "") -> Slots:
         """Show the current experiment's run, if this machine, the recordings or the browser have one.
@@ -82,14 +79,12 @@ class ResultPanel(Panel):
         Args:
             kept_text: the run that the browser has kept. Its card says when it ended.
         """
-        kept, outcome = read_kept(kept_text, snapshot.state), snapshot.result(RunResult)
-        if kept and (outcome is None or _without_pictures(kept[0]) == _without_pictures(outcome)):
-            return self._show(outcome or kept[0], snapshot, status.render_end_time(kept[1], "kept by this browser"))
-        if outcome is None:
-            return {}
-        ended = next((snapshot.ended.get(name) for name, value in snapshot.measured.items() if value is outcome), None)
-        when = status.render_end_time(ended, "stored on this machine") if ended else ""
-        return self._show(outcome, snapshot, when)
+        kept, run, when = read_kept(kept_text, snapshot.state), snapshot.result(RunResult), Markup()
+        if kept and (run is None or _without_pictures(kept[0]) == _without_pictures(run)):
+            run, when = run or kept[0], status.render_end_time(kept[1], "kept by this browser")
+        elif ended := snapshot.ended.get("run"):
+            when = status.render_end_time(ended, "stored on this machine")
+        return draw_result(run, snapshot.launch, snapshot.failure, when) if run else {}
 
     def before(self, snapshot: Snapshot) -> Slots:
         """Fill the slots of an experiment without a run."""
@@ -157,46 +152,40 @@ def layouts_reply(snapshot: Snapshot, session: Session) -> Reply:
     return {"rows": rows}
 
 
-def draw_result(
-    result: RunResult, launch: Launch, failure: Failure | None = None, when: Markup | str = ""
-) -> dict[str, str]:
-    """Fill the slots of a run, except its roofline.
+def draw_result(result: RunResult, launch: Launch, failure: Failure | None = None, when: Markup | str = "") -> Slots:
+    """Fill the slots of a run.
 
     Args:
         failure: the reason why the launch can't be compiled for its GPU, if known.
         when: when a stored run ended.
     """
-    experiment, kernel = result.experiment, discover()[result.experiment.kernel]
-    address = query(experiment.to_address())
-    whole = closeup = times = NONE
-    about = picture_caption(experiment, launch.gpu.name, source(result.backend))
-    timed = result if result.timing else result.recorded
-    if timed and timed.timing and result.check.passed:
-        measured = picture_caption(experiment, launch.gpu.name, source(timed.backend))
-        times = plot_value(time_figure(timed), revision=address, about=measured)
-    values = Markup()
-    if diff := result.diff:
+    experiment, check, diff = result.experiment, result.check, result.diff
+    kernel = discover()[experiment.kernel]
+
+    def draw(figure: go.Figure, backend: str) -> str:
+        about = picture_caption(experiment, launch.gpu.name, source(backend))
+        return plot_value(figure, revision=query(experiment.to_address()), about=about)
+
+    plots: Slots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot"), NONE)
+    values, timed = Markup(), text.timed_run(result)
+    if timed and check.passed:
+        plots["time-plot"] = draw(time_figure(timed), timed.backend)
+    if diff:
         output = kernel.family.output(experiment.problem)
-        whole = plot_value(error_figure(diff, result.check, output), revision=address, about=about)
+        plots["diff-plot"] = draw(error_figure(diff, check, output), result.backend)
         if near := diff.closeup:
             programs = _programs(kernel, launch, diff, near)
-            labels = {
-                tile: f"pid {first}" + (f" +{len(more)}" if more else "") for tile, (first, *more) in programs.items()
-            }
             # A passed and timed run shows its times beside the map instead.
-            if times == NONE:
-                closeup = plot_value(
-                    closeup_figure(diff, near, result.check, output, labels), revision=address, about=about
-                )
-            values = text.render_values(near, result.check, programs, diff)
+            if not (timed and check.passed):
+                plots["closeup-plot"] = draw(closeup_figure(diff, near, check, output, programs), result.backend)
+            values = text.render_values(near, check, programs, diff)
     return {
         # A string, unlike Markup, gets no pinned run's card beside it: the table of differences has its numbers.
         "card": str(tag_experiment(experiment, text.render_card(result, kernel, launch, when), "result-card")),
         "result": tag_experiment(experiment, text.render_headline(result, kernel, launch, failure)),
-        "diff-plot": whole,
-        "closeup-plot": closeup,
-        "time-plot": times,
         "result-tables": tag_experiment(experiment, text.render_tables(result, kernel, launch) + values, "tables"),
+        **plots,
+        **draw_roofline(result, launch),
     }
 
 
