@@ -27,6 +27,7 @@ from visualize.views.state import ScheduleView
 from visualize.views.tabs import SETTINGS
 
 _BODY = re.compile(rb"<body\b[^>]*>")
+_PRELOAD = f"<gradio_api/file={PLOTLY_JS}>; rel=preload; as=script".encode()
 
 # Units of the drawing along each side.
 _SIDE = 1000
@@ -45,42 +46,34 @@ class FirstReply:
         self._app = app
         self._picture = picture.encode()
         # A tenth of the size at level 1 takes 7 ms, an eighth at level 4 takes 11 ms; higher levels gain nothing.
-        self._compressed = GZipMiddleware(self._with_picture, compresslevel=4)
+        self._compress = GZipMiddleware(self._complete, compresslevel=4)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or get_route_path(scope) != "/":
-            await self._app(scope, receive, send)
-            return
+        is_page = scope["type"] == "http" and get_route_path(scope) == "/"
+        await (self._compress if is_page else self._app)(scope, receive, send)
 
-        async def send_with_preload(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] == 200:
-                link = f"<gradio_api/file={PLOTLY_JS}>; rel=preload; as=script"
-                message["headers"] = [*message.get("headers", ()), (b"link", link.encode())]
-            await send(message)
-
-        await self._compressed(scope, receive, send_with_preload)
-
-    async def _with_picture(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
         names = (name for name, _ in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
-        if not self._picture or not all(name.startswith("__") for name in names):
-            await self._app(scope, receive, send)
-            return
+        picture = self._picture if all(name.startswith("__") for name in names) else b""
         start: Message = {}
         body = bytearray()
 
-        async def send_with_picture(message: Message) -> None:
+        async def send_complete(message: Message) -> None:
             if message["type"] == "http.response.start":
                 start.update(message)
                 return
             body.extend(message.get("body", b""))
             if message.get("more_body"):
                 return
-            whole = _BODY.sub(lambda tag: tag[0] + self._picture, bytes(body), count=1)
-            headers = [pair for pair in start["headers"] if pair[0].lower() != b"content-length"]
-            await send({**start, "headers": [*headers, (b"content-length", str(len(whole)).encode())]})
-            await send({"type": "http.response.body", "body": whole})
+            content, headers = bytes(body), start["headers"]
+            if start["status"] == 200:
+                content = _BODY.sub(lambda tag: tag[0] + picture, content, count=1)
+                headers = [pair for pair in headers if pair[0].lower() != b"content-length"]
+                headers += [(b"content-length", str(len(content)).encode()), (b"link", _PRELOAD)]
+            await send({**start, "headers": headers})
+            await send({"type": "http.response.body", "body": content})
 
-        await self._app(scope, receive, send_with_picture)
+        await self._app(scope, receive, send_complete)
 
 
 def first_picture(gpu: Gpu | None) -> str:
@@ -99,17 +92,14 @@ def still(picture: Mapping[str, Any]) -> Markup:
     The drawing stretches to the plot's area, without its margins, as Plotly's does.
     """
     layout = picture["layout"]
-    paths = "".join(path for trace in picture["data"] for path in _paths(trace, layout))
-    titles = [note for note in layout["annotations"] if note["yref"].endswith("domain") and note["y"] == 1]
-    drawing = Markup('<svg viewBox="0 0 {0} {0}" preserveAspectRatio="none">{1}</svg>').format(_SIDE, Markup(paths))
-    return drawing + Markup("").join(_title(note, layout) for note in titles)
-
-
-def _title(note: Mapping[str, Any], layout: Mapping[str, Any]) -> Markup:
-    left, right = _axis(layout, note["xref"].split()[0])["domain"]
-    return Markup('<b style="left: {:.1f}%; width: {:.1f}%">{}</b>').format(
-        100 * left, 100 * (right - left), note["text"]
-    )
+    paths = Markup("".join(path for trace in picture["data"] for path in _paths(trace, layout)))
+    html = Markup('<svg viewBox="0 0 {0} {0}" preserveAspectRatio="none">{1}</svg>').format(_SIDE, paths)
+    title = Markup('<b style="left: {:.1f}%; width: {:.1f}%">{}</b>')
+    for note in layout["annotations"]:
+        if note["yref"].endswith("domain") and note["y"] == 1:
+            left, right = _axis(layout, note["xref"].split()[0])["domain"]
+            html += title.format(100 * left, 100 * (right - left), note["text"])
+    return html
 
 
 def _axis(layout: Mapping[str, Any], name: str) -> Mapping[str, Any]:

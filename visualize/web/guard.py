@@ -31,17 +31,20 @@ MAX_SESSION_HASH = 64
 # A redraw keeps a core busy: more at once would not end sooner.
 MAX_RUNNING_REDRAWS, MAX_OPEN_REDRAWS = 2, 256
 
+# Gradio's routes start with this prefix or without it.
+_PREFIX = "/gradio_api"
+
 # Gradio's routes for events that bypass its queue: the page's redraws.
-_REDRAW = re.compile(r"/(?:gradio_api/)?(?:run|api)/")
+_REDRAW = ("/run/", "/api/")
 
 # Gradio's route that has a session hash in its path.
-_HEARTBEAT = re.compile(r"/(?:gradio_api/)?heartbeat/")
+_HEARTBEAT = "/heartbeat/"
 
 # Gradio's routes for files, other addresses and page authors. The page uses none of them.
-_CLOSED = re.compile(
-    r"/(?:gradio_api/)?(?:upload|upload_progress|component_server|process_recording|proxy=|stream|custom_component|deep_link"
-    r"|vibe-|undo-vibe|dev/|runs|run-history|monitoring|profiling)"
-)
+_CLOSED = (
+    "/upload", "/component_server", "/process_recording", "/proxy=", "/stream", "/custom_component", "/deep_link",
+    "/vibe-", "/undo-vibe", "/dev/", "/runs", "/run-history", "/monitoring", "/profiling",
+)  # fmt: skip
 
 # Every reply has the type that it declares, keeps addresses on this site and uses none of the visitor's devices.
 _HEADERS = {
@@ -49,9 +52,6 @@ _HEADERS = {
     "referrer-policy": "strict-origin-when-cross-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
-
-# Gradio's routes that call an event by its name, or by its number in the body.
-_CALL = re.compile(r"/(?:gradio_api/)?(?:call|run|api|queue)/([^/]+)$")
 
 # Gradio treats an object with this key anywhere in an argument as a file, which it would read or fetch.
 _FILE = "gradio.FileData"
@@ -141,22 +141,19 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *self._headers]
             await send(message)
 
-        path = get_route_path(scope)
+        path = get_route_path(scope).removeprefix(_PREFIX)
+        is_redraw = scope["method"] == "POST" and path.startswith(_REDRAW)
         try:
             self._check_head(Headers(scope=scope), path)
-            unread = [await self._read_body(receive)]
-            content = _read_json(unread[0]["body"])
+            body = await self._read_body(receive)
+            content = _read_json(body)
             _check_session_hashes(path, QueryParams(scope["query_string"]), content)
-            if call := _CALL.match(path):
-                self._complete_arguments(call[1], content, unread[0])
+            unread = [{"type": "http.request", "body": self._complete_arguments(path, content) or body}]
 
             async def replay_body() -> Message:
                 return unread.pop() if unread else await receive()
 
-            if scope["method"] == "POST" and _REDRAW.match(path):
-                await self._redraw(scope, replay_body, send_with_headers)
-            else:
-                await self._app(scope, replay_body, send_with_headers)
+            await (self._redraw if is_redraw else self._app)(scope, replay_body, send_with_headers)
         except ClientDisconnect:
             return
         except HTTPException as refusal:
@@ -164,24 +161,21 @@ class Guard:
             await response(scope, receive, send_with_headers)
         except TypeError as error:
             # Gradio raises it for an argument of an unknown name, and replies with nothing.
-            if has_reply or "/call/" not in path:
+            if has_reply or not path.startswith("/call/"):
                 raise
             sentence = f"The arguments can't be read: {str(error)[:200]}\n"
             await PlainTextResponse(sentence, HTTPStatus.BAD_REQUEST)(scope, receive, send_with_headers)
 
     def _check_head(self, headers: Headers, path: str) -> None:
-        host = headers.get("host", "")
+        host, origin = headers.get("host", ""), headers.get("origin")
         if self._hosts and _without_port(host) not in self._hosts:
-            known = ", ".join(self._hosts)
-            raise HTTPException(
-                400, f"The page is not served as {host[:100]!r}, but as {known}. Add a name with {HOSTS}."
-            )
-        origin = headers.get("origin")
+            names = ", ".join(self._hosts)
+            sentence = f"The page is not served as {host[:100]!r}, but as {names}. Add a name with {HOSTS}."
+            raise HTTPException(400, sentence)
         if self._hosts and origin is not None and _without_port(origin.partition("://")[2]) not in self._hosts:
-            raise HTTPException(
-                403, f"Pages of {origin[:100]!r} may not send requests here. Allow their host with {HOSTS}."
-            )
-        if _CLOSED.match(path):
+            sentence = f"Pages of {origin[:100]!r} may not send requests here. Allow their host with {HOSTS}."
+            raise HTTPException(403, sentence)
+        if path.startswith(_CLOSED):
             raise HTTPException(404, "The page takes no files and serves nothing here.")
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
@@ -189,8 +183,7 @@ class Guard:
         if int(length[:20]) > MAX_BODY_BYTES:
             raise _too_large(f"{int(length[:20]):,}")
 
-    async def _read_body(self, receive: Receive) -> Message:
-        """Return the whole body as one message."""
+    async def _read_body(self, receive: Receive) -> bytes:
         body, has_more = b"", True
         try:
             async with asyncio.timeout(self._body_deadline_s):
@@ -205,18 +198,18 @@ class Guard:
         except TimeoutError:
             sentence = f"The body did not arrive within {self._body_deadline_s:g} s."
             raise HTTPException(408, sentence, {"connection": "close"}) from None
-        return {"type": "http.request", "body": body, "more_body": False}
+        return body
 
-    def _complete_arguments(self, name: str, content: object, message: Message) -> None:
+    def _complete_arguments(self, path: str, content: object) -> bytes | None:
+        """Return the body of a call with all arguments of its event; None if the request calls no event."""
         if not isinstance(content, dict) or not isinstance(content.get("data"), list):
-            return
+            return None
         number = content.get("fn_index")
-        defaults = self._defaults.get(number if isinstance(number, int) else name)
+        defaults = self._defaults.get(number if isinstance(number, int) else path.rpartition("/")[2])
         if defaults is None:
-            return
-        given = content["data"]
-        complete = {**content, "data": [*given, *defaults[len(given) :]][: len(defaults)]}
-        message["body"] = json.dumps(complete).encode()
+            return None
+        arguments = [*content["data"], *defaults[len(content["data"]) :]][: len(defaults)]
+        return json.dumps({**content, "data": arguments}).encode()
 
     async def _redraw(self, scope: Scope, receive: Receive, send: Send) -> None:
         address = str((scope.get("client") or ("",))[0])
@@ -255,10 +248,10 @@ def _read_json(body: bytes) -> Any:
 
 
 def _check_session_hashes(path: str, query: QueryParams, content: object) -> None:
-    hashes: list[object] = [*query.getlist("session_hash"), _HEARTBEAT.sub("", path) if _HEARTBEAT.match(path) else ""]
-    if isinstance(content, dict):
-        hashes.append(content.get("session_hash"))
-    longest = max(len(value) for value in hashes if isinstance(value, str))
+    hashes = [*query.getlist("session_hash"), content.get("session_hash") if isinstance(content, dict) else ""]
+    if path.startswith(_HEARTBEAT):
+        hashes.append(path.removeprefix(_HEARTBEAT))
+    longest = max((len(value) for value in hashes if isinstance(value, str)), default=0)
     if longest > MAX_SESSION_HASH:
         raise HTTPException(400, f"The session hash has {longest:,} characters; the maximum is {MAX_SESSION_HASH}.")
 

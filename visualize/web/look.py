@@ -1,7 +1,9 @@
-"""Gradio's theme for this page: one typeface with full weights, one accent."""
+"""The page's head, and Gradio's theme for it: one typeface with full weights, one accent."""
 
 import gradio as gr
 from gradio.themes.utils.fonts import LocalFont
+
+from visualize.web import assets
 
 # Gradio ships both typefaces whole in these two weights only; with 600 declared it serves a file of a few letters.
 _WEIGHTS = (400, 700)
@@ -21,11 +23,12 @@ _ICON = (
 HEAD = (
     f'<link rel="icon" href="{_ICON}"><meta property="og:title" content="{TITLE}">'
     f'<meta property="og:description" content="{DESCRIPTION}"><meta name="description" content="{DESCRIPTION}">'
+    f"<style>{assets.text('web/assets/head/narrow.css')}</style>"
 )
 
 
 def theme() -> gr.themes.Base:
-    """The theme; what is not said here is in the style sheets beside the widgets."""
+    """Return the theme. The style sheets beside the views have the rest."""
     accent = gr.themes.Color(
         name="accent",
         c50="#eef1ff", c100="#dfe4ff", c200="#c4ccff", c300="#a1acfb", c400="#8493f5", c500="#5b6ce6",

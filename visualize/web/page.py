@@ -4,6 +4,7 @@ Settings or an address → State → snapshot → the open view's slots. Predict
 waits for a button.
 """
 
+import itertools
 from typing import Any
 
 import gradio as gr
@@ -15,30 +16,61 @@ from visualize.tours import tours
 from visualize.tours.guide import menu, tour_bar
 from visualize.views import address as link
 from visualize.views import slots, theme
-from visualize.views.address import base
 from visualize.views.glossary import glossary_dialog
 from visualize.views.plot import PLOTLY_JS
 from visualize.views.prediction_process import PredictionProcess
 from visualize.views.result.view import ResultPanel
 from visualize.views.slots import slot
 from visualize.views.tabs import LIBRARY, TABS, VIEWS, WAYS
-from visualize.web import assets, header_text
-from visualize.web.api import endpoints
+from visualize.web import assets
+from visualize.web.api import register_endpoints
 from visualize.web.dialogs import keys, share
 from visualize.web.look import TITLE
 from visualize.web.redraw import Redraw
+
+_SKIP = Markup('<a class="skip" href="#results">Skip to the picture</a>')
+_NAME = Markup('<h1 title="What your Triton kernel really does. {}">Tilescope</h1>')
+_SECTION = Markup('<section role="tabpanel" id="{0}-tab" class="tabitem" aria-label="{0}" hidden>{1}{2}</section>')
+_PICTURES = Markup('<nav class="pictures" aria-label="Pictures of this view">{}</nav>')
+_PICTURE = Markup('<button type="button" data-tab="{}">{}</button>')
+_TABS = Markup('<div role="tablist" aria-label="Views">{}</div>')
+_VIEW = Markup('<button type="button" role="tab" data-tabs="{}" aria-controls="results">{}</button>')
+_LIBRARY = Markup('<button type="button" class="library" data-tabs="{}">Library</button>')
+
+# Visible while the page waits for a reply.
+_AWAITED = '<div role="progressbar" aria-label="Waiting for a reply" hidden></div>'
+
+# On a narrow screen the controls are a drawer at the bottom, so that the picture stays visible.
+_DRAWER = '<button type="button" aria-expanded="false" aria-controls="controls">Controls</button>'
+
+# A menu of rarely used links and settings.
+_MORE = Markup(
+    '<details class="more"><summary aria-label="More" title="More">⋯</summary>'
+    '<div><nav aria-label="Where to begin">{}</nav>{}'
+    '<button type="button" popovertarget="glossary">Glossary</button>'
+    '<button type="button" class="show-keys">Keys and talk mode</button></div></details>'
+)
+_WAY = Markup('<a href="?{}">{}</a>')
 
 
 def page(session: Session, with_tools: bool = False) -> gr.Blocks:
     """Return the whole page and its API, for the workers of a session; with tools, for an MCP server, too."""
     predictions = PredictionProcess(session)
     redraw = Redraw(session, predictions)
+    constants = {
+        "themes": theme.THEMES,
+        "scale": theme.LOAD_SCALE,
+        "to_come": theme.OPAQUE_TO_COME,
+        "base": link.base(),
+        "tours": list(tours()),
+        "needs_gpu": redraw.missing_gpu(),
+    }
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as blocks:
         outbox = _hidden("outbox", "web/assets/outbox.js")
         stage = gr.HTML(
             value=redraw.opening(),
             html_template=layout(redraw),
-            js_on_load=assets.page_script(given()),
+            js_on_load=assets.page_script(constants),
             # Served by the app; relative, so that it works behind a proxy's path.
             head=f'<script src="gradio_api/file={PLOTLY_JS}"></script>',
             apply_default_css=False,
@@ -53,7 +85,8 @@ def page(session: Session, with_tools: bool = False) -> gr.Blocks:
         outbox.submit(redraw.on_action, [outbox], [replies], concurrency_limit=None, **quiet)
         outbox.stop(redraw.on_cancel, None, None, queue=False, **quiet)
         blocks.unload(redraw.on_unload)
-        endpoints(session, predictions, [panel for panels in redraw.panels.values() for panel in panels], with_tools)
+        panels = list(itertools.chain(*redraw.panels.values()))
+        register_endpoints(blocks, session, predictions, panels, with_tools)
     return blocks
 
 
@@ -62,29 +95,18 @@ def _hidden(name: str, script: str) -> gr.HTML:
     return gr.HTML("", html_template="<div></div>", js_on_load=assets.text(script), elem_id=name, visible="hidden")
 
 
-def given() -> dict[str, Any]:
-    """Return the constants of the page's scripts."""
-    return {
-        "themes": theme.THEMES,
-        "scale": theme.LOAD_SCALE,
-        "to_come": theme.OPAQUE_TO_COME,
-        "base": base(),
-        "tours": list(tours()),
-    }
-
-
 def layout(redraw: Redraw) -> Markup:
     """Return the page's HTML: a header, the controls, and one section for each picture of a view."""
     sections = Markup("").join(
         _SECTION.format(name, _pictures(name), Markup("").join(panel.layout() for panel in panels))
         for name, panels in redraw.panels.items()
     )
-    problem = slot("elsewhere", content=Markup('<p class="problem" role="alert"></p>'))
+    problem = slot("elsewhere", content='<p class="problem" role="alert"></p>')
     stage = slots.row(slot("compare"), problem, sections, name="results", classes="column")
     controls = slots.row(slots.form("experiment", "Kernel, problem and config"), name="controls", classes="column")
     return Markup("").join(
         [
-            slot("awaited", "awaited", header_text.AWAITED),
+            slot("awaited", "awaited", _AWAITED),
             slot("settings", "settings"),
             _header(redraw.session.gpu),
             slots.row(controls, stage, name="body"),
@@ -93,31 +115,25 @@ def layout(redraw: Redraw) -> Markup:
             tour_bar(),
             keys(),
             glossary_dialog(),
-            _disabled(redraw.missing_gpu()),
         ]
     )
 
 
-_SECTION = Markup('<section role="tabpanel" id="{0}-tab" class="tabitem" aria-label="{0}" hidden>{1}{2}</section>')
-_VIEW = Markup('<button type="button" role="tab" data-tabs="{}" aria-controls="results">{}</button>')
-_PICTURE = Markup('<button type="button" data-tab="{}">{}</button>')
-
-
 def _header(gpu: Gpu | None) -> Markup:
+    where = f"Live on this machine's {gpu.name}." if gpu else "No GPU here: predictions, recordings and an interpreter."
     views = Markup("").join(_VIEW.format(" ".join(pictures), name) for name, pictures in VIEWS.items())
-    more = header_text.more(WAYS, link.link())
-    library = Markup('<button type="button" class="library" data-tabs="{}">Library</button>').format(" ".join(LIBRARY))
+    ways = Markup("").join(_WAY.format(query, question) for question, query in WAYS.items())
     return slots.row(
-        slot("title", content=header_text.title(gpu)),
-        slot("tab", "tabs", Markup('<div role="tablist" aria-label="Views">{}</div>').format(views)),
+        slot("title", content=_SKIP + _NAME.format(where)),
+        slot("tab", "tabs", _TABS.format(views)),
         slots.button("run", "Run", primary=True),
         slots.button("cancel", "Cancel", is_enabled=False),
         slots.row(ResultPanel().card(), slot("status"), name="outcome"),
         slot("tours", content=menu(tours())),
-        library,
+        _LIBRARY.format(" ".join(LIBRARY)),
         share(),
-        more,
-        slot("drawer", "drawer", header_text.DRAWER),
+        _MORE.format(ways, link.link()),
+        slot("drawer", "drawer", _DRAWER),
         name="header",
         classes="bar",
     )
@@ -125,12 +141,6 @@ def _header(gpu: Gpu | None) -> Markup:
 
 def _pictures(name: str) -> Markup:
     """Return the switch between the pictures of a view; an empty one if the view has one picture."""
-    pictures = next((pictures for pictures in (*VIEWS.values(), LIBRARY) if name in pictures), ())
+    names = next((names for names in (*VIEWS.values(), LIBRARY) if name in names and len(names) > 1), ())
     titles = {tab.name: tab.title for tab in TABS}
-    buttons = Markup("").join(_PICTURE.format(one, titles[one]) for one in pictures if len(pictures) > 1)
-    return Markup('<nav class="pictures" aria-label="Pictures of this view">{}</nav>').format(buttons)
-
-
-def _disabled(names: list[str]) -> Markup:
-    """Name the buttons that need a GPU, which `page.js` disables: there is none, and recordings are drawn anyway."""
-    return Markup('<div id="needs-gpu" hidden data-names="{}"></div>').format(" ".join(names))
+    return _PICTURES.format(Markup("").join(_PICTURE.format(name, titles[name]) for name in names))

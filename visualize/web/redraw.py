@@ -75,10 +75,20 @@ class Redraw:
         """Redraw after a change of settings, a change of view or a click on a link."""
         page = self._pages.find(request)
         page.changes += 1
-        change, sent = page.changes, {}
+        change = page.changes
+        sent: dict[str, Any] = {}
+        problems: Mapping[str, str] = {}
         try:
             sent = read_message(message)
-            slots = self._open(page, sent) if "open" in sent or "follow" in sent else self._change(page, sent)
+            if "open" in sent or "follow" in sent:
+                state, problems = self._open(sent)
+                keeps_forms = False
+            else:
+                state, settings = self.read(sent), sent["settings"]
+                keeps_forms = settings.get("form_of") == state.kernel.id and settings.get("preset") is None
+            page.state = state
+            slots = {} if keeps_forms else self.fill(state, sent.get("kept", ""))
+            slots |= self._redraw(state, problems)
         except ConfigError as error:
             slots = refused(error)
         if page.changes != change:
@@ -143,23 +153,14 @@ class Redraw:
             flat = {"tab": flat.get("tab"), **SETTINGS.with_kernel(flat, kernel.id)}
         return SETTINGS.state(flat, self.session.gpu)
 
-    def _open(self, page: OpenPage, sent: Mapping[str, Any]) -> Slots:
-        """Fill the whole page from its address. An empty address opens the opening state."""
+    def _open(self, sent: Mapping[str, Any]) -> tuple[State, Mapping[str, str]]:
+        """Read an address. An empty one opens the opening state, and bad fields take their defaults."""
         self.predictions.warm_up()
         flat = link.fields(link.requested_link(sent, "open" if "open" in sent else "follow"))
         # Talk mode and the embed view do not describe an experiment.
         flat = {name: flat[name] for name in flat if not name.startswith("__") and name not in ("talk", "embed")}
         described: Mapping[str, object] = flat or (SETTINGS.opening if "open" in sent else {})
-        page.state, sentences = SETTINGS.forgiving_state(expand_stop(described), self.session.gpu)
-        return self.fill(page.state, sentences, sent.get("kept", ""))
-
-    def _change(self, page: OpenPage, sent: Mapping[str, Any]) -> Slots:
-        state = self.read(sent)
-        page.state = state
-        settings = sent["settings"]
-        if state.kernel.id != settings.get("form_of") or settings.get("preset") is not None:
-            return self.fill(state)
-        return self.redraw(state)
+        return SETTINGS.forgiving_state(expand_stop(described), self.session.gpu)
 
     def _settings(self, state: State) -> Slots:
         return {
@@ -168,24 +169,23 @@ class Redraw:
             "tab": state.view.tab,
         }
 
-    def fill(self, state: State, sentences: Mapping[str, str] | None = None, kept: object = "") -> Slots:
-        """Fill all forms and the open view. Show this state's run if it is known or in the browser's storage."""
+    def fill(self, state: State, kept: object = "") -> Slots:
+        """Fill all forms. Show this state's run if it is known or in the browser's storage."""
         snapshot, pinned = self.take_snapshots(state)
         slots = self._settings(state)
         for panel in itertools.chain(*self.panels.values()):
             slots |= panel.fill(snapshot)
         run = self.result.before(snapshot) | self.result.known_run(snapshot, kept)
-        return slots | self._pair_run(run, pinned) | self.redraw(state, sentences)
+        return slots | self._pair_run(run, pinned)
 
-    def redraw(self, state: State, sentences: Mapping[str, str] | None = None) -> Slots:
+    def _redraw(self, state: State, problems: Mapping[str, str]) -> Slots:
         """Fill the open view, the address and the sentences about bad values."""
-        problems = dict(sentences or {})
         title = stage_title(state.experiment, state.gpu.name)
         slots: Slots = {"link": link.link_value(state.to_address(), SETTINGS.short_address(state), title)}
         try:
             slots |= self.draw(state)
         except ConfigError as error:
-            problems[error.field] = str(error)
+            problems = {**problems, error.field: str(error)}
         return {**slots, "problems": problems_value(problems)}
 
     def draw(self, state: State) -> Slots:

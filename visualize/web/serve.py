@@ -6,6 +6,7 @@ import sys
 
 import gradio as gr
 from starlette.middleware import Middleware
+from starlette.routing import Route
 
 from kernels.measuring.session import Session
 from visualize.startup import bypass_proxy, log_here, return_large_arrays
@@ -15,7 +16,7 @@ from visualize.web import assets
 from visualize.web.api import argument_defaults
 from visualize.web.first_reply import FirstReply, first_picture
 from visualize.web.guard import Guard, allowed_hosts, framing_sites
-from visualize.web.health import HealthRoute
+from visualize.web.health import Health
 from visualize.web.look import HEAD, theme
 from visualize.web.page import page
 from visualize.web.tools import offer_tools_alone
@@ -57,7 +58,7 @@ def serve(
         server_name=host,
         server_port=port,
         theme=theme(),
-        head=HEAD + assets.head(),
+        head=HEAD,
         css=variables() + assets.styles(),
         footer_links=["api"],
         prevent_thread_lock=True,
@@ -75,7 +76,7 @@ def serve(
                 # The picture must not appear before the login.
                 Middleware(FirstReply, picture="" if login else first_picture(session.gpu)),
             ],
-            "routes": [HealthRoute(session).route()],
+            "routes": [Route("/healthz", Health(session).reply)],
         },
     )
     bound_unread(blocks._queue)

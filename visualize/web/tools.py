@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernels import discover
 from kernels.experiment import JsonSchema, gpu_schema, kernel_schema, merged_fields
+from kernels.gpus import Gpu
 from kernels.knobs import knobs
-from kernels.measuring.session import Session
-from kernels.spec import Kernel
 from visualize.views.endpoint import EXPERIMENT, Endpoint, reply_safely
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _PREFIX = "mcp_"
 _FIELDS: JsonSchema = {
     "type": "array",
     "items": {"type": "string"},
-    "description": "Reply fields to return. Default: all but long ones, which `left_out` names.",
+    "description": "Reply fields to return. Default: all but long ones (see `left_out`).",
 }
 # If an experiment only narrows a reply, it stays one argument.
 _OPTIONAL: JsonSchema = {
@@ -44,15 +44,44 @@ _WHOLE: JsonSchema = {
     "type": "object",
     "description": 'The launch: {"kernel", "problem", "config", "gpu"}, with the fields that `compile` takes.',
 }
-_HOW = "The reply is JSON; `failure` in it says what was wrong and what is allowed."
+_HOW = "The reply is JSON. `failure` says what was wrong and what is allowed."
 _KNOBS = (
     "Arguments that are left out take the kernel's default; `kernels` says what each means, and which kernels have it."
 )
 
 
-def tools(session: Session, endpoints: Sequence[Endpoint], kernels: Mapping[str, Kernel]) -> list[Endpoint]:
-    """Return a tool for each endpoint, and one that lists the kernels. Their names begin with "mcp_"."""
-    return [_kernels_tool(session, kernels), *(_tool(endpoint, kernels) for endpoint in endpoints)]
+def create_tools(endpoints: Sequence[Endpoint], device: Gpu | None) -> list[Endpoint]:
+    """Return a tool for each endpoint, and one that lists the kernels. Their names begin with "mcp_".
+
+    Args:
+        device: this machine's GPU, or None.
+    """
+
+    def kernels() -> dict[str, Any]:
+        """Lists the kernels: what each shows, the default of each argument, and presets worth a look.
+
+        `arguments` says what each argument of the other tools means. Also the names of the GPUs that predictions can
+        be for, and this machine's GPU (null: predictions and recorded results only).
+        """
+        return {
+            "kernels": [
+                {
+                    "id": kernel.id,
+                    "title": kernel.title,
+                    "claim": kernel.headline,
+                    "defaults": {
+                        name: knob.default for name, knob in {**kernel.problem_knobs(), **knobs(kernel.config)}.items()
+                    },
+                    "presets": {preset.title: {**preset.problem, **preset.config} for preset in kernel.presets},
+                }
+                for kernel in discover().values()
+            ],
+            "arguments": {name: schema["description"] for name, schema in _flat_schemas(_parts(launches=True)).items()},
+            "gpus": gpu_schema()["enum"],
+            "device": device and device.name,
+        }
+
+    return [_tool(endpoint) for endpoint in (Endpoint("kernels", kernels), *endpoints)]
 
 
 def offer_tools_alone(server: GradioMCPServer) -> None:
@@ -74,74 +103,58 @@ def offer_tools_alone(server: GradioMCPServer) -> None:
     }
 
 
-def _tool(endpoint: Endpoint, kernels: Mapping[str, Kernel]) -> Endpoint:
+def _parts(launches: bool) -> dict[str, dict[str, JsonSchema]]:
+    """Return the schemas of an experiment's fields by part. Only a launch depends on the part "run"."""
+    return {part: fields for part, fields in merged_fields(discover()).items() if launches or part != "run"}
+
+
+def _flat_schemas(parts: Mapping[str, Mapping[str, JsonSchema]]) -> dict[str, JsonSchema]:
+    flat = {name: schema for fields in parts.values() for name, schema in fields.items()}
+    return {"kernel": kernel_schema(discover()), **flat, "gpu": gpu_schema()}
+
+
+def _tool(endpoint: Endpoint) -> Endpoint:
     parameters = inspect.signature(endpoint.function).parameters
-    is_of_one = EXPERIMENT in parameters and parameters[EXPERIMENT].default is inspect.Parameter.empty
-    own = [name for name in parameters if name != EXPERIMENT or not (is_of_one and endpoint.is_flat)]
-    fields = merged_fields(kernels) if is_of_one and endpoint.is_flat else {}
-    as_object = _WHOLE if is_of_one else _OPTIONAL
-    if not endpoint.launches:  # how it is launched makes no difference
-        fields.pop("run", None)
-    flat = {name: _unexplained(schema) for part in fields.values() for name, schema in part.items()}
+    needs_experiment = EXPERIMENT in parameters and parameters[EXPERIMENT].default is inspect.Parameter.empty
+    is_flat = needs_experiment and endpoint.is_flat
+    parts = _parts(endpoint.launches) if is_flat else {}
+    flat = _flat_schemas(parts) if is_flat else {}
+    own = [name for name in parameters if not (is_flat and name == EXPERIMENT)]
+    known = {EXPERIMENT: _WHOLE if needs_experiment else _OPTIONAL, **endpoint.schemas}
     schemas: dict[str, JsonSchema] = {
-        **(
-            {"kernel": _unexplained(kernel_schema(kernels)), **flat, "gpu": _unexplained(gpu_schema())}
-            if fields
-            else {}
-        ),
-        **{name: endpoint.schemas.get(name, as_object if name == EXPERIMENT else {}) for name in own},
+        **{name: {key: value for key, value in flat[name].items() if key != "description"} for name in flat},
+        **{name: known.get(name, {}) for name in own},
         "fields": _FIELDS,
     }
 
     async def tool(*values: Any) -> str:
         given = {name: value for name, value in zip(schemas, values, strict=True) if value is not None}
-        passed = {name: given[name] for name in own if name in given}
-        if fields:
+        arguments = {name: given[name] for name in own if name in given}
+        if is_flat:
             experiment: dict[str, Any] = {name: given[name] for name in ("kernel", "gpu") if name in given}
-            for part, names in fields.items():
-                experiment[part] = {name: given[name] for name in names if name in given}
-            passed[EXPERIMENT] = experiment
-        reply = await reply_safely(endpoint.function)(**passed)
+            for part, fields in parts.items():
+                experiment[part] = {name: given[name] for name in fields if name in given}
+            arguments[EXPERIMENT] = experiment
+        reply = await reply_safely(endpoint.function)(**arguments)
         return json.dumps(shortened(reply, given.get("fields")))
 
+    # The signature and the docstring that Gradio needs for an MCP tool.
     defaults = {"kernel": inspect.Parameter.empty, **{name: parameters[name].default for name in own}}
-    about = f"{_description(endpoint.function)} {_HOW}" + (f" {_KNOBS}" if fields else "")
-    typed = _typed(tool, endpoint.name, about, schemas, defaults)
-    return Endpoint(f"{_PREFIX}{endpoint.name}", typed, endpoint.max_concurrency, schemas=schemas)
-
-
-def _kernels_tool(session: Session, kernels: Mapping[str, Kernel]) -> Endpoint:
-    async def tool() -> str:
-        return json.dumps(kernels_in_short(session, kernels))
-
-    about = (
-        "Lists the kernels: what each shows, the default of each argument, and presets worth a look. `arguments` says"
-        " what each argument of the other tools means. Also the names of the GPUs that predictions can be for, and this"
-        " machine's GPU (null: predictions and recorded results only). The reply is JSON."
-    )
-    return Endpoint(f"{_PREFIX}kernels", _typed(tool, "kernels", about, {}, {}))
-
-
-def kernels_in_short(session: Session, kernels: Mapping[str, Kernel]) -> dict[str, Any]:
-    """Return the kernels and the meaning of their arguments. Each tool's schema has the allowed values."""
-    declared = (field for part in merged_fields(kernels).values() for field in part.items())
-    return {
-        "kernels": [
-            {
-                "id": kernel.id,
-                "title": kernel.title,
-                "claim": kernel.headline,
-                "defaults": {
-                    name: knob.default for name, knob in {**kernel.problem_knobs(), **knobs(kernel.config)}.items()
-                },
-                "presets": {one.title: {**one.problem, **one.config} for one in kernel.presets},
-            }
-            for kernel in kernels.values()
+    tool.__name__ = endpoint.name
+    tool.__annotations__ = {**dict.fromkeys(schemas, Any), "return": str}
+    tool.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=defaults.get(name))
+            for name in schemas
         ],
-        "arguments": {name: schema["description"] for name, schema in (*declared, ("gpu", gpu_schema()))},
-        "gpus": gpu_schema()["enum"],
-        "device": session.gpu and session.gpu.name,
-    }
+        return_annotation=str,
+    )
+    about = (inspect.getdoc(endpoint.function) or "").partition("\n\nArgs:")[0]
+    tool.__doc__ = " ".join([*about.split(), _HOW, *([_KNOBS] if is_flat else [])]) + "\n\nArgs:"
+    for name, schema in schemas.items():
+        if "description" in schema:
+            tool.__doc__ += f"\n    {name}: {schema['description']}"
+    return Endpoint(f"{_PREFIX}{endpoint.name}", tool, endpoint.max_concurrency, schemas=schemas)
 
 
 def shortened(reply: Mapping[str, Any], fields: Sequence[str] | None) -> dict[str, Any]:
@@ -162,38 +175,3 @@ def shortened(reply: Mapping[str, Any], fields: Sequence[str] | None) -> dict[st
     long = {name: length for name, length in lengths.items() if length > LONGEST_FIELD}
     short = {name: value for name, value in reply.items() if name not in long}
     return {**short, "left_out": long} if long else short
-
-
-def _typed(
-    function: Callable[..., Any],
-    name: str,
-    description: str,
-    schemas: Mapping[str, JsonSchema],
-    defaults: Mapping[str, object],
-) -> Callable[..., Any]:
-    """Give a function the signature and docstring that Gradio needs for an MCP tool."""
-    parameters = [
-        inspect.Parameter(
-            parameter,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            default=defaults.get(parameter),
-        )
-        for parameter in schemas
-    ]
-    function.__name__ = name
-    function.__annotations__ = {**dict.fromkeys(schemas, Any), "return": str}
-    function.__signature__ = inspect.Signature(parameters, return_annotation=str)  # type: ignore[attr-defined]
-    helps = "".join(
-        f"\n    {name}: {schema['description']}" for name, schema in schemas.items() if "description" in schema
-    )
-    function.__doc__ = description + (f"\n\nArgs:{helps}" if helps else "")
-    return function
-
-
-def _unexplained(schema: JsonSchema) -> JsonSchema:
-    return {name: value for name, value in schema.items() if name != "description"}
-
-
-def _description(function: Callable[..., Any]) -> str:
-    """Return an endpoint's docstring, without its arguments, in one line."""
-    return " ".join((inspect.getdoc(function) or "").split("\n\nArgs:")[0].split())

@@ -43,8 +43,3 @@ def styles() -> str:
     """Return all style sheets: the page's own, then each view's."""
     sheets = [*sorted(Path(__file__).parent.glob("*.css")), *sorted(_VISUALIZE.glob("views/*/*.css"))]
     return "".join(path.read_text(encoding="utf-8") for path in sheets)
-
-
-def head() -> str:
-    """Return the styles that the page's head must hold, as HTML."""
-    return f"<style>{text('web/assets/head/narrow.css')}</style>"

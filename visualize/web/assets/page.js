@@ -79,7 +79,7 @@ function mount(node) {
   kinds[kind]?.(node, slot, (_, watcher) => watchers.push(watcher), send);
 }
 
-for (const name of element.querySelector("#needs-gpu").dataset.names.split(" ").filter(Boolean)) {
+for (const name of given.needs_gpu) {
   const button = element.querySelector(`#${name}`);
   button.disabled = true;
   button.textContent += " (needs a GPU)";
