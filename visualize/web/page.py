@@ -106,7 +106,7 @@ def layout(redraw: Redraw) -> Markup:
     controls = slots.row(slots.form("experiment", "Kernel, problem and config"), name="controls", classes="column")
     return Markup("").join(
         [
-            slot("awaited", "awaited", _AWAITED),
+            slot("awaited", content=_AWAITED),
             slot("settings", "settings"),
             _header(redraw.session.gpu),
             slots.row(controls, stage, name="body"),
@@ -133,7 +133,7 @@ def _header(gpu: Gpu | None) -> Markup:
         _LIBRARY.format(" ".join(LIBRARY)),
         share(),
         _MORE.format(ways, link.link()),
-        slot("drawer", "drawer", _DRAWER),
+        slot("drawer", content=_DRAWER),
         name="header",
         classes="bar",
     )

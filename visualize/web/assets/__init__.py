@@ -16,11 +16,9 @@ KINDS = {
     "result": ("views/result/script.js",),
     "take": ("views/result/export.js",),
     "saved_file": ("views/tune/saved_file.js",),
-    "link": ("web/assets/link.js", "web/assets/save.js", "web/assets/tables.js"),
-    **{
-        name: (f"web/assets/{name}.js",)
-        for name in ("awaited", "drawer", "form", "keys", "kept", "problems", "settings", "share", "tabs", "tour")
-    },
+    "link": ("web/assets/address.js", "web/assets/files.js"),
+    "tabs": ("web/assets/header.js",),
+    **{name: (f"web/assets/{name}.js",) for name in ("form", "keys", "share", "tour")},
 }
 
 

@@ -1,23 +1,14 @@
-// A form of knobs (see form.py). `props.value` is {fields, values, presets} as JSON.
+// A form of knobs (see slots.py). `props.value` is {fields, values, presets} as JSON.
 const root = element.querySelector(".knobs");
-let state = { fields: [], values: {}, presets: [] }; // values: of the fields
-let built = "";
-
-// What is set here is one of the page's settings (see settings.js).
-function tell(values, isSet = false) {
-  document.dispatchEvent(new CustomEvent("tilescope:told", { detail: { values, isSet } }));
-}
+let state = { fields: [], values: {}, presets: [] };
+let controls = []; // of each field: its row, and how it takes a value
+let built = ""; // the fields and presets that the form has been built for
 
 function set(name, value) {
   if (state.values[name] === value) return;
-  state.values[name] = value;
-  props.value = JSON.stringify(state);
-  hideIdle();
-  summarize();
-  for (const { cap, name: capped } of state.fields) if (cap?.includes(name)) root.querySelector(`[data-field="${capped}"]`).refresh();
-  // Another kernel has other knobs, so the form itself will be replaced.
-  if (name === "kernel") document.dispatchEvent(new Event("tilescope:chosen"));
-  tell({ [name]: value }, true);
+  state.values[name] = send.settings[name] = value;
+  refresh();
+  send.redraw();
 }
 
 function make(tag, attributes = {}, ...children) {
@@ -27,151 +18,126 @@ function make(tag, attributes = {}, ...children) {
   return node;
 }
 
-// A knob that makes no difference to what is set has no control.
-function hideIdle() {
-  for (const { name, only_with: other } of state.fields) {
-    const row = root.querySelector(`[data-field="${name}"]`);
-    if (other && row) row.hidden = !other.values.includes(state.values[other.name]);
-  }
-}
-
 // The values at which a field's slider stops. Powers of two beyond a cap would change nothing.
-function stops(field) {
-  if (field.kind === "steps") return field.choices;
-  if (field.stops !== "powers") return null;
-  const values = field.low === 0 ? [0] : [];
-  const end = field.cap ? Math.min(field.high, Math.ceil(state.values[field.cap[0]] / state.values[field.cap[1]])) : field.high;
-  for (let value = 1; value <= end; value *= 2) if (value >= field.low) values.push(value);
+function stops({ kind, choices, stops: scale, low, high, cap }) {
+  if (kind === "steps") return choices;
+  if (scale !== "powers") return null;
+  const end = cap ? Math.min(high, Math.ceil(state.values[cap[0]] / state.values[cap[1]])) : high;
+  const values = low === 0 ? [0] : [];
+  for (let value = 1; value <= end; value *= 2) if (value >= low) values.push(value);
   return values;
 }
 
 function nearest(values, value) {
-  let best = 0;
-  values.forEach((v, i) => { if (Math.abs(v - value) < Math.abs(values[best] - value)) best = i; });
-  return best;
+  const distances = values.map((stop) => Math.abs(stop - value));
+  return Math.max(0, distances.indexOf(Math.min(...distances)));
+}
+
+// Inputs by a field's kind: their nodes, and a function that makes them show a value.
+const INPUTS = {
+  menu({ name, choices, labels = choices }, attributes) {
+    const menu = make("select", attributes, ...labels.map((label, i) => make("option", { value: i }, String(label))));
+    menu.addEventListener("change", () => set(name, choices[menu.value]));
+    return [[menu], (value) => { menu.value = choices.indexOf(value); }];
+  },
+  text({ name, longest, placeholder = "" }, attributes) {
+    const box = make("input", { ...attributes, type: "text", maxlength: longest, placeholder, spellcheck: "false" });
+    // It is set when it loses the focus or on Enter: half of a text would be refused.
+    box.addEventListener("change", () => set(name, box.value));
+    return [[box], (value) => { if (document.activeElement !== box) box.value = value; }];
+  },
+  number(field, attributes) {
+    const number = make("input", { ...attributes, type: "number" });
+    number.addEventListener("input", () => set(field.name, number.value === "" ? "" : Number(number.value)));
+    return slider(field, attributes, number);
+  },
+  steps: (field, attributes) => slider(field, attributes, make("output", { id: attributes.id, for: `${attributes.id}-slider` })),
+};
+
+function slider(field, attributes, number) {
+  const range = make("input", { ...attributes, type: "range", id: `${attributes.id}-slider`, "aria-label": `${field.label} slider`, step: 1 });
+  range.addEventListener("input", () => set(field.name, stops(field)?.[range.value] ?? Number(range.value)));
+  return [[range, number], (value) => {
+    const values = stops(field);
+    [range.min, range.max] = values ? [0, values.length - 1] : [field.low, field.high];
+    range.value = values ? nearest(values, value) : value;
+    range.setAttribute("aria-valuetext", value);
+    if (String(number.value) !== String(value)) number.value = value;
+  }];
 }
 
 function control(field) {
-  const id = `${element.id}-${field.name}`;
-  // A long name breaks after an underscore.
-  const words = field.label.split(/(?<=_)/);
-  const label = make("label", { for: id }, ...words.flatMap((word, i) => (i ? [make("wbr"), word] : [word])));
-  const help = make("p", { class: "help", role: "tooltip", id: `${id}-help` }, field.kind === "number" ? `${field.help} ${field.low} to ${field.high}.` : field.help);
-  const problem = make("p", { class: "problem", role: "alert" });
-  const row = make("div", { class: `field ${field.kind}`, "data-field": field.name });
-  if (field.kind === "menu") {
-    const menu = make("select", { id, "aria-describedby": help.id });
-    field.choices.forEach((choice, i) => menu.append(make("option", { value: i }, String((field.labels || field.choices)[i]))));
-    menu.addEventListener("change", () => set(field.name, field.choices[Number(menu.value)]));
-    row.append(label, menu, problem);
-    if (field.note) row.append(make("p", { class: "note" }, field.note));
-    row.append(help);
-    row.refresh = () => { menu.value = field.choices.findIndex((c) => c === state.values[field.name]); };
-    return row;
-  }
-  if (field.kind === "text") {
-    // Set when it is left or Enter is pressed: half of it would be refused.
-    const box = make("input", { type: "text", id, maxlength: field.longest, placeholder: field.placeholder ?? "", "aria-describedby": help.id, spellcheck: "false" });
-    box.addEventListener("change", () => set(field.name, box.value));
-    row.append(label, box, problem, help);
-    row.refresh = () => { if (document.activeElement !== box) box.value = state.values[field.name]; };
-    return row;
-  }
-  let values = stops(field);
-  const slider = make("input", {
-    type: "range", id: `${id}-slider`, "aria-label": `${field.label} slider`, "aria-describedby": help.id,
-    min: values ? 0 : field.low, max: values ? values.length - 1 : field.high, step: 1,
-  });
-  const number = field.kind === "steps"
-    ? make("output", { id, for: slider.id })
-    : make("input", { type: "number", id, "aria-describedby": help.id });
-  slider.addEventListener("input", () => {
-    const value = values ? values[Number(slider.value)] : Number(slider.value);
-    number.value = value;
-    slider.setAttribute("aria-valuetext", value);
-    set(field.name, value);
-  });
-  if (field.kind === "number") number.addEventListener("input", () => {
-    const value = number.value === "" ? "" : Number(number.value);
-    slider.value = values ? nearest(values, value) : value;
-    set(field.name, value);
-  });
-  row.append(label, slider, number, problem, help);
-  row.refresh = () => {
-    const value = state.values[field.name];
-    values = stops(field);
-    if (values) slider.max = values.length - 1;
-    slider.value = values ? nearest(values, value) : value;
-    slider.setAttribute("aria-valuetext", value);
-    if (String(number.value) !== String(value)) number.value = value;
-  };
-  return row;
+  const { name, kind, note, help } = field, id = `${element.id}-${name}`, tip = `${id}-help`;
+  const words = field.label.split(/(?<=_)/); // a long name breaks after an underscore
+  const [inputs, update] = INPUTS[kind](field, { id, "aria-describedby": tip });
+  const row = make("div", { class: `field ${kind}`, "data-field": name },
+    make("label", { for: id }, ...words.flatMap((word, i) => (i ? [make("wbr"), word] : [word]))),
+    ...inputs,
+    make("p", { class: "problem", role: "alert" }),
+    ...(note ? [make("p", { class: "note" }, note)] : []),
+    make("p", { class: "help", role: "tooltip", id: tip }, kind === "number" ? `${help} ${field.low} to ${field.high}.` : help));
+  return { field, row, update };
 }
 
-// What is set less often is folded: the shape's menus, inputs and timer, and presets.
+// The group "more" is folded: the shape's menus, inputs and timer.
 function groupOf({ name, kind, group }) {
   if (element.id !== "experiment" || name === "kernel" || name === "gpu") return group;
   return group === "Run" || kind === "menu" ? "more" : group;
 }
 
-function folded(name, title) {
-  return make("details", { class: `knob-group ${name}` }, make("summary", {}, title));
+function details(name, title, ...children) {
+  return make("details", { class: `knob-group ${name}` }, make("summary", {}, title), ...children);
+}
+
+function presetButton(title, preset) {
+  const button = make("button", { type: "button" }, title);
+  button.addEventListener("click", () => {
+    send.settings.preset = preset;
+    send.redraw();
+  });
+  return button;
 }
 
 function build() {
-  const open = [...root.querySelectorAll("details[open]")].map((box) => box.className);
-  root.replaceChildren();
-  const groups = new Map();
-  for (const field of state.fields) {
-    const group = groupOf(field);
-    if (!groups.has(group)) groups.set(group, group === "more" ? folded("more", "") : make("fieldset", { class: "knob-group" }, make("legend", {}, group)));
-    groups.get(group).append(control(field));
-  }
-  root.append(...[...groups].filter(([name]) => name !== "more").map(([, box]) => box), ...[groups.get("more")].filter(Boolean));
-  if (state.presets.length) {
-    const box = folded("presets", "Presets");
-    state.presets.forEach((title, i) => {
-      const button = make("button", { type: "button" }, title);
-      button.addEventListener("click", () => {
-        document.dispatchEvent(new Event("tilescope:chosen"));
-        tell({ preset: i }, true);
-      });
-      box.append(button);
-    });
-    root.append(box);
-  }
-  for (const box of root.querySelectorAll("details")) box.open = open.includes(box.className);
+  const open = [...root.querySelectorAll("details[open]")].map(({ className }) => className);
+  controls = state.fields.map(control);
+  const groups = Map.groupBy(controls, ({ field }) => groupOf(field)), more = groups.get("more");
+  groups.delete("more");
+  root.replaceChildren(...[...groups].map(([group, members]) =>
+    make("fieldset", { class: "knob-group" }, make("legend", {}, group), ...members.map(({ row }) => row))));
+  if (more) root.append(details("more", "", ...more.map(({ row }) => row)));
+  if (state.presets.length) root.append(details("presets", "Presets", ...state.presets.map(presetButton)));
+  for (const fold of root.querySelectorAll("details")) fold.open = open.includes(fold.className);
 }
 
-function summarize() {
+// Shows the values. A knob that makes no difference with them has no control.
+function refresh() {
+  const { values } = state;
+  for (const { field: { name, only_with: condition }, row, update } of controls) {
+    update(values[name]);
+    row.hidden = condition !== undefined && !condition.values.includes(values[condition.name]);
+  }
   const summary = root.querySelector(".more > summary");
-  const words = ["dtype", "layout", "precision"].filter((name) => !root.querySelector(`[data-field="${name}"]`)?.hidden);
-  if (summary) summary.textContent = [...words.map((name) => state.values[name]).filter(Boolean), "more"].join(" · ");
+  const words = ["dtype", "layout", "precision"].filter((name) => values[name] && !controls.find(({ field }) => field.name === name)?.row.hidden);
+  if (summary) summary.textContent = [...words.map((name) => values[name]), "more"].join(" · ");
 }
 
-function show() {
+watch("value", () => {
   if (!props.value) return;
-  const next = JSON.parse(props.value);
-  // What a person is setting just now is newer than what the server answers.
-  const busy = document.activeElement?.closest(".field")?.dataset.field;
-  if (root.contains(document.activeElement) && busy in state.values && next.values.kernel === state.values.kernel) {
-    next.values[busy] = state.values[busy];
-  }
+  const next = JSON.parse(props.value), { activeElement } = document;
+  // A value that a person is setting is newer than the server's.
+  const busy = root.contains(activeElement) ? activeElement.closest(".field")?.dataset.field : undefined;
+  if (busy in state.values && next.values.kernel === state.values.kernel) next.values[busy] = state.values[busy];
   state = next;
   const shape = JSON.stringify([state.fields, state.presets]);
   if (shape !== built) {
-    const focused = document.activeElement && root.contains(document.activeElement) ? document.activeElement.id : "";
+    const focused = root.contains(activeElement) ? activeElement.id : "";
     build();
     built = shape;
-    if (focused) document.getElementById(focused)?.focus();
+    document.getElementById(focused)?.focus();
   }
-  root.querySelectorAll(".field").forEach((row) => row.refresh());
-  hideIdle();
-  summarize();
-  tell(Object.fromEntries(state.fields.map(({ name }) => [name, state.values[name]])));
+  refresh();
+  for (const { name } of state.fields) send.settings[name] = state.values[name];
   root.dataset.ready = "true";
-  document.dispatchEvent(new Event("tilescope:form"));
-}
-
-watch("value", show);
-show();
+  showProblems();
+});

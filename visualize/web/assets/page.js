@@ -1,11 +1,24 @@
 // The page: an update fills its slots by name, and a message tells the server what a person set or pressed.
 // A message goes through the outbox (see outbox.js); an update is `props.value` as JSON (see open_pages.py).
-const PATIENCE = 8000; // milliseconds until a redraw whose reply was lost is given up
-const FILLED = new Set(["html", "result"]); // kinds whose value is their HTML
+const PATIENCE_MS = 8000; // until the page gives up a redraw whose reply was lost
 const slots = new Map(); // name → a function that takes a value
-const settings = {}; // what all controls are set to
+const settings = {}; // the values of all controls
+const line = element.querySelector("#awaited [role=progressbar]");
 let outbox = window.tilescopePost ? Promise.resolve() : new Promise((ready) => document.addEventListener("tilescope:outbox", ready, { once: true }));
 let number = 0, awaited = 0, pending = null, patience = 0;
+let problems = {}; // sentences by the field that caused them
+
+// Scripts tell each other of changes by events of the document.
+function emit(name, detail) {
+  document.dispatchEvent(new CustomEvent(`tilescope:${name}`, { detail }));
+}
+
+function onClick(selector, action) {
+  document.addEventListener("click", (event) => {
+    const node = event.target.closest?.(selector);
+    if (node) action(node, event);
+  });
+}
 
 // One message after the other: the outbox holds one at a time.
 function post(event, message) {
@@ -13,6 +26,11 @@ function post(event, message) {
     window.tilescopePost(event, message);
     return new Promise((sent) => setTimeout(sent));
   });
+}
+
+function setAwaited(value) {
+  line.hidden = !value; // base.css shows it if the reply takes longer than most
+  emit("awaited", value);
 }
 
 // Asks for a redraw. While one is awaited, only the latest request counts. `message` is made when it is sent.
@@ -23,8 +41,8 @@ function request(message) {
   }
   awaited = ++number;
   post("input", { ...message(), number: awaited });
-  document.dispatchEvent(new CustomEvent("tilescope:awaited", { detail: true }));
-  patience = setTimeout(proceed, PATIENCE);
+  setAwaited(true);
+  patience = setTimeout(proceed, PATIENCE_MS);
 }
 
 function proceed() {
@@ -33,7 +51,7 @@ function proceed() {
   const next = pending;
   pending = null;
   if (next) request(next);
-  else document.dispatchEvent(new CustomEvent("tilescope:awaited", { detail: false }));
+  else setAwaited(false);
 }
 
 const send = {
@@ -60,20 +78,48 @@ window.tilescopeReceive = (text) => {
   if (update.has_more && !pending) post("play", {});
 };
 
-// What a reader has unfolded stays open.
+// Details that a reader has opened stay open.
 function fill(node, html) {
   const open = [...node.querySelectorAll("details")].map((details) => details.open);
   node.innerHTML = html;
   node.querySelectorAll("details").forEach((details, i) => { details.open ||= open[i] ?? false; });
 }
 
+// Shows each sentence next to the control that caused it (see form.js), and the others above the picture.
+function showProblems() {
+  const others = { ...problems };
+  for (const field of document.querySelectorAll(".field")) {
+    const { field: name } = field.dataset;
+    field.querySelector(".problem").textContent = others[name] ?? "";
+    field.classList.toggle("wrong", name in others);
+    delete others[name];
+  }
+  element.querySelector("#elsewhere .problem").textContent = Object.values(others).join(" ");
+  emit("problems");
+}
+
+// What the values of a kind of slot do beside its script.
+const FILL = {
+  html: fill,
+  result: fill,
+  button: (node, value) => { node.disabled = value === "disabled"; },
+  fold: (node, value) => { node.open = value === "open"; },
+  kept: (_, run) => localStorage.setItem("tilescope-run", run), // for the next visit
+  settings(_, value) {
+    for (const name of Object.keys(settings)) if (name !== "tab") delete settings[name];
+    Object.assign(settings, JSON.parse(value));
+  },
+  problems(_, value) {
+    problems = JSON.parse(value || "{}");
+    showProblems();
+  },
+};
+
 function mount(node) {
   const { kind } = node.dataset, watchers = [], slot = { value: "" };
   slots.set(node.id, (value) => {
     slot.value = value;
-    if (FILLED.has(kind)) fill(node, value);
-    else if (kind === "button") node.disabled = value === "disabled";
-    else if (kind === "fold") node.open = value === "open";
+    FILL[kind]?.(node, value);
     for (const watcher of watchers) watcher();
   });
   kinds[kind]?.(node, slot, (_, watcher) => watchers.push(watcher), send);
@@ -85,10 +131,9 @@ for (const name of given.needs_gpu) {
   button.textContent += " (needs a GPU)";
 }
 element.querySelectorAll(".slot").forEach(mount);
-element.addEventListener("click", ({ target }) => {
-  const button = target.closest("button.slot");
-  if (button?.id === "cancel") send.cancel();
-  else if (button) send.act(button.id);
+onClick("button.slot", ({ id }) => {
+  if (id === "cancel") send.cancel();
+  else send.act(id);
 });
 if (![...new URLSearchParams(location.search).keys()].some((name) => !name.startsWith("__"))) window.tilescopeReceive(props.value);
 watch("value", () => window.tilescopeReceive(props.value));
