@@ -22,7 +22,7 @@ from kernels.experiment import from_json
 from kernels.measuring.session import Session
 from kernels.results.store import Store, experiment_key, experiment_text
 from visualize.views.endpoint import Api
-from visualize.views.snapshot import Snapshot
+from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS
 from visualize.views.tune.history import HistoryPanel
 

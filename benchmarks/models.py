@@ -43,7 +43,7 @@ REDRAWS: dict[str, dict[str, object]] = {
 def measure_redraws() -> None:
     """Print what a redraw of the Schedule tab costs the server: both orders, their players, the curve and the table."""
     from visualize.views.order.view import SchedulePanel
-    from visualize.views.snapshot import Snapshot
+    from visualize.views.state import Snapshot
     from visualize.views.tabs import SETTINGS
 
     panel = SchedulePanel()

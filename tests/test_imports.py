@@ -22,7 +22,7 @@ from kernels.experiment import from_json
 from kernels.results import Failure
 from kernels.measuring.session import Session
 from visualize.views.tabs import SETTINGS, TABS
-from visualize.views.snapshot import Snapshot
+from visualize.views.state import Snapshot
 
 panels = {tab.name: tab.panels[0]() for tab in TABS}
 for name, kernel in discover().items():

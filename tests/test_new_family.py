@@ -22,7 +22,7 @@ from visualize.predict.schedule import row_major
 from visualize.predict.schedule import panels, steps
 from visualize.web.controls import experiment_form
 from visualize.views.tabs import SETTINGS, TABS
-from visualize.views.snapshot import Snapshot
+from visualize.views.state import Snapshot
 from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.plot import NONE
 

@@ -25,7 +25,7 @@ from tests.kernels.stores import put_sweep
 from tests.panels.sweeps_made_up import space_of
 from visualize.views.endpoint import Api, reply_safely
 from visualize.views.plot import NONE
-from visualize.views.snapshot import Snapshot
+from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS
 from visualize.views.tune.history import STORE_OFF, HistoryPanel, past_runs, runs_of
 from visualize.views.tune.view import swept_space

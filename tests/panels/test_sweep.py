@@ -26,7 +26,7 @@ from tests.waiting import until
 from visualize.views.numbers import milliseconds
 from visualize.views.plot import NONE
 from visualize.views.slots import CLOSED, OPEN
-from visualize.views.snapshot import Snapshot
+from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS
 from visualize.views.tune.view import MAX_SIZES, PICTURES, SweepPanel, swept_sizes, swept_space
 from visualize.web.controls import presets, with_preset

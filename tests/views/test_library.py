@@ -38,7 +38,7 @@ from visualize.views.library.view import (
     scoreboard_summary,
 )
 from visualize.views.prose import KIND_NAMES
-from visualize.views.snapshot import Snapshot
+from visualize.views.state import Snapshot
 from visualize.views.summaries import key_numbers
 from visualize.views.tabs import SETTINGS
 

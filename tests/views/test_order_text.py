@@ -20,8 +20,7 @@ from visualize.views.order import reuse_view
 from visualize.views.order.reuse_text import reuse_headline, reuse_sentences
 from visualize.views.order.text import loads_headline, occupancy_table, split_k_sentence, waves_sentence
 from visualize.views.prose import Link, html, plain
-from visualize.views.snapshot import Snapshot
-from visualize.views.state import State, View
+from visualize.views.state import Snapshot, State, View
 
 H200 = GPUS["H200"]
 SEVEN_SMS = replace(H200, sms=7, name="seven")

@@ -19,7 +19,7 @@ from visualize.views.numbers import source as source_of
 from visualize.views.order import reuse_view
 from visualize.views.order import view as order_view
 from visualize.views.result.view import run_json
-from visualize.views.snapshot import Snapshot, take_snapshot
+from visualize.views.state import Snapshot, take_snapshot
 from visualize.views.tabs import SETTINGS
 
 

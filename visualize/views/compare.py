@@ -15,8 +15,7 @@ from visualize.views.numbers import Number, significant
 from visualize.views.plot import NONE
 from visualize.views.prose import Link, Listed, Mark, Sentence, Strong, say
 from visualize.views.result.view import ResultPanel
-from visualize.views.snapshot import Snapshot
-from visualize.views.state import PINNED, State, pin_text
+from visualize.views.state import PINNED, Snapshot, State, pin_text
 from visualize.views.summaries import view_numbers
 from visualize.views.tables import table
 from visualize.views.view import Panel, Slots

@@ -19,8 +19,7 @@ from kernels.measuring.fair_queue import INTERNAL, Client
 from kernels.measuring.session import Session
 from kernels.results import Compiled, Failure, codec
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
-from visualize.views.snapshot import Snapshot, take_snapshot
-from visualize.views.state import State, View
+from visualize.views.state import Snapshot, State, View, take_snapshot
 
 V = TypeVar("V")
 

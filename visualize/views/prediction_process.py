@@ -12,7 +12,7 @@ from kernels.measuring.fair_queue import Call, Client
 from kernels.measuring.pool import Pool
 from kernels.measuring.session import Session
 from kernels.results import Failure
-from visualize.views.snapshot import Snapshot
+from visualize.views.state import Snapshot
 
 V = TypeVar("V")
 

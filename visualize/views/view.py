@@ -11,8 +11,7 @@ from kernels.measuring.session import Session
 from visualize.views.endpoint import Api, Endpoint
 from visualize.views.numbers import Number
 from visualize.views.slots import form_of
-from visualize.views.snapshot import Snapshot
-from visualize.views.state import State
+from visualize.views.state import Snapshot, State
 
 # New values by slot. A slot that is left out stays unchanged.
 Slots = dict[str, str]

@@ -22,8 +22,7 @@ from kernels.gpus import Gpu
 from visualize.views.order.map_figure import map_figure
 from visualize.views.order.view import orders_of
 from visualize.views.plot import PLOTLY_JS
-from visualize.views.snapshot import Snapshot
-from visualize.views.state import ScheduleView
+from visualize.views.state import ScheduleView, Snapshot
 from visualize.views.tabs import SETTINGS
 
 _BODY = re.compile(rb"<body\b[^>]*>")

@@ -28,8 +28,7 @@ from visualize.views.prediction_process import NEAR_S, PredictionProcess
 from visualize.views.prose import stage_title
 from visualize.views.result.view import ResultPanel
 from visualize.views.slots import DISABLED, ENABLED, problems_value
-from visualize.views.snapshot import Snapshot, take_snapshot
-from visualize.views.state import State
+from visualize.views.state import Snapshot, State, take_snapshot
 from visualize.views.tabs import SETTINGS, TABS
 from visualize.views.view import Panel, RunAction, Slots, StreamAction
 from visualize.web.controls import experiment_form, with_preset

@@ -36,8 +36,7 @@ from visualize.views.prose import (
     say,
 )  # fmt: skip
 from visualize.views.slots import plot, slot
-from visualize.views.snapshot import Snapshot
-from visualize.views.state import State
+from visualize.views.state import Snapshot, State
 from visualize.views.summaries import key_numbers
 from visualize.views.tables import ALL, Column, Table, choice_links, experiment_columns
 from visualize.views.view import Panel, Slots, StreamAction

@@ -20,7 +20,7 @@ from visualize.views.order.view import larger_preset
 from visualize.views.plot import NONE, plot_value
 from visualize.views.prose import picture_caption
 from visualize.views.slots import button, fold, plot, slot
-from visualize.views.snapshot import Snapshot
+from visualize.views.state import Snapshot
 from visualize.views.summaries import reuse_numbers
 from visualize.views.view import Panel, RunAction, Slots
 

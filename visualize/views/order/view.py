@@ -25,8 +25,7 @@ from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.plot import NONE, plot_value
 from visualize.views.prose import Link, Sentence, picture_caption
 from visualize.views.slots import button, fold, plot, slot
-from visualize.views.snapshot import Snapshot
-from visualize.views.state import PlayerView, ScheduleView
+from visualize.views.state import PlayerView, ScheduleView, Snapshot
 from visualize.views.summaries import schedule_numbers
 from visualize.views.view import Panel, RunAction, Slots
 

@@ -33,8 +33,7 @@ from visualize.views.result import text
 from visualize.views.result.figures import closeup_figure, error_figure, time_figure
 from visualize.views.result.roofline import draw_roofline
 from visualize.views.slots import fold, plot, slot
-from visualize.views.snapshot import Snapshot
-from visualize.views.state import State
+from visualize.views.state import Snapshot, State
 from visualize.views.view import Panel, Slots
 
 # Characters of a run that a browser keeps. With its picture, a run takes at most some 14,000.

@@ -25,8 +25,7 @@ from visualize.views.numbers import count_noun, milliseconds, percent
 from visualize.views.plot import NONE, plot_value
 from visualize.views.prose import Mark, Sourced, headline, hint, kind_name, picture_caption, say
 from visualize.views.slots import fold, plot, slot
-from visualize.views.snapshot import Snapshot
-from visualize.views.state import State
+from visualize.views.state import Snapshot, State
 from visualize.views.status import render_alert
 from visualize.views.tables import ALL, Column, Table, experiment_columns
 from visualize.views.tune.figures import history_figure

@@ -30,8 +30,7 @@ from visualize.views.address import query
 from visualize.views.endpoint import Api, Endpoint
 from visualize.views.plot import NONE, plot_value
 from visualize.views.slots import CLOSED, DISABLED, ENABLED, OPEN, button, fold, plot, slot
-from visualize.views.snapshot import Snapshot
-from visualize.views.state import PINNED, State, pin_text
+from visualize.views.state import PINNED, Snapshot, State, pin_text
 from visualize.views.tune import figures, text
 from visualize.views.tune.shared_sweeps import SharedSweeps
 from visualize.views.tune.text import KNOBS, RankingView
