@@ -287,7 +287,7 @@ class ExportPanel(Panel):
             '<div class="take">{}<p><button type="button" data-file="json">JSON</button> '
             '<label>reply of <select aria-label="Endpoint of the API"></select></label> '
             '<span class="hint">Figures: PNG and SVG at their lower right. Tables: CSV.</span></p>'
-            '<p class="said" role="status"></p></div>'
+            '<p class="save-status" role="status"></p></div>'
         )
         buttons = Markup("").join(button.format(*export) for export in _EXPORTS)
         return fold("take-it", "Take it with you", slot("take", "take", content.format(buttons)))
