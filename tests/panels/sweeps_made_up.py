@@ -17,7 +17,7 @@ FEW = "BLOCK_M=32,64 BLOCK_N=32,64 num_warps=4,8"
 # 1,152 configs.
 MANY = "BLOCK_M=16,32,64,128 BLOCK_N=16,32,64,128 BLOCK_K=16,32,64 GROUP_SIZE=1,4,8,16 num_warps=2,4,8 num_stages=2,3"
 
-# The store of a session that keeps nothing.
+# A store that keeps nothing.
 NOTHING = Store(None)
 
 
@@ -32,25 +32,27 @@ def space_of(vary=FEW, **flat):
 class Session:
     """A session whose sweeps are of made-up devices."""
 
-    def __init__(self, store=None):
-        self.gpu = None
-        self.cache = ""
-        self.store = store or Store(None)
-        self.ends = []
+    gpu, cache = None, ""
 
-    def before_close(self, end):
-        self.ends.append(end)
+    def __init__(self, store=NOTHING):
+        self.store, self.ends = store, []
+        self.before_close = self.ends.append
 
 
 class Started:
-    """Sweeps on made-up devices, which wait in each trial until `go` is set; what was started is told here."""
+    """Sweeps on made-up devices, which wait in each trial until `go` is set.
+
+    Attributes:
+        devices: the device of each sweep.
+        done: the rows with which each sweep began.
+    """
 
     def __init__(self):
         self.devices, self.done, self.go = [], [], threading.Event()
         self.go.set()
 
     def sweep_here(self, session, space, strategy, predict, resume):
-        """In place of the engine's own."""
+        """Replace `sweep_run.sweep_here`."""
         device = FakeDevice()
         device.before = lambda trial: self.go.wait(30)
         cancel = device.cancel
@@ -60,23 +62,21 @@ class Started:
         return SweepRun(space, strategy, [device], FakeBuilder(), predicting(), resume=resume, store=session.store)
 
     def sweeps(self, **bounds):
-        """The sweeps of a page, on these devices."""
+        """Return the sweeps of a page, on these devices."""
         return SharedSweeps(predicting(), self.sweep_here, **bounds)
 
 
-def ask(panel, button, session, state, page="page"):
-    """All that a panel answers when one of its buttons, by its DOM id, is pressed."""
-    return list(panel.actions()[button].question(session, state, page))
+def press(panel, button, session, state, page="page"):
+    """Return the slots after a press of a panel's button, named by its DOM id."""
+    (slots,) = panel.actions()[button].question(session, state, page)
+    return slots
 
 
 class OneSweep:
-    """In place of a page's sweeps: one that has ended, of whatever space."""
+    """Replaces a page's sweeps: one sweep that has ended, of any space."""
 
     def __init__(self, sweep):
-        self.sweep = sweep
-
-    def find(self, *_):
-        return self.sweep
+        self.find = lambda *_: sweep
 
     def running(self, *_):
         return None

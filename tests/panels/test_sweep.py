@@ -1,4 +1,4 @@
-"""The Sweep tab: what is set, what it would take, what is drawn while it runs, what a click sets, and /sweep."""
+"""The Sweep panel: the plan, the pictures, the table, and a search at several sizes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from kernels.results.store import Store
 from kernels.results.sweep import DONE
 from kernels.sweep.sweep_run import refuse_configs
 from tests.figure_values import decode
-from tests.panels.sweeps_made_up import MANY, OneSweep, Session, ask, finished, space_of, state_of
+from tests.panels.sweeps_made_up import MANY, OneSweep, Session, finished, press, space_of, state_of
 from tests.sweep.fakes import FakeBuilder, FakeDevice, swept
 from tests.waiting import until
-from visualize.views.numbers import milliseconds
 from visualize.views.plot import NONE
 from visualize.views.slots import CLOSED, OPEN
 from visualize.views.state import Snapshot
@@ -32,21 +31,29 @@ from visualize.views.tune.view import MAX_SIZES, PICTURES, SweepPanel, swept_siz
 from visualize.web.controls import presets, with_preset
 
 # The pictures that have a point for each row.
-OF_ROWS = [one for one in PICTURES if one != "library"]
+OF_ROWS = [name for name in PICTURES if name != "library"]
+GPU = GPUS["H200"]
 
 
 def text_of(markup):
     return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", str(markup)).split()))
 
 
-def state_at(link):
-    return SETTINGS.state(dict(urllib.parse.parse_qsl(link.replace("&amp;", "&"))), None)
+def linked_states(markup):
+    """Return the states that the links open."""
+    links = re.findall(r'href="\?([^"]+)"', markup)
+    return [SETTINGS.state(dict(urllib.parse.parse_qsl(link.replace("&amp;", "&"))), None) for link in links]
 
 
-def drawn_of(panel, sweep, state):
-    """Draw a sweep that has ended."""
+def draw(panel, sweep, **fields):
+    """Draw a finished sweep."""
     panel.sweeps = OneSweep(sweep)
-    return panel.draw(Snapshot(state))
+    return panel.draw(Snapshot(state_of(**fields)))
+
+
+@pytest.fixture(scope="module")
+def few():
+    return swept(Strategy("grid"), within=space_of())
 
 
 @pytest.fixture(scope="module")
@@ -58,29 +65,27 @@ def many():
     return swept(Strategy("grid"), FakeDevice(noise=0.02), within=space_of(MANY), builder=builder)
 
 
-@pytest.mark.parametrize("which", OF_ROWS)
-def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel, many, which):
-    drawn = drawn_of(panel, many, state_of(MANY, sweep_picture=which))
-    sizes = {name: len(json.dumps(value, ensure_ascii=False).encode()) for name, value in drawn.items()}
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel, many, name):
+    slots = draw(panel, many, vary=MANY, sweep_picture=name)
+    sizes = {name: len(json.dumps(value, ensure_ascii=False).encode()) for name, value in slots.items()}
     assert sizes["sweep-plot"] > 1000
     assert sum(sizes.values()) < 150_000, sizes
-    assert drawn["sweep-table"].count("<tr>") == 1 + 40
-    assert "1–40 of 1,152" in drawn["sweep-table"]
+    assert slots["sweep-table"].count("<tr>") == 1 + 40
 
 
-def test_before_it_starts_predicted_times_and_the_configs_to_try_are_shown(panel):
+def test_before_a_sweep_predicted_times_and_the_configs_to_try_are_visible(panel):
     state = state_of("BLOCK_M=64,256 BLOCK_N=64,256 num_warps=4,8")
-    drawn = panel.draw(Snapshot(state))
-    said = text_of(drawn["sweep-claim"])
-    assert said.startswith("6 configs to try")
-    assert "Set aside before any compile: 2 configs." in said  # 256 × 256, with 4 and 8 warps
-    assert "ranked by predicted time alone" in said
-    assert "Times are predicted" in drawn["sweep-progress"]
-    (cells,) = decode(drawn["sweep-plot"])["data"]
+    slots = panel.draw(Snapshot(state))
+    headline = text_of(slots["sweep-claim"])
+    assert headline.startswith("6 configs to try")
+    assert "Set aside before any compile: 2 configs." in headline  # 256 × 256, with 4 and 8 warps
+    assert "ranked by predicted time alone" in headline
+    assert "Times are predicted" in slots["sweep-progress"]
+    (cells,) = decode(slots["sweep-plot"])["data"]
     assert np.isfinite(np.array(cells["z"], dtype=float)).sum() == 3
-    assert "The accumulator of a 256 × 256 tile" in text_of(drawn["sweep-table"])
-    assert "predicted" in drawn["sweep-lines"]
-    assert "timed on this machine's GPU" in text_of(panel.draw(Snapshot(state, here=GPUS["H200"]))["sweep-claim"])
+    assert "The accumulator of a 256 × 256 tile" in text_of(slots["sweep-table"])
+    assert "timed on this machine's GPU" in text_of(panel.draw(Snapshot(state, here=GPU))["sweep-claim"])
 
 
 def test_the_budget_shortens_the_estimate_and_a_large_space_is_not_predicted(panel):
@@ -90,275 +95,230 @@ def test_the_budget_shortens_the_estimate_and_a_large_space_is_not_predicted(pan
     assert re.search(r"About \d+ s\.", part)
 
 
+def numbers(count):
+    return ",".join(map(str, range(1, count + 1)))
+
+
 @pytest.mark.parametrize(
-    ("vary", "said"),
+    ("field", "value", "message"),
     [
-        ("BLOCK_M", "sweep_vary must be KNOB=VALUE,VALUE, such as BLOCK_M=64,128 (got 'BLOCK_M')."),
-        ("BLOCK_M=64,65", "BLOCK_M must be 16, 32, 64, 128 or 256 (got 65)."),
-        ("nonsense=1", "The config of matmul.grouped has no field 'nonsense'"),
-        ("num_stages=x", "num_stages must be a whole number from 1 to 8 (got 'x')."),
-        (f"GROUP_SIZE={','.join(map(str, range(1, 70)))} {MANY.split(' GROUP')[0]} num_stages=2,3", "at most 4,096"),
+        ("vary", "BLOCK_M", "sweep_vary must be KNOB=VALUE,VALUE, such as BLOCK_M=64,128 (got 'BLOCK_M')."),
+        ("vary", "BLOCK_M=64,65", "BLOCK_M must be 16, 32, 64, 128 or 256 (got 65)."),
+        ("vary", "nonsense=1", "The config of matmul.grouped has no field 'nonsense'"),
+        ("vary", f"GROUP_SIZE={numbers(69)} {MANY.split(' GROUP')[0]} num_stages=2,3", "at most 4,096"),
+        ("sweep_over", "K", "sweep_over must be KNOB=VALUE,VALUE"),
+        ("sweep_over", "BLOCK_M=64", "it takes one of M, N, K and its sizes, as in K=512,1024."),
+        ("sweep_over", "K=64 M=64", "it takes one of M, N, K"),
+        ("sweep_over", "dtype=float16", "it takes one of M, N, K"),
+        ("sweep_over", "K=0", "K must be a whole number from 1 to 16384 (got 0)."),
+        ("sweep_over", f"K={numbers(13)}", f"13 sizes are given; at most {MAX_SIZES} are allowed."),
     ],
-)
-def test_what_can_not_vary_is_said_beside_the_field(vary, said):
-    with pytest.raises(ConfigError, match=re.escape(said)) as error:
-        space_of(vary)
-    assert error.value.field == "sweep_vary"
+)  # fmt: skip
+def test_values_that_cannot_vary_are_refused_beside_their_field(field, value, message):
+    with pytest.raises(ConfigError, match=re.escape(message)) as error:
+        swept_sizes(state_of(**{field: value}))
+    assert error.value.field == field.replace("vary", "sweep_vary")
 
 
-def test_where_nothing_is_said_tiles_around_the_one_that_is_set_vary(kernel):
+def test_by_default_tiles_around_the_current_one_vary(kernel):
     space = swept_space(SETTINGS.state({"kernel": kernel.id, "tab": "sweep"}, None))
     varied = dict(space.varied)
-    assert varied["num_warps"] == (4, 8)
+    assert varied.pop("num_warps") == (4, 8)
     assert 1 < space.size <= 162
-    for name, values in varied.items():
-        if name != "num_warps":
-            assert getattr(kernel.config(), name) in values
+    assert all(getattr(kernel.config(), name) in values for name, values in varied.items())
 
 
-def test_the_heatmap_s_axes_are_the_chosen_knobs_if_they_vary(panel):
-    found = swept(Strategy("grid"), within=space_of())
-    for chosen, axes in ((("num_warps", "BLOCK_M"), ("num_warps", "BLOCK_M")),
-                         (("GROUP_SIZE", "auto"), ("BLOCK_M", "BLOCK_N")),
-                         (("auto", "BLOCK_M"), ("BLOCK_N", "BLOCK_M"))):  # fmt: skip
-        state = state_of(sweep_x=chosen[0], sweep_y=chosen[1])
-        layout = decode(drawn_of(panel, found, state)["sweep-plot"])["layout"]
-        assert (layout["xaxis"]["title"]["text"], layout["yaxis"]["title"]["text"]) == axes
+def test_the_heatmaps_axes_are_the_chosen_knobs_if_they_vary(panel, few):
+    for across, up, titles in (
+        ("num_warps", "BLOCK_M", ("num_warps", "BLOCK_M")),
+        ("GROUP_SIZE", "auto", ("BLOCK_M", "BLOCK_N")),
+        ("auto", "BLOCK_M", ("BLOCK_N", "BLOCK_M")),
+    ):
+        layout = decode(draw(panel, few, sweep_x=across, sweep_y=up)["sweep-plot"])["layout"]
+        assert (layout["xaxis"]["title"]["text"], layout["yaxis"]["title"]["text"]) == titles
 
 
-def test_the_ranking_is_filtered_and_sorted_by_the_address(panel, many):
-    state = state_of(MANY, ranking_num_warps="8", ranking_status="timed", ranking_sort="-median_ms")
-    listed = drawn_of(panel, many, state)["sweep-table"]
+def test_the_table_is_filtered_and_sorted_by_the_address(panel, many):
+    options = {"ranking_num_warps": "8", "ranking_status": "timed", "ranking_sort": "-median_ms"}
+    table = draw(panel, many, vary=MANY, **options)["sweep-table"]
     matching = [row for row in many.ranked if row.experiment.config.num_warps == 8]
     slowest = max(matching, key=lambda row: row.median_ms)
-    assert f"of {len(matching)}" in listed
-    assert f">{many.ranked.index(slowest) + 1}</a>" in listed.split("<tbody>")[1].split("</tr>")[0]
-    aside = text_of(drawn_of(panel, many, state_of(MANY, ranking_status="set aside"))["sweep-table"])
+    assert f"of {len(matching)}" in table
+    assert f">{many.ranked.index(slowest) + 1}</a>" in table.split("<tbody>")[1].split("</tr>")[0]
+    aside = text_of(draw(panel, many, vary=MANY, ranking_status="set aside")["sweep-table"])
     assert f"1–40 of {many.count('set aside')}" in aside
     assert "Required: 300000, Hardware limit" in aside
 
 
-@pytest.mark.parametrize("which", OF_ROWS)
-def test_every_row_has_words_and_an_address_that_sets_it_and_keeps_the_sweep(panel, which):
-    state = state_of(sweep_picture=which, BLOCK_M=128, num_stages=5)
-    found = swept(Strategy("grid"), within=swept_space(state))
-    drawn = drawn_of(panel, found, state)
-    assert set(decode(drawn["sweep-plot"])["layout"]["meta"]) == {"words", "addresses"}
-    links = re.findall(r'href="\?([^"]+)"', drawn["sweep-table"].split("<tbody>")[1])
-    assert len(links) == len(found.ranked)
-    for link, row in zip(links, found.ranked, strict=True):
-        there = state_at(link)
-        assert there.experiment == row.experiment
-        assert swept_space(there).identity == found.space.identity
-        assert (there.view.tab, there.view.options) == ("sweep", replace(state.view).options)
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_every_row_has_a_label_and_an_address_that_sets_it_and_keeps_the_sweep(panel, name):
+    options = {"sweep_picture": name, "BLOCK_M": 128, "num_stages": 5}
+    state = state_of(**options)
+    sweep = swept(Strategy("grid"), within=swept_space(state))
+    slots = draw(panel, sweep, **options)
+    assert set(decode(slots["sweep-plot"])["layout"]["meta"]) == {"words", "addresses"}
+    for target, row in zip(linked_states(slots["sweep-table"].split("<tbody>")[1]), sweep.ranked, strict=True):
+        assert (target.experiment, swept_space(target).identity) == (row.experiment, sweep.space.identity)
+        assert target.view == state.view
+    best, pinned = linked_states(slots["sweep-lines"])
+    assert (best.experiment, best.pinned) == (sweep.best.experiment, None)
+    assert (pinned.experiment, pinned.pinned) == (state.experiment, sweep.best.experiment)
 
 
-def test_the_claim_has_the_best_time_first_and_marks_where_it_is_from(panel):
-    found = swept(Strategy("grid"), within=space_of())
-    said = drawn_of(panel, found, state_of())["sweep-claim"]
-    assert f"<b>{milliseconds(found.best.median_ms)}</b>" in said
-    assert 'class="mark measured"' in said
-    guessed = tuple(replace(row, status="predicted", median_ms=None, relative=None, turn=None) for row in found.rows)
-    drawn = drawn_of(panel, replace(found, rows=guessed, final=None), state_of(sweep_picture="bound"))
-    assert 'class="mark predicted"' in drawn["sweep-claim"]
+def test_a_sweep_without_times_is_marked_as_predicted_and_has_no_picture_of_times(panel, few):
+    untimed = {"status": "predicted", "median_ms": None, "relative": None, "turn": None}
+    predicted = replace(few, rows=tuple(replace(row, **untimed) for row in few.rows), final=None)
+    for sweep, mark, absent in ((few, "measured", "recorded"), (predicted, "predicted", "measured")):
+        slots = draw(panel, sweep, sweep_picture="bound")
+        for part in ("sweep-claim", "sweep-table", "sweep-lines"):
+            assert f'class="mark {mark}"' in slots[part]
+            assert f'class="mark {absent}"' not in slots[part]
+    assert slots["sweep-plot"] == NONE
+    assert "Nothing was timed, so bound has nothing to show" in slots["sweep-instead"]
+
+
+def test_a_stored_sweep_is_marked_as_recorded_with_its_date(panel, store, started):
+    press(panel, "sweep-start", Session(store), state_of())
+    finished(panel.sweeps, space_of(), store=store)
+    slots = SweepPanel().draw(Snapshot(state_of(sweep_picture="convergence"), store=store))
     for part in ("sweep-claim", "sweep-table", "sweep-lines"):
-        assert "measured" not in drawn[part]
-    assert drawn["sweep-plot"] == NONE
-    assert "Nothing was timed, so bound has nothing to show" in drawn["sweep-instead"]
+        assert 'class="mark recorded"' in slots[part]
+        assert 'class="mark measured"' not in slots[part]
+    assert "Swept on this machine, 20" in slots["sweep-claim"]
+    assert "'ms, recorded'" in str(decode(slots["sweep-plot"]))
 
 
-def test_what_is_done_stays_when_cancelled_and_pressing_again_resumes(panel, started):
+def test_a_cancelled_sweep_keeps_its_rows_and_resumes_when_started_again(panel, started):
     session, state = Session(), state_of(MANY)
+    snapshot, space = Snapshot(state), swept_space(state)
     started.go.clear()
-    (first,) = ask(panel, "sweep-start", session, state)
-    assert "of 1,152 configs done" in first["sweep-progress"]
-    known = Snapshot(state)
-    assert panel.has_live_updates(known)
+    slots = press(panel, "sweep-start", session, state)
+    assert "of 1,152 configs done" in slots["sweep-progress"]
+    assert panel.has_live_updates(snapshot)
     assert not panel.has_live_updates(Snapshot(state_of())), "another space"
-    following = panel.stream_updates(known, "page")
-    assert "sweep-progress" in next(following)
-    started.devices[0].before = lambda trial: panel.sweeps.running(swept_space(state), state.gpu).cancel()
+    updates = panel.stream_updates(snapshot, "page")
+    next(updates)
+    started.devices[0].before = lambda trial: panel.sweeps.running(space, state.gpu).cancel()
     started.go.set()
-    cut = finished(panel.sweeps, swept_space(state))
-    assert cut.ended == "cancelled"
-    *_, last = following
+    cut = finished(panel.sweeps, space)
+    *_, last = updates
     assert "cancelled" in last["sweep-claim"]
-    assert not panel.has_live_updates(known)
-    ask(panel, "sweep-start", session, state)
-    whole = finished(panel.sweeps, swept_space(state))
+    assert not panel.has_live_updates(snapshot)
+    press(panel, "sweep-start", session, state)
+    assert finished(panel.sweeps, space).ended in ("complete", "patience")
     assert started.done == [(), cut.rows]
-    assert whole.ended in ("complete", "patience")
-    again = [one for trial in started.devices[1].trials if trial.phase == "explore" for one in trial.experiments]
-    assert not {row.experiment for row in cut.rows if row.status in DONE} & set(again)
+    explored = {one for trial in started.devices[1].trials if trial.phase == "explore" for one in trial.experiments}
+    assert not {row.experiment for row in cut.rows if row.status in DONE} & explored
 
 
-def test_rows_are_saved_as_json_and_the_listed_ones_as_csv(panel, started):
-    ask(panel, "sweep-start", Session(), state_of())
-    found = finished(panel.sweeps, space_of())
-    state = state_of(ranking_num_warps="4")
-    whole, part = (json.loads(ask(panel, button, Session(), state)[0]["sweep-file"])["text"]
-                   for button in ("sweep-json", "ranking-csv"))  # fmt: skip
-    assert len(json.loads(whole)["rows"]) == len(found.rows)
+def test_all_rows_are_saved_as_json_and_the_listed_ones_as_csv(panel, few):
+    panel.sweeps, state = OneSweep(few), state_of(ranking_num_warps="4")
+    whole, part = (
+        json.loads(press(panel, button, Session(), state)["sweep-file"])["text"]
+        for button in ("sweep-json", "ranking-csv")
+    )
+    assert len(json.loads(whole)["rows"]) == len(few.rows)
     rows = list(csv.DictReader(part.removeprefix("\ufeff").splitlines()))
     assert [(row["num_warps"], row["status"]) for row in rows] == [("4", "timed")] * 4
     assert float(rows[0]["median_ms"]) <= float(rows[1]["median_ms"])
 
 
-def test_the_best_config_is_pinned_beside_the_current_one(panel):
-    state = state_of(BLOCK_M=128)
-    found = swept(Strategy("grid"), within=swept_space(state))
-    best, pinned = map(state_at, re.findall(r'href="\?([^"]+)"', drawn_of(panel, found, state)["sweep-lines"]))
-    assert (best.experiment, best.pinned) == (found.best.experiment, None)
-    assert (pinned.experiment, pinned.pinned) == (state.experiment, found.best.experiment)
-
-
-def test_the_search_is_folded_unless_the_address_says_what_varies(panel, started):
+def test_the_options_are_folded_unless_the_address_has_values_to_vary(panel, started):
     assert panel.fill(Snapshot(state_of("")))["sweep-search-fold"] == CLOSED
-    assert panel.fill(Snapshot(state_of("BLOCK_M")))["sweep-search-fold"] == OPEN, "the sentence is beside the field"
-    (drawn,) = ask(panel, "sweep-start", Session(), state_of())
-    assert drawn["sweep-search-fold"] == CLOSED
-    assert "sweep-search-fold" not in panel.draw(Snapshot(state_of())), "an opened fold stays open"
-
-
-def test_a_stored_sweep_is_marked_as_recorded_and_says_when_it_was_made(panel, store, started):
-    ask(panel, "sweep-start", Session(store), state_of())
-    finished(panel.sweeps, space_of(), store=store)
-    later = SweepPanel()
-    drawn = later.draw(Snapshot(state_of(sweep_picture="convergence"), store=store))
-    for part in ("sweep-claim", "sweep-table", "sweep-lines"):
-        assert 'class="mark recorded"' in drawn[part]
-        assert 'class="mark measured"' not in drawn[part]
-    assert "Swept on this machine, 20" in drawn["sweep-claim"]
-    assert "'ms, recorded'" in str(decode(drawn["sweep-plot"]))
+    assert panel.fill(Snapshot(state_of("BLOCK_M")))["sweep-search-fold"] == OPEN, "the error is beside the field"
+    assert press(panel, "sweep-start", Session(), state_of())["sweep-search-fold"] == CLOSED
+    assert "sweep-search-fold" not in panel.draw(Snapshot(state_of())), "an open fold stays open"
 
 
 # One search at several sizes.
 
 OVER = {"sweep_over": "K=256,512,1024", "sweep_strategy": "grid", "sweep_picture": "library"}
-GPU = GPUS["H200"]
 
 
-def pressed(panel, session, state, anew=False):
-    """Press Sweep and return the updates' slots."""
-    (answer,) = ask(panel, "sweep-anew" if anew else "sweep-start", session, state)
-    return answer
-
-
-def wait(panel, session, state):
-    """Until each size was swept."""
+def sweep_sizes(panel, session, state, button="sweep-start"):
+    """Sweep, and wait until each size is done."""
+    press(panel, button, session, state)
     for space in swept_sizes(state)[1].values():
         finished(panel.sweeps, space, store=session.store)
     until(lambda: not panel.has_live_updates(Snapshot(state)))
 
 
-def test_each_size_is_swept_for_itself_one_after_the_other(panel, started, store):
+def swept_order(devices):
+    """Return the size that each device swept."""
+    return [device.trials[0].experiments[0].problem.K for device in devices]
+
+
+def test_each_size_is_swept_in_turn_and_compared_with_the_library(panel, started, store):
     session, state = Session(store), state_of(**OVER)
+    snapshot = Snapshot(state, store=store)
     started.go.clear()
-    drawn = pressed(panel, session, state)
-    assert "K 256: 0 of 8 configs done" in text_of(drawn["sweep-progress"])
-    assert drawn["sweep-plot"] == NONE
-    assert panel.has_live_updates(Snapshot(state, store=store))
-    assert panel.has_live_updates(Snapshot(state_of(K=256), store=store)), "it is the sweep of that size"
+    slots = press(panel, "sweep-start", session, state)
+    assert "K 256: 0 of 8 configs done" in text_of(slots["sweep-progress"])
+    assert slots["sweep-plot"] == NONE
+    assert panel.has_live_updates(snapshot)
+    assert panel.has_live_updates(Snapshot(state_of(K=256), store=store)), "the sweep of this size is running"
     started.go.set()
-    wait(panel, session, state)
-    bases = [device.trials[0].experiments[0].problem.K for device in started.devices]
-    assert bases == [256, 512, 1024]
-    assert [one.details["space"]["experiment"]["problem"]["K"] for one in store.sweeps(5)] == [1024, 512, 256]
-    assert not panel.has_live_updates(Snapshot(state, store=store))
+    sweep_sizes(panel, session, state)
+    assert swept_order(started.devices) == [256, 512, 1024]
+    assert [sweep.details["space"]["experiment"]["problem"]["K"] for sweep in store.sweeps(5)] == [1024, 512, 256]
 
-
-def test_the_library_is_shown_beside_the_best_of_each_size_with_its_interval(panel, started, store):
-    session, state = Session(store), state_of(**OVER)
-    pressed(panel, session, state)
-    wait(panel, session, state)
-    drawn = panel.draw(Snapshot(state, store=store))
-    figure = decode(drawn["sweep-plot"])
-    assert figure["layout"]["xaxis"]["title"]["text"] == "K"
-    assert figure["layout"]["yaxis"]["title"]["text"] == "ratio, measured"
+    slots = panel.draw(snapshot)
+    figure = decode(slots["sweep-plot"])
+    titles = [figure["layout"][axis]["title"]["text"] for axis in ("xaxis", "yaxis")]
+    assert titles == ["K", "ratio, measured"]
     (trace,) = figure["data"]
     assert (trace["name"], trace["x"]) == ("torch.matmul", ["256", "512", "1024"])
-    for ratio, more, less, space in zip(
-        trace["y"], trace["error_y"]["array"], trace["error_y"]["arrayminus"],
-        swept_sizes(state)[1].values(), strict=True,
-    ):  # fmt: skip
+    bars = zip(trace["y"], trace["error_y"]["array"], trace["error_y"]["arrayminus"], strict=True)
+    for (ratio, above, below), space in zip(bars, swept_sizes(state)[1].values(), strict=True):
         (library,) = panel.sweeps.find(store, space, GPU).final.baselines
-        assert ratio == library.ratio
-        assert (ratio + more, ratio - less) == pytest.approx((library.high, library.low))
-    said = text_of(drawn["sweep-claim"])
-    assert re.match(r"\d\.\d\d × measured at K [\d,]+: torch\.matmul time / best config's time", said)
-    assert "95 % interval" in said
-    links = re.findall(r'href="\?([^"]+)"', drawn["sweep-table"])
-    sizes = list(map(state_at, links))
-    assert [one.experiment.problem.K for one in sizes] == [256, 512, 1024]
-    assert "torch.matmul / best" in text_of(drawn["sweep-table"])
+        assert (ratio, ratio + above, ratio - below) == pytest.approx((library.ratio, library.high, library.low))
+    headline = text_of(slots["sweep-claim"])
+    assert re.match(r"\d\.\d\d × measured at K [\d,]+: torch\.matmul time / best config's time", headline)
+    assert "95 % interval" in headline
+    assert [target.experiment.problem.K for target in linked_states(slots["sweep-table"])] == [256, 512, 1024]
+    assert "torch.matmul / best" in text_of(slots["sweep-table"])
 
 
-def test_pressed_again_it_sweeps_what_is_left_and_anew_everything(panel, started, store):
+def test_a_search_skips_finished_sizes_unless_it_ignores_stored_rows(panel, started, store):
     session, state = Session(store), state_of(**OVER)
-    own = swept_sizes(state)[1]
-    panel.sweeps.start(session, [own[512]], Strategy("grid"))
-    finished(panel.sweeps, own[512], store=store)
-    pressed(panel, session, state)
-    wait(panel, session, state)
-    assert [device.trials[0].experiments[0].problem.K for device in started.devices] == [512, 256, 1024]
-    pressed(panel, session, state, anew=True)
-    wait(panel, session, state)
-    assert [device.trials[0].experiments[0].problem.K for device in started.devices[3:]] == [256, 512, 1024]
+    space = swept_sizes(state)[1][512]
+    panel.sweeps.start(session, [space], Strategy("grid"))
+    finished(panel.sweeps, space, store=store)
+    sweep_sizes(panel, session, state)
+    assert swept_order(started.devices) == [512, 256, 1024]
+    sweep_sizes(panel, session, state, "sweep-anew")
+    assert swept_order(started.devices[3:]) == [256, 512, 1024]
 
 
-def test_a_cancel_ends_all_that_was_to_follow(panel, started, store):
-    session, state = Session(store), state_of(**OVER)
-    started.go.clear()
-    pressed(panel, session, state)
-    (said,) = ask(panel, "sweep-cancel", session, state)
-    assert "Cancelling" in said["sweep-progress"]
-    assert finished(panel.sweeps, swept_sizes(state)[1][256], store=store).ended == "cancelled"
-    assert len(started.devices) == 1
-    said = text_of(panel.draw(Snapshot(state, store=store))["sweep-claim"])
-    assert said == "3 sizes of K to sweep. Library ratios need a GPU."
-
-
-def test_a_cancel_between_two_sizes_ends_what_was_to_follow(panel, started, store_path):
+@pytest.mark.parametrize("is_between", [False, True])
+def test_cancel_ends_the_whole_search_even_between_two_sizes(panel, started, store_path, is_between):
     class StoreThatCancels(Store):
-        """The user cancels as the end of a sweep is stored."""
+        """The user cancels while the end of a sweep is stored."""
 
-        def end_sweep(self, *given):
-            ask(panel, "sweep-cancel", session, state)
-            return super().end_sweep(*given)
+        def end_sweep(self, *arguments):
+            if is_between:
+                press(panel, "sweep-cancel", session, state)
+            return super().end_sweep(*arguments)
 
     store = StoreThatCancels(store_path)
     session, state = Session(store), state_of(**OVER)
     with panel.sweeps.watched("page"):
-        pressed(panel, session, state)
-        assert finished(panel.sweeps, swept_sizes(state)[1][256], store=store).ended == "complete"
-        assert len(started.devices) == 1
+        if not is_between:
+            started.go.clear()
+        press(panel, "sweep-start", session, state)
+        if not is_between:
+            assert "Cancelling" in press(panel, "sweep-cancel", session, state)["sweep-progress"]
+        sweep = finished(panel.sweeps, swept_sizes(state)[1][256], store=store)
+        assert sweep.ended == ("complete" if is_between else "cancelled")
+    assert len(started.devices) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("K", "sweep_over must be KNOB=VALUE,VALUE"),
-        ("BLOCK_M=64", "sweep_over is 'BLOCK_M=64'; it takes one of M, N, K and its sizes, as in K=512,1024."),
-        ("K=64 M=64", "it takes one of M, N, K"),
-        ("dtype=float16", "it takes one of M, N, K"),
-        ("K=0", "K must be a whole number from 1 to 16384 (got 0)."),
-        (f"K={','.join(str(size) for size in range(1, 14))}", f"13 sizes are given; at most {MAX_SIZES} are allowed."),
-    ],
-)
-def test_sizes_that_make_no_sense_are_told_beside_their_field(text, said):
-    with pytest.raises(ConfigError, match=re.escape(said)) as error:
-        swept_sizes(state_of(sweep_over=text))
-    assert error.value.field == "sweep_over"
-
-
-def test_the_article_s_grid_search_is_a_preset_of_the_fused_kernel():
+def test_the_articles_grid_search_is_a_preset_of_the_fused_kernel():
     kernel = discover()["matmul.fused_add_relu"]
     (number,) = (n for n, title in enumerate(presets(kernel)) if "grid search" in title)
     state = SETTINGS.state(with_preset({}, kernel, number, None), None)
     dimension, sizes = swept_sizes(state)
-    assert state.view.tab == "sweep"
-    assert (dimension, list(sizes)) == ("K", [512, 1024, 2048, 4096, 8192, 16384])
+    assert (state.view.tab, dimension, list(sizes)) == ("sweep", "K", [512, 1024, 2048, 4096, 8192, 16384])
     for space in sizes.values():
         assert [name for name, _ in space.varied] == ["BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps"]
-        left = space.size - len(refuse_configs(space, GPUS["H200"]))
-        assert 20 < left <= space.size == 54
+        assert 20 < space.size - len(refuse_configs(space, GPU)) <= space.size == 54

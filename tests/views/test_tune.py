@@ -37,49 +37,38 @@ def timed():
     return swept(Strategy("grid"), device, predicting(error=0.2), within=grid(VARY), builder=builder)
 
 
-@pytest.fixture(scope="module")
-def predicted(timed):
-    """The same sweep on a machine that cannot time configs."""
-    none = dict.fromkeys(("median_ms", "low_ms", "high_ms", "relative", "turn"))
-    rows = [replace(row, status="predicted", **none) if row.status == "timed" else row for row in timed.rows]
-    return replace(timed, rows=tuple(rows), final=None, backend="predicted")
+def predict_only(sweep, ms_of=lambda ms: ms):
+    """Return the same sweep on a machine that cannot time configs, with other predicted times."""
+    untimed = dict.fromkeys(("median_ms", "low_ms", "high_ms", "relative", "turn"))
+    rows = []
+    for row in sweep.rows:
+        predicted = row.predicted and replace(row.predicted, ms=ms_of(row.predicted.ms))
+        status = {"status": "predicted"} if row.status == "timed" else {}
+        rows.append(replace(row, predicted=predicted, **untimed, **status))
+    return replace(sweep, rows=tuple(rows), final=None, backend="predicted")
 
 
-def with_times(sweep, ms_of):
-    """The same sweep with other predicted times."""
-    rows = [replace(row, predicted=replace(row.predicted, ms=ms_of(row.predicted.ms))) for row in sweep.rows
-            if row.predicted]  # fmt: skip
-    return replace(sweep, rows=tuple(rows))
-
-
-@pytest.mark.parametrize("name", ["timed", "predicted"])
-def test_a_cell_has_its_fastest_time_and_that_config(name, request):
-    sweep = request.getfixturevalue(name)
+@pytest.mark.parametrize("has_times", [True, False])
+def test_a_cell_has_its_fastest_time_and_that_config(timed, has_times):
+    sweep = timed if has_times else predict_only(timed)
     figure = heatmap_figure(sweep, "BLOCK_M", "BLOCK_N")
     (cells,) = figure.data
     assert (list(cells.x), list(cells.y)) == (["16", "32", "64"], ["32", "64"])
     for (i, n), (j, m) in itertools.product(enumerate((32, 64)), enumerate((16, 32, 64))):
         rows = [row for row in sweep.rows if (m, n) == (row.experiment.config.BLOCK_M, row.experiment.config.BLOCK_N)]
-        fastest = min(
-            (row for row in rows if row.is_right), key=lambda r: text.time_ms(r, sweep.is_timed), default=None
-        )
-        expected = text.time_ms(fastest, sweep.is_timed) if fastest else np.nan
-        assert cells.z[i][j] == pytest.approx(expected, nan_ok=True)
+        times = {text.time_ms(row, has_times): row for row in rows if row.is_right}
+        assert cells.z[i][j] == pytest.approx(min(times, default=np.nan), nan_ok=True)
         linked = sweep.rows[cells.customdata[i][j]]
-        assert linked == fastest if fastest else linked in rows
-    assert cells.colorbar.title.text == f"ms, {'measured' if sweep.is_timed else 'predicted'}"
+        assert linked == times[min(times)] if times else linked in rows
+    assert cells.colorbar.title.text == f"ms, {'measured' if has_times else 'predicted'}"
     assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("BLOCK_M", "BLOCK_N")
     assert np.shape(heatmap_figure(sweep, "num_warps", "num_warps").data[0].z) == (1, 2)
 
 
-def test_pictures_have_the_unit_of_the_best_time_and_a_colour_scale_above_zero(predicted):
-    fast = with_times(predicted, lambda ms: ms * 0.02)
-    (cells,) = heatmap_figure(fast, "BLOCK_M", "BLOCK_N").data
-    assert cells.colorbar.title.text == "µs, predicted"
-    assert np.nanmin(cells.z) == pytest.approx(1000 * fast.best.predicted.ms)
-    assert np.nanmax(cells.z) > 100 * 0.1
+def test_a_colour_scale_of_one_value_begins_at_zero(timed):
+    (cells,) = heatmap_figure(predict_only(timed), "BLOCK_M", "BLOCK_N").data
     assert (cells.zmin, cells.zmax) == (None, None)
-    (equal,) = heatmap_figure(with_times(predicted, lambda _: 0.5), "BLOCK_M", "BLOCK_N").data
+    (equal,) = heatmap_figure(predict_only(timed, lambda _: 0.5), "BLOCK_M", "BLOCK_N").data
     assert (equal.zmin, equal.zmax) == (0, 0.5), "Plotly's own scale would reach below zero"
 
 
@@ -165,11 +154,11 @@ def test_a_change_is_a_line_with_its_label_where_no_point_is_between_two_levels(
     assert [before.y[0], after.y[0]] == pytest.approx([ms for _, _, ms in runs.levels])
 
 
-def test_short_times_are_in_microseconds():
-    for ms, unit, value in ((0.01, "µs", 10), (0.2, "ms", 0.2)):
-        figure = history_of(past_runs([ms]))
-        assert figure.layout.yaxis.title.text == f"{unit}, median; whiskers p20 to p80"
-        assert list(points(figure)[0].y) == pytest.approx([value])
+@pytest.mark.parametrize(("ms", "unit", "value"), [(0.01, "µs", 10), (0.2, "ms", 0.2)])
+def test_short_times_are_in_microseconds(ms, unit, value):
+    figure = history_of(past_runs([ms]))
+    assert figure.layout.yaxis.title.text == f"{unit}, median; whiskers p20 to p80"
+    assert list(points(figure)[0].y) == pytest.approx([value])
 
 
 def test_few_dates_are_labelled_and_the_year_once():
@@ -194,50 +183,51 @@ def sweep():
     return swept(Strategy("grid"), FakeDevice(), within=grid({"BLOCK_M": [16, 32], "num_warps": [4, 8]}))
 
 
-def predicted_ms(sweep, *times):
-    """The same sweep on a machine that only predicts, with these times."""
-    none = {"status": "predicted", "median_ms": None, "turn": None, "relative": None}
-    rows = [
-        replace(row, **none, predicted=replace(row.predicted, ms=ms)) for row, ms in zip(sweep.rows, times, strict=True)
-    ]
-    return replace(sweep, rows=tuple(rows), final=None)
+def predict_times(sweep, *times):
+    """Return the same sweep with these predicted times alone."""
+    remaining = iter(times)
+    return predict_only(sweep, lambda _: next(remaining))
 
 
-def test_the_best_time_sets_the_unit_of_headline_labels_and_ranking(sweep):
-    fast = predicted_ms(sweep, 0.009996, 0.012, 1.5, 0.2)
-    assert words(text.sweep_headline(fast)).startswith("10.00 µs predicted for the best config")
-    assert "1,500 µs predicted" in text.point_label(fast.rows[2], fast)
-    ranked = words(text.ranking_table(fast).render(text.rows_by_rank(fast), text.RankingView(), lambda new: ""))
-    assert "Time, µs predicted" in ranked
-    assert "4 16 8" not in ranked
-    assert [cell in ranked for cell in ("9.996", "12.00", "200.0", "1,500")] == [True] * 4
-    slow = predicted_ms(sweep, 0.2, 0.3, 0.4, 0.5)
-    assert words(text.sweep_headline(slow)).startswith("0.200 ms predicted")
-    assert "0.300 ms predicted" in text.point_label(slow.rows[1], slow)
+@pytest.mark.parametrize(
+    ("times", "unit", "best", "third", "cells"),
+    [
+        ((0.009996, 0.012, 1.5, 0.2), "µs", "10.00 µs", "1,500 µs", ["9.996", "12.00", "1,500", "200.0"]),
+        ((0.2, 0.3, 0.4, 0.5), "ms", "0.200 ms", "0.400 ms", ["0.2000", "0.3000", "0.4000", "0.5000"]),
+    ],
+)
+def test_the_best_time_sets_the_unit_of_headline_labels_table_and_picture(sweep, times, unit, best, third, cells):
+    predicted = predict_times(sweep, *times)
+    assert words(text.sweep_headline(predicted)).startswith(f"{best} predicted for the best config")
+    assert f"{third} predicted" in text.point_label(predicted.rows[2], predicted)
+    table = words(text.ranking_table(predicted).render(predicted.rows, text.RankingView(), lambda new: ""))
+    assert f"Time, {unit} predicted" in table
+    assert [cell for cell in cells if cell in table] == cells
+    (heatmap,) = heatmap_figure(predicted, "BLOCK_M", "num_warps").data
+    assert heatmap.colorbar.title.text == f"{unit}, predicted"
+    assert np.nanmin(heatmap.z) == pytest.approx(times[0] * (1000 if unit == "µs" else 1))
 
 
 def test_predictions_within_one_percent_are_ties(sweep):
-    assert "2 configs are predicted within 1 % of the best" in words(
-        text.sweep_headline(predicted_ms(sweep, 0.2, 0.2019, 0.21, 0.3))
-    )
-    assert "of the best" not in words(text.sweep_headline(predicted_ms(sweep, 0.2, 0.203, 0.21, 0.3)))
+    tie, none = (words(text.sweep_headline(predict_times(sweep, 0.2, second, 0.21, 0.3))) for second in (0.2019, 0.203))
+    assert "2 configs are predicted within 1 % of the best" in tie
+    assert "of the best" not in none
 
 
-def test_a_compiler_s_message_is_one_escaped_line(sweep):
+def test_a_compilers_message_is_one_escaped_line(sweep):
     message = "error:\n<a href='//x'>here</a>\n" + "x " * 500
     row = replace(sweep.rows[0], status="set aside", median_ms=None, reason=message)
     label = text.point_label(row, sweep)
     assert "\n" not in label
     assert "set aside: error: &lt;a href=" in label
     assert len(label) < 400
-    listed = text.ranking_table(sweep).render([row], text.RankingView(), lambda new: "")
-    assert "set aside" in listed
-    assert "<a href='//x'" not in listed
+    table = text.ranking_table(sweep).render([row], text.RankingView(), lambda new: "")
+    assert "set aside" in table
+    assert "<a href='//x'" not in table
 
 
-def test_lines_to_copy_are_the_best_configs_in_order(sweep):
+def test_the_lines_to_copy_are_the_best_configs_in_order(sweep):
     lines = re.findall(r"triton\.Config\((.*?)\),", words(text.config_lines(sweep, "", "")))
-    assert len(lines) == len(sweep.ranked) == 4
     for line, row in zip(lines, sweep.ranked, strict=True):
         assert f'"BLOCK_M": {row.experiment.config.BLOCK_M}, ' in line
         assert f"num_warps={row.experiment.config.num_warps}, " in line
