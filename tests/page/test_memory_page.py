@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.page.conftest import Tab
@@ -9,6 +11,15 @@ from tests.page.conftest import Tab
 pytestmark = pytest.mark.browser
 
 PLOT = "document.querySelector('#request-plot .live-plot')"
+
+# Each line's last point, the lanes' hover texts, the first hover text of a cell, and the first byte of each row.
+PICTURE = """({ data: [memory, lines, lanes], layout: { yaxis } }) => ({
+  ends: lanes.hovertext.map((_, lane) => [lines.x[22 * lane + 20], lines.y[22 * lane + 20] * memory.z.length]),
+  lanes: lanes.hovertext,
+  colors: lanes.marker.color,
+  cell: memory.hovertext[0][0],
+  rows: yaxis.ticktext.map((text, i) => [Math.floor(yaxis.tickvals[i] * memory.z.length), text]),
+})"""
 
 
 def title(tab: Tab, plot: str = "request-plot") -> str:
@@ -19,13 +30,13 @@ def wait_for_title(tab: Tab, part: str) -> None:
     tab.page.wait_for_function(f"part => {PLOT}.layout?.title.text.includes(part)", arg=part)
 
 
-def compiled(tab: Tab, query: str) -> None:
+def open_compiled(tab: Tab, query: str) -> None:
     tab.open(f"?{query}&tab=coalescing")
     wait_for_title(tab, "Compiled: ")
 
 
 def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(tab: Tab) -> None:
-    compiled(tab, "kernel=transpose.flat")
+    open_compiled(tab, "kernel=transpose.flat")
     tab.says("#coalescing-claim .number", "8 ×")
     tab.says("#coalescing-claim .claim", "32 lanes store into 32 different sectors and use 4 bytes of each.")
     assert "32 sectors: 128 of 1,024 bytes used" in title(tab)
@@ -47,11 +58,10 @@ def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(
 
 
 def test_requests_are_stepped_through_without_the_server_and_stand_in_the_address(tab: Tab) -> None:
-    compiled(tab, "kernel=transpose.tiled&operation=1")
+    open_compiled(tab, "kernel=transpose.tiled&operation=1")
     scrubber = tab.page.locator("#scrubber input")
     assert scrubber.get_attribute("max") == "63"
-    asked = len(tab.requests)
-    shown = title(tab), title(tab, "contrast"), tab.page.evaluate(f"[...{PLOT}.data[1].x]")
+    sent, first = len(tab.requests), title(tab)
     scrubber.focus()
     scrubber.press("ArrowRight")
     tab.page.wait_for_function("location.search.includes('request=1')")
@@ -59,16 +69,33 @@ def test_requests_are_stepped_through_without_the_server_and_stand_in_the_addres
     tab.page.wait_for_function("location.search.includes('request=2')")
     assert "request 3 of 64" in title(tab)
     assert "request 3 of 32" in title(tab, "contrast")
-    assert shown[0] != title(tab)
-    assert "lane 0" in tab.page.evaluate(f"{PLOT}.data[0].hovertext[0][0]")
-    assert "lane 31<br>bytes " in tab.page.evaluate(f"{PLOT}.data[2].hovertext[31]")
-    assert [url for url in tab.requests[asked:] if "queue" in url or "call" in url] == []
+    assert first != title(tab)
+    assert [url for url in tab.requests[sent:] if "queue" in url or "call" in url] == []
+
+
+def test_each_lanes_line_ends_at_the_first_byte_that_it_accesses(tab: Tab) -> None:
+    open_compiled(tab, "kernel=transpose.flat&operation=1&M=33&N=31&request=31")  # the last lane is inactive
+    drawn = tab.page.evaluate(f"({PICTURE})({PLOT})")
+    assert drawn["colors"] == [1] * 31 + [0]
+    assert drawn["lanes"][31] == "lane 31"
+    assert drawn["ends"][31] == [None, None]
+    assert len(set(map(tuple, drawn["ends"]))) == 32, "no two lines end at one point"
+    first_byte = {row: int(text.replace(",", "")) for row, text in drawn["rows"] if text}
+    assert len(first_byte) > 2
+    for lane, ((x, y), text) in enumerate(zip(drawn["ends"][:31], drawn["lanes"], strict=False)):
+        parts = re.fullmatch(r"lane (\d+)<br>bytes ([\d,]+) to [\d,]+", text)
+        assert parts is not None
+        byte = int(parts[2].replace(",", ""))
+        assert int(parts[1]) == lane
+        assert x == pytest.approx(byte % 128 / 128)
+        assert first_byte.get(int(y), byte // 128 * 128) == byte // 128 * 128
+    assert "<br>" in drawn["cell"]
 
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
 def test_the_switch_moves_the_lines_to_the_blackboards_request_for_the_same_bytes(tab: Tab, motion: str) -> None:
     tab.page.emulate_media(reduced_motion=motion)
-    compiled(tab, "kernel=transpose.tiled&operation=1&request=2")
+    open_compiled(tab, "kernel=transpose.tiled&operation=1&request=2")
     switch = tab.page.get_by_role("button", name="Blackboard", exact=True)
     assert switch.get_attribute("aria-pressed") == "false"
     tab.page.evaluate(
@@ -82,7 +109,7 @@ def test_the_switch_moves_the_lines_to_the_blackboards_request_for_the_same_byte
     wait_for_title(tab, "Blackboard: request 33 of 256")
     tab.page.locator("[data-model=textbook][aria-pressed=true]").wait_for()
     tab.page.wait_for_function("location.search.includes('model=textbook&request=32')")
-    tab.page.wait_for_timeout(300)
+    tab.page.wait_for_function(f"!{PLOT}.classList.contains('moving')")
     assert tab.page.evaluate("window.moves") == (32 if motion == "no-preference" else 0)
     tab.page.get_by_role("button", name="Compiled", exact=True).click()
     wait_for_title(tab, "Compiled: request 3 of 64")
@@ -91,10 +118,14 @@ def test_the_switch_moves_the_lines_to_the_blackboards_request_for_the_same_byte
 def test_a_link_opens_a_request_that_the_first_figure_would_not_carry(tab: Tab) -> None:
     tab.open("?kernel=transpose.tiled&model=textbook&lanes=loaded&operation=1&request=200&tab=coalescing")
     wait_for_title(tab, "Blackboard: request 201 of 256")
-    before = tab.draws("request-plot")
+    sizes, before = tab.answers(), tab.draws("request-plot")
     tab.page.locator("#scrubber input").fill("3")
     tab.wait_for_draw("request-plot", after=before)
     wait_for_title(tab, "request 4 of 256")
+    tab.page.get_by_label("Program slider").fill("3")
+    tab.wait_for_draw("request-plot", after=before + 1)
+    tab.page.wait_for_function("location.search.includes('program=3')")
+    assert 0 < max(sizes) <= 150_000, "bytes of one reply"
 
 
 def test_the_toy_shows_its_whole_memory(tab: Tab) -> None:
@@ -103,14 +134,3 @@ def test_the_toy_shows_its_whole_memory(tab: Tab) -> None:
     tab.page.locator("#coalescing-claim .number", has_text="8").wait_for()
     tab.page.get_by_role("button", name="Blackboard", exact=True).click()
     tab.page.wait_for_function(f"{PLOT}.data?.[0].z.length >= 4 && {PLOT}.data[0].z[0].length === 4")
-
-
-def test_the_picture_is_sent_in_150_kilobytes(tab: Tab) -> None:
-    tab.open("?kernel=transpose.tiled&lanes=loaded&model=textbook&tab=coalescing")
-    wait_for_title(tab, "Blackboard: ")
-    sizes = tab.answers()
-    before = tab.draws("request-plot")
-    tab.page.get_by_label("Program slider").fill("3")
-    tab.wait_for_draw("request-plot", after=before)
-    tab.page.wait_for_timeout(300)
-    assert 0 < max(sizes) <= 150_000

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html as unescaping
 import re
+from concurrent.futures import Future
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,14 +22,16 @@ from kernels.spec import Launch
 from visualize.predict.agreement import Verdicts
 from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic
-from visualize.predict.schedule import occupancy, schedule, steps
+from visualize.predict.schedule import schedule, steps
 from visualize.views import status
 from visualize.views.memory import tables, whatif
-from visualize.views.memory.text import compiler_headline, launch_sentences
+from visualize.views.memory.compiler import compiler_headline, resources_table
+from visualize.views.memory.text import launch_sentences
 from visualize.views.order import reuse_text
 from visualize.views.order import text as order_text
 from visualize.views.prose import claim, html, plain
 from visualize.views.result import text as result_text
+from visualize.views.tabs import SETTINGS
 
 HOSTILE = '<script>alert("{0}")</script> & {gpu}'
 
@@ -93,19 +97,19 @@ def test_a_timeline():
 def test_a_compiled_kernel():
     counters, _, launch = measured(COUNTERS)
     code = counters.compiled
-    held = occupancy(launch.gpu, launch.config.num_warps, code.registers, code.shared_bytes)
     hostile = replace(launch, gpu=replace(launch.gpu, caveat=HOSTILE))
     compiled = type("Compiled", (), {**vars(code), "gpu": HOSTILE, "triton": HOSTILE})
-    assert is_text(compiler_headline(hostile, compiled, held), 3)
-    assert "<script" not in tables.resources_table(hostile, compiled, held)
+    assert is_text(compiler_headline(hostile, compiled), 3)
+    assert "<script" not in resources_table(hostile, compiled)
 
 
 def test_what_if():
-    failure = Failure("compile", "compile_error", HOSTILE)
-    rows = whatif.change_rows(HOSTILE, failure, None, None)
-    assert is_text(whatif.changes_table(rows, HOSTILE), 3)
+    outcome = Future()
+    outcome.set_result(Failure("compile", "compile_error", HOSTILE))
+    session = SimpleNamespace(gpu=None, compile=lambda *args, **options: outcome)
+    *_, (text, _) = whatif.faults(session, SETTINGS.state({"kernel": "transpose.tiled"}, None))
+    assert is_text(text, 3)
     assert is_text(claim(whatif.best_changes({"unchanged": 8, HOSTILE: 2})))
-    assert is_text(whatif.gpus_table({HOSTILE: {HOSTILE: HOSTILE}}), 3)
 
 
 @pytest.mark.parametrize("shown", [status.render_failure, status.render_end])

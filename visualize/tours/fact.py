@@ -13,7 +13,8 @@ from kernels.results import Compiled, Failure
 from kernels.results.codec import to_json
 from visualize.predict.textbook import Textbook
 from visualize.views.endpoint import Reply
-from visualize.views.memory.view import compile_reply, compiled_reply, textbook_reply
+from visualize.views.memory.compiler import compile_reply
+from visualize.views.memory.view import compiled_reply, textbook_reply
 from visualize.views.numbers import format_number
 from visualize.views.numbers import source as source_of
 from visualize.views.order import reuse_view

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from visualize.views.library.view import RecordedPanel, ScoreboardPanel
-from visualize.views.memory.view import CoalescingPanel, CompilerPanel
+from visualize.views.memory.compiler import CompilerPanel
+from visualize.views.memory.view import CoalescingPanel
 from visualize.views.memory.whatif import WhatIfPanel
 from visualize.views.order.reuse_view import ReusePanel
 from visualize.views.order.view import SchedulePanel, TimelinePanel

@@ -1,37 +1,42 @@
-"""The requests of one operation as the Memory view draws them, and the kernel that it contrasts them with."""
+"""The picture of one operation's requests: lines from lanes to the bytes that they access."""
 
-import functools
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from kernels import discover, orders
+from kernels import orders
 from kernels.accesses import MemoryOperation
-from kernels.experiment import Experiment, from_json, resolve_gpu
 from kernels.jit import on_arrays
-from kernels.knobs import ConfigError, knob
-from kernels.measuring.counters import COUNTERS
-from kernels.results import records
+from kernels.knobs import knob
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, TensorSpec
 from visualize.predict import coalescing, textbook
-from visualize.predict.request_lines import MOST_LINES, RequestLines, matching_requests, request_lines
+from visualize.predict.request_lines import (
+    ABSENT,
+    MOST_LINES,
+    WANTED,
+    WASTED,
+    RequestLines,
+    matching_requests,
+    request_lines,
+)
 from visualize.predict.textbook import Textbook
-from visualize.predict.traffic import Matrix, Operation, Requests, Tile
+from visualize.predict.traffic import Matrix, Requests, Tile
 from visualize.views import theme
-from visualize.views.memory.figures import flow_figure, request_frames
+from visualize.views.numbers import count_noun
 from visualize.views.plot import plot_value
-from visualize.views.state import State
 
-# The most cells, over all requests, that one figure carries, so that a redraw stays small.
+# Maximum number of cells, over all requests, in one figure, so that a redraw stays small.
 _MOST_CELLS = 1 << 16
-
-# From this ratio of efficiencies, a contrast shows waste; below, it shows lanes beside boxes.
-_NOTABLE_RATIO = 1.1
-
-# Triton's launcher tells the compiler which sizes this divides.
-_DIVISOR = 16
+# Up to these numbers of cells and rows, there are gaps between cells.
+_SEPARATE_CELLS, _SEPARATE_ROWS = 64, 16
+_MOST_TICKS = 9
+# A request on fewer lines has untouched lines below it, so that a single line is not as high as the picture.
+_FEWEST_ROWS = 4
+# Where lanes stand, left of a line of memory from x = 0 to 1.
+_LANES_AT = -0.45
+# A border between sectors.
+_BORDER = {"type": "line", "yref": "y", "line": {"color": theme.BORDER, "width": 1, "dash": "dot"}}
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class LaneView:
         choices=("worst", *map(str, range(16))), label="Memory operation",
     )  # fmt: skip
     model: str = knob(
-        "compiled", "", "compiled: as the compiler chose. textbook: as on a blackboard.",
+        "compiled", "", "compiled: lanes and widths the compiler chose. textbook: adjacent lanes, adjacent elements.",
         choices=("compiled", "textbook"), label="Requests",
     )  # fmt: skip
     program: int = knob(
@@ -83,12 +88,15 @@ class Flow:
         return f"{self.access.op} {self.access.tensor} {self.first} {self.access.elements}"
 
     @property
+    def model(self) -> str:
+        return "compiled" if self.code else "textbook"
+
+    @property
     def title(self) -> str:
         """The model and the request, with {} for the request's number."""
-        count, element_bytes = len(self.lanes.row), self.lanes.matrix.element_bytes
         if self.code is None or not self.is_box:
-            return f"{'Compiled' if self.code else 'Blackboard'}: request {{}} of {count:,}"
-        boxes = coalescing.box_count(self.access, self.code, element_bytes)
+            return f"{'Compiled' if self.code else 'Blackboard'}: request {{}} of {len(self.lanes.row):,}"
+        boxes = coalescing.box_count(self.access, self.code, self.lanes.matrix.element_bytes)
         return f"Compiled: {'one TMA box' if boxes == 1 else f'{boxes} TMA boxes'}"
 
     @property
@@ -98,28 +106,26 @@ class Flow:
         return coalescing.tile(self.access, self.lanes.matrix, self.first, self.code)
 
     def lines(self, numbers: np.ndarray) -> RequestLines:
-        """Lay out some of the requests on lines. A descriptor's block costs the sectors of its box rows."""
+        """Lay out some of the requests on lines. A descriptor's block costs the sectors of its box rows.
+
+        Untouched lines below the last line that any of the requests touches are left out.
+        """
         lines = request_lines(self.lanes, numbers)
+        touched = np.flatnonzero((lines.state >= WASTED).any(axis=(0, 2)))
+        rows = max(_FEWEST_ROWS, int(touched.max(initial=0)) + 1)
+        lines = replace(lines, **{name: getattr(lines, name)[:, :rows] for name in ("line", "state", "lane")})
         if self.code is None or not self.is_box:
             return lines
         cost = coalescing.cost(self.lanes, self.access, self.code, self.tensor)
         return replace(lines, sectors=np.full_like(lines.sectors, cost.sectors))
 
 
-def make_flow(
-    kernel: Kernel,
-    launch: Launch,
-    number: int,
-    code: MemoryOperation | None,
-    machine: Textbook | None = None,
-    program: int = 0,
-) -> Flow:
+def make_flow(kernel: Kernel, launch: Launch, number: int, model: MemoryOperation | Textbook, program: int = 0) -> Flow:
     """Return the first execution of an operation in a program.
 
     Args:
         number: index of the operation.
-        code: the operation as compiled; None for the blackboard.
-        machine: the blackboard's warp, line and element sizes.
+        model: the operation as compiled, or the blackboard's warp, line and element sizes.
     """
     access = kernel.accesses(launch)[number]
     tiles = kernel.tiles(np.array([min(program, kernel.programs(launch) - 1)]), launch)
@@ -129,143 +135,145 @@ def make_flow(
     axes = (access.run,) if isinstance(access, FlatAccess) else (access.rows, access.columns)
     first = tuple(int(axis.start(place[axis.index], axis.block)) for axis in axes)
     tensor, dtype = kernel.family.tensors(launch.problem)[access.tensor], launch.problem.dtype
-    if code is not None:
-        lanes = coalescing.requests(access, Matrix(*tensor.stored, DTYPE_BYTES[dtype]), first, code)
-    else:
-        machine = machine or Textbook()
-        lanes = textbook.requests(access, machine.matrix(tensor.stored, dtype), first, machine)
-    return Flow(access, first, tensor, lanes, code)
+    if isinstance(model, Textbook):
+        lanes = textbook.requests(access, model.matrix(tensor.stored, dtype), first, model)
+        return Flow(access, first, tensor, lanes, None)
+    lanes = coalescing.requests(access, Matrix(*tensor.stored, DTYPE_BYTES[dtype]), first, model)
+    return Flow(access, first, tensor, lanes, model)
 
 
-def flow_plot(flow: Flow, request: int, about: str, more: Mapping[str, Any], other: Flow | None = None) -> str:
-    """Return the value of the plot that draws a flow, with the requests around `request` for the scrubber.
+def flow_plot(flow: Flow, request: int, about: str, other: Flow | None = None, pending: str = "") -> str:
+    """Return the value of the plot that draws a flow: a figure without a request, and the requests as its `meta`.
+
+    script.js draws one of the requests into the figure, so that the scrubber needs no reply.
 
     Args:
         about: the caption of a saved picture.
-        more: further fields of the figure's `meta.requests`, for the script.
         other: the same operation in the other model, for the switch.
+        pending: why there is no compiled request; "" if there is one.
     """
-    total, matrix, per_request = len(flow.lanes.row), flow.lanes.matrix, flow.lanes.row.shape[1]
+    total, matrix = len(flow.lanes.row), flow.lanes.matrix
     request = min(request, total - 1)
-    cells = min(MOST_LINES, per_request) * matrix.line_bytes // matrix.element_bytes
+    cells = min(MOST_LINES, flow.lanes.row.shape[1]) * matrix.line_bytes // matrix.element_bytes
     count = max(1, min(total, _MOST_CELLS // cells))
-    begin = min(max(0, request - count // 2), total - count)
-    numbers, place = np.arange(begin, begin + count), request - begin
-    lines, holder = flow.lines(numbers), "16-byte piece" if flow.is_box else "lane"
-    figure = flow_figure(lines, flow.lanes, place, flow.title, holder, flow.access.tensor)
-    meta = request_frames(lines, flow.lanes, flow.title, place, total, holder)
-    meta["requests"] |= {"block": flow.block, "model": "compiled" if flow.code else "textbook", **more}
-    if other is not None:
-        meta["requests"]["other"] = theme.smallest(matching_requests(flow.lanes, numbers, other.lanes))
-    return plot_value(figure, f"{flow.title} {flow.block} {lines.line_bytes}", meta, about=about)
+    first = min(max(0, request - count // 2), total - count)
+    numbers = np.arange(first, first + count)
+    lines = flow.lines(numbers)
+    requests = {
+        "first": first,
+        "place": request - first,
+        "total": total,
+        "block": flow.block,
+        "model": flow.model,
+        "pending": pending,
+        "other": None if other is None else matching_requests(flow.lanes, numbers, other.lanes),
+        "holder": "16-byte piece" if flow.is_box else "lane",
+        "titles": request_titles(lines, flow.title),
+        "state": lines.state,
+        # 0 is no lane, and no line.
+        "lane": lines.lane + 1,
+        "line": lines.line + 1,
+        "target": line_targets(lines, flow),
+        "line_bytes": lines.line_bytes,
+        "sector_bytes": lines.sector_bytes,
+        "cell_bytes": lines.cell_bytes,
+        "element_bytes": matrix.element_bytes,
+        "columns": matrix.columns,
+    }
+    zoom = f"{flow.title} {flow.block} {lines.line_bytes}"
+    return plot_value(_flow_figure(lines, flow), zoom, {"requests": requests}, about=about)
 
 
-@dataclass(frozen=True)
-class Contrast:
-    """Another kernel's access of the same tensor of the same problem, as its recorded code carries it out.
-
-    Attributes:
-        experiment: the other kernel with its own default config.
-        operations: its accesses of the tensor in the same direction; `operation` wastes the most sectors of them.
-        is_alike: whether this kernel's operation costs about the same, so that a second picture would show nothing new.
-    """
-
-    experiment: Experiment
-    kernel: Kernel
-    launch: Launch
-    operations: tuple[Operation, ...]
-    is_alike: bool = False
-
-    @property
-    def operation(self) -> Operation:
-        return max(self.operations, key=lambda op: op.launch.wasted_sectors)
-
-
-def find_contrast(state: State, own: Operation) -> Contrast | None:
-    """Return the kernel of the same family whose access of a tensor differs most from this kernel's.
-
-    The largest ratio of efficiencies wins. If all are alike, a TMA box is a contrast to lanes, and lanes to a box. The
-    layouts are those of recorded code, so that no compile is needed.
-
-    Returns:
-        None if no such kernel was recorded for a problem that compiles to the same code.
-    """
-    contrasts = []
-    for kernel in discover().values():
-        if kernel.id == state.kernel.id or kernel.family.root is not state.kernel.family.root:
-            continue
-        experiment, operations = _recorded_operations(kernel.id, state.experiment.problem, state.gpu.name)
-        if experiment is None:
-            continue
-        launch = Launch(experiment.problem, experiment.config, state.gpu)
-        writes = _is_written(state.kernel, state.launch, own.access)
-        if alike := same_access(kernel, launch, own.access, operations, writes):
-            contrasts.append(Contrast(experiment, kernel, launch, alike))
-    if not contrasts:
-        return None
-
-    def ratio(contrast: Contrast) -> float:
-        pair = contrast.operation.launch.efficiency, own.launch.efficiency
-        return max(pair) / min(pair)
-
-    best = max(contrasts, key=ratio)
-    if ratio(best) >= _NOTABLE_RATIO:
-        return best
-    boxes = [contrast for contrast in contrasts if contrast.operation.is_box != own.is_box]
-    if not boxes:
-        return replace(best, is_alike=True)
-
-    def distance(contrast: Contrast) -> tuple[int, bool]:
-        sectors = contrast.operation.launch.sectors
-        return abs(sectors - own.launch.sectors), contrast.kernel.family is not state.kernel.family
-
-    return min(boxes, key=distance)
-
-
-def same_access(
-    kernel: Kernel,
-    launch: Launch,
-    access: Access | FlatAccess,
-    operations: Iterable[Operation],
-    writes: bool | None = None,
-) -> tuple[Operation, ...]:
-    """Return the operations that access the same tensor in the same direction.
+def request_titles(requests: RequestLines, name: str) -> list[str]:
+    """Return each request's title of two lines: the request, counted from 1, and the used bytes of its sectors.
 
     Args:
-        access: an access of this kernel, or of another one if `writes` says whether that one writes.
+        name: the first line, with {} for the request's number.
     """
-    writes = _is_written(kernel, launch, access) if writes is None else writes
-    return tuple(
-        op
-        for op in operations
-        if op.access.tensor == access.tensor and _is_written(kernel, launch, op.access) == writes
+    titles = []
+    for number, sectors, used in zip(requests.number, requests.sectors, requests.wanted_bytes, strict=True):
+        cost, moved = "not issued: no lane is active", int(sectors) * requests.sector_bytes
+        if moved:
+            share = f"all {moved:,}" if used == moved else f"{used:,} of {moved:,}"
+            cost = f"{count_noun(int(sectors), 'sector')}: {share} bytes used"
+        titles.append(f"<b>{name.format(f'{number + 1:,}')}</b><br>{cost}")
+    return titles
+
+
+def line_targets(requests: RequestLines, flow: Flow) -> np.ndarray:
+    """Return the cell that each line of each request reaches: (requests, lines) integers, 1 + row × cells + cell.
+
+    There is a line per lane. A box has a line from one node to the first byte of each row. The cell is 0 for an
+    inactive lane, and on a line of memory without a row.
+    """
+    if flow.is_box:
+        used = requests.state == WANTED
+        target = 1 + np.arange(requests.rows) * requests.cells + used.argmax(axis=2)
+        return np.where(used.any(axis=2), target, 0)
+    address, active = flow.lanes.address[requests.number], flow.lanes.active[requests.number]
+    line, byte = np.divmod(address, requests.line_bytes)
+    at_line = (requests.line[:, None, :] == line[:, :, None]) & active[:, :, None]
+    target = 1 + at_line.argmax(axis=2) * requests.cells + byte // requests.cell_bytes
+    return np.where(at_line.any(axis=2), target, 0)
+
+
+def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
+    """Return the figure without a request: the bytes, the lines and the lanes.
+
+    A line of memory runs from x = 0 to 1, and the rows fill y = 0 to 1.
+    """
+    rows, cells, line_bytes = requests.rows, requests.cells, requests.line_bytes
+    count = flow.lanes.row.shape[1]
+    names = ["TMA"] if flow.is_box else [str(lane) if lane % 4 == 0 else "" for lane in range(count)]
+    sectors = range(0, line_bytes + 1, requests.sector_bytes)
+    longest = int(requests.lines.max())
+    layout = theme.layout(
+        "",
+        margin={"l": 40, "r": 72, "t": 60, "b": 44},
+        xaxis={
+            "title": {"text": f"first {rows} of {longest:,} lines" if longest > rows else "byte within the line"},
+            "range": [_LANES_AT - 0.03, 1],
+            "tickvals": [_LANES_AT, *(at / line_bytes for at in sectors)],
+            "ticktext": ["" if flow.is_box else "lanes", *map(str, sectors)],
+            "tickangle": 0,
+        },
+        yaxis={
+            "title": {"text": f"address in {flow.access.tensor}, bytes"},
+            "range": [1, 0],
+            "side": "right",
+            "tickvals": (np.arange(0, rows, -(-rows // _MOST_TICKS)) + 0.5) / rows,
+            "automargin": True,
+        },
+        shapes=[{**_BORDER, "y0": 0, "y1": 1, "x0": at / line_bytes, "x1": at / line_bytes} for at in sectors],
     )
-
-
-def _is_written(kernel: Kernel, launch: Launch, access: Access | FlatAccess) -> bool:
-    if access.op == "descriptor":
-        return not kernel.family.tensors(launch.problem)[access.tensor].is_input
-    return access.op != "load"
-
-
-@functools.lru_cache(256)
-def _recorded_operations(kernel_id: str, problem: Any, gpu: str) -> tuple[Experiment | None, tuple[Operation, ...]]:
-    """Return a kernel's experiment for a problem, and its operations as the recorded code carries them out.
-
-    The kernel has its default config. The result is (None, ()) if no code was recorded, or code for another type or
-    layout, or if 16 does not divide a size that differs: the compiler then chooses other layouts.
-    """
-    recorded = from_json({"kernel": kernel_id, "gpu": gpu})
-    counters = records.find(COUNTERS.form, recorded, gpu)
-    fields = vars(problem)
-    if counters is None or fields.keys() != vars(recorded.problem).keys():
-        return None, ()
-    for name, value in vars(recorded.problem).items():
-        if fields[name] != value and (isinstance(value, str) or fields[name] % _DIVISOR):
-            return None, ()
-    try:
-        experiment = from_json({**recorded.to_json(), "problem": fields})
-    except ConfigError:
-        return None, ()
-    launch = Launch(experiment.problem, experiment.config, resolve_gpu(experiment, None))
-    return experiment, coalescing.operations(discover()[kernel_id], launch, counters.compiled.operations)
+    # Plotly would lift the second line of the title above the title's place.
+    layout["title"] |= {"y": 1, "yref": "container", "pad": {"t": 26}}
+    memory = {
+        "type": "heatmap",
+        **{"x0": 0.5 / cells, "dx": 1 / cells, "y0": 0.5 / rows, "dy": 1 / rows, "zmin": ABSENT, "zmax": WANTED},
+        "colorscale": theme.discrete_scale((theme.NOTHING, theme.TO_COME, theme.WASTED, theme.WANTED)),
+        "showscale": False,
+        "xgap": 1 if cells <= _SEPARATE_CELLS else 0,
+        "ygap": 2 if rows <= _SEPARATE_ROWS else 1,
+    }
+    lines = {
+        "type": "scatter",
+        "mode": "lines",
+        "line": {"color": theme.BORDER, "width": 1.2, "simplify": False},
+        "hoverinfo": "skip",
+    }
+    lanes = {
+        "type": "scatter",
+        "x": np.full(len(names), _LANES_AT),
+        "y": (np.arange(len(names)) + 0.5) / len(names),
+        "mode": "markers+text",
+        # 0 for an inactive lane, otherwise 1.
+        "marker": {
+            **{"symbol": "square", "size": 9, "color": [1] * len(names), "cmin": 0, "cmax": 1},
+            "colorscale": [[0, theme.TO_COME], [1, theme.WANTED]],
+        },
+        "text": names,
+        "textposition": "middle left",
+        "cliponaxis": False,
+    }
+    return {"data": [memory, lines, lanes], "layout": layout}

@@ -1,83 +1,76 @@
-// Texts beside each other (see compiler.py). `props.value` is {panes: [{name, lines}], operations: [{label, marks}]},
-// or "none" where there will be none.
+// Texts beside each other (see compiler.py). `props.value` is {panes: [{name, lines}], operations: [{label, marks}],
+// operation}, or "none" where there will be none.
 const root = element.querySelector(".listing");
-let chosen = 0;
-let asked = 0; // the operation that the address has named last
-let sought = "";
-const at = {};
-
-function make(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
+let listing = null;
+let chosen = 0; // the operation in the menu
+let addressed = 0; // the operation in the page's address
+let search = "";
+const positions = {}; // by pane: which of its hits is in view
 
 const panes = () => [...root.querySelectorAll(".pane")];
+const ofPane = (pane) => [pane.querySelector("pre"), pane.querySelector(".count")];
 
 function reveal(text, line) {
   const node = text.children[line];
   if (node) text.scrollTop = node.offsetTop - text.clientHeight / 3;
 }
 
-// Marks the lines of the chosen operation in every pane, and shows the first of them.
-function mark(operations) {
+// Mark the lines of the chosen operation in every pane, and scroll to the first of them.
+function mark() {
   for (const pane of panes()) {
-    const text = pane.querySelector("pre");
-    const lines = operations[chosen]?.marks[pane.dataset.name] ?? [];
-    text.querySelectorAll(".marked").forEach((node) => node.classList.remove("marked"));
-    lines.forEach((line) => text.children[line]?.classList.add("marked"));
-    pane.querySelector(".count").textContent = `${lines.length} line${lines.length === 1 ? "" : "s"} marked`;
+    const [text, count] = ofPane(pane), lines = listing.operations[chosen]?.marks[pane.dataset.name] ?? [];
+    [...text.children].forEach((node, line) => node.classList.toggle("marked", lines.includes(line)));
+    count.textContent = `${lines.length} line${lines.length === 1 ? "" : "s"} marked`;
     if (lines.length) reveal(text, lines[0]);
   }
 }
 
-// Finds what is typed in every pane; again (Enter) shows the next place in each.
-function search(again) {
+// Highlight the lines with the search text in every pane; Enter scrolls to the next one in each.
+function find(isNext) {
   for (const pane of panes()) {
-    const text = pane.querySelector("pre");
-    const found = [];
+    const [text, count] = ofPane(pane), { name } = pane.dataset, hits = [];
     [...text.children].forEach((node, line) => {
-      const here = sought !== "" && node.textContent.toLowerCase().includes(sought);
-      node.classList.toggle("found", here);
-      if (here) found.push(line);
+      const isHit = search !== "" && node.textContent.toLowerCase().includes(search);
+      node.classList.toggle("found", isHit);
+      if (isHit) hits.push(line);
     });
-    const name = pane.dataset.name;
-    at[name] = again && found.length ? ((at[name] ?? -1) + 1) % found.length : 0;
-    if (found.length) reveal(text, found[at[name]]);
-    if (sought) pane.querySelector(".count").textContent = `${found.length} found`;
+    positions[name] = isNext && hits.length ? ((positions[name] ?? -1) + 1) % hits.length : 0;
+    if (hits.length) reveal(text, hits[positions[name]]);
+    if (search) count.textContent = `${hits.length} found`;
   }
 }
 
+const PANE = `<section class="pane"><div class="pane-head"><b></b><span class="count"></span><button type="button">Copy</button></div>
+  <pre tabindex="0"></pre></section>`;
+
 function draw() {
   root.classList.toggle("none", props.value === "none");
-  if (!props.value || props.value === "none") { root.replaceChildren(); return; }
-  const { panes: texts, operations, wanted } = JSON.parse(props.value);
-  chosen = Math.min(wanted === asked ? chosen : wanted, operations.length - 1);
-  asked = wanted;
-  const menu = make("select", { "aria-label": "memory operation" });
-  operations.forEach(({ label }, place) => menu.append(make("option", { value: place }, label)));
-  menu.value = chosen;
-  menu.addEventListener("change", () => { chosen = Number(menu.value); mark(operations); });
-  const field = make("input", { type: "search", placeholder: "Search all four (Enter: next)", "aria-label": "search" });
-  field.value = sought;
-  field.addEventListener("input", () => { sought = field.value.toLowerCase(); search(false); if (!sought) mark(operations); });
+  root.replaceChildren();
+  if (!props.value || props.value === "none") return;
+  listing = JSON.parse(props.value);
+  if (listing.operation !== addressed) chosen = listing.operation;
+  addressed = listing.operation;
+  chosen = Math.min(chosen, listing.operations.length - 1);
+  root.innerHTML = `<div class="listing-bar"><span>Memory operation</span><select aria-label="memory operation"></select>
+    <input type="search" placeholder="Search all four (Enter: next)" aria-label="search"></div>
+    <div class="listing-panes">${PANE.repeat(listing.panes.length)}</div>`;
+  const menu = root.querySelector("select"), field = root.querySelector("input");
+  menu.append(...listing.operations.map(({ label }, place) => new Option(label, place, false, place === chosen)));
+  menu.addEventListener("change", () => { chosen = Number(menu.value); mark(); });
+  field.value = search;
+  field.addEventListener("input", () => { search = field.value.toLowerCase(); find(false); if (!search) mark(); });
   field.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.ctrlKey) { event.preventDefault(); search(true); }
+    if (event.key === "Enter" && !event.ctrlKey) { event.preventDefault(); find(true); }
   });
-  const bar = make("div", { class: "listing-bar" }, make("span", {}, "Memory operation"), menu, field);
-  const grid = make("div", { class: "listing-panes" });
-  for (const { name, lines } of texts) {
-    const copy = make("button", { type: "button" }, "Copy");
+  panes().forEach((pane, place) => {
+    const { name, lines } = listing.panes[place], [text] = ofPane(pane), copy = pane.querySelector("button");
+    pane.dataset.name = pane.querySelector("b").textContent = name;
+    text.setAttribute("aria-label", name);
+    text.append(...lines.map((line) => Object.assign(document.createElement("div"), { textContent: line || " " })));
     copy.addEventListener("click", () => window.tilescopeFiles.copyText(copy, lines.join("\n")));
-    const text = make("pre", { tabindex: "0", "aria-label": name });
-    text.append(...lines.map((line) => make("div", {}, line || " ")));
-    const head = make("div", { class: "pane-head" }, make("b", {}, name), make("span", { class: "count" }), copy);
-    grid.append(make("section", { class: "pane", "data-name": name }, head, text));
-  }
-  root.replaceChildren(bar, grid);
-  mark(operations);
-  if (sought) search(false);
+  });
+  mark();
+  if (search) find(false);
 }
 
 watch("value", draw);

@@ -1,9 +1,10 @@
 """What if: the same launch with one change, at neighboring sizes, or on another GPU. Each question needs compiles."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import plotly.graph_objects as go
 from markupsafe import Markup
 
 from kernels import discover
@@ -13,15 +14,16 @@ from kernels.gpus import GPUS
 from kernels.knobs import ConfigError, knob
 from kernels.matmul.problem import transpose_operand
 from kernels.measuring.session import Session
-from kernels.results import Compiled, Failure
+from kernels.results import Failure
 from kernels.spec import Launch
 from visualize.predict import coalescing
-from visualize.predict.schedule import Occupancy, occupancy
+from visualize.predict.agreement import sum_costs
 from visualize.predict.traffic import Operation
-from visualize.views import prose, slots, status
+from visualize.views import prose, slots, status, theme
 from visualize.views.address import tag_experiment
 from visualize.views.endpoint import current_client
-from visualize.views.memory.figures import cliff_figure
+from visualize.views.memory.compiler import occupancy_of
+from visualize.views.memory.contrast import DIVISOR
 from visualize.views.memory.text import place
 from visualize.views.numbers import join_names, percent
 from visualize.views.plot import plot_value
@@ -31,13 +33,18 @@ from visualize.views.state import State
 from visualize.views.tables import table
 from visualize.views.view import Panel, Question, Slots, StreamAction
 
-# Triton's launcher records of each integer argument whether this divides it.
-DIVISOR = 16
 # The shape cliff begins this far before the next multiple.
 _BEFORE = 24
 
 # Text, and a picture or "".
 Answer = tuple[Markup, str]
+
+# Cells of `_HEADER`.
+Row = tuple[Any, ...]
+_HEADER = (
+    *("change", "operation", "width", "requests", "", "sectors", ""),
+    *("registers", "spilled bytes", "shared bytes", "occupancy"),
+)
 
 
 @dataclass(frozen=True)
@@ -72,184 +79,137 @@ class WhatIfPanel(Panel):
 
     def actions(self) -> Mapping[str, StreamAction]:
         clears, questions = ("whatif", "cliff-plot"), {"faults": faults, "cliff": cliff, "across": across}
-        return {name: StreamAction(self._stream(question), clears) for name, question in questions.items()}
+        return {name: StreamAction(_stream(question), clears) for name, question in questions.items()}
 
-    def _stream(self, question: Callable[[Session, State], Iterator[Answer]]) -> Question:
-        def answers(session: Session, state: State, _page: str) -> Iterator[Slots]:
-            yield {"whatif": status.render_compiling(state.gpu.name), "cliff-plot": ""}
+
+def _stream(question: Callable[[Session, State], Iterator[Answer]]) -> Question:
+    def answers(session: Session, state: State, _page: str) -> Iterator[Slots]:
+        yield {"whatif": status.render_compiling(state.gpu.name), "cliff-plot": ""}
+        try:
             for text, picture in question(session, state):
                 yield {"whatif": tag_experiment(state.experiment, text), "cliff-plot": picture}
+        except NotCompiledError as error:
+            yield {"whatif": tag_experiment(state.experiment, status.render_alert(error)), "cliff-plot": ""}
 
-        return answers
+    return answers
+
+
+class NotCompiledError(Exception):
+    """An experiment's operations are unknown. The message says why."""
 
 
 @dataclass(frozen=True)
-class _Variant:
-    """The launch with one change: an experiment, and the compiler's assumptions about its sizes."""
+class Build:
+    """An experiment's launch and its operations as compiled by a version of Triton."""
 
-    name: str
-    experiment: Experiment
-    specialization: str = "launcher"
+    launch: Launch
+    triton: str
+    facts: CompiledFacts
+    operations: tuple[Operation, ...]
+
+
+def _compile(session: Session, experiment: Experiment, name: str = "", specialization: str = "launcher") -> Build:
+    """Compile an experiment.
+
+    Args:
+        name: what the error begins with.
+        specialization: the compiler's assumptions about the sizes.
+
+    Raises:
+        NotCompiledError: it can't be compiled, or the compiled kernel can't be read.
+    """
+    outcome = session.compile(experiment, specialization, client=current_client()).result()
+    problem = outcome.message if isinstance(outcome, Failure) else outcome.unreadable
+    if isinstance(outcome, Failure) or problem:
+        raise NotCompiledError(f"{name}: {problem}" if name else problem)
+    return _build(session, experiment, outcome, outcome.triton)
+
+
+def _build(session: Session, experiment: Experiment, facts: CompiledFacts, triton: str) -> Build:
+    launch = Launch(experiment.problem, experiment.config, resolve_gpu(experiment, session.gpu))
+    operations = coalescing.operations(discover()[experiment.kernel], launch, facts.operations)
+    return Build(launch, triton, facts, operations)
 
 
 def faults(session: Session, state: State) -> Iterator[Answer]:
     """Compile each change, and yield the table of widths, requests and sectors so far."""
-    rows: list[tuple[Any, ...]] = []
+    caption = f"The whole launch, compiled for {state.gpu.name} with one change at a time"
+    rows: list[Row] = []
     totals: dict[str, int | None] = {}
-    base: tuple[Operation, ...] | None = None
-    variants = _variants(state.experiment)
-    for variant in variants:
-        outcome = session.compile(variant.experiment, variant.specialization, client=current_client()).result()
-        ops = None
-        if isinstance(outcome, Compiled) and not outcome.unreadable:
-            ops = _operations(variant.experiment, outcome, session)
-        rows += change_rows(variant.name, outcome, ops, base)
-        totals[variant.name] = sum(op.launch.requests for op in ops) if ops is not None else None
-        if variant is variants[0]:
-            base = ops
-        yield changes_table(rows, state.gpu.name), ""
-    yield prose.claim(best_changes(totals)) + changes_table(rows, state.gpu.name), ""
+    base = None
+    for name, experiment, specialization in _variants(state.experiment):
+        try:
+            build = _compile(session, experiment, specialization=specialization)
+            rows += build_rows(name, build, base)
+            totals[name] = sum_costs(build.operations).requests
+            base = base if len(totals) > 1 else build
+        except NotCompiledError as error:
+            rows.append((name, str(error), *("",) * (len(_HEADER) - 2)))
+            totals[name] = None
+        yield table(_HEADER, rows, caption), ""
+    yield prose.claim(best_changes(totals)) + table(_HEADER, rows, caption), ""
 
 
-def _variants(experiment: Experiment) -> list[_Variant]:
+def _variants(experiment: Experiment) -> Iterator[tuple[str, Experiment, str]]:
+    """Yield the launch with one change each: its name, the experiment, and the compiler's assumptions about sizes."""
     problem, config = experiment.problem, experiment.config
+    yield "unchanged", experiment, "launcher"
+    yield "sizes and strides as constants", experiment, "constexpr"
     sizes = {name: value for name in ("M", "N", "K") if (value := getattr(problem, name, None)) is not None}
-    found = [
-        _Variant("unchanged", experiment),
-        _Variant("sizes and strides as constants", experiment, "constexpr"),
-    ]
     odd = {name: -(-value // DIVISOR) * DIVISOR for name, value in sizes.items() if value % DIVISOR}
     if odd:
         changes = ", ".join(f"{name} {sizes[name]} → {value}" for name, value in odd.items())
-        name = f"sizes padded to multiples of {DIVISOR}: {changes}"
-        found.append(_Variant(name, replace(experiment, problem=replace(problem, **odd))))
+        padded = replace(experiment, problem=replace(problem, **odd))
+        yield f"sizes padded to multiples of {DIVISOR}: {changes}", padded, "launcher"
     else:
-        found.append(_Variant(f"sizes not known to be divisible by {DIVISOR}", experiment, "none"))
+        yield f"sizes not known to be divisible by {DIVISOR}", experiment, "none"
     if hasattr(problem, "layout"):
-        layouts = {name: replace(experiment, problem=transpose_operand(problem, name)) for name in "AB"}
-        found += [_Variant(f"{name} transposed", variant) for name, variant in layouts.items()]
+        for name in "AB":
+            yield f"{name} transposed", replace(experiment, problem=transpose_operand(problem, name)), "launcher"
     for warps in (config.num_warps // 2, config.num_warps * 2):
         if 1 <= warps <= 16:
             changed = replace(experiment, config=replace(config, num_warps=warps))
-            found.append(_Variant(f"num_warps {config.num_warps} → {warps}", changed))
-    return found
+            yield f"num_warps {config.num_warps} → {warps}", changed, "launcher"
 
 
-def _launch(experiment: Experiment, session: Session) -> Launch:
-    return Launch(experiment.problem, experiment.config, resolve_gpu(experiment, session.gpu))
-
-
-def _operations(experiment: Experiment, compiled: CompiledFacts, session: Session) -> tuple[Operation, ...]:
-    return coalescing.operations(discover()[experiment.kernel], _launch(experiment, session), compiled.operations)
-
-
-def cliff(session: Session, state: State) -> Iterator[Answer]:
-    """Count requests and sectors at the sizes before the next multiple of 16.
-
-    Raises:
-        ConfigError: the problem has no such dimension.
-    """
-    name = state.view.of(WhatIfView).dimension
-    knobs = state.kernel.problem_knobs()
-    if name not in knobs:
-        message = f"dimension must be M or N for {state.kernel.id} (got {name!r})."
-        raise ConfigError("not_a_choice", message, "dimension")
-    last = -(-getattr(state.experiment.problem, name) // DIVISOR) * DIVISOR
-    sizes = range(max(last - _BEFORE, knobs[name].low), min(last, knobs[name].high) + 1)
-    yield prose.hint(f"Compiling for {len(sizes)} sizes"), ""
-    seen: list[tuple[int, int, int, str]] = []
-    for size in sizes:
-        experiment = replace(state.experiment, problem=replace(state.experiment.problem, **{name: size}))
-        outcome = session.compile(experiment, client=current_client()).result()
-        if isinstance(outcome, Failure) or outcome.unreadable:
-            yield status.render_alert(f"{name} = {size}:", failure_reason(outcome)), ""
-            return
-        ops = _operations(experiment, outcome, session)
-        requests, sectors = (sum(getattr(op.launch, what) for op in ops) for what in ("requests", "sectors"))
-        seen.append((size, requests, sectors, describe_size(size, ops, outcome)))
-    rows = [row for row, before in zip(seen, [None, *seen], strict=False) if before is None or row[3] != before[3]]
-    sizes_seen, requests_seen, sectors_seen, known = zip(*seen, strict=True)
-    claim = prose.claim(cliff_sentence(name, sizes_seen, requests_seen))
-    figure = cliff_figure(sizes_seen, requests_seen, sectors_seen, known, name)
-    about = picture_caption(state.experiment, state.gpu.name, "compiled")
-    yield claim + cliff_table(name, rows, state.gpu.name), plot_value(figure, f"{name} {sizes}", about=about)
-
-
-def across(session: Session, state: State) -> Iterator[Answer]:
-    """Compile the launch for two GPUs, and compare the facts, also with those of the recorded build."""
-    other = replace(state.experiment, gpu=state.view.of(WhatIfView).other_gpu)
-    try:
-        if resolve_gpu(other, session.gpu) == state.gpu:
-            raise ConfigError("not_a_choice", f"other_gpu must differ from gpu (got {state.gpu.name!r}).")
-    except ConfigError as error:
-        raise ConfigError(error.kind, str(error), "other_gpu") from None
-    columns: dict[str, dict[str, Any]] = {}
-    for experiment in (state.experiment, other):
-        outcome = session.compile(experiment, client=current_client()).result()
-        if isinstance(outcome, Failure) or outcome.unreadable:
-            name = resolve_gpu(experiment, session.gpu).name
-            yield status.render_alert(f"{name}:", failure_reason(outcome)), ""
-            return
-        columns[f"{outcome.gpu}, Triton {outcome.triton}"] = _column(experiment, outcome, session)
-    if recorded := session.find_value(state.experiment, "counters"):
-        name = f"{recorded.device.name}, Triton {recorded.device.triton}"
-        columns.setdefault(name, _column(state.experiment, recorded.compiled, session))
-    yield gpus_table(columns), ""
-
-
-def _column(experiment: Experiment, compiled: CompiledFacts, session: Session) -> dict[str, Any]:
-    launch = _launch(experiment, session)
-    allowed = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
-    return gpu_column(compiled, allowed, _operations(experiment, compiled, session))
-
-
-def change_rows(
-    name: str,
-    outcome: Compiled | Failure,
-    operations: Sequence[Operation] | None,
-    base: Sequence[Operation] | None,
-) -> list[tuple[Any, ...]]:
-    """Return one what-if change's rows: each operation beside the base's, or the reason why there are none.
+def build_rows(name: str, build: Build, base: Build | None) -> list[Row]:
+    """Return a row per operation of a build, beside the same operation of another build.
 
     Args:
-        operations, base: None if they could not be compiled or read.
+        base: the other build, if any.
     """
-    if operations is None or isinstance(outcome, Failure):
-        return [(name, failure_reason(outcome), *("",) * 6)]
-    before = {(op.number, op.access.tensor, op.launch.is_lower_bound): op.launch for op in base or ()}
-    rows = []
-    for index, op in enumerate(operations):
-        old, cells = before.get((op.number, op.access.tensor, op.launch.is_lower_bound)), []
+    facts, resident = build.facts, occupancy_of(build.launch, build.facts)
+    needs = str(facts.registers), f"{facts.spilled_bytes:,}", f"{facts.shared_bytes:,}"
+    occupancy = f"{percent(resident.occupancy)}, limited by {join_names(resident.limited_by)}"
+    before = {_key(op): op.launch for op in base.operations} if base else {}
+    rows: list[Row] = []
+    for op in build.operations:
+        cells, old = [], before.get(_key(op))
         for amount in ("requests", "sectors"):
             value = getattr(op.launch, amount)
-            cells += [f"{value:,}", _change(value, getattr(old, amount)) if old else ""]
-        first, registers = ("", "") if index else (name, str(outcome.registers))
-        rows.append((first, f"{op.access.op} {op.access.tensor}", _width(op), *cells, registers))
+            cells += [f"{value:,}", _ratio(value, getattr(old, amount)) if old else ""]
+        of_program = ("",) * 4 if rows else (*needs, occupancy)
+        opcodes = ", ".join(op.compiled.opcodes) if op.compiled else ""
+        operation = Hint(f"{op.access.op} {op.access.tensor}", f"{place(op)}: {opcodes}")
+        rows.append(("" if rows else name, operation, _width(op), *cells, *of_program))
     return rows
 
 
-def failure_reason(outcome: Compiled | Failure) -> str:
-    """Return why an experiment's operations are unknown."""
-    return outcome.message if isinstance(outcome, Failure) else outcome.unreadable
+def _key(op: Operation) -> tuple[int, str, bool]:
+    return op.number, op.access.tensor, op.launch.is_lower_bound
 
 
 def _width(op: Operation) -> str:
     return f"{op.width_bytes} B" if op.width_bytes else "box"
 
 
-def _change(now: int, before: int) -> Any:
+def _ratio(now: int, before: int) -> Any:
     if now == before:
         return Hint("same", style="hint")
     if not now or not before:
         return Strong("none") if not now else ""
     factor = now / before
     return Strong(f"{factor:.3g} ×" if factor > 1 else f"1 / {1 / factor:.3g}")
-
-
-def changes_table(rows: Sequence[tuple[Any, ...]], gpu: str) -> Markup:
-    """Render the `change_rows` of all changes."""
-    header = ("change", "operation", "width", "requests", "", "sectors", "", "registers")
-    return table(header, rows, f"The whole launch, compiled for {gpu} with one change at a time")
 
 
 def best_changes(totals: Mapping[str, int | None]) -> Sentence:
@@ -271,54 +231,98 @@ def best_changes(totals: Mapping[str, int | None]) -> Sentence:
     return say("Fewer requests with {}.", Listed(tuple(better), "; "))
 
 
-def cliff_sentence(name: str, sizes: Sequence[int], requests: Sequence[int]) -> Sentence:
-    """Return how far requests fall while one dimension slides over `sizes`."""
-    (fewest, at_fewest), (most, at_most) = (
-        pick(zip(requests, sizes, strict=True), key=lambda pair: pair[0]) for pick in (min, max)
-    )
-    ratio = f": {most / fewest:.3g} ×" if fewest else "; at the sizes without requests, boxes are copied"
-    return say(
-        "Between {} = {:,} and {:,} the requests go from {} (at {:,}) to {} (at {:,}){}, for sizes that differ by {}.",
-        *(name, sizes[0], sizes[-1], Strong(f"{fewest:,}"), at_fewest, Strong(f"{most:,}"), at_most, ratio),
-        Sourced(abs(at_most - at_fewest), "predicted"),
-    )
+def cliff(session: Session, state: State) -> Iterator[Answer]:
+    """Count requests and sectors at the sizes before the next multiple of 16.
+
+    Raises:
+        ConfigError: the problem has no such dimension.
+    """
+    name = state.view.of(WhatIfView).dimension
+    knobs = state.kernel.problem_knobs()
+    if name not in knobs:
+        message = f"dimension must be M or N for {state.kernel.id} (got {name!r})."
+        raise ConfigError("not_a_choice", message, "dimension")
+    last = -(-getattr(state.experiment.problem, name) // DIVISOR) * DIVISOR
+    sizes = range(max(last - _BEFORE, knobs[name].low), min(last, knobs[name].high) + 1)
+    yield prose.hint(f"Compiling for {len(sizes)} sizes"), ""
+    builds: dict[int, Build] = {}
+    rows: list[Row] = []
+    choices = [""]
+    for size in sizes:
+        problem = replace(state.experiment.problem, **{name: size})
+        build = builds[size] = _compile(session, replace(state.experiment, problem=problem), f"{name} = {size}")
+        choices.append(_describe_choices(size, build))
+        if choices[-1] != choices[-2]:
+            known = choices[-1].partition(":")[0]
+            rows += build_rows(f"from {name} = {size:,}, {known}", build, builds[sizes[0]] if rows else None)
+    figure = _cliff_figure(name, builds, choices[1:])
+    about = picture_caption(state.experiment, state.gpu.name, "compiled")
+    claim = prose.claim(_cliff_sentence(name, builds))
+    listed = table(_HEADER, rows, f"Where the compiled kernel changes, for {state.gpu.name}")
+    yield claim + listed, plot_value(figure, f"{name} {sizes}", about=about)
 
 
-def cliff_table(name: str, rows: Iterable[tuple[int, int, int, str]], gpu: str) -> Markup:
-    """Render the sizes where the compiled kernel changes: size, requests, sectors, and `describe_size`."""
-    header = (f"from {name} =", "requests", "sectors", "what the compiler knows, and what it compiles")
-    cells = [(f"{size:,}", f"{requests:,}", f"{sectors:,}", known) for size, requests, sectors, known in rows]
-    return table(header, cells, f"Where the compiled kernel changes, for {gpu}")
-
-
-def describe_size(size: int, operations: Sequence[Operation], compiled: CompiledFacts) -> str:
+def _describe_choices(size: int, build: Build) -> str:
     """Return what the compiler knows of a size, and the widths and registers that follow."""
     known = f"divisible by {DIVISOR}" if size % DIVISOR == 0 else "equal to 1" if size == 1 else "nothing known"
-    widths = ", ".join(f"{op.access.op} {op.access.tensor} {_width(op)}" for op in operations)
-    return f"{known}: {widths}; {compiled.registers} registers"
+    widths = ", ".join(f"{op.access.op} {op.access.tensor} {_width(op)}" for op in build.operations)
+    return f"{known}: {widths}; {build.facts.registers} registers"
 
 
-def gpu_column(compiled: CompiledFacts, occupancy: Occupancy, operations: Sequence[Operation]) -> dict[str, Any]:
-    """Return the facts of a launch compiled for one GPU, by row name."""
-    facts: dict[str, Any] = {
-        "registers per thread": str(compiled.registers),
-        "spilled bytes per thread": f"{compiled.spilled_bytes:,}",
-        "shared bytes per program": f"{compiled.shared_bytes:,}",
-        "occupancy": f"{percent(occupancy.occupancy)}, limited by {join_names(occupancy.limited_by)}",
-    }
-    for op in operations:
-        unit = f"{op.width_bytes} B per lane" if op.width_bytes else "whole boxes"
-        cost = f"{unit}, {op.launch.requests:,} requests, {op.launch.sectors:,} sectors"
-        opcodes = ", ".join(op.compiled.opcodes) if op.compiled else ""
-        facts[f"{op.access.op} {op.access.tensor}, {place(op)}"] = Hint(cost, opcodes)
-    return facts
+def _cliff_sentence(name: str, builds: Mapping[int, Build]) -> Sentence:
+    """Return how far requests fall over the sizes."""
+    requests = {size: sum_costs(build.operations).requests for size, build in builds.items()}
+    low, high = min(requests, key=requests.__getitem__), max(requests, key=requests.__getitem__)
+    ratio = "; at the sizes without requests, boxes are copied"
+    if requests[low]:
+        ratio = f": {requests[high] / requests[low]:.3g} ×"
+    return say(
+        "Between {} = {:,} and {:,} the requests go from {} (at {:,}) to {} (at {:,}){}, for sizes that differ by {}.",
+        *(name, min(builds), max(builds)),
+        *(Strong(f"{requests[low]:,}"), low, Strong(f"{requests[high]:,}"), high, ratio),
+        Sourced(abs(high - low), "predicted"),
+    )
 
 
-def gpus_table(columns: Mapping[str, Mapping[str, Any]]) -> Markup:
-    """Render the `gpu_column` of each GPU side by side, and mark the rows that differ."""
-    rows = []
-    for name in dict.fromkeys(name for facts in columns.values() for name in facts):
-        cells = [facts.get(name, "") for facts in columns.values()]
-        rows.append((name, *cells, "" if len(set(cells)) == 1 else Hint("differs", style="unsure")))
-    caption = "Compiled for each GPU; a third column is the build that was recorded on the device itself"
-    return table(("", *columns, ""), rows, caption)
+def _cliff_figure(name: str, builds: Mapping[int, Build], choices: Sequence[str]) -> go.Figure:
+    """Draw requests and sectors of the launch over the sizes of one dimension."""
+    lines = [
+        go.Scatter(
+            x=list(builds),
+            y=[getattr(sum_costs(build.operations), amount) for build in builds.values()],
+            name=amount,
+            mode="lines+markers",
+            line={"color": color, "shape": "hvh"},
+            customdata=choices,
+            hovertemplate=f"{name} %{{x}}: %{{y:,}} {amount}<br>%{{customdata}}<extra></extra>",
+        )
+        for amount, color in zip(("requests", "sectors"), theme.CATEGORIES, strict=False)
+    ]
+    layout = theme.layout(
+        f"Requests and sectors of the launch by {name}",
+        showlegend=True,
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        margin={"l": 80, "r": 10, "t": 60, "b": 48},
+        xaxis={"title": {"text": name}, "tickformat": "d"},
+        yaxis={"title": {"text": "over the launch"}, "rangemode": "tozero"},
+    )
+    return go.Figure(lines, layout)
+
+
+def across(session: Session, state: State) -> Iterator[Answer]:
+    """Compile the launch for two GPUs, and compare the facts, also with those of the recorded build."""
+    other = replace(state.experiment, gpu=state.view.of(WhatIfView).other_gpu)
+    try:
+        if resolve_gpu(other, session.gpu) == state.gpu:
+            raise ConfigError("not_a_choice", f"other_gpu must differ from gpu (got {state.gpu.name!r}).")
+    except ConfigError as error:
+        raise ConfigError(error.kind, str(error), "other_gpu") from None
+    builds = [_compile(session, each, resolve_gpu(each, session.gpu).name) for each in (state.experiment, other)]
+    if recorded := session.find_value(state.experiment, "counters"):
+        builds.append(_build(session, state.experiment, recorded.compiled, recorded.device.triton))
+    rows: dict[str, list[Row]] = {}
+    for build in builds:
+        name = f"{build.launch.gpu.name}, Triton {build.triton}"
+        rows.setdefault(name, build_rows(name, build, builds[0] if rows else None))
+    caption = "Compiled for each GPU; a third build was recorded on the device itself"
+    yield table(_HEADER, [row for group in rows.values() for row in group], caption), ""

@@ -1,0 +1,157 @@
+"""The Compiler panel: registers, shared memory and occupancy, and the kernel's text at every stage."""
+
+import json
+import re
+from typing import Any
+
+from markupsafe import Markup
+
+from kernels.accesses import CompiledFacts
+from kernels.compiling.memory_operations import memory_lines
+from kernels.jit import last_line, source_file, source_lines
+from kernels.results import Compiled
+from kernels.spec import Kernel, Launch
+from visualize.predict.schedule import Occupancy, occupancy
+from visualize.views import slots, status
+from visualize.views.endpoint import Api, Endpoint, Reply
+from visualize.views.memory.flow import LaneView
+from visualize.views.numbers import Number, bytes_of, count_noun, join_names
+from visualize.views.plot import NONE
+from visualize.views.prose import Mark, Sourced, Strong, headline, say, term
+from visualize.views.slots import fold, slot
+from visualize.views.state import Snapshot
+from visualize.views.summaries import compiled_numbers
+from visualize.views.tables import table
+from visualize.views.view import Panel, Slots
+
+# The compiler's texts, and their titles.
+_TEXTS = {"ttgir": "TTGIR", "ptx": "PTX", "sass": "SASS"}
+
+
+class CompilerPanel(Panel):
+    """Registers, shared memory and occupancy, and the kernel's text at every stage."""
+
+    def layout(self) -> Markup:
+        return Markup("").join(
+            [
+                slot("compiler-claim"),
+                slots.picture(slot("listing", "listing", Markup('<div class="listing"></div>'))),
+                fold("compiler-resources", "What limits the number of programs per SM", slot("resources")),
+            ]
+        )
+
+    def draw(self, snapshot: Snapshot) -> Slots:
+        compiled, launch = snapshot.compiled, snapshot.launch
+        if snapshot.failure:
+            return {"compiler-claim": status.render_failure(snapshot.failure), "listing": NONE, "resources": ""}
+        if compiled is None:
+            return {}
+        operation = snapshot.state.view.of(LaneView).operation
+        listing = _listing(snapshot.state.kernel, launch, compiled)
+        listing["operation"] = 0 if operation == "worst" else int(operation)
+        return {
+            "compiler-claim": compiler_headline(launch, compiled),
+            "listing": json.dumps(listing, ensure_ascii=False),
+            "resources": resources_table(launch, compiled),
+        }
+
+    def waiting(self, snapshot: Snapshot, seconds: float) -> Slots:
+        return {"compiler-claim": status.render_compiling(snapshot.state.gpu.name, seconds)}
+
+    def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
+        return compiled_numbers(snapshot)
+
+    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
+        async def compile_of(experiment: dict[str, Any]) -> Reply:
+            """Compiles the kernel for any GPU of the table, without one.
+
+            Returns registers per thread, spilled bytes, shared-memory bytes per program, programs per SM, occupancy
+            (resident warps / most warps, 0 to 1) and what limits it; and the TTGIR, PTX and SASS. The compiler's facts,
+            nothing is measured. Takes about a second; minutes for large tiles on few warps.
+            """
+            return await api.reply_compiled(experiment, compile_reply)
+
+        return (Endpoint("compile", compile_of, max_concurrency=None),)
+
+
+def occupancy_of(launch: Launch, compiled: CompiledFacts) -> Occupancy:
+    """Return the predicted occupancy of a launch's compiled kernel."""
+    return occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
+
+
+def compiler_headline(launch: Launch, compiled: Compiled) -> Markup:
+    """Render the predicted occupancy, and the registers and shared memory behind it."""
+    resident = occupancy_of(launch, compiled)
+    spills = f"{compiled.spilled_bytes:,} bytes spilled" if compiled.spilled_bytes else "none spilled"
+    return headline(
+        f"{100 * resident.occupancy:.3g} %",
+        say("occupancy on {} {}", compiled.gpu, Mark("predicted")),
+        say(
+            "An SM holds {}, {} of its {} warps, limited by {}. {} of shared memory per program, {} per thread, {}.",
+            Strong(count_noun(resident.programs_per_sm, "program")),
+            resident.programs_per_sm * launch.config.num_warps,
+            launch.gpu.max_warps_per_sm,
+            join_names(resident.limited_by),
+            bytes_of(compiled.shared_bytes),
+            count_noun(compiled.registers, "register"),
+            Sourced(spills, "compiled"),
+        ),
+        say("Triton {} compiled it.", compiled.triton),
+        launch.gpu.caveat,
+    )
+
+
+def resources_table(launch: Launch, compiled: Compiled) -> Markup:
+    """Render the kernel's need of each resource, an SM's supply, and the programs that fit."""
+    gpu = launch.gpu
+    needs = {
+        "warps": (f"{launch.config.num_warps} per program", f"{gpu.max_warps_per_sm} per SM"),
+        "programs": ("1", f"{gpu.max_programs_per_sm} per SM"),
+        "registers": (f"{compiled.registers} per thread", f"{gpu.registers_per_sm:,} per SM"),
+        "shared memory": (f"{compiled.shared_bytes:,} bytes per program", f"{gpu.shared_bytes_per_sm:,} bytes per SM"),
+    }
+    header = ("resource", "this kernel needs", "the GPU has", term("programs per SM"))
+    limits = occupancy_of(launch, compiled).limits
+    return table(header, [(name, *needs[name], str(programs)) for name, programs in limits.items()])
+
+
+def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> dict[str, Any]:
+    """Return panes of lines, and for each memory operation its lines in each pane, counted from 0."""
+    accesses = kernel.accesses(launch)
+    source: list[str] = []
+    starts: dict[str, int] = {}
+    for file in dict.fromkeys([source_file(kernel.jitted), *(access.source[0] for access in accesses)]):
+        starts[file] = len(source)
+        source += [f"# {file}", *source_lines(file), ""]
+    panes = [{"name": "Source", "lines": source}]
+    for kind, title in _TEXTS.items():
+        # nvdisasm leaves room for labels before an instruction, which would push it out of a narrow pane.
+        panes.append({"name": title, "lines": re.sub(r"(?<=\*/) {3,}", "  ", getattr(compiled, kind)).splitlines()})
+    operations = []
+    for access in accesses:
+        file, first = access.source
+        name, last = file.rsplit("/", 1)[-1], last_line(access.source)
+        marks = {
+            title: memory_lines(getattr(compiled, kind), kind, name, first, last) for kind, title in _TEXTS.items()
+        }
+        marks["Source"] = [starts[file] + line for line in range(first, last + 1)]
+        operations.append({"label": f"{access.op} {access.tensor}, {name}:{first}", "marks": marks})
+    return {"panes": panes, "operations": operations}
+
+
+def compile_reply(snapshot: Snapshot) -> Reply:
+    """Return the body of /compile."""
+    compiled = snapshot.compiled
+    if compiled is None:
+        raise ValueError("Only a compiled kernel has a reply.")
+    resident = occupancy_of(snapshot.launch, compiled)
+    return {
+        **select_fields(compiled, "registers", "spilled_bytes", "shared_bytes"),
+        **select_fields(resident, "occupancy", "programs_per_sm", "limited_by", "limits"),
+        **select_fields(compiled, "ttgir", "ptx", "sass", "triton", "seconds"),
+    }
+
+
+def select_fields(value: object, *names: str) -> dict[str, Any]:
+    """Return some fields of a value by name, for a reply."""
+    return {name: getattr(value, name) for name in names}
