@@ -13,8 +13,7 @@ from tests.figure_values import decode
 from visualize.predict import coalescing
 from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import Matrix, Requests
-from visualize.views.memory.flow import Flow, flow_plot, make_flow
-from visualize.views.memory.tile import tile_figure
+from visualize.views.memory.flow import Flow, flow_plot, make_flow, tile_figure
 
 SHAPE = (1 << 20, 64)
 BOX = MemoryOperation("descriptor", ("", 0), None, 0, 0, "", 1, ())

@@ -14,7 +14,7 @@ from kernels.spec import Kernel, Launch
 from visualize.predict.schedule import Occupancy, occupancy
 from visualize.views import slots, status
 from visualize.views.endpoint import Api, Endpoint, Reply
-from visualize.views.memory.flow import LaneView
+from visualize.views.memory.flow import LaneView, select_fields
 from visualize.views.numbers import Number, bytes_of, count_noun, join_names
 from visualize.views.plot import NONE
 from visualize.views.prose import Mark, Sourced, Strong, headline, say, term
@@ -150,8 +150,3 @@ def compile_reply(snapshot: Snapshot) -> Reply:
         **select_fields(resident, "occupancy", "programs_per_sm", "limited_by", "limits"),
         **select_fields(compiled, "ttgir", "ptx", "sass", "triton", "seconds"),
     }
-
-
-def select_fields(value: object, *names: str) -> dict[str, Any]:
-    """Return some fields of a value by name, for a reply."""
-    return {name: getattr(value, name) for name in names}

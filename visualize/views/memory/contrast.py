@@ -1,7 +1,6 @@
 """The kernel that the Memory view contrasts with the experiment's: another way to access the same tensor."""
 
 import functools
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,13 +55,13 @@ def find_contrast(state: State, own: Operation) -> Contrast | None:
     Returns:
         None if no such kernel was recorded for a problem that compiles to the same code.
     """
-    is_read, contrasts = reads(state.kernel, state.launch, own.access), []
+    contrasts = []
     for kernel in discover().values():
         if kernel.id == state.kernel.id or kernel.family.root is not state.kernel.family.root:
             continue
         if recorded := _recorded_launch(kernel.id, state.experiment.problem, state.gpu.name):
             experiment, launch, operations = recorded
-            if same := select_operations(kernel, launch, operations, own.access.tensor, is_read):
+            if same := tuple(op for op in operations if same_access(op.access, own.access)):
                 contrasts.append(Contrast(experiment, launch, same))
 
     def difference(contrast: Contrast) -> tuple[float, bool, int, bool]:
@@ -79,19 +78,10 @@ def find_contrast(state: State, own: Operation) -> Contrast | None:
     return best and replace(best, is_alike=difference(best)[:2] == (1.0, False))
 
 
-def reads(kernel: Kernel, launch: Launch, access: Access | FlatAccess) -> bool:
-    """Return whether an access reads its tensor."""
-    if access.op == "descriptor":
-        return kernel.family.tensors(launch.problem)[access.tensor].is_input
-    return access.op == "load"
-
-
-def select_operations(
-    kernel: Kernel, launch: Launch, operations: Iterable[Operation], tensor: str, is_read: bool
-) -> tuple[Operation, ...]:
-    """Return the operations that read, or write, a tensor."""
-    own = (op for op in operations if op.access.tensor == tensor)
-    return tuple(op for op in own if reads(kernel, launch, op.access) == is_read)
+def same_access(access: Access | FlatAccess, other: Access | FlatAccess) -> bool:
+    """Return whether two accesses read, or write, the same tensor. A descriptor's direction is that of its tensor."""
+    is_box = "descriptor" in (access.op, other.op)
+    return access.tensor == other.tensor and (is_box or (access.op == "load") == (other.op == "load"))
 
 
 @functools.lru_cache(256)

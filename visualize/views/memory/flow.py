@@ -1,27 +1,20 @@
-"""The picture of one operation's requests: lines from lanes to the bytes that they access."""
+"""The pictures of one execution of an operation: a request as flow from lanes to bytes, and the tile by element."""
 
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import plotly.graph_objects as go
 
 from kernels import orders
 from kernels.accesses import MemoryOperation
 from kernels.jit import on_arrays
 from kernels.knobs import knob
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, TensorSpec
-from visualize.predict import coalescing, textbook
-from visualize.predict.request_lines import (
-    ABSENT,
-    MOST_LINES,
-    WANTED,
-    WASTED,
-    RequestLines,
-    matching_requests,
-    request_lines,
-)
+from visualize.predict import coalescing, request_lines, textbook
+from visualize.predict.request_lines import WANTED, WASTED, RequestLines
 from visualize.predict.textbook import Textbook
-from visualize.predict.traffic import Matrix, Requests, Tile
+from visualize.predict.traffic import SECTOR_BYTES, Matrix, Requests, Tile
 from visualize.views import theme
 from visualize.views.numbers import count_noun
 from visualize.views.plot import plot_value
@@ -35,6 +28,10 @@ _MOST_TICKS = 9
 _FEWEST_ROWS = 4
 # Where lanes stand, left of a line of memory from x = 0 to 1.
 _LANES_AT = -0.45
+# Choices of what the colour of a tile's element shows.
+COLORS = ("request", "warp", "lane", "register")
+# A tile is truncated to this size, and has numbers if no side is longer than _NUMBERED_SIDE.
+_MOST_ROWS, _MOST_COLUMNS, _NUMBERED_SIDE = 64, 128, 16
 # A border between sectors.
 _BORDER = {"type": "line", "yref": "y", "line": {"color": theme.BORDER, "width": 1, "dash": "dot"}}
 
@@ -110,7 +107,7 @@ class Flow:
 
         Untouched lines below the last line that any of the requests touches are left out.
         """
-        lines = request_lines(self.lanes, numbers)
+        lines = request_lines.request_lines(self.lanes, numbers)
         touched = np.flatnonzero((lines.state >= WASTED).any(axis=(0, 2)))
         rows = max(_FEWEST_ROWS, int(touched.max(initial=0)) + 1)
         lines = replace(lines, **{name: getattr(lines, name)[:, :rows] for name in ("line", "state", "lane")})
@@ -154,7 +151,7 @@ def flow_plot(flow: Flow, request: int, about: str, other: Flow | None = None, p
     """
     total, matrix = len(flow.lanes.row), flow.lanes.matrix
     request = min(request, total - 1)
-    cells = min(MOST_LINES, flow.lanes.row.shape[1]) * matrix.line_bytes // matrix.element_bytes
+    cells = min(request_lines.MOST_LINES, flow.lanes.row.shape[1]) * matrix.line_bytes // matrix.element_bytes
     count = max(1, min(total, _MOST_CELLS // cells))
     first = min(max(0, request - count // 2), total - count)
     numbers = np.arange(first, first + count)
@@ -166,22 +163,23 @@ def flow_plot(flow: Flow, request: int, about: str, other: Flow | None = None, p
         "block": flow.block,
         "model": flow.model,
         "pending": pending,
-        "other": None if other is None else matching_requests(flow.lanes, numbers, other.lanes),
+        "other": None if other is None else request_lines.matching_requests(flow.lanes, numbers, other.lanes),
         "holder": "16-byte piece" if flow.is_box else "lane",
         "titles": request_titles(lines, flow.title),
-        "state": lines.state,
+        **select_fields(lines, "state", "line_bytes", "sector_bytes", "cell_bytes"),
+        **select_fields(matrix, "element_bytes", "columns"),
         # 0 is no lane, and no line.
         "lane": lines.lane + 1,
         "line": lines.line + 1,
         "target": line_targets(lines, flow),
-        "line_bytes": lines.line_bytes,
-        "sector_bytes": lines.sector_bytes,
-        "cell_bytes": lines.cell_bytes,
-        "element_bytes": matrix.element_bytes,
-        "columns": matrix.columns,
     }
     zoom = f"{flow.title} {flow.block} {lines.line_bytes}"
     return plot_value(_flow_figure(lines, flow), zoom, {"requests": requests}, about=about)
+
+
+def select_fields(value: object, *names: str) -> dict[str, Any]:
+    """Return some fields of a value by name, for JSON."""
+    return {name: getattr(value, name) for name in names}
 
 
 def request_titles(requests: RequestLines, name: str) -> list[str]:
@@ -250,7 +248,14 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
     layout["title"] |= {"y": 1, "yref": "container", "pad": {"t": 26}}
     memory = {
         "type": "heatmap",
-        **{"x0": 0.5 / cells, "dx": 1 / cells, "y0": 0.5 / rows, "dy": 1 / rows, "zmin": ABSENT, "zmax": WANTED},
+        **{
+            "x0": 0.5 / cells,
+            "dx": 1 / cells,
+            "y0": 0.5 / rows,
+            "dy": 1 / rows,
+            "zmin": request_lines.ABSENT,
+            "zmax": WANTED,
+        },
         "colorscale": theme.discrete_scale((theme.NOTHING, theme.TO_COME, theme.WASTED, theme.WANTED)),
         "showscale": False,
         "xgap": 1 if cells <= _SEPARATE_CELLS else 0,
@@ -277,3 +282,48 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
         "cliponaxis": False,
     }
     return {"data": [memory, lines, lanes], "layout": layout}
+
+
+def tile_figure(tile: Tile, tensor: str, color: str, sector_bytes: int = SECTOR_BYTES) -> go.Figure:
+    """Draw each element of a tile in the colour of its request, warp, lane or register; colours repeat every eight.
+
+    Args:
+        tile: one execution of an operation.
+        tensor: the name of the tensor that it addresses.
+        color: one of COLORS.
+    """
+    first = int(tile.row.min()), int(tile.column.min())
+    row, column = tile.row - first[0], tile.column - first[1]
+    whole = int(row.max()) + 1, int(column.max()) + 1
+    shape = min(whole[0], _MOST_ROWS), min(whole[1], _MOST_COLUMNS)
+    visible = (row < shape[0]) & (column < shape[1])
+    hover, shade = np.zeros((*shape, 7), dtype=np.int64), np.full(shape, np.nan, dtype=np.float32)
+    chosen = getattr(tile, color)
+    parts = (chosen, tile.request, tile.warp, tile.lane, tile.register, tile.address, tile.address // sector_bytes)
+    hover[row[visible], column[visible]] = np.stack(parts, axis=1)[visible]
+    inside = visible & tile.active
+    shade[row[inside], column[inside]] = chosen[inside] % len(theme.CATEGORIES)
+    is_numbered, gap = max(shape) <= _NUMBERED_SIDE, 1 if max(shape) <= 64 else 0
+    picture = go.Heatmap(
+        z=shade,
+        x0=first[1],
+        y0=first[0],
+        customdata=hover,
+        text=hover[..., 0] if is_numbered else None,
+        texttemplate="%{text}" if is_numbered else None,
+        zmin=0,
+        zmax=len(theme.CATEGORIES),
+        colorscale=theme.category_scale(len(theme.CATEGORIES)),
+        showscale=False,
+        xgap=gap,
+        ygap=gap,
+        hoverongaps=False,
+        hovertemplate=(
+            "row %{y}, column %{x}<br>request %{customdata[1]}<br>"
+            "warp %{customdata[2]}, lane %{customdata[3]}, register %{customdata[4]}<br>"
+            "byte %{customdata[5]}, sector %{customdata[6]}<extra></extra>"
+        ),
+    )
+    truncated = "" if shape == whole else f", the first {shape[0]} × {shape[1]} of {whole[0]} × {whole[1]}"
+    axes = theme.matrix_axes(f"row of {tensor}", f"column of {tensor}", first, shape)
+    return go.Figure(picture, theme.layout(f"Tile of {tensor} by {color}{truncated}", **axes))

@@ -17,22 +17,25 @@ from visualize.views.numbers import percent
 from visualize.views.prose import Code, Hint, Sourced, Strong, hint, say, term
 from visualize.views.tables import table, traffic_funnel
 
-# Style, sign and hover text of each agreement between a prediction and a count.
-_AGREEMENTS = {
-    "": ("", "", ""),
-    "equal": ("equal", "✓", "Predicted and counted are equal: lines and sectors, and requests where they are known."),
-    "at least": ("equal", "≥", "A loop that retries: its first iteration is predicted, all iterations were counted."),
-    "undercounted": (
-        "unsure",
+# Sign, hover text and style of each agreement between a prediction and a count.
+_SIGNS = {
+    "equal": Hint(
+        "✓", "Predicted and counted are equal: lines and sectors, and requests where they are known.", "equal"
+    ),
+    "at least": Hint(
+        "≥", "A loop that retries: its first iteration is predicted, all iterations were counted.", "equal"
+    ),
+    "undercounted": Hint(
         "✓ except sectors",
         "Lines are equal. ncu's per-instruction count misses some sectors, a different number in every run. The "
         "launch's own counter, below, misses none.",
-    ),
-    "different": ("wrong-value", "≠", "Predicted and counted differ."),
-    "fewer": (
         "unsure",
+    ),
+    "different": Hint("≠", "Predicted and counted differ.", "wrong-value"),
+    "fewer": Hint(
         "fewer at the edge",
         "The prediction is for a whole tile. Lanes past the edge store nothing, so they do not read either.",
+        "unsure",
     ),
 }
 
@@ -40,11 +43,6 @@ _NOT_COMPILED = "This is known once the kernel is compiled."
 
 # The opcode of each step of a layout conversion through shared memory.
 _OPCODES = {"store": "STS", "store matrix": "STSM", "load": "LDS", "load matrix": "LDSM"}
-
-
-def _sign(agreement: str) -> Hint:
-    style, sign, title = _AGREEMENTS[agreement]
-    return Hint(sign, title, style)
 
 
 def operations_table(verdicts: Verdicts) -> Markup:
@@ -86,8 +84,8 @@ def _cost_row(verdict: str, op: Operation, cost: Cost) -> tuple[Any, ...]:
     numbers = (f"{sign}{value:,}" for value in (cost.sectors, cost.lines, cost.ideal_sectors))
     efficiency = percent(cost.efficiency) if cost.sectors else ""
     width = f"{op.width_bytes} B" if op.width_bytes else ""
-    costs = width, requests, *numbers, efficiency, _sign(cost.agreement)
-    return (_label(op), place(op), Hint(verdict, opcodes), *costs)
+    costs = width, requests, *numbers, efficiency, _SIGNS.get(cost.agreement, "")
+    return (_label(op), place(op), Hint(verdict, opcodes) if opcodes else verdict, *costs)
 
 
 def traffic_section(verdicts: Verdicts) -> Markup:
@@ -111,7 +109,7 @@ def traffic_section(verdicts: Verdicts) -> Markup:
             sign = "≥ " if predicted.is_lower_bound else ""
             requests = f"{sign}{predicted.requests:,}", f"{counted.requests:,}" if counted.has_requests else ""
             sectors = f"{sign}{predicted.sectors:,}", f"{counted.sectors:,}"
-            rows.append((f"{kind}s", *requests, *sectors, _sign(counted.agreement)))
+            rows.append((f"{kind}s", *requests, *sectors, _SIGNS[counted.agreement]))
         parts += table(header, rows, caption.strip())
     return parts or hint(_NOT_COMPILED)
 
@@ -169,4 +167,4 @@ def _step_cells(alike: Sequence[SharedOperation], counts: Sequence[SharedCounts]
     agreement = "fewer" if counted < predicted else "different"
     if abs(counted - predicted) < 1e-9:
         agreement = "equal"
-    return (*cells, f"{counted:.3g}", _sign(agreement))
+    return (*cells, f"{counted:.3g}", _SIGNS[agreement])

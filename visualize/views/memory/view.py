@@ -1,7 +1,7 @@
 """The Requests panel: requests as flow from lanes to bytes, and the tables behind them."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,19 +10,17 @@ from markupsafe import Markup
 from kernels.experiment import JsonSchema, argument_schemas
 from kernels.knobs import knob, knobs
 from kernels.results import Counters, Failure
-from visualize.predict import textbook
 from visualize.predict.agreement import Verdicts, count_of, sum_costs, worst
 from visualize.predict.textbook import Textbook
-from visualize.predict.traffic import Cost, Operation
+from visualize.predict.textbook import textbook as read_textbook
+from visualize.predict.traffic import Operation
 from visualize.views import slots, status, theme
 from visualize.views.address import query
 from visualize.views.endpoint import Api, Endpoint, Reply
 from visualize.views.memory import tables, text
-from visualize.views.memory.compiler import select_fields
-from visualize.views.memory.contrast import find_contrast, reads, select_operations
-from visualize.views.memory.flow import LaneView, flow_plot, make_flow
-from visualize.views.memory.reasons import explain, explain_textbook
-from visualize.views.memory.tile import COLORS, tile_figure
+from visualize.views.memory.contrast import find_contrast, same_access
+from visualize.views.memory.flow import COLORS, LaneView, flow_plot, make_flow, select_fields, tile_figure
+from visualize.views.memory.reasons import explain
 from visualize.views.numbers import Number
 from visualize.views.plot import NONE, plot_value
 from visualize.views.prose import picture_caption
@@ -186,15 +184,14 @@ def _problem(snapshot: Snapshot) -> Markup:
     return status.render_alert("The compiled kernel could not be read:", unreadable) if unreadable else Markup()
 
 
-def _contrast(snapshot: Snapshot, verdicts: Verdicts, number: int, operations: tuple[Operation, ...]) -> Slots:
+def _contrast(snapshot: Snapshot, verdicts: Verdicts, number: int, operations: Sequence[Operation]) -> Slots:
     """Draw the contrast, and below both pictures the bytes of the launch, on one scale.
 
     Args:
         operations: this kernel's, in the model of the picture.
     """
     state, access = snapshot.state, verdicts.board[number].access
-    is_read = reads(state.kernel, state.launch, access)
-    own = select_operations(state.kernel, state.launch, operations, access.tensor, is_read)
+    own = [op for op in operations if same_access(op.access, access)]
     count, contrast = text.count_sentence(verdicts, number), None
     if not state.pinned:
         judged = verdicts.compiled or verdicts.predicted or verdicts.board
@@ -233,14 +230,9 @@ def textbook_reply(snapshot: Snapshot, options: object) -> dict[str, Any]:
     Args:
         options: None, or fields of `Textbook`: {"warp_size": 4, "line_bytes": 16, …}.
     """
-    board = textbook.textbook(options)
-    operations = textbook.operations(snapshot.state.kernel, snapshot.launch, board)
-    return {
-        "model": "textbook",
-        "textbook": dataclasses.asdict(board),
-        "ops": [_operation(op, explain_textbook(op), None) for op in operations],
-        "totals": select_fields(sum_costs(operations), *_LAUNCH),
-    }
+    machine = read_textbook(options)
+    verdicts = Verdicts(snapshot.state.kernel, snapshot.launch, None, None, machine)
+    return {"model": "textbook", "textbook": dataclasses.asdict(machine), **_costs(verdicts.board, verdicts)}
 
 
 def compiled_reply(snapshot: Snapshot) -> Reply:
@@ -250,32 +242,27 @@ def compiled_reply(snapshot: Snapshot) -> Reply:
         why = compiled.unreadable if compiled else "it is not known"
         return Failure("compile", "unreadable", f"The compiled kernel could not be read: {why}")
     verdicts = Verdicts(snapshot.state.kernel, snapshot.launch, compiled, snapshot.result(Counters))
-    is_counted, operations = verdicts.counted_is_compiled, verdicts.compiled
-    return {
-        "model": "compiled",
-        "triton": compiled.triton,
-        "ops": [
-            _operation(op, explain(op, verdicts), count_of(op, verdicts) if is_counted else None) for op in operations
-        ],
-        "totals": select_fields(sum_costs(operations), *_LAUNCH),
-    }
+    return {"model": "compiled", "triton": compiled.triton, **_costs(verdicts.compiled, verdicts)}
 
 
-def _operation(op: Operation, reason: str, count: Cost | None) -> dict[str, Any]:
-    file, line = op.access.source
-    return {
-        **select_fields(op.access, "op", "tensor"),
-        "file": file,
-        "line": line,
-        "width_bytes": op.width_bytes,
-        **select_fields(op.launch, *_LAUNCH),
-        "tile": select_fields(op.tile, *_AMOUNTS, "extra_sectors", "repeated_sectors", "efficiency"),
-        "why": reason,
-        "at_least": op.launch.is_lower_bound,
-        "compiled": op.compiled and dataclasses.asdict(op.compiled),
-        "counted": count
-        and {
-            **select_fields(count, "executed", "sectors", "lines", "ideal_sectors", "opcodes", "agreement"),
-            "requests": count.requests if count.has_requests else None,
-        },
-    }
+def _costs(operations: Sequence[Operation], verdicts: Verdicts) -> dict[str, Any]:
+    rows = []
+    for op in operations:
+        file, line = op.access.source
+        counted = None
+        if verdicts.counted_is_compiled and (count := count_of(op, verdicts)):
+            counted = select_fields(count, "executed", "sectors", "lines", "ideal_sectors", "opcodes", "agreement")
+            counted["requests"] = count.requests if count.has_requests else None
+        rows.append(
+            {
+                **select_fields(op.access, "op", "tensor"),
+                **{"file": file, "line": line, "width_bytes": op.width_bytes},
+                **select_fields(op.launch, *_LAUNCH),
+                "tile": select_fields(op.tile, *_AMOUNTS, "extra_sectors", "repeated_sectors", "efficiency"),
+                "why": explain(op, verdicts),
+                "at_least": op.launch.is_lower_bound,
+                "compiled": op.compiled and dataclasses.asdict(op.compiled),
+                "counted": counted,
+            }
+        )
+    return {"ops": rows, "totals": select_fields(sum_costs(operations), *_LAUNCH)}
