@@ -26,33 +26,30 @@ def endpoints(tmp_path):
     session.close()
 
 
-def asked(function, payload):
-    """A reply, as it goes through JSON."""
+def reply_of(function, payload):
+    """Return a reply, as it goes through JSON."""
     return json.loads(json.dumps(asyncio.run(function(payload)), allow_nan=False))
 
 
 def test_script_and_notebook_are_of_the_experiment(endpoints):
-    reply = asked(endpoints["script"], {"kernel": "matmul.grouped", "problem": {"M": 96}, "gpu": "L4"})
+    reply = reply_of(endpoints["script"], {"kernel": "matmul.grouped", "problem": {"M": 96}, "gpu": "L4"})
     assert (reply["gpu"], reply["experiment"]["problem"]["M"]) == ("L4", 96)
     assert reply["filename"] == "matmul_grouped_96x512x512_float16.py"
     assert "SimpleNamespace(M=96, N=512," in reply["script"]
     code = ["".join(cell["source"]) for cell in reply["notebook"]["cells"] if cell["cell_type"] == "code"]
     assert all(cell in reply["script"] for cell in code)
-
-
-def test_a_wrong_experiment_has_no_script(endpoints):
-    reply = asked(endpoints["script"], {"kernel": "matmul.grouped", "config": {"BLOCK_M": 5}})
-    assert reply["failure"]["kind"] == "not_a_choice"
+    wrong = reply_of(endpoints["script"], {"kernel": "matmul.grouped", "config": {"BLOCK_M": 5}})
+    assert wrong["failure"]["kind"] == "not_a_choice"
 
 
 def test_a_trace_is_of_the_recorded_timeline(endpoints):
     experiment = records.experiments(TIMELINE.form, "H200")[0]
-    reply = asked(endpoints["trace"], {**experiment.to_json(), "gpu": "H200"})
+    reply = reply_of(endpoints["trace"], {**experiment.to_json(), "gpu": "H200"})
     events = [event for event in reply["trace"]["traceEvents"] if event["ph"] == "X"]
     assert len(events) == len(records.find(TIMELINE.form, experiment, "H200").sm)
     assert reply["trace"]["otherData"]["source"] == "recorded"
     assert reply["filename"].endswith("_H200_timeline.json")
-    none = asked(endpoints["trace"], {"kernel": "matmul.grouped", "problem": {"M": 513}})
+    none = reply_of(endpoints["trace"], {"kernel": "matmul.grouped", "problem": {"M": 513}})
     assert none["failure"]["kind"] == "not_recorded"
 
 

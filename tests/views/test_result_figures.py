@@ -9,10 +9,8 @@ import pytest
 
 from kernels.results.run import Check, Closeup, Diff
 from tests.views.test_result_text import measured
-from visualize.predict.bounds import Point, Roof
 from visualize.views import theme
 from visualize.views.result.figures import closeup_figure, error_figure, time_figure
-from visualize.views.result.roofline import roofline_figure
 from visualize.views.result.text import ENQUEUED, SYNCHRONIZED, THIS_KERNEL
 
 
@@ -36,19 +34,14 @@ def test_one_wrong_cell_is_beyond_the_limit_and_ringed():
     assert (heatmap.y0, heatmap.dy) == (31.5, 64)
 
 
-def test_a_result_without_any_error_has_no_ring():
-    """For example a race whose inputs are zeros."""
+def test_a_result_without_any_error_such_as_a_race_on_zeros_has_no_ring():
     cells = np.zeros((4, 4), dtype=np.float32)
     assert len(error_figure(Diff(cells, (8, 8), (32, 32), exact=False), check_of(cells, passed=True), "C").data) == 1
 
 
 @pytest.mark.parametrize(
     ("cell", "exact", "title"),
-    [
-        ((1, 1), False, "Error of C, × the limit"),
-        ((4, 8), False, "Error of C, × the limit (largest of each 4 × 8)"),
-        ((4, 8), True, "Error of C (largest of each 4 × 8)"),
-    ],
+    [((1, 1), False, "Error of C, × the limit"), ((4, 8), True, "Error of C (largest of each 4 × 8)")],
 )
 def test_the_maps_title_has_its_unit_and_its_cells(cell, exact, title):
     cells = np.full((2, 2), 200, dtype=np.float32)
@@ -128,29 +121,3 @@ def test_the_time_figure_has_a_bar_per_call_and_another_colour_for_the_host():
     assert list(bars.y) == [THIS_KERNEL, "torch.matmul"], "an older recording"
     with pytest.raises(ValueError, match="timed"):
         time_figure(replace(measured(), timing=None))
-
-
-def test_the_roofline_has_a_line_per_gpu_and_every_launch_in_its_place():
-    roofs = [Roof("H200", 4000, 800, "measured"), Roof("H100", 3000, 760, "recorded")]
-    own = [Point("this kernel", "H200", 500, 600, "measured"), Point("torch.matmul", "H200", 500, 700, "measured")]
-    dots = [Point("one", "H200", 300, 100, "recorded"), Point("two", "H100", 300, 90, "recorded")]
-    figure = roofline_figure(roofs, dots, own, Point("predicted bound", "H200", 500, 780, "predicted"), "H200")
-    traces = {trace.name.split(":")[0]: trace for trace in figure.data}
-    assert dict(zip(traces["H200"].x, traces["H200"].y, strict=True))[200] == 800
-    assert (traces["H200"].line.dash, traces["H100"].line.dash) == ("solid", "dash")
-    places = {name: (trace.x[0], trace.y[0]) for name, trace in traces.items() if trace.mode == "markers"}
-    assert places == {
-        THIS_KERNEL: (500, 600),
-        "library": (500, 700),
-        "predicted bound": (500, 780),
-        "recorded on H100": (300, 90),
-        "recorded on H200": (300, 100),
-    }
-    assert "FLOP per byte" in figure.layout.xaxis.title.text
-    assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
-
-
-def test_the_colours_of_groups_repeat_after_eight():
-    scale = theme.category_scale(8)
-    assert [color for _, color in scale[::2]] == list(theme.CATEGORIES)
-    assert (scale[0][0], scale[-1][0]) == (0, 1)

@@ -13,11 +13,7 @@ from kernels.gpus import GPUS
 from kernels.measuring.run import RUN
 from kernels.results import Failure, RunResult, Timing, records
 from kernels.results.run import Baseline, Clocks, LaunchOverhead
-from visualize.predict.bounds import Bound, Point, Roof
-from visualize.views.numbers import milliseconds, percent, significant
-from visualize.views.prose import plain
 from visualize.views.result import text
-from visualize.views.result.roofline import describe_roofline
 
 MATMUL = {"kernel": "matmul.grouped"}
 FITS_L2 = {"kernel": "transpose.tiled"}
@@ -54,7 +50,7 @@ def with_options(run, **options):
 
 def wrong(run=None, **check):
     run = run or measured()
-    failed = replace(run.check, passed=False, **{"mismatched": 1234, **check})
+    failed = replace(run.check, **{"passed": False, "mismatched": 1234, **check})
     return replace(run, check=failed, timing=None, baseline=None, peak=None)
 
 
@@ -78,27 +74,32 @@ def card(run):
     return render(run, text.render_card)
 
 
-def test_a_ratio_stands_beside_its_interval_everywhere():
-    run = measured()
-    hover_texts = text.render_card(run, *launch_of(run.experiment, GPUS["H200"]))
-    assert "The speed of torch.matmul: 0.975 ×, 95\u00a0% CI 0.970–0.980" in hover_texts
-    assert headline(run).startswith("0.975 × the speed of torch.matmul (95 % CI 0.970–0.980) measured")
-    assert "0.975 ×, 95 % CI 0.970–0.980" in tables(run)
-    assert "Compared with torch.matmul, cuBLASLt: 1.200 ×, 95 % CI 1.190–1.210." in headline(run)
-    assert tables(run).count("cuBLASLt") == 1
-    run = measured(baseline=replace(run.baseline, ratio_low=None))
-    assert headline(run).startswith("0.97 × the speed of torch.matmul measured"), "no interval, two decimals"
-
-
 @pytest.mark.parametrize(
     ("ratio", "is_tie"),
-    [((0.994, 0.998, 1.003), True), ((0.994, 0.998, 0.9999), False), ((1.0001, 1.002, 1.003), False)],
+    [
+        ((0.970, 0.975, 0.980), False),
+        ((0.994, 0.998, 1.003), True),
+        ((0.994, 0.998, 0.9999), False),
+        ((1.0001, 1.002, 1.003), False),
+    ],
 )
-def test_only_an_interval_that_contains_1_is_a_tie(ratio, is_tie):
+def test_a_ratio_has_its_interval_and_is_a_tie_only_if_that_contains_1(ratio, is_tie):
     run = measured(ratio=ratio)
-    assert headline(run).startswith("Tied with torch.matmul: 0.998, 95 % CI 0.994–1.003 measured") is is_tie
-    assert ("tied, 0.998 ×" in tables(run)) is is_tie
-    assert ("tied with torch (0.998 ×)" in card(run)) is is_tie
+    number, interval = f"{ratio[1]:.3f}", f"95 % CI {ratio[0]:.3f}–{ratio[2]:.3f}"
+    if is_tie:
+        assert headline(run).startswith(f"Tied with torch.matmul: {number}, {interval} measured")
+        assert card(run) == f"✓ 0 wrong · 7.00 µs · tied with torch ({number} ×) measured"
+    else:
+        assert headline(run).startswith(f"{number} × the speed of torch.matmul ({interval}) measured")
+        assert card(run) == f"✓ 0 wrong · 7.00 µs · {number} × torch measured"
+    assert f"TFLOP/s {'tied, ' * is_tie}{number} ×, {interval}" in tables(run)
+    assert tables(run).count("cuBLASLt") == 1
+    assert "Compared with torch.matmul, cuBLASLt: 1.200 ×, 95 % CI 1.190–1.210." in headline(run)
+
+
+def test_a_ratio_without_an_interval_has_two_decimals():
+    run = measured(baseline=replace(measured().baseline, ratio_low=None))
+    assert headline(run).startswith("0.97 × the speed of torch.matmul measured")
 
 
 def test_a_call_that_costs_more_than_the_kernel_comes_first():
@@ -136,11 +137,15 @@ def test_the_clock_has_its_range_and_how_it_was_read():
     assert "SM clock 1755 MHz" in tables(measured(clocks=None))
 
 
-def test_a_wrong_result_says_how_many_are_wrong_and_where_and_shows_no_time():
+def test_a_wrong_result_says_how_many_are_wrong_and_where_and_has_no_time():
     run = wrong(worst_index=(17, 42))
     assert headline(run).startswith("1,234 of 262,144 elements are wrong measured Wrong beyond rounding")
     assert "at element [17, 42]" in headline(run)
+    assert card(run) == "✗ 1,234 of 262,144 wrong measured"
     assert headline(wrong(mismatched=1)).startswith("1 of 262,144 elements is wrong")
+    for is_right, expected in ((True, "correct"), (False, "wrong")):
+        single = wrong(elements=1, mismatched=int(not is_right), passed=is_right)
+        assert headline(single).startswith(f"The only element is {expected} measured")
 
 
 def test_an_error_that_no_single_element_shows_is_not_called_zero_wrong_elements():
@@ -149,13 +154,6 @@ def test_an_error_that_no_single_element_shows_is_not_called_zero_wrong_elements
         assert "rong as a whole" in part
         assert not part.startswith(("0", "✗ 0"))
     assert "though no single element does" in headline(run)
-
-
-@pytest.mark.parametrize(("passed", "expected"), [(True, "correct"), (False, "wrong")])
-def test_a_single_element_is_not_counted(passed, expected):
-    run = wrong(elements=1, mismatched=int(not passed))
-    run = replace(run, check=replace(run.check, passed=passed))
-    assert headline(run).startswith(f"The only element is {expected} measured")
 
 
 def test_a_race_that_passes_is_still_called_one_and_the_headline_says_why_it_does_not_show():
@@ -178,12 +176,6 @@ def test_a_launch_that_falls_back_on_pointers_says_why():
     assert "falls back to pointers" in said
 
 
-def test_the_card_has_check_time_and_ratio_in_one_line_with_their_source():
-    assert card(measured(ratio=(1.01, 1.016, 1.02))) == "✓ 0 wrong · 7.00 µs · 1.016 × torch measured"
-    assert card(wrong()) == "✗ 1,234 of 262,144 wrong measured"
-    assert card(measured(baseline=None)) == "✓ 0 wrong · 7.00 µs measured"
-
-
 def test_the_cards_lines_of_an_interpreters_check_and_a_recorded_time_name_their_sources():
     run = recorded()
     interpreted = replace(run, backend="interpreter", timing=None, baseline=None, recorded=run)
@@ -201,20 +193,3 @@ def test_an_interpreters_check_says_if_the_gpu_could_not_launch_the_config():
     assert expected in headline(run, failure=too_large)
     assert expected not in headline(run, failure=replace(too_large, kind="timeout"))
     assert expected not in headline(replace(run, backend="cuda"), failure=too_large)
-
-
-def test_the_rooflines_text_names_share_side_and_the_slowest_resource():
-    roof, own = Roof("H200", 4000, 800, "measured"), Point("this kernel", "H200", 500, 600, "measured")
-    bound = Point("predicted bound", "H200", 500, 780, "predicted"), Bound("arithmetic", 1.0, "full rate")
-    said = plain(describe_roofline(roof, own, bound))
-    assert "reaches 75 % of its roof of 800 TFLOP/s" in said
-    assert "At 500 FLOP per byte, arithmetic is the roof of the H200; its ridge is at 200." in said
-    assert "The slowest resource alone is arithmetic: 780 TFLOP/s; full rate." in said
-    assert "DRAM is the roof" in plain(describe_roofline(roof, replace(own, intensity=100), None))
-    assert list(describe_roofline(roof, None, None)) == []
-
-
-def test_numbers_have_three_digits_and_times_the_unit_of_their_size():
-    assert [milliseconds(ms) for ms in (0.00733, 0.19, 192.6)] == ["7.33 µs", "0.190 ms", "193 ms"]
-    assert [percent(share) for share in (0.936, 0.0026)] == ["94 %", "0.26 %"]
-    assert [significant(value) for value in (1460.3, float("nan"))] == ["1,460", "not finite"]

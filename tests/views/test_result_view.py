@@ -24,22 +24,22 @@ from visualize.predict.bounds import Roof, intensity, predicted_point
 from visualize.predict.reuse import asked_bytes
 from visualize.predict.schedule import schedule
 from visualize.views.plot import NONE
-from visualize.views.result.roofline import draw_roofline, points, roofs
+from visualize.views.result.roofline import draw_roofline, roofs
+from visualize.views.result.text import THIS_KERNEL
 from visualize.views.result.view import draw_result, run_json, run_reply, tile_marks
-from visualize.views.summaries import key_numbers
 
 H200 = GPUS["H200"]
 GROUPED = discover()["matmul.grouped"]
 
 
-def drawn(run):
-    """Map, closeup, times and tables."""
+def draw(run):
+    """Return the map, the closeup, the times and the tables."""
     slots = draw_result(run, launch_of(run.experiment, H200)[1])
     return [slots[name] for name in ("diff-plot", "closeup-plot", "time-plot", "result-tables")]
 
 
 def test_a_recorded_run_has_a_picture_of_its_times_and_none_of_its_error():
-    whole, closeup, times, _ = drawn(recorded())
+    whole, closeup, times, _ = draw(recorded())
     assert whole == closeup == NONE
     assert "recorded" in decode(times)["about"]
 
@@ -49,7 +49,7 @@ def test_a_wrong_result_has_pictures_of_its_error_with_programs_and_values_and_n
     got = np.full((7, 7), 1.5, dtype=np.float32)
     near = Closeup(cells, (48, 96), (0, 0), (192, 384), (14, 39), got, got + 1, got)
     diff = Diff(cells, (128, 128), (512, 512), exact=False, tile=(64, 128), closeup=near)
-    whole, closeup, times, tables = drawn(replace(wrong(worst_index=(17, 42)), diff=diff))
+    whole, closeup, times, tables = draw(replace(wrong(worst_index=(17, 42)), diff=diff))
     assert times == NONE
     assert "Error of C" in decode(whole)["layout"]["title"]["text"]
     assert "pid 5" in str(decode(closeup))
@@ -80,22 +80,15 @@ def test_the_tiles_of_a_passed_run_are_right_even_without_a_picture_and_those_of
 def test_the_reply_says_whether_the_working_set_fits_in_the_l2(payload, fits):
     run = measured(payload)
     kernel, launch = launch_of(run.experiment, H200)
-    known = SimpleNamespace(state=SimpleNamespace(kernel=kernel), launch=launch, failure=None)
-    reply = run_reply(run, known)
+    snapshot = SimpleNamespace(state=SimpleNamespace(kernel=kernel), launch=launch, failure=None)
+    reply = run_reply(run, snapshot)
     assert (reply["fits_l2"], reply["working_set_bytes"]) == (fits, kernel.family.minimal_bytes(launch.problem))
 
 
-def test_a_run_can_be_recorded_and_read_back():
+def test_a_recording_is_read_back_and_leaves_out_what_was_not_measured():
     run = measured()
     line = RUN.form.line(Recording("H200", "2026-11-22", run))
-    read = RUN.form.recording(json.loads(line)).measured
-    assert read == run
-    assert read.baseline.is_tie is False
-    assert key_numbers(read)[0].value == 0.007
-
-
-def test_a_recording_leaves_out_what_was_not_measured():
-    run = recorded()
+    assert RUN.form.recording(json.loads(line)).measured == run
     baseline = replace(run.baseline, ratio_low=None, ratio_high=None)
     run = replace(run, baseline=baseline, baselines=(), clocks=None, launch_overhead=None, launches_per_sample=1)
     fields = json.loads(RUN.form.line(Recording("H200", "2026-11-22", run)))["run"]
@@ -104,16 +97,11 @@ def test_a_recording_leaves_out_what_was_not_measured():
     assert run_json(run)["baseline"]["ratio_low"] is None
 
 
-def test_below_the_ridge_memory_is_the_roof_and_above_it_arithmetic():
+def test_intensity_is_work_over_each_tensor_moved_once_and_memory_is_the_roof_below_the_ridge():
+    assert intensity(GROUPED, GROUPED.family.problem()) == 2 * 512**3 / (3 * 512**2 * 2)
     roof = Roof("H200", gbps=4000, tflops=800, source="measured")
     assert roof.ridge == 200
     assert (roof.at(100), roof.at(200), roof.at(2000)) == (400, 800, 800)
-
-
-def test_intensity_is_work_over_each_tensor_moved_once():
-    assert intensity(GROUPED, GROUPED.family.problem()) == 2 * 512**3 / (3 * 512**2 * 2)
-    transpose = discover()["transpose.tiled"]
-    assert intensity(transpose, transpose.family.problem()) == 0
 
 
 def test_a_gpus_roof_is_the_median_of_its_runs_peaks_in_this_dtype():
@@ -129,16 +117,6 @@ def test_a_gpus_roof_is_the_median_of_its_runs_peaks_in_this_dtype():
     assert roofs(runs, "float16") == (Roof("H200", 4000, 780, "recorded"),), "no copy was measured on the H100"
 
 
-def test_a_run_and_the_librarys_calls_have_one_intensity():
-    run = recorded()
-    own, *library = points(GROUPED, run, "H200", "recorded")
-    assert own.tflops == run.timing.tflops
-    assert [call.tflops for call in library] == [call.timing.tflops for call in run.baselines]
-    assert len(library) == 2
-    assert {call.intensity for call in library} == {own.intensity}
-    assert points(GROUPED, replace(run, timing=None), "H200", "measured") == ()
-
-
 def test_the_predicted_bound_is_the_slowest_resource_and_follows_the_clock():
     config = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8}
     _, launch = launch_of(from_json({**MATMUL, "problem": {"M": 8192, "N": 8192, "K": 8192}, "config": config}), H200)
@@ -151,31 +129,38 @@ def test_the_predicted_bound_is_the_slowest_resource_and_follows_the_clock():
 
 
 def roofline(run, gpu=H200):
-    """The text, and the names of the picture's traces; no names if there is no picture."""
+    """The text, and the traces of the picture by name, up to a colon; {} if there is no picture."""
     text, picture = draw_roofline(run, launch_of(run.experiment, gpu)[1]).values()
-    names = [] if picture == NONE else [trace["name"] for trace in decode(picture)["data"]]
-    return html.unescape(re.sub(r"<[^>]*>", "", str(text))), names
+    traces = {} if picture == NONE else {trace["name"].split(":")[0]: trace for trace in decode(picture)["data"]}
+    return html.unescape(re.sub(r"<[^>]*>", "", str(text))), traces
 
 
 def test_a_recorded_run_is_below_recorded_roofs_and_a_measured_run_below_its_devices_own():
-    text, names = roofline(recorded())
-    assert [name.split(":")[0] for name in names if "GB/s" in name] == ["H100", "H200"]
-    assert {"this kernel", "library", "predicted bound"} <= set(names)
-    assert "of its roof of" in text
-    assert "recorded" in text
-    text, names = roofline(replace(recorded(), backend="cuda", copy_gbps=4100.0))
-    assert f"H200: 4,100 GB/s, {recorded().peak.rate:,.0f} TFLOP/s (measured)" in names
+    run = recorded()
+    text, traces = roofline(run)
+    recordings = {f"recorded on {gpu}" for gpu in ("H100", "H200")}
+    assert traces.keys() == {"H100", "H200", THIS_KERNEL, "library", "predicted bound"} | recordings
+    assert (traces["H200"]["line"]["dash"], traces["H100"]["line"]["dash"]) == ("solid", "dash")
+    assert traces[THIS_KERNEL]["y"] == [run.timing.tflops]
+    assert traces["library"]["y"] == [call.timing.tflops for call in run.baselines]
+    assert set(traces[THIS_KERNEL]["x"]) == set(traces["library"]["x"]) == {intensity(GROUPED, run.experiment.problem)}
+    assert re.match(
+        r"This kernel reaches [\d.]+ % of its roof of \d+ TFLOP/s recorded\. At 171 FLOP per byte, DRAM is", text
+    )
+    assert "The slowest resource alone is " in text
+    text, traces = roofline(replace(run, backend="cuda", copy_gbps=4100.0))
+    assert traces["H200"]["name"] == f"H200: 4,100 GB/s, {run.peak.rate:,.0f} TFLOP/s (measured)"
     assert "measured" in text
 
 
 def test_a_copy_an_unmeasured_gpu_and_a_wrong_result_have_no_place_below_a_roof_and_the_page_says_why():
-    text, names = roofline(recorded(FITS_L2))
-    assert names == []
-    assert "does no arithmetic" in text
-    text, names = roofline(recorded(), GPUS["L4"])
-    assert names == []
-    assert "no roof to draw" in text
-    text, names = roofline(wrong())
-    assert names
-    assert "this kernel" not in names
+    for run, gpu, reason in (
+        (recorded(FITS_L2), H200, "does no arithmetic"),
+        (recorded(), GPUS["L4"], "no roof to draw"),
+    ):
+        text, traces = roofline(run, gpu)
+        assert (traces, reason in text) == ({}, True)
+    text, traces = roofline(wrong())
+    assert traces
+    assert THIS_KERNEL not in traces
     assert "reaches" not in text
