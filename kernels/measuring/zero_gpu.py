@@ -145,7 +145,7 @@ class _LentWorker(Worker):
         self._lease.join(_REPORT_TIMEOUT_S)
         if self._error is None:
             return "its process ended"
-        message = str(Markup(getattr(self._error, "message", self._error)).striptags())
+        message = str(Markup(getattr(self._error, "message", self._error)).striptags())  # noqa: S704
         spent_s = time.monotonic() - self._began
         return f"{message}, {spent_s:.0f} s after {LEASE_S:.0f} s were requested" if spent_s > LEASE_S else message
 

@@ -1,132 +1,72 @@
-"""Names of devices, notes and messages come from outside: whatever stands in them, the page shows it as text."""
+"""Names of devices, notes and messages come from outside: a panel shows them as text and never as markup."""
 
 from __future__ import annotations
 
-import html as unescaping
+import html
 import re
 from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from kernels import discover
 from kernels.gpus import GPUS
 from kernels.measuring.counters import COUNTERS
 from kernels.measuring.group_sizes import GROUP_SIZES
 from kernels.measuring.run import RUN
 from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, records
-from kernels.spec import Launch
-from visualize.predict.agreement import Verdicts
-from visualize.predict.execution import Execution
-from visualize.predict.reuse import DramTraffic
-from visualize.predict.schedule import schedule, steps
 from visualize.views import status
-from visualize.views.memory import tables, whatif
-from visualize.views.memory.compiler import compiler_headline, resources_table
-from visualize.views.memory.text import launch_sentences
-from visualize.views.order import reuse_text
-from visualize.views.order import text as order_text
-from visualize.views.prose import claim, html, plain
-from visualize.views.result import text as result_text
-from visualize.views.tabs import SETTINGS
+from visualize.views.memory import whatif
+from visualize.views.result.view import ResultPanel
+from visualize.views.state import Snapshot
+from visualize.views.tabs import SETTINGS, TABS
 
 HOSTILE = '<script>alert("{0}")</script> & {gpu}'
 
 
-def measured(of):
-    """The first shipped recording of a kind, with a hostile device, note and tool, its kernel and its launch."""
-    one = records.shipped(of.form)[0].measured
-    fields = {"note": HOSTILE, "device": replace(one.device, name=HOSTILE)}
-    if hasattr(one, "tool"):
+def count_as_text(*markups):
+    """Return how often the hostile string is visible as text. Fail if it is markup."""
+    for markup in markups:
+        assert "<script" not in markup
+    return sum(html.unescape(re.sub(r"<[^>]*>", "", markup)).count(HOSTILE) for markup in markups)
+
+
+def draw(snapshot):
+    """Return the HTML of all panels, drawn from a snapshot. The browser shows other values as text."""
+    slots = ResultPanel().known_run(snapshot)
+    for tab in TABS:
+        for panel in tab.panels:
+            slots |= panel().draw(snapshot)
+    return [value for value in slots.values() if value.startswith("<")]
+
+
+@pytest.mark.parametrize(("measurement", "times"), [(RUN, 6), (COUNTERS, 6), (GROUP_SIZES, 5), (TIMELINE, 3)])
+def test_a_recording_is_text_on_every_panel(measurement, times):
+    recorded = records.shipped(measurement.form)[0].measured
+    fields = {"note": HOSTILE, "device": replace(recorded.device, name=HOSTILE)}
+    if hasattr(recorded, "tool"):
         fields["tool"] = HOSTILE
-    kernel, gpu = discover()[one.experiment.kernel], replace(GPUS["H200"], name=HOSTILE)
-    return replace(one, **fields), kernel, Launch(one.experiment.problem, one.experiment.config, gpu)
+    if measurement is COUNTERS:
+        shared = tuple(replace(conversion, instruction=HOSTILE) for conversion in recorded.compiled.shared)
+        fields["compiled"] = replace(recorded.compiled, shared=shared)
+    hostile = replace(recorded, **fields)
+    state = SETTINGS.state({**recorded.experiment.to_address(), "gpu": "H200"}, None)
+    state = replace(state, gpu=replace(GPUS["H200"], name=HOSTILE, caveat=HOSTILE))
+    assert count_as_text(*draw(Snapshot(state, measured={measurement.name: hostile}))) >= times
+    assert count_as_text(status.render_end(hostile)) == 1
 
 
-def is_text(markup, times=1):
-    """Whether the hostile string shows as it is, so many times, and is nowhere markup."""
-    shown = unescaping.unescape(re.sub(r"<[^>]*>", "", markup))
-    return "<script" not in markup and shown.count(HOSTILE) >= times
-
-
-def test_a_run():
-    result, kernel, launch = measured(RUN)
-    hostile = replace(kernel, note=lambda _: HOSTILE, race=lambda _: HOSTILE)
-    assert is_text(result_text.render_tables(result, hostile, launch), 2)
-    assert is_text(result_text.render_headline(result, hostile, launch), 1)
-    untimed = replace(result, recorded=result, timing=None)
-    assert "<script" not in result_text.render_card(untimed, hostile, launch)
-    assert any(HOSTILE in remark for remark in result_text.remarks(result, hostile, launch))
-
-
-def test_a_count():
-    counters, kernel, launch = measured(COUNTERS)
-    found = Verdicts(kernel, launch, counters.compiled, counters)
-    assert is_text(tables.traffic_section(found), 2)
-    assert is_text(claim(*launch_sentences(found)))
-    assert HOSTILE in plain(launch_sentences(found))
-    assert "<script" not in tables.operations_table(found)
-    with_hostile_instructions = replace(
-        counters.compiled, shared=tuple(replace(one, instruction=HOSTILE) for one in counters.compiled.shared)
-    )
-    assert "<script" not in tables.conversions_table(replace(found, code=with_hostile_instructions))
-
-
-def test_a_comparison_of_group_sizes():
-    study, kernel, launch = measured(GROUP_SIZES)
-    here = DramTraffic(replace(kernel, note=lambda _: HOSTILE), launch, None, study)
-    assert is_text(html(reuse_text.reuse_sentences(here)))
-    assert HOSTILE in plain(reuse_text.reuse_sentences(here))
-    assert is_text(reuse_text.study_table(here), 3)
-    assert "<script" not in reuse_text.reuse_funnel(here) + reuse_text.model_notes(here)
-
-
-def test_a_timeline():
-    ran, kernel, launch = measured(TIMELINE)
-    order = schedule(kernel, launch)
-    course = Execution(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), launch.gpu.sms)
-    assert is_text(claim(*order_text.timeline_sentences(ran, course, order)), 2)
-    assert "<script" not in order_text.timeline_table(ran, course, order)
-    assert is_text(html([order_text.timeline_hint(HOSTILE, [ran.experiment])]))
-    assert is_text(claim(order_text.waves_sentence(order, steps(order))))
-
-
-def test_a_compiled_kernel():
-    counters, _, launch = measured(COUNTERS)
-    code = counters.compiled
-    hostile = replace(launch, gpu=replace(launch.gpu, caveat=HOSTILE))
-    compiled = type("Compiled", (), {**vars(code), "gpu": HOSTILE, "triton": HOSTILE})
-    assert is_text(compiler_headline(hostile, compiled), 3)
-    assert "<script" not in resources_table(hostile, compiled)
-
-
-def test_what_if():
+def test_a_failure_is_text_and_a_bad_argument_a_sentence_without_a_stage():
+    failure = Failure("compile", 'kind"<script>', HOSTILE)
+    snapshot = Snapshot(SETTINGS.state({"kernel": "matmul.grouped"}, None), failure=failure)
+    assert count_as_text(*draw(snapshot)) >= 2
     outcome = Future()
-    outcome.set_result(Failure("compile", "compile_error", HOSTILE))
+    outcome.set_result(failure)
     session = SimpleNamespace(gpu=None, compile=lambda *args, **options: outcome)
-    *_, (text, _) = whatif.faults(session, SETTINGS.state({"kernel": "transpose.tiled"}, None))
-    assert is_text(text, 3)
-    assert is_text(claim(whatif.best_changes({"unchanged": 8, HOSTILE: 2})))
-
-
-@pytest.mark.parametrize("shown", [status.render_failure, status.render_end])
-def test_a_failure(shown):
-    assert is_text(shown(Failure("compile", 'kind"<script>', HOSTILE)))
-    assert is_text(status.render_alert(HOSTILE, "and", HOSTILE), 2)
-    assert is_text(status.render_compiling(HOSTILE, 1.0))
-
-
-def test_an_outcome():
-    for kind in (RUN, COUNTERS, GROUP_SIZES, TIMELINE):
-        outcome, _, _ = measured(kind)
-        assert is_text(status.render_end(outcome))
-    counters, _, _ = measured(COUNTERS)
-    assert is_text(status.render_end(replace(counters, note="")))
-
-
-def test_a_bad_argument_is_a_sentence_without_a_stage():
+    *_, (faults, _) = whatif.faults(session, SETTINGS.state({"kernel": "transpose.tiled"}, None))
+    assert count_as_text(faults) >= 3
+    lines = status.render_end(failure), status.render_alert(HOSTILE), status.render_compiling(HOSTILE)
+    assert count_as_text(*lines) == 3
     assert status.render_failure(Failure("config", "no_gpu", "Omit gpu.")).striptags() == "Omit gpu."
     assert status.render_failure(Failure("check", "timeout", "It took 60 s.")).striptags() == "check: It took 60 s."

@@ -108,7 +108,9 @@ def bar(tour: Tour, number: int, facts: Facts, problem: str = "") -> Markup:
         title=tour.title,
         number=number,
         count=count,
-        dots=Markup("").join(Markup('<i class="now"></i>' if each is stop else "<i></i>") for each in tour.stops),
+        dots=Markup("").join(
+            Markup('<i class="now"></i>') if each is stop else Markup("<i></i>") for each in tour.stops
+        ),
         question="" if problem else _question(stop, facts),
         said=sentence(stop.say, facts),
         note=Markup('<p class="note">{}</p>').format(note) if note else "",
@@ -140,7 +142,7 @@ def sentence(template: str, facts: Facts) -> Markup:
     """Return a sentence with its numbers in bold, followed by a mark for each of their sources."""
     names = facts_named(template)
     bold = {name: Markup("<b>{}</b>").format(facts[name].text if facts else PENDING) for name in names}
-    text = Markup(escape(template)).format(**bold)
+    text = escape(template).format(**bold)
     sources = dict.fromkeys(facts[name].source for name in names if facts and facts[name].source)
     marks = Markup(" ").join(map(mark, sources))
     return text + Markup(' <span class="marks">{}</span>').format(marks) if marks else text

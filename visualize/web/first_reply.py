@@ -91,7 +91,7 @@ def still(picture: Mapping[str, Any]) -> Markup:
     The drawing stretches to the plot's area, without its margins, as Plotly's does.
     """
     layout = picture["layout"]
-    paths = Markup("".join(path for trace in picture["data"] for path in _paths(trace, layout)))
+    paths = Markup("".join(path for trace in picture["data"] for path in _paths(trace, layout)))  # noqa: S704
     html = Markup('<svg viewBox="0 0 {0} {0}" preserveAspectRatio="none">{1}</svg>').format(_SIDE, paths)
     title = Markup('<b style="left: {:.1f}%; width: {:.1f}%">{}</b>')
     for note in layout["annotations"]:

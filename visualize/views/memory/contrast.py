@@ -7,6 +7,7 @@ from typing import Any
 from kernels import discover
 from kernels.accesses import Access, FlatAccess
 from kernels.experiment import Experiment, from_json, resolve_gpu
+from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.measuring.counters import COUNTERS
 from kernels.results import records
@@ -91,6 +92,8 @@ def _recorded_launch(kernel_id: str, problem: Any, gpu: str) -> tuple[Experiment
     The kernel has its default config. The result is None if no code was recorded, or code for another type or layout,
     or if 16 does not divide a size that differs: the compiler then chooses other layouts.
     """
+    if gpu not in GPUS:  # this machine's GPU is of another model
+        return None
     recorded = from_json({"kernel": kernel_id, "gpu": gpu})
     counters = records.find(COUNTERS.form, recorded, gpu)
     fields, recorded_fields = vars(problem), vars(recorded.problem)

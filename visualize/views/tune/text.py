@@ -137,8 +137,8 @@ def progress(now: Progress, size: str = "") -> Markup:
     left = "" if now.remaining_s is None else f", about {format_duration(now.remaining_s)} left"
     counts = f"{f'{size}: ' if size else ''}{now.done:,} of {now.total:,} configs done"
     words = f"{counts}, {_PHASES[now.phase]}, {format_duration(now.seconds)}{left}"
-    bar = '<progress max="{}" value="{}" aria-label="Configs done"></progress>'
-    paragraph = Markup(f'<p class="status" role="status">{bar} <span>{{}}</span></p>')
+    bar = Markup('<progress max="{}" value="{}" aria-label="Configs done"></progress>')
+    paragraph = Markup('<p class="status" role="status">') + bar + Markup(" <span>{}</span></p>")
     return paragraph.format(max(now.total, 1), now.done, words)
 
 
