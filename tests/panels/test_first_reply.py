@@ -1,4 +1,4 @@
-"""The reply that opens the page: with its first picture, compressed, with Plotly announced; no other is touched."""
+"""The page's first reply: compressed, with its first picture, and with Plotly announced."""
 
 from __future__ import annotations
 
@@ -25,49 +25,41 @@ async def reply(request: Request) -> PlainTextResponse:
 
 @pytest.fixture
 def client():
-    return TestClient(Starlette(routes=[Route("/{path:path}", reply)], middleware=[Middleware(FirstReply)]))
+    middleware = [Middleware(FirstReply, picture=PICTURE)]
+    return TestClient(Starlette(routes=[Route("/{path:path}", reply)], middleware=middleware))
 
 
-def test_the_page_is_sent_compressed_to_who_takes_it(client):
-    answer = client.get("/", headers={"accept-encoding": "gzip"})
+def test_the_page_is_compressed_for_clients_that_accept_it(client):
+    answer = client.get("/?tab=", headers={"accept-encoding": "gzip"})
     assert answer.headers["content-encoding"] == "gzip"
     assert int(answer.headers["content-length"]) < len(TEXT) / 50
     assert answer.text == TEXT
-    plain = client.get("/", headers={"accept-encoding": "identity"})
-    assert "content-encoding" not in plain.headers
-    assert plain.text == TEXT
+    assert "content-encoding" not in client.get("/", headers={"accept-encoding": "identity"}).headers
 
 
-def test_the_page_announces_the_script_that_its_plots_load(client):
-    assert client.get("/").headers["link"] == f"<gradio_api/file={PLOTLY_JS}>; rel=preload; as=script"
+def test_the_page_announces_plotlys_script_and_other_replies_stay_the_same(client):
     assert PLOTLY_JS.is_file()
-
-
-def test_a_refusal_announces_nothing_and_other_replies_go_as_they_are(client):
-    assert "link" not in client.get("/?refused").headers
-    other = client.get("/gradio_api/info", headers={"accept-encoding": "gzip"})
-    assert not {"link", "content-encoding"} & set(other.headers)
-    assert other.text == TEXT
+    assert client.get("/").headers["link"] == f"<gradio_api/file={PLOTLY_JS}>; rel=preload; as=script"
+    for path in ("/?refused", "/gradio_api/info", "/theme.css"):
+        answer = client.get(path)
+        assert answer.text == TEXT
+        assert "link" not in answer.headers
+        assert "content-encoding" not in answer.headers or path == "/?refused"
 
 
 @pytest.mark.parametrize("query", ["", "?__theme=dark", "?__theme="])
-def test_the_first_picture_begins_the_body_where_the_address_says_nothing(query):
-    answer = with_picture().get(f"/{query}", headers={"accept-encoding": "identity"})
+def test_the_body_begins_with_the_first_picture_if_the_address_has_no_settings(client, query):
+    answer = client.get(f"/{query}", headers={"accept-encoding": "identity"})
     assert answer.text == TEXT.replace("<body class='a'>", "<body class='a'>" + PICTURE)
     assert int(answer.headers["content-length"]) == len(answer.content)
 
 
-@pytest.mark.parametrize("path", ["/?kernel=matmul.grouped", "/?tab=", "/?__theme=dark&step", "/theme.css"])
-def test_the_first_picture_is_in_no_other_reply(path):
-    assert with_picture().get(path).text == TEXT
+@pytest.mark.parametrize("query", ["?kernel=matmul.grouped", "?tab=", "?__theme=dark&step"])
+def test_an_address_with_settings_gets_no_first_picture(client, query):
+    assert client.get(f"/{query}").text == TEXT
 
 
-def test_the_first_picture_is_both_orders_of_the_nine_results():
+def test_the_first_picture_has_both_orders_of_the_nine_results():
     html = first_picture(None)
     assert 'aria-label="grouped order, GROUP_SIZE 3 beside row-major order"' in html
     assert len(re.findall(r"M\d+ \d+H\d+V\d+H\d+z", html)) == 2 * 3 * 9 * 9, "tiles of C, blocks of A and of B"
-
-
-def with_picture():
-    middleware = [Middleware(FirstReply, picture=PICTURE)]
-    return TestClient(Starlette(routes=[Route("/{path:path}", reply)], middleware=middleware))

@@ -1,4 +1,4 @@
-"""Where the page listens: what is wrong with a host or a port is a sentence, before anything is started."""
+"""Command-line flags and environment variables: a bad host, port or login ends the app with a sentence."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def test_a_port_is_a_number(text):
 
 
 @pytest.mark.parametrize("text", ["0", "65536", "-1", "", "x", "7860.0", "²", "9" * 5000])
-def test_what_is_no_port_is_a_sentence(text):
+def test_other_ports_are_refused_with_a_sentence(text):
     with pytest.raises(argparse.ArgumentTypeError, match=r"the port must be a whole number from 1 to 65535") as refusal:
         startup.port(text)
     assert len(str(refusal.value)) < 200
 
 
-def test_who_may_use_the_page_is_a_name_and_a_password(monkeypatch):
+def test_a_login_is_a_name_and_a_password(monkeypatch):
     monkeypatch.delenv("TILESCOPE_AUTH", raising=False)
     assert startup.login() is None
     monkeypatch.setenv("TILESCOPE_AUTH", "me:se:cret")
@@ -38,50 +38,45 @@ def test_who_may_use_the_page_is_a_name_and_a_password(monkeypatch):
         assert "secret" not in str(refusal.value)
 
 
-def test_its_own_addresses_are_no_matter_for_a_proxy(monkeypatch):
+def test_the_pages_own_addresses_bypass_the_proxy(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "example.org")
     monkeypatch.delenv("no_proxy", raising=False)
     startup.bypass_proxy("0.0.0.0")
     assert os.environ["NO_PROXY"] == "example.org,localhost,127.0.0.1,::1,0.0.0.0"
-    assert os.environ["no_proxy"] == os.environ["NO_PROXY"], "it hides the other"
+    assert os.environ["no_proxy"] == os.environ["NO_PROXY"], "it overrides the other"
 
 
-def test_a_free_port_has_no_obstacle_and_one_in_use_has():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-        taken.listen()
+def test_only_a_free_port_has_no_obstacle():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        listener.listen()
         assert startup.obstacle("127.0.0.1", port) == f"Port {port} of 127.0.0.1 is in use; choose another with --port."
     assert startup.obstacle("127.0.0.1", port) == ""
 
 
-@pytest.mark.parametrize("host", ["a" * 300, "not a host"])
-def test_a_host_without_an_address_is_a_sentence(host):
-    assert "must be an address of this machine" in startup.obstacle(host, 7860)
-
-
-def test_an_address_of_another_machine_is_a_sentence():
-    assert startup.obstacle("192.0.2.1", 7860).startswith("Nothing can listen on 192.0.2.1, port 7860: ")
+@pytest.mark.parametrize(
+    ("host", "sentence"),
+    [
+        ("a" * 300, "must be an address of this machine"),
+        ("192.0.2.1", "Nothing can listen on 192.0.2.1, port 7860: "),
+    ],
+)
+def test_a_host_that_is_not_this_machine_is_an_obstacle(host, sentence):
+    assert sentence in startup.obstacle(host, 7860)
 
 
 @pytest.mark.parametrize(
-    ("flags", "variables", "said"),
+    ("flags", "variables", "sentence"),
     [
         (["--port", "99999"], {}, "the port must be a whole number from 1 to 65535 (got '99999')"),
         ([], {"GRADIO_SERVER_PORT": "many"}, "from 1 to 65535 (got 'many')"),
         (["--host", "not a host"], {}, "(got 'not a host')."),
     ],
 )
-def test_the_app_ends_with_the_sentence_and_no_traceback(flags, variables, said):
-    ended = subprocess.run(
-        [sys.executable, "app.py", *flags],
-        cwd=ROOT,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+def test_the_app_ends_with_the_sentence_and_no_traceback(flags, variables, sentence):
+    command, environment = [sys.executable, "app.py", *flags], {**os.environ, **variables}
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == 2
-    assert said in ended.stderr
+    assert sentence in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -12,30 +12,23 @@ def request(number):
     return SimpleNamespace(session_hash=f"page {number}")
 
 
-def test_the_least_recently_used_page_is_forgotten_when_there_are_too_many():
+def test_the_least_recently_used_page_is_evicted_first():
     pages = OpenPages()
-    kept, forgotten = pages.find(request(0)), pages.find(request(1))
-    for number in range(2, MAX_OPEN_PAGES):
-        pages.find(request(number))
-    assert pages.find(request(0)) is kept
+    first, second, *_ = [pages.find(request(number)) for number in range(MAX_OPEN_PAGES)]
+    assert pages.find(request(0)) is first
     pages.find(request(MAX_OPEN_PAGES))
-    assert pages.find(request(0)) is kept
-    assert pages.find(request(1)) is not forgotten
+    assert pages.find(request(0)) is first
+    assert pages.find(request(1)) is not second
 
 
-def test_closing_a_page_cancels_its_measurement_and_supersedes_its_handlers():
-    pages, job = OpenPages(), Job(None)
+def test_a_new_measurement_cancels_the_previous_one_and_closing_the_page_cancels_both():
+    pages, before, after = OpenPages(), Job(None), Job(None)
     page = pages.find(request(0))
     page.changes = 1
-    page.replace_job(job)
-    pages.close(request(0))
-    assert job.is_cancelled
-    assert page.changes != 1
-    assert pages.find(request(0)) is not page
-
-
-def test_another_measurement_of_a_page_cancels_the_one_before():
-    page, before, after = OpenPages().find(request(0)), Job(None), Job(None)
     page.replace_job(before)
     page.replace_job(after)
     assert (before.is_cancelled, after.is_cancelled) == (True, False)
+    pages.close(request(0))
+    assert after.is_cancelled
+    assert page.changes != 1, "its handlers are superseded"
+    assert pages.find(request(0)) is not page
