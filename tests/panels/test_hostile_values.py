@@ -1,4 +1,4 @@
-"""Hostile messages to the page's handlers: each is answered with a sentence or changes nothing."""
+"""Hostile messages to the page's handlers: each gets a sentence or changes nothing."""
 
 from __future__ import annotations
 
@@ -39,81 +39,70 @@ FIELDS = sorted(
 )
 
 
-def wrong_text(value):
-    """As JSON, where that can be; nested deeper than a parser goes; or no JSON at all."""
-    return st.sampled_from([json.dumps(value), "[" * 100_000, "{", "", "{}", f'{{"M": {LONG}}}', "x" * 70_000])
-
-
 @st.composite
 def messages(draw):
-    """A message of the page with some of it replaced: fields, or all of it."""
+    """Draw a message of the page with some fields replaced, or another value or text."""
     if draw(st.integers(0, 4)) == 0:
-        return draw(st.one_of(JSON, JSON.flatmap(wrong_text)))
+        texts = ["[" * 100_000, '{"kernel":' * 6_000, "{", "", "{}", f'{{"M": {LONG}}}', "x" * 70_000]
+        return draw(st.one_of(JSON, JSON.map(json.dumps), st.sampled_from(texts)))
     message = json.loads(settings_of({"kernel": draw(st.sampled_from(list(discover())))}))
     message["settings"] |= draw(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=3))
     keys = st.sampled_from(["number", "settings", "open", "follow", "kept"])
     return json.dumps(message | draw(st.dictionaries(keys, JSON, max_size=1)))
 
 
-@pytest.fixture(scope="module")
-def page(shared_page):
-    """The page stays the same from value to value, as one that is served does."""
-    return shared_page
-
-
 def assert_is_sendable(update):
-    """A browser can be sent it, in sentences that are not endless."""
     update.encode()
     for sentence in json.loads(slots_of(update).get("problems", "{}")).values():
         assert len(sentence) < 1500, sentence[:3000]
 
 
 @given(message=messages())
-def test_a_message_is_drawn_or_refused(page, message):
-    assert_is_sendable(page.on_message(request(), message))
+def test_a_message_is_drawn_or_refused(shared_page, message):
+    assert_is_sendable(shared_page.on_message(request(), message))
 
 
 @pytest.mark.parametrize("message", ["[" * 30_000, '{"kernel":' * 6_000], ids=["lists", "objects"])
-def test_messages_that_go_too_deep_are_refused(page, message):
-    assert_is_sendable(page.on_message(request(), message))
+def test_a_message_that_is_nested_too_deeply_is_refused(shared_page, message):
+    assert "which the page does not send" in slots_of(shared_page.on_message(request(), message))["problems"]
 
 
 @given(fields=st.dictionaries(st.sampled_from(["tour", "stop", *FIELDS]), st.text(max_size=20)), kept=JSON)
-def test_any_address_opens_whatever_the_browser_has_kept(page, fields, kept):
+def test_any_address_opens_whatever_is_in_the_browsers_storage(shared_page, fields, kept):
     message = {"open": urllib.parse.urlencode(fields), "kept": kept}
-    assert_is_sendable(page.on_message(request(), json.dumps(message)))
+    assert_is_sendable(shared_page.on_message(request(), json.dumps(message)))
 
 
 @given(link=JSON)
-def test_a_link_is_followed_or_refused_and_what_is_no_link_gets_no_code(page, link):
-    assert_is_sendable(page.on_message(request(), json.dumps({"follow": link})))
-    (slots,) = updates(page.on_action, json.dumps({"action": "share", "link": link}))
+def test_a_link_is_followed_or_refused_and_other_values_have_no_qr_code(shared_page, link):
+    assert_is_sendable(shared_page.on_message(request(), json.dumps({"follow": link})))
+    (slots,) = updates(shared_page.on_action, json.dumps({"action": "share", "link": link}))
     assert slots == {"share": ""}
 
 
 @given(tour=JSON, stop=JSON)
-def test_what_is_no_stop_is_not_shown(page, tour, stop):
-    assert updates(page.on_action, json.dumps({"action": "tour", "tour": tour, "stop": stop})) == []
+def test_only_a_tours_stop_is_shown(shared_page, tour, stop):
+    assert updates(shared_page.on_action, json.dumps({"action": "tour", "tour": tour, "stop": stop})) == []
 
 
 @given(message=messages(), data=st.data())
-def test_an_unreadable_message_starts_no_work(page, message, data):
+def test_an_unreadable_message_starts_no_work(shared_page, message, data):
     """A message that reads as an experiment is not submitted here."""
     try:
         sent = read_message(message)
-        page.read(sent)
+        shared_page.read(sent)
     except ConfigError:
-        action = data.draw(st.sampled_from(list(page.actions)))
+        action = data.draw(st.sampled_from(list(shared_page.actions)))
         text = message if not isinstance(message, str) else message[:-1] + f', "action": "{action}"}}'
-        (slots,) = updates(page.on_action, text)
+        (slots,) = updates(shared_page.on_action, text)
         assert set(json.loads(slots["problems"]))
-    assert not page.session.jobs
+    assert not shared_page.session.jobs
 
 
 @pytest.mark.parametrize("number", [-1, 99, "0", 0.5, [], {}])
-def test_a_preset_that_is_none_is_refused(page, number):
+def test_an_unknown_preset_is_refused(shared_page, number):
     message = json.loads(settings_of({}))
     message["settings"]["preset"] = number
-    (sentence,) = json.loads(slots_of(page.on_message(request(), json.dumps(message)))["problems"]).values()
+    (sentence,) = json.loads(slots_of(shared_page.on_message(request(), json.dumps(message)))["problems"]).values()
     last = len(presets(discover()["matmul.grouped"])) - 1
     assert sentence == f"The preset is {number!r}; matmul.grouped has presets 0 to {last}."

@@ -1,4 +1,4 @@
-"""The page's handlers, without a browser: each message is answered, and a reply that comes too late changes nothing."""
+"""The page's handlers, without a browser: each message gets a reply, and a late reply changes nothing."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ from tests.figure_values import decode
 from tests.panels.sent import opened, request, settings_of, slots_of, updates
 from visualize.views.result.view import write_kept
 from visualize.views.tabs import SETTINGS
+from visualize.web.page import layout
 
 RUN = MEASUREMENTS["run"]
 
 
 def preset(number):
-    """The message when a preset is clicked: the controls still hold the previous values."""
+    """Return the message when a preset is clicked: the controls still hold the previous values."""
     message = json.loads(settings_of({}))
     message["settings"]["preset"] = number
     return json.dumps(message)
 
 
-def changed(page, flat):
-    """The slots that a change to these fields fills at once."""
+def change(page, flat):
+    """Return the slots that a change to these fields fills immediately."""
     return slots_of(page.on_message(request(), settings_of(flat)))
 
 
-def streamed(page, flat):
-    """All that follows a change to these fields."""
-    changed(page, flat)
+def stream(page, flat):
+    """Return the updates that follow a change to these fields."""
+    change(page, flat)
     return updates(page.on_stream)
 
 
@@ -48,34 +49,23 @@ def open_address(page, kept="", **fields):
     return slots_of(page.on_message(request(), json.dumps(message)))
 
 
-def compiles_to(page, outcome):
-    """Replace the compiler by one that always comes to this."""
-
-    def compile_now():
-        done = Future()
-        done.set_result(outcome)
-        return done
-
-    page.session.compiler = compile_now
+def fail_compiles(page, kind, message):
+    """Replace the compiler by one that always fails."""
+    done = Future()
+    done.set_result(Failure("compile", kind, message))
+    page.session.compiler = lambda: done
 
 
-def hold_first_reply(page):
-    """Hold the next reply when it looks for the compiled kernel. Two events: it has come there, and it may go on."""
-    started, go_on = threading.Event(), threading.Event()
+def test_a_slow_reply_to_a_slider_does_not_undo_a_preset(page):
+    started, go_on, late = threading.Event(), threading.Event(), []
 
-    def finder(_):
+    def find_slowly(_):
         if not started.is_set():
             started.set()
             assert go_on.wait(20)
 
-    page.session.finder = finder
-    return started, go_on
-
-
-def test_a_slow_reply_to_a_slider_does_not_undo_a_preset(page):
-    started, go_on = hold_first_reply(page)
-    late = []
-    slider = threading.Thread(target=lambda: late.append(changed(page, {"M": 640})))
+    page.session.finder = find_slowly
+    slider = threading.Thread(target=lambda: late.append(change(page, {"M": 640})))
     slider.start()
     assert started.wait(20)
     chosen = slots_of(page.on_message(request(), preset(0)))
@@ -86,20 +76,19 @@ def test_a_slow_reply_to_a_slider_does_not_undo_a_preset(page):
 
 
 def test_a_compile_of_earlier_settings_is_not_drawn(page):
-    asked, compiled_later = threading.Event(), Future()
+    started, compiled, late = threading.Event(), Future(), []
 
-    def compiler():
-        asked.set()
-        return compiled_later
+    def compile_slowly():
+        started.set()
+        return compiled
 
-    page.session.compiler = compiler
-    late = []
-    waiting = threading.Thread(target=lambda: late.extend(streamed(page, {"M": 640})))
+    page.session.compiler = compile_slowly
+    waiting = threading.Thread(target=lambda: late.extend(stream(page, {"M": 640})))
     waiting.start()
-    assert asked.wait(20)
+    assert started.wait(20)
     page.on_message(request(), preset(0))
-    with suppress(InvalidStateError):  # the stream may have given it up
-        compiled_later.set_result(Failure("compile", "compile_error", "no"))
+    with suppress(InvalidStateError):  # the stream may have cancelled it
+        compiled.set_result(Failure("compile", "compile_error", "no"))
     waiting.join(20)
     assert all("schedule-plot" not in slots for slots in late)
 
@@ -108,58 +97,53 @@ def test_a_run_right_after_a_preset_was_clicked_runs_the_preset(page):
     assert page.read(json.loads(preset(0))).experiment.problem.M == 576
 
 
-def test_a_reply_names_the_message_that_it_answers_and_says_whether_more_follows(page):
+def test_a_reply_has_numbers_and_says_whether_more_follows(page):
     update = json.loads(page.on_message(request(), settings_of({"M": 640})))
     assert "M=640" in update["slots"]["link"]
     assert update["slots"]["schedule-plot"]
-    assert update["reply_to"] == 1
-    assert update["has_more"], "the compiler has not been asked yet"
-    assert not json.loads(page.on_message(request(), settings_of({"tab": "recorded"})))["has_more"]
-
-
-def test_updates_of_a_page_are_numbered(page):
-    first, second = (json.loads(page.on_message(request(), settings_of({})))["number"] for _ in range(2))
-    assert second == first + 1
+    assert (update["number"], update["reply_to"]) == (1, 1)
+    assert update["has_more"], "the kernel is not compiled yet"
+    update = json.loads(page.on_message(request(), settings_of({"tab": "recorded"})))
+    assert (update["number"], update["has_more"]) == (2, False)
 
 
 @pytest.mark.parametrize("tab", ["schedule", "reuse", "coalescing", "compiler"])
 def test_the_compilers_message_is_text_and_no_markup(page, tab):
-    failure = Failure("compile", "compile_error", "<script>alert(1)</script> & more")
-    compiles_to(page, failure)
-    claim = streamed(page, {"tab": tab})[-1][f"{tab}-claim"]
+    fail_compiles(page, "compile_error", "<script>alert(1)</script> & more")
+    claim = stream(page, {"tab": tab})[-1][f"{tab}-claim"]
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in claim
     assert "<script" not in claim
 
 
-def test_what_cannot_be_drawn_once_it_is_compiled_is_said_next_to_its_cause(page):
-    compiles_to(page, Failure("compile", "timeout", "It took too long."))
-    *_, refused = streamed(page, {"tab": "schedule", "num_warps": 16, "programs_per_sm": 32})
+def test_a_value_that_cannot_be_drawn_is_refused_next_to_its_control(page):
+    fail_compiles(page, "timeout", "It took too long.")
+    *_, refused = stream(page, {"tab": "schedule", "num_warps": 16, "programs_per_sm": 32})
     assert "programs_per_sm must be at most 4" in json.loads(refused["problems"])["programs_per_sm"]
 
 
-def test_a_timeline_that_was_taken_here_is_drawn_before_the_recorded_one(make_page, monkeypatch):
+def test_a_timeline_of_this_machine_takes_precedence_over_the_recorded_one(make_page, monkeypatch):
     page = make_page(GPUS["H200"])
     experiment = records.experiments(TIMELINE.form, "H200")[0]
     flat = {**experiment.to_address(), "gpu": "H200", "tab": "schedule", "seed": 3}
     current = SETTINGS.state(flat, page.session.gpu)
 
-    def drawn():
+    def timeline():
         return page.draw(current)["timeline"]
 
     recorded = page.session.find_value(current.experiment, "timeline")
     assert recorded.backend == "recorded", "whatever the seed"
-    assert "Recorded on H200" in drawn()
+    assert "Recorded on H200" in timeline()
     live = replace(recorded, backend="cuda", note="", experiment=current.experiment)
     monkeypatch.setattr(TIMELINE, "measure", lambda *_: live)
     assert page.session.submit(current.experiment, "timeline").result() is live
     assert page.session.find_value(replace(current.experiment, run=experiment.run), "timeline") is live
-    assert "Recorded on H200" not in drawn()
-    assert 'class="mark measured"' in drawn()
+    assert "Recorded on H200" not in timeline()
+    assert 'class="mark measured"' in timeline()
 
 
 def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
     def last_update(flat):
-        changed(page, {**flat, "tab": "schedule"})
+        change(page, {**flat, "tab": "schedule"})
         return updates(page.on_action, settings_of({**flat, "tab": "schedule"}, action="record-timeline"))[-1]
 
     recorded = records.experiments(TIMELINE.form, "H200")[0].to_address()
@@ -178,7 +162,7 @@ def test_the_opening_and_the_default_kernel_show_an_interpreters_check_before_an
     assert "Error of C" in str(decode(slots["diff-plot"])["layout"]["title"])
 
 
-def test_a_run_that_the_browser_has_kept_is_shown_if_the_app_knows_none(page):
+def test_a_run_in_the_browsers_storage_is_shown_if_the_app_has_none(page):
     run = records.find(RUN.form, records.experiments(RUN.form, "H200")[0], "H200")
     live = replace(run, backend="cuda", note="", experiment=replace(run.experiment, run=Run(seed=12345)))
     # of a launch that was not recorded, and that this app has not seen
@@ -194,17 +178,15 @@ def test_a_run_that_the_browser_has_kept_is_shown_if_the_app_knows_none(page):
     assert "Not run yet" in open_address(page, kept, **{**query, "M": "64"})["card"]
 
 
-def test_a_kernel_that_is_compiled_while_the_view_is_drawn_is_drawn_in_the_stream(page):
+def test_a_kernel_that_is_compiled_during_a_redraw_is_drawn_in_the_stream(page):
     compiled = page.session.compile(opened({"gpu": "H200"}).experiment).result()
-    known = [None, None, None]
-    page.session.finder = lambda _: known.pop(0) if known else compiled
-    changed(page, {"tab": "coalescing", "gpu": "H200"})
+    finds = iter([None, None, None])
+    page.session.finder = lambda _: next(finds, compiled)
+    change(page, {"tab": "coalescing", "gpu": "H200"})
     assert updates(page.on_stream)[-1]["request-plot"]
 
 
 def test_every_slot_that_a_handler_fills_is_on_the_page(page):
-    from visualize.web.page import layout
-
     html = layout(page)
     for tab in SETTINGS.tabs:
         for measurement in MEASUREMENTS.values():
