@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from kernels import discover
-from kernels.accesses import Axis, FlatAccess, Layout, MemoryOperation
+from kernels.accesses import Axis, FlatAccess, MemoryOperation
 from kernels.gpus import GPUS
 from kernels.spec import Launch, TensorSpec
 from tests.figure_values import decode
-from visualize.predict import coalescing
 from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import Matrix, Requests
 from visualize.views.memory.flow import Flow, flow_plot, make_flow, tile_figure
@@ -93,32 +92,16 @@ def persistent(**sizes):
     return kernel, Launch(kernel.family.problem(**sizes), kernel.config(), GPUS["H200"])
 
 
-def test_a_tiles_elements_have_their_requests_colours_and_those_outside_none():
+@pytest.mark.parametrize("color", ["request", "warp", "lane", "register"])
+def test_a_tiles_elements_have_their_colours_and_those_outside_none(color):
     board = Textbook(warp_size=4, line_bytes=16)
     kernel = discover()["transpose.tiled"]
     launch = Launch(kernel.family.problem(M=7, N=6), kernel.config(4, 4), GPUS["H200"])
     flow = make_flow(kernel, launch, 0, board, program=3)
-    assert flow.first == (4, 4)
-    (picture,) = tile_figure(flow.tile, "A", "request", board.sector_bytes).data
-    expected = np.array([[0, 0, np.nan, np.nan], [1, 1, np.nan, np.nan], [2, 2, np.nan, np.nan], [np.nan] * 4])
-    assert np.array_equal(picture.z, expected, equal_nan=True)
+    (picture,) = tile_figure(flow.tile, "A", color, board.sector_bytes).data
+    row, column = np.indices((4, 4))
+    expected = {"request": row, "warp": row, "lane": column, "register": 0 * row}[color]
+    assert np.array_equal(picture.z, np.where((row < 3) & (column < 2), expected, np.nan), equal_nan=True)
     assert (picture.x0, picture.y0) == (4, 4)
-    chosen, request, _, lane, _, byte, sector = picture.customdata[1, 1]
-    assert chosen == request
-    assert (request, lane, byte, sector) == (1, 1, (5 * 6 + 5) * 4, (5 * 6 + 5) * 4 // 16)
-
-
-@pytest.mark.parametrize("color", ["request", "warp", "lane", "register"])
-def test_the_compilers_tile_shows_where_each_element_is(color):
-    """Two warps take a 4 × 8 tile of floats in pairs: columns by register and lane, rows by lane and warp."""
-    layout = Layout((4, 8), register=((0, 1),), lane=((0, 2), (0, 4), (1, 0), (0, 0), (0, 0)), warp=((2, 0),))
-    operation = MemoryOperation("store", ("", 0), layout, 4, 8, "", 1, ())
-    kernel = discover()["transpose.tiled"]
-    launch = Launch(kernel.family.problem(M=4, N=8), kernel.config(4, 8), GPUS["H200"])
-    tile = coalescing.tile(kernel.accesses(launch)[0], Matrix(4, 8, 4), (0, 0), operation)
-    (picture,) = tile_figure(tile, "A", color).data
-    row, column = np.indices((4, 8))
-    lane = column // 2 + 4 * (row % 2)
-    expected = {"request": row // 2, "warp": row // 2, "lane": lane, "register": column % 2}[color]
-    assert np.array_equal(picture.customdata[..., 0], expected)
-    assert np.array_equal(picture.z, expected % 8)
+    byte = (5 * 6 + 5) * 4
+    assert picture.customdata[1, 1].tolist() == [expected[1, 1], 1, 1, 1, 0, byte, byte // 16]

@@ -13,10 +13,16 @@ from kernels.results import Compiled, records
 from visualize.predict.agreement import Verdicts
 from visualize.predict.textbook import Textbook
 from visualize.views.memory import tables
-from visualize.views.memory.contrast import find_contrast
-from visualize.views.memory.flow import make_flow, request_titles
-from visualize.views.memory.reasons import cause, explain
-from visualize.views.memory.text import count_sentence, launch_bar, launch_sentences, memory_headline, used_bytes
+from visualize.views.memory.flow import find_contrast, make_flow, request_titles
+from visualize.views.memory.text import (
+    cause,
+    count_sentence,
+    explain,
+    launch_bar,
+    launch_sentences,
+    memory_headline,
+    used_bytes,
+)
 from visualize.views.prose import html, plain
 from visualize.views.tabs import SETTINGS
 

@@ -1,23 +1,35 @@
-"""The pictures of one execution of an operation: a request as flow from lanes to bytes, and the tile by element."""
+"""The pictures of one operation: a request as flow from lanes to bytes, the tile, and another kernel's request."""
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import plotly.graph_objects as go
 
-from kernels import orders
+from kernels import discover, orders
 from kernels.accesses import MemoryOperation
+from kernels.experiment import Experiment, from_json, resolve_gpu
+from kernels.gpus import GPUS
 from kernels.jit import on_arrays
-from kernels.knobs import knob
+from kernels.knobs import ConfigError, knob
+from kernels.measuring.counters import COUNTERS
+from kernels.results import records
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, TensorSpec
 from visualize.predict import coalescing, request_lines, textbook
 from visualize.predict.request_lines import WANTED, WASTED, RequestLines
 from visualize.predict.textbook import Textbook
-from visualize.predict.traffic import SECTOR_BYTES, Matrix, Requests, Tile
+from visualize.predict.traffic import SECTOR_BYTES, Matrix, Operation, Requests, Tile
 from visualize.views import theme
 from visualize.views.numbers import count_noun
 from visualize.views.plot import plot_value
+from visualize.views.state import State
+
+# From this ratio of efficiencies, a contrast shows waste; below, it shows lanes beside boxes.
+_NOTABLE_RATIO = 1.1
+
+# Triton's launcher records of each integer argument whether this divides it.
+DIVISOR = 16
 
 # Maximum number of cells, over all requests, in one figure, so that a redraw stays small.
 _MOST_CELLS = 1 << 16
@@ -55,6 +67,13 @@ class LaneView:
         low=0, high=2**28, stops="powers", label="Program",
     )  # fmt: skip
     request: int = knob(0, "", "The warp request that is drawn. The scrubber sets it.", low=0, high=2**20)
+
+
+@dataclass(frozen=True)
+class TileView:
+    """The colours of the tile's elements."""
+
+    tile_color: str = knob("request", "Tile", "What the color of an element shows.", choices=COLORS, label="Color by")
 
 
 @dataclass(frozen=True)
@@ -327,3 +346,90 @@ def tile_figure(tile: Tile, tensor: str, color: str, sector_bytes: int = SECTOR_
     truncated = "" if shape == whole else f", the first {shape[0]} × {shape[1]} of {whole[0]} × {whole[1]}"
     axes = theme.matrix_axes(f"row of {tensor}", f"column of {tensor}", first, shape)
     return go.Figure(picture, theme.layout(f"Tile of {tensor} by {color}{truncated}", **axes))
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Another kernel's access of the same tensor of the same problem, as its recorded code carries it out.
+
+    Attributes:
+        experiment: the other kernel with its own default config.
+        operations: its accesses of the tensor in the same direction; `operation` wastes the most sectors of them.
+        is_alike: whether this kernel's operation costs about the same, so that a second picture would show nothing new.
+    """
+
+    experiment: Experiment
+    launch: Launch
+    operations: tuple[Operation, ...]
+    is_alike: bool = False
+
+    @property
+    def kernel(self) -> Kernel:
+        return discover()[self.experiment.kernel]
+
+    @property
+    def operation(self) -> Operation:
+        return max(self.operations, key=lambda op: op.launch.wasted_sectors)
+
+
+def find_contrast(state: State, own: Operation) -> Contrast | None:
+    """Return the kernel of the same family whose access of a tensor differs most from this kernel's.
+
+    The largest ratio of efficiencies wins. If all are alike, a TMA box is a contrast to lanes, and lanes to a box. The
+    layouts are those of recorded code, so that no compile is needed.
+
+    Returns:
+        None if no such kernel was recorded for a problem that compiles to the same code.
+    """
+    contrasts = []
+    for kernel in discover().values():
+        if kernel.id == state.kernel.id or kernel.family.root is not state.kernel.family.root:
+            continue
+        if recorded := _recorded_launch(kernel.id, state.experiment.problem, state.gpu.name):
+            experiment, launch, operations = recorded
+            if same := tuple(op for op in operations if same_access(op.access, own.access)):
+                contrasts.append(Contrast(experiment, launch, same))
+
+    def difference(contrast: Contrast) -> tuple[float, bool, int, bool]:
+        op = contrast.operation
+        ratio = max(op.launch.efficiency, own.launch.efficiency) / min(op.launch.efficiency, own.launch.efficiency)
+        return (
+            ratio if ratio >= _NOTABLE_RATIO else 1.0,
+            op.is_box != own.is_box,
+            -abs(op.launch.sectors - own.launch.sectors),
+            contrast.kernel.family is state.kernel.family,
+        )
+
+    best = max(contrasts, key=difference, default=None)
+    return best and replace(best, is_alike=difference(best)[:2] == (1.0, False))
+
+
+def same_access(access: Access | FlatAccess, other: Access | FlatAccess) -> bool:
+    """Return whether two accesses read, or write, the same tensor. A descriptor's direction is that of its tensor."""
+    is_box = "descriptor" in (access.op, other.op)
+    return access.tensor == other.tensor and (is_box or (access.op == "load") == (other.op == "load"))
+
+
+@functools.lru_cache(256)
+def _recorded_launch(kernel_id: str, problem: Any, gpu: str) -> tuple[Experiment, Launch, tuple[Operation, ...]] | None:
+    """Return a kernel's experiment for a problem, its launch, and the operations as the recorded code carries them out.
+
+    The kernel has its default config. The result is None if no code was recorded, or code for another type or layout,
+    or if 16 does not divide a size that differs: the compiler then chooses other layouts.
+    """
+    if gpu not in GPUS:  # this machine's GPU is of another model
+        return None
+    recorded = from_json({"kernel": kernel_id, "gpu": gpu})
+    counters = records.find(COUNTERS.form, recorded, gpu)
+    fields, recorded_fields = vars(problem), vars(recorded.problem)
+    if counters is None or fields.keys() != recorded_fields.keys():
+        return None
+    changed = [fields[name] for name, value in recorded_fields.items() if fields[name] != value]
+    if any(isinstance(value, str) or value % DIVISOR for value in changed):
+        return None
+    try:
+        experiment = from_json({**recorded.to_json(), "problem": fields})
+    except ConfigError:
+        return None
+    launch = Launch(experiment.problem, experiment.config, resolve_gpu(experiment, None))
+    return experiment, launch, coalescing.operations(discover()[kernel_id], launch, counters.compiled.operations)

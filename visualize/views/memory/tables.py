@@ -11,8 +11,7 @@ from kernels.accesses import SharedOperation
 from kernels.results import SharedCounts
 from visualize.predict.agreement import Verdicts, count_of, launch_totals, sum_costs
 from visualize.predict.traffic import SECTOR_BYTES, Cost, Operation, wavefronts_per_instruction
-from visualize.views.memory.reasons import explain
-from visualize.views.memory.text import place, used_bytes
+from visualize.views.memory.text import explain, place, used_bytes
 from visualize.views.numbers import percent
 from visualize.views.prose import Code, Hint, Sourced, Strong, hint, say, term
 from visualize.views.tables import table, traffic_funnel

@@ -2,13 +2,12 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
 from kernels.experiment import JsonSchema, argument_schemas
-from kernels.knobs import knob, knobs
+from kernels.knobs import knobs
 from kernels.results import Counters, Failure
 from visualize.predict.agreement import Verdicts, count_of, sum_costs, worst
 from visualize.predict.textbook import Textbook
@@ -17,10 +16,8 @@ from visualize.predict.traffic import Operation
 from visualize.views import slots, status, theme
 from visualize.views.address import query
 from visualize.views.endpoint import Api, Endpoint, Reply
-from visualize.views.memory import tables, text
-from visualize.views.memory.contrast import find_contrast, same_access
-from visualize.views.memory.flow import COLORS, LaneView, flow_plot, make_flow, select_fields, tile_figure
-from visualize.views.memory.reasons import explain
+from visualize.views.memory import flow, tables, text
+from visualize.views.memory.flow import LaneView, TileView, select_fields
 from visualize.views.numbers import Number
 from visualize.views.plot import NONE, plot_value
 from visualize.views.prose import picture_caption
@@ -55,13 +52,6 @@ _SCRUBBER = Markup(
 ).format(theme.WANTED, theme.WASTED)
 
 
-@dataclass(frozen=True)
-class TileView:
-    """The colours of the tile's elements."""
-
-    tile_color: str = knob("request", "Tile", "What the color of an element shows.", choices=COLORS, label="Color by")
-
-
 class CoalescingPanel(Panel):
     """One request as flow from lanes to bytes, beside another kernel's, and the tables behind it."""
 
@@ -70,7 +60,7 @@ class CoalescingPanel(Panel):
     forms = (("tile-view", TileView), ("board-view", Textbook))
 
     def layout(self) -> Markup:
-        flow = plot("request-plot", "A request: lines from its lanes to the bytes that they access, used or wasted")
+        request = plot("request-plot", "A request: lines from its lanes to the bytes that they access, used or wasted")
         contrast = plot("contrast", "A request of another kernel for the same tensor")
         machine = "The blackboard's machine"
         return Markup("").join(
@@ -82,7 +72,7 @@ class CoalescingPanel(Panel):
                     name="memory-row",
                 ),
                 slots.picture(
-                    slots.row(slot("flow-title"), flow, slot("flow-launch"), name="flow", classes="flow"),
+                    slots.row(slot("flow-title"), request, slot("flow-launch"), name="flow", classes="flow"),
                     slots.row(
                         slot("contrast-title"), contrast, slot("contrast-launch"), name="flow-contrast", classes="flow"
                     ),
@@ -115,31 +105,31 @@ class CoalescingPanel(Panel):
         verdicts = Verdicts(state.kernel, state.launch, compiled, snapshot.result(Counters), machine)
         wasteful = worst(verdicts, view.model == "textbook")
         number = wasteful if view.operation == "worst" else min(int(view.operation), len(verdicts.board) - 1)
-        flow, other = make_flow(state.kernel, state.launch, number, machine, view.program), None
+        main, other = flow.make_flow(state.kernel, state.launch, number, machine, view.program), None
         problem = _problem(snapshot)
         pending = "The kernel could not be compiled" if problem else f"Compiling for {state.gpu.name}"
         if compiled and not problem:
             pending, code = "", compiled.operations[number]
-            other = make_flow(state.kernel, state.launch, number, code, view.program)
+            other = flow.make_flow(state.kernel, state.launch, number, code, view.program)
             if view.model == "compiled":
-                flow, other = other, flow
+                main, other = other, main
         headline = text.memory_headline(verdicts, number, wasteful)
         if view.model == "textbook":
             headline = text.textbook_headline(verdicts)
-        about = picture_caption(state.experiment, state.gpu.name, flow.model)
-        color, sector_bytes = state.view.of(TileView).tile_color, flow.lanes.matrix.sector_bytes
-        tile = tile_figure(flow.tile, flow.access.tensor, color, sector_bytes)
-        operations = verdicts.compiled if flow.code else verdicts.board
+        about = picture_caption(state.experiment, state.gpu.name, main.model)
+        color, sector_bytes = state.view.of(TileView).tile_color, main.lanes.matrix.sector_bytes
+        tile = flow.tile_figure(main.tile, main.access.tensor, color, sector_bytes)
+        operations = verdicts.compiled if main.code else verdicts.board
         return {
             "coalescing-claim": problem + headline,
             "flow-title": text.flow_title(state.kernel, verdicts.board[number], "This kernel"),
-            "request-plot": flow_plot(flow, view.request, about, other, pending),
+            "request-plot": flow.flow_plot(main, view.request, about, other, pending),
             **_contrast(snapshot, verdicts, number, operations),
             "lanes-view": lanes_form(snapshot),
             "coalescing-table": tables.operations_table(verdicts),
             "coalescing-totals": tables.traffic_section(verdicts),
             "bank-conflicts": tables.conversions_table(verdicts),
-            "coalescing-plot": plot_value(tile, f"{flow.block} {flow.tile.row.shape}", about=about),
+            "coalescing-plot": plot_value(tile, f"{main.block} {main.tile.row.shape}", about=about),
         }
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
@@ -191,23 +181,23 @@ def _contrast(snapshot: Snapshot, verdicts: Verdicts, number: int, operations: S
         operations: this kernel's, in the model of the picture.
     """
     state, access = snapshot.state, verdicts.board[number].access
-    own = [op for op in operations if same_access(op.access, access)]
+    own = [op for op in operations if flow.same_access(op.access, access)]
     count, contrast = text.count_sentence(verdicts, number), None
     if not state.pinned:
         judged = verdicts.compiled or verdicts.predicted or verdicts.board
-        contrast = find_contrast(state, [op for op in judged if op.number == number][-1])
+        contrast = flow.find_contrast(state, [op for op in judged if op.number == number][-1])
     if contrast is None or contrast.is_alike:
         alike = f"The other {state.kernel.family.root.id} kernels use as much of what they touch." if contrast else ""
         bar = text.launch_bar(own, own, count, alike)
         return {"flow-launch": bar, "contrast-title": Markup(), "contrast": NONE, "contrast-launch": Markup()}
     op = contrast.operation
     address = {**contrast.experiment.short_address(), "tab": "coalescing", "operation": op.number}
-    flow = make_flow(contrast.kernel, contrast.launch, op.number, op.compiled or Textbook())
+    other = flow.make_flow(contrast.kernel, contrast.launch, op.number, op.compiled or Textbook())
     caption = picture_caption(contrast.experiment, state.gpu.name, "compiled")
     return {
         "flow-launch": text.launch_bar(own, contrast.operations, count),
         "contrast-title": text.flow_title(contrast.kernel, op, "Beside it", query(address)),
-        "contrast": flow_plot(flow, state.view.of(LaneView).request, caption),
+        "contrast": flow.flow_plot(other, state.view.of(LaneView).request, caption),
         "contrast-launch": text.launch_bar(contrast.operations, own),
     }
 
@@ -259,7 +249,7 @@ def _costs(operations: Sequence[Operation], verdicts: Verdicts) -> dict[str, Any
                 **{"file": file, "line": line, "width_bytes": op.width_bytes},
                 **select_fields(op.launch, *_LAUNCH),
                 "tile": select_fields(op.tile, *_AMOUNTS, "extra_sectors", "repeated_sectors", "efficiency"),
-                "why": explain(op, verdicts),
+                "why": text.explain(op, verdicts),
                 "at_least": op.launch.is_lower_bound,
                 "compiled": op.compiled and dataclasses.asdict(op.compiled),
                 "counted": counted,

@@ -23,7 +23,7 @@ from visualize.views import prose, slots, status, theme
 from visualize.views.address import tag_experiment
 from visualize.views.endpoint import current_client
 from visualize.views.memory.compiler import occupancy_of
-from visualize.views.memory.contrast import DIVISOR
+from visualize.views.memory.flow import DIVISOR
 from visualize.views.memory.text import place
 from visualize.views.numbers import join_names, percent
 from visualize.views.plot import plot_value
@@ -206,10 +206,9 @@ def _width(op: Operation) -> str:
 def _ratio(now: int, before: int) -> Any:
     if now == before:
         return Hint("same", style="hint")
-    if not now or not before:
-        return Strong("none") if not now else ""
-    factor = now / before
-    return Strong(f"{factor:.3g} ×" if factor > 1 else f"1 / {1 / factor:.3g}")
+    if not now:
+        return Strong("none")
+    return Strong(f"{now / before:.3g} ×") if before else ""
 
 
 def best_changes(totals: Mapping[str, int | None]) -> Sentence:
