@@ -12,17 +12,7 @@ from kernels.measuring.counters import COUNTERS
 from kernels.results import Compiled, records
 from visualize.predict.agreement import Verdicts
 from visualize.predict.textbook import Textbook
-from visualize.views.memory import tables
-from visualize.views.memory.flow import find_contrast, make_flow, request_titles
-from visualize.views.memory.text import (
-    cause,
-    count_sentence,
-    explain,
-    launch_bar,
-    launch_sentences,
-    memory_headline,
-    used_bytes,
-)
+from visualize.views.memory import flow, tables, text
 from visualize.views.prose import html, plain
 from visualize.views.tabs import SETTINGS
 
@@ -37,6 +27,11 @@ EDGE = {
 ATOMIC = {"kernel": "matmul.split_k_atomic", "N": 500}
 ROW_STRIP = {"kernel": "transpose.row_strip", "M": 1023, "N": 129}
 SMALL_TILE = {**TILED, "M": 63, "N": 65, "BLOCK_M": 4, "BLOCK_N": 4, "num_warps": 4}
+ALIKE = "32 lanes store into 32 different sectors and use 4 bytes of each. In the store of B (flat.py:"
+RESCUED = (
+    "The blackboard predicts 8 × the sectors needed for the store of B…As compiled, it uses every byte: the compiler "
+    "transposes the tile through shared memory."
+)
 COALESCED = "100 % of the bytes in its sectors are used: fully coalesced predicted"
 
 
@@ -55,11 +50,11 @@ def verdicts_of(session):
 
 
 def reasons(verdicts):
-    return [explain(op, verdicts) for op in verdicts.compiled]
+    return [text.explain(op, verdicts) for op in verdicts.compiled]
 
 
 def headline(verdicts, number, worst=1):
-    return re.sub(r"<[^>]*>", "", memory_headline(verdicts, number, worst))
+    return re.sub(r"<[^>]*>", "", text.memory_headline(verdicts, number, worst))
 
 
 def test_a_recorded_launch_is_marked_equal(verdicts_of):
@@ -67,7 +62,7 @@ def test_a_recorded_launch_is_marked_equal(verdicts_of):
     table, section = tables.operations_table(verdicts), tables.traffic_section(verdicts)
     assert table.count("✓") == 3
     assert "≠" not in table + section
-    assert '<b>the same</b> on H200 <span class="mark recorded"' in html(launch_sentences(verdicts))
+    assert '<b>the same</b> on H200 <span class="mark recorded"' in html(text.launch_sentences(verdicts))
     assert "DRAM moved" in section
     assert re.search(r"loads</td><td>([\d,]+)</td><td>\1</td>", section)
     uncounted = verdicts_of({**GROUPED, "M": 513})
@@ -79,7 +74,8 @@ def test_before_the_compiler_answers_the_recorded_code_is_predicted(verdicts_of)
     table = tables.operations_table(verdicts)
     assert table.count(f"compiled, Triton {verdicts.counters.device.triton}") == 3
     assert table.count("✓") == 3
-    assert launch_sentences(verdicts) == ()
+    assert text.launch_sentences(verdicts) == ()
+    assert headline(verdicts, 0).startswith("100 % of the bytes in its sectors are used: fully coalesced textbook")
     assert "once the kernel is compiled" in tables.conversions_table(verdicts)
     assert "once the kernel is compiled" in tables.traffic_section(replace(verdicts, counters=None))
 
@@ -119,17 +115,17 @@ def test_boxes_have_no_requests_and_their_sectors_past_the_edge_were_counted_as_
     assert "3,712 of the sectors lie past the edge of A: they arrive as zeros, and are counted." in load_a
     assert "192 of the sectors lie past the edge of C" in load_c
     assert "past the edge" not in store_left + store_right, "a store omits them"
-    assert cause(verdicts.compiled[0]) == "its boxes reach past the edge of A"
-    assert "for A, B and C: " in str(count_sentence(verdicts, 2))
+    assert text.cause(verdicts.compiled[0]) == "its boxes reach past the edge of A"
+    assert "for A, B and C: " in str(text.count_sentence(verdicts, 2))
     section = tables.traffic_section(verdicts)
     assert re.search(r"TMA loads</td><td>0</td><td></td><td>11,864</td><td>11,864</td>", section)
     assert re.search(r"TMA stores</td><td>0</td><td></td><td>([\d,]+)</td><td>\1</td>", section)
     assert section.count("✓") == 2
-    assert "Nsight Compute counted the same on H200" in plain(launch_sentences(verdicts))
+    assert "Nsight Compute counted the same on H200" in plain(text.launch_sentences(verdicts))
     launch = {**verdicts.counters.launch, "tma_ld_sectors": 11_865.0}
     wrong = replace(verdicts, counters=replace(verdicts.counters, launch=launch))
     assert "≠" in tables.traffic_section(wrong)
-    assert "Nsight Compute counted different numbers" in plain(launch_sentences(wrong))
+    assert "Nsight Compute counted different numbers" in plain(text.launch_sentences(wrong))
 
 
 @pytest.mark.parametrize(
@@ -146,51 +142,33 @@ def test_boxes_have_no_requests_and_their_sectors_past_the_edge_were_counted_as_
 def test_the_picture_shows_the_bytes_and_sectors_of_the_cost(verdicts_of, flat):
     verdicts = verdicts_of(flat)
     for op in verdicts.compiled:
-        flow = make_flow(verdicts.kernel, verdicts.launch, op.number, op.compiled)
-        lines = flow.lines(np.arange(len(flow.lanes.row)))
-        assert used_bytes(op, op.tile) == lines.wanted_bytes.sum()
+        picture = flow.make_flow(verdicts.kernel, verdicts.launch, op.number, op.compiled)
+        lines = picture.lines(np.arange(len(picture.lanes.row)))
+        assert text.used_bytes(op, op.tile) == lines.wanted_bytes.sum()
         assert lines.sectors.sum() == op.tile.sectors
         if flat is EDGE and op.number == 0:
-            assert flow.title == "Compiled: one TMA box"
-            assert f"{op.tile.sectors:,} sectors" in request_titles(lines, flow.title)[0]
+            assert picture.title == "Compiled: one TMA box"
+            assert f"{op.tile.sectors:,} sectors" in flow.request_titles(lines, picture.title)[0]
 
 
 @pytest.mark.parametrize(
     ("flat", "number", "start", "parts"),
     [
-        (TINY, 0, "6.25 % of the bytes in its sectors are used predicted", ["uses only 6.25 % of their bytes."]),
-        (
-            *(FLAT, 1, "8 × the sectors needed predicted"),
-            ["32 lanes store into 32 different sectors and use 4 bytes of each. In the store of B (flat.py:"],
-        ),
-        (FLAT, 1, "8 × the sectors needed predicted", ["), adjacent lanes access different rows of B."]),
-        (FLAT, 0, COALESCED, ["The store of B wastes the most sectors."]),
-        (TF32, 1, "4 × the sectors needed predicted", ["contiguous runs of a request are only 4 bytes long"]),
-        (
-            *(GROUPED, 1, COALESCED),
-            ["The load of B (tile.py:", "No operation of this launch wastes a byte."],
-        ),
-        (
-            *({**TILED, "lanes": "loaded"}, 1, COALESCED),
-            [
-                "The blackboard predicts 8 × the sectors needed for the store of B",
-                "As compiled, it uses every byte: the compiler transposes the tile through shared memory.",
-                "No operation of this launch wastes a byte.",
-            ],
-        ),
+        (TINY, 0, "6.25 % of the bytes in its sectors are used predicted", "uses only 6.25 % of their bytes."),
+        (FLAT, 1, "8 × the sectors needed predicted", f"{ALIKE}…, adjacent lanes access different rows of B."),
+        (FLAT, 0, COALESCED, "The store of B wastes the most sectors."),
+        (TF32, 1, "4 × the sectors needed predicted", "contiguous runs of a request are only 4 bytes long"),
+        (GROUPED, 1, COALESCED, "The load of B (tile.py:…No operation of this launch wastes a byte."),
+        ({**TILED, "lanes": "loaded"}, 1, COALESCED, f"{RESCUED}…No operation of this launch wastes a byte."),
     ],
 )
 def test_the_headline_says_how_much_an_operation_wastes_and_why(verdicts_of, flat, number, start, parts):
-    text = headline(verdicts_of(flat), number)
-    assert text.startswith(start)
-    for part in parts:
-        assert part in text
-    assert ("wastes a byte" in text) == ("No operation of this launch wastes a byte." in parts)
-    assert ("wastes the most" in text) == (flat is FLAT and number == 0)
-
-
-def test_before_the_compiler_answers_the_headline_is_of_the_textbook(verdicts_of):
-    assert headline(replace(verdicts_of(FLAT), code=None), 1).startswith("8 × the sectors needed textbook")
+    words = headline(verdicts_of(flat), number)
+    assert words.startswith(start)
+    for part in parts.split("…"):
+        assert part in words
+    assert ("wastes a byte" in words) == ("wastes a byte" in parts)
+    assert ("wastes the most" in words) == ("wastes the most" in parts)
 
 
 def test_bank_conflicts_of_a_conversion_stand_beside_their_counts_even_if_its_line_has_moved(verdicts_of):
@@ -215,28 +193,28 @@ def test_counts_that_differ_or_are_of_different_code_are_marked(verdicts_of):
     verdicts = verdicts_of(TILED)
     more = tuple(replace(row, lines=row.lines + 1) for row in verdicts.counters.ops)
     other = replace(verdicts, counters=replace(verdicts.counters, ops=more))
-    assert "Nsight Compute counted different numbers: see the rows marked ≠." in plain(launch_sentences(other))
+    assert "Nsight Compute counted different numbers: see the rows marked ≠." in plain(text.launch_sentences(other))
     assert tables.operations_table(other).count("≠") == 2
     first, *rest = verdicts.code.operations
     other = replace(verdicts, code=replace(verdicts.code, operations=(replace(first, width_bytes=8), *rest)))
     assert not other.counted_is_compiled
     triton = verdicts.counters.device.triton
-    assert f"Nsight Compute counted different code, from Triton {triton}: " in plain(launch_sentences(other))
+    assert f"Nsight Compute counted different code, from Triton {triton}: " in plain(text.launch_sentences(other))
     assert tables.operations_table(other).count(f"compiled, Triton {triton}") == 2
 
 
 def test_the_launchs_bar_shows_used_bytes_and_what_was_counted(verdicts_of):
     verdicts = verdicts_of(FLAT)
     load, store = verdicts.compiled[:1], verdicts.compiled[1:]
-    bar = launch_bar(store, store, count_sentence(verdicts, 1))
+    bar = text.launch_bar(store, store, text.count_sentence(verdicts, 1))
     assert "Whole launch: 1,048,576 sectors, 12.5 % used. Counted on H200" in bar
     assert "1,048,576 sectors, as predicted ✓." in bar
     assert re.findall(r"width: ([\d.]+)%", bar) == ["100.00", "12.50"]
-    assert re.findall(r"width: ([\d.]+)%", launch_bar(load, store)) == ["12.50", "100.00"]
+    assert re.findall(r"width: ([\d.]+)%", text.launch_bar(load, store)) == ["12.50", "100.00"]
     more = tuple(replace(row, sectors=row.sectors + 1) for row in verdicts.counters.ops)
     different = replace(verdicts, counters=replace(verdicts.counters, ops=more))
-    assert "not as predicted ≠" in str(count_sentence(different, 1))
-    assert count_sentence(replace(verdicts, counters=None), 1) == ""
+    assert "not as predicted ≠" in str(text.count_sentence(different, 1))
+    assert text.count_sentence(replace(verdicts, counters=None), 1) == ""
 
 
 @pytest.mark.parametrize(
@@ -254,7 +232,7 @@ def test_the_launchs_bar_shows_used_bytes_and_what_was_counted(verdicts_of):
 )
 def test_a_picture_stands_beside_the_kernel_that_differs_most(verdicts_of, flat, number, expected):
     state, own = SETTINGS.state({**flat, "gpu": "H200"}, None), verdicts_of(flat).compiled[number]
-    contrast = find_contrast(state, own)
+    contrast = flow.find_contrast(state, own)
     assert (contrast and ("alike" if contrast.is_alike else contrast.kernel.id)) == expected
     if contrast:
         assert contrast.experiment.problem == state.experiment.problem

@@ -5,39 +5,35 @@ let listing = null;
 let chosen = 0; // the operation in the menu
 let addressed = 0; // the operation in the page's address
 let search = "";
-const positions = {}; // by pane: which of its hits is in view
+const positions = {}; // by pane: the hit in view
 
 const panes = () => [...root.querySelectorAll(".pane")];
-const ofPane = (pane) => [pane.querySelector("pre"), pane.querySelector(".count")];
 
-function reveal(text, line) {
-  const node = text.children[line];
+// Highlight lines of a pane, write a note in its head, and scroll to one of the lines.
+function highlight(pane, style, lines, note, position = 0) {
+  const text = pane.querySelector("pre"), node = text.children[lines[position]], highlighted = new Set(lines);
+  [...text.children].forEach((each, line) => each.classList.toggle(style, highlighted.has(line)));
+  pane.querySelector(".count").textContent = note;
   if (node) text.scrollTop = node.offsetTop - text.clientHeight / 3;
 }
 
-// Mark the lines of the chosen operation in every pane, and scroll to the first of them.
+// Mark the lines of the chosen operation in every pane.
 function mark() {
   for (const pane of panes()) {
-    const [text, count] = ofPane(pane), lines = listing.operations[chosen]?.marks[pane.dataset.name] ?? [];
-    [...text.children].forEach((node, line) => node.classList.toggle("marked", lines.includes(line)));
-    count.textContent = `${lines.length} line${lines.length === 1 ? "" : "s"} marked`;
-    if (lines.length) reveal(text, lines[0]);
+    const lines = listing.operations[chosen]?.marks[pane.dataset.name] ?? [];
+    highlight(pane, "marked", lines, `${lines.length} line${lines.length === 1 ? "" : "s"} marked`);
   }
 }
 
 // Highlight the lines with the search text in every pane; Enter scrolls to the next one in each.
 function find(isNext) {
-  for (const pane of panes()) {
-    const [text, count] = ofPane(pane), { name } = pane.dataset, hits = [];
-    [...text.children].forEach((node, line) => {
-      const isHit = search !== "" && node.textContent.toLowerCase().includes(search);
-      node.classList.toggle("found", isHit);
-      if (isHit) hits.push(line);
-    });
-    positions[name] = isNext && hits.length ? ((positions[name] ?? -1) + 1) % hits.length : 0;
-    if (hits.length) reveal(text, hits[positions[name]]);
-    if (search) count.textContent = `${hits.length} found`;
-  }
+  panes().forEach((pane, place) => {
+    const { name, lines } = listing.panes[place];
+    const hits = search ? [...lines.keys()].filter((line) => lines[line].toLowerCase().includes(search)) : [];
+    positions[name] = isNext && hits.length ? (positions[name] + 1) % hits.length : 0;
+    highlight(pane, "found", hits, `${hits.length} found`, positions[name]);
+  });
+  if (!search) mark();
 }
 
 const PANE = `<section class="pane"><div class="pane-head"><b></b><span class="count"></span><button type="button">Copy</button></div>
@@ -58,12 +54,12 @@ function draw() {
   menu.append(...listing.operations.map(({ label }, place) => new Option(label, place, false, place === chosen)));
   menu.addEventListener("change", () => { chosen = Number(menu.value); mark(); });
   field.value = search;
-  field.addEventListener("input", () => { search = field.value.toLowerCase(); find(false); if (!search) mark(); });
+  field.addEventListener("input", () => { search = field.value.toLowerCase(); find(false); });
   field.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.ctrlKey) { event.preventDefault(); find(true); }
   });
   panes().forEach((pane, place) => {
-    const { name, lines } = listing.panes[place], [text] = ofPane(pane), copy = pane.querySelector("button");
+    const { name, lines } = listing.panes[place], text = pane.querySelector("pre"), copy = pane.querySelector("button");
     pane.dataset.name = pane.querySelector("b").textContent = name;
     text.setAttribute("aria-label", name);
     text.append(...lines.map((line) => Object.assign(document.createElement("div"), { textContent: line || " " })));

@@ -7,7 +7,6 @@ const switches = [...element.querySelectorAll(".switch button")];
 const steps = [[element.querySelector(".back"), -1], [element.querySelector(".forward"), 1]];
 const carried = new Map(); // plot → its figure's requests
 const POINTS = 21; // of a line
-const MOVE = 600; // milliseconds, more than the transition takes
 let number = 0; // of the request in the picture
 let saved = 0; // the number in the page's address
 
@@ -23,7 +22,7 @@ function lay({ target, detail }) {
   // The other model for the same block: the lines move (see style.css).
   if (before?.block === requests.block && before.model !== requests.model) {
     target.classList.add("moving");
-    setTimeout(() => target.classList.remove("moving"), MOVE);
+    setTimeout(() => target.classList.remove("moving"), 600); // milliseconds, more than the transition takes
   }
   const place = placeOf(target), [memory, lines, lanes] = detail.data;
   const line = requests.line[place], targets = Array.from(requests.target[place]), state = requests.state[place];

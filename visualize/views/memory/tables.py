@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels.accesses import SharedOperation
+from kernels.accesses import Conversion, SharedOperation
 from kernels.results import SharedCounts
 from visualize.predict.agreement import Verdicts, count_of, launch_totals, sum_costs
 from visualize.predict.traffic import SECTOR_BYTES, Cost, Operation, wavefronts_per_instruction
@@ -118,7 +118,8 @@ def conversions_table(verdicts: Verdicts) -> Markup:
     code, rows = verdicts.code, []
     if code is None:
         return hint(_NOT_COMPILED)
-    for conversion, counts in zip(code.conversions, _conversion_counts(verdicts), strict=True):
+    for number, conversion in enumerate(code.conversions):
+        counts = _conversion_counts(verdicts, number, conversion)
         steps = [step for step in code.shared if step.source == conversion.source]
         size = conversion.element_bytes * math.prod(conversion.shape)
         shape = " × ".join(map(str, conversion.shape))
@@ -140,19 +141,18 @@ def conversions_table(verdicts: Verdicts) -> Markup:
     return table(header, rows, caption)
 
 
-def _conversion_counts(verdicts: Verdicts) -> list[list[SharedCounts]]:
-    """Return the counts of each conversion.
+def _conversion_counts(verdicts: Verdicts, place: int, now: Conversion) -> list[SharedCounts]:
+    """Return the counts of a conversion. Its line may have moved since the count, so its place identifies it.
 
-    The source may have changed since the count. If the same blocks are converted in the same order, order identifies
-    them, otherwise the line.
+    Args:
+        place: index of the conversion among the kernel's.
     """
-    counters, now = verdicts.counters, verdicts.code.conversions if verdicts.code else ()
-    if not counters or not verdicts.counted_is_compiled:
-        return [[] for _ in now]
-    then = counters.compiled.conversions
-    if [replace(each, source=("", 0)) for each in now] != [replace(each, source=("", 0)) for each in then]:
-        then = now
-    return [[row for row in counters.shared if row.source == conversion.source] for conversion in then]
+    counters = verdicts.counters
+    if counters is None or not verdicts.counted_is_compiled:
+        return []
+    then = counters.compiled.conversions[place : place + 1]
+    sources = [each.source for each in then if replace(each, source=now.source) == now]
+    return [row for row in counters.shared if row.source in sources]
 
 
 def _step_cells(alike: Sequence[SharedOperation], counts: Sequence[SharedCounts]) -> tuple[Any, ...]:
