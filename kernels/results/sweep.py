@@ -179,6 +179,11 @@ class Sweep:
         return self.space.base
 
     @property
+    def baselines(self) -> tuple[LibraryRatio, ...]:
+        """Return the library calls that the best config was timed beside; empty before the final."""
+        return self.final.baselines if self.final else ()
+
+    @property
     def is_timed(self) -> bool:
         """Return whether configs are ranked by time; otherwise they are ranked by predicted time."""
         return any(row.status == "timed" for row in self.rows)

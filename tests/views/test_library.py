@@ -26,7 +26,7 @@ from visualize.views.library import scoreboard
 from visualize.views.library.view import (
     KINDS,
     RECORDED,
-    SHOWN_ON,
+    TABS_BY_KIND,
     RecordedPanel,
     ScoreboardPanel,
     address,
@@ -99,8 +99,8 @@ def test_every_recording_is_listed_once_with_one_or_two_recorded_numbers():
 
 def test_every_kind_has_a_name_and_a_picture():
     assert tuple(KIND_NAMES) == KINDS
-    assert set(SHOWN_ON) == set(KINDS)
-    assert set(SHOWN_ON.values()) <= set(SETTINGS.tabs)
+    assert set(TABS_BY_KIND) == set(KINDS)
+    assert set(TABS_BY_KIND.values()) <= set(SETTINGS.tabs)
     assert "tab" not in address(entries()[0].experiment, "unheard of"), "a new kind opens the first picture"
 
 
@@ -108,7 +108,7 @@ def test_every_kind_has_a_name_and_a_picture():
 def test_a_link_opens_the_state_that_has_the_recording(kind):
     for entry in [entry for entry in entries() if entry.kind == kind][:40]:
         state = state_at(address(entry.experiment, kind))
-        assert (state.view.tab, state.gpu.name) == (SHOWN_ON[kind], entry.experiment.gpu)
+        assert (state.view.tab, state.gpu.name) == (TABS_BY_KIND[kind], entry.experiment.gpu)
         assert key_numbers(records.find(FORMS[kind], state.experiment, entry.experiment.gpu)) == entry.numbers
 
 

@@ -42,7 +42,7 @@ from visualize.views.tables import ALL, Column, Table, choice_links, experiment_
 from visualize.views.view import Panel, Slots, StreamAction
 
 # The picture that shows a kind of recording. A kind without one opens the page's first picture.
-SHOWN_ON = {"run": "result", "timeline": "schedule", "counters": "coalescing", "reuse": "reuse"}
+TABS_BY_KIND = {"run": "result", "timeline": "schedule", "counters": "coalescing", "reuse": "reuse"}
 
 # Kinds of recordings, in the order of the list.
 KINDS = tuple(dict.fromkeys(measurement.form.word for measurement in MEASUREMENTS.values()))
@@ -94,7 +94,7 @@ RECORDED: Table[Entry] = Table(
             "kind",
             "What",
             cell=lambda entry: kind_name(entry.kind),
-            facet="What was recorded.",
+            facet="The kind of recording.",
             choices=tuple(KIND_NAMES),
             labels={kind: plural for kind, (_, plural) in KIND_NAMES.items()},
         ),
@@ -130,18 +130,18 @@ ScoreView = SCORES.make_options("ScoreView", __name__)
 class Part:
     """The part of the list that a reply of /recorded holds."""
 
-    limit: int = knob(50, "", "Recordings in a reply, at most.", low=1, high=500)
-    offset: int = knob(0, "", "Recordings of the list that are skipped.", low=0, high=1_000_000)
+    limit: int = knob(50, "", "Maximum number of recordings in a reply.", low=1, high=500)
+    offset: int = knob(0, "", "Number of recordings to skip.", low=0, high=1_000_000)
 
 
 @dataclass(frozen=True)
 class ScoreCount:
-    score_count: str = knob("sectors", "", "What is compared.", choices=COUNTS)
+    score_count: str = knob("sectors", "", "The count to compare.", choices=COUNTS)
 
 
 RECORDED_SCHEMAS = argument_schemas(RecordedView, "recorded_") | argument_schemas(Part)
 # The page shows one count. The API replies with all counts unless the client names one.
-_COUNT: JsonSchema = {"type": "string", "enum": list(COUNTS), "description": "What is compared. Default: all."}
+_COUNT: JsonSchema = {"type": "string", "enum": list(COUNTS), "description": "The count to compare. Default: all."}
 SCORE_SCHEMAS = {**argument_schemas(ScoreView, "score_"), "count": _COUNT}
 for _schemas in (RECORDED_SCHEMAS, SCORE_SCHEMAS):
     del _schemas["sort"], _schemas["page"]
@@ -154,7 +154,7 @@ def payload(experiment: Experiment) -> dict[str, Any]:
 
 def address(experiment: Experiment, kind: str) -> dict[str, Any]:
     """Return the state of the page that shows a recording."""
-    return experiment.short_address() | ({"tab": SHOWN_ON[kind]} if kind in SHOWN_ON else {})
+    return experiment.short_address() | ({"tab": TABS_BY_KIND[kind]} if kind in TABS_BY_KIND else {})
 
 
 @once

@@ -17,7 +17,7 @@ from visualize.predict.history import Change, PastRuns
 from visualize.predict.launch_time import expected_best
 from visualize.views import theme
 from visualize.views.numbers import time_unit
-from visualize.views.tune.text import sweep_unit, time_ms
+from visualize.views.tune.text import ratio_text, sweep_unit, time_ms
 
 _LABEL = "%{text}<extra></extra>"
 # Heatmaps of up to this many cells have numbers in them.
@@ -226,8 +226,7 @@ def baselines_figure(dimension: str, sweeps: Sequence[tuple[int, Sweep]]) -> go.
     Args:
         sweeps: size and sweep, sizes ascending; at least one, each with library calls.
     """
-    ratios = [(size, sweep.final.baselines) for size, sweep in sweeps if sweep.final]
-    sizes = [str(size) for size, _ in ratios]
+    sizes = [str(size) for size, _ in sweeps]
     figure = go.Figure(
         layout=theme.layout(
             "The library's time / the best config's",
@@ -239,9 +238,9 @@ def baselines_figure(dimension: str, sweeps: Sequence[tuple[int, Sweep]]) -> go.
             margin=_MARGIN,
         )
     )
-    names = dict.fromkeys(ratio.name for _, calls in ratios for ratio in calls)
+    names = dict.fromkeys(ratio.name for _, sweep in sweeps for ratio in sweep.baselines)
     for name, color, symbol in zip(names, itertools.cycle(theme.CATEGORIES), itertools.cycle(_VERSION_SYMBOLS)):
-        points = [(str(size), ratio) for size, calls in ratios for ratio in calls if ratio.name == name]
+        points = [(str(size), ratio) for size, sweep in sweeps for ratio in sweep.baselines if ratio.name == name]
         figure.add_scatter(
             x=[size for size, _ in points],
             y=[ratio.ratio for _, ratio in points],
@@ -254,7 +253,7 @@ def baselines_figure(dimension: str, sweeps: Sequence[tuple[int, Sweep]]) -> go.
             name=name,
             line={"color": color, "width": 1.5},
             marker={"color": color, "size": 9, "symbol": symbol},
-            text=[f"{ratio.ratio:.3f} ({ratio.low:.3f} to {ratio.high:.3f})" for _, ratio in points],
+            text=[ratio_text(ratio) for _, ratio in points],
             hovertemplate=_LABEL,
         )
     figure.add_hline(1, layer="below", line={"color": theme.BORDER, "width": 1.5, "dash": "dot"})

@@ -20,7 +20,7 @@ from visualize.predict.history import MIN_CHANGE, MIN_RUNS, Change, PastRuns
 from visualize.views import slots
 from visualize.views.address import query
 from visualize.views.endpoint import Api, Endpoint
-from visualize.views.library.view import SHOWN_ON, payload
+from visualize.views.library.view import TABS_BY_KIND, payload
 from visualize.views.numbers import count_noun, milliseconds, percent
 from visualize.views.plot import NONE, plot_value
 from visualize.views.prose import Mark, Sourced, headline, hint, kind_name, picture_caption, say
@@ -130,13 +130,13 @@ SweepsView = SWEEPS.make_options("SweepsView", __name__)
 class HistoryArguments:
     """The filters of /history, and the part of the list that a reply holds."""
 
-    kernel: str = knob(ALL, "", "The kernel that was measured.", choices=(ALL, *discover()))
+    kernel: str = knob(ALL, "", "The measured kernel.", choices=(ALL, *discover()))
     device: str = knob(ALL, "", "The device's own name.", longest=100)
-    kind: str = knob(ALL, "", "What was measured.", choices=(ALL, *MEASUREMENTS))
+    kind: str = knob(ALL, "", "The kind of measurement.", choices=(ALL, *MEASUREMENTS))
     before: int = knob(
         0, "", "Only results before the one of this number; 0: the latest.", low=0, high=2**53
     )  # JavaScript's largest integer
-    limit: int = knob(50, "", "Results in a reply, at most.", low=1, high=500)
+    limit: int = knob(50, "", "Maximum number of results in a reply.", low=1, high=500)
 
 
 class HistoryPanel(Panel):
@@ -214,18 +214,18 @@ class HistoryPanel(Panel):
             its own results, and `changes` says on which device and since when its runs are slower or faster, beyond
             noise, and which versions changed with it. `sweeps` lists sweeps. `next` is the `before` of the next part.
             """
-            given = {"kernel": kernel, "device": device, "kind": kind, "before": before}
-            given = {"limit": limit, **{name: value for name, value in given.items() if value}}
-            chosen = read_fields(HistoryArguments, given, "/history")
+            optional = {"kernel": kernel, "device": device, "kind": kind, "before": before}
+            fields = {"limit": limit, **{name: value for name, value in optional.items() if value}}
+            arguments = read_fields(HistoryArguments, fields, "/history")
             store, base = api.session.store, from_json(experiment) if experiment else None
-            results_filter = read_filter(store, chosen, base)
-            results = store.latest(results_filter, chosen.limit, chosen.before)
+            selected = read_filter(store, arguments, base)
+            results = store.latest(selected, arguments.limit, arguments.before)
             series = past_runs(store.latest(runs_of(base), MAX_RUNS), "") if base else []
-            sweeps = map(ListedSweep.read, store.sweeps(chosen.limit, base.kernel if base else results_filter.kernel))
+            sweeps = map(ListedSweep.read, store.sweeps(arguments.limit, base.kernel if base else selected.kernel))
             return {
-                "total": store.count(results_filter),
-                "limit": chosen.limit,
-                "next": results[-1].number if len(results) == chosen.limit else None,
+                "total": store.count(selected),
+                "limit": arguments.limit,
+                "next": results[-1].number if len(results) == arguments.limit else None,
                 "history": list(map(_result_json, results)),
                 "changes": [_change_json(runs, change) for runs in series for change in runs.changes],
                 "sweeps": [
@@ -263,10 +263,10 @@ def past_runs(results: Sequence[StoredResult], gpu: str) -> list[PastRuns]:
     by_device: dict[str, list[tuple[int, StoredResult]]] = {}
     for place, run in enumerate(timed):
         by_device.setdefault(run.device, []).append((place, run))
-    order = sorted(by_device.values(), key=lambda placed: (placed[-1][1].gpu != gpu, -placed[-1][0]))
+    order = sorted(by_device.values(), key=lambda runs: (runs[-1][1].gpu != gpu, -runs[-1][0]))
     series = []
-    for placed in order:
-        places, runs = zip(*placed, strict=True)
+    for numbered_runs in order:
+        places, runs = zip(*numbered_runs, strict=True)
         times = [np.array([getattr(run.summary, name) for run in runs]) for name in ("median_ms", "p20_ms", "p80_ms")]
         versions, samples = tuple((run.torch, run.triton) for run in runs), tuple(r.summary.samples or 0 for r in runs)
         ended = tuple(run.ended for run in runs)
@@ -286,15 +286,15 @@ def picture(snapshot: Snapshot, series: Sequence[PastRuns]) -> str:
 
 def _measured_experiment(result: StoredResult, experiment: Experiment) -> Experiment:
     """Return the experiment on the GPU that ran it, if the GPU table has that GPU."""
-    is_known = result.backend == "cuda" and result.gpu in GPU_CHOICES
-    return dataclasses.replace(experiment, gpu=result.gpu if is_known else "")
+    is_listed = result.backend == "cuda" and result.gpu in GPU_CHOICES
+    return dataclasses.replace(experiment, gpu=result.gpu if is_listed else "")
 
 
 def _result_query(result: StoredResult) -> str:
     """Return the query that shows a stored result; "" if this version cannot read its experiment."""
     if result.experiment is None:
         return ""
-    tab = SHOWN_ON.get(MEASUREMENTS[result.kind].form.word, "") if result.kind in MEASUREMENTS else ""
+    tab = TABS_BY_KIND.get(MEASUREMENTS[result.kind].form.word, "") if result.kind in MEASUREMENTS else ""
     experiment = _measured_experiment(result, result.experiment).short_address()
     return query({**experiment, **({"tab": tab} if tab else {})})
 
@@ -383,7 +383,7 @@ def run_label(runs: PastRuns, place: int) -> str:
     )
 
 
-def read_filter(store: Store, chosen: HistoryArguments, base: Experiment | None) -> ResultFilter:
+def read_filter(store: Store, arguments: HistoryArguments, base: Experiment | None) -> ResultFilter:
     """Return the filter that arguments of /history describe.
 
     Args:
@@ -392,7 +392,8 @@ def read_filter(store: Store, chosen: HistoryArguments, base: Experiment | None)
     Raises:
         ConfigError: no result of this device is stored.
     """
-    kernel, device, kind = ("" if it == ALL else it for it in (chosen.kernel, chosen.device, chosen.kind))
+    values = (arguments.kernel, arguments.device, arguments.kind)
+    kernel, device, kind = ("" if value == ALL else value for value in values)
     stored = sorted({name for _, _, name in store.counts()}) if device else []
     if device and device not in stored:
         names = f"stored are {', '.join(stored)}" if stored else "nothing is stored"

@@ -15,6 +15,7 @@ from kernels.experiment import Experiment
 from kernels.export.script import config_line
 from kernels.knobs import knobs
 from kernels.results import Sweep, SweepRow
+from kernels.results.sweep import LibraryRatio
 from kernels.space import Space
 from kernels.spec import format_duration, shape_text
 from kernels.sweep.sweep_run import Progress
@@ -109,7 +110,7 @@ def sweep_headline(sweep: Sweep) -> Markup:
     best = Strong(knobs_text(sweep.best.experiment, sweep.space))
     libraries = [
         say("{} takes {} ({} to {}) times as long.", call.name, *map(significant, (call.ratio, call.low, call.high)))
-        for call in (sweep.final.baselines if sweep.final else ())
+        for call in sweep.baselines
     ]
     return headline(
         f"{significant(time_ms(sweep.best, sweep.is_timed) * scale)} {unit}", what,
@@ -134,9 +135,9 @@ def progress(now: Progress, size: str = "") -> Markup:
     Args:
         size: the sweep's size, such as "K 512", if there are several.
     """
-    left = "" if now.remaining_s is None else f", about {format_duration(now.remaining_s)} left"
+    remaining = "" if now.remaining_s is None else f", about {format_duration(now.remaining_s)} left"
     counts = f"{f'{size}: ' if size else ''}{now.done:,} of {now.total:,} configs done"
-    words = f"{counts}, {_PHASES[now.phase]}, {format_duration(now.seconds)}{left}"
+    words = f"{counts}, {_PHASES[now.phase]}, {format_duration(now.seconds)}{remaining}"
     bar = Markup('<progress max="{}" value="{}" aria-label="Configs done"></progress>')
     paragraph = Markup('<p class="status" role="status">') + bar + Markup(" <span>{}</span></p>")
     return paragraph.format(max(now.total, 1), now.done, words)
@@ -270,6 +271,10 @@ def config_lines(sweep: Sweep, best: str, pinned: str) -> Markup:
     return hint(say(template, *links)) + Markup("<pre>{}</pre>").format(lines)
 
 
+def ratio_text(ratio: LibraryRatio) -> str:
+    return f"{ratio.ratio:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+
+
 def sizes_headline(dimension: str, sizes: int, timed: Sequence[tuple[int, Sweep]]) -> Markup:
     """State the largest and the smallest ratio of the library's time to the best config's.
 
@@ -279,7 +284,7 @@ def sizes_headline(dimension: str, sizes: int, timed: Sequence[tuple[int, Sweep]
     """
     if not timed:
         return headline("", "", f"{count_noun(sizes, 'size')} of {dimension} to sweep. Library ratios need a GPU.")
-    ratios = [(sweep.final.baselines[0], size) for size, sweep in timed if sweep.final]
+    ratios = [(sweep.baselines[0], size) for size, sweep in timed]
     (best, at), (worst, worst_at) = (pick(ratios, key=lambda ratio: ratio[0].ratio) for pick in (max, min))
     what = say("{} at {} {:,}: {} time / best config's time", Mark(timed[0][1].source), dimension, at, best.name)
     sentence = f"95 % interval {best.low:.3f} to {best.high:.3f}."
@@ -296,20 +301,17 @@ def sizes_table(dimension: str, sweeps: Mapping[int, Sweep | None], address: Cal
     Args:
         address: the query that sets a size.
     """
-    ratios = {
-        size: {ratio.name: ratio for ratio in sweep.final.baselines} if sweep and sweep.final else {}
-        for size, sweep in sweeps.items()
-    }
-    calls = list(dict.fromkeys(name for by_name in ratios.values() for name in by_name))
+    calls = list(dict.fromkeys(ratio.name for sweep in sweeps.values() if sweep for ratio in sweep.baselines))
     source = next((sweep.source for sweep in sweeps.values() if sweep and sweep.is_timed), "predicted")
     rows = []
     for size, sweep in sweeps.items():
-        config, time = "", ""
+        config, time, ratios, ended = "", "", dict[str, str](), "not swept"
+        if sweep:
+            ratios, ended = {ratio.name: ratio_text(ratio) for ratio in sweep.baselines}, sweep.ended
         if sweep and sweep.best:
             config = knobs_text(sweep.best.experiment, sweep.space)
             time = milliseconds(time_ms(sweep.best, sweep.is_timed))
-        cells = [f"{r.ratio:.3f} ({r.low:.3f} to {r.high:.3f})" if (r := ratios[size].get(n)) else "" for n in calls]
-        rows.append((Link(f"{size:,}", address(size)), config, time, *cells, sweep.ended if sweep else "not swept"))
+        rows.append((Link(f"{size:,}", address(size)), config, time, *(ratios.get(name, "") for name in calls), ended))
     header = (dimension, "Best config", Sourced("Time", source), *(f"{name} / best" for name in calls), "Ended")
     note = hint("Ratios are shown with their 95 % interval. A size opens its sweep.")
     return table(header, rows, f"The best config at each {dimension}") + note

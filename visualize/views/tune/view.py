@@ -89,7 +89,7 @@ class SweepSearch:
         choices=STRATEGIES, label="strategy",
     )  # fmt: skip
     sweep_budget: int = knob(
-        0, "Sweep", "Configs that are timed at most. 0: no limit.", low=0, high=MAX_CONFIGS, stops="powers",
+        0, "Sweep", "Maximum number of configs to time. 0: no limit.", low=0, high=MAX_CONFIGS, stops="powers",
         label="budget",
     )  # fmt: skip
     sweep_seed: int = knob(
@@ -128,12 +128,12 @@ def swept_sizes(state: State) -> tuple[str, dict[int, Space]]:
     problem = own.base.problem
     dimensions = {name: declared for name, declared in knobs(type(problem)).items() if declared.choices is None}
     try:
-        given = parse_varied([over], "sweep_over")
-        name = next(iter(given))
-        if len(given) > 1 or name not in dimensions:
+        values = parse_varied([over], "sweep_over")
+        name = next(iter(values))
+        if len(values) > 1 or name not in dimensions:
             takes = f"one of {', '.join(dimensions)} and its sizes, as in {list(dimensions)[-1]}=512,1024"
             raise ConfigError("not_a_dimension", f"sweep_over is {quote(over)}; it takes {takes}.")
-        sizes = sorted({int(dimensions[name].validate(name, value)) for value in given[name]})
+        sizes = sorted({int(dimensions[name].validate(name, value)) for value in values[name]})
         if len(sizes) > MAX_SIZES:
             raise ConfigError("too_many_sizes", f"{len(sizes)} sizes are given; at most {MAX_SIZES} are allowed.")
     except ConfigError as error:
@@ -370,7 +370,7 @@ def picture(sweep: Sweep, options: SweepOptions, address: Callable[[SweepRow], s
 
 def _draw_sizes(state: State, dimension: str, sweeps: Mapping[int, Sweep | None]) -> Slots:
     """Draw the best config at each size beside the library."""
-    timed = [(size, sweep) for size, sweep in sweeps.items() if sweep and sweep.final and sweep.final.baselines]
+    timed = [(size, sweep) for size, sweep in sweeps.items() if sweep and sweep.baselines]
     picture = NONE
     if timed:
         first, zoom = timed[0][1], f"library {[size for size, _ in timed]} {timed[0][1].space.identity}"
@@ -427,7 +427,7 @@ def build_reply(sweep: Sweep) -> dict[str, Any]:
         "rows": [text.row_json(row, sweep) for row in text.rows_by_rank(sweep)],
         "best": replace(best.experiment, gpu=gpu).to_json() if best else None,
         "triton_config": config_line(kernel, best.experiment) if best else None,
-        "baselines": [vars(ratio) for ratio in (sweep.final.baselines if sweep.final else ())],
+        "baselines": [vars(ratio) for ratio in sweep.baselines],
         "ended": sweep.ended,
         "seconds": sweep.seconds,
         "note": sweep.note,
