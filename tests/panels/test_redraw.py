@@ -19,7 +19,7 @@ from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, records
 from tests.figure_values import decode
 from tests.panels.sent import opened, request, settings_of, slots_of, updates
-from visualize.views.result.view import write_kept
+from visualize.views.result.view import encode_run
 from visualize.views.tabs import SETTINGS
 from visualize.web.page import layout
 
@@ -171,7 +171,7 @@ def test_a_run_in_the_browsers_storage_is_shown_if_the_app_has_none(page):
     query = {**live.experiment.to_address(), "gpu": "H200"}
     assert "Not run yet" in open_address(page, **query)["card"]
     ended = datetime.datetime(2026, 11, 21, 14, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=1)))
-    kept = write_kept(live, "H200", ended)
+    kept = encode_run(live, "H200", ended)
     card = open_address(page, kept, **query)["card"]
     assert "✓ 0 wrong" in card
     assert '<time datetime="2026-11-21T13:02:00+00:00">2026-11-21 13:02 UTC</time>' in card

@@ -58,7 +58,7 @@ def add_comparison(slots: Slots, snapshot: Snapshot, pinned: Snapshot | None, pa
     try:
         pinned_slots: Slots = {}
         for panel in panels:
-            pinned_slots |= panel.known_run(pinned) if isinstance(panel, ResultPanel) else {}
+            pinned_slots |= panel.draw_run(pinned) if isinstance(panel, ResultPanel) else {}
             pinned_slots |= panel.draw(pinned) if panel.is_compared else {}
         slots = pair_slots(slots, pinned_slots)
         strip = render_comparison(

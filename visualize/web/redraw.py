@@ -174,7 +174,7 @@ class Redraw:
         slots = self._settings(state)
         for panel in itertools.chain(*self.panels.values()):
             slots |= panel.fill(snapshot)
-        run = self.result.before(snapshot) | self.result.known_run(snapshot, kept)
+        run = self.result.draw_placeholder(snapshot) | self.result.draw_run(snapshot, kept)
         return slots | self._pair_run(run, pinned)
 
     def _redraw(self, state: State, problems: Mapping[str, str]) -> Slots:
@@ -210,7 +210,7 @@ class Redraw:
 
     def _pair_run(self, slots: Slots, pinned: Snapshot | None) -> Slots:
         """Return a run's slots, with the pinned experiment's run beside it."""
-        return compare.pair_slots(slots, self.result.known_run(pinned)) if pinned else slots
+        return compare.pair_slots(slots, self.result.draw_run(pinned)) if pinned else slots
 
     # Streams.
 
@@ -346,7 +346,7 @@ class Redraw:
     def _show_run(self, state: State, outcome: Any) -> Slots:
         """Show a finished run. It names its experiment, so it appears even after a change of settings."""
         snapshot, pinned = self.take_snapshots(state)
-        return self._pair_run(self.result.ended(outcome, snapshot), pinned)
+        return self._pair_run(self.result.draw_end(outcome, snapshot), pinned)
 
     def missing_gpu(self) -> list[str]:
         """Return the names of the actions that need a GPU, if this machine has none."""

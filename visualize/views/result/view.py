@@ -37,7 +37,7 @@ from visualize.views.state import Snapshot, State
 from visualize.views.view import Panel, Slots
 
 # Characters of a run that a browser keeps. With its picture, a run takes at most some 14,000.
-_MAX_KEPT = 40_000
+_MAX_STORED_CHARS = 40_000
 
 
 class ResultPanel(Panel):
@@ -64,28 +64,28 @@ class ResultPanel(Panel):
         """Return the slot of the run's card and its progress, which the header shows for all views."""
         return slot("card", "result")
 
-    def ended(self, outcome: RunResult, snapshot: Snapshot) -> Slots:
+    def draw_end(self, outcome: RunResult, snapshot: Snapshot) -> Slots:
         """Show a run that has just ended, mark its tiles, and give it to the browser to keep."""
         slots = draw_result(outcome, snapshot.launch, snapshot.failure)
         if marks := tile_marks(outcome):
             slots["card"] += str(Markup('<span hidden data-tiles="{}"></span>').format(json.dumps(marks)))
         now = datetime.datetime.now(datetime.UTC)
-        return {**slots, "kept": write_kept(outcome, snapshot.state.gpu.name, now)}
+        return {**slots, "kept": encode_run(outcome, snapshot.state.gpu.name, now)}
 
-    def known_run(self, snapshot: Snapshot, kept_text: object = "") -> Slots:
+    def draw_run(self, snapshot: Snapshot, stored_text: object = "") -> Slots:
         """Show the current experiment's run, if this machine, the recordings or the browser have one.
 
         Args:
-            kept_text: the run that the browser has kept. Its card says when it ended.
+            stored_text: the run that the browser stores. Its card says when it ended.
         """
-        kept, run, when = read_kept(kept_text, snapshot.state), snapshot.result(RunResult), Markup()
-        if kept and (run is None or _without_pictures(kept[0]) == _without_pictures(run)):
-            run, when = run or kept[0], status.render_end_time(kept[1], "kept by this browser")
+        stored, run, when = decode_run(stored_text, snapshot.state), snapshot.result(RunResult), Markup()
+        if stored and (run is None or _strip_pictures(stored[0]) == _strip_pictures(run)):
+            run, when = run or stored[0], status.render_end_time(stored[1], "kept by this browser")
         elif ended := snapshot.ended.get("run"):
             when = status.render_end_time(ended, "stored on this machine")
         return draw_result(run, snapshot.launch, snapshot.failure, when) if run else {}
 
-    def before(self, snapshot: Snapshot) -> Slots:
+    def draw_placeholder(self, snapshot: Snapshot) -> Slots:
         """Fill the slots of an experiment without a run."""
         how = status.render_run_hint(snapshot.here is not None, query(snapshot.state.moved_to(tab="recorded")))
         plots: Slots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot", "roofline-plot"), NONE)
@@ -124,7 +124,7 @@ def run_reply(outcome: RunResult, snapshot: Snapshot) -> dict[str, Any]:
 
 def run_json(run: RunResult) -> dict[str, Any]:
     """Return a run as /run shows it: without the picture of its error, a library call's times beside its name."""
-    fields = to_json(_without_pictures(run))
+    fields = to_json(_strip_pictures(run))
     del fields["diff"]
     for baseline in filter(None, (fields["baseline"], *fields["baselines"])):
         baseline |= baseline.pop("timing")
@@ -236,12 +236,12 @@ def tile_marks(result: RunResult) -> dict[str, Any] | None:
     }
 
 
-def _without_pictures(run: RunResult) -> RunResult:
-    # A kept run has a smaller picture of its error, and no recorded run beside it.
+def _strip_pictures(run: RunResult) -> RunResult:
+    # A stored run has a smaller picture of its error, and no recorded run beside it.
     return replace(run, diff=None, recorded=None)
 
 
-def write_kept(result: RunResult, gpu: str, ended: datetime.datetime) -> str:
+def encode_run(result: RunResult, gpu: str, ended: datetime.datetime) -> str:
     """Return a run as the text that the browser keeps for the next visit.
 
     Args:
@@ -251,12 +251,12 @@ def write_kept(result: RunResult, gpu: str, ended: datetime.datetime) -> str:
     return MEASUREMENTS["run"].form.line(Recording(gpu, ended.isoformat(timespec="minutes"), result))
 
 
-def read_kept(kept_text: object, state: State) -> tuple[RunResult, datetime.datetime] | None:
-    """Return the run that a browser has kept, and when it ended; None if it is unreadable or another experiment's."""
-    if not isinstance(kept_text, str) or not kept_text or len(kept_text) > _MAX_KEPT:
+def decode_run(stored_text: object, state: State) -> tuple[RunResult, datetime.datetime] | None:
+    """Return the run that a browser stores, and when it ended; None if it is unreadable or another experiment's."""
+    if not isinstance(stored_text, str) or not stored_text or len(stored_text) > _MAX_STORED_CHARS:
         return None
     try:
-        recording = MEASUREMENTS["run"].form.recording(json.loads(kept_text))
+        recording = MEASUREMENTS["run"].form.recording(json.loads(stored_text))
         ended = datetime.datetime.fromisoformat(recording.date)
     except (ValueError, TypeError, AttributeError, RecursionError, UnreadableRecording):
         return None

@@ -10,7 +10,7 @@ import pytest
 
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results import records
-from visualize.views.result.view import read_kept, write_kept
+from visualize.views.result.view import decode_run, encode_run
 from visualize.views.tabs import SETTINGS
 
 FORM = MEASUREMENTS["run"].form
@@ -21,17 +21,17 @@ RUN = next(run for run in RUNS if run.diff)
 
 def read(text, run=RUN, **problem):
     experiment = replace(run.experiment, problem=replace(run.experiment.problem, **problem))
-    return read_kept(text, SETTINGS.state({**experiment.to_address(), "gpu": "H200"}, None))
+    return decode_run(text, SETTINGS.state({**experiment.to_address(), "gpu": "H200"}, None))
 
 
 @pytest.mark.parametrize("run", RUNS[::7], ids=lambda run: run.experiment.kernel)
 def test_a_run_is_read_back_for_its_own_experiment_and_gpu(run):
     for original in (run, replace(run, recorded=run)):
-        back, ended = read(write_kept(original, "H200", ENDED), run)
+        back, ended = read(encode_run(original, "H200", ENDED), run)
         assert (replace(back, diff=None), ended) == (replace(run, diff=None), ENDED)
         assert (back.diff is None) == (run.diff is None)
-    assert read(write_kept(run, "H200", ENDED), run, M=1 + run.experiment.problem.M % 16_384) is None
-    assert read(write_kept(run, "A100", ENDED), run) is None
+    assert read(encode_run(run, "H200", ENDED), run, M=1 + run.experiment.problem.M % 16_384) is None
+    assert read(encode_run(run, "A100", ENDED), run) is None
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_unreadable_text_is_ignored(text):
     ],
 )
 def test_a_run_with_a_field_of_another_type_or_the_picture_of_another_output_is_ignored(name, value):
-    fields = json.loads(write_kept(RUN, "H200", ENDED))
+    fields = json.loads(encode_run(RUN, "H200", ENDED))
     if isinstance(value, dict):
         diff = {"diff": {**fields["run"]["diff"], **value["diff"]}} if "diff" in value else value
         value = {**fields["run"], **diff}
