@@ -27,8 +27,8 @@ def main() -> None:
     )
     parser.add_argument("--host", default=host, help=f"address to listen on ({host})")
     parser.add_argument("--port", type=startup.port, default=port, help=f"port to listen on ({port})")
-    wanted = os.environ.get("GRADIO_MCP_SERVER", "").lower() == "true"
-    parser.add_argument("--mcp", action="store_true", default=wanted, help="serve tools for agents, over MCP")
+    is_mcp = os.environ.get("GRADIO_MCP_SERVER", "").lower() == "true"
+    parser.add_argument("--mcp", action="store_true", default=is_mcp, help="serve tools for agents, over MCP")
     parser.add_argument("--doctor", action="store_true", help="try out what works on this machine, and end")
     flags = parser.parse_args()
     if flags.doctor:

@@ -11,7 +11,7 @@ import numpy as np
 
 
 def decode(value: str) -> dict[str, Any]:
-    """Return a figure as `drawn` was given it: data, layout, `about`; as plot.js decodes it."""
+    """Return a figure that `plot_value` encoded: data, layout, `about`; as plot.js decodes it."""
     stream = zlib.decompress(zlib.decompress(base64.b64decode(value, validate=True)))
     size = int.from_bytes(stream[:4], "little")
 

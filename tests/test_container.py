@@ -50,7 +50,7 @@ def healthy(port, ended, patience_s):
     return until(answer, patience_s)
 
 
-def test_it_copies_the_product_and_nothing_that_is_not_there():
+def test_it_copies_exactly_the_product():
     copied = [source for text in of("COPY") for source in text.split()[:-1]]
     assert sorted(copied) == sorted([*PRODUCT, "requirements.lock", "requirements.txt"])
     allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
@@ -58,7 +58,7 @@ def test_it_copies_the_product_and_nothing_that_is_not_there():
     assert all((ROOT / source).exists() for source in copied)
 
 
-def test_it_has_a_python_that_the_page_takes_and_an_ordinary_user():
+def test_it_has_a_supported_python_and_an_ordinary_user():
     (base,) = of("FROM")
     version = tuple(map(int, base.removeprefix("python:").removesuffix("-slim").split(".")))
     assert PYTHONS[0] <= version <= PYTHONS[1]
@@ -67,7 +67,7 @@ def test_it_has_a_python_that_the_page_takes_and_an_ordinary_user():
     assert "RUN" not in kinds[kinds.index("USER") :], "nothing is installed by that user, or for it alone"
 
 
-def test_its_page_answers_from_a_tree_that_is_not_written_to_without_a_home(tmp_path):
+def test_its_page_starts_from_a_read_only_tree_without_a_home(tmp_path):
     if found := engine():
         name = f"tilescope-test-{os.getpid()}"
         subprocess.run([found, "build", "-q", "-t", name, "--build-arg", "TORCH=cpu", "."], cwd=ROOT, check=True)

@@ -40,7 +40,7 @@ def test_a_space_holds_the_product_and_the_versions_that_its_hardware_has(name, 
     assert (matter.get("suggested_hardware"), matter["python_version"], torch, triton.split(";")[0]) == expected
 
 
-def test_a_space_is_written_again_without_what_is_no_more(tmp_path):
+def test_a_space_is_rewritten_without_files_that_have_gone(tmp_path):
     make("cpu", tmp_path)
     (tmp_path / "kernels" / "gone.py").touch()
     make("gpu", tmp_path)
@@ -74,7 +74,7 @@ def test_the_hub_can_install_what_is_required_beside_what_it_adds():
             assert any(bound.specifier.contains(v) and ours[bound.name].specifier.contains(v) for v in tried), bound
 
 
-def test_what_is_replaced_must_be_required():
+def test_a_replaced_package_must_be_required():
     with pytest.raises(ValueError, match=r"requirements\.txt does not require jax"):
         requirements(Profile("", "", pinned={"jax": "jax==1"}), "torch==2.13.0\n")
     with pytest.raises(ValueError, match=r"no sdk_version"):

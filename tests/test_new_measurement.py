@@ -67,7 +67,7 @@ def start(monkeypatch, compiled_before, store_path):
     started[-1].close()
 
 
-def test_it_is_measured_in_the_run_worker_and_known_afterwards_whatever_the_seed(start):
+def test_it_is_measured_in_the_run_worker_and_found_afterwards_for_any_seed(start):
     session = start()
     counted = session.submit(EXPERIMENT, "programs").result(60)
     assert (counted.backend, counted.programs) == ("interpreter", 2 * 2)
@@ -79,7 +79,7 @@ def test_it_is_measured_in_the_run_worker_and_known_afterwards_whatever_the_seed
     assert replace(stored, note="") == counted
 
 
-def test_on_another_gpu_it_is_refused_in_its_own_words_and_recorded_lines_can_be_read(start, tmp_path):
+def test_another_gpu_is_refused_with_the_declared_sentence_and_recorded_lines_can_be_read(start, tmp_path):
     session = start()
     reason = "Programs are counted where they run: this machine has no GPU, and none were counted on A100-40GB."
     assert session.submit(ELSEWHERE, "programs").result(0) == Failure("config", "not_recorded", reason, "gpu")

@@ -82,15 +82,15 @@ def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_her
     """
     flags = make_parser().parse_args(arguments)
     try:
-        swept, strategy, rows = _read_flags(flags)
+        within, strategy, rows = _read_flags(flags)
         resume = ResumePoint(rows) if flags.resume or flags.anew else None  # None: the store's
         with ExitStack() as stack:
             if flags.gpus != "1" or os.environ.get(SCHEDULER):
                 store = stack.enter_context(closing(machine_store(default_cache_directory())))
                 client = stack.enter_context(connect(None if flags.gpus == "all" else int(flags.gpus)))
-                run = sweep_on_cluster(client, store, swept, strategy, predict_time, resume)
+                run = sweep_on_cluster(client, store, within, strategy, predict_time, resume)
             else:
-                run = prepare(stack.enter_context(closing(Session.here())), swept, strategy, predict_time, resume)
+                run = prepare(stack.enter_context(closing(Session.here())), within, strategy, predict_time, resume)
             result, is_interrupted = _run_sweep(run, flags, rows)
     except (ConfigError, UnreadableRecording, OSError) as error:
         print(error, file=sys.stderr)
@@ -119,12 +119,12 @@ def _read_flags(flags: argparse.Namespace) -> tuple[Space, Strategy, tuple[Sweep
         raise ConfigError("not_json", f"{flags.experiment} is not JSON: {error}.") from error
     except ConfigError as error:
         raise ConfigError(error.kind, f"{flags.experiment}: {error}", error.field) from error
-    swept = space(base, parse_varied(flags.vary, "--vary"))
+    within = space(base, parse_varied(flags.vary, "--vary"))
     rows = read_rows(flags.resume) if flags.resume is not None else ()
-    if rows and not {row.experiment for row in rows} & set(swept.experiments):
+    if rows and not {row.experiment for row in rows} & set(within.experiments):
         reason = f"none of its {len(rows)} rows is of this experiment and these values."
         raise ConfigError("other_space", f"--resume is {flags.resume}; {reason}")
-    return swept, Strategy(flags.strategy, flags.seed, flags.budget, flags.patience), rows
+    return within, Strategy(flags.strategy, flags.seed, flags.budget, flags.patience), rows
 
 
 def _run_sweep(run: SweepRun, flags: argparse.Namespace, rows: Sequence[SweepRow]) -> tuple[Sweep, bool]:
@@ -140,9 +140,9 @@ def _run_sweep(run: SweepRun, flags: argparse.Namespace, rows: Sequence[SweepRow
     if run.resumed:
         hint = "" if flags.resume else " They are stored; --anew tries them again."
         print(f"{run.resumed} of {size} configs were done before.{hint}", file=sys.stderr)
-    left = size - run.progress.done
-    duration = format_duration(estimate_seconds(left, concurrent_compiles()))
-    print(f"{left} configs to try, about {duration} at most.", file=sys.stderr)
+    remaining = size - run.progress.done
+    duration = format_duration(estimate_seconds(remaining, concurrent_compiles()))
+    print(f"{remaining} configs to try, about {duration} at most.", file=sys.stderr)
     run.start()
     with _collect_interrupts() as interrupts:
         _show_progress(run, flags.out, interrupts)
@@ -176,10 +176,10 @@ def _show_progress(run: SweepRun, out: Path | None, interrupts: Sequence[int]) -
         for progress in itertools.takewhile(lambda _: not interrupts, run.updates()):
             bar.n = progress.done
             bar.set_description_str(progress.phase.capitalize(), refresh=False)
-            left = f"{format_duration(progress.remaining_s)} left" if progress.remaining_s else ""
+            remaining = f"{format_duration(progress.remaining_s)} left" if progress.remaining_s else ""
             best_ms = progress.best.median_ms if progress.best else None
             fastest = f"fastest {milliseconds(best_ms)}" if best_ms else ""
-            bar.set_postfix_str(", ".join(filter(None, [left, fastest])))
+            bar.set_postfix_str(", ".join(filter(None, [remaining, fastest])))
             if out is not None and run.changes > changes and time.monotonic() - written_s > _WRITE_INTERVAL_S:
                 write_sweep(out, run.snapshot())
                 written_s, changes = time.monotonic(), run.changes

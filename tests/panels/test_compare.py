@@ -58,6 +58,8 @@ def test_the_strip_names_differences_and_a_few_numbers_and_folds_the_table_of_al
     assert "All known numbers are equal." in changed(shared_page, SET)["compare"]
     gpus = changed(shared_page, {**SET, "GROUP_SIZE": 1, "gpu": "A10G"})["compare"]
     assert "gpu H200 → <b>A10G</b>" in gpus
+    many = {f"knob{place}": place for place in range(7)}
+    assert "knob3 3 → <b>–</b>, 3 more." in render_comparison({}, many, [], [])
 
 
 TIME, LOADS = Number("time", 2.0, "ms", "recorded"), [Number(name, 5, "", "predicted") for name in "abcd"]
@@ -70,7 +72,7 @@ HALF = [replace(number, value=number.value / 2) for number in (*LOADS, TIME)]
         ([], [], "There are no numbers to compare: neither has been run."),
         ([TIME], [], "The pinned experiment has no numbers here. Swap, then press Run."),
         ([], [TIME], "This experiment has no numbers here yet. Press Run."),
-        ([TIME], LOADS, "No number is known of both."),
+        ([TIME], LOADS, "No number is known for both experiments."),
         ([TIME], [TIME], "All known numbers are equal."),
         (HALF, [*LOADS, TIME], "a 5 → 2.50 (0.500 ×) · b 5 → 2.50 (0.500 ×) · time 2.00 ms → 1.00 ms (0.500 ×)"),
     ],
@@ -79,11 +81,6 @@ def test_the_strip_has_at_most_three_numbers_or_says_why_it_has_none(numbers, pi
     strip = render_comparison({"M": 1}, {"M": 2}, numbers, pinned)
     assert re.sub("<[^>]*>", "", strip.split("<details>")[0]) == f"Pinned → now: M 2 → 1. {sentence}"
     assert ("<table" in strip) == bool(numbers or pinned)
-
-
-def test_the_strip_names_four_knobs_and_counts_the_rest():
-    many = {f"knob{place}": place for place in range(7)}
-    assert "knob3 3 → <b>–</b>, 3 more." in render_comparison({}, many, [], [])
 
 
 @pytest.mark.parametrize("tab", SETTINGS.tabs)
@@ -113,7 +110,7 @@ def test_a_link_holds_both_and_another_kernel_keeps_the_pinned_experiment(shared
     assert json.loads(opened["settings"])["with"] == PINNED
 
 
-def test_a_recorded_run_stands_beside_another(shared_page):
+def test_recorded_runs_are_compared(shared_page):
     there = {"kernel": "matmul.grouped", "tab": "result", "gpu": "H200", "with": "kernel=matmul.persistent&gpu=H200"}
     answer = followed(shared_page, urllib.parse.urlencode(there))
     assert answer["card"].count('class="mark recorded"') == 1

@@ -19,29 +19,29 @@ PAYLOAD = {"kernel": "matmul.grouped", "gpu": "H200"}
 
 @pytest.fixture
 def compiles(page):
-    """Compiles that were asked for, none of which ends by itself."""
-    asked = []
+    """Return the futures of requested compiles, which end when a test sets their result."""
+    requested = []
 
     def compiler():
-        asked.append(Future())
-        return asked[-1]
+        requested.append(Future())
+        return requested[-1]
 
     page.session.compiler = compiler
-    return asked
+    return requested
 
 
 def endpoint_of(page, kind):
-    (panel,) = (one for panels in page.panels.values() for one in panels if isinstance(one, kind))
+    (panel,) = (panel for panels in page.panels.values() for panel in panels if isinstance(panel, kind))
     return panel.endpoints(Api(page.session, page.predictions))[0].function
 
 
 def run(coroutine):
-    # In a thread of its own: where a browser's tests ran before, this one has a running loop already.
+    # In a new thread: after browser tests, the main thread already has a running loop.
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, coroutine).result(20)
 
 
-def test_a_schedule_does_not_wait_for_the_compiler_and_says_so(page, compiles):
+def test_a_schedule_replies_before_the_compiler_and_says_so(page, compiles):
     reply = run(endpoint_of(page, SchedulePanel)(PAYLOAD))
     assert (reply["resident_source"], reply["programs"]) == ("assumed", 32)
     assert reply["note"].startswith("Not compiled yet, so one program per SM is assumed. Ask again")
@@ -57,17 +57,17 @@ def test_an_unfinished_compile_ends_when_its_client_requests_another(page, compi
 
     for host in ("a", "b", "a"):
         run(ask_from(host))
-    assert [one.cancelled() for one in compiles] == [True, False, False]
+    assert [compile_.cancelled() for compile_ in compiles] == [True, False, False]
 
 
 def test_a_schedule_says_why_its_kernel_cannot_be_compiled(page, compiles):
-    async def asked():
+    async def reply_after_failure():
         work = asyncio.create_task(endpoint_of(page, SchedulePanel)(PAYLOAD))
         await asyncio.wait([work], timeout=0)
         compiles[0].set_result(Failure("compile", "timeout", "It took too long."))
         return await work
 
-    reply = run(asked())
+    reply = run(reply_after_failure())
     assert (reply["resident_source"], reply["note"]) == ("assumed", "It took too long.")
 
 

@@ -31,14 +31,11 @@ def test_it_sets_the_config_and_keeps_the_problem_and_the_rest() -> None:
     assert fastest("matmul.persistent") == {**SET, "kernel": "matmul.persistent", **vars(found.config)}
 
 
-def test_a_shape_that_is_like_none_that_was_searched_gets_a_sentence_that_lists_those() -> None:
+def test_a_shape_or_gpu_unlike_the_searched_ones_is_refused_with_their_list() -> None:
     with pytest.raises(ConfigError) as raised:
         fastest("matmul.persistent", M=16, N=16, K=16)
     assert str(raised.value).startswith("No search has covered 16 × 16 × 16 float16 NN on H200. Searched: 8192 × 8192")
     assert raised.value.kind == "not_searched"
-
-
-def test_another_gpu_is_asked_for_by_name() -> None:
     with pytest.raises(ConfigError, match="on T4"):
         fastest("matmul.persistent", gpu="T4")
 

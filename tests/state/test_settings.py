@@ -21,7 +21,7 @@ def test_every_field_of_the_address_reads_back():
 
 
 @pytest.mark.parametrize("said", ["1", "worst", None])
-def test_an_address_from_before_names_its_operation_by_number(said):
+def test_an_older_address_names_its_operation_by_number(said):
     flat = {"kernel": "transpose.tiled"} if said is None else {"kernel": "transpose.tiled", "operation": said}
     expected = "worst" if said is None else str(said)
     assert SETTINGS.state(flat, None).view.of(LaneView).operation == expected

@@ -24,7 +24,7 @@ def named_terms():
     return {one.value for call in named for one in call.args[:1] if isinstance(one, ast.Constant)}
 
 
-def test_no_term_stands_twice_and_all_are_read():
+def test_each_term_is_defined_once_and_read():
     assert len(set(HEADINGS)) == len(HEADINGS)
     assert [term for terms in glossary().values() for term in terms] == HEADINGS
 

@@ -127,7 +127,7 @@ def _changed_numbers(pairs: Mapping[str, tuple[Number | None, Number | None]]) -
         return "The pinned experiment has no numbers here. Swap, then press Run."
     if all(now is None for now, _ in pairs.values()):
         return "This experiment has no numbers here yet. Press Run."
-    return "No number is known of both."
+    return "No number is known for both experiments."
 
 
 def ratio(now: Number | None, pinned: Number | None) -> str:

@@ -105,10 +105,10 @@ class Sentence:
 def say(template: str, *values: Any) -> Sentence:
     """Return a sentence.
 
-    >>> said = say("The launch reads {} of {}.", Strong("4.2 GB"), "A & B")
-    >>> str(said)
+    >>> sentence = say("The launch reads {} of {}.", Strong("4.2 GB"), "A & B")
+    >>> str(sentence)
     'The launch reads 4.2 GB of A & B.'
-    >>> said.__html__()
+    >>> sentence.__html__()
     Markup('The launch reads <b>4.2 GB</b> of A &amp; B.')
     """
     return Sentence(template, values)

@@ -82,8 +82,8 @@ def form_of(declared: Any, hidden: Collection[str] = ()) -> str:
     Args:
         hidden: fields without effect on the current view. They keep their values and have no controls.
     """
-    shown = [each for each in controls(type(declared)) if each["name"] not in hidden]
-    return form_value(shown, dataclasses.asdict(declared))
+    fields = [field for field in controls(type(declared)) if field["name"] not in hidden]
+    return form_value(fields, dataclasses.asdict(declared))
 
 
 def controls(declared: type, labels: Mapping[str, list[str]] | None = None, group: str = "") -> list[dict[str, Any]]:

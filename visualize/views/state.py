@@ -118,14 +118,14 @@ class State:
         """
         usual = View("", tuple(type(options)() for options in self.view.options)).to_address()
         view = {name: value for name, value in self.view.to_address().items() if value != usual[name]}
-        moved = {**self.experiment.short_address(), **view, **self._pin(), **fields}
-        return {name: value for name, value in moved.items() if value != ""}
+        address = {**self.experiment.short_address(), **view, **self._pin(), **fields}
+        return {name: value for name, value in address.items() if value != ""}
 
     def pinned_state(self, this: Gpu | None) -> "State | None":
         """Return the pinned experiment with this view, or None."""
         if self.pinned is None:
             return None
-        options = tuple(self._fit(each, self.pinned) for each in self.view.options)
+        options = tuple(self._fit(options, self.pinned) for options in self.view.options)
         return State(self.pinned, View(self.view.tab, options), experiment.resolve_gpu(self.pinned, this))
 
     def _fit(self, options: Any, pinned: Experiment) -> Any:

@@ -51,19 +51,16 @@ def render_progress(backend: str, stage: str, before: int, seconds: float) -> Ma
         before: number of jobs in the queue before this one.
         seconds: since the request.
     """
-    if stage == "queued":
-        place = f"{before} before you" if before else "starting"
-        return Markup('<p class="status" role="status">In the queue: {}. {:.1f} s</p>').format(place, seconds)
     stages = _STAGES[backend]
     current = stages.index(stage) if stage in stages else -1
     steps = Markup("").join(
         Markup('<li class="{}">{}</li>').format("done" if i < current else "now" if i == current else "todo", name)
         for i, name in enumerate(stages)
     )
-    waking = Markup("<span>starting the worker</span>") if stage == "worker" else ""
-    return Markup('<div class="status" role="status"><ol class="stages">{}</ol>{}<span>{:.1f} s</span></div>').format(
-        steps, waking, seconds
-    )
+    notes = {"worker": "starting the worker", "queued": f"in the queue, {before} before you" if before else "starting"}
+    return Markup(
+        '<div class="status" role="status"><ol class="stages">{}</ol><span>{}</span><span>{:.1f} s</span></div>'
+    ).format(steps, notes.get(stage, ""), seconds)
 
 
 def render_end_time(ended: datetime.datetime, keeper: str) -> Markup:

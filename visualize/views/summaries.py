@@ -75,8 +75,8 @@ def reuse_numbers(traffic: DramTraffic) -> tuple[Number, ...]:
     predicted = Number("DRAM reads", traffic.own.read_bytes, "bytes", "predicted")
     if not traffic.row or not traffic.row.dram_read_bytes:
         return (predicted,)
-    counted = float(np.median(traffic.row.dram_read_bytes))
-    return predicted, Number("DRAM reads, counted", counted, "bytes", traffic.source("counted"))
+    read_bytes = float(np.median(traffic.row.dram_read_bytes))
+    return predicted, Number("DRAM reads, counted", read_bytes, "bytes", traffic.source("counted"))
 
 
 def request_numbers(snapshot: Snapshot) -> tuple[Number, ...]:

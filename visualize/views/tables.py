@@ -105,11 +105,11 @@ def experiment_columns(
     """
 
     def problem(write: Callable[[Any], str]) -> Callable[[R], str]:
-        return lambda row: write(known.problem) if (known := experiment(row)) else ""
+        return lambda row: write(readable.problem) if (readable := experiment(row)) else ""
 
     def config(row: R) -> str:
-        known = experiment(row)
-        return config_text(known.config, omit(row)) if known else "of another version of this kernel"
+        readable = experiment(row)
+        return config_text(readable.config, omit(row)) if readable else "of another version of this kernel"
 
     return (
         Column("shape", "Shape", problem(shape_text)),
