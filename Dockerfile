@@ -1,6 +1,6 @@
 # With a GPU:     docker build -t tilescope .                         docker run --gpus all -p 7860:7860 tilescope
 # Without one:    docker build -t tilescope --build-arg TORCH=cpu .   docker run -p 7860:7860 tilescope
-# What was measured is kept in a volume:                              docker run -v tilescope:/data ...
+# With a volume for results:                                          docker run -v tilescope:/data ...
 FROM python:3.12-slim
 
 # Triton builds its launchers with it.
@@ -18,7 +18,7 @@ COPY kernels kernels
 COPY visualize visualize
 COPY docs/glossary.md docs/glossary.md
 
-# The application is root's, and not written to; what is compiled and measured goes to /data.
+# The application belongs to root and is read-only for the page; compiled kernels and results go to /data.
 RUN useradd --uid 1000 --no-create-home --home-dir /nonexistent tilescope && install -d -o 1000 /data
 USER 1000
 VOLUME /data

@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all test-triton test-gpu bench bench-cpu space lock mutants lint format clean
 
-# Print how long a recipe took, also when it fails.
+# Print how long a recipe took, even if it fails.
 TIMED = begun=$$(date +%s); \
 	trap 'took=$$(($$(date +%s) - begun)); echo "make $@ took $$((took / 60)) min $$((took % 60)) s."' EXIT;
 
@@ -31,13 +31,13 @@ help: ## List the targets
 run: $(RUN_READY) ## Serve the page on http://127.0.0.1:7860 (HOST=, PORT=)
 	$(VENV_PYTHON) app.py --host $(HOST) --port $(PORT)
 
-# Browser tests wait for drawings, so they run after the others. JOBS tests run at a time.
+# Browser tests wait for drawings, so they run after all other tests. JOBS tests run in parallel.
 PYTEST = $(VENV_PYTHON) -m pytest -m 'not gpu' $(1)
-AT_ONCE = -n $(JOBS) --dist loadgroup
+IN_PARALLEL = -n $(JOBS) --dist loadgroup
 RUN_TESTS = $(TIMED) CHROMIUM="$$(scripts/find-chromium)" && export CHROMIUM && \
-	$(if $(ARGS),$(PYTEST) $(ARGS),$(PYTEST) $(AT_ONCE) --ignore tests/page && $(PYTEST) $(AT_ONCE) tests/page)
+	$(if $(ARGS),$(PYTEST) $(ARGS),$(PYTEST) $(IN_PARALLEL) --ignore tests/page && $(PYTEST) $(IN_PARALLEL) tests/page)
 
-test: $(DEV_READY) ## Run the tests that need no GPU (ARGS= goes to pytest, which then runs tests one by one)
+test: $(DEV_READY) ## Run the tests that need no GPU (ARGS= goes to pytest, without parallel tests)
 	@$(call RUN_TESTS)
 
 test-all: $(DEV_READY) ## Run the same tests with every combination of values, not only every pair, and more random examples
@@ -45,15 +45,15 @@ test-all: $(DEV_READY) ## Run the same tests with every combination of values, n
 
 # GPU tests mostly compile: with pytest-xdist they run in parallel, and then those that compare times run alone.
 GPU_TESTS = $(VENV_PYTHON) -m pytest -o testpaths=tests -m
-GPU_AT_ONCE = $(shell $(VENV_PYTHON) -c 'import xdist; print("-n $(GPU_JOBS) --dist worksteal")' 2>/dev/null)
+GPU_IN_PARALLEL = $(shell $(VENV_PYTHON) -c 'import xdist; print("-n $(GPU_JOBS) --dist worksteal")' 2>/dev/null)
 
 test-gpu: $(DEV_READY) ## Run the tests that need a GPU (VENV_PYTHON=python3 uses your own Python)
 	@$(TIMED) $(if $(ARGS),$(GPU_TESTS) gpu $(ARGS), \
-		first=0; $(GPU_TESTS) 'gpu and not idle_gpu' $(GPU_AT_ONCE) || first=$$?; \
+		first=0; $(GPU_TESTS) 'gpu and not idle_gpu' $(GPU_IN_PARALLEL) || first=$$?; \
 		$(GPU_TESTS) 'gpu and idle_gpu' && exit $$first)
 
-# Tests of what the compiler's output says and of what the interpreter computes, with the Triton that ZeroGPU has. It lies
-# in front of the virtual environment's own, beside the same torch: without its dependencies, which bring CUDA's libraries.
+# Tests that read the compiler's output or run the interpreter, with ZeroGPU's version of Triton. PYTHONPATH puts it before
+# the virtual environment's own Triton. It is installed without dependencies, because they include CUDA's libraries.
 TRITON ?= 3.6.0
 TRITON_TESTS = tests/oracle/test_compiled.py tests/oracle/test_truth.py tests/kernels/test_contract.py \
 	tests/kernels/test_interpreter.py tests/kernels/test_timeline.py tests/kernels/test_sliced_operands.py
@@ -66,7 +66,7 @@ $(OTHER_TRITON)/ready: | $(DEV_READY)
 test-triton: $(OTHER_TRITON)/ready $(DEV_READY) ## Run the tests that depend on Triton with another version (TRITON=3.6.0)
 	@$(TIMED) set -e; export PYTHONPATH="$(OTHER_TRITON)"; \
 	$(VENV_PYTHON) -c 'import triton; assert triton.__version__ == "$(TRITON)", triton.__version__'; \
-	$(call PYTEST,$(AT_ONCE)) $(or $(ARGS),$(TRITON_TESTS))
+	$(call PYTEST,$(IN_PARALLEL)) $(or $(ARGS),$(TRITON_TESTS))
 
 bench: $(RUN_READY) ## Time the kernels beside the library on a GPU (ARGS="--only transpose")
 	@$(TIMED) $(VENV_PYTHON) -m benchmarks.l2 && $(VENV_PYTHON) -m benchmarks.kernels $(ARGS)
@@ -78,7 +78,7 @@ bench-cpu: $(DEV_READY) ## Time the models and the page on any machine
 space: ## Write a folder to push as a Hugging Face Space (PROFILE=cpu, gpu or zero)
 	$(PYTHON) -m scripts.make_space $(PROFILE)
 
-# torch and Triton have builds with different hashes for each kind of machine, and bring NVIDIA's libraries.
+# The hashes of torch, Triton and NVIDIA's libraries differ between kinds of machines, so the lock file omits them.
 LOCK = uv pip compile requirements.txt --universal --python-version 3.11 --generate-hashes --no-header --upgrade -q
 
 lock: ## Regenerate requirements.lock with the latest versions that requirements.txt allows (needs uv)
@@ -86,9 +86,9 @@ lock: ## Regenerate requirements.lock with the latest versions that requirements
 	$(LOCK) -o requirements.lock $$(sed -nE 's/^(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z]+)==.*/--no-emit-package \1/p' .lock)
 	rm .lock
 
-# mutmut changes one expression of a model or reader at a time, in a copy under mutants/, and runs the tests that reach it.
-# `python -m mutmut results` lists the changes that no test found, `python -m mutmut show NAME` one of them.
-mutants: $(DEV_READY) ## Score the tests of models and readers with mutmut (ARGS="visualize.predict.traffic*" narrows it)
+# mutmut changes one expression at a time, in a copy under mutants/, and runs the tests that reach it. `python -m mutmut
+# results` lists the changes that no test detected, and `python -m mutmut show NAME` shows one of them.
+mutants: $(DEV_READY) ## Run mutation tests of the models and the IR readers (ARGS="visualize.predict.traffic*" selects some)
 	$(VENV_PYTHON) -m pip install -q mutmut~=3.8.1
 	@$(TIMED) $(VENV_PYTHON) -m mutmut run --max-children $(JOBS) $(ARGS)
 

@@ -1,4 +1,4 @@
-"""The browser in which pages are measured."""
+"""The browser in which benchmarks and scripts open pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WINDOW: ViewportSize = {"width": 1280, "height": 720}
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Yield a Chromium: the one that CHROMIUM names, otherwise the one on the path."""
+    """Yield the Chromium that CHROMIUM names, or `chromium` on the path."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=os.environ.get("CHROMIUM") or shutil.which("chromium"),

@@ -1,4 +1,4 @@
-"""Time to open the History tab with 100,000 stored runs: queries, text and figure. The limit is 500 ms.
+"""Time to draw the history with 100,000 stored runs: queries, text and figure. The limit is 500 ms.
 
 python -m benchmarks.history [RUNS]
 """
@@ -56,7 +56,7 @@ def rows(count: int) -> Iterator[tuple[Any, ...]]:
 
 
 def fill(path: Path, count: int) -> None:
-    """Write runs in one transaction; the store itself commits, and so waits for the disk, after each."""
+    """Write all runs in one transaction. The store would commit, and wait for the disk, after each run."""
     Store(path).close()
     columns = "kind, kernel, key, experiment, gpu, device, backend, torch, triton, ended, summary, recording"
     with closing(sqlite3.connect(path)) as connection, connection:

@@ -1,6 +1,6 @@
 """Fit the constants that estimate the time of Triton's interpreter: `python -m benchmarks.interpreter`.
 
-`kernels.measuring.interpreter` holds them.
+`kernels/measuring/interpreter.py` holds these constants.
 """
 
 from __future__ import annotations

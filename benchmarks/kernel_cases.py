@@ -13,9 +13,9 @@ class Against:
     """One row of the table: the kernel against the fastest of some calls.
 
     Attributes:
-        title: the row's name for them.
+        title: the row's name for these calls.
         calls: names of the kernel's family, or COMPILED.
-        is_bound: the calls only move as many bytes, and compute another result.
+        is_bound: whether the calls only move as many bytes, and compute a different result.
     """
 
     title: str
@@ -28,10 +28,10 @@ class Case:
     """One problem, timed in one run with all calls that its rows name.
 
     Attributes:
-        work: its title.
+        work: the title of the case.
         problem: fields of the problem.
         timer: "events" or "graph", as in an experiment's run.
-        is_b_transposed_first: B is row-major, and the kernel's time includes a launch that transposes it.
+        is_b_transposed_first: whether B is row-major, and the kernel's time includes a launch that transposes it.
     """
 
     work: str
@@ -57,7 +57,7 @@ _CONTIGUOUS = Against("x.t().contiguous()", ("A.t().contiguous()",))
 _HALVES = ("float16", "bfloat16")
 _COPIES = (
     *((8192, 8192, "float32"), (8192, 8192, "float16"), (7000, 6000, "float32")),
-    # Both move 4 bytes per lane; the rows of the second one begin at whole sectors.
+    # Both move 4 bytes per lane. Only the rows of the second shape begin at sector boundaries.
     *((8191, 8193, "float32"), (8200, 8200, "float32")),
 )
 

@@ -18,9 +18,9 @@ class Entry:
         fastest: the name of that call.
         ratio, ratio_low, ratio_high: its time over the kernel's, paired, with the 95 % interval.
         pairs: timed turns.
-        error, their_error: relative RMS against the reference; None if the call computes another result.
+        error, their_error: relative RMS error against the reference; None if the call computes a different result.
         failure: the reason for a missing time.
-        note: for the reader: the clock, or a missing call.
+        note: a remark for the reader, such as a changed clock or a missing call.
     """
 
     work: str
@@ -61,7 +61,7 @@ class Table:
         return "\n".join([title, "", *lines, *([""] if notes else []), *(f"- {note}" for note in notes), ""])
 
     def write(self, path: Path) -> None:
-        """Write the table as Markdown and every field as JSON, at `path` with their endings."""
+        """Write the table as Markdown to `path`.md, and every field as JSON to `path`.json."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.with_name(f"{path.name}.md").write_text(self.markdown(), encoding="utf-8")
         fields = json.dumps(dataclasses.asdict(self), ensure_ascii=False, indent=1)

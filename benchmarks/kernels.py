@@ -62,7 +62,7 @@ def main() -> int:
 
 @contextmanager
 def open_gpu() -> Iterator[tuple[Gpu, Device]]:
-    """Prepare this process for timing: yield its GPU, in the table and as it describes itself.
+    """Prepare this process for timing. Yield the row of its GPU in the table, and the device's own description.
 
     Raises:
         SystemExit: there is no usable GPU.
@@ -83,10 +83,10 @@ def open_gpu() -> Iterator[tuple[Gpu, Device]]:
 
 
 def measure(case: Case, gpu: Gpu, sample: Callable[[list[Call], str], Samples]) -> Iterator[Entry]:
-    """Yield the rows of a case, each with the reason if it cannot be timed.
+    """Yield the rows of a case. A row that cannot be timed has the reason.
 
     Args:
-        sample: (calls, timer) → their times, in turns.
+        sample: (calls, timer) → the times of the calls, in turns.
     """
     from kernels import discover
     from kernels.experiment import Experiment, Run
@@ -163,7 +163,7 @@ class _Timed:
         )  # fmt: skip
 
     def _check_of(self, call: Call) -> Check:
-        """The error of the library's result, returned or written, against the same reference."""
+        """The check of the library's result, whether the call returns it or writes it to the output."""
         result = call()
         return dataclasses.replace(self.run, output=self.their_output if result is None else result).check()[0]
 
@@ -198,10 +198,10 @@ def _kernel_call(case: Case, given: Prepared) -> tuple[Call, Prepared]:
 
 
 def _library(given: Prepared, output: Any, wanted: list[str]) -> tuple[dict[str, Call], list[str]]:
-    """The library's calls by name, and a sentence for each that cannot be called.
+    """The library's calls by name, and a sentence for each call that fails.
 
     Args:
-        output: destination of calls that do not return their result.
+        output: the tensor that calls write if they do not return their result.
     """
     from kernels.measuring.run import library_calls
 

@@ -1,8 +1,9 @@
 """Measure the rate at which the SMs of this GPU receive bytes from the L2: `python -m benchmarks.l2`.
 
 Times float16 products with small tiles, which the L2 limits, with GROUP_SIZEs that read little from DRAM. Prints the
-bytes that all programs request, over the time. The maximum among launches of about a millisecond and longer is the
-GPU's rate, `l2_gbps_per_sm` of `kernels/gpus.py`: short ones are faster, at a higher clock. Takes about ten seconds.
+bytes that all programs request, divided by the time. The GPU's rate, `l2_gbps_per_sm` in `kernels/gpus.py`, is the
+maximum among launches of about a millisecond or longer. Shorter launches are faster, because the clock is higher.
+Takes about ten seconds.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def main() -> None:
 
 
 def _measure_rates(gpu: Gpu) -> Iterator[tuple[str, float, float]]:
-    """Each launch's name, its median time in ms, and the rate at which its SMs receive, in GB/s."""
+    """Each launch's name, its median time in ms, and the rate in GB/s at which the SMs receive data."""
     import numpy as np
 
     from kernels import discover

@@ -1,8 +1,8 @@
 """Latency of ordinary clients while one client sends the most expensive requests allowed: `python -m benchmarks.load`.
 
 Starts the page. Clients move a slider every few seconds, half of them on the page and half through /schedule. One more
-client keeps as many compiles, predictions and schedules in flight as it may. Prints the latency of the others (the
-limit is 500 ms for 95 % of requests), the failures, and the memory of the page's process.
+client keeps as many compiles, predictions and schedules in flight as it may. Prints the latency of the other
+clients (the limit is 500 ms for 95 % of requests), the failures, and the memory of the page's process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TIMEOUT_S = 120.0
 # uvicorn closes a connection that was idle for 5 s, possibly just before the next request. A browser would retry.
 LIMITS = httpx.Limits(keepalive_expiry=2.0)
 
-# The share of a run before memory is compared: imports, first compiles and Gradio's own caches fill first.
+# The share of a run after which memory is compared: at first, imports, compiles and Gradio's caches take memory.
 WARM_UP = 0.3
 
 

@@ -1,7 +1,7 @@
-"""Time a redraw of the Schedule tab and the compiled model of requests: `python -m benchmarks.models`.
+"""Time a redraw of the program order and the compiled model of requests: `python -m benchmarks.models`.
 
-No GPU needed. The compiled model counts large launches of every kernel, with default and with 16 × 16 tiles, in at most
-50 ms each once the kernel is compiled.
+No GPU needed. The model counts large launches of every kernel, with default and with 16 × 16 tiles. The limit is 50 ms
+per launch, once the kernel is compiled.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import gradio as gr
 
 from kernels import discover
 from kernels.experiment import Experiment
@@ -41,14 +39,12 @@ REDRAWS: dict[str, dict[str, object]] = {
 
 
 def measure_redraws() -> None:
-    """Print what a redraw of the Schedule tab costs the server: both orders, their players, the curve and the table."""
+    """Print the time and the bytes of a redraw: both orders, their players, the curve and the table."""
     from visualize.views.order.view import SchedulePanel
     from visualize.views.state import Snapshot
     from visualize.views.tabs import SETTINGS
 
     panel = SchedulePanel()
-    with gr.Blocks():
-        panel.build()
     for name, fields in REDRAWS.items():
         state = SETTINGS.state(fields, None)
         text = "".join(map(str, panel.draw(Snapshot(state)).values())).encode()
@@ -57,7 +53,7 @@ def measure_redraws() -> None:
 
 
 def measure_requests() -> None:
-    """Print how long the compiled model takes, and its ratio to an eighth of the size."""
+    """Print the compiled model's time, and its ratio to the time at an eighth of the size."""
     from kernels.measuring.session import Session
     from visualize.predict.coalescing import operations
 

@@ -1,8 +1,8 @@
-"""How well and how fast DRAM reads are predicted by GROUP_SIZE: `python -m benchmarks.reuse`. No GPU needed.
+"""Accuracy and speed of the predicted DRAM reads by GROUP_SIZE: `python -m benchmarks.reuse`. No GPU needed.
 
-Prints the time for all GROUP_SIZEs of a product of 8192³ (at most 300 ms per tile size), the errors against GPUs'
-counts, the same with each shape left out of a fit, and the time lost by taking the recommended GROUP_SIZE. Takes some
-minutes, most of it for the fit.
+Prints the time for all GROUP_SIZEs of a product of 8192³ (the limit is 300 ms per tile size), the errors against
+counts on GPUs, the errors with each shape left out of the fit, and the time that the recommended GROUP_SIZE loses
+against the fastest one. Takes some minutes, mostly for the fit.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from benchmarks.models import median_ms
 if TYPE_CHECKING:
     from tests.oracle.recorded_reuse import RecordedLaunch, Row
 
-BAR_MS = 300
+MAX_MS = 300
 SIDE = 8192
 PRESSURES = (0.0, 1.5, 2.2)
 
-# The GPU whose counts the constants were fitted to.
+# The GPU of the launches that are timed, and left out of the fit shape by shape.
 FITTED_ON = "H200"
 
 
@@ -34,14 +34,14 @@ def main(csv: Path | None = None) -> None:
     """Compile each kernel once, and print the four tables.
 
     Args:
-        csv: file for a line per GROUP_SIZE of each launch.
+        csv: a file that gets one line per GROUP_SIZE of each launch.
     """
     from tests.oracle.recorded_reuse import recorded_launches, rows
 
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
         launches = recorded_launches()
-        found = _frame(rows(launches))  # which compiles them
+        found = _frame(rows(launches))  # compiles the launches
     _print_times(launches)
     if csv is not None:
         found.to_csv(csv, index=False)
@@ -52,22 +52,22 @@ def main(csv: Path | None = None) -> None:
 
 
 def _print_times(launches: Sequence[RecordedLaunch]) -> None:
-    """Medians at three pressures on the L2: not known, and two at which some SMs run ahead."""
+    """Print median times at three L2 pressures: unknown (0), and two at which some SMs run ahead."""
     from visualize.predict.reuse import by_group_size, group_sizes
 
-    print(f"{SIDE}³, all GROUP_SIZEs; ms where the L2 needs 0, 1.5 and 2.2 times as long as the next resource")
+    print(f"{SIDE}³, all GROUP_SIZEs: ms at an L2 pressure of 0 (unknown), 1.5 and 2.2")
     for one in launches:
         if one.kernel.id != "matmul.grouped" or one.shape != (SIDE, SIDE, SIDE) or one.launch.gpu.name != FITTED_ON:
             continue
         order = one.traffic.schedule
         sizes, predict = group_sizes(order), partial(by_group_size, order)
         medians = [median_ms(partial(predict, pressure, sizes)) for pressure in PRESSURES]
-        over = "  over the bar" if max(medians) > BAR_MS else ""
+        over = f"  over {MAX_MS} ms" if max(medians) > MAX_MS else ""
         print(f"{_by(one.tile):24} {len(sizes):4} sizes {''.join(f'{ms:8.0f}' for ms in medians)}{over}")
 
 
 def _frame(rows: Sequence[Row]) -> DataFrame:
-    """A row per GROUP_SIZE of each launch, with its bytes, error and flag."""
+    """One row per GROUP_SIZE of each launch, with its bytes, error and flag."""
     return DataFrame(
         {
             "gpu": row.of.launch.gpu.name,
@@ -85,14 +85,14 @@ def _frame(rows: Sequence[Row]) -> DataFrame:
 
 
 def _draw(shape: tuple[int, ...]) -> str:
-    """How a shape came into the records."""
+    """The draw of random shapes to which a shape belongs, or "chosen"."""
     from tests.oracle.recorded_reuse import DRAWN
 
     return next((f"{name} draw" for name, shapes in DRAWN.items() if shape in shapes), "chosen")
 
 
 def _print_errors(title: str, rows: DataFrame, by: str) -> None:
-    """Errors by tile or by shape, and of all rows."""
+    """Print the errors of each group of rows, and of all rows."""
     parts = {**dict(list(rows.groupby(by, sort=False))), "all": rows}
     summary = DataFrame({name: _summary(part) for name, part in parts.items()}).T.rename_axis(title)
     formats = {name: "{:.1%}".format for name in summary.columns if name != "rows"}
@@ -112,7 +112,7 @@ def _summary(part: DataFrame) -> dict[str, float]:
 
 
 def _print_cross_validation(launches: Sequence[RecordedLaunch]) -> None:
-    """Each shape with constants fitted to all other shapes; constants outside the grid keep their values."""
+    """Print the errors of each shape with constants fitted to all other shapes. Only the grid's constants are fitted."""
     from tests.oracle.recorded_reuse import grid, left_out, rows
 
     candidates = grid(
@@ -122,7 +122,7 @@ def _print_cross_validation(launches: Sequence[RecordedLaunch]) -> None:
 
 
 def _print_regret(launches: Sequence[RecordedLaunch]) -> None:
-    """The recommended GROUP_SIZE against the fastest of those that were timed."""
+    """Print how much slower the recommended GROUP_SIZE is than the fastest timed GROUP_SIZE."""
     from visualize.predict.l2 import CONSTANTS
     from visualize.predict.reuse import recommended
 
@@ -141,5 +141,5 @@ def _by(sides: Sequence[int]) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--csv", type=Path, help="write every comparison to this file, too")
+    parser.add_argument("--csv", type=Path, help="also write every comparison to this file")
     main(parser.parse_args().csv)

@@ -1,8 +1,8 @@
 """How soon a sweep finds a fast config, replayed on recorded times of every config: `python -m benchmarks.search`.
 
-The real search runs in the real model's order, on a device that answers with samples of times that an H200 measured.
-So the best config is known. Each of eight shapes has 212 configs of `matmul.grouped` in float16. The first five shapes
-were in use while the model was made, the last three were not. Needs no GPU.
+The search and the model are the real ones. The device returns samples of times that an H200 measured, so the best
+config is known. Each of eight shapes has 212 configs of `matmul.grouped` in float16. The first five shapes were used to
+develop the model, the last three were not. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from kernels.sweep.search import Build, Outcome, Outcomes, Trial
 from kernels.sweep.sweep_run import SweepRun
 from visualize.predict.launch_time import predict_time
 
-# A line holds all configs of one shape.
+# Each line holds all configs of one shape.
 RECORDED = Path(__file__).parent / "measured" / "searches_h200.jsonl"
 
-# Configs that are timed before the best of them is judged.
+# Number of timed configs after which the searches are compared.
 FIRST = 8
 
-# Turns of the finalists: on a GPU, the number depends on the noise.
+# Turns of the finalists. On a GPU, their number depends on the noise.
 FINAL_TURNS = 400
 
-# Orders of a random search, and seeds of the other searches' noise.
+# Random orders, and seeds of the other searches' noise.
 ORDERS, SEEDS = 1000, 5
 
 
@@ -45,8 +45,8 @@ class Timed:
 
     Attributes:
         config: the values of the varied knobs, in the space's order.
-        predicted_ms: by the model, once compiled; None without a prediction.
-        median_ms: of one launch; None if its result was wrong or it could not be launched.
+        predicted_ms: the model's prediction after the compile, or None.
+        median_ms: median time of one launch; None if the result was wrong or the launch failed.
         relative: its time / the reference's, the median over all turns.
         samples: some of the ratios whose median is `relative`.
     """
@@ -107,7 +107,7 @@ class ReplayedDevice:
         return Outcome("timed", "", self._times(experiment, turns), reference_ms)
 
     def _times(self, experiment: Experiment, turns: int) -> np.ndarray:
-        """Times over the recorded reference's, in its place."""
+        """Return times relative to the recorded reference, which stand for times in ms."""
         return self._dice.choice(self._recorded.rows[experiment].samples, turns)
 
     def cancel(self) -> None:
@@ -115,7 +115,7 @@ class ReplayedDevice:
 
 
 class ReplayedBuilder:
-    """A `Builder` that knows which configs could be compiled, and their predictions then."""
+    """A `Builder` that replays which configs could be compiled, and their predictions."""
 
     max_concurrency = 15
 
@@ -138,13 +138,14 @@ class ReplayedBuilder:
 
 @dataclass(frozen=True)
 class Replayed:
-    """How much slower than the fastest config the searches of one space ended, as shares of its time.
+    """How much slower the results of searches are than the fastest config, as fractions of its time.
 
     Attributes:
         configs: timed configs.
         first: the fastest of the first FIRST configs of a guided search, the worst seed.
-        random_first: the same of random orders: the quartiles.
-        guided: the winner of a guided search, the worst seed; `tried`: its timed configs, the most of all seeds.
+        random_first: the same for random orders: the quartiles.
+        guided: the winner of a guided search, the worst seed.
+        tried: the largest number of configs that a guided search timed.
         grid: the winner among all configs, the worst seed.
     """
 

@@ -1,4 +1,4 @@
-"""Experiments to record: every kernel's defaults and presets, and random ones that test the predictions."""
+"""Experiments to record: every kernel's defaults and presets, and random experiments that test the predictions."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from kernels.gpus import Gpu
 from kernels.knobs import ConfigError, knobs
 from kernels.spec import DTYPE_BYTES, Launch
 
-# The most elements of a tile per thread: with more, compiling takes minutes.
+# Maximum elements of a tile per thread. With more, compiling takes minutes.
 MAX_PER_THREAD = 128
 
 # The tensor memory accelerator requires rows of a multiple of this many bytes.
 ROW_BYTES = 16
 
-# The largest drawn size.
+# Largest random size.
 LARGEST = 4096
 
 
 def named(every_dtype: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield every kernel's default and presets, those without a dtype in every dtype if asked for."""
+    """Yield every kernel's default and presets; with `every_dtype`, those that set no dtype once per dtype."""
     for kernel in discover().values():
         dtypes = kernel.problem_knobs()["dtype"].choices or () if every_dtype else ()
         for problem, config in (({}, {}), *((dict(preset.problem), dict(preset.config)) for preset in kernel.presets)):
@@ -49,7 +49,7 @@ def draw(seed: int) -> Iterator[dict[str, Any]]:
 
 
 def _size(dice: random.Random) -> int:
-    """Any number, a prime, a power of two or one beside it, or a tiny number."""
+    """Any number, a prime, a power of two or its neighbour, or a tiny number."""
     kind = dice.choice(("any", "any", "prime", "power", "tiny"))
     if kind == "power":
         return min(2 ** dice.randint(1, LARGEST.bit_length() - 1) + dice.choice((-1, 0, 1)), LARGEST)
@@ -60,7 +60,7 @@ def _size(dice: random.Random) -> int:
 
 
 def with_descriptors(payloads: Iterator[dict[str, Any]], gpu: Gpu) -> Iterator[dict[str, Any]]:
-    """Keep the experiments that copy by descriptor, with sizes rounded up so that stored rows suit one."""
+    """Yield the experiments that copy by tensor descriptor, with sizes rounded up as a descriptor requires."""
     for payload in payloads:
         kernel = discover()[payload["kernel"]]
         problem = payload["problem"]

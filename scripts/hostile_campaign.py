@@ -29,8 +29,8 @@ from kernels.knobs import knobs
 
 LATE_S, MAX_CONCURRENCY = 2.0, 8
 
-# Memory is read after every STEP requests, and compared with the third reading: bounded caches of results, compiles,
-# figures and unread replies fill first.
+# Memory is read after every STEP requests. The last reading is compared with reading WARM, because bounded caches of
+# results, compiles, figures and unread replies fill first.
 STEP, WARM = 2000, 3
 
 _LONG = "9" * 5000
@@ -62,7 +62,7 @@ class Observed:
 
 
 class Hostile:
-    """Draws requests.
+    """Generates random hostile requests.
 
     Args:
         config: Gradio's config of the page, which lists its events.
@@ -104,7 +104,7 @@ class Hostile:
         return experiment
 
     def _messages(self, event: dict[str, Any]) -> list[Any]:
-        """Arguments of an event: a message with values that no control has, sometimes too few arguments."""
+        """Arguments of an event: a message with values that no control can send, and sometimes too few arguments."""
         from tests.panels.sent import settings_of
 
         kernel = self._draw.choice(list(discover()))

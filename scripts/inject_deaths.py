@@ -36,11 +36,11 @@ TIMEOUT_S = 120.0
 KERNEL = "matmul.grouped"
 TILE = {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32}
 
-# Under the interpreter, about a second, and some hundredths.
+# Under the interpreter, LONG takes about a second, and QUICK some hundredths of a second.
 LONG = {"kernel": KERNEL, "problem": {"M": 256, "N": 256, "K": 256}, "config": TILE}
 QUICK = {"kernel": KERNEL, "problem": {"M": 33, "N": 33, "K": 33}, "config": TILE}
 
-# On a GPU the check and the timing take longest.
+# On a GPU, the check and the timing take longest.
 LONG_ON_GPU = {"kernel": KERNEL, "problem": {"M": 2048, "N": 2048, "K": 2048}, "config": TILE}
 
 
@@ -49,11 +49,11 @@ class Deaths:
     """Outcomes of runs whose worker was killed.
 
     Attributes:
-        stages: of each failure that names the death, the stage that it gives.
-        unharmed: runs that passed.
+        stages: number of failures that name the death, by the stage that they name.
+        unharmed: number of runs that passed.
         unclear: all other outcomes.
-        bad_next: outcomes of the next runs that did not pass.
-        ready_s: time until another worker answered.
+        bad_next: outcomes of following runs that did not pass.
+        ready_s: times until another worker answered.
     """
 
     stages: Counter[str] = field(default_factory=Counter)

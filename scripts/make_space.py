@@ -30,7 +30,7 @@ class Profile:
     """A kind of Space.
 
     Attributes:
-        description: for its README.
+        description: a paragraph of its README.
         hardware: the hub's name of the suggested hardware; "" if it has none.
         python: version.
         pinned: requirements that replace those of requirements.txt, by package.
@@ -54,7 +54,7 @@ PROFILES = {
     ),
     "gpu": Profile("Kernels run on this Space's GPU, which also measures the times.", "l4x1"),
     "zero": Profile(
-        "ZeroGPU assigns a slice of a GPU to each run. Others use the rest, so times are not those of a whole GPU. "
+        "ZeroGPU assigns a slice of a GPU to each run. Other visitors use the rest, so a whole GPU would be faster. "
         "Sweeps are predicted, not timed.",
         "",
         python="3.12.12",

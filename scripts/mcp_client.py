@@ -1,4 +1,4 @@
-"""An agent without a language model: finds a better GROUP_SIZE over MCP, given only the address of a page.
+"""An agent without a language model: given only the address of a page, it finds a better GROUP_SIZE over MCP.
 
     python app.py --mcp
     python scripts/mcp_client.py [http://127.0.0.1:7860]

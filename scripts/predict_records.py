@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def predictions() -> Iterator[Prediction]:
-    """Yield predictions of counted launches, as compiled then, and of comparisons of GROUP_SIZEs, as compiled here."""
+    """Yield predictions of counted launches, from their recorded compile, and of GROUP_SIZE studies, compiled here."""
     from kernels.measuring.counters import COUNTERS
     from kernels.results import records
     from tests.oracle.recorded_reuse import STUDIES, recorded_launches, rows

@@ -1,11 +1,11 @@
 """Record measurements on this machine's GPU: `python -m scripts.record KIND FILE`.
 
-KIND is run, timeline, reuse (DRAM reads by GROUP_SIZE) or counters (beside what is predicted); the last two need `ncu`.
-FILE gets one recording per line. Recordings that it holds stay, and are replaced if measured again.
+KIND is run, timeline, reuse (DRAM reads by GROUP_SIZE) or counters (compared with the prediction); the last two need
+`ncu`. FILE gets one recording per line. Its earlier recordings stay, unless their experiments are measured again.
 
-By default, all experiments with a shipped recording of the kind are measured. Runs and counters add the defaults and
-presets of every kernel, runs also the recommended configs. `--these FILE` names others, a JSON object per line, and
-`--draw SEED` counts random launches, to test the predictions.
+By default, the script measures all experiments with a shipped recording of the kind. Runs and counters add the defaults
+and presets of every kernel, and runs also the recommended configs. `--these FILE` names other experiments, one JSON
+object per line. `--draw SEED` measures random launches, to test the predictions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 KINDS = ("run", "timeline", "reuse", "counters")
 
-# Clients of the session: some experiments are compiled while another one runs.
+# Clients of the session, so that experiments are compiled while another one runs.
 CLIENTS = 8
 
 # Launches that one ncu process counts; all are lost if it fails.
@@ -84,7 +84,7 @@ def measure(kind: str, wanted: Sequence[Experiment]) -> Iterator[Outcome]:
 
 
 def count(wanted: Sequence[Experiment], gpu: Gpu) -> Iterator[Outcome]:
-    """Yield each experiment with its Counters or Failure, a batch per ncu process."""
+    """Yield each experiment with its Counters or Failure; one ncu process counts a batch."""
     from kernels.measuring.session import Session
 
     with tempfile.TemporaryDirectory() as cache:
@@ -116,7 +116,7 @@ def _count_batch(batch: Sequence[Experiment], session: Session, cache: str) -> I
 
 
 def record(kind: str, outcomes: Iterable[Outcome], file: Path, gpu: str) -> int:
-    """Write outcomes to a file as they come, and print each; return the number of failures and wrong predictions."""
+    """Write and print outcomes as they arrive; return the number of failures and wrong predictions."""
     form, lines, wrong = _form(kind), _lines(file), 0
     for experiment, outcome in outcomes:
         if isinstance(outcome, GroupSizeStudy) and not outcome.tool:
@@ -128,14 +128,14 @@ def record(kind: str, outcomes: Iterable[Outcome], file: Path, gpu: str) -> int:
         line = form.line(records.Recording(gpu, datetime.datetime.now(datetime.UTC).date().isoformat(), outcome))
         lines[_key(line)] = line
         file.write_text("".join(f"{each}\n" for each in lines.values()), encoding="utf-8")
-        said = describe(outcome, gpu)
-        wrong += said.startswith("DIFFERENT")
-        print(f"{kind} {experiment.to_json()}: {said}", flush=True)
+        summary = describe(outcome, gpu)
+        wrong += summary.startswith("DIFFERENT")
+        print(f"{kind} {experiment.to_json()}: {summary}", flush=True)
     return wrong
 
 
 def describe(result: Any, gpu: str) -> str:
-    """Return a result in a line. Counters that differ from their prediction begin with "DIFFERENT"."""
+    """Summarize a result in one line, which begins with "DIFFERENT" if counters differ from their prediction."""
     if isinstance(result, Timeline):
         cost = result.instrumented.median_ms / result.plain.median_ms - 1
         return (
@@ -190,7 +190,7 @@ def parse_flags(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--these", type=Path, metavar="FILE", help="experiments to measure, a JSON object per line")
+    parser.add_argument("--these", type=Path, metavar="FILE", help="experiments to measure, one JSON object per line")
     parser.add_argument("--draw", type=int, metavar="SEED", help="random experiments, with any size up to 4096")
     parser.add_argument("--launches", type=int, default=60, help="the number of --draw's experiments (%(default)s)")
     parser.add_argument("--descriptors", action="store_true", help="only --draw's experiments with tensor descriptors")

@@ -1,7 +1,7 @@
 """Export every kernel's script, and run each on this machine: `python -m scripts.run_exports [--keep FOLDER]`.
 
-Each script runs in a separate Python process, in an empty folder, without this project on its path. Prints its end, its
-check, and on a GPU its times beside torch's. A kernel that declares a data race is expected to be wrong.
+Each script runs in a separate Python process, in an empty folder, without this project on its path. Prints how it
+ended, its check, and on a GPU its times beside torch's. A kernel that declares a data race is expected to be wrong.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MORE: list[dict[str, Any]] = [
 
 
 def main() -> int:
-    """Run all scripts, one after the other; return the number of unexpected ends."""
+    """Run all scripts, one after the other; return the number that ended unexpectedly."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keep", type=Path, help="a folder for the scripts; by default they are deleted")
     keep, gpu, unexpected = parser.parse_args().keep, this_gpu(), 0

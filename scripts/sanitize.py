@@ -1,7 +1,7 @@
 """Run every kernel under compute-sanitizer, over awkward shapes: `python scripts/sanitize.py [--kernel ID]`.
 
-memcheck finds accesses out of bounds, racecheck hazards in shared memory, which the compiler uses. Needs a GPU and
-compute-sanitizer, a part of the CUDA toolkit. Exits with 1 if either tool reports an error.
+memcheck finds out-of-bounds accesses; racecheck finds hazards in the shared memory that the compiler uses. Needs a GPU
+and compute-sanitizer, a part of the CUDA toolkit. Exits with 1 if either tool reports an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def cases(kernel: Any) -> Iterator[tuple[Any, Any]]:
     """Yield problems and configs: every shape in float16 and float32, layouts in rotation, small and default tiles.
 
-    All have two stages: three in float32 may exceed shared memory.
+    All configs have two stages: three in float32 may exceed shared memory.
     """
     from kernels.knobs import knobs
 

@@ -109,7 +109,7 @@ def candidates(kernel: str, problem: Mapping[str, Any], timer: str, space: Space
 
 
 def search(case: tuple[str, dict[str, Any], str, Space], session: Session) -> Recommended | None:
-    """Search a case; print the finalists and return the best; None if no config passed its check."""
+    """Search a case, print the finalists, and return the best; None if no config passed its check."""
     from kernels.sweep.sweep_run import sweep_here
     from visualize.predict.launch_time import predict_time
 
@@ -142,7 +142,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument(
-        "--only", nargs="*", default=[""], help="only cases whose kernel or problem has one of these words"
+        "--only", nargs="*", default=[""], help="only cases whose kernel or problem contains one of these words"
     )
     flags = parser.parse_args()
     gpu, without = this_gpu(), 0
