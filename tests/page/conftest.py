@@ -31,9 +31,14 @@ _CUT_OFF = (
     "TypeError: network error",
 )
 
-# Parts of Chromium's own window, which load pages of theirs beside each of ours; and, as these overrule Playwright's
-# list, what it leaves out that would delay a picture or ask for another address.
-_LEFT_OUT = ("WebUIOmniboxPopup", "WebUIOmniboxAimPopup", "HttpsUpgrades", "OptimizationHints", "PaintHolding")
+_FLAGS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"),
+    "--process-per-site",  # see Profile
+    "--js-flags=--no-opt --no-maglev",  # most code runs too briefly to be worth optimizing
+    # Parts of Chromium's window that load pages beside each of ours. The list replaces Playwright's own, so it repeats
+    # features that delay a picture or ask for another address.
+    "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup,HttpsUpgrades,OptimizationHints,PaintHolding",
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,17 +67,15 @@ def served(
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     log = directory / "log"
-    kept = {"TILESCOPE_CACHE": str(cache or directory), "TILESCOPE_DB": str(directory / "tilescope.db")}
-    # A proxy that answers nobody: the app must not ask it for its own page.
-    environment = {**os.environ, **kept, "HTTP_PROXY": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}
+    environment = os.environ | {
+        "TILESCOPE_CACHE": str(cache or directory),
+        "TILESCOPE_DB": str(directory / "tilescope.db"),
+    }
+    # The app must not ask a proxy for its own page: this one does not reply.
+    environment |= dict.fromkeys(("HTTP_PROXY", "http_proxy"), "http://127.0.0.1:9")
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, script, "--port", str(port), *flags],
-            cwd=root,
-            env=environment,
-            stdout=output,
-            stderr=output,
-        )
+        command = [sys.executable, script, "--port", str(port), *flags]
+        process = subprocess.Popen(command, cwd=root, env=environment, stdout=output, stderr=output)
     url = f"http://127.0.0.1:{port}/"
 
     def answers() -> bool:
@@ -106,18 +109,7 @@ def browser() -> Iterator[Browser]:
     if not chromium:
         pytest.fail("No Chromium was found: install one (`make test` does), or set CHROMIUM to its path.")
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(
-            executable_path=chromium,
-            args=[
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-background-networking",
-                "--disable-dev-shm-usage",
-                "--process-per-site",  # see Profile
-                "--js-flags=--no-opt --no-maglev",  # most code runs too briefly to be worth optimizing
-                f"--disable-features={','.join(_LEFT_OUT)}",
-            ],
-        )
+        launched = playwright.chromium.launch(executable_path=chromium, args=_FLAGS)
         yield launched
         launched.close()
 
@@ -176,9 +168,6 @@ class Tab:
         details = self.page.locator(selector)
         if details.get_attribute("open") is None:
             details.locator("> summary").click()
-
-    def kernel(self, label: str) -> None:
-        self.page.get_by_label("Kernel", exact=True).select_option(label=label)
 
     def tab(self, name: str) -> None:
         """Open a picture by its name in the address: its view first."""

@@ -22,7 +22,7 @@ def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab: Tab) 
     claim = tab.text("#schedule-claim")
     tab.page.get_by_role("link", name="Pin", exact=True).click()
     tab.page.wait_for_function(_TWIN.format("schedule-plot"))
-    tab.page.wait_for_function("document.querySelector('#compare').innerText.includes('Nothing differs yet')")
+    tab.says("#compare", "Nothing differs yet")
     tab.page.get_by_label("GROUP_SIZE", exact=True).fill("3")
     tab.says("#compare", "GROUP_SIZE 1 → 3")
     tab.says("#schedule-plot", "GROUP_SIZE 3")
@@ -52,76 +52,64 @@ def test_what_is_pinned_steps_along_with_the_player(tab: Tab) -> None:
     )
     tab.page.wait_for_function(_TWIN.format("schedule-plot"))
     tab.wait_for_draw("schedule-plot")
-    counts = "[...document.querySelectorAll('#schedule-plot .corner .count b')].map((one) => one.innerText).join()"
-    now = """plot => document.querySelector(`#schedule-plot ${plot}`).data.map(({ z }) =>
+    counts = "[...document.querySelectorAll('#schedule-plot .corner .count b')].map((node) => node.innerText).join()"
+    new_cells = """plot => document.querySelector(`#schedule-plot ${plot}`).data.map(({ z }) =>
         z.flatMap((row) => [...row]).filter((value) => value === 3).length)"""
     for step, loaded in ((1, "18,18,18,18"), (2, "27,27,27,27"), (4, "45,45,45,45"), (9, "54,90,90,90")):
         while int(tab.page.locator(".player").first.get_attribute("data-step") or 0) < step:
             tab.page.get_by_role("button", name="One step on").click()
         tab.page.wait_for_function(f"{counts} === '{loaded}'")
-        own, pinned = (tab.page.evaluate(now, plot) for plot in (".live-plot", ".twin-plot"))
+        own, pinned = (tab.page.evaluate(new_cells, plot) for plot in (".live-plot", ".twin-plot"))
         assert own[1] == pinned[0] == pinned[1], "GROUP_SIZE 1 is row-major order"
         assert own[0] > 0
-    said = str(tab.page.get_by_role("slider", name="Step", exact=True).get_attribute("aria-valuetext"))
-    assert [part.startswith("Pinned: ") for part in said.split("; ")] == [False, False, False, True, True]
+    spoken = str(tab.page.get_by_role("slider", name="Step", exact=True).get_attribute("aria-valuetext"))
+    assert [part.startswith("Pinned: ") for part in spoken.split("; ")] == [False, False, False, True, True]
 
 
 @pytest.mark.all_combinations
-def test_a_pair_of_plots_shares_the_range_of_each_quantity(tab: Tab) -> None:
+def test_a_pair_of_plots_has_one_width_and_one_range_for_each_quantity_and_follows_the_theme(tab: Tab) -> None:
     """4096³ and 2048³ read bytes of other orders: on ranges of their own, both curves would look alike."""
     tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=reuse&with=kernel%3Dmatmul.grouped%26M%3D2048%26N%3D2048")
     tab.page.wait_for_function(_TWIN.format("reuse-plot"))
     tab.wait_for_draw("reuse-plot")
-    ranges = """() => [".live-plot", ".twin-plot"].map((one) => {
-      const { xaxis, yaxis } = document.querySelector(`#reuse-plot ${one}`)._fullLayout;
+    left, right = (tab.page.locator(f"#reuse-plot {plot}").bounding_box() for plot in (".live-plot", ".twin-plot"))
+    assert left is not None
+    assert right is not None
+    assert right["x"] >= left["x"] + left["width"]
+    assert right["width"] == pytest.approx(left["width"], abs=20)
+    ranges = """[".live-plot", ".twin-plot"].map((plot) => {
+      const { xaxis, yaxis } = document.querySelector(`#reuse-plot ${plot}`)._fullLayout;
       return JSON.stringify([xaxis.range, yaxis.range]);
     })"""
-    tab.page.wait_for_function(f"(([one, other]) => one === other)(({ranges})())")
-    before = tab.page.evaluate(ranges)
+    has_one_range = f"before => (([own, pinned]) => own === pinned && own !== before)({ranges})"
+    tab.page.wait_for_function(has_one_range)
+    before = tab.page.evaluate(ranges)[0]
     tab.page.get_by_label("K slider", exact=True).press("ArrowRight")
-    tab.page.wait_for_function(
-        f"before => {{ const [one, other] = ({ranges})(); return one === other && one !== before[0]; }}", arg=before
-    )
+    tab.page.wait_for_function(has_one_range, arg=before)
+    colors = """[".live-plot", ".twin-plot"].map((plot) =>
+        getComputedStyle(document.querySelector(`#reuse-plot ${plot} .xtick text`)).fill)"""
+    light = tab.page.evaluate(colors)
+    tab.unfold("#header .more")
+    tab.page.get_by_role("button", name="Light / dark").click()
+    tab.page.wait_for_function(f"light => {colors}.every((color) => !light.includes(color))", arg=light)
 
 
-@pytest.mark.all_combinations
-def test_a_twin_has_the_same_width_and_follows_the_theme(tab: Tab) -> None:
-    tab.open(f"{NINE}&tab=reuse&with=kernel%3Dmatmul.grouped%26GROUP_SIZE%3D8")
-    tab.page.wait_for_function(_TWIN.format("reuse-plot"))
-    tab.wait_for_draw("reuse-plot")
-    boxes = [tab.page.locator(f"#reuse-plot {one}").bounding_box() for one in (".live-plot", ".twin-plot")]
-    assert boxes[0] is not None
-    assert boxes[1] is not None
-    assert abs(boxes[0]["width"] - boxes[1]["width"]) <= 20
-    assert boxes[1]["x"] >= boxes[0]["x"] + boxes[0]["width"]
-    colour = "getComputedStyle(document.querySelector('#reuse-plot .twin-plot .xtick text')).fill"
-    light = tab.page.evaluate(colour)
-    tab.page.get_by_label("More", exact=True).click()
-    tab.page.locator(".theme-switch").click()
-    tab.page.wait_for_function(f"{colour} !== '{light}'")
-
-
-def test_a_recording_is_two_clicks_away(tab: Tab) -> None:
+def test_a_recording_is_two_clicks_away_and_a_page_of_recordings_is_sent_in_150_kilobytes(tab: Tab) -> None:
     tab.open("?kernel=matmul.grouped")
     tab.tab("recorded")
-    tab.page.locator(".recordings tbody tr").first.wait_for()
+    first = tab.page.locator(".recordings tbody tr").first
+    first.wait_for()
+    sizes = tab.answers()
+    tab.page.get_by_role("link", name="Next").click()
+    tab.says(".pager", "41–80")
+    tab.page.get_by_role("progressbar", name="Waiting for a reply").wait_for(state="hidden")
+    assert 0 < max(sizes) <= 150_000
     tab.page.get_by_role("link", name="Timelines").click()
     tab.page.wait_for_function("document.querySelectorAll('.recordings tbody tr').length < 40")
-    first = tab.page.locator(".recordings tbody tr").first
     expect(first).to_contain_text("programs in")
     first.get_by_role("link").click()
     tab.wait_for_draw("gantt-plot")
     tab.says("#timeline", "recorded")
     tab.page.go_back()
     tab.page.wait_for_function("location.search.includes('recorded_kind=timeline')")
-    tab.page.locator(".recordings tbody tr").first.wait_for()
-
-
-def test_a_page_of_the_gallery_is_sent_in_150_kilobytes(tab: Tab) -> None:
-    tab.open("?kernel=matmul.grouped&tab=recorded")
-    tab.page.locator(".recordings tbody tr").first.wait_for()
-    sizes = tab.answers()
-    tab.page.get_by_role("link", name="Next").click()
-    tab.page.wait_for_function("document.querySelector('.pager').innerText.includes('41–80')")
-    tab.page.wait_for_timeout(300)
-    assert 0 < max(sizes) <= 150_000
+    first.wait_for()

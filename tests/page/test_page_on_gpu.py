@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from typing import Any
 
 import pytest
-from playwright.sync_api import TimeoutError as PlaywrightTimeout
+from playwright.sync_api import expect
 
 from kernels.gpus import Gpu, table_name
 from tests.page.conftest import App, Tab
 
 pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu, pytest.mark.browser, pytest.mark.usefixtures("here")]
 
-# Seconds that a job may take: compiles, and a profiler that starts Python and torch anew.
+# Seconds that a job may take: compiles, and a profiler that starts Python and torch again.
 PATIENCE_S = 90
 
 # Launches of over 200 µs, on an H200 too.
@@ -29,45 +28,38 @@ GROUP_SIZES = [1, 2, 4, 8, 16]
 
 
 def press(tab: Tab, button: str) -> str:
-    """Press a button whose work takes the GPU, and wait for what the status says at its end."""
+    """Press a button whose action takes the GPU, wait for its end, and return what the page says then."""
     place = "card" if button == "run" else "status"
     tab.page.evaluate("place => document.getElementById(place).replaceChildren()", place)
     tab.page.locator(f"#{button}").click()
     tab.ended(PATIENCE_S, place)
-    said = tab.text(f"#{place}")
-    assert tab.page.locator(f"#{place} .failure").count() == 0, said
-    return said
+    text = tab.text(f"#{place}")
+    assert tab.page.locator(f"#{place} .failure").count() == 0, text
+    return text
 
 
-def claims(tab: Tab, panel: str, words: str) -> str:
-    """Wait until a panel contains `words`, and return its text."""
-    with contextlib.suppress(PlaywrightTimeout):
-        tab.page.locator(f"#{panel}").filter(has_text=words).wait_for(state="attached", timeout=40_000)
-    # The text of closed folds counts, too.
-    said = tab.page.locator(f"#{panel}").text_content() or ""
-    assert words in said
-    return said
-
-
-def is_this_gpu(name: str, here: Gpu) -> bool:
-    """Whether a device's own name is that of this machine's GPU."""
-    return here.name in (name, table_name(name))
+def match(pattern: str, text: str) -> re.Match[str]:
+    found = re.search(pattern, text)
+    assert found, text
+    return found
 
 
 def number(pattern: str, text: str) -> float:
-    """The number that a pattern finds."""
-    found = re.search(pattern, text)
-    assert found, text
-    return float(found.group(1).replace(",", ""))
+    return float(match(pattern, text)[1].replace(",", ""))
 
 
-def traces(tab: Tab, plot: str, of_each: str) -> Any:
-    """`of_each` trace `t` of a live plot, as the browser has it."""
-    return tab.page.evaluate(f"document.querySelector('#{plot} .live-plot').data.map((t) => ({of_each}))")
+def is_this_gpu(name: str, here: Gpu) -> bool:
+    """Return whether a device's own name is that of this machine's GPU."""
+    return here.name in (name, table_name(name))
+
+
+def traces(tab: Tab, plot: str, fields: str) -> Any:
+    """Return `fields` of each trace `t` of a live plot, as the browser has it."""
+    return tab.page.evaluate(f"document.querySelector('#{plot} .live-plot').data.map((t) => ({fields}))")
 
 
 def numbers(tab: Tab) -> str:
-    """The result's tables, which are folded."""
+    """Open the result's tables, and return their text."""
     tab.tab("result")
     tab.fold("result-numbers")
     return tab.text("#result-tables")
@@ -83,17 +75,15 @@ def assert_measured(tab: Tab, here: Gpu, work: float, rate_unit: str) -> None:
     assert milliseconds >= 0.2
     rate = number(rf"([\d.,]+) {rate_unit}", tables)
     assert rate == pytest.approx(work / milliseconds, rel=0.02), "three digits each"
-    assert re.search(r"\d\.\d+ ×|tied", card), "the speed beside the library's"
-    assert re.search(r"(cuBLAS's|a copy's) best rate", tables)
-    for told in (r"Check, on (.+?), torch", r"Time on (.+?), L2 warm, events"):
-        found = re.search(told, tables)
-        assert found, tables
-        assert is_this_gpu(found.group(1), here), tables
+    match(r"\d\.\d+ ×|tied", card)  # the speed beside the library's
+    match(r"(cuBLAS's|a copy's) best rate", tables)
+    for device in (r"Check, on (.+?), torch", r"Time on (.+?), L2 warm, events"):
+        assert is_this_gpu(match(device, tables)[1], here), tables
 
 
 def test_the_page_says_which_gpu_it_runs_on(tab: Tab, here: Gpu) -> None:
     tab.open()
-    tab.reads(".where", f"Live on {here.name}.")
+    assert f"Live on this machine's {here.name}." in str(tab.page.locator("#title h1").get_attribute("title"))
     assert f"this: {here.name}" in tab.page.get_by_label("GPU", exact=True).inner_text()
 
 
@@ -128,12 +118,12 @@ def test_a_race_is_wrong_on_a_gpu_and_drawn_and_not_timed(tab: Tab) -> None:
 )
 def test_what_is_counted_on_this_gpu_is_what_was_predicted(tab: Tab, here: Gpu, query: str) -> None:
     tab.open(f"{query}&tab=coalescing")
-    before = claims(tab, "coalescing-claim", f"As compiled for {here.name}")
+    tab.says("#coalescing-claim", f"As compiled for {here.name}", folded=True)
+    before = tab.page.locator("#coalescing-claim").text_content() or ""
     assert "Nsight Compute counted" not in before, "nobody has counted this before"
-    said = press(tab, "count")
-    assert "Counted by Nsight Compute" in said, said
-    claim = claims(tab, "coalescing-claim", f"Nsight Compute counted the same on {here.name}")
-    assert tab.page.locator("#coalescing-claim .mark.counted").count() == 1, claim
+    assert "Counted by Nsight Compute" in press(tab, "count")
+    tab.says("#coalescing-claim", f"Nsight Compute counted the same on {here.name}", folded=True)
+    assert tab.page.locator("#coalescing-claim .mark.counted").count() == 1
     tab.fold("verdicts-fold")
     tab.fold("totals-fold")
     tab.page.locator("#coalescing-totals table").wait_for()
@@ -152,22 +142,20 @@ def test_what_is_counted_on_this_gpu_is_what_was_predicted(tab: Tab, here: Gpu, 
 def test_a_recorded_timeline_holds_every_program(tab: Tab, here: Gpu, query: str, programs: int) -> None:
     tab.open(f"{query}&tab=schedule")
     tab.wait_for_draw("schedule-plot")
-    assert "No timeline" in claims(tab, "timeline", "timeline")
+    tab.says("#timeline", "No timeline", folded=True)
     press(tab, "record-timeline")
     for plot in ("gantt-plot", "moment-plot", "ideal-plot"):
         tab.wait_for_draw(plot)
-    said = tab.text("#timeline")
-    found = re.search(r"On (.+?), ([\d,]+) programs ran on (\d+) SMs", said)
-    assert found, said
-    assert is_this_gpu(found.group(1), here)
-    assert (found.group(2), int(found.group(3)) <= here.sms) == (f"{programs:,}", True)
+    device, count, sms = match(r"On (.+?), ([\d,]+) programs ran on (\d+) SMs", tab.text("#timeline")).groups()
+    assert is_this_gpu(device, here)
+    assert count == f"{programs:,}"
+    assert int(sms) <= here.sms
     assert tab.page.locator("#timeline .mark.measured").count() >= 1
     assert tab.page.locator("#timeline .mark.recorded").count() == 0
     drawn = [pid for pids in traces(tab, "gantt-plot", "Array.from(t.customdata[0])") for pid in pids]
     assert sorted(drawn) == list(range(programs))
     tab.page.get_by_role("button", name="Replay").click()
-    done = "document.querySelector('#moment-plot .live-plot').layout.annotations[0].text"
-    tab.page.wait_for_function(f"{done} === 'programs: {programs:,} done, 0 running'")
+    tab.says("#moment-plot", f"programs: {programs:,} done, 0 running", folded=True)
 
 
 def test_every_group_size_is_counted_and_timed(tab: Tab) -> None:
@@ -176,12 +164,12 @@ def test_every_group_size_is_counted_and_timed(tab: Tab) -> None:
     tab.fold("compare-fold")
     press(tab, "compare-sizes")
     tab.wait_for_draw("times-plot")
-    claim = claims(tab, "reuse-claim", "Nsight Compute counted")
-    assert tab.page.locator("#reuse-claim .mark.counted").count() == 1, claim
-    assert tab.page.locator("#reuse-claim .mark.recorded").count() == 0, claim
-    shown = "{ name: t.name, x: Array.from(t.x), y: Array.from(t.y) }"
+    tab.says("#reuse-claim", "Nsight Compute counted", folded=True)
+    assert tab.page.locator("#reuse-claim .mark.counted").count() == 1
+    assert tab.page.locator("#reuse-claim .mark.recorded").count() == 0
     for plot, name in (("reuse-plot", "counted"), ("times-plot", "measured")):
-        points = next(trace for trace in traces(tab, plot, shown) if trace["name"] == name)
+        lines = traces(tab, plot, "{ name: t.name, x: Array.from(t.x), y: Array.from(t.y) }")
+        points = next(line for line in lines if line["name"] == name)
         assert points["x"] == GROUP_SIZES
         assert min(points["y"]) > 0
     for fold in ("reuse-behind", "reuse-numbers"):
@@ -213,9 +201,9 @@ def test_a_count_is_cancelled_in_the_middle_and_the_next_one_ends(tab: Tab) -> N
     tab.fold("compare-fold")
     tab.page.locator("#compare-sizes").click()
     tab.page.wait_for_selector("#cancel:not([disabled])")
-    tab.page.wait_for_timeout(3000)
+    expect(tab.page.locator("#status")).to_contain_text(re.compile(r"\b[3-9]\.\d s"))
     tab.page.locator("#cancel").click()
     tab.page.wait_for_selector("#status .failure[data-kind=cancelled]", timeout=60_000)
     tab.open("?kernel=transpose.tiled&M=520&N=264&tab=coalescing")
-    claims(tab, "coalescing-claim", "As compiled for")
+    tab.says("#coalescing-claim", "As compiled for", folded=True)
     assert "Counted by Nsight Compute" in press(tab, "count")
