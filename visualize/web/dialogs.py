@@ -42,7 +42,7 @@ def keys() -> Markup:
         "keys",
         (
             '<button type="button" class="open-keys" aria-label="Keys" title="Keys (?)">?</button>'
-            '<p class="on-stage"></p><a class="open-whole" target="_blank" rel="noopener">Open in Tilescope</a>'
+            '<h1 class="on-stage"></h1><a class="open-whole" target="_blank" rel="noopener">Open in Tilescope</a>'
             '<dialog class="keys" aria-labelledby="keys-title"><h2 id="keys-title">Keys</h2>'
             f'<dl>{listed}</dl><form method="dialog"><button type="button" class="to-talk">Talk mode</button>'
             "<button>Close</button></form></dialog>"
