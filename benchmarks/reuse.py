@@ -112,7 +112,7 @@ def _summary(part: DataFrame) -> dict[str, float]:
 
 
 def _print_cross_validation(launches: Sequence[RecordedLaunch]) -> None:
-    """Print the errors of each shape with constants fitted to all other shapes. Only the grid's constants are fitted."""
+    """Print the errors of each shape, with the constants of the grid fitted to all other shapes."""
     from tests.oracle.recorded_reuse import grid, left_out, rows
 
     candidates = grid(
