@@ -13,7 +13,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernels import discover
 from kernels.experiment import from_json
 from kernels.knobs import ConfigError
 from kernels.measuring.session import MEASUREMENTS
@@ -56,11 +55,11 @@ def snapshot(tab="recorded", **flat):
     return Snapshot(SETTINGS.state({"kernel": "matmul.grouped", "tab": tab, **flat}, None))
 
 
-def recorded(**flat):
+def draw_recorded(**flat):
     return RecordedPanel().draw(snapshot(**flat))["recorded"]
 
 
-def compared(**flat):
+def draw_scoreboard(**flat):
     return ScoreboardPanel().draw(snapshot("scoreboard", **flat))
 
 
@@ -113,41 +112,34 @@ def test_a_link_opens_the_state_that_has_the_recording(kind):
 
 
 def test_the_library_opens_on_the_agreement_and_a_page_of_rows_within_40_kilobytes():
-    shown = RecordedPanel().draw(snapshot())
-    headline = visible(shown["recorded-claim"])
+    slots = RecordedPanel().draw(snapshot())
+    headline, rows = visible(slots["recorded-claim"]), slots["recorded"]
     agree = f"{EXACT.exact:,} of {len(EXACT.scores):,}"
     assert headline.startswith(f"{agree} counts agree exactly with the hardware {len(entries()):,} recordings ")
-    rows = shown["recorded"]
     assert rows.count("<tr>") == RECORDED.rows_per_page + 1
     assert len(rows.encode()) <= 40_000
     assert f"1–{RECORDED.rows_per_page} of {len(entries()):,}" in rows
-    assert "No recording matches." in recorded(recorded_gpu="B200")
+    assert "No recording matches." in draw_recorded(recorded_gpu="B200")
 
 
-def test_recordings_of_the_pages_kernel_come_first():
-    for kernel in ("transpose.flat", "matmul.split_k_race"):
-        listed = [
-            cell for row in recorded(kernel=kernel).split("<tr>")[2:] for cell in discover() if f">{cell}<" in row
-        ]
-        expected = min(RECORDED.rows_per_page, sum(entry.experiment.kernel == kernel for entry in entries()))
-        assert listed[:expected] == [kernel] * expected
+@pytest.mark.parametrize("kernel", ["transpose.flat", "matmul.split_k_race"])
+def test_recordings_of_the_pages_kernel_come_first(kernel):
+    kernels = re.findall(r'<td class="kernel"><a [^>]*>(.*?)</a>', draw_recorded(kernel=kernel))
+    count = min(RECORDED.rows_per_page, sum(entry.experiment.kernel == kernel for entry in entries()))
+    assert kernels[:count] == [kernel] * count
 
 
 def test_a_filter_keeps_the_experiment_and_the_other_filters():
     link = "kernel=matmul.grouped&amp;M=640&amp;tab=recorded&amp;recorded_kind=timeline&amp;recorded_kernel="
-    assert link in recorded(M=640, recorded_kind="timeline")
+    assert link in draw_recorded(M=640, recorded_kind="timeline")
 
 
 def test_the_csv_file_has_all_matching_rows():
-    chosen = {"recorded_kernel": "transpose.tiled", "recorded_kind": "counters", "recorded_gpu": "H200"}
-    rows = file_rows(RecordedPanel, "recorded-csv", **chosen, recorded_page=2)
-    expected = [
-        e
-        for e in entries()
-        if (e.experiment.kernel, e.kind, e.experiment.gpu) == ("transpose.tiled", "counters", "H200")
-    ]
-    assert len(rows) == len(expected) > RECORDED.rows_per_page
-    assert {(row["kernel"], row["kind"], row["gpu"]) for row in rows} == {("transpose.tiled", "counters", "H200")}
+    chosen = {"kernel": "transpose.tiled", "kind": "counters", "gpu": "H200"}
+    options = {f"recorded_{name}": value for name, value in chosen.items()}
+    rows = file_rows(RecordedPanel, "recorded-csv", **options, recorded_page=2)
+    assert len(rows) == ask(RecordedPanel, **chosen)["total"] > RECORDED.rows_per_page
+    assert all(chosen.items() <= row.items() for row in rows)
 
 
 def test_the_endpoint_lists_every_recording_part_by_part():
@@ -248,8 +240,8 @@ def test_the_headline_states_the_scores_of_the_selected_count_and_gpu(count):
 
 
 def test_the_headline_counts_the_exact_predictions():
-    differs = Scoreboard(scores((5, 5), (90, 100), (7, 7)))
-    assert visible(scoreboard_headline(differs, "sectors", differs)).startswith("2 of 3 sector counts agree")
+    board = Scoreboard(scores((5, 5), (90, 100), (7, 7)))
+    assert visible(scoreboard_headline(board, "sectors", board)).startswith("2 of 3 sector counts agree")
 
 
 def test_launches_without_a_prediction_and_retrying_atomics_are_left_out():
@@ -271,30 +263,28 @@ def test_a_point_names_the_launch_and_both_counts():
 
 
 def test_a_gpu_without_counts_says_so_and_has_no_picture():
-    shown = compared(score_count=DRAM, score_gpu="T4")
-    assert "No DRAM reads of this kernel were counted on this GPU." in shown["scoreboard-claim"]
-    assert shown["scoreboard-plot"] == "none"
-    assert "No score matches." in shown["scoreboard-rows"]
+    slots = draw_scoreboard(score_count=DRAM, score_gpu="T4")
+    assert "No DRAM reads of this kernel were counted on this GPU." in slots["scoreboard-claim"]
+    assert slots["scoreboard-plot"] == "none"
+    assert "No score matches." in slots["scoreboard-rows"]
 
 
 def test_the_table_lists_all_scores_with_the_largest_error_first_and_flags_dram_reads():
-    rows = compared(score_count=DRAM)["scoreboard-rows"]
-    assert re.findall(r'<td class="error">(.*?)</td>', rows)[0] == f"{100 * READS.misses[0].error:+.0f}\u00a0%".replace(
-        "-", "−"
-    )
+    rows = draw_scoreboard(score_count=DRAM)["scoreboard-rows"]
+    assert f'<td class="error">+{100 * READS.misses[0].error:.0f}\u00a0%</td>' in rows.split("</tr>")[1]
     assert f"of {len(READS.scores):,}" in rows
     assert '<td class="flag">flagged</td>' in rows
-    assert '<td class="error">none</td>' in (exact := compared()["scoreboard-rows"])
+    assert '<td class="error">none</td>' in (exact := draw_scoreboard()["scoreboard-rows"])
     assert "flagged" not in exact
     saved = file_rows(ScoreboardPanel, "score-csv", score_count=DRAM, score_gpu="H200", score_sort="predicted")
     assert [int(row["predicted"]) for row in saved] == sorted(s.predicted for s in READS.part(gpu="H200").scores)
 
 
 def test_the_facets_offer_the_counts_and_the_gpus_that_were_counted_on():
-    shown = visible(compared(score_gpu="B200")["scoreboard-rows"])
+    facets = visible(draw_scoreboard(score_gpu="B200")["scoreboard-rows"])
     sizes = (len(BOARD.part((count,)).scores) for count in COUNTS)
-    assert "Count sector counts {:,} request counts {:,} DRAM reads {:,} ".format(*sizes) in shown
-    assert re.search(r"GPU All [\d,]+ H100 [\d,]+ H200 [\d,]+ B200 0 No score matches", shown)
+    assert "Count sector counts {:,} request counts {:,} DRAM reads {:,} ".format(*sizes) in facets
+    assert re.search(r"GPU All [\d,]+ H100 [\d,]+ H200 [\d,]+ B200 0 No score matches", facets)
 
 
 def test_a_click_opens_the_launch_on_the_picture_that_has_its_count():
@@ -307,16 +297,16 @@ def test_a_click_opens_the_launch_on_the_picture_that_has_its_count():
 
 
 def test_the_picture_is_the_same_for_every_experiment_and_is_sent_in_100_kilobytes():
-    plot = compared(M=512)["scoreboard-plot"]
-    assert plot == compared(M=640, score_page=2)["scoreboard-plot"]
+    plot = draw_scoreboard(M=512)["scoreboard-plot"]
+    assert plot == draw_scoreboard(M=640, score_page=2)["scoreboard-plot"]
     assert {"words", "addresses"} <= set(decode(plot)["layout"]["meta"])
-    assert all(len(compared(score_count=count)["scoreboard-plot"].encode()) < 100_000 for count in COUNTS)
+    assert all(len(draw_scoreboard(score_count=count)["scoreboard-plot"].encode()) < 100_000 for count in COUNTS)
 
 
 def test_a_pinned_experiment_changes_nothing_but_the_comparison():
     panel, own, pinned = ScoreboardPanel(), snapshot("scoreboard"), snapshot("scoreboard", M=640)
-    shown = compare.add_comparison(panel.draw(own), own, pinned, [panel])
-    assert shown == {**panel.draw(own), "compare": shown["compare"]}
+    slots = compare.add_comparison(panel.draw(own), own, pinned, [panel])
+    assert slots == {**panel.draw(own), "compare": slots["compare"]}
 
 
 def test_the_endpoint_has_every_point_once_and_their_totals():

@@ -20,7 +20,7 @@ from visualize.predict.history import MIN_CHANGE, MIN_RUNS, Change, PastRuns
 from visualize.views import slots
 from visualize.views.address import query
 from visualize.views.endpoint import Api, Endpoint
-from visualize.views.library.view import TABS_BY_KIND, payload
+from visualize.views.library.view import address, payload
 from visualize.views.numbers import count_noun, milliseconds, percent
 from visualize.views.plot import NONE, plot_value
 from visualize.views.prose import Mark, Sourced, headline, hint, kind_name, picture_caption, say
@@ -163,15 +163,12 @@ class HistoryPanel(Panel):
 
     def draw(self, snapshot: Snapshot) -> Slots:
         state, store = snapshot.state, snapshot.store
-        if store.path is None:
-            empty: Slots = dict.fromkeys(("history-instead", *_LISTS), "")
-            return {"history-claim": headline("", "", STORE_OFF), "history-plot": NONE, **empty}
         rows = {name: read(store, state) for name, (_, _, read) in _LISTS.items()}
         runs, sweeps = rows["history-runs"], rows["history-sweeps"]
         series = past_runs(runs, state.gpu.name)
         newest = {(row.stored.space, row.stored.gpu): row for row in reversed(sweeps)}
 
-        def address(row: StoredResult | ListedSweep) -> str:
+        def row_query(row: StoredResult | ListedSweep) -> str:
             if isinstance(row, StoredResult):
                 return _result_query(row)
             # The page shows only the last sweep of a space.
@@ -179,13 +176,15 @@ class HistoryPanel(Panel):
             return query(sweep_address(row.space)) if row.space and is_newest else ""
 
         lists: Slots = {
-            name: table.render(rows[name], state.view.of(options), lambda new: query(state.moved_to(**new)), address)
+            name: table.render(rows[name], state.view.of(options), lambda new: query(state.moved_to(**new)), row_query)
             if rows[name]
             else hint(f"No {table.noun} is stored yet.")
             for name, (table, options, _) in _LISTS.items()
         }
         return {
-            "history-claim": history_headline(series, runs, store.problem),
+            "history-claim": history_headline(series, runs, store.problem)
+            if store.path
+            else headline("", "", STORE_OFF),
             "history-plot": picture(snapshot, series) if series else NONE,
             "history-instead": "" if series else lists["history-runs" if runs else "history-latest"],
             **lists,
@@ -294,9 +293,8 @@ def _result_query(result: StoredResult) -> str:
     """Return the query that shows a stored result; "" if this version cannot read its experiment."""
     if result.experiment is None:
         return ""
-    tab = TABS_BY_KIND.get(MEASUREMENTS[result.kind].form.word, "") if result.kind in MEASUREMENTS else ""
-    experiment = _measured_experiment(result, result.experiment).short_address()
-    return query({**experiment, **({"tab": tab} if tab else {})})
+    kind = MEASUREMENTS[result.kind].form.word if result.kind in MEASUREMENTS else ""
+    return query(address(_measured_experiment(result, result.experiment), kind))
 
 
 def sweep_address(space: Space) -> dict[str, Any]:
