@@ -34,7 +34,7 @@ def count_as_text(*markups):
 
 def draw(snapshot):
     """Return the HTML of all panels, drawn from a snapshot. The browser shows other values as text."""
-    slots = ResultPanel().known_run(snapshot)
+    slots = ResultPanel().draw_run(snapshot)
     for tab in TABS:
         for panel in tab.panels:
             slots |= panel().draw(snapshot)
