@@ -147,18 +147,16 @@ class HistoryPanel(Panel):
     is_compared = False
 
     def layout(self) -> Markup:
-        return Markup("").join(
-            [
-                slot("history-claim"),
-                slots.picture(
-                    plot("history-plot", "The time of each stored run, from the oldest to the newest"),
-                    slot("history-instead"),  # replaces the plot if no run was timed
-                ),
-                fold("history-runs-fold", "Each run in numbers", slot("history-runs")),
-                fold("history-latest-fold", "The latest results of all Experiments", slot("history-latest")),
-                fold("history-sweeps-fold", "The latest sweeps", slot("history-sweeps")),
-                slot("history-file", "saved_file"),
-            ]
+        return (
+            slot("history-claim")
+            + slots.picture(
+                plot("history-plot", "The time of each stored run, from the oldest to the newest"),
+                slot("history-instead"),  # replaces the plot if no run was timed
+            )
+            + fold("history-runs-fold", "Each run in numbers", slot("history-runs"))
+            + fold("history-latest-fold", "The latest results of all Experiments", slot("history-latest"))
+            + fold("history-sweeps-fold", "The latest sweeps", slot("history-sweeps"))
+            + slot("history-file", "saved_file")
         )
 
     def draw(self, snapshot: Snapshot) -> Slots:

@@ -162,38 +162,35 @@ class SweepPanel(Panel):
     max_call_s = MAX_CALL_S
 
     def __init__(self) -> None:
-        super().__init__()
         self.sweeps = SharedSweeps(predict_time)
 
     def layout(self) -> Markup:
-        return Markup("").join(
-            [
-                slot("sweep-claim"),
-                slots.row(
-                    button("sweep-start", "Sweep", primary=True),
-                    button("sweep-cancel", "Cancel", is_enabled=False),
-                    slot("sweep-progress"),
-                    name="sweep-row",
-                ),
-                slots.picture(
-                    plot("sweep-plot", "The configs of the sweep, by time"),
-                    slot("sweep-instead"),  # replaces the plot if there is nothing to draw
-                ),
-                fold(
-                    "sweep-search-fold",
-                    "Options: values to try, search, picture",
-                    slots.form("sweep-form", "Values to try, search, picture"),
-                    slots.row(button("sweep-anew", "Sweep again, ignoring stored rows")),
-                ),
-                fold("sweep-ranking", "All configs, the best first", slot("sweep-table")),
-                fold(
-                    "sweep-take",
-                    "Take it with you: triton.Config lines, JSON",
-                    slot("sweep-lines"),
-                    slots.row(button("sweep-json", "The sweep as JSON")),
-                ),
-                slot("sweep-file", "saved_file"),
-            ]
+        return (
+            slot("sweep-claim")
+            + slots.row(
+                button("sweep-start", "Sweep", primary=True),
+                button("sweep-cancel", "Cancel", is_enabled=False),
+                slot("sweep-progress"),
+                name="sweep-row",
+            )
+            + slots.picture(
+                plot("sweep-plot", "The configs of the sweep, by time"),
+                slot("sweep-instead"),  # replaces the plot if there is nothing to draw
+            )
+            + fold(
+                "sweep-search-fold",
+                "Options: values to try, search, picture",
+                slots.form("sweep-form", "Values to try, search, picture"),
+                slots.row(button("sweep-anew", "Sweep again, ignoring stored rows")),
+            )
+            + fold("sweep-ranking", "All configs, the best first", slot("sweep-table"))
+            + fold(
+                "sweep-take",
+                "Take it with you: triton.Config lines, JSON",
+                slot("sweep-lines"),
+                slots.row(button("sweep-json", "The sweep as JSON")),
+            )
+            + slot("sweep-file", "saved_file")
         )
 
     def actions(self) -> Mapping[str, StreamAction]:
