@@ -1,4 +1,4 @@
-"""The served page: one app process, one browser, one profile of it, and a fresh browser tab for each test."""
+"""The served page: one app process, one browser and its profile, and a new browser tab for each test."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def browser() -> Iterator[Browser]:
 
 
 class Tab:
-    """A browser tab on the playground, and what it said and asked for."""
+    """A browser tab with the page, the errors of its console, and the addresses that it fetched."""
 
     def __init__(self, page: Page, url: str) -> None:
         self.page, self.url = page, url
@@ -126,7 +126,7 @@ class Tab:
         page.on("request", lambda request: self.requests.append(request.url))
 
     def go(self, query: str = "") -> None:
-        """Ask the browser for the page, whatever is open; what is cut off by that is no error."""
+        """Load the page, and ignore the errors of streams that this cuts off."""
         before = len(self.errors)
         self.page.goto(self.url + query)
         self.errors[before:] = [error for error in self.errors[before:] if not error.startswith(_CUT_OFF)]
@@ -138,7 +138,7 @@ class Tab:
         return self
 
     def follow(self, query: str) -> Tab:
-        """Follow a link within the page: a fifth of what it takes to open it anew."""
+        """Follow a link within the page: it takes a fifth of the time of opening the page."""
         self.page.evaluate(
             """query => {
               delete document.body.dataset.address;
@@ -150,7 +150,7 @@ class Tab:
         return self
 
     def draws(self, plot: str) -> int:
-        """How often a live plot has been drawn."""
+        """Return how often a live plot has been drawn."""
         return int(self.page.locator(f"#{plot} .live-plot").get_attribute("data-draws") or 0)
 
     def wait_for_draw(self, plot: str, after: int = 0) -> None:
@@ -176,7 +176,7 @@ class Tab:
             self.page.locator(f".pictures [data-tab={name}]").filter(visible=True).click()
 
     def run(self) -> None:
-        """Press Run and wait for the end, good or bad. A run that was known before is no end."""
+        """Press Run and wait for its result or failure. The card of an earlier run is neither."""
         self.page.evaluate("document.querySelector('#card').replaceChildren()")
         self.page.locator("#run").click()
         self.ended()
@@ -186,7 +186,7 @@ class Tab:
         self.page.wait_for_selector(ends, state="attached", timeout=1000 * seconds)
 
     def answers(self) -> list[int]:
-        """Sizes in bytes, as sent, of what events answer from now on; the page's own files are not among them."""
+        """Return a list that collects the sizes in bytes, as sent, of replies to events from now on."""
         sizes: list[int] = []
 
         def note(request: Request) -> None:
@@ -197,7 +197,7 @@ class Tab:
         return sizes
 
     def fold(self, name: str) -> None:
-        """Open what is folded, unless it is open."""
+        """Open a fold by its id, unless it is open."""
         self.unfold(f"#{name}")
 
     def text(self, selector: str) -> str:
@@ -214,10 +214,10 @@ class Tab:
 
 
 class Profile:
-    """A browser profile that keeps what it has fetched and compiled of the page for the next tab.
+    """A browser profile whose tabs share the page's files and compiled scripts.
 
-    With a profile for each tab the browser would do both anew, in a process of its own: more than half of what it
-    takes to open the page. A tab that stays on a plain file of the app holds the process.
+    With a profile for each tab, the browser would fetch and compile them in a new process each time, which is more than
+    half of the time of opening the page. A tab that stays on a plain file of the app keeps the process alive.
     """
 
     def __init__(self, browser: Browser, url: str) -> None:
@@ -225,21 +225,21 @@ class Profile:
         self._context: BrowserContext | None = None
 
     def tab(self) -> Tab:
-        """A new tab, with nothing stored or granted by an earlier one."""
+        """Return a new tab, without the storage and the permissions of earlier tabs."""
         if self._context is None:
             # Reduced motion: the opening's animation would cost each test seconds of a core.
             self._context = self._browser.new_context(viewport={"width": 1280, "height": 720}, reduced_motion="reduce")
             self._context.set_default_timeout(60_000)
-            self._held = self._context.new_page()
-            self._held.goto(f"{self._url}theme.css")
+            self._anchor = self._context.new_page()
+            self._anchor.goto(f"{self._url}theme.css")
         self._context.clear_cookies()
         self._context.clear_permissions()
-        assert self._held.evaluate("localStorage.clear() ?? localStorage.length") == 0
+        assert self._anchor.evaluate("localStorage.clear() ?? localStorage.length") == 0
         return Tab(self._context.new_page(), self._url)
 
     def close_tabs(self) -> None:
         for page in self._context.pages if self._context else ():
-            if page is not self._held:
+            if page is not self._anchor:
                 page.close()
 
     def discard(self) -> None:
@@ -251,9 +251,9 @@ class Profile:
 
 @pytest.fixture(scope="session")
 def profile(app: App, browser: Browser) -> Iterator[Profile]:
-    kept = Profile(browser, app.url)
-    yield kept
-    kept.discard()
+    shared = Profile(browser, app.url)
+    yield shared
+    shared.discard()
 
 
 @pytest.fixture

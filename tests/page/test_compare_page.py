@@ -68,7 +68,7 @@ def test_what_is_pinned_steps_along_with_the_player(tab: Tab) -> None:
 
 @pytest.mark.all_combinations
 def test_a_pair_of_plots_has_one_width_and_one_range_for_each_quantity_and_follows_the_theme(tab: Tab) -> None:
-    """4096³ and 2048³ read bytes of other orders: on ranges of their own, both curves would look alike."""
+    """The two sizes read different amounts of bytes: with separate ranges, both curves would look alike."""
     tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=reuse&with=kernel%3Dmatmul.grouped%26M%3D2048%26N%3D2048")
     tab.page.wait_for_function(_TWIN.format("reuse-plot"))
     tab.wait_for_draw("reuse-plot")

@@ -120,7 +120,7 @@ def test_what_is_counted_on_this_gpu_is_what_was_predicted(tab: Tab, here: Gpu, 
     tab.open(f"{query}&tab=coalescing")
     tab.says("#coalescing-claim", f"As compiled for {here.name}", folded=True)
     before = tab.page.locator("#coalescing-claim").text_content() or ""
-    assert "Nsight Compute counted" not in before, "nobody has counted this before"
+    assert "Nsight Compute counted" not in before, "no earlier count is stored"
     assert "Counted by Nsight Compute" in press(tab, "count")
     tab.says("#coalescing-claim", f"Nsight Compute counted the same on {here.name}", folded=True)
     assert tab.page.locator("#coalescing-claim .mark.counted").count() == 1

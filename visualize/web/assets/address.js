@@ -1,7 +1,7 @@
 // The page's address (see address.py). `props.value` is {full, short, title}: every field, the fields that differ from
 // their defaults, and the kernel, problem and GPU.
 const DISPLAY = ["__theme", "talk", "embed"]; // how the page is shown
-const LEADS = ["tour", "stop"]; // where a guided tour stands: kept until a link leads elsewhere
+const LEADS = ["tour", "stop"]; // the stop of a guided tour: it remains until a link leads elsewhere
 const newer = new Set(); // fields that a picture has set: a reply to an earlier request has their older values
 let lead = new URLSearchParams(location.search);
 let full = new URLSearchParams(), short = new URLSearchParams();
@@ -31,7 +31,7 @@ function write() {
   tell();
 }
 
-// The link to the page: in a tour, as long as nothing was changed, the stop stands for all fields.
+// The link to the page. At an unchanged stop of a tour, it names the stop instead of the fields.
 function tell() {
   const { dataset } = document.body, isAtStop = lead.has("tour") && dataset.stop === short.toString();
   const query = isAtStop ? new URLSearchParams([...lead].filter(([name]) => LEADS.includes(name))) : short;

@@ -165,7 +165,7 @@ function pair(isPinned) {
     pinned = null;
   }
   element.classList.toggle("twins", isPinned);
-  // The row that holds pairs gives each a line of its own.
+  // In a row with pairs, each plot takes a line.
   row?.classList.toggle("with-twins", row.querySelector(".twins") !== null);
   own.paint();
 }
