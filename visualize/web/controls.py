@@ -61,15 +61,15 @@ def with_preset(current: Mapping[str, object], kernel: Kernel, number: object, t
     if titles[number] == FASTEST:
         return {**current, "kernel": kernel.id, **dataclasses.asdict(_fastest(current, kernel, this))}
     preset = kernel.presets[number]
-    kept = {name: current[name] for name in (*knobs(Run), "gpu", PINNED) if name in current}
-    return {**kept, "kernel": kernel.id, **preset.problem, **preset.config, **preset.view}
+    unchanged = {name: current[name] for name in (*knobs(Run), "gpu", PINNED) if name in current}
+    return {**unchanged, "kernel": kernel.id, **preset.problem, **preset.config, **preset.view}
 
 
 def _fastest(current: Mapping[str, object], kernel: Kernel, this: Gpu | None) -> Any:
     fields = {name: current[name] for name in (*knobs(kernel.family.problem), "gpu") if name in current}
-    chosen = experiment.from_json(experiment.nest({"kernel": kernel.id, **fields}))
-    gpu = experiment.resolve_gpu(chosen, this)
-    if fastest := recommend(kernel, chosen.problem, gpu):
+    requested = experiment.from_json(experiment.nest({"kernel": kernel.id, **fields}))
+    gpu = experiment.resolve_gpu(requested, this)
+    if fastest := recommend(kernel, requested.problem, gpu):
         return fastest.experiment.config
 
     def describe(problem: Any) -> str:
@@ -78,5 +78,5 @@ def _fastest(current: Mapping[str, object], kernel: Kernel, this: Gpu | None) ->
     searched = [config for config in shipped() if config.experiment.kernel == kernel.id]
     listed = "; ".join(dict.fromkeys(f"{describe(config.experiment.problem)} on {config.gpu}" for config in searched))
     raise ConfigError(
-        "not_searched", f"No search has covered {describe(chosen.problem)} on {gpu.name}. Searched: {listed}."
+        "not_searched", f"No search has covered {describe(requested.problem)} on {gpu.name}. Searched: {listed}."
     )

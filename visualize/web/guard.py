@@ -238,7 +238,7 @@ def _read_json(body: bytes) -> Any:
         content = json.loads(body or b"null")
         has_file = _FILE in json.dumps(content)
     except RecursionError:
-        # Gradio's parser may go deeper, and would find a file that was not looked for.
+        # Gradio's parser may go deeper, and would find a file that this search missed.
         raise HTTPException(400, "The body is nested too deeply.") from None
     except ValueError:
         return None  # Gradio refuses it

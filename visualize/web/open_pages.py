@@ -22,8 +22,8 @@ class OpenPage:
         name: its session hash.
         changes: number of its latest change. A handler that began with an earlier one has been superseded.
         updates: number of the latest update; it makes each update a new value, which Gradio delivers.
-        state: what it shows.
-        job: the measurement that it waits for.
+        state: its current settings.
+        job: its running measurement.
     """
 
     name: str = ""
@@ -38,16 +38,16 @@ class OpenPage:
             before.cancel()
 
     def update(self, slots: Mapping[str, str], reply_to: object = None, has_more: bool = False) -> str:
-        """Return the value of the page's one output.
+        """Return an update as JSON, the value of a Gradio output.
 
         Args:
-            slots: new values; an update without any is sent where Gradio must be given something.
-            reply_to: the number of the message that it answers.
-            has_more: the page should ask for what is still being compiled, predicted or measured.
+            slots: new values. They may be empty, because Gradio requires an output of each event.
+            reply_to: the number of the message that the update replies to.
+            has_more: whether the page should request a stream: a compile, a prediction or a sweep is still running.
         """
         self.updates += 1
-        told = {"number": self.updates, "reply_to": reply_to, "has_more": has_more, "slots": dict(slots)}
-        return json.dumps(told, ensure_ascii=False)
+        message = {"number": self.updates, "reply_to": reply_to, "has_more": has_more, "slots": dict(slots)}
+        return json.dumps(message, ensure_ascii=False)
 
 
 class OpenPages:

@@ -8,7 +8,7 @@ import asyncio
 import contextvars
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -171,9 +171,7 @@ class Redraw:
     def fill(self, state: State, kept: object = "") -> Slots:
         """Fill all forms. Show this state's run if it is known or in the browser's storage."""
         snapshot, pinned = self.take_snapshots(state)
-        slots = self._settings(state)
-        for panel in itertools.chain(*self.panels.values()):
-            slots |= panel.fill(snapshot)
+        slots = self._settings(state) | merge(panel.fill(snapshot) for panel in itertools.chain(*self.panels.values()))
         run = self.result.draw_placeholder(snapshot) | self.result.draw_run(snapshot, kept)
         return slots | self._pair_run(run, pinned)
 
@@ -196,10 +194,7 @@ class Redraw:
         panels, snapshots = self.panels[state.view.tab], self.take_snapshots(state)
         if draw_seconds(panels, *snapshots) <= NEAR_S:
             return draw_view(panels, *snapshots)
-        slots: Slots = {}
-        for panel in panels:
-            slots |= panel.predicting(snapshots[0])
-        return slots
+        return merge(panel.predicting(snapshots[0]) for panel in panels)
 
     def take_snapshots(
         self, state: State, compiled: Compiled | Failure | None = None
@@ -243,11 +238,8 @@ class Redraw:
                 return
             compiles = [self.session.compile(experiment, client=client) for experiment in missing]
             async for seconds in _wait(compiles, is_current):
-                slots: Slots = {}
-                for panel in panels:
-                    slots |= panel.waiting(Snapshot(state), seconds)
-                if slots:
-                    yield slots
+                if waiting := merge(panel.waiting(Snapshot(state), seconds) for panel in panels):
+                    yield waiting
             if not is_current():
                 return
             outcome = self.session.find_compiled(state.experiment) or compiles[0].result()
@@ -393,6 +385,11 @@ def refused(error: ConfigError) -> Slots:
     return {"problems": problems_value({error.field: str(error)})}
 
 
+def merge(values: Iterable[Slots]) -> Slots:
+    """Return the slots of several panels as one update."""
+    return {name: value for slots in values for name, value in slots.items()}
+
+
 def create_panels() -> dict[str, list[Panel]]:
     """Return new panels by the name of their tab."""
     return {tab.name: [panel() for panel in tab.panels] for tab in TABS}
@@ -400,10 +397,8 @@ def create_panels() -> dict[str, list[Panel]]:
 
 def draw_seconds(panels: Sequence[Panel], snapshot: Snapshot, pinned: Snapshot | None) -> float:
     """Estimate the core seconds of `draw_view` beyond those of a small launch."""
-    if pinned is None:
-        return sum(panel.seconds(snapshot) for panel in panels)
-    # The comparison predicts the numbers of both once more.
-    return 2 * sum(panel.seconds(snapshot) + panel.seconds(pinned) for panel in panels)
+    again = 2 if pinned else 1  # the comparison predicts the numbers of both once more
+    return again * sum(panel.seconds(each) for each in (snapshot, pinned) if each for panel in panels)
 
 
 def draw_view(panels: Sequence[Panel], snapshot: Snapshot, pinned: Snapshot | None) -> Slots:
@@ -412,9 +407,7 @@ def draw_view(panels: Sequence[Panel], snapshot: Snapshot, pinned: Snapshot | No
     Raises:
         ConfigError: if it cannot be drawn.
     """
-    slots: Slots = {}
-    for panel in panels:
-        slots |= panel.draw(snapshot)
+    slots = merge(panel.draw(snapshot) for panel in panels)
     return compare.add_comparison(slots, snapshot, pinned, panels)
 
 

@@ -120,10 +120,10 @@ def _tool(endpoint: Endpoint) -> Endpoint:
     parts = _parts(endpoint.launches) if is_flat else {}
     flat = _flat_schemas(parts) if is_flat else {}
     own = [name for name in parameters if not (is_flat and name == EXPERIMENT)]
-    known = {EXPERIMENT: _WHOLE if needs_experiment else _OPTIONAL, **endpoint.schemas}
+    described = {EXPERIMENT: _WHOLE if needs_experiment else _OPTIONAL, **endpoint.schemas}
     schemas: dict[str, JsonSchema] = {
         **{name: {key: value for key, value in flat[name].items() if key != "description"} for name in flat},
-        **{name: known.get(name, {}) for name in own},
+        **{name: described.get(name, {}) for name in own},
         "fields": _FIELDS,
     }
 
