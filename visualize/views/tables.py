@@ -53,7 +53,7 @@ def _table(headings: Iterable[Markup], rows: Iterable[Iterable[Markup]], caption
 
 
 def scrolling(table: Markup) -> Markup:
-    """Wrap a table in a scrollable frame with a button that saves its cells as CSV (`tables.js`)."""
+    """Wrap a table in a scrollable frame with a button that saves its cells as CSV (`files.js`)."""
     save = Markup('<button type="button" class="save-csv" aria-label="Save this table as CSV">CSV</button>')
     return Markup('<div class="scroll">{}{}</div>').format(table, save)
 
