@@ -107,7 +107,7 @@ class ReplayedDevice:
         return Outcome("timed", "", self._times(experiment, turns), reference_ms)
 
     def _times(self, experiment: Experiment, turns: int) -> np.ndarray:
-        """Return times relative to the recorded reference, which stand for times in ms."""
+        """Return times relative to the recorded reference, in place of ms."""
         return self._dice.choice(self._recorded.rows[experiment].samples, turns)
 
     def cancel(self) -> None:
