@@ -37,10 +37,9 @@ def block(text: str, language: str) -> str:
 
 def sections() -> list[Section]:
     _, *parts = re.split(r"^## `(/\w+)`$", DOCUMENT.split("\n## MCP\n")[0], flags=re.MULTILINE)
+    fields = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
     return [
-        Section(
-            name, block(text, "bash"), block(text, "python"), set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
-        )
+        Section(name, block(text, "bash"), block(text, "python"), set(fields.findall(text)))
         for name, text in zip(parts[::2], parts[1::2], strict=True)
     ]
 
@@ -48,13 +47,8 @@ def sections() -> list[Section]:
 def by_curl(app: App, script: str) -> dict[str, Any]:
     if not shutil.which("curl"):
         pytest.fail("curl was not found: install it, as docs/api.md shows it.")
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script.replace(ADDRESS, app.url.rstrip("/"))],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
+    command = ["bash", "-euo", "pipefail", "-c", script.replace(ADDRESS, app.url.rstrip("/"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     (data,) = re.findall(r"^event: complete\ndata: (.*)$", done.stdout, re.MULTILINE)
     (reply,) = json.loads(data)
     return reply
@@ -71,7 +65,7 @@ def test_every_public_endpoint_has_a_section(app: App) -> None:
 
 
 @pytest.mark.parametrize("section", sections(), ids=lambda section: section.endpoint)
-def test_the_examples_say_what_they_get(app: App, client: Client, section: Section) -> None:
+def test_each_example_has_the_documented_reply(app: App, client: Client, section: Section) -> None:
     names: dict[str, Any] = {"client": client}
     first, *claims = ast.parse(section.python).body
     exec(compile(ast.Module([first], []), section.endpoint, "exec"), names)
@@ -84,7 +78,7 @@ def test_the_examples_say_what_they_get(app: App, client: Client, section: Secti
     assert steady(by_curl(app, section.curl)) == steady(reply)
 
 
-def test_the_client_and_the_experiment_shown_are_real(client: Client) -> None:
+def test_the_introductions_experiment_and_failure_are_real_replies(client: Client) -> None:
     introduction = DOCUMENT.split("\n## `/")[0]
     assert f'Client("{ADDRESS}")' in block(introduction, "python")
     experiment, failure = re.findall(r"^```json\n(.*?)^```", introduction, re.DOTALL | re.MULTILINE)
