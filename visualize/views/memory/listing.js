@@ -1,5 +1,5 @@
 // Texts beside each other (see compiler.py). `props.value` is {panes: [{name, lines}], operations: [{label, marks}],
-// operation}, or "none" where there will be none.
+// operation}, or "none" if the kernel cannot be compiled.
 const root = element.querySelector(".listing");
 let listing = null;
 let chosen = 0; // the operation in the menu

@@ -11,7 +11,7 @@ from kernels.accesses import Conversion, SharedOperation
 from kernels.results import SharedCounts
 from visualize.predict.agreement import Verdicts, count_of, launch_totals, sum_costs
 from visualize.predict.traffic import SECTOR_BYTES, Cost, Operation, wavefronts_per_instruction
-from visualize.views.memory.text import explain, place, used_bytes
+from visualize.views.memory.text import explain, label, place, used_bytes
 from visualize.views.numbers import percent
 from visualize.views.prose import Code, Hint, Sourced, Strong, hint, say, term
 from visualize.views.tables import table, traffic_funnel
@@ -62,15 +62,10 @@ def operations_table(verdicts: Verdicts) -> Markup:
                 if count := count_of(op, verdicts):
                     rows.append(_cost_row("counted", op, count))
         for op in compiled or [board]:
-            reason = say("{}: {}", Strong(_label(op)), explain(op, verdicts))
+            reason = say("{}: {}", Strong(label(op)), explain(op, verdicts))
             reasons += Markup("<li>{}</li>").format(reason)
     listed = Markup('<ul class="reasons">{}</ul>').format(reasons)
     return table(header, rows, "Totals of the launch") + listed
-
-
-def _label(op: Operation) -> str:
-    first = ", its load" if op.compiled and op.compiled.swaps and not op.launch.is_lower_bound else ""
-    return f"{op.access.op} {op.access.tensor}{first}"
 
 
 def _cost_row(verdict: str, op: Operation, cost: Cost) -> tuple[Any, ...]:
@@ -84,7 +79,7 @@ def _cost_row(verdict: str, op: Operation, cost: Cost) -> tuple[Any, ...]:
     efficiency = percent(cost.efficiency) if cost.sectors else ""
     width = f"{op.width_bytes} B" if op.width_bytes else ""
     costs = width, requests, *numbers, efficiency, _SIGNS.get(cost.agreement, "")
-    return (_label(op), place(op), Hint(verdict, opcodes) if opcodes else verdict, *costs)
+    return (label(op), place(op), Hint(verdict, opcodes) if opcodes else verdict, *costs)
 
 
 def traffic_section(verdicts: Verdicts) -> Markup:

@@ -15,7 +15,7 @@ from visualize.predict.agreement import Verdicts, compare_costs, count_of, launc
 from visualize.predict.coalescing import row_bytes
 from visualize.predict.traffic import SECTOR_BYTES, Cost, Operation
 from visualize.views.memory.flow import DIVISOR
-from visualize.views.numbers import count_noun, join_names, percent
+from visualize.views.numbers import count_noun, join_names, percent, source
 from visualize.views.prose import Code, Link, Sentence, Sourced, Strong, headline, html, say
 
 # The widest access of one lane.
@@ -45,6 +45,11 @@ def used_bytes(op: Operation, cost: Cost | None = None) -> int:
     if code and code.layout and code.op == "load":  # lanes with replicas load them too
         replicas = sum(not any(base) for base in code.layout.lane)
     return (cost or op.launch).bytes_wanted >> replicas
+
+
+def label(op: Operation) -> str:
+    """Return the operation and its tensor, "load A". An atomic that became a load and a loop has a row for each."""
+    return f"{op.access.op} {op.access.tensor}"
 
 
 def place(op: Operation) -> Code:
@@ -85,9 +90,9 @@ def memory_headline(verdicts: Verdicts, number: int, worst: int) -> Markup:
     op, operations = _find(verdicts, number), verdicts.compiled
     cost, share = op.launch, _used_share([op])
     factor = cost.sectors / max(cost.ideal_sectors, 1)
-    label: str = "the sectors needed"
+    what = "the sectors needed"
     if factor < _NOTABLE_FACTOR:
-        label = f"of the bytes in its sectors are used{': fully coalesced' if share == '100 %' else ''}"
+        what = f"of the bytes in its sectors are used{': fully coalesced' if share == '100 %' else ''}"
     comparison = ""
     if number != worst and operations and (most := _find(verdicts, worst)).launch.wasted_sectors > 0:
         comparison = f"The {_name(most)} wastes the most sectors."
@@ -95,7 +100,7 @@ def memory_headline(verdicts: Verdicts, number: int, worst: int) -> Markup:
         comparison = "No operation of this launch wastes a byte."
     return headline(
         share if factor < _NOTABLE_FACTOR else f"{factor:.2g} ×",
-        Sourced(label, "predicted" if operations else "textbook"),
+        Sourced(what, "predicted" if operations else "textbook"),
         _use_sentence(op, share, verdicts.board[number].launch if operations else cost),
         comparison,
         *launch_sentences(verdicts),
@@ -161,26 +166,26 @@ def _agreement_sentence(verdicts: Verdicts) -> Sentence | str:
         return ""
     counts = [count for op in verdicts.predicted if (count := count_of(op, verdicts))]
     counts += [total for _, total in launch_totals(verdicts).values()]
-    source = "recorded" if counters.backend == "recorded" else "counted"
+    counter = source(counters.backend, "counted")
     if any(count.agreement == "different" for count in counts):
-        return say("{}: see the rows marked ≠.", Sourced("Nsight Compute counted different numbers", source))
+        return say("{}: see the rows marked ≠.", Sourced("Nsight Compute counted different numbers", counter))
     if not verdicts.counted_is_compiled:
         return say(
             "Nsight Compute counted different code, from {}: {:,} requests, as predicted for it.",
-            Sourced(f"Triton {counters.device.triton}", source),
+            Sourced(f"Triton {counters.device.triton}", counter),
             predicted.requests,
         )
     repeats = ", except for the atomics, which retry" if predicted.is_lower_bound else ""
-    device = Sourced(f"{counters.device.name}{repeats}", source)
+    device = Sourced(f"{counters.device.name}{repeats}", counter)
     return say("Nsight Compute counted {} on {}.", Strong("the same"), device)
 
 
 def textbook_headline(verdicts: Verdicts) -> Markup:
     """Render the transactions of the first tile with textbook lanes."""
     sentences = *_textbook_sentences(verdicts), *launch_sentences(verdicts)
-    label = Sourced("transactions per tile", "textbook")
+    what = Sourced("transactions per tile", "textbook")
     total = sum(op.tile.lines for op in verdicts.board)
-    return headline(f"{total:,}", label, *sentences, verdicts.kernel.note(verdicts.launch))
+    return headline(f"{total:,}", what, *sentences, verdicts.kernel.note(verdicts.launch))
 
 
 def _textbook_sentences(verdicts: Verdicts) -> tuple[Sentence, Sentence]:
@@ -205,10 +210,10 @@ def _textbook_sentences(verdicts: Verdicts) -> tuple[Sentence, Sentence]:
     )
 
 
-def flow_title(kernel: Kernel, op: Operation, label: str, query: str = "") -> Markup:
+def flow_title(kernel: Kernel, op: Operation, title: str, query: str = "") -> Markup:
     """Render the title of a picture: a kernel, as a link if `query` names its address, and an operation."""
     name = f"{kernel.family.root.id}: {kernel.title}"
-    return Markup("<p>{}: {}, {}</p>").format(label, Link(name, query) if query else Strong(name), _name(op))
+    return Markup("<p>{}: {}, {}</p>").format(title, Link(name, query) if query else Strong(name), _name(op))
 
 
 def launch_bar(operations: Sequence[Operation], beside: Sequence[Operation], *more: Sentence | str) -> Markup:
@@ -240,7 +245,7 @@ def count_sentence(verdicts: Verdicts, number: int) -> Sentence | str:
         code = f"predicted for the code of Triton {counters.device.triton}"
     return say(
         "Counted on {}{}: {:,} sectors, {}.",
-        Sourced(counters.device.name, "recorded" if counters.backend == "recorded" else "counted"),
+        Sourced(counters.device.name, source(counters.backend, "counted")),
         f" for {join_names(tensors)}" if len(tensors) > 1 else "",
         cost.sectors,
         _AGREEMENTS[cost.agreement].format(code),

@@ -24,7 +24,7 @@ from visualize.views.address import tag_experiment
 from visualize.views.endpoint import current_client
 from visualize.views.memory.compiler import occupancy_of
 from visualize.views.memory.flow import DIVISOR
-from visualize.views.memory.text import place
+from visualize.views.memory.text import label, place
 from visualize.views.numbers import join_names, percent
 from visualize.views.plot import plot_value
 from visualize.views.prose import Hint, Listed, Sentence, Sourced, Strong, picture_caption, say
@@ -190,7 +190,7 @@ def build_rows(name: str, build: Build, base: Build | None) -> list[Row]:
             cells += [f"{value:,}", _ratio(value, getattr(old, amount)) if old else ""]
         of_program = ("",) * 4 if rows else (*needs, occupancy)
         opcodes = ", ".join(op.compiled.opcodes) if op.compiled else ""
-        operation = Hint(f"{op.access.op} {op.access.tensor}", f"{place(op)}: {opcodes}")
+        operation = Hint(label(op), f"{place(op)}: {opcodes}")
         rows.append(("" if rows else name, operation, _width(op), *cells, *of_program))
     return rows
 
@@ -264,7 +264,7 @@ def cliff(session: Session, state: State) -> Iterator[Answer]:
 def _describe_choices(size: int, build: Build) -> str:
     """Return what the compiler knows of a size, and the widths and registers that follow."""
     known = f"divisible by {DIVISOR}" if size % DIVISOR == 0 else "equal to 1" if size == 1 else "nothing known"
-    widths = ", ".join(f"{op.access.op} {op.access.tensor} {_width(op)}" for op in build.operations)
+    widths = ", ".join(f"{label(op)} {_width(op)}" for op in build.operations)
     return f"{known}: {widths}; {build.facts.registers} registers"
 
 
