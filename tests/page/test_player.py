@@ -30,7 +30,7 @@ def orders(problem: tuple[int, int, int], size: int) -> Iterator[tuple[int, Sche
 
 
 def values(tab: Tab, half: int, name: str = "z") -> np.ndarray:
-    """Return the values in the cells of one half of the drawn picture."""
+    """Return the values in the cells of one half of the picture."""
     read = (
         "([i, name]) => document.querySelector('#schedule-plot .live-plot').data[i][name]"
         ".map((row) => Array.from(row, (value) => Number.isNaN(value) ? null : value))"
@@ -39,7 +39,7 @@ def values(tab: Tab, half: int, name: str = "z") -> np.ndarray:
 
 
 def parts(tab: Tab, half: int, launch: Schedule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """C, A and B of one half, each cell along K once."""
+    """Return the values of C, A and B in one half, with one column or row per cell along K."""
     grid, place = values(tab, half), map_grid(launch)
     top, left = place.down.lead, place.across.lead
     a, b = grid[top:, : left - place.across.gap], grid[: top - place.down.gap, left:]
@@ -47,10 +47,10 @@ def parts(tab: Tab, half: int, launch: Schedule) -> tuple[np.ndarray, np.ndarray
 
 
 def count(tab: Tab, half: int) -> tuple[int, str]:
-    """The large number beside an order, and what it counts."""
-    beside = tab.page.locator("#schedule-plot .corner").nth(half)
-    what = str(beside.locator(".what").get_attribute("title"))
-    return int(beside.locator(".count b").inner_text().replace(",", "")), what
+    """Return the large number beside an order, and what it counts."""
+    corner = tab.page.locator("#schedule-plot .corner").nth(half)
+    what = str(corner.locator(".what").get_attribute("title"))
+    return int(corner.locator(".count b").inner_text().replace(",", "")), what
 
 
 def wait_for_step(tab: Tab, step: int) -> None:
@@ -58,44 +58,42 @@ def wait_for_step(tab: Tab, step: int) -> None:
     tab.page.wait_for_timeout(100)
 
 
-def used(now: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """Return the colours of a panel's pieces: new, used again, used earlier, or not used yet."""
+def piece_values(now: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """Return the values of a panel's pieces: new, reused, earlier, or not used yet."""
     return np.where(now & before, AGAIN, np.where(now, NEW, np.where(before, EARLIER, 0)))
 
 
 def assert_shows(tab: Tab, step: int, single: bool = False) -> None:
-    """Both halves show this step, counted from 1, as the model has it."""
+    """Assert that both halves show this step, counted from 1, as the model has it."""
     for half, order in orders((576, 576, 288) if single else (2048, 2048, 512), 3 if single else 4):
         when = np.full(order.extents, -1)
         when[order.tiles.pid_m, order.tiles.pid_n] = order.tiles.program if single else order.step
         now, before = when == step - 1, when < step - 1
         c, a, b = parts(tab, half, order)
         assert np.array_equal(c, np.where(now, NEW, before)), half
-        rows, columns = used(now.any(1), before.any(1)), used(now.any(0), before.any(0))
+        rows, columns = piece_values(now.any(1), before.any(1)), piece_values(now.any(0), before.any(0))
         assert all(np.array_equal(column, rows) for column in a.T), half
         assert all(np.array_equal(row, columns) for row in b), half
-        blocks, said = count(tab, half)
+        blocks, what = count(tab, half)
         if single:
-            expected = loads(order, np.array([step]))
-            assert expected is not None
-            assert blocks == expected[0], half
-            assert said == f"blocks loaded by {step} program{'s' if step > 1 else ''}"
+            assert blocks == loads(order, np.array([step]))[0], half
+            assert what == f"blocks loaded by {step} program{'s' if step > 1 else ''}"
         else:
             assert blocks == (now.any(1).sum() + now.any(0).sum()) * order.k_blocks, half
-            assert said.startswith(f"blocks loaded by wave {step}: ")
+            assert what.startswith(f"blocks loaded by wave {step}: ")
 
 
-def open_page(tab: Tab, more: str = "") -> None:
-    tab.open(LAUNCH + more)
+def open_page(tab: Tab, query: str) -> None:
+    tab.open(query)
     tab.wait_for_draw("schedule-plot")
 
 
-def test_the_nine_results_program_by_program_until_it_reads_54_and_90(tab: Tab) -> None:
-    """They are outlined; a cell says its program, and a block who reads it first."""
-    tab.open(ARTICLE)
-    tab.wait_for_draw("schedule-plot")
-    assert_outlined(tab)
-    assert_cells_speak(tab)
+def test_the_nine_results_program_by_program_until_54_and_90_blocks(tab: Tab) -> None:
+    open_page(tab, ARTICLE)
+    paths = tab.page.evaluate("document.querySelector('#schedule-plot .live-plot').layout.shapes.map((s) => s.path)")
+    corners = [np.array([point.split(",") for point in path[1:].replace("M", "L").split("L")], int) for path in paths]
+    sizes = [np.ptp(points, axis=0).tolist() for points in corners]
+    assert sizes == [[3, 3], [3, 3], [9, 1], [9, 1]], "outlines of columns and rows of tiles, in black on white"
     tab.reads("#schedule-claim .number", "54 blocks of A and B instead of 90")
     tab.page.wait_for_timeout(500)
     before = len(tab.requests)
@@ -111,49 +109,29 @@ def test_the_nine_results_program_by_program_until_it_reads_54_and_90(tab: Tab) 
 
 
 @pytest.mark.all_combinations
-def test_play_stops_at_the_programs_that_are_compared_and_then_goes_on(tab: Tab) -> None:
-    tab.open(ARTICLE)
-    tab.wait_for_draw("schedule-plot")
-    tab.page.get_by_label("Speed").select_option(label="20 steps/s")
-    tab.page.get_by_role("button", name="Play").click()
-    tab.page.wait_for_function("/step=9(&|$)/.test(location.search)")
-    assert [count(tab, half)[0] for half in (0, 1)] == [54, 90]
-    tab.page.get_by_role("button", name="Play").click()
-    tab.page.wait_for_function("location.search.includes('step=81')")
-    assert [count(tab, half)[0] for half in (0, 1)] == [162, 162], "all blocks of A and B"
-
-
-def assert_outlined(tab: Tab) -> None:
-    paths = tab.page.evaluate("document.querySelector('#schedule-plot .live-plot').layout.shapes.map((s) => s.path)")
-    corners = [np.array([point.split(",") for point in path[1:].replace("M", "L").split("L")], int) for path in paths]
-    # Each twice: in black, with white around it.
-    sizes = [np.ptp(one, axis=0).tolist() for one in corners]
-    assert sizes == [[3, 3], [3, 3], [9, 1], [9, 1]], "columns and rows of tiles"
-
-
-@pytest.mark.all_combinations
-def test_events_of_the_document_do_what_the_buttons_do(tab: Tab) -> None:
-    tab.open(ARTICLE)
-    tab.wait_for_draw("schedule-plot")
+def test_play_pauses_at_the_compared_programs_and_events_of_the_document_do_what_buttons_do(tab: Tab) -> None:
+    open_page(tab, ARTICLE)
     send = "([name, detail]) => document.dispatchEvent(new CustomEvent(name, { detail }))"
     tab.page.evaluate(send, ["tilescope:step", {"by": 1}])
     wait_for_step(tab, 1)
     tab.page.evaluate(send, ["tilescope:step", {"by": -1}])
     wait_for_step(tab, 0)
+    tab.page.get_by_label("Speed").select_option(label="20 steps/s")
     tab.page.evaluate(send, ["tilescope:play", None])
-    tab.page.get_by_role("button", name="Pause").wait_for()
-    tab.page.evaluate(send, ["tilescope:play", None])
-    tab.page.get_by_role("button", name="Play").wait_for()
+    tab.page.wait_for_function("/step=9(&|$)/.test(location.search)")
+    assert [count(tab, half)[0] for half in (0, 1)] == [54, 90]
+    tab.page.get_by_role("button", name="Play").click()
+    tab.page.wait_for_function("location.search.includes('step=81')")
+    assert [count(tab, half)[0] for half in (0, 1)] == [162, 162], "all blocks of A and B"
     tab.tab("reuse")
-    step = tab.page.evaluate("document.querySelector('.player').dataset.step")
-    tab.page.evaluate(send, ["tilescope:step", {"by": 1}])
+    tab.page.evaluate(send, ["tilescope:step", {"by": -1}])
     tab.page.wait_for_timeout(200)
-    assert tab.page.evaluate("document.querySelector('.player').dataset.step") == step, "nobody sees it"
+    assert tab.page.locator(".player").first.get_attribute("data-step") == "81", "the player is hidden"
 
 
 def test_one_step_on_draws_the_next_wave_of_both_orders(tab: Tab) -> None:
-    """By the buttons, and by the scrubber from the keyboard, which says where it is."""
-    open_page(tab)
+    """By the buttons, and by the scrubber from the keyboard, which names the step."""
+    open_page(tab, LAUNCH)
     tab.reads("#player output", "whole launch")
     for step in (1, 2, 3):
         tab.page.get_by_role("button", name="One step on").click()
@@ -176,8 +154,8 @@ def test_one_step_on_draws_the_next_wave_of_both_orders(tab: Tab) -> None:
 
 
 @pytest.mark.all_combinations
-def test_play_ends_at_the_last_wave_and_pause_keeps_the_step_in_the_address(tab: Tab) -> None:
-    open_page(tab)
+def test_play_ends_at_the_last_wave_and_pause_writes_the_step_into_the_address(tab: Tab) -> None:
+    open_page(tab, LAUNCH)
     tab.page.get_by_label("Speed").select_option(label="20 steps/s")
     tab.page.get_by_role("button", name="Play").click()
     tab.page.wait_for_function("location.search.includes('step=8')")
@@ -193,8 +171,8 @@ def test_play_ends_at_the_last_wave_and_pause_keeps_the_step_in_the_address(tab:
     assert_shows(tab, step)
 
 
-def test_a_link_opens_at_its_step_and_a_slider_keeps_it(tab: Tab) -> None:
-    open_page(tab, "&step=5")
+def test_a_link_opens_its_step_a_slider_keeps_it_and_a_preset_ends_it(tab: Tab) -> None:
+    open_page(tab, LAUNCH + "&step=5")
     wait_for_step(tab, 5)
     assert_shows(tab, 5)
     tab.page.get_by_role("button", name="One step on").click()
@@ -205,33 +183,12 @@ def test_a_link_opens_at_its_step_and_a_slider_keeps_it(tab: Tab) -> None:
     tab.says("#schedule-plot", "GROUP_SIZE 8")
     tab.reads("#player output", "wave 6 of 8")
     assert "step=6" in tab.page.evaluate("location.search")
-
-
-@pytest.mark.all_combinations
-def test_a_step_beyond_the_last_shows_the_last(tab: Tab) -> None:
-    open_page(tab, "&step=999")
-    wait_for_step(tab, 8)
-    assert_shows(tab, 8)
-
-
-def assert_cells_speak(tab: Tab) -> None:
-    for half, read_first in ((0, "pid 27, SM 27<br>group 1"), (1, "pid 27, SM 27<br>group 3")):
-        texts = values(tab, half, "hovertext")
-        assert texts.shape == values(tab, half).shape == (19, 19)
-        assert texts[13, 2] == f"A: pid_m 3, block 2 of K<br>first read by {read_first}, wave 1"
-        assert not texts[:9, :10].any(), "the corner says nothing"
-    texts = values(tab, 0, "hovertext")
-    assert texts[11, 12] == "C: pid_m 1, pid_n 2<br>pid 7, SM 7<br>group 0, wave 1"
-    assert texts[0, 18] == "B: pid_n 8, block 0 of K<br>first read by pid 24, SM 24<br>group 0, wave 1"
-
-
-@pytest.mark.all_combinations
-def test_another_kernel_or_a_preset_starts_at_the_whole_launch(tab: Tab) -> None:
-    open_page(tab, "&step=5")
-    wait_for_step(tab, 5)
     tab.preset("The 9 × 9 tiles of the article")
     wait_for_step(tab, 0)
     tab.page.wait_for_function("!location.search.includes('step=')")
+    tab.follow(LAUNCH + "&step=999")
+    wait_for_step(tab, 8)
+    assert_shows(tab, 8)
 
 
 @pytest.mark.all_combinations
@@ -252,19 +209,18 @@ def test_a_tile_of_split_k_says_how_many_of_its_slices_have_started(tab: Tab) ->
         "&programs_per_sm=1&step=2"
     )
     wait_for_step(tab, 2)
-    said = str(tab.page.locator("#schedule-claim").text_content())
-    assert "Each tile of C is summed by 8 programs, one per slice of K" in said
+    tab.says("#schedule-claim", "Each tile of C is summed by 8 programs, one per slice of K", folded=True)
     kernel = discover()["matmul.split_k_atomic"]
     config = kernel.config(BLOCK_M=64, BLOCK_N=64, SPLIT_K=8)
-    launch = Launch(kernel.family.problem(M=512, N=512, K=4096), config, GPUS["H200"])
-    place = map_grid(schedule(kernel, launch))
-    begun = values(tab, 0, "text")[place.down.lead :, place.across.lead :].astype(int)
+    launch = schedule(kernel, Launch(kernel.family.problem(M=512, N=512, K=4096), config, GPUS["H200"]))
+    place = map_grid(launch)
+    started = values(tab, 0, "text")[place.down.lead :, place.across.lead :].astype(int)
     pids = np.arange(2 * 132)  # started in two waves, pid_m first, then pid_n, then the slice
-    assert np.array_equal(begun.T.ravel(), np.bincount(pids % 64, minlength=64))
-    _, a, _ = parts(tab, 0, schedule(kernel, launch))
+    assert np.array_equal(started.T.ravel(), np.bincount(pids % 64, minlength=64))
+    _, a, _ = parts(tab, 0, launch)
     assert a.shape == (8, 8)
     assert np.array_equal(a[0], [1, 1, AGAIN, NEW, NEW, 0, 0, 0]), "pids 132 to 263 are of slices 2, 3 and 4"
-    assert count(tab, 0)[0] == steps(schedule(kernel, launch)).blocks[1]
+    assert count(tab, 0)[0] == steps(launch).blocks[1]
 
 
 @pytest.mark.all_combinations

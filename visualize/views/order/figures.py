@@ -304,6 +304,7 @@ def moment_data(
         "unit": "program" if schedule.turns == 1 else "tile",
         "begun_ns": begun_ns.astype(np.uint32),
         "done_ns": done_ns.astype(np.uint32),
+        "span_ns": int(done_ns.max()),
     }
     if clock is not None:
         moments |= {"name": name, "clock": clock.astype(np.uint32)}

@@ -6,7 +6,7 @@ because Plotly's time grows with the number of traces.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -57,32 +57,21 @@ class MapSide:
     Attributes:
         tiles: number of C's tiles along this side.
         stride: number of tiles that one of C's cells represents.
-        depth: number of cells along K; 0 without panels.
+        cells: number of C's cells.
         repeat, gap: number of columns for each cell along K, and for the gap.
+        lead: number of columns before C's.
         edges: the columns' edges, in tiles from C's first edge: (columns + 1,).
+        along_k: the first and last edge of the cells along K.
     """
 
     tiles: int
     stride: int
-    depth: int
+    cells: int
     repeat: int
     gap: int
+    lead: int
     edges: np.ndarray
-
-    @property
-    def lead(self) -> int:
-        """The number of columns before C's."""
-        return self.depth * self.repeat + self.gap
-
-    @property
-    def along_k(self) -> list[float]:
-        """The first and last edge of the cells along K."""
-        return self.edges[[0, self.depth * self.repeat]].tolist()
-
-    @property
-    def cells(self) -> int:
-        """The number of C's cells."""
-        return -(-self.tiles // self.stride)
+    along_k: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -99,20 +88,6 @@ class MapGrid:
     down: MapSide
     across: MapSide
 
-    def fill(self, c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ma.MaskedArray:
-        """Return the grid of values, masked in the corner and the gaps.
-
-        Args:
-            c: (cells down, cells across).
-            a, b: values by slice of K: (cells down, slices), (slices, cells across).
-        """
-        top, left = self.down.lead, self.across.lead
-        grid = np.ma.masked_all((top + self.down.cells, left + self.across.cells), dtype=np.result_type(c, a, b))
-        grid[top:, left:] = c
-        grid[top:, : left - self.across.gap] = np.repeat(a[:, self.slice_of], self.across.repeat, axis=1)
-        grid[: top - self.down.gap, left:] = np.repeat(b[self.slice_of], self.down.repeat, axis=0)
-        return grid
-
 
 def map_grid(launch: Schedule) -> MapGrid:
     """Lay out a launch's tiles and, for a launch with panels, their blocks."""
@@ -126,17 +101,17 @@ def map_grid(launch: Schedule) -> MapGrid:
     depth = len(slices)
 
     def side(tiles: int) -> MapSide:
-        c_edges = np.arange(-(-tiles // stride) + 1) * float(stride)
-        if not depth:
-            return MapSide(tiles, stride, 0, 1, 0, c_edges)
-        width = min(max(depth if has_blocks else 0, _LEAST_DEPTH * tiles), tiles)
-        space = _GAP * (tiles + width)
-        if has_gaps:
-            edges = np.concatenate([np.linspace(-space - width, -space, depth + 1), np.minimum(c_edges, tiles)])
-            return MapSide(tiles, stride, depth, 1, 1, edges)
-        repeat, gap = max(1, round(width / stride / depth)), max(1, round(space / stride))
-        lead = np.arange(-depth * repeat - gap, 0) * float(stride)
-        return MapSide(tiles, stride, depth, repeat, gap, np.concatenate([lead, c_edges]))
+        edges, repeat, gap = np.arange(-(-tiles // stride) + 1) * float(stride), 1, 0
+        cells = len(edges) - 1
+        if depth:
+            width = min(max(depth if has_blocks else 0, _LEAST_DEPTH * tiles), tiles)
+            space, gap = _GAP * (tiles + width), 1
+            lead = np.linspace(-space - width, -space, depth + 1)
+            if not has_gaps:
+                repeat, gap = max(1, round(width / stride / depth)), max(1, round(space / stride))
+                lead = np.arange(-depth * repeat - gap, 0) * float(stride)
+            edges = np.concatenate([lead, edges])
+        return MapSide(tiles, stride, cells, repeat, gap, depth * repeat + gap, edges, edges[[0, depth * repeat]])
 
     return MapGrid(slices, has_blocks, *map(side, launch.extents))
 
@@ -153,34 +128,36 @@ def map_figure(orders: Sequence[Order], color: str) -> dict[str, Any]:
     """
     launch = orders[0].schedule
     grid, (*_, output) = map_grid(launch), launch.transposed
-    maps: list[tuple[str, np.ndarray, bool]]
-    if launch.panels is not None:
-        maps = [(order.name, grid.fill(*_cell_values(order, grid, color)), False) for order in orders]
+    if launch.panels:
+        maps = [(order.name, _cell_values(order, grid, color), False) for order in orders]
     else:
-        (values,) = _cell_values(orders[0], grid, color)
+        values = _cell_values(orders[0], grid, color)
         maps = [
             (f"{tensor} as {'written' if tensor == output else 'read'}", values.T if turned else values, turned)
             for tensor, turned in launch.transposed.items()
         ]
     has_gaps, is_numbered = max(launch.extents) <= _MOST_WITH_GAPS, max(launch.extents) <= _MOST_NUMBERED
-    style = {"xgap": int(has_gaps), "ygap": int(has_gaps), "hoverongaps": False, "coloraxis": "coloraxis"}
-    numbers = {"texttemplate": "%{text}", "textfont": {"size": _NUMBER_PX}} if is_numbered else {}
+    style: dict[str, Any] = {
+        "xgap": int(has_gaps),
+        "ygap": int(has_gaps),
+        "hoverinfo": "skip",
+        "coloraxis": "coloraxis",
+    }
+    if is_numbered:
+        style |= {"texttemplate": "%{text}", "textfont": {"size": _NUMBER_PX}}
     sides, width = [(grid.across, "pid_n"), (grid.down, "pid_m")], (1 + _BETWEEN) / len(maps) - _BETWEEN
     traces, notes, axes = [], [], dict[str, Any]()
     for index, (name, cells, is_transposed) in enumerate(maps):
         ending, start = str(index + 1) if index else "", index * (width + _BETWEEN)
         x, y = f"x{ending}", f"y{ending}"
         (columns, across), (rows, down) = reversed(sides) if is_transposed else sides
-        trace = {"type": "heatmap", "name": name, "xaxis": x, "yaxis": y, "z": np.ma.masked_array(cells)}
         position = _positions("x", columns, has_gaps) | _positions("y", rows, has_gaps)
-        traces.append({**trace, **position, **style, **numbers, "hovertemplate": "%{hovertext}<extra></extra>"})
-        x_axis = _axis(columns, across) | {"range": columns.edges[[0, -1]].tolist(), "domain": [start, start + width]}
-        y_axis = _axis(rows, "" if index and launch.panels else down) | {"range": rows.edges[[-1, 0]].tolist()}
-        if index:
-            x_axis["anchor"], y_axis["anchor"] = y, x
+        traces.append({"type": "heatmap", "name": name, "xaxis": x, "yaxis": y, "z": cells, **position, **style})
+        x_axis = {"range": columns.edges[[0, -1]], "domain": [start, start + width], "anchor": y}
+        y_axis = {"range": rows.edges[[-1, 0]], "anchor": x}
         if index and launch.panels:
-            x_axis["matches"], y_axis["matches"] = "x", "y"
-        axes |= {f"xaxis{ending}": x_axis, f"yaxis{ending}": y_axis}
+            x_axis["matches"], y_axis["matches"], down = "x", "y", ""
+        axes |= {f"xaxis{ending}": _axis(columns, across) | x_axis, f"yaxis{ending}": _axis(rows, down) | y_axis}
         corner = {"xref": f"{x} domain", "yref": f"{y} domain"}
         notes.append({"text": name, **corner, "x": 0.5, "y": 1, "yanchor": "bottom", "yshift": 4})
         if launch.panels:
@@ -202,22 +179,24 @@ def map_figure(orders: Sequence[Order], color: str) -> dict[str, Any]:
     return {"data": traces, "layout": theme.layout("", margin=margin, annotations=notes, coloraxis=colors, **axes)}
 
 
-def _cell_values(order: Order, grid: MapGrid, color: str) -> list[np.ndarray]:
-    """Return the values to colour: of C's cells and, with panels, of A's and B's by slice of K."""
-    launch, stride = order.schedule, grid.down.stride
-    entries = [launch.entry.min(axis=0)[::stride, ::stride]]
-    if launch.panels is not None:
-        rows, columns = first_reads(order.steps)
-        entries += [rows[::stride], columns[:, ::stride]]
+def _cell_values(order: Order, grid: MapGrid, color: str) -> np.ma.MaskedArray:
+    """Return the values to colour, masked in the corner and the gaps."""
+    launch, stride, down, across = order.schedule, grid.down.stride, grid.down, grid.across
     program, shades = launch.tiles.program, len(theme.CATEGORIES)
     by_entry = {"order": program, "sm": program % launch.sms, "group": launch.tiles.group % shades}
-    values = by_entry[color] if color in by_entry else launch.step % shades
-    return [theme.smallest(values[each]) for each in entries]
+    values = theme.smallest(by_entry[color] if color in by_entry else launch.step % shades)
+    rows, columns = first_reads(order.steps)
+    cells = np.ma.masked_all((down.lead + down.cells, across.lead + across.cells), dtype=values.dtype)
+    cells[down.lead :, across.lead :] = values[launch.entry.min(axis=0)[::stride, ::stride]]
+    a, b = values[rows[::stride, grid.slice_of]], values[columns[grid.slice_of, ::stride]]
+    cells[down.lead :, : across.lead - across.gap] = np.repeat(a, across.repeat, axis=1)
+    cells[: down.lead - down.gap, across.lead :] = np.repeat(b, down.repeat, axis=0)
+    return cells
 
 
 def _positions(letter: str, side: MapSide, has_gaps: bool) -> dict[str, Any]:
     if has_gaps:
-        return {letter: side.edges.tolist()}
+        return {letter: side.edges}
     return {f"{letter}0": float(side.edges[:2].mean()), f"d{letter}": side.stride}
 
 
@@ -241,67 +220,53 @@ def player_data(orders: Sequence[Order], color: str, step: int, first: int, boun
         first: number of programs to outline; 0 for none.
         bound: the step at which playback pauses; 0 for the last one.
     """
-    launch, grid = orders[0].schedule, map_grid(orders[0].schedule)
-    config, read = launch.launch.config, panels(launch)
-    sides = {"down": grid.down, "across": grid.across}
-    # A group of more rows than C has changes nothing.
-    handles = {
-        name: {"value": getattr(config, name), "values": [*knob.choices]}
-        for name, knob in knobs(type(config)).items()
-        if name in ("BLOCK_M", "BLOCK_N") and knob.choices
-    }
-    if read and hasattr(config, "GROUP_SIZE"):
-        handles["GROUP_SIZE"] = {"value": config.GROUP_SIZE, "values": np.arange(1, launch.extents[0] + 1)}
+    launch, own, read = orders[0].schedule, orders[0].steps, panels(orders[0].schedule)
+    tensors, grid = launch.transposed, map_grid(launch)
     return {
         "step": step,
         "first": first,
         "bound": bound,
         "color": color,
-        "orders": [_tiles_by_step(order) for order in (orders if launch.panels else orders[:1])],
-        "extents": list(launch.extents),
-        "panels": list(launch.panels) if launch.panels else None,
-        "tensors": list(launch.transposed),
-        "output": list(launch.transposed)[-1],
-        "transposed": list(launch.transposed.values()),
+        "orders": [_tiles_by_step(order) for order in (orders if read else orders[:1])],
+        "extents": launch.extents,
+        "panels": launch.panels,
+        "tensors": list(tensors),
+        "output": list(tensors)[-1],
+        "transposed": list(tensors.values()),
         "slices": launch.slices,
-        "depths": slice_blocks(launch).tolist() if launch.panels else [],
-        "piece_bytes": [read.row_bytes, read.column_bytes] if read else [],
-        "l2": _l2(launch) if read else None,
-        "handles": handles,
+        "handles": _handles(launch),
         "sms": launch.sms,
-        "slots": orders[0].steps.slots,
-        "name": orders[0].steps.name,
+        "slots": own.slots,
+        "name": own.name,
         "unit": orders[0].unit,
         "resident": launch.resident_programs,
-        "place": {
-            "slice_of": grid.slice_of.tolist(),
-            "blocks": grid.blocks,
-            "stride": grid.down.stride,
-            **{
-                name: {"repeat": side.repeat, "gap": side.gap, "cells": side.cells, "along_k": side.along_k}
-                for name, side in sides.items()
-            },
-        },
+        "grid": asdict(grid),
+        "depths": slice_blocks(launch),
+        "piece_bytes": np.concatenate([read.row_bytes, read.column_bytes]) if read else [],
+        "l2": _l2(launch) if read else None,
     }
 
 
-def _l2(launch: Schedule) -> dict[str, Any]:
-    """Return the constants of the L2's model, as `predict.l2` has them, for a launch with panels.
+def _handles(launch: Schedule) -> dict[str, Any]:
+    """Return the value and the allowed values of each knob that sets the size of a tile or of a group."""
+    config = launch.launch.config
+    declared = knobs(type(config))
+    allowed = {name: list(declared[name].choices or ()) for name in ("BLOCK_M", "BLOCK_N") if name in declared}
+    if launch.panels and "GROUP_SIZE" in declared:
+        # A group of more rows than C has changes nothing.
+        allowed["GROUP_SIZE"] = list(range(1, launch.extents[0] + 1))
+    return {name: {"value": getattr(config, name), "values": values} for name, values in allowed.items() if values}
 
-    `besides` are the bytes of inputs without panels, each of which is read once.
-    """
-    kernel, problem = launch.kernel, launch.launch.problem
-    besides = kernel.family.tensor_bytes(problem)
-    for name in (*(launch.panels or ()), kernel.family.output(problem)):
-        besides.pop(name)
+
+def _l2(launch: Schedule) -> dict[str, Any]:
+    """Return the constants of the L2's model, as `predict.l2` has them, for a launch with panels."""
+    gpu, problem = launch.launch.gpu, launch.launch.problem
     return {
-        "gpu": launch.launch.gpu.name,
-        "bytes": launch.launch.gpu.l2_bytes,
+        "gpu": gpu.name,
+        "bytes": gpu.l2_bytes,
         "ways": CONSTANTS.ways,
-        "tile_bytes": math.prod(kernel.output_tile(launch.launch) or ()) * DTYPE_BYTES[problem.dtype],
-        "besides": sum(besides.values()),
+        "tile_bytes": math.prod(launch.kernel.output_tile(launch.launch) or ()) * DTYPE_BYTES[problem.dtype],
         "assumed": launch.resident_source == "assumed",
-        "adds": any(access.op == "atomic" for access in kernel.accesses(launch.launch)),
     }
 
 

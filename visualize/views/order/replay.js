@@ -1,74 +1,66 @@
-// The clock of a launch (see timeline.py): tiles and programs at any time, over the plots whose figures carry them.
+// The replay of a launch in measured time (see view.py): tiles and programs at any time, over the plots whose figures
+// carry them.
 const root = element.querySelector(".clock");
-const play = root.querySelector(".play");
 const scrub = root.querySelector("input");
-const said = root.querySelector("output");
 const pace = root.querySelector("select");
-const cursor = Object.assign(document.createElement("div"), { className: "cursor" });
-const tip = Object.assign(document.createElement("div"), { className: "tip", hidden: true });
+const cursor = make("div", { className: "cursor" });
+const tip = make("div", { className: "tip", hidden: true });
 const maps = new Map(); // plot → its moments
 const LATE = 0.7; // the share of the launch at which it opens: late enough that a tail shows
 let bars = [];
 let gantt = null;
-let chart = null; // what the server says of it
-let shown = null; // the uirevision of what is shown: the time starts anew with another launch
-let span = 0;
+let chart = { span_ns: 0 }; // `layout.meta.gantt`
+let revision = null; // the figures' uirevision: another launch opens at LATE again
 let now = 0; // ns
-let playing = false;
 
-const number = (value) => value.toLocaleString("en");
-const counted = (value, word) => `${number(value)} ${word}${value === 1 ? "" : "s"}`;
 const microseconds = (ns) => `${(ns / 1000).toLocaleString("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 })} µs`;
+const smOf = ({ top, bottom }) => Math.round((top + bottom) / 2);
 
-// z of a map at a time: the share of a cell's tiles that is done, or 2 where one is running.
-function moment({ cell, columns, begun_ns, done_ns }, rows) {
-  const done = new Float32Array(rows * columns), all = new Float32Array(rows * columns), running = new Set();
-  let count = 0, begun = 0;
-  for (let i = 0; i < cell.length; i++) {
-    all[cell[i]]++;
-    if (done_ns[i] <= now) { done[cell[i]]++; count++; }
-    else if (begun_ns[i] <= now) { running.add(cell[i]); begun++; }
-  }
-  const value = (i) => (running.has(i) ? 2 : done[i] / (all[i] || 1));
-  const row = (r) => Float32Array.from({ length: columns }, (_, c) => value(r * columns + c));
-  return { z: Array.from({ length: rows }, (_, r) => row(r)), done: count, begun };
-}
-
-// A plot is about to be drawn: lay the time over it, or take note of the programs.
-function lay(event) {
-  const { layout, data } = event.detail, { moments, gantt: programs } = layout.meta ?? {};
+// A plot is about to be drawn: lay the time over a map, or read the programs of the chart.
+function lay({ target, detail }) {
+  const { layout, data } = detail, { moments, gantt: programs } = layout.meta ?? {};
   if (!moments && !programs) return;
-  if (shown !== layout.uirevision) {
-    shown = layout.uirevision;
-    stop();
-    now = null;
+  const span = programs?.span_ns ?? moments.span_ns;
+  if (revision !== layout.uirevision) {
+    revision = layout.uirevision;
+    playback.stop();
+    now = span * LATE;
   }
-  if (programs) return chartOf(event.target, data, programs);
-  maps.set(event.target, moments);
-  if (now === null) now = moments.done_ns.reduce((most, ns) => Math.max(most, ns), 0) * LATE;
-  const { z, done, begun } = moment(moments, data[0].z.length);
-  event.detail.data = [{ ...data[0], z }];
-  const { name, clock, unit } = moments;
-  const step = clock && Math.min(clock.filter((begin) => begin <= now).length, clock.length - 1);
-  const which = clock ? `${name} ${number(step)} of ${number(clock.length - 1)}` : `${unit}s`;
-  const text = `${which}: ${number(done)} done, ${number(begun)} running`;
-  event.detail.layout = { ...layout, annotations: [{ ...layout.annotations[0], text }] };
+  if (programs) readChart(target, data, programs);
+  else {
+    maps.set(target, moments);
+    Object.assign(detail, drawMoment(moments, data[0], layout));
+  }
 }
 
-function chartOf(plot, data, programs) {
-  [gantt, chart, span] = [plot, programs, programs.span_ns];
+// A map at the current time: the share of a cell's tiles that is done, or 2 where one is running.
+function drawMoment({ cell, columns, begun_ns: begun, done_ns: done, name, clock, unit }, trace, layout) {
+  const size = trace.z.length * columns, all = new Uint32Array(size), finished = new Uint32Array(size), running = new Uint32Array(size);
+  for (let tile = 0; tile < cell.length; tile++) {
+    all[cell[tile]]++;
+    if (done[tile] <= now) finished[cell[tile]]++;
+    else if (begun[tile] <= now) running[cell[tile]]++;
+  }
+  const value = (at) => (running[at] ? 2 : finished[at] / (all[at] || 1));
+  const z = trace.z.map((_, r) => Float32Array.from({ length: columns }, (_row, c) => value(r * columns + c)));
+  const sum = (counts) => written(counts.reduce((total, count) => total + count, 0));
+  const step = clock && Math.min(clock.filter((begin) => begin <= now).length, clock.length - 1);
+  const what = clock ? `${name} ${written(step)} of ${written(clock.length - 1)}` : `${unit}s`;
+  const annotations = [{ ...layout.annotations[0], text: `${what}: ${sum(finished)} done, ${sum(running)} running` }];
+  return { data: [{ ...trace, z }], layout: { ...layout, annotations } };
+}
+
+function readChart(plot, data, programs) {
+  [gantt, chart] = [plot, programs];
   root.hidden = false;
-  if (now === null) now = span * LATE;
-  bars = data.flatMap(({ x, y, customdata }) =>
-    Array.from(customdata[0], (_, i) => ({ told: customdata.map((row) => row[i]), start: x[5 * i], end: x[5 * i + 1], top: y[5 * i], bottom: y[5 * i + 2] })));
-  scrub.max = span;
-  scrub.step = Math.max(1, Math.round(span / 400));
+  bars = data.flatMap(({ x, y, customdata }) => Array.from(customdata[0], (_, i) => ({
+    about: customdata.map((row) => row[i]), start: x[5 * i], end: x[5 * i + 1], top: y[5 * i], bottom: y[5 * i + 2],
+  })));
+  scrub.max = chart.span_ns;
+  scrub.step = Math.max(1, Math.round(chart.span_ns / 400));
   tell();
   requestAnimationFrame(() => {
-    if (!cursor.isConnected) {
-      plot.parentNode.classList.add("with-cursor");
-      plot.parentNode.append(cursor, tip);
-    }
+    if (!cursor.isConnected) plot.parentNode.append(cursor, tip);
     plot.removeAllListeners?.("plotly_afterplot");
     plot.on?.("plotly_afterplot", place);
     place();
@@ -84,85 +76,61 @@ function place() {
 }
 
 function tell() {
-  const t = now / 1000;
-  const running = bars.filter((bar) => bar.start <= t && t < bar.end);
-  const sms = new Set(running.map(({ top, bottom }) => Math.round((top + bottom) / 2)));
-  const text = `${microseconds(now)} of ${microseconds(span)}`;
+  const running = bars.filter(({ start, end }) => start <= now / 1000 && now / 1000 < end);
+  const programs = `${counted(running.length, "program")} on ${counted(new Set(running.map(smOf)).size, "SM")}`;
   scrub.value = now;
-  said.textContent = `${text}: ${counted(running.length, "program")} on ${counted(sms.size, "SM")}`;
-  scrub.setAttribute("aria-valuetext", said.textContent);
+  playback.output.textContent = `${microseconds(now)} of ${microseconds(chart.span_ns)}: ${programs}`;
+  scrub.setAttribute("aria-valuetext", playback.output.textContent);
   root.dataset.now = Math.round(now);
 }
 
 async function show(time) {
-  now = Math.max(0, Math.min(time, span));
+  now = Math.max(0, Math.min(time, chart.span_ns));
   tell();
   place();
   for (const plot of maps.keys()) if (!plot.isConnected) maps.delete(plot);
   await Promise.all([...maps.keys()].map((plot) => plot.repaint()));
 }
 
-function stop() {
-  playing = false;
-  play.textContent = "▶ Replay";
-  said.setAttribute("aria-live", "polite");
-}
+const playback = new Playback(root, "Replay", {
+  begin: () => show(now < chart.span_ns ? now : 0),
+  async advance(seconds) {
+    await show(now + seconds / Number(pace.value) * chart.span_ns);
+    return now < chart.span_ns;
+  },
+});
 
-async function start() {
-  playing = true;
-  play.textContent = "❚❚ Pause";
-  said.setAttribute("aria-live", "off");
-  let last = performance.now();
-  if (now >= span) now = 0;
-  while (playing && now < span) {
-    await new Promise(requestAnimationFrame);
-    if (!playing) return;
-    const time = performance.now(), passed = (time - last) / 1000;
-    last = time;
-    await show(now + passed / Number(pace.value) * span);
-  }
-  if (playing) stop();
-}
-
-// What the bar under the pointer is: Plotly would look for the nearest corner.
-function point(event) {
-  const full = gantt?._fullLayout;
-  if (!full?.xaxis?._length) return;
-  const box = gantt.getBoundingClientRect();
-  const left = event.clientX - box.left, top = event.clientY - box.top;
-  const x = full.xaxis.p2d(left - full.xaxis._offset), y = full.yaxis.p2d(top - full.yaxis._offset);
-  const bar = bars.find((one) => one.start <= x && x <= one.end && one.top <= y && y <= one.bottom);
+// Show the program of the bar under the pointer: Plotly would look for the nearest corner.
+function point({ target, clientX, clientY }) {
+  const full = gantt?._fullLayout, isInside = gantt?.contains(target) && full?.xaxis?._length;
+  const box = gantt?.getBoundingClientRect(), left = clientX - box?.left, top = clientY - box?.top;
+  const [x, y] = isInside ? [full.xaxis.p2d(left - full.xaxis._offset), full.yaxis.p2d(top - full.yaxis._offset)] : [];
+  const bar = bars.find(({ start, end, ...sides }) => start <= x && x <= end && sides.top <= y && y <= sides.bottom);
   tip.hidden = !bar;
   if (!bar) return;
-  const [pid, m, n, slice, wave, tiles] = bar.told;
+  const [pid, m, n, slice, wave, tiles] = bar.about;
   const what = `${tiles > 1 ? `${tiles} tiles, the first` : "tile"} (${m}, ${n})${chart.slices > 1 ? `, slice ${slice}` : ""}`;
-  const sm = Math.round((bar.top + bar.bottom) / 2);
-  const lines = [`pid ${pid}: ${what}`, `SM ${sm}, ideal wave ${wave + 1} of ${chart.waves}`, `${bar.start.toFixed(2)} to ${bar.end.toFixed(2)} µs`];
-  tip.innerText = lines.join("\n");
+  const times = `${bar.start.toFixed(2)} to ${bar.end.toFixed(2)} µs`;
+  tip.innerText = [`pid ${pid}: ${what}`, `SM ${smOf(bar)}, ideal wave ${wave + 1} of ${chart.waves}`, times].join("\n");
   const side = left > box.width / 2 ? { left: "auto", right: `${box.width - left + 12}px` } : { left: `${left + 12}px`, right: "auto" };
   Object.assign(tip.style, side, { top: `${top + 12}px` });
 }
 
-function toggle() {
-  if (playing) stop();
-  else if (span) start();
-}
+// The page's keys control the replay where no player is in view.
+const hasKeys = () => !root.hidden && root.offsetParent !== null && !document.querySelector("#player .player")?.offsetParent;
 
-// The page's keys are the clock's where no other player is in view.
-const isAlone = () => !root.hidden && root.offsetParent !== null && !document.querySelector("#player .player")?.offsetParent;
-
-play.addEventListener("click", toggle);
-document.addEventListener("tilescope:play", () => { if (isAlone()) toggle(); });
-document.addEventListener("tilescope:step", ({ detail }) => { if (isAlone()) { stop(); show(now + detail.by * span / 20); } });
-scrub.addEventListener("input", () => { stop(); show(Number(scrub.value)); });
+document.addEventListener("tilescope:play", () => { if (hasKeys()) playback.toggle(); });
+document.addEventListener("tilescope:step", ({ detail }) => {
+  if (!hasKeys()) return;
+  playback.stop();
+  show(now + detail.by * chart.span_ns / 20);
+});
+scrub.addEventListener("input", () => { playback.stop(); show(Number(scrub.value)); });
 document.addEventListener("tilescope:paint", lay);
 document.addEventListener("tilescope:cleared", ({ target }) => {
   if (target !== gantt) return;
-  stop();
+  playback.stop();
   root.hidden = true;
 });
-document.addEventListener("mousemove", (event) => {
-  if (gantt?.contains(event.target)) point(event);
-  else tip.hidden = true;
-});
+document.addEventListener("mousemove", point);
 document.querySelectorAll(".live-plot").forEach((plot) => plot.repaint?.());

@@ -3,60 +3,62 @@
 
 // The L2 during a launch in one order, whose waves run in lockstep along K. As predict/l2.py: a repeated use misses with
 // the share of sets that other bytes have filled since, and expected values take the place of a random cache.
-class Shelf {
+class L2 {
   constructor(order) {
-    const [rows, columns] = order.meta.piece_bytes;
-    Object.assign(this, { order, rows: rows.length, bytes: Float64Array.of(...rows, ...columns) });
+    this.order = order;
+    this.bytes = order.meta.piece_bytes;
   }
 
-  // What the first entries have fetched, hit and evicted, and which bytes each wave has left on the shelf.
+  // The bytes that the first entries have fetched, hit and evicted, and the bytes of each piece that the L2 holds.
   at(entries) {
-    const { wave_ends: ends } = this.order, { bytes } = this;
-    if (!this.state || (this.waves && ends[this.waves - 1] > entries)) {
-      this.waves = 0;
-      this.state = { last: new Int32Array(bytes.length).fill(-1), held: new Float64Array(bytes.length), shelved: [], fetched: 0, evicted: 0, hits: 0 };
+    const { wave_ends: ends } = this.order, count = this.bytes.length;
+    if (!this.state || ends[this.state.waves - 1] > entries) {
+      const last = new Int32Array(count).fill(-1), held = new Float64Array(count); // the last wave that reads each piece
+      this.state = { waves: 0, last, held, heldOfWave: [], fetched: 0, evicted: 0, hits: 0 };
     }
-    const from = () => (this.waves ? ends[this.waves - 1] : 0);
-    for (; ends[this.waves] <= entries; this.waves++) this.play(this.state, from(), ends[this.waves]);
-    if (from() >= entries) return this.state;
-    const { last, held, shelved } = this.state, part = { ...this.state, last: last.slice(), held: held.slice(), shelved: [...shelved] };
-    this.play(part, from(), entries);
-    return part;
+    while (ends[this.state.waves] <= entries) this.playWave(this.state, ends[this.state.waves]);
+    if ((ends[this.state.waves - 1] ?? 0) === entries) return this.state;
+    const state = structuredClone(this.state);
+    this.playWave(state, entries); // a part of it
+    return state;
   }
 
-  play(state, from, to) {
-    const { order, bytes, rows, waves: wave } = this, { slices, depths, l2 } = order.meta, { last, held, shelved } = state;
-    const users = new Uint32Array(bytes.length), pieces = [], again = [], evicted = [], ends = order.wave_ends;
-    order.each(from, to, (m, n, slice) => {
-      for (const piece of [m * slices + slice, rows + n * slices + slice]) if (!users[piece]++) pieces.push(piece);
+  playWave(state, to) {
+    const { order, bytes } = this, { slices, depths, l2 } = order.meta, { last, held, heldOfWave } = state;
+    const users = new Map(), again = [], evicted = [], ends = order.wave_ends, wave = state.waves++, from = ends[wave - 1] ?? 0;
+    const use = (piece) => users.set(piece, (users.get(piece) ?? 0) + 1);
+    order.each(from, to, (m, n, rowPiece, columnPiece) => {
+      use(rowPiece);
+      use(columnPiece);
     });
     // Each half of the L2 keeps a copy of what SMs on its side read: 1.5 copies for one user, towards 2 for many.
-    const copies = (piece) => (2 - 2 ** -users[piece]) * bytes[piece];
+    const copies = (piece) => (2 - 2 ** -users.get(piece)) * bytes[piece];
     let older = 0, newer = 0;
-    for (const piece of pieces) {
+    for (const piece of users.keys()) {
       older += copies(piece);
       if (last[piece] >= 0) again[last[piece]] = (again[last[piece]] ?? 0) + copies(piece);
     }
-    for (let v = wave - 1; v >= 0; v--) {
-      if (again[v]) {
-        const tiles = (ends[v] - (v ? ends[v - 1] : 0) + to - from) / 2 + from - ends[v];
-        evicted[v] = fullSets((newer + (shelved[v] + older) / 2 + 1.5 * l2.tile_bytes * tiles) / l2.bytes, l2.ways);
+    for (let before = wave - 1; before >= 0; before--) {
+      if (again[before]) {
+        const tiles = (ends[before] - (ends[before - 1] ?? 0) + to - from) / 2 + from - ends[before];
+        const touched = newer + (heldOfWave[before] + older) / 2 + 1.5 * l2.tile_bytes * tiles;
+        evicted[before] = fullSets(touched / l2.bytes, l2.ways);
       }
-      newer += shelved[v] ?? 0;
-      older -= again[v] ?? 0;
+      newer += heldOfWave[before];
+      older -= again[before] ?? 0;
     }
-    shelved[wave] = 0;
-    for (const piece of pieces) {
+    heldOfWave[wave] = 0;
+    for (const [piece, count] of users) {
       const before = last[piece], share = before < 0 ? 1 : evicted[before];
       state.fetched += share * bytes[piece];
       if (before >= 0) {
         state.evicted += share * bytes[piece];
-        shelved[before] -= held[piece];
+        heldOfWave[before] -= held[piece];
       }
-      state.hits += (users[piece] - share) * depths[piece % slices];
+      state.hits += (count - share) * depths[piece % slices];
       last[piece] = wave;
       held[piece] = copies(piece);
-      shelved[wave] += held[piece];
+      heldOfWave[wave] += held[piece];
     }
   }
 }
@@ -64,70 +66,63 @@ class Shelf {
 // The share of sets that have received at least as many lines as they have ways (Poisson).
 function fullSets(touched, ways) {
   let fewer = 0, term = Math.exp(-ways * touched);
-  for (let j = 1; j <= ways; j++) {
+  for (let lines = 1; lines <= ways; lines++) {
     fewer += term;
-    term *= ways * touched / j;
+    term *= ways * touched / lines;
   }
   return 1 - fewer;
 }
 
-const make = (tag, attributes, ...children) => {
-  const node = Object.assign(document.createElement(tag), attributes);
-  node.append(...children);
-  return node;
-};
-const sizeOf = (bytes) => {
-  const unit = bytes < 1e6 ? ["kB", 1e3] : bytes < 1e9 ? ["MB", 1e6] : ["GB", 1e9];
-  return `${(bytes / unit[1]).toLocaleString("en", { maximumSignificantDigits: 3 })} ${unit[0]}`;
-};
+function sizeOf(bytes) {
+  const [unit, size] = bytes < 1e6 ? ["kB", 1e3] : bytes < 1e9 ? ["MB", 1e6] : ["GB", 1e9];
+  return `${(bytes / size).toLocaleString("en", { maximumSignificantDigits: 3 })} ${unit}`;
+}
 
 // The corner above A of one order: its loads, a bar that all orders scale alike, and the L2.
 class Corner {
   constructor(order) {
-    [this.number, this.what, this.bar, this.hits, this.shelf, this.caption] = ["b", "span", "i", "span", "div", "p"].map((tag) => make(tag));
-    this.what.className = "what";
-    this.shelf.className = "shelf";
-    this.caption.className = "caption";
-    const bar = make("div", { className: "bar" }, this.bar), heading = make("p", { className: "l2" }, make("b", {}, "L2"), " ", this.hits);
-    this.node = make("div", { className: "corner" }, make("p", { className: "count" }, this.number, " ", this.what), bar, ...(order.meta.l2 ? [heading, this.shelf, this.caption] : []));
     this.order = order;
-    if (order.meta.l2) this.model = new Shelf(order);
+    this.node = make("div", { className: "corner" });
+    this.node.innerHTML = '<p class="count"><b></b> <span class="what"></span></p><div class="bar"><i></i></div>'
+      + '<p class="l2"><b>L2</b> <span class="hits"></span></p><div class="shelf"></div><p class="caption"></p>';
+    this.l2 = new L2(order);
   }
 
-  show([blocks, what], scale, step) {
-    this.number.textContent = written(blocks);
-    [this.what.textContent] = what.split(":");
-    this.what.title = what;
-    this.bar.style.width = `${100 * Math.min(1, blocks / (scale || 1))}%`;
-    if (!this.model) return;
-    const { order, model: { bytes } } = this, { l2, first } = order.meta;
-    const state = this.model.at(step ? order.end(Math.min(step, order.count)) : Math.min(first || order.total, order.total));
-    this.hits.textContent = `${written(Math.round(state.hits))} hits`;
-    const fits = state.evicted < 0.005 * state.fetched;
-    this.caption.textContent = fits ? `Predicted: all of it fits in the ${l2.gpu}’s L2: nothing is evicted.` : `Predicted: ${sizeOf(state.evicted)} evicted, fetched again.`;
-    const besides = l2.besides ? ` Other inputs: ${sizeOf(l2.besides)}, each read once.` : "";
+  show(step, scale) {
+    const { order } = this, { l2, first } = order.meta, { blocks, what, detail } = order.load(step);
+    const [count, words, bar, hits, shelf, caption] = [".count b", ".what", ".bar i", ".hits", ".shelf", ".caption"].map((name) => this.node.querySelector(name));
+    count.textContent = written(blocks);
+    words.textContent = what;
+    words.title = what + detail;
+    bar.style.width = `${100 * Math.min(1, blocks / (scale || 1))}%`;
+    const { held, ...totals } = this.l2.at(step ? order.end(step) : Math.min(first || order.total, order.total));
+    hits.textContent = `${written(Math.round(totals.hits))} hits`;
+    const fits = totals.evicted < 0.005 * totals.fetched;
+    caption.textContent = fits ? `Predicted: all of it fits in the ${l2.gpu}’s L2: nothing is evicted.` : `Predicted: ${sizeOf(totals.evicted)} evicted, fetched again.`;
+    const fetched = `Predicted, in lockstep: ${sizeOf(totals.fetched)} of ${order.meta.panels.join(" and ")} fetched from DRAM.`;
     const assumed = l2.assumed ? " One program per SM is assumed." : "";
-    this.shelf.title = `Predicted, in lockstep: ${sizeOf(state.fetched)} fetched from DRAM. Both halves of the L2 (${sizeOf(l2.bytes)}) keep copies.${l2.adds ? " Inputs only." : ""}${besides}${assumed}`;
-    Object.assign(this.node.dataset, { fetched: state.fetched, evicted: state.evicted, hits: state.hits });
-    // Most recent at the left. If all inputs fit, the bar is as long as they are: otherwise nothing could be seen.
-    const whole = Math.min(l2.bytes, 2 * bytes.reduce((sum, size) => sum + size, 0)), { used, isNew } = order.now;
-    const kinds = [["var(--new)", 0], ["var(--reused)", 0], ["var(--before)", 0]];
-    state.held.forEach((size, piece) => { kinds[isNew.has(piece) ? 0 : used.has(piece) ? 1 : 2][1] += size; });
-    let at = 0;
-    const stops = kinds.flatMap(([color, size]) => {
-      const start = at;
-      at += 100 * size / whole;
-      return size ? [`${color} ${start}% ${at}%`] : [];
-    });
-    this.shelf.classList.toggle("full", at > 100);
-    this.shelf.style.background = `linear-gradient(90deg, ${[...stops, `transparent ${at}%`].join(", ")})`;
+    shelf.title = `${fetched} Both halves of the L2 (${sizeOf(l2.bytes)}) keep copies.${assumed}`;
+    Object.assign(this.node.dataset, { fetched: totals.fetched, evicted: totals.evicted, hits: totals.hits });
+    this.fill(shelf, held, step ? order.now : { used: new Set() });
+    return { blocks, what: words.title };
+  }
+
+  // Most recent at the left. If all inputs fit, the bar is as long as they are: otherwise nothing could be seen.
+  fill(shelf, held, { used, from }) {
+    const { firstOfPiece, meta: { l2, piece_bytes: bytes } } = this.order, sizes = [0, 0, 0];
+    const whole = Math.min(l2.bytes, 2 * bytes.reduce((sum, size) => sum + size, 0));
+    const kind = (piece) => (!used.has(piece) ? 2 : firstOfPiece[piece] < from ? 1 : 0);
+    held.forEach((size, piece) => { sizes[kind(piece)] += 100 * size / whole; });
+    const [isNew, reused, before] = sizes, end = isNew + reused + before;
+    shelf.classList.toggle("full", end > 100);
+    shelf.style.background = `linear-gradient(90deg, var(--new) ${isNew}%, var(--reused) ${isNew}% ${isNew + reused}%, var(--before) ${isNew + reused}% ${end}%, transparent ${end}%)`;
   }
 }
 
-// The layer over one picture. Only the own picture's tiles can be touched.
+// The layer over a plot. Tiles of the pinned picture can be pointed at, but neither dragged nor opened.
 class Overlay {
   constructor(plot, isOwn) {
-    Object.assign(this, { plot, wanted: new Map(), isAwaited: false }); // sizes to set
+    Object.assign(this, { plot, isOwn });
     this.layer = make("div", { className: "touch" });
     this.svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
     this.svg.setAttribute("aria-hidden", "true");
@@ -135,26 +130,51 @@ class Overlay {
     this.tip.setAttribute("role", "status");
     this.layer.append(this.svg, this.tip);
     this.place = this.place.bind(this);
+    document.addEventListener("pointermove", (event) => this.move(event));
     if (isOwn) this.listen();
     plot.parentNode.classList.add("touched");
     plot.before(this.layer);
     new ResizeObserver(() => setTimeout(this.place, 150)).observe(plot);
   }
 
-  // A picture is about to be drawn: place the layer once the axes have moved.
-  take(picture) {
-    if (this.picture !== picture) {
-      this.picture = picture;
-      const { handles } = picture, { panels, extents: [rows, columns] } = picture.meta;
-      this.corners?.forEach(({ node }) => node.remove());
-      this.corners = panels ? picture.orders.map((order) => new Corner(order)) : [];
-      this.layer.prepend(...this.corners.map(({ node }) => node));
-      if (this.point && (this.point.m >= rows || this.point.n >= columns || (panels && !picture.orders[this.point.map]))) this.point = null;
-      this.choose(this.point, !this.tip.hidden);
-      const sizes = [handles.BLOCK_M && "Shift and arrows change BLOCK_M and BLOCK_N", handles.GROUP_SIZE && "plus and minus change GROUP_SIZE"];
-      const keys = ["arrow keys move", "Enter opens Memory", ...sizes.filter(Boolean)];
-      if (this.layer.tabIndex === 0) this.layer.setAttribute("aria-label", `Tiles of the map: ${keys.join(", ")}`);
-    }
+  listen() {
+    const { layer, plot } = this;
+    layer.tabIndex = 0;
+    layer.setAttribute("role", "application");
+    layer.addEventListener("keydown", (event) => this.press(event));
+    layer.addEventListener("focus", () => { if (layer.matches(":focus-visible")) this.choose(this.point ?? { map: 0, m: 0, n: 0 }); });
+    layer.addEventListener("blur", () => this.choose(null));
+    plot.addEventListener("pointerdown", (event) => {
+      this.pressed = event.target.closest(".modebar") ? null : { x: event.clientX, y: event.clientY, at: this.pointAt(event) };
+    });
+    this.svg.addEventListener("pointerdown", (event) => {
+      const { name } = event.target.dataset;
+      if (!name) return;
+      event.preventDefault();
+      const { value } = this.picture.handles[name];
+      this.drag = { name, ...this.point, value, start: value };
+    });
+    document.addEventListener("pointerup", (event) => this.release(event));
+  }
+
+  take(meta) {
+    if (this.picture?.meta === meta) return;
+    this.picture = new Picture(this.plot, meta);
+    const { handles, orders } = this.picture, { panels, extents: [rows, columns] } = meta, { point, layer } = this;
+    this.corners?.forEach(({ node }) => node.remove());
+    this.corners = panels ? orders.map((order) => new Corner(order)) : [];
+    layer.prepend(...this.corners.map(({ node }) => node));
+    const isGone = point && (point.m >= rows || point.n >= columns || "k" in point || (panels && !orders[point.map]));
+    this.choose(isGone ? null : point);
+    const keys = ["arrow keys move", "Enter opens Memory"];
+    if (handles.BLOCK_M) keys.push("Shift and arrows change BLOCK_M and BLOCK_N");
+    if (handles.GROUP_SIZE) keys.push("plus and minus change GROUP_SIZE");
+    if (this.isOwn) layer.setAttribute("aria-label", `Tiles of the map: ${keys.join(", ")}`);
+  }
+
+  // Lay a step over the picture that is about to be drawn, and place the layer once the axes have moved.
+  lay(detail, step) {
+    this.picture.lay(detail, step);
     requestAnimationFrame(() => {
       for (const event of ["plotly_afterplot", "plotly_relayout"]) {
         this.plot.removeListener?.(event, this.place);
@@ -165,7 +185,7 @@ class Overlay {
   }
 
   axes(map) {
-    const full = this.plot._fullLayout, x = full?.[`xaxis${map ? map + 1 : ""}`], y = full?.[`yaxis${map ? map + 1 : ""}`];
+    const full = this.plot._fullLayout, number = map ? map + 1 : "", x = full?.[`xaxis${number}`], y = full?.[`yaxis${number}`];
     return x?._length ? { x, y } : null;
   }
 
@@ -176,13 +196,19 @@ class Overlay {
     return { x: l, y: t, width: Math.max(3, r - l), height: Math.max(3, b - t) };
   }
 
+  // The pointer's place in a map, in tiles: [across, down].
+  inTiles({ clientX, clientY }, map) {
+    const { x, y } = this.axes(map), frame = this.plot.getBoundingClientRect();
+    return [x.p2d(clientX - frame.left - x._offset), y.p2d(clientY - frame.top - y._offset)];
+  }
+
   place() {
     if (!this.picture) return;
-    const { plot, layer, corners } = this, { down, across } = this.picture.meta.place;
+    const { plot, layer } = this, { down, across } = this.picture.meta.grid;
     Object.assign(layer.style, { left: `${plot.offsetLeft}px`, top: `${plot.offsetTop}px`, width: `${plot.clientWidth}px`, height: `${plot.clientHeight}px` });
     layer.hidden = !this.axes(0);
     if (layer.hidden) return;
-    corners.forEach(({ node }, map) => {
+    this.corners.forEach(({ node }, map) => {
       const { x, y, width, height } = this.box(map, across.along_k[0], down.along_k[0], across.along_k[1], down.along_k[1]);
       // Zoomed in, the map has no corner.
       node.hidden = Math.abs(x - this.axes(map).x._offset) > 2 || y < -2;
@@ -191,203 +217,183 @@ class Overlay {
     this.draw();
   }
 
-  show(counts, scale, step) {
-    this.corners.forEach((corner, i) => corner.show(counts[i].slice(1), scale, step));
-  }
-
-  listen() {
-    const { layer } = this, on = (target, event, action) => target.addEventListener(event, action);
-    layer.tabIndex = 0;
-    layer.setAttribute("role", "application");
-    on(document, "pointermove", (event) => this.move(event));
-    on(document, "pointerup", (event) => this.release(event));
-    on(this.plot, "pointerdown", (event) => {
-      this.pressed = event.target.closest(".modebar") ? null : { x: event.clientX, y: event.clientY, at: this.tileAt(event) };
-    });
-    on(this.svg, "pointerdown", (event) => {
-      const { name } = event.target.dataset;
-      if (!name) return;
-      event.preventDefault();
-      this.drag = { name, ...this.point, value: this.picture.handles[name].value };
-    });
-    on(document, "tilescope:awaited", ({ detail }) => {
-      this.isAwaited = detail;
-      if (!detail) this.send();
-    });
-    on(layer, "keydown", (event) => this.press(event));
-    on(layer, "focus", () => { if (layer.matches(":focus-visible")) this.choose(this.point ?? { map: 0, m: 0, n: 0 }, true); });
-    on(layer, "blur", () => this.choose(null));
-  }
-
-  // The tile under the pointer; null outside C.
-  tileAt({ clientX, clientY }) {
-    const { meta } = this.picture, frame = this.plot.getBoundingClientRect();
-    for (let map = 0; map < (meta.panels ? this.picture.orders.length : meta.tensors.length); map++) {
-      const axes = this.axes(map);
-      if (!axes) return null;
-      const x = Math.floor(axes.x.p2d(clientX - frame.left - axes.x._offset)), y = Math.floor(axes.y.p2d(clientY - frame.top - axes.y._offset));
-      const [m, n] = !meta.panels && meta.transposed[map] ? [x, y] : [y, x];
-      if (m >= 0 && n >= 0 && m < meta.extents[0] && n < meta.extents[1]) return { map, m, n };
+  // The tile (map, m, n) under the pointer, or the block along K of A (map, m, k) or B (map, n, k); null outside.
+  pointAt(event) {
+    const { meta, orders } = this.picture, { down, across, slice_of: slices } = meta.grid, [rows, columns] = meta.extents;
+    const blockAt = (at, [from, to]) => Math.floor((at - from) / (to - from) * slices.length);
+    for (let map = 0; map < (meta.panels ? orders.length : meta.tensors.length); map++) {
+      if (!this.axes(map)) return null;
+      const [x, y] = this.inTiles(event, map), [n, m] = (this.picture.isTransposed(map) ? [y, x] : [x, y]).map(Math.floor);
+      const isRow = m >= 0 && m < rows, isColumn = n >= 0 && n < columns;
+      if (isRow && isColumn) return { map, m, n };
+      const [k, isBlock] = isRow ? [blockAt(x, across.along_k), true] : [blockAt(y, down.along_k), isColumn];
+      if (isBlock && k >= 0 && k < slices.length) return isRow ? { map, m, k } : { map, n, k };
     }
     return null;
   }
 
   move(event) {
     if (this.drag) return this.pull(event);
-    const isInside = this.plot.contains(event.target), isHandle = this.svg.contains(event.target);
-    if (isHandle || (!isInside && (!this.point || this.layer.contains(document.activeElement)))) return undefined;
-    const point = isInside ? this.tileAt(event) : null, before = this.point;
-    if (point?.map === before?.map && point?.m === before?.m && point?.n === before?.n) return undefined;
-    // The first few visits explain the words.
-    if (point && !before) {
-      const visits = Number(localStorage.getItem("tilescope-hovers") ?? 0);
-      this.explains = visits < 5;
-      if (this.explains) localStorage.setItem("tilescope-hovers", visits + 1);
-    }
-    return this.choose(point, this.explains);
+    const isInside = this.plot.contains(event.target), isHandle = this.svg.contains(event.target), before = this.point;
+    if (!this.picture || isHandle || (!isInside && (!before || this.layer.contains(document.activeElement)))) return undefined;
+    const point = isInside ? this.pointAt(event) : null;
+    if (isSame(point, before)) return undefined;
+    if (point && !before) localStorage.setItem("tilescope-hovers", Number(localStorage.getItem("tilescope-hovers") ?? 0) + 1);
+    return this.choose(point);
   }
 
   release(event) {
     const { pressed, drag } = this;
     this.pressed = this.drag = null;
-    if (drag) return this.draw();
+    if (drag) return this.choose(this.point);
     const isClick = pressed?.at && Math.hypot(event.clientX - pressed.x, event.clientY - pressed.y) < 4;
     if (!isClick) return undefined;
     // A finger has not hovered: its first tap shows the tile.
-    if (event.pointerType === "touch" && (this.tapped?.m !== pressed.at.m || this.tapped?.n !== pressed.at.n)) {
-      this.tapped = pressed.at;
-      return this.choose(pressed.at, true);
-    }
-    return this.open(pressed.at);
+    const isFirstTap = event.pointerType === "touch" && !isSame(this.tapped, pressed.at);
+    this.tapped = pressed.at;
+    return isFirstTap ? this.choose(pressed.at) : this.open(pressed.at);
   }
 
   press(event) {
-    const { handles } = this.picture, { extents: [rows, columns] } = this.picture.meta, { m, n } = this.point ?? { m: 0, n: 0 };
+    const { extents: [rows, columns] } = this.picture.meta, { m = 0, n = 0 } = this.point ?? {};
     const [down, right] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key] ?? [0, 0];
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const step = (name, by) => {
-      const { value, values } = handles[name] ?? {}, next = values?.[values.indexOf(this.wanted.get(name) ?? value) + by];
-      if (next) this.set(name, next);
-    };
     if (down || right) {
-      if (event.shiftKey) step(down ? "BLOCK_M" : "BLOCK_N", down || right);
-      else this.choose({ map: 0, m: Math.min(rows - 1, Math.max(0, m + down)), n: Math.min(columns - 1, Math.max(0, n + right)) }, true);
+      if (event.shiftKey) this.step(down ? "BLOCK_M" : "BLOCK_N", down || right);
+      else this.choose({ map: 0, m: Math.min(rows - 1, Math.max(0, m + down)), n: Math.min(columns - 1, Math.max(0, n + right)) });
     } else if (event.key === "Enter") this.open(this.point);
-    else if ("+=-−".includes(event.key)) step("GROUP_SIZE", "+=".includes(event.key) ? 1 : -1);
+    else if ("+=-−".includes(event.key)) this.step("GROUP_SIZE", "+=".includes(event.key) ? 1 : -1);
     else return;
     event.preventDefault();
     event.stopPropagation();
   }
 
-  // The page follows an address, so that its forms show the new size, too. Addresses of later sizes wait for the reply.
-  set(name, value) {
-    this.wanted.set(name, value);
-    if (!this.isAwaited) this.send();
+  step(name, by) {
+    const values = this.picture.handles[name]?.values, next = values?.[values.indexOf(send.settings[name]) + by];
+    if (next) this.set(name, next);
   }
 
-  send() {
-    if (!this.wanted.size) return;
-    const query = new URLSearchParams(document.body.dataset.address), tour = new URLSearchParams(location.search);
-    for (const name of ["tour", "stop"]) if (tour.has(name)) query.set(name, tour.get(name));
-    for (const [name, value] of this.wanted) query.set(name, value);
-    this.wanted.clear();
-    document.dispatchEvent(new CustomEvent("tilescope:follow", { detail: query.toString() }));
+  // Set a size in the form, as a person would: in its number field, or at the stop of a slider over choices.
+  set(name, value) {
+    const field = document.getElementById(`experiment-${name}`), isNumber = field.matches("input");
+    const input = isNumber ? field : document.getElementById(`experiment-${name}-slider`);
+    input.value = isNumber ? value : this.picture.handles[name].values.indexOf(value);
+    input.dispatchEvent(new Event("input", { bubbles: true }));
   }
 
   // A dragged edge: the allowed size that is nearest to the pointer.
-  pull({ clientX, clientY }) {
-    const { drag } = this, { handles } = this.picture, { value, values } = handles[drag.name], frame = this.plot.getBoundingClientRect();
-    const { x, y } = this.axes(0), across = x.p2d(clientX - frame.left - x._offset), down = y.p2d(clientY - frame.top - y._offset);
-    drag.unit ??= value;
-    const start = drag.name === "BLOCK_N" ? drag.n : drag.m, at = drag.name === "BLOCK_N" ? across : down;
-    const pulled = drag.name === "GROUP_SIZE" ? down : at * value - start * drag.unit;
-    const distance = (size) => Math.abs(Math.log2(Math.max(pulled, 0.5) / size));
+  pull(event) {
+    const { drag } = this, { value, values } = this.picture.handles[drag.name], [across, down] = this.inTiles(event, 0);
+    const sizes = { BLOCK_M: down * value - drag.m * drag.start, BLOCK_N: across * value - drag.n * drag.start, GROUP_SIZE: down };
+    const distance = (size) => Math.abs(Math.log2(Math.max(sizes[drag.name], 0.5) / size));
     const next = [...values].reduce((best, size) => (distance(size) < distance(best) ? size : best));
     if (next !== drag.value) this.set(drag.name, next);
-    drag.value = next;
-    this.draw();
+    Object.assign(drag, { value: next, at: event });
+    this.choose(this.point);
   }
 
   open(point) {
-    if (!point) return;
-    const order = this.picture.orders[0], query = new URLSearchParams(document.body.dataset.address);
+    if (!point || "k" in point) return;
+    const query = new URLSearchParams(document.body.dataset.address);
     query.set("tab", "coalescing");
-    // The row-major map is not this kernel's: the program that computes the tile here.
-    query.set("program", order.program(order.first.tile[point.m * order.columns + point.n]));
+    // The row-major map is not this kernel's: the program that computes the tile in this kernel's order.
+    query.set("program", this.reads({ ...point, map: 0 }).program);
     document.dispatchEvent(new CustomEvent("tilescope:follow", { detail: query.toString() }));
   }
 
-  choose(point, isExplained) {
+  choose(point) {
     this.point = point;
-    this.tip.hidden = !point || !isExplained;
-    if (!this.tip.hidden) this.tip.innerText = this.words(point);
+    const { drag } = this, lines = drag ? [`${drag.name} ${drag.value}`] : point ? this.words(point) : [];
+    this.tip.hidden = !lines.length;
+    this.tip.innerText = lines.join("\n");
     this.draw();
   }
 
-  // Which program computes a tile, and what it loads: [text, piece, whether it is the first to load it] for A and B.
+  // The first program that computes a tile, and the blocks of A and B that it loads, with the first entry that loads them.
   reads({ map, m, n }) {
-    const { meta } = this.picture, order = this.picture.orders[meta.panels ? map : 0], entry = order.first.tile[m * order.columns + n];
-    const slice = Math.floor(order.place(entry) / (order.rows * order.columns)), program = written(order.program(entry));
-    if (!meta.panels) return { program, panels: [] };
-    const panels = [["a", "Row", m], ["b", "Column", n]].map(([side, word, at], i) => {
-      const first = order.first[side][at * meta.slices + slice], isNew = first === entry;
-      const by = isNew ? "loaded now" : `loaded before, by program ${written(order.program(first))}`;
-      return { text: `${word} ${at} of ${meta.panels[i]}, ${several(meta.depths[slice], "block")}: ${by}.`, isNew };
+    const order = this.picture.orderOf(map), entry = order.firstOfTile[m * this.picture.meta.extents[1] + n], panels = [];
+    order.each(entry, entry + 1, (_m, _n, ...pieces) => {
+      for (const piece of pieces) panels.push({ blocks: order.blocks([piece]), first: order.firstOfPiece[piece] });
     });
-    return { program, panels };
+    return { order, entry, program: order.program(entry), panels };
   }
 
   words(point) {
-    const { handles, meta: { output } } = this.picture, { program, panels } = this.reads(point);
+    const { map, m, n, k } = point, { handles, meta } = this.picture, { panels, slices, grid, output, extents: [rows] } = meta;
+    if (k !== undefined) {
+      const order = this.picture.orderOf(map), slice = grid.slice_of[k], first = order.firstOfPiece[(m ?? rows + n) * slices + slice];
+      const along = grid.blocks ? `, block ${k} of K` : slices > 1 ? `, slice ${slice}` : "";
+      const name = m === undefined ? `${panels[1]}: pid_n ${n}` : `${panels[0]}: pid_m ${m}`;
+      return [name + along, `First read by program ${written(order.program(first))}, ${order.describe(first)}.`];
+    }
+    const { order, entry, program, panels: reads } = this.reads(point);
     const size = handles.BLOCK_M && handles.BLOCK_N ? `, ${handles.BLOCK_M.value} × ${handles.BLOCK_N.value} elements of ${output}` : "";
-    const block = panels.length ? ["A block is what one step of its loop along K loads."] : [];
-    return [`Program ${program} computes this tile${size}.`, ...panels.map(({ text }) => text), ...block].join("\n");
+    const lines = [`Program ${written(program)} computes this tile${size}.`, `pid_m ${m}, pid_n ${n}, ${order.describe(entry)}`];
+    if (!panels) return lines;
+    if (slices > 1) lines.push(`It is the first of ${slices} programs, one per slice of K.`);
+    for (const [side, { blocks, first }] of reads.entries()) {
+      const by = first === entry ? "loaded now" : `loaded before, by program ${written(order.program(first))}`;
+      lines.push(`${side ? `Column ${n}` : `Row ${m}`} of ${panels[side]}, ${counted(blocks, "block")}: ${by}.`);
+    }
+    // The first few visits explain the words.
+    if (Number(localStorage.getItem("tilescope-hovers")) <= 5) lines.push("A block is what one step of its loop along K loads.");
+    return lines;
   }
 
   draw() {
-    const { point, drag, svg } = this, { meta, handles } = this.picture, { place, panels, transposed } = meta, parts = [];
-    const rect = (box, attributes) => parts.push(`<rect ${Object.entries({ ...box, ...attributes }).map(([name, value]) => `${name}="${value}"`).join(" ")}/>`);
-    const mark = (box, isNew) => rect(box, { fill: isNew ? "var(--new)" : "var(--reused)", "fill-opacity": 0.55, stroke: isNew ? "#8a5b00" : "#075985", "stroke-width": 2 });
     if (!this.axes(0)) return;
-    const { down, across } = place;
-    if (point && panels && !drag) {
-      const { map, m, n } = point, [a, b] = this.reads(point).panels, depth = place.slice_of.length;
-      mark(this.box(map, across.along_k[0], m, across.along_k[1], m + 1), a.isNew);
-      mark(this.box(map, n, down.along_k[0], n + 1, down.along_k[1]), b.isNew);
-      for (let k = 1; place.blocks && k < depth; k++) {
-        const [x, y] = [across, down].map(({ along_k: [from, to] }) => from + (to - from) * k / depth);
-        for (const box of [this.box(map, x, m, x, m + 1), this.box(map, n, y, n + 1, y)]) rect({ ...box, [box.width > 3 ? "height" : "width"]: 1 }, { fill: "#fff" });
+    const { point, picture: { handles } } = this, parts = [];
+    if (!this.tip.hidden) this.placeTip();
+    if (point && !this.drag && !("k" in point)) this.drawTile(parts);
+    if (this.isOwn && handles.GROUP_SIZE) this.drawGroup(parts);
+    this.svg.innerHTML = parts.join("");
+  }
+
+  drawTile(parts) {
+    const { point, picture: { handles, meta: { panels, tensors } } } = this, { map, m, n } = point;
+    if (panels) this.drawPanels(parts);
+    for (const each of panels ? [map] : tensors.keys()) {
+      const [y, x] = this.picture.isTransposed(each) ? [n, m] : [m, n], box = this.box(each, x, y, x + 1, y + 1);
+      parts.push(rect(box, { fill: "none", stroke: "var(--new)", "stroke-width": 3 }));
+      if (!this.isOwn || each || !panels || box.width < 10 || box.height < 10) continue;
+      if (handles.BLOCK_N) parts.push(rect({ ...box, x: box.x + box.width - 4, width: 8 }, { class: "handle across", "data-name": "BLOCK_N" }));
+      if (handles.BLOCK_M) parts.push(rect({ ...box, y: box.y + box.height - 4, height: 8 }, { class: "handle down", "data-name": "BLOCK_M" }));
+    }
+  }
+
+  // The tile's row of A and column of B, with a line between blocks.
+  drawPanels(parts) {
+    const { map, m, n } = this.point, { down, across, blocks, slice_of: { length: depth } } = this.picture.meta.grid;
+    const { entry, panels } = this.reads(this.point);
+    const boxes = [(from, to) => this.box(map, from, m, to, m + 1), (from, to) => this.box(map, n, from, n + 1, to)];
+    for (const [side, boxOf] of boxes.entries()) {
+      const [from, to] = [across, down][side].along_k, isNew = panels[side].first === entry;
+      const [fill, stroke] = isNew ? ["var(--new)", "#8a5b00"] : ["var(--reused)", "#075985"];
+      parts.push(rect(boxOf(from, to), { fill, "fill-opacity": 0.55, stroke, "stroke-width": 2 }));
+      for (let k = 1; blocks && k < depth; k++) {
+        const edge = from + (to - from) * k / depth;
+        parts.push(rect({ ...boxOf(edge, edge), [side ? "height" : "width"]: 1 }, { fill: "#fff" }));
       }
     }
-    if (point && !drag) {
-      const maps = panels ? [point.map] : meta.tensors.map((_, i) => i);
-      for (const map of maps) {
-        const [y, x] = !panels && transposed[map] ? [point.n, point.m] : [point.m, point.n], box = this.box(map, x, y, x + 1, y + 1);
-        rect(box, { fill: "none", stroke: "var(--new)", "stroke-width": 3 });
-        if (map !== 0 || !panels || box.width < 10 || box.height < 10) continue;
-        if (handles.BLOCK_N) rect({ ...box, x: box.x + box.width - 4, width: 8 }, { class: "handle across", "data-name": "BLOCK_N" });
-        if (handles.BLOCK_M) rect({ ...box, y: box.y + box.height - 4, height: 8 }, { class: "handle down", "data-name": "BLOCK_M" });
-      }
-      const box = this.box(point.map, point.n, point.m, point.n + 1, point.m + 1), width = this.layer.clientWidth;
-      Object.assign(this.tip.style, { left: `${Math.max(0, Math.min(box.x - 40, width - 400))}px`, top: `${box.y + box.height + 26}px` });
-    }
-    if (handles.GROUP_SIZE) {
-      const size = Math.min(drag?.name === "GROUP_SIZE" ? drag.value : handles.GROUP_SIZE.value, meta.extents[0]);
-      const line = this.box(0, 0, size, Math.min(size, meta.extents[1]), size);
-      if (drag?.name === "GROUP_SIZE") rect({ ...this.box(0, 0, 0, meta.extents[1], size) }, { fill: "none", stroke: "var(--accent)", "stroke-width": 2 });
-      const middle = line.x + line.width / 2;
-      rect({ x: middle - 14, y: line.y - 4, width: 28, height: 8, rx: 4 }, { class: "handle down group", "data-name": "GROUP_SIZE" });
-      if (drag?.name === "GROUP_SIZE") parts.push(label(middle + 20, line.y + 5, `GROUP_SIZE ${size}`));
-    }
-    if (drag && drag.name !== "GROUP_SIZE") {
-      const { value } = handles[drag.name], ratio = (drag.unit ?? value) / value, isWide = drag.name === "BLOCK_N";
-      const from = isWide ? [drag.n * ratio, drag.m] : [drag.n, drag.m * ratio], size = drag.value / value;
-      const box = this.box(0, from[0], from[1], from[0] + (isWide ? size : 1), from[1] + (isWide ? 1 : size));
-      rect(box, { fill: "none", stroke: "var(--accent)", "stroke-width": 3 });
-      parts.push(label(box.x + box.width + 6, box.y + box.height / 2, `${drag.name} ${drag.value}`));
-    }
-    svg.innerHTML = parts.join("");
+  }
+
+  // Below the tile or, during a drag, below the pointer.
+  placeTip() {
+    const { drag, plot, layer } = this, { map, m = 0, n = 0 } = this.point ?? { map: 0 }, frame = plot.getBoundingClientRect();
+    const [down, across] = this.picture.isTransposed(map) ? [n, m] : [m, n], tile = this.box(map, across, down, across + 1, down + 1);
+    const [x, y] = drag ? [drag.at.clientX - frame.left, drag.at.clientY - frame.top] : [tile.x, tile.y + tile.height];
+    Object.assign(this.tip.style, { left: `${Math.max(0, Math.min(x - 40, layer.clientWidth - 400))}px`, top: `${y + 26}px` });
+  }
+
+  drawGroup(parts) {
+    const { handles, meta: { extents: [rows, columns] } } = this.picture, size = Math.min(handles.GROUP_SIZE.value, rows);
+    const { x, y, width } = this.box(0, 0, size, Math.min(size, columns), size), place = { x: x + width / 2 - 14, y: y - 4, width: 28, height: 8 };
+    parts.push(rect(place, { rx: 4, class: "handle down group", "data-name": "GROUP_SIZE" }));
   }
 }
 
-const label = (x, y, text) => `<text x="${x}" y="${y}">${text}</text>`;
+const isSame = (point, other) => ["map", "m", "n", "k"].every((name) => point?.[name] === other?.[name]);
+
+function rect(box, attributes) {
+  return `<rect ${Object.entries({ ...box, ...attributes }).map(([name, value]) => `${name}="${value}"`).join(" ")}/>`;
+}

@@ -37,9 +37,9 @@ function markStale() {
 
 // The cells of C in a picture (`layout.meta`, see map_figure.py): in figure order, with the turn in which each is computed.
 function cellsOf(meta, marks) {
-  const { extents: [rows, columns], place, slices, panels, transposed, orders: [order] } = meta;
-  const isTurned = !panels && transposed.at(-1), across = isTurned ? place.down.cells : place.across.cells;
-  const cells = new Map(), plane = rows * columns, total = plane * slices, { stride } = place;
+  const { extents: [rows, columns], grid, slices, panels, transposed, orders: [order] } = meta;
+  const isTurned = !panels && transposed.at(-1), across = isTurned ? grid.down.cells : grid.across.cells;
+  const cells = new Map(), plane = rows * columns, total = plane * slices, { stride } = grid.down;
   const last = [marks.wrong.length - 1, marks.wrong[0].length - 1];
   const isWrong = (first) => {
     const [from, to] = [0, stride - 1].map((step) => first.map((tile, side) => Math.min(last[side], Math.floor((tile + step) / marks.tiles[side]))));

@@ -9,8 +9,8 @@ _VISUALIZE = Path(__file__).parents[2]
 # The scripts of each kind of slot, one after the other.
 KINDS = {
     "plot": ("web/assets/cells.js", "web/assets/plot.js"),
-    "player": ("views/order/launch.js", "views/order/touch.js", "views/order/player.js"),
-    "replay": ("views/order/replay.js",),
+    "player": ("views/order/playback.js", "views/order/launch.js", "views/order/touch.js", "views/order/player.js"),
+    "replay": ("views/order/playback.js", "views/order/replay.js"),
     "scrubber": ("views/memory/script.js",),
     "listing": ("views/memory/listing.js",),
     "result": ("views/result/script.js",),

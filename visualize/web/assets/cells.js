@@ -29,7 +29,7 @@ function coloring({ cmin, cmax, colorscale }) {
 // What a redraw in place can't change; "" where it is no picture of cells alone.
 function fixed({ data, layout }) {
   if (!data.every(({ type, texttemplate }) => type === "heatmap" && !texttemplate)) return "";
-  const traces = data.map(({ z, name, hovertext, text, ...rest }) => [z.length, z[0]?.length, rest]);
+  const traces = data.map(({ z, name, text, ...rest }) => [z.length, z[0]?.length, rest]);
   const { meta, template: colors, annotations = [], shapes = [], ...rest } = layout;
   const words = annotations.map(({ text, ...place }) => place), lines = shapes.map(({ path, ...line }) => line);
   return JSON.stringify([traces, rest, words, lines]);

@@ -1,0 +1,47 @@
+// Numbers as text, and the play button of the player and of the replay (goes before both).
+const written = (value) => value.toLocaleString("en");
+const counted = (count, noun) => `${written(count)} ${noun}${count === 1 ? "" : "s"}`;
+
+const make = (tag, attributes, ...children) => {
+  const node = Object.assign(document.createElement(tag), attributes);
+  node.append(...children);
+  return node;
+};
+
+class Playback {
+  // `begin()` draws the first frame. `advance(seconds)` draws the next one, and returns whether there are more.
+  // `rest()` follows when playback ends.
+  constructor(root, label, steps) {
+    Object.assign(this, steps, { label, button: root.querySelector(".play"), output: root.querySelector("output"), isPlaying: false });
+    this.button.addEventListener("click", () => this.toggle());
+  }
+
+  toggle() {
+    if (this.isPlaying) this.stop();
+    else this.start();
+  }
+
+  setPlaying(isPlaying) {
+    this.isPlaying = isPlaying;
+    this.button.textContent = isPlaying ? "❚❚ Pause" : `▶ ${this.label}`;
+    this.output.setAttribute("aria-live", isPlaying ? "off" : "polite");
+  }
+
+  stop() {
+    this.setPlaying(false);
+    this.rest?.();
+  }
+
+  async start() {
+    this.setPlaying(true);
+    let last = performance.now(), hasMore = true;
+    await this.begin();
+    while (hasMore && this.isPlaying) {
+      await new Promise(requestAnimationFrame);
+      const time = performance.now();
+      if (this.isPlaying) hasMore = await this.advance((time - last) / 1000);
+      last = time;
+    }
+    if (this.isPlaying) this.stop();
+  }
+}
