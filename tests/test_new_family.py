@@ -39,7 +39,7 @@ said = {
     "address": opened.to_address(),
     "maps": [[trace["name"], list(trace["z"].shape)] for trace in figure["data"]],
     "axes": [figure["layout"][name]["title"]["text"] for name in ("xaxis", "yaxis", "xaxis2", "yaxis2")],
-    "player": [player["panels"], player["transposed"], player["depths"]],
+    "player": [player["panels"], player["transposed"]],
     "row_major": row_major(ours).tiles.pid_m.tolist(),
     "drawn": {
         slot: str(value)
@@ -72,7 +72,7 @@ def test_the_schedule_shows_each_tensor_and_transposes_none(grown_page):
     assert names == ("A as read", "B as written")
     assert shapes == ([10, 1], [10, 1])
     assert grown_page["axes"] == ["pid_n", "pid_m", "pid_n", "pid_m"]
-    assert grown_page["player"] == [None, [False, False], []]
+    assert grown_page["player"] == [None, [False, False]]
     assert grown_page["row_major"] == list(range(10))
 
 

@@ -23,7 +23,7 @@ from visualize.predict.reuse import reuse_seconds
 from visualize.tours import tours
 from visualize.views import endpoint
 from visualize.views.endpoint import Api
-from visualize.views.order import reuse_view
+from visualize.views.order.view import reuse_json
 from visualize.views.prediction_process import NEAR_S
 from visualize.views.tabs import SETTINGS
 from visualize.web.redraw import draw_in_process, draw_view
@@ -80,13 +80,13 @@ def test_another_process_draws_and_replies_the_same_for_a_pinned_experiment_too(
     async def predict():
         submit = functools.partial(page.predictions.submit, client=INTERNAL, estimate_s=1.0)
         drawn = await asyncio.wrap_future(submit(draw_in_process, *page.take_snapshots(current)))
-        there = await asyncio.wrap_future(submit(endpoint.build_reply, snapshot, reuse_view.reply))
+        there = await asyncio.wrap_future(submit(endpoint.build_reply, snapshot, reuse_json))
         process = await asyncio.wrap_future(submit(process_of, snapshot))
         return drawn, there, process
 
     drawn, there, process = run(predict())
     assert drawn == here
-    assert endpoint.to_json(there) == endpoint.to_json(endpoint.build_reply(snapshot, reuse_view.reply))
+    assert endpoint.to_json(there) == endpoint.to_json(endpoint.build_reply(snapshot, reuse_json))
     assert process != os.getpid()
 
 

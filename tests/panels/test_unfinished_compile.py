@@ -11,8 +11,7 @@ from gradio.context import LocalContext
 
 from kernels.results import Failure
 from visualize.views.endpoint import Api
-from visualize.views.order.reuse_view import ReusePanel
-from visualize.views.order.view import SchedulePanel
+from visualize.views.order.view import ReusePanel, SchedulePanel
 
 PAYLOAD = {"kernel": "matmul.grouped", "gpu": "H200"}
 

@@ -16,9 +16,15 @@ from kernels.results import Failure, records
 from kernels.spec import Launch
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import FirstLoads, schedule, steps
-from visualize.views.order import reuse_view
-from visualize.views.order.reuse_text import reuse_headline, reuse_sentences
-from visualize.views.order.text import loads_headline, occupancy_table, split_k_sentence, waves_sentence
+from visualize.views.order.text import (
+    loads_headline,
+    occupancy_table,
+    reuse_headline,
+    reuse_sentences,
+    split_k_sentence,
+    waves_sentence,
+)
+from visualize.views.order.view import reuse_json
 from visualize.views.prose import Link, html, plain
 from visualize.views.state import Snapshot, State, View
 
@@ -93,9 +99,7 @@ def parts(markup):
 
 
 def loads(first_loads, here=ROW_MAJOR):
-    number, claim, more = parts(
-        loads_headline(first_loads, "program", ("A", "B"), here, Link("All sizes", ""), ("End.",))
-    )
+    number, claim, more = parts(loads_headline(first_loads, "program", here, Link("All sizes", ""), ("End.",)))
     assert len(claim.split()) <= 25
     assert more.endswith("End.")
     return number, claim, more
@@ -218,7 +222,7 @@ def test_recorded_studies_are_marked_as_recorded():
 def test_the_reply_has_every_group_size_and_the_reason_that_nothing_was_compiled():
     experiment = from_json({"kernel": "matmul.grouped", "config": {"BLOCK_M": 64}})
     failure = Failure("compile", "no_triton", "Triton is not installed.")
-    reply = reuse_view.reply(Snapshot(State(experiment, View(""), H200), failure=failure))
+    reply = reuse_json(Snapshot(State(experiment, View(""), H200), failure=failure))
     assert list(reply["by_group_size"]) == [str(size) for size in range(1, 9)]
     assert reply["by_group_size"]["4"] == reply["dram_read_bytes"]
     assert reply["recommended_group_size"] in range(1, 9)

@@ -17,7 +17,6 @@ from visualize.views.memory.compiler import compile_reply
 from visualize.views.memory.view import compiled_reply, textbook_reply
 from visualize.views.numbers import format_number
 from visualize.views.numbers import source as source_of
-from visualize.views.order import reuse_view
 from visualize.views.order import view as order_view
 from visualize.views.result.view import run_json
 from visualize.views.state import Snapshot, take_snapshot
@@ -31,7 +30,7 @@ def _textbook_reply(snapshot: Snapshot) -> Reply:
 # Replies of models and the compiler to a state, and their mark, by the endpoint's name.
 OF_STATES: dict[str, tuple[Callable[[Snapshot], Reply], str]] = {
     "schedule": (order_view.schedule_json, "predicted"),
-    "reuse": (reuse_view.reply, "predicted"),
+    "reuse": (order_view.reuse_json, "predicted"),
     "coalescing": (compiled_reply, "compiled"),
     "textbook": (_textbook_reply, "textbook"),
     "compile": (compile_reply, "compiled"),

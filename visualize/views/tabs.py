@@ -6,8 +6,7 @@ from visualize.views.library.view import RecordedPanel, ScoreboardPanel
 from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.view import CoalescingPanel
 from visualize.views.memory.whatif import WhatIfPanel
-from visualize.views.order.reuse_view import ReusePanel
-from visualize.views.order.view import SchedulePanel, TimelinePanel
+from visualize.views.order.view import ReusePanel, SchedulePanel, TimelinePanel
 from visualize.views.result.view import ExportPanel, ResultPanel
 from visualize.views.state import Settings
 from visualize.views.tune.history import HistoryPanel

@@ -13,10 +13,13 @@ from visualize.predict.execution import Execution
 from visualize.predict.reuse import Reuse
 from visualize.predict.schedule import Schedule
 from visualize.views import theme
-from visualize.views.numbers import significant
+from visualize.views.numbers import significant, time_unit
 from visualize.views.order.map_figure import MOST_CELLS
 
 TAIL = "tail wave"
+
+# Colour, dash and the position of the label, of this order and of the one to compare.
+_ORDER_STYLES = ((theme.CATEGORIES[0], "solid", "bottom right"), (theme.CATEGORIES[1], "dash", "top left"))
 
 # Colours of pids, first to last. Each is one filled shape.
 _SHADES = 16
@@ -38,15 +41,20 @@ def loads_figure(
         unit: "programs" or "tiles".
         panels: the inputs.
     """
-    traces = []
-    for (name, blocks), color, dash in zip(orders.items(), theme.CATEGORIES[:2], ("solid", "dash"), strict=False):
-        line, hover = {"color": color, "width": 2.5, "dash": dash}, f"{name}: %{{y:,}} blocks<extra></extra>"
-        traces.append(_scatter(name, counts, blocks, line=line, hovertemplate=hover))
-    marked = [int(blocks[np.searchsorted(counts, first)]) for blocks in orders.values()]
-    labels = {"text": [f"{blocks:,}" for blocks in marked], "textposition": ["bottom right", "top left"]}
-    marker = {"size": 9, "color": list(theme.CATEGORIES[:2])}
-    style: Figure = {**labels, "marker": marker, "hoverinfo": "skip", "showlegend": False}
-    traces.append(_scatter("", [first] * len(marked), marked, "markers+text", **style))
+    traces = [
+        _scatter(
+            name,
+            counts,
+            blocks,
+            "lines+markers+text",
+            line={"color": color, "width": 2.5, "dash": dash},
+            marker={"color": color, "size": np.where(counts == first, 9, 0)},
+            text=[f"{value:,}" if count == first else "" for count, value in zip(counts, blocks, strict=True)],
+            textposition=place,
+            hovertemplate=f"{name}: %{{y:,}} blocks<extra></extra>",
+        )
+        for (name, blocks), (color, dash, place) in zip(orders.items(), _ORDER_STYLES, strict=False)
+    ]
     log = {"type": "log", "tickformat": ",d", "exponentformat": "none"}
     spans_decades = max(map(np.max, orders.values())) > 300 * min(map(np.min, orders.values()))
     title = {"text": f"distinct blocks of {panels[0]} and {panels[1]}"}
@@ -82,24 +90,22 @@ def bytes_figure(predicted: Mapping[int, Reuse], rows: Sequence[GroupSizeRow], o
         for row in rows
         if (size := row.group_size) and row.dram_read_bytes
     }
-    ends, compulsory = [sizes[0], sizes[-1]], reuses[0].compulsory_bytes
+    compulsory, reads = reuses[0].compulsory_bytes, [each.read_bytes for each in reuses]
     values = np.concatenate([[compulsory], least, most, *counts.values()])
     low, high = float(values.min()), float(values.max())
-    # The axis spans at least a factor of three, so that small differences look small.
-    span = [math.sqrt(low * high / 3), math.sqrt(low * high * 3)]
-    hidden = {"marker": {"opacity": 0}, "showlegend": False, "hoverinfo": "skip"}
     band: Figure = {"line": {"width": 0}, "fill": "toself", "fillcolor": "rgba(91,108,230,0.18)", "hoverinfo": "skip"}
     hover = "GROUP_SIZE %{x}: %{y:.3s}B predicted<extra></extra>"
     dots = {"dash": "dot", "color": theme.CATEGORIES[7]}
-    reads = [each.read_bytes for each in reuses]
     traces = [
         _scatter("uncertainty", sizes + sizes[::-1], least + most[::-1], **band),
         _scatter("predicted", sizes, reads, line={"color": theme.MODEL}, hovertemplate=hover),
         *([_points(counts, source, "%{y:.4s}B")] if counts else []),
-        _scatter("each input once", ends, [compulsory] * 2, line=dots, hoverinfo="y"),
-        _scatter("least span", ends[:1] * 2, span, mode="markers", **hidden),
+        _scatter("each input once", [sizes[0], sizes[-1]], [compulsory] * 2, line=dots, hoverinfo="y"),
     ]
-    axis = {"type": "log", "tickformat": "~s", "ticksuffix": "B", "dtick": "D2" if high > 10 * low else "D1"}
+    # The axis spans at least a factor of three, so that small differences look small.
+    span = {"include": [math.sqrt(low * high / 3), math.sqrt(low * high * 3)]}
+    ticks = {"tickformat": "~s", "ticksuffix": "B", "dtick": "D2" if high > 10 * low else "D1"}
+    axis = {"type": "log", **ticks, "autorangeoptions": span}
     layout = _group_size_layout("DRAM reads by GROUP_SIZE", "bytes read from DRAM (log scale)", axis, sizes[-1], own)
     return {"data": traces, "layout": layout}
 
@@ -158,7 +164,7 @@ def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: st
     resources = [bound for bound in bounds if bound.name != TAIL]
     slowest = max(resources, key=lambda bound: bound.ms)
     longest = max(slowest.ms, measured_ms or 0.0)
-    unit, scale = ("µs", 1000.0) if longest < 0.1 else ("ms", 1.0)
+    unit, scale = time_unit(longest)
     labels = [f"{significant(bound.ms * scale)} {unit}" for bound in resources]
     labels[resources.index(slowest)] += " (bottleneck)"
     bar, grey = {"type": "bar", "orientation": "h"}, theme.CATEGORIES[7]
@@ -201,7 +207,7 @@ def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: st
     return {"data": [alone, time], "layout": layout}
 
 
-def gantt_figure(execution: Execution, schedule: Schedule, color: str, title: str) -> Figure:
+def gantt_figure(execution: Execution, schedule: Schedule, color: str) -> Figure:
     """Plot every program as a bar: SMs down, each with a row per program slot.
 
     All bars of a colour are one filled shape of five points per bar, the last one a gap, which draws thousands of bars
@@ -254,8 +260,9 @@ def gantt_figure(execution: Execution, schedule: Schedule, color: str, title: st
         marks["shapes"] = [{**band, "fillcolor": theme.WRONG, "opacity": 0.14, "line": {"width": 0}}]
         marks["annotations"] = [{**pointer, "ay": above, **style}]
     layout = theme.layout(
-        f"{title}, coloured by {_COLORED_BY[color]}",
+        f"{schedule.programs:,} programs, coloured by {_COLORED_BY[color]}",
         **marks,
+        meta={"gantt": {"span_ns": execution.span_ns, "waves": schedule.waves, "slices": schedule.slices}},
         height=470,
         hovermode=False,
         xaxis={"title": {"text": "time from the first start (µs)"}, "range": [0, execution.span_ns / 1000]},
@@ -264,9 +271,35 @@ def gantt_figure(execution: Execution, schedule: Schedule, color: str, title: st
     return {"data": traces, "layout": layout}
 
 
-def moment_figure(schedule: Schedule, title: str) -> Figure:
-    """Return a map of tiles, pid_m down and pid_n across, which the page fills from `moment_data`."""
-    down, across, rows, columns = _moment_cells(schedule)
+def moment_figure(
+    schedule: Schedule,
+    title: str,
+    begun_ns: np.ndarray,
+    done_ns: np.ndarray,
+    name: str = "",
+    clock: np.ndarray | None = None,
+) -> Figure:
+    """Return a map of tiles, pid_m down and pid_n across, which the page draws at any time.
+
+    Its `meta` has the cell, start and end of every tile.
+
+    Args:
+        begun_ns, done_ns: start and end of each entry of the schedule's tiles.
+        name: the unit of an ideal step, if these are ideal times.
+        clock: start of each ideal step, and end of the last one: (steps + 1,).
+    """
+    down, across = (-(-extent // MOST_CELLS) for extent in schedule.extents)
+    rows, columns = -(-schedule.extents[0] // down), -(-schedule.extents[1] // across)
+    moments = {
+        "cell": theme.smallest(schedule.tiles.pid_m // down * columns + schedule.tiles.pid_n // across),
+        "columns": columns,
+        "unit": "program" if schedule.turns == 1 else "tile",
+        "begun_ns": begun_ns.astype(np.uint32),
+        "done_ns": done_ns.astype(np.uint32),
+        "span_ns": int(done_ns.max()),
+        "name": name,
+        "clock": None if clock is None else clock.astype(np.uint32),
+    }
     cells = {
         "type": "heatmap",
         "z": np.zeros((rows, columns), dtype=np.uint8),
@@ -282,36 +315,12 @@ def moment_figure(schedule: Schedule, title: str) -> Figure:
     }
     axes = theme.matrix_axes("pid_m (tile rows)", "pid_n (tile columns)", (0, 0), schedule.extents)
     above = {"x": 0.5, "xref": "paper", "y": 1, "yref": "paper", "yanchor": "bottom", "yshift": 1, "showarrow": False}
-    note = {"text": "", "font": {"size": 13}, **above}
-    layout = theme.layout(title, height=350, margin={"l": 72, "r": 10, "t": 52, "b": 44}, annotations=[note], **axes)
+    layout = theme.layout(
+        title,
+        height=350,
+        margin={"l": 72, "r": 10, "t": 52, "b": 44},
+        annotations=[{"text": "", "font": {"size": 13}, **above}],
+        meta={"moments": moments},
+        **axes,
+    )
     return {"data": [cells], "layout": layout}
-
-
-def moment_data(
-    schedule: Schedule, begun_ns: np.ndarray, done_ns: np.ndarray, name: str = "", clock: np.ndarray | None = None
-) -> dict[str, Any]:
-    """Return the cell, start and end of every tile, from which the page draws `moment_figure` at any time.
-
-    Args:
-        begun_ns, done_ns: start and end of each entry of the schedule's tiles.
-        name: the unit of an ideal step, if these are ideal times.
-        clock: start of each ideal step, and end of the last one: (steps + 1,).
-    """
-    down, across, _, columns = _moment_cells(schedule)
-    moments = {
-        "cell": theme.smallest(schedule.tiles.pid_m // down * columns + schedule.tiles.pid_n // across),
-        "columns": columns,
-        "unit": "program" if schedule.turns == 1 else "tile",
-        "begun_ns": begun_ns.astype(np.uint32),
-        "done_ns": done_ns.astype(np.uint32),
-        "span_ns": int(done_ns.max()),
-    }
-    if clock is not None:
-        moments |= {"name": name, "clock": clock.astype(np.uint32)}
-    return {"moments": moments}
-
-
-def _moment_cells(schedule: Schedule) -> tuple[int, int, int, int]:
-    """Return the tiles that a cell represents, down and across, and the numbers of rows and columns of cells."""
-    down, across = (-(-extent // MOST_CELLS) for extent in schedule.extents)
-    return down, across, -(-schedule.extents[0] // down), -(-schedule.extents[1] // across)

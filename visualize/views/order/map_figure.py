@@ -109,7 +109,7 @@ def map_grid(launch: Schedule) -> MapGrid:
             lead = np.linspace(-space - width, -space, depth + 1)
             if not has_gaps:
                 repeat, gap = max(1, round(width / stride / depth)), max(1, round(space / stride))
-                lead = np.arange(-depth * repeat - gap, 0) * float(stride)
+                lead = stride * np.arange(-depth * repeat - gap, 0.0)
             edges = np.concatenate([lead, edges])
         return MapSide(tiles, stride, cells, repeat, gap, depth * repeat + gap, edges, edges[[0, depth * repeat]])
 
@@ -251,7 +251,9 @@ def _handles(launch: Schedule) -> dict[str, Any]:
     """Return the value and the allowed values of each knob that sets the size of a tile or of a group."""
     config = launch.launch.config
     declared = knobs(type(config))
-    allowed = {name: list(declared[name].choices or ()) for name in ("BLOCK_M", "BLOCK_N") if name in declared}
+    allowed: dict[str, list[Any]] = {
+        name: list(declared[name].choices or ()) for name in ("BLOCK_M", "BLOCK_N") if name in declared
+    }
     if launch.panels and "GROUP_SIZE" in declared:
         # A group of more rows than C has changes nothing.
         allowed["GROUP_SIZE"] = list(range(1, launch.extents[0] + 1))

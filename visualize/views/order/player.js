@@ -58,7 +58,7 @@ function tell() {
   outlined.querySelector(".outlined").textContent = `first ${counted(first, unit)}`;
   const scale = Math.max(...overlays().map(({ picture }) => picture.scale));
   const loads = overlays().flatMap((overlay) => overlay.corners.map((corner) => {
-    const { blocks, what } = corner.show(step, scale);
+    const { blocks, what } = corner.show(overlay.picture.step, scale);
     return `${overlay.isOwn ? "" : "Pinned: "}${corner.order.title}: ${blocks} ${what}`;
   }));
   scrub.setAttribute("aria-valuetext", [stepName(), ...loads].join("; "));

@@ -152,7 +152,7 @@ class Overlay {
       if (!name) return;
       event.preventDefault();
       const { value } = this.picture.handles[name];
-      this.drag = { name, ...this.point, value, start: value };
+      this.drag = { name, ...this.point, value, start: value, at: event };
     });
     document.addEventListener("pointerup", (event) => this.release(event));
   }
@@ -312,8 +312,8 @@ class Overlay {
   // The first program that computes a tile, and the blocks of A and B that it loads, with the first entry that loads them.
   reads({ map, m, n }) {
     const order = this.picture.orderOf(map), entry = order.firstOfTile[m * this.picture.meta.extents[1] + n], panels = [];
-    order.each(entry, entry + 1, (_m, _n, ...pieces) => {
-      for (const piece of pieces) panels.push({ blocks: order.blocks([piece]), first: order.firstOfPiece[piece] });
+    order.each(entry, entry + 1, (_m, _n, rowPiece, columnPiece) => {
+      for (const piece of [rowPiece, columnPiece]) panels.push({ blocks: order.blocks([piece]), first: order.firstOfPiece[piece] });
     });
     return { order, entry, program: order.program(entry), panels };
   }

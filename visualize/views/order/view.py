@@ -1,32 +1,36 @@
-"""The Order view: the program → tile map, step by step, and the launch as it ran. /schedule and /timeline."""
+"""The Order view: the program → tile map step by step, the launch as it ran, and the DRAM reads of each GROUP_SIZE.
+
+Endpoints: /schedule, /timeline and /reuse.
+"""
 
 import functools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
 from kernels import discover
+from kernels.knobs import knob
 from kernels.measuring.timeline import TIMELINE
 from kernels.results import GroupSizeStudy, Timeline, records
 from kernels.results.codec import to_json
 from kernels.spec import Kernel
 from visualize.predict.execution import Execution, ideal_clock
-from visualize.predict.reuse import DramTraffic
-from visualize.predict.schedule import FirstLoads, first_loads, first_programs, loads, row_major, steps
-from visualize.views import prose, slots, theme
+from visualize.predict.reuse import DramTraffic, fewest_bytes, recommended, reuse_seconds
+from visualize.predict.schedule import first_loads, first_programs, loads, programs_per_sm, row_major, steps
+from visualize.views import prose, slots, status, theme
 from visualize.views.address import query
 from visualize.views.endpoint import Api, Endpoint, Reply
-from visualize.views.numbers import Number
-from visualize.views.order import text
-from visualize.views.order.figures import gantt_figure, loads_figure, moment_data, moment_figure
+from visualize.views.numbers import Number, source
+from visualize.views.order import figures, text
 from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.plot import NONE, plot_value
 from visualize.views.prose import Link, Sentence, picture_caption
 from visualize.views.slots import button, fold, plot, slot
 from visualize.views.state import PlayerView, ScheduleView, Snapshot
-from visualize.views.summaries import schedule_numbers
+from visualize.views.summaries import reuse_numbers, schedule_numbers
 from visualize.views.view import Panel, RunAction, Slots
 
 _MOST_LISTED_PROGRAMS, _MOST_LISTED_TILES, _COMPARED_PROGRAMS = 8192, 1 << 18, 1024
@@ -37,9 +41,9 @@ _COMPILE_WAIT_S = 0.15
 # Maximum number of points of the curve of loads: a screen tells no more apart.
 _CURVE_POINTS = 400
 
-# (label, value): steps per second, 0 for the whole launch in eight seconds; seconds for a replay of the launch.
-_SPEEDS = (("all in 8 s", 0), ("1 step/s", 1), ("4 steps/s", 4), ("20 steps/s", 20))
-_PACES = (("launch in 5 s", 5), ("launch in 10 s", 10), ("launch in 30 s", 30))
+# Label → steps per second, 0 for the whole launch in eight seconds; label → seconds for a replay of the launch.
+_SPEEDS = {"all in 8 s": 0, "1 step/s": 1, "4 steps/s": 4, "20 steps/s": 20}
+_PACES = {"launch in 5 s": 5, "launch in 10 s": 10, "launch in 30 s": 30}
 
 # (colour, name, meaning)
 _LEGEND = (
@@ -48,7 +52,11 @@ _LEGEND = (
     (theme.BEFORE, "earlier", "Used only in earlier steps"),
     (theme.TO_COME, "to come", "Not used yet"),
 )
-_REPLAY_LEGEND = ((theme.NOW, "running", ""), (theme.DONE, "done", ""), (theme.TO_COME, "to come", ""))
+_REPLAY_LEGEND = (
+    (theme.NOW, "running", "running"),
+    (theme.DONE, "done", "done"),
+    (theme.TO_COME, "to come", "to come"),
+)
 
 
 class SchedulePanel(Panel):
@@ -64,7 +72,7 @@ class SchedulePanel(Panel):
         return Markup("").join(
             [
                 slot("schedule-claim"),
-                player(),
+                _player(),
                 slots.picture(picture, name="schedule-picture"),
                 fold("schedule-options", "Colours, steps and comparison", options),
                 fold("loads", "Blocks that the first n programs load", curve),
@@ -72,31 +80,30 @@ class SchedulePanel(Panel):
             ]
         )
 
-    def draw(self, known: Snapshot) -> Slots:
-        state, launch = known.state, known.schedule
-        view, orders = state.view.of(ScheduleView), orders_of(known)
-        own = orders[0].steps
+    def draw(self, snapshot: Snapshot) -> Slots:
+        state, launch, orders = snapshot.state, snapshot.schedule, orders_of(snapshot)
+        view, own = state.view.of(ScheduleView), orders[0].steps
         first = first_programs(launch, own, view.first)
         outlined = bound = 0
         if first < len(own.timed.place):
             outlined, bound = first, int(np.searchsorted(np.cumsum(own.tiles), first)) + 1 if view.first else 0
         data = player_data(orders, view.color, state.view.of(PlayerView).step, outlined, bound)
         about = picture_caption(state.experiment, state.gpu.name, "predicted")
-        figure = plot_value(map_figure(orders, view.color), f"{launch.extents} {state.kernel.id}", data, about=about)
-        compared = first_loads(own, orders[1].steps, first) if len(orders) > 1 else None
         return {
-            "schedule-claim": _headline(known, orders[0], compared),
-            "schedule-plot": figure,
-            "loads-plot": _loads_curve(orders, first, about) if compared else "",
-            "schedule-occupancy": text.occupancy_table(launch, state.launch, known.compiled),
+            "schedule-claim": _headline(snapshot, orders, first),
+            "schedule-plot": plot_value(
+                map_figure(orders, view.color), f"{launch.extents} {state.kernel.id}", data, about=about
+            ),
+            "loads-plot": _loads_curve(orders, first, about) if launch.panels else "",
+            "schedule-occupancy": text.occupancy_table(launch, state.launch, snapshot.compiled),
         }
 
-    def fill(self, known: Snapshot) -> Slots:
-        hidden = ("first",) if known.state.kernel.family.panels is None else ()
-        return {"schedule-view": slots.form_of(known.state.view.of(ScheduleView), hidden=hidden)}
+    def fill(self, snapshot: Snapshot) -> Slots:
+        hidden = ("first",) if snapshot.state.kernel.family.panels is None else ()
+        return {"schedule-view": slots.form_of(snapshot.state.view.of(ScheduleView), hidden=hidden)}
 
-    def summary(self, known: Snapshot) -> tuple[Number, ...]:
-        return schedule_numbers(known)
+    def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
+        return schedule_numbers(snapshot)
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def schedule_of(experiment: dict[str, Any]) -> Reply:
@@ -113,63 +120,57 @@ class SchedulePanel(Panel):
         return (Endpoint("schedule", schedule_of, max_concurrency=None),)
 
 
-def orders_of(known: Snapshot) -> list[Order]:
+def orders_of(snapshot: Snapshot) -> list[Order]:
     """Return this kernel's order, and the row-major order if they load different blocks."""
-    state, launch = known.state, known.schedule
-    name, size = state.kernel.title, getattr(state.experiment.config, "GROUP_SIZE", None)
-    named = {f"{name}, GROUP_SIZE {size}" if size else name: launch}
-    if launch.panels is not None:
-        named["row-major order"] = row_major(launch)
-    by = state.view.of(ScheduleView).by
-    return [Order(name, order, steps(order, by)) for name, order in named.items()]
+    state, launch = snapshot.state, snapshot.schedule
+    by, size = state.view.of(ScheduleView).by, getattr(state.experiment.config, "GROUP_SIZE", None)
+    name = state.kernel.title + (f", GROUP_SIZE {size}" if size else "")
+    schedules = {name: launch, **({"row-major order": row_major(launch)} if launch.panels else {})}
+    return [Order(name, order, steps(order, by)) for name, order in schedules.items()]
 
 
-def _headline(known: Snapshot, order: Order, compared: FirstLoads | None) -> Markup:
-    state, launch = known.state, known.schedule
-    waves = steps(launch) if order.steps.is_single else order.steps
+def _headline(snapshot: Snapshot, orders: list[Order], first: int) -> Markup:
+    state, launch, own = snapshot.state, snapshot.schedule, orders[0].steps
     more: tuple[Sentence | str, ...] = (
         text.split_k_sentence(launch),
-        text.waves_sentence(launch, waves),
+        text.waves_sentence(launch, steps(launch) if own.is_single else own),
         state.kernel.note(state.launch),
-        known.failure.message if known.failure else "",
+        snapshot.failure.message if snapshot.failure else "",
     )
-    if compared is None:
+    if launch.panels is None:
         return text.read_once_headline(launch, more)
-    where = larger_preset(state.kernel) if compared.blocks >= compared.row_major_blocks else ()
-    traffic = DramTraffic(state.kernel, known.launch, known.compiled, known.result(GroupSizeStudy))
+    compared = first_loads(own, orders[1].steps, first)
+    larger = larger_preset(state.kernel) if compared.blocks >= compared.row_major_blocks else ""
     link = Link("DRAM reads of every GROUP_SIZE.", query({**state.to_address(), "tab": "reuse"}))
-    return text.loads_headline(compared, order.unit, launch.panels or ("", ""), traffic, link, (*where, *more))
+    return text.loads_headline(compared, orders[0].unit, dram_traffic(snapshot), link, (larger, *more))
 
 
-def larger_preset(kernel: Kernel, tab: str = "schedule", label: str = "") -> tuple[Link, ...]:
-    """Link to the largest preset of the family that compares orders, if there is one."""
-    relatives = (each for each in discover().values() if each.family.root is kernel.family.root)
+def larger_preset(kernel: Kernel, tab: str = "schedule", label: str = "") -> Link | str:
+    """Link to the largest preset of the family that compares orders; "" if there is none."""
+    relatives = [each for each in discover().values() if each.family.root is kernel.family.root]
     comparing = [(each, preset) for each in relatives for preset in each.presets if "first" in preset.view]
-    links = [
-        Link(
-            label or f"{preset.title}.",
-            query({"kernel": each.id, **preset.problem, **preset.config, **preset.view, "tab": tab}),
-        )
-        for each, preset in comparing
-    ]
-    return tuple(links[-1:])
+    if not comparing:
+        return ""
+    relative, preset = comparing[-1]
+    address = {"kernel": relative.id, **preset.problem, **preset.config, **preset.view, "tab": tab}
+    return Link(label or f"{preset.title}.", query(address))
 
 
 def _loads_curve(orders: list[Order], first: int, about: str) -> str:
     # Each tile of a looping program counts as a program that starts when the tile is computed.
     timed = {order.name: order.steps.timed for order in orders}
-    programs, launch = min(order.programs for order in timed.values()), orders[0].schedule
+    programs, launch = orders[0].steps.timed.programs, orders[0].schedule
     counts = np.arange(1, programs + 1)
     if programs > _CURVE_POINTS:
         counts = np.unique(np.append(np.geomspace(1, programs, _CURVE_POINTS).round().astype(np.int64), first))
     curves = {name: loads(order, counts) for name, order in timed.items()}
-    figure = loads_figure(counts, curves, first, f"{orders[0].unit}s", launch.panels or ("", ""))
+    figure = figures.loads_figure(counts, curves, first, f"{orders[0].unit}s", launch.panels or ("", ""))
     return plot_value(figure, f"{programs}", about=about)
 
 
-def schedule_json(known: Snapshot) -> dict[str, Any]:
+def schedule_json(snapshot: Snapshot) -> dict[str, Any]:
     """Return the body of /schedule. If the kernel can't be compiled, one program per SM is assumed; `note` says why."""
-    kernel, launch, predicted = known.state.kernel, known.launch, known.schedule
+    kernel, launch, predicted = snapshot.state.kernel, snapshot.launch, snapshot.schedule
     tiles = predicted.tiles
     # Only programs whose last tile fits.
     ends = np.searchsorted(tiles.program, np.arange(min(predicted.programs, _MOST_LISTED_PROGRAMS)), side="right")
@@ -177,7 +178,7 @@ def schedule_json(known: Snapshot) -> dict[str, Any]:
     part = slice(int(ends[-1]) if len(ends) else 0)
     listed = np.stack([tiles.pid_m[part], tiles.pid_n[part], tiles.pid_k[part]], axis=1)
     counts = np.arange(1, min(predicted.programs, _COMPARED_PROGRAMS) + 1)
-    notes = ("" if known.compiled else text.NOT_COMPILED_YET, kernel.note(launch))
+    notes = ("" if snapshot.compiled else text.NOT_COMPILED_YET, kernel.note(launch))
     return {
         "programs": predicted.programs,
         "grid": list(kernel.grid(launch)),
@@ -188,7 +189,7 @@ def schedule_json(known: Snapshot) -> dict[str, Any]:
         "tail_programs": predicted.tail_programs,
         "tiles": np.split(listed, ends)[:-1],
         "loads": None if predicted.panels is None else loads(predicted, counts).tolist(),
-        "note": known.failure.message if known.failure else " ".join(filter(None, notes)),
+        "note": snapshot.failure.message if snapshot.failure else " ".join(filter(None, notes)),
     }
 
 
@@ -212,8 +213,8 @@ class TimelinePanel(Panel):
     def actions(self) -> Mapping[str, RunAction]:
         return {"record-timeline": RunAction("timeline")}
 
-    def draw(self, known: Snapshot) -> Slots:
-        timeline, state, schedule = known.result(Timeline), known.state, known.schedule
+    def draw(self, snapshot: Snapshot) -> Slots:
+        timeline, state, schedule = snapshot.result(Timeline), snapshot.state, snapshot.schedule
         if timeline is None:
             plots: Slots = dict.fromkeys(("moment-plot", "ideal-plot", "gantt-plot"), NONE)
             return {"timeline": _timeline_hint(state.gpu.name), **plots, "timeline-table": ""}
@@ -223,24 +224,20 @@ class TimelinePanel(Panel):
         clock, step, name = ideal_clock(begun_ns, schedule.step, execution.span_ns), schedule.step, steps(schedule).name
         title = "True time" if schedule.turns == 1 else "True time, tiles spread evenly (assumed)"
         ideal_title = f"Ideal {name}s, as many tiles begun"
-        ideal_data = moment_data(schedule, clock[step], clock[step + 1], name, clock)
         revision = f"{query(state.experiment.to_address())} {timeline.backend} {execution.span_ns}"
-        about, about_ideal = (
-            picture_caption(state.experiment, state.gpu.name, source)
-            for source in ("recorded" if timeline.backend == "recorded" else "measured", "predicted")
-        )
-        color = state.view.of(ScheduleView).color
-        gantt = gantt_figure(execution, schedule, color, f"{len(execution.sm):,} programs")
-        chart = {"span_ns": execution.span_ns, "waves": schedule.waves, "slices": schedule.slices}
+
+        def value(figure: figures.Figure, origin: str) -> str:
+            return plot_value(figure, revision, about=picture_caption(state.experiment, state.gpu.name, origin))
+
+        moment = figures.moment_figure(schedule, title, begun_ns, done_ns)
+        ideal = figures.moment_figure(schedule, ideal_title, clock[step], clock[step + 1], name, clock)
+        color, measured = state.view.of(ScheduleView).color, source(timeline.backend)
         lead, *rest = text.timeline_sentences(timeline, execution, schedule)
-        moment = plot_value(
-            moment_figure(schedule, title), revision, moment_data(schedule, begun_ns, done_ns), about=about
-        )
         return {
             "timeline": prose.claim(lead) + prose.claim(*rest),
-            "moment-plot": moment,
-            "ideal-plot": plot_value(moment_figure(schedule, ideal_title), revision, ideal_data, about=about_ideal),
-            "gantt-plot": plot_value(gantt, revision, {"gantt": chart}, about=about),
+            "moment-plot": value(moment, measured),
+            "ideal-plot": value(ideal, "predicted"),
+            "gantt-plot": value(figures.gantt_figure(execution, schedule, color), measured),
             "timeline-table": text.timeline_table(timeline, execution, schedule),
         }
 
@@ -277,17 +274,141 @@ def _timeline_hint(gpu: str) -> Markup:
     return prose.hint(text.timeline_hint(gpu, records.experiments(TIMELINE.form, gpu)))
 
 
-def player() -> Markup:
+@dataclass(frozen=True)
+class ReuseView:
+    """The picture beside the DRAM reads. Links set it, so it has no control."""
+
+    reuse_picture: str = knob(
+        "times", "", "Beside the reads: times, where measured, or bounds, each resource's own time.",
+        choices=("times", "bounds"),
+    )  # fmt: skip
+
+
+class ReusePanel(Panel):
+    """DRAM traffic, and the effect of GROUP_SIZE on it."""
+
+    options = (ReuseView,)
+
+    def layout(self) -> Markup:
+        resources = "Time each resource would take alone, and the measured time"
+        reads = plot("reuse-plot", "Bytes read from DRAM by GROUP_SIZE, predicted and counted")
+        compare = slots.row(button("compare-sizes", "Count and time every GROUP_SIZE"), name="compare-row")
+        traffic = slot("reuse-way"), slots.row(plot("resources-plot", resources), classes="row plots")
+        tables = slot("reuse-tables")
+        return Markup("").join(
+            [
+                slot("reuse-claim"),
+                slots.picture(reads, plot("times-plot", "Time by GROUP_SIZE"), plot("bounds-plot", resources)),
+                fold("compare-fold", "Every GROUP_SIZE, counted and timed on this GPU", compare),
+                fold("reuse-behind", "From lanes to DRAM, and the time of each resource", *traffic),
+                fold("reuse-numbers", "Predicted and counted in numbers, and what is assumed", tables),
+            ]
+        )
+
+    def actions(self) -> Mapping[str, RunAction]:
+        return {"compare-sizes": RunAction("reuse")}
+
+    def seconds(self, snapshot: Snapshot) -> float:
+        return traffic_seconds(snapshot)
+
+    def predicting(self, snapshot: Snapshot) -> Slots:
+        return {"reuse-claim": status.render_predicting(traffic_seconds(snapshot))}
+
+    def draw(self, snapshot: Snapshot) -> Slots:
+        state, traffic = snapshot.state, dram_traffic(snapshot)
+        counted, timed = traffic.source("counted"), traffic.source("measured")
+
+        def value(figure: figures.Figure, *sources: str) -> str:
+            about = picture_caption(state.experiment, state.gpu.name, *sources)
+            return plot_value(figure, f"{state.kernel.id} {traffic.schedule.extents}", about=about)
+
+        reads = times = NONE
+        if traffic.sizes and traffic.group_size:
+            own = min(traffic.group_size, traffic.schedule.extents[0])
+            rows = [row for row in traffic.study.rows if row.group_size] if traffic.study else []
+            sources = ("predicted", counted) if rows else ("predicted",)
+            reads = value(figures.bytes_figure(traffic.sizes, rows, own, counted), *sources)
+            if rows and state.view.of(ReuseView).reuse_picture == "times":
+                times = value(figures.times_figure(rows, own, timed), timed)
+        sources = ("predicted", timed) if traffic.measured_ms else ("predicted",)
+        resources = value(figures.bounds_figure(traffic.bounds, traffic.measured_ms, timed), *sources)
+        failure = snapshot.failure.message if snapshot.failure else ""
+        larger = larger_preset(state.kernel, "reuse", "Open a size at which GROUP_SIZE matters.")
+        tables = Markup('<div class="tables">{}{}</div>').format(text.study_table(traffic), text.model_notes(traffic))
+        return {
+            "reuse-claim": text.reuse_headline(traffic, failure, larger),
+            "reuse-plot": reads,
+            "times-plot": times,
+            # The picture shows at most two plots; the third one stands below.
+            "bounds-plot": resources if times == NONE else NONE,
+            "resources-plot": NONE if times == NONE else resources,
+            "reuse-way": text.reuse_funnel(traffic),
+            "reuse-tables": tables,
+        }
+
+    def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
+        return reuse_numbers(dram_traffic(snapshot))
+
+    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
+        async def reuse_of(experiment: dict[str, Any]) -> Reply:
+            """Predicts the bytes a launch reads from DRAM, in its own order and for every GROUP_SIZE.
+
+            Finds a better GROUP_SIZE without a GPU. `dram_read_bytes` is this launch's, between `low_bytes` and
+            `high_bytes`; `compulsory_bytes` is the least possible. `by_group_size` has the bytes for each GROUP_SIZE,
+            `recommended_group_size` the one to take. `bounds` has the ms that DRAM, L2, load and store units and
+            arithmetic each need, so whether fewer bytes buy time. `measured` is a recorded comparison, or null.
+            """
+            return await api.reply_compiled(experiment, reuse_json, or_not=True, seconds=traffic_seconds)
+
+        return (Endpoint("reuse", reuse_of, max_concurrency=None),)
+
+
+def dram_traffic(snapshot: Snapshot) -> DramTraffic:
+    """Return the launch's DRAM traffic."""
+    return DramTraffic(snapshot.state.kernel, snapshot.launch, snapshot.compiled, snapshot.result(GroupSizeStudy))
+
+
+def traffic_seconds(snapshot: Snapshot) -> float:
+    """Estimate the seconds of a core that predicting the DRAM traffic takes."""
+    return reuse_seconds(snapshot.state.kernel, snapshot.launch, programs_per_sm(snapshot.launch, snapshot.compiled))
+
+
+def reuse_json(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the body of /reuse. If the kernel can't be compiled, one program per SM is assumed; `note` says why."""
+    traffic, failure = dram_traffic(snapshot), snapshot.failure
+    own, sizes = traffic.own, traffic.sizes
+    return {
+        "dram_read_bytes": round(own.read_bytes),
+        "low_bytes": round(own.low_bytes),
+        "high_bytes": round(own.high_bytes),
+        "dram_write_bytes": own.write_bytes,
+        "compulsory_bytes": own.compulsory_bytes,
+        "asked_bytes": own.asked_bytes,
+        "by_group_size": {str(size): round(reuse.read_bytes) for size, reuse in sizes.items()},
+        "fewest_bytes_group_size": fewest_bytes(sizes) if sizes else None,
+        "recommended_group_size": recommended(traffic.kernel, traffic.launch, sizes) if sizes else None,
+        "ahead": own.ahead,
+        "flags": ["drift"] * own.is_drift + ["edge"] * own.is_edge,
+        "resident_programs": traffic.schedule.resident_programs,
+        "resident_source": traffic.schedule.resident_source,
+        "bounds": [{"name": bound.name, "ms": bound.ms, "why": bound.why} for bound in traffic.bounds],
+        "measured": traffic.study and to_json(traffic.study),
+        "note": prose.plain([*text.reuse_sentences(traffic), failure.message if failure else ""]),
+    }
+
+
+def _player() -> Markup:
     """Return the player's controls.
 
-    `script.js` finds the map by the data that its figure carries (`player_data`). The current step is a knob of the
+    `player.js` finds the map by the data that its figure carries (`player_data`). The current step is a knob of the
     view, so that an address contains it; the player sets it when playing or scrubbing ends. The document's events
     `tilescope:play`, and `tilescope:step` with detail {by: 1 or -1}, do what its buttons do.
     """
     return slot(
         "player",
         "player",
-        f'<div class="player" role="group" aria-label="Player of the launch">{_play_button("Play")}'
+        '<div class="player" role="group" aria-label="Player of the launch">'
+        '<button type="button" class="play">▶ Play</button>'
         '<button type="button" class="back" aria-label="One step back">←</button>'
         '<button type="button" class="forward" aria-label="One step on">→</button>'
         '<input type="range" min="0" max="0" value="0" aria-label="Step" title="0: the whole launch">'
@@ -305,23 +426,19 @@ def _replay() -> Markup:
         "clock",
         "replay",
         '<div class="player clock" hidden role="group" aria-label="Replay of the launch in true time">'
-        f'{_play_button("Replay")}<input type="range" min="0" max="0" value="0" aria-label="Time from the first start">'
+        '<button type="button" class="play">▶ Replay</button>'
+        '<input type="range" min="0" max="0" value="0" aria-label="Time from the first start">'
         f"<output></output>{_menu('Pace of the replay', _PACES)}"
         f'<span class="legend">{_colors(_REPLAY_LEGEND)}</span></div>',
     )
 
 
-def _play_button(name: str) -> str:
-    return f'<button type="button" class="play">▶ {name}</button>'
-
-
-def _menu(name: str, choices: tuple[tuple[str, int], ...]) -> str:
-    options = "".join(f'<option value="{value}">{label}</option>' for label, value in choices)
+def _menu(name: str, choices: Mapping[str, int]) -> str:
+    options = "".join(f'<option value="{value}">{label}</option>' for label, value in choices.items())
     return f'<select aria-label="{name}" title="{name}">{options}</select>'
 
 
 def _colors(legend: tuple[tuple[str, str, str], ...]) -> str:
     return "".join(
-        f'<span title="{meaning or name}"><i style="background:{color}"></i>{name}</span>'
-        for color, name, meaning in legend
+        f'<span title="{meaning}"><i style="background:{color}"></i>{name}</span>' for color, name, meaning in legend
     )
