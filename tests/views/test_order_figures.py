@@ -297,7 +297,7 @@ def test_concurrent_bars_lie_apart_and_colours_follow_the_wave(experiment):
 def test_every_tile_has_its_cell_and_its_times(experiment):
     execution, plan = recorded(experiment)
     begun, done = execution.tile_times(plan)
-    picture = figures.moment_figure(plan, "title", begun, done)
+    picture = figures.moment_figure(plan, "title", (begun, done))
     data, figure = picture["layout"]["meta"]["moments"], go.Figure(picture)
     cells, layout = figure.data[0], figure.layout
     assert data["columns"] == cells.z.shape[1]

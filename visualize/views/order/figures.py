@@ -27,6 +27,7 @@ _SHADES = 16
 _COLORED_BY = {"order": "pid", "group": "group", "wave": "ideal wave"}
 
 Figure = dict[str, Any]
+Times = tuple[np.ndarray, np.ndarray]
 
 
 def loads_figure(
@@ -167,44 +168,34 @@ def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: st
     unit, scale = time_unit(longest)
     labels = [f"{significant(bound.ms * scale)} {unit}" for bound in resources]
     labels[resources.index(slowest)] += " (bottleneck)"
-    bar, grey = {"type": "bar", "orientation": "h"}, theme.CATEGORIES[7]
-    alone = {
-        **bar,
-        "name": "alone",
-        "y": [bound.name for bound in resources],
-        "x": [bound.ms * scale for bound in resources],
-        "marker": {"color": [theme.NEW if bound is slowest else theme.MODEL for bound in resources]},
-        "customdata": [bound.why for bound in resources],
-        "hovertemplate": f"%{{y}}: %{{x:.4g}} {unit}<br>%{{customdata}}<extra></extra>",
-        "text": labels,
-        "textposition": "auto",
-    }
+    grey = theme.CATEGORIES[7]
+
+    def bars(name: str, rows: list[str], ms: list[float], marker: Figure, about: list[str], **labels: Any) -> Figure:
+        hover = f"%{{customdata}}: %{{x:.4g}} {unit}<extra></extra>"
+        values = {"y": rows, "x": [scale * value for value in ms], "customdata": about, "hovertemplate": hover}
+        return {"type": "bar", "orientation": "h", "name": name, "marker": marker, **values, **labels}
+
+    colors = [theme.NEW if bound is slowest else theme.MODEL for bound in resources]
+    about = [f"{bound.name}, {bound.why}" for bound in resources]
+    rows, alone = [bound.name for bound in resources], [bound.ms for bound in resources]
+    traces = [bars("alone", rows, alone, {"color": colors}, about, text=labels, textposition="auto")]
     layout = theme.layout(
         "Time each resource would take alone",
         barmode="stack",
         xaxis={"title": {"text": unit}, "range": [0, 1.15 * longest * scale]},
         yaxis={"automargin": True, "autorange": "reversed"},
     )
-    if measured_ms is None:
-        return {"data": [alone], "layout": layout}
-    tail_ms = sum(bound.ms for bound in bounds if bound.name == TAIL and slowest.name == "arithmetic")
-    rest_ms = max(0.0, measured_ms - slowest.ms - tail_ms)
-    tail, rest = TAIL if tail_ms > 0.03 * measured_ms else "", "rest" if rest_ms > 0.05 * measured_ms else ""
-    time = {
-        **bar,
-        "name": "time",
-        "y": [source] * 3,
-        "x": [slowest.ms * scale, tail_ms * scale, rest_ms * scale],
-        "marker": {"color": [theme.CATEGORIES[1], theme.CATEGORIES[3], grey], "pattern": {"shape": ["", "", "/"]}},
-        "customdata": [slowest.name, TAIL, "not explained by these"],
-        "hovertemplate": f"%{{customdata}}: %{{x:.4g}} {unit}<extra></extra>",
-        "text": [slowest.name, tail, rest],
-        "textposition": ["inside", "inside", "outside"],
-        "textangle": 0,
-    }
-    end = {"type": "line", "x0": measured_ms * scale, "x1": measured_ms * scale, "y0": 0, "y1": 1, "yref": "y domain"}
-    layout["shapes"] = [{**end, "line": {"dash": "dot", "color": grey}}]
-    return {"data": [alone, time], "layout": layout}
+    if measured_ms is not None:
+        tail_ms = sum(bound.ms for bound in bounds if bound.name == TAIL and slowest.name == "arithmetic")
+        rest_ms = max(0.0, measured_ms - slowest.ms - tail_ms)
+        tail, rest = TAIL if tail_ms > 0.03 * measured_ms else "", "rest" if rest_ms > 0.05 * measured_ms else ""
+        marker = {"color": [theme.CATEGORIES[1], theme.CATEGORIES[3], grey], "pattern": {"shape": ["", "", "/"]}}
+        about, parts = [slowest.name, TAIL, "not explained by these"], [slowest.ms, tail_ms, rest_ms]
+        style = {"text": [slowest.name, tail, rest], "textposition": ["inside", "inside", "outside"], "textangle": 0}
+        traces.append(bars("time", [source] * 3, parts, marker, about, **style))
+        end = {"x0": measured_ms * scale, "x1": measured_ms * scale, "y0": 0, "y1": 1, "yref": "y domain"}
+        layout["shapes"] = [{"type": "line", **end, "line": {"dash": "dot", "color": grey}}]
+    return {"data": traces, "layout": layout}
 
 
 def gantt_figure(execution: Execution, schedule: Schedule, color: str) -> Figure:
@@ -272,34 +263,28 @@ def gantt_figure(execution: Execution, schedule: Schedule, color: str) -> Figure
 
 
 def moment_figure(
-    schedule: Schedule,
-    title: str,
-    begun_ns: np.ndarray,
-    done_ns: np.ndarray,
-    name: str = "",
-    clock: np.ndarray | None = None,
+    schedule: Schedule, title: str, times_ns: Times, ideal: tuple[str, np.ndarray] | None = None
 ) -> Figure:
     """Return a map of tiles, pid_m down and pid_n across, which the page draws at any time.
 
     Its `meta` has the cell, start and end of every tile.
 
     Args:
-        begun_ns, done_ns: start and end of each entry of the schedule's tiles.
-        name: the unit of an ideal step, if these are ideal times.
-        clock: start of each ideal step, and end of the last one: (steps + 1,).
+        times_ns: start and end of each entry of the schedule's tiles.
+        ideal: for ideal times, the unit of a step, and the start of each step and the last end: (steps + 1,).
     """
-    down, across = (-(-extent // MOST_CELLS) for extent in schedule.extents)
+    (begun_ns, done_ns), (down, across) = times_ns, (-(-extent // MOST_CELLS) for extent in schedule.extents)
     rows, columns = -(-schedule.extents[0] // down), -(-schedule.extents[1] // across)
-    moments = {
+    moments: Figure = {
         "cell": theme.smallest(schedule.tiles.pid_m // down * columns + schedule.tiles.pid_n // across),
         "columns": columns,
         "unit": "program" if schedule.turns == 1 else "tile",
         "begun_ns": begun_ns.astype(np.uint32),
         "done_ns": done_ns.astype(np.uint32),
         "span_ns": int(done_ns.max()),
-        "name": name,
-        "clock": None if clock is None else clock.astype(np.uint32),
     }
+    if ideal:
+        moments |= {"name": ideal[0], "clock": ideal[1].astype(np.uint32)}
     cells = {
         "type": "heatmap",
         "z": np.zeros((rows, columns), dtype=np.uint8),

@@ -229,8 +229,8 @@ class TimelinePanel(Panel):
         def value(figure: figures.Figure, origin: str) -> str:
             return plot_value(figure, revision, about=picture_caption(state.experiment, state.gpu.name, origin))
 
-        moment = figures.moment_figure(schedule, title, begun_ns, done_ns)
-        ideal = figures.moment_figure(schedule, ideal_title, clock[step], clock[step + 1], name, clock)
+        moment = figures.moment_figure(schedule, title, (begun_ns, done_ns))
+        ideal = figures.moment_figure(schedule, ideal_title, (clock[step], clock[step + 1]), (name, clock))
         color, measured = state.view.of(ScheduleView).color, source(timeline.backend)
         lead, *rest = text.timeline_sentences(timeline, execution, schedule)
         return {
