@@ -36,62 +36,52 @@ SEEN = """async () => {
 }"""
 
 
-def seen_at_once_and_later(tab: Tab, move: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the picture before and after Plotly has drawn the change that `move` makes."""
-    # Once the kernel is compiled, the same picture is drawn again.
-    tab.fold("waves")
-    tab.page.locator("#schedule-occupancy", has_text="registers per thread").wait_for()
-    tab.page.wait_for_timeout(400)  # until it rests
-    found = tab.page.evaluate(
+def redraw(tab: Tab, change: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return the picture before a change, redrawn in place, and redrawn by Plotly."""
+    tab.page.wait_for_timeout(400)  # Plotly follows when the plot rests
+    before, is_in_place, in_place, by_plotly = tab.page.evaluate(
         f"""async () => {{
-          const plot = document.querySelector('#schedule-plot .live-plot'), seen = {SEEN}, before = plot.dataset.draws;
+          const plot = document.querySelector('#schedule-plot .live-plot'), seen = {SEEN}, draws = plot.dataset.draws;
           const until = async (done) => {{
             for (const end = performance.now() + 40_000; !done();) {{
-              const counted = `draws ${{before}} to ${{plot.dataset.draws}}`;
-              if (performance.now() > end) throw new Error(`${{done}}: ${{counted}}`);
+              if (performance.now() > end) throw new Error(`${{done}}: draws ${{draws}} to ${{plot.dataset.draws}}`);
               await new Promise((go) => setTimeout(go, 1));
             }}
           }};
-          const isTold = () => plot._fullData[0].z === plot.data[0].z;
-          {move};
-          await until(() => plot.dataset.draws !== before);
-          const isInPlace = !isTold(), atOnce = await seen();
-          await until(isTold);
-          return [isInPlace, atOnce, await seen()];
+          const isPlotly = () => plot._fullData[0].z === plot.data[0].z, before = await seen();
+          {change};
+          await until(() => plot.dataset.draws !== draws);
+          const isInPlace = !isPlotly(), inPlace = await seen();
+          await until(isPlotly);
+          return [before, isInPlace, inPlace, await seen()];
         }}"""
     )
-    is_in_place, at_once, later = found
-    assert is_in_place, "it was Plotly that drew it"
-    return at_once, later
+    assert is_in_place, "Plotly drew it"
+    return before, in_place, by_plotly
 
 
-def moved(control: str, value: int) -> str:
-    return f"""
-      const slider = document.querySelector('#{control}-slider');
-      slider.value = {value};
-      slider.dispatchEvent(new Event('input', {{ bubbles: true }}))"""
+MOVE = """
+  const slider = document.querySelector('#experiment-GROUP_SIZE-slider');
+  slider.value = 5;
+  slider.dispatchEvent(new Event('input', { bubbles: true }))"""
 
 
-@pytest.mark.parametrize("color", ["order", "group"])
-def test_a_moved_slider_shows_at_once_what_plotly_shows_later(tab: Tab, color: str) -> None:
-    tab.open(f"{MAP}&color={color}&GROUP_SIZE=4")
-    tab.wait_for_draw("schedule-plot")
-    before = tab.page.evaluate(SEEN)
-    at_once, later = seen_at_once_and_later(tab, moved("experiment-GROUP_SIZE", 5))
-    assert len(at_once["maps"]) == 2
-    assert max(at_once["maps"][0]) == 255
-    assert at_once["maps"] == later["maps"]
-    assert at_once["maps"][0] != before["maps"][0], "this order"
-    assert at_once["maps"][1] == before["maps"][1], "row-major order"
-    assert at_once["words"] == later["words"] != before["words"]
-    assert at_once["outlines"] == later["outlines"] != before["outlines"]
-
-
-@pytest.mark.all_combinations
-def test_a_step_of_the_player_shows_at_once_what_plotly_shows_later(tab: Tab) -> None:
-    tab.open(f"{MAP}&GROUP_SIZE=4&step=3")
-    tab.wait_for_draw("schedule-plot")
-    before = tab.page.evaluate(SEEN)
-    at_once, later = seen_at_once_and_later(tab, "document.querySelector('.player .forward').click()")
-    assert at_once == later
-    assert at_once["maps"][0] != before["maps"][0]
+def test_a_moved_slider_and_a_step_look_in_place_as_plotly_draws_them(tab: Tab) -> None:
+    tab.open(f"{MAP}&GROUP_SIZE=4")
+    # Once the kernel is compiled, the same picture is drawn again.
+    tab.fold("waves")
+    tab.page.locator("#schedule-occupancy", has_text="registers per thread").wait_for()
+    for color in ("order", "group"):
+        tab.follow(f"{MAP}&color={color}&GROUP_SIZE=4")
+        tab.page.wait_for_selector(f".player[data-color={color}]")
+        before, in_place, by_plotly = redraw(tab, MOVE)
+        assert len(in_place["maps"]) == 2
+        assert max(in_place["maps"][0]) == 255
+        assert in_place == by_plotly
+        assert in_place["maps"][0] != before["maps"][0], "this order"
+        assert in_place["maps"][1] == before["maps"][1], "row-major order"
+        assert in_place["words"] != before["words"]
+        assert in_place["outlines"] != before["outlines"]
+    before, in_place, by_plotly = redraw(tab, "document.querySelector('.player .forward').click()")
+    assert in_place == by_plotly
+    assert in_place["maps"][0] != before["maps"][0]

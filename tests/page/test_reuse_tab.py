@@ -26,18 +26,6 @@ def test_reads_are_predicted_for_every_group_size_beside_what_was_counted(client
     assert "<" not in reply["note"]
 
 
-def test_a_kernel_without_group_size_has_its_bytes_and_no_recommendation(client: Client) -> None:
-    reply = client.predict({"kernel": "transpose.tiled"}, api_name="/reuse")
-    assert reply["dram_read_bytes"] == reply["compulsory_bytes"] == 1024 * 1024 * 4
-    assert (reply["by_group_size"], reply["recommended_group_size"]) == ({}, None)
-
-
-def test_a_bad_experiment_is_refused_by_reuse_with_a_sentence(client: Client) -> None:
-    failure = client.predict({"kernel": "matmul.grouped", "config": {"GROUP_SIZE": 0}}, api_name="/reuse")["failure"]
-    assert (failure["stage"], failure["kind"]) == ("config", "out_of_range")
-    assert "GROUP_SIZE must be a whole number from 1 to 1024 (got 0)." in failure["message"]
-
-
 def test_the_tab_draws_bytes_times_and_bounds_and_a_moved_group_size_redraws_the_claim(tab: Tab) -> None:
     """Without a GPU the button can not be pressed, and says why."""
     tab.open(ADDRESS)

@@ -98,7 +98,7 @@ def test_a_recorded_timeline_is_drawn_at_once_with_what_it_cost_and_replayed_wit
 
 
 @pytest.mark.all_combinations
-def test_the_cursor_stands_at_the_time_and_a_bar_tells_its_program(tab: Tab) -> None:
+def test_the_cursor_stands_at_the_time_a_bar_names_its_program_and_the_replay_ends_with_every_tile(tab: Tab) -> None:
     opened(tab)
     plan, course, *_ = launch()
     scrub = tab.page.get_by_role("slider", name="Time from the first start")
@@ -109,30 +109,22 @@ def test_the_cursor_stands_at_the_time_and_a_bar_tells_its_program(tab: Tab) -> 
     width = tab.page.evaluate("document.querySelector('#gantt-plot .live-plot')._fullLayout.xaxis._length")
     assert moved == pytest.approx(now(tab) / course.span_ns * width, abs=2)
     tab.page.locator("#gantt-plot").scroll_into_view_if_needed()
-    middle = (course.start_ns[0] + course.end_ns[0]) / 2000
     place = tab.page.evaluate(
         """([x, y]) => { const plot = document.querySelector('#gantt-plot .live-plot'), full = plot._fullLayout;
         const box = plot.getBoundingClientRect();
         return [box.x + full.xaxis._offset + full.xaxis.d2p(x), box.y + full.yaxis._offset + full.yaxis.d2p(y)]; }""",
-        [float(middle), float(course.sm[0])],
+        [(course.start_ns[0] + course.end_ns[0]) / 2000, float(course.sm[0])],
     )
     tab.page.mouse.move(*place)
     tip = tab.text(".tip")
     assert f"pid 0: tile ({plan.tiles.pid_m[0]}, {plan.tiles.pid_n[0]})" in tip
     assert f"SM {course.sm[0]}, ideal wave 1 of 4" in tip
     assert f"{course.start_ns[0] / 1000:.2f} to {course.end_ns[0] / 1000:.2f} µs" in tip
-
-
-@pytest.mark.all_combinations
-def test_the_replay_ends_with_every_tile_done(tab: Tab) -> None:
-    opened(tab)
-    scrub = tab.page.get_by_role("slider", name="Time from the first start")
     scrub.press("End")
     for _ in range(6):
         scrub.press("PageDown")
     tab.page.get_by_role("button", name="Replay").click()
     tab.page.get_by_role("button", name="Pause").wait_for()
-    _, course, *_ = launch()
     tab.page.wait_for_function(f"document.querySelector('.clock').dataset.now === '{course.span_ns}'")
     tab.page.get_by_role("button", name="Replay").wait_for()
     assert_shows(tab, course.span_ns)

@@ -143,15 +143,13 @@ def test_the_player_gets_every_tile_step_by_step(orders):
 
 def test_the_player_steps_through_a_loop_by_turn_or_by_tile():
     problem = {"M": 2048, "N": 4096, "K": 64}
-    by_turn, by_tile = (
-        player_data(planned("matmul.persistent", problem, {}, by), "order", 0, 0, 0) for by in ("wave", "program")
-    )
-    own = by_turn["orders"][0]
-    assert (by_turn["name"], by_turn["unit"], by_turn["slots"]) == ("turn", "tile", 132)
+    data = [player_data(planned("matmul.persistent", problem, {}, by), "order", 0, 0, 0) for by in ("wave", "program")]
+    own, by_tile = (each["orders"][0] for each in data)
+    assert [each["name"] for each in data] == ["turn", "tile"]
+    assert (data[0]["unit"], data[0]["slots"]) == ("tile", 132)
     assert own["tiles"].tolist() == [132, 132, 132, 116]
     assert own["programs"][:134].tolist() == [*range(132), 0, 1]
-    assert (by_tile["name"], by_tile["orders"][0]["count"]) == ("tile", 512)
-    assert "tiles" not in by_tile["orders"][0], "one per step"
+    assert (by_tile["count"], "tiles" in by_tile) == (512, False), "one tile per step"
 
 
 def by_name(figure):
@@ -188,12 +186,8 @@ def test_predicted_reads_are_a_line_with_a_band_and_counts_are_medians_with_erro
     assert list(band.x) == [1, 2, 3, 4, 4, 3, 2, 1]
     assert np.array(band.y) / GB == pytest.approx([0.9, 1.8, 2.7, 2.0, 4.8, 3.9, 2.4, 1.2])
     assert set(traces["each input once"].y) == {GB // 2}
-    assert (list(points.x), points.y[0], points.error_y.arrayminus[0], points.error_y.array[0]) == (
-        [1],
-        2 * GB,
-        GB,
-        2 * GB,
-    )
+    errors = points.error_y
+    assert (list(points.x), [*points.y, *errors.arrayminus, *errors.array]) == ([1], [2 * GB, GB, 2 * GB])
     assert (layout.xaxis.title.text, list(layout.xaxis.tickvals)) == ("GROUP_SIZE (rows of tiles)", [1, 2, 4])
     assert (layout.yaxis.title.text, layout.yaxis.type) == ("bytes read from DRAM (log scale)", "log")
     assert layout.shapes[0].x0 == layout.shapes[0].x1 == 4
@@ -234,7 +228,6 @@ def test_the_bottleneck_is_marked_and_the_rest_of_the_time_is_what_it_and_the_ta
 
 
 RECORDED = records.experiments(TIMELINE.form, "H200")
-MOST_BYTES = 150_000
 
 
 def recorded(experiment):
@@ -258,39 +251,33 @@ def bars(figure):
     return found
 
 
-@pytest.mark.parametrize("color", ["order", "group", "wave", "sm"])
 @pytest.mark.parametrize("experiment", RECORDED, ids=lambda e: e.kernel)
-def test_every_program_is_one_bar_on_its_sm_from_its_start_to_its_end(experiment, color):
+def test_every_program_is_one_bar_on_its_sm_from_its_start_to_its_end(experiment):
     execution, plan = recorded(experiment)
-    found = bars(figures.gantt_figure(execution, plan, color))
-    assert sorted(found) == list(range(plan.programs))
+    figure = figures.gantt_figure(execution, plan, "wave")
+    programs = bars(figure)
+    assert sorted(programs) == list(range(plan.programs))
     tiles, first = plan.tiles, np.searchsorted(plan.tiles.program, np.arange(plan.programs))
-    count = np.bincount(tiles.program)
-    for pid, (start, end, top, bottom, _, hover) in found.items():
+    count, waves = np.bincount(tiles.program), {}
+    for pid, (start, end, top, bottom, color, hover) in programs.items():
         assert (start, end) == pytest.approx((execution.start_ns[pid] / 1000, execution.end_ns[pid] / 1000))
         assert execution.sm[pid] - 0.5 < top < bottom < execution.sm[pid] + 0.5
         origin = [column[first[pid]] for column in (tiles.pid_m, tiles.pid_n, tiles.pid_k)]
-        assert hover == [pid, *origin, pid // plan.resident_programs, count[pid]]
-
-
-@pytest.mark.parametrize("experiment", RECORDED[:2], ids=lambda e: f"{e.problem.M}")
-def test_concurrent_bars_lie_apart_and_colours_follow_the_wave(experiment):
-    execution, plan = recorded(experiment)
-    figure = figures.gantt_figure(execution, plan, "wave")
-    found = bars(figure)
-    colors = {pid // 132 % 8: bar[4] for pid, bar in found.items()}
-    assert len(set(colors.values())) == len(colors)
-    assert all(bar[4] == colors[pid // 132 % 8] for pid, bar in found.items())
-    rows = sorted(found.values(), key=lambda bar: (round(bar[2], 4), bar[0]))
+        wave = pid // plan.resident_programs
+        assert hover == [pid, *origin, wave, count[pid]]
+        assert waves.setdefault(wave % 8, color) == color
+    assert len(set(waves.values())) == len(waves), "a colour for each wave"
+    rows = sorted(programs.values(), key=lambda bar: (round(bar[2], 4), bar[0]))
     for (_, end, top, *_), (start, _, next_top, *_) in itertools.pairwise(rows):
-        assert start >= end or next_top > top
+        assert start >= end or next_top > top, "concurrent bars lie apart"
     x, y, title = (figure["layout"][name] for name in ("xaxis", "yaxis", "title"))
-    assert (title["text"], y["title"]["text"], y["range"]) == (
-        f"{plan.programs} programs, coloured by ideal wave",
-        "SM",
-        [131.5, -0.5],
-    )
+    assert title["text"] == f"{plan.programs} programs, coloured by ideal wave"
+    assert (y["title"]["text"], y["range"]) == ("SM", [131.5, -0.5])
     assert (x["title"]["text"], x["range"]) == ("time from the first start (µs)", [0, execution.span_ns / 1000])
+    for other in ("order", "group", "sm"):
+        assert {pid: bar[:4] for pid, bar in bars(figures.gantt_figure(execution, plan, other)).items()} == {
+            pid: bar[:4] for pid, bar in programs.items()
+        }
 
 
 @pytest.mark.parametrize("experiment", RECORDED, ids=lambda e: e.kernel)
@@ -317,4 +304,4 @@ def test_a_timeline_of_8192_programs_takes_less_than_150_kb():
     end = start + random.integers(200, 400, 8192) * 32
     execution = Execution(pids * 7 % 132, start - start.min(), end - start.min(), 132)
     for color in ("order", "wave"):
-        assert len(plot_value(figures.gantt_figure(execution, plan, color), about="x")) < MOST_BYTES
+        assert len(plot_value(figures.gantt_figure(execution, plan, color), about="x")) < 150_000
