@@ -271,7 +271,7 @@ def test_every_program_is_one_bar_on_its_sm_from_its_start_to_its_end(experiment
     for (_, end, top, *_), (start, _, next_top, *_) in itertools.pairwise(rows):
         assert start >= end or next_top > top, "concurrent bars lie apart"
     x, y, title = (figure["layout"][name] for name in ("xaxis", "yaxis", "title"))
-    assert title["text"] == f"{plan.programs} programs, coloured by ideal wave"
+    assert title["text"] == f"{plan.programs:,} programs, coloured by ideal wave"
     assert (y["title"]["text"], y["range"]) == ("SM", [131.5, -0.5])
     assert (x["title"]["text"], x["range"]) == ("time from the first start (µs)", [0, execution.span_ns / 1000])
     for other in ("order", "group", "sm"):
