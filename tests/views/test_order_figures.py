@@ -17,7 +17,7 @@ from kernels.spec import Launch
 from visualize.predict.bounds import Bound
 from visualize.predict.execution import Execution
 from visualize.predict.reuse import Reuse
-from visualize.predict.schedule import first_reads, row_major, schedule, steps
+from visualize.predict.schedule import first_reads, loads, row_major, schedule, steps
 from visualize.views.order import figures
 from visualize.views.order.map_figure import MOST_CELLS, Order, map_figure, map_grid, player_data
 from visualize.views.plot import plot_value
@@ -159,11 +159,13 @@ def by_name(figure):
 
 
 def test_the_curve_holds_both_orders_and_marks_one_n():
-    curves = {"grouped": np.array([18, 27, 54, 162]), "row-major order": np.array([18, 27, 90, 162])}
-    traces, layout = by_name(figures.loads_figure(np.array([1, 2, 9, 81]), curves, 9, "programs", ("A", "B")))
-    assert all(np.array_equal(traces[name].y, blocks) for name, blocks in curves.items())
-    assert [traces[name].text for name in curves] == [("", "", "54", ""), ("", "", "90", "")]
-    assert "programs" in layout.xaxis.title.text
+    orders = grouped(9, 9, 3, 9)
+    traces, layout = by_name(figures.loads_figure(orders, 9))
+    for order, marked in zip(orders, ("54", "90"), strict=True):
+        trace = traces[order.name]
+        assert np.array_equal(trace.y, loads(order.schedule, np.arange(1, 82)))
+        assert [(n, text) for n, text in zip(trace.x, trace.text, strict=True) if text] == [(9, marked)]
+    assert layout.xaxis.title.text == "n (programs, in start order)"
     assert layout.yaxis.title.text == "distinct blocks of A and B"
 
 

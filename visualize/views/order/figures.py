@@ -11,12 +11,15 @@ from kernels.results import GroupSizeRow
 from visualize.predict.bounds import Bound
 from visualize.predict.execution import Execution
 from visualize.predict.reuse import Reuse
-from visualize.predict.schedule import Schedule
+from visualize.predict.schedule import Schedule, loads
 from visualize.views import theme
-from visualize.views.numbers import significant, time_unit
-from visualize.views.order.map_figure import MOST_CELLS
+from visualize.views.numbers import join_names, significant, time_unit
+from visualize.views.order.map_figure import MOST_CELLS, Order
 
 TAIL = "tail wave"
+
+# Maximum number of points of the curve of loads: a screen tells no more apart.
+_CURVE_POINTS = 400
 
 # Colour, dash and the position of the label, of this order and of the one to compare.
 _ORDER_STYLES = ((theme.CATEGORIES[0], "solid", "bottom right"), (theme.CATEGORIES[1], "dash", "top left"))
@@ -30,35 +33,26 @@ Figure = dict[str, Any]
 Times = tuple[np.ndarray, np.ndarray]
 
 
-def loads_figure(
-    counts: np.ndarray, orders: dict[str, np.ndarray], first: int, unit: str, panels: tuple[str, str]
-) -> Figure:
-    """Plot the distinct blocks of panels that the first n programs of each order load.
+def loads_figure(orders: Sequence[Order], first: int) -> Figure:
+    """Plot the distinct blocks of panels that the first n programs (or tiles of a loop) of each order load.
 
     Args:
-        counts: values of n, ascending.
-        orders: blocks by the order's name: (len(counts),).
-        first: the marked n, one of `counts`.
-        unit: "programs" or "tiles".
-        panels: the inputs.
+        orders: this order and the one to compare, with panels.
+        first: the marked n.
     """
-    traces = [
-        _scatter(
-            name,
-            counts,
-            blocks,
-            "lines+markers+text",
-            line={"color": color, "width": 2.5, "dash": dash},
-            marker={"color": color, "size": np.where(counts == first, 9, 0)},
-            text=[f"{value:,}" if count == first else "" for count, value in zip(counts, blocks, strict=True)],
-            textposition=place,
-            hovertemplate=f"{name}: %{{y:,}} blocks<extra></extra>",
-        )
-        for (name, blocks), (color, dash, place) in zip(orders.items(), _ORDER_STYLES, strict=False)
-    ]
+    unit, panels, programs = f"{orders[0].unit}s", orders[0].schedule.panels or (), orders[0].steps.timed.programs
+    counts = np.arange(1, programs + 1)
+    if programs > _CURVE_POINTS:
+        counts = np.unique(np.append(np.geomspace(1, programs, _CURVE_POINTS).round().astype(np.int64), first))
+    traces, curves = [], [loads(order.steps.timed, counts) for order in orders]
+    for order, blocks, (color, dash, place) in zip(orders, curves, _ORDER_STYLES, strict=True):
+        line, marker = {"color": color, "width": 2.5, "dash": dash}, {"size": np.where(counts == first, 9, 0)}
+        text = [f"{value:,}" if count == first else "" for count, value in zip(counts, blocks, strict=True)]
+        hover = {"hovertemplate": f"{order.name}: %{{y:,}} blocks<extra></extra>"}
+        labels = {"line": line, "marker": marker, "text": text, "textposition": place, **hover}
+        traces.append(_scatter(order.name, counts, blocks, "lines+markers+text", **labels))
     log = {"type": "log", "tickformat": ",d", "exponentformat": "none"}
-    spans_decades = max(map(np.max, orders.values())) > 300 * min(map(np.min, orders.values()))
-    title = {"text": f"distinct blocks of {panels[0]} and {panels[1]}"}
+    spans_decades = np.max(curves) > 300 * np.min(curves)
     layout = theme.layout(
         f"Distinct blocks that the first n {unit} load",
         height=330,
@@ -67,7 +61,12 @@ def loads_figure(
         hovermode="x unified",
         margin={"l": 70, "r": 10, "t": 34, "b": 44},
         xaxis={"title": {"text": f"n ({unit}, in start order)"}, **log, "dtick": 1},
-        yaxis={"title": title, "automargin": True, **log, "dtick": 1 if spans_decades else "D2"},
+        yaxis={
+            "title": {"text": f"distinct blocks of {join_names(panels)}"},
+            "automargin": True,
+            **log,
+            "dtick": 1 if spans_decades else "D2",
+        },
     )
     return {"data": traces, "layout": layout}
 

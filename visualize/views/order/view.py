@@ -38,9 +38,6 @@ _MOST_LISTED_PROGRAMS, _MOST_LISTED_TILES, _COMPARED_PROGRAMS = 8192, 1 << 18, 1
 # Seconds that /schedule waits for the compiler. Everything except the occupancy is known without it.
 _COMPILE_WAIT_S = 0.15
 
-# Maximum number of points of the curve of loads: a screen tells no more apart.
-_CURVE_POINTS = 400
-
 # Label → steps per second, 0 for the whole launch in eight seconds; label → seconds for a replay of the launch.
 _SPEEDS = {"all in 8 s": 0, "1 step/s": 1, "4 steps/s": 4, "20 steps/s": 20}
 _PACES = {"launch in 5 s": 5, "launch in 10 s": 10, "launch in 30 s": 30}
@@ -89,12 +86,15 @@ class SchedulePanel(Panel):
             outlined, bound = first, int(np.searchsorted(np.cumsum(own.tiles), first)) + 1 if view.first else 0
         data = player_data(orders, view.color, state.view.of(PlayerView).step, outlined, bound)
         about = picture_caption(state.experiment, state.gpu.name, "predicted")
+        curve = ""
+        if launch.panels:
+            curve = plot_value(figures.loads_figure(orders, first), f"{own.timed.programs}", about=about)
         return {
             "schedule-claim": _headline(snapshot, orders, first),
             "schedule-plot": plot_value(
                 map_figure(orders, view.color), f"{launch.extents} {state.kernel.id}", data, about=about
             ),
-            "loads-plot": _loads_curve(orders, first, about) if launch.panels else "",
+            "loads-plot": curve,
             "schedule-occupancy": text.occupancy_table(launch, state.launch, snapshot.compiled),
         }
 
@@ -154,18 +154,6 @@ def larger_preset(kernel: Kernel, tab: str = "schedule", label: str = "") -> Lin
     relative, preset = comparing[-1]
     address = {"kernel": relative.id, **preset.problem, **preset.config, **preset.view, "tab": tab}
     return Link(label or f"{preset.title}.", query(address))
-
-
-def _loads_curve(orders: list[Order], first: int, about: str) -> str:
-    # Each tile of a looping program counts as a program that starts when the tile is computed.
-    timed = {order.name: order.steps.timed for order in orders}
-    programs, launch = orders[0].steps.timed.programs, orders[0].schedule
-    counts = np.arange(1, programs + 1)
-    if programs > _CURVE_POINTS:
-        counts = np.unique(np.append(np.geomspace(1, programs, _CURVE_POINTS).round().astype(np.int64), first))
-    curves = {name: loads(order, counts) for name, order in timed.items()}
-    figure = figures.loads_figure(counts, curves, first, f"{orders[0].unit}s", launch.panels or ("", ""))
-    return plot_value(figure, f"{programs}", about=about)
 
 
 def schedule_json(snapshot: Snapshot) -> dict[str, Any]:
