@@ -1,16 +1,13 @@
-// Heatmaps of which only cells, words and outlines have changed, drawn where they stand (goes before plot.js). That takes
-// a tenth of the time of Plotly.react, which measures all labels and lays out all axes again.
+// Redraws in place heatmaps of which only cells, words and outlines change (goes before plot.js). That takes a tenth of
+// the time of Plotly.react, which measures all labels and lays out all axes again.
+const sample = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
 
 // A CSS colour as [red, green, blue, alpha], 0 to 255.
 function channels(color) {
-  channels.known ??= new Map();
-  if (!channels.known.has(color)) {
-    const one = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d");
-    one.fillStyle = color;
-    one.fillRect(0, 0, 1, 1);
-    channels.known.set(color, one.getImageData(0, 0, 1, 1).data);
-  }
-  return channels.known.get(color);
+  sample.clearRect(0, 0, 1, 1);
+  sample.fillStyle = color;
+  sample.fillRect(0, 0, 1, 1);
+  return sample.getImageData(0, 0, 1, 1).data;
 }
 
 // The colour of a value on a colour axis, as Plotly takes it, as a pixel of four bytes; nothing where there is no number.
@@ -26,8 +23,8 @@ function coloring({ cmin, cmax, colorscale }) {
   };
 }
 
-// What a redraw in place can't change; "" where it is no picture of cells alone.
-function fixed({ data, layout }) {
+// The part of a figure that a redraw in place can't change; "" unless it has cells alone.
+function frameOf({ data, layout }) {
   if (!data.every(({ type, texttemplate }) => type === "heatmap" && !texttemplate)) return "";
   const traces = data.map(({ z, name, text, ...rest }) => [z.length, z[0]?.length, rest]);
   const { meta, template: colors, annotations = [], shapes = [], ...rest } = layout;
@@ -37,46 +34,43 @@ function fixed({ data, layout }) {
 
 class Cells {
   constructor(plot) {
-    this.plot = plot;
-    this.forget();
+    Object.assign(this, { plot, frames: [] });
   }
 
   forget() {
-    this.known = [];
+    this.frames = [];
   }
 
-  // Plotly has drawn what could not be drawn where it stands, or what was.
-  drawn(shown) {
-    // With what Plotly has written into the layout, and without: a step is laid over the one, another figure comes anew.
-    this.known = [this.next, fixed(shown)];
-    this.last = shown;
+  // Plotly has drawn this figure.
+  remember(figure) {
+    // With and without the fields that Plotly adds to the layout: the next step has them, another figure does not.
+    this.frames = [this.next, frameOf(figure)];
+    this.last = figure;
   }
 
-  // Draws it where it stands, if that is possible.
-  redrawn(shown) {
-    const { data, layout } = shown, { plot, last } = this;
-    this.next = fixed(shown);
-    if (!this.next || !this.known.includes(this.next) || layout.template !== last.layout.template) return false;
-    if (!plot._fullLayout?.coloraxis) return false; // Plotly has not drawn it yet
+  // Redraws in place if possible, and returns whether it was.
+  redraw(figure) {
+    const { data, layout } = figure, { plot, last } = this, axis = plot._fullLayout?.coloraxis;
+    this.next = frameOf(figure);
+    if (!axis || !this.next || !this.frames.includes(this.next) || layout.template !== last.layout.template) return false;
+    const changes = (name, field, selector) => (layout[name] ?? []).flatMap((item, i) =>
+      (item[field] === last.layout[name][i][field] ? [] : [{ ...item, node: plot.querySelector(selector.replace("#", i)) }]));
+    const words = changes("annotations", "text", '.annotation[data-index="#"] text');
+    const lines = changes("shapes", "path", '.shapelayer path[data-index="#"]');
     const images = data.map(({ xaxis = "x", yaxis = "y" }) => plot.querySelector(`.subplot.${xaxis}${yaxis} .hm image`));
-    const words = (layout.annotations ?? []).map(({ text }, i) => ({ text, i })).filter(({ text, i }) => text !== last.layout.annotations[i].text);
-    const texts = words.map(({ i }) => plot.querySelector(`.annotation[data-index="${i}"] text`));
-    const edges = (layout.shapes ?? []).map(({ path }, i) => ({ path, i })).filter(({ path, i }) => path !== last.layout.shapes[i].path);
-    const lines = edges.map(({ i }) => plot.querySelector(`.shapelayer path[data-index="${i}"]`));
     if (!images.every((image) => image?.style.imageRendering === "pixelated")) return false;
-    if (![...texts, ...lines].every(Boolean) || words.some(({ text }) => /[<&]/.test(text))) return false;
-    const color = coloring(plot._fullLayout.coloraxis);
-    data.forEach(({ z }, i) => { if (!same(z, last.data[i].z)) images[i].setAttribute("href", painted(z, color)); });
-    words.forEach(({ text }, i) => { texts[i].textContent = text; });
-    edges.forEach(({ path, i: number }, i) => lines[i].setAttribute("d", this.placed(path, layout.shapes[number])));
-    this.last = shown;
-    plot.data = data; // for who saves the picture
+    if (![...words, ...lines].every(({ node }) => node) || words.some(({ text }) => /[<&]/.test(text))) return false;
+    const color = coloring(axis);
+    data.forEach(({ z }, i) => { if (!same(z, last.data[i].z)) images[i].setAttribute("href", paint(z, color)); });
+    for (const { node, text } of words) node.textContent = text;
+    for (const { node, ...line } of lines) node.setAttribute("d", this.inPixels(line));
+    this.last = figure;
+    plot.data = data; // which a saved picture reads
     return true;
   }
 
-  // A path in pixels.
-  placed(path, { xref, yref }) {
-    const of = (ref) => this.plot._fullLayout[`${ref[0]}axis${ref.slice(1)}`], x = of(xref), y = of(yref);
+  inPixels({ path, xref, yref }) {
+    const axis = (ref) => this.plot._fullLayout[`${ref[0]}axis${ref.slice(1)}`], x = axis(xref), y = axis(yref);
     return path.replace(/([ML])([^,]+),([^ML]+)/g, (_, to, left, top) =>
       `${to}${x._offset + x.d2p(Number(left))},${y._offset + y.d2p(Number(top))}`);
   }
@@ -90,8 +84,8 @@ function same(rows, others) {
   });
 }
 
-// The picture of a grid, a pixel each cell.
-function painted(z, color) {
+// A picture of a grid, one pixel per cell.
+function paint(z, color) {
   const canvas = Object.assign(document.createElement("canvas"), { width: z[0].length, height: z.length });
   const context = canvas.getContext("2d"), image = context.createImageData(canvas.width, canvas.height);
   const pixels = new Uint32Array(image.data.buffer);

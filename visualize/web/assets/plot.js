@@ -117,15 +117,15 @@ class LivePlot {
     const detail = fit(figure, node);
     node.dispatchEvent(new CustomEvent(this.event, { bubbles: true, detail }));
     clearTimeout(this.whole);
-    // Plotly is told once the plot rests: it writes the hover texts of cells.
-    if (this.cells.redrawn(detail)) this.whole = setTimeout(() => this.react(detail), 250);
+    // Plotly follows once the plot rests, for its zoom and its hover texts.
+    if (this.cells.redraw(detail)) this.whole = setTimeout(() => this.react(detail), 250);
     else await this.react(detail);
     node.dataset.draws = Number(node.dataset.draws || 0) + 1;
   }
 
   react({ data, layout }) {
     const drawing = this.draw(data, layout);
-    this.cells.drawn({ data, layout });
+    this.cells.remember({ data, layout });
     shareRangesLater();
     return drawing;
   }
