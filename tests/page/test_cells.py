@@ -81,7 +81,7 @@ def test_a_moved_slider_and_a_step_look_in_place_as_plotly_draws_them(tab: Tab, 
     assert in_place["maps"][1] == before["maps"][1], "row-major order"
     assert in_place["words"] != before["words"]
     assert in_place["outlines"] != before["outlines"]
-    tab.page.locator(".player .forward").click()  # from the whole launch's colours to those of a step
+    tab.page.locator("#player .forward").click()  # from the whole launch's colours to those of a step
     before, in_place, by_plotly = redraw(tab, "document.querySelector('.player .forward').click()")
     assert in_place == by_plotly
     assert in_place["maps"][0] != before["maps"][0]
