@@ -122,7 +122,7 @@ class Corner {
 // The layer over a plot. Tiles of the pinned picture can be pointed at, but neither dragged nor opened.
 class Overlay {
   constructor(plot, isOwn) {
-    Object.assign(this, { plot, isOwn });
+    Object.assign(this, { plot, isOwn, sizes: new Map(), isAwaited: false }); // sizes to set, by the knob's name
     this.layer = make("div", { className: "touch" });
     this.svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
     this.svg.setAttribute("aria-hidden", "true");
@@ -155,6 +155,10 @@ class Overlay {
       this.drag = { name, ...this.point, value, start: value, at: event };
     });
     document.addEventListener("pointerup", (event) => this.release(event));
+    document.addEventListener("tilescope:awaited", ({ detail }) => {
+      this.isAwaited = detail;
+      this.enterSizes();
+    });
   }
 
   take(meta) {
@@ -269,16 +273,26 @@ class Overlay {
   }
 
   step(name, by) {
-    const values = this.picture.handles[name]?.values, next = values?.[values.indexOf(send.settings[name]) + by];
+    const values = this.picture.handles[name]?.values, next = values?.[values.indexOf(this.sizes.get(name) ?? send.settings[name]) + by];
     if (next) this.set(name, next);
   }
 
-  // Set a size in the form, as a person would: in its number field, or at the stop of a slider over choices.
   set(name, value) {
-    const field = document.getElementById(`experiment-${name}`), isNumber = field.matches("input");
-    const input = isNumber ? field : document.getElementById(`experiment-${name}-slider`);
-    input.value = isNumber ? value : this.picture.handles[name].values.indexOf(value);
-    input.dispatchEvent(new Event("input", { bubbles: true }));
+    this.sizes.set(name, value);
+    this.enterSizes();
+  }
+
+  // Enter sizes in the form: in a number field, or at the stop of a slider over choices. A reply to an earlier request
+  // would reset the form, so sizes wait for it.
+  enterSizes() {
+    for (const [name, value] of this.sizes) {
+      if (this.isAwaited) return;
+      this.sizes.delete(name);
+      const field = document.getElementById(`experiment-${name}`), isNumber = field.matches("input");
+      const input = isNumber ? field : document.getElementById(`experiment-${name}-slider`);
+      input.value = isNumber ? value : this.picture.handles[name].values.indexOf(value);
+      input.dispatchEvent(new Event("input", { bubbles: true }));
+    }
   }
 
   // A dragged edge: the allowed size that is nearest to the pointer.
