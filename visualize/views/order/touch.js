@@ -273,7 +273,7 @@ class Overlay {
   }
 
   step(name, by) {
-    const values = this.picture.handles[name]?.values, next = values?.[values.indexOf(this.sizes.get(name) ?? send.settings[name]) + by];
+    const values = this.picture.handles[name]?.values, next = values?.[values.indexOf(this.sizes.get(name) ?? this.picture.handles[name].value) + by];
     if (next) this.set(name, next);
   }
 
@@ -282,17 +282,14 @@ class Overlay {
     this.enterSizes();
   }
 
-  // Enter sizes in the form: in a number field, or at the stop of a slider over choices. A reply to an earlier request
-  // would reset the form, so sizes wait for it.
+  // Follow an address with the new sizes, so that the forms show them, too. Later sizes wait for the reply.
   enterSizes() {
-    for (const [name, value] of this.sizes) {
-      if (this.isAwaited) return;
-      this.sizes.delete(name);
-      const field = document.getElementById(`experiment-${name}`), isNumber = field.matches("input");
-      const input = isNumber ? field : document.getElementById(`experiment-${name}-slider`);
-      input.value = isNumber ? value : this.picture.handles[name].values.indexOf(value);
-      input.dispatchEvent(new Event("input", { bubbles: true }));
-    }
+    if (this.isAwaited || !this.sizes.size) return;
+    const query = new URLSearchParams(document.body.dataset.address), tour = new URLSearchParams(location.search);
+    for (const name of ["tour", "stop"]) if (tour.has(name)) query.set(name, tour.get(name));
+    for (const [name, value] of this.sizes) query.set(name, value);
+    this.sizes.clear();
+    document.dispatchEvent(new CustomEvent("tilescope:follow", { detail: query.toString() }));
   }
 
   // A dragged edge: the allowed size that is nearest to the pointer.
