@@ -164,7 +164,8 @@ def _compare(name: str, page: Page, gradio: Page) -> None:
     moves, echoes = [], []
     for move in range(MOVES + WARM_UP):
         page.bring_to_front()
-        moves.append(page.evaluate(MOVE, 2 + move))
+        # The slider steps through powers of two and opens on its step 2, so each of these moves changes it.
+        moves.append(page.evaluate(MOVE, (3 + move) % 6))
         page.wait_for_timeout(400)
         gradio.bring_to_front()
         echoes.append(gradio.evaluate(ECHO, 1000 + move + int(gradio.input_value("input[type=number] >> nth=0")))[0])
