@@ -21,7 +21,7 @@ from kernels import discover
 from kernels.experiment import from_json
 from kernels.measuring.session import Session
 from kernels.results.store import Store, experiment_key, experiment_text
-from visualize.views.endpoint import Api
+from visualize.views.panel import Api
 from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS
 from visualize.views.tune.history import HistoryPanel

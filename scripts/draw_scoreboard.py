@@ -16,7 +16,7 @@ from benchmarks.browser import chromium
 from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.scoreboard import scoreboard
 from visualize.views.library.view import scoreboard_summary
-from visualize.views.plot import PLOTLY_JS
+from visualize.views.slots import PLOTLY_JS
 from visualize.views.theme import THEMES
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -24,7 +24,7 @@ from visualize.web.controls import experiment_form
 from visualize.views.tabs import SETTINGS, TABS
 from visualize.views.state import Snapshot
 from visualize.views.order.map_figure import Order, map_figure, player_data
-from visualize.views.plot import NONE
+from visualize.views.slots import NONE
 
 panels_of = {tab.name: tab.panels for tab in TABS}
 opened = SETTINGS.state({"kernel": "softmax.row_blocks", "M": 37, "N": 1008}, None)

@@ -11,8 +11,8 @@ FILE = '''"""How many tiles a launch has, some of them at once. /tiles."""
 from dataclasses import dataclass
 
 from kernels.knobs import knob
-from visualize.views.endpoint import Endpoint
-from visualize.views.view import Panel
+from visualize.views.panel import Endpoint
+from visualize.views.panel import Panel
 from visualize.views.prose import Strong, claim, say
 from visualize.views import slots
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import plotly
 
-from visualize.views.plot import PLOTLY_JS
+from visualize.views.slots import PLOTLY_JS
 
 
 def released(bundle: Path) -> str:

@@ -22,7 +22,7 @@ from kernels.gpus import GPUS
 from tests.kernels.trees import is_alive
 from tests.page.conftest import App, served
 from tests.waiting import until
-from visualize.views.endpoint import to_json
+from visualize.views.panel import to_json
 
 ENDPOINTS = ("/schedule", "/coalescing", "/run", "/layouts", "/timeline", "/compile", "/sweep")
 

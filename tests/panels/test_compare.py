@@ -13,7 +13,7 @@ from kernels.knobs import ConfigError
 from tests.panels.sent import request, settings_of, slots_of
 from visualize.views.compare import pair_slots, ratio, render_comparison
 from visualize.views.numbers import Number
-from visualize.views.plot import NONE
+from visualize.views.slots import NONE
 from visualize.views.state import read_pinned
 from visualize.views.tabs import SETTINGS
 

@@ -14,7 +14,7 @@ from kernels.measuring.timeline import TIMELINE
 from kernels.results import records
 from tests.figure_values import decode
 from tests.panels.sent import opened
-from visualize.views.endpoint import Api, reply_safely
+from visualize.views.panel import Api, reply_safely
 from visualize.views.result.view import ExportPanel
 from visualize.views.tabs import TABS
 

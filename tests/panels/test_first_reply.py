@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from visualize.views.plot import PLOTLY_JS
+from visualize.views.slots import PLOTLY_JS
 from visualize.web.first_reply import FirstReply, first_picture
 
 TEXT = "<html><body class='a'>" + "<p>What does my kernel really do?</p>" * 10_000

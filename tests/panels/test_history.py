@@ -23,7 +23,7 @@ from tests.figure_values import decode
 from tests.kernels.results_made_up import H200, INTERPRETER, NEWER, START, experiment, noisy, run
 from tests.kernels.stores import put_sweep
 from tests.panels.sweeps_made_up import space_of
-from visualize.views.plot import NONE
+from visualize.views.slots import NONE
 from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS
 from visualize.views.tune.history import STORE_OFF, HistoryPanel, past_runs, runs_of

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import pytest
 
 from tests.figure_values import decode
-from visualize.views.plot import plot_value
+from visualize.views.slots import plot_value
 
 
 def sent(**trace):

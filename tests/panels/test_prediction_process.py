@@ -22,8 +22,8 @@ from tests.waiting import until
 from visualize.predict.reuse import reuse_seconds
 from visualize.tours import tours
 from visualize.views import endpoint
-from visualize.views.endpoint import Api
 from visualize.views.order.view import reuse_json
+from visualize.views.panel import Api
 from visualize.views.prediction_process import NEAR_S
 from visualize.views.tabs import SETTINGS
 from visualize.web.redraw import draw_in_process, draw_view

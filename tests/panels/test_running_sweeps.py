@@ -19,7 +19,7 @@ from tests.panels.sent import request, settings_of, slots_of
 from tests.panels.sweeps_made_up import FEW, MANY, NOTHING, Session, finished, space_of
 from tests.sweep.fakes import predicting
 from tests.waiting import until
-from visualize.views.endpoint import Api, reply_safely
+from visualize.views.panel import Api, reply_safely
 from visualize.views.tune import view
 from visualize.views.tune.shared_sweeps import SharedSweeps
 

@@ -23,8 +23,7 @@ from tests.figure_values import decode
 from tests.panels.sweeps_made_up import MANY, OneSweep, Session, finished, press, space_of, state_of
 from tests.sweep.fakes import FakeBuilder, FakeDevice, swept
 from tests.waiting import until
-from visualize.views.plot import NONE
-from visualize.views.slots import CLOSED, OPEN
+from visualize.views.slots import CLOSED, NONE, OPEN
 from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS
 from visualize.views.tune.view import MAX_SIZES, PICTURES, SweepPanel, swept_sizes, swept_space

@@ -10,8 +10,8 @@ import pytest
 from gradio.context import LocalContext
 
 from kernels.results import Failure
-from visualize.views.endpoint import Api
 from visualize.views.order.view import ReusePanel, SchedulePanel
+from visualize.views.panel import Api
 
 PAYLOAD = {"kernel": "matmul.grouped", "gpu": "H200"}
 

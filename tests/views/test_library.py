@@ -20,7 +20,6 @@ from kernels.results import records
 from tests.figure_values import decode
 from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
 from visualize.views import compare
-from visualize.views.address import query
 from visualize.views.library import scoreboard
 from visualize.views.library.view import (
     KINDS,
@@ -37,7 +36,7 @@ from visualize.views.library.view import (
     scoreboard_summary,
 )
 from visualize.views.prose import KIND_NAMES
-from visualize.views.state import Snapshot
+from visualize.views.state import Snapshot, query
 from visualize.views.summaries import key_numbers
 from visualize.views.tabs import SETTINGS
 

@@ -20,7 +20,7 @@ from visualize.predict.reuse import Reuse
 from visualize.predict.schedule import first_reads, loads, row_major, schedule, steps
 from visualize.views.order import figures
 from visualize.views.order.map_figure import MOST_CELLS, Order, map_figure, map_grid, player_data
-from visualize.views.plot import plot_value
+from visualize.views.slots import plot_value
 from visualize.views.state import COLORS
 
 

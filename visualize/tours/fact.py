@@ -12,12 +12,12 @@ from kernels.measuring.session import Session
 from kernels.results import Compiled, Failure
 from kernels.results.codec import to_json
 from visualize.predict.textbook import Textbook
-from visualize.views.endpoint import Reply
 from visualize.views.memory.compiler import compile_reply
 from visualize.views.memory.view import compiled_reply, textbook_reply
 from visualize.views.numbers import format_number
 from visualize.views.numbers import source as source_of
 from visualize.views.order import view as order_view
+from visualize.views.panel import Reply
 from visualize.views.result.view import run_json
 from visualize.views.state import Snapshot, take_snapshot
 from visualize.views.tabs import SETTINGS

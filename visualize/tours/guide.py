@@ -14,9 +14,9 @@ from kernels.measuring.session import Session
 from visualize.tours import tours
 from visualize.tours.fact import NoFact, Value, compute_facts
 from visualize.tours.tour import Stop, Tour, facts_named
-from visualize.views import address as link
 from visualize.views.numbers import mark
 from visualize.views.slots import slot
+from visualize.views.state import query
 from visualize.views.tabs import SETTINGS
 
 Facts = Mapping[str, Value]
@@ -68,11 +68,11 @@ class Guide:
             return
         number = tour.clip(requested)
         key, stop = (tour.name, number), tour.stops[number - 1]
-        query = link.query(SETTINGS.short_address(SETTINGS.state(stop.fields, self._session.gpu)))
+        address = query(SETTINGS.short_address(SETTINGS.state(stop.fields, self._session.gpu)))
 
         def value(problem: str = "") -> str:
             html = bar(tour, number, self._facts.get(key, {}), problem)
-            return json.dumps({"tour": tour.name, "stop": requested, "html": html, "query": query})
+            return json.dumps({"tour": tour.name, "stop": requested, "html": html, "query": address})
 
         yield value()
         if key not in self._facts:

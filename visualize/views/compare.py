@@ -10,15 +10,14 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels.knobs import ConfigError
-from visualize.views.address import query
 from visualize.views.numbers import Number, significant
-from visualize.views.plot import NONE
+from visualize.views.panel import Panel, Slots
 from visualize.views.prose import Link, Listed, Mark, Sentence, Strong, say
 from visualize.views.result.view import ResultPanel
-from visualize.views.state import PINNED, Snapshot, State, pin_text
+from visualize.views.slots import NONE
+from visualize.views.state import PINNED, Snapshot, State, pin_text, query
 from visualize.views.summaries import view_numbers
 from visualize.views.tables import table
-from visualize.views.view import Panel, Slots
 
 # A ratio closer to 1 than this is shown as "same".
 _SAME = 0.0005

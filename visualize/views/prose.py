@@ -3,6 +3,7 @@
 A sentence is a template with values. MarkupSafe escapes every value that is not markup.
 """
 
+import urllib.parse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -238,3 +239,9 @@ def stage_title(experiment: Experiment, gpu: str) -> str:
     """
     problem = experiment.problem
     return f"{experiment.kernel} · {shape_text(problem)} {problem.dtype} · {gpu}"
+
+
+def tag_experiment(experiment: Experiment, content: Markup, style: str = "") -> Markup:
+    """Wrap the markup of an Experiment's result, which the page greys while the settings differ."""
+    address = urllib.parse.urlencode(experiment.to_address())
+    return Markup('<div class="{}" data-experiment="{}">{}</div>').format(style, address, content)

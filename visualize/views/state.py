@@ -142,9 +142,14 @@ class State:
         return {PINNED: pin_text(self.pinned)} if self.pinned else {}
 
 
+def query(fields: Mapping[str, object]) -> str:
+    """Return the query of flat fields."""
+    return urllib.parse.urlencode(fields)
+
+
 def pin_text(pinned: Experiment) -> str:
     """Return the URL parameter's value that pins an experiment: its short address."""
-    return urllib.parse.urlencode(pinned.short_address())
+    return query(pinned.short_address())
 
 
 def read_pinned(text: object, this: Gpu | None) -> Experiment | None:

@@ -12,8 +12,8 @@ from visualize.predict.agreement import sum_costs
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import loads, occupancy
 from visualize.views.numbers import Number, source
+from visualize.views.panel import Panel
 from visualize.views.state import ScheduleView, Snapshot
-from visualize.views.view import Panel
 
 
 def key_numbers(measured: Any) -> tuple[Number, ...]:

@@ -7,11 +7,11 @@ from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.view import CoalescingPanel
 from visualize.views.memory.whatif import WhatIfPanel
 from visualize.views.order.view import ReusePanel, SchedulePanel, TimelinePanel
+from visualize.views.panel import Panel
 from visualize.views.result.view import ExportPanel, ResultPanel
 from visualize.views.state import Settings
 from visualize.views.tune.history import HistoryPanel
 from visualize.views.tune.view import SweepPanel
-from visualize.views.view import Panel
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from kernels.gpus import GPUS
 from kernels.knobs import Knob, knobs
 from kernels.measuring.session import Session
 from kernels.recommended import shipped
-from visualize.views.endpoint import EXPERIMENT, Api, Endpoint, reply_safely
+from visualize.views.panel import EXPERIMENT, Api, Endpoint, Panel, reply_safely
 from visualize.views.prediction_process import PredictionProcess
-from visualize.views.view import Panel
 from visualize.web.tools import create_tools
 
 # The experiment of the API page's snippets. It is quick under the interpreter, too.

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from kernels.gpus import Gpu
 from visualize.views.order.map_figure import map_figure
 from visualize.views.order.view import orders_of
-from visualize.views.plot import PLOTLY_JS
+from visualize.views.slots import PLOTLY_JS
 from visualize.views.state import ScheduleView, Snapshot
 from visualize.views.tabs import SETTINGS
 

@@ -5,6 +5,7 @@ waits for a button.
 """
 
 import itertools
+import os
 from typing import Any
 
 import gradio as gr
@@ -14,13 +15,11 @@ from kernels.gpus import Gpu
 from kernels.measuring.session import Session
 from visualize.tours import tours
 from visualize.tours.guide import menu, tour_bar
-from visualize.views import address as link
 from visualize.views import slots, theme
 from visualize.views.glossary import glossary_dialog
-from visualize.views.plot import PLOTLY_JS
 from visualize.views.prediction_process import PredictionProcess
 from visualize.views.result.view import ResultPanel
-from visualize.views.slots import slot
+from visualize.views.slots import PLOTLY_JS, slot
 from visualize.views.tabs import LIBRARY, TABS, VIEWS, WAYS
 from visualize.web import assets
 from visualize.web.api import register_endpoints
@@ -50,6 +49,10 @@ _MORE = Markup(
     '<button type="button" popovertarget="glossary">Glossary</button>'
     '<button type="button" class="show-keys">Keys and talk mode</button></div></details>'
 )
+_COPY = (
+    '<div class="link"><button type="button" class="copy-link">Copy link</button>'
+    '<button type="button" class="theme-switch">Light / dark</button></div>'
+)
 _WAY = Markup('<a href="?{}">{}</a>')
 
 
@@ -57,11 +60,12 @@ def page(session: Session, with_tools: bool = False) -> gr.Blocks:
     """Return the whole page and its API, for the workers of a session; with tools, for an MCP server, too."""
     predictions = PredictionProcess(session)
     redraw = Redraw(session, predictions)
+    space = os.environ.get("SPACE_ID")
     constants = {
         "themes": theme.THEMES,
         "scale": theme.LOAD_SCALE,
         "to_come": theme.OPAQUE_TO_COME,
-        "base": link.base(),
+        "base": f"https://huggingface.co/spaces/{space}" if space else "",  # in a Space, the page is a frame
         "tours": list(tours()),
         "needs_gpu": redraw.missing_gpu(),
     }
@@ -132,7 +136,7 @@ def _header(gpu: Gpu | None) -> Markup:
         slot("tours", content=menu(tours())),
         _LIBRARY.format(" ".join(LIBRARY)),
         share(),
-        _MORE.format(ways, link.link()),
+        _MORE.format(ways, slot("link", "link", _COPY)),
         slot("drawer", content=_DRAWER),
         name="header",
         classes="bar",

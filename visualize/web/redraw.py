@@ -8,6 +8,7 @@ import asyncio
 import contextvars
 import itertools
 import json
+import urllib.parse
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -21,22 +22,23 @@ from kernels.knobs import ConfigError, quote
 from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Compiled, Failure
 from visualize.tours.guide import Guide, expand_stop
-from visualize.views import address as link
 from visualize.views import compare, status
-from visualize.views.endpoint import current_client
+from visualize.views.panel import Panel, RunAction, Slots, StreamAction, current_client
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
 from visualize.views.prose import stage_title
 from visualize.views.result.view import ResultPanel
 from visualize.views.slots import DISABLED, ENABLED, problems_value
-from visualize.views.state import Snapshot, State, take_snapshot
+from visualize.views.state import Snapshot, State, query, take_snapshot
 from visualize.views.tabs import SETTINGS, TABS
-from visualize.views.view import Panel, RunAction, Slots, StreamAction
 from visualize.web.controls import experiment_form, with_preset
 from visualize.web.dialogs import qr
 from visualize.web.open_pages import OpenPage, OpenPages
 
 # Maximum characters of a message. The page sends up to 42,000, with the last run from the browser's storage.
 _MAX_MESSAGE = 64_000
+
+# Maximum characters of a query; the page's own are shorter.
+_MAX_QUERY = 4000
 
 # Maximum concurrent StreamActions. Each may wait for the compiler in a thread.
 _QUESTIONS = 64
@@ -155,7 +157,12 @@ class Redraw:
     def _open(self, sent: Mapping[str, Any]) -> tuple[State, Mapping[str, str]]:
         """Read an address. An empty one opens the opening state, and bad fields take their defaults."""
         self.predictions.warm_up()
-        flat = link.fields(link.requested_link(sent, "open" if "open" in sent else "follow"))
+        link = sent.get("open", sent.get("follow"))
+        if not isinstance(link, str):
+            raise ConfigError("not_a_link", "The page sent no link.", "")
+        if len(link) > _MAX_QUERY:
+            raise ConfigError("too_long", f"A link may have {_MAX_QUERY:,} characters here.", "")
+        flat = dict(urllib.parse.parse_qsl(link.removeprefix("?")))
         # Talk mode and the embed view do not describe an experiment.
         flat = {name: flat[name] for name in flat if not name.startswith("__") and name not in ("talk", "embed")}
         described: Mapping[str, object] = flat or (SETTINGS.opening if "open" in sent else {})
@@ -178,7 +185,9 @@ class Redraw:
     def _redraw(self, state: State, problems: Mapping[str, str]) -> Slots:
         """Fill the open view, the address and the sentences about bad values."""
         title = stage_title(state.experiment, state.gpu.name)
-        slots: Slots = {"link": link.link_value(state.to_address(), SETTINGS.short_address(state), title)}
+        # The full address detects results of other experiments, and the title is for talk mode.
+        full, short = query(state.to_address()), query(SETTINGS.short_address(state))
+        slots: Slots = {"link": json.dumps({"full": full, "short": short, "title": title})}
         try:
             slots |= self.draw(state)
         except ConfigError as error:

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from kernels.measuring.session import Session
 from visualize.startup import bypass_proxy, log_here, return_large_arrays
-from visualize.views.plot import PLOTLY_JS
+from visualize.views.slots import PLOTLY_JS
 from visualize.views.theme import variables
 from visualize.web import assets
 from visualize.web.api import argument_defaults

@@ -19,7 +19,7 @@ from kernels import discover
 from kernels.experiment import JsonSchema, gpu_schema, kernel_schema, merged_fields
 from kernels.gpus import Gpu
 from kernels.knobs import knobs
-from visualize.views.endpoint import EXPERIMENT, Endpoint, reply_safely
+from visualize.views.panel import EXPERIMENT, Endpoint, reply_safely
 
 if TYPE_CHECKING:
     from gradio.mcp import GradioMCPServer

@@ -17,12 +17,10 @@ from kernels.results import records
 from kernels.spec import shape_text
 from visualize.predict.scores import ALLOWED_ERROR, COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
 from visualize.views import slots
-from visualize.views.address import query
-from visualize.views.endpoint import Api, Endpoint, read_options
 from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.scoreboard import recorded_launch, scoreboard
 from visualize.views.numbers import Number, bytes_of, count_noun, join_names, percent, significant
-from visualize.views.plot import NONE, plot_value
+from visualize.views.panel import Api, Endpoint, Panel, Slots, StreamAction, read_options
 from visualize.views.prose import (
     KIND_NAMES,
     Link,
@@ -35,11 +33,10 @@ from visualize.views.prose import (
     kind_name,
     say,
 )  # fmt: skip
-from visualize.views.slots import plot, slot
-from visualize.views.state import Snapshot, State
+from visualize.views.slots import NONE, plot, plot_value, slot
+from visualize.views.state import Snapshot, State, query
 from visualize.views.summaries import key_numbers
 from visualize.views.tables import ALL, Column, Table, choice_links, experiment_columns
-from visualize.views.view import Panel, Slots, StreamAction
 
 # The picture that shows a kind of recording. A kind without one opens the page's first picture.
 TABS_BY_KIND = {"run": "result", "timeline": "schedule", "counters": "coalescing", "reuse": "reuse"}

@@ -13,16 +13,14 @@ from kernels.results import Compiled
 from kernels.spec import Kernel, Launch
 from visualize.predict.schedule import Occupancy, occupancy
 from visualize.views import slots, status
-from visualize.views.endpoint import Api, Endpoint, Reply
 from visualize.views.memory.flow import LaneView, select_fields
 from visualize.views.numbers import Number, bytes_of, count_noun, join_names
-from visualize.views.plot import NONE
+from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
 from visualize.views.prose import Mark, Sourced, Strong, headline, say, term
-from visualize.views.slots import fold, slot
+from visualize.views.slots import NONE, fold, slot
 from visualize.views.state import Snapshot
 from visualize.views.summaries import compiled_numbers
 from visualize.views.tables import table
-from visualize.views.view import Panel, Slots
 
 # The compiler's texts, and their titles.
 _TEXTS = {"ttgir": "TTGIR", "ptx": "PTX", "sass": "SASS"}

@@ -22,7 +22,7 @@ from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import SECTOR_BYTES, Matrix, Operation, Requests, Tile
 from visualize.views import theme
 from visualize.views.numbers import count_noun
-from visualize.views.plot import plot_value
+from visualize.views.slots import plot_value
 from visualize.views.state import State
 
 # From this ratio of efficiencies, a contrast shows waste; below, it shows lanes beside boxes.

@@ -14,17 +14,14 @@ from visualize.predict.textbook import Textbook
 from visualize.predict.textbook import textbook as read_textbook
 from visualize.predict.traffic import Operation
 from visualize.views import slots, status, theme
-from visualize.views.address import query
-from visualize.views.endpoint import Api, Endpoint, Reply
 from visualize.views.memory import flow, tables, text
 from visualize.views.memory.flow import LaneView, TileView, select_fields
 from visualize.views.numbers import Number
-from visualize.views.plot import NONE, plot_value
+from visualize.views.panel import Api, Endpoint, Panel, Reply, RunAction, Slots
 from visualize.views.prose import picture_caption
-from visualize.views.slots import button, fold, plot, slot
-from visualize.views.state import Snapshot
+from visualize.views.slots import NONE, button, fold, plot, plot_value, slot
+from visualize.views.state import Snapshot, query
 from visualize.views.summaries import request_numbers
-from visualize.views.view import Panel, RunAction, Slots
 
 # Further arguments of /coalescing.
 SCHEMAS: dict[str, JsonSchema] = {

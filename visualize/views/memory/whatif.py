@@ -20,18 +20,15 @@ from visualize.predict import coalescing
 from visualize.predict.agreement import sum_costs
 from visualize.predict.traffic import Operation
 from visualize.views import prose, slots, status, theme
-from visualize.views.address import tag_experiment
-from visualize.views.endpoint import current_client
 from visualize.views.memory.compiler import occupancy_of
 from visualize.views.memory.flow import DIVISOR
 from visualize.views.memory.text import label, place
 from visualize.views.numbers import join_names, percent
-from visualize.views.plot import plot_value
-from visualize.views.prose import Hint, Listed, Sentence, Sourced, Strong, picture_caption, say
-from visualize.views.slots import button, fold, plot, slot
+from visualize.views.panel import Panel, Question, Slots, StreamAction, current_client
+from visualize.views.prose import Hint, Listed, Sentence, Sourced, Strong, picture_caption, say, tag_experiment
+from visualize.views.slots import button, fold, plot, plot_value, slot
 from visualize.views.state import State
 from visualize.views.tables import table
-from visualize.views.view import Panel, Question, Slots, StreamAction
 
 # The shape cliff begins this far before the next multiple.
 _BEFORE = 24

@@ -21,17 +21,14 @@ from visualize.predict.execution import Execution, ideal_clock
 from visualize.predict.reuse import DramTraffic, fewest_bytes, recommended, reuse_seconds
 from visualize.predict.schedule import first_loads, first_programs, loads, programs_per_sm, row_major, steps
 from visualize.views import prose, slots, status, theme
-from visualize.views.address import query
-from visualize.views.endpoint import Api, Endpoint, Reply
 from visualize.views.numbers import Number, source
 from visualize.views.order import figures, text
 from visualize.views.order.map_figure import Order, map_figure, player_data
-from visualize.views.plot import NONE, plot_value
+from visualize.views.panel import Api, Endpoint, Panel, Reply, RunAction, Slots
 from visualize.views.prose import Link, Sentence, picture_caption
-from visualize.views.slots import button, fold, plot, slot
-from visualize.views.state import PlayerView, ScheduleView, Snapshot
+from visualize.views.slots import NONE, button, fold, plot, plot_value, slot
+from visualize.views.state import PlayerView, ScheduleView, Snapshot, query
 from visualize.views.summaries import reuse_numbers, schedule_numbers
-from visualize.views.view import Panel, RunAction, Slots
 
 _MOST_LISTED_PROGRAMS, _MOST_LISTED_TILES, _COMPARED_PROGRAMS = 8192, 1 << 18, 1024
 

@@ -16,13 +16,12 @@ from visualize.predict.bounds import Bound, Point, Roof, intensity, predicted_po
 from visualize.predict.reuse import asked_bytes
 from visualize.predict.schedule import schedule
 from visualize.views import theme
-from visualize.views.address import tag_experiment
 from visualize.views.numbers import percent, significant
 from visualize.views.numbers import source as source_of
-from visualize.views.plot import NONE, plot_value
-from visualize.views.prose import Sentence, Sourced, Strong, claim, picture_caption, say
+from visualize.views.panel import Slots
+from visualize.views.prose import Sentence, Sourced, Strong, claim, picture_caption, say, tag_experiment
 from visualize.views.result.text import THIS_KERNEL, library_calls, timed_run
-from visualize.views.view import Slots
+from visualize.views.slots import NONE, plot_value
 
 NO_WORK = "This kernel does no arithmetic, so it has no roofline. Its bound is a copy of the same bytes."
 NO_ROOF = "No peak rates of this GPU are recorded for this dtype, so there is no roof to draw."

@@ -24,17 +24,14 @@ from kernels.results.run import Closeup, Diff
 from kernels.spec import Kernel, Launch
 from visualize.predict.schedule import schedule
 from visualize.views import slots, status
-from visualize.views.address import query, tag_experiment
-from visualize.views.endpoint import Api, Endpoint, Reply
 from visualize.views.numbers import source
-from visualize.views.plot import NONE, plot_value
-from visualize.views.prose import picture_caption
+from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
+from visualize.views.prose import picture_caption, tag_experiment
 from visualize.views.result import text
 from visualize.views.result.figures import closeup_figure, error_figure, time_figure
 from visualize.views.result.roofline import draw_roofline
-from visualize.views.slots import fold, plot, slot
-from visualize.views.state import Snapshot, State
-from visualize.views.view import Panel, Slots
+from visualize.views.slots import NONE, fold, plot, plot_value, slot
+from visualize.views.state import Snapshot, State, query
 
 # Characters of a run that a browser keeps. With its picture, a run takes at most some 14,000.
 _MAX_STORED_CHARS = 40_000

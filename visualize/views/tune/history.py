@@ -18,19 +18,16 @@ from kernels.results.store import ResultFilter, Store, StoredResult, StoredSweep
 from kernels.space import Space, space_from_json
 from visualize.predict.history import MIN_CHANGE, MIN_RUNS, Change, PastRuns
 from visualize.views import slots
-from visualize.views.address import query
-from visualize.views.endpoint import Api, Endpoint
 from visualize.views.library.view import address, payload
 from visualize.views.numbers import count_noun, milliseconds, percent
-from visualize.views.plot import NONE, plot_value
+from visualize.views.panel import Api, Endpoint, Panel, Slots, StreamAction
 from visualize.views.prose import Mark, Sourced, headline, hint, kind_name, picture_caption, say
-from visualize.views.slots import fold, plot, slot
-from visualize.views.state import Snapshot, State
+from visualize.views.slots import NONE, fold, plot, plot_value, slot
+from visualize.views.state import Snapshot, State, query
 from visualize.views.status import render_alert
 from visualize.views.tables import ALL, Column, Table, experiment_columns
 from visualize.views.tune.figures import history_figure
 from visualize.views.tune.text import varied_text
-from visualize.views.view import Panel, Slots, StreamAction
 
 # Runs of one experiment in the picture, and results and sweeps in the lists, which take about 0.1 ms each.
 MAX_RUNS, MAX_LISTED = 1000, 500

@@ -26,15 +26,12 @@ from kernels.sweep.devices import concurrent_compiles
 from kernels.sweep.sweep_run import SweepRun, estimate_seconds, initial_rows
 from visualize.predict.launch_time import predict_time
 from visualize.views import slots
-from visualize.views.address import query
-from visualize.views.endpoint import Api, Endpoint
-from visualize.views.plot import NONE, plot_value
-from visualize.views.slots import CLOSED, DISABLED, ENABLED, OPEN, button, fold, plot, slot
-from visualize.views.state import PINNED, Snapshot, State, pin_text
+from visualize.views.panel import Api, Endpoint, Panel, Slots, StreamAction
+from visualize.views.slots import CLOSED, DISABLED, ENABLED, NONE, OPEN, button, fold, plot, plot_value, slot
+from visualize.views.state import PINNED, Snapshot, State, pin_text, query
 from visualize.views.tune import figures, text
 from visualize.views.tune.shared_sweeps import SharedSweeps
 from visualize.views.tune.text import KNOBS, RankingView
-from visualize.views.view import Panel, Slots, StreamAction
 
 AUTO = "auto"
 PICTURES = ("heatmap", "bound", "convergence", "library")
