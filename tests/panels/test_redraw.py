@@ -14,11 +14,14 @@ import pytest
 
 from kernels.experiment import Run
 from kernels.gpus import GPUS
+from kernels.measuring.measurement import Job
 from kernels.measuring.session import MEASUREMENTS
 from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, records
 from tests.figure_values import decode
 from tests.panels.sent import opened, request, settings_of, slots_of, updates
+from tests.waiting import run_coroutine
+from visualize.views import status
 from visualize.views.result.view import encode_run
 from visualize.views.tabs import SETTINGS
 from visualize.web.page import layout
@@ -153,6 +156,31 @@ def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
     last = last_update({**recorded, "gpu": "H200", "GROUP_SIZE": 3})
     assert "no timeline of this experiment on H200 was recorded" in last["status"]
     assert set(last) <= {"problems", "status", "cancel"}, "the picture stays"
+
+
+def test_a_bad_value_during_a_run_keeps_its_sentence_and_the_run_its_result(page):
+    run = records.find(RUN.form, records.experiments(RUN.form, "H200")[0], "H200")
+    job = Job(run.experiment)
+    page.session.submit = lambda *_: job
+    message = json.loads(settings_of(run.experiment.to_address()))
+    message["settings"]["M"] = 20_000
+
+    async def scene():
+        stream = page.on_action(request(), settings_of(run.experiment.to_address(), action="run"))
+        started = slots_of(await anext(stream))
+        assert (json.loads(started["problems"]), "starting" in started["card"]) == ({}, True)
+        assert "M must be" in slots_of(page.on_message(request(), json.dumps(message)))["problems"]
+        progress = slots_of(await anext(stream))
+        job.end(run)
+        (ended,) = [slots_of(update) async for update in stream]
+        assert "problems" not in progress | ended
+        assert "✓ 0 wrong" in ended["card"]
+
+    run_coroutine(scene())
+
+
+def test_a_queued_run_says_how_many_are_before_it():
+    assert "in the queue, 2 before you" in status.render_progress("interpreter", "queued", 2, 0.5)
 
 
 @pytest.mark.parametrize("query", [{}, {"kernel": "matmul.grouped", "tab": "result"}])

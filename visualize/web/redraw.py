@@ -319,7 +319,7 @@ class Redraw:
     async def _measure(self, page: OpenPage, state: State, measurement: str) -> AsyncIterator[str]:
         job = self.session.submit(state.experiment, measurement, current_client())
         page.replace_job(job)
-        ended: Slots = {"problems": problems_value({}), "cancel": DISABLED}
+        change, ended = page.changes, {"problems": problems_value({}), "cancel": DISABLED}
         # A run's progress and failure take the place of its card.
         place = "card" if measurement == "run" else "status"
         while not job.done.done() and page.job is job:
@@ -327,6 +327,8 @@ class Redraw:
             progress = status.render_progress(self.session.backend, now.stage, now.before, now.seconds)
             yield page.update({**ended, place: progress, "cancel": ENABLED})
             await asyncio.wait([asyncio.wrap_future(job.done)], timeout=_POLL_S)
+            if page.changes != change:
+                ended.pop("problems", None)  # the reply to that change had its own
         if page.job is not job:
             return  # another run has replaced it
         page.job = None
