@@ -34,8 +34,3 @@ def test_it_needs_no_script_and_stands_where_the_live_picture_comes(tab: Tab) ->
         live = page.evaluate(_LIVE)
         assert max(abs(now - then) for now, then in zip(still, live, strict=True)) <= NEAR, (width, still, live)
     tab.errors.clear()  # of the scripts that were kept away
-
-
-def test_an_address_that_says_what_is_shown_has_none(tab: Tab) -> None:
-    tab.open("?kernel=matmul.grouped")
-    assert tab.page.locator("#first-picture").count() == 0

@@ -192,16 +192,6 @@ def test_a_link_opens_its_step_a_slider_keeps_it_and_a_preset_ends_it(tab: Tab) 
 
 
 @pytest.mark.all_combinations
-def test_the_steps_of_a_persistent_kernel_are_turns_of_its_loop(tab: Tab) -> None:
-    tab.open("?kernel=matmul.persistent&gpu=H200&M=2048&N=4096&step=4&programs_per_sm=1")
-    wait_for_step(tab, 4)
-    claim = str(tab.page.locator("#schedule-claim").text_content())
-    assert "132 programs on 132 SMs of H200" in claim
-    assert "loop over 512 tiles in 4 turns of at most 132. The last turn computes 116 tiles" in claim
-    assert count(tab, 0)[1].startswith("blocks loaded by turn 4: 116 of 132 tiles, ")
-
-
-@pytest.mark.all_combinations
 def test_a_tile_of_split_k_says_how_many_of_its_slices_have_started(tab: Tab) -> None:
     tab.open(
         "?kernel=matmul.split_k_atomic&gpu=H200&M=512&N=512&K=4096&BLOCK_M=64&BLOCK_N=64&SPLIT_K=8"

@@ -144,12 +144,3 @@ def test_how_a_run_is_timed_does_not_hide_the_recording_and_another_experiment_s
     address = str(link.get_attribute("href"))
     assert address.startswith("?kernel=matmul.grouped&M=4096&")
     assert all(part in address.split("&") for part in ("GROUP_SIZE=8", "BLOCK_N=256", "gpu=H200", "tab=schedule"))
-
-
-@pytest.mark.all_combinations
-def test_a_program_that_loops_has_its_tiles_spread_by_assumption(tab: Tab) -> None:
-    opened(tab, RECORDED.replace("matmul.grouped", "matmul.persistent"))
-    said = tab.text("#timeline")
-    assert "Each program loops over up to 4 tiles; their equal times are assumed." in said
-    title = tab.page.evaluate("document.querySelector('#moment-plot .live-plot').layout.title.text")
-    assert title == "True time, tiles spread evenly (assumed)"

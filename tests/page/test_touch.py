@@ -37,9 +37,7 @@ def opened(tab: Tab, query: str = ARTICLE) -> None:
 
 
 def drag(tab: Tab, handle: str, x: float, y: float) -> None:
-    box = tab.page.locator(f".handle[data-name={handle}]").bounding_box()
-    assert box is not None
-    tab.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    tab.page.locator(f".handle[data-name={handle}]").hover()  # once it no longer moves
     tab.page.mouse.down()
     tab.page.mouse.move(*place(tab, x, y), steps=4)
     tab.page.mouse.up()

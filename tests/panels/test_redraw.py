@@ -153,6 +153,10 @@ def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
     last = last_update({**recorded, "gpu": "H200"})
     assert "256 programs" in last["timeline"]
     assert last["gantt-plot"]
+    loops = next(one for one in records.experiments(TIMELINE.form, "H200") if one.kernel == "matmul.persistent")
+    last = last_update({**loops.to_address(), "gpu": "H200"})
+    assert "tiles; their equal times are" in last["timeline"]
+    assert decode(last["moment-plot"])["layout"]["title"]["text"] == "True time, tiles spread evenly (assumed)"
     last = last_update({**recorded, "gpu": "H200", "GROUP_SIZE": 3})
     assert "no timeline of this experiment on H200 was recorded" in last["status"]
     assert set(last) <= {"problems", "status", "cancel"}, "the picture stays"
@@ -177,6 +181,19 @@ def test_a_bad_value_during_a_run_keeps_its_sentence_and_the_run_its_result(page
         assert "✓ 0 wrong" in ended["card"]
 
     run_coroutine(scene())
+
+
+def test_a_run_that_ends_appears_on_the_open_history(page, store):
+    page.session.store = store
+    run = records.find(RUN.form, records.experiments(RUN.form, "H200")[0], "H200")
+    flat = {**run.experiment.to_address(), "gpu": "H200", "tab": "history"}
+    assert "No runs" in change(page, flat)["history-claim"]
+    job = Job(run.experiment)
+    page.session.submit = lambda *_: job
+    store.put(RUN, "H200", replace(run, backend="cuda", note=""), datetime.datetime.now(datetime.UTC))
+    job.end(run)
+    *_, ended = updates(page.on_action, settings_of(flat, action="run"))
+    assert "the only run so far" in ended["history-claim"]
 
 
 def test_a_queued_run_says_how_many_are_before_it():

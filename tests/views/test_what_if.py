@@ -69,13 +69,6 @@ def test_a_launch_that_cannot_be_compiled_has_no_comparison(session):
     assert "shared memory" in rows["unchanged"][1]
 
 
-@pytest.mark.all_combinations
-def test_a_loop_that_constants_unroll_is_still_read(session):
-    text, _, _ = ask("faults", session, "transpose.row_strip")
-    assert "occurs" not in text
-    assert "expected" not in text
-
-
 def test_the_cliff_falls_at_the_sizes_that_16_divides(session):
     _, figure, rows = ask("cliff", session, "transpose.tiled", M=1024, N=1024, dimension="N")
     kinds = {"1,000": "nothing known", "1,008": "divisible by 16", "1,009": "nothing known", "1,024": "divisible by 16"}
