@@ -94,7 +94,7 @@ def test_the_nine_results_program_by_program_until_54_and_90_blocks(tab: Tab) ->
     corners = [np.array([point.split(",") for point in path[1:].replace("M", "L").split("L")], int) for path in paths]
     sizes = [np.ptp(points, axis=0).tolist() for points in corners]
     assert sizes == [[3, 3], [3, 3], [9, 1], [9, 1]], "outlines of columns and rows of tiles, in black on white"
-    tab.reads("#schedule-claim .number", "54 blocks of A and B instead of 90")
+    tab.reads("#schedule-claim .number", "54 blocks loaded by 9 programs, not 90")
     tab.page.wait_for_timeout(500)
     before = len(tab.requests)
     for step in range(1, 10):

@@ -107,13 +107,13 @@ def loads(first_loads, here=ROW_MAJOR):
 
 def test_fewer_blocks_are_the_number_and_rows_and_columns_the_reason():
     need = "The first 9 programs need 3 rows of A and 3 columns of B; row-major order needs 1 row and 9 columns."
-    assert loads(FEWER) == ("54 blocks of A and B instead of 90", need, "End.")
+    assert loads(FEWER) == ("54 blocks loaded by 9 programs, not 90", need, "End.")
 
 
 def test_more_blocks_are_explained():
     number, claim, more = loads(FirstLoads(132, 512, 1792, 1600, ((12, 16), (9, 16)), False, (7360, 6336)))
     assert number == "1,792 blocks for the first 132 programs; row-major order needs 1,600"
-    assert claim == "C is only 16 tiles wide, so grouping saves no blocks. Reuse shows the bytes read from DRAM."
+    assert claim == "C is only 16 tiles wide, so grouping loads more. DRAM reads shows whether the L2 makes up for it."
     assert "need 12 rows of A and 16 columns of B; row-major order needs 9 rows and 16 columns." in more
     assert "All waves together load 7,360 blocks; in row-major order, 6,336." in more
 

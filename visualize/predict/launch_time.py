@@ -43,7 +43,7 @@ _UNPIPELINED = 0.8
 _SPILLED_GBPS_PER_SM = 11.5
 
 # Assumed time for launch, first loads and last stores.
-_ENDS_MS = 0.004
+ENDS_MS = 0.004
 
 # The exponent of the norm that combines resources. An infinite exponent would select the longest time.
 _NORM = 6.0
@@ -72,7 +72,7 @@ def predict_time(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None)
     loads_in_flight = max(0 if staged else config.num_stages - 1, _UNPIPELINED)
     times = _memory(kernel, launch, compiled)
     times |= _on_chip(kernel, launch, programs_per_sm, loads_in_flight, spilled_bytes)
-    total = float(sum(ms**_NORM for ms in times.values())) ** (1 / _NORM) + _ENDS_MS
+    total = float(sum(ms**_NORM for ms in times.values())) ** (1 / _NORM) + ENDS_MS
     return Prediction(total, max(times, key=lambda name: times[name]), tuple(times.items()))
 
 
