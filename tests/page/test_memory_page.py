@@ -52,7 +52,7 @@ def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(
     menu.select_option(label="store B")
     tab.page.get_by_role("link", name="transpose: tiles").click()
     tab.page.wait_for_function("location.search.includes('kernel=transpose.tiled')")
-    tab.says("#flow-title", "This kernel: transpose: tiles, store of B")
+    tab.says("#flow-title", "This kernel: transpose: tiles, 64 × 128, store of B")
 
 
 def test_requests_are_stepped_through_without_the_server_and_stand_in_the_address(tab: Tab) -> None:

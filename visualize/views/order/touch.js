@@ -107,6 +107,13 @@ class Corner {
     return { blocks, what: words.title };
   }
 
+  // Gradio drops container queries from style sheets.
+  hideOverflow() {
+    const parts = [".caption", ".shelf", ".l2"].map((name) => this.node.querySelector(name));
+    for (const part of parts) part.hidden = false;
+    for (const part of parts) part.hidden = this.node.scrollHeight > this.node.clientHeight;
+  }
+
   // Most recent at the left. If all inputs fit, the bar shows their held share, copies left out: of the whole L2,
   // nothing could be seen.
   fill(shelf, held, { used, from }) {
@@ -213,11 +220,12 @@ class Overlay {
     Object.assign(layer.style, { left: `${plot.offsetLeft}px`, top: `${plot.offsetTop}px`, width: `${plot.clientWidth}px`, height: `${plot.clientHeight}px` });
     layer.hidden = !this.axes(0);
     if (layer.hidden) return;
-    this.corners.forEach(({ node }, map) => {
-      const { x, y, width, height } = this.box(map, across.along_k[0], down.along_k[0], across.along_k[1], down.along_k[1]);
+    this.corners.forEach((corner, map) => {
+      const { node } = corner, { x, y, width, height } = this.box(map, across.along_k[0], down.along_k[0], across.along_k[1], down.along_k[1]);
       // Zoomed in, the map has no corner.
       node.hidden = Math.abs(x - this.axes(map).x._offset) > 2 || y < -2;
       Object.assign(node.style, { left: `${x}px`, top: `${y}px`, width: `${width}px`, height: `${height}px` });
+      corner.hideOverflow();
     });
     this.draw();
   }
