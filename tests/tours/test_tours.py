@@ -7,9 +7,22 @@ import re
 import pytest
 
 from visualize.tours import DIRECTORY, tours
-from visualize.tours.fact import Fact, NoFact, Value, compute_facts
 from visualize.tours.guide import bar, plain
-from visualize.tours.tour import MOST_WORDS, BadTour, Choice, Question, Stop, Tour, check_state, facts_named, read
+from visualize.tours.tour import (
+    MOST_WORDS,
+    BadTour,
+    Choice,
+    Fact,
+    NoFact,
+    Question,
+    Stop,
+    Tour,
+    Value,
+    check_state,
+    compute_facts,
+    facts_named,
+    read,
+)
 from visualize.views.state import ScheduleView
 
 STOPS = [

@@ -12,8 +12,7 @@ from markupsafe import Markup, escape
 
 from kernels.measuring.session import Session
 from visualize.tours import tours
-from visualize.tours.fact import NoFact, Value, compute_facts
-from visualize.tours.tour import Stop, Tour, facts_named
+from visualize.tours.tour import NoFact, Stop, Tour, Value, compute_facts, facts_named
 from visualize.views.numbers import mark
 from visualize.views.slots import slot
 from visualize.views.state import query
