@@ -23,9 +23,8 @@ from tests.views.test_result_text import FITS_L2, LARGE, MATMUL, measured, recor
 from visualize.predict.bounds import Roof, intensity, predicted_point
 from visualize.predict.reuse import asked_bytes
 from visualize.predict.schedule import schedule
-from visualize.views.result.roofline import draw_roofline, roofs
 from visualize.views.result.text import THIS_KERNEL
-from visualize.views.result.view import draw_result, run_json, run_reply, tile_marks
+from visualize.views.result.view import draw_result, draw_roofline, roofs, run_json, run_reply, tile_marks
 from visualize.views.slots import NONE
 
 H200 = GPUS["H200"]

@@ -1,4 +1,4 @@
-"""Figures of one run: the map of its error, its worst tile, and its times as bars."""
+"""Figures of one run: the map of its error, its worst tile, its times as bars, and its roofline."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,6 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kernels.results.run import Check, Closeup, Diff, RunResult
+from visualize.predict.bounds import Point, Roof
 from visualize.views import theme
 from visualize.views.numbers import milliseconds, time_unit
 from visualize.views.result.text import ENQUEUED, SYNCHRONIZED, THIS_KERNEL, library_calls, rate
@@ -212,3 +213,63 @@ def time_figure(result: RunResult) -> go.Figure:
             margin={"l": 60, "r": 10, "t": 34, "b": 66},
         ),
     )
+
+
+def roofline_figure(
+    roofs: Sequence[Roof], recorded: Sequence[Point], own: Sequence[Point], bound: Point | None, gpu: str
+) -> go.Figure:
+    """Draw a line per GPU's roof, recorded launches as dots, and this launch, the library's calls and the prediction.
+
+    Args:
+        roofs: of `gpu` and of other GPUs.
+        recorded: launches of the same kind; those of other GPUs are paler.
+        own: this kernel first, then the library's calls; () for a run without times.
+        bound: the predicted upper limit.
+    """
+    bounds = [bound] if bound else []
+    ends = [roof.ridge for roof in roofs] + [point.intensity for point in (*recorded, *own, *bounds)]
+    low, high = min(ends) / 2, max(ends) * 2
+    figure = go.Figure(
+        layout=theme.layout(
+            "Roofline: rate over arithmetic intensity",
+            showlegend=True,
+            height=480,
+            legend={"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
+            margin={"l": 70, "r": 10, "t": 34, "b": 140},
+            xaxis={"title": {"text": "FLOP per byte, each tensor moved once"}, "type": "log", "dtick": 1},
+            yaxis={"title": {"text": "TFLOP/s"}, "type": "log", "dtick": 1},
+        )
+    )
+    for roof in roofs:
+        color, dash = (theme.HARDWARE, "solid") if roof.gpu == gpu else (theme.BEFORE, "dash")
+        intensities = sorted({low, min(max(low, roof.ridge), high), high})
+        figure.add_scatter(
+            x=intensities,
+            y=[roof.at(intensity) for intensity in intensities],
+            name=f"{roof.gpu}: {roof.gbps:,.0f} GB/s, {roof.tflops:,.0f} TFLOP/s ({roof.source})",
+            mode="lines",
+            line={"color": color, "dash": dash},
+            hoverinfo="skip",
+        )
+    elsewhere = [point for point in recorded if point.gpu != gpu]
+    here = [point for point in recorded if point.gpu == gpu]
+    others = f"recorded on {', '.join(dict.fromkeys(point.gpu for point in elsewhere))}"
+    for group, name, color, symbol, size, opacity in (
+        (elsewhere, others, theme.BEFORE, "circle", 6, 0.6),
+        (here, f"recorded on {gpu}", theme.HARDWARE, "circle", 6, 0.8),
+        (bounds, "predicted bound", theme.MODEL, "line-ew-open", 26, 1),
+        (own[1:], "library", theme.CATEGORIES[7], "diamond", 12, 1),
+        (own[:1], THIS_KERNEL, theme.NEW, "star", 17, 1),
+    ):
+        if group:
+            line = {"width": 0 if symbol == "circle" else 2, "color": color}
+            figure.add_scatter(
+                x=[point.intensity for point in group],
+                y=[point.tflops for point in group],
+                name=name,
+                mode="markers",
+                marker={"symbol": symbol, "size": size, "color": color, "opacity": opacity, "line": line},
+                customdata=[f"{point.name}, {point.gpu}, {point.source}" for point in group],
+                hovertemplate="%{customdata}<br>%{y:.4g} TFLOP/s at %{x:.3g} FLOP per byte<extra></extra>",
+            )
+    return figure

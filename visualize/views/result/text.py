@@ -1,6 +1,6 @@
-"""The text of one run: headline, card, tables and remarks."""
+"""The text of one run: headline, card, tables, remarks and roofline."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -8,9 +8,9 @@ from markupsafe import Markup
 
 from kernels.results.run import Baseline, Check, Closeup, Diff, Failure, RunResult, Timing
 from kernels.spec import Kernel, Launch
-from visualize.views.numbers import bytes_of, milliseconds, percent, significant
-from visualize.views.numbers import source as source_of
-from visualize.views.prose import Hint, Mark, Sentence, Strong, headline, say, term
+from visualize.predict.bounds import Bound, Point, Roof
+from visualize.views.numbers import bytes_of, milliseconds, percent, significant, source
+from visualize.views.prose import Hint, Mark, Sentence, Sourced, Strong, headline, say, term
 from visualize.views.tables import table
 
 # The names of a run's times, in its table and in its picture.
@@ -112,7 +112,7 @@ def render_headline(result: RunResult, kernel: Kernel, launch: Launch, failure: 
         failure: as for `remarks`.
     """
     check, baseline = result.check, result.baseline
-    mark, race = Mark(source_of(result.backend)), _explain_race(result, kernel, launch)
+    mark, race = Mark(source(result.backend)), _explain_race(result, kernel, launch)
     first, number, beside = race, "", Sentence("")
     # A race passes by luck, which matters more than its speed.
     if check.passed and baseline and result.timing and not race:
@@ -193,7 +193,7 @@ def _card_line(run: RunResult, kernel: Kernel, launch: Launch) -> Markup:
         count = f"{check.mismatched:,} of {check.elements:,} wrong" if check.mismatched else "wrong as a whole"
         parts = [Hint(f"✗ {count}", _CHECK_HINT)]
     style = "" if check.passed else Markup(' class="failed"')
-    return Markup("<p{}>{} {}</p>").format(style, Markup(" · ").join(parts), Mark(source_of(run.backend)))
+    return Markup("<p{}>{} {}</p>").format(style, Markup(" · ").join(parts), Mark(source(run.backend)))
 
 
 def render_tables(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
@@ -247,7 +247,7 @@ def _time_table(run: RunResult, is_in_l2: bool) -> Markup:
     timer = f"{options.timer}{per_sample}, {options.distribution} inputs"
     header = term("median"), "p20 – p80", "samples", "useful rate, in L2" if is_l2_rate else term("rate")
     caption = f"Time on {run.device.name}, L2 {options.l2}, {timer}{clock}"
-    return table((Mark(source_of(run.backend)), *header, term("paired ratio")), rows, caption)
+    return table((Mark(source(run.backend)), *header, term("paired ratio")), rows, caption)
 
 
 def render_values(near: Closeup, check: Check, programs: Mapping[tuple[int, int], list[int]], diff: Diff) -> Markup:
@@ -289,3 +289,19 @@ def _interval(baseline: Baseline) -> str:
 def _ratio(baseline: Baseline) -> str:
     interval = _interval(baseline)
     return f"{'tied, ' * baseline.is_tie}{speed(baseline)}{interval and f', {interval}'}"
+
+
+def describe_roofline(roof: Roof, own: Point | None, bound: tuple[Point, Bound] | None) -> Iterator[Sentence]:
+    """Describe a launch's share of its roof, its side of the ridge, and its predicted bottleneck."""
+    if own:
+        top = Sourced(f"{significant(roof.at(own.intensity))} TFLOP/s", roof.source)
+        share = Strong(percent(own.tflops / roof.at(own.intensity)))
+        yield say("This kernel reaches {} of its roof of {}.", share, top)
+    if at := own or (bound and bound[0]):
+        limit = "arithmetic" if at.intensity >= roof.ridge else "DRAM"
+        numbers = significant(at.intensity), limit, roof.gpu, significant(roof.ridge)
+        yield say("At {} FLOP per byte, {} is the roof of the {}; its ridge is at {}.", *numbers)
+    if bound:
+        point, slowest = bound
+        rate = Sourced(f"{significant(point.tflops)} TFLOP/s", "predicted")
+        yield say("The slowest resource alone is {}: {}; {}.", slowest.name, rate, slowest.why)

@@ -2,6 +2,8 @@
 
 import datetime
 import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,25 +18,28 @@ from kernels.export.inline import CannotBeWritten
 from kernels.export.script import script
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
+from kernels.measuring.run import RUN
 from kernels.measuring.session import MEASUREMENTS, Session
-from kernels.results import Failure, RunResult, Timeline
+from kernels.results import Failure, RunResult, Timeline, records
 from kernels.results.codec import UnreadableRecording, to_json
-from kernels.results.records import Recording
 from kernels.results.run import Closeup, Diff
-from kernels.spec import Kernel, Launch
+from kernels.spec import Kernel, Launch, shape_text
+from visualize.predict.bounds import Point, Roof, intensity, predicted_point
+from visualize.predict.reuse import asked_bytes
 from visualize.predict.schedule import schedule
 from visualize.views import slots, status
 from visualize.views.numbers import source
 from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
-from visualize.views.prose import picture_caption, tag_experiment
-from visualize.views.result import text
-from visualize.views.result.figures import closeup_figure, error_figure, time_figure
-from visualize.views.result.roofline import draw_roofline
+from visualize.views.prose import claim, picture_caption, tag_experiment
+from visualize.views.result import figures, text
 from visualize.views.slots import NONE, fold, plot, plot_value, slot
 from visualize.views.state import Snapshot, State, query
 
 # Characters of a run that a browser keeps. With its picture, a run takes at most some 14,000.
 _MAX_STORED_CHARS = 40_000
+
+NO_WORK = "This kernel does no arithmetic, so it has no roofline. Its bound is a copy of the same bytes."
+NO_ROOF = "No peak rates of this GPU are recorded for this dtype, so there is no roof to draw."
 
 
 class ResultPanel(Panel):
@@ -158,22 +163,22 @@ def draw_result(result: RunResult, launch: Launch, failure: Failure | None = Non
     experiment, check, diff = result.experiment, result.check, result.diff
     kernel = discover()[experiment.kernel]
 
-    def draw(figure: go.Figure, backend: str) -> str:
-        about = picture_caption(experiment, launch.gpu.name, source(backend))
+    def draw(figure: go.Figure, run: RunResult) -> str:
+        about = picture_caption(experiment, launch.gpu.name, source(run.backend))
         return plot_value(figure, revision=query(experiment.to_address()), about=about)
 
     plots: Slots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot"), NONE)
     values, timed = Markup(), text.timed_run(result)
     if timed and check.passed:
-        plots["time-plot"] = draw(time_figure(timed), timed.backend)
+        plots["time-plot"] = draw(figures.time_figure(timed), timed)
     if diff:
         output = kernel.family.output(experiment.problem)
-        plots["diff-plot"] = draw(error_figure(diff, check, output), result.backend)
+        plots["diff-plot"] = draw(figures.error_figure(diff, check, output), result)
         if near := diff.closeup:
             programs = _programs(kernel, launch, diff, near)
             # A passed and timed run shows its times beside the map instead.
             if not (timed and check.passed):
-                plots["closeup-plot"] = draw(closeup_figure(diff, near, check, output, programs), result.backend)
+                plots["closeup-plot"] = draw(figures.closeup_figure(diff, near, check, output, programs), result)
             values = text.render_values(near, check, programs, diff)
     return {
         # A string, unlike Markup, gets no pinned run's card beside it: the table of differences has its numbers.
@@ -245,7 +250,7 @@ def encode_run(result: RunResult, gpu: str, ended: datetime.datetime) -> str:
         gpu: the name of the GPU that it was shown for.
         ended: when it ended, with a time zone.
     """
-    return MEASUREMENTS["run"].form.line(Recording(gpu, ended.isoformat(timespec="minutes"), result))
+    return MEASUREMENTS["run"].form.line(records.Recording(gpu, ended.isoformat(timespec="minutes"), result))
 
 
 def decode_run(stored_text: object, state: State) -> tuple[RunResult, datetime.datetime] | None:
@@ -264,6 +269,75 @@ def decode_run(stored_text: object, state: State) -> tuple[RunResult, datetime.d
     can_draw = run.diff is None or (run.diff.shape == output and min(run.diff.tile or (1, 1)) >= 1)
     is_current = without_gpu(run.experiment) == without_gpu(state.experiment) and recording.gpu == state.gpu.name
     return (run, ended) if is_current and ended.tzinfo and can_draw else None
+
+
+def draw_roofline(run: RunResult, launch: Launch) -> Slots:
+    """Fill the roofline's slots. Without a roof, there is no picture, and the text gives the reason."""
+    experiment, kernel, gpu = run.experiment, discover()[run.experiment.kernel], launch.gpu.name
+    recorded = roofs(((each.gpu, each.measured) for each in records.shipped(RUN.form)), launch.problem.dtype)
+    if run.backend == "cuda" and run.peak and run.copy_gbps:
+        # A device's own roof replaces the recorded one.
+        own_roof = Roof(gpu, run.copy_gbps, run.peak.rate, "measured")
+        recorded = (own_roof, *(roof for roof in recorded if roof.gpu != gpu))
+    roof = next((roof for roof in recorded if roof.gpu == gpu), None)
+    if roof is None or not kernel.family.work(launch.problem):
+        reason = NO_ROOF if kernel.family.work(launch.problem) else NO_WORK
+        return {"roofline": tag_experiment(experiment, claim(reason)), "roofline-plot": NONE}
+    timed = text.timed_run(run)
+    own = points(kernel, timed, gpu, source(timed.backend)) if timed and run.check.passed else ()
+    try:
+        received = asked_bytes(schedule(kernel, launch))
+        bound = predicted_point(kernel, launch, received, timed.clock_mhz if timed else None)
+    except ConfigError:  # too many tiles to lay out
+        bound = None
+    figure = figures.roofline_figure(recorded, tuple(_recorded_points(run)), own, bound[0] if bound else None, gpu)
+    sources = [roof.source, "recorded", *(point.source for point in own), *(["predicted"] if bound else [])]
+    about = picture_caption(experiment, gpu, *sources)
+    return {
+        "roofline": tag_experiment(experiment, claim(*text.describe_roofline(roof, own[0] if own else None, bound))),
+        "roofline-plot": plot_value(figure, revision=kernel.family.id, about=about),
+    }
+
+
+def roofs(runs: Iterable[tuple[str, RunResult]], dtype: str) -> tuple[Roof, ...]:
+    """Return the roof of each GPU: the median of the peaks measured in its runs.
+
+    Args:
+        runs: pairs of GPU name and run.
+        dtype: the element type whose matrix rate is the roof.
+    """
+    copies, products = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    for gpu, run in runs:
+        if run.peak and run.peak.unit == "GB/s":
+            copies[gpu].append(run.peak.rate)
+        elif run.peak and run.experiment.problem.dtype == dtype:
+            products[gpu].append(run.peak.rate)
+    return tuple(
+        Roof(gpu, float(np.median(copies[gpu])), float(np.median(rates)), "recorded")
+        for gpu, rates in products.items()
+        if gpu in copies
+    )
+
+
+def points(kernel: Kernel, run: RunResult, gpu: str, source: str) -> tuple[Point, ...]:
+    """Return the points of a timed run and of the library calls timed with it; () without arithmetic."""
+    if run.timing is None or not run.timing.tflops:
+        return ()
+    at = intensity(kernel, run.experiment.problem)
+    timings = {text.THIS_KERNEL: run.timing} | {call.name: call.timing for call in text.library_calls(run)}
+    return tuple(Point(name, gpu, at, timing.tflops or 0.0, source) for name, timing in timings.items())
+
+
+def _recorded_points(run: RunResult) -> Iterator[Point]:
+    # Launches of the same family and dtype, on every GPU.
+    kernels = discover()
+    family, dtype = kernels[run.experiment.kernel].family, run.experiment.problem.dtype
+    for recording in records.shipped(RUN.form):
+        recorded = recording.measured
+        kernel, problem = kernels[recorded.experiment.kernel], recorded.experiment.problem
+        if kernel.family.id == family.id and problem.dtype == dtype and recorded.check.passed:
+            for point in points(kernel, recorded, recording.gpu, "recorded")[:1]:
+                yield replace(point, name=f"{kernel.id} {shape_text(problem)}")
 
 
 _EXPORTS = (
