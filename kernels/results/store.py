@@ -14,16 +14,18 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from kernels import jit
 from kernels.experiment import Experiment, from_json
 from kernels.gpus import Gpu
+from kernels.knobs import ConfigError
 from kernels.results import Measured, RunResult, Sweep, SweepRow, Timeline, codec, records
 from kernels.results.database import Database
 from kernels.results.sweep import ResumePoint
-from kernels.space import Space
+from kernels.space import Space, space_from_json
 
 LOG = logging.getLogger("tilescope.store")
 
@@ -150,6 +152,14 @@ class StoredSweep:
     def ended(self) -> str:
         """Return how the sweep ended: "cut off" if its process died, or is still running."""
         return "cut off" if self.state == "running" else self.state
+
+    @cached_property
+    def swept_space(self) -> Space | None:
+        """The configs that it compares; None if this version lacks the kernel or rejects a value."""
+        try:
+            return space_from_json(self.details.get("space"))
+        except ConfigError:
+            return None
 
 
 class Store(Database):

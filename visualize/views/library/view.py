@@ -16,23 +16,11 @@ from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import records
 from kernels.spec import shape_text
 from visualize.predict.scores import ALLOWED_ERROR, COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
-from visualize.views import slots
+from visualize.views import prose, slots
 from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.scoreboard import recorded_launch, scoreboard
 from visualize.views.numbers import Number, bytes_of, count_noun, join_names, percent, significant
 from visualize.views.panel import Api, Endpoint, Panel, Slots, StreamAction, read_options
-from visualize.views.prose import (
-    KIND_NAMES,
-    Link,
-    Mark,
-    Sourced,
-    config_text,
-    dtype_text,
-    headline,
-    hint,
-    kind_name,
-    say,
-)  # fmt: skip
 from visualize.views.slots import NONE, plot, plot_value, slot
 from visualize.views.state import Snapshot, State, query
 from visualize.views.summaries import key_numbers
@@ -90,12 +78,12 @@ RECORDED: Table[Entry] = Table(
         Column(
             "kind",
             "What",
-            cell=lambda entry: kind_name(entry.kind),
+            cell=lambda entry: prose.kind_name(entry.kind),
             facet="The kind of recording.",
-            choices=tuple(KIND_NAMES),
-            labels={kind: plural for kind, (_, plural) in KIND_NAMES.items()},
+            choices=tuple(prose.KIND_NAMES),
+            labels={kind: plural for kind, (_, plural) in prose.KIND_NAMES.items()},
         ),
-        Column("result", Sourced("Result", "recorded"), lambda entry: _result(entry.kind, entry.numbers)),
+        Column("result", prose.Sourced("Result", "recorded"), lambda entry: _result(entry.kind, entry.numbers)),
         *experiment_columns(
             lambda entry: entry.experiment, lambda entry: ("GROUP_SIZE",) if entry.kind == "reuse" else ()
         ),
@@ -111,8 +99,8 @@ SCORES: Table[Score] = Table(
     (
         _KERNEL,
         Column("operation", "Operation"),
-        Column("predicted", Sourced("Predicted", "predicted"), cell=lambda score: _value(score, score.predicted)),
-        Column("counted", Sourced("Counted", "recorded"), cell=lambda score: _value(score, score.counted)),
+        Column("predicted", prose.Sourced("Predicted", "predicted"), cell=lambda score: _value(score, score.predicted)),
+        Column("counted", prose.Sourced("Counted", "recorded"), cell=lambda score: _value(score, score.counted)),
         Column("error", "Error", lambda score: 100 * score.error, lambda score: _error(score) or "none", unit="%"),
         _GPU,
         *experiment_columns(lambda score: score.experiment),
@@ -366,12 +354,12 @@ def recorded_headline(count: int, gpus: Sequence[str], exact_counts: Scoreboard,
         scoreboard: the address of the scoreboard.
     """
     agree = f"{exact_counts.exact:,} of {len(exact_counts.scores):,}"
-    return headline(
+    return prose.headline(
         *(agree, "counts agree exactly with the hardware"),
         f"{count:,} recordings open without a GPU.",
         f"They are from {join_names(gpus)}. Each row is a run, a timeline, the counts of a launch, or a study of its "
         "GROUP_SIZE. Click it to see it.",
-        say("{} shows each prediction beside its count.", Link("The scoreboard", scoreboard)),
+        prose.say("{} shows each prediction beside its count.", prose.Link("The scoreboard", scoreboard)),
     )
 
 
@@ -391,28 +379,28 @@ def scoreboard_headline(board: Scoreboard, count: str, exact_counts: Scoreboard)
     """
     total, misses = len(board.scores), board.misses
     if not total:
-        return headline("", "", f"No {NOUNS[count]} of this kernel were counted on this GPU.")
+        return prose.headline("", "", f"No {NOUNS[count]} of this kernel were counted on this GPU.")
     launches, gpus = count_noun(board.launches, "launch"), join_names(board.gpus)
     if count == DRAM:
-        sentence = say(
+        sentence = prose.say(
             "{:,} program orders of {} on {}: {} are {} within {} of the bytes {}. DRAM reads depend on timing.",
             *(total, launches, gpus, percent(1 - len(misses) / total)),
-            *(Mark("predicted"), percent(ALLOWED_ERROR), Mark("counted")),
+            *(prose.Mark("predicted"), percent(ALLOWED_ERROR), prose.Mark("counted")),
         )
         unexpected = sum(not score.is_flagged for score in misses)
-        doubt = say(
+        doubt = prose.say(
             "Without seeing the counts, the model flags {:,} as uncertain. Of the others, {:,} {} outside this range.",
             sum(score.is_flagged for score in board.scores),
             *(unexpected, "is" if unexpected == 1 else "are"),
         )
-        return headline(percent(board.median_error), "median error of DRAM reads", sentence, doubt)
-    sentence = say(
+        return prose.headline(percent(board.median_error), "median error of DRAM reads", sentence, doubt)
+    sentence = prose.say(
         "{} on {}: {} from index arithmetic and the compiler's layouts, {} by Nsight Compute.",
-        *(launches, gpus, Mark("predicted"), Mark("counted")),
+        *(launches, gpus, prose.Mark("predicted"), prose.Mark("counted")),
     )
     both = f"Sectors and requests together: {exact_counts.exact:,} of {len(exact_counts.scores):,} agree exactly."
     number = f"{board.exact:,} of {total:,}"
-    return headline(number, f"{NOUNS[count]} agree exactly", sentence, both, _excluded_atomics(board))
+    return prose.headline(number, f"{NOUNS[count]} agree exactly", sentence, both, _excluded_atomics(board))
 
 
 def point_text(score: Score) -> str:
@@ -422,8 +410,8 @@ def point_text(score: Score) -> str:
     return "<br>".join(
         (
             f"<b>{score.operation}</b> of {launch.kernel}, {launch.gpu}",
-            f"{shape_text(launch.problem)}, {dtype_text(launch.problem)}",
-            config_text(launch.config),
+            f"{shape_text(launch.problem)}, {prose.dtype_text(launch.problem)}",
+            prose.config_text(launch.config),
             f"predicted <b>{_value(score, score.predicted)}</b>, counted <b>{_value(score, score.counted)}</b>{error}",
         )
     )
@@ -431,7 +419,7 @@ def point_text(score: Score) -> str:
 
 def scoreboard_notes(board: Scoreboard, links: Iterable[tuple[str, int, str, bool]]) -> Markup:
     """Return the text below the picture: links that choose a count (see `choice_links`), and what is excluded."""
-    notes = hint("Click a point to open its launch.", _excluded_atomics(board))
+    notes = prose.hint("Click a point to open its launch.", _excluded_atomics(board))
     lines = Markup('<div class="recordings"><div class="facets">{}</div></div>')
     return notes + lines.format(choice_links("Count", links))
 

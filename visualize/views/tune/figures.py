@@ -24,19 +24,17 @@ _LABEL = "%{text}<extra></extra>"
 _MAX_NUMBERED_CELLS = 120
 # Scatter plots of up to this many points have large ones.
 _MAX_LARGE_POINTS = 150
-_LEGEND = {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "bgcolor": theme.NOTHING}
-# Space at the top for the title and, on a phone, two rows of the legend.
-_MARGIN = {"l": 70, "r": 12, "t": 72, "b": 48}
+# A legend above the picture. At the top is space for the title and, on a phone, two rows of the legend.
+_WITH_LEGEND: dict[str, Any] = {
+    "showlegend": True, "hovermode": "closest", "margin": {"l": 70, "r": 12, "t": 72, "b": 48},
+    "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "bgcolor": theme.NOTHING},
+}  # fmt: skip
 _VERSION_SYMBOLS = ("circle", "diamond", "square", "triangle-up", "triangle-down", "cross")
 # A phone has room for this many dates.
 _MAX_DATES = 5
 # Devices whose medians differ by more than this factor share a logarithmic axis. On a linear one, the fast device's
 # changes would be invisible.
 _MAX_LINEAR_RATIO = 2.0
-
-
-def _times(sweep: Sweep, scale: float) -> np.ndarray:
-    return np.array([time_ms(row, sweep.is_timed) for row in sweep.rows]) * scale
 
 
 def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
@@ -50,7 +48,7 @@ def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
     columns, rows = values[across], ("",) if is_flat else values[up]
     fastest = np.full((len(rows), len(columns)), np.nan)
     place = np.zeros(fastest.shape, dtype=np.uint32)
-    times = _times(sweep, scale)
+    times = np.array([time_ms(row, sweep.is_timed) for row in sweep.rows]) * scale
     for number in np.argsort(times, kind="stable")[::-1]:  # from NaN to the fastest, which overwrites the others
         config = sweep.rows[number].experiment.config
         cell = 0 if is_flat else rows.index(getattr(config, up)), columns.index(getattr(config, across))
@@ -103,7 +101,7 @@ def bound_figure(sweep: Sweep) -> go.Figure:
             xaxis={**axis, "range": [*np.log10([left, right])], "title": {"text": f"{unit}, predicted"}},
             yaxis={**axis, "range": [*np.log10([bottom, top])], "title": {"text": f"{unit}, {sweep.source}"}},
             **theme.diagonal(max(left, bottom), min(right, top), "as predicted", theme.MODEL),
-            showlegend=True, legend=_LEGEND, hovermode="closest", margin=_MARGIN,
+            **_WITH_LEGEND,
         ),
     )  # fmt: skip
 
@@ -136,7 +134,7 @@ def convergence_figure(sweep: Sweep) -> go.Figure:
             "Time of each config, and the fastest so far",
             xaxis={"title": {"text": "configs timed"}, "range": [0, len(timed) + 1]},
             yaxis={"title": {"text": f"{unit}, {sweep.source}"}, "type": "log", "automargin": True},
-            showlegend=True, legend=_LEGEND, margin=_MARGIN,
+            **_WITH_LEGEND,
         ),
     )  # fmt: skip
 
@@ -202,15 +200,19 @@ def _run_points(
     runs: PastRuns, versions: tuple[str, str], labels: Sequence[str], scale: float, marker: dict[str, str]
 ) -> go.Scatter:
     mine = np.array([pair == versions for pair in runs.versions])
-    median, low, high = (times[mine] * scale for times in (runs.median_ms, runs.p20_ms, runs.p80_ms))
-    whiskers = {"type": "data", "symmetric": False, "array": high - median, "arrayminus": median - low}
+    low, median, high = (times[mine] * scale for times in (runs.p20_ms, runs.median_ms, runs.p80_ms))
     return go.Scatter(
         x=runs.places[mine], y=median, mode="markers", hovertemplate=_LABEL,
-        error_y={**whiskers, "color": theme.BORDER, "thickness": 1.5, "width": 3},
+        error_y=_whiskers(low, median, high, theme.BORDER),
         marker={**marker, "size": 9, "line": {"width": 0.7, "color": theme.BORDER}},
         name=str(escape(f"{runs.device}, torch {versions[0]}, triton {versions[1]}")),
         text=list(itertools.compress(labels, mine)),
     )  # fmt: skip
+
+
+def _whiskers(low: np.ndarray, middle: np.ndarray, high: np.ndarray, color: str) -> dict[str, Any]:
+    style = {"type": "data", "symmetric": False, "color": color, "thickness": 2, "width": 4}
+    return {**style, "array": high - middle, "arrayminus": middle - low}
 
 
 def _date_ticks(days: Sequence[datetime.date]) -> dict[str, Any]:
@@ -232,29 +234,17 @@ def baselines_figure(dimension: str, sweeps: Sequence[tuple[int, Sweep]]) -> go.
             "The library's time / the best config's",
             xaxis={"type": "category", "title": {"text": dimension}, "categoryorder": "array", "categoryarray": sizes},
             yaxis={"title": {"text": f"ratio, {sweeps[0][1].source}"}, "automargin": True},
-            showlegend=True,
-            legend=_LEGEND,
-            hovermode="closest",
-            margin=_MARGIN,
+            **_WITH_LEGEND,
         )
     )
     names = dict.fromkeys(ratio.name for _, sweep in sweeps for ratio in sweep.baselines)
     for name, color, symbol in zip(names, itertools.cycle(theme.CATEGORIES), itertools.cycle(_VERSION_SYMBOLS)):
         points = [(str(size), ratio) for size, sweep in sweeps for ratio in sweep.baselines if ratio.name == name]
+        low, middle, high = np.array([(ratio.low, ratio.ratio, ratio.high) for _, ratio in points]).T
         figure.add_scatter(
-            x=[size for size, _ in points],
-            y=[ratio.ratio for _, ratio in points],
-            error_y={
-                **{"type": "data", "symmetric": False, "thickness": 2, "width": 6, "color": color},
-                "array": [ratio.high - ratio.ratio for _, ratio in points],
-                "arrayminus": [ratio.ratio - ratio.low for _, ratio in points],
-            },
-            mode="lines+markers",
-            name=name,
-            line={"color": color, "width": 1.5},
-            marker={"color": color, "size": 9, "symbol": symbol},
-            text=[ratio_text(ratio) for _, ratio in points],
-            hovertemplate=_LABEL,
-        )
+            x=[size for size, _ in points], y=middle, mode="lines+markers", name=name, hovertemplate=_LABEL,
+            error_y=_whiskers(low, middle, high, color), text=[ratio_text(ratio) for _, ratio in points],
+            line={"color": color, "width": 1.5}, marker={"color": color, "size": 9, "symbol": symbol},
+        )  # fmt: skip
     figure.add_hline(1, layer="below", line={"color": theme.BORDER, "width": 1.5, "dash": "dot"})
     return figure

@@ -15,7 +15,7 @@ from kernels.experiment import GPU_CHOICES, Experiment, argument_schemas, from_j
 from kernels.knobs import ConfigError, knob, quote, read_fields
 from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results.store import ResultFilter, Store, StoredResult, StoredSweep, experiment_key
-from kernels.space import Space, space_from_json
+from kernels.space import Space
 from visualize.predict.history import MIN_CHANGE, MIN_RUNS, Change, PastRuns
 from visualize.views import slots
 from visualize.views.library.view import address, payload
@@ -26,8 +26,7 @@ from visualize.views.slots import NONE, fold, plot, plot_value, slot
 from visualize.views.state import Snapshot, State, query
 from visualize.views.status import render_alert
 from visualize.views.tables import ALL, Column, Table, experiment_columns
-from visualize.views.tune.figures import history_figure
-from visualize.views.tune.text import varied_text
+from visualize.views.tune import figures, text
 
 # Runs of one experiment in the picture, and results and sweeps in the lists, which take about 0.1 ms each.
 MAX_RUNS, MAX_LISTED = 1000, 500
@@ -77,47 +76,31 @@ RESULTS: Table[StoredResult] = Table(
     (
         Column("kernel", "Kernel", facet="The measured kernel."),
         Column(
-            "kind", "What", cell=lambda result: kind_name(result.kind), facet="The measurement.",
-            labels=_KIND_LABELS,
+            "kind", "What", cell=lambda result: kind_name(result.kind), facet="The measurement.", labels=_KIND_LABELS
         ),
         Column("result", Sourced("Result", "recorded"), attrgetter("summary.median_ms"), _result_text),
         *experiment_columns(lambda result: result.experiment),
         _DEVICE,
         _ENDED,
     ),
-)  # fmt: skip
+)
 ResultsView = RESULTS.make_options("ResultsView", __name__)
 
 
-@dataclass(frozen=True)
-class ListedSweep:
-    """A stored sweep and its space; None if this version cannot read it."""
-
-    stored: StoredSweep
-    space: Space | None
-
-    @classmethod
-    def read(cls, stored: StoredSweep) -> "ListedSweep":
-        try:
-            return cls(stored, space_from_json(stored.details.get("space")))
-        except ConfigError:
-            return cls(stored, None)
-
-
-SWEEPS: Table[ListedSweep] = Table(
+SWEEPS: Table[StoredSweep] = Table(
     "sweeps",
     "sweep",
     (
-        Column("kernel", "Kernel", attrgetter("stored.kernel"), facet="The kernel."),
-        *experiment_columns(lambda row: row.space and row.space.base)[:2],
-        Column("gpu", "GPU", attrgetter("stored.gpu"), facet="The GPU."),
+        Column("kernel", "Kernel", facet="The kernel."),
+        *experiment_columns(lambda sweep: sweep.swept_space and sweep.swept_space.base)[:2],
+        Column("gpu", "GPU", facet="The GPU."),
+        Column("done", "Configs", cell=lambda sweep: f"{sweep.done:,} of {sweep.total:,}"),
+        Column("best_ms", Sourced("Best", "recorded"), unit="ms"),
+        Column("ended", "Ended", facet="How the sweep ended."),
+        Column("began", "Began (UTC)", cell=lambda sweep: f"{sweep.began:%Y-%m-%d %H:%M}"),
         Column(
-            "done", "Configs", attrgetter("stored.done"), lambda row: f"{row.stored.done:,} of {row.stored.total:,}"
+            "varied", "Varied", lambda sweep: text.varied_text(sweep.swept_space) if sweep.swept_space else UNREADABLE
         ),
-        Column("best_ms", Sourced("Best", "recorded"), attrgetter("stored.best_ms"), unit="ms"),
-        Column("ended", "Ended", attrgetter("stored.ended"), facet="How the sweep ended."),
-        Column("began", "Began (UTC)", attrgetter("stored.began"), lambda row: f"{row.stored.began:%Y-%m-%d %H:%M}"),
-        Column("varied", "Varied", lambda row: varied_text(row.space) if row.space else UNREADABLE),
     ),
 )
 SweepsView = SWEEPS.make_options("SweepsView", __name__)
@@ -130,9 +113,8 @@ class HistoryArguments:
     kernel: str = knob(ALL, "", "The measured kernel.", choices=(ALL, *discover()))
     device: str = knob(ALL, "", "The device's own name.", longest=100)
     kind: str = knob(ALL, "", "The kind of measurement.", choices=(ALL, *MEASUREMENTS))
-    before: int = knob(
-        0, "", "Only results before the one of this number; 0: the latest.", low=0, high=2**53
-    )  # JavaScript's largest integer
+    # Up to JavaScript's largest integer.
+    before: int = knob(0, "", "Only results before the one of this number; 0: the latest.", low=0, high=2**53)
     limit: int = knob(50, "", "Maximum number of results in a reply.", low=1, high=500)
 
 
@@ -161,14 +143,14 @@ class HistoryPanel(Panel):
         rows = {name: read(store, state) for name, (_, _, read) in _LISTS.items()}
         runs, sweeps = rows["history-runs"], rows["history-sweeps"]
         series = past_runs(runs, state.gpu.name)
-        newest = {(row.stored.space, row.stored.gpu): row for row in reversed(sweeps)}
+        newest = {(sweep.space, sweep.gpu): sweep for sweep in reversed(sweeps)}
 
-        def row_query(row: StoredResult | ListedSweep) -> str:
+        def row_query(row: StoredResult | StoredSweep) -> str:
             if isinstance(row, StoredResult):
                 return _result_query(row)
             # The page shows only the last sweep of a space.
-            is_newest = newest[row.stored.space, row.stored.gpu] is row
-            return query(sweep_address(row.space)) if row.space and is_newest else ""
+            is_newest = newest[row.space, row.gpu] is row
+            return query(sweep_address(row.swept_space)) if row.swept_space and is_newest else ""
 
         lists: Slots = {
             name: table.render(rows[name], state.view.of(options), lambda new: query(state.moved_to(**new)), row_query)
@@ -215,7 +197,7 @@ class HistoryPanel(Panel):
             selected = read_filter(store, arguments, base)
             results = store.latest(selected, arguments.limit, arguments.before)
             series = past_runs(store.latest(runs_of(base), MAX_RUNS), "") if base else []
-            sweeps = map(ListedSweep.read, store.sweeps(arguments.limit, base.kernel if base else selected.kernel))
+            sweeps = store.sweeps(arguments.limit, base.kernel if base else selected.kernel)
             return {
                 "total": store.count(selected),
                 "limit": arguments.limit,
@@ -223,9 +205,9 @@ class HistoryPanel(Panel):
                 "history": list(map(_result_json, results)),
                 "changes": [_change_json(runs, change) for runs in series for change in runs.changes],
                 "sweeps": [
-                    _sweep_json(sweep, sweep.space)
+                    _sweep_json(sweep, space)
                     for sweep in sweeps
-                    if sweep.space and (base is None or sweep.space.base.problem == base.problem)
+                    if (space := sweep.swept_space) and (base is None or space.base.problem == base.problem)
                 ],
                 "problem": store.problem if store.path else STORE_OFF,
             }
@@ -242,7 +224,7 @@ def runs_of(experiment: Experiment) -> ResultFilter:
 _LISTS: dict[str, tuple[Table[Any], type, Callable[[Store, State], list[Any]]]] = {
     "history-runs": (RUNS, RunsView, lambda store, state: store.latest(runs_of(state.experiment), MAX_RUNS)),
     "history-latest": (RESULTS, ResultsView, lambda store, _: store.latest(ResultFilter(), MAX_LISTED)),
-    "history-sweeps": (SWEEPS, SweepsView, lambda store, _: list(map(ListedSweep.read, store.sweeps(MAX_LISTED)))),
+    "history-sweeps": (SWEEPS, SweepsView, lambda store, _: store.sweeps(MAX_LISTED)),
 }
 
 
@@ -254,17 +236,14 @@ def past_runs(results: Sequence[StoredResult], gpu: str) -> list[PastRuns]:
         gpu: the name of the GPU that comes first.
     """
     timed = [run for run in reversed(results) if run.summary.median_ms and run.summary.p20_ms and run.summary.p80_ms]
-    by_device: dict[str, list[tuple[int, StoredResult]]] = {}
-    for place, run in enumerate(timed):
-        by_device.setdefault(run.device, []).append((place, run))
-    order = sorted(by_device.values(), key=lambda runs: (runs[-1][1].gpu != gpu, -runs[-1][0]))
+    latest = {run.device: (run.gpu != gpu, -place) for place, run in enumerate(timed)}
     series = []
-    for numbered_runs in order:
-        places, runs = zip(*numbered_runs, strict=True)
+    for device in sorted(latest, key=latest.__getitem__):
+        places = [place for place, run in enumerate(timed) if run.device == device]
+        runs = [timed[place] for place in places]
         times = [np.array([getattr(run.summary, name) for run in runs]) for name in ("median_ms", "p20_ms", "p80_ms")]
         versions, samples = tuple((run.torch, run.triton) for run in runs), tuple(r.summary.samples or 0 for r in runs)
-        ended = tuple(run.ended for run in runs)
-        series.append(PastRuns(runs[0].device, np.array(places), ended, versions, samples, *times))
+        series.append(PastRuns(device, np.array(places), tuple(r.ended for r in runs), versions, samples, *times))
     return series
 
 
@@ -275,7 +254,7 @@ def picture(snapshot: Snapshot, series: Sequence[PastRuns]) -> str:
     devices = escape(", ".join(runs.device for runs in series))  # Plotly renders some markup
     about = picture_caption(snapshot.state.experiment, str(devices), "recorded")
     zoom = f"{query(snapshot.state.experiment.to_address())} {sum(map(len, series))}"
-    return plot_value(history_figure(series, points, changes), zoom, about=about)
+    return plot_value(figures.history_figure(series, points, changes), zoom, about=about)
 
 
 def _measured_experiment(result: StoredResult, experiment: Experiment) -> Experiment:
@@ -294,7 +273,7 @@ def _result_query(result: StoredResult) -> str:
 
 def sweep_address(space: Space) -> dict[str, Any]:
     """Return the page's state that shows the last sweep of a space."""
-    return {**space.base.short_address(), "tab": "sweep", "sweep_vary": varied_text(space)}
+    return {**space.base.short_address(), "tab": "sweep", "sweep_vary": text.varied_text(space)}
 
 
 def history_headline(series: Sequence[PastRuns], runs: Sequence[StoredResult], problem: str) -> Markup:
@@ -325,7 +304,7 @@ def _times_headline(runs: PastRuns, *others: PastRuns) -> Markup:
     )
     for other in others:
         count = count_noun(len(other), "run")
-        last = f"{count}, the latest {_latest(other)}; no change"
+        last = f"{count}, the latest {milliseconds(float(other.median_ms[-1]))}; no change"
         if other.changes:
             last = f"{_change_text(other, other.changes[-1])}, in {count}"
         more.append(f"On {other.device}: {last}.")
@@ -335,7 +314,7 @@ def _times_headline(runs: PastRuns, *others: PastRuns) -> Markup:
         sentence = f"No change since {runs.ended[0]:%Y-%m-%d}: the medians lie within ± {percent(spread)}."
         if len(runs) == 1:
             sentence = "It is the only run so far. Each further run adds a point to the picture."
-        return headline(_latest(runs), what, sentence, *more)
+        return headline(milliseconds(float(runs.median_ms[-1])), what, sentence, *more)
     change = runs.changes[-1]
     number, word = _ratio(change)
     what = say("{} since {:%Y-%m-%d} on {} {}", word, runs.ended[change.place], runs.device, Mark("recorded"))
@@ -344,10 +323,6 @@ def _times_headline(runs: PastRuns, *others: PastRuns) -> Markup:
     before, after = (milliseconds(ms) for _, _, ms in runs.levels[-2:])
     levels = f"{count_noun(change.before, 'run')} took {before}, then {change.after:,} took {after}."
     return headline(number, what, f"{cause} {levels}", *more)
-
-
-def _latest(runs: PastRuns) -> str:
-    return milliseconds(float(runs.median_ms[-1]))
 
 
 def _ratio(change: Change) -> tuple[str, str]:
@@ -417,12 +392,11 @@ def _change_json(series: PastRuns, change: Change) -> dict[str, Any]:
     }
 
 
-def _sweep_json(sweep: ListedSweep, space: Space) -> dict[str, Any]:
-    stored = sweep.stored
+def _sweep_json(sweep: StoredSweep, space: Space) -> dict[str, Any]:
     return {
         "experiment": payload(space.base),
         "vary": {name: list(values) for name, values in space.varied},
-        **{name: getattr(stored, name) for name in ("gpu", "triton", "done", "total", "best_ms", "ended")},
-        "began": stored.began.isoformat(),
+        **{name: getattr(sweep, name) for name in ("gpu", "triton", "done", "total", "best_ms", "ended")},
+        "began": sweep.began.isoformat(),
         "address": query(sweep_address(space)),
     }

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -327,39 +327,30 @@ def _form(state: State, space: Space | None = None) -> str:
 
 
 def _draw_rows(sweep: Sweep, state: State, has_picture: bool) -> Slots:
-    best, lines, varied = sweep.best, "", dict(sweep.space.varied)
+    best, lines, picture, varied = sweep.best, "", NONE, dict(sweep.space.varied)
     current = state.moved_to(sweep_vary=text.varied_text(sweep.space)).items()
     others = {name: value for name, value in current if name not in varied}
 
     def address(row: SweepRow) -> str:
         return query({**others, **row.experiment.short_address()})
 
+    if has_picture:
+        options = state.view.of(SweepOptions)
+        name = options.sweep_picture
+        axes = heatmap_axes(options, varied) if name == "heatmap" else ()
+        meta = {
+            "words": np.array([text.point_label(row, sweep) for row in sweep.rows]),
+            "addresses": np.array(list(map(address, sweep.rows))),
+        }
+        figure, zoom = getattr(figures, f"{name}_figure")(sweep, *axes), f"{name} {axes} {sweep.space.identity}"
+        picture = plot_value(figure, zoom, meta, about=text.sweep_caption(sweep))
     if best:
         pinned = query(state.moved_to(**{PINNED: pin_text(best.experiment)}))
         lines = text.config_lines(sweep, address(best), pinned)
-    return {
-        "sweep-plot": picture(sweep, state.view.of(SweepOptions), address) if has_picture else NONE,
-        "sweep-table": text.ranking_table(sweep).render(
-            text.rows_by_rank(sweep), state.view.of(RankingView), lambda new: query(state.moved_to(**new)), address
-        ),
-        "sweep-lines": lines,
-    }
-
-
-def picture(sweep: Sweep, options: SweepOptions, address: Callable[[SweepRow], str]) -> str:
-    """Return the plot's value.
-
-    Args:
-        address: the query that sets a row's config.
-    """
-    name = options.sweep_picture
-    axes = heatmap_axes(options, dict(sweep.space.varied)) if name == "heatmap" else ()
-    meta = {
-        "words": np.array([text.point_label(row, sweep) for row in sweep.rows]),
-        "addresses": np.array([address(row) for row in sweep.rows]),
-    }
-    figure, zoom = getattr(figures, f"{name}_figure")(sweep, *axes), f"{name} {axes} {sweep.space.identity}"
-    return plot_value(figure, zoom, meta, about=text.sweep_caption(sweep))
+    table = text.ranking_table(sweep).render(
+        text.rows_by_rank(sweep), state.view.of(RankingView), lambda new: query(state.moved_to(**new)), address
+    )
+    return {"sweep-plot": picture, "sweep-table": table, "sweep-lines": lines}
 
 
 def _draw_sizes(state: State, dimension: str, sweeps: Mapping[int, Sweep | None]) -> Slots:
