@@ -39,7 +39,7 @@ def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab: Tab) 
     expect(tab.page.locator("#compare tbody tr:first-child > *")).to_contain_text(["GROUP_SIZE", "3", "1"])
 
     tab.page.get_by_role("link", name="Unpin").click()
-    tab.page.wait_for_function("!document.querySelector('.twin-plot, .pinned')")
+    tab.page.wait_for_function("!document.querySelector('.twins, .pinned')")
     assert "with=" not in tab.page.evaluate("location.search")
     assert tab.page.get_by_label("GROUP_SIZE", exact=True).input_value() == "3"
 

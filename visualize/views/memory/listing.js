@@ -70,4 +70,3 @@ function draw() {
 }
 
 watch("value", draw);
-draw();

@@ -10,8 +10,6 @@ const POINTS = 21; // of a line
 let number = 0; // of the request in the picture
 let saved = 0; // the number in the page's address
 
-const written = (count) => count.toLocaleString("en");
-
 // A plot is about to be drawn: put a request in its figure.
 function lay({ target, detail }) {
   const { meta, title, yaxis } = detail.layout, requests = meta?.requests;
@@ -121,14 +119,12 @@ async function show(next) {
   else save(true);
 }
 
-const set = (name, value, redraw) => document.dispatchEvent(new CustomEvent("tilescope:set", { detail: { name, value, redraw } }));
-
 // The page's address names the request, so that a link opens it. `redraw` asks the server for a request that no figure
 // carries.
 function save(redraw = false) {
   if (saved === number) return;
   saved = number;
-  set("request", number, redraw);
+  emit("set", { name: "request", value: number, redraw });
 }
 
 slider.addEventListener("input", () => show(Number(slider.value)));
@@ -139,10 +135,9 @@ for (const button of switches) {
   button.addEventListener("click", () => {
     const requests = carried.get(main), { model } = button.dataset;
     if (!requests || requests.model === model) return;
-    if (requests.other) set("request", Number(requests.other[placeOf(main)]), false);
-    set("model", model, true);
+    if (requests.other) emit("set", { name: "request", value: Number(requests.other[placeOf(main)]) });
+    emit("set", { name: "model", value: model, redraw: true });
   });
 }
 document.addEventListener("tilescope:paint", lay);
 document.addEventListener("tilescope:paint-twin", lay);
-document.querySelectorAll(".live-plot").forEach((plot) => plot.repaint?.());

@@ -1,13 +1,4 @@
-// Numbers as text, and the play button of the player and of the replay (goes before both).
-const written = (value) => value.toLocaleString("en");
-const counted = (count, noun) => `${written(count)} ${noun}${count === 1 ? "" : "s"}`;
-
-const make = (tag, attributes, ...children) => {
-  const node = Object.assign(document.createElement(tag), attributes);
-  node.append(...children);
-  return node;
-};
-
+// The play button of the player and of the replay (goes before both).
 class Playback {
   // `begin()` draws the first frame. `advance(seconds)` draws the next one, and returns whether there are more.
   // `rest()` follows when playback ends.

@@ -73,7 +73,7 @@ async function show(next) {
 function writeAddress() {
   if (addressed === step || !own) return;
   addressed = own.picture.meta.step = step;
-  document.dispatchEvent(new CustomEvent("tilescope:set", { detail: { name: "step", value: step } }));
+  emit("set", { name: "step", value: step });
 }
 
 // Playback pauses once at the programs that are compared; from there it goes on to the end.
@@ -130,4 +130,3 @@ document.addEventListener("tilescope:step", ({ detail }) => { if (root.offsetPar
 new ResizeObserver(() => {
   for (const { plot, picture } of overlays()) if (picture.fitsStacked !== picture.isStacked) plot.repaint();
 }).observe(root);
-document.querySelectorAll(".live-plot").forEach((plot) => plot.repaint?.());

@@ -3,8 +3,8 @@
 const root = element.querySelector(".clock");
 const scrub = root.querySelector("input");
 const pace = root.querySelector("select");
-const cursor = make("div", { className: "cursor" });
-const tip = make("div", { className: "tip", hidden: true });
+const cursor = make("div", { class: "cursor" });
+const tip = make("div", { class: "tip", hidden: "" });
 const maps = new Map(); // plot → its moments
 const LATE = 0.7; // the share of the launch at which it opens: late enough that a tail shows
 let bars = [];
@@ -133,4 +133,3 @@ document.addEventListener("tilescope:cleared", ({ target }) => {
   root.hidden = true;
 });
 document.addEventListener("mousemove", point);
-document.querySelectorAll(".live-plot").forEach((plot) => plot.repaint?.());

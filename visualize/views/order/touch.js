@@ -82,7 +82,7 @@ function sizeOf(bytes) {
 class Corner {
   constructor(order) {
     this.order = order;
-    this.node = make("div", { className: "corner" });
+    this.node = make("div", { class: "corner" });
     this.node.innerHTML = '<p class="count"><b></b> <span class="what"></span></p><div class="bar"><i></i></div>'
       + '<p class="l2"><b>L2</b> <span class="hits"></span></p><div class="shelf"></div><p class="caption"></p>';
     this.l2 = new L2(order);
@@ -123,16 +123,14 @@ class Corner {
 class Overlay {
   constructor(plot, isOwn) {
     Object.assign(this, { plot, isOwn, sizes: new Map(), isAwaited: false }); // sizes to set, by the knob's name
-    this.layer = make("div", { className: "touch" });
+    this.layer = make("div", { class: "touch" });
     this.svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
     this.svg.setAttribute("aria-hidden", "true");
-    this.tip = make("p", { className: "tile-tip", hidden: true });
-    this.tip.setAttribute("role", "status");
+    this.tip = make("p", { class: "tile-tip", hidden: "", role: "status" });
     this.layer.append(this.svg, this.tip);
     this.place = this.place.bind(this);
     document.addEventListener("pointermove", (event) => this.move(event));
     if (isOwn) this.listen();
-    plot.parentNode.classList.add("touched");
     plot.before(this.layer);
     new ResizeObserver(() => setTimeout(this.place, 150)).observe(plot);
   }
@@ -207,7 +205,6 @@ class Overlay {
   }
 
   place() {
-    if (!this.picture) return;
     const { plot, layer } = this, { down, across } = this.picture.meta.grid;
     Object.assign(layer.style, { left: `${plot.offsetLeft}px`, top: `${plot.offsetTop}px`, width: `${plot.clientWidth}px`, height: `${plot.clientHeight}px` });
     layer.hidden = !this.axes(0);
@@ -237,25 +234,24 @@ class Overlay {
   }
 
   move(event) {
-    if (this.drag) return this.pull(event);
+    if (this.drag) this.pull(event);
     const isInside = this.plot.contains(event.target), isHandle = this.svg.contains(event.target), before = this.point;
-    if (!this.picture || isHandle || (!isInside && (!before || this.layer.contains(document.activeElement)))) return undefined;
+    if (this.drag || isHandle || (!isInside && (!before || this.layer.contains(document.activeElement)))) return;
     const point = isInside ? this.pointAt(event) : null;
-    if (isSame(point, before)) return undefined;
-    if (point && !before) localStorage.setItem("tilescope-hovers", Number(localStorage.getItem("tilescope-hovers") ?? 0) + 1);
-    return this.choose(point);
+    if (isSame(point, before)) return;
+    if (point && !before) localStorage.setItem("tilescope-hovers", Number(localStorage.getItem("tilescope-hovers")) + 1);
+    this.choose(point);
   }
 
   release(event) {
     const { pressed, drag } = this;
     this.pressed = this.drag = null;
-    if (drag) return this.choose(this.point);
-    const isClick = pressed?.at && Math.hypot(event.clientX - pressed.x, event.clientY - pressed.y) < 4;
-    if (!isClick) return undefined;
+    if (drag) this.choose(this.point);
+    if (drag || !pressed?.at || Math.hypot(event.clientX - pressed.x, event.clientY - pressed.y) >= 4) return;
     // A finger has not hovered: its first tap shows the tile.
-    const isFirstTap = event.pointerType === "touch" && !isSame(this.tapped, pressed.at);
+    if (event.pointerType === "touch" && !isSame(this.tapped, pressed.at)) this.choose(pressed.at);
+    else this.open(pressed.at);
     this.tapped = pressed.at;
-    return isFirstTap ? this.choose(pressed.at) : this.open(pressed.at);
   }
 
   press(event) {
@@ -274,22 +270,18 @@ class Overlay {
 
   step(name, by) {
     const values = this.picture.handles[name]?.values, next = values?.[values.indexOf(this.sizes.get(name) ?? this.picture.handles[name].value) + by];
-    if (next) this.set(name, next);
-  }
-
-  set(name, value) {
-    this.sizes.set(name, value);
-    this.enterSizes();
+    if (next) this.enterSizes([name, next]);
   }
 
   // Follow an address with the new sizes, so that the forms show them, too. Later sizes wait for the reply.
-  enterSizes() {
+  enterSizes(...sizes) {
+    for (const [name, value] of sizes) this.sizes.set(name, value);
     if (this.isAwaited || !this.sizes.size) return;
     const query = new URLSearchParams(document.body.dataset.address), tour = new URLSearchParams(location.search);
     for (const name of ["tour", "stop"]) if (tour.has(name)) query.set(name, tour.get(name));
     for (const [name, value] of this.sizes) query.set(name, value);
     this.sizes.clear();
-    document.dispatchEvent(new CustomEvent("tilescope:follow", { detail: query.toString() }));
+    emit("follow", query.toString());
   }
 
   // A dragged edge: the allowed size that is nearest to the pointer.
@@ -298,7 +290,7 @@ class Overlay {
     const sizes = { BLOCK_M: down * value - drag.m * drag.start, BLOCK_N: across * value - drag.n * drag.start, GROUP_SIZE: down };
     const distance = (size) => Math.abs(Math.log2(Math.max(sizes[drag.name], 0.5) / size));
     const next = [...values].reduce((best, size) => (distance(size) < distance(best) ? size : best));
-    if (next !== drag.value) this.set(drag.name, next);
+    if (next !== drag.value) this.enterSizes([drag.name, next]);
     Object.assign(drag, { value: next, at: event });
     this.choose(this.point);
   }
@@ -309,7 +301,7 @@ class Overlay {
     query.set("tab", "coalescing");
     // The row-major map is not this kernel's: the program that computes the tile in this kernel's order.
     query.set("program", this.reads({ ...point, map: 0 }).program);
-    document.dispatchEvent(new CustomEvent("tilescope:follow", { detail: query.toString() }));
+    emit("follow", query.toString());
   }
 
   choose(point) {

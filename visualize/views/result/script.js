@@ -135,4 +135,3 @@ document.addEventListener("tilescope:address", () => {
 document.addEventListener("tilescope:problems", markStale);
 addEventListener("resize", () => setTimeout(draw, 300));
 watch("value", show);
-show();

@@ -14,7 +14,7 @@ function listen(plot, addresses) {
   const events = {
     plotly_click: ({ points: [point] }) => {
       const address = addresses[point.customdata];
-      if (address) document.dispatchEvent(new CustomEvent("tilescope:follow", { detail: address }));
+      if (address) emit("follow", address);
     },
     plotly_hover: pointed(true),
     plotly_unhover: pointed(false),
@@ -26,4 +26,3 @@ function listen(plot, addresses) {
 }
 
 document.addEventListener("tilescope:paint", lay);
-document.querySelectorAll(".live-plot").forEach((plot) => plot.repaint?.());

@@ -15,7 +15,6 @@ KINDS = {
     "listing": ("views/memory/listing.js",),
     "result": ("views/result/script.js",),
     "take": ("views/result/export.js",),
-    "saved_file": ("views/tune/saved_file.js",),
     "link": ("web/assets/address.js", "web/assets/files.js"),
     "tabs": ("web/assets/header.js",),
     **{name: (f"web/assets/{name}.js",) for name in ("form", "keys", "share", "tour")},

@@ -45,7 +45,11 @@ onClick('a[href^="?"]', (link, event) => {
   event.preventDefault();
   emit("follow", link.getAttribute("href").slice(1));
 });
-onClick(".presets button", () => { isStep = true; });
+onClick(".presets button", ({ value }) => {
+  isStep = true;
+  send.settings.preset = Number(value);
+  send.redraw();
+});
 addEventListener("popstate", () => {
   isBack = true;
   follow(location.search.slice(1));

@@ -37,10 +37,6 @@ class Cells {
     Object.assign(this, { plot, frames: [] });
   }
 
-  forget() {
-    this.frames = [];
-  }
-
   // Plotly has drawn this figure.
   remember(figure) {
     // With and without the fields that Plotly adds to the layout: the next step has them, another figure does not.

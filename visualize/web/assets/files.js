@@ -1,9 +1,7 @@
 // Files that the page saves: tables as CSV, pictures of figures, and text for the clipboard. Loaded with address.js.
 
 function saveFile(name, type, content) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([content], { type }));
-  link.download = name;
+  const link = make("a", { href: URL.createObjectURL(new Blob([content], { type })), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }

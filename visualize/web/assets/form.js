@@ -11,13 +11,6 @@ function set(name, value) {
   send.redraw();
 }
 
-function make(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
-
 // The values at which a field's slider stops. Powers of two beyond a cap would change nothing.
 function stops({ kind, choices, stops: scale, low, high, cap }) {
   if (kind === "steps") return choices;
@@ -89,15 +82,6 @@ function details(name, title, ...children) {
   return make("details", { class: `knob-group ${name}` }, make("summary", {}, title), ...children);
 }
 
-function presetButton(title, preset) {
-  const button = make("button", { type: "button" }, title);
-  button.addEventListener("click", () => {
-    send.settings.preset = preset;
-    send.redraw();
-  });
-  return button;
-}
-
 function build() {
   const open = [...root.querySelectorAll("details[open]")].map(({ className }) => className);
   controls = state.fields.map(control);
@@ -106,7 +90,7 @@ function build() {
   root.replaceChildren(...[...groups].map(([group, members]) =>
     make("fieldset", { class: "knob-group" }, make("legend", {}, group), ...members.map(({ row }) => row))));
   if (more) root.append(details("more", "", ...more.map(({ row }) => row)));
-  if (state.presets.length) root.append(details("presets", "Presets", ...state.presets.map(presetButton)));
+  if (state.presets.length) root.append(details("presets", "Presets", ...state.presets.map((title, value) => make("button", { type: "button", value }, title))));
   for (const fold of root.querySelectorAll("details")) fold.open = open.includes(fold.className);
 }
 

@@ -13,6 +13,16 @@ function emit(name, detail) {
   document.dispatchEvent(new CustomEvent(`tilescope:${name}`, { detail }));
 }
 
+const written = (value) => value.toLocaleString("en");
+const counted = (count, noun) => `${written(count)} ${noun}${count === 1 ? "" : "s"}`;
+
+function make(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
 function onClick(selector, action) {
   document.addEventListener("click", (event) => {
     const node = event.target.closest?.(selector);
@@ -65,7 +75,6 @@ const send = {
   },
   follow: (query) => request(() => ({ follow: query })),
   act: (action, fields = {}) => post("submit", { action, settings, ...fields }),
-  cancel: () => post("stop", {}),
 };
 
 // Takes an update. Redraws, streams and actions have a component each: of two values that one component gets within a
@@ -105,6 +114,10 @@ const FILL = {
   button: (node, value) => { node.disabled = value === "disabled"; },
   fold: (node, value) => { node.open = value === "open"; },
   kept: (_, run) => localStorage.setItem("tilescope-run", run), // for the next visit
+  saved_file(_, value) { // the server wrote it when a button was pressed (see Table.csv_file)
+    const { name, type, text } = JSON.parse(value || "{}");
+    if (name) window.tilescopeFiles.saveFile(name, type, text);
+  },
   settings(_, value) {
     for (const name of Object.keys(settings)) if (name !== "tab") delete settings[name];
     Object.assign(settings, JSON.parse(value));
@@ -131,10 +144,7 @@ for (const name of given.needs_gpu) {
   button.textContent += " (needs a GPU)";
 }
 element.querySelectorAll(".slot").forEach(mount);
-onClick("button.slot", ({ id }) => {
-  if (id === "cancel") send.cancel();
-  else send.act(id);
-});
+onClick("button.slot", ({ id }) => (id === "cancel" ? post("stop", {}) : send.act(id)));
 if (![...new URLSearchParams(location.search).keys()].some((name) => !name.startsWith("__"))) window.tilescopeReceive(props.value);
 watch("value", () => window.tilescopeReceive(props.value));
 request(() => ({ open: location.search, kept: localStorage.getItem("tilescope-run") ?? "" }));

@@ -57,9 +57,8 @@ class LivePlot {
     // These buttons and no others: Plotly's own list has one that uploads the chart to a third party.
     const buttons = [["zoom2d", "pan2d", "resetScale2d"], [this.button("png", "PNG, at 2×"), this.button("svg", "SVG")]];
     this.config = { displaylogo: false, showSendToCloud: false, modeBarButtons: buttons };
-    this.observers = [new MutationObserver(node.repaint), new ResizeObserver(() => this.resize())];
-    this.observers[0].observe(document.body, { attributes: true, attributeFilter: ["class"] }); // the theme, talk mode
-    this.observers[1].observe(node);
+    new MutationObserver(node.repaint).observe(document.body, { attributes: true, attributeFilter: ["class"] }); // the theme, talk mode
+    new ResizeObserver(() => this.resize()).observe(node);
   }
 
   // The button that saves the figure as it is drawn.
@@ -95,17 +94,10 @@ class LivePlot {
 
   clear() {
     clearTimeout(this.whole);
-    this.cells.forget();
+    this.cells = new Cells(this.node);
     window.Plotly?.purge(this.node);
     this.painted = this.ranges = null;
     this.node.dispatchEvent(new CustomEvent("tilescope:cleared", { bubbles: true }));
-  }
-
-  remove() {
-    this.text = this.figure = null;
-    this.observers.forEach((observer) => observer.disconnect());
-    this.clear();
-    this.node.remove();
   }
 
   async paint() {
@@ -152,18 +144,16 @@ class LivePlot {
 const own = new LivePlot(element.querySelector(".live-plot"), "tilescope:paint");
 let pinned = null;
 
-// Place a second plot beside the own one, or remove it.
+// Show a second plot beside the own one, or hide it.
 function pair(isPinned) {
   const { node } = own, row = element.closest(".picture, .plots");
-  if (isPinned) {
-    const beside = Object.assign(document.createElement("div"), { className: "twin-plot", role: "figure", ariaLabel: `Pinned: ${node.ariaLabel}` });
+  if (!pinned) {
+    const beside = make("div", { class: "twin-plot", role: "figure", "aria-label": `Pinned: ${node.ariaLabel}` });
     node.after(beside);
     // Another event than the own plot's: scripts that draw over one plot need not know of the pinned one.
     pinned = new LivePlot(beside, "tilescope:paint-twin");
-  } else {
-    pinned.remove();
-    pinned = null;
   }
+  pinned.node.hidden = !isPinned;
   element.classList.toggle("twins", isPinned);
   // In a row with pairs, each plot takes a line.
   row?.classList.toggle("with-twins", row.querySelector(".twins") !== null);
@@ -176,8 +166,7 @@ let sharing = 0;
 function shareRangesLater() {
   clearTimeout(sharing);
   sharing = setTimeout(() => {
-    if (!pinned) return;
-    const others = pinned.chosenRanges(), shared = new Map();
+    const others = pinned?.chosenRanges() ?? new Map(), shared = new Map();
     for (const [axis, [low, high]] of own.chosenRanges()) {
       const [otherLow, otherHigh] = others.get(axis) ?? [];
       if (low <= high && otherLow <= otherHigh) shared.set(axis.split(" ")[0], [Math.min(low, otherLow), Math.max(high, otherHigh)]);
@@ -196,7 +185,7 @@ watch("value", () => {
   own.node.classList.toggle("none", isNone);
   own.node.classList.toggle("lone", Boolean(pinnedText) && !figure);
   element.hidden = isNone && !pinnedText;
-  if (Boolean(pinnedText) !== Boolean(pinned)) pair(Boolean(pinnedText));
+  if (Boolean(pinnedText) !== element.classList.contains("twins")) pair(Boolean(pinnedText));
   pinned?.show(pinnedText);
   own.show(figure);
 });

@@ -1,8 +1,7 @@
-// The dialog with the link and its QR code (see share.py). Link.js keeps the link on the body.
+// The dialog with the link and its QR code (see dialogs.py). address.js keeps the link on the body.
 const dialog = element.querySelector("dialog");
 const field = element.querySelector("input");
 const code = element.querySelector(".qr");
-const copy = element.querySelector(".copy");
 
 function open() {
   if (dialog.open) return;
@@ -13,16 +12,13 @@ function open() {
   send.act("share", { link: field.value });
 }
 
-function show() {
-  if (!props.value) return;
-  const { link, svg } = JSON.parse(props.value);
-  if (!svg || link !== field.value) return;
-  code.innerHTML = svg;
-  code.dataset.link = link;
-}
-
-copy.addEventListener("click", () => window.tilescopeFiles.copyText(copy, field.value));
-element.querySelector(".open-share").addEventListener("click", open);
+onClick("#share .copy", (button) => window.tilescopeFiles.copyText(button, field.value));
+onClick(".open-share", open);
 document.addEventListener("tilescope:share", open);
 dialog.addEventListener("keydown", (event) => { if (event.key.toLowerCase() === "q") dialog.close(); });
-watch("value", show);
+watch("value", () => {
+  const { link, svg } = JSON.parse(props.value || "{}");
+  if (link !== field.value) return;
+  code.innerHTML = svg;
+  code.dataset.link = link;
+});

@@ -10,19 +10,17 @@ function followAddress() {
   current = address;
   isRevealed = false;
   document.body.classList.toggle("touring", current !== "");
-  closeMenu();
   if (current) send.act("tour", { tour, stop });
   else bar.replaceChildren();
   updateQuestion();
 }
 
 function showStop() {
-  if (!props.value) return;
-  const { tour, stop, html, query } = JSON.parse(props.value);
+  const { tour, stop, html, query } = JSON.parse(props.value || "{}");
   if (`${tour} ${stop}` !== current) return; // a stop that the page has left
   bar.innerHTML = html;
   document.body.dataset.stop = query;
-  document.dispatchEvent(new Event("tilescope:stop"));
+  emit("stop");
   updateQuestion();
 }
 
@@ -51,12 +49,8 @@ function reveal(event) {
   updateQuestion();
 }
 
-function closeMenu() {
-  document.querySelector(".tours[open]")?.removeAttribute("open");
-}
-
 function leave() {
-  document.dispatchEvent(new CustomEvent("tilescope:follow", { detail: document.body.dataset.address }));
+  emit("follow", document.body.dataset.address);
 }
 
 bar.addEventListener("click", (event) => {
@@ -70,7 +64,7 @@ document.addEventListener("tilescope:tour", ({ detail }) => {
   else if (detail.choose) bar.querySelectorAll(".choice")[detail.choose - 1]?.click();
   else bar.querySelector(detail.by > 0 ? ".next" : ".back")?.click();
 });
-document.addEventListener("click", (event) => { if (!event.target.closest(".tours")) closeMenu(); });
+document.addEventListener("click", ({ target }) => { if (!target.closest(".tours > summary")) document.querySelector(".tours").open = false; });
 document.addEventListener("tilescope:address", followAddress);
 new ResizeObserver(() => {
   if (bar.offsetHeight) document.body.style.setProperty("--bar", `${bar.offsetHeight}px`);
