@@ -183,7 +183,7 @@ def test_the_corner_shows_what_the_model_of_the_l2_predicts_for_both_orders(tab:
             tab.page.wait_for_function(f"Math.abs({read} - {totals[2]}) <= 1e-3 * {totals[2]} + 1")
             values = [float(corners.nth(half).get_attribute(f"data-{name}") or -1) for name in ("fetched", "evicted")]
             assert values == pytest.approx(totals[:2], rel=1e-3, abs=1), (m, n, k, size)
-        words = "nothing is evicted" if is_small else "evicted, fetched again"
+        words = "it all fits in the" if is_small else "evicted, fetched again"
         tab.says("#schedule-plot .corner >> nth=0", words, folded=True)
         assert fetched == pytest.approx(reuse(own, 0.0).lockstep_bytes, rel=0.15)
     assert by_group_size(own, 0.0, (1,))[1].lockstep_bytes == pytest.approx(predicted[1][0], rel=0.15)
