@@ -27,7 +27,6 @@ from kernels.knobs import ConfigError
 from kernels.measuring import worker
 from kernels.measuring.counters import tool
 from kernels.measuring.session import Session
-from kernels.measuring.worker import default_cache_directory
 from kernels.results import Failure, RunResult, Strategy, Sweep, SweepRow
 from kernels.results.codec import UnreadableRecording
 from kernels.results.store import Store, machine_store
@@ -86,7 +85,7 @@ def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_her
         resume = ResumePoint(rows) if flags.resume or flags.anew else None  # None: the store's
         with ExitStack() as stack:
             if flags.gpus != "1" or os.environ.get(SCHEDULER):
-                store = stack.enter_context(closing(machine_store(default_cache_directory())))
+                store = stack.enter_context(closing(machine_store(worker.default_cache_directory())))
                 client = stack.enter_context(connect(None if flags.gpus == "all" else int(flags.gpus)))
                 run = sweep_on_cluster(client, store, within, strategy, predict_time, resume)
             else:
@@ -227,7 +226,7 @@ class Check:
 
     Attributes:
         state: WORKS, LIMITED or FAILS.
-        remedy: "" if it works.
+        remedy: printed unless it works.
     """
 
     name: str
@@ -242,7 +241,7 @@ def doctor(checks: Iterable[Check]) -> int:
     for check in checks:
         failed |= check.state == FAILS
         print(f"{check.state:8} {check.name:12} {check.detail}", flush=True)
-        if check.remedy:
+        if check.remedy and check.state != WORKS:
             print(f"{'':21} {check.remedy}", flush=True)
     return int(failed)
 
@@ -254,8 +253,8 @@ def run_checks(host: str, port: int, gpu: Gpu | None) -> Iterator[Check]:
     yield check_gpu(gpu)
     obstacle = startup.obstacle(host, port)
     yield Check("address", FAILS if obstacle else WORKS, obstacle or f"{host}, port {port}")
-    yield check_cache(default_cache_directory())
-    with closing(machine_store(default_cache_directory())) as store:
+    yield check_cache(worker.default_cache_directory())
+    with closing(machine_store(worker.default_cache_directory())) as store:
         yield check_database(store)
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     yield Check("browser", WORKS if browser else LIMITED, browser or "no Chromium; `make test` installs one")
@@ -268,11 +267,9 @@ def run_checks(host: str, port: int, gpu: Gpu | None) -> Iterator[Check]:
 
 
 def check_python(version: tuple[int, ...]) -> Check:
-    detail = ".".join(map(str, version))
-    if PYTHONS[0] <= version <= PYTHONS[1]:
-        return Check("Python", WORKS, detail)
-    low, high = (".".join(map(str, bound)) for bound in PYTHONS)
-    return Check("Python", FAILS, detail, f"Use Python {low} to {high}: make PYTHON=python{high} run.")
+    detail, low, high = (".".join(map(str, each)) for each in (version, *PYTHONS))
+    state = WORKS if PYTHONS[0] <= version <= PYTHONS[1] else FAILS
+    return Check("Python", state, detail, f"Use Python {low} to {high}: make PYTHON=python{high} run.")
 
 
 def check_packages(installed: Mapping[str, str]) -> Check:
@@ -282,9 +279,8 @@ def check_packages(installed: Mapping[str, str]) -> Check:
         installed: the version of each package.
     """
     detail = ", ".join(f"{name} {installed.get(name, 'missing')}" for name in _PACKAGES)
-    if all(name in installed for name in _PACKAGES if name != "triton"):
-        return Check("packages", WORKS, detail)
-    return Check("packages", FAILS, detail, "pip install -r requirements.txt.")
+    state = WORKS if {*_PACKAGES} - {"triton"} <= {*installed} else FAILS
+    return Check("packages", state, detail, "pip install -r requirements.txt.")
 
 
 def check_gpu(gpu: Gpu | None) -> Check:
@@ -302,21 +298,17 @@ def check_cache(directory: Path, min_free_bytes: int = _MIN_FREE_BYTES) -> Check
         with tempfile.NamedTemporaryFile(dir=directory):
             free = shutil.disk_usage(directory).free
     except OSError as error:
-        remedy = "Set TILESCOPE_CACHE to a writable directory."
-        return Check("cache", FAILS, f"{directory}: {error.strerror}", remedy)
-    detail = f"{directory}, {free / 1e9:,.0f} GB free"
-    if free < min_free_bytes:
-        return Check("cache", LIMITED, detail, "Free some space, or set TILESCOPE_CACHE to another directory.")
-    return Check("cache", WORKS, detail)
+        return Check("cache", FAILS, f"{directory}: {error.strerror}", "Set TILESCOPE_CACHE to a writable directory.")
+    state, detail = LIMITED if free < min_free_bytes else WORKS, f"{directory}, {free / 1e9:,.0f} GB free"
+    return Check("cache", state, detail, "Free some space, or set TILESCOPE_CACHE to another directory.")
 
 
 def check_database(store: Store) -> Check:
     """Check that results can be stored."""
     if store.path is None:
         return Check("database", LIMITED, "off (TILESCOPE_DB): results are lost when the app ends")
-    if store.problem:
-        return Check("database", LIMITED, store.problem, "Set TILESCOPE_DB to another file.")
-    return Check("database", WORKS, str(store.path))
+    state, detail = LIMITED if store.problem else WORKS, store.problem or str(store.path)
+    return Check("database", state, detail, "Set TILESCOPE_DB to another file.")
 
 
 def check_workers(session: Session) -> Iterator[Check]:

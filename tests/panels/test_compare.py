@@ -63,16 +63,16 @@ def test_the_strip_names_differences_and_a_few_numbers_and_folds_the_table_of_al
 
 
 TIME, LOADS = Number("time", 2.0, "ms", "recorded"), [Number(name, 5, "", "predicted") for name in "abcd"]
+NO_NUMBER = "No number is known for both experiments. Press Run; for the pinned one, press Swap first."
 HALF = [replace(number, value=number.value / 2) for number in (*LOADS, TIME)]
 
 
 @pytest.mark.parametrize(
     ("numbers", "pinned", "sentence"),
     [
-        ([], [], "There are no numbers to compare: neither has been run."),
-        ([TIME], [], "The pinned experiment has no numbers here. Swap, then press Run."),
-        ([], [TIME], "This experiment has no numbers here yet. Press Run."),
-        ([TIME], LOADS, "No number is known for both experiments."),
+        ([], [], NO_NUMBER),
+        ([TIME], [], NO_NUMBER),
+        ([TIME], LOADS, NO_NUMBER),
         ([TIME], [TIME], "All known numbers are equal."),
         (HALF, [*LOADS, TIME], "a 5 → 2.50 (0.500 ×) · b 5 → 2.50 (0.500 ×) · time 2.00 ms → 1.00 ms (0.500 ×)"),
     ],

@@ -12,7 +12,7 @@ from kernels.experiment import from_json
 from kernels.measuring.session import Session
 from kernels.results import Failure
 from visualize.startup import JsonLines
-from visualize.web.health import Health
+from visualize.web.serve import Health
 
 SMALL = {"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64}}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from kernels.measuring.measurement import Job
-from visualize.web.open_pages import MAX_OPEN_PAGES, OpenPages
+from visualize.web.redraw import MAX_OPEN_PAGES, OpenPages
 
 
 def request(number):

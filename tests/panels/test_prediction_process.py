@@ -21,7 +21,7 @@ from tests.panels.sent import opened, request, settings_of, slots_of, updates
 from tests.waiting import until
 from visualize.predict.reuse import reuse_seconds
 from visualize.tours import tours
-from visualize.views import endpoint
+from visualize.views import panel
 from visualize.views.order.view import reuse_json
 from visualize.views.panel import Api
 from visualize.views.prediction_process import NEAR_S
@@ -80,13 +80,13 @@ def test_another_process_draws_and_replies_the_same_for_a_pinned_experiment_too(
     async def predict():
         submit = functools.partial(page.predictions.submit, client=INTERNAL, estimate_s=1.0)
         drawn = await asyncio.wrap_future(submit(draw_in_process, *page.take_snapshots(current)))
-        there = await asyncio.wrap_future(submit(endpoint.build_reply, snapshot, reuse_json))
+        there = await asyncio.wrap_future(submit(panel.build_reply, snapshot, reuse_json))
         process = await asyncio.wrap_future(submit(process_of, snapshot))
         return drawn, there, process
 
     drawn, there, process = run(predict())
     assert drawn == here
-    assert endpoint.to_json(there) == endpoint.to_json(endpoint.build_reply(snapshot, reuse_json))
+    assert panel.to_json(there) == panel.to_json(panel.build_reply(snapshot, reuse_json))
     assert process != os.getpid()
 
 

@@ -120,13 +120,7 @@ def _changed_numbers(pairs: Mapping[str, tuple[Number | None, Number | None]]) -
         return Listed(tuple(say("{} ({})", _change(name, *pairs[name][::-1]), ratios[name]) for name in visible), " · ")
     if any(ratios.values()):
         return "All known numbers are equal."
-    if not pairs:
-        return "There are no numbers to compare: neither has been run."
-    if all(pinned is None for _, pinned in pairs.values()):
-        return "The pinned experiment has no numbers here. Swap, then press Run."
-    if all(now is None for now, _ in pairs.values()):
-        return "This experiment has no numbers here yet. Press Run."
-    return "No number is known for both experiments."
+    return "No number is known for both experiments. Press Run; for the pinned one, press Swap first."
 
 
 def ratio(now: Number | None, pinned: Number | None) -> str:

@@ -32,8 +32,13 @@ OptionLink = Callable[[Mapping[str, object]], str]
 
 
 def table(header: Iterable[Any], rows: Iterable[Iterable[Any]], caption: Any = "") -> Markup:
-    """Render an HTML table. A cell is a `prose` value or anything that `str` accepts; strings are escaped."""
-    return scrolling(_table(map(_heading, header), (map(_cell, row) for row in rows), caption))
+    """Render an HTML table in a scrollable frame, with a button that saves its cells as CSV (`files.js`).
+
+    A cell is a `prose` value or anything that `str` accepts; strings are escaped.
+    """
+    save = Markup('<button type="button" class="save-csv" aria-label="Save this table as CSV">CSV</button>')
+    cells = _table(map(_heading, header), (map(_cell, row) for row in rows), caption)
+    return Markup('<div class="scroll">{}{}</div>').format(cells, save)
 
 
 def _heading(name: Any, sort: Markup | str = "") -> Markup:
@@ -50,12 +55,6 @@ def _table(headings: Iterable[Markup], rows: Iterable[Iterable[Markup]], caption
     body = Markup("").join(Markup("<tr>{}</tr>").format(Markup("").join(cells)) for cells in rows)
     head = Markup("").join(headings)
     return Markup("<table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(title, head, body)
-
-
-def scrolling(table: Markup) -> Markup:
-    """Wrap a table in a scrollable frame with a button that saves its cells as CSV (`files.js`)."""
-    save = Markup('<button type="button" class="save-csv" aria-label="Save this table as CSV">CSV</button>')
-    return Markup('<div class="scroll">{}{}</div>').format(table, save)
 
 
 @dataclass(frozen=True)

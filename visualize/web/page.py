@@ -1,7 +1,7 @@
-"""The page: its HTML with slots, a component that sends messages, and one per kind of update that receives them.
+"""The page: its head and theme, its HTML with slots, a component that sends messages, and others that receive updates.
 
-Settings or an address → State → snapshot → the open view's slots. Predictions are drawn at once; what needs a worker
-waits for a button.
+Settings or an address → State → snapshot → the open view's slots. Predictions are drawn immediately. A measurement
+starts when the user presses its button.
 """
 
 import itertools
@@ -9,6 +9,7 @@ import os
 from typing import Any
 
 import gradio as gr
+from gradio.themes.utils.fonts import LocalFont
 from markupsafe import Markup
 
 from kernels.gpus import Gpu
@@ -24,8 +25,28 @@ from visualize.views.tabs import LIBRARY, TABS, VIEWS, WAYS
 from visualize.web import assets
 from visualize.web.api import register_endpoints
 from visualize.web.dialogs import keys, share
-from visualize.web.look import TITLE
 from visualize.web.redraw import Redraw
+
+# Gradio ships both typefaces whole in these two weights only; with 600 declared it serves a file of a few letters.
+_WEIGHTS = (400, 700)
+
+# Title and description for browsers and link previews.
+TITLE = "Tilescope: see what a Triton kernel really does"
+DESCRIPTION = (
+    "Pick a Triton kernel, set its tiles, and see which blocks it loads, which bytes each warp fetches, and what "
+    "reaches DRAM: predicted, beside what the hardware counted."
+)
+_ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E"
+    "%3Crect width='16' height='16' rx='3' fill='%233b4fd1'/%3E"
+    "%3Cpath d='M3 3h4v4H3zM9 9h4v4H9z' fill='%23fff'/%3E"
+    "%3Cpath d='M9 3h4v4H9zM3 9h4v4H3z' fill='%23f5a300'/%3E%3C/svg%3E"
+)
+HEAD = (
+    f'<link rel="icon" href="{_ICON}"><meta property="og:title" content="{TITLE}">'
+    f'<meta property="og:description" content="{DESCRIPTION}"><meta name="description" content="{DESCRIPTION}">'
+    f"<style>{assets.text('web/assets/head/narrow.css')}</style>"
+)
 
 _SKIP = Markup('<a class="skip" href="#results">Skip to the picture</a>')
 _NAME = Markup('<h1 title="What your Triton kernel really does. {}">Tilescope</h1>')
@@ -148,3 +169,26 @@ def _pictures(name: str) -> Markup:
     names = next((names for names in (*VIEWS.values(), LIBRARY) if name in names and len(names) > 1), ())
     titles = {tab.name: tab.title for tab in TABS}
     return _PICTURES.format(Markup("").join(_PICTURE.format(name, titles[name]) for name in names))
+
+
+def gradio_theme() -> gr.themes.Base:
+    """Return one typeface with full weights, and one accent. The style sheets beside the views have the rest."""
+    accent = gr.themes.Color(
+        name="accent",
+        c50="#eef1ff", c100="#dfe4ff", c200="#c4ccff", c300="#a1acfb", c400="#8493f5", c500="#5b6ce6",
+        c600="#3b4fd1", c700="#3040aa", c800="#293785", c900="#22306b", c950="#161e44",
+    )  # fmt: skip
+    return gr.themes.Default(
+        primary_hue=accent,
+        neutral_hue=gr.themes.colors.slate,
+        radius_size=gr.themes.sizes.radius_sm,
+        font=[LocalFont("IBM Plex Sans", weights=_WEIGHTS), "system-ui", "sans-serif"],
+        font_mono=[LocalFont("IBM Plex Mono", weights=_WEIGHTS), "ui-monospace", "monospace"],
+    ).set(
+        # Default is white on the 500 of a hue: too little contrast for text.
+        button_primary_background_fill="*primary_600",
+        button_primary_background_fill_hover="*primary_700",
+        button_primary_background_fill_dark="*primary_600",
+        button_primary_background_fill_hover_dark="*primary_500",
+        color_accent="*primary_600",
+    )

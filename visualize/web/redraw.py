@@ -8,17 +8,20 @@ import asyncio
 import contextvars
 import itertools
 import json
+import threading
 import urllib.parse
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 
-from kernels import once
 from kernels.experiment import Experiment, find_kernel
 from kernels.knobs import ConfigError, quote
+from kernels.measuring.measurement import Job
 from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Compiled, Failure
 from visualize.tours.guide import Guide, expand_stop
@@ -32,7 +35,9 @@ from visualize.views.state import Snapshot, State, query, take_snapshot
 from visualize.views.tabs import SETTINGS, TABS
 from visualize.web.controls import experiment_form, with_preset
 from visualize.web.dialogs import qr
-from visualize.web.open_pages import OpenPage, OpenPages
+
+# Maximum number of pages whose state the server keeps.
+MAX_OPEN_PAGES = 1000
 
 # Maximum characters of a message. The page sends up to 42,000, with the last run from the browser's storage.
 _MAX_MESSAGE = 64_000
@@ -48,6 +53,71 @@ _REST_S = 0.2
 
 # Seconds between two looks at a measurement or at work in another process, and looks between two progress messages.
 _POLL_S, _POLLS_PER_MESSAGE = 0.25, 4
+
+
+@dataclass(eq=False)
+class OpenPage:
+    """One open page.
+
+    Attributes:
+        name: its session hash.
+        changes: number of its latest change. A handler that began with an earlier one has been superseded.
+        updates: number of the latest update; it makes each update a new value, which Gradio delivers.
+        state: its current settings.
+        job: its running measurement.
+    """
+
+    name: str = ""
+    changes: int = 0
+    updates: int = 0
+    state: State | None = None
+    job: Job | None = None
+
+    def replace_job(self, job: Job | None) -> None:
+        before, self.job = self.job, job
+        if before:
+            before.cancel()
+
+    def update(self, slots: Mapping[str, str], reply_to: object = None, has_more: bool = False) -> str:
+        """Return an update as JSON, the value of a Gradio output.
+
+        Args:
+            slots: new values. They may be empty, because Gradio requires an output of each event.
+            reply_to: the number of the message that the update replies to.
+            has_more: whether the page should request a stream: a compile, a prediction or a sweep is still running.
+        """
+        self.updates += 1
+        message = {"number": self.updates, "reply_to": reply_to, "has_more": has_more, "slots": dict(slots)}
+        return json.dumps(message, ensure_ascii=False)
+
+
+class OpenPages:
+    """Open pages by session hash, which is the client's own choice. The least recently used page is forgotten first.
+
+    A handler keeps the page that it began with, so that a forgotten page still gets its replies.
+    """
+
+    def __init__(self) -> None:
+        self._pages: OrderedDict[str, OpenPage] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, request: gr.Request) -> OpenPage:
+        """Return the page that sent a request."""
+        name = str(request.session_hash)
+        with self._lock:
+            page = self._pages.setdefault(name, OpenPage(name))
+            self._pages.move_to_end(name)
+            if len(self._pages) > MAX_OPEN_PAGES:
+                self._pages.popitem(last=False)
+            return page
+
+    def close(self, request: gr.Request) -> None:
+        """Forget a page that was closed: cancel its measurement, and supersede all its handlers."""
+        with self._lock:
+            page = self._pages.pop(str(request.session_hash), None)
+        if page:
+            page.changes = -1
+            page.replace_job(None)
 
 
 class Redraw:
@@ -425,9 +495,6 @@ def draw_view(panels: Sequence[Panel], snapshot: Snapshot, pinned: Snapshot | No
 def draw_in_process(snapshot: Snapshot, pinned: Snapshot | None) -> Slots:
     """Call `draw_view` in a prediction process. If the view cannot be drawn, return a sentence that says why."""
     try:
-        return draw_view(_panels()[snapshot.state.view.tab], snapshot, pinned)
+        return draw_view(create_panels()[snapshot.state.view.tab], snapshot, pinned)
     except ConfigError as error:
         return refused(error)
-
-
-_panels = once(create_panels)

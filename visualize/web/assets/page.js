@@ -1,5 +1,5 @@
 // The page: an update fills its slots by name, and a message tells the server what a person set or pressed.
-// A message goes through the outbox (see outbox.js); an update is `props.value` as JSON (see open_pages.py).
+// A message goes through the outbox (see outbox.js); an update is `props.value` as JSON (see redraw.py).
 const PATIENCE_MS = 8000; // until the page gives up a redraw whose reply was lost
 const slots = new Map(); // name → a function that takes a value
 const settings = {}; // the values of all controls
