@@ -83,9 +83,9 @@ def compiler_headline(launch: Launch, compiled: Compiled) -> Markup:
     spills = f"{compiled.spilled_bytes:,} bytes spilled" if compiled.spilled_bytes else "none spilled"
     return headline(
         f"{100 * resident.occupancy:.3g} %",
-        say("occupancy on {} {}", compiled.gpu, Mark("predicted")),
+        say("theoretical occupancy on {} {}", compiled.gpu, Mark("predicted")),
         say(
-            "An SM holds {}, {} of its {} warps, limited by {}. {} of shared memory per program, {} per thread, {}.",
+            "An SM can hold {}, {} of its {} warps, limited by {}. {} of shared memory per program, {} per thread, {}.",
             Strong(count_noun(resident.programs_per_sm, "program")),
             resident.programs_per_sm * launch.config.num_warps,
             launch.gpu.max_warps_per_sm,

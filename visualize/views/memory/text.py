@@ -6,6 +6,7 @@ number: the fewest sectors that could hold the request's bytes, divided by the s
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from markupsafe import Markup
 
@@ -16,7 +17,7 @@ from visualize.predict.coalescing import row_bytes
 from visualize.predict.traffic import SECTOR_BYTES, Cost, Operation
 from visualize.views.memory.flow import DIVISOR
 from visualize.views.numbers import count_noun, join_names, percent, source
-from visualize.views.prose import Code, Link, Sentence, Sourced, Strong, headline, html, say
+from visualize.views.prose import Code, Link, Sentence, Sourced, Strong, config_text, headline, html, say
 
 # The widest access of one lane.
 _WIDEST_BYTES = 16
@@ -210,10 +211,10 @@ def _textbook_sentences(verdicts: Verdicts) -> tuple[Sentence, Sentence]:
     )
 
 
-def flow_title(kernel: Kernel, op: Operation, title: str, query: str = "") -> Markup:
-    """Render the title of a picture: a kernel, as a link if `query` names its address, and an operation."""
-    name = f"{kernel.family.root.id}: {kernel.title}"
-    return Markup("<p>{}: {}, {}</p>").format(title, Link(name, query) if query else Strong(name), _name(op))
+def flow_title(title: str, kernel: Kernel, config: Any, op: Operation, query: str = "") -> Markup:
+    """Render the title of a picture: a kernel, as a link if `query` names its address, its tile, and an operation."""
+    name, tile = f"{kernel.family.root.id}: {kernel.title}", config_text(config).split(", ")[0]
+    return Markup("<p>{} {}, {}, {}</p>").format(title, Link(name, query) if query else Strong(name), tile, _name(op))
 
 
 def launch_bar(operations: Sequence[Operation], beside: Sequence[Operation], *more: Sentence | str) -> Markup:

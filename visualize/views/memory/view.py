@@ -119,7 +119,9 @@ class CoalescingPanel(Panel):
         operations = verdicts.compiled if main.code else verdicts.board
         return {
             "coalescing-claim": problem + headline,
-            "flow-title": text.flow_title(state.kernel, verdicts.board[number], "This kernel"),
+            "flow-title": text.flow_title(
+                "This kernel:", state.kernel, state.experiment.config, verdicts.board[number]
+            ),
             "request-plot": flow.flow_plot(main, view.request, about, other, pending),
             **_contrast(snapshot, verdicts, number, operations),
             "lanes-view": lanes_form(snapshot),
@@ -193,7 +195,9 @@ def _contrast(snapshot: Snapshot, verdicts: Verdicts, number: int, operations: S
     caption = picture_caption(contrast.experiment, state.gpu.name, "compiled")
     return {
         "flow-launch": text.launch_bar(own, contrast.operations, count),
-        "contrast-title": text.flow_title(contrast.kernel, op, "Beside it", query(address)),
+        "contrast-title": text.flow_title(
+            "Compared with", contrast.kernel, contrast.experiment.config, op, query(address)
+        ),
         "contrast": flow.flow_plot(other, state.view.of(LaneView).request, caption),
         "contrast-launch": text.launch_bar(contrast.operations, own),
     }

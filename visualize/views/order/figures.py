@@ -10,6 +10,7 @@ from plotly.colors import sample_colorscale
 from kernels.results import GroupSizeRow
 from visualize.predict.bounds import Bound
 from visualize.predict.execution import Execution
+from visualize.predict.launch_time import ENDS_MS
 from visualize.predict.reuse import Reuse
 from visualize.predict.schedule import Schedule, loads
 from visualize.views import theme
@@ -166,7 +167,7 @@ def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: st
     longest = max(slowest.ms, measured_ms or 0.0)
     unit, scale = time_unit(longest)
     labels = [f"{significant(bound.ms * scale)} {unit}" for bound in resources]
-    labels[resources.index(slowest)] += " (bottleneck)"
+    labels[resources.index(slowest)] += " (bottleneck)" if slowest.ms > ENDS_MS else " (longest)"
     grey = theme.CATEGORIES[7]
 
     def bars(name: str, rows: list[str], ms: list[float], marker: Figure, about: list[str], **labels: Any) -> Figure:
@@ -241,7 +242,7 @@ def gantt_figure(execution: Execution, schedule: Schedule, color: str) -> Figure
         # Its bars may be two pixels high.
         left, right = float(start[tail].min()), float(end[tail].max())
         late, free = int(tail.sum()), sms - len(np.unique(execution.sm[tail]))
-        text = f"last wave: {late:,} program{'s' * (late > 1)}<br>{free:,} of {sms:,} SMs have none"
+        text = f"last wave: {late:,} program{'s' * (late > 1)}<br>{free:,} of {sms:,} SMs are idle"
         band = {"type": "rect", "xref": "x", "x0": left, "x1": right, "yref": "paper", "y0": 0, "y1": 1}
         row = float(execution.sm[tail].mean())
         pointer = {"x": (left + right) / 2, "y": row, "text": text, "ax": 0}

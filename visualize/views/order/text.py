@@ -58,7 +58,7 @@ def loads_headline(loads: FirstLoads, unit: str, traffic: DramTraffic, link: Lin
     other_need = Sourced(f"{count_noun(other_rows, 'row')} and {count_noun(other_columns, 'column')}", "predicted")
     region = say("The first {} need {}; row-major order needs {}.", first, need, other_need)
     beside, reason, details = (
-        f"blocks of {join_names(inputs)} instead of {loads.row_major_blocks:,}",
+        f"blocks loaded by {first}, not {loads.row_major_blocks:,}",
         region,
         list[Any](),
     )
@@ -67,7 +67,9 @@ def loads_headline(loads: FirstLoads, unit: str, traffic: DramTraffic, link: Lin
     elif loads.blocks > loads.row_major_blocks:
         beside, details = f"blocks for the first {first}; row-major order needs {loads.row_major_blocks:,}", [region]
         wide = count_noun(other_columns, "tile")
-        reason = say("C is only {} wide, so grouping saves no blocks. Reuse shows the bytes read from DRAM.", wide)
+        reason = say(
+            "C is only {} wide, so grouping loads more. DRAM reads shows whether the L2 makes up for it.", wide
+        )
     elif gain := _grouping_gain(traffic, first):
         reason, *details = gain[0], region, *gain[1:], link
     if loads.wave_blocks is not None:

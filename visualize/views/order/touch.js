@@ -98,7 +98,7 @@ class Corner {
     const { held, ...totals } = this.l2.at(step ? order.end(step) : Math.min(first || order.total, order.total));
     hits.textContent = `${written(Math.round(totals.hits))} hits`;
     const fits = totals.evicted < 0.005 * totals.fetched;
-    caption.textContent = fits ? `Predicted: all of it fits in the ${l2.gpu}’s L2: nothing is evicted.` : `Predicted: ${sizeOf(totals.evicted)} evicted, fetched again.`;
+    caption.textContent = fits ? `Predicted: it all fits in the ${l2.gpu}’s L2.` : `Predicted: ${sizeOf(totals.evicted)} evicted, fetched again.`;
     const fetched = `Predicted, in lockstep: ${sizeOf(totals.fetched)} of ${order.meta.panels.join(" and ")} fetched from DRAM.`;
     const assumed = l2.assumed ? " One program per SM is assumed." : "";
     shelf.title = `${fetched} Both halves of the L2 (${sizeOf(l2.bytes)}) keep copies.${assumed}`;
@@ -107,12 +107,20 @@ class Corner {
     return { blocks, what: words.title };
   }
 
-  // Most recent at the left. If all inputs fit, the bar is as long as they are: otherwise nothing could be seen.
+  // Gradio drops container queries from style sheets.
+  hideOverflow() {
+    const parts = [".caption", ".shelf", ".l2"].map((name) => this.node.querySelector(name));
+    for (const part of parts) part.hidden = false;
+    for (const part of parts) part.hidden = this.node.scrollHeight > this.node.clientHeight;
+  }
+
+  // Most recent at the left. If all inputs fit, the bar shows their held share, copies left out: of the whole L2,
+  // nothing could be seen.
   fill(shelf, held, { used, from }) {
     const { firstOfPiece, meta: { l2, piece_bytes: bytes } } = this.order, sizes = [0, 0, 0];
-    const whole = Math.min(l2.bytes, 2 * bytes.reduce((sum, size) => sum + size, 0));
+    const inputs = bytes.reduce((sum, size) => sum + size, 0), fits = 2 * inputs < l2.bytes;
     const kind = (piece) => (!used.has(piece) ? 2 : firstOfPiece[piece] < from ? 1 : 0);
-    held.forEach((size, piece) => { sizes[kind(piece)] += 100 * size / whole; });
+    held.forEach((size, piece) => { sizes[kind(piece)] += 100 * (fits ? Math.min(size, bytes[piece]) / inputs : size / l2.bytes); });
     const [isNew, reused, before] = sizes, end = isNew + reused + before;
     shelf.classList.toggle("full", end > 100);
     shelf.style.background = `linear-gradient(90deg, var(--new) ${isNew}%, var(--reused) ${isNew}% ${isNew + reused}%, var(--before) ${isNew + reused}% ${end}%, transparent ${end}%)`;
@@ -209,11 +217,12 @@ class Overlay {
     Object.assign(layer.style, { left: `${plot.offsetLeft}px`, top: `${plot.offsetTop}px`, width: `${plot.clientWidth}px`, height: `${plot.clientHeight}px` });
     layer.hidden = !this.axes(0);
     if (layer.hidden) return;
-    this.corners.forEach(({ node }, map) => {
-      const { x, y, width, height } = this.box(map, across.along_k[0], down.along_k[0], across.along_k[1], down.along_k[1]);
+    this.corners.forEach((corner, map) => {
+      const { node } = corner, { x, y, width, height } = this.box(map, across.along_k[0], down.along_k[0], across.along_k[1], down.along_k[1]);
       // Zoomed in, the map has no corner.
       node.hidden = Math.abs(x - this.axes(map).x._offset) > 2 || y < -2;
       Object.assign(node.style, { left: `${x}px`, top: `${y}px`, width: `${width}px`, height: `${height}px` });
+      corner.hideOverflow();
     });
     this.draw();
   }
