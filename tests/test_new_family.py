@@ -33,7 +33,7 @@ ours = known.schedule
 orders = [Order("this order", ours, steps(ours))]
 figure = map_figure(orders, "order")
 player = player_data(orders, "order", 0, 0, 0)
-moved = SETTINGS.with_kernel({**opened.to_address(), "form_of": opened.kernel.id}, "transpose.tiled")
+moved = SETTINGS.change_kernel({**opened.to_address(), "form_of": opened.kernel.id}, "transpose.tiled")
 said = {
     "form": json.loads(experiment_form(opened, None)),
     "address": opened.to_address(),

@@ -104,7 +104,7 @@ def test_a_link_holds_both_and_another_kernel_keeps_the_pinned_experiment(shared
     state = SETTINGS.state(SET, None)
     assert SETTINGS.state(state.to_address(), None) == state
     assert SETTINGS.state(SETTINGS.short_address(state), None) == state
-    kept = SETTINGS.with_kernel({**SET, "form_of": "matmul.grouped"}, "matmul.persistent")
+    kept = SETTINGS.change_kernel({**SET, "form_of": "matmul.grouped"}, "matmul.persistent")
     assert kept["with"] == PINNED
     opened = followed(shared_page, urllib.parse.urlencode({"kernel": "matmul.grouped", "with": PINNED}))
     assert json.loads(opened["settings"])["with"] == PINNED

@@ -27,7 +27,7 @@ from visualize.views.slots import CLOSED, NONE, OPEN
 from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS
 from visualize.views.tune.view import MAX_SIZES, PICTURES, SweepPanel, swept_sizes, swept_space
-from visualize.web.controls import presets, with_preset
+from visualize.web.controls import apply_preset, presets
 
 # The pictures that have a point for each row.
 OF_ROWS = [name for name in PICTURES if name != "library"]
@@ -315,7 +315,7 @@ def test_cancel_ends_the_whole_search_even_between_two_sizes(panel, started, sto
 def test_the_articles_grid_search_is_a_preset_of_the_fused_kernel():
     kernel = discover()["matmul.fused_add_relu"]
     (number,) = (n for n, title in enumerate(presets(kernel)) if "grid search" in title)
-    state = SETTINGS.state(with_preset({}, kernel, number, None), None)
+    state = SETTINGS.state(apply_preset({}, kernel, number, None), None)
     dimension, sizes = swept_sizes(state)
     assert (state.view.tab, dimension, list(sizes)) == ("sweep", "K", [512, 1024, 2048, 4096, 8192, 16384])
     for space in sizes.values():

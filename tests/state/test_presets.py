@@ -7,7 +7,7 @@ import pytest
 from kernels import discover
 from kernels.knobs import ConfigError
 from kernels.recommended import shipped
-from visualize.web.controls import FASTEST, presets, with_preset
+from visualize.web.controls import FASTEST, apply_preset, presets
 
 KERNELS = discover()
 PERSISTENT = KERNELS["matmul.persistent"]
@@ -16,7 +16,7 @@ SET = {"M": 4096, "N": 4096, "K": 4096, "dtype": "float16", "GROUP_SIZE": 3, "ta
 
 def fastest(kernel: str, **fields: object) -> dict[str, object]:
     declared = KERNELS[kernel]
-    return with_preset({**SET, **fields}, declared, len(declared.presets), None)
+    return apply_preset({**SET, **fields}, declared, len(declared.presets), None)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -42,6 +42,6 @@ def test_a_shape_or_gpu_unlike_the_searched_ones_is_refused_with_their_list() ->
 
 def test_the_kernels_own_presets_start_at_its_defaults() -> None:
     preset = PERSISTENT.presets[0]
-    assert with_preset(SET, PERSISTENT, 0, None) == {
+    assert apply_preset(SET, PERSISTENT, 0, None) == {
         **{"seed": 7, "gpu": "", "kernel": "matmul.persistent"}, **preset.problem, **preset.config, **preset.view
     }  # fmt: skip

@@ -42,13 +42,13 @@ def test_options_and_config_of_one_kernel_do_not_follow_to_another():
     state = SETTINGS.state(
         {"kernel": "matmul.grouped", "M": 96, "operation": "2", "color": "sm", "GROUP_SIZE": 7}, None
     )
-    flat = SETTINGS.with_kernel({**state.to_address(), "form_of": "matmul.grouped"}, "matmul.fused_add_relu")
+    flat = SETTINGS.change_kernel({**state.to_address(), "form_of": "matmul.grouped"}, "matmul.fused_add_relu")
     other = SETTINGS.state(flat, None)
     assert other.experiment.problem.M == 96, "an extended family keeps the problem"
     assert other.experiment.config == other.kernel.config()
     assert other.view.of(LaneView) == LaneView()
     assert other.view.of(ScheduleView).color == "sm"
-    flat = SETTINGS.with_kernel({**state.to_address(), "form_of": "matmul.grouped"}, "transpose.tiled")
+    flat = SETTINGS.change_kernel({**state.to_address(), "form_of": "matmul.grouped"}, "transpose.tiled")
     assert SETTINGS.state(flat, None).experiment.problem.M == 1024, "another family has its own defaults"
 
 

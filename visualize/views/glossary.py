@@ -4,8 +4,6 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 
-from markupsafe import Markup
-
 FILE = Path(__file__).resolve().parents[2] / "docs" / "glossary.md"
 
 
@@ -33,19 +31,3 @@ def meaning(term: str) -> str:
         if term in terms:
             return terms[term]
     raise LookupError(f"{FILE.name} does not define {term!r}.")
-
-
-def glossary_dialog() -> Markup:
-    """Return the glossary as a popover: `<button popovertarget="glossary">` opens it, without a script."""
-    sections = Markup()
-    for heading, terms in glossary().items():
-        rows = Markup("").join(_ROW.format(*entry) for entry in terms.items())
-        sections += Markup("<h3>{}</h3><dl>{}</dl>").format(heading, rows)
-    return Markup(
-        '<dialog popover id="glossary" class="keys" aria-labelledby="glossary-title">'
-        '<h2 id="glossary-title">Glossary</h2>'
-        '<button type="button" popovertarget="glossary" autofocus>Close</button>{}</dialog>'
-    ).format(sections)
-
-
-_ROW = Markup("<div><dt>{}</dt><dd>{}</dd></div>")

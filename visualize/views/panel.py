@@ -235,10 +235,10 @@ class RunAction:
 
 @dataclass(frozen=True)
 class StreamAction:
-    """A button that asks a question whose answer grows, for example because it takes several compiles.
+    """A button whose result arrives in parts, for example because it takes several compiles.
 
     Attributes:
-        clears: slots that are emptied if the question cannot be asked.
+        clears: slots that are emptied if the action cannot start.
     """
 
     question: Question
@@ -317,5 +317,5 @@ class Panel(ABC):
         return ()
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        """Return the functions that answer for it in the API."""
+        """Return its endpoints in the API."""
         return ()

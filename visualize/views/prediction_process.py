@@ -3,6 +3,7 @@
 The page's process makes quick predictions itself, because a slider must not wait for another process.
 """
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -41,9 +42,12 @@ class PredictionProcess:
         session.before_close(self._close)
 
     def warm_up(self) -> None:
-        """Start a process soon, once. Otherwise the first prediction would wait 3 to 5 s for its imports."""
+        """Start a process soon, once, by a call whose result nobody reads.
+
+        Otherwise the first prediction would wait 3 to 5 s for its imports.
+        """
         if self._timer is None:
-            self._timer = threading.Timer(self.warm_up_after_s, self.pool.submit, (Call("model", _do_nothing),))
+            self._timer = threading.Timer(self.warm_up_after_s, self.pool.submit, (Call("model", os.getpid),))
             self._timer.daemon = True
             self._timer.start()
 
@@ -64,7 +68,3 @@ class PredictionProcess:
         if self._timer:
             self._timer.cancel()
         self.pool.close()
-
-
-def _do_nothing() -> None:
-    pass

@@ -54,17 +54,17 @@ def plot(name: str, label: str) -> Markup:
 def plot_value(
     figure: go.Figure | Mapping[str, Any], revision: str = "", meta: Mapping[str, Any] | None = None, *, about: str
 ) -> str:
-    """The value that makes a live plot draw `figure`.
+    """Return the value that makes a live plot draw `figure`.
 
     Arrays of numbers travel as 32-bit words before the figure's JSON; masked elements become NaN. Deflated, maps shrink
     to some ‰.
 
     Args:
-        figure: or its data and layout: what is redrawn at each move of a slider does without Plotly's checks, which
-            take tens of milliseconds.
-        about: what a saved picture says below the figure: `prose.picture_caption`.
-        revision: zoom is kept for as long as this stays the same (say, the axes' extents).
-        meta: what another component wants to know of the figure; becomes the layout's `meta`.
+        figure: a Plotly figure, or a mapping with its data and layout. A mapping skips Plotly's validation, which takes
+            tens of milliseconds, so figures that follow a slider are mappings.
+        about: the line below a saved picture, from `prose.picture_caption`.
+        revision: the zoom survives while this stays the same, for example the axes' extents.
+        meta: values for other scripts; they become the layout's `meta`.
     """
     if isinstance(figure, go.Figure):
         # The JSON of the whole figure has its arrays in base64.
@@ -94,7 +94,7 @@ def plot_value(
 
     text = json.dumps(content, separators=(",", ":"), default=refer).encode()
     stream = len(words).to_bytes(4, "little") + words + text
-    # Quickly first: repeats in a map still repeat after that, in a hundredth of the bytes.
+    # The output of a fast first pass still repeats, and the slow second pass gets a hundredth of the bytes.
     return base64.b64encode(zlib.compress(zlib.compress(stream, 3), 9)).decode()
 
 

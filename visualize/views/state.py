@@ -229,7 +229,7 @@ class Settings:
                 if remaining.pop(error.field, None) is None:
                     remaining = {}
 
-    def with_kernel(self, current: Mapping[str, object], kernel: str) -> dict[str, object]:
+    def change_kernel(self, current: Mapping[str, object], kernel: str) -> dict[str, object]:
         """Return the fields after a change of kernel.
 
         The problem survives within a family. The config takes the new kernel's defaults. The run, the GPU and the view

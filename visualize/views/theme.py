@@ -82,11 +82,6 @@ THEMES = {
 }
 
 
-def category_scale(count: int) -> list[list[float | str]]:
-    """Return a discrete colour scale of the first `count` CATEGORIES, for values 0 … count − 1."""
-    return discrete_scale(CATEGORIES[:count])
-
-
 def discrete_scale(colors: Sequence[str]) -> list[list[float | str]]:
     """Return a colour scale with steps of equal width."""
     steps: list[list[float | str]] = []

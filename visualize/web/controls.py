@@ -46,7 +46,7 @@ def presets(kernel: Kernel) -> tuple[str, ...]:
     return (*(preset.title for preset in kernel.presets), *((FASTEST,) if is_searched else ()))
 
 
-def with_preset(current: Mapping[str, object], kernel: Kernel, number: object, this: Gpu | None) -> dict[str, object]:
+def apply_preset(current: Mapping[str, object], kernel: Kernel, number: object, this: Gpu | None) -> dict[str, object]:
     """Return the fields after a click on a preset: its problem, config and view, otherwise defaults.
 
     FASTEST keeps the problem and the view, and sets the fastest config that a search found for them.

@@ -1,4 +1,4 @@
-"""The page's dialogs: keyboard shortcuts, and a link with its QR code for people in the same room.
+"""The page's dialogs: keyboard shortcuts, the glossary, and a link with its QR code for people in the same room.
 
 Shortcuts also work without the dialog. Talk mode is `?talk=1` in the URL, and the embed view `?embed=1`.
 """
@@ -10,10 +10,14 @@ from typing import Any
 import segno
 from markupsafe import Markup
 
+from visualize.views.glossary import glossary
 from visualize.views.slots import slot
 
 # Longer than the page's addresses. A projector could not show a QR code of more characters legibly.
 MAX_LINK = 1200
+
+# An entry of a list.
+_ITEM = Markup("<div><dt>{}</dt><dd>{}</dd></div>")
 
 KEYS = (
     ("← →", "one step of the player; in a tour, the previous and the next stop"),
@@ -30,9 +34,8 @@ KEYS = (
 
 def keys() -> Markup:
     """Return the slot of the shortcuts and their dialog. The player follows `tilescope:play` and `tilescope:step`."""
-    item = Markup("<div><dt>{}</dt><dd>{}</dd></div>")
     listed = Markup("").join(
-        item.format(Markup(" ").join(Markup("<kbd>{}</kbd>").format(key) for key in pressed.split(" ")), action)
+        _ITEM.format(Markup(" ").join(Markup("<kbd>{}</kbd>").format(key) for key in pressed.split(" ")), action)
         for pressed, action in KEYS
     )
     return slot(
@@ -46,6 +49,19 @@ def keys() -> Markup:
             "<button>Close</button></form></dialog>"
         ),
     )
+
+
+def glossary_dialog() -> Markup:
+    """Return the glossary as a popover: `<button popovertarget="glossary">` opens it, without a script."""
+    sections = Markup()
+    for heading, terms in glossary().items():
+        rows = Markup("").join(_ITEM.format(*entry) for entry in terms.items())
+        sections += Markup("<h3>{}</h3><dl>{}</dl>").format(heading, rows)
+    return Markup(
+        '<dialog popover id="glossary" class="keys" aria-labelledby="glossary-title">'
+        '<h2 id="glossary-title">Glossary</h2>'
+        '<button type="button" popovertarget="glossary" autofocus>Close</button>{}</dialog>'
+    ).format(sections)
 
 
 def share() -> Markup:

@@ -17,14 +17,13 @@ from kernels.measuring.session import Session
 from visualize.tours import tours
 from visualize.tours.guide import menu, tour_bar
 from visualize.views import slots, theme
-from visualize.views.glossary import glossary_dialog
 from visualize.views.prediction_process import PredictionProcess
 from visualize.views.result.view import ResultPanel
 from visualize.views.slots import PLOTLY_JS, slot
 from visualize.views.tabs import LIBRARY, TABS, VIEWS, WAYS
 from visualize.web import assets
 from visualize.web.api import register_endpoints
-from visualize.web.dialogs import keys, share
+from visualize.web.dialogs import glossary_dialog, keys, share
 from visualize.web.redraw import Redraw
 
 # Gradio ships both typefaces whole in these two weights only; with 600 declared it serves a file of a few letters.

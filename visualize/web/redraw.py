@@ -33,7 +33,7 @@ from visualize.views.result.view import ResultPanel
 from visualize.views.slots import DISABLED, ENABLED, problems_value
 from visualize.views.state import Snapshot, State, query, take_snapshot
 from visualize.views.tabs import SETTINGS, TABS
-from visualize.web.controls import experiment_form, with_preset
+from visualize.web.controls import apply_preset, experiment_form
 from visualize.web.dialogs import qr
 
 # Maximum number of pages whose state the server keeps.
@@ -219,9 +219,9 @@ class Redraw:
             raise ConfigError("not_settings", "The page sent no settings. Reload it.")
         kernel = find_kernel(flat.get("kernel"))
         if flat.get("preset") is not None:
-            flat = {"tab": flat.get("tab"), **with_preset(flat, kernel, flat["preset"], self.session.gpu)}
+            flat = {"tab": flat.get("tab"), **apply_preset(flat, kernel, flat["preset"], self.session.gpu)}
         elif kernel.id != flat.get("form_of"):
-            flat = {"tab": flat.get("tab"), **SETTINGS.with_kernel(flat, kernel.id)}
+            flat = {"tab": flat.get("tab"), **SETTINGS.change_kernel(flat, kernel.id)}
         return SETTINGS.state(flat, self.session.gpu)
 
     def _open(self, sent: Mapping[str, Any]) -> tuple[State, Mapping[str, str]]:

@@ -90,13 +90,13 @@ def offer_tools_alone(server: GradioMCPServer) -> None:
     Gradio offers every public endpoint, and on a Space prefixes each name with the Space's. It also adds an empty
     description to each argument without one, a tenth of the text that an agent reads.
     """
-    described = server.get_fn_description
+    describe = server.get_fn_description
 
-    def in_short(*of: Any) -> tuple[str, dict[str, str]]:
-        description, arguments = described(*of)
+    def describe_briefly(*event: Any) -> tuple[str, dict[str, str]]:
+        description, arguments = describe(*event)
         return description, {name: text for name, text in arguments.items() if text}
 
-    server.get_fn_description = in_short  # type: ignore[assignment, method-assign]
+    server.get_fn_description = describe_briefly  # type: ignore[assignment, method-assign]
     offered = [endpoint for endpoint in server.tool_to_endpoint.values() if endpoint.startswith(f"/{_PREFIX}")]
     server.tool_to_endpoint = {
         server.tool_prefix + endpoint.removeprefix(f"/{_PREFIX}"): endpoint for endpoint in offered

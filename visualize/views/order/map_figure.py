@@ -170,8 +170,8 @@ def map_figure(orders: Sequence[Order], color: str) -> dict[str, Any]:
                 {"text": top, "xref": x, "x": 0, "xanchor": "right", "yref": y, "y": np.mean(grid.down.along_k)},
                 {"text": f"<b>{output}</b>{numbered}", **corner, "x": 1, "y": 0, **below},
             ]
-    shades = len(theme.CATEGORIES)
-    colors = {"cmin": -0.5, "cmax": shades - 0.5, "colorscale": theme.category_scale(shades), "showscale": False}
+    shades, scale = len(theme.CATEGORIES), theme.discrete_scale(theme.CATEGORIES)
+    colors = {"cmin": -0.5, "cmax": shades - 0.5, "colorscale": scale, "showscale": False}
     if count := {"order": launch.programs, "sm": launch.sms}.get(color):
         colors |= {"cmin": 0, "cmax": max(count - 1, 1), "colorscale": theme.SEQUENCE}
     notes = [{"showarrow": False, **note} for note in notes]
