@@ -157,8 +157,8 @@ class Overlay {
       const { name } = event.target.dataset;
       if (!name) return;
       event.preventDefault();
-      const { value } = this.picture.handles[name];
-      this.drag = { name, ...this.point, value, start: value, at: event };
+      const { value } = this.picture.handles[name], { width, height } = this.box(0, 0, 0, 1, 1);
+      this.drag = { name, value, start: value, from: event, at: event, width, height };
     });
     document.addEventListener("pointerup", (event) => this.release(event));
     document.addEventListener("tilescope:awaited", ({ detail }) => {
@@ -293,10 +293,12 @@ class Overlay {
     emit("follow", query.toString());
   }
 
-  // A dragged edge: the allowed size that is nearest to the pointer.
+  // A dragged edge: the allowed size that is nearest to the pointer, in tiles of the picture in which the drag began. A
+  // later picture has its sizes before its axes.
   pull(event) {
-    const { drag } = this, { value, values } = this.picture.handles[drag.name], [across, down] = this.inTiles(event, 0);
-    const sizes = { BLOCK_M: down * value - drag.m * drag.start, BLOCK_N: across * value - drag.n * drag.start, GROUP_SIZE: down };
+    const { drag } = this, { values } = this.picture.handles[drag.name], { from, start, width, height } = drag;
+    const across = 1 + (event.clientX - from.clientX) / width, down = 1 + (event.clientY - from.clientY) / height;
+    const sizes = { BLOCK_M: down * start, BLOCK_N: across * start, GROUP_SIZE: this.inTiles(event, 0)[1] };
     const distance = (size) => Math.abs(Math.log2(Math.max(sizes[drag.name], 0.5) / size));
     const next = [...values].reduce((best, size) => (distance(size) < distance(best) ? size : best));
     if (next !== drag.value) this.enterSizes([drag.name, next]);
