@@ -128,19 +128,3 @@ def test_the_cursor_stands_at_the_time_a_bar_names_its_program_and_the_replay_en
     tab.page.wait_for_function(f"document.querySelector('.clock').dataset.now === '{course.span_ns}'")
     tab.page.get_by_role("button", name="Replay").wait_for()
     assert_shows(tab, course.span_ns)
-
-
-@pytest.mark.all_combinations
-def test_how_a_run_is_timed_does_not_hide_the_recording_and_another_experiment_says_what_has_one(tab: Tab) -> None:
-    opened(tab, RECORDED + "&l2=cold&seed=7")
-    tab.says("#timeline", "512 programs ran")
-    tab.says("#timeline", "L2 warm")  # as it was recorded
-    tab.page.get_by_label("GROUP_SIZE", exact=True).fill("4")
-    tab.page.wait_for_function("document.querySelector('#timeline').innerText.includes('No timeline of this')")
-    assert not tab.page.locator("#clock .clock").is_visible()
-    assert not tab.page.locator(".cursor").is_visible()
-    assert tab.page.locator("#record-timeline").is_disabled()
-    link = tab.page.get_by_role("link", name="matmul.grouped 4096 × 4096 × 4096, GROUP_SIZE 8")
-    address = str(link.get_attribute("href"))
-    assert address.startswith("?kernel=matmul.grouped&M=4096&")
-    assert all(part in address.split("&") for part in ("GROUP_SIZE=8", "BLOCK_N=256", "gpu=H200", "tab=schedule"))

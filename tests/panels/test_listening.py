@@ -14,13 +14,9 @@ from tests.kernels.trees import ROOT
 from visualize import startup
 
 
-@pytest.mark.parametrize("text", ["1", "7860", "65535"])
-def test_a_port_is_a_number(text):
-    assert startup.port(text) == int(text)
-
-
 @pytest.mark.parametrize("text", ["0", "65536", "-1", "", "x", "7860.0", "²", "9" * 5000])
-def test_other_ports_are_refused_with_a_sentence(text):
+def test_a_port_is_a_number_from_1_to_65535(text):
+    assert [startup.port(port) for port in ("1", "65535")] == [1, 65_535]
     with pytest.raises(argparse.ArgumentTypeError, match=r"the port must be a whole number from 1 to 65535") as refusal:
         startup.port(text)
     assert len(str(refusal.value)) < 200
@@ -69,7 +65,6 @@ def test_a_host_that_is_not_this_machine_is_an_obstacle(host, sentence):
 @pytest.mark.parametrize(
     ("flags", "variables", "sentence"),
     [
-        (["--port", "99999"], {}, "the port must be a whole number from 1 to 65535 (got '99999')"),
         ([], {"GRADIO_SERVER_PORT": "many"}, "from 1 to 65535 (got 'many')"),
         (["--host", "not a host"], {}, "(got 'not a host')."),
     ],

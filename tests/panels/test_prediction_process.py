@@ -7,7 +7,6 @@ import functools
 import json
 import os
 import urllib.parse
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -18,7 +17,7 @@ from kernels.measuring.fair_queue import INTERNAL
 from kernels.measuring.pool import DEADLINES_S
 from kernels.results import Failure
 from tests.panels.sent import opened, request, settings_of, slots_of, updates
-from tests.waiting import until
+from tests.waiting import run_coroutine, until
 from visualize.predict.reuse import reuse_seconds
 from visualize.tours import tours
 from visualize.views import panel
@@ -36,12 +35,6 @@ NEAR = {"kernel": "matmul.grouped", "M": 512, "N": 512, "K": 512, "tab": "reuse"
 # Long where two of them are drawn side by side.
 TWICE_LONG = {"kernel": "matmul.grouped", "M": 1024, "N": 1024, "K": 512, "BLOCK_M": 16, "BLOCK_N": 16}
 TOO_MANY = {**FAR, "kernel": "matmul.split_k_atomic", "BLOCK_M": 16, "BLOCK_N": 16, "SPLIT_K": 16}
-
-
-def run(coroutine):
-    # In a new thread: after browser tests, the main thread already has a running loop.
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, coroutine).result(100)
 
 
 def test_a_quick_prediction_is_drawn_immediately_and_starts_no_process(page):
@@ -84,7 +77,7 @@ def test_another_process_draws_and_replies_the_same_for_a_pinned_experiment_too(
         process = await asyncio.wrap_future(submit(process_of, snapshot))
         return drawn, there, process
 
-    drawn, there, process = run(predict())
+    drawn, there, process = run_coroutine(predict())
     assert drawn == here
     assert panel.to_json(there) == panel.to_json(panel.build_reply(snapshot, reuse_json))
     assert process != os.getpid()
@@ -112,7 +105,7 @@ def test_a_prediction_of_a_page_that_changed_is_cancelled(shared_page):
         shared_page.on_message(request(), settings_of(NEAR))
         return await waiting
 
-    assert run(superseded()) is None
+    assert run_coroutine(superseded()) is None
 
 
 def test_equal_predictions_are_made_once_for_all_clients(page):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 import threading
 import urllib.parse
 from concurrent.futures import Future, InvalidStateError
@@ -160,6 +161,9 @@ def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
     last = last_update({**recorded, "gpu": "H200", "GROUP_SIZE": 3})
     assert "no timeline of this experiment on H200 was recorded" in last["status"]
     assert set(last) <= {"problems", "status", "cancel"}, "the picture stays"
+    no_timeline = change(page, {**recorded, "gpu": "H200", "GROUP_SIZE": 3, "tab": "schedule"})["timeline"]
+    assert "No timeline of this experiment was recorded on H200" in no_timeline
+    assert re.search(r'href="\?kernel=matmul.grouped&amp;M=2048&amp;.*gpu=H200&amp;tab=schedule', no_timeline)
 
 
 def test_a_bad_value_during_a_run_keeps_its_sentence_and_the_run_its_result(page):

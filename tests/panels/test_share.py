@@ -35,9 +35,6 @@ def test_the_picture_has_the_modules_of_the_links_code() -> None:
     matrix = segno.make(LINK, error="m", micro=False).matrix
     dark = {(y + 4, x + 4) for y, line in enumerate(matrix) for x, module in enumerate(line) if module & 1}
     assert modules(value["svg"]) == dark
-
-
-def test_the_longest_link_has_a_code() -> None:
     assert "<svg" in json.loads(qr({"link": LINK.ljust(MAX_LINK, "x")}))["svg"]
 
 

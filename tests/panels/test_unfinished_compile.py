@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
 from gradio.context import LocalContext
 
 from kernels.results import Failure
+from tests.waiting import run_coroutine
 from visualize.views.order.view import ReusePanel, SchedulePanel
 from visualize.views.panel import Api
 
@@ -34,14 +35,8 @@ def endpoint_of(page, kind):
     return panel.endpoints(Api(page.session, page.predictions))[0].function
 
 
-def run(coroutine):
-    # In a new thread: after browser tests, the main thread already has a running loop.
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, coroutine).result(20)
-
-
 def test_a_schedule_replies_before_the_compiler_and_says_so(page, compiles):
-    reply = run(endpoint_of(page, SchedulePanel)(PAYLOAD))
+    reply = run_coroutine(endpoint_of(page, SchedulePanel)(PAYLOAD))
     assert (reply["resident_source"], reply["programs"]) == ("assumed", 32)
     assert reply["note"].startswith("Not compiled yet, so one program per SM is assumed. Ask again")
     assert not compiles[0].done(), "the compile continues for the next request"
@@ -55,7 +50,7 @@ def test_an_unfinished_compile_ends_when_its_client_requests_another(page, compi
         return await schedule(PAYLOAD)
 
     for host in ("a", "b", "a"):
-        run(ask_from(host))
+        run_coroutine(ask_from(host))
     assert [compile_.cancelled() for compile_ in compiles] == [True, False, False]
 
 
@@ -66,7 +61,7 @@ def test_a_schedule_says_why_its_kernel_cannot_be_compiled(page, compiles):
         compiles[0].set_result(Failure("compile", "timeout", "It took too long."))
         return await work
 
-    reply = run(reply_after_failure())
+    reply = run_coroutine(reply_after_failure())
     assert (reply["resident_source"], reply["note"]) == ("assumed", "It took too long.")
 
 
@@ -77,5 +72,5 @@ def test_a_client_that_leaves_cancels_its_compile(page, compiles):
         work.cancel()
         await asyncio.wait([work])
 
-    run(leave())
+    run_coroutine(leave())
     assert compiles[0].cancelled()
