@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
+import plotly
 import plotly.graph_objects as go
 import pytest
 
 from tests.figure_values import decode
-from visualize.views.slots import plot_value
+from visualize.views.slots import PLOTLY_JS, plot_value
 
 
 def sent(**trace):
@@ -49,3 +53,15 @@ def test_a_figures_meta_arrives_and_zoom_stays_while_the_revision_does():
     assert same["meta"]["places"].tolist() == [7, 3, 5]
     assert (same["meta"]["words"], same["meta"]["name"]) == (["<b>ü</b>", ""], "wave")
     assert same["uirevision"] == again["uirevision"] != other["uirevision"]
+
+
+def released(bundle: Path) -> str:
+    """The version that a bundle of plotly.js says it is."""
+    with bundle.open(encoding="utf-8") as text:
+        head = text.read(200)
+    return re.search(r"plotly\.js .*?v([\d.]+)", head)[1]
+
+
+def test_the_bundle_is_of_the_version_that_plotly_py_writes_for():
+    assert released(PLOTLY_JS) == released(Path(plotly.__file__).parent / "package_data" / "plotly.min.js")
+    assert "MIT" in (PLOTLY_JS.parent / "LICENSE").read_text(encoding="utf-8")
