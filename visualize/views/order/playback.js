@@ -8,8 +8,7 @@ class Playback {
   }
 
   toggle() {
-    if (this.isPlaying) this.stop();
-    else this.start();
+    return this.isPlaying ? this.stop() : this.start();
   }
 
   setPlaying(isPlaying) {

@@ -78,19 +78,17 @@ function groupOf({ name, kind, group }) {
   return group === "Run" || kind === "menu" ? "more" : group;
 }
 
-function details(name, title, ...children) {
-  return make("details", { class: `knob-group ${name}` }, make("summary", {}, title), ...children);
-}
-
 function build() {
   const open = [...root.querySelectorAll("details[open]")].map(({ className }) => className);
   controls = state.fields.map(control);
   const groups = Map.groupBy(controls, ({ field }) => groupOf(field)), more = groups.get("more");
+  const presets = state.presets.map((title, value) => make("button", { type: "button", value }, title));
   groups.delete("more");
   root.replaceChildren(...[...groups].map(([group, members]) =>
     make("fieldset", { class: "knob-group" }, make("legend", {}, group), ...members.map(({ row }) => row))));
-  if (more) root.append(details("more", "", ...more.map(({ row }) => row)));
-  if (state.presets.length) root.append(details("presets", "Presets", ...state.presets.map((title, value) => make("button", { type: "button", value }, title))));
+  for (const [name, title, members] of [["more", "", more?.map(({ row }) => row)], ["presets", "Presets", presets]]) {
+    if (members?.length) root.append(make("details", { class: `knob-group ${name}` }, make("summary", {}, title), ...members));
+  }
   for (const fold of root.querySelectorAll("details")) fold.open = open.includes(fold.className);
 }
 

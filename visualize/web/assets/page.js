@@ -119,7 +119,7 @@ const FILL = {
     if (name) window.tilescopeFiles.saveFile(name, type, text);
   },
   settings(_, value) {
-    for (const name of Object.keys(settings)) if (name !== "tab") delete settings[name];
+    for (const name of Object.keys(settings)) if (!["tab", "preset"].includes(name)) delete settings[name];
     Object.assign(settings, JSON.parse(value));
   },
   problems(_, value) {

@@ -76,13 +76,10 @@ class LivePlot {
     if (text !== this.text) return; // a newer figure came while this one was inflated
     this.figure = figure;
     clearTimeout(this.timer);
-    if (!figure) {
-      this.clear();
-      return;
-    }
     // A plot below the window waits until those in view are drawn, and is drawn once for many moves of a slider.
     const { top, bottom } = this.node.getBoundingClientRect();
-    if (top < innerHeight && bottom > 0) this.paint();
+    if (!figure) this.clear();
+    else if (top < innerHeight && bottom > 0) this.paint();
     else this.timer = setTimeout(this.node.repaint, 250);
   }
 
