@@ -205,7 +205,7 @@ def test_a_result_without_any_error_such_as_a_race_on_zeros_has_no_ring():
 
 @pytest.mark.parametrize(
     ("cell", "exact", "title"),
-    [((1, 1), False, "Error of C, × the limit"), ((4, 8), True, "Error of C (largest of each 4 × 8)")],
+    [((1, 1), False, "Error of C ÷ limit"), ((4, 8), True, "Error of C (max of each 4 × 8)")],
 )
 def test_the_maps_title_has_its_unit_and_its_cells(cell, exact, title):
     cells = np.full((2, 2), 200, dtype=np.float32)
@@ -248,7 +248,7 @@ def test_a_map_and_its_closeup_share_one_scale_and_the_closeup_names_programs_an
     )
     assert [(each.zmin, 10**each.zmax) for each in (whole, heatmap)] == [(-2, pytest.approx(700))] * 2
     assert (heatmap.x0, heatmap.y0) == (2.5, 2.5)
-    assert list(zip(labels.y, labels.x, labels.text, strict=True)) == [(2, 2, "pid 7 +1"), (2, 4, "pid 5")]
+    assert list(zip(labels.y, labels.x, labels.text, strict=True)) == [(2, 2, "pid 7 and 1 more"), (2, 4, "pid 5")]
     assert list(borders.x)[:2] == [1.5, 5.5], "a line between rows of tiles spans the columns of the closeup"
     assert list(borders.y)[:2] == [1.5, 1.5]
     assert list(borders.x)[3:] == [1.5, 1.5, None, 3.5, 3.5, None]

@@ -196,7 +196,7 @@ def _contrast(snapshot: Snapshot, verdicts: Verdicts, number: int, operations: S
     return {
         "flow-launch": text.launch_bar(own, contrast.operations, count),
         "contrast-title": text.flow_title(
-            "Compared with", contrast.kernel, contrast.experiment.config, op, query(address)
+            "Versus", contrast.kernel, contrast.experiment.config, op, query(address)
         ),
         "contrast": flow.flow_plot(other, state.view.of(LaneView).request, caption),
         "contrast-launch": text.launch_bar(contrast.operations, own),

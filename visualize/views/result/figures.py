@@ -37,7 +37,7 @@ def error_figure(diff: Diff, check: Check, tensor: str) -> go.Figure:
     There is no ring without an error, and there are no borders between too many tiles.
     """
     rows, columns = diff.cell
-    largest = "" if diff.cell == (1, 1) else f" (largest of each {rows} × {columns})"
+    largest = "" if diff.cell == (1, 1) else f" (max of each {rows} × {columns})"
     figure = _error_map(diff, diff, (0, 0), f"Error of {tensor}{_unit(diff)}{largest}", tensor)
     if not check.passed or (not diff.exact and diff.cells.any()):
         figure.add_trace(_ring(check))
@@ -52,13 +52,13 @@ def closeup_figure(
     Args:
         programs: [tile row, tile column] → pids.
     """
-    name = "The worst tile and its neighbours" if diff.tile else "Around the worst element"
-    figure = _error_map(diff, near, near.first, f"{name}{_unit(diff)}", tensor)
+    place = "the worst tile and its neighbours" if diff.tile else "around the worst element"
+    figure = _error_map(diff, near, near.first, f"Error{_unit(diff)}: {place}", tensor)
     if diff.tile:
         figure.add_scatter(
             x=[column * diff.tile[1] for _, column in programs],
             y=[row * diff.tile[0] for row, _ in programs],
-            text=[f"pid {pid}" + (f" +{len(more)}" if more else "") for pid, *more in programs.values()],
+            text=[f"pid {pid}" + (f" and {len(more)} more" if more else "") for pid, *more in programs.values()],
             mode="text",
             textposition="bottom right",
             textfont={"size": 13, "color": "#f8fafc", "shadow": "0 0 3px #000, 0 0 3px #000"},
@@ -69,7 +69,7 @@ def closeup_figure(
 
 def _unit(diff: Diff) -> str:
     # Beside the colour bar, Plotly would write the unit over the numbers.
-    return "" if diff.exact else ", × the limit"
+    return "" if diff.exact else " ÷ limit"
 
 
 def _error_map(diff: Diff, part: Diff | Closeup, first: tuple[int, int], title: str, tensor: str) -> go.Figure:
