@@ -195,9 +195,7 @@ def _contrast(snapshot: Snapshot, verdicts: Verdicts, number: int, operations: S
     caption = picture_caption(contrast.experiment, state.gpu.name, "compiled")
     return {
         "flow-launch": text.launch_bar(own, contrast.operations, count),
-        "contrast-title": text.flow_title(
-            "Versus", contrast.kernel, contrast.experiment.config, op, query(address)
-        ),
+        "contrast-title": text.flow_title("Versus", contrast.kernel, contrast.experiment.config, op, query(address)),
         "contrast": flow.flow_plot(other, state.view.of(LaneView).request, caption),
         "contrast-launch": text.launch_bar(contrast.operations, own),
     }
