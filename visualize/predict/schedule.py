@@ -341,7 +341,9 @@ class Steps:
         slices, depth = self.timed.slices, slice_blocks(self.timed)
         step, blocks = np.repeat(np.arange(len(self.tiles)), self.tiles), np.zeros(len(self.tiles))
         for piece, extent in zip(self.timed.pieces, self.timed.extents, strict=True):
-            reader, piece_read = np.divmod(np.unique(step * extent * slices + piece), extent * slices)
+            # A stable sort is fast, because the steps are in order. np.unique would take three times as long.
+            reads = np.sort(step * extent * slices + piece, kind="stable")
+            reader, piece_read = np.divmod(reads[np.diff(reads, prepend=-1) > 0], extent * slices)
             blocks += np.bincount(reader, depth[piece_read % slices], len(blocks))
         return blocks.astype(np.int64)
 
