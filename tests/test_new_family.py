@@ -64,7 +64,7 @@ def test_the_form_and_the_address_hold_its_knobs(grown_page):
     assert controls["dtype"]["choices"] == ["float16", "float32"]
     assert {"M": 37, "N": 1008, "dtype": "float32", "BLOCK_M": 4}.items() <= grown_page["form"]["values"].items()
     assert {"kernel": KERNEL, "M": 37, "N": 1008, "BLOCK_N": 1024}.items() <= grown_page["address"].items()
-    assert "M" not in grown_page["moved"], "another family has a problem of its own"
+    assert "M" not in grown_page["moved"], "another family has other problem fields"
 
 
 def test_the_schedule_shows_each_tensor_and_transposes_none(grown_page):

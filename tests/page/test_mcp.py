@@ -21,7 +21,7 @@ from kernels.knobs import knobs
 from tests.page.conftest import ROOT, App, served
 from tests.waiting import run_coroutine
 
-# They share an app of their own.
+# They share one app, separate from that of the other page tests.
 pytestmark = pytest.mark.xdist_group("mcp")
 
 NAMES = {

@@ -29,7 +29,7 @@ from visualize.web.redraw import draw_in_process, draw_view
 
 pytestmark = pytest.mark.xdist_group("predictions")
 
-# Some seconds of a core. A GPU that nobody compiles for here: the kernel stays unknown.
+# Takes a few seconds of CPU time. Nothing here compiles for this GPU, so the kernel stays uncompiled.
 FAR = {"kernel": "matmul.grouped", "M": 16384, "N": 16384, "K": 4096, "BLOCK_M": 32, "BLOCK_N": 32, "tab": "reuse"}
 NEAR = {"kernel": "matmul.grouped", "M": 512, "N": 512, "K": 512, "tab": "reuse"}
 # Long where two of them are drawn side by side.

@@ -1,4 +1,4 @@
-"""What is imported quickly gets no stubs of Gradio's, and is no burden to the garbage collector."""
+"""`quick_import` suppresses Gradio's stub files and keeps imported objects away from the garbage collector."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Component(gr.HTML):
 
 @pytest.fixture
 def import_component(tmp_path, monkeypatch):
-    """Import a file with a component of its own, and say whether a stub stands beside it."""
+    """Return a function that imports a file that defines a component, and tells whether Gradio wrote a stub for it."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def imported(name):

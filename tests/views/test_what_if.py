@@ -1,4 +1,4 @@
-"""What the panel answers about one change, one dimension sliding, or another GPU."""
+"""The What-if panel: one change, one varying dimension, or another GPU."""
 
 from __future__ import annotations
 

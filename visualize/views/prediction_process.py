@@ -42,9 +42,9 @@ class PredictionProcess:
         session.before_close(self._close)
 
     def warm_up(self) -> None:
-        """Start a process soon, once, by a call whose result nobody reads.
+        """Start a process in the background, so that the first prediction need not wait 3 to 5 s for imports.
 
-        Otherwise the first prediction would wait 3 to 5 s for its imports.
+        Later calls do nothing.
         """
         if self._timer is None:
             self._timer = threading.Timer(self.warm_up_after_s, self.pool.submit, (Call("model", os.getpid),))
