@@ -18,15 +18,15 @@ def main() -> None:
         from visualize.cli import sweep
 
         sys.exit(sweep(sys.argv[2:]))
-    everywhere = "SPACE_ID" in os.environ  # a Space's visitors come from outside its container
-    host = os.environ.get("GRADIO_SERVER_NAME", "0.0.0.0" if everywhere else "127.0.0.1")
+    # A Space's visitors come from outside its container.
+    host = os.environ.get("GRADIO_SERVER_NAME", "0.0.0.0" if "SPACE_ID" in os.environ else "127.0.0.1")
     port = os.environ.get("GRADIO_SERVER_PORT", "7860")
     parser = argparse.ArgumentParser(
         description="Serve the Tilescope playground.",
         epilog="`app.py sweep --help`: find the fastest config of a kernel.",
     )
     parser.add_argument("--host", default=host, help=f"address to listen on ({host})")
-    parser.add_argument("--port", type=startup.port, default=port, help=f"port to listen on ({port})")
+    parser.add_argument("--port", type=startup.whole_number(1, 65535), default=port, help=f"port to listen on ({port})")
     is_mcp = os.environ.get("GRADIO_MCP_SERVER", "").lower() == "true"
     parser.add_argument("--mcp", action="store_true", default=is_mcp, help="serve tools for agents, over MCP")
     parser.add_argument("--doctor", action="store_true", help="try out what works on this machine, and end")

@@ -8,10 +8,9 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -44,8 +43,6 @@ from visualize.views.tune.text import ENDINGS, STATUSES, knobs_text, sweep_unit,
 
 # Exit statuses of a sweep.
 FINE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-# A killed process loses at most the rows of this long.
-_WRITE_INTERVAL_S = 1.0
 _MAX_RANKED = 8
 
 
@@ -61,16 +58,21 @@ def make_parser() -> argparse.ArgumentParser:
     add("experiment", type=Path, metavar="EXPERIMENT.json", help="the experiment, as the API takes it")
     add("--vary", action="append", default=[], metavar="KNOB=VALUE,VALUE", help="a knob and its values; repeatable")
     add("--out", type=Path, metavar="FILE", help=f"write rows here as they arrive: {', '.join(SUFFIXES)}")
-    add("--resume", type=Path, metavar="FILE", help="skip the rows of an earlier sweep (default: the stored rows)")
-    add("--anew", action="store_true", help="try every config again, and ignore the stored rows")
+    either = parser.add_mutually_exclusive_group().add_argument
+    either("--resume", type=Path, metavar="FILE", help="skip the rows of an earlier sweep (default: the stored rows)")
+    either("--anew", action="store_true", help="try every config again, and ignore the stored rows")
     add("--strategy", choices=STRATEGIES, default="guided", help="the order (default: guided, by the model)")
-    add("--seed", type=int, default=0, help="the seed of --strategy random (0)")
-    add("--budget", type=int, metavar="N", help="time at most N configs")
+    add("--seed", type=startup.whole_number(0), default=0, help="the seed of --strategy random (0)")
+    add("--budget", type=startup.whole_number(1), metavar="N", help="time at most N configs")
     patience = f"guided: end after N configs without an improvement ({PATIENCE})"
-    add("--patience", type=int, default=PATIENCE, metavar="N", help=patience)
+    add("--patience", type=startup.whole_number(1), default=PATIENCE, metavar="N", help=patience)
     gpus = f"GPUs of this host, several through Dask (1); {SCHEDULER} names a cluster"
-    add("--gpus", default="1", metavar="N|all", help=gpus)
+    add("--gpus", type=_gpu_count, default=1, metavar="N|all", help=gpus)
     return parser
+
+
+def _gpu_count(text: str) -> int | None:
+    return None if text == "all" else startup.whole_number(1)(text)
 
 
 def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_here) -> int:
@@ -84,40 +86,30 @@ def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_her
         within, strategy, rows = _read_flags(flags)
         resume = ResumePoint(rows) if flags.resume or flags.anew else None  # None: the store's
         with ExitStack() as stack:
-            if flags.gpus != "1" or os.environ.get(SCHEDULER):
-                store = stack.enter_context(closing(machine_store(worker.default_cache_directory())))
-                client = stack.enter_context(connect(None if flags.gpus == "all" else int(flags.gpus)))
-                run = sweep_on_cluster(client, store, within, strategy, predict_time, resume)
+            session = stack.enter_context(closing(Session.here()))
+            if flags.gpus != 1 or os.environ.get(SCHEDULER):
+                client = stack.enter_context(connect(flags.gpus))
+                run = sweep_on_cluster(client, session.store, within, strategy, predict_time, resume)
             else:
-                run = prepare(stack.enter_context(closing(Session.here())), within, strategy, predict_time, resume)
-            result, is_interrupted = _run_sweep(run, flags, rows)
+                run = prepare(session, within, strategy, predict_time, resume)
+            result = _run_sweep(run, flags, rows)
     except (ConfigError, UnreadableRecording, OSError) as error:
         print(error, file=sys.stderr)
         return USAGE
     print(summary(result))
-    if is_interrupted:
+    if result.ended == "cancelled":
         return INTERRUPTED
     return FAILED if result.count("failed") or result.ended == "failed" or result.best is None else FINE
 
 
 def _read_flags(flags: argparse.Namespace) -> tuple[Space, Strategy, tuple[SweepRow, ...]]:
     """Return the space, the strategy, and the rows of --resume. Raise ConfigError, UnreadableRecording or OSError."""
-    for name, least in (("budget", 1), ("patience", 1), ("seed", 0)):
-        value = getattr(flags, name)
-        if value is not None and value < least:
-            raise ConfigError("out_of_range", f"--{name} must be a whole number from {least} (got {value}).")
-    if flags.gpus != "all" and not (flags.gpus.isdecimal() and int(flags.gpus)):
-        raise ConfigError("not_a_number", f"--gpus must be all or a whole number from 1 (got {flags.gpus!r}).")
-    if flags.anew and flags.resume is not None:
-        raise ConfigError("anew", f"--anew tries every config, and --resume {flags.resume} skips some: pass only one.")
     if flags.out is not None and not check_suffix(flags.out).parent.is_dir():
         raise ConfigError("no_folder", f"The folder {flags.out.parent} of --out does not exist.")
     try:
         base = from_json(json.loads(flags.experiment.read_text(encoding="utf-8")))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError("not_json", f"{flags.experiment} is not JSON: {error}.") from error
-    except ConfigError as error:
-        raise ConfigError(error.kind, f"{flags.experiment}: {error}", error.field) from error
+    except ValueError as error:  # it is not JSON, or no experiment
+        raise ConfigError("no_experiment", f"{flags.experiment}: {error}") from error
     within = space(base, parse_varied(flags.vary, "--vary"))
     rows = read_rows(flags.resume) if flags.resume is not None else ()
     if rows and not {row.experiment for row in rows} & set(within.experiments):
@@ -126,8 +118,8 @@ def _read_flags(flags: argparse.Namespace) -> tuple[Space, Strategy, tuple[Sweep
     return within, Strategy(flags.strategy, flags.seed, flags.budget, flags.patience), rows
 
 
-def _run_sweep(run: SweepRun, flags: argparse.Namespace, rows: Sequence[SweepRow]) -> tuple[Sweep, bool]:
-    """Run until the end or Ctrl+C; return the sweep and whether it was interrupted."""
+def _run_sweep(run: SweepRun, flags: argparse.Namespace, rows: Sequence[SweepRow]) -> Sweep:
+    """Run until the end or Ctrl+C, which cancels the sweep."""
     experiments, size = set(run.space.experiments), run.space.size
     unused = sum(row.experiment not in experiments or row.device != run.gpu.name for row in rows)
     if unused and flags.out is not None and flags.out.resolve() == flags.resume.resolve():
@@ -151,7 +143,7 @@ def _run_sweep(run: SweepRun, flags: argparse.Namespace, rows: Sequence[SweepRow
     result = run.result()
     if flags.out is not None:
         write_sweep(flags.out, result)
-    return result, bool(interrupts)
+    return result
 
 
 @contextmanager
@@ -169,9 +161,8 @@ def _collect_interrupts() -> Iterator[list[int]]:
 
 def _show_progress(run: SweepRun, out: Path | None, interrupts: Sequence[int]) -> None:
     """Show progress and write rows until the end or Ctrl+C: a bar on a terminal, otherwise a line at the end."""
-    written_s, changes, size = 0.0, 0, run.space.size
     bar_format = "{desc} {bar} {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
-    with tqdm(total=size, unit="config", bar_format=bar_format, file=sys.stderr, disable=None) as bar:
+    with tqdm(total=run.space.size, unit="config", bar_format=bar_format, file=sys.stderr, disable=None) as bar:
         for progress in itertools.takewhile(lambda _: not interrupts, run.updates()):
             bar.n = progress.done
             bar.set_description_str(progress.phase.capitalize(), refresh=False)
@@ -179,12 +170,11 @@ def _show_progress(run: SweepRun, out: Path | None, interrupts: Sequence[int]) -
             best_ms = progress.best.median_ms if progress.best else None
             fastest = f"fastest {milliseconds(best_ms)}" if best_ms else ""
             bar.set_postfix_str(", ".join(filter(None, [remaining, fastest])))
-            if out is not None and run.changes > changes and time.monotonic() - written_s > _WRITE_INTERVAL_S:
+            if out is not None:
                 write_sweep(out, run.snapshot())
-                written_s, changes = time.monotonic(), run.changes
     if bar.disable:
         now = run.progress
-        print(f"{now.done} of {size} configs done in {format_duration(now.seconds)}.", file=sys.stderr)
+        print(f"{now.done} of {now.total} configs done in {format_duration(now.seconds)}.", file=sys.stderr)
 
 
 def summary(result: Sweep) -> str:
@@ -203,7 +193,7 @@ def summary(result: Sweep) -> str:
             ratio = f"× {finalist.ratio:.4f}{' tie' if finalist.is_tie and finalist.ratio != 1 else ''}"
         ms = time_ms(row, result.is_timed)
         lines.append(f"  {significant(ms * scale, 4)} {unit}  {ratio:14}  {knobs_text(row.experiment, result.space)}")
-    for library in result.final.baselines if result.final else ():
+    for library in result.baselines:
         interval = f"{library.low:.3f}–{library.high:.3f}"
         lines.append(f"{library.name} takes {library.ratio:.3f} ({interval}) times as long as the best.")
     kernel, by = discover()[result.best.experiment.kernel], "" if result.is_timed else " by prediction"
@@ -305,33 +295,30 @@ def check_cache(directory: Path, min_free_bytes: int = _MIN_FREE_BYTES) -> Check
 
 def check_database(store: Store) -> Check:
     """Check that results can be stored."""
-    if store.path is None:
-        return Check("database", LIMITED, "off (TILESCOPE_DB): results are lost when the app ends")
-    state, detail = LIMITED if store.problem else WORKS, store.problem or str(store.path)
-    return Check("database", state, detail, "Set TILESCOPE_DB to another file.")
+    detail = store.problem or str(store.path or "off (TILESCOPE_DB): results are lost when the app ends")
+    state = LIMITED if store.problem or store.path is None else WORKS
+    return Check("database", state, detail, "Set TILESCOPE_DB to a writable file.")
 
 
 def check_workers(session: Session) -> Iterator[Check]:
     """Start a worker, compile a small kernel, check its result, and count its requests with Nsight Compute."""
-    tile = {"BLOCK_M": 32, "BLOCK_N": 32}
-    small = from_json({"kernel": "transpose.tiled", "problem": {"M": 128, "N": 128}, "config": tile})
-    small = small if session.gpu is None else replace(small, gpu="this")
+    tile, gpu = {"BLOCK_M": 32, "BLOCK_N": 32}, "this" if session.gpu else ""
+    small = from_json({"kernel": "transpose.tiled", "problem": {"M": 128, "N": 128}, "config": tile, "gpu": gpu})
 
-    def check(name: str, outcome: Any, describe: Callable[[Any], str], otherwise: str = FAILS) -> Check:
-        is_failure = isinstance(outcome, Failure)
-        return Check(name, otherwise if is_failure else WORKS, outcome.message if is_failure else describe(outcome))
+    def check(name: str, outcome: Any, detail: str, otherwise: str = FAILS) -> Check:
+        """Return a check whose detail may contain the outcome's attributes."""
+        if isinstance(outcome, Failure):
+            return Check(name, otherwise, outcome.message)
+        return Check(name, WORKS, detail.format(outcome))
 
-    info = session.call_runner(worker.describe)
-    yield check("worker", info, lambda device: f"{device.name}; torch {device.torch}, Triton {device.triton}")
-    compiled = session.compile(small).result()
-    yield check("compiler", compiled, lambda code: f"{small.kernel}: {code.registers} registers per thread")
+    yield check("worker", session.call_runner(worker.describe), "{0.name}; torch {0.torch}, Triton {0.triton}")
+    yield check("compiler", session.compile(small).result(), "transpose.tiled: {0.registers} registers per thread")
     run = session.submit(small).result()
     if isinstance(run, RunResult) and not run.check.passed:
-        run = Failure("check", "wrong", f"{small.kernel} differs from torch ({run.backend})")
-    yield check("run", run, lambda result: f"{small.kernel} equals torch ({result.backend})")
+        run = Failure("check", "wrong", f"transpose.tiled differs from torch ({run.backend})")
+    yield check("run", run, "transpose.tiled equals torch ({0.backend})")
     if session.gpu is None:
-        detail = "Nsight Compute, but no GPU" if shutil.which("ncu") else "no GPU"
-        yield Check("counters", LIMITED, f"{detail}: counts are predicted or recorded")
+        yield Check("counters", LIMITED, "no GPU: counts are predicted or recorded")
     else:
         counters = session.submit(small, "counters").result()
-        yield check("counters", counters, lambda _: f"{tool()} counts requests and sectors", LIMITED)
+        yield check("counters", counters, f"{tool()} counts requests and sectors", LIMITED)

@@ -15,11 +15,9 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
-
-MAX_PORT = 65535
 
 # Environment variables: a user name and a password, and the form of the log.
 AUTH, LOG_FORM = "TILESCOPE_AUTH", "TILESCOPE_LOG"
@@ -27,19 +25,16 @@ AUTH, LOG_FORM = "TILESCOPE_AUTH", "TILESCOPE_LOG"
 # Options of mallopt(3), <malloc.h>.
 _MMAP_THRESHOLD, _ARENA_MAX = -3, -8
 
-_LARGE_BYTES = 1 << 20
-_ARENAS = 4
 
+def whole_number(low: int, high: int = 10**9) -> Callable[[str], int]:
+    """Return the type of a flag for argparse: a whole number from `low` to `high`."""
 
-def port(text: str) -> int:
-    """Parse a port.
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) <= len(str(high)) and low <= int(text) <= high):
+            raise argparse.ArgumentTypeError(f"must be a whole number from {low} to {high} (got {text[:100]!r})")
+        return int(text)
 
-    Raises:
-        argparse.ArgumentTypeError: it is not a whole number from 1 to MAX_PORT.
-    """
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_PORT)) and 0 < int(text) <= MAX_PORT):
-        raise argparse.ArgumentTypeError(f"the port must be a whole number from 1 to {MAX_PORT} (got {text[:100]!r})")
-    return int(text)
+    return parse
 
 
 def bypass_proxy(host: str) -> None:
@@ -59,8 +54,8 @@ def login() -> tuple[str, str] | None:
     value = os.environ.get(AUTH, "")
     if not value:
         return None
-    name, colon, password = value.partition(":")
-    if not (name and colon and password):
+    name, _, password = value.partition(":")
+    if not (name and password):
         raise ValueError(f"{AUTH} must be a name and a password with a colon between them: {AUTH}=name:password.")
     return name, password
 
@@ -117,12 +112,10 @@ def return_large_arrays() -> None:
     By default, glibc raises this threshold up to 32 MiB with each large array that is freed. The arrays of a large
     launch would then stay in the heap of the thread that drew it, one heap per thread.
     """
-    if sys.platform != "linux":
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
-    if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
-        mallopt(_ARENA_MAX, _ARENAS)
+    with suppress(AttributeError, TypeError):  # musl and macOS have no mallopt, and Windows has no CDLL(None)
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_MMAP_THRESHOLD, 1 << 20)
+        mallopt(_ARENA_MAX, 4)
 
 
 @contextmanager
@@ -133,7 +126,7 @@ def quick_import() -> Iterator[None]:
     Only editors read such stubs, and two processes may write one at the same time. Imported objects stay, so the
     garbage collector, a tenth of the remaining time, would find nothing.
     """
-    file_of, was_enabled = inspect.getfile, gc.isenabled()
+    file_of = inspect.getfile
 
     def getfile(thing: Any) -> str:
         # If a component class has no source file, Gradio's metaclass writes no stub.
@@ -148,5 +141,4 @@ def quick_import() -> Iterator[None]:
     finally:
         inspect.getfile = file_of
         gc.freeze()
-        if was_enabled:
-            gc.enable()
+        gc.enable()

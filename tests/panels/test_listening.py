@@ -16,9 +16,10 @@ from visualize import startup
 
 @pytest.mark.parametrize("text", ["0", "65536", "-1", "", "x", "7860.0", "²", "9" * 5000])
 def test_a_port_is_a_number_from_1_to_65535(text):
-    assert [startup.port(port) for port in ("1", "65535")] == [1, 65_535]
-    with pytest.raises(argparse.ArgumentTypeError, match=r"the port must be a whole number from 1 to 65535") as refusal:
-        startup.port(text)
+    port = startup.whole_number(1, 65_535)
+    assert [port("1"), port("65535")] == [1, 65_535]
+    with pytest.raises(argparse.ArgumentTypeError, match=r"must be a whole number from 1 to 65535") as refusal:
+        port(text)
     assert len(str(refusal.value)) < 200
 
 
