@@ -68,17 +68,14 @@ def test_a_body_that_is_too_large_is_refused_with_or_without_its_length():
     page = client()
     assert len(page.post("/", content=b"x" * MAX_BODY_BYTES).content) == MAX_BODY_BYTES
     refused = page.post("/", content=b"x" * (MAX_BODY_BYTES + 1))
-    assert (refused.status_code, refused.text) == (413, "The request has 65,537 bytes; the maximum is 65,536.\n")
+    assert (refused.status_code, refused.text) == (
+        413,
+        "The request has more than 65,536 bytes, the maximum.\n",
+    )
     chunked = page.post("/", content=(b"x" * 1024 for _ in range(100)))
     assert "content-length" not in chunked.request.headers
     assert chunked.status_code == 413
     assert len(page.post("/", content=(b"x" * 1024 for _ in range(10))).content) == 10240
-
-
-@pytest.mark.parametrize("length", ["-1", "many", "1e3", "²"])
-def test_a_length_that_is_no_number_is_refused(length):
-    refused = client().post("/", content=(b"x" for _ in range(1)), headers={"content-length": length.encode()})
-    assert refused.status_code == 400
 
 
 @pytest.mark.parametrize("prefix", ["", "/tools/x"])

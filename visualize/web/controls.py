@@ -77,6 +77,5 @@ def _fastest(current: Mapping[str, object], kernel: Kernel, this: Gpu | None) ->
 
     searched = [config for config in shipped() if config.experiment.kernel == kernel.id]
     listed = "; ".join(dict.fromkeys(f"{describe(config.experiment.problem)} on {config.gpu}" for config in searched))
-    raise ConfigError(
-        "not_searched", f"No search has covered {describe(requested.problem)} on {gpu.name}. Searched: {listed}."
-    )
+    sentence = f"No search has covered {describe(requested.problem)} on {gpu.name}. Searched: {listed}."
+    raise ConfigError("not_searched", sentence)

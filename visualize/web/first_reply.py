@@ -5,16 +5,15 @@ page and to parse Plotly. Until then the first picture, an SVG of the same figur
 """
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 import numpy as np
 from markupsafe import Markup, escape
 from plotly.colors import sample_colorscale
 from starlette._utils import get_route_path
+from starlette.datastructures import MutableHeaders, QueryParams
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,7 +25,7 @@ from visualize.views.state import ScheduleView, Snapshot
 from visualize.views.tabs import SETTINGS
 
 _BODY = re.compile(rb"<body\b[^>]*>")
-_PRELOAD = f"<gradio_api/file={PLOTLY_JS}>; rel=preload; as=script".encode()
+_PRELOAD = f"<gradio_api/file={PLOTLY_JS}>; rel=preload; as=script"
 
 # Units of the drawing along each side.
 _SIDE = 1000
@@ -52,10 +51,9 @@ class FirstReply:
         await (self._compress if is_page else self._app)(scope, receive, send)
 
     async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
-        names = (name for name, _ in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
-        picture = self._picture if all(name.startswith("__") for name in names) else b""
-        start: Message = {}
-        body = bytearray()
+        has_settings = any(not name.startswith("__") for name in QueryParams(scope["query_string"]))
+        picture = b"" if has_settings else self._picture
+        start, body = dict[str, Any](), bytearray()
 
         async def send_complete(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -64,12 +62,11 @@ class FirstReply:
             body.extend(message.get("body", b""))
             if message.get("more_body"):
                 return
-            content, headers = bytes(body), start["headers"]
+            content = bytes(body)
             if start["status"] == 200:
                 content = _BODY.sub(lambda tag: tag[0] + picture, content, count=1)
-                headers = [pair for pair in headers if pair[0].lower() != b"content-length"]
-                headers += [(b"content-length", str(len(content)).encode()), (b"link", _PRELOAD)]
-            await send({**start, "headers": headers})
+                MutableHeaders(scope=start).update({"content-length": str(len(content)), "link": _PRELOAD})
+            await send(start)
             await send({"type": "http.response.body", "body": content})
 
         await self._app(scope, receive, send_complete)
@@ -110,16 +107,16 @@ def _paths(trace: Mapping[str, Any], layout: Mapping[str, Any]) -> Iterator[str]
     """Yield one path for all cells of a colour."""
     across = _along(trace["x"], _axis(layout, trace.get("xaxis", "x")))
     down = _SIDE - _along(trace["y"], _axis(layout, trace.get("yaxis", "y")))
-    cells: dict[float, list[str]] = defaultdict(list)
-    grid = np.ma.masked_invalid(trace["z"])
-    for row, column in np.argwhere(~np.ma.getmaskarray(grid)):
-        (left, right), (top, bottom) = across[column : column + 2], down[row : row + 2]
-        cells[float(grid[row, column])].append(f"M{left:.0f} {top:.0f}H{right:.0f}V{bottom:.0f}H{left:.0f}z")
     colors = layout["coloraxis"]
-    span = colors["cmax"] - colors["cmin"]
-    shades = sample_colorscale(colors["colorscale"], [(value - colors["cmin"]) / span for value in cells])
-    for shade, squares in zip(shades, cells.values(), strict=True):
-        yield f'<path fill="{shade}" d="{"".join(squares)}"/>'
+    grid = np.ma.filled(np.ma.masked_invalid(trace["z"]).astype(float), np.nan)
+    for value in np.unique(grid[~np.isnan(grid)]):
+        position = (value - colors["cmin"]) / (colors["cmax"] - colors["cmin"])
+        (shade,) = sample_colorscale(colors["colorscale"], [position])
+        squares = ""
+        for row, column in np.argwhere(grid == value):
+            (left, right), (top, bottom) = across[column : column + 2], down[row : row + 2]
+            squares += f"M{left:.0f} {top:.0f}H{right:.0f}V{bottom:.0f}H{left:.0f}z"
+        yield f'<path fill="{shade}" d="{squares}"/>'
 
 
 def _along(edges: Any, axis: Mapping[str, Any]) -> np.ndarray:

@@ -9,13 +9,11 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
 from typing import Any
 
 from starlette._utils import get_route_path  # the path that routes match: without the root path
-from starlette.datastructures import Headers, QueryParams
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -31,14 +29,8 @@ MAX_SESSION_HASH = 64
 # A redraw keeps a core busy: more at once would not end sooner.
 MAX_RUNNING_REDRAWS, MAX_OPEN_REDRAWS = 2, 256
 
-# Gradio's routes start with this prefix or without it.
-_PREFIX = "/gradio_api"
-
 # Gradio's routes for events that bypass its queue: the page's redraws.
 _REDRAW = ("/run/", "/api/")
-
-# Gradio's route that has a session hash in its path.
-_HEARTBEAT = "/heartbeat/"
 
 # Gradio's routes for files, other addresses and page authors. The page uses none of them.
 _CLOSED = (
@@ -47,11 +39,11 @@ _CLOSED = (
 )  # fmt: skip
 
 # Every reply has the type that it declares, keeps addresses on this site and uses none of the visitor's devices.
-_HEADERS = {
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "strict-origin-when-cross-origin",
-    "permissions-policy": "camera=(), geolocation=(), microphone=()",
-}
+_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"strict-origin-when-cross-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+)
 
 # Gradio treats an object with this key anywhere in an argument as a file, which it would read or fetch.
 _FILE = "gradio.FileData"
@@ -71,28 +63,24 @@ def allowed_hosts(listening_on: str) -> tuple[str, ...]:
     Args:
         listening_on: the host that the server listens on.
     """
-    listed = tuple(name.strip().lower() for name in os.environ.get(HOSTS, "").split(",") if name.strip())
-    is_local = listening_on in ("localhost", "127.0.0.1", "::1")
-    return (*listed, *_THIS_MACHINE) if listed or is_local else ()
+    listed = os.environ.get(HOSTS, "").lower().replace(",", " ").split()
+    return (*listed, *_THIS_MACHINE) if listed or listening_on in (*_THIS_MACHINE, "::1") else ()
 
 
 # Environment variable with sites that may show the page in a frame; "*" for any.
 FRAMES = "TILESCOPE_FRAMES"
 
-_HUGGING_FACE, _SELF = "https://huggingface.co", "'self'"
-
 
 def framing_sites() -> tuple[str, ...]:
-    """Return the sites, besides its own, that may show the page in a frame; none for any.
+    """Return the sites that may show the page in a frame, as `frame-ancestors` lists them; none for any.
 
     By default, any site may embed a page without a login, only Hugging Face a Space, and no site a page with a login,
     which a frame could misuse.
     """
-    listed = tuple(os.environ.get(FRAMES, "").replace(",", " ").split())
-    if "*" in listed:
-        return ()
-    hub = (_HUGGING_FACE,) if "SPACE_ID" in os.environ else ()
-    return (*hub, *listed) or ((_SELF,) if os.environ.get(AUTH) else ())
+    listed = os.environ.get(FRAMES, "").replace(",", " ").split()
+    hub = ["https://huggingface.co"] if "SPACE_ID" in os.environ else []
+    is_restricted = (hub or listed or os.environ.get(AUTH)) and "*" not in listed
+    return ("'self'", *hub, *listed) if is_restricted else ()
 
 
 class Guard:
@@ -121,10 +109,8 @@ class Guard:
     ) -> None:
         self._app, self._hosts, self._body_deadline_s = app, hosts, body_deadline_s
         self._defaults = defaults or {}
-        self._headers = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
-        if frames:
-            policy = f"frame-ancestors {' '.join(dict.fromkeys((_SELF, *frames)))}"
-            self._headers.append((b"content-security-policy", policy.encode()))
+        policy = f"frame-ancestors {' '.join(frames)}".encode()
+        self._headers = [*_HEADERS, (b"content-security-policy", policy)] if frames else _HEADERS
         self._open_redraws: Counter[str] = Counter()
         self._turns: dict[str, asyncio.Semaphore] = {}
 
@@ -132,28 +118,26 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        has_reply = False
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal has_reply
             if message["type"] == "http.response.start":
-                has_reply = True
                 message["headers"] = [*message.get("headers", ()), *self._headers]
             await send(message)
 
-        path = get_route_path(scope).removeprefix(_PREFIX)
-        is_redraw = scope["method"] == "POST" and path.startswith(_REDRAW)
+        # Gradio's routes start with this prefix or without it.
+        path, request = get_route_path(scope).removeprefix("/gradio_api"), Request(scope, receive)
+        app = self._redraw if scope["method"] == "POST" and path.startswith(_REDRAW) else self._app
         try:
-            self._check_head(Headers(scope=scope), path)
-            body = await self._read_body(receive)
+            self._check_head(request, path)
+            body = await self._read_body(request)
             content = _read_json(body)
-            _check_session_hashes(path, QueryParams(scope["query_string"]), content)
+            _check_session_hashes(path, request, content)
             unread = [{"type": "http.request", "body": self._complete_arguments(path, content) or body}]
 
             async def replay_body() -> Message:
                 return unread.pop() if unread else await receive()
 
-            await (self._redraw if is_redraw else self._app)(scope, replay_body, send_with_headers)
+            await app(scope, replay_body, send_with_headers)
         except ClientDisconnect:
             return
         except HTTPException as refusal:
@@ -161,54 +145,43 @@ class Guard:
             await response(scope, receive, send_with_headers)
         except TypeError as error:
             # Gradio raises it for an argument of an unknown name, and replies with nothing.
-            if has_reply or not path.startswith("/call/"):
+            if not path.startswith("/call/"):
                 raise
             sentence = f"The arguments can't be read: {str(error)[:200]}\n"
-            await PlainTextResponse(sentence, HTTPStatus.BAD_REQUEST)(scope, receive, send_with_headers)
+            await PlainTextResponse(sentence, 400)(scope, receive, send_with_headers)
 
-    def _check_head(self, headers: Headers, path: str) -> None:
-        host, origin = headers.get("host", ""), headers.get("origin")
+    def _check_head(self, request: Request, path: str) -> None:
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if self._hosts and _without_port(host) not in self._hosts:
-            names = ", ".join(self._hosts)
-            sentence = f"The page is not served as {host[:100]!r}, but as {names}. Add a name with {HOSTS}."
-            raise HTTPException(400, sentence)
+            names = f"{host[:100]!r}, but as {', '.join(self._hosts)}"
+            raise HTTPException(400, f"The page is not served as {names}. Add a name with {HOSTS}.")
         if self._hosts and origin is not None and _without_port(origin.partition("://")[2]) not in self._hosts:
             sentence = f"Pages of {origin[:100]!r} may not send requests here. Allow their host with {HOSTS}."
             raise HTTPException(403, sentence)
         if path.startswith(_CLOSED):
             raise HTTPException(404, "The page takes no files and serves nothing here.")
-        length = headers.get("content-length", "0")
-        if not (length.isascii() and length.isdigit()):
-            raise HTTPException(400, f"The length of the body is {length[:100]!r}; it must be a whole number.")
-        if int(length[:20]) > MAX_BODY_BYTES:
-            raise _too_large(f"{int(length[:20]):,}")
 
-    async def _read_body(self, receive: Receive) -> bytes:
-        body, has_more = b"", True
+    async def _read_body(self, request: Request) -> bytes:
+        body = b""
         try:
             async with asyncio.timeout(self._body_deadline_s):
-                while has_more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientDisconnect
-                    body += message.get("body", b"")
-                    has_more = message.get("more_body", False)
+                async for chunk in request.stream():
+                    body += chunk
                     if len(body) > MAX_BODY_BYTES:
-                        raise _too_large(f"more than {MAX_BODY_BYTES:,}")
+                        sentence = f"The request has more than {MAX_BODY_BYTES:,} bytes, the maximum."
+                        raise HTTPException(413, sentence, {"connection": "close"})
         except TimeoutError:
             sentence = f"The body did not arrive within {self._body_deadline_s:g} s."
             raise HTTPException(408, sentence, {"connection": "close"}) from None
         return body
 
-    def _complete_arguments(self, path: str, content: object) -> bytes | None:
+    def _complete_arguments(self, path: str, content: dict[str, Any]) -> bytes | None:
         """Return the body of a call with all arguments of its event; None if the request calls no event."""
-        if not isinstance(content, dict) or not isinstance(content.get("data"), list):
-            return None
-        number = content.get("fn_index")
+        data, number = content.get("data"), content.get("fn_index")
         defaults = self._defaults.get(number if isinstance(number, int) else path.rpartition("/")[2])
-        if defaults is None:
+        if defaults is None or not isinstance(data, list):
             return None
-        arguments = [*content["data"], *defaults[len(content["data"]) :]][: len(defaults)]
+        arguments = [*data, *defaults[len(data) :]][: len(defaults)]
         return json.dumps({**content, "data": arguments}).encode()
 
     async def _redraw(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -233,7 +206,8 @@ class Guard:
             await send(message)
 
 
-def _read_json(body: bytes) -> Any:
+def _read_json(body: bytes) -> dict[str, Any]:
+    """Return the JSON object of a body; an empty one for other bodies."""
     try:
         content = json.loads(body or b"null")
         has_file = _FILE in json.dumps(content)
@@ -241,25 +215,19 @@ def _read_json(body: bytes) -> Any:
         # Gradio's parser may go deeper, and would find a file that this search missed.
         raise HTTPException(400, "The body is nested too deeply.") from None
     except ValueError:
-        return None  # Gradio refuses it
+        return {}  # Gradio refuses it
     if has_file:
         raise HTTPException(400, f"An argument contains {_FILE!r}; the page takes no files.")
-    return content
+    return content if isinstance(content, dict) else {}
 
 
-def _check_session_hashes(path: str, query: QueryParams, content: object) -> None:
-    hashes = [*query.getlist("session_hash"), content.get("session_hash") if isinstance(content, dict) else ""]
-    if path.startswith(_HEARTBEAT):
-        hashes.append(path.removeprefix(_HEARTBEAT))
-    longest = max((len(value) for value in hashes if isinstance(value, str)), default=0)
+def _check_session_hashes(path: str, request: Request, content: Mapping[str, Any]) -> None:
+    in_query = request.query_params.getlist("session_hash")
+    hashes = [path.partition("/heartbeat/")[2], *in_query, content.get("session_hash")]
+    longest = max(len(value) for value in hashes if isinstance(value, str))
     if longest > MAX_SESSION_HASH:
         raise HTTPException(400, f"The session hash has {longest:,} characters; the maximum is {MAX_SESSION_HASH}.")
 
 
 def _without_port(host: str) -> str:
     return re.sub(r":\d*$", "", host).lower()
-
-
-def _too_large(size: str) -> HTTPException:
-    sentence = f"The request has {size} bytes; the maximum is {MAX_BODY_BYTES:,}."
-    return HTTPException(413, sentence, {"connection": "close"})

@@ -19,9 +19,6 @@ MAX_CLIENTS = 200
 # Maximum unread messages of one client. An open page reads each message immediately.
 MAX_UNREAD = 30
 
-# Number of events whose durations Gradio keeps.
-_MAX_DURATIONS = 200
-
 
 class _Messages(asyncio.Queue[Any]):
     """One client's messages, of which the oldest is dropped first.
@@ -95,4 +92,4 @@ def bound_unread(queue: Queue) -> None:
     """Bound what a queue keeps. Call it before the first request."""
     queue.pending_event_ids_session = _EventIds()
     queue.pending_messages_per_session = _Clients(queue.pending_event_ids_session)
-    queue.ANALYTICS_MAX_EVENTS = _MAX_DURATIONS
+    queue.ANALYTICS_MAX_EVENTS = 200  # whose durations Gradio keeps
