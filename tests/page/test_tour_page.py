@@ -9,7 +9,7 @@ from playwright.sync_api import FloatRect, expect
 
 from tests.page.conftest import Tab
 from visualize.tours import tours
-from visualize.web.dialogs import draw_qr
+from visualize.web.redraw import draw_qr
 
 pytestmark = pytest.mark.browser
 

@@ -57,7 +57,7 @@ def test_a_trace_is_of_the_recorded_timeline(endpoints):
 def test_every_figure_says_what_it_is_of(page, tab):
     """Its experiment, GPU and mark: they stand below a saved picture."""
     state = opened({"kernel": "matmul.grouped", "M": 2048, "N": 2048, "K": 2048, "gpu": "H200", "tab": tab})
-    values = page.draw(state).values()
+    values = page.draw(state)[0].values()
     figures = [decode(value) for value in values if value.startswith("eN")]  # base64 of zlib's header
     expected = {"schedule": 2, "reuse": 2, "coalescing": 2, "scoreboard": 1}.get(tab, 0)
     assert len(figures) >= expected

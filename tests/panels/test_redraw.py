@@ -109,6 +109,8 @@ def test_a_reply_has_numbers_and_says_whether_more_follows(page):
     assert update["has_more"], "the kernel is not compiled yet"
     update = json.loads(page.on_message(request(), settings_of({"tab": "recorded"})))
     assert (update["number"], update["has_more"]) == (2, False)
+    update = json.loads(page.on_message(request(), "no message"))
+    assert update["has_more"], "it ended the stream of the settings before"
 
 
 @pytest.mark.parametrize("tab", ["schedule", "reuse", "coalescing", "compiler"])
@@ -132,7 +134,7 @@ def test_a_timeline_of_this_machine_takes_precedence_over_the_recorded_one(make_
     current = SETTINGS.state(flat, page.session.gpu)
 
     def timeline():
-        return page.draw(current)["timeline"]
+        return page.draw(current)[0]["timeline"]
 
     recorded = page.session.find_value(current.experiment, "timeline")
     assert recorded.backend == "recorded", "whatever the seed"
@@ -241,5 +243,5 @@ def test_every_slot_that_a_handler_fills_is_on_the_page(page):
         for measurement in MEASUREMENTS.values():
             recorded = records.experiments(measurement.form, "H200")[0]
             state = opened({**recorded.to_address(), "gpu": "H200", "tab": tab})
-            missing = [name for name in page.fill(state) | page.draw(state) if f'id="{name}"' not in html]
+            missing = [name for name in page.fill(state) | page.draw(state)[0] if f'id="{name}"' not in html]
             assert not missing, (tab, measurement.name)

@@ -8,7 +8,7 @@ import re
 import pytest
 import segno
 
-from visualize.web.dialogs import MAX_LINK, qr
+from visualize.web.redraw import MAX_LINK, qr
 
 LINK = "https://example.org/?kernel=matmul.grouped&M=576"
 

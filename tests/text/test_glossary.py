@@ -10,7 +10,7 @@ from pathlib import Path
 import visualize
 from visualize.views.glossary import FILE, glossary, meaning
 from visualize.views.numbers import SOURCES
-from visualize.web.dialogs import glossary_dialog
+from visualize.web.page import glossary_dialog
 
 HEADINGS = re.findall(r"^### (.+)$", FILE.read_text(encoding="utf-8"), re.MULTILINE)
 TEXTS = sorted(Path(visualize.__file__).parent.rglob("*.py"))

@@ -1,25 +1,31 @@
-"""The API: `/kernels` and the endpoints of all panels, registered with Gradio.
+"""The API: `/kernels` and the endpoints of all panels, registered with Gradio, and the same as MCP tools for agents.
 
 Gradio derives an argument's schema from its type hint, which has no bounds, defaults or help for the fields of an
 object. Schemas built from the knobs replace it.
+
+An endpoint takes a nested experiment and returns every field of the reply. A tool takes the experiment's fields as
+separate arguments. It returns JSON text, because Gradio sends MCP clients the `str` of a result. It omits long fields,
+such as PTX or the tiles of 8,192 programs, unless the client requests them.
+
+Agents read the schemas of all tools at once, and MCP tools share no definitions. So each schema has only the types and
+bounds of the arguments, and one tool, `kernels`, explains them.
 """
 
 import inspect
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from inspect import Parameter
 from typing import Any
 
 import gradio as gr
 
 from kernels import discover
-from kernels.experiment import experiment_schema, merged_schema
+from kernels.experiment import JsonSchema, experiment_schema, gpu_schema, kernel_schema, merged_fields, merged_schema
 from kernels.gpus import GPUS
 from kernels.knobs import Knob, knobs
-from kernels.measuring.session import Session
 from kernels.recommended import shipped
 from visualize.views.panel import EXPERIMENT, Api, Endpoint, Panel, reply_safely
-from visualize.views.prediction_process import PredictionProcess
-from visualize.web.tools import create_tools
 
 # The experiment of the API page's snippets. It is quick under the interpreter, too.
 EXAMPLE = {
@@ -28,10 +34,33 @@ EXAMPLE = {
     "config": {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_SIZE": 3},
 }
 
+# Maximum characters of a field's JSON, about 2,000 tokens. Operations, bounds and checks are shorter.
+LONGEST_FIELD = 8_000
 
-def register_endpoints(
-    blocks: gr.Blocks, session: Session, predictions: PredictionProcess, panels: Sequence[Panel], with_tools: bool
-) -> None:
+# Tools are also endpoints of the API, where their names have this prefix.
+_PREFIX = "mcp_"
+
+_FIELDS: JsonSchema = {
+    "type": "array",
+    "items": {"type": "string"},
+    "description": "Reply fields to return. Default: all but long ones (see `left_out`).",
+}
+# If an experiment only narrows a reply, it stays one argument.
+_OPTIONAL: JsonSchema = {
+    "type": "object",
+    "description": 'Only of this experiment: {"kernel", "problem", "config", "run"}, with the fields that `run` takes.',
+}
+_WHOLE: JsonSchema = {
+    "type": "object",
+    "description": 'The launch: {"kernel", "problem", "config", "gpu"}, with the fields that `compile` takes.',
+}
+_HOW = "The reply is JSON. `failure` says what was wrong and what is allowed."
+_KNOBS = (
+    "Arguments that are left out take the kernel's default; `kernels` says what each means, and which kernels have it."
+)
+
+
+def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], with_tools: bool) -> None:
     """Register all endpoints; call inside the Blocks context.
 
     Args:
@@ -61,15 +90,15 @@ def register_endpoints(
             ],
             "gpus": list(GPUS),
             "gpu_table": {name: asdict(gpu) for name, gpu in GPUS.items()},
-            "device": session.gpu and asdict(session.gpu),
+            "device": api.session.gpu and asdict(api.session.gpu),
         }
 
-    api, experiment = Api(session, predictions), merged_schema(discover())
-    endpoints = [endpoint for panel in panels for endpoint in panel.endpoints(api)]
-    for endpoint in (Endpoint("kernels", kernels, 1), *endpoints):
+    experiment = merged_schema(discover())
+    endpoints = [Endpoint("kernels", kernels, 1), *(endpoint for panel in panels for endpoint in panel.endpoints(api))]
+    for endpoint in endpoints:
         schemas = {EXPERIMENT: experiment, **endpoint.schemas}
         _register(blocks, replace(endpoint, function=reply_safely(endpoint.function), schemas=schemas))
-    for tool in create_tools(endpoints, session.gpu) if with_tools else ():
+    for tool in create_tools(endpoints) if with_tools else ():
         _register(blocks, tool)
 
 
@@ -100,3 +129,108 @@ def argument_defaults(blocks: gr.Blocks) -> dict[int | str, list[object]]:
         for number, event in blocks.fns.items()
         for key in (number, str(event.api_name))
     }
+
+
+def create_tools(endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+    """Return a tool for each endpoint. Their names begin with "mcp_".
+
+    Args:
+        endpoints: the first is "kernels", whose tool returns a shorter reply.
+    """
+    in_full, *others = endpoints
+
+    def kernels() -> dict[str, Any]:
+        """Lists the kernels: what each shows, the default of each argument, and presets worth a look.
+
+        `arguments` says what each argument of the other tools means. Also the names of the GPUs that predictions can
+        be for, and this machine's GPU (null: predictions and recorded results only).
+        """
+        reply = in_full.function()
+        return {
+            "kernels": [
+                {
+                    **{name: kernel[name] for name in ("id", "title", "claim")},
+                    "defaults": {knob["name"]: knob["default"] for knob in kernel["problem"] + kernel["knobs"]},
+                    "presets": {preset["title"]: preset["problem"] | preset["config"] for preset in kernel["presets"]},
+                }
+                for kernel in reply["kernels"]
+            ],
+            "arguments": {name: schema["description"] for name, schema in _flat(merged_fields(discover())).items()},
+            "gpus": gpu_schema()["enum"],
+            "device": reply["device"] and reply["device"]["name"],
+        }
+
+    return [_tool(endpoint) for endpoint in (Endpoint("kernels", kernels), *others)]
+
+
+def offer_tools_alone(server: Any) -> None:
+    """Remove endpoints from a running `gradio.mcp.GradioMCPServer`, and the prefix from the tools' names.
+
+    Gradio offers every public endpoint, and on a Space prefixes each name with the Space's. It also replaces the
+    description in an argument's schema by that of the docstring, even if there is none.
+    """
+    describe = server.get_fn_description
+    server.get_fn_description = lambda *event: (describe(*event)[0], {})
+    offered = [endpoint for endpoint in server.tool_to_endpoint.values() if endpoint.startswith(f"/{_PREFIX}")]
+    server.tool_to_endpoint = {
+        server.tool_prefix + endpoint.removeprefix(f"/{_PREFIX}"): endpoint for endpoint in offered
+    }
+
+
+def _flat(parts: Mapping[str, Mapping[str, JsonSchema]]) -> dict[str, JsonSchema]:
+    """Return the schemas of an experiment's fields, without their parts."""
+    flat = {name: schema for fields in parts.values() for name, schema in fields.items()}
+    return {"kernel": kernel_schema(discover()), **flat, "gpu": gpu_schema()}
+
+
+def _tool(endpoint: Endpoint) -> Endpoint:
+    parameters = dict(inspect.signature(endpoint.function).parameters)
+    needs_experiment = EXPERIMENT in parameters and parameters[EXPERIMENT].default is Parameter.empty
+    is_flat = needs_experiment and endpoint.is_flat
+    parts = merged_fields(discover()) if is_flat else {}
+    schemas: dict[str, JsonSchema] = {}
+    if is_flat:
+        del parameters[EXPERIMENT]
+        if not endpoint.launches:
+            del parts["run"]
+        for name, schema in _flat(parts).items():
+            schemas[name] = {key: value for key, value in schema.items() if key != "description"}
+    described = {EXPERIMENT: _WHOLE if needs_experiment else _OPTIONAL, **endpoint.schemas, "fields": _FIELDS}
+    schemas |= {name: described.get(name, {}) for name in (*parameters, "fields")}
+
+    async def tool(*values: Any) -> str:
+        given = {name: value for name, value in zip(schemas, values, strict=True) if value is not None}
+        arguments = {name: given[name] for name in parameters if name in given}
+        if is_flat:
+            nested = {part: {name: given[name] for name in fields if name in given} for part, fields in parts.items()}
+            arguments[EXPERIMENT] = {"kernel": given.get("kernel"), "gpu": given.get("gpu"), **nested}
+        reply = await reply_safely(endpoint.function)(**arguments)
+        return json.dumps(shortened(reply, given.get("fields")))
+
+    # The signature and the description that Gradio needs for an MCP tool.
+    defaults = {"kernel": Parameter.empty, **{name: parameters[name].default for name in parameters}}
+    tool.__name__ = endpoint.name
+    tool.__annotations__ = {**dict.fromkeys(schemas, Any), "return": str}
+    arguments = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=defaults.get(name)) for name in schemas]
+    tool.__signature__ = inspect.Signature(arguments, return_annotation=str)  # type: ignore[attr-defined]
+    tool.__doc__ = " ".join([*str(endpoint.function.__doc__).split(), _HOW, *([_KNOBS] if is_flat else [])])
+    return Endpoint(f"{_PREFIX}{endpoint.name}", tool, endpoint.max_concurrency, schemas=schemas)
+
+
+def shortened(reply: Mapping[str, Any], fields: Sequence[str] | None) -> dict[str, Any]:
+    """Return a reply's requested fields; by default all fields except long ones, whose lengths it lists.
+
+    >>> shortened({"programs": 4, "ptx": "x" * 20_000}, None)
+    {'programs': 4, 'left_out': {'ptx': 20002}}
+    >>> shortened({"programs": 4, "ptx": "add"}, ["ptx", "sass"])
+    {'ptx': 'add', 'no_such_field': ['sass']}
+    """
+    if "failure" in reply:
+        return dict(reply)
+    if fields is not None:
+        unknown = [name for name in fields if name not in reply]
+        chosen = {name: reply[name] for name in fields if name in reply}
+        return {**chosen, "no_such_field": unknown} if unknown else chosen
+    long = {name: length for name, value in reply.items() if (length := len(json.dumps(value))) > LONGEST_FIELD}
+    short = {name: value for name, value in reply.items() if name not in long}
+    return {**short, "left_out": long} if long else short

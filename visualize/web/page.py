@@ -4,7 +4,6 @@ Settings or an address → State → snapshot → the open view's slots. Predict
 starts when the user presses its button.
 """
 
-import itertools
 import os
 from typing import Any
 
@@ -17,33 +16,34 @@ from kernels.measuring.session import Session
 from visualize.tours import tours
 from visualize.tours.guide import menu, tour_bar
 from visualize.views import slots, theme
+from visualize.views.glossary import glossary
+from visualize.views.panel import Api
 from visualize.views.prediction_process import PredictionProcess
+from visualize.views.prose import Link
 from visualize.views.result.view import ResultPanel
 from visualize.views.slots import PLOTLY_JS, slot
 from visualize.views.tabs import LIBRARY, TABS, VIEWS, WAYS
 from visualize.web import assets
 from visualize.web.api import register_endpoints
-from visualize.web.dialogs import glossary_dialog, keys, share
 from visualize.web.redraw import Redraw
 
 # Gradio ships both typefaces whole in these two weights only; with 600 declared it serves a file of a few letters.
 _WEIGHTS = (400, 700)
 
-# Title and description for browsers and link previews.
+# One typeface with full weights. The style sheets beside the views have the rest.
+THEME = gr.themes.Default(
+    primary_hue="indigo",
+    neutral_hue="slate",
+    radius_size="sm",
+    font=[LocalFont("IBM Plex Sans", weights=_WEIGHTS), "system-ui", "sans-serif"],
+    font_mono=[LocalFont("IBM Plex Mono", weights=_WEIGHTS), "ui-monospace", "monospace"],
+)
+
 TITLE = "Tilescope: see what a Triton kernel really does"
-DESCRIPTION = (
-    "Pick a Triton kernel, set its tiles, and see which blocks it loads, which bytes each warp fetches, and what "
-    "reaches DRAM: predicted, beside what the hardware counted."
-)
-_ICON = (
-    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E"
-    "%3Crect width='16' height='16' rx='3' fill='%233b4fd1'/%3E"
-    "%3Cpath d='M3 3h4v4H3zM9 9h4v4H9z' fill='%23fff'/%3E"
-    "%3Cpath d='M9 3h4v4H9zM3 9h4v4H3z' fill='%23f5a300'/%3E%3C/svg%3E"
-)
 HEAD = (
-    f'<link rel="icon" href="{_ICON}"><meta property="og:title" content="{TITLE}">'
-    f'<meta property="og:description" content="{DESCRIPTION}"><meta name="description" content="{DESCRIPTION}">'
+    '<link rel="icon" href="favicon.ico"><meta name="description" content="Pick a Triton kernel, set its tiles, and '
+    "see which blocks it loads, which bytes each warp fetches, and what reaches DRAM: predicted, beside what the "
+    'hardware counted.">'
     f"<style>{assets.text('web/assets/head/narrow.css')}</style>"
 )
 
@@ -55,9 +55,6 @@ _PICTURE = Markup('<button type="button" data-tab="{}">{}</button>')
 _TABS = Markup('<div role="tablist" aria-label="Views">{}</div>')
 _VIEW = Markup('<button type="button" role="tab" data-tabs="{}" aria-controls="results">{}</button>')
 _LIBRARY = Markup('<button type="button" class="library" data-tabs="{}">Library</button>')
-
-# Visible while the page waits for a reply.
-_AWAITED = '<div role="progressbar" aria-label="Waiting for a reply" hidden></div>'
 
 # On a narrow screen the controls are a drawer at the bottom, so that the picture stays visible.
 _DRAWER = '<button type="button" aria-expanded="false" aria-controls="controls">Controls</button>'
@@ -73,7 +70,21 @@ _COPY = (
     '<div class="link"><button type="button" class="copy-link">Copy link</button>'
     '<button type="button" class="theme-switch">Light / dark</button></div>'
 )
-_WAY = Markup('<a href="?{}">{}</a>')
+
+# An entry of a list.
+_ITEM = Markup("<div><dt>{}</dt><dd>{}</dd></div>")
+
+KEYS = (
+    ("← →", "one step of the player; in a tour, the previous and the next stop"),
+    ("Space", "play and pause"),
+    ("T", "talk mode: the headline and the picture fill the window"),
+    ("F", "full screen"),
+    ("Q", "link and QR code of the current page"),
+    ("1 2 3 4 5", "the views and the Library"),
+    ("A B C D", "the choices of a question"),
+    ("Esc", "leave the tour, then talk mode"),
+    ("?", "this list"),
+)
 
 
 def page(session: Session, with_tools: bool = False) -> gr.Blocks:
@@ -109,8 +120,7 @@ def page(session: Session, with_tools: bool = False) -> gr.Blocks:
         outbox.submit(redraw.on_action, [outbox], [replies], concurrency_limit=None, **quiet)
         outbox.stop(redraw.on_cancel, None, None, queue=False, **quiet)
         blocks.unload(redraw.on_unload)
-        panels = list(itertools.chain(*redraw.panels.values()))
-        register_endpoints(blocks, session, predictions, panels, with_tools)
+        register_endpoints(blocks, Api(session, predictions), redraw.all_panels, with_tools)
     return blocks
 
 
@@ -128,25 +138,24 @@ def layout(redraw: Redraw) -> Markup:
     problem = slot("elsewhere", content='<p class="problem" role="alert"></p>')
     stage = slots.row(slot("compare"), problem, sections, name="results", classes="column")
     controls = slots.row(slots.form("experiment", "Kernel, problem and config"), name="controls", classes="column")
-    return Markup("").join(
-        [
-            slot("awaited", content=_AWAITED),
-            slot("settings", "settings"),
-            _header(redraw.session.gpu),
-            slots.row(controls, stage, name="body"),
-            slot("problems", "problems"),
-            slot("kept", "kept"),
-            tour_bar(),
-            keys(),
-            glossary_dialog(),
-        ]
+    return (
+        # Visible while the page waits for a reply.
+        slot("awaited", content='<div role="progressbar" aria-label="Waiting for a reply" hidden></div>')
+        + slot("settings", "settings")
+        + _header(redraw.session.gpu)
+        + slots.row(controls, stage, name="body")
+        + slot("problems", "problems")
+        + slot("kept", "kept")
+        + tour_bar()
+        + keys()
+        + glossary_dialog()
     )
 
 
 def _header(gpu: Gpu | None) -> Markup:
     where = f"Live on this machine's {gpu.name}." if gpu else "No GPU here: predictions, recordings and an interpreter."
     views = Markup("").join(_VIEW.format(" ".join(pictures), name) for name, pictures in VIEWS.items())
-    ways = Markup("").join(_WAY.format(query, question) for question, query in WAYS.items())
+    ways = Markup("").join(Link(question, query) for question, query in WAYS.items())
     return slots.row(
         slot("title", content=_SKIP + _NAME.format(where)),
         slot("tab", "tabs", _TABS.format(views)),
@@ -170,24 +179,45 @@ def _pictures(name: str) -> Markup:
     return _PICTURES.format(Markup("").join(_PICTURE.format(name, titles[name]) for name in names))
 
 
-def gradio_theme() -> gr.themes.Base:
-    """Return one typeface with full weights, and one accent. The style sheets beside the views have the rest."""
-    accent = gr.themes.Color(
-        name="accent",
-        c50="#eef1ff", c100="#dfe4ff", c200="#c4ccff", c300="#a1acfb", c400="#8493f5", c500="#5b6ce6",
-        c600="#3b4fd1", c700="#3040aa", c800="#293785", c900="#22306b", c950="#161e44",
-    )  # fmt: skip
-    return gr.themes.Default(
-        primary_hue=accent,
-        neutral_hue=gr.themes.colors.slate,
-        radius_size=gr.themes.sizes.radius_sm,
-        font=[LocalFont("IBM Plex Sans", weights=_WEIGHTS), "system-ui", "sans-serif"],
-        font_mono=[LocalFont("IBM Plex Mono", weights=_WEIGHTS), "ui-monospace", "monospace"],
-    ).set(
-        # Default is white on the 500 of a hue: too little contrast for text.
-        button_primary_background_fill="*primary_600",
-        button_primary_background_fill_hover="*primary_700",
-        button_primary_background_fill_dark="*primary_600",
-        button_primary_background_fill_hover_dark="*primary_500",
-        color_accent="*primary_600",
+def keys() -> Markup:
+    """Return the slot of the shortcuts and their dialog. The player follows `tilescope:play` and `tilescope:step`."""
+    listed = Markup("").join(
+        _ITEM.format(Markup(" ").join(Markup("<kbd>{}</kbd>").format(key) for key in pressed.split(" ")), action)
+        for pressed, action in KEYS
+    )
+    return slot(
+        "keys",
+        "keys",
+        '<button type="button" class="open-keys" aria-label="Keys" title="Keys (?)">?</button>'
+        '<h1 class="on-stage"></h1><a class="open-whole" target="_blank" rel="noopener">Open in Tilescope</a>'
+        '<dialog class="keys" aria-labelledby="keys-title"><h2 id="keys-title">Keys</h2>'
+        f'<dl>{listed}</dl><form method="dialog"><button type="button" class="to-talk">Talk mode</button>'
+        "<button>Close</button></form></dialog>",
+    )
+
+
+def glossary_dialog() -> Markup:
+    """Return the glossary as a popover: `<button popovertarget="glossary">` opens it, without a script."""
+    sections = Markup()
+    for heading, terms in glossary().items():
+        rows = Markup("").join(_ITEM.format(*entry) for entry in terms.items())
+        sections += Markup("<h3>{}</h3><dl>{}</dl>").format(heading, rows)
+    return Markup(
+        '<dialog popover id="glossary" class="keys" aria-labelledby="glossary-title">'
+        '<h2 id="glossary-title">Glossary</h2>'
+        '<button type="button" popovertarget="glossary" autofocus>Close</button>{}</dialog>'
+    ).format(sections)
+
+
+def share() -> Markup:
+    """Return the slot of the Share button and its dialog. Opening the dialog starts the action "share"."""
+    return slot(
+        "share",
+        "share",
+        '<button type="button" class="open-share" title="Link and QR code (Q)">Share</button>'
+        '<dialog class="share" aria-labelledby="share-title"><h2 id="share-title">Share this page</h2>'
+        '<div class="qr" role="img" aria-label="QR code of the link"></div>'
+        '<p><input type="text" readonly aria-label="Link"></p>'
+        '<form method="dialog"><button type="button" class="copy">Copy</button><button>Close</button></form>'
+        "</dialog>",
     )

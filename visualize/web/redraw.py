@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
+import segno
 
 from kernels.experiment import Experiment, find_kernel
 from kernels.knobs import ConfigError, quote
@@ -34,7 +35,6 @@ from visualize.views.slots import DISABLED, ENABLED, problems_value
 from visualize.views.state import Snapshot, State, query, take_snapshot
 from visualize.views.tabs import SETTINGS, TABS
 from visualize.web.controls import apply_preset, experiment_form
-from visualize.web.dialogs import qr
 
 # Maximum number of pages whose state the server keeps.
 MAX_OPEN_PAGES = 1000
@@ -42,8 +42,9 @@ MAX_OPEN_PAGES = 1000
 # Maximum characters of a message. The page sends up to 42,000, with the last run from the browser's storage.
 _MAX_MESSAGE = 64_000
 
-# Maximum characters of a query; the page's own are shorter.
-_MAX_QUERY = 4000
+# Maximum characters of a link with a QR code: more than the page's addresses have. A projector could not show a larger
+# code legibly.
+MAX_LINK = 1200
 
 # Maximum concurrent StreamActions. Each may wait for the compiler in a thread.
 _QUESTIONS = 64
@@ -84,10 +85,10 @@ class OpenPage:
         Args:
             slots: new values. They may be empty, because Gradio requires an output of each event.
             reply_to: the number of the message that the update replies to.
-            has_more: whether the page should request a stream: a compile, a prediction or a sweep is still running.
+            has_more: whether the page should request a stream: a compile, a prediction or a sweep may be running.
         """
         self.updates += 1
-        message = {"number": self.updates, "reply_to": reply_to, "has_more": has_more, "slots": dict(slots)}
+        message = {"number": self.updates, "reply_to": reply_to, "has_more": has_more, "slots": slots}
         return json.dumps(message, ensure_ascii=False)
 
 
@@ -132,10 +133,11 @@ class Redraw:
     def __init__(self, session: Session, predictions: PredictionProcess) -> None:
         self.session, self.predictions = session, predictions
         self.panels = create_panels()
-        all_panels = [panel for panels in self.panels.values() for panel in panels]
-        (self.result,) = (panel for panel in all_panels if isinstance(panel, ResultPanel))
-        actions: dict[str, RunAction | StreamAction] = {"run": RunAction("run")}
-        self.actions = actions | {name: action for panel in all_panels for name, action in panel.actions().items()}
+        self.all_panels = [panel for panels in self.panels.values() for panel in panels]
+        self.actions: dict[str, RunAction | StreamAction] = {"run": RunAction("run")}
+        for panel in self.all_panels:
+            self.actions |= panel.actions()
+        self._result = ResultPanel()
         self._guide = Guide(session)
         self._pages = OpenPages()
         self._threads = ThreadPoolExecutor(_QUESTIONS, "question")
@@ -147,8 +149,8 @@ class Redraw:
         page = self._pages.find(request)
         page.changes += 1
         change = page.changes
-        sent: dict[str, Any] = {}
-        problems: Mapping[str, str] = {}
+        # The change ended the stream of the previous state. If it is refused, that state may still have more.
+        sent, slots, problems, has_more = dict[str, Any](), Slots(), dict[str, str](), True
         try:
             sent = read_message(message)
             if "open" in sent or "follow" in sent:
@@ -159,12 +161,15 @@ class Redraw:
                 keeps_forms = settings.get("form_of") == state.kernel.id and settings.get("preset") is None
             page.state = state
             slots = {} if keeps_forms else self.fill(state, sent.get("kept", ""))
-            slots |= self._redraw(state, problems)
+            slots["link"] = self._link(state)
+            drawing, has_more = self.draw(state)
+            slots |= drawing
         except ConfigError as error:
-            slots = refused(error)
+            problems[error.field] = str(error)
+        slots["problems"] = problems_value(problems)
         if page.changes != change:
-            return page.update({}, sent.get("number"))
-        return page.update(slots, sent.get("number"), self._has_more(page.state))
+            slots, has_more = {}, False
+        return page.update(slots, sent.get("number"), has_more)
 
     def opening(self) -> str:
         """Return the update of a page without an address, which a browser draws before it has sent a message."""
@@ -187,13 +192,25 @@ class Redraw:
     async def on_action(self, request: gr.Request, message: object) -> AsyncIterator[str]:
         """Start a button's action, and stream its progress and its result."""
         page = self._pages.find(request)
-        sent: dict[str, Any] = {}
+        action: RunAction | StreamAction | None = None
         try:
             sent = read_message(message)
-            async for update in self._act(page, sent):
-                yield update
+            name = str(sent.get("action"))
+            action = self.actions.get(name)
+            if name == "share":
+                yield page.update({"share": qr(sent)})
+            elif name == "tour":
+                async for bar in self._guide.show_stop(sent):
+                    yield page.update({"tour": bar})
+            elif isinstance(action, RunAction):
+                async for update in self._measure(page, self.read(sent), action.measurement):
+                    yield update
+            elif isinstance(action, StreamAction):
+                async for update in self._answer(page, self.read(sent), action):
+                    yield update
+            else:
+                raise ConfigError("no_action", f"The page has no action {quote(name)}.")
         except ConfigError as error:
-            action = self.actions.get(str(sent.get("action")))
             cleared = action.clears if isinstance(action, StreamAction) else ()
             yield page.update({**refused(error), **dict.fromkeys(cleared, "")})
 
@@ -224,14 +241,12 @@ class Redraw:
             flat = {"tab": flat.get("tab"), **SETTINGS.change_kernel(flat, kernel.id)}
         return SETTINGS.state(flat, self.session.gpu)
 
-    def _open(self, sent: Mapping[str, Any]) -> tuple[State, Mapping[str, str]]:
+    def _open(self, sent: Mapping[str, Any]) -> tuple[State, dict[str, str]]:
         """Read an address. An empty one opens the opening state, and bad fields take their defaults."""
         self.predictions.warm_up()
         link = sent.get("open", sent.get("follow"))
         if not isinstance(link, str):
             raise ConfigError("not_a_link", "The page sent no link.", "")
-        if len(link) > _MAX_QUERY:
-            raise ConfigError("too_long", f"A link may have {_MAX_QUERY:,} characters here.", "")
         flat = dict(urllib.parse.parse_qsl(link.removeprefix("?")))
         # Talk mode and the embed view do not describe an experiment.
         flat = {name: flat[name] for name in flat if not name.startswith("__") and name not in ("talk", "embed")}
@@ -248,32 +263,26 @@ class Redraw:
     def fill(self, state: State, kept: object = "") -> Slots:
         """Fill all forms. Show this state's run if it is known or in the browser's storage."""
         snapshot, pinned = self.take_snapshots(state)
-        slots = self._settings(state) | merge(panel.fill(snapshot) for panel in itertools.chain(*self.panels.values()))
-        run = self.result.draw_placeholder(snapshot) | self.result.draw_run(snapshot, kept)
+        slots = self._settings(state) | merge(panel.fill(snapshot) for panel in self.all_panels)
+        run = self._result.draw_placeholder(snapshot) | self._result.draw_run(snapshot, kept)
         return slots | self._pair_run(run, pinned)
 
-    def _redraw(self, state: State, problems: Mapping[str, str]) -> Slots:
-        """Fill the open view, the address and the sentences about bad values."""
-        title = stage_title(state.experiment, state.gpu.name)
+    def _link(self, state: State) -> str:
         # The full address detects results of other experiments, and the title is for talk mode.
         full, short = query(state.to_address()), query(SETTINGS.short_address(state))
-        slots: Slots = {"link": json.dumps({"full": full, "short": short, "title": title})}
-        try:
-            slots |= self.draw(state)
-        except ConfigError as error:
-            problems = {**problems, error.field: str(error)}
-        return {**slots, "problems": problems_value(problems)}
+        return json.dumps({"full": full, "short": short, "title": stage_title(state.experiment, state.gpu.name)})
 
-    def draw(self, state: State) -> Slots:
-        """Fill the open view, except slow predictions.
+    def draw(self, state: State) -> tuple[Slots, bool]:
+        """Fill the open view, except slow predictions. Also return whether `on_stream` can add to it.
 
         Raises:
             ConfigError: if it cannot be drawn.
         """
         panels, snapshots = self.panels[state.view.tab], self.take_snapshots(state)
-        if draw_seconds(panels, *snapshots) <= NEAR_S:
-            return draw_view(panels, *snapshots)
-        return merge(panel.predicting(snapshots[0]) for panel in panels)
+        is_slow = draw_seconds(panels, *snapshots) > NEAR_S
+        slots = merge(panel.predicting(snapshots[0]) for panel in panels) if is_slow else draw_view(panels, *snapshots)
+        has_live_updates = any(panel.has_live_updates(snapshots[0]) for panel in panels)
+        return slots, is_slow or has_live_updates or bool(_missing_compiles(panels, snapshots))
 
     def take_snapshots(
         self, state: State, compiled: Compiled | Failure | None = None
@@ -284,46 +293,26 @@ class Redraw:
 
     def _pair_run(self, slots: Slots, pinned: Snapshot | None) -> Slots:
         """Return a run's slots, with the pinned experiment's run beside it."""
-        return compare.pair_slots(slots, self.result.draw_run(pinned)) if pinned else slots
+        return compare.pair_slots(slots, self._result.draw_run(pinned)) if pinned else slots
 
     # Streams.
 
-    def _missing_compiles(self, state: State) -> list[Experiment]:
-        """Return the open view's experiments that are not compiled yet."""
-        if not any(panel.uses_compiler for panel in self.panels[state.view.tab]):
-            return []
-        experiments = [state.experiment, *([state.pinned] if state.pinned else [])]
-        return [experiment for experiment in experiments if self.session.find_compiled(experiment) is None]
-
-    def _has_more(self, state: State | None) -> bool:
-        """Return whether `on_stream` can add to the result of `draw`."""
-        if state is None:
-            return False
-        if self._missing_compiles(state):
-            return True
-        try:
-            panels, snapshots = self.panels[state.view.tab], self.take_snapshots(state)
-            is_far = draw_seconds(panels, *snapshots) > NEAR_S
-            return is_far or any(panel.has_live_updates(snapshots[0]) for panel in panels)
-        except ConfigError:
-            return False
-
     async def _stream(self, page: OpenPage, state: State, is_current: Callable[[], bool]) -> AsyncIterator[Slots]:
         panels, client = self.panels[state.view.tab], current_client()
-        outcome: Compiled | Failure | None = None
-        if missing := self._missing_compiles(state):
+        snapshots = self.take_snapshots(state)
+        if missing := _missing_compiles(panels, snapshots):
             await asyncio.sleep(_REST_S)
             if not is_current():
                 return
             compiles = [self.session.compile(experiment, client=client) for experiment in missing]
             async for seconds in _wait(compiles, is_current):
-                if waiting := merge(panel.waiting(Snapshot(state), seconds) for panel in panels):
+                if waiting := merge(panel.waiting(snapshots[0], seconds) for panel in panels):
                     yield waiting
             if not is_current():
                 return
             outcome = self.session.find_compiled(state.experiment) or compiles[0].result()
-        try:
             snapshots = self.take_snapshots(state, outcome)
+        try:
             estimate_s = draw_seconds(panels, *snapshots)
             if estimate_s > NEAR_S:
                 work = self.predictions.submit(draw_in_process, *snapshots, client=client, estimate_s=estimate_s)
@@ -349,8 +338,7 @@ class Redraw:
     ) -> AsyncIterator[Slots]:
         try:
             while is_current() and (slots := await asyncio.to_thread(next, updates, None)) is not None:
-                if slots:
-                    yield slots
+                yield slots
                 await asyncio.sleep(self.live_s)
         finally:
             with suppress(ValueError):  # a thread is still running it, and will close it
@@ -358,22 +346,7 @@ class Redraw:
 
     # Actions.
 
-    async def _act(self, page: OpenPage, sent: Mapping[str, Any]) -> AsyncIterator[str]:
-        name = str(sent.get("action"))
-        if name == "share":
-            yield page.update({"share": qr(sent)})
-            return
-        if name == "tour":
-            async for bar in self._guide.show_stop(sent):
-                yield page.update({"tour": bar})
-            return
-        action, state = self.actions.get(name), self.read(sent)
-        if action is None:
-            raise ConfigError("no_action", f"The page has no action {quote(name)}.")
-        if isinstance(action, RunAction):
-            async for update in self._measure(page, state, action.measurement):
-                yield update
-            return
+    async def _answer(self, page: OpenPage, state: State, action: StreamAction) -> AsyncIterator[str]:
         context, loop = contextvars.copy_context(), asyncio.get_running_loop()  # names the client in the thread
         answers = action.question(self.session, state, page.name)
         all_slots: Slots = {"problems": problems_value({})}
@@ -384,7 +357,7 @@ class Redraw:
         while (slots := await loop.run_in_executor(self._threads, step)) is not None:
             all_slots |= slots  # a browser may get only the latest of several updates
             yield page.update(all_slots)
-        yield page.update(all_slots, has_more=self._has_more(page.state))
+        yield page.update(all_slots, has_more=True)
 
     async def _measure(self, page: OpenPage, state: State, measurement: str) -> AsyncIterator[str]:
         job = self.session.submit(state.experiment, measurement, current_client())
@@ -401,34 +374,28 @@ class Redraw:
                 ended.pop("problems", None)  # the reply to that change had its own
         if page.job is not job:
             return  # another run has replaced it
-        page.job = None
+        page.job, has_more = None, False
         outcome = job.result()
         ended[place] = status.render_end(outcome)
-        if isinstance(outcome, Failure):
-            if outcome.field:
-                ended["problems"] = problems_value({outcome.field: outcome.message})
-            yield page.update(ended)
-            return
-        if measurement == "run":
-            ended |= await asyncio.to_thread(self._show_run, state, outcome)
-        if page.state is not None:
+        if not isinstance(outcome, Failure):
+            if measurement == "run":
+                ended |= await asyncio.to_thread(self._show_run, state, outcome)
             with suppress(ConfigError):  # the sentence stands next to the control already
-                ended |= await asyncio.to_thread(self.draw, page.state)
-        yield page.update(ended, has_more=self._has_more(page.state))
+                drawing, has_more = await asyncio.to_thread(self.draw, page.state or state)
+                ended |= drawing
+        elif outcome.field:
+            ended["problems"] = problems_value({outcome.field: outcome.message})
+        yield page.update(ended, has_more=has_more)
 
     def _show_run(self, state: State, outcome: Any) -> Slots:
         """Show a finished run. It names its experiment, so it appears even after a change of settings."""
         snapshot, pinned = self.take_snapshots(state)
-        return self._pair_run(self.result.draw_end(outcome, snapshot), pinned)
+        return self._pair_run(self._result.draw_end(outcome, snapshot), pinned)
 
     def missing_gpu(self) -> list[str]:
         """Return the names of the actions that need a GPU, if this machine has none."""
-        actions = {} if self.session.gpu else self.actions
-        return [
-            name
-            for name, action in actions.items()
-            if isinstance(action, RunAction) and not MEASUREMENTS[action.measurement].is_interpreted
-        ]
+        runs = {name: action.measurement for name, action in self.actions.items() if isinstance(action, RunAction)}
+        return [name for name in runs if not (self.session.gpu or MEASUREMENTS[runs[name]].is_interpreted)]
 
 
 async def _wait(futures: Sequence[Future[Any]], is_current: Callable[[], bool]) -> AsyncIterator[float]:
@@ -461,6 +428,22 @@ def read_message(message: object) -> dict[str, Any]:
     return sent
 
 
+def qr(message: Mapping[str, Any]) -> str:
+    """Return the value of the slot "share": a QR code, or "" if the message contains no link.
+
+    Args:
+        message: the page's, with the `link`.
+    """
+    link = str(message.get("link"))
+    is_link = len(link) <= MAX_LINK and link.startswith(("http://", "https://"))
+    return json.dumps({"link": link, "svg": draw_qr(link)}) if is_link else ""
+
+
+def draw_qr(link: str) -> str:
+    """Return a link as an SVG without a size. Scanners expect black on white, so it ignores the theme."""
+    return segno.make(link, error="m", micro=False).svg_inline(border=4, dark="#000", light="#fff", omitsize=True)
+
+
 def refused(error: ConfigError) -> Slots:
     """Show a sentence next to the control that caused it."""
     return {"problems": problems_value({error.field: str(error)})}
@@ -480,6 +463,13 @@ def draw_seconds(panels: Sequence[Panel], snapshot: Snapshot, pinned: Snapshot |
     """Estimate the core seconds of `draw_view` beyond those of a small launch."""
     again = 2 if pinned else 1  # the comparison predicts the numbers of both once more
     return again * sum(panel.seconds(each) for each in (snapshot, pinned) if each for panel in panels)
+
+
+def _missing_compiles(panels: Sequence[Panel], snapshots: Iterable[Snapshot | None]) -> list[Experiment]:
+    """Return the view's experiments that are not compiled yet."""
+    if not any(panel.uses_compiler for panel in panels):
+        return []
+    return [each.state.experiment for each in snapshots if each and not (each.compiled or each.failure)]
 
 
 def draw_view(panels: Sequence[Panel], snapshot: Snapshot, pinned: Snapshot | None) -> Slots:

@@ -20,26 +20,22 @@ from visualize.startup import bypass_proxy, log_here, return_large_arrays
 from visualize.views.slots import PLOTLY_JS
 from visualize.views.theme import variables
 from visualize.web import assets
-from visualize.web.api import argument_defaults
+from visualize.web.api import argument_defaults, offer_tools_alone
 from visualize.web.first_reply import FirstReply, first_picture
 from visualize.web.guard import Guard, allowed_hosts, framing_sites
-from visualize.web.page import HEAD, gradio_theme, page
-from visualize.web.tools import offer_tools_alone
+from visualize.web.page import HEAD, THEME, page
 from visualize.web.unread import bound_unread
 
 # Maximum clients whose last inputs and outputs Gradio keeps. The page does not use them; a reply can take megabytes.
 _SESSIONS = 10
 
 
-def serve(
-    host: str, port: int, block: bool = True, mcp: bool = False, login: tuple[str, str] | None = None
-) -> tuple[gr.Blocks, str]:
-    """Serve the page, and return its blocks and its address.
+def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None = None) -> None:
+    """Serve the page until the process ends.
 
     Workers start after the server, so that the first request does not wait for torch.
 
     Args:
-        block: whether to wait until the server is closed.
         mcp: also serve MCP at /gradio_api/mcp/. Requires the package mcp.
         login: user name and password that visitors must enter.
     """
@@ -59,15 +55,15 @@ def serve(
     gr.set_static_paths([PLOTLY_JS])
     blocks = page(session, with_tools=mcp)
     bypass_proxy(host)
-    _, address, _ = blocks.launch(
+    blocks.launch(
         server_name=host,
         server_port=port,
-        theme=gradio_theme(),
+        theme=THEME,
         head=HEAD,
         css=variables() + assets.styles(),
+        favicon_path=assets.ICON,
         footer_links=["api"],
         prevent_thread_lock=True,
-        quiet=False,
         ssr_mode=False,
         auth=login,
         mcp_server=mcp,
@@ -90,9 +86,7 @@ def serve(
     elif mcp:
         sys.exit(f"The MCP server did not start. {blocks.mcp_error}")
     session.warm_up()
-    if block:
-        blocks.block_thread()
-    return blocks, address
+    blocks.block_thread()
 
 
 class Health:

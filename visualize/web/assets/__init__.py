@@ -6,6 +6,8 @@ from typing import Any
 
 _VISUALIZE = Path(__file__).parents[2]
 
+ICON = Path(__file__).with_name("icon.svg")
+
 # The scripts of each kind of slot, one after the other.
 KINDS = {
     "plot": ("web/assets/cells.js", "web/assets/plot.js"),

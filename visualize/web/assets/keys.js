@@ -1,4 +1,4 @@
-// Keys of the whole page, and how it is shown: talk mode, the embed view and the theme (see dialogs.py).
+// Keys of the whole page, and how it is shown: talk mode, the embed view and the theme (see page.py).
 const dialog = element.querySelector("dialog");
 const shows = (name) => document.body.classList.contains(name);
 const query = () => new URLSearchParams(location.search);

@@ -1,4 +1,4 @@
-// The dialog with the link and its QR code (see dialogs.py). address.js keeps the link on the body.
+// The dialog with the link and its QR code (see page.py). address.js keeps the link on the body.
 const dialog = element.querySelector("dialog");
 const field = element.querySelector("input");
 const code = element.querySelector(".qr");
