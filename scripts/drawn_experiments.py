@@ -23,7 +23,7 @@ ROW_BYTES = 16
 LARGEST = 4096
 
 
-def named(every_dtype: bool = False) -> Iterator[dict[str, Any]]:
+def presets(every_dtype: bool = False) -> Iterator[dict[str, Any]]:
     """Yield every kernel's default and presets; with `every_dtype`, those that set no dtype once per dtype."""
     for kernel in discover().values():
         dtypes = kernel.problem_knobs()["dtype"].choices or () if every_dtype else ()
@@ -72,7 +72,7 @@ def with_descriptors(payloads: Iterator[dict[str, Any]], gpu: Gpu) -> Iterator[d
             yield payload
 
 
-def experiments(payloads: Iterator[dict[str, Any]]) -> Iterator[Experiment]:
+def valid_experiments(payloads: Iterator[dict[str, Any]]) -> Iterator[Experiment]:
     """Yield each valid experiment once."""
     taken: set[Experiment] = set()
     for payload in payloads:

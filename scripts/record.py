@@ -15,7 +15,6 @@ import dataclasses
 import datetime
 import itertools
 import json
-import statistics
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +27,7 @@ from kernels.experiment import Experiment, from_json
 from kernels.gpus import Gpu, this_gpu
 from kernels.results import Counters, Failure, GroupSizeStudy, RunResult, Timeline, records
 from kernels.spec import Launch
-from scripts.drawn_experiments import draw, experiments, named, with_descriptors
+from scripts.drawn_experiments import draw, presets, valid_experiments, with_descriptors
 
 # Worker processes import this file before they set how Triton runs, so modules that import Triton are imported below.
 if TYPE_CHECKING:
@@ -56,17 +55,17 @@ def choose_experiments(flags: argparse.Namespace, gpu: Gpu) -> list[Experiment]:
         return [from_json(json.loads(line)) for line in lines if line.strip()]
     if flags.draw is not None:
         payloads = draw(flags.draw)
-        drawn = experiments(with_descriptors(payloads, gpu) if flags.descriptors else payloads)
+        drawn = valid_experiments(with_descriptors(payloads, gpu) if flags.descriptors else payloads)
         return list(itertools.islice(drawn, flags.launches))
     chosen = [recording.measured.experiment for recording in records.shipped(_form(flags.kind))]
     if flags.kind in ("run", "counters"):
-        chosen += experiments(named(every_dtype=flags.kind == "run"))
+        chosen += valid_experiments(presets(every_dtype=flags.kind == "run"))
     if flags.kind == "run":
         chosen += [config.experiment for config in recommended.shipped()]
     return list({_form(flags.kind).key(experiment): experiment for experiment in reversed(chosen)}.values())[::-1]
 
 
-def measure(kind: str, wanted: Sequence[Experiment]) -> Iterator[Outcome]:
+def measure(kind: str, experiments: Sequence[Experiment]) -> Iterator[Outcome]:
     """Yield each experiment with its result or Failure, in order, as a session on this machine measures it."""
     from kernels.measuring.session import Session
 
@@ -74,8 +73,8 @@ def measure(kind: str, wanted: Sequence[Experiment]) -> Iterator[Outcome]:
     pictured = {one.measured.experiment for one in records.shipped(_form("run")) if one.measured.diff}
     try:
         with ThreadPoolExecutor(CLIENTS) as clients:
-            results = clients.map(lambda experiment: session.submit(experiment, kind).result(), wanted)
-            for experiment, result in zip(wanted, results, strict=True):
+            results = clients.map(lambda experiment: session.submit(experiment, kind).result(), experiments)
+            for experiment, result in zip(experiments, results, strict=True):
                 # A picture of the error takes some kilobytes, and most show only rounding.
                 has_picture = not isinstance(result, RunResult) or experiment in pictured or not result.check.passed
                 yield experiment, result if has_picture else dataclasses.replace(result, diff=None)
@@ -83,15 +82,15 @@ def measure(kind: str, wanted: Sequence[Experiment]) -> Iterator[Outcome]:
         session.close()
 
 
-def count(wanted: Sequence[Experiment], gpu: Gpu) -> Iterator[Outcome]:
+def count(experiments: Sequence[Experiment], gpu: Gpu) -> Iterator[Outcome]:
     """Yield each experiment with its Counters or Failure; one ncu process counts a batch."""
     from kernels.measuring.session import Session
 
     with tempfile.TemporaryDirectory() as cache:
         session = Session(gpu, Path(cache))
         try:
-            for start in range(0, len(wanted), BATCH):
-                yield from _count_batch(wanted[start : start + BATCH], session, cache)
+            for start in range(0, len(experiments), BATCH):
+                yield from _count_batch(experiments[start : start + BATCH], session, cache)
         finally:
             session.close()
 
@@ -144,7 +143,7 @@ def describe(result: Any, gpu: str) -> str:
             f"{result.registers}, output {'right' if result.passed else 'WRONG'}"
         )
     if isinstance(result, GroupSizeStudy):
-        reads = {row.group_size: statistics.median(row.dram_read_bytes) / 1e6 for row in result.rows}
+        reads = {row.group_size: row.read_bytes / 1e6 for row in result.rows}
         return ", ".join(f"{size}: {megabytes:.0f} MB" for size, megabytes in reads.items())
     if isinstance(result, Counters):
         return _describe_counters(result, gpu)
@@ -203,10 +202,10 @@ def main() -> int:
     if gpu is None:
         print("There is no GPU here, so there is nothing to record.", file=sys.stderr)
         return 1
-    wanted = choose_experiments(flags, gpu)
-    outcomes = count(wanted, gpu) if flags.kind == "counters" else measure(flags.kind, wanted)
+    experiments = choose_experiments(flags, gpu)
+    outcomes = count(experiments, gpu) if flags.kind == "counters" else measure(flags.kind, experiments)
     wrong = record(flags.kind, outcomes, flags.file, gpu.name)
-    print(f"{len(wanted):,} experiments; {wrong:,} failed or were not as predicted.")
+    print(f"{len(experiments):,} experiments; {wrong:,} failed or were not as predicted.")
     return wrong
 
 

@@ -27,7 +27,7 @@ from visualize.views.state import Snapshot
 panels = {tab.name: tab.panels[0]() for tab in TABS}
 for name, kernel in discover().items():
     known = Snapshot(SETTINGS.state({"kernel": name}, None))
-    for tab, said in (("schedule", "wave"), ("coalescing", "transactions"), ("reuse", "DRAM")):
+    for tab, said in (("schedule", "program"), ("coalescing", "transactions"), ("reuse", "DRAM")):
         assert said in panels[tab].draw(known)[f"{tab}-claim"], (name, tab)
 session = Session(None)
 outcome = session.submit(from_json({"kernel": "matmul.grouped"})).result()

@@ -63,7 +63,7 @@ said = {
     "address": opened.to_address(),
     "drawn": json.loads(update)["slots"],
     "endpoints": [fn.api_name for fn in served.fns.values() if fn.api_visibility == "public"],
-    "refused": SETTINGS.forgiving_state({**flat, "at_least": 65}, None)[1],
+    "refused": SETTINGS.state_or_defaults({**flat, "at_least": 65}, None)[1],
 }
 session.close()
 """

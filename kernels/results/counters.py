@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -144,6 +145,16 @@ class GroupSizeRow:
     received_bytes: int | None
     l2_read_bytes: int | None
     times_ms: tuple[float, ...]
+
+    @property
+    def read_bytes(self) -> float:
+        """The median of the bytes read from DRAM; 0 if not counted."""
+        return statistics.median(self.dram_read_bytes or (0,))
+
+    @property
+    def ms(self) -> float:
+        """The median time."""
+        return statistics.median(self.times_ms)
 
 
 @dataclass(frozen=True)

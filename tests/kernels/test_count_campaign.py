@@ -12,7 +12,7 @@ from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.results import Failure, records
 from kernels.spec import DTYPE_BYTES, Launch
-from scripts.drawn_experiments import LARGEST, draw, experiments, named, with_descriptors
+from scripts.drawn_experiments import LARGEST, draw, presets, valid_experiments, with_descriptors
 from scripts.record import KINDS, choose_experiments, parse_flags, record
 
 H200 = GPUS["H200"]
@@ -31,13 +31,13 @@ def is_prime(number):
 
 
 def test_a_seed_repeats_its_draw_and_another_seed_draws_others():
-    first, again, other = (take(experiments(draw(seed)), 30) for seed in (1, 1, 2))
+    first, again, other = (take(valid_experiments(draw(seed)), 30) for seed in (1, 1, 2))
     assert first == again
     assert not set(first) & set(other)
 
 
 def test_a_draw_has_primes_powers_of_two_and_tiny_sizes():
-    found = take(experiments(draw(0)), 300)
+    found = take(valid_experiments(draw(0)), 300)
     sizes = {getattr(one.problem, name) for one in found for name in "MNK" if hasattr(one.problem, name)}
     assert min(sizes) >= 1
     assert max(sizes) <= LARGEST
@@ -48,7 +48,7 @@ def test_a_draw_has_primes_powers_of_two_and_tiny_sizes():
 
 
 def test_a_draw_with_descriptors_has_all_types_layouts_and_widths_of_box_rows(kernels):
-    found = take(experiments(with_descriptors(draw(0), H200)), 120)
+    found = take(valid_experiments(with_descriptors(draw(0), H200)), 120)
     widths, begins = set(), set()
     for one in found:
         launch = Launch(one.problem, one.config, H200)
@@ -68,14 +68,14 @@ def test_all_experiments_with_a_recording_of_the_kind_are_recorded_again_each_on
     for kind in KINDS:
         found = chosen(kind)
         assert len(set(found)) == len(found) > 10
-    assert set(experiments(named())) <= set(chosen("counters"))
-    assert {(one.kernel, one.problem.dtype) for one in experiments(named(every_dtype=True))} == {
+    assert set(valid_experiments(presets())) <= set(chosen("counters"))
+    assert {(one.kernel, one.problem.dtype) for one in valid_experiments(presets(every_dtype=True))} == {
         (name, dtype) for name, kernel in kernels.items() for dtype in kernel.problem_knobs()["dtype"].choices
     }
 
 
 def test_a_draw_has_as_many_experiments_as_asked_for():
-    assert chosen("counters", "--draw", "3", "--launches", "7") == take(experiments(draw(3)), 7)
+    assert chosen("counters", "--draw", "3", "--launches", "7") == take(valid_experiments(draw(3)), 7)
 
 
 def test_experiments_of_a_file_are_measured_in_its_order(tmp_path):

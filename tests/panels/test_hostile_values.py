@@ -47,7 +47,7 @@ def messages(draw):
         return draw(st.one_of(JSON, JSON.map(json.dumps), st.sampled_from(texts)))
     message = json.loads(settings_of({"kernel": draw(st.sampled_from(list(discover())))}))
     message["settings"] |= draw(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=3))
-    keys = st.sampled_from(["number", "settings", "open", "follow", "kept"])
+    keys = st.sampled_from(["number", "settings", "open", "follow", "stored_run"])
     return json.dumps(message | draw(st.dictionaries(keys, JSON, max_size=1)))
 
 
@@ -67,9 +67,9 @@ def test_a_message_that_is_nested_too_deeply_is_refused(shared_page, message):
     assert "which the page does not send" in slots_of(shared_page.on_message(request(), message))["problems"]
 
 
-@given(fields=st.dictionaries(st.sampled_from(["tour", "stop", *FIELDS]), st.text(max_size=20)), kept=JSON)
-def test_any_address_opens_whatever_is_in_the_browsers_storage(shared_page, fields, kept):
-    message = {"open": urllib.parse.urlencode(fields), "kept": kept}
+@given(fields=st.dictionaries(st.sampled_from(["tour", "stop", *FIELDS]), st.text(max_size=20)), stored_run=JSON)
+def test_any_address_opens_whatever_is_in_the_browsers_storage(shared_page, fields, stored_run):
+    message = {"open": urllib.parse.urlencode(fields), "stored_run": stored_run}
     assert_is_sendable(shared_page.on_message(request(), json.dumps(message)))
 
 

@@ -48,8 +48,8 @@ def stream(page, flat):
     return updates(page.on_stream)
 
 
-def open_address(page, kept="", **fields):
-    message = {"number": 1, "open": "?" + urllib.parse.urlencode(fields), "kept": kept}
+def open_address(page, stored_run="", **fields):
+    message = {"number": 1, "open": "?" + urllib.parse.urlencode(fields), "stored_run": stored_run}
     return slots_of(page.on_message(request(), json.dumps(message)))
 
 
@@ -222,11 +222,11 @@ def test_a_run_in_the_browsers_storage_is_shown_if_the_app_has_none(page):
     query = {**live.experiment.to_address(), "gpu": "H200"}
     assert "Not run yet" in open_address(page, **query)["card"]
     ended = datetime.datetime(2026, 11, 21, 14, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=1)))
-    kept = encode_run(live, "H200", ended)
-    card = open_address(page, kept, **query)["card"]
+    stored_run = encode_run(live, "H200", ended)
+    card = open_address(page, stored_run, **query)["card"]
     assert "✓ 0 wrong" in card
     assert '<time datetime="2026-11-21T13:02:00+00:00">2026-11-21 13:02 UTC</time>' in card
-    assert "Not run yet" in open_address(page, kept, **{**query, "M": "64"})["card"]
+    assert "Not run yet" in open_address(page, stored_run, **{**query, "M": "64"})["card"]
 
 
 def test_a_kernel_that_is_compiled_during_a_redraw_is_drawn_in_the_stream(page):

@@ -32,7 +32,7 @@ def test_an_element_that_fits_in_no_line_is_refused_and_forgiven():
     with pytest.raises(ConfigError, match="must be at most line_bytes, which is 8") as error:
         SETTINGS.state(flat, None)
     assert error.value.field == "element_bytes"
-    opened, sentences = SETTINGS.forgiving_state(flat, None)
+    opened, sentences = SETTINGS.state_or_defaults(flat, None)
     assert opened.view.of(Textbook) == Textbook(line_bytes=8)
     assert opened.view.tab == "coalescing"
     assert list(sentences) == ["element_bytes"]

@@ -22,7 +22,7 @@ WRAPPED = {
     "sourced": lambda value: Sourced(value, "predicted"),
     "hint": lambda value: prose.Hint(value, value, "unsure"),
     "code": prose.Code,
-    "listed": lambda value: prose.Listed((value, value), " <, "),
+    "joined": lambda value: prose.join((value, value), " <, "),
     "link": lambda value: prose.Link(value, "a=1&b=2"),
 }
 

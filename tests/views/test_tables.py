@@ -33,7 +33,9 @@ def test_a_table_has_a_caption_scopes_and_its_rows():
     assert "<td></td></tr></thead>" in shown, "a screen reader must not announce an empty heading"
     assert '<th scope="col">waves <span class="mark predicted"' in shown
     assert "<tr><td>1</td><td><b>&lt;x&gt;</b></td><td>a{b}</td><td>c &amp; 1</td></tr>" in shown
-    assert shown.endswith(f'<td>2.5</td><td><span title="equal">✓</span></td></tr></tbody></table>{BUTTON}</div>')
+    assert shown.endswith(
+        f'<td>2.5</td><td><span title="equal" class="">✓</span></td></tr></tbody></table>{BUTTON}</div>'
+    )
     empty = table(HEADER, [])
     assert "<caption>" not in empty
     assert empty.count("<th ") == 3
@@ -191,7 +193,7 @@ def test_the_columns_of_an_experiment_are_short_and_say_if_it_cannot_be_read():
     columns = experiment_columns(lambda row: row, lambda _: ("GROUP_SIZE",))
     config = "64 × 128 × 32, 4 warps, 3 stages"
     assert [column.value_of(experiment) for column in columns] == ["512 × 512 × 512", "float16", config]
-    assert columns[2].cell_of(experiment).__html__() == f'<span title="{config}">{config}</span>'
+    assert columns[2].cell_of(experiment).__html__() == f'<span title="{config}" class="">{config}</span>'
     assert [column.value_of(None) for column in columns] == ["", "", "of another version of this kernel"]
 
 

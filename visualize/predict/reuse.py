@@ -143,7 +143,7 @@ class DramTraffic:
 
     @property
     def measured_ms(self) -> float | None:
-        return float(np.median(self.row.times_ms)) if self.row else None
+        return self.row.ms if self.row else None
 
     def source(self, live: str) -> str:
         """Return "recorded" for a shipped study, otherwise `live`."""

@@ -253,17 +253,17 @@ def compute_facts(facts: Mapping[str, Fact], address: Mapping[str, str], session
     Raises:
         NoFact: a fact can't be computed on this machine.
     """
-    results = {name: _find_number(fact, address, session) for name, fact in facts.items() if not fact.ratio}
-    for name, fact in facts.items():
+    values = dict[str, Value]()
+    for name, fact in sorted(facts.items(), key=lambda item: len(item[1].ratio)):  # ratios last
         if fact.ratio:
-            (over, over_source), (under, under_source) = (results[part] for part in fact.ratio)
-            if not under:
+            over, under = (values[part] for part in fact.ratio)
+            if not under.number:
                 raise NoFact(f"{fact.ratio[1]} is 0, so there is no ratio to it.")
-            results[name] = over / under, over_source if over_source == under_source else ""
-    return {
-        name: Value(number, numbers.format_number(number, facts[name].unit), source)
-        for name, (number, source) in results.items()
-    }
+            number, source = over.number / under.number, over.source if over.source == under.source else ""
+        else:
+            number, source = _find_number(fact, address, session)
+        values[name] = Value(number, numbers.format_number(number, fact.unit), source)
+    return values
 
 
 def _find_number(fact: Fact, address: Mapping[str, str], session: Session) -> tuple[float, str]:

@@ -12,10 +12,10 @@ from markupsafe import Markup
 from kernels.knobs import ConfigError
 from visualize.views.numbers import Number, significant
 from visualize.views.panel import Panel, Slots
-from visualize.views.prose import Link, Listed, Mark, Sentence, Strong, say
+from visualize.views.prose import Link, Mark, Sentence, Strong, join, say
 from visualize.views.result.view import ResultPanel
 from visualize.views.slots import NONE
-from visualize.views.state import PINNED, Snapshot, State, pin_text, query
+from visualize.views.state import PINNED, Snapshot, State, pin_text
 from visualize.views.summaries import view_numbers
 from visualize.views.tables import table
 
@@ -50,7 +50,7 @@ def add_comparison(slots: Slots, snapshot: Snapshot, pinned: Snapshot | None, pa
     """
     state = snapshot.state
     if pinned is None:
-        address = query(state.moved_to(**{PINNED: pin_text(state.experiment)}))
+        address = state.link(**{PINNED: pin_text(state.experiment)})
         tip = "Keep this experiment for comparison. Change a setting, and both are shown side by side."
         pin_link = Markup('<p class="pin"><a href="?{}" title="{}">Pin</a></p>').format(address, tip)
         return {**slots, "compare": pin_link}
@@ -66,7 +66,7 @@ def add_comparison(slots: Slots, snapshot: Snapshot, pinned: Snapshot | None, pa
     except ConfigError as error:
         strip = Markup('<p class="problem" role="alert">{}</p>').format(error)
     swapped = State(pinned.state.experiment, state.view, pinned.state.gpu, state.experiment)
-    swap, unpin = query(swapped.moved_to()), query(state.moved_to(**{PINNED: ""}))
+    swap, unpin = swapped.link(), state.link(**{PINNED: ""})
     actions = Markup('<p class="ways">{} {}</p>').format(Link("Swap", swap), Link("Unpin", unpin))
     return {**slots, "compare": Markup('<div class="compared">{}{}</div>').format(strip, actions)}
 
@@ -84,43 +84,36 @@ def render_comparison(
         now, pinned: the fields of both experiments.
         numbers, pinned_numbers: the known numbers of each. The first number of a name counts.
     """
-    differing = [name for name in {**pinned, **now} if now.get(name) != pinned.get(name)]
-    if not differing:
+    names = {name: None for name in (*pinned, *now) if now.get(name) != pinned.get(name)}
+    if not names:
         return Markup("<p>Pinned. Nothing differs yet: change a setting.</p>")
+    rows: list[tuple[Any, ...]] = [(name, now.get(name, "–"), pinned.get(name, "–"), "") for name in names]
+    knobs = [_change(*row) for row in rows[:_MAX_KNOBS]]
+    if len(rows) > _MAX_KNOBS:
+        knobs.append(say("{} more", len(rows) - _MAX_KNOBS))
     left, right = ({number.name: number for number in reversed(side)} for side in (numbers, pinned_numbers))
-    names = dict.fromkeys(number.name for number in (*numbers, *pinned_numbers))
-    pairs = {name: (left.get(name), right.get(name)) for name in names}
-    knobs = [_change(name, pinned.get(name, "–"), now.get(name, "–")) for name in differing[:_MAX_KNOBS]]
-    if len(differing) > _MAX_KNOBS:
-        knobs.append(say("{} more", len(differing) - _MAX_KNOBS))
-    line = Markup('<p>Pinned → now: {}. <span class="numbers">{}</span></p>').format(
-        Listed(tuple(knobs)), _changed_numbers(pairs)
+    changes: list[Sentence] = []
+    for name in dict.fromkeys(number.name for number in (*numbers, *pinned_numbers)):
+        pair = left.get(name), right.get(name)
+        quotient, sources = ratio(*pair), dict.fromkeys(number.source for number in pair if number)
+        label = say("{} {}", name, join(map(Mark, sources), " "))
+        rows.append((label, *(number or "–" for number in pair), quotient))
+        if quotient not in ("", "same") and (len(changes) < _MAX_NUMBERS or name == "time"):
+            changes.append(say("{} ({})", _change(name, *pair), quotient))
+    summary: Sentence | str = (
+        "No number is known for both experiments. Press Run; for the pinned one, press Swap first."
     )
-    if not pairs:
-        return line
-    rows: list[tuple[Any, ...]] = [(name, now.get(name, "–"), pinned.get(name, "–"), "") for name in differing]
-    for name, pair in pairs.items():
-        sources = dict.fromkeys(number.source for number in pair if number)
-        marks = Listed(tuple(map(Mark, sources)), " ")
-        rows.append((say("{} {}", name, marks), *(number or "–" for number in pair), ratio(*pair)))
+    if changes:
+        summary = join(changes, " · ")
+    elif any(quotient for *_, quotient in rows):
+        summary = "All known numbers are equal."
+    line = Markup('<p>Pinned → now: {}. <span class="numbers">{}</span></p>').format(join(knobs), summary)
     folded = Markup("<details><summary>All numbers</summary>{}</details>")
-    return line + folded.format(table(("", "Now", "Pinned", "Now / pinned"), rows))
+    return line + folded.format(table(("", "Now", "Pinned", "Now / pinned"), rows)) if left or right else line
 
 
-def _change(name: str, pinned: object, now: object) -> Sentence:
+def _change(name: str, now: object, pinned: object, *_: object) -> Sentence:
     return say("{} {} → {}", name, pinned, Strong(now))
-
-
-def _changed_numbers(pairs: Mapping[str, tuple[Number | None, Number | None]]) -> Listed | str:
-    """Return the first numbers that differ and the time, or say why there are none."""
-    ratios = {name: ratio(now, pinned) for name, (now, pinned) in pairs.items()}
-    changed = [name for name, quotient in ratios.items() if quotient not in ("", "same")]
-    if changed:
-        visible = [name for place, name in enumerate(changed) if place < _MAX_NUMBERS or name == "time"]
-        return Listed(tuple(say("{} ({})", _change(name, *pairs[name][::-1]), ratios[name]) for name in visible), " · ")
-    if any(ratios.values()):
-        return "All known numbers are equal."
-    return "No number is known for both experiments. Press Run; for the pinned one, press Swap first."
 
 
 def ratio(now: Number | None, pinned: Number | None) -> str:

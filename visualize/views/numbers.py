@@ -73,7 +73,9 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.2g} %"
 
 
-_FORMATS: dict[str, Callable[[float], str]] = {"ms": milliseconds, "bytes": bytes_of, "share": percent}
+_FORMATS: dict[str, Callable[[float], str]] = {
+    "ms": milliseconds, "ns": lambda ns: milliseconds(ns / 1e6), "bytes": bytes_of, "share": percent,
+}  # fmt: skip
 
 
 def format_number(value: float, unit: str) -> str:
@@ -89,8 +91,6 @@ def format_number(value: float, unit: str) -> str:
     """
     if unit in _FORMATS:
         return _FORMATS[unit](value)
-    if unit == "ns":
-        return milliseconds(value / 1e6)
     if not unit and float(value).is_integer():
         return f"{value:,.0f}"
     return f"{significant(value)} {'×' if unit == 'times' else unit}".strip()

@@ -235,14 +235,9 @@ class RunAction:
 
 @dataclass(frozen=True)
 class StreamAction:
-    """A button whose result arrives in parts, for example because it takes several compiles.
-
-    Attributes:
-        clears: slots that are emptied if the action cannot start.
-    """
+    """A button whose result arrives in parts, for example because it takes several compiles."""
 
     question: Question
-    clears: tuple[str, ...] = ()
 
 
 class Panel(ABC):

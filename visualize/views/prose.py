@@ -66,12 +66,7 @@ class Hint(Inline):
     style: str = ""
 
     def __html__(self) -> str:
-        style = Markup(' class="{}"').format(self.style) if self.style else ""
-        return Markup("<span{}{}>{}</span>").format(style, _title(self.title), self.value)
-
-
-def _title(text: Any) -> Markup:
-    return Markup(' title="{}"').format(str(text)) if str(text) else Markup()
+        return Markup('<span title="{}" class="{}">{}</span>').format(str(self.title), self.style, self.value)
 
 
 def term(name: str, shown: str = "") -> Hint:
@@ -86,7 +81,7 @@ class Code(Inline):
     title: str = ""
 
     def __html__(self) -> str:
-        return Markup("<code{}>{}</code>").format(_title(self.title), self.value)
+        return Markup('<code title="{}">{}</code>').format(self.title, self.value)
 
 
 @dataclass(frozen=True)
@@ -115,18 +110,10 @@ def say(template: str, *values: Any) -> Sentence:
     return Sentence(template, values)
 
 
-@dataclass(frozen=True)
-class Listed:
-    """Values with a separator between them."""
-
-    values: tuple[Any, ...]
-    between: str = ", "
-
-    def __html__(self) -> str:
-        return escape(self.between).join(self.values)
-
-    def __str__(self) -> str:
-        return self.between.join(map(str, self.values))
+def join(values: Iterable[Any], between: str = ", ") -> Sentence:
+    """Return values with a separator between them."""
+    parts = tuple(values)
+    return Sentence(between.join(["{}"] * len(parts)), parts)
 
 
 def html(sentences: Iterable[Any]) -> Markup:

@@ -147,27 +147,18 @@ def form_of(declared: Any, hidden: Collection[str] = ()) -> str:
     return form_value(fields, dataclasses.asdict(declared))
 
 
-def controls(declared: type, labels: Mapping[str, list[str]] | None = None, group: str = "") -> list[dict[str, Any]]:
-    """Return the controls of a dataclass of knobs. A knob without a group has no control.
-
-    Args:
-        labels: by field name, words to show for the numbers 0, 1, ….
-        group: the heading, if not the knobs' own.
-    """
-    words = labels or {}
-    return [control(name, knob, words.get(name), group) for name, knob in knobs(declared).items() if knob.group]
+def controls(declared: type) -> list[dict[str, Any]]:
+    """Return the controls of a dataclass of knobs. A knob without a group has no control."""
+    return [control(name, knob) for name, knob in knobs(declared).items() if knob.group]
 
 
-def control(name: str, knob: Knob, labels: list[str] | None = None, group: str = "") -> dict[str, Any]:
+def control(name: str, knob: Knob) -> dict[str, Any]:
     """Return the description of one control for `form.js`."""
-    words = {"label": knob.label or name, "group": group or knob.group, "help": knob.help}
-    shared: dict[str, Any] = {"name": name, **words}
+    shared: dict[str, Any] = {"name": name, "label": knob.label or name, "group": knob.group, "help": knob.help}
     if knob.only_with:
         shared["only_with"] = {"name": knob.only_with[0], "values": list(knob.only_with[1])}
     if knob.longest is not None:
         return {**shared, "kind": "text", "longest": knob.longest}
-    if labels is not None:
-        return {**shared, "kind": "menu", "choices": list(range(len(labels))), "labels": labels}
     if knob.choices is None:
         bounds = {"low": knob.low, "high": knob.high, "stops": knob.stops, "cap": knob.cap}
         return {**shared, "kind": "number", **bounds}

@@ -3,7 +3,6 @@
 Snapshot: everything known about a State's Experiment, taken once per redraw or reply.
 """
 
-import dataclasses
 import datetime
 import urllib.parse
 from collections.abc import Mapping
@@ -76,10 +75,7 @@ class View:
 
     def to_address(self) -> dict[str, Any]:
         """Return every field, flat."""
-        fields: dict[str, Any] = {"tab": self.tab}
-        for options in self.options:
-            fields |= dataclasses.asdict(options)
-        return fields
+        return {"tab": self.tab} | {name: value for options in self.options for name, value in vars(options).items()}
 
 
 @dataclass(frozen=True)
@@ -111,15 +107,20 @@ class State:
         """Return the values of all controls, and the kernel that the controls belong to."""
         return {**self.to_address(), "gpu": self.experiment.gpu, "form_of": self.experiment.kernel}
 
-    def moved_to(self, **fields: object) -> dict[str, Any]:
-        """Return the URL parameters that differ from their defaults, for a link, with some replaced.
+    def short_address(self, **changes: object) -> dict[str, Any]:
+        """Return the kernel, the tab and the URL parameters that differ from their defaults, for a link.
 
-        The kernel and the tab are always present. Replacing a field by "" removes it.
+        Args:
+            changes: parameters to replace; "" removes one.
         """
-        usual = View("", tuple(type(options)() for options in self.view.options)).to_address()
-        view = {name: value for name, value in self.view.to_address().items() if value != usual[name]}
-        address = {**self.experiment.short_address(), **view, **self._pin(), **fields}
+        defaults = View("", tuple(type(options)() for options in self.view.options)).to_address()
+        view = {name: value for name, value in self.view.to_address().items() if value != defaults[name]}
+        address = {**self.experiment.short_address(), **view, **self._pin(), **changes}
         return {name: value for name, value in address.items() if value != ""}
+
+    def link(self, **changes: object) -> str:
+        """Return the query of the short address."""
+        return query(self.short_address(**changes))
 
     def pinned_state(self, this: Gpu | None) -> "State | None":
         """Return the pinned experiment with this view, or None."""
@@ -212,9 +213,9 @@ class Settings:
 
     def short_address(self, state: State) -> dict[str, Any]:
         """Return the URL parameters that differ from their defaults, and the kernel."""
-        return state.moved_to(**({"tab": ""} if state.view.tab == self.opened else {}))
+        return state.short_address(tab="" if state.view.tab == self.opened else state.view.tab)
 
-    def forgiving_state(self, flat: Mapping[str, object], this: Gpu | None) -> tuple[State, dict[str, str]]:
+    def state_or_defaults(self, flat: Mapping[str, object], this: Gpu | None) -> tuple[State, dict[str, str]]:
         """Read a State from a URL that somebody typed. Bad fields take their defaults.
 
         Returns:

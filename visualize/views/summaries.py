@@ -1,19 +1,12 @@
 """Key numbers: those of a result, and those that a view compares with a pinned experiment's."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from kernels.results import Counters, GroupSizeStudy, RunResult, Timeline, Timing
-from visualize.predict import coalescing
-from visualize.predict.agreement import sum_costs
-from visualize.predict.reuse import DramTraffic
-from visualize.predict.schedule import loads, occupancy
 from visualize.views.numbers import Number, source
 from visualize.views.panel import Panel
-from visualize.views.state import ScheduleView, Snapshot
+from visualize.views.state import Snapshot
 
 
 def key_numbers(measured: Any) -> tuple[Number, ...]:
@@ -31,7 +24,7 @@ def key_numbers(measured: Any) -> tuple[Number, ...]:
             traffic = counts["dram_read_bytes"] + counts["dram_write_bytes"]
             return Number("requests", requests, "", of), Number("DRAM traffic", traffic, "bytes", of)
         case GroupSizeStudy(rows=rows):
-            reads = [float(np.median(row.dram_read_bytes)) for row in rows if row.dram_read_bytes]
+            reads = [row.read_bytes for row in rows if row.read_bytes]
             extremes = (("fewest", min), ("most", max))[: len(reads)]
             return tuple(Number(f"{name} DRAM reads", pick(reads), "bytes", of) for name, pick in extremes)
         case Timeline():
@@ -57,47 +50,3 @@ def view_numbers(snapshot: Snapshot, panels: Sequence[Panel]) -> list[Number]:
     # The interpreter measures no time, but its result may hold a recorded run.
     timed = run.recorded or run
     return list(dict.fromkeys((*numbers, _wrong_elements(timed), *key_numbers(timed))))
-
-
-def schedule_numbers(snapshot: Snapshot) -> tuple[Number, ...]:
-    """Return the number of programs and waves, and of blocks that the first programs load: `first`, or one wave."""
-    ideal, first = snapshot.schedule, snapshot.state.view.of(ScheduleView).first
-    loaded = loads(ideal, np.array([min(ideal.programs, first or ideal.resident_programs)]))
-    blocks = f"blocks for {first} programs" if first else "blocks, first wave"
-    return (
-        Number("programs", ideal.programs, "", "predicted"),
-        Number("waves", ideal.waves, "", "predicted"),
-        *([Number(blocks, int(loaded[0]), "", "predicted")] if loaded is not None else []),
-    )
-
-
-def reuse_numbers(traffic: DramTraffic) -> tuple[Number, ...]:
-    predicted = Number("DRAM reads", traffic.own.read_bytes, "bytes", "predicted")
-    if not traffic.row or not traffic.row.dram_read_bytes:
-        return (predicted,)
-    read_bytes = float(np.median(traffic.row.dram_read_bytes))
-    return predicted, Number("DRAM reads, counted", read_bytes, "bytes", traffic.source("counted"))
-
-
-def request_numbers(snapshot: Snapshot) -> tuple[Number, ...]:
-    """Return the requests and sectors of the compiled launch, and the counted ones."""
-    compiled, numbers = snapshot.compiled, []
-    if compiled is not None and not compiled.unreadable:
-        cost = sum_costs(coalescing.operations(snapshot.state.kernel, snapshot.launch, compiled.operations))
-        numbers = [Number(name, getattr(cost, name), "", "compiled") for name in ("requests", "sectors")]
-        numbers.append(Number("bytes used per byte fetched", cost.efficiency, "share", "compiled"))
-    counted = key_numbers(snapshot.result(Counters))
-    return *numbers, *(replace(number, name=f"{number.name}, counted") for number in counted)
-
-
-def compiled_numbers(snapshot: Snapshot) -> tuple[Number, ...]:
-    """Return what a program needs of an SM; () until the kernel is compiled."""
-    compiled, launch = snapshot.compiled, snapshot.launch
-    if compiled is None:
-        return ()
-    resident = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
-    return (
-        Number("registers per thread", compiled.registers, "", "compiled"),
-        Number("shared memory", compiled.shared_bytes, "bytes", "compiled"),
-        Number("programs per SM", resident.programs_per_sm, "", "compiled"),
-    )

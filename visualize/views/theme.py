@@ -29,8 +29,7 @@ OPERATIONS = {
 }  # fmt: skip
 
 # Programs at a step, from 0 (not started) to 1 (finished); 2 for running ones.
-DONE, NOW = REUSED, NEW
-STEP_SCALE = ((0, TO_COME), (0.5, DONE), (0.75, DONE), (0.75, NOW), (1, NOW))
+STEP_SCALE = ((0, TO_COME), (0.5, REUSED), (0.75, REUSED), (0.75, NEW), (1, NEW))
 
 # Tiles and blocks at a step, from 0 (not loaded yet) to 1 (finished, or loaded earlier); 2 for reused blocks, 3 for
 # blocks that are loaded now.
@@ -84,10 +83,7 @@ THEMES = {
 
 def discrete_scale(colors: Sequence[str]) -> list[list[float | str]]:
     """Return a colour scale with steps of equal width."""
-    steps: list[list[float | str]] = []
-    for place, color in enumerate(colors):
-        steps += [[place / len(colors), color], [(place + 1) / len(colors), color]]
-    return steps
+    return [[edge / len(colors), color] for place, color in enumerate(colors) for edge in (place, place + 1)]
 
 
 def layout(title: str, **more: Any) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def layout(redraw: Redraw) -> Markup:
         + _header(redraw.session.gpu)
         + slots.row(controls, stage, name="body")
         + slot("problems", "problems")
-        + slot("kept", "kept")
+        + slot("stored-run", "stored_run")
         + tour_bar()
         + keys()
         + glossary_dialog()

@@ -150,17 +150,17 @@ class Redraw:
         page.changes += 1
         change = page.changes
         # The change ended the stream of the previous state. If it is refused, that state may still have more.
-        sent, slots, problems, has_more = dict[str, Any](), Slots(), dict[str, str](), True
+        fields, slots, problems, has_more = dict[str, Any](), Slots(), dict[str, str](), True
         try:
-            sent = read_message(message)
-            if "open" in sent or "follow" in sent:
-                state, problems = self._open(sent)
+            fields = read_message(message)
+            if "open" in fields or "follow" in fields:
+                state, problems = self._open(fields)
                 keeps_forms = False
             else:
-                state, settings = self.read(sent), sent["settings"]
+                state, settings = self.read(fields), fields["settings"]
                 keeps_forms = settings.get("form_of") == state.kernel.id and settings.get("preset") is None
             page.state = state
-            slots = {} if keeps_forms else self.fill(state, sent.get("kept", ""))
+            slots = {} if keeps_forms else self.fill(state, fields.get("stored_run", ""))
             slots["link"] = self._link(state)
             drawing, has_more = self.draw(state)
             slots |= drawing
@@ -169,7 +169,7 @@ class Redraw:
         slots["problems"] = problems_value(problems)
         if page.changes != change:
             slots, has_more = {}, False
-        return page.update(slots, sent.get("number"), has_more)
+        return page.update(slots, fields.get("number"), has_more)
 
     def opening(self) -> str:
         """Return the update of a page without an address, which a browser draws before it has sent a message."""
@@ -192,27 +192,25 @@ class Redraw:
     async def on_action(self, request: gr.Request, message: object) -> AsyncIterator[str]:
         """Start a button's action, and stream its progress and its result."""
         page = self._pages.find(request)
-        action: RunAction | StreamAction | None = None
         try:
-            sent = read_message(message)
-            name = str(sent.get("action"))
+            fields = read_message(message)
+            name = str(fields.get("action"))
             action = self.actions.get(name)
             if name == "share":
-                yield page.update({"share": qr(sent)})
+                yield page.update({"share": qr(fields)})
             elif name == "tour":
-                async for bar in self._guide.show_stop(sent):
+                async for bar in self._guide.show_stop(fields):
                     yield page.update({"tour": bar})
             elif isinstance(action, RunAction):
-                async for update in self._measure(page, self.read(sent), action.measurement):
+                async for update in self._measure(page, self.read(fields), action.measurement):
                     yield update
             elif isinstance(action, StreamAction):
-                async for update in self._answer(page, self.read(sent), action):
+                async for update in self._answer(page, self.read(fields), action):
                     yield update
             else:
                 raise ConfigError("no_action", f"The page has no action {quote(name)}.")
         except ConfigError as error:
-            cleared = action.clears if isinstance(action, StreamAction) else ()
-            yield page.update({**refused(error), **dict.fromkeys(cleared, "")})
+            yield page.update(refused(error))
 
     def on_cancel(self, request: gr.Request) -> None:
         if job := self._pages.find(request).job:
@@ -223,7 +221,7 @@ class Redraw:
 
     # Drawing.
 
-    def read(self, sent: Mapping[str, Any]) -> State:
+    def read(self, fields: Mapping[str, Any]) -> State:
         """Return the state that a message describes.
 
         A new kernel or a preset replaces the previous kernel's values.
@@ -231,7 +229,7 @@ class Redraw:
         Raises:
             ConfigError: for the first invalid value.
         """
-        flat = sent.get("settings")
+        flat = fields.get("settings")
         if not isinstance(flat, dict):
             raise ConfigError("not_settings", "The page sent no settings. Reload it.")
         kernel = find_kernel(flat.get("kernel"))
@@ -241,17 +239,17 @@ class Redraw:
             flat = {"tab": flat.get("tab"), **SETTINGS.change_kernel(flat, kernel.id)}
         return SETTINGS.state(flat, self.session.gpu)
 
-    def _open(self, sent: Mapping[str, Any]) -> tuple[State, dict[str, str]]:
+    def _open(self, fields: Mapping[str, Any]) -> tuple[State, dict[str, str]]:
         """Read an address. An empty one opens the opening state, and bad fields take their defaults."""
         self.predictions.warm_up()
-        link = sent.get("open", sent.get("follow"))
+        link = fields.get("open", fields.get("follow"))
         if not isinstance(link, str):
             raise ConfigError("not_a_link", "The page sent no link.", "")
         flat = dict(urllib.parse.parse_qsl(link.removeprefix("?")))
         # Talk mode and the embed view do not describe an experiment.
         flat = {name: flat[name] for name in flat if not name.startswith("__") and name not in ("talk", "embed")}
-        described: Mapping[str, object] = flat or (SETTINGS.opening if "open" in sent else {})
-        return SETTINGS.forgiving_state(expand_stop(described), self.session.gpu)
+        described: Mapping[str, object] = flat or (SETTINGS.opening if "open" in fields else {})
+        return SETTINGS.state_or_defaults(expand_stop(described), self.session.gpu)
 
     def _settings(self, state: State) -> Slots:
         return {
@@ -260,11 +258,11 @@ class Redraw:
             "tab": state.view.tab,
         }
 
-    def fill(self, state: State, kept: object = "") -> Slots:
+    def fill(self, state: State, stored_run: object = "") -> Slots:
         """Fill all forms. Show this state's run if it is known or in the browser's storage."""
         snapshot, pinned = self.take_snapshots(state)
         slots = self._settings(state) | merge(panel.fill(snapshot) for panel in self.all_panels)
-        run = self._result.draw_placeholder(snapshot) | self._result.draw_run(snapshot, kept)
+        run = self._result.draw_placeholder(snapshot) | self._result.draw_run(snapshot, stored_run)
         return slots | self._pair_run(run, pinned)
 
     def _link(self, state: State) -> str:
@@ -420,12 +418,12 @@ def read_message(message: object) -> dict[str, Any]:
         ConfigError: the page sends no such message.
     """
     try:
-        sent = json.loads(message) if isinstance(message, str) and len(message) <= _MAX_MESSAGE else None
+        fields = json.loads(message) if isinstance(message, str) and len(message) <= _MAX_MESSAGE else None
     except (ValueError, RecursionError):
-        sent = None
-    if not isinstance(sent, dict):
+        fields = None
+    if not isinstance(fields, dict):
         raise ConfigError("not_settings", f"The message is {quote(message)}, which the page does not send.")
-    return sent
+    return fields
 
 
 def qr(message: Mapping[str, Any]) -> str:

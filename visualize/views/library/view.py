@@ -180,10 +180,10 @@ class RecordedPanel(Panel):
         table = RECORDED.render(
             entries_for(state),
             state.view.of(RecordedView),
-            lambda options: query(state.moved_to(**options)),
+            lambda options: state.link(**options),
             lambda row: query(address(row.experiment, row.kind)),
         )
-        exact, board = scoreboard().part(EXACT_COUNTS), query(state.moved_to(tab="scoreboard"))
+        exact, board = scoreboard().part(EXACT_COUNTS), state.link(tab="scoreboard")
         return {"recorded-claim": recorded_headline(len(entries()), gpus, exact, board), "recorded": table}
 
     def actions(self) -> Mapping[str, StreamAction]:
@@ -242,7 +242,7 @@ class ScoreboardPanel(Panel):
         board = _part((count,), view)
 
         def link(options: Mapping[str, object]) -> str:
-            return query(state.moved_to(**options))
+            return state.link(**options)
 
         links = [
             (NOUNS[name], len(_by_error(name)), link({"score_count": name, "score_page": 1}), name == count)

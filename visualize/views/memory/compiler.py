@@ -19,7 +19,6 @@ from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
 from visualize.views.prose import Mark, Sourced, Strong, headline, say, term
 from visualize.views.slots import NONE, fold, slot
 from visualize.views.state import Snapshot
-from visualize.views.summaries import compiled_numbers
 from visualize.views.tables import table
 
 # The compiler's texts, and their titles.
@@ -57,7 +56,14 @@ class CompilerPanel(Panel):
         return {"compiler-claim": status.render_compiling(snapshot.state.gpu.name, seconds)}
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
-        return compiled_numbers(snapshot)
+        compiled = snapshot.compiled
+        if compiled is None:
+            return ()
+        return (
+            Number("registers per thread", compiled.registers, "", "compiled"),
+            Number("shared memory", compiled.shared_bytes, "bytes", "compiled"),
+            Number("programs per SM", occupancy_of(snapshot.launch, compiled).programs_per_sm, "", "compiled"),
+        )
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def compile_of(experiment: dict[str, Any]) -> Reply:

@@ -9,6 +9,7 @@ from markupsafe import Markup
 from kernels.experiment import JsonSchema, argument_schemas
 from kernels.knobs import knobs
 from kernels.results import Counters, Failure
+from visualize.predict import coalescing
 from visualize.predict.agreement import Verdicts, count_of, sum_costs, worst
 from visualize.predict.textbook import Textbook
 from visualize.predict.textbook import textbook as read_textbook
@@ -21,7 +22,7 @@ from visualize.views.panel import Api, Endpoint, Panel, Reply, RunAction, Slots
 from visualize.views.prose import picture_caption
 from visualize.views.slots import NONE, button, fold, plot, plot_value, slot
 from visualize.views.state import Snapshot, query
-from visualize.views.summaries import request_numbers
+from visualize.views.summaries import key_numbers
 
 # Further arguments of /coalescing.
 SCHEMAS: dict[str, JsonSchema] = {
@@ -132,7 +133,13 @@ class CoalescingPanel(Panel):
         }
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
-        return request_numbers(snapshot)
+        compiled, numbers = snapshot.compiled, []
+        if compiled is not None and not compiled.unreadable:
+            cost = sum_costs(coalescing.operations(snapshot.state.kernel, snapshot.launch, compiled.operations))
+            numbers = [Number(name, getattr(cost, name), "", "compiled") for name in ("requests", "sectors")]
+            numbers.append(Number("bytes used per byte fetched", cost.efficiency, "share", "compiled"))
+        counted = key_numbers(snapshot.result(Counters))
+        return *numbers, *(dataclasses.replace(number, name=f"{number.name}, counted") for number in counted)
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def coalescing_of(

@@ -25,7 +25,7 @@ from visualize.views.memory.flow import DIVISOR
 from visualize.views.memory.text import label, place
 from visualize.views.numbers import join_names, percent
 from visualize.views.panel import Panel, Question, Slots, StreamAction, current_client
-from visualize.views.prose import Hint, Listed, Sentence, Sourced, Strong, picture_caption, say, tag_experiment
+from visualize.views.prose import Hint, Sentence, Sourced, Strong, join, picture_caption, say, tag_experiment
 from visualize.views.slots import button, fold, plot, plot_value, slot
 from visualize.views.state import State
 from visualize.views.tables import table
@@ -75,8 +75,8 @@ class WhatIfPanel(Panel):
         )
 
     def actions(self) -> Mapping[str, StreamAction]:
-        clears, questions = ("whatif", "cliff-plot"), {"faults": faults, "cliff": cliff, "across": across}
-        return {name: StreamAction(_stream(question), clears) for name, question in questions.items()}
+        questions = {"faults": faults, "cliff": cliff, "across": across}
+        return {name: StreamAction(_stream(question)) for name, question in questions.items()}
 
 
 def _stream(question: Callable[[Session, State], Iterator[Answer]]) -> Question:
@@ -224,7 +224,7 @@ def best_changes(totals: Mapping[str, int | None]) -> Sentence:
             better.append(say("{} ({})", Strong(name), saving))
     if not better:
         return say("None of these changes saves requests: the tile and the kernel determine them.")
-    return say("Fewer requests with {}.", Listed(tuple(better), "; "))
+    return say("Fewer requests with {}.", join(better, "; "))
 
 
 def cliff(session: Session, state: State) -> Iterator[Answer]:

@@ -14,7 +14,7 @@ from visualize.predict.launch_time import ENDS_MS
 from visualize.predict.reuse import Reuse
 from visualize.predict.schedule import Schedule, loads
 from visualize.views import theme
-from visualize.views.numbers import join_names, significant, time_unit
+from visualize.views.numbers import count_noun, join_names, significant, time_unit
 from visualize.views.order.map_figure import MOST_CELLS, Order
 
 TAIL = "tail wave"
@@ -79,18 +79,14 @@ def bytes_figure(predicted: Mapping[int, Reuse], rows: Sequence[GroupSizeRow], o
     smallest to the largest count.
 
     Args:
-        rows: counts; rows without a GROUP_SIZE are left out.
+        rows: counts.
         own: the launch's GROUP_SIZE.
         source: "counted" or "recorded".
     """
     sizes, reuses = list(predicted), list(predicted.values())
     least = [min(each.low_bytes, each.lockstep_bytes) for each in reuses]
     most = [max(each.high_bytes, each.lockstep_bytes) for each in reuses]
-    counts = {
-        size: np.quantile(row.dram_read_bytes, (0, 0.5, 1))
-        for row in rows
-        if (size := row.group_size) and row.dram_read_bytes
-    }
+    counts = {row.group_size: np.quantile(row.dram_read_bytes, (0, 0.5, 1)) for row in rows if row.dram_read_bytes}
     compulsory, reads = reuses[0].compulsory_bytes, [each.read_bytes for each in reuses]
     values = np.concatenate([[compulsory], least, most, *counts.values()])
     low, high = float(values.min()), float(values.max())
@@ -115,13 +111,13 @@ def times_figure(rows: Sequence[GroupSizeRow], own: int, source: str) -> Figure:
     """Plot milliseconds by GROUP_SIZE: medians, with bars from the 20th to the 80th percentile.
 
     Args:
-        rows: times; rows without a GROUP_SIZE are left out.
+        rows: times.
         own: the launch's GROUP_SIZE.
         source: "measured" or "recorded".
     """
-    times = {size: np.quantile(row.times_ms, (0.2, 0.5, 0.8)) for row in rows if (size := row.group_size)}
+    times = {row.group_size: np.quantile(row.times_ms, (0.2, 0.5, 0.8)) for row in rows}
     axis, title = {"rangemode": "tozero"}, "Time by GROUP_SIZE, in one study"
-    layout = _group_size_layout(title, "milliseconds, p20 to p80", axis, max(times), own)
+    layout = _group_size_layout(title, "milliseconds, p20 to p80", axis, rows[-1].group_size or 1, own)
     return {"data": [_points(times, source, "%{y:.3f} ms")], "layout": layout}
 
 
@@ -129,7 +125,7 @@ def _scatter(name: str, x: Any, y: Any, mode: str = "lines", **style: Any) -> di
     return {"type": "scatter", "mode": mode, "name": name, "x": x, "y": y, **style}
 
 
-def _points(spread: Mapping[int, np.ndarray], name: str, value: str) -> dict[str, Any]:
+def _points(spread: Mapping[int | None, np.ndarray], name: str, value: str) -> dict[str, Any]:
     """Draw the low, middle and high value of each GROUP_SIZE as points with error bars."""
     low, middle, high = np.transpose(list(spread.values()))
     bars = {"type": "data", "symmetric": False, "array": high - middle, "arrayminus": middle - low}
@@ -236,13 +232,13 @@ def gantt_figure(execution: Execution, schedule: Schedule, color: str) -> Figure
         for value in np.unique(shade)
     ]
     sms = len(execution.max_concurrency)
-    tail = wave == wave[-1] if schedule.tail_programs and wave[-1] and schedule.turns == 1 else pids < 0
     marks: Figure = {}
-    if tail.any():
+    if schedule.tail_programs and schedule.waves > 1 and schedule.turns == 1:
+        tail = wave == wave[-1]
         # Its bars may be two pixels high.
         left, right = float(start[tail].min()), float(end[tail].max())
-        late, free = int(tail.sum()), sms - len(np.unique(execution.sm[tail]))
-        text = f"last wave: {late:,} program{'s' * (late > 1)}<br>{free:,} of {sms:,} SMs are idle"
+        late, free = count_noun(schedule.tail_programs, "program"), sms - len(np.unique(execution.sm[tail]))
+        text = f"last wave: {late}<br>{free:,} of {sms:,} SMs are idle"
         band = {"type": "rect", "xref": "x", "x0": left, "x1": right, "yref": "paper", "y0": 0, "y1": 1}
         row = float(execution.sm[tail].mean())
         pointer = {"x": (left + right) / 2, "y": row, "text": text, "ax": 0}

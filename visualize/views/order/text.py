@@ -1,25 +1,26 @@
 """Sentences and tables of the Order view: loaded blocks, waves, the recorded timeline, and bytes read from DRAM."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlencode
 
 import numpy as np
 from markupsafe import Markup
 
-from kernels.experiment import Experiment
 from kernels.gpus import GPUS
+from kernels.measuring.timeline import TIMELINE
 from kernels.pairs import pair
-from kernels.results import Compiled, GroupSizeRow, Timeline
-from kernels.spec import Launch, shape_text
+from kernels.results import Compiled, GroupSizeRow, Timeline, records
+from kernels.spec import shape_text
 from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic, by_group_size, fewest_bytes, recommended
 from visualize.predict.schedule import FirstLoads, Schedule, Steps, max_programs_per_sm, occupancy, schedule, steps
 from visualize.predict.traffic import SECTOR_BYTES
 from visualize.views import numbers, prose
 from visualize.views.numbers import bytes_of, count_noun, format_number, join_names, milliseconds, percent, significant
-from visualize.views.prose import Link, Listed, Mark, Sentence, Sourced, Strong, headline, html, say, term
+from visualize.views.prose import Link, Mark, Sentence, Sourced, Strong, headline, html, join, say, term
+from visualize.views.state import query
 from visualize.views.tables import table, traffic_funnel
 
 NOT_COMPILED_YET = "Not compiled yet, so one program per SM is assumed. Ask again for the compiled kernel's occupancy."
@@ -56,65 +57,39 @@ def loads_headline(loads: FirstLoads, unit: str, traffic: DramTraffic, link: Lin
     inputs, first = traffic.kernel.family.panels or ("", ""), count_noun(loads.first, unit)
     need = f"{count_noun(rows, 'row')} of {inputs[0]} and {count_noun(columns, 'column')} of {inputs[1]}"
     other_need = Sourced(f"{count_noun(other_rows, 'row')} and {count_noun(other_columns, 'column')}", "predicted")
-    region = say("The first {} need {}; row-major order needs {}.", first, need, other_need)
-    beside, reason, details = (
-        f"blocks loaded by {first}, not {loads.row_major_blocks:,}",
-        region,
-        list[Any](),
-    )
+    beside = f"blocks loaded by {first}, not {loads.row_major_blocks:,}"
+    reasons: list[Any] = [say("The first {} need {}; row-major order needs {}.", first, need, other_need)]
     if loads.blocks == loads.row_major_blocks:
-        beside, reason = "blocks in either order", _equal_loads(loads, unit)
+        beside, reasons = "blocks in either order", [_equal_loads(loads, unit)]
     elif loads.blocks > loads.row_major_blocks:
-        beside, details = f"blocks for the first {first}; row-major order needs {loads.row_major_blocks:,}", [region]
-        wide = count_noun(other_columns, "tile")
-        reason = say(
-            "C is only {} wide, so grouping loads more. DRAM reads shows whether the L2 makes up for it.", wide
-        )
+        narrow = f"C is only {other_columns} tiles wide, so grouping loads more."
+        reasons.insert(0, f"{narrow} DRAM reads shows whether the L2 makes up for it.")
     elif gain := _grouping_gain(traffic, first):
-        reason, *details = gain[0], region, *gain[1:], link
+        reasons = [gain, *reasons, link]
     if loads.wave_blocks is not None:
-        details.append(say("All waves together load {:,} blocks; in row-major order, {:,}.", *loads.wave_blocks))
-    return headline(f"{loads.blocks:,}", beside, reason, *details, *more)
+        reasons.append(say("All waves together load {:,} blocks; in row-major order, {:,}.", *loads.wave_blocks))
+    return headline(f"{loads.blocks:,}", beside, *reasons, *more)
 
 
-def _grouping_gain(traffic: DramTraffic, first: str) -> tuple[Sentence, ...]:
-    """Compare DRAM reads and time with GROUP_SIZE 1, which is row-major order; () unless both were counted."""
-    rows = {row.group_size: row for row in (traffic.study.rows if traffic.study else ()) if row.dram_read_bytes}
-    size = traffic.group_size
-    if size in (None, 1) or not {1, size} <= rows.keys():
-        return ()
-    before_gb, read_gb = (np.median(rows[each].dram_read_bytes) / 1e9 for each in (1, size))
-    before_ms, ms = (float(np.median(rows[each].times_ms)) for each in (1, size))
-    predicted_before, predicted = (f"{each.read_bytes / 1e9:.2f}" for each in traffic.by_group_size((1, size)).values())
-    change, recorded = ms / before_ms - 1, traffic.source("counted")
-    effect = (
-        f"{'falls' if change < 0 else 'grows'} by {percent(abs(change))}" if abs(change) >= 0.05 else "hardly changes"
-    )
-    reads = say("DRAM reads fall from {:.1f} to {}", before_gb, Sourced(f"{read_gb:.1f} GB", recorded))
-    return (
-        say("The first {} share more blocks: {}; the time {}.", first, reads, effect),
-        say("Predicted: {} and {} GB.", predicted_before, Sourced(predicted, "predicted")),
-        say("Time: {} in row-major order, {} here.", milliseconds(before_ms), Sourced(milliseconds(ms), recorded)),
-    )
+def _grouping_gain(traffic: DramTraffic, first: str) -> Sentence | str:
+    """Compare DRAM reads and time with GROUP_SIZE 1, which is row-major order; "" unless both were counted."""
+    rows = {row.group_size: row for row in traffic.study.rows if row.read_bytes} if traffic.study else {}
+    before, row = rows.get(1), rows.get(traffic.group_size)
+    if before is None or row is None or row is before:
+        return ""
+    reads = say("{} to {}", bytes_of(before.read_bytes), Sourced(bytes_of(row.read_bytes), traffic.source("counted")))
+    times = f"{milliseconds(before.ms)} to {milliseconds(row.ms)}"
+    return say("The first {} share more blocks: DRAM reads fall from {}; the time goes from {}.", first, reads, times)
 
 
-def _equal_loads(loads: FirstLoads, unit: str) -> Sentence:
-    if loads.tiles == 1:
-        return say("The only {} loads every block, so the order makes no difference.", unit)
+def _equal_loads(loads: FirstLoads, unit: str) -> str:
     if loads.is_same_order:
-        return say("This order is row-major, so both load the same blocks.")
+        return "This order is row-major, so both load the same blocks."
     if loads.first == loads.tiles:
-        all_units = count_noun(loads.tiles, unit)
-        return say("Together, all {} load every block in any order. Larger launches show a difference.", all_units)
-    first = count_noun(loads.first, unit) if loads.first > 1 else unit
-    return say("Both orders give the first {} equally many rows and columns of tiles.", first)
-
-
-def read_once_headline(schedule: Schedule, more: Sequence[Any]) -> Markup:
-    """State the number of programs of a kernel that reads each input once."""
-    number, unit = count_noun(schedule.programs, "program").split()
-    reason = "Each input is read once in any order. The order decides which tiles are in flight together."
-    return headline(number, unit, reason, *more)
+        return (
+            f"Together, all {loads.tiles:,} {unit}s load every block in any order. Larger launches show a difference."
+        )
+    return f"Both orders need equally many rows and columns of tiles for {count_noun(loads.first, unit)}."
 
 
 def split_k_sentence(schedule: Schedule) -> Sentence | str:
@@ -130,27 +105,21 @@ def split_k_sentence(schedule: Schedule) -> Sentence | str:
 
 def waves_sentence(schedule: Schedule, steps: Steps) -> Sentence:
     """Count the waves (or the turns of a loop) of a launch, and the idle share of the last one."""
+    programs, waves = count_noun(schedule.programs, "program"), Strong(count_noun(len(steps.tiles), steps.name))
+    run, unit = (f"loop over {len(schedule.place):,} tiles", "tile") if schedule.turns > 1 else ("run", "program")
     resident = Sourced(f"{count_noun(schedule.programs_per_sm, 'program')} per SM", schedule.resident_source)
-    programs, sms = count_noun(schedule.programs, "program"), f"{schedule.sms} SMs of {schedule.launch.gpu.name}"
-    if steps.name == "turn":
-        tiles, turns = count_noun(int(steps.tiles.sum()), "tile"), Strong(count_noun(len(steps.tiles), "turn"))
-        values = programs, sms, resident, tiles, turns, schedule.programs
-        text = say("{} on {} ({}) loop over {} in {} of at most {:,}.", *values)
-        unit, tail = "turn", f"computes {count_noun(int(steps.tiles[-1]), 'tile')}"
-    else:
-        loop = f" of {schedule.turns:,} tiles each, one after the other," if schedule.turns > 1 else ""
-        waves = Strong(count_noun(schedule.waves, "wave"))
-        text = say("{}{} run in {} of {:,} ({}, {}).", programs, loop, waves, schedule.resident_programs, sms, resident)
-        unit, tail = "wave", f"holds {count_noun(schedule.tail_programs, 'program')}"
+    sms = f"{schedule.sms} SMs of {schedule.launch.gpu.name}"
+    text = say("{} {} in {} of {:,} ({}, {}).", programs, run, waves, steps.slots, sms, resident)
     if not steps.tail_idle:
-        return say("{} The last {} is full.", text, unit)
-    of_launch = say(", {} of the launch", percent(steps.idle)) if len(steps.tiles) > 1 else ""
-    return say("{} The last {} {}: {} of it is idle{}.", text, unit, tail, Strong(percent(steps.tail_idle)), of_launch)
+        return say("{} The last {} is full.", text, steps.name)
+    tail, idle = count_noun(int(steps.tiles[-1]), unit), Strong(percent(steps.tail_idle))
+    of_launch = f", {percent(steps.idle)} of the launch" if len(steps.tiles) > 1 else ""
+    return say("{} The last {} has {}: {} of it is idle{}.", text, steps.name, tail, idle, of_launch)
 
 
-def occupancy_table(schedule: Schedule, launch: Launch, compiled: Compiled | None) -> Markup:
+def occupancy_table(schedule: Schedule, compiled: Compiled | None) -> Markup:
     """Render waves and idle shares by programs per SM, and the limits of the compiled kernel."""
-    limits = Markup("")
+    limits, launch = Markup(""), schedule.launch
     if compiled:
         limit = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
         limits = prose.hint(
@@ -162,33 +131,34 @@ def occupancy_table(schedule: Schedule, launch: Launch, compiled: Compiled | Non
     own, most = schedule.programs_per_sm, max_programs_per_sm(launch.gpu, launch.config.num_warps)
     rows = []
     for per_sm in sorted({1, own, most, *(count for count in (2, 4, 8, 16) if count < most)}):
-        other = replace(schedule, resident_programs=schedule.sms * per_sm)
-        slots, tail = other.resident_programs, other.tail_programs or other.resident_programs
+        slots = schedule.sms * per_sm
+        waves, tail = -(-schedule.programs // slots), (schedule.programs - 1) % slots + 1
         idle = 1 - tail / slots
         label = Sourced(per_sm, schedule.resident_source) if per_sm == own else per_sm
-        rows.append((label, f"{other.waves:,}", f"{tail:,} of {slots:,}", percent(idle), percent(idle / other.waves)))
-    waves = Sourced(term("wave", "waves"), "predicted")
-    header = (term("programs per SM"), waves, "programs in the last", "idle in the last", "idle in all")
+        rows.append((label, f"{waves:,}", f"{tail:,} of {slots:,}", percent(idle), percent(idle / waves)))
+    predicted = Sourced(term("wave", "waves"), "predicted")
+    header = (term("programs per SM"), predicted, "programs in the last", "idle in the last", "idle in all")
     return table(header, rows, "Effect of programs per SM on waves") + limits
 
 
-def timeline_hint(gpu: str, experiments: Sequence[Experiment]) -> Sentence:
-    """Say that there is no timeline.
+@functools.cache
+def timeline_hint(gpu: str) -> Markup:
+    """Say that there is no timeline, and link to those that were recorded on this GPU."""
+    links = [
+        Link(
+            with_group_size(f"{experiment.kernel} {shape_text(experiment.problem)}", experiment.config),
+            query({**experiment.to_address(), "gpu": gpu, "tab": "schedule"}),
+        )
+        for experiment in records.experiments(TIMELINE.form, gpu)
+    ]
+    if not links:
+        return prose.hint(f"No timeline was recorded on {gpu}. Recording a timeline needs a GPU.")
+    return prose.hint(say("No timeline of this experiment was recorded on {}. Recorded: {}.", gpu, join(links, "; ")))
 
-    Args:
-        experiments: experiments with a recorded timeline on this GPU.
-    """
-    if not experiments:
-        return say("No timeline was recorded on {}. Recording a timeline needs a GPU.", gpu)
 
-    def link(experiment: Experiment) -> Link:
-        group_size = getattr(experiment.config, "GROUP_SIZE", None)
-        size = f", GROUP_SIZE {group_size}" if group_size else ""
-        address = urlencode({**experiment.to_address(), "gpu": gpu, "tab": "schedule"})
-        return Link(f"{experiment.kernel} {shape_text(experiment.problem)}{size}", address)
-
-    recorded = Listed(tuple(map(link, experiments)), "; ")
-    return say("No timeline of this experiment was recorded on {}. Recorded: {}.", gpu, recorded)
+def with_group_size(name: str, config: Any) -> str:
+    """Return a name, followed by the config's GROUP_SIZE if it has one."""
+    return f"{name}, GROUP_SIZE {config.GROUP_SIZE}" if hasattr(config, "GROUP_SIZE") else name
 
 
 def timeline_sentences(timeline: Timeline, execution: Execution, schedule: Schedule) -> tuple[Sentence | str, ...]:
@@ -258,9 +228,8 @@ def reuse_sentences(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
     ratio, compulsory = own.read_bytes / own.compulsory_bytes, bytes_of(own.compulsory_bytes)
     times = f"{significant(ratio)} × the compulsory {compulsory}" if ratio > _EQUAL else "each input once"
     count: Sentence | str = ""
-    if row and row.dram_read_bytes:
-        bytes_read = Strong(bytes_of(float(np.median(row.dram_read_bytes))))
-        count = say("Nsight Compute counted {}.", Sourced(bytes_read, traffic.source("counted")))
+    if row and row.read_bytes:
+        count = say("Nsight Compute counted {}.", Sourced(Strong(bytes_of(row.read_bytes)), traffic.source("counted")))
     served = ""
     if traffic.schedule.panels is not None and own.read_bytes < own.asked_bytes:  # an output that is added to is read
         share = percent(1 - own.read_bytes / own.asked_bytes)
@@ -311,12 +280,9 @@ def _time(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
     assert traffic.study is not None
 
     def read_bytes(row: GroupSizeRow) -> float:
-        if row.dram_read_bytes:
-            return float(np.median(row.dram_read_bytes))
-        return traffic.sizes[min(row.group_size or 1, traffic.schedule.extents[0])].read_bytes
+        return row.read_bytes or traffic.sizes[min(row.group_size or 1, traffic.schedule.extents[0])].read_bytes
 
-    rows = [row for row in traffic.study.rows if row.group_size]
-    few, many = min(rows, key=read_bytes), max(rows, key=read_bytes)
+    few, many = min(traffic.study.rows, key=read_bytes), max(traffic.study.rows, key=read_bytes)
     times = read_bytes(many) / read_bytes(few)
     if times < _EQUAL:
         return ("GROUP_SIZE does not change the bytes, so expect no change in time.",)
@@ -337,13 +303,11 @@ def _bottleneck(traffic: DramTraffic, most_bytes: float, saved: float) -> tuple[
     Args:
         saved: the share of the worst order's time that the best order saves.
     """
-    gpu = traffic.launch.gpu
-    others = [bound for bound in traffic.bounds if bound.name in _RESOURCES]
-    if not others or not gpu.dram_gbps:
+    if not traffic.launch.gpu.dram_gbps:
         return ()
-    slowest = max(others, key=lambda bound: bound.ms)
+    slowest = max((bound for bound in traffic.bounds if bound.name in _RESOURCES), key=lambda bound: bound.ms)
     name, ms = _RESOURCES[slowest.name], milliseconds(slowest.ms)
-    dram_ms = (most_bytes + traffic.own.write_bytes) / gpu.dram_gbps / 1e6
+    dram_ms = (most_bytes + traffic.own.write_bytes) / traffic.launch.gpu.dram_gbps / 1e6
     alone = f"In the worst order, DRAM alone would take {milliseconds(dram_ms)}"
     if dram_ms >= slowest.ms:
         return (f"{alone} and is the bottleneck.",)
@@ -409,8 +373,8 @@ def reuse_funnel(traffic: DramTraffic) -> Markup:
     if row and row.received_bytes is not None and row.l2_read_bytes is not None:
         stages += [("SMs receive", row.received_bytes, counted), ("the L2 looks up", row.l2_read_bytes, counted)]
     stages.append(("read from DRAM", int(traffic.own.read_bytes), "predicted"))
-    if row and row.dram_read_bytes:
-        stages.append(("read from DRAM", int(np.median(row.dram_read_bytes)), counted))
+    if row and row.read_bytes:
+        stages.append(("read from DRAM", int(row.read_bytes), counted))
     stages.append((term("compulsory bytes", "each input once"), traffic.own.compulsory_bytes, "predicted"))
     return traffic_funnel(stages, "Bytes read, from lanes to DRAM")
 
@@ -422,17 +386,15 @@ def study_table(traffic: DramTraffic) -> Markup | str:
         return ""
     rows = []
     for row in study.rows:
-        predicted, reads = traffic.sizes.get(min(row.group_size or 1, traffic.schedule.extents[0])), row.dram_read_bytes
+        predicted = traffic.sizes.get(min(row.group_size or 1, traffic.schedule.extents[0]))
         count, gigabytes, error, flags = "not counted", "", "", []
         if predicted:
             gigabytes = f"{predicted.read_bytes / 1e9:.3f}"
             flags = [*["drift"] * predicted.is_drift, *["edge of the L2"] * predicted.is_edge]
-        if reads:
-            median = float(np.median(reads))
-            count = f"{median / 1e9:.3f} ± {50 * np.ptp(reads) / median:.1f}\u00a0%"
-            error = f"{100 * (predicted.read_bytes / median - 1):+.1f} %" if predicted else ""
-        time = f"{np.median(row.times_ms):.4f}"
-        rows.append((row.group_size, gigabytes, count, error, time, Listed(tuple(map(term, flags)))))
+        if row.read_bytes:
+            count = f"{row.read_bytes / 1e9:.3f} ± {50 * np.ptp(row.dram_read_bytes) / row.read_bytes:.1f}\u00a0%"
+            error = f"{100 * (predicted.read_bytes / row.read_bytes - 1):+.1f} %" if predicted else ""
+        rows.append((row.group_size, gigabytes, count, error, f"{row.ms:.4f}", join(map(term, flags))))
     header = (term("GROUP_SIZE"), "GB predicted", "GB counted (median of five)", "error", "ms, timed in turns", "")
     return table(header, rows, f"{study.tool}, {study.device.name}. {study.note}".strip())
 

@@ -3,7 +3,6 @@
 Endpoints: /schedule, /timeline and /reuse.
 """
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,44 +12,56 @@ from markupsafe import Markup
 
 from kernels import discover
 from kernels.knobs import knob
-from kernels.measuring.timeline import TIMELINE
-from kernels.results import GroupSizeStudy, Timeline, records
+from kernels.results import GroupSizeStudy, Timeline
 from kernels.results.codec import to_json
 from kernels.spec import Kernel
 from visualize.predict.execution import Execution, ideal_clock
 from visualize.predict.reuse import DramTraffic, fewest_bytes, recommended, reuse_seconds
 from visualize.predict.schedule import first_loads, first_programs, loads, programs_per_sm, row_major, steps
-from visualize.views import prose, slots, status, theme
-from visualize.views.numbers import Number, source
+from visualize.views import prose, slots, status
+from visualize.views.numbers import Number, count_noun, source
 from visualize.views.order import figures, text
 from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.panel import Api, Endpoint, Panel, Reply, RunAction, Slots
 from visualize.views.prose import Link, Sentence, picture_caption
 from visualize.views.slots import NONE, button, fold, plot, plot_value, slot
 from visualize.views.state import PlayerView, ScheduleView, Snapshot, query
-from visualize.views.summaries import reuse_numbers, schedule_numbers
 
 _MOST_LISTED_PROGRAMS, _MOST_LISTED_TILES, _COMPARED_PROGRAMS = 8192, 1 << 18, 1024
 
 # Seconds that /schedule waits for the compiler. Everything except the occupancy is known without it.
 _COMPILE_WAIT_S = 0.15
 
-# Label → steps per second, 0 for the whole launch in eight seconds; label → seconds for a replay of the launch.
-_SPEEDS = {"all in 8 s": 0, "1 step/s": 1, "4 steps/s": 4, "20 steps/s": 20}
-_PACES = {"launch in 5 s": 5, "launch in 10 s": 10, "launch in 30 s": 30}
+# The player's controls. `player.js` finds the map by the data that its figure carries (`player_data`). The current step
+# is a knob of the view, so that an address contains it; the player sets it when playing or scrubbing ends. The
+# document's events `tilescope:play` and `tilescope:step`, with detail {by: 1 or -1}, do what its buttons do. The values
+# of the menu are steps per second, and 0 for the whole launch in eight seconds.
+_PLAYER = """<div class="player" role="group" aria-label="Player of the launch">
+<button type="button" class="play">▶ Play</button>
+<button type="button" class="back" aria-label="One step back">←</button>
+<button type="button" class="forward" aria-label="One step on">→</button>
+<input type="range" min="0" max="0" value="0" aria-label="Step" title="0: the whole launch">
+<output>whole launch</output>
+<select aria-label="Speed" title="Speed"><option value="0">all in 8 s</option><option value="1">1 step/s</option>
+<option value="4">4 steps/s</option><option value="20">20 steps/s</option></select>
+<span class="legend steps">
+<span title="Used in this step, and loaded for the first time"><i style="background:var(--new)"></i>new</span>
+<span title="Used in this step, and loaded before"><i style="background:var(--reused)"></i>reused</span>
+<span title="Used only in earlier steps"><i style="background:var(--before)"></i>earlier</span>
+<span title="Not used yet"><i style="background:var(--to-come)"></i>to come</span></span>
+<span class="legend whole"><span class="ramp"><i></i>first to last</span>
+<span class="repeated">colours repeat every eight</span></span>
+<span class="legend first" hidden><span><i></i><span class="outlined"></span></span></span></div>"""
 
-# (colour, name, meaning)
-_LEGEND = (
-    (theme.NEW, "new", "Used in this step, and loaded for the first time"),
-    (theme.REUSED, "reused", "Used in this step, and loaded before"),
-    (theme.BEFORE, "earlier", "Used only in earlier steps"),
-    (theme.TO_COME, "to come", "Not used yet"),
-)
-_REPLAY_LEGEND = (
-    (theme.NOW, "running", "running"),
-    (theme.DONE, "done", "done"),
-    (theme.TO_COME, "to come", "to come"),
-)
+# The controls of a replay in measured time. The values of the menu are seconds.
+_REPLAY = """<div class="player clock" hidden role="group" aria-label="Replay of the launch in true time">
+<button type="button" class="play">▶ Replay</button>
+<input type="range" min="0" max="0" value="0" aria-label="Time from the first start"><output></output>
+<select aria-label="Pace of the replay" title="Pace of the replay"><option value="5">launch in 5 s</option>
+<option value="10">launch in 10 s</option><option value="30">launch in 30 s</option></select>
+<span class="legend"><span><i style="background:var(--new)"></i>running</span>
+<span><i style="background:var(--reused)"></i>done</span>
+<span><i style="background:var(--to-come)"></i>to come</span></span></div>"""
 
 
 class SchedulePanel(Panel):
@@ -63,15 +74,13 @@ class SchedulePanel(Panel):
         picture = plot("schedule-plot", "Which program computes which tile, and which blocks it loads")
         curve = plot("loads-plot", "Distinct blocks that the first n programs load, in both orders")
         options = slots.form("schedule-view", "Options of the schedule")
-        return Markup("").join(
-            [
-                slot("schedule-claim"),
-                _player(),
-                slots.picture(picture, name="schedule-picture"),
-                fold("schedule-options", "Colours, steps and comparison", options),
-                fold("loads", "Blocks that the first n programs load", curve),
-                fold("waves", "Waves and occupancy", slot("schedule-occupancy")),
-            ]
+        return (
+            slot("schedule-claim")
+            + slot("player", "player", _PLAYER)
+            + slots.picture(picture, name="schedule-picture")
+            + fold("schedule-options", "Colours, steps and comparison", options)
+            + fold("loads", "Blocks that the first n programs load", curve)
+            + fold("waves", "Waves and occupancy", slot("schedule-occupancy"))
         )
 
     def draw(self, snapshot: Snapshot) -> Slots:
@@ -92,7 +101,7 @@ class SchedulePanel(Panel):
                 map_figure(orders, view.color), f"{launch.extents} {state.kernel.id}", data, about=about
             ),
             "loads-plot": curve,
-            "schedule-occupancy": text.occupancy_table(launch, state.launch, snapshot.compiled),
+            "schedule-occupancy": text.occupancy_table(launch, snapshot.compiled),
         }
 
     def fill(self, snapshot: Snapshot) -> Slots:
@@ -100,7 +109,12 @@ class SchedulePanel(Panel):
         return {"schedule-view": slots.form_of(snapshot.state.view.of(ScheduleView), hidden=hidden)}
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
-        return schedule_numbers(snapshot)
+        launch, first = snapshot.schedule, snapshot.state.view.of(ScheduleView).first
+        counts = {"programs": launch.programs, "waves": launch.waves}
+        if launch.panels:
+            programs = np.array([min(launch.programs, first or launch.resident_programs)])
+            counts[f"blocks for {first} programs" if first else "blocks, first wave"] = int(loads(launch, programs)[0])
+        return tuple(Number(name, count, "", "predicted") for name, count in counts.items())
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def schedule_of(experiment: dict[str, Any]) -> Reply:
@@ -120,9 +134,10 @@ class SchedulePanel(Panel):
 def orders_of(snapshot: Snapshot) -> list[Order]:
     """Return this kernel's order, and the row-major order if they load different blocks."""
     state, launch = snapshot.state, snapshot.schedule
-    by, size = state.view.of(ScheduleView).by, getattr(state.experiment.config, "GROUP_SIZE", None)
-    name = state.kernel.title + (f", GROUP_SIZE {size}" if size else "")
-    schedules = {name: launch, **({"row-major order": row_major(launch)} if launch.panels else {})}
+    schedules = {text.with_group_size(state.kernel.title, state.experiment.config): launch}
+    if launch.panels:
+        schedules["row-major order"] = row_major(launch)
+    by = state.view.of(ScheduleView).by
     return [Order(name, order, steps(order, by)) for name, order in schedules.items()]
 
 
@@ -135,7 +150,8 @@ def _headline(snapshot: Snapshot, orders: list[Order], first: int) -> Markup:
         snapshot.failure.message if snapshot.failure else "",
     )
     if launch.panels is None:
-        return text.read_once_headline(launch, more)
+        reason = "Each input is read once in any order. The order decides which tiles are in flight together."
+        return prose.headline(*count_noun(launch.programs, "program").split(), reason, *more)
     compared = first_loads(own, orders[1].steps, first)
     larger = larger_preset(state.kernel) if compared.blocks >= compared.row_major_blocks else ""
     link = Link("DRAM reads of every GROUP_SIZE.", query({**state.to_address(), "tab": "reuse"}))
@@ -184,15 +200,13 @@ class TimelinePanel(Panel):
     def layout(self) -> Markup:
         measured = plot("moment-plot", "Tiles that are done, running and to come at the current time")
         ideal = plot("ideal-plot", "The ideal waves, when as many tiles have started")
-        return Markup("").join(
-            [
-                slots.row(button("record-timeline", "Record a timeline"), name="timeline-row"),
-                slot("timeline"),
-                _replay(),
-                slots.row(measured, ideal, classes="row plots"),
-                slots.picture(plot("gantt-plot", "When and on which SM each program ran"), name="timeline-picture"),
-                slot("timeline-table"),
-            ]
+        return (
+            slots.row(button("record-timeline", "Record a timeline"), name="timeline-row")
+            + slot("timeline")
+            + slot("clock", "replay", _REPLAY)
+            + slots.row(measured, ideal, classes="row plots")
+            + slots.picture(plot("gantt-plot", "When and on which SM each program ran"), name="timeline-picture")
+            + slot("timeline-table")
         )
 
     def actions(self) -> Mapping[str, RunAction]:
@@ -202,7 +216,7 @@ class TimelinePanel(Panel):
         timeline, state, schedule = snapshot.result(Timeline), snapshot.state, snapshot.schedule
         if timeline is None:
             plots: Slots = dict.fromkeys(("moment-plot", "ideal-plot", "gantt-plot"), NONE)
-            return {"timeline": _timeline_hint(state.gpu.name), **plots, "timeline-table": ""}
+            return {"timeline": text.timeline_hint(state.gpu.name), **plots, "timeline-table": ""}
         sm, start_ns, end_ns = map(np.array, (timeline.sm, timeline.start_ns, timeline.end_ns))
         execution = Execution(sm, start_ns, end_ns, state.gpu.sms)
         begun_ns, done_ns = execution.tile_times(schedule)
@@ -253,12 +267,6 @@ def timeline_json(timeline: Timeline) -> dict[str, Any]:
     }
 
 
-# The hint is the same for all experiments without a timeline, and is drawn at each move of a slider.
-@functools.cache
-def _timeline_hint(gpu: str) -> Markup:
-    return prose.hint(text.timeline_hint(gpu, records.experiments(TIMELINE.form, gpu)))
-
-
 @dataclass(frozen=True)
 class ReuseView:
     """The picture beside the DRAM reads. Links set it, so it has no control."""
@@ -279,15 +287,12 @@ class ReusePanel(Panel):
         reads = plot("reuse-plot", "Bytes read from DRAM by GROUP_SIZE, predicted and counted")
         compare = slots.row(button("compare-sizes", "Count and time every GROUP_SIZE"), name="compare-row")
         traffic = slot("reuse-way"), slots.row(plot("resources-plot", resources), classes="row plots")
-        tables = slot("reuse-tables")
-        return Markup("").join(
-            [
-                slot("reuse-claim"),
-                slots.picture(reads, plot("times-plot", "Time by GROUP_SIZE"), plot("bounds-plot", resources)),
-                fold("compare-fold", "Every GROUP_SIZE, counted and timed on this GPU", compare),
-                fold("reuse-behind", "From lanes to DRAM, and the time of each resource", *traffic),
-                fold("reuse-numbers", "Predicted and counted in numbers, and what is assumed", tables),
-            ]
+        return (
+            slot("reuse-claim")
+            + slots.picture(reads, plot("times-plot", "Time by GROUP_SIZE"), plot("bounds-plot", resources))
+            + fold("compare-fold", "Every GROUP_SIZE, counted and timed on this GPU", compare)
+            + fold("reuse-behind", "From lanes to DRAM, and the time of each resource", *traffic)
+            + fold("reuse-numbers", "Predicted and counted in numbers, and what is assumed", slot("reuse-tables"))
         )
 
     def actions(self) -> Mapping[str, RunAction]:
@@ -308,9 +313,11 @@ class ReusePanel(Panel):
             return plot_value(figure, f"{state.kernel.id} {traffic.schedule.extents}", about=about)
 
         reads = times = NONE
-        if traffic.sizes and traffic.group_size:
-            own = min(traffic.group_size, traffic.schedule.extents[0])
-            rows = [row for row in traffic.study.rows if row.group_size] if traffic.study else []
+        if traffic.group_size:
+            own, rows = (
+                min(traffic.group_size, traffic.schedule.extents[0]),
+                traffic.study.rows if traffic.study else (),
+            )
             sources = ("predicted", counted) if rows else ("predicted",)
             reads = value(figures.bytes_figure(traffic.sizes, rows, own, counted), *sources)
             if rows and state.view.of(ReuseView).reuse_picture == "times":
@@ -332,7 +339,12 @@ class ReusePanel(Panel):
         }
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
-        return reuse_numbers(dram_traffic(snapshot))
+        traffic = dram_traffic(snapshot)
+        predicted = Number("DRAM reads", traffic.own.read_bytes, "bytes", "predicted")
+        if not traffic.row or not traffic.row.read_bytes:
+            return (predicted,)
+        counted = Number("DRAM reads, counted", traffic.row.read_bytes, "bytes", traffic.source("counted"))
+        return predicted, counted
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def reuse_of(experiment: dict[str, Any]) -> Reply:
@@ -380,50 +392,3 @@ def reuse_json(snapshot: Snapshot) -> dict[str, Any]:
         "measured": traffic.study and to_json(traffic.study),
         "note": prose.plain([*text.reuse_sentences(traffic), failure.message if failure else ""]),
     }
-
-
-def _player() -> Markup:
-    """Return the player's controls.
-
-    `player.js` finds the map by the data that its figure carries (`player_data`). The current step is a knob of the
-    view, so that an address contains it; the player sets it when playing or scrubbing ends. The document's events
-    `tilescope:play`, and `tilescope:step` with detail {by: 1 or -1}, do what its buttons do.
-    """
-    return slot(
-        "player",
-        "player",
-        '<div class="player" role="group" aria-label="Player of the launch">'
-        '<button type="button" class="play">▶ Play</button>'
-        '<button type="button" class="back" aria-label="One step back">←</button>'
-        '<button type="button" class="forward" aria-label="One step on">→</button>'
-        '<input type="range" min="0" max="0" value="0" aria-label="Step" title="0: the whole launch">'
-        f"<output>whole launch</output>{_menu('Speed', _SPEEDS)}"
-        f'<span class="legend steps">{_colors(_LEGEND)}</span>'
-        '<span class="legend whole"><span class="ramp"><i></i>first to last</span>'
-        '<span class="repeated">colours repeat every eight</span></span>'
-        '<span class="legend first" hidden><span><i></i><span class="outlined"></span></span></span></div>',
-    )
-
-
-def _replay() -> Markup:
-    """Return the controls of a replay in measured time."""
-    return slot(
-        "clock",
-        "replay",
-        '<div class="player clock" hidden role="group" aria-label="Replay of the launch in true time">'
-        '<button type="button" class="play">▶ Replay</button>'
-        '<input type="range" min="0" max="0" value="0" aria-label="Time from the first start">'
-        f"<output></output>{_menu('Pace of the replay', _PACES)}"
-        f'<span class="legend">{_colors(_REPLAY_LEGEND)}</span></div>',
-    )
-
-
-def _menu(name: str, choices: Mapping[str, int]) -> str:
-    options = "".join(f'<option value="{value}">{label}</option>' for label, value in choices.items())
-    return f'<select aria-label="{name}" title="{name}">{options}</select>'
-
-
-def _colors(legend: tuple[tuple[str, str, str], ...]) -> str:
-    return "".join(
-        f'<span title="{meaning}"><i style="background:{color}"></i>{name}</span>' for color, name, meaning in legend
-    )

@@ -72,7 +72,7 @@ class ResultPanel(Panel):
         if marks := tile_marks(outcome):
             slots["card"] += str(Markup('<span hidden data-tiles="{}"></span>').format(json.dumps(marks)))
         now = datetime.datetime.now(datetime.UTC)
-        return {**slots, "kept": encode_run(outcome, snapshot.state.gpu.name, now)}
+        return {**slots, "stored-run": encode_run(outcome, snapshot.state.gpu.name, now)}
 
     def draw_run(self, snapshot: Snapshot, stored_text: object = "") -> Slots:
         """Show the current experiment's run, if this machine, the recordings or the browser have one.
@@ -89,7 +89,7 @@ class ResultPanel(Panel):
 
     def draw_placeholder(self, snapshot: Snapshot) -> Slots:
         """Fill the slots of an experiment without a run."""
-        how = status.render_run_hint(snapshot.here is not None, query(snapshot.state.moved_to(tab="recorded")))
+        how = status.render_run_hint(snapshot.here is not None, snapshot.state.link(tab="recorded"))
         plots: Slots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot", "roofline-plot"), NONE)
         return {"card": str(status.NOT_RUN), "result": how, "result-tables": "", "roofline": status.NOT_RUN, **plots}
 

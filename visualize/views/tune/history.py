@@ -153,7 +153,7 @@ class HistoryPanel(Panel):
             return query(sweep_address(row.swept_space)) if row.swept_space and is_newest else ""
 
         lists: Slots = {
-            name: table.render(rows[name], state.view.of(options), lambda new: query(state.moved_to(**new)), row_query)
+            name: table.render(rows[name], state.view.of(options), lambda new: state.link(**new), row_query)
             if rows[name]
             else hint(f"No {table.noun} is stored yet.")
             for name, (table, options, _) in _LISTS.items()

@@ -328,7 +328,7 @@ def _form(state: State, space: Space | None = None) -> str:
 
 def _draw_rows(sweep: Sweep, state: State, has_picture: bool) -> Slots:
     best, lines, picture, varied = sweep.best, "", NONE, dict(sweep.space.varied)
-    current = state.moved_to(sweep_vary=text.varied_text(sweep.space)).items()
+    current = state.short_address(sweep_vary=text.varied_text(sweep.space)).items()
     others = {name: value for name, value in current if name not in varied}
 
     def address(row: SweepRow) -> str:
@@ -345,10 +345,10 @@ def _draw_rows(sweep: Sweep, state: State, has_picture: bool) -> Slots:
         figure, zoom = getattr(figures, f"{name}_figure")(sweep, *axes), f"{name} {axes} {sweep.space.identity}"
         picture = plot_value(figure, zoom, meta, about=text.sweep_caption(sweep))
     if best:
-        pinned = query(state.moved_to(**{PINNED: pin_text(best.experiment)}))
+        pinned = state.link(**{PINNED: pin_text(best.experiment)})
         lines = text.config_lines(sweep, address(best), pinned)
     table = text.ranking_table(sweep).render(
-        text.rows_by_rank(sweep), state.view.of(RankingView), lambda new: query(state.moved_to(**new)), address
+        text.rows_by_rank(sweep), state.view.of(RankingView), lambda new: state.link(**new), address
     )
     return {"sweep-plot": picture, "sweep-table": table, "sweep-lines": lines}
 
@@ -360,9 +360,7 @@ def _draw_sizes(state: State, dimension: str, sweeps: Mapping[int, Sweep | None]
     if timed:
         first, zoom = timed[0][1], f"library {[size for size, _ in timed]} {timed[0][1].space.identity}"
         picture = plot_value(figures.baselines_figure(dimension, timed), zoom, about=text.sweep_caption(first))
-    table = text.sizes_table(
-        dimension, sweeps, lambda size: query(state.moved_to(**{dimension: size, "sweep_picture": ""}))
-    )
+    table = text.sizes_table(dimension, sweeps, lambda size: state.link(**{dimension: size, "sweep_picture": ""}))
     headline = text.sizes_headline(dimension, len(sweeps), timed)
     tables: Slots = {"sweep-instead": "" if timed else table, "sweep-table": table, "sweep-lines": ""}
     return {"sweep-claim": headline, "sweep-plot": picture, **tables}

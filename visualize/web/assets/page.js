@@ -113,7 +113,7 @@ const FILL = {
   result: fill,
   button: (node, value) => { node.disabled = value === "disabled"; },
   fold: (node, value) => { node.open = value === "open"; },
-  kept: (_, run) => localStorage.setItem("tilescope-run", run), // for the next visit
+  stored_run: (_, run) => localStorage.setItem("tilescope-run", run), // for the next visit
   saved_file(_, value) { // the server wrote it when a button was pressed (see Table.csv_file)
     const { name, type, text } = JSON.parse(value || "{}");
     if (name) window.tilescopeFiles.saveFile(name, type, text);
@@ -147,4 +147,4 @@ element.querySelectorAll(".slot").forEach(mount);
 onClick("button.slot", ({ id }) => (id === "cancel" ? post("stop", {}) : send.act(id)));
 if (![...new URLSearchParams(location.search).keys()].some((name) => !name.startsWith("__"))) window.tilescopeReceive(props.value);
 watch("value", () => window.tilescopeReceive(props.value));
-request(() => ({ open: location.search, kept: localStorage.getItem("tilescope-run") ?? "" }));
+request(() => ({ open: location.search, stored_run: localStorage.getItem("tilescope-run") ?? "" }));
