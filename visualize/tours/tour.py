@@ -115,11 +115,6 @@ class Choice:
     text: str
     when: Annotated[str, Field(pattern=r"^\w+ (<|>|==) [0-9.]+$")]
 
-    @property
-    def fact(self) -> str:
-        """The name of the fact in the condition."""
-        return self.when.split()[0]
-
     def is_right(self, values: Mapping[str, float]) -> bool:
         name, relation, bound = self.when.split()
         return _RELATIONS[relation](values[name], float(bound))
@@ -158,7 +153,7 @@ class Stop:
         """Return the names of the facts in the sentence, the question, its choices and the ratios."""
         texts = [self.say, *([self.ask.ask, *(choice.text for choice in self.ask.choices)] if self.ask else ())]
         in_texts = {name for text in texts for name in facts_named(text)}
-        in_choices = {choice.fact for choice in self.ask.choices} if self.ask else set()
+        in_choices = {choice.when.split()[0] for choice in self.ask.choices} if self.ask else set()
         return in_texts | in_choices | {part for fact in self.facts.values() for part in fact.ratio}
 
 

@@ -25,8 +25,8 @@ V = TypeVar("V")
 
 DEFAULT_KERNEL = "matmul.grouped"
 
-# The URL parameter that holds the pinned experiment, and its maximum length, which no experiment's address reaches.
-PINNED, _MAX_PINNED = "with", 1000
+# The URL parameter that holds the pinned experiment.
+PINNED = "with"
 
 COLORS = ("order", "group", "wave", "sm")
 
@@ -161,10 +161,8 @@ def read_pinned(text: object, this: Gpu | None) -> Experiment | None:
     """
     if not text:
         return None
-    if not isinstance(text, str) or len(text) > _MAX_PINNED:
-        raise ConfigError("too_long", f"The pinned experiment's address may have {_MAX_PINNED:,} characters.", PINNED)
     try:
-        pinned = experiment.from_json(experiment.nest(dict(urllib.parse.parse_qsl(text))))
+        pinned = experiment.from_json(experiment.nest(dict(urllib.parse.parse_qsl(str(text)))))
         experiment.resolve_gpu(pinned, this)
     except ConfigError as error:
         raise ConfigError(error.kind, f"The pinned experiment can't be shown: {error}", PINNED) from error

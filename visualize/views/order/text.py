@@ -262,15 +262,13 @@ def _orders(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
     fewest, best = fewest_bytes(sizes), recommended(traffic.kernel, traffic.launch, sizes)
     worst = max(sizes, key=lambda size: sizes[size].read_bytes)
     most, least = sizes[worst].read_bytes, sizes[fewest].read_bytes
+    times = Sourced(f"{significant(most / least)} × as many", "predicted")
+    extremes = "GROUP_SIZE {} reads the fewest bytes, {}; {} reads the most, {}."
     reason = "It reads nearly as few bytes, and smaller groups are often slightly faster."
     if best > fewest:
         reason = "The L2, not DRAM, is the limit here. It has less work if more consecutive programs share a panel."
     return (
-        say(
-            f"GROUP_SIZE {{}} reads the fewest bytes, {bytes_of(least)}; {worst} reads the most, {{}}.",
-            Strong(fewest),
-            Sourced(f"{significant(most / least)} × as many", "predicted"),
-        ),
+        say(extremes, Strong(fewest), bytes_of(least), worst, times),
         say("Recommended: {}. {}", Strong(best), reason) if best != fewest else "",
     )
 
@@ -401,28 +399,24 @@ def study_table(traffic: DramTraffic) -> Markup | str:
 
 def model_notes(traffic: DramTraffic) -> Markup:
     """Render the assumptions of the model, and the reason that no L2 hit rate is shown."""
-    if traffic.schedule.panels is None:
-        assumptions: tuple[str, ...] = ("Each input is assumed to be read once, and the output to be written once.",)
-    else:
+    assumptions = "Each input is assumed to be read once, and the output to be written once."
+    if traffic.schedule.panels:
+        # tests/oracle/test_reuse_atlas.py requires slightly smaller errors.
         assumptions = (
             f"Programs start in launch order, {traffic.schedule.resident_programs:,} at a time. Programs that loop "
-            "over tiles run in lockstep; others drift apart.",
-            "Each half of the L2 keeps the data that SMs on its side read, and evicts the least recently used lines. "
-            "Both halves keep most panels, so about half of the capacity counts.",
-            "An SM serves its oldest program first, so its programs drift apart. If programs request more than the L2 "
-            "delivers, 24 of 132 SMs run ahead. Waiting for DRAM keeps the other SMs together.",
-            "Only reads are modelled: an output is assumed to be written once.",
-            # tests/oracle/test_reuse_atlas.py requires slightly less.
-            "Error against counts: on an H200, half of 1,047 orders are within 2.4 % and 93 % within 20 %; all but "
-            "four of the others are flagged. On an H100, 93 % of 208 orders are within 20 %.",
-            "The constants come from H200s and an H100; for other GPUs they are assumed to be the same.",
+            "over tiles run in lockstep. Others drift apart, because an SM serves its oldest program first. If "
+            "programs request more than the L2 delivers, 24 of 132 SMs run ahead. Waiting for DRAM keeps the others "
+            "together. Each half of the L2 keeps the data that SMs on its side read, and evicts the least recently "
+            "used lines. Both halves keep most panels, so about half of the capacity counts. Only reads are modelled: "
+            "an output is assumed to be written once. Error against counts: on an H200, half of 1,047 orders are "
+            "within 2.4 % and 93 % within 20 %; all but four of the others are flagged. On an H100, 93 % of 208 orders "
+            "are within 20 %. The constants come from H200s and an H100, and are assumed for other GPUs."
         )
     hit_rate = (
         "Nsight Compute's L2 hit rate is not shown. On an L2 of two halves, a request from one half to the other is "
-        "looked up twice, and a write counts one and a half times.",
-        "Three quantities are counted instead: the sectors that SMs receive, the sectors that the L2 looks up for SMs "
-        "(fewer, because one reply can serve two SMs), and DRAM's bytes.",
+        "looked up twice, and a write counts one and a half times. Three quantities are counted instead: the sectors "
+        "that SMs receive, the sectors that the L2 looks up for SMs (fewer, because one reply can serve two SMs), and "
+        "DRAM's bytes."
     )
-    return Markup('<details class="small-print"><summary>Assumptions</summary><p>{}</p><p>{}</p></details>').format(
-        html(assumptions), html(hit_rate)
-    )
+    notes = Markup('<details class="small-print"><summary>Assumptions</summary><p>{}</p><p>{}</p></details>')
+    return notes.format(assumptions, hit_rate)

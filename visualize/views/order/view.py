@@ -314,10 +314,8 @@ class ReusePanel(Panel):
 
         reads = times = NONE
         if traffic.group_size:
-            own, rows = (
-                min(traffic.group_size, traffic.schedule.extents[0]),
-                traffic.study.rows if traffic.study else (),
-            )
+            own = min(traffic.group_size, traffic.schedule.extents[0])
+            rows = traffic.study.rows if traffic.study else ()
             sources = ("predicted", counted) if rows else ("predicted",)
             reads = value(figures.bytes_figure(traffic.sizes, rows, own, counted), *sources)
             if rows and state.view.of(ReuseView).reuse_picture == "times":
