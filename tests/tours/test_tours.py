@@ -98,7 +98,7 @@ GOOD = (DIRECTORY / "tail-wave.toml").read_text(encoding="utf-8")
         *(('path = "programs"', f'path = "{path}"', "is not a path") for path in ("", "[", "a..b", "a[-1]", "a b")),
         ('set = "M=1536&N=2816"', 'set = "M=0"', "stop 2: M must be "),
         ('ratio = ["time", "before"]', 'ratio = ["time"]', "is a ratio"),
-        ('ratio = ["time", "before"]', 'ratio = ["time", "longer"]', "which is itself a ratio"),
+        ('ratio = ["time", "before"]', 'ratio = ["time", "longer"]', "is a ratio"),
         ('when = "longer < 1.05"', 'when = "longer under 1"', "stops.2.ask.choices.1.when: String should match"),
         ('when = "longer < 1.05"', 'when = "length < 1"', "'length' is not one"),
     ],

@@ -225,10 +225,11 @@ def _check(stop: Stop) -> None:
         raise ValueError(f"{unknown[0]!r} is not one of the stop's facts: {', '.join(stop.facts) or 'it has none'}.")
     for name, fact in stop.facts.items():
         if fact.ratio:
-            if len(fact.ratio) != 2 or fact.endpoint or fact.path or fact.set:
-                raise ValueError(f"fact {name} is a ratio, which takes two other facts and no other field.")
-            if nested := [part for part in fact.ratio if stop.facts[part].ratio]:
-                raise ValueError(f"fact {name} is a ratio of {nested[0]}, which is itself a ratio.")
+            is_nested = any(stop.facts[part].ratio for part in fact.ratio)
+            if len(fact.ratio) != 2 or is_nested or fact.endpoint or fact.path or fact.set:
+                raise ValueError(
+                    f"fact {name} is a ratio, which takes two facts that are no ratios, and no other field."
+                )
             continue
         if fact.endpoint not in (*OF_STATES, *OF_RESULTS):
             allowed = ", ".join((*OF_STATES, *OF_RESULTS))

@@ -21,7 +21,6 @@ from kernels.spec import Kernel, Launch
 from visualize.predict.schedule import STEPPING, Schedule, schedule
 
 T = TypeVar("T")
-V = TypeVar("V")
 
 DEFAULT_KERNEL = "matmul.grouped"
 
@@ -69,7 +68,7 @@ class View:
     tab: str
     options: tuple[Any, ...] = ()
 
-    def of(self, kind: type[V]) -> V:
+    def of(self, kind: type[T]) -> T:
         """Return the options of one type, or its defaults."""
         return next((options for options in self.options if type(options) is kind), kind())
 

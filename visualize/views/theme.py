@@ -125,20 +125,16 @@ def matrix_axes(rows: str, columns: str, first: tuple[int, int], shape: tuple[in
         first, shape: (row, column) of the first element, and numbers of rows and columns.
     """
 
-    def axis(title: str, count: int) -> dict[str, Any]:
+    def axis(title: str, start: int, count: int) -> dict[str, Any]:
         whole = {"dtick": 1, "tick0": 0} if count <= 10 else {}
-        return {"title": {"text": title}, "constrain": "domain", "tickangle": 0, **whole}
+        ends = [start - 0.5, start + count - 0.5]
+        return {"title": {"text": title}, "constrain": "domain", "tickangle": 0, "range": ends, **whole}
 
-    square = {"scaleanchor": "x"} if 1 / 4 <= shape[0] / shape[1] <= 4 else {}
-    return {
-        "xaxis": {**axis(columns, shape[1]), "range": [first[1] - 0.5, first[1] + shape[1] - 0.5]},
-        "yaxis": {
-            **axis(rows, shape[0]),
-            "range": [first[0] + shape[0] - 0.5, first[0] - 0.5],
-            **square,
-            "automargin": True,
-        },
-    }
+    x, y = axis(columns, first[1], shape[1]), axis(rows, first[0], shape[0])
+    y |= {"range": y["range"][::-1], "automargin": True}
+    if 1 / 4 <= shape[0] / shape[1] <= 4:
+        y["scaleanchor"] = "x"
+    return {"xaxis": x, "yaxis": y}
 
 
 def smallest(values: np.ndarray) -> np.ndarray:

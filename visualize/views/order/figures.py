@@ -53,7 +53,8 @@ def loads_figure(orders: Sequence[Order], first: int) -> Figure:
         labels = {"line": line, "marker": marker, "text": text, "textposition": place, **hover}
         traces.append(_scatter(order.name, counts, blocks, "lines+markers+text", **labels))
     log = {"type": "log", "tickformat": ",d", "exponentformat": "none"}
-    spans_decades = np.max(curves) > 300 * np.min(curves)
+    title = {"text": f"distinct blocks of {join_names(panels)}"}
+    dtick = 1 if np.max(curves) > 300 * np.min(curves) else "D2"
     layout = theme.layout(
         f"Distinct blocks that the first n {unit} load",
         height=330,
@@ -62,12 +63,7 @@ def loads_figure(orders: Sequence[Order], first: int) -> Figure:
         hovermode="x unified",
         margin={"l": 70, "r": 10, "t": 34, "b": 44},
         xaxis={"title": {"text": f"n ({unit}, in start order)"}, **log, "dtick": 1},
-        yaxis={
-            "title": {"text": f"distinct blocks of {join_names(panels)}"},
-            "automargin": True,
-            **log,
-            "dtick": 1 if spans_decades else "D2",
-        },
+        yaxis={"title": title, "automargin": True, **log, "dtick": dtick},
     )
     return {"data": traces, "layout": layout}
 

@@ -299,10 +299,11 @@ class ReusePanel(Panel):
         return {"compare-sizes": RunAction("reuse")}
 
     def seconds(self, snapshot: Snapshot) -> float:
-        return traffic_seconds(snapshot)
+        launch, compiled = snapshot.launch, snapshot.compiled
+        return reuse_seconds(snapshot.state.kernel, launch, programs_per_sm(launch, compiled))
 
     def predicting(self, snapshot: Snapshot) -> Slots:
-        return {"reuse-claim": status.render_predicting(traffic_seconds(snapshot))}
+        return {"reuse-claim": status.render_predicting(self.seconds(snapshot))}
 
     def draw(self, snapshot: Snapshot) -> Slots:
         state, traffic = snapshot.state, dram_traffic(snapshot)
@@ -316,12 +317,13 @@ class ReusePanel(Panel):
         if traffic.group_size:
             own = min(traffic.group_size, traffic.schedule.extents[0])
             rows = traffic.study.rows if traffic.study else ()
-            sources = ("predicted", counted) if rows else ("predicted",)
-            reads = value(figures.bytes_figure(traffic.sizes, rows, own, counted), *sources)
+            reads = value(
+                figures.bytes_figure(traffic.sizes, rows, own, counted), "predicted", *([counted] if rows else [])
+            )
             if rows and state.view.of(ReuseView).reuse_picture == "times":
                 times = value(figures.times_figure(rows, own, timed), timed)
-        sources = ("predicted", timed) if traffic.measured_ms else ("predicted",)
-        resources = value(figures.bounds_figure(traffic.bounds, traffic.measured_ms, timed), *sources)
+        measured = [timed] if traffic.measured_ms else []
+        resources = value(figures.bounds_figure(traffic.bounds, traffic.measured_ms, timed), "predicted", *measured)
         failure = snapshot.failure.message if snapshot.failure else ""
         larger = larger_preset(state.kernel, "reuse", "Open a size at which GROUP_SIZE matters.")
         tables = Markup('<div class="tables">{}{}</div>').format(text.study_table(traffic), text.model_notes(traffic))
@@ -353,7 +355,7 @@ class ReusePanel(Panel):
             `recommended_group_size` the one to take. `bounds` has the ms that DRAM, L2, load and store units and
             arithmetic each need, so whether fewer bytes buy time. `measured` is a recorded comparison, or null.
             """
-            return await api.reply_compiled(experiment, reuse_json, or_not=True, seconds=traffic_seconds)
+            return await api.reply_compiled(experiment, reuse_json, or_not=True, seconds=self.seconds)
 
         return (Endpoint("reuse", reuse_of, max_concurrency=None),)
 
@@ -361,11 +363,6 @@ class ReusePanel(Panel):
 def dram_traffic(snapshot: Snapshot) -> DramTraffic:
     """Return the launch's DRAM traffic."""
     return DramTraffic(snapshot.state.kernel, snapshot.launch, snapshot.compiled, snapshot.result(GroupSizeStudy))
-
-
-def traffic_seconds(snapshot: Snapshot) -> float:
-    """Estimate the seconds of a core that predicting the DRAM traffic takes."""
-    return reuse_seconds(snapshot.state.kernel, snapshot.launch, programs_per_sm(snapshot.launch, snapshot.compiled))
 
 
 def reuse_json(snapshot: Snapshot) -> dict[str, Any]:
