@@ -23,7 +23,7 @@ from typing import Any
 AUTH, LOG_FORM = "TILESCOPE_AUTH", "TILESCOPE_LOG"
 
 # Options of mallopt(3), <malloc.h>.
-_MMAP_THRESHOLD, _ARENA_MAX = -3, -8
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 
 
 def whole_number(low: int, high: int = 10**9) -> Callable[[str], int]:
@@ -107,14 +107,16 @@ def log_here() -> None:
 
 
 def return_large_arrays() -> None:
-    """Make glibc return each large array to the system when it is freed.
+    """Make glibc return each large array to the system when it is freed, and keep the memory of smaller ones.
 
     By default, glibc raises this threshold up to 32 MiB with each large array that is freed. The arrays of a large
-    launch would then stay in the heap of the thread that drew it, one heap per thread.
+    launch would then stay in the heap of the thread that drew it, one heap per thread. A redraw of 512 × 512 tiles
+    allocates dozens of arrays of 2 MiB. If glibc returned these, too, page faults would take most of its time.
     """
     with suppress(AttributeError, TypeError):  # musl and macOS have no mallopt, and Windows has no CDLL(None)
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_MMAP_THRESHOLD, 1 << 20)
+        mallopt(_MMAP_THRESHOLD, 1 << 22)
+        mallopt(_TRIM_THRESHOLD, 1 << 26)
         mallopt(_ARENA_MAX, 4)
 
 

@@ -6,28 +6,33 @@ class Order {
   constructor(meta, order) {
     Object.assign(this, order, { meta });
     const { extents: [rows, columns], slices } = meta;
-    this.total = rows * columns * slices;
+    Object.assign(this, { rows, columns, slices, total: rows * columns * slices });
     this.ends = [0]; // of steps of several tiles
     this.tiles?.forEach((tiles) => this.ends.push(this.ends.at(-1) + tiles));
     // The first entry that computes each tile, and that reads each piece.
-    this.firstOfTile = new Uint32Array(rows * columns).fill(this.total);
-    this.firstOfPiece = new Uint32Array((rows + columns) * slices).fill(this.total);
-    const note = (first, at, entry) => { if (entry < first[at]) first[at] = entry; };
-    this.each(0, this.total, (m, n, rowPiece, columnPiece, entry) => {
-      note(this.firstOfTile, m * columns + n, entry);
-      note(this.firstOfPiece, rowPiece, entry);
-      note(this.firstOfPiece, columnPiece, entry);
-    });
+    const firstOfTile = this.firstOfTile = new Uint32Array(rows * columns);
+    const firstOfPiece = this.firstOfPiece = new Uint32Array((rows + columns) * slices).fill(this.total);
+    for (let entry = this.total - 1; entry >= 0; entry--) {
+      const { m, n, rowPiece, columnPiece } = this.at(entry);
+      firstOfTile[m * columns + n] = firstOfPiece[rowPiece] = firstOfPiece[columnPiece] = entry;
+    }
   }
 
-  // Calls visit(pid_m, pid_n, row piece, column piece, entry) for each entry from `from` to `to` − 1.
-  each(from, to, visit) {
-    const { extents: [rows, columns], slices } = this.meta, { places } = this;
+  // The tile of an entry, and the pieces that it reads.
+  at(entry) {
+    const { rows, columns, slices } = this, place = this.places ? this.places[entry] : entry, row = Math.floor(place / columns);
+    const n = place - row * columns, slice = Math.floor(row / rows), m = row - slice * rows;
+    return { m, n, rowPiece: m * slices + slice, columnPiece: (rows + n) * slices + slice };
+  }
+
+  // The pieces that the entries from `from` to `to` − 1 read.
+  reads(from, to) {
+    const pieces = new Set();
     for (let entry = from; entry < to; entry++) {
-      const place = places ? places[entry] : entry, row = Math.floor(place / columns);
-      const n = place - row * columns, slice = Math.floor(row / rows), m = row - slice * rows;
-      visit(m, n, m * slices + slice, (rows + n) * slices + slice, entry);
+      const { rowPiece, columnPiece } = this.at(entry);
+      pieces.add(rowPiece).add(columnPiece);
     }
+    return pieces;
   }
 
   // The first entry after a number of steps.
@@ -65,15 +70,14 @@ class Order {
 
   // The values of all cells during a step: the share that is done or loaded, 0 to 1; 2 for reused blocks, 3 for new ones.
   frame(step) {
-    const { slices, grid: { down, across }, extents: [rows, columns] } = this.meta, { stride } = down;
-    const from = this.end(step - 1), to = this.end(step), used = new Set(), running = new Set();
+    const { rows, columns, slices, meta: { grid: { down, across } } } = this, { stride } = down;
+    const from = this.end(step - 1), to = this.end(step), used = this.reads(from, to), running = new Set();
     const done = new Uint32Array(down.cells * across.cells);
-    const cellOf = (m, n) => Math.floor(m / stride) * across.cells + Math.floor(n / stride);
-    this.each(0, from, (m, n) => { done[cellOf(m, n)]++; });
-    this.each(from, to, (m, n, rowPiece, columnPiece) => {
-      running.add(cellOf(m, n));
-      used.add(rowPiece).add(columnPiece);
-    });
+    for (let entry = 0; entry < to; entry++) {
+      const { m, n } = this.at(entry), cell = Math.floor(m / stride) * across.cells + Math.floor(n / stride);
+      if (entry < from) done[cell]++;
+      else running.add(cell);
+    }
     this.now = { from, to, used };
     const size = (cell, tiles) => Math.min(stride, tiles - cell * stride);
     const tile = (r, c) => {
@@ -95,9 +99,11 @@ class Order {
 
   // Texts in the cells of a small picture: the program or, during a step, how many slices have started.
   numbers(step) {
-    const { slices, extents: [, columns] } = this.meta, started = new Uint32Array(this.firstOfTile.length);
-    const showsSlices = step && slices > 1;
-    if (showsSlices) this.each(0, this.end(step), (m, n) => { started[m * columns + n]++; });
+    const { columns, slices } = this, started = new Uint32Array(this.firstOfTile.length), showsSlices = step && slices > 1;
+    for (let entry = 0; showsSlices && entry < this.end(step); entry++) {
+      const { m, n } = this.at(entry);
+      started[m * columns + n]++;
+    }
     const value = (tile) => (showsSlices ? started[tile] || "" : written(this.program(this.firstOfTile[tile])));
     return this.compose((m, n) => value(m * columns + n), () => "", () => "", "");
   }
@@ -105,9 +111,10 @@ class Order {
   // The edge around the tiles of the first programs, as a path. One line per straight stretch: Plotly parses a path number
   // by number, again in each drawing.
   outline(programs) {
-    const { extents: [, columns] } = this.meta, lines = [];
+    const { columns } = this, lines = [];
     const has = (m, n) => n >= 0 && n < columns && this.firstOfTile[m * columns + n] < programs;
-    this.each(0, Math.min(programs, this.total), (m, n) => {
+    for (let entry = 0; entry < Math.min(programs, this.total); entry++) {
+      const { m, n } = this.at(entry);
       for (const [down, right] of [[-1, 0], [1, 0], [0, -1], [0, 1]]) {
         const along = Math.abs(right), across = Math.abs(down);
         const isEdge = (i, j) => has(i, j) && !has(i + down, j + right);
@@ -117,18 +124,22 @@ class Order {
         const y = m + Math.max(down, 0), x = n + Math.max(right, 0);
         lines.push(`M${x},${y}L${x + length * across},${y + length * along}`);
       }
-    });
+    }
     return lines.join("");
   }
 
   blocks(pieces) {
-    const { depths, slices } = this.meta;
-    return pieces.reduce((sum, piece) => sum + depths[piece % slices], 0);
+    return pieces.reduce((sum, piece) => sum + this.meta.depths[piece % this.slices], 0);
   }
 
   // Blocks that the first entries load together.
   loadedBy(entries) {
     return this.blocks([...this.firstOfPiece.keys()].filter((piece) => this.firstOfPiece[piece] < entries));
+  }
+
+  // The most blocks that one step loads.
+  mostLoaded() {
+    return Math.max(...Array.from({ length: this.count }, (_, step) => this.blocks([...this.reads(this.end(step), this.end(step + 1))])));
   }
 
   // The large number of a step, and what it counts.
@@ -190,12 +201,12 @@ class Picture {
   }
 
   // On a narrow screen, if it is high enough, the two halves stand one above the other.
-  get fitsStacked() {
-    return this.plot.clientWidth < Math.min(560, 1.5 * this.plot.clientHeight);
+  fitsStacked(width, height) {
+    return width < Math.min(560, 1.5 * height);
   }
 
   stacked(layout) {
-    this.isStacked = this.fitsStacked;
+    this.isStacked = this.fitsStacked(layout.width, layout.height);
     if (!this.isStacked || !layout.xaxis2) return {};
     const whole = [0, 1];
     return {
@@ -207,7 +218,7 @@ class Picture {
   // The number of blocks of a full bar: the most of any order.
   get scale() {
     const { meta: { first, bound }, orders, step } = this;
-    if (step && orders[0].tiles) return Math.max(...orders.map(({ most }) => most));
+    if (step && orders[0].tiles) return this.most ??= Math.max(...orders.map((order) => order.mostLoaded()));
     const programs = first && step <= (bound || Infinity) ? first : orders[0].total;
     return Math.max(...orders.map((order) => order.loadedBy(programs)));
   }

@@ -282,8 +282,6 @@ def _tiles_by_step(order: Order) -> dict[str, Any]:
     groups = {"from": theme.smallest(group_starts), "value": theme.smallest(group[group_starts])}
     waves = np.cumsum(np.bincount(order.schedule.step))
     data: dict[str, Any] = {"title": order.name, "count": len(steps.tiles), "groups": groups, "wave_ends": waves}
-    if order.schedule.panels and not steps.is_single:
-        data["most"] = int(steps.blocks.max())
     if not np.array_equal(timed.place, np.arange(len(timed.place))):
         data["places"] = theme.smallest(timed.place)
     if len(steps.tiles) != len(timed.place):

@@ -128,5 +128,7 @@ document.addEventListener("tilescope:cleared", ({ target }) => {
 document.addEventListener("tilescope:play", () => { if (root.offsetParent && own) playback.toggle(); });
 document.addEventListener("tilescope:step", ({ detail }) => { if (root.offsetParent && own) go(detail.by); });
 new ResizeObserver(() => {
-  for (const { plot, picture } of overlays()) if (picture.fitsStacked !== picture.isStacked) plot.repaint();
+  for (const { plot: { clientWidth, clientHeight, repaint }, picture } of overlays()) {
+    if (picture.fitsStacked(clientWidth, clientHeight) !== picture.isStacked) repaint();
+  }
 }).observe(root);

@@ -27,10 +27,11 @@ class L2 {
     const { order, bytes } = this, { slices, depths, l2 } = order.meta, { last, held, heldOfWave } = state;
     const users = new Map(), again = [], evicted = [], ends = order.wave_ends, wave = state.waves++, from = ends[wave - 1] ?? 0;
     const use = (piece) => users.set(piece, (users.get(piece) ?? 0) + 1);
-    order.each(from, to, (m, n, rowPiece, columnPiece) => {
+    for (let entry = from; entry < to; entry++) {
+      const { rowPiece, columnPiece } = order.at(entry);
       use(rowPiece);
       use(columnPiece);
-    });
+    }
     // Each half of the L2 keeps a copy of what SMs on its side read: 1.5 copies for one user, towards 2 for many.
     const copies = (piece) => (2 - 2 ** -users.get(piece)) * bytes[piece];
     let older = 0, newer = 0;
@@ -325,10 +326,8 @@ class Overlay {
 
   // The first program that computes a tile, and the blocks of A and B that it loads, with the first entry that loads them.
   reads({ map, m, n }) {
-    const order = this.picture.orderOf(map), entry = order.firstOfTile[m * this.picture.meta.extents[1] + n], panels = [];
-    order.each(entry, entry + 1, (_m, _n, rowPiece, columnPiece) => {
-      for (const piece of [rowPiece, columnPiece]) panels.push({ blocks: order.blocks([piece]), first: order.firstOfPiece[piece] });
-    });
+    const order = this.picture.orderOf(map), entry = order.firstOfTile[m * order.columns + n], { rowPiece, columnPiece } = order.at(entry);
+    const panels = [rowPiece, columnPiece].map((piece) => ({ blocks: order.blocks([piece]), first: order.firstOfPiece[piece] }));
     return { order, entry, program: order.program(entry), panels };
   }
 

@@ -85,8 +85,13 @@ function paint(z, color) {
   const canvas = Object.assign(document.createElement("canvas"), { width: z[0].length, height: z.length });
   const context = canvas.getContext("2d"), image = context.createImageData(canvas.width, canvas.height);
   const pixels = new Uint32Array(image.data.buffer);
-  let at = 0;
-  for (const row of z) for (let c = 0; c < row.length; c++) pixels[at++] = color(row[c]);
+  let at = 0, value = NaN, pixel = 0;
+  for (const row of z) {
+    for (let c = 0; c < row.length; c++) {
+      if (row[c] !== value) pixel = color(value = row[c]); // neighbours are often equal
+      pixels[at++] = pixel;
+    }
+  }
   context.putImageData(image, 0, 0);
   return canvas.toDataURL();
 }

@@ -87,8 +87,10 @@ window.tilescopeReceive = (text) => {
   if (update.has_more && !pending) post("play", {});
 };
 
-// Details that a reader has opened stay open.
+// Details that a reader has opened stay open. Unchanged HTML stays, too, because the page would be laid out again.
 function fill(node, html) {
+  if (node.filled === html) return;
+  node.filled = html;
   const open = [...node.querySelectorAll("details")].map((details) => details.open);
   node.innerHTML = html;
   node.querySelectorAll("details").forEach((details, i) => { details.open ||= open[i] ?? false; });
