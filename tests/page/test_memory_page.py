@@ -36,7 +36,7 @@ def open_compiled(tab: Tab, query: str) -> None:
 def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(tab: Tab) -> None:
     open_compiled(tab, "kernel=transpose.flat")
     tab.says("#coalescing-claim .number", "8 ×")
-    tab.says("#coalescing-claim .claim", "32 lanes store into 32 different sectors and use 4 bytes of each.")
+    tab.says("#coalescing-claim .claim", "32 lanes touch 32 different sectors and use 4 bytes of each.")
     assert "32 sectors: 128 of 1,024 bytes used" in title(tab)
     assert "16 sectors: all 512 bytes used" in title(tab, "contrast")
     tab.says("#flow-launch", "1,048,576 sectors, 12.5 % used. Counted on H200")

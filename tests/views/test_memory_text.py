@@ -27,7 +27,7 @@ EDGE = {
 ATOMIC = {"kernel": "matmul.split_k_atomic", "N": 500}
 ROW_STRIP = {"kernel": "transpose.row_strip", "M": 1023, "N": 129}
 SMALL_TILE = {**TILED, "M": 63, "N": 65, "BLOCK_M": 4, "BLOCK_N": 4, "num_warps": 4}
-ALIKE = "32 lanes store into 32 different sectors and use 4 bytes of each. In the store of B (flat.py:"
+ALIKE = "32 lanes touch 32 different sectors and use 4 bytes of each. In the store of B (flat.py:"
 RESCUED = (
     "The blackboard predicts 8 × the sectors needed for the store of B…As compiled, it uses every byte: the compiler "
     "transposes the tile through shared memory."
@@ -144,7 +144,7 @@ def test_the_picture_shows_the_bytes_and_sectors_of_the_cost(verdicts_of, flat):
     for op in verdicts.compiled:
         picture = flow.make_flow(verdicts.kernel, verdicts.launch, op.number, op.compiled)
         lines = picture.lines(np.arange(len(picture.lanes.row)))
-        assert text.used_bytes(op, op.tile) == lines.wanted_bytes.sum()
+        assert text.used_bytes(replace(op, launch=op.tile)) == lines.wanted_bytes.sum()
         assert lines.sectors.sum() == op.tile.sectors
         if flat is EDGE and op.number == 0:
             assert picture.title == "Compiled: one TMA box"

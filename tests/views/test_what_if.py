@@ -109,6 +109,6 @@ def test_a_dimension_or_gpu_that_cannot_be_compared_is_refused_beside_its_contro
 
 
 def test_only_changes_that_save_requests_are_named():
-    totals = {"unchanged": 8, "same": 8, "more": 9, "failed": None}
+    totals = {"unchanged": 8, "same": 8, "more": 9}
     assert str(whatif.best_changes(totals)).startswith("None of these changes saves requests")
     assert str(whatif.best_changes({**totals, "fewer": 2})) == "Fewer requests with fewer (4 × fewer)."

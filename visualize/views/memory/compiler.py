@@ -14,6 +14,7 @@ from kernels.spec import Kernel, Launch
 from visualize.predict.schedule import Occupancy, occupancy
 from visualize.views import slots, status
 from visualize.views.memory.flow import LaneView, select_fields
+from visualize.views.memory.text import label, place
 from visualize.views.numbers import Number, bytes_of, count_noun, join_names
 from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
 from visualize.views.prose import Mark, Sourced, Strong, headline, say, term
@@ -21,8 +22,8 @@ from visualize.views.slots import NONE, fold, slot
 from visualize.views.state import Snapshot
 from visualize.views.tables import table
 
-# The compiler's texts, and their titles.
-_TEXTS = {"ttgir": "TTGIR", "ptx": "PTX", "sass": "SASS"}
+# The compiler's texts. Their titles are in capitals.
+_TEXTS = ("ttgir", "ptx", "sass")
 
 
 class CompilerPanel(Panel):
@@ -33,7 +34,7 @@ class CompilerPanel(Panel):
             [
                 slot("compiler-claim"),
                 slots.picture(slot("listing", "listing", Markup('<div class="listing"></div>'))),
-                fold("compiler-resources", "What limits the number of programs per SM", slot("resources")),
+                fold("compiler-resources", "Limits on the number of programs per SM", slot("resources")),
             ]
         )
 
@@ -44,8 +45,8 @@ class CompilerPanel(Panel):
         if compiled is None:
             return {}
         operation = snapshot.state.view.of(LaneView).operation
-        listing = _listing(snapshot.state.kernel, launch, compiled)
-        listing["operation"] = 0 if operation == "worst" else int(operation)
+        chosen = {"operation": 0 if operation == "worst" else int(operation)}
+        listing = _listing(snapshot.state.kernel, launch, compiled) | chosen
         return {
             "compiler-claim": compiler_headline(launch, compiled),
             "listing": json.dumps(listing, ensure_ascii=False),
@@ -86,19 +87,15 @@ def occupancy_of(launch: Launch, compiled: CompiledFacts) -> Occupancy:
 def compiler_headline(launch: Launch, compiled: Compiled) -> Markup:
     """Render the predicted occupancy, and the registers and shared memory behind it."""
     resident = occupancy_of(launch, compiled)
+    held, warps = count_noun(resident.programs_per_sm, "program"), resident.programs_per_sm * launch.config.num_warps
     spills = f"{compiled.spilled_bytes:,} bytes spilled" if compiled.spilled_bytes else "none spilled"
+    needs = bytes_of(compiled.shared_bytes), count_noun(compiled.registers, "register"), Sourced(spills, "compiled")
     return headline(
         f"{100 * resident.occupancy:.3g} %",
         say("theoretical occupancy on {} {}", compiled.gpu, Mark("predicted")),
         say(
             "An SM can hold {}, {} of its {} warps, limited by {}. {} of shared memory per program, {} per thread, {}.",
-            Strong(count_noun(resident.programs_per_sm, "program")),
-            resident.programs_per_sm * launch.config.num_warps,
-            launch.gpu.max_warps_per_sm,
-            join_names(resident.limited_by),
-            bytes_of(compiled.shared_bytes),
-            count_noun(compiled.registers, "register"),
-            Sourced(spills, "compiled"),
+            *(Strong(held), warps, launch.gpu.max_warps_per_sm, join_names(resident.limited_by), *needs),
         ),
         say("Triton {} compiled it.", compiled.triton),
         launch.gpu.caveat,
@@ -122,24 +119,21 @@ def resources_table(launch: Launch, compiled: Compiled) -> Markup:
 def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> dict[str, Any]:
     """Return panes of lines, and for each memory operation its lines in each pane, counted from 0."""
     accesses = kernel.accesses(launch)
-    source: list[str] = []
-    starts: dict[str, int] = {}
+    source, starts, operations = list[str](), dict[str, int](), []
     for file in dict.fromkeys([source_file(kernel.jitted), *(access.source[0] for access in accesses)]):
         starts[file] = len(source)
         source += [f"# {file}", *source_lines(file), ""]
     panes = [{"name": "Source", "lines": source}]
-    for kind, title in _TEXTS.items():
+    for kind in _TEXTS:
         # nvdisasm leaves room for labels before an instruction, which would push it out of a narrow pane.
-        panes.append({"name": title, "lines": re.sub(r"(?<=\*/) {3,}", "  ", getattr(compiled, kind)).splitlines()})
-    operations = []
+        lines = re.sub(r"(?<=\*/) {3,}", "  ", getattr(compiled, kind)).splitlines()
+        panes.append({"name": kind.upper(), "lines": lines})
     for access in accesses:
-        file, first = access.source
-        name, last = file.rsplit("/", 1)[-1], last_line(access.source)
-        marks = {
-            title: memory_lines(getattr(compiled, kind), kind, name, first, last) for kind, title in _TEXTS.items()
-        }
+        (file, first), last = access.source, last_line(access.source)
+        name = file.rsplit("/", 1)[-1]
+        marks = {kind.upper(): memory_lines(getattr(compiled, kind), kind, name, first, last) for kind in _TEXTS}
         marks["Source"] = [starts[file] + line for line in range(first, last + 1)]
-        operations.append({"label": f"{access.op} {access.tensor}, {name}:{first}", "marks": marks})
+        operations.append({"label": f"{label(access)}, {place(access)}", "marks": marks})
     return {"panes": panes, "operations": operations}
 
 
@@ -152,5 +146,5 @@ def compile_reply(snapshot: Snapshot) -> Reply:
     return {
         **select_fields(compiled, "registers", "spilled_bytes", "shared_bytes"),
         **select_fields(resident, "occupancy", "programs_per_sm", "limited_by", "limits"),
-        **select_fields(compiled, "ttgir", "ptx", "sass", "triton", "seconds"),
+        **select_fields(compiled, *_TEXTS, "triton", "seconds"),
     }

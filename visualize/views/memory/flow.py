@@ -10,7 +10,6 @@ import plotly.graph_objects as go
 from kernels import discover, orders
 from kernels.accesses import MemoryOperation
 from kernels.experiment import Experiment, from_json, resolve_gpu
-from kernels.gpus import GPUS
 from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knob
 from kernels.measuring.counters import COUNTERS
@@ -73,7 +72,7 @@ class LaneView:
 class TileView:
     """The colours of the tile's elements."""
 
-    tile_color: str = knob("request", "Tile", "What the color of an element shows.", choices=COLORS, label="Color by")
+    tile_color: str = knob("request", "Tile", "Meaning of an element's color.", choices=COLORS, label="Color by")
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ class Flow:
         lines = request_lines.request_lines(self.lanes, numbers)
         touched = np.flatnonzero((lines.state >= WASTED).any(axis=(0, 2)))
         rows = max(_FEWEST_ROWS, int(touched.max(initial=0)) + 1)
-        lines = replace(lines, **{name: getattr(lines, name)[:, :rows] for name in ("line", "state", "lane")})
+        lines = replace(lines, line=lines.line[:, :rows], state=lines.state[:, :rows], lane=lines.lane[:, :rows])
         if self.code is None or not self.is_box:
             return lines
         cost = coalescing.cost(self.lanes, self.access, self.code, self.tensor)
@@ -179,12 +178,11 @@ def flow_plot(flow: Flow, request: int, about: str, other: Flow | None = None, p
         "first": first,
         "place": request - first,
         "total": total,
-        "block": flow.block,
-        "model": flow.model,
         "pending": pending,
         "other": None if other is None else request_lines.matching_requests(flow.lanes, numbers, other.lanes),
         "holder": "16-byte piece" if flow.is_box else "lane",
         "titles": request_titles(lines, flow.title),
+        **select_fields(flow, "block", "model"),
         **select_fields(lines, "state", "line_bytes", "sector_bytes", "cell_bytes"),
         **select_fields(matrix, "element_bytes", "columns"),
         # 0 is no lane, and no line.
@@ -240,64 +238,43 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
     A line of memory runs from x = 0 to 1, and the rows fill y = 0 to 1.
     """
     rows, cells, line_bytes = requests.rows, requests.cells, requests.line_bytes
-    count = flow.lanes.row.shape[1]
-    names = ["TMA"] if flow.is_box else [str(lane) if lane % 4 == 0 else "" for lane in range(count)]
-    sectors = range(0, line_bytes + 1, requests.sector_bytes)
+    names = ["TMA"] if flow.is_box else [str(at) if at % 4 == 0 else "" for at in range(flow.lanes.row.shape[1])]
+    sectors = np.arange(0, line_bytes + 1, requests.sector_bytes)
     longest = int(requests.lines.max())
-    layout = theme.layout(
-        "",
-        margin={"l": 40, "r": 72, "t": 60, "b": 44},
-        xaxis={
-            "title": {"text": f"first {rows} of {longest:,} lines" if longest > rows else "byte within the line"},
-            "range": [_LANES_AT - 0.03, 1],
-            "tickvals": [_LANES_AT, *(at / line_bytes for at in sectors)],
-            "ticktext": ["" if flow.is_box else "lanes", *map(str, sectors)],
-            "tickangle": 0,
-        },
-        yaxis={
-            "title": {"text": f"address in {flow.access.tensor}, bytes"},
-            "range": [1, 0],
-            "side": "right",
-            "tickvals": (np.arange(0, rows, -(-rows // _MOST_TICKS)) + 0.5) / rows,
-            "automargin": True,
-        },
-        shapes=[{**_BORDER, "y0": 0, "y1": 1, "x0": at / line_bytes, "x1": at / line_bytes} for at in sectors],
-    )
+    across = {
+        "title": {"text": f"first {rows} of {longest:,} lines" if longest > rows else "byte within the line"},
+        "range": [_LANES_AT - 0.03, 1],
+        "tickvals": [_LANES_AT, *sectors / line_bytes],
+        "ticktext": ["" if flow.is_box else "lanes", *map(str, sectors)],
+        "tickangle": 0,
+    }
+    down = {
+        "title": {"text": f"address in {flow.access.tensor}, bytes"},
+        "range": [1, 0],
+        "side": "right",
+        "tickvals": (np.arange(0, rows, -(-rows // _MOST_TICKS)) + 0.5) / rows,
+        "automargin": True,
+    }
+    borders = [{**_BORDER, "y0": 0, "y1": 1, "x0": at, "x1": at} for at in sectors / line_bytes]
+    layout = theme.layout("", margin={"l": 40, "r": 72, "t": 60, "b": 44}, xaxis=across, yaxis=down, shapes=borders)
     # Plotly would lift the second line of the title above the title's place.
     layout["title"] |= {"y": 1, "yref": "container", "pad": {"t": 26}}
+    places = {"x0": 0.5 / cells, "dx": 1 / cells, "y0": 0.5 / rows, "dy": 1 / rows}
     memory = {
-        "type": "heatmap",
-        **{
-            "x0": 0.5 / cells,
-            "dx": 1 / cells,
-            "y0": 0.5 / rows,
-            "dy": 1 / rows,
-            "zmin": request_lines.ABSENT,
-            "zmax": WANTED,
-        },
+        **{"type": "heatmap", "zmin": request_lines.ABSENT, "zmax": WANTED, "showscale": False, **places},
         "colorscale": theme.discrete_scale((theme.NOTHING, theme.TO_COME, theme.WASTED, theme.WANTED)),
-        "showscale": False,
         "xgap": 1 if cells <= _SEPARATE_CELLS else 0,
         "ygap": 2 if rows <= _SEPARATE_ROWS else 1,
     }
-    lines = {
-        "type": "scatter",
-        "mode": "lines",
-        "line": {"color": theme.BORDER, "width": 1.2, "simplify": False},
-        "hoverinfo": "skip",
-    }
+    line = {"color": theme.BORDER, "width": 1.2, "simplify": False}
+    lines = {"type": "scatter", "mode": "lines", "line": line, "hoverinfo": "skip"}
+    colors = [1] * len(names)  # 0 for an inactive lane, otherwise 1
+    scale = {"colorscale": [[0, theme.TO_COME], [1, theme.WANTED]], "cmin": 0, "cmax": 1}
     lanes = {
-        "type": "scatter",
+        **{"type": "scatter", "mode": "markers+text", "text": names, "textposition": "middle left"},
         "x": np.full(len(names), _LANES_AT),
         "y": (np.arange(len(names)) + 0.5) / len(names),
-        "mode": "markers+text",
-        # 0 for an inactive lane, otherwise 1.
-        "marker": {
-            **{"symbol": "square", "size": 9, "color": [1] * len(names), "cmin": 0, "cmax": 1},
-            "colorscale": [[0, theme.TO_COME], [1, theme.WANTED]],
-        },
-        "text": names,
-        "textposition": "middle left",
+        "marker": {"symbol": "square", "size": 9, "color": colors, **scale},
         "cliponaxis": False,
     }
     return {"data": [memory, lines, lanes], "layout": layout}
@@ -383,22 +360,16 @@ def find_contrast(state: State, own: Operation) -> Contrast | None:
     """
     contrasts = []
     for kernel in discover().values():
-        if kernel.id == state.kernel.id or kernel.family.root is not state.kernel.family.root:
-            continue
-        if recorded := _recorded_launch(kernel.id, state.experiment.problem, state.gpu.name):
-            experiment, launch, operations = recorded
-            if same := tuple(op for op in operations if same_access(op.access, own.access)):
-                contrasts.append(Contrast(experiment, launch, same))
+        is_kin = kernel.family.root is state.kernel.family.root and kernel.id != state.kernel.id
+        if is_kin and (recorded := _recorded_launch(kernel.id, state.experiment.problem, state.gpu.name)):
+            same = tuple(op for op in recorded.operations if same_access(op.access, own.access))
+            contrasts += [replace(recorded, operations=same)] if same else []
 
     def difference(contrast: Contrast) -> tuple[float, bool, int, bool]:
-        op = contrast.operation
+        op, is_sibling = contrast.operation, contrast.kernel.family is state.kernel.family
         ratio = max(op.launch.efficiency, own.launch.efficiency) / min(op.launch.efficiency, own.launch.efficiency)
-        return (
-            ratio if ratio >= _NOTABLE_RATIO else 1.0,
-            op.is_box != own.is_box,
-            -abs(op.launch.sectors - own.launch.sectors),
-            contrast.kernel.family is state.kernel.family,
-        )
+        notable = ratio if ratio >= _NOTABLE_RATIO else 1.0
+        return notable, op.is_box != own.is_box, -abs(op.launch.sectors - own.launch.sectors), is_sibling
 
     best = max(contrasts, key=difference, default=None)
     return best and replace(best, is_alike=difference(best)[:2] == (1.0, False))
@@ -411,25 +382,22 @@ def same_access(access: Access | FlatAccess, other: Access | FlatAccess) -> bool
 
 
 @functools.lru_cache(256)
-def _recorded_launch(kernel_id: str, problem: Any, gpu: str) -> tuple[Experiment, Launch, tuple[Operation, ...]] | None:
-    """Return a kernel's experiment for a problem, its launch, and the operations as the recorded code carries them out.
+def _recorded_launch(kernel_id: str, problem: Any, gpu: str) -> Contrast | None:
+    """Return all operations of a kernel with its default config for a problem, as its recorded code carries them out.
 
-    The kernel has its default config. The result is None if no code was recorded, or code for another type or layout,
-    or if 16 does not divide a size that differs: the compiler then chooses other layouts.
+    The result is None if no code was recorded, or code for another type or layout, or if 16 does not divide a size that
+    differs: the compiler then chooses other layouts.
     """
-    if gpu not in GPUS:  # this machine's GPU is of another model
-        return None
-    recorded = from_json({"kernel": kernel_id, "gpu": gpu})
-    counters = records.find(COUNTERS.form, recorded, gpu)
-    fields, recorded_fields = vars(problem), vars(recorded.problem)
-    if counters is None or fields.keys() != recorded_fields.keys():
-        return None
-    changed = [fields[name] for name, value in recorded_fields.items() if fields[name] != value]
-    if any(isinstance(value, str) or value % DIVISOR for value in changed):
-        return None
     try:
-        experiment = from_json({**recorded.to_json(), "problem": fields})
-    except ConfigError:
+        recorded = from_json({"kernel": kernel_id, "gpu": gpu})
+        experiment = from_json({**recorded.to_json(), "problem": vars(problem)})
+    except ConfigError:  # this machine's GPU is of another model, or the kernel refuses the problem
+        return None
+    counters = records.find(COUNTERS.form, recorded, gpu)
+    differing = vars(experiment.problem).items() - vars(recorded.problem).items()
+    if counters is None or any(isinstance(value, str) or value % DIVISOR for _, value in differing):
         return None
     launch = Launch(experiment.problem, experiment.config, resolve_gpu(experiment, None))
-    return experiment, launch, coalescing.operations(discover()[kernel_id], launch, counters.compiled.operations)
+    return Contrast(
+        experiment, launch, coalescing.operations(discover()[kernel_id], launch, counters.compiled.operations)
+    )

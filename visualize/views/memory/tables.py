@@ -13,29 +13,16 @@ from visualize.predict.agreement import Verdicts, count_of, launch_totals, sum_c
 from visualize.predict.traffic import SECTOR_BYTES, Cost, Operation, wavefronts_per_instruction
 from visualize.views.memory.text import explain, label, place, used_bytes
 from visualize.views.numbers import percent
-from visualize.views.prose import Code, Hint, Sourced, Strong, hint, say, term
+from visualize.views.prose import Code, Hint, Sourced, Strong, hint, term
 from visualize.views.tables import table, traffic_funnel
 
 # Sign, hover text and style of each agreement between a prediction and a count.
 _SIGNS = {
-    "equal": Hint(
-        "✓", "Predicted and counted are equal: lines and sectors, and requests where they are known.", "equal"
-    ),
-    "at least": Hint(
-        "≥", "A loop that retries: its first iteration is predicted, all iterations were counted.", "equal"
-    ),
-    "undercounted": Hint(
-        "✓ except sectors",
-        "Lines are equal. ncu's per-instruction count misses some sectors, a different number in every run. The "
-        "launch's own counter, below, misses none.",
-        "unsure",
-    ),
+    "equal": Hint("✓", "Predicted and counted lines, sectors and known requests are equal.", "equal"),
+    "at least": Hint("≥", "Predicted: the first iteration of a loop that retries. Counted: all iterations.", "equal"),
+    "undercounted": Hint("✓ except sectors", "Lines are equal. ncu misses some sectors here, none below.", "unsure"),
     "different": Hint("≠", "Predicted and counted differ.", "wrong-value"),
-    "fewer": Hint(
-        "fewer at the edge",
-        "The prediction is for a whole tile. Lanes past the edge store nothing, so they do not read either.",
-        "unsure",
-    ),
+    "fewer": Hint("fewer at the edge", "Predicted: a whole tile. Lanes past the edge read nothing.", "unsure"),
 }
 
 _NOT_COMPILED = "This is known once the kernel is compiled."
@@ -52,34 +39,33 @@ def operations_table(verdicts: Verdicts) -> Markup:
     )
     counters, rows, reasons = verdicts.counters, [], Markup()
     for board in verdicts.board:
-        compiled = [op for op in verdicts.compiled if op.number == board.number]
+        compiled, predicted = (
+            [op for op in operations if op.number == board.number]
+            for operations in (verdicts.compiled, verdicts.predicted)
+        )
         rows += [_cost_row("textbook", board, board.launch)]
         rows += [_cost_row("compiled", op, op.launch) for op in compiled]
-        for op in verdicts.predicted:
-            if op.number == board.number:
-                if counters and not verdicts.counted_is_compiled:
-                    rows.append(_cost_row(f"compiled, Triton {counters.device.triton}", op, op.launch))
-                if count := count_of(op, verdicts):
-                    rows.append(_cost_row("counted", op, count))
+        if counters and not verdicts.counted_is_compiled:
+            rows += [_cost_row(f"compiled, Triton {counters.device.triton}", op, op.launch) for op in predicted]
+        rows += [_cost_row("counted", op, count) for op in predicted if (count := count_of(op, verdicts))]
         for op in compiled or [board]:
-            reason = say("{}: {}", Strong(label(op)), explain(op, verdicts))
-            reasons += Markup("<li>{}</li>").format(reason)
-    listed = Markup('<ul class="reasons">{}</ul>').format(reasons)
-    return table(header, rows, "Totals of the launch") + listed
+            reasons += Markup("<li>{}: {}</li>").format(Strong(label(op.access)), explain(op, verdicts))
+    return table(header, rows, "Totals of the launch") + Markup('<ul class="reasons">{}</ul>').format(reasons)
 
 
 def _cost_row(verdict: str, op: Operation, cost: Cost) -> tuple[Any, ...]:
-    sign = "≥ " if cost.is_lower_bound else ""
-    executed = f"{cost.executed:,} warp instructions, including those without an active lane"
-    opcodes = f"{', '.join(cost.opcodes)}: {executed}" if cost.opcodes else ""
-    requests: Any = f"{sign}{cost.requests:,}"
-    if not cost.has_requests:
-        requests = Hint("below", "The counter holds all operations of this kind.", "hint")
+    sign, requests = "≥ " * cost.is_lower_bound, Hint("below", "The counter holds all operations of this kind.", "hint")
     numbers = (f"{sign}{value:,}" for value in (cost.sectors, cost.lines, cost.ideal_sectors))
-    efficiency = percent(cost.efficiency) if cost.sectors else ""
-    width = f"{op.width_bytes} B" if op.width_bytes else ""
-    costs = width, requests, *numbers, efficiency, _SIGNS.get(cost.agreement, "")
-    return (label(op), place(op), Hint(verdict, opcodes) if opcodes else verdict, *costs)
+    executed = f"{cost.executed:,} warp instructions, including those without an active lane"
+    return (
+        *(label(op.access), place(op.access)),
+        Hint(verdict, f"{', '.join(cost.opcodes)}: {executed}") if cost.opcodes else verdict,
+        f"{op.width_bytes} B" if op.width_bytes else "",
+        f"{sign}{cost.requests:,}" if cost.has_requests else requests,
+        *numbers,
+        percent(cost.efficiency) if cost.sectors else "",
+        _SIGNS.get(cost.agreement, ""),
+    )
 
 
 def traffic_section(verdicts: Verdicts) -> Markup:
@@ -100,7 +86,7 @@ def traffic_section(verdicts: Verdicts) -> Markup:
         caption = f"{counters.tool}, {counters.device.name}, Triton {counters.device.triton}. {counters.note}"
         rows = []
         for kind, (predicted, counted) in launch_totals(verdicts).items():
-            sign = "≥ " if predicted.is_lower_bound else ""
+            sign = "≥ " * predicted.is_lower_bound
             requests = f"{sign}{predicted.requests:,}", f"{counted.requests:,}" if counted.has_requests else ""
             sectors = f"{sign}{predicted.sectors:,}", f"{counted.sectors:,}"
             rows.append((f"{kind}s", *requests, *sectors, _SIGNS[counted.agreement]))
@@ -116,10 +102,8 @@ def conversions_table(verdicts: Verdicts) -> Markup:
     for number, conversion in enumerate(code.conversions):
         counts = _conversion_counts(verdicts, number, conversion)
         steps = [step for step in code.shared if step.source == conversion.source]
-        size = conversion.element_bytes * math.prod(conversion.shape)
-        shape = " × ".join(map(str, conversion.shape))
-        block = f"{shape} of {conversion.element_bytes} B: {size:,} bytes"
-        first = Code(f"{conversion.source[0]}:{conversion.source[1]}"), block
+        shape, size = " × ".join(map(str, conversion.shape)), conversion.element_bytes * math.prod(conversion.shape)
+        first = Code("{}:{}".format(*conversion.source)), f"{shape} of {conversion.element_bytes} B: {size:,} bytes"
         for kind, opcode in _OPCODES.items():
             if alike := [step for step in steps if step.op == kind]:
                 counted = [row for row in counts if row.opcode.partition(".")[0] == opcode]
@@ -158,7 +142,5 @@ def _step_cells(alike: Sequence[SharedOperation], counts: Sequence[SharedCounts]
     if not executed:
         return (*cells, "", "")
     counted = sum(row.wavefronts for row in counts) / executed
-    agreement = "fewer" if counted < predicted else "different"
-    if abs(counted - predicted) < 1e-9:
-        agreement = "equal"
+    agreement = "equal" if math.isclose(counted, predicted) else "fewer" if counted < predicted else "different"
     return (*cells, f"{counted:.3g}", _SIGNS[agreement])

@@ -5,7 +5,8 @@ sectors that a request touches, bytes that a lane accesses are used, and the oth
 number: the fewest sectors that could hold the request's bytes, divided by the sectors that it touches.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -26,36 +27,31 @@ _WIDEST_BYTES = 16
 _NOTABLE_FACTOR = 1.1
 
 _NOUNS = {"descriptor": "descriptor copy", "atomic": "atomic update"}
-_INTO = {"load": "load from", "store": "store into", "atomic": "update"}
-_VERBS = {"load": "load", "store": "store", "atomic": "update", "descriptor": "copy"}
+_VERBS = {"descriptor": "copy", "atomic": "update"}
 _AGREEMENTS = {
     "equal": "as {} ✓",
-    "at least": "at least as many as {} ✓",
+    "at least": "no fewer than {} ✓",
     "undercounted": "a count that misses some; lines are as {} ✓",
     "different": "not as {} ≠",
 }
 
 
-def used_bytes(op: Operation, cost: Cost | None = None) -> int:
-    """Return the bytes that an operation's requests use: each byte counts once per request.
-
-    Args:
-        cost: the operation's cost over one tile; None for the whole launch.
-    """
+def used_bytes(op: Operation) -> int:
+    """Return the bytes that an operation's requests use over the launch: each byte counts once per request."""
     code, replicas = op.compiled, 0
     if code and code.layout and code.op == "load":  # lanes with replicas load them too
         replicas = sum(not any(base) for base in code.layout.lane)
-    return (cost or op.launch).bytes_wanted >> replicas
+    return op.launch.bytes_wanted >> replicas
 
 
-def label(op: Operation) -> str:
+def label(access: Access | FlatAccess) -> str:
     """Return the operation and its tensor, "load A". An atomic that became a load and a loop has a row for each."""
-    return f"{op.access.op} {op.access.tensor}"
+    return f"{access.op} {access.tensor}"
 
 
-def place(op: Operation) -> Code:
+def place(access: Access | FlatAccess) -> Code:
     """Return the operation's source line, "flat.py:33", with its path as hover text."""
-    file, line = op.access.source
+    file, line = access.source
     return Code(f"{file.rsplit('/', 1)[-1]}:{line}", f"{file}, line {line}")
 
 
@@ -88,26 +84,18 @@ def memory_headline(verdicts: Verdicts, number: int, worst: int) -> Markup:
         number: index of the operation in the picture.
         worst: index of the operation that wastes the most sectors.
     """
-    op, operations = _find(verdicts, number), verdicts.compiled
-    cost, share = op.launch, _used_share([op])
-    factor = cost.sectors / max(cost.ideal_sectors, 1)
-    what = "the sectors needed"
+    op, operations, comparison = _find(verdicts, number), verdicts.compiled, ""
+    share, factor = _used_share([op]), op.launch.sectors / max(op.launch.ideal_sectors, 1)
+    amount, what = f"{factor:.2g} ×", "the sectors needed"
     if factor < _NOTABLE_FACTOR:
-        what = f"of the bytes in its sectors are used{': fully coalesced' if share == '100 %' else ''}"
-    comparison = ""
+        amount, what = share, f"of the bytes in its sectors are used{': fully coalesced' if share == '100 %' else ''}"
     if number != worst and operations and (most := _find(verdicts, worst)).launch.wasted_sectors > 0:
         comparison = f"The {_name(most)} wastes the most sectors."
     elif operations and all(_used_share([each]) == "100 %" for each in operations):
         comparison = "No operation of this launch wastes a byte."
-    return headline(
-        share if factor < _NOTABLE_FACTOR else f"{factor:.2g} ×",
-        Sourced(what, "predicted" if operations else "textbook"),
-        _use_sentence(op, share, verdicts.board[number].launch if operations else cost),
-        comparison,
-        *launch_sentences(verdicts),
-        *_textbook_sentences(verdicts),
-        verdicts.kernel.note(verdicts.launch),
-    )
+    why = _use_sentence(op, share, verdicts.board[number].launch)
+    sentences = *launch_sentences(verdicts), *_textbook_sentences(verdicts), verdicts.kernel.note(verdicts.launch)
+    return headline(amount, Sourced(what, "predicted" if operations else "textbook"), why, comparison, *sentences)
 
 
 def _use_sentence(op: Operation, share: str, board: Cost) -> Sentence:
@@ -116,25 +104,18 @@ def _use_sentence(op: Operation, share: str, board: Cost) -> Sentence:
     Args:
         board: its cost on the blackboard.
     """
-    cost, named = op.launch, say("{} ({})", _name(op), place(op))
+    cost, used, named = op.launch, used_bytes(op), say("{} ({})", _name(op), place(op.access))
     if cost.wasted_sectors > 0:
-        # Lanes per request, used bytes per sector, and sectors per request, with their remainders.
-        used, requests = used_bytes(op), max(cost.requests, 1)
-        parts = [
-            divmod(used, max(requests * op.width_bytes, 1)),
-            divmod(used, cost.sectors),
-            divmod(cost.sectors, requests),
-        ]
-        (lanes, _), (each, _), (sectors, _) = parts
-        if lanes and not any(rest for _, rest in parts):  # all requests are alike
-            return say(
-                "{} lanes {} {} different sectors and use {} of each. In the {}, {}.",
-                *(lanes, _INTO.get(op.access.op, "access"), sectors, count_noun(each, "byte"), named, cause(op)),
-            )
+        # Lanes per request, sectors per request, and used bytes per sector.
+        means = used / max(cost.requests * op.width_bytes, 1), cost.sectors / max(cost.requests, 1), used / cost.sectors
+        if cost.requests and all(mean.is_integer() for mean in means):  # all requests are alike
+            lanes, sectors, each = map(int, means)
+            sentence = "{} lanes touch {} different sectors and use {} of each. In the {}, {}."
+            return say(sentence, lanes, sectors, count_noun(each, "byte"), named, cause(op))
         return say("The {} uses only {} of the bytes in its sectors: {}.", named, Strong(share), cause(op))
     if share != "100 %":
         return say("The {} touches as few sectors as possible, but uses only {} of their bytes.", named, share)
-    if cost is not board and board.sectors >= _NOTABLE_FACTOR * board.ideal_sectors:
+    if board.sectors >= _NOTABLE_FACTOR * board.ideal_sectors:
         predicted = f"{board.sectors / board.ideal_sectors:.2g} ×"
         sentence = "The blackboard predicts {} the sectors needed for the {}. As compiled, it uses every byte: {}."
         return say(sentence, predicted, named, cause(op))
@@ -150,14 +131,9 @@ def launch_sentences(verdicts: Verdicts) -> tuple[Sentence | str, ...]:
     sectors = Sourced(Strong(f"{cost.sectors:,} sectors"), "predicted")
     issued = say("As compiled for {}, no lane issues a request: the TMA copies boxes of {}.", gpu, sectors)
     if not all(op.is_box for op in operations):
-        issued = say(
-            "As compiled for {}, the launch issues {}{} that touch {}; {} of them are needed.",
-            gpu,
-            "at least " if cost.is_lower_bound else "",
-            Strong(f"{cost.requests:,} requests"),
-            sectors,
-            Strong(percent(cost.efficiency)),
-        )
+        requests = Strong(f"{'at least ' * cost.is_lower_bound}{cost.requests:,} requests")
+        sentence = "As compiled for {}, the launch issues {} that touch {}; {} of them are needed."
+        issued = say(sentence, gpu, requests, sectors, Strong(percent(cost.efficiency)))
     return issued, _agreement_sentence(verdicts)
 
 
@@ -171,11 +147,8 @@ def _agreement_sentence(verdicts: Verdicts) -> Sentence | str:
     if any(count.agreement == "different" for count in counts):
         return say("{}: see the rows marked ≠.", Sourced("Nsight Compute counted different numbers", counter))
     if not verdicts.counted_is_compiled:
-        return say(
-            "Nsight Compute counted different code, from {}: {:,} requests, as predicted for it.",
-            Sourced(f"Triton {counters.device.triton}", counter),
-            predicted.requests,
-        )
+        sentence = "Nsight Compute counted different code, from {}: {:,} requests, as predicted for it."
+        return say(sentence, Sourced(f"Triton {counters.device.triton}", counter), predicted.requests)
     repeats = ", except for the atomics, which retry" if predicted.is_lower_bound else ""
     device = Sourced(f"{counters.device.name}{repeats}", counter)
     return say("Nsight Compute counted {} on {}.", Strong("the same"), device)
@@ -183,32 +156,24 @@ def _agreement_sentence(verdicts: Verdicts) -> Sentence | str:
 
 def textbook_headline(verdicts: Verdicts) -> Markup:
     """Render the transactions of the first tile with textbook lanes."""
-    sentences = *_textbook_sentences(verdicts), *launch_sentences(verdicts)
-    what = Sourced("transactions per tile", "textbook")
-    total = sum(op.tile.lines for op in verdicts.board)
-    return headline(f"{total:,}", what, *sentences, verdicts.kernel.note(verdicts.launch))
+    total, what = sum(op.tile.lines for op in verdicts.board), Sourced("transactions per tile", "textbook")
+    sentences = *_textbook_sentences(verdicts), *launch_sentences(verdicts), verdicts.kernel.note(verdicts.launch)
+    return headline(f"{total:,}", what, *sentences)
 
 
 def _textbook_sentences(verdicts: Verdicts) -> tuple[Sentence, Sentence]:
     """Return the transactions of the first tile with textbook lanes, and what a transaction is."""
-    operations, machine = verdicts.board, verdicts.machine
-    lines: dict[str, int] = {}
+    operations, machine, lines, ratio = verdicts.board, verdicts.machine, Counter[str](), Sentence("")
     for op in operations:  # an output written by two instructions is stored once
-        purpose = f"to {_VERBS[op.access.op]} {op.access.tensor}"
-        lines[purpose] = lines.get(purpose, 0) + op.tile.lines
-    first, *rest = [f"{count:,} {purpose}" for purpose, count in lines.items()]
-    ratio: Sentence | str = ""
+        lines[f"to {_VERBS.get(op.access.op, op.access.op)} {op.access.tensor}"] += op.tile.lines
     if verdicts.kernel.family.panels is None:  # the kernel stores what it loads
-        each = operations[-1].tile.bytes_wanted // operations[-1].width_bytes / sum(lines.values())
-        ratio = ": less than one element per transaction"
-        if each >= 1:
-            ratio = say(": {} elements per transaction", Strong(f"{each:.2f}"))
-    total = Strong(join_names([first.replace(" to ", " transactions to ", 1), *rest]))
+        elements = operations[-1].tile.bytes_wanted // operations[-1].width_bytes
+        ratio = say(": {} elements per transaction", Strong(f"{elements / lines.total():.2f}"))
+    parts = join_names([f"{count:,} {purpose}" for purpose, count in lines.items()])
+    total = Strong(parts.replace(" to ", " transactions to ", 1))
+    first_tile = say("On the blackboard, the first tile takes {}{}.", total, ratio)
     lanes = "A transaction is a line of {} bytes that a warp of {} lanes touches."
-    return (
-        say("On the blackboard, the first tile takes {}{}.", total, ratio),
-        say(lanes, machine.line_bytes, machine.warp_size),
-    )
+    return first_tile, say(lanes, machine.line_bytes, machine.warp_size)
 
 
 def flow_title(title: str, kernel: Kernel, config: Any, op: Operation, query: str = "") -> Markup:
@@ -244,64 +209,59 @@ def count_sentence(verdicts: Verdicts, number: int) -> Sentence | str:
     code = "predicted"
     if verdicts.compiled and not verdicts.counted_is_compiled:
         code = f"predicted for the code of Triton {counters.device.triton}"
-    return say(
-        "Counted on {}{}: {:,} sectors, {}.",
-        Sourced(counters.device.name, source(counters.backend, "counted")),
-        f" for {join_names(tensors)}" if len(tensors) > 1 else "",
-        cost.sectors,
-        _AGREEMENTS[cost.agreement].format(code),
-    )
+    device = Sourced(counters.device.name, source(counters.backend, "counted"))
+    together = f" for {join_names(tensors)}" if len(tensors) > 1 else ""
+    agreement = _AGREEMENTS[cost.agreement].format(code)
+    return say("Counted on {}{}: {:,} sectors, {}.", device, together, cost.sectors, agreement)
 
 
 def explain(op: Operation, verdicts: Verdicts) -> str:
     """Explain the cost of one operation, compiled or not, and what the compiler does differently from the textbook."""
-    code = op.compiled
-    if code is None or verdicts.code is None:
-        return explain_textbook(op)
-    textbook_requests = verdicts.gpu_board[op.number].launch.requests
-    if (layout := code.layout) is None:
-        return _explain_boxes(op, code, verdicts, textbook_requests)
-    if code.swaps and not op.launch.is_lower_bound:
-        return "The compare-and-swap below begins with this load: each lane reads the word that it will change."
-    if code.swaps:
-        return (
-            f"The GPU has no atomic for a single {verdicts.launch.problem.dtype}: a lane changes a copy of its word, "
-            "swaps it in, and retries if another lane has changed the word. This is the first iteration. The number "
-            "of retries depends on values and timing."
-        )
-    sentences = [_explain_width(op, code, layout, verdicts)]
-    if verdicts.code.shared_bytes and _stores_adjacent_bytes(op):
-        sentences.append(
-            f"The compiler transposes the tile through shared memory ({verdicts.code.shared_bytes:,} bytes per "
-            "program), so that adjacent lanes store adjacent bytes. Each lane stores elements that another lane loaded."
-        )
-    if (holders := 1 << sum(not any(base) for base in (*layout.lane, *layout.warp))) > 1:
-        issuers = "all of them load it" if code.op == "load" else "one of them issues it"
-        sentences.append(f"The tile is smaller than the program: {holders} lanes hold each element, and {issuers}.")
-    if op.launch.wasted_sectors:
-        sentences.append(_explain_waste(op))
-    if op.launch.extra_sectors:
-        sentences.append(
-            "The counter of copies that bypass L1 counts lines by pairs of lanes: "
-            f"{op.launch.sectors:,}, although {op.launch.touched_sectors:,} sectors are touched."
-        )
-    if any(sentences):
-        return " ".join(filter(None, sentences))
-    fewer = textbook_requests / max(op.launch.requests, 1)
+    if reasons := " ".join(filter(None, _reasons(op, verdicts))):
+        return reasons
+    if op.compiled is None:
+        return "Adjacent lanes access adjacent elements, so no request touches more sectors than its bytes need."
+    fewer = verdicts.gpu_board[op.number].launch.requests / max(op.launch.requests, 1)
     comparison = f": {fewer:.3g} × fewer requests than on the blackboard" if fewer > 1 else ""
     return f"Each lane accesses {op.width_bytes} contiguous bytes, and adjacent lanes adjacent chunks{comparison}."
 
 
-def explain_textbook(op: Operation) -> str:
-    """Explain the efficiency of one operation with textbook lanes."""
-    if op.access.op == "descriptor":
-        return (
-            "A tensor descriptor copies the whole block, so no warp issues these requests. Textbook lanes would issue "
-            "them for the same bytes."
-        )
-    if op.launch.wasted_sectors:
-        return _explain_waste(op)
-    return "Adjacent lanes access adjacent elements, so no request touches more sectors than its bytes need."
+def _reasons(op: Operation, verdicts: Verdicts) -> Iterator[str]:
+    code, cost, dtype = op.compiled, op.launch, verdicts.launch.problem.dtype
+    if code is None:
+        if op.access.op == "descriptor":
+            yield "A tensor descriptor copies the whole block, so no warp issues these requests."
+    elif code.swaps and not cost.is_lower_bound:
+        yield "The compare-and-swap below begins with this load: each lane reads the word that it will change."
+        return
+    elif code.swaps:
+        yield f"The GPU has no atomic for a single {dtype}: a lane swaps in a changed copy of its word."
+        yield "The lane retries if another lane has changed the word. This is the first iteration."
+        return
+    elif code.layout is None:
+        requests = verdicts.gpu_board[op.number].launch.requests
+        row = count_noun(row_bytes(op.access, code, DTYPE_BYTES[dtype]), "byte")
+        yield "The Tensor Memory Accelerator (TMA) copies the whole block, so no lane issues a request."
+        yield f"The blackboard's lanes would issue {requests:,}."
+        yield f"Each box row of {row} costs the sectors that it touches."
+        if cost.extra_sectors:
+            outside = f"{cost.extra_sectors:,} of the sectors lie past the edge of {op.access.tensor}"
+            yield f"{outside}: they arrive as zeros, and are counted."
+    else:
+        yield _explain_width(op, code, code.layout, verdicts)
+        if (shared := verdicts.code.shared_bytes if verdicts.code else 0) and _stores_adjacent_bytes(op):
+            through = f"through shared memory ({shared:,} bytes per program)"
+            yield f"The compiler transposes the tile {through}, so that adjacent lanes store adjacent bytes."
+            yield "Each lane stores elements that another lane loaded."
+        if (holders := 1 << sum(not any(base) for base in (*code.layout.lane, *code.layout.warp))) > 1:
+            issuers = "all of them load it" if code.op == "load" else "one of them issues it"
+            yield f"The tile is smaller than the program: {holders} lanes hold each element, and {issuers}."
+    if cost.touched_sectors > cost.ideal_sectors:
+        clause = _waste_cause(op)
+        yield f"{clause[0].upper()}{clause[1:]}, so some sectors are only partly used."
+    if cost.extra_sectors and not op.is_box:
+        counted = f"{cost.sectors:,}, although {cost.touched_sectors:,} sectors are touched"
+        yield f"The counter of copies that bypass L1 counts lines by pairs of lanes: {counted}."
 
 
 def cause(op: Operation) -> str:
@@ -328,28 +288,6 @@ def _waste_cause(op: Operation) -> str:
     return f"the tile's rows begin or end inside sectors of {tensor}"
 
 
-def _explain_waste(op: Operation) -> str:
-    clause = _waste_cause(op)
-    return f"{clause[0].upper()}{clause[1:]}, so some sectors are only partly used."
-
-
-def _explain_boxes(op: Operation, code: MemoryOperation, verdicts: Verdicts, textbook_requests: int) -> str:
-    row, outside = row_bytes(op.access, code, DTYPE_BYTES[verdicts.launch.problem.dtype]), op.launch.extra_sectors
-    sentences = [
-        "The Tensor Memory Accelerator (TMA) copies the whole block, so no lane issues a request. The blackboard's "
-        f"lanes would issue {textbook_requests:,}. Each box row of {count_noun(row, 'byte')} costs the sectors that it "
-        "touches."
-    ]
-    if outside:
-        sentences.append(
-            f"{outside:,} of the sectors lie past the edge of {op.access.tensor}: they arrive as zeros, and are "
-            "counted."
-        )
-    if op.launch.wasted_sectors > outside:
-        sentences.append(_explain_waste(op))
-    return " ".join(sentences)
-
-
 def _stores_adjacent_bytes(op: Operation) -> bool:
     """Whether adjacent lanes store adjacent elements of a tile that is stored transposed."""
     access, layout = op.access, op.compiled and op.compiled.layout
@@ -373,7 +311,7 @@ def _run_bytes(op: Operation, access: Access) -> int:
 def _explain_width(op: Operation, code: MemoryOperation, layout: Layout, verdicts: Verdicts) -> str:
     """Explain why a lane moves less than 16 bytes at a time; "" if it moves 16."""
     access, tensor, size, lanes = op.access, op.access.tensor, code.element_bytes, 32 << len(layout.warp)
-    dtype = verdicts.launch.problem.dtype
+    launch = verdicts.launch
     if op.width_bytes >= _WIDEST_BYTES:
         return ""
     width, share = count_noun(op.width_bytes, "byte"), max(access.elements * size // lanes, size)
@@ -385,37 +323,27 @@ def _explain_width(op: Operation, code: MemoryOperation, layout: Layout, verdict
     row = (access.elements if isinstance(access, FlatAccess) else access.columns.block) * size
     if row <= op.width_bytes:
         return f"A row of the tile is only {count_noun(row, 'byte')} of {tensor}."
-    most = min(_WIDEST_BYTES, share, row)
-    pitch = verdicts.kernel.family.tensors(verdicts.launch.problem)[tensor].stored[1]
+    most, pitch = min(_WIDEST_BYTES, share, row), verdicts.kernel.family.tensors(launch.problem)[tensor].stored[1]
+    pitch_bytes = f"{pitch * size:,} bytes ({pitch:,} × {size})"
     if pitch * size % most:
-        return (
-            f"A row of {tensor} takes {pitch * size:,} bytes ({pitch:,} × {size}), not a multiple of {most}. Rows are "
-            f"not aligned to {most} bytes, so a lane moves {width} at a time."
-        )
+        return f"A row of {tensor} takes {pitch_bytes}, not a multiple of {most}, so a lane moves {width} at a time."
     if pitch % DIVISOR:
         return (
-            f"Rows of {tensor} take {pitch * size:,} bytes, a multiple of {most}. The launcher only records whether "
-            f"{pitch:,} is divisible by {DIVISOR}. It is not, so the compiler can't know, and a lane moves {width} "
-            f"instead of {most}."
+            f"A row of {tensor} takes {pitch_bytes}, a multiple of {most}. The launcher only records whether {pitch:,} "
+            f"is divisible by {DIVISOR}. It is not, so the compiler can't know: a lane moves {width} instead of {most}."
         )
-    if _needs_k_major(access, code, verdicts):
-        return (
-            f"The matrix unit takes {dtype} operands K-major only, and {tensor} is not K-major. "
-            f"It is copied {op.width_bytes} bytes at a time and transposed on its way into shared memory."
-        )
-    return f"In this layout, a lane has only {width} of {tensor} at a time."
-
-
-def _needs_k_major(access: Access | FlatAccess, code: MemoryOperation, verdicts: Verdicts) -> bool:
-    """Whether Hopper's matrix unit (4 warps together, 64 rows) needs K as the fast axis: all types except 2-byte."""
-    launch = verdicts.launch
-    return (
-        access.tensor in (verdicts.kernel.family.panels or ())
-        and code.op == "async copy"
+    # Hopper's matrix unit (4 warps together, 64 rows) needs K as the fast axis of all types except 2-byte ones.
+    if (
+        code.op == "async copy"
         and launch.gpu.compute_capability == (9, 0)
         and launch.config.num_warps % 4 == 0
         and launch.config.BLOCK_M >= 64
         and DTYPE_BYTES[launch.problem.dtype] != 2
-        and not isinstance(access, FlatAccess)
+        and isinstance(access, Access)
         and access.columns.index != "k"
-    )
+    ):
+        return (
+            f"The matrix unit takes {launch.problem.dtype} operands K-major only, and {tensor} is not K-major. "
+            f"It is copied {op.width_bytes} bytes at a time and transposed on its way into shared memory."
+        )
+    return f"In this layout, a lane has only {width} of {tensor} at a time."

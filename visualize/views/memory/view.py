@@ -60,35 +60,26 @@ class CoalescingPanel(Panel):
     def layout(self) -> Markup:
         request = plot("request-plot", "A request: lines from its lanes to the bytes that they access, used or wasted")
         contrast = plot("contrast", "A request of another kernel for the same tensor")
+        tile = plot("coalescing-plot", "The tile, coloured by request, warp, lane or register")
+        operation, scrubber = (
+            slots.form("lanes-view", "Which operation is drawn"),
+            slot("scrubber", "scrubber", _SCRUBBER),
+        )
+        table, conflicts = slot("coalescing-table"), slot("bank-conflicts")
+        pictures = (
+            slots.row(slot(f"{name}-title"), picture, slot(f"{name}-launch"), name=row, classes="flow")
+            for name, row, picture in (("flow", "flow", request), ("contrast", "flow-contrast", contrast))
+        )
         machine = "The blackboard's machine"
         return Markup("").join(
             [
                 slot("coalescing-claim"),
-                slots.row(
-                    slots.form("lanes-view", "Which operation is drawn"),
-                    slot("scrubber", "scrubber", _SCRUBBER),
-                    name="memory-row",
-                ),
-                slots.picture(
-                    slots.row(slot("flow-title"), request, slot("flow-launch"), name="flow", classes="flow"),
-                    slots.row(
-                        slot("contrast-title"), contrast, slot("contrast-launch"), name="flow-contrast", classes="flow"
-                    ),
-                    name="memory-picture",
-                ),
-                fold(
-                    "verdicts-fold",
-                    "Every operation of the launch: requests, sectors, lines",
-                    slot("coalescing-table"),
-                ),
+                slots.row(operation, scrubber, name="memory-row"),
+                slots.picture(*pictures, name="memory-picture"),
+                fold("verdicts-fold", "Every operation of the launch: requests, sectors, lines", table),
                 fold("totals-fold", "From lanes to DRAM: the launch's counters", slot("coalescing-totals")),
-                fold("banks-fold", "Shared memory: layout conversions and bank conflicts", slot("bank-conflicts")),
-                fold(
-                    "tile-fold",
-                    "The tile, element by element",
-                    slots.form("tile-view", "What colours show"),
-                    plot("coalescing-plot", "The tile, coloured by request, warp, lane or register"),
-                ),
+                fold("banks-fold", "Shared memory: layout conversions and bank conflicts", conflicts),
+                fold("tile-fold", "The tile, element by element", slots.form("tile-view", "What colours show"), tile),
                 fold("board-fold", f"{machine}: warp, line and element", slots.form("board-view", machine)),
                 slots.row(button("count", "Count with Nsight Compute"), name="count-row"),
             ]
@@ -99,12 +90,11 @@ class CoalescingPanel(Panel):
 
     def draw(self, snapshot: Snapshot) -> Slots:
         state, compiled, view = snapshot.state, snapshot.compiled, snapshot.state.view.of(LaneView)
-        machine = state.view.of(Textbook)
+        machine, problem = state.view.of(Textbook), _problem(snapshot)
         verdicts = Verdicts(state.kernel, state.launch, compiled, snapshot.result(Counters), machine)
         wasteful = worst(verdicts, view.model == "textbook")
         number = wasteful if view.operation == "worst" else min(int(view.operation), len(verdicts.board) - 1)
         main, other = flow.make_flow(state.kernel, state.launch, number, machine, view.program), None
-        problem = _problem(snapshot)
         pending = "The kernel could not be compiled" if problem else f"Compiling for {state.gpu.name}"
         if compiled and not problem:
             pending, code = "", compiled.operations[number]
@@ -117,14 +107,10 @@ class CoalescingPanel(Panel):
         about = picture_caption(state.experiment, state.gpu.name, main.model)
         color, sector_bytes = state.view.of(TileView).tile_color, main.lanes.matrix.sector_bytes
         tile = flow.tile_figure(main.tile, main.access.tensor, color, sector_bytes)
-        operations = verdicts.compiled if main.code else verdicts.board
         return {
             "coalescing-claim": problem + headline,
-            "flow-title": text.flow_title(
-                "This kernel:", state.kernel, state.experiment.config, verdicts.board[number]
-            ),
             "request-plot": flow.flow_plot(main, view.request, about, other, pending),
-            **_contrast(snapshot, verdicts, number, operations),
+            **_launches(snapshot, verdicts, number, verdicts.compiled if main.code else verdicts.board),
             "lanes-view": lanes_form(snapshot),
             "coalescing-table": tables.operations_table(verdicts),
             "coalescing-totals": tables.traffic_section(verdicts),
@@ -151,11 +137,10 @@ class CoalescingPanel(Panel):
             ideal sectors, and efficiency: ideal / sectors, 1 is best. `why` explains what is lost. `counted` is Nsight
             Compute's count of the same code, or null. Needs no GPU.
             """
+            knobs(LaneView)["model"].validate("model", model)
             if model == "textbook":
                 return api.reply_predicted(experiment, lambda snapshot: textbook_reply(snapshot, textbook))
-            if model == "compiled":
-                return await api.reply_compiled(experiment, compiled_reply)
-            return {"model": knobs(LaneView)["model"].validate("model", model)}  # raises ConfigError
+            return await api.reply_compiled(experiment, compiled_reply)
 
         async def counters(experiment: dict[str, Any]) -> Reply:
             """Counts a launch's requests, sectors and DRAM bytes with Nsight Compute.
@@ -180,27 +165,28 @@ def _problem(snapshot: Snapshot) -> Markup:
     return status.render_alert("The compiled kernel could not be read:", unreadable) if unreadable else Markup()
 
 
-def _contrast(snapshot: Snapshot, verdicts: Verdicts, number: int, operations: Sequence[Operation]) -> Slots:
+def _launches(snapshot: Snapshot, verdicts: Verdicts, number: int, operations: Sequence[Operation]) -> Slots:
     """Draw the contrast, and below both pictures the bytes of the launch, on one scale.
 
     Args:
         operations: this kernel's, in the model of the picture.
     """
-    state, access = snapshot.state, verdicts.board[number].access
-    own = [op for op in operations if flow.same_access(op.access, access)]
+    state, board = snapshot.state, verdicts.board[number]
+    own = [op for op in operations if flow.same_access(op.access, board.access)]
     count, contrast = text.count_sentence(verdicts, number), None
+    drawn = {"flow-title": text.flow_title("This kernel:", state.kernel, state.experiment.config, board)}
     if not state.pinned:
         judged = verdicts.compiled or verdicts.predicted or verdicts.board
         contrast = flow.find_contrast(state, [op for op in judged if op.number == number][-1])
     if contrast is None or contrast.is_alike:
         alike = f"The other {state.kernel.family.root.id} kernels use as much of what they touch." if contrast else ""
-        bar = text.launch_bar(own, own, count, alike)
-        return {"flow-launch": bar, "contrast-title": Markup(), "contrast": NONE, "contrast-launch": Markup()}
+        bar, nothing = text.launch_bar(own, own, count, alike), Markup()
+        return {**drawn, "flow-launch": bar, "contrast-title": nothing, "contrast": NONE, "contrast-launch": nothing}
     op = contrast.operation
     address = {**contrast.experiment.short_address(), "tab": "coalescing", "operation": op.number}
     other = flow.make_flow(contrast.kernel, contrast.launch, op.number, op.compiled or Textbook())
     caption = picture_caption(contrast.experiment, state.gpu.name, "compiled")
-    return {
+    return drawn | {
         "flow-launch": text.launch_bar(own, contrast.operations, count),
         "contrast-title": text.flow_title("Versus", contrast.kernel, contrast.experiment.config, op, query(address)),
         "contrast": flow.flow_plot(other, state.view.of(LaneView).request, caption),
@@ -210,14 +196,14 @@ def _contrast(snapshot: Snapshot, verdicts: Verdicts, number: int, operations: S
 
 def lanes_form(snapshot: Snapshot) -> str:
     """Return the form that chooses the operation and the program, bounded by those of the launch."""
-    declared, state = knobs(LaneView), snapshot.state
-    view, programs = state.view.of(LaneView), state.kernel.programs(state.launch)
-    names = [f"{access.op} {access.tensor}" for access in state.kernel.accesses(state.launch)]
-    operation = slots.control("operation", declared["operation"])
+    state, view = snapshot.state, snapshot.state.view.of(LaneView)
+    names = [text.label(access) for access in state.kernel.accesses(state.launch)]
+    last = state.kernel.programs(state.launch) - 1
+    operation, program = slots.controls(LaneView)
     operation |= {"choices": ["worst", *map(str, range(len(names)))], "labels": ["most wasteful", *names]}
-    program = slots.control("program", declared["program"]) | {"high": programs - 1}
     chosen = view.operation if view.operation == "worst" else str(min(int(view.operation), len(names) - 1))
-    return slots.form_value([operation, program], {"operation": chosen, "program": min(view.program, programs - 1)})
+    values = {"operation": chosen, "program": min(view.program, last)}
+    return slots.form_value([operation, program | {"high": last}], values)
 
 
 def textbook_reply(snapshot: Snapshot, options: object) -> dict[str, Any]:

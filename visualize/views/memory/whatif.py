@@ -1,4 +1,4 @@
-"""What if: the same launch with one change, at neighboring sizes, or on another GPU. Each question needs compiles."""
+"""Questions that need several compiles: the same launch with one change, at neighboring sizes, or on another GPU."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from kernels.results import Failure
 from kernels.spec import Launch
 from visualize.predict import coalescing
 from visualize.predict.agreement import sum_costs
-from visualize.predict.traffic import Operation
+from visualize.predict.traffic import Cost, Operation
 from visualize.views import prose, slots, status, theme
 from visualize.views.memory.compiler import occupancy_of
 from visualize.views.memory.flow import DIVISOR
@@ -36,8 +36,6 @@ _BEFORE = 24
 # Text, and a picture or "".
 Answer = tuple[Markup, str]
 
-# Cells of `_HEADER`.
-Row = tuple[Any, ...]
 _HEADER = (
     *("change", "operation", "width", "requests", "", "sectors", ""),
     *("registers", "spilled bytes", "shared bytes", "occupancy"),
@@ -131,20 +129,16 @@ def _build(session: Session, experiment: Experiment, facts: CompiledFacts, trito
 def faults(session: Session, state: State) -> Iterator[Answer]:
     """Compile each change, and yield the table of widths, requests and sectors so far."""
     caption = f"The whole launch, compiled for {state.gpu.name} with one change at a time"
-    rows: list[Row] = []
-    totals: dict[str, int | None] = {}
-    base = None
+    builds: dict[str, Build | str] = {}
     for name, experiment, specialization in _variants(state.experiment):
         try:
-            build = _compile(session, experiment, specialization=specialization)
-            rows += build_rows(name, build, base)
-            totals[name] = sum_costs(build.operations).requests
-            base = base if len(totals) > 1 else build
+            builds[name] = _compile(session, experiment, specialization=specialization)
         except NotCompiledError as error:
-            rows.append((name, str(error), *("",) * (len(_HEADER) - 2)))
-            totals[name] = None
-        yield table(_HEADER, rows, caption), ""
-    yield prose.claim(best_changes(totals)) + table(_HEADER, rows, caption), ""
+            builds[name] = str(error)
+        yield builds_table(builds, caption), ""
+    built = {name: build for name, build in builds.items() if isinstance(build, Build)}
+    totals = {name: sum_costs(build.operations).requests for name, build in built.items()}
+    yield prose.claim(best_changes(totals)) + builds_table(builds, caption), ""
 
 
 def _variants(experiment: Experiment) -> Iterator[tuple[str, Experiment, str]]:
@@ -169,31 +163,32 @@ def _variants(experiment: Experiment) -> Iterator[tuple[str, Experiment, str]]:
             yield f"num_warps {config.num_warps} → {warps}", changed, "launcher"
 
 
-def build_rows(name: str, build: Build, base: Build | None) -> list[Row]:
-    """Return a row per operation of a build, beside the same operation of another build.
+def builds_table(builds: Mapping[str, Build | str], caption: str) -> Markup:
+    """Render a row per operation of each build, beside the same operation of the first build.
 
     Args:
-        base: the other build, if any.
+        builds: by the name of the change; a string says why it could not be compiled.
     """
-    facts, resident = build.facts, occupancy_of(build.launch, build.facts)
-    needs = str(facts.registers), f"{facts.spilled_bytes:,}", f"{facts.shared_bytes:,}"
-    occupancy = f"{percent(resident.occupancy)}, limited by {join_names(resident.limited_by)}"
-    before = {_key(op): op.launch for op in base.operations} if base else {}
-    rows: list[Row] = []
-    for op in build.operations:
-        cells, old = [], before.get(_key(op))
-        for amount in ("requests", "sectors"):
-            value = getattr(op.launch, amount)
-            cells += [f"{value:,}", _ratio(value, getattr(old, amount)) if old else ""]
-        of_program = ("",) * 4 if rows else (*needs, occupancy)
-        opcodes = ", ".join(op.compiled.opcodes) if op.compiled else ""
-        operation = Hint(label(op), f"{place(op)}: {opcodes}")
-        rows.append(("" if rows else name, operation, _width(op), *cells, *of_program))
-    return rows
-
-
-def _key(op: Operation) -> tuple[int, str, bool]:
-    return op.number, op.access.tensor, op.launch.is_lower_bound
+    before: dict[tuple[int, bool], Cost] = {}
+    rows: list[tuple[Any, ...]] = []
+    for name, build in builds.items():
+        if isinstance(build, str):
+            rows.append((name, build, *("",) * (len(_HEADER) - 2)))
+            continue
+        facts, resident = build.facts, occupancy_of(build.launch, build.facts)
+        needs = str(facts.registers), f"{facts.spilled_bytes:,}", f"{facts.shared_bytes:,}"
+        head, tail = name, (*needs, f"{percent(resident.occupancy)}, limited by {join_names(resident.limited_by)}")
+        for op in build.operations:
+            new, old = op.launch, before.get((op.number, op.launch.is_lower_bound))
+            opcodes = ", ".join(op.compiled.opcodes) if op.compiled else ""
+            operation = Hint(label(op.access), f"{place(op.access)}: {opcodes}")
+            requests = f"{new.requests:,}", _ratio(new.requests, old.requests) if old else ""
+            sectors = f"{new.sectors:,}", _ratio(new.sectors, old.sectors) if old else ""
+            rows.append((head, operation, _width(op), *requests, *sectors, *tail))
+            head, tail = "", ("",) * 4
+        if build is next(iter(builds.values())):
+            before = {(op.number, op.launch.is_lower_bound): op.launch for op in build.operations}
+    return table(_HEADER, rows, caption)
 
 
 def _width(op: Operation) -> str:
@@ -208,18 +203,17 @@ def _ratio(now: int, before: int) -> Any:
     return Strong(f"{now / before:.3g} ×") if before else ""
 
 
-def best_changes(totals: Mapping[str, int | None]) -> Sentence:
+def best_changes(totals: Mapping[str, int]) -> Sentence:
     """Return which changes save requests over all operations.
 
     Args:
-        totals: the requests of each change, the unchanged launch first; None if a change could not be compiled.
+        totals: the requests of each change that could be compiled, and of the launch "unchanged".
     """
-    (_, now), *changed = totals.items()
-    if now is None:
+    if (now := totals.get("unchanged")) is None:
         return say("The unchanged launch can't be compiled, so there is nothing to compare with.")
     better = []
-    for name, total in changed:
-        if total is not None and total < now:
+    for name, total in totals.items():
+        if total < now:
             saving = f"{now / total:.3g} × fewer" if total else "none: boxes are copied"
             better.append(say("{} ({})", Strong(name), saving))
     if not better:
@@ -241,68 +235,63 @@ def cliff(session: Session, state: State) -> Iterator[Answer]:
     last = -(-getattr(state.experiment.problem, name) // DIVISOR) * DIVISOR
     sizes = range(max(last - _BEFORE, knobs[name].low), min(last, knobs[name].high) + 1)
     yield prose.hint(f"Compiling for {len(sizes)} sizes"), ""
-    builds: dict[int, Build] = {}
-    rows: list[Row] = []
-    choices = [""]
+    costs: dict[int, Cost] = {}
+    changes: dict[str, Build] = {}
+    choices: list[str] = []
     for size in sizes:
         problem = replace(state.experiment.problem, **{name: size})
-        build = builds[size] = _compile(session, replace(state.experiment, problem=problem), f"{name} = {size}")
-        choices.append(_describe_choices(size, build))
-        if choices[-1] != choices[-2]:
-            known = choices[-1].partition(":")[0]
-            rows += build_rows(f"from {name} = {size:,}, {known}", build, builds[sizes[0]] if rows else None)
-    figure = _cliff_figure(name, builds, choices[1:])
+        build = _compile(session, replace(state.experiment, problem=problem), f"{name} = {size}")
+        choice, costs[size] = _describe_choices(size, build), sum_costs(build.operations)
+        if choice not in choices[-1:]:
+            changes[f"from {name} = {size:,}, {choice.partition(':')[0]}"] = build
+        choices.append(choice)
     about = picture_caption(state.experiment, state.gpu.name, "compiled")
-    claim = prose.claim(_cliff_sentence(name, builds))
-    listed = table(_HEADER, rows, f"Where the compiled kernel changes, for {state.gpu.name}")
-    yield claim + listed, plot_value(figure, f"{name} {sizes}", about=about)
+    listed = builds_table(changes, f"Where the compiled kernel changes, for {state.gpu.name}")
+    picture = plot_value(_cliff_figure(name, costs, choices), f"{name} {sizes}", about=about)
+    yield prose.claim(_cliff_sentence(name, costs)) + listed, picture
 
 
 def _describe_choices(size: int, build: Build) -> str:
     """Return what the compiler knows of a size, and the widths and registers that follow."""
     known = f"divisible by {DIVISOR}" if size % DIVISOR == 0 else "equal to 1" if size == 1 else "nothing known"
-    widths = ", ".join(f"{label(op)} {_width(op)}" for op in build.operations)
+    widths = ", ".join(f"{label(op.access)} {_width(op)}" for op in build.operations)
     return f"{known}: {widths}; {build.facts.registers} registers"
 
 
-def _cliff_sentence(name: str, builds: Mapping[int, Build]) -> Sentence:
+def _cliff_sentence(name: str, costs: Mapping[int, Cost]) -> Sentence:
     """Return how far requests fall over the sizes."""
-    requests = {size: sum_costs(build.operations).requests for size, build in builds.items()}
+    requests = {size: cost.requests for size, cost in costs.items()}
     low, high = min(requests, key=requests.__getitem__), max(requests, key=requests.__getitem__)
-    ratio = "; at the sizes without requests, boxes are copied"
-    if requests[low]:
-        ratio = f": {requests[high] / requests[low]:.3g} ×"
-    return say(
-        "Between {} = {:,} and {:,} the requests go from {} (at {:,}) to {} (at {:,}){}, for sizes that differ by {}.",
-        *(name, min(builds), max(builds)),
-        *(Strong(f"{requests[low]:,}"), low, Strong(f"{requests[high]:,}"), high, ratio),
-        Sourced(abs(high - low), "predicted"),
-    )
+    few, many = requests[low], requests[high]
+    ratio = f": {many / few:.3g} ×" if few else "; at the sizes without requests, boxes are copied"
+    sizes, difference = f"Between {name} = {min(costs):,} and {max(costs):,}", Sourced(abs(high - low), "predicted")
+    sentence = "{} the requests go from {} (at {:,}) to {} (at {:,}){}, for sizes that differ by {}."
+    return say(sentence, sizes, Strong(f"{few:,}"), low, Strong(f"{many:,}"), high, ratio, difference)
 
 
-def _cliff_figure(name: str, builds: Mapping[int, Build], choices: Sequence[str]) -> go.Figure:
+def _cliff_figure(name: str, costs: Mapping[int, Cost], choices: Sequence[str]) -> go.Figure:
     """Draw requests and sectors of the launch over the sizes of one dimension."""
-    lines = [
-        go.Scatter(
-            x=list(builds),
-            y=[getattr(sum_costs(build.operations), amount) for build in builds.values()],
+    figure = go.Figure(
+        layout=theme.layout(
+            f"Requests and sectors of the launch by {name}",
+            showlegend=True,
+            legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+            margin={"l": 80, "r": 10, "t": 60, "b": 48},
+            xaxis={"title": {"text": name}, "tickformat": "d"},
+            yaxis={"title": {"text": "over the launch"}, "rangemode": "tozero"},
+        )
+    )
+    for amount, color in (("requests", theme.CATEGORIES[0]), ("sectors", theme.CATEGORIES[1])):
+        figure.add_scatter(
+            x=list(costs),
+            y=[getattr(cost, amount) for cost in costs.values()],
             name=amount,
             mode="lines+markers",
             line={"color": color, "shape": "hvh"},
             customdata=choices,
             hovertemplate=f"{name} %{{x}}: %{{y:,}} {amount}<br>%{{customdata}}<extra></extra>",
         )
-        for amount, color in zip(("requests", "sectors"), theme.CATEGORIES, strict=False)
-    ]
-    layout = theme.layout(
-        f"Requests and sectors of the launch by {name}",
-        showlegend=True,
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        margin={"l": 80, "r": 10, "t": 60, "b": 48},
-        xaxis={"title": {"text": name}, "tickformat": "d"},
-        yaxis={"title": {"text": "over the launch"}, "rangemode": "tozero"},
-    )
-    return go.Figure(lines, layout)
+    return figure
 
 
 def across(session: Session, state: State) -> Iterator[Answer]:
@@ -316,9 +305,5 @@ def across(session: Session, state: State) -> Iterator[Answer]:
     builds = [_compile(session, each, resolve_gpu(each, session.gpu).name) for each in (state.experiment, other)]
     if recorded := session.find_value(state.experiment, "counters"):
         builds.append(_build(session, state.experiment, recorded.compiled, recorded.device.triton))
-    rows: dict[str, list[Row]] = {}
-    for build in builds:
-        name = f"{build.launch.gpu.name}, Triton {build.triton}"
-        rows.setdefault(name, build_rows(name, build, builds[0] if rows else None))
-    caption = "Compiled for each GPU; a third build was recorded on the device itself"
-    yield table(_HEADER, [row for group in rows.values() for row in group], caption), ""
+    named = {f"{build.launch.gpu.name}, Triton {build.triton}": build for build in builds}
+    yield builds_table(named, "Compiled for each GPU; a third build was recorded on the device itself"), ""
