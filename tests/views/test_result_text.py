@@ -134,7 +134,7 @@ def test_short_event_times_include_launch_overhead_and_a_graphs_do_not():
 
 def test_the_clock_has_its_range_and_how_it_was_read():
     assert "SM clock 1755 MHz (1740–1980, cycles over global time)" in tables(measured())
-    assert "SM clock 1755 MHz" in tables(measured(clocks=None))
+    assert "SM clock" not in tables(measured(clocks=None))
 
 
 def test_a_wrong_result_says_how_many_are_wrong_and_where_and_has_no_time():
@@ -143,9 +143,6 @@ def test_a_wrong_result_says_how_many_are_wrong_and_where_and_has_no_time():
     assert "at element [17, 42]" in headline(run)
     assert card(run) == "✗ 1,234 of 262,144 wrong measured"
     assert headline(wrong(mismatched=1)).startswith("1 of 262,144 elements is wrong")
-    for is_right, expected in ((True, "correct"), (False, "wrong")):
-        single = wrong(elements=1, mismatched=int(not is_right), passed=is_right)
-        assert headline(single).startswith(f"The only element is {expected} measured")
 
 
 def test_an_error_that_no_single_element_shows_is_not_called_zero_wrong_elements():

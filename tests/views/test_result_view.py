@@ -282,9 +282,7 @@ def test_the_time_figure_has_a_bar_per_call_and_another_colour_for_the_host():
     assert ["7.00 µs" in bars.text[0], "31.0 µs" in bars.text[3]] == [True, True], "three digits, zeros included"
     assert max(map(len, figure.layout.xaxis.title.text.split("<br>"))) <= 20, "a phone has no room for more"
     (bars,) = time_figure(measured(baselines=(), launch_overhead=None)).data
-    assert list(bars.y) == [THIS_KERNEL, "torch.matmul"], "an older recording"
-    with pytest.raises(ValueError, match="timed"):
-        time_figure(replace(measured(), timing=None))
+    assert list(bars.y) == [THIS_KERNEL], "a dtype that no library call accepts"
 
 
 ENDED = datetime.datetime(2026, 11, 21, 13, 2, tzinfo=datetime.UTC)

@@ -9,8 +9,8 @@ import plotly.graph_objects as go
 from kernels.results.run import Check, Closeup, Diff, RunResult
 from visualize.predict.bounds import Point, Roof
 from visualize.views import theme
-from visualize.views.numbers import milliseconds, time_unit
-from visualize.views.result.text import ENQUEUED, SYNCHRONIZED, THIS_KERNEL, library_calls, rate
+from visualize.views.numbers import milliseconds, source, time_unit
+from visualize.views.result.text import ENQUEUED, SYNCHRONIZED, THIS_KERNEL, rate, timings
 
 # Borders of more tiles than this along a side would hide the picture.
 _MAX_BORDERS = 64
@@ -115,10 +115,10 @@ def _color_range(diff: Diff) -> tuple[float, float, dict[float, str]]:
     # The scale spans at least a factor of two, so that small differences look small.
     has_nonfinite = len(finite) < len(cells)
     high = max(float(finite.max(initial=0)), low + math.log10(2)) + 0.5 * has_nonfinite
-    ticks = {float(decade): f"{10.0**decade:,g} ×" for decade in range(math.ceil(low), math.floor(high) + 1)}
-    if len(ticks) < 3:
-        fine = (decade + math.log10(digit) for decade in range(-2, 8) for digit in (1, 1.5, 2, 3, 5))
-        ticks = {place: f"{float(f'{10**place:.2g}'):,g} ×" for place in fine if low <= place <= high}
+    decades = range(math.ceil(low), math.floor(high) + 1)
+    digits = (1, 1.5, 2, 3, 5) if len(decades) < 3 else (1,)
+    places = [decade + math.log10(digit) for decade in range(math.floor(low), math.ceil(high) + 1) for digit in digits]
+    ticks = {place: f"{float(f'{10**place:.2g}'):,g} ×" for place in places if low <= place <= high}
     if 0.0 in ticks:
         ticks[0.0] = "the limit"
     if low == _SMALLEST:
@@ -167,52 +167,42 @@ def time_figure(result: RunResult) -> go.Figure:
     """Draw median times as bars, with whiskers from the 20th to the 80th percentile, in µs below a tenth of a ms.
 
     Bars of the kernel and of the library's calls are GPU times; bars of another colour are host times of a call.
-
-    Raises:
-        ValueError: the run was not timed.
     """
-    if result.timing is None:
-        raise ValueError("Only a timed run has a picture of its time.")
-    median_ms = result.timing.median_ms
-    timings = [(THIS_KERNEL, _KERNEL, result.timing)]
-    timings += [(call.name, _LIBRARY, call.timing) for call in library_calls(result)]
-    # Name, colour, 20th percentile, median and 80th percentile, label.
-    rows = [(name, color, time.p20_ms, time.median_ms, time.p80_ms, rate(time)) for name, color, time in timings]
+    times, colors = timings(result), {THIS_KERNEL: _KERNEL, ENQUEUED: _PYTHON, SYNCHRONIZED: _PYTHON}
+    own = times[THIS_KERNEL]
+    # Name, 20th percentile, median and 80th percentile, label.
+    rows = [(name, time.p20_ms, time.median_ms, time.p80_ms, rate(time)) for name, time in times.items()]
     if cost := result.launch_overhead:
         host = (ENQUEUED, cost.enqueue_ms, "call returns"), (SYNCHRONIZED, cost.synchronized_ms, "kernel included")
-        rows += [(name, _PYTHON, ms, ms, ms, label) for name, ms, label in host]
-    unit, scale = time_unit(median_ms)
-    names, colors, low, medians, high, labels = zip(*rows, strict=True)
-    p20, median, p80 = scale * np.array([low, medians, high])
+        rows += [(name, ms, ms, ms, label) for name, ms, label in host]
+    unit, scale = time_unit(own.median_ms)
+    names, *parts, _ = zip(*rows, strict=True)
+    p20, median, p80 = scale * np.array(parts)
+    bar_colors = [colors.get(name, _LIBRARY) for name in names]
+    whiskers = {"symmetric": False, "color": theme.BORDER, "array": p80 - median, "arrayminus": median - p20}
     bars = go.Bar(
         orientation="h",
         width=0.5,
         y=names,
         x=median,
-        error_x={"symmetric": False, "color": theme.BORDER, "array": p80 - median, "arrayminus": median - p20},
-        marker={"color": colors},
+        error_x=whiskers,
+        marker={"color": bar_colors},
         # The leading spaces keep a text outside its bar clear of the whisker.
-        text=[
-            f"\u2002<b>{milliseconds(ms, median_ms)}</b>\u2002{label}"
-            for ms, label in zip(medians, labels, strict=True)
-        ],
+        text=[f"\u2002<b>{milliseconds(ms, own.median_ms)}</b>\u2002{label}" for _, _, ms, _, label in rows],
         textposition=np.where(median > _MIN_INSIDE * median.max(), "inside", "outside"),
         insidetextanchor="start",
-        insidetextfont={"color": [_TEXT_ON[color] for color in colors]},
+        insidetextfont={"color": [_TEXT_ON[color] for color in bar_colors]},
         hovertemplate=f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>",
     )
-    source = "recorded" if result.backend == "recorded" else "measured"
     # The axis title has two lines, because one would be too long for a phone.
-    axis_title = f"{unit}, median of {result.timing.samples}<br>whiskers: p20 to p80"
-    return go.Figure(
-        bars,
-        theme.layout(
-            f"Time on {result.device.name}, {source}",
-            xaxis={"title": {"text": axis_title}, "rangemode": "tozero"},
-            yaxis={"automargin": True, "autorange": "reversed"},
-            margin={"l": 60, "r": 10, "t": 34, "b": 66},
-        ),
+    title = {"text": f"{unit}, median of {own.samples}<br>whiskers: p20 to p80"}
+    layout = theme.layout(
+        f"Time on {result.device.name}, {source(result.backend)}",
+        xaxis={"title": title, "rangemode": "tozero"},
+        yaxis={"automargin": True, "autorange": "reversed"},
+        margin={"l": 60, "r": 10, "t": 34, "b": 66},
     )
+    return go.Figure(bars, layout)
 
 
 def roofline_figure(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from kernels.results.run import Baseline, Check, Closeup, Diff, Failure, RunResult, Timing
+from kernels.results.run import Baseline, Check, Closeup, Diff, Failure, LaunchOverhead, RunResult, Timing
 from kernels.spec import Kernel, Launch
 from visualize.predict.bounds import Bound, Point, Roof
 from visualize.views.numbers import bytes_of, milliseconds, percent, significant, source
@@ -31,9 +31,11 @@ def timed_run(result: RunResult) -> RunResult | None:
     return run if run and run.timing else None
 
 
-def library_calls(run: RunResult) -> tuple[Baseline, ...]:
-    """Return the library calls that were timed with a run. Older recordings have only the preferred one."""
-    return run.baselines or ((run.baseline,) if run.baseline else ())
+def timings(run: RunResult) -> dict[str, Timing]:
+    """Return the times of the kernel and of the library calls that were timed with it; {} for a run without times."""
+    if run.timing is None:
+        return {}
+    return {THIS_KERNEL: run.timing} | {call.name: call.timing for call in run.baselines}
 
 
 def rate(timing: Timing) -> str:
@@ -46,36 +48,35 @@ def _fits_l2(result: RunResult, kernel: Kernel, launch: Launch) -> bool:
     return result.experiment.run.l2 == "warm" and kernel.family.minimal_bytes(launch.problem) <= launch.gpu.l2_bytes
 
 
-def remarks(result: RunResult, kernel: Kernel, launch: Launch, failure: Failure | None = None) -> list[str]:
-    """Return the caveats of a run, except its own note, as plain text.
+def remarks(result: RunResult, kernel: Kernel, launch: Launch, failure: Failure | None = None) -> Iterator[str]:
+    """Yield the caveats of a run, except its own note, as plain text. Some may be empty.
 
     Args:
         failure: the reason why this launch can't be compiled for its GPU, if known.
     """
     problem, timing, is_interpreted = launch.problem, result.timing, result.backend == "interpreter"
-    sentences = [kernel.family.note(problem), kernel.note(launch)]
+    yield kernel.family.note(problem)
+    yield kernel.note(launch)
     if is_interpreted and failure is not None and failure.kind == "out_of_resources":
-        sentences.append(
-            f"This config can't launch on {launch.gpu.name}; the interpreter has no such limit. {failure.message}"
-        )
+        yield f"This config can't launch on {launch.gpu.name}; the interpreter has no such limit. {failure.message}"
     if kernel.zeroed_output:
-        sentences.append("The output starts at zero; no time includes zeroing it.")
-    sentences.append(_explain_race(result, kernel, launch))
+        yield "The output starts at zero; no time includes zeroing it."
+    yield _explain_race(result, kernel, launch)
     if is_interpreted and problem.dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
-        sentences.append(
-            f"Triton's interpreter lacks {problem.dtype}; Tilescope makes it multiply and round as a GPU does."
-        )
-    if timing is not None:
-        sentences += [f"Compared with {call.name}: {_ratio(call)}." for call in result.baselines[1:]]
-        if _fits_l2(result, kernel, launch):
-            size, capacity = bytes_of(kernel.family.minimal_bytes(problem)), bytes_of(launch.gpu.l2_bytes)
-            sentences.append(
-                f"The working set of {size} fits in the L2 ({capacity}), so the rate is no DRAM bandwidth."
-            )
-        if result.experiment.run.timer == "events" and timing.median_ms < _SHORT_MS:
-            sentences.append("Event times this short include launch overhead; timer graph times 20 launches in a row.")
-        sentences += [result.clocks.note if result.clocks else "", _compare_overhead(result)]
-    return [sentence for sentence in sentences if sentence]
+        yield f"Triton's interpreter lacks {problem.dtype}; Tilescope makes it multiply and round as a GPU does."
+    if timing is None:
+        return
+    for call in result.baselines[1:]:
+        yield f"Compared with {call.name}: {_ratio(call)}."
+    if _fits_l2(result, kernel, launch):
+        size, capacity = bytes_of(kernel.family.minimal_bytes(problem)), bytes_of(launch.gpu.l2_bytes)
+        yield f"The working set of {size} fits in the L2 ({capacity}), so the rate is no DRAM bandwidth."
+    if result.experiment.run.timer == "events" and timing.median_ms < _SHORT_MS:
+        yield "Event times this short include launch overhead; timer graph times 20 launches in a row."
+    if result.clocks:
+        yield result.clocks.note
+    if result.launch_overhead:
+        yield _compare_overhead(result.launch_overhead, timing)
 
 
 def _explain_race(result: RunResult, kernel: Kernel, launch: Launch) -> str:
@@ -83,24 +84,16 @@ def _explain_race(result: RunResult, kernel: Kernel, launch: Launch) -> str:
     race = kernel.race(launch)
     if not race or not result.check.passed:
         return ""
-    why = (
-        "The interpreter finishes each program before the next starts, so it can't show a race."
-        if result.backend == "interpreter"
-        else "It did not show in this result."
-    )
+    why = "It did not show in this result."
+    if result.backend == "interpreter":
+        why = "The interpreter finishes each program before the next starts, so it can't show a race."
     return f"It passed, but it is still a race: {race}. {why}"
 
 
-def _is_python_bottleneck(run: RunResult) -> bool:
-    return bool(run.timing and run.launch_overhead and run.launch_overhead.enqueue_ms > run.timing.median_ms)
-
-
-def _compare_overhead(run: RunResult) -> str:
-    if run.timing is None or run.launch_overhead is None:
-        return ""
-    call, kernel = milliseconds(run.launch_overhead.enqueue_ms), milliseconds(run.timing.median_ms)
+def _compare_overhead(overhead: LaunchOverhead, timing: Timing) -> str:
+    call, kernel = milliseconds(overhead.enqueue_ms), milliseconds(timing.median_ms)
     times = f"A call from Python takes {call}; the kernel takes {kernel}"
-    if _is_python_bottleneck(run):
+    if overhead.enqueue_ms > timing.median_ms:
         return f"{times}. In a loop, Python is the bottleneck; a CUDA graph avoids it."
     return f"{times}, so the call hides behind it."
 
@@ -112,22 +105,16 @@ def render_headline(result: RunResult, kernel: Kernel, launch: Launch, failure: 
         failure: as for `remarks`.
     """
     check, baseline = result.check, result.baseline
-    mark, race = Mark(source(result.backend)), _explain_race(result, kernel, launch)
-    first, number, beside = race, "", Sentence("")
+    mark, first = Mark(source(result.backend)), _explain_race(result, kernel, launch)
     # A race passes by luck, which matters more than its speed.
-    if check.passed and baseline and result.timing and not race:
+    if check.passed and baseline and result.timing and not first:
         interval = _interval(baseline)
-        number, beside = (
-            speed(baseline),
-            say("the speed of {}{} {}", baseline.name, interval and f" ({interval})", mark),
-        )
+        number = speed(baseline)
+        beside = say("the speed of {}{} {}", baseline.name, interval and f" ({interval})", mark)
         if baseline.is_tie:
             number, beside = "Tied", say("with {}: {:.3f}, {} {}", baseline.name, baseline.ratio, interval, mark)
-        # If Python is the bottleneck, no kernel would be faster.
-        if _is_python_bottleneck(result):
-            first = _compare_overhead(result)
-    elif check.elements == 1:
-        number, beside = f"The only element is {'correct' if check.passed else 'wrong'}", say("{}", mark)
+        if (overhead := result.launch_overhead) and overhead.enqueue_ms > result.timing.median_ms:
+            first = _compare_overhead(overhead, result.timing)  # no faster kernel would help
     elif check.passed or check.mismatched:
         verb = "is" if check.mismatched == 1 else "are"
         number, beside = f"{check.mismatched:,}", say("of {:,} elements {} wrong {}", check.elements, verb, mark)
@@ -182,17 +169,16 @@ def render_card(result: RunResult, kernel: Kernel, launch: Launch, when: object 
 
 def _card_line(run: RunResult, kernel: Kernel, launch: Launch) -> Markup:
     check, baseline = run.check, run.baseline
-    if check.passed:
-        parts: list[Any] = [Hint("✓ 0 wrong, still a race" if kernel.race(launch) else "✓ 0 wrong", _CHECK_HINT)]
-        parts += [milliseconds(run.timing.median_ms)] if run.timing else []
-        if run.timing and baseline:
-            # Every baseline is a torch call.
+    verdict, style = "✓ 0 wrong, still a race" if kernel.race(launch) else "✓ 0 wrong", Markup()
+    if not check.passed:
+        count = f"{check.mismatched:,} of {check.elements:,} wrong" if check.mismatched else "wrong as a whole"
+        verdict, style = f"✗ {count}", Markup(' class="failed"')
+    parts: list[Any] = [Hint(verdict, _CHECK_HINT)]
+    if check.passed and run.timing:
+        parts.append(milliseconds(run.timing.median_ms))
+        if baseline:  # every baseline is a torch call
             short = f"tied with torch ({speed(baseline)})" if baseline.is_tie else f"{speed(baseline)} torch"
             parts.append(Hint(short, f"The speed of {baseline.name}: {_ratio(baseline)}"))
-    else:
-        count = f"{check.mismatched:,} of {check.elements:,} wrong" if check.mismatched else "wrong as a whole"
-        parts = [Hint(f"✗ {count}", _CHECK_HINT)]
-    style = "" if check.passed else Markup(' class="failed"')
     return Markup("<p{}>{} {}</p>").format(style, Markup(" · ").join(parts), Mark(source(run.backend)))
 
 
@@ -218,20 +204,19 @@ def render_tables(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
 
 
 def _time_table(run: RunResult, is_in_l2: bool) -> Markup:
-    cost, options, clocks = run.launch_overhead, run.experiment.run, run.clocks
-    timings = [(THIS_KERNEL, run.timing, ""), *((call.name, call.timing, _ratio(call)) for call in library_calls(run))]
+    cost, options, clocks, times = run.launch_overhead, run.experiment.run, run.clocks, timings(run)
+    ratios = {call.name: _ratio(call) for call in run.baselines}
     # The longest time gives all rows one unit.
-    longest = max([time.median_ms for _, time, _ in timings if time] + ([cost.synchronized_ms] if cost else []))
+    longest = max([time.median_ms for time in times.values()] + ([cost.synchronized_ms] if cost else []))
 
     def format_ms(ms: float) -> str:
         return milliseconds(ms, longest)
 
-    rows: list[tuple[Any, ...]] = [
-        (name, format_ms(t.median_ms), f"{format_ms(t.p20_ms)} – {format_ms(t.p80_ms)}", t.samples, rate(t), ratio)
-        for name, t, ratio in timings
-        if t
-    ]
-    is_l2_rate = is_in_l2 and run.timing is not None and run.timing.gbps is not None
+    rows: list[tuple[Any, ...]] = []
+    for name, time in times.items():
+        span = f"{format_ms(time.p20_ms)} – {format_ms(time.p80_ms)}"
+        rows.append((name, format_ms(time.median_ms), span, time.samples, rate(time), ratios.get(name, "")))
+    is_l2_rate = is_in_l2 and times[THIS_KERNEL].gbps is not None
     if (peak := run.peak) and not is_l2_rate:
         best = Hint(f"{_PEAK_OWNERS[peak.unit]} best rate on this GPU", peak.what)
         share = f"this kernel reaches {percent(peak.share)}"
@@ -240,7 +225,7 @@ def _time_table(run: RunResult, is_in_l2: bool) -> Markup:
         rows.append((ENQUEUED, format_ms(cost.enqueue_ms), "", cost.calls, "", ""))
         rows.append((SYNCHRONIZED, format_ms(cost.synchronized_ms), "", "", "", ""))
     per_sample = f" of {run.launches_per_sample} launches" if run.launches_per_sample > 1 else ""
-    clock = f", SM clock {run.clock_mhz} MHz" if run.clock_mhz else ""
+    clock = ""
     if clocks:
         span = f"{clocks.lowest_mhz:.0f}–{clocks.highest_mhz:.0f}"
         clock = f", SM clock {clocks.median_mhz:.0f} MHz ({span}, {clocks.how})"

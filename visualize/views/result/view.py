@@ -30,7 +30,7 @@ from visualize.predict.schedule import schedule
 from visualize.views import slots, status
 from visualize.views.numbers import source
 from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
-from visualize.views.prose import claim, picture_caption, tag_experiment
+from visualize.views.prose import claim, picture_caption, plain, tag_experiment
 from visualize.views.result import figures, text
 from visualize.views.slots import NONE, fold, plot, plot_value, slot
 from visualize.views.state import Snapshot, State, query
@@ -118,7 +118,7 @@ class ResultPanel(Panel):
 def run_reply(outcome: RunResult, snapshot: Snapshot) -> dict[str, Any]:
     """Return the body of /run."""
     kernel, launch = snapshot.state.kernel, snapshot.launch
-    note = " ".join([outcome.note, *text.remarks(outcome, kernel, launch, snapshot.failure)])
+    note = plain([outcome.note, *text.remarks(outcome, kernel, launch, snapshot.failure)])
     working_set_bytes = kernel.family.minimal_bytes(launch.problem)
     fits_l2 = working_set_bytes <= launch.gpu.l2_bytes
     return {**run_json(outcome), "note": note, "working_set_bytes": working_set_bytes, "fits_l2": fits_l2}
@@ -200,15 +200,14 @@ def _programs(kernel: Kernel, launch: Launch, diff: Diff, near: Closeup) -> dict
     except ConfigError:
         return {}
     places = [{"m": tiles.pid_m, "n": tiles.pid_n}[axis.index] for axis in axes]
-    inside = np.logical_and.reduce(
-        [
-            (first // side <= place) & (place <= (first + length - 1) // side)
-            for place, first, length, side in zip(places, near.first, near.shape, diff.tile, strict=True)
-        ]
-    )
-    programs: dict[tuple[int, int], list[int]] = {}
-    for row, column, program in zip(places[0][inside], places[1][inside], tiles.program[inside], strict=True):
-        programs.setdefault((int(row), int(column)), []).append(int(program))
+    around = [
+        np.isin(place, np.arange(first // side, (first + length - 1) // side + 1))
+        for place, first, length, side in zip(places, near.first, near.shape, diff.tile, strict=True)
+    ]
+    inside = np.logical_and(*around)
+    programs = defaultdict[tuple[int, int], list[int]](list)
+    for row, column, program in np.stack([*places, tiles.program])[:, inside].T.tolist():
+        programs[row, column].append(program)
     return programs
 
 
@@ -306,26 +305,23 @@ def roofs(runs: Iterable[tuple[str, RunResult]], dtype: str) -> tuple[Roof, ...]
         runs: pairs of GPU name and run.
         dtype: the element type whose matrix rate is the roof.
     """
-    copies, products = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    rates = defaultdict[tuple[str, str], list[float]](list)
     for gpu, run in runs:
-        if run.peak and run.peak.unit == "GB/s":
-            copies[gpu].append(run.peak.rate)
-        elif run.peak and run.experiment.problem.dtype == dtype:
-            products[gpu].append(run.peak.rate)
+        if run.peak and (run.peak.unit == "GB/s" or run.experiment.problem.dtype == dtype):
+            rates[gpu, run.peak.unit].append(run.peak.rate)
+    medians = {key: float(np.median(values)) for key, values in rates.items()}
     return tuple(
-        Roof(gpu, float(np.median(copies[gpu])), float(np.median(rates)), "recorded")
-        for gpu, rates in products.items()
-        if gpu in copies
+        Roof(gpu, medians[gpu, "GB/s"], tflops, "recorded")
+        for (gpu, unit), tflops in medians.items()
+        if unit == "TFLOP/s" and (gpu, "GB/s") in medians
     )
 
 
 def points(kernel: Kernel, run: RunResult, gpu: str, source: str) -> tuple[Point, ...]:
     """Return the points of a timed run and of the library calls timed with it; () without arithmetic."""
-    if run.timing is None or not run.timing.tflops:
-        return ()
     at = intensity(kernel, run.experiment.problem)
-    timings = {text.THIS_KERNEL: run.timing} | {call.name: call.timing for call in text.library_calls(run)}
-    return tuple(Point(name, gpu, at, timing.tflops or 0.0, source) for name, timing in timings.items())
+    timings = text.timings(run).items()
+    return tuple(Point(name, gpu, at, timing.tflops, source) for name, timing in timings if timing.tflops)
 
 
 def _recorded_points(run: RunResult) -> Iterator[Point]:
