@@ -61,20 +61,16 @@ class CoalescingPanel(Panel):
         request = plot("request-plot", "A request: lines from its lanes to the bytes that they access, used or wasted")
         contrast = plot("contrast", "A request of another kernel for the same tensor")
         tile = plot("coalescing-plot", "The tile, coloured by request, warp, lane or register")
-        operation, scrubber = (
-            slots.form("lanes-view", "Which operation is drawn"),
-            slot("scrubber", "scrubber", _SCRUBBER),
-        )
-        table, conflicts = slot("coalescing-table"), slot("bank-conflicts")
+        scrubber = slot("scrubber", "scrubber", _SCRUBBER)
+        table, conflicts, machine = slot("coalescing-table"), slot("bank-conflicts"), "The blackboard's machine"
         pictures = (
-            slots.row(slot(f"{name}-title"), picture, slot(f"{name}-launch"), name=row, classes="flow")
-            for name, row, picture in (("flow", "flow", request), ("contrast", "flow-contrast", contrast))
+            slots.row(slot("flow-title"), request, slot("flow-launch"), name="flow", classes="flow"),
+            slots.row(slot("contrast-title"), contrast, slot("contrast-launch"), name="flow-contrast", classes="flow"),
         )
-        machine = "The blackboard's machine"
         return Markup("").join(
             [
                 slot("coalescing-claim"),
-                slots.row(operation, scrubber, name="memory-row"),
+                slots.row(slots.form("lanes-view", "Which operation is drawn"), scrubber, name="memory-row"),
                 slots.picture(*pictures, name="memory-picture"),
                 fold("verdicts-fold", "Every operation of the launch: requests, sectors, lines", table),
                 fold("totals-fold", "From lanes to DRAM: the launch's counters", slot("coalescing-totals")),

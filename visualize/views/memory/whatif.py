@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import plotly.graph_objects as go
@@ -24,7 +25,7 @@ from visualize.views.memory.compiler import occupancy_of
 from visualize.views.memory.flow import DIVISOR
 from visualize.views.memory.text import label, place
 from visualize.views.numbers import join_names, percent
-from visualize.views.panel import Panel, Question, Slots, StreamAction, current_client
+from visualize.views.panel import Panel, Slots, StreamAction, current_client
 from visualize.views.prose import Hint, Sentence, Sourced, Strong, join, picture_caption, say, tag_experiment
 from visualize.views.slots import button, fold, plot, plot_value, slot
 from visualize.views.state import State
@@ -35,6 +36,7 @@ _BEFORE = 24
 
 # Text, and a picture or "".
 Answer = tuple[Markup, str]
+Question = Callable[[Session, State], Iterator[Answer]]
 
 _HEADER = (
     *("change", "operation", "width", "requests", "", "sectors", ""),
@@ -74,19 +76,16 @@ class WhatIfPanel(Panel):
 
     def actions(self) -> Mapping[str, StreamAction]:
         questions = {"faults": faults, "cliff": cliff, "across": across}
-        return {name: StreamAction(_stream(question)) for name, question in questions.items()}
+        return {name: StreamAction(partial(_answer, question)) for name, question in questions.items()}
 
 
-def _stream(question: Callable[[Session, State], Iterator[Answer]]) -> Question:
-    def answers(session: Session, state: State, _page: str) -> Iterator[Slots]:
-        yield {"whatif": status.render_compiling(state.gpu.name), "cliff-plot": ""}
-        try:
-            for text, picture in question(session, state):
-                yield {"whatif": tag_experiment(state.experiment, text), "cliff-plot": picture}
-        except NotCompiledError as error:
-            yield {"whatif": tag_experiment(state.experiment, status.render_alert(error)), "cliff-plot": ""}
-
-    return answers
+def _answer(question: Question, session: Session, state: State, _page: str) -> Iterator[Slots]:
+    yield {"whatif": status.render_compiling(state.gpu.name), "cliff-plot": ""}
+    try:
+        for text, picture in question(session, state):
+            yield {"whatif": tag_experiment(state.experiment, text), "cliff-plot": picture}
+    except NotCompiledError as error:
+        yield {"whatif": tag_experiment(state.experiment, status.render_alert(error)), "cliff-plot": ""}
 
 
 class NotCompiledError(Exception):
