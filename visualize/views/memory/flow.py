@@ -43,8 +43,6 @@ _LANES_AT = -0.45
 COLORS = ("request", "warp", "lane", "register")
 # A tile is truncated to this size, and has numbers if no side is longer than _NUMBERED_SIDE.
 _MOST_ROWS, _MOST_COLUMNS, _NUMBERED_SIDE = 64, 128, 16
-# A border between sectors.
-_BORDER = {"type": "line", "yref": "y", "line": {"color": theme.BORDER, "width": 1, "dash": "dot"}}
 
 
 @dataclass(frozen=True)
@@ -255,7 +253,8 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
         "tickvals": (np.arange(0, rows, -(-rows // _MOST_TICKS)) + 0.5) / rows,
         "automargin": True,
     }
-    borders = [{**_BORDER, "y0": 0, "y1": 1, "x0": at, "x1": at} for at in sectors / line_bytes]
+    border = {"type": "line", "yref": "y", "y0": 0, "y1": 1, "line": {"color": theme.BORDER, "width": 1, "dash": "dot"}}
+    borders = [{**border, "x0": at, "x1": at} for at in sectors / line_bytes]
     layout = theme.layout("", margin={"l": 40, "r": 72, "t": 60, "b": 44}, xaxis=across, yaxis=down, shapes=borders)
     # Plotly would lift the second line of the title above the title's place.
     layout["title"] |= {"y": 1, "yref": "container", "pad": {"t": 26}}

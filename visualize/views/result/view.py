@@ -19,7 +19,7 @@ from kernels.export.script import script
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.measuring.run import RUN
-from kernels.measuring.session import MEASUREMENTS, Session
+from kernels.measuring.session import Session
 from kernels.results import Failure, RunResult, Timeline, records
 from kernels.results.codec import UnreadableRecording, to_json
 from kernels.results.run import Closeup, Diff
@@ -249,20 +249,19 @@ def encode_run(result: RunResult, gpu: str, ended: datetime.datetime) -> str:
         gpu: the name of the GPU that it was shown for.
         ended: when it ended, with a time zone.
     """
-    return MEASUREMENTS["run"].form.line(records.Recording(gpu, ended.isoformat(timespec="minutes"), result))
+    return RUN.form.line(records.Recording(gpu, ended.isoformat(timespec="minutes"), result))
 
 
 def decode_run(stored_text: object, state: State) -> tuple[RunResult, datetime.datetime] | None:
     """Return the run that a browser stores, and when it ended; None if it is unreadable or another experiment's."""
-    if not isinstance(stored_text, str) or not stored_text or len(stored_text) > _MAX_STORED_CHARS:
+    if not isinstance(stored_text, str) or len(stored_text) > _MAX_STORED_CHARS:
         return None
     try:
-        recording = MEASUREMENTS["run"].form.recording(json.loads(stored_text))
+        recording = RUN.form.recording(json.loads(stored_text))
         ended = datetime.datetime.fromisoformat(recording.date)
     except (ValueError, TypeError, AttributeError, RecursionError, UnreadableRecording):
         return None
-    run: RunResult = recording.measured
-    problem, family = state.experiment.problem, state.kernel.family
+    run, problem, family = recording.measured, state.experiment.problem, state.kernel.family
     # A picture of another output could not be drawn, and would keep the page from opening.
     output = tuple(family.tensors(problem)[family.output(problem)].shape)
     can_draw = run.diff is None or (run.diff.shape == output and min(run.diff.tile or (1, 1)) >= 1)
