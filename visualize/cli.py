@@ -163,7 +163,7 @@ def _show_progress(run: SweepRun, out: Path | None, interrupts: Sequence[int]) -
     """Show progress and write rows until the end or Ctrl+C: a bar on a terminal, otherwise a line at the end."""
     bar_format = "{desc} {bar} {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
     with tqdm(total=run.space.size, unit="config", bar_format=bar_format, file=sys.stderr, disable=None) as bar:
-        for progress in itertools.takewhile(lambda _: not interrupts, run.updates()):
+        for progress in itertools.takewhile(lambda _: not interrupts, run.updates(every_s=1.0)):
             bar.n = progress.done
             bar.set_description_str(progress.phase.capitalize(), refresh=False)
             remaining = f"{format_duration(progress.remaining_s)} left" if progress.remaining_s else ""
