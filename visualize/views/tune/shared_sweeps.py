@@ -41,7 +41,6 @@ class SharedSweeps:
     ) -> None:
         self._predict, self._prepare, self._unwatched_s = predict, prepare, unwatched_s
         self._lock = threading.RLock()
-        self._session: Session | None = None
         self._run: SweepRun | None = None
         self._watchers: Counter[str] = Counter()
         self._left: set[str] = set()
@@ -76,9 +75,7 @@ class SharedSweeps:
                 swept = self._run.space
                 message = f"A sweep of {swept.size:,} configs of {swept.base.kernel} runs on this machine; one runs at "
                 raise ConfigError("busy", f"{message}a time. Cancel it, or wait.")
-            if self._session is not session:
-                self._session = session
-                session.before_close(self._cancel)
+            session.before_close(self._cancel)
             self._left, self._is_cancelled = set(), False
             self._last_watched = time.monotonic()
             run = self._begin(session, first, strategy, from_scratch)
@@ -146,19 +143,13 @@ class SharedSweeps:
             while True:
                 for _ in run.updates(_CHECK_S):
                     with self._lock:
-                        is_watched = self._active_watchers()
                         idle_s = time.monotonic() - self._last_watched
-                    if not is_watched and idle_s > self._unwatched_s:
-                        self._cancel()
-                try:
-                    sweep = run.result()
-                except Exception:  # a bug, which the callers of `result` get, too
-                    sweep = run.snapshot()
-                key = run.space.identity, run.gpu.name
-                latest = sweep, ResumePoint(sweep.rows, run.name)
-                self._remember(key, session.store.latest_sweep(run.space, run.gpu), latest)
+                        if not self._active_watchers() and idle_s > self._unwatched_s:
+                            self._cancel()
+                sweep, stored = run.result(), session.store.latest_sweep(run.space, run.gpu)
+                self._remember(run.space, run.gpu, stored, (sweep, ResumePoint(sweep.rows, run.name)))
                 with self._lock:
-                    if not spaces or self._is_cancelled or sweep.ended in ("cancelled", "failed", "running"):
+                    if not spaces or self._is_cancelled or sweep.ended in ("cancelled", "failed"):
                         return
                     run = self._begin(session, spaces.pop(0), run.strategy, from_scratch)
         finally:
@@ -167,17 +158,17 @@ class SharedSweeps:
 
     def _find_latest(self, store: Store, space: Space, gpu: Gpu) -> tuple[Sweep, ResumePoint] | None:
         """Return the latest sweep from memory, unless the store has a newer one. Without a store, memory decides."""
-        key, stored = (space.identity, gpu.name), store.latest_sweep(space, gpu)
+        stored = store.latest_sweep(space, gpu)
         with self._lock:
-            before, latest = self._latest.get(key, (None, None))
+            before, latest = self._latest.get((space.identity, gpu.name), (None, None))
         if stored is not None and stored != before:
             latest = store.load_sweep(space, gpu) or latest
-            self._remember(key, stored, latest)
+            self._remember(space, gpu, stored, latest)
         return latest
 
-    def _remember(self, key: tuple[str, str], stored: Any, latest: tuple[Sweep, ResumePoint] | None) -> None:
+    def _remember(self, space: Space, gpu: Gpu, stored: Any, latest: tuple[Sweep, ResumePoint] | None) -> None:
         with self._lock:
-            self._latest.pop(key, None)
-            self._latest[key] = stored, latest
+            self._latest.pop((space.identity, gpu.name), None)
+            self._latest[space.identity, gpu.name] = stored, latest
             if len(self._latest) > _MAX_ENDED:
                 del self._latest[next(iter(self._latest))]
