@@ -42,16 +42,16 @@ def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
         scores: scores of `count`, at least one.
         count: one of `scores.COUNTS`.
     """
-    unit = _UNITS[count][2]
-    groups: dict[tuple[bool, str, str], list[int]] = defaultdict(list)
+    unit, colors = _UNITS[count][2], list(_COLORS)
+    values = np.array([(score.predicted / unit, score.counted / unit, 100 * score.error) for score in scores])
+    groups: dict[tuple[bool, int, str], list[int]] = defaultdict(list)
     for index, score in enumerate(scores):
         if score.predicted and score.counted:
             color = list(_FLAGS)[score.is_flagged] if count == DRAM else score.operation
-            groups[score.is_miss, color, score.experiment.gpu].append(index)
-    drawn = [scores[index] for group in groups.values() for index in group]
-    values = [value / unit for score in drawn for value in (score.predicted, score.counted)] or [1.0]
-    ends = (min(values) / 2, 2 * max(values))
-    error_range = 1.25 * max([_MIN_ERROR_RANGE_PERCENT, *(abs(100 * score.error) for score in drawn)])
+            groups[score.is_miss, colors.index(color), score.experiment.gpu].append(index)
+    drawn = values[[index for group in groups.values() for index in group]] if groups else np.ones((1, 3))
+    ends = (drawn[:, :2].min() / 2, 2 * drawn[:, :2].max())
+    error_range = 1.25 * max(_MIN_ERROR_RANGE_PERCENT, np.abs(drawn[:, 2]).max())
     figure = go.Figure(layout=_layout(count, ends, error_range))
     if count == DRAM:
         low, high = np.array(ends) / (1 + ALLOWED_ERROR), np.array(ends) / (1 - ALLOWED_ERROR)
@@ -60,19 +60,19 @@ def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
             fillcolor="rgba(91,108,230,0.14)", name=f"within {100 * ALLOWED_ERROR:.0f} %", hoverinfo="skip",
         )  # fmt: skip
     ring, outline = {"color": theme.WRONG, "width": 2}, {"color": _OUTLINE, "width": 0.7}
-    # Misses last, so that no other point covers them.
-    colors = list(_COLORS)
     in_legend = set()
-    for group in sorted(groups, key=lambda group: (group[0], colors.index(group[1]), group[2])):
-        is_miss, color, gpu = group
-        x, y, errors = np.array(
-            [(scores[i].predicted / unit, scores[i].counted / unit, 100 * scores[i].error) for i in groups[group]]
-        ).T
-        line = ring if is_miss else outline
-        marker = {"color": _COLORS[color], "symbol": _SYMBOLS[gpu], "opacity": 0.9, "line": line}
+    for (is_miss, place, gpu), indices in sorted(groups.items()):  # misses last, so that no other point covers them
+        color = colors[place]
+        x, y, errors = values[indices].T
+        marker = {
+            "color": _COLORS[color],
+            "symbol": _SYMBOLS[gpu],
+            "opacity": 0.9,
+            "line": ring if is_miss else outline,
+        }
         shared: dict[str, Any] = {
             "x": x,
-            "customdata": np.array(groups[group], dtype=np.uint32),
+            "customdata": np.array(indices, dtype=np.uint32),
             "mode": "markers",
             "name": color,
             "legendgroup": color,
@@ -83,7 +83,7 @@ def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
         figure.add_scatter(y=errors, yaxis="y2", marker={**marker, "size": 7}, showlegend=False, **shared)
         in_legend.add(color)
     legend = [(gpu, _SYMBOLS[gpu], outline) for gpu in sorted({score.experiment.gpu for score in scores})]
-    if any(score.is_miss for score in drawn):
+    if any(is_miss for is_miss, _, _ in groups):
         legend.append(("miss", "circle", ring))
     for name, symbol, line in legend:
         # No points, so a click on the entry does nothing: its points belong to several traces.
@@ -94,26 +94,17 @@ def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
 
 def _layout(count: str, ends: tuple[float, float], error_range: float) -> dict[str, Any]:
     name, unit, _ = _UNITS[count]
-    log = {
-        "type": "log",
-        "range": [math.log10(end) for end in ends],
-        "dtick": 1,
-        "tickformat": "~g" if count == DRAM else "~s",
-    }
+    ticks = {"dtick": 1, "tickformat": "~g" if count == DRAM else "~s"}
+    log = {"type": "log", "range": [math.log10(end) for end in ends], **ticks}
     # Both legends lie where no point can be: far above and far below the diagonal.
     legend = {"yref": "paper", "bgcolor": theme.NOTHING, "itemsizing": "constant", "tracegroupgap": 0}
     return theme.layout(
         f"{name[0].upper()}{name[1:]} of a launch: predicted against counted",
-        xaxis={**log, "title": {"text": f"{unit}, predicted"}, "anchor": "y2"},
-        yaxis={**log, "title": {"text": f"{name}, counted"}, "domain": [_COUNTS_BOTTOM, 1], "automargin": True},
+        xaxis={**log, "title": f"{unit}, predicted", "anchor": "y2"},
+        yaxis={**log, "title": f"{name}, counted", "domain": [_COUNTS_BOTTOM, 1], "automargin": True},
         yaxis2={
-            "title": {"text": "error, %"},
-            "range": [-error_range, error_range],
-            "domain": [0, _ERRORS_TOP],
-            "nticks": 5,
-            "zeroline": True,
-            "zerolinecolor": theme.BORDER,
-            "automargin": True,
+            **{"title": "error, %", "range": [-error_range, error_range], "domain": [0, _ERRORS_TOP], "nticks": 5},
+            **{"zeroline": True, "zerolinecolor": theme.BORDER, "automargin": True},
         },
         **theme.diagonal(*ends, "predicted = counted", theme.HARDWARE),
         showlegend=True,

@@ -12,14 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter
-
 from kernels import discover, once
 from kernels.experiment import Experiment, from_json, nest
 from kernels.gpus import GPUS
 from kernels.measuring.counters import COUNTERS
 from kernels.measuring.group_sizes import GROUP_SIZES
-from kernels.results import Counters, records
+from kernels.results import Counters, codec, records
 from kernels.results.counters import with_group_size
 from kernels.results.records import RecordForm, Recording
 from kernels.spec import Launch
@@ -60,16 +58,14 @@ class Prediction:
 
     def line(self) -> str:
         """Return this prediction as a line of the file, without the newline. Empty fields are omitted."""
-        fields = {name: value for name, value in dataclasses.asdict(self).items() if value}
-        return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
-
-
-_ADAPTER = TypeAdapter(tuple[Prediction, ...], config=ConfigDict(strict=True, extra="forbid"))
+        return json.dumps(codec.to_json(self, omit_defaults=True), ensure_ascii=False, separators=(",", ":"))
 
 
 @once
 def shipped_predictions() -> tuple[Prediction, ...]:
-    return _ADAPTER.validate_json(f"[{','.join(FILE.read_text(encoding='utf-8').splitlines())}]")
+    lines = list(map(json.loads, FILE.read_text(encoding="utf-8").splitlines()))
+    predictions: tuple[Prediction, ...] = codec.from_json(tuple[Prediction, ...], lines, FILE.name)
+    return predictions
 
 
 def predict_counted(recording: Recording[Counters]) -> Verdicts:
