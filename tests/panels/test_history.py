@@ -183,7 +183,7 @@ def test_each_list_is_saved_as_csv(store, name, header):
     put_runs(store, [0.2])
     action = HistoryPanel().actions()[f"{name}-csv"]
     (slots,) = action.question(SimpleNamespace(store=store), SETTINGS.state(FLAT, None), "page")
-    assert json.loads(slots["history-file"])["text"].startswith(f"\ufeff{header}")
+    assert json.loads(slots["saved-file"])["text"].startswith(f"\ufeff{header}")
 
 
 def test_text_from_the_store_reaches_the_page_escaped(store):

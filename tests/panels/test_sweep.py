@@ -213,7 +213,7 @@ def test_a_cancelled_sweep_keeps_its_rows_and_resumes_when_started_again(panel, 
 def test_all_rows_are_saved_as_json_and_the_listed_ones_as_csv(panel, few):
     panel.sweeps, state = OneSweep(few), state_of(ranking_num_warps="4")
     whole, part = (
-        json.loads(press(panel, button, Session(), state)["sweep-file"])["text"]
+        json.loads(press(panel, button, Session(), state)["saved-file"])["text"]
         for button in ("sweep-json", "ranking-csv")
     )
     assert len(json.loads(whole)["rows"]) == len(few.rows)

@@ -18,13 +18,13 @@ from kernels.experiment import from_json
 from kernels.knobs import ConfigError
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results import records
+from kernels.results.store import Store
 from tests.figure_values import decode
 from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
 from visualize.views import compare, theme
 from visualize.views.library import scoreboard
 from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.view import (
-    KINDS,
     RECORDED,
     TABS_BY_KIND,
     RecordedPanel,
@@ -34,10 +34,9 @@ from visualize.views.library.view import (
     point_text,
     score_address,
     scoreboard_headline,
-    scoreboard_notes,
     scoreboard_summary,
 )
-from visualize.views.state import Snapshot, query
+from visualize.views.state import Snapshot
 from visualize.views.summaries import key_numbers
 from visualize.views.tabs import SETTINGS
 
@@ -63,15 +62,15 @@ def draw_scoreboard(**flat):
     return ScoreboardPanel().draw(snapshot("scoreboard", **flat))
 
 
-def state_at(fields):
-    return SETTINGS.state(dict(urllib.parse.parse_qsl(query(fields))), None)
+def state_at(query):
+    return SETTINGS.state(dict(urllib.parse.parse_qsl(query)), None)
 
 
 def file_rows(panel, action, **flat):
     """Return the rows of the file that a panel's CSV button saves."""
-    ((name, content),) = next(panel().actions()[action].question(None, snapshot(**flat).state, "")).items()
-    assert name.endswith("-file")
-    return list(csv.DictReader(io.StringIO(json.loads(content)["text"].removeprefix("\ufeff"))))
+    session = SimpleNamespace(store=Store(None))
+    saved = next(panel().actions()[action].question(session, snapshot(**flat).state, ""))["saved-file"]
+    return list(csv.DictReader(io.StringIO(json.loads(saved)["text"].removeprefix("\ufeff"))))
 
 
 def scores(*pairs, count="sectors", **fields):
@@ -96,7 +95,7 @@ def test_every_recording_is_listed_once_with_one_or_two_recorded_numbers():
         assert all(number.source == "recorded" and number.value >= 0 for number in entry.numbers)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FORMS)
 def test_a_link_opens_the_state_that_has_the_recording(kind):
     for entry in [entry for entry in entries() if entry.kind == kind][:40]:
         state = state_at(address(entry.experiment, kind))
@@ -233,10 +232,9 @@ def test_the_headline_counts_the_exact_predictions():
 
 def test_launches_without_a_prediction_and_retrying_atomics_are_left_out():
     first, *others = PREDICTIONS
-    board = scoreboard.score_recordings(others).part(("sectors",))
-    assert board.unpredicted == (first.experiment,)
-    assert "Not compared: retrying atomics of 23 launches." in visible(scoreboard_notes(board, []))
-    assert "Not compared" not in scoreboard_notes(board.part(kernel="transpose.flat"), [])
+    assert scoreboard.score_recordings(others).unpredicted == (first.experiment,)
+    assert "Not compared: retrying atomics of 23 launches." in visible(draw_scoreboard()["scoreboard-rows"])
+    assert "Not compared" not in draw_scoreboard(score_kernel="transpose.flat")["scoreboard-rows"]
 
 
 def test_a_point_names_the_launch_and_both_counts():
@@ -268,10 +266,11 @@ def test_the_table_lists_all_scores_with_the_largest_error_first_and_flags_dram_
 
 
 def test_the_facets_offer_the_counts_and_the_gpus_that_were_counted_on():
-    facets = visible(draw_scoreboard(score_gpu="B200")["scoreboard-rows"])
     sizes = (len(BOARD.part((count,)).scores) for count in COUNTS)
-    assert "Count sector counts {:,} request counts {:,} DRAM reads {:,} ".format(*sizes) in facets
-    assert re.search(r"GPU All [\d,]+ H100 [\d,]+ H200 [\d,]+ B200 0 No score matches", facets)
+    facets = "Count sector counts {:,} request counts {:,} DRAM reads {:,} ".format(*sizes)
+    assert facets in visible(draw_scoreboard()["scoreboard-rows"])
+    empty = visible(draw_scoreboard(score_gpu="B200")["scoreboard-rows"])
+    assert re.search(r"GPU All [\d,]+ H100 [\d,]+ H200 [\d,]+ B200 0 No score matches", empty)
 
 
 def test_a_click_opens_the_launch_on_the_picture_that_has_its_count():

@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from markupsafe import escape
 
 from kernels.experiment import from_json
+from kernels.gpus import GPUS
 from kernels.knobs import ConfigError, knobs, read_fields
 from visualize.views.prose import Hint, Sourced, Strong, say
+from visualize.views.state import State, View
 from visualize.views.tables import ALL, Column, Table, experiment_columns, table
 
 BUTTON = '<button type="button" class="save-csv" aria-label="Save this table as CSV">CSV</button>'
@@ -76,13 +78,23 @@ ALL_RUNS = [
 ]
 
 
-def link(fields):
-    return urllib.parse.urlencode({"tab": "runs", **fields})
+def state_of(**chosen):
+    """Return a state of the page with these options of RUNS."""
+    options = RunsView(**{f"runs_{name}": value for name, value in chosen.items()})
+    return State(from_json({"kernel": "matmul.grouped"}), View("runs", (options,)), GPUS["H200"])
 
 
 def render(rows=ALL_RUNS, **chosen):
-    options = RunsView(**{f"runs_{name}": value for name, value in chosen.items()})
-    return str(RUNS.render(rows, options, link, lambda run: f"warps={run.warps}" if run.ms else ""))
+    return str(RUNS.render(rows, state_of(**chosen), lambda run: f"warps={run.warps}" if run.ms else ""))
+
+
+def saved(rows=ALL_RUNS, **chosen):
+    """Return the file that the browser saves."""
+    return json.loads(RUNS.save(rows, state_of(**chosen))["saved-file"])
+
+
+def saved_rows(*arguments, **chosen):
+    return list(csv.reader(io.StringIO(saved(*arguments, **chosen)["text"].removeprefix("\ufeff"), newline="")))
 
 
 def facets(html):
@@ -135,8 +147,9 @@ def test_the_pager_says_which_rows_are_listed_and_links_to_the_neighbouring_page
     assert render(page=3) == render(page=9_999), "beyond the last page is the last page"
     assert pages(render(ALL_RUNS[:1])) == ("1 run", [])
     assert pages(render(ALL_RUNS[:3])) == ("3 runs", [])
-    assert pages(render([])) == ("No run matches.", [])
-    assert "<table" not in render([])
+    assert pages(render(kernel="padded")) == ("No run matches.", [])
+    assert "<table" not in render(kernel="padded")
+    assert "No run is stored yet." in render([])
 
 
 def test_facets_filter_together_and_count_with_the_other_facets_applied():
@@ -153,7 +166,8 @@ def test_facets_filter_together_and_count_with_the_other_facets_applied():
 def test_a_facets_link_changes_only_its_own_value_and_returns_to_the_first_page():
     html = render(kernel="tiled", page=2)
     (_, _, address) = facets(html)["num_warps"][2]
-    assert address == {"tab": "runs", "runs_warps": "8", "runs_page": "1"}
+    kept = {"kernel": "matmul.grouped", "tab": "runs", "runs_kernel": "tiled"}
+    assert address == {**kept, "runs_warps": "8", "runs_page": "1"}
     assert re.findall(r'aria-current="true">(\w+)', html) == ["tiled", "All", "All"]
 
 
@@ -168,22 +182,21 @@ def test_a_chosen_value_without_rows_is_still_listed_and_a_facet_of_one_value_is
 @pytest.mark.parametrize(("order", "expected"), [("time", [0.01, 0.05, 0.1, 0.2, 0.3, 1.5, None]),
                                                  ("-time", [1.5, 0.3, 0.2, 0.1, 0.05, 0.01, None])])  # fmt: skip
 def test_rows_are_sorted_by_value_with_missing_ones_last(order, expected):
-    options = RunsView(runs_sort=order)
-    assert [run.ms for run in RUNS.select(ALL_RUNS, options)] == expected
+    assert [run.ms for run in RUNS.select(ALL_RUNS, vars(RunsView(runs_sort=order)))] == expected
     html = render(sort=order)
     state = "descending" if order[0] == "-" else "ascending"
     (heading,) = re.findall(r'<th scope="col" aria-sort="(\w+)"><a href="\?([^"]*)">Time', html)
     assert heading[0] == state
     assert ("runs_sort=-time" in heading[1]) == (order == "time"), "the other way"
     assert render().count("aria-sort") == 0
-    assert RUNS.select(ALL_RUNS, RunsView()) == ALL_RUNS
-    by_kernel = RUNS.select(ALL_RUNS, RunsView(runs_sort="kernel"))
+    assert RUNS.select(ALL_RUNS, vars(RunsView())) == ALL_RUNS
+    by_kernel = RUNS.select(ALL_RUNS, vars(RunsView(runs_sort="kernel")))
     assert by_kernel == sorted(ALL_RUNS, key=lambda run: run.kernel), "sorting is stable"
 
 
 def test_text_with_numbers_is_sorted_by_the_numbers():
     shapes = Table[str]("shapes", "shape", (Column("shape", "Shape", lambda shape: shape),))
-    options = shapes.make_options("Shapes", __name__)(shapes_sort="shape")
+    options = vars(shapes.make_options("Shapes", __name__)(shapes_sort="shape"))
     rows = ["1024 × 64", "64 × 512", "512 × 64", "K 9", "64 × 1024", "K 10"]
     assert shapes.select(rows, options) == ["64 × 512", "64 × 1024", "512 × 64", "1024 × 64", "K 9", "K 10"]
 
@@ -198,9 +211,7 @@ def test_the_columns_of_an_experiment_are_short_and_say_if_it_cannot_be_read():
 
 
 def test_csv_holds_all_matching_rows_as_values_with_units_in_the_header():
-    rows = list(
-        csv.reader(io.StringIO(RUNS.csv(ALL_RUNS, RunsView(runs_kernel="tiled", runs_sort="time", runs_page=2))))
-    )
+    rows = saved_rows(kernel="tiled", sort="time", page=2)
     assert rows == [
         ["kernel", "warps", "time (ms)", "status"],
         ["tiled", "16", "0.05", "timed"],
@@ -208,9 +219,9 @@ def test_csv_holds_all_matching_rows_as_values_with_units_in_the_header():
         ["tiled", "4", "0.3", "timed"],
         ["tiled", "8", "", "failed"],
     ]
-    saved = json.loads(RUNS.csv_file(ALL_RUNS, RunsView()))
-    assert saved["text"] == f"\ufeff{RUNS.csv(ALL_RUNS, RunsView())}"
-    assert (saved["name"], saved["type"]) == ("tilescope_runs.csv", "text/csv;charset=utf-8")
+    file = saved()
+    assert file["text"].startswith("\ufeffkernel,")
+    assert (file["name"], file["type"]) == ("tilescope_runs.csv", "text/csv;charset=utf-8")
     assert 'id="runs-csv"' in render()
     assert BUTTON not in render()
 
@@ -218,19 +229,25 @@ def test_csv_holds_all_matching_rows_as_values_with_units_in_the_header():
 @given(st.text(), st.text())
 def test_any_text_is_escaped_in_html_and_quoted_in_csv(kernel, status):
     rows = [Run(kernel, 1, 1.0, status), Run("b", 2, 2.0, "c")]
-    html = str(RUNS.render(rows, RunsView(), link))
+    html = str(RUNS.render(rows, state_of()))
     assert f'<td class="kernel">{escape(kernel)}</td>' in html
     assert f'<td class="status"><b>{escape(status)}</b></td>' in html
-    assert [row[0] for row in csv.reader(io.StringIO(RUNS.csv(rows, RunsView()), newline=""))] == [
-        "kernel",
-        kernel,
-        "b",
-    ]
+    assert [row[0] for row in saved_rows(rows)] == ["kernel", kernel, "b"]
 
 
 def test_a_column_that_only_some_rows_have_is_left_out_by_replacing_the_columns():
     """Sweeps vary different knobs: one class of options serves all, and each table has the columns of its rows."""
     narrow = dataclasses.replace(RUNS, columns=RUNS.columns[:1])
-    html = str(narrow.render(ALL_RUNS, RunsView(runs_kernel="flat", runs_warps="4", runs_sort="-time"), link))
+    html = str(narrow.render(ALL_RUNS, state_of(kernel="flat", warps="4", sort="-time")))
     assert facets(html).keys() == {"Kernel"}
     assert listed(html) == [["flat"]] * 3
+
+
+def test_a_facet_that_always_selects_one_value_has_no_column():
+    column = Column("warps", "Warps", facet="Warps.", choices=("4", "8", "16"), default="8")
+    table = dataclasses.replace(RUNS, columns=(RUNS.columns[0], column))
+    options = table.make_options("Narrow", __name__)
+    assert knobs(options)["runs_warps"].choices == ("8", "4", "16")
+    html = str(table.render(ALL_RUNS, dataclasses.replace(state_of(), view=View("runs", (options(),)))))
+    assert listed(html) == [["tiled"], ["flat"], ["tiled"]]
+    assert [link[:2] for link in facets(html)["Warps"]] == [("8", 3), ("4", 2), ("16", 2)]

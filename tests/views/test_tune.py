@@ -17,6 +17,7 @@ from tests.sweep.fakes import FakeBuilder, FakeDevice, grid, predicting, swept
 from visualize.predict.history import PastRuns
 from visualize.predict.launch_time import expected_best
 from visualize.views import theme
+from visualize.views.tabs import SETTINGS
 from visualize.views.tune import text
 from visualize.views.tune.figures import (
     bound_figure,
@@ -25,6 +26,7 @@ from visualize.views.tune.figures import (
     history_figure,
 )
 
+STATE = SETTINGS.state({"kernel": "matmul.grouped"}, None)
 VARY = {"BLOCK_M": [16, 32, 64], "BLOCK_N": [32, 64], "num_warps": [2, 4]}
 
 
@@ -105,12 +107,6 @@ def past_runs(medians, places=None, versions=None, device="NVIDIA H200", every=d
     return PastRuns(device, placed, ended, tuple(versions or [OLD] * count), (100,) * count, *times)
 
 
-def history_of(*series, label=""):
-    """The figure of some devices' runs, with the first device's changes labelled if there is a label."""
-    labels = [[f"{runs.device} {place}" for place in range(len(runs))] for runs in series]
-    return history_figure(series, labels, [(series[0], change, label) for change in series[0].changes if label])
-
-
 def points(figure):
     return [trace for trace in figure.data if trace.mode == "markers"]
 
@@ -120,12 +116,16 @@ FASTER = past_runs([0.22, 0.221, 0.219, *[0.2, 0.201, 0.199] * 3])
 
 
 def test_a_run_is_a_point_with_its_interval_and_versions_are_symbols():
-    old, new = points(history_of(SLOWER))
+    old, new = points(history_figure([SLOWER]))
     assert [list(old.x), list(new.x)] == [[0, 1, 2, 3], [4, 5, 6]]
     assert [*old.y, *new.y] == list(SLOWER.median_ms)
     assert np.allclose(new.y + new.error_y.array, SLOWER.p80_ms[4:])
     assert np.allclose(new.y - new.error_y.arrayminus, SLOWER.p20_ms[4:])
-    assert list(new.text) == ["NVIDIA H200 4", "NVIDIA H200 5", "NVIDIA H200 6"]
+    assert [label.split("<br>")[0] for label in new.text] == [
+        "<b>0.220 ms</b>, p20 to p80: 0.218 ms to 0.222 ms",
+        "<b>0.221 ms</b>, p20 to p80: 0.219 ms to 0.223 ms",
+        "<b>0.219 ms</b>, p20 to p80: 0.217 ms to 0.221 ms",
+    ]
     assert new.name == "NVIDIA H200, torch 2.13.0, triton 3.7.1"
     assert old.marker.symbol != new.marker.symbol
     assert old.marker.color == new.marker.color == theme.HARDWARE
@@ -133,7 +133,7 @@ def test_a_run_is_a_point_with_its_interval_and_versions_are_symbols():
 
 def test_devices_are_colours_and_distant_ones_share_a_logarithmic_axis():
     for time, kind in ((1.5, "linear"), (9.0, "log")):
-        figure = history_of(past_runs([1.0] * 3, [0, 2, 4]), past_runs([time] * 2, [1, 3], device="H100"))
+        figure = history_figure([past_runs([1.0] * 3, [0, 2, 4]), past_runs([time] * 2, [1, 3], device="H100")])
         first, second = points(figure)
         assert first.marker.color != second.marker.color
         assert first.marker.symbol == second.marker.symbol
@@ -145,10 +145,11 @@ def test_devices_are_colours_and_distant_ones_share_a_logarithmic_axis():
     ("runs", "x", "color", "side"), [(SLOWER, 3.5, theme.WRONG, "right"), (FASTER, 2.5, theme.HARDWARE, "left")]
 )
 def test_a_change_is_a_line_with_its_label_where_no_point_is_between_two_levels(runs, x, color, side):
-    figure = history_of(runs, label="1.10 × slower")
+    figure = history_figure([runs])
     (line,), (label,) = figure.layout.shapes, figure.layout.annotations
     assert (line.x0, line.x1, line.line.color) == (x, x, color)
-    assert (label.text, label.xanchor, label.y) == ("<b>1.10 × slower</b>", side, 1)
+    assert label.text.startswith("<b>1.10 × ")
+    assert (label.xanchor, label.y) == (side, 1)
     before, after = (trace for trace in figure.data if trace.mode == "lines")
     assert [*before.x, *after.x] == [-0.4, x - 0.1, x + 0.1, len(runs) - 0.6]
     assert [before.y[0], after.y[0]] == pytest.approx([ms for _, _, ms in runs.levels])
@@ -156,13 +157,13 @@ def test_a_change_is_a_line_with_its_label_where_no_point_is_between_two_levels(
 
 @pytest.mark.parametrize(("ms", "unit", "value"), [(0.01, "µs", 10), (0.2, "ms", 0.2)])
 def test_short_times_are_in_microseconds(ms, unit, value):
-    figure = history_of(past_runs([ms]))
+    figure = history_figure([past_runs([ms])])
     assert figure.layout.yaxis.title.text == f"{unit}, median; whiskers p20 to p80"
     assert list(points(figure)[0].y) == pytest.approx([value])
 
 
 def test_few_dates_are_labelled_and_the_year_once():
-    axis = history_of(past_runs(noisy(0.2, 60), every=datetime.timedelta(hours=6))).layout.xaxis
+    axis = history_figure([past_runs(noisy(0.2, 60), every=datetime.timedelta(hours=6))]).layout.xaxis
     assert (axis.title.text, axis.ticktext[-1]) == ("runs, oldest first, 2026", "Nov 1")
     assert 2 <= len(set(axis.ticktext)) == len(axis.ticktext) <= 5
     for place, words in zip(axis.tickvals, axis.ticktext, strict=True):
@@ -170,7 +171,7 @@ def test_few_dates_are_labelled_and_the_year_once():
         assert words == f"{day:%b} {day.day}"
     assert axis.range[0] < 0
     assert axis.range[1] > 59
-    yearly = history_of(past_runs([0.2] * 3, every=datetime.timedelta(days=300)))
+    yearly = history_figure([past_runs([0.2] * 3, every=datetime.timedelta(days=300))])
     assert yearly.layout.xaxis.title.text == "runs, oldest first, 2026 to 2028"
 
 
@@ -200,7 +201,7 @@ def test_the_best_time_sets_the_unit_of_headline_labels_table_and_picture(sweep,
     predicted = predict_times(sweep, *times)
     assert words(text.sweep_headline(predicted)).startswith(f"{best} predicted for the best config")
     assert f"{third} predicted" in text.point_label(predicted.rows[2], predicted)
-    table = words(text.ranking_table(predicted).render(predicted.rows, text.RankingView(), lambda new: ""))
+    table = words(text.ranking_table(predicted).render(predicted.rows, STATE))
     assert f"Time, {unit} predicted" in table
     assert [cell for cell in cells if cell in table] == cells
     (heatmap,) = heatmap_figure(predicted, "BLOCK_M", "num_warps").data
@@ -221,7 +222,7 @@ def test_a_compilers_message_is_one_escaped_line(sweep):
     assert "\n" not in label
     assert "set aside: error: &lt;a href=" in label
     assert len(label) < 400
-    table = text.ranking_table(sweep).render([row], text.RankingView(), lambda new: "")
+    table = text.ranking_table(sweep).render([row], STATE)
     assert "set aside" in table
     assert "<a href='//x'" not in table
 

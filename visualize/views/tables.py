@@ -5,30 +5,32 @@ import dataclasses
 import io
 import json
 import re
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Generic, TypeVar
 
 from markupsafe import Markup
 
-from kernels.experiment import Experiment
+from kernels.experiment import Experiment, JsonSchema, argument_schemas
 from kernels.knobs import knob
+from kernels.measuring.session import Session
 from kernels.spec import shape_text
 from visualize.views import slots
 from visualize.views.numbers import count_noun, format_number
-from visualize.views.prose import Hint, Link, Sourced, config_text, dtype_text
+from visualize.views.panel import Panel, Slots, StreamAction
+from visualize.views.prose import Hint, Link, Sourced, config_text, dtype_text, hint, kind_name
+from visualize.views.state import Snapshot, State
 
 ALL = "all"
+UNREADABLE = "of another version of this kernel"
 
 # Width of a funnel's longest bar in percent of the row, which leaves space for a name and a number.
 _WIDEST_BAR = 22
 
 R = TypeVar("R")
-
-# Changed options of a Table → the page's address with them.
-OptionLink = Callable[[Mapping[str, object]], str]
 
 
 def table(header: Iterable[Any], rows: Iterable[Iterable[Any]], caption: Any = "") -> Markup:
@@ -72,6 +74,8 @@ class Column(Generic[R]):
         facet: help text of the filter by this column; "" for a column without a filter.
         choices: values that the filter accepts; () accepts any text.
         labels: texts of the filter's links, if they differ from the values.
+        default: the filter's value at first. Without ALL, the filter always selects one value, so the page shows no
+            cells of the column.
     """
 
     name: str
@@ -82,6 +86,7 @@ class Column(Generic[R]):
     facet: str = ""
     choices: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
+    default: str = ALL
 
     def value_of(self, row: R) -> Any:
         return self.value(row) if self.value else getattr(row, self.name)
@@ -91,6 +96,14 @@ class Column(Generic[R]):
             return self.cell(row)
         value = self.value_of(row)
         return "" if value is None else format_number(value, self.unit) if isinstance(value, int | float) else value
+
+
+def kind_column(kinds: Collection[str], facet: str) -> Column[Any]:
+    """Return a column with the name of a row's kind of measurement."""
+    labels = {kind: kind_name(kind, plural=True) for kind in kinds}
+    return Column(
+        "kind", "What", cell=lambda row: kind_name(row.kind), facet=facet, choices=tuple(kinds), labels=labels
+    )
 
 
 def experiment_columns(
@@ -108,7 +121,7 @@ def experiment_columns(
 
     def config(row: R) -> str:
         readable = experiment(row)
-        return config_text(readable.config, omit(row)) if readable else "of another version of this kernel"
+        return config_text(readable.config, omit(row)) if readable else UNREADABLE
 
     return (
         Column("shape", "Shape", problem(shape_text)),
@@ -122,7 +135,7 @@ def experiment_columns(
 class Table(Generic[R]):
     """A list of rows with facets, sorting, pages and CSV. The page's address holds its options.
 
-    Its panel answers the action `<name>-csv` with `csv_file`.
+    Its panel answers the action `<name>-csv` (see `ListPanel`).
 
     Attributes:
         name: prefix of its options in the address.
@@ -143,8 +156,9 @@ class Table(Generic[R]):
         orders = [f"{sign}{column.name}" for column in self.columns for sign in ("", "-")]
         options: dict[str, Any] = {}
         for column in self._facets:
-            limits: dict[str, Any] = {"choices": (ALL, *column.choices)} if column.choices else {"longest": 100}
-            options[column.name] = knob(ALL, "", column.facet, **limits)
+            choices = dict.fromkeys([column.default, *column.choices])
+            limits: dict[str, Any] = {"choices": tuple(choices)} if column.choices else {"longest": 100}
+            options[column.name] = knob(column.default, "", column.facet, **limits)
         options["sort"] = knob("", "", sort_help, choices=("", *orders))
         options["page"] = knob(1, "", "Page of the list.", low=1, high=10_000)
         fields = [(f"{self.name}_{name}", type(option.default), option) for name, option in options.items()]
@@ -152,112 +166,116 @@ class Table(Generic[R]):
         declared.__module__ = module
         return declared
 
-    def select(self, rows: Iterable[R], options: object) -> list[R]:
+    def schemas(self, options: type[Any]) -> dict[str, JsonSchema]:
+        """Return the schemas of an endpoint's arguments that filter the rows by the facets of `options`."""
+        schemas = argument_schemas(options, f"{self.name}_")
+        return {column.name: schemas[column.name] for column in self._facets}
+
+    def select(self, rows: Iterable[R], options: Mapping[str, Any]) -> list[R]:
         """Return the rows that match all facets, in the chosen order. Rows without a value come last.
 
         Args:
-            options: an instance of the class from `make_options`.
+            options: values by their names in the address.
         """
-        matching, order = self._match(rows, options), self._option(options, "sort")
+        matching, order = self._match(rows, options), options[f"{self.name}_sort"]
         column = next((column for column in self.columns if column.name == order.removeprefix("-")), None)
         if column is None:
             return matching
-        keyed = [(_natural_key(column.value_of(row)), row) for row in matching]
-        ordered = sorted((pair for pair in keyed if pair[0] is not None), key=itemgetter(0), reverse=order[0] == "-")
-        return [row for _, row in ordered] + [row for key, row in keyed if key is None]
+        filled = [row for row in matching if column.value_of(row) is not None]
+        filled.sort(key=lambda row: _natural_key(column.value_of(row)), reverse=order[0] == "-")
+        return filled + [row for row in matching if column.value_of(row) is None]
 
-    def _match(self, rows: Iterable[R], options: object, ignore: Column[R] | None = None) -> list[R]:
-        chosen = [(column, self._option(options, column.name)) for column in self._facets if column is not ignore]
+    def _match(self, rows: Iterable[R], options: Mapping[str, Any], ignore: Column[R] | None = None) -> list[R]:
+        chosen = [(column, options[f"{self.name}_{column.name}"]) for column in self._facets if column is not ignore]
         return [row for row in rows if all(value in (ALL, str(column.value_of(row))) for column, value in chosen)]
 
-    def csv(self, rows: Iterable[R], options: object) -> str:
-        """Return all matching rows as CSV (RFC 4180). The header names the units."""
+    def save(self, rows: Iterable[R], state: State) -> Slots:
+        """Make the browser save all matching rows as CSV (RFC 4180). The header names the units."""
         file = io.StringIO()
+        file.write("\ufeff")  # with a byte order mark, spreadsheets read the file as UTF-8
         writer = csv.writer(file)
         writer.writerow(f"{column.name} ({column.unit})" if column.unit else column.name for column in self.columns)
-        writer.writerows([column.value_of(row) for column in self.columns] for row in self.select(rows, options))
-        return file.getvalue()
+        for row in self.select(rows, state.view.to_address()):
+            writer.writerow([column.value_of(row) for column in self.columns])
+        return save_file(f"tilescope_{self.name}.csv", "text/csv;charset=utf-8", file.getvalue())
 
-    def csv_file(self, rows: Iterable[R], options: object) -> str:
-        """Return the value of a "saved_file" slot that has the browser save `csv`."""
-        # With a byte order mark, spreadsheets read the file as UTF-8.
-        content = {"type": "text/csv;charset=utf-8", "text": f"\ufeff{self.csv(rows, options)}"}
-        return json.dumps({"name": f"tilescope_{self.name}.csv", **content}, ensure_ascii=False)
-
-    def render(
-        self, rows: Sequence[R], options: object, link: OptionLink, row_address: Callable[[R], str] = lambda _: ""
-    ) -> Markup:
+    def render(self, rows: Sequence[R], state: State, row_address: Callable[[R], str] = lambda _: "") -> Markup:
         """Render the facets, one page of the matching rows, links to the other pages, and a button for CSV.
 
         Args:
             rows: all rows, in their usual order.
-            options: an instance of the class from `make_options`.
-            link: changed options → address of the page with them.
+            state: the page's state, whose view has this table's options.
             row_address: address that the row's first cell links to; "" for none.
         """
+        if not rows:
+            return hint(f"No {self.noun} is stored yet.")
+        options = state.view.to_address()
         matching = self.select(rows, options)
         pages = max(1, -(-len(matching) // self.rows_per_page))
-        page = min(self._option(options, "page"), pages)
+        page = min(options[f"{self.name}_page"], pages)
         start = (page - 1) * self.rows_per_page
         visible = matching[start : start + self.rows_per_page]
         part = count_noun(len(matching), self.noun) if matching else f"No {self.noun} matches."
         if pages > 1:
             part = f"{start + 1:,}–{start + len(visible):,} of {len(matching):,}"
         moves = [
-            Link(text, link({f"{self.name}_page": number}))
+            Link(text, self._link(state, page=number))
             for text, number in (("Previous", page - 1), ("Next", page + 1))
             if 1 <= number <= pages
         ]
-        headings = (self._sort_heading(column, options, link) for column in self.columns)
-        table = _table(headings, (self._cells(row, row_address(row)) for row in visible))
+        columns = [column for column in self.columns if column.default == ALL]
+        headings = (self._sort_heading(column, state, options[f"{self.name}_sort"]) for column in columns)
+        table = _table(headings, (_cells(columns, row, row_address(row)) for row in visible))
         return Markup('<div class="recordings">{}<div class="pager">{} {} {}</div>{}</div>').format(
-            self._facet_lines(rows, options, link),
+            self._facet_lines(rows, state, options),
             part,
             Markup(" ").join(moves),
             slots.button(f"{self.name}-csv", "Save as CSV", is_enabled=bool(matching)),
             Markup('<div class="scroll">{}</div>').format(table) if matching else "",
         )
 
-    def _cells(self, row: R, address: str) -> Iterable[Markup]:
-        for place, column in enumerate(self.columns):
-            cell = column.cell_of(row)
-            yield _cell(Link(cell, address) if address and not place else cell, column.name)
-
-    def _facet_lines(self, rows: Sequence[R], options: object, link: OptionLink) -> Markup:
+    def _facet_lines(self, rows: Sequence[R], state: State, options: Mapping[str, Any]) -> Markup:
         """Render a line of links per facet, with the number of rows that also match the other facets.
 
         A facet with one value is hidden.
         """
+        link, current = Markup('<a href="?{}"{}>{} <span>{:,}</span></a>'), Markup(' aria-current="true"')
         lines = Markup()
         for column in self._facets:
-            chosen, values = self._option(options, column.name), {column.value_of(row) for row in rows}
+            chosen, values = options[f"{self.name}_{column.name}"], {column.value_of(row) for row in rows}
             if len(values) < 2 and chosen == ALL:
                 continue
             counts = Counter(str(column.value_of(row)) for row in self._match(rows, options, ignore=column))
             counts[ALL] = counts.total()
-            links = []
-            for value in dict.fromkeys([ALL, *map(str, column.choices or sorted(values - {None})), chosen]):
+            links = Markup()
+            for value in dict.fromkeys([column.default, *map(str, column.choices or sorted(values - {None})), chosen]):
                 if counts[value] or value == chosen:
-                    address = link({f"{self.name}_{column.name}": value, f"{self.name}_page": 1})
+                    address = self._link(state, **{column.name: value}, page=1)
                     label = "All" if value == ALL else column.labels.get(value, value)
-                    links.append((label, counts[value], address, value == chosen))
-            lines += choice_links(column.title, links)
+                    links += link.format(address, current if value == chosen else "", label, counts[value])
+            lines += Markup('<nav aria-label="{}"><b>{}</b>{}</nav>').format(str(column.title), column.title, links)
         return Markup('<div class="facets">{}</div>').format(lines)
 
     @property
     def _facets(self) -> list[Column[R]]:
         return [column for column in self.columns if column.facet]
 
-    def _option(self, options: object, name: str) -> Any:
-        return getattr(options, f"{self.name}_{name}")
-
-    def _sort_heading(self, column: Column[R], options: object, link: OptionLink) -> Markup:
+    def _sort_heading(self, column: Column[R], state: State, order: str) -> Markup:
         """Return a heading whose link sorts in ascending order, or in descending order if it is ascending."""
-        order = self._option(options, "sort")
-        state = {column.name: "ascending", f"-{column.name}": "descending"}.get(order)
+        direction = {column.name: "ascending", f"-{column.name}": "descending"}.get(order)
         reverse = f"-{column.name}" if order == column.name else column.name
-        address = link({f"{self.name}_sort": reverse, f"{self.name}_page": 1})
-        return _heading(Link(column.title, address), Markup(' aria-sort="{}"').format(state) if state else "")
+        address = self._link(state, sort=reverse, page=1)
+        return _heading(Link(column.title, address), Markup(' aria-sort="{}"').format(direction) if direction else "")
+
+    def _link(self, state: State, **options: object) -> str:
+        """Return the page's address with some of this table's options changed."""
+        return state.link(**{f"{self.name}_{name}": value for name, value in options.items()})
+
+
+def _cells(columns: Iterable[Column[R]], row: R, address: str) -> Iterator[Markup]:
+    for place, column in enumerate(columns):
+        cell = column.cell_of(row)
+        yield _cell(Link(cell, address) if address and not place else cell, column.name)
 
 
 def _natural_key(value: Any) -> Any:
@@ -267,14 +285,34 @@ def _natural_key(value: Any) -> Any:
     return [int(part) if place % 2 else part for place, part in enumerate(re.split(r"(\d+)", value))]
 
 
-def choice_links(title: Any, links: Iterable[tuple[str, int, str, bool]]) -> Markup:
-    """Render a line of links: text, number of rows, address, and whether it is chosen."""
-    link = Markup('<a href="?{}"{}>{} <span>{:,}</span></a>')
-    current = Markup(' aria-current="true"')
-    rendered = Markup("").join(
-        link.format(address, current if is_chosen else "", label, count) for label, count, address, is_chosen in links
-    )
-    return Markup('<nav aria-label="{}"><b>{}</b>{}</nav>').format(str(title), title, rendered)
+Lists = tuple[tuple[str, Table[Any], Callable[[Snapshot], Sequence[Any]]], ...]
+
+
+class ListPanel(Panel):
+    """A panel with lists. It depends neither on the compiler nor on a pinned experiment.
+
+    Attributes:
+        lists: the slot of each table, the table, and snapshot → its rows.
+    """
+
+    uses_compiler = False
+    is_compared = False
+    lists: ClassVar[Lists]
+
+    def actions(self) -> Mapping[str, StreamAction]:
+        return {f"{table.name}-csv": StreamAction(partial(_save, table, rows)) for _, table, rows in self.lists}
+
+
+def _save(
+    table: Table[R], rows: Callable[[Snapshot], Sequence[R]], session: Session, state: State, page: str
+) -> Iterator[Slots]:
+    yield table.save(rows(Snapshot(state, store=session.store)), state)
+
+
+def save_file(name: str, content_type: str, text: str) -> Slots:
+    """Make the browser save a file. It ignores an update that repeats an id."""
+    file = {"id": time.time_ns(), "name": name, "type": content_type, "text": text}
+    return {"saved-file": json.dumps(file, ensure_ascii=False)}
 
 
 def traffic_funnel(stages: Sequence[tuple[Any, int, str]], label: str) -> Markup:

@@ -146,6 +146,7 @@ def layout(redraw: Redraw) -> Markup:
         + slots.row(controls, stage, name="body")
         + slot("problems", "problems")
         + slot("stored-run", "stored_run")
+        + slot("saved-file", "saved_file")
         + tour_bar()
         + keys()
         + glossary_dialog()

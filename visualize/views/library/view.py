@@ -1,18 +1,18 @@
 """The Library: a list of all recordings, and a scoreboard of predictions against recorded counts."""
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
-import numpy as np
 from markupsafe import Markup
 
 from kernels import discover, once
 from kernels.experiment import Experiment, JsonSchema, argument_schemas, nest
 from kernels.gpus import GPUS
 from kernels.knobs import knob, read_fields
-from kernels.measuring.session import MEASUREMENTS, Session
+from kernels.measuring.session import MEASUREMENTS
 from kernels.results import records
 from kernels.spec import shape_text
 from visualize.predict.scores import ALLOWED_ERROR, COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
@@ -20,17 +20,14 @@ from visualize.views import prose, slots
 from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.scoreboard import recorded_launch, scoreboard
 from visualize.views.numbers import Number, bytes_of, count_noun, join_names, percent, significant
-from visualize.views.panel import Api, Endpoint, Panel, Slots, StreamAction, read_options
+from visualize.views.panel import Api, Endpoint, Slots, read_options
 from visualize.views.slots import NONE, plot, plot_value, slot
-from visualize.views.state import Snapshot, State, query
+from visualize.views.state import Snapshot, query
 from visualize.views.summaries import key_numbers
-from visualize.views.tables import ALL, Column, Table, choice_links, experiment_columns
+from visualize.views.tables import ALL, Column, ListPanel, Table, experiment_columns, kind_column
 
 # The picture that shows a kind of recording. A kind without one opens the page's first picture.
 TABS_BY_KIND = {"run": "result", "timeline": "schedule", "counters": "coalescing", "reuse": "reuse"}
-
-# Kinds of recordings, in the order of the list.
-KINDS = tuple(dict.fromkeys(measurement.form.word for measurement in MEASUREMENTS.values()))
 
 # How a recording's key numbers are written, by kind and how many there are.
 _RESULTS = {
@@ -59,15 +56,20 @@ class Entry:
     numbers: tuple[Number, ...]
 
 
+def _result(entry: Entry) -> str:
+    numbers = entry.numbers
+    return _RESULTS.get((entry.kind, len(numbers)), ", ".join(["{}"] * len(numbers))).format(*numbers)
+
+
 _KERNEL = Column[Any](
     "kernel",
     "Kernel",
-    lambda row: row.experiment.kernel,
+    attrgetter("experiment.kernel"),
     facet="The kernel that was launched.",
     choices=tuple(discover()),
 )
 _GPU = Column[Any](
-    "gpu", "GPU", lambda row: row.experiment.gpu, facet="The GPU that the kernel ran on.", choices=tuple(GPUS)
+    "gpu", "GPU", attrgetter("experiment.gpu"), facet="The GPU that the kernel ran on.", choices=tuple(GPUS)
 )
 
 RECORDED: Table[Entry] = Table(
@@ -75,18 +77,9 @@ RECORDED: Table[Entry] = Table(
     "recording",
     (
         _KERNEL,
-        Column(
-            "kind",
-            "What",
-            cell=lambda entry: prose.kind_name(entry.kind),
-            facet="The kind of recording.",
-            choices=tuple(prose.KIND_NAMES),
-            labels={kind: plural for kind, (_, plural) in prose.KIND_NAMES.items()},
-        ),
-        Column("result", prose.Sourced("Result", "recorded"), lambda entry: _result(entry.kind, entry.numbers)),
-        *experiment_columns(
-            lambda entry: entry.experiment, lambda entry: ("GROUP_SIZE",) if entry.kind == "reuse" else ()
-        ),
+        kind_column(prose.KIND_NAMES, "The kind of recording."),
+        Column("result", prose.Sourced("Result", "recorded"), _result),
+        *experiment_columns(attrgetter("experiment"), lambda entry: ("GROUP_SIZE",) if entry.kind == "reuse" else ()),
         _GPU,
         Column("date", "Date"),
     ),
@@ -97,13 +90,14 @@ SCORES: Table[Score] = Table(
     "score",
     "score",
     (
+        Column("count", "Count", facet="The count to compare.", choices=COUNTS, labels=NOUNS, default="sectors"),
         _KERNEL,
         Column("operation", "Operation"),
         Column("predicted", prose.Sourced("Predicted", "predicted"), cell=lambda score: _value(score, score.predicted)),
         Column("counted", prose.Sourced("Counted", "recorded"), cell=lambda score: _value(score, score.counted)),
         Column("error", "Error", lambda score: 100 * score.error, lambda score: _error(score) or "none", unit="%"),
         _GPU,
-        *experiment_columns(lambda score: score.experiment),
+        *experiment_columns(attrgetter("experiment")),
         # The model flags DRAM reads only.
         Column("flag", "Flag", lambda score: "flagged" if score.is_flagged else ""),
     ),
@@ -119,17 +113,8 @@ class Part:
     offset: int = knob(0, "", "Number of recordings to skip.", low=0, high=1_000_000)
 
 
-@dataclass(frozen=True)
-class ScoreCount:
-    score_count: str = knob("sectors", "", "The count to compare.", choices=COUNTS)
-
-
-RECORDED_SCHEMAS = argument_schemas(RecordedView, "recorded_") | argument_schemas(Part)
 # The page shows one count. The API replies with all counts unless the client names one.
 _COUNT: JsonSchema = {"type": "string", "enum": list(COUNTS), "description": "The count to compare. Default: all."}
-SCORE_SCHEMAS = {**argument_schemas(ScoreView, "score_"), "count": _COUNT}
-for _schemas in (RECORDED_SCHEMAS, SCORE_SCHEMAS):
-    del _schemas["sort"], _schemas["page"]
 
 
 def payload(experiment: Experiment) -> dict[str, Any]:
@@ -137,60 +122,41 @@ def payload(experiment: Experiment) -> dict[str, Any]:
     return {name: value for name, value in nest(experiment.short_address()).items() if value}
 
 
-def address(experiment: Experiment, kind: str) -> dict[str, Any]:
-    """Return the state of the page that shows a recording."""
-    return experiment.short_address() | ({"tab": TABS_BY_KIND[kind]} if kind in TABS_BY_KIND else {})
+def address(experiment: Experiment, kind: str) -> str:
+    """Return the query that shows an experiment's result of a kind."""
+    return query(experiment.short_address() | ({"tab": TABS_BY_KIND[kind]} if kind in TABS_BY_KIND else {}))
 
 
 @once
 def entries() -> tuple[Entry, ...]:
     """Return all recordings by kernel, kind and size."""
-    rows = [
-        Entry(
-            form.word,
-            recorded_launch(recording),
-            recording.date,
-            key_numbers(form.recall(recording.measured, recording.measured.experiment, "")),
-        )
-        for form in dict.fromkeys(measurement.form for measurement in MEASUREMENTS.values())
-        for recording in records.shipped(form)
-    ]
+    rows = []
+    for form in dict.fromkeys(measurement.form for measurement in MEASUREMENTS.values()):
+        for recording in records.shipped(form):
+            recorded = form.recall(recording.measured, recording.measured.experiment, "")
+            rows.append(Entry(form.word, recorded_launch(recording), recording.date, key_numbers(recorded)))
     order = list(discover())
-    return tuple(sorted(rows, key=lambda row: (order.index(row.experiment.kernel), KINDS.index(row.kind))))
+    return tuple(sorted(rows, key=lambda row: order.index(row.experiment.kernel)))
 
 
-def entries_for(state: State) -> list[Entry]:
+def entries_for(snapshot: Snapshot) -> list[Entry]:
     """Return all recordings, those of the page's kernel first."""
-    return sorted(entries(), key=lambda row: row.experiment.kernel != state.kernel.id)
+    return sorted(entries(), key=lambda row: row.experiment.kernel != snapshot.state.kernel.id)
 
 
-class RecordedPanel(Panel):
+class RecordedPanel(ListPanel):
     """All recordings, each with a link to the state that shows it."""
 
     options = (RecordedView,)
-    uses_compiler = False
-    is_compared = False
+    lists = (("recorded", RECORDED, entries_for),)
 
     def layout(self) -> Markup:
-        return slot("recorded-claim") + slots.picture(slot("recorded")) + slot("recorded-file", "saved_file")
+        return slot("recorded-claim") + slots.picture(slot("recorded"))
 
     def draw(self, snapshot: Snapshot) -> Slots:
         state = snapshot.state
-        gpus = sorted({row.experiment.gpu for row in entries()})
-        table = RECORDED.render(
-            entries_for(state),
-            state.view.of(RecordedView),
-            lambda options: state.link(**options),
-            lambda row: query(address(row.experiment, row.kind)),
-        )
-        exact, board = scoreboard().part(EXACT_COUNTS), state.link(tab="scoreboard")
-        return {"recorded-claim": recorded_headline(len(entries()), gpus, exact, board), "recorded": table}
-
-    def actions(self) -> Mapping[str, StreamAction]:
-        def save(session: Session, state: State, page: str) -> Iterator[Slots]:
-            yield {"recorded-file": RECORDED.csv_file(entries_for(state), state.view.of(RecordedView))}
-
-        return {"recorded-csv": StreamAction(save)}
+        table = RECORDED.render(entries_for(snapshot), state, lambda row: address(row.experiment, row.kind))
+        return {"recorded-claim": recorded_headline(state.link(tab="scoreboard")), "recorded": table}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         def recorded(
@@ -203,7 +169,7 @@ class RecordedPanel(Panel):
             """
             part = read_fields(Part, {"limit": limit, "offset": offset}, "/recorded")
             view = read_options(RecordedView, "recorded_", {"kernel": kernel, "gpu": gpu, "kind": kind}, "/recorded")
-            rows = RECORDED.select(entries(), view)
+            rows = RECORDED.select(entries(), vars(view))
             return {
                 "total": len(rows),
                 "limit": part.limit,
@@ -215,52 +181,51 @@ class RecordedPanel(Panel):
                         "gpu": row.experiment.gpu,
                         "date": row.date,
                         "numbers": [vars(number) for number in row.numbers],
-                        "address": query(address(row.experiment, row.kind)),
+                        "address": address(row.experiment, row.kind),
                     }
                     for row in rows[part.offset : part.offset + part.limit]
                 ],
             }
 
-        return (Endpoint("recorded", recorded, schemas=RECORDED_SCHEMAS),)
+        return (Endpoint("recorded", recorded, schemas=RECORDED.schemas(RecordedView) | argument_schemas(Part)),)
 
 
-class ScoreboardPanel(Panel):
+def scores_of(counts: Sequence[str], gpu: str, kernel: str) -> Scoreboard:
+    """Return the part of the scoreboard that the filters of a GPU and a kernel select."""
+    return scoreboard().part(counts, *("" if value == ALL else value for value in (gpu, kernel)))
+
+
+def by_error(snapshot: Snapshot) -> list[Score]:
+    """Return all scores, largest error first."""
+    return sorted(scoreboard().scores, key=lambda score: -abs(score.error))
+
+
+def score_address(score: Score) -> str:
+    """Return the query that shows a score's launch."""
+    return address(score.experiment, "reuse" if score.count == DRAM else "counters")
+
+
+class ScoreboardPanel(ListPanel):
     """All recorded counts against their predictions."""
 
-    options = (ScoreCount, ScoreView)
-    uses_compiler = False
-    is_compared = False
+    options = (ScoreView,)
+    lists = (("scoreboard-rows", SCORES, by_error),)
 
     def layout(self) -> Markup:
         label = "Each recorded count: predicted across, counted upwards"
         picture = slots.picture(plot("scoreboard-plot", label))
-        return slot("scoreboard-claim") + picture + slot("scoreboard-rows") + slot("scoreboard-file", "saved_file")
+        return slot("scoreboard-claim") + picture + slot("scoreboard-rows")
 
     def draw(self, snapshot: Snapshot) -> Slots:
-        state = snapshot.state
-        count, view = state.view.of(ScoreCount).score_count, state.view.of(ScoreView)
-        board = _part((count,), view)
-
-        def link(options: Mapping[str, object]) -> str:
-            return state.link(**options)
-
-        links = [
-            (NOUNS[name], len(_by_error(name)), link({"score_count": name, "score_page": 1}), name == count)
-            for name in COUNTS
-        ]
-        rows = SCORES.render(_by_error(count), view, link, lambda score: query(score_address(score)))
+        view = snapshot.state.view.of(ScoreView)
+        count, launches = view.score_count, (view.score_gpu, view.score_kernel)
+        board = scores_of((count,), *launches)
+        rows = SCORES.render(by_error(snapshot), snapshot.state, score_address)
         return {
-            "scoreboard-claim": scoreboard_headline(board, count, _part(EXACT_COUNTS, view)),
-            "scoreboard-plot": scoreboard_picture(count, replace(view, score_sort="", score_page=1)),
-            "scoreboard-rows": scoreboard_notes(board, links) + rows,
+            "scoreboard-claim": scoreboard_headline(board, count, scores_of(EXACT_COUNTS, *launches)),
+            "scoreboard-plot": scoreboard_picture(count, *launches),
+            "scoreboard-rows": prose.hint("Click a point to open its launch.", _excluded_atomics(board)) + rows,
         }
-
-    def actions(self) -> Mapping[str, StreamAction]:
-        def save(session: Session, state: State, page: str) -> Iterator[Slots]:
-            count = state.view.of(ScoreCount).score_count
-            yield {"scoreboard-file": SCORES.csv_file(_by_error(count), state.view.of(ScoreView))}
-
-        return {"score-csv": StreamAction(save)}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         def scoreboard_of(kernel: str = "", gpu: str = "", count: str = "") -> dict[str, Any]:
@@ -271,16 +236,23 @@ class ScoreboardPanel(Panel):
             that differ (DRAM bytes: by more than 20 %). `left_out` has lower bounds, because loops of atomics retry,
             and launches without a shipped prediction.
             """
-            view = read_options(ScoreView, "score_", {"kernel": kernel, "gpu": gpu}, "/scoreboard")
-            chosen = read_options(ScoreCount, "score_", {"count": count}, "/scoreboard")
-            board = _part((chosen.score_count,) if count else COUNTS, view)
-            launches = list(dict.fromkeys(score.experiment for score in (*board.scores, *board.lower_bounds)))
+            view = read_options(ScoreView, "score_", {"kernel": kernel, "gpu": gpu, "count": count}, "/scoreboard")
+            board = scores_of((view.score_count,) if count else COUNTS, view.score_gpu, view.score_kernel)
+            launches = dict.fromkeys(score.experiment for score in (*board.scores, *board.lower_bounds))
             indices = {experiment: index for index, experiment in enumerate(launches)}
 
             def points(scores: Sequence[Score]) -> list[dict[str, Any]]:
-                return [{"launch": indices[score.experiment], **_score_json(score)} for score in scores]
+                names = ("operation", "count", "predicted", "counted", "error")
+                return [
+                    {
+                        "launch": indices[score.experiment],
+                        **{name: getattr(score, name) for name in names},
+                        "flagged": score.is_flagged,
+                        "address": score_address(score),
+                    }
+                    for score in scores
+                ]
 
-            totals = {name: board.part((name,)) for name in dict.fromkeys(score.count for score in board.scores)}
             return {
                 "totals": {
                     name: {
@@ -288,7 +260,8 @@ class ScoreboardPanel(Panel):
                         "misses": len(part.misses),
                         **{field: getattr(part, field) for field in ("exact", "launches", "gpus", "median_error")},
                     }
-                    for name, part in totals.items()
+                    for name in COUNTS
+                    if (part := board.part((name,))).scores
                 },
                 "launches": [{"experiment": payload(experiment), "gpu": experiment.gpu} for experiment in launches],
                 "points": points(board.scores),
@@ -299,67 +272,35 @@ class ScoreboardPanel(Panel):
                 },
             }
 
-        return (Endpoint("scoreboard", scoreboard_of, schemas=SCORE_SCHEMAS),)
-
-
-def _score_json(score: Score) -> dict[str, Any]:
-    return {
-        **{name: getattr(score, name) for name in ("operation", "count", "predicted", "counted", "error")},
-        "flagged": score.is_flagged,
-        "address": query(score_address(score)),
-    }
-
-
-def _part(counts: Sequence[str], view: Any) -> Scoreboard:
-    gpu, kernel = ("" if value == ALL else value for value in (view.score_gpu, view.score_kernel))
-    return scoreboard().part(counts, gpu, kernel)
-
-
-@functools.cache
-def _by_error(count: str) -> list[Score]:
-    """Return all scores of a count, largest error first."""
-    return sorted(scoreboard().part((count,)).scores, key=lambda score: -abs(score.error))
-
-
-def score_address(score: Score) -> dict[str, Any]:
-    """Return the state of the page that shows a score's launch."""
-    return address(score.experiment, "reuse" if score.count == DRAM else "counters")
+        return (Endpoint("scoreboard", scoreboard_of, schemas=SCORES.schemas(ScoreView) | {"count": _COUNT}),)
 
 
 @functools.lru_cache(maxsize=64)
-def scoreboard_picture(count: str, view: Any) -> str:
+def scoreboard_picture(count: str, gpu: str, kernel: str) -> str:
     """Return the plot's value, which is the same for every experiment."""
-    board = _part((count,), view)
+    board = scores_of((count,), gpu, kernel)
     if not board.scores:
         return NONE
-    meta = {
-        "words": np.array([point_text(score) for score in board.scores]),
-        "addresses": np.array([query(score_address(score)) for score in board.scores]),
-    }
+    meta = {"words": list(map(point_text, board.scores)), "addresses": list(map(score_address, board.scores))}
     figure = scoreboard_figure(board.scores, count)
     scores = f"{len(board.scores):,} {NOUNS[count]} of {count_noun(board.launches, 'launch')}"
     about = f"Tilescope's scoreboard · {scores} · {join_names(board.gpus)} · predicted and recorded"
-    return plot_value(figure, f"{count} {view}", meta, about=about)
+    return plot_value(figure, f"{count} {gpu} {kernel}", meta, about=about)
 
 
-def _result(kind: str, numbers: Sequence[Number]) -> str:
-    return _RESULTS.get((kind, len(numbers)), ", ".join(["{}"] * len(numbers))).format(*numbers)
+def agreement(board: Scoreboard) -> str:
+    return f"{board.exact:,} of {len(board.scores):,}"
 
 
-def recorded_headline(count: int, gpus: Sequence[str], exact_counts: Scoreboard, scoreboard: str) -> Markup:
-    """Return how many predictions agree, and what is recorded.
-
-    Args:
-        exact_counts: all scores of sectors and requests.
-        scoreboard: the address of the scoreboard.
-    """
-    agree = f"{exact_counts.exact:,} of {len(exact_counts.scores):,}"
+def recorded_headline(scoreboard_address: str) -> Markup:
+    """Return how many predictions agree, and what is recorded."""
+    gpus = join_names(sorted({entry.experiment.gpu for entry in entries()}))
     return prose.headline(
-        *(agree, "counts agree exactly with the hardware"),
-        f"{count:,} recordings open without a GPU.",
-        f"They are from {join_names(gpus)}. Each row is a run, a timeline, the counts of a launch, or a study of its "
-        "GROUP_SIZE. Click it to see it.",
-        prose.say("{} shows each prediction beside its count.", prose.Link("The scoreboard", scoreboard)),
+        *(agreement(scoreboard().part(EXACT_COUNTS)), "counts agree exactly with the hardware"),
+        f"{len(entries()):,} recordings open without a GPU.",
+        f"They are from {gpus}. Each row is a run, a timeline, the counts of a launch, or a study of its GROUP_SIZE. "
+        "Click it to see it.",
+        prose.say("{} shows each prediction beside its count.", prose.Link("The scoreboard", scoreboard_address)),
     )
 
 
@@ -367,7 +308,7 @@ def scoreboard_summary(board: Scoreboard) -> str:
     """Return how many sector and request counts agree, for the README."""
     exact = board.part(EXACT_COUNTS)
     launches = f"{count_noun(exact.launches, 'launch')}, {join_names(exact.gpus)}"
-    return f"{exact.exact:,} of {len(exact.scores):,} counts agree exactly ({launches})"
+    return f"{agreement(exact)} counts agree exactly ({launches})"
 
 
 def scoreboard_headline(board: Scoreboard, count: str, exact_counts: Scoreboard) -> Markup:
@@ -387,20 +328,18 @@ def scoreboard_headline(board: Scoreboard, count: str, exact_counts: Scoreboard)
             *(total, launches, gpus, percent(1 - len(misses) / total)),
             *(prose.Mark("predicted"), percent(ALLOWED_ERROR), prose.Mark("counted")),
         )
-        unexpected = sum(not score.is_flagged for score in misses)
         doubt = prose.say(
-            "Without seeing the counts, the model flags {:,} as uncertain. Of the others, {:,} {} outside this range.",
+            "Without seeing the counts, the model flags {:,} as uncertain. Others outside this range: {:,}.",
             sum(score.is_flagged for score in board.scores),
-            *(unexpected, "is" if unexpected == 1 else "are"),
+            sum(not score.is_flagged for score in misses),
         )
         return prose.headline(percent(board.median_error), "median error of DRAM reads", sentence, doubt)
     sentence = prose.say(
         "{} on {}: {} from index arithmetic and the compiler's layouts, {} by Nsight Compute.",
         *(launches, gpus, prose.Mark("predicted"), prose.Mark("counted")),
     )
-    both = f"Sectors and requests together: {exact_counts.exact:,} of {len(exact_counts.scores):,} agree exactly."
-    number = f"{board.exact:,} of {total:,}"
-    return prose.headline(number, f"{NOUNS[count]} agree exactly", sentence, both, _excluded_atomics(board))
+    both = f"Sectors and requests together: {agreement(exact_counts)} agree exactly."
+    return prose.headline(agreement(board), f"{NOUNS[count]} agree exactly", sentence, both, _excluded_atomics(board))
 
 
 def point_text(score: Score) -> str:
@@ -415,13 +354,6 @@ def point_text(score: Score) -> str:
             f"predicted <b>{_value(score, score.predicted)}</b>, counted <b>{_value(score, score.counted)}</b>{error}",
         )
     )
-
-
-def scoreboard_notes(board: Scoreboard, links: Iterable[tuple[str, int, str, bool]]) -> Markup:
-    """Return the text below the picture: links that choose a count (see `choice_links`), and what is excluded."""
-    notes = prose.hint("Click a point to open its launch.", _excluded_atomics(board))
-    lines = Markup('<div class="recordings"><div class="facets">{}</div></div>')
-    return notes + lines.format(choice_links("Count", links))
 
 
 def _excluded_atomics(board: Scoreboard) -> str:

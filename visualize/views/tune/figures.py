@@ -13,23 +13,21 @@ import plotly.graph_objects as go
 from markupsafe import escape
 
 from kernels.results import Sweep
-from visualize.predict.history import Change, PastRuns
+from visualize.predict.history import PastRuns
 from visualize.predict.launch_time import expected_best
 from visualize.views import theme
 from visualize.views.numbers import time_unit
-from visualize.views.tune.text import ratio_text, sweep_unit, time_ms
+from visualize.views.tune.text import change_label, ratio_text, run_label, sweep_unit, time_ms
 
 _LABEL = "%{text}<extra></extra>"
 # Heatmaps of up to this many cells have numbers in them.
 _MAX_NUMBERED_CELLS = 120
-# Scatter plots of up to this many points have large ones.
-_MAX_LARGE_POINTS = 150
 # A legend above the picture. At the top is space for the title and, on a phone, two rows of the legend.
 _WITH_LEGEND: dict[str, Any] = {
     "showlegend": True, "hovermode": "closest", "margin": {"l": 70, "r": 12, "t": 72, "b": 48},
     "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "bgcolor": theme.NOTHING},
 }  # fmt: skip
-_VERSION_SYMBOLS = ("circle", "diamond", "square", "triangle-up", "triangle-down", "cross")
+_SYMBOLS = ("circle", "diamond", "square", "triangle-up", "triangle-down", "cross")
 # A phone has room for this many dates.
 _MAX_DATES = 5
 # Devices whose medians differ by more than this factor share a logarithmic axis. On a linear one, the fast device's
@@ -46,18 +44,21 @@ def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
     unit, scale = sweep_unit(sweep)
     values, is_flat = dict(sweep.space.varied), up == across
     columns, rows = values[across], ("",) if is_flat else values[up]
-    fastest = np.full((len(rows), len(columns)), np.nan)
-    place = np.zeros(fastest.shape, dtype=np.uint32)
-    times = np.array([time_ms(row, sweep.is_timed) for row in sweep.rows]) * scale
-    for number in np.argsort(times, kind="stable")[::-1]:  # from NaN to the fastest, which overwrites the others
-        config = sweep.rows[number].experiment.config
-        cell = 0 if is_flat else rows.index(getattr(config, up)), columns.index(getattr(config, across))
-        fastest[cell], place[cell] = times[number], number
+    axes = [list(values).index(name) for name in dict.fromkeys((up, across))]
+
+    def by_cell(of_rows: np.ndarray) -> np.ndarray:
+        grid = of_rows.reshape([len(choices) for choices in values.values()])
+        return np.moveaxis(grid, axes, range(len(axes))).reshape(len(rows), len(columns), -1)
+
+    times = by_cell(np.array([time_ms(row, sweep.is_timed) for row in sweep.rows]) * scale)
+    best = np.nan_to_num(times, nan=np.inf).argmin(axis=2, keepdims=True)
+    fastest = np.take_along_axis(times, best, axis=2)[..., 0]
+    numbers = np.take_along_axis(by_cell(np.arange(len(sweep.rows))), best, axis=2)[..., 0]
     distinct = np.unique(fastest[np.isfinite(fastest)])
     # For a single value, Plotly's own scale would reach below zero.
     limits = {"zmin": 0, "zmax": distinct[0]} if len(distinct) == 1 else {}
     trace = go.Heatmap(
-        z=fastest, x=[str(value) for value in columns], y=[str(value) for value in rows], customdata=place,
+        z=fastest, x=[str(value) for value in columns], y=[str(value) for value in rows], customdata=numbers,
         colorscale=theme.SEQUENCE, reversescale=True, xgap=2, ygap=2, hovertemplate=_LABEL, **limits,
         colorbar=theme.colorbar(f"{unit}, {sweep.source}"),
         texttemplate="%{z:,.3r}" if fastest.size <= _MAX_NUMBERED_CELLS else None,
@@ -66,9 +67,9 @@ def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
     return go.Figure(
         trace,
         theme.layout(
-            f"Fastest time for each {across}" if is_flat else f"Fastest time for each {across} and {up}",
-            xaxis={**category, "title": {"text": across}},
-            yaxis={**category, "title": {"text": "" if is_flat else up}, "automargin": True},
+            f"Fastest time for each {across}{'' if is_flat else f' and {up}'}",
+            xaxis={**category, "title": across},
+            yaxis={**category, "title": "" if is_flat else up, "automargin": True},
         ),
     )
 
@@ -76,34 +77,30 @@ def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
 def bound_figure(sweep: Sweep) -> go.Figure:
     """Draw measured over predicted times on logarithmic axes. Colours are the predicted bottlenecks."""
     unit, scale = sweep_unit(sweep)
-    timed = [(number, row.predicted, row.median_ms) for number, row in enumerate(sweep.rows)
-             if row.status == "timed" and row.predicted and row.median_ms]  # fmt: skip
-    numbers = np.array([number for number, _, _ in timed], dtype=np.uint32)
-    predicted = np.array([prediction.ms for _, prediction, _ in timed]) * scale
-    measured = np.array([ms for _, _, ms in timed]) * scale
-    resources = np.array([prediction.resource for _, prediction, _ in timed])
-    size = 8 if len(timed) <= _MAX_LARGE_POINTS else 6
-    traces = [
-        go.Scatter(
-            x=predicted[resources == name], y=measured[resources == name], customdata=numbers[resources == name],
-            mode="markers", name=name, hovertemplate=_LABEL, marker={"color": color, "size": size, "opacity": 0.85},
-        )
-        for name, color in zip(np.unique(resources), itertools.cycle(theme.CATEGORIES))
-    ]  # fmt: skip
-    (left, right), (bottom, top) = (
-        (times.min() / 1.1, times.max() * 1.1) if timed else (0.1, 1.0) for times in (predicted, measured)
-    )
+    timed = [
+        (number, row.predicted.resource, row.predicted.ms * scale, row.median_ms * scale)
+        for number, row in enumerate(sweep.rows)
+        if row.status == "timed" and row.predicted and row.median_ms
+    ]
+    numbers, resources, predicted, measured = map(np.array, zip(*timed, strict=True))
+    (left, right), (bottom, top) = ((times.min() / 1.1, times.max() * 1.1) for times in (predicted, measured))
     axis = {"type": "log", "automargin": True}
-    return go.Figure(
-        traces,
-        theme.layout(
+    figure = go.Figure(
+        layout=theme.layout(
             "Time of each config against its prediction",
-            xaxis={**axis, "range": [*np.log10([left, right])], "title": {"text": f"{unit}, predicted"}},
-            yaxis={**axis, "range": [*np.log10([bottom, top])], "title": {"text": f"{unit}, {sweep.source}"}},
+            xaxis={**axis, "range": [*np.log10([left, right])], "title": f"{unit}, predicted"},
+            yaxis={**axis, "range": [*np.log10([bottom, top])], "title": f"{unit}, {sweep.source}"},
             **theme.diagonal(max(left, bottom), min(right, top), "as predicted", theme.MODEL),
             **_WITH_LEGEND,
-        ),
-    )  # fmt: skip
+        )
+    )
+    for name, color in zip(np.unique(resources), itertools.cycle(theme.CATEGORIES)):
+        mine = resources == name
+        figure.add_scatter(
+            x=predicted[mine], y=measured[mine], customdata=numbers[mine], mode="markers", name=name,
+            hovertemplate=_LABEL, marker={"color": color, "size": 7, "opacity": 0.85},
+        )  # fmt: skip
+    return figure
 
 
 def convergence_figure(sweep: Sweep) -> go.Figure:
@@ -114,7 +111,7 @@ def convergence_figure(sweep: Sweep) -> go.Figure:
         for number, row in enumerate(sweep.rows)
         if row.turn is not None and row.median_ms
     )
-    each, numbers = np.array([time for _, _, time in timed]), np.array([n for _, n, _ in timed], dtype=np.uint32)
+    _, numbers, each = map(np.array, zip(*timed, strict=True))
     shared: dict[str, Any] = {"x": np.arange(1, len(timed) + 1, dtype=np.uint32)}
     after = f"%{{y:,.3r}} {unit} after %{{x}}"
     traces = [
@@ -132,16 +129,14 @@ def convergence_figure(sweep: Sweep) -> go.Figure:
         traces,
         theme.layout(
             "Time of each config, and the fastest so far",
-            xaxis={"title": {"text": "configs timed"}, "range": [0, len(timed) + 1]},
-            yaxis={"title": {"text": f"{unit}, {sweep.source}"}, "type": "log", "automargin": True},
+            xaxis={"title": "configs timed", "range": [0, len(timed) + 1]},
+            yaxis={"title": f"{unit}, {sweep.source}", "type": "log", "automargin": True},
             **_WITH_LEGEND,
         ),
     )  # fmt: skip
 
 
-def history_figure(
-    series: Sequence[PastRuns], points: Sequence[Sequence[str]], changes: Sequence[tuple[PastRuns, Change, str]]
-) -> go.Figure:
+def history_figure(series: Sequence[PastRuns]) -> go.Figure:
     """Draw each run's median with whiskers from p20 to p80, evenly spaced from the oldest to the newest.
 
     Colours are devices, and symbols are versions of torch and triton. A dotted line connects the runs between two
@@ -149,65 +144,51 @@ def history_figure(
 
     Args:
         series: the runs of each device; at least one device.
-        points: the label of each run, by device.
-        changes: changes with their labels.
     """
     unit, scale = time_unit(max(float(runs.p80_ms.max()) for runs in series))
-    colors = (theme.HARDWARE,) if len(series) == 1 else theme.CATEGORIES
-    versions = dict.fromkeys(pair for runs in series for pair in runs.versions)
-    symbols = dict(zip(versions, itertools.cycle(_VERSION_SYMBOLS)))
-    traces: list[go.Scatter] = []
-    for runs, labels, color in zip(series, points, itertools.cycle(colors)):
-        level = {"mode": "lines", "line": {"color": color, "width": 2, "dash": "dot"}, "showlegend": False}
-        traces += [
-            go.Scatter(x=runs.places[[start, end]] + [-0.4, 0.4], y=[ms * scale] * 2, hoverinfo="skip", **level)
-            for start, end, ms in runs.levels
-        ]
-        traces += [
-            _run_points(runs, pair, labels, scale, {"color": color, "symbol": symbols[pair]})
-            for pair in dict.fromkeys(runs.versions)
-        ]
-    dates = {int(place): day for runs in series for place, day in zip(runs.places, runs.ended, strict=True)}
-    days = [dates[place].date() for place in sorted(dates)]
+    days = sorted(ended.date() for runs in series for ended in runs.ended)
     years = " to ".join(dict.fromkeys(f"{day.year}" for day in (days[0], days[-1])))
     medians = [float(np.median(runs.median_ms)) for runs in series]
     figure = go.Figure(
-        traces,
-        theme.layout(
+        layout=theme.layout(
             "Time of each stored run",
-            xaxis={"title": {"text": f"runs, oldest first, {years}"}, "range": [-0.7, len(days) - 0.3],
-                   "automargin": True, **_date_ticks(days)},
-            yaxis={"title": {"text": f"{unit}, median; whiskers p20 to p80"}, "automargin": True,
+            xaxis={"title": f"runs, oldest first, {years}", "range": [-0.7, len(days) - 0.3], "automargin": True,
+                   **_date_ticks(days)},
+            yaxis={"title": f"{unit}, median; whiskers p20 to p80", "automargin": True,
                    "type": "log" if max(medians) > _MAX_LINEAR_RATIO * min(medians) else "linear"},
             showlegend=True, legend={"orientation": "h", "x": 0, "yref": "container", "y": 0.01, "yanchor": "bottom"},
             margin={"l": 70, "r": 12, "t": 36, "b": 100}, hovermode="closest",
-        ),
+        )
     )  # fmt: skip
-    for runs, change, label in changes:
-        x = float(runs.places[change.place - 1] + runs.places[change.place]) / 2
-        is_late = x >= len(days) / 2
-        side = "left" if is_late else "right"
-        # The label avoids the runs: above the times before a slowdown, or below the slower times after it.
-        figure.add_vline(
-            x, line={"color": theme.WRONG if change.is_slower else theme.HARDWARE, "width": 2},
-            annotation={"text": f"<b>{label}</b>", "align": "right" if is_late else "left"},
-            annotation_position=f"{'top' if is_late == change.is_slower else 'bottom'} {side}",
-        )  # fmt: skip
+    colors = (theme.HARDWARE,) if len(series) == 1 else theme.CATEGORIES
+    symbols = dict(zip(dict.fromkeys(pair for runs in series for pair in runs.versions), itertools.cycle(_SYMBOLS)))
+    for runs, color in zip(series, itertools.cycle(colors)):
+        for start, end, ms in runs.levels:
+            figure.add_scatter(
+                x=runs.places[[start, end]] + [-0.4, 0.4], y=[ms * scale] * 2, mode="lines", hoverinfo="skip",
+                line={"color": color, "width": 2, "dash": "dot"}, showlegend=False,
+            )  # fmt: skip
+        for versions in dict.fromkeys(runs.versions):
+            chosen = [place for place, pair in enumerate(runs.versions) if pair == versions]
+            low, median, high = (times[chosen] * scale for times in (runs.p20_ms, runs.median_ms, runs.p80_ms))
+            figure.add_scatter(
+                x=runs.places[chosen], y=median, mode="markers", hovertemplate=_LABEL,
+                error_y=_whiskers(low, median, high, theme.BORDER),
+                marker={"color": color, "symbol": symbols[versions], "size": 9,
+                        "line": {"width": 0.7, "color": theme.BORDER}},
+                name=str(escape(f"{runs.device}, torch {versions[0]}, triton {versions[1]}")),
+                text=[run_label(runs, place) for place in chosen],
+            )  # fmt: skip
+        for change in runs.changes:
+            x = float(runs.places[change.place - 1] + runs.places[change.place]) / 2
+            side, align = ("left", "right") if x >= len(days) / 2 else ("right", "left")
+            # The label avoids the runs: above the times before a slowdown, or below the slower times after it.
+            figure.add_vline(
+                x, line={"color": theme.WRONG if change.is_slower else theme.HARDWARE, "width": 2},
+                annotation={"text": f"<b>{change_label(runs, change)}</b>", "align": align},
+                annotation_position=f"{'top' if (side == 'left') == change.is_slower else 'bottom'} {side}",
+            )  # fmt: skip
     return figure
-
-
-def _run_points(
-    runs: PastRuns, versions: tuple[str, str], labels: Sequence[str], scale: float, marker: dict[str, str]
-) -> go.Scatter:
-    mine = np.array([pair == versions for pair in runs.versions])
-    low, median, high = (times[mine] * scale for times in (runs.p20_ms, runs.median_ms, runs.p80_ms))
-    return go.Scatter(
-        x=runs.places[mine], y=median, mode="markers", hovertemplate=_LABEL,
-        error_y=_whiskers(low, median, high, theme.BORDER),
-        marker={**marker, "size": 9, "line": {"width": 0.7, "color": theme.BORDER}},
-        name=str(escape(f"{runs.device}, torch {versions[0]}, triton {versions[1]}")),
-        text=list(itertools.compress(labels, mine)),
-    )  # fmt: skip
 
 
 def _whiskers(low: np.ndarray, middle: np.ndarray, high: np.ndarray, color: str) -> dict[str, Any]:
@@ -232,13 +213,13 @@ def baselines_figure(dimension: str, sweeps: Sequence[tuple[int, Sweep]]) -> go.
     figure = go.Figure(
         layout=theme.layout(
             "The library's time / the best config's",
-            xaxis={"type": "category", "title": {"text": dimension}, "categoryorder": "array", "categoryarray": sizes},
-            yaxis={"title": {"text": f"ratio, {sweeps[0][1].source}"}, "automargin": True},
+            xaxis={"type": "category", "title": dimension, "categoryorder": "array", "categoryarray": sizes},
+            yaxis={"title": f"ratio, {sweeps[0][1].source}", "automargin": True},
             **_WITH_LEGEND,
         )
     )
     names = dict.fromkeys(ratio.name for _, sweep in sweeps for ratio in sweep.baselines)
-    for name, color, symbol in zip(names, itertools.cycle(theme.CATEGORIES), itertools.cycle(_VERSION_SYMBOLS)):
+    for name, color, symbol in zip(names, itertools.cycle(theme.CATEGORIES), itertools.cycle(_SYMBOLS)):
         points = [(str(size), ratio) for size, sweep in sweeps for ratio in sweep.baselines if ratio.name == name]
         low, middle, high = np.array([(ratio.low, ratio.ratio, ratio.high) for _, ratio in points]).T
         figure.add_scatter(

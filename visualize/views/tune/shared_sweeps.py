@@ -75,7 +75,7 @@ class SharedSweeps:
                 swept = self._run.space
                 message = f"A sweep of {swept.size:,} configs of {swept.base.kernel} runs on this machine; one runs at "
                 raise ConfigError("busy", f"{message}a time. Cancel it, or wait.")
-            session.before_close(self._cancel)
+            session.before_close(self._cancel)  # cancelling several times is harmless
             self._left, self._is_cancelled = set(), False
             self._last_watched = time.monotonic()
             run = self._begin(session, first, strategy, from_scratch)
@@ -84,8 +84,7 @@ class SharedSweeps:
 
     def running(self, space: Space, gpu: Gpu) -> SweepRun | None:
         """Return the running sweep if it is of this space and GPU."""
-        with self._lock:
-            run = self._run
+        run = self._run
         return run if run and (run.space.identity, run.gpu.name) == (space.identity, gpu.name) else None
 
     def find(self, store: Store, space: Space, gpu: Gpu) -> Sweep | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
+import numpy as np
 from markupsafe import Markup, escape
 
 from kernels import discover
@@ -15,10 +16,12 @@ from kernels.experiment import Experiment
 from kernels.export.script import config_line
 from kernels.knobs import knobs
 from kernels.results import Sweep, SweepRow
+from kernels.results.store import StoredResult
 from kernels.results.sweep import LibraryRatio
 from kernels.space import Space
 from kernels.spec import format_duration, shape_text
 from kernels.sweep.sweep_run import Progress
+from visualize.predict.history import MIN_CHANGE, MIN_RUNS, Change, PastRuns
 from visualize.views.numbers import count_noun, milliseconds, percent, significant, time_unit
 from visualize.views.prose import Link, Mark, Sourced, Strong, headline, hint, say
 from visualize.views.tables import Column, Table, table
@@ -36,10 +39,10 @@ ENDINGS = {
     "complete": "All configs were tried.",
     "patience": "It ended early, because the last configs were not faster.",
     "budget": "The budget is spent.",
-    "cancelled": "It was cancelled.",
+    "cancelled": "It was cancelled. Finished rows are kept, and the next sweep resumes from them.",
     "failed": "It ended because no device was left.",
     "running": "",
-    "cut off": "It was cut off, or it still runs in another process.",
+    "cut off": "It was cut off, or it still runs in another process. The next sweep resumes from its finished rows.",
 }
 _PHASES = {"explore": "exploring", "race": "racing the fastest", "final": "timing the finalists", "over": "ended"}
 
@@ -99,8 +102,6 @@ def sweep_headline(sweep: Sweep) -> Markup:
     problem = sweep.experiment.problem
     tried = say("{}, {}, {}: {}.", shape_text(problem), problem.dtype, count_noun(len(sweep.rows), "config"), counts)
     is_running, ending = sweep.ended == "running", ENDINGS[sweep.ended]
-    if sweep.ended in ("cancelled", "cut off"):
-        ending += " Finished rows are kept, and Sweep resumes from them."
     if sweep.best is None:
         nothing = "No config has a result so far." if is_running else "No config has a correct result."
         return headline("", "", nothing, tried, ending, sweep.note)
@@ -108,10 +109,7 @@ def sweep_headline(sweep: Sweep) -> Markup:
     what = say("{} for the {}", Mark(sweep.source), "fastest config so far" if is_running else "best config")
     preposition = "on" if sweep.is_timed else "for"
     best = Strong(knobs_text(sweep.best.experiment, sweep.space))
-    libraries = [
-        say("{} takes {} ({} to {}) times as long.", call.name, *map(significant, (call.ratio, call.low, call.high)))
-        for call in sweep.baselines
-    ]
+    libraries = [say("{} takes {} times as long.", call.name, ratio_text(call)) for call in sweep.baselines]
     return headline(
         f"{significant(time_ms(sweep.best, sweep.is_timed) * scale)} {unit}", what,
         say("{} {} {}. {}", best, preposition, sweep.best.device, ending),
@@ -183,9 +181,6 @@ def sweep_columns(sweep: Sweep | None = None) -> tuple[Column[SweepRow], ...]:
     def time(ms: float | None) -> str:
         return "" if ms is None else significant(ms * scale, 4)
 
-    def predicted(field: str) -> Callable[[SweepRow], object]:
-        return lambda row: getattr(row.predicted, field) if row.predicted else None
-
     times = (
         Column[SweepRow]("median_ms", Sourced(f"Time, {unit}", source), cell=lambda row: time(row.median_ms)),
         Column[SweepRow](
@@ -199,10 +194,10 @@ def sweep_columns(sweep: Sweep | None = None) -> tuple[Column[SweepRow], ...]:
         Column(
             "predicted_ms",
             Sourced(f"Time, {unit}", "predicted"),
-            predicted("ms"),
+            lambda row: row.predicted and row.predicted.ms,
             lambda row: time(row.predicted and row.predicted.ms),
         ),
-        Column("predicted_resource", "Bottleneck", predicted("resource")),
+        Column("predicted_resource", "Bottleneck", lambda row: row.predicted and row.predicted.resource),
         Column("registers", "Registers"),
         Column("spilled_bytes", "Spilled", unit="bytes"),
         Column("shared_bytes", "Shared", unit="bytes"),
@@ -284,15 +279,16 @@ def sizes_headline(dimension: str, sizes: int, timed: Sequence[tuple[int, Sweep]
     """
     if not timed:
         return headline("", "", f"{count_noun(sizes, 'size')} of {dimension} to sweep. Library ratios need a GPU.")
-    ratios = [(sweep.baselines[0], size) for size, sweep in timed]
-    (best, at), (worst, worst_at) = (pick(ratios, key=lambda ratio: ratio[0].ratio) for pick in (max, min))
-    what = say("{} at {} {:,}: {} time / best config's time", Mark(timed[0][1].source), dimension, at, best.name)
-    sentence = f"95 % interval {best.low:.3f} to {best.high:.3f}."
-    if worst_at != at:
-        sentence += f" At {dimension} {worst_at:,}: {worst.ratio:.2f} × ({worst.low:.3f} to {worst.high:.3f})."
+    ratios = {size: sweep.baselines[0] for size, sweep in timed}
+    best, worst = (pick(ratios, key=lambda size: ratios[size].ratio) for pick in (max, min))
+    call, source = ratios[best], timed[0][1].source
+    sentence = f"95 % interval {call.low:.3f} to {call.high:.3f}."
+    if worst != best:
+        sentence += f" At {dimension} {worst:,}: {ratio_text(ratios[worst])}."
     if missing := sizes - len(timed):
         sentence += f" Not finished: {count_noun(missing, 'size')}."
-    return headline(f"{best.ratio:.2f} ×", what, sentence)
+    what = say("{} at {} {:,}: {} time / best config's time", Mark(source), dimension, best, call.name)
+    return headline(f"{call.ratio:.2f} ×", what, sentence)
 
 
 def sizes_table(dimension: str, sweeps: Mapping[int, Sweep | None], address: Callable[[int], str]) -> Markup:
@@ -315,3 +311,74 @@ def sizes_table(dimension: str, sweeps: Mapping[int, Sweep | None], address: Cal
     header = (dimension, "Best config", Sourced("Time", source), *(f"{name} / best" for name in calls), "Ended")
     note = hint("Ratios are shown with their 95 % interval. A size opens its sweep.")
     return table(header, rows, f"The best config at each {dimension}") + note
+
+
+def history_headline(series: Sequence[PastRuns], runs: Sequence[StoredResult]) -> Markup:
+    """Render the last change of the experiment's time, or its latest time, or its checks.
+
+    Args:
+        series: timed runs by device, the page's GPU first.
+        runs: all runs, timed or not.
+    """
+    if series:
+        return _times_headline(*series)
+    if runs:
+        passed = sum(bool(run.summary.passed) for run in runs)
+        source = "interpreter" if any(run.backend == "interpreter" for run in runs) else "recorded"
+        note = "On a GPU, times are stored, too." if source == "interpreter" else "None of these runs was timed."
+        return headline(f"{passed:,} of {len(runs):,}", say("checks passed {}", Mark(source)), note)
+    how = "Press Run (Ctrl+Enter) to store a result of this machine. Recorded lists results of other machines."
+    return headline("No runs", "of this Experiment are stored", how)
+
+
+def _times_headline(runs: PastRuns, *others: PastRuns) -> Markup:
+    more = [f"Before: {_change_text(runs, change)}." for change in runs.changes[:-1]]
+    more.append(
+        f"A change is at least {percent(MIN_CHANGE)}, exceeds the intervals and the scatter of the runs, and shows in "
+        f"{count_noun(MIN_RUNS, 'run')} on each side."
+    )
+    for other in others:
+        latest = f"the latest {milliseconds(float(other.median_ms[-1]))}; no change"
+        change_text = _change_text(other, other.changes[-1]) if other.changes else latest
+        more.append(f"On {other.device}: {count_noun(len(other), 'run')}, {change_text}.")
+    if not runs.changes:
+        what = say("in the latest of {} on {} {}", count_noun(len(runs), "run"), runs.device, Mark("recorded"))
+        spread = max(float(np.ptp(runs.median_ms) / runs.median_ms.mean()) / 2, 0.0001)
+        sentence = f"No change since {runs.ended[0]:%Y-%m-%d}: the medians lie within ± {percent(spread)}."
+        if len(runs) == 1:
+            sentence = "It is the only run so far. Each further run adds a point to the picture."
+        return headline(milliseconds(float(runs.median_ms[-1])), what, sentence, *more)
+    change = runs.changes[-1]
+    number, word = _ratio(change)
+    what = say("{} since {:%Y-%m-%d} on {} {}", word, runs.ended[change.place], runs.device, Mark("recorded"))
+    upgrade = " and ".join(runs.upgrade(change))
+    cause = f"It coincides with {upgrade}." if upgrade else "The versions of torch and triton are the same."
+    before, after = (milliseconds(ms) for _, _, ms in runs.levels[-2:])
+    levels = f"{count_noun(change.before, 'run')} took {before}, then {change.after:,} took {after}."
+    return headline(number, what, f"{cause} {levels}", *more)
+
+
+def _ratio(change: Change) -> tuple[str, str]:
+    return (f"{change.ratio:.2f} ×", "slower") if change.is_slower else (f"{1 / change.ratio:.2f} ×", "faster")
+
+
+def _change_text(runs: PastRuns, change: Change) -> str:
+    upgrade = " and ".join(runs.upgrade(change))
+    cause = f", with {upgrade}" if upgrade else ""
+    return f"{' '.join(_ratio(change))} since {runs.ended[change.place]:%Y-%m-%d}{cause}"
+
+
+def change_label(runs: PastRuns, change: Change) -> str:
+    """Return the label of a change in the picture: "1.08 × slower<br>triton 3.6.0 → 3.7.1"."""
+    return "<br>".join([" ".join(_ratio(change)), *map(escape, runs.upgrade(change))])
+
+
+def run_label(runs: PastRuns, place: int) -> str:
+    """Return the label of a run, with Plotly's line breaks. Plotly renders some markup, so names are escaped."""
+    (torch, triton), device = map(escape, runs.versions[place]), escape(runs.device)
+    median, low, high = (milliseconds(float(ms[place])) for ms in (runs.median_ms, runs.p20_ms, runs.p80_ms))
+    return (
+        f"<b>{median}</b>, p20 to p80: {low} to {high}<br>"
+        f"{runs.ended[place]:%Y-%m-%d %H:%M} UTC, median of {runs.samples[place]:,}<br>"
+        f"{device}, torch {torch}, triton {triton}"
+    )

@@ -2,21 +2,19 @@
 
 import asyncio
 import itertools
-import json
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 from markupsafe import Markup
 
 from kernels import discover
 from kernels.experiment import Experiment, JsonSchema, argument_schemas, from_json
 from kernels.export.script import config_line
 from kernels.gpus import Gpu
-from kernels.knobs import ConfigError, knob, knobs, quote, read_fields
+from kernels.knobs import ConfigError, knob, knobs, quote
 from kernels.measuring.session import Session
 from kernels.results import Device, Strategy, Sweep, SweepRow
 from kernels.results.sweep import STRATEGIES
@@ -26,9 +24,10 @@ from kernels.sweep.devices import concurrent_compiles
 from kernels.sweep.sweep_run import SweepRun, estimate_seconds, initial_rows
 from visualize.predict.launch_time import predict_time
 from visualize.views import slots
-from visualize.views.panel import Api, Endpoint, Panel, Slots, StreamAction
+from visualize.views.panel import Api, Endpoint, Panel, Slots, StreamAction, read_options
 from visualize.views.slots import CLOSED, DISABLED, ENABLED, NONE, OPEN, button, fold, plot, plot_value, slot
 from visualize.views.state import PINNED, Snapshot, State, pin_text, query
+from visualize.views.tables import save_file
 from visualize.views.tune import figures, text
 from visualize.views.tune.shared_sweeps import SharedSweeps
 from visualize.views.tune.text import KNOBS, RankingView
@@ -126,8 +125,8 @@ def swept_sizes(state: State) -> tuple[str, dict[int, Space]]:
     dimensions = {name: declared for name, declared in knobs(type(problem)).items() if declared.choices is None}
     try:
         values = parse_varied([over], "sweep_over")
-        name = next(iter(values))
-        if len(values) > 1 or name not in dimensions:
+        name, *others = values
+        if others or name not in dimensions:
             takes = f"one of {', '.join(dimensions)} and its sizes, as in {list(dimensions)[-1]}=512,1024"
             raise ConfigError("not_a_dimension", f"sweep_over is {quote(over)}; it takes {takes}.")
         sizes = sorted({int(dimensions[name].validate(name, value)) for value in values[name]})
@@ -170,10 +169,8 @@ class SweepPanel(Panel):
                 slot("sweep-progress"),
                 name="sweep-row",
             )
-            + slots.picture(
-                plot("sweep-plot", "The configs of the sweep, by time"),
-                slot("sweep-instead"),  # replaces the plot if there is nothing to draw
-            )
+            # "sweep-instead" replaces the plot if there is nothing to draw.
+            + slots.picture(plot("sweep-plot", "The configs of the sweep, by time"), slot("sweep-instead"))
             + fold(
                 "sweep-search-fold",
                 "Options: values to try, search, picture",
@@ -187,7 +184,6 @@ class SweepPanel(Panel):
                 slot("sweep-lines"),
                 slots.row(button("sweep-json", "The sweep as JSON")),
             )
-            + slot("sweep-file", "saved_file")
         )
 
     def actions(self) -> Mapping[str, StreamAction]:
@@ -223,9 +219,12 @@ class SweepPanel(Panel):
             seconds = estimate_seconds(min(count, budget or count), concurrent_compiles())
             headline = text.plan_headline(sweep, seconds, has_times=snapshot.here == state.gpu)
         instead = text.explain_no_picture(sweep, name)
-        progress = self._draw_progress(state, instead or advice)
-        rows = _draw_rows(sweep, state, has_picture=not instead)
-        return {"sweep-claim": headline, **rows, "sweep-instead": instead, **progress}
+        return {
+            "sweep-claim": headline,
+            "sweep-instead": instead,
+            **_draw_rows(sweep, state, has_picture=not instead),
+            **self._draw_progress(state, instead or advice),
+        }
 
     def _draw_progress(self, state: State, hint: str = "") -> Slots:
         """Draw the running sweep's progress; without one, `hint`."""
@@ -261,20 +260,16 @@ class SweepPanel(Panel):
         yield {**self._draw(Snapshot(state, store=session.store, here=session.gpu)), "sweep-search-fold": CLOSED}
 
     def _cancel(self, session: Session, state: State, page: str) -> Iterator[Slots]:
-        run = self._running(state)
-        if run is None:
-            yield self._draw_progress(state, text.NOTHING_TO_CANCEL)
-            return
-        yield {"sweep-progress": text.say_left(self.sweeps.leave(page)), "sweep-cancel": DISABLED}
+        left = text.say_left(self.sweeps.leave(page)) if self._running(state) else text.NOTHING_TO_CANCEL
+        yield {"sweep-progress": left, "sweep-cancel": DISABLED}
 
     def _save(self, is_csv: bool, session: Session, state: State, page: str) -> Iterator[Slots]:
         space = swept_space(state)
         sweep = self.sweeps.find(session.store, space, state.gpu) or predict_sweep(space, state.gpu)
-        content = {"type": "application/json", "text": files.format_sweep(".json", sweep)}
-        file = json.dumps({"name": "tilescope_sweep.json", **content}, ensure_ascii=False)
         if is_csv:
-            file = text.ranking_table(sweep).csv_file(text.rows_by_rank(sweep), state.view.of(RankingView))
-        yield {"sweep-file": file}
+            yield text.ranking_table(sweep).save(text.rows_by_rank(sweep), state)
+        else:
+            yield save_file("tilescope_sweep.json", "application/json", files.format_sweep(".json", sweep))
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def sweep(
@@ -289,7 +284,7 @@ class SweepPanel(Panel):
             `rows`: each config, the best first; without a GPU by `predicted_ms`. What can't launch has a `reason`.
             """
             search = {"strategy": strategy, "seed": seed, "budget": budget}
-            options = read_fields(SweepSearch, search, "/sweep", prefix=_PREFIX)
+            options = read_options(SweepSearch, "sweep_", search, "/sweep")
             space, name = space_of_call(from_json(experiment), vary), f"/sweep {next(_CALLS)}"
             with self.sweeps.watched(name):
                 run = await asyncio.to_thread(self.sweeps.start, api.session, [space], options.strategy, name)
@@ -314,20 +309,16 @@ def predict_sweep(space: Space, gpu: Gpu) -> Sweep:
 
 def _form(state: State, space: Space | None = None) -> str:
     """Return the form's value. With a space, it offers the varied knobs as axes, and its values as the default."""
-    fields = [*slots.controls(SweepOptions), *slots.controls(SweepSearch)]
+    fields = {field["name"]: field for kind in (SweepOptions, SweepSearch) for field in slots.controls(kind)}
     if space:
-        axes = {"choices": [AUTO, *(name for name, _ in space.varied)]}
-        updates: dict[str, Any] = {
-            "sweep_vary": {"placeholder": text.varied_text(space)},
-            "sweep_x": axes,
-            "sweep_y": axes,
-        }
-        fields = [{**field, **updates.get(field["name"], {})} for field in fields]
-    return slots.form_value(fields, state.view.to_address())
+        fields["sweep_vary"]["placeholder"] = text.varied_text(space)
+        for axis in ("sweep_x", "sweep_y"):
+            fields[axis]["choices"] = [AUTO, *(name for name, _ in space.varied)]
+    return slots.form_value(list(fields.values()), state.view.to_address())
 
 
 def _draw_rows(sweep: Sweep, state: State, has_picture: bool) -> Slots:
-    best, lines, picture, varied = sweep.best, "", NONE, dict(sweep.space.varied)
+    lines, picture, varied = "", NONE, dict(sweep.space.varied)
     current = state.short_address(sweep_vary=text.varied_text(sweep.space)).items()
     others = {name: value for name, value in current if name not in varied}
 
@@ -338,18 +329,14 @@ def _draw_rows(sweep: Sweep, state: State, has_picture: bool) -> Slots:
         options = state.view.of(SweepOptions)
         name = options.sweep_picture
         axes = heatmap_axes(options, varied) if name == "heatmap" else ()
-        meta = {
-            "words": np.array([text.point_label(row, sweep) for row in sweep.rows]),
-            "addresses": np.array(list(map(address, sweep.rows))),
-        }
+        words = [text.point_label(row, sweep) for row in sweep.rows]
+        meta = {"words": words, "addresses": list(map(address, sweep.rows))}
         figure, zoom = getattr(figures, f"{name}_figure")(sweep, *axes), f"{name} {axes} {sweep.space.identity}"
         picture = plot_value(figure, zoom, meta, about=text.sweep_caption(sweep))
-    if best:
-        pinned = state.link(**{PINNED: pin_text(best.experiment)})
-        lines = text.config_lines(sweep, address(best), pinned)
-    table = text.ranking_table(sweep).render(
-        text.rows_by_rank(sweep), state.view.of(RankingView), lambda new: state.link(**new), address
-    )
+    if sweep.best:
+        pinned = state.link(**{PINNED: pin_text(sweep.best.experiment)})
+        lines = text.config_lines(sweep, address(sweep.best), pinned)
+    table = text.ranking_table(sweep).render(text.rows_by_rank(sweep), state, address)
     return {"sweep-plot": picture, "sweep-table": table, "sweep-lines": lines}
 
 
@@ -368,7 +355,6 @@ def _draw_sizes(state: State, dimension: str, sweeps: Mapping[int, Sweep | None]
 
 # /sweep
 
-_PREFIX = "sweep_"
 SCHEMAS: dict[str, JsonSchema] = {
     "vary": {
         "type": "object",
@@ -376,7 +362,7 @@ SCHEMAS: dict[str, JsonSchema] = {
         "description": f"Values by knob of the config; {MAX_CONFIGS_PER_CALL} combinations at most. "
         "Default: tiles near its own.",
     },
-    **argument_schemas(SweepSearch, _PREFIX),
+    **argument_schemas(SweepSearch, "sweep_"),
 }
 
 
@@ -399,31 +385,25 @@ def space_of_call(base: Experiment, vary: object) -> Space:
 def build_reply(sweep: Sweep) -> dict[str, Any]:
     """Return the body of /sweep: the best config first, then the configs without a result in grid order."""
     gpu, best = sweep.rows[0].device, sweep.best
-    kernel = discover()[sweep.experiment.kernel]
     return {
         "gpu": gpu,
         "experiment": replace(sweep.experiment, gpu=gpu).to_json(),
         "vary": {name: list(values) for name, values in sweep.space.varied},
         "strategy": vars(sweep.strategy),
-        "backend": sweep.backend,
         "device": vars(sweep.device),
         "rows": [text.row_json(row, sweep) for row in text.rows_by_rank(sweep)],
         "best": replace(best.experiment, gpu=gpu).to_json() if best else None,
-        "triton_config": config_line(kernel, best.experiment) if best else None,
+        "triton_config": config_line(discover()[best.experiment.kernel], best.experiment) if best else None,
         "baselines": [vars(ratio) for ratio in sweep.baselines],
-        "ended": sweep.ended,
-        "seconds": sweep.seconds,
-        "note": sweep.note,
+        **{name: getattr(sweep, name) for name in ("backend", "ended", "seconds", "note")},
     }
 
 
 def default_values(experiment: Experiment) -> dict[str, list[Any]]:
     """Return the values to vary by default: each side of the tile with its neighbouring choices, and 4 or 8 warps."""
-    values: dict[str, list[Any]] = {}
+    values: dict[str, list[Any]] = {"num_warps": [4, 8]}
     for name, declared in knobs(type(experiment.config)).items():
-        if name == "num_warps":
-            values[name] = [4, 8]
-        elif declared.group == "Tile" and declared.choices is not None:
+        if declared.group == "Tile" and declared.choices is not None:
             place = declared.choices.index(getattr(experiment.config, name))
             values[name] = list(declared.choices[max(0, place - 1) : place + 2])
     return values
