@@ -36,6 +36,12 @@ def test_links_sort_and_filter_the_table_and_a_button_saves_it(tab: Tab) -> None
     expect(rows).to_have_count(2)
     assert set(rows.locator("td:nth-child(3)").all_inner_texts()) == {"32"}
     assert "ranking_BLOCK_N=32" in tab.page.url
+    saved: list[str] = []
+    tab.page.on("download", lambda file: saved.append(file.suggested_filename))
     with tab.page.expect_download() as download:
         tab.page.locator("#ranking-csv").click()
     assert len(download.value.path().read_text(encoding="utf-8").splitlines()) == 1 + 2
+    tab.fold("sweep-take")
+    with tab.page.expect_download():
+        tab.page.locator("#sweep-json").click()
+    assert saved == ["tilescope_ranking.csv", "tilescope_sweep.json"], "an update that repeats a file saves it once"

@@ -116,9 +116,11 @@ const FILL = {
   button: (node, value) => { node.disabled = value === "disabled"; },
   fold: (node, value) => { node.open = value === "open"; },
   stored_run: (_, run) => localStorage.setItem("tilescope-run", run), // for the next visit
-  saved_file(_, value) { // the server wrote it when a button was pressed (see Table.csv_file)
-    const { name, type, text } = JSON.parse(value || "{}");
-    if (name) window.tilescopeFiles.saveFile(name, type, text);
+  saved_file(node, value) { // the server wrote it when a button was pressed (see tables.py)
+    const { id, name, type, text } = JSON.parse(value || "{}");
+    if (!name || node.dataset.file === String(id)) return; // an action's last update repeats its values
+    node.dataset.file = id;
+    window.tilescopeFiles.saveFile(name, type, text);
   },
   settings(_, value) {
     for (const name of Object.keys(settings)) if (!["tab", "preset"].includes(name)) delete settings[name];
