@@ -88,7 +88,7 @@ def render_comparison(
     if not names:
         return Markup("<p>Pinned. Nothing differs yet: change a setting.</p>")
     rows: list[tuple[Any, ...]] = [(name, now.get(name, "–"), pinned.get(name, "–"), "") for name in names]
-    knobs = [_change(*row) for row in rows[:_MAX_KNOBS]]
+    knobs = [_change(*row[:3]) for row in rows[:_MAX_KNOBS]]
     if len(rows) > _MAX_KNOBS:
         knobs.append(say("{} more", len(rows) - _MAX_KNOBS))
     left, right = ({number.name: number for number in reversed(side)} for side in (numbers, pinned_numbers))
@@ -112,7 +112,7 @@ def render_comparison(
     return line + folded.format(table(("", "Now", "Pinned", "Now / pinned"), rows)) if left or right else line
 
 
-def _change(name: str, now: object, pinned: object, *_: object) -> Sentence:
+def _change(name: str, now: object, pinned: object) -> Sentence:
     return say("{} {} → {}", name, pinned, Strong(now))
 
 

@@ -122,10 +122,9 @@ def occupancy_table(schedule: Schedule, compiled: Compiled | None) -> Markup:
     limits, launch = Markup(""), schedule.launch
     if compiled:
         limit = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
-        limits = prose.hint(
-            say("The number of programs per SM is limited by {}.", Sourced(join_names(limit.limited_by), "compiled")),
-            f"{compiled.registers} registers per thread, {compiled.shared_bytes:,} bytes of shared memory per program.",
-        )
+        limited_by = Sourced(join_names(limit.limited_by), "compiled")
+        needs = f"{compiled.registers} registers per thread, {compiled.shared_bytes:,} shared bytes per program."
+        limits = prose.hint(say("The number of programs per SM is limited by {}.", limited_by), needs)
     if schedule.turns > 1 and schedule.programs <= schedule.sms:
         return limits + prose.claim("An SM gets at most one program, which loops over its tiles, at any occupancy.")
     own, most = schedule.programs_per_sm, max_programs_per_sm(launch.gpu, launch.config.num_warps)
@@ -327,11 +326,9 @@ def _other_gpu(traffic: DramTraffic) -> Sentence | str:
         there = by_group_size(schedule(traffic.kernel, replace(launch, gpu=gpu), per_sm), 0.0, (worst,))[worst]
         dram_ms, arithmetic_ms = there.read_bytes / gpu.dram_gbps / 1e6, family.work(launch.problem) / tflops / 1e9
         if dram_ms > arithmetic_ms:
-            return say(
-                "The difference would show on a GPU with less bandwidth per FLOP: on "
-                f"{name}, GROUP_SIZE {worst} would need {milliseconds(dram_ms)} of DRAM time and {{}} of arithmetic.",
-                Sourced(milliseconds(arithmetic_ms), "predicted"),
-            )
+            needs = f"GROUP_SIZE {worst} would need {milliseconds(dram_ms)} of DRAM time and {{}} of arithmetic"
+            lead = f"The difference would show on a GPU with less bandwidth per FLOP: on {name}, {needs}."
+            return say(lead, Sourced(milliseconds(arithmetic_ms), "predicted"))
     return ""
 
 

@@ -340,11 +340,10 @@ class ReusePanel(Panel):
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
         traffic = dram_traffic(snapshot)
-        predicted = Number("DRAM reads", traffic.own.read_bytes, "bytes", "predicted")
-        if not traffic.row or not traffic.row.read_bytes:
-            return (predicted,)
-        counted = Number("DRAM reads, counted", traffic.row.read_bytes, "bytes", traffic.source("counted"))
-        return predicted, counted
+        numbers = [Number("DRAM reads", traffic.own.read_bytes, "bytes", "predicted")]
+        if traffic.row and (counted := traffic.row.read_bytes):
+            numbers.append(Number("DRAM reads, counted", counted, "bytes", traffic.source("counted")))
+        return tuple(numbers)
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def reuse_of(experiment: dict[str, Any]) -> Reply:
