@@ -234,9 +234,8 @@ class Settings:
         stay, except options that belong to a kernel.
         """
         declared, before = experiment.find_kernel(kernel), experiment.find_kernel(current.get("form_of"))
-        names = ["gpu", PINNED, *knobs(Run)]
-        for options in self.options:
-            names += [] if getattr(options, "of_kernel", False) else knobs(options)
+        options = [declared for declared in self.options if not getattr(declared, "of_kernel", False)]
+        names = ["gpu", PINNED, *(name for declared in (Run, *options) for name in knobs(declared))]
         if before.family.root is declared.family.root:
             names += knobs(declared.family.problem)
         if current.get("dtype") not in (declared.problem_knobs()["dtype"].choices or ()):

@@ -92,14 +92,13 @@ class SchedulePanel(Panel):
             outlined, bound = first, int(np.searchsorted(np.cumsum(own.tiles), first)) + 1 if view.first else 0
         data = player_data(orders, view.color, state.view.of(PlayerView).step, outlined, bound)
         about = picture_caption(state.experiment, state.gpu.name, "predicted")
+        picture = plot_value(map_figure(orders, view.color), f"{launch.extents} {state.kernel.id}", data, about=about)
         curve = ""
         if launch.panels:
             curve = plot_value(figures.loads_figure(orders, first), f"{own.timed.programs}", about=about)
         return {
             "schedule-claim": _headline(snapshot, orders, first),
-            "schedule-plot": plot_value(
-                map_figure(orders, view.color), f"{launch.extents} {state.kernel.id}", data, about=about
-            ),
+            "schedule-plot": picture,
             "loads-plot": curve,
             "schedule-occupancy": text.occupancy_table(launch, snapshot.compiled),
         }
