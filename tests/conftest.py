@@ -23,7 +23,6 @@ from kernels.measuring.measurement import Measurement
 from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results.store import Store
 from kernels.spec import Launch
-from tests.grown import contract, grown, grown_app, grown_client, grown_page  # noqa: F401
 from visualize.startup import quick_import
 
 # Two tests run at a time, so more threads would only compete. torch reads this when it is imported.
@@ -64,7 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _name_groups(items)
         # Start the longest tests first, so that no worker waits for another at the end: tests of the whole project,
         # which start programs, and the test that looks at every tab.
-        items.sort(key=lambda item: item.path.parent != Path(__file__).parent and item.path.name != "test_look.py")
+        items.sort(key=lambda item: item.path.parent != Path(__file__).parent and "test_every_picture" not in item.name)
     if config.option.all_combinations or any("::" in argument for argument in config.args):
         return
     left_out = {item for item in items if item.get_closest_marker("all_combinations")}

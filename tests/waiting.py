@@ -1,11 +1,16 @@
-"""Wait for another thread, process or event loop."""
+"""Wait for another thread, process, server or event loop."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import subprocess
 import time
-from collections.abc import Callable, Coroutine
+import urllib.request
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -28,3 +33,36 @@ def run_coroutine(coroutine: Coroutine[Any, Any, T], timeout_s: float = 100.0) -
     """Return a coroutine's result. After browser tests, the main thread already has a running loop."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: asyncio.run(coroutine)).result(timeout_s)
+
+
+def free_port() -> int:
+    """Return a port of this machine that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def serving(
+    command: Sequence[str], url: str, log: Path, **options: Any
+) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
+    """Run a server. Yield its process and its first reply for a URL, and end the process afterwards.
+
+    Args:
+        log: the file that gets the server's output.
+        options: those of Popen.
+    """
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, **options)
+
+    def reply() -> bytes:
+        assert process.poll() is None, f"the server ended with {process.returncode}:\n{log.read_text()}"
+        with suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
+            return bytes(answer.read())
+        return b""
+
+    try:
+        yield process, until(reply, 120)
+    finally:
+        process.terminate()
+        process.wait(20)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from gradio_client import Client
-from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from tests.kernels.trees import children
+from tests.kernels.trees import ROOT, children
 from tests.page import stored_sweep
-from tests.waiting import until
+from tests.waiting import free_port, serving
 
 # Gradio's messages when opening another page cuts off one of its streams, or when the old page reopens a stream after
 # the server has forgotten that page.
@@ -40,8 +38,6 @@ _FLAGS = (
     "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup,HttpsUpgrades,OptimizationHints,PaintHolding",
 )
 
-ROOT = Path(__file__).resolve().parents[2]
-
 # Two browser tests share two cores with what they ask for; Playwright's own 5 s are too few for that.
 expect.set_options(timeout=30_000)
 
@@ -59,39 +55,18 @@ class App:
 
 
 @contextmanager
-def served(
-    directory: Path, root: Path = ROOT, cache: Path | None = None, flags: Sequence[str] = (), script: str = "app.py"
-) -> Iterator[App]:
-    """Start the app of a tree on a free port, with its log, its store and, unless another is given, its cache there."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = directory / "log"
+def served(directory: Path, cache: Path | None = None, flags: Sequence[str] = ()) -> Iterator[App]:
+    """Start the app on a free port, with its log, its store and, unless another is given, its cache in a directory."""
     environment = os.environ | {
         "TILESCOPE_CACHE": str(cache or directory),
         "TILESCOPE_DB": str(directory / "tilescope.db"),
     }
     # The app must not ask a proxy for its own page: this one does not reply.
     environment |= dict.fromkeys(("HTTP_PROXY", "http_proxy"), "http://127.0.0.1:9")
-    with log.open("wb") as output:
-        command = [sys.executable, script, "--port", str(port), *flags]
-        process = subprocess.Popen(command, cwd=root, env=environment, stdout=output, stderr=output)
-    url = f"http://127.0.0.1:{port}/"
-
-    def answers() -> bool:
-        if process.poll() is not None:
-            raise RuntimeError(f"app.py ended with {process.returncode}:\n{log.read_text()}")
-        with suppress(OSError):
-            urllib.request.urlopen(url, timeout=5).close()
-            return True
-        return False
-
-    try:
-        until(answers, 120)
+    port = free_port()
+    command, url = [sys.executable, "app.py", "--port", str(port), *flags], f"http://127.0.0.1:{port}/"
+    with serving(command, url, directory / "log", cwd=ROOT, env=environment) as (process, _):
         yield App(process, url)
-    finally:
-        process.terminate()
-        process.wait(20)
 
 
 @pytest.fixture(scope="session")
@@ -176,8 +151,8 @@ class Tab:
             self.page.locator(f".pictures [data-tab={name}]").filter(visible=True).click()
 
     def run(self) -> None:
-        """Press Run and wait for its result or failure. The card of an earlier run is neither."""
-        self.page.evaluate("document.querySelector('#card').replaceChildren()")
+        """Press Run and wait for its result or failure. The card of an earlier run is neither, even if it is equal."""
+        self.page.evaluate("Object.assign(document.querySelector('#card'), { innerHTML: '', filled: '' })")
         self.page.locator("#run").click()
         self.ended()
 
@@ -185,20 +160,9 @@ class Tab:
         ends = f"#{place} :is([data-finished], .result-card, .failure)"
         self.page.wait_for_selector(ends, state="attached", timeout=1000 * seconds)
 
-    def answers(self) -> list[int]:
-        """Return a list that collects the sizes in bytes, as sent, of replies to events from now on."""
-        sizes: list[int] = []
-
-        def note(request: Request) -> None:
-            if "/gradio_api/" in request.url and "/file=" not in request.url:
-                sizes.append(request.sizes()["responseBodySize"])
-
-        self.page.on("requestfinished", note)
-        return sizes
-
-    def fold(self, name: str) -> None:
-        """Open a fold by its id, unless it is open."""
-        self.unfold(f"#{name}")
+    def wait_for_compiled(self) -> None:
+        """Wait for the last update of the Order view, after which the page asks for nothing more."""
+        self.page.locator("#schedule-occupancy", has_text="registers per thread").wait_for(state="attached")
 
     def text(self, selector: str) -> str:
         """Return an element's current text. `says` and `reads` wait for a text."""

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -18,7 +15,8 @@ import pytest
 
 from kernels import discover
 from kernels.knobs import knobs
-from tests.page.conftest import ROOT, App, served
+from tests.kernels.trees import ROOT, python
+from tests.page.conftest import App, served
 from tests.waiting import run_coroutine
 
 # They share one app, separate from that of the other page tests.
@@ -65,22 +63,8 @@ def call(app: App, name: str, **arguments: Any) -> dict[str, Any]:
     return json.loads(result.content[0].text)
 
 
-def run(arguments: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a script of the project."""
-    environment = {**os.environ, **environment}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=180,
-    )
-
-
 def test_an_agent_finds_a_better_group_size(agents: App) -> None:
-    done = run(["scripts/mcp_client.py", agents.url])
+    done = python(ROOT, "scripts/mcp_client.py", agents.url)
     assert done.returncode == 0, done.stdout + done.stderr
     default, better = map(int, re.findall(r"^GROUP_SIZE \d+: (\d+) bytes", done.stdout, re.MULTILINE))
     assert better < default / 2.5
@@ -89,9 +73,8 @@ def test_an_agent_finds_a_better_group_size(agents: App) -> None:
 
 
 def test_the_tools_are_the_endpoints_in_few_characters(agents: App, tools: dict[str, Any]) -> None:
-    assert set(tools) == NAMES
     with urllib.request.urlopen(f"{agents.url}gradio_api/mcp/schema") as answer:
-        assert {tool["name"] for tool in json.load(answer)} == NAMES  # what Gradio's page shows
+        assert {tool["name"] for tool in json.load(answer)} == set(tools) == NAMES  # Gradio's page shows the schema
     for tool in tools.values():
         assert len(tool.description) > 150
         if "kernel" in tool.inputSchema.get("required", []):
@@ -114,9 +97,7 @@ def test_every_knob_is_an_argument_with_its_allowed_values(agents: App, tools: d
             else:
                 assert set(knob.choices) <= set(argument["enum"])
     assert schema["properties"]["num_warps"]["default"] == 4
-    assert "seed" not in schema["properties"]
-    assert "seed" in tools["run"].inputSchema["properties"]
-    assert tools["coalescing"].inputSchema["properties"]["model"]["enum"] == ["compiled", "textbook"]
+    assert ["seed" in tools[name].inputSchema["properties"] for name in ("reuse", "run")] == [False, True]
 
 
 def test_only_the_tool_kernels_explains_arguments(agents: App, tools: dict[str, Any]) -> None:
@@ -156,14 +137,16 @@ def test_mcp_is_off_by_default(app: App) -> None:
         urllib.request.urlopen(f"{app.url}gradio_api/mcp/schema")
 
 
-def test_without_the_package_the_app_ends_with_a_sentence(tmp_path: Path) -> None:
+def test_without_the_package_the_app_ends_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = tmp_path / "sitecustomize.py"
     hidden.write_text(
         "import importlib.util\n"
         "found = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, *rest: None if name == 'mcp' else found(name, *rest)\n"
     )
-    for flags, environment in ((["--mcp"], {}), ([], {"GRADIO_MCP_SERVER": "true"})):
-        done = run(["app.py", *flags], PYTHONPATH=str(tmp_path), **environment)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    for flags, variable in ((["--mcp"], ""), ([], "true")):
+        monkeypatch.setenv("GRADIO_MCP_SERVER", variable)
+        done = python(ROOT, "app.py", *flags)
         assert done.returncode == 2
         assert done.stderr == "The MCP server needs the package mcp: pip install -r requirements-mcp.txt\n"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from playwright.sync_api import expect
 
@@ -35,20 +33,18 @@ def test_the_articles_nine_by_nine_tiles_need_54_loads_grouped_and_90_row_major(
 def test_one_click_loads_the_blackboards_transactions(tab: Tab) -> None:
     """And the lane that loaded an element stores it in 16."""
     tab.open()
-    drawn = 0
-    for kernel, preset, loads, stores, total, each in (
-        ("transpose: row strips", "Blackboard: 8 × 8, strips of 2 rows", 4, 8, 12, "1.33"),
-        ("transpose: tiles", "Blackboard: 8 × 8, tiles of 4 × 4", 4, 4, 8, "2.00"),
+    for kernel, preset, loads, stores, each in (
+        ("transpose: row strips", "Blackboard: 8 × 8, strips of 2 rows", 4, 8, "1.33"),
+        ("transpose: tiles", "Blackboard: 8 × 8, tiles of 4 × 4", 4, 4, "2.00"),
     ):
         tab.page.get_by_label("Kernel", exact=True).select_option(label=kernel)
         tab.preset(preset)
         claim = f"{loads} transactions to load A and {stores} to store B: {each} elements per transaction"
-        tab.page.locator("#coalescing-claim .claim", has_text=claim).wait_for()
-        tab.page.locator("#coalescing-claim .number b", has_text=re.compile(f"^{total}$")).wait_for()
-        tab.wait_for_draw("request-plot", after=drawn)
-        drawn = tab.draws("request-plot")
+        tab.says("#coalescing-claim .claim", claim)
+        tab.reads("#coalescing-claim .number b", str(loads + stores))
+    tab.wait_for_draw("request-plot")
     tab.follow("?kernel=transpose.row_strip&M=8&N=8&BLOCK_M=2&BLOCK_N=8&warp_size=4&line_bytes=16&tab=coalescing")
-    tab.fold("board-fold")
+    tab.unfold("#board-fold")
     tab.page.get_by_label("Lanes", exact=True).select_option(label="loaded")
     tab.says("#coalescing-claim", "16 to store B", folded=True)
 
@@ -111,16 +107,6 @@ def test_a_moved_slider_redraws_the_schedule_and_the_address_and_keeps_the_zoom(
     assert all(clip.startswith(("url(#", "url('#")) for clip in clips)
 
 
-def test_a_redrawn_schedule_of_a_million_programs_is_sent_in_150_kilobytes(tab: Tab) -> None:
-    tab.open("?tab=schedule&M=16384&N=16384&BLOCK_M=16&BLOCK_N=16&step=5")
-    tab.wait_for_draw("schedule-plot")
-    sizes = tab.answers()
-    tab.page.get_by_label("GROUP_SIZE", exact=True).fill("7")
-    tab.says("#schedule-plot", "GROUP_SIZE 7")
-    tab.page.get_by_role("progressbar", name="Waiting for a reply").wait_for(state="hidden")
-    assert 0 < max(sizes) <= 150_000, "each redraw: one as soon as the slider moves, one when it has been compiled"
-
-
 def test_the_compiler_shows_an_operation_in_all_texts_and_follows_the_controls(tab: Tab) -> None:
     tab.open("?kernel=matmul.grouped&tab=compiler")
     tab.page.wait_for_selector("#listing .pane", timeout=60_000)
@@ -139,26 +125,6 @@ def test_the_compiler_shows_an_operation_in_all_texts_and_follows_the_controls(t
     tab.says("#compiler-claim", "registers")
 
 
-def test_the_compiled_and_the_counted_stand_beside_the_textbook(tab: Tab) -> None:
-    """And an address without room for an element opens."""
-    tab.open("?kernel=matmul.grouped&tab=coalescing")
-    tab.page.locator("#coalescing-claim").filter(has_text="As compiled for H200").wait_for(state="attached")
-    tab.says("#coalescing-claim", "Nsight Compute counted the same on H200", folded=True)
-    tab.says("#flow-launch", "Counted on H200")
-    tab.says("#flow-launch", "as predicted ✓")
-    tab.fold("verdicts-fold")
-    tab.page.locator("#coalescing-table .equal").nth(2).wait_for()
-    for word in ("textbook", "compiled", "counted", "Each lane accesses 16 contiguous bytes"):
-        tab.says("#coalescing-table", word)
-    tab.fold("totals-fold")
-    tab.page.locator("#coalescing-totals", has_text="DRAM moved").wait_for()
-    button = tab.page.get_by_role("button", name="Count with Nsight Compute (needs a GPU)")
-    assert button.is_disabled(), "what was recorded is drawn without being asked for"
-    before = tab.draws("request-plot")
-    tab.follow("?kernel=transpose.tiled&tab=coalescing&element_bytes=16&line_bytes=8")
-    tab.wait_for_draw("request-plot", after=before)
-
-
 def test_a_line_shows_that_the_page_waits_for_a_reply(tab: Tab) -> None:
     tab.open("?kernel=matmul.grouped")
     line = tab.page.get_by_role("progressbar", name="Waiting for a reply")
@@ -169,3 +135,34 @@ def test_a_line_shows_that_the_page_waits_for_a_reply(tab: Tab) -> None:
     tab.page.unroute("**/run/predict*")
     line.wait_for(state="hidden")
     tab.wait_for_draw("reuse-plot")
+
+
+# Where the still picture's maps lie, and where the live one's do: left, top, right, bottom.
+_STILL = """() => {
+  const { left, top, right, bottom } = document.querySelector("#first-picture svg").getBoundingClientRect();
+  return [left, top, right, bottom];
+}"""
+_LIVE = """() => {
+  const plot = document.querySelector("#schedule-plot .live-plot");
+  const { l, t, w, h } = plot._fullLayout._size;
+  const { left, top } = plot.getBoundingClientRect();
+  return [left + l, top + t, left + l + w, top + t + h];
+}"""
+
+
+def test_it_needs_no_script_and_stands_where_the_live_picture_comes(tab: Tab) -> None:
+    page = tab.page
+    for width, height in ((1280, 720), (1920, 1080)):
+        page.set_viewport_size({"width": width, "height": height})
+        page.route("**/*.js", lambda route: route.abort())
+        page.goto(tab.url)
+        assert page.locator("#first-picture path").count() > 80, "one for each tile, at least"
+        assert page.locator("#experiment").count() == 0, "Gradio has built nothing"
+        still = page.evaluate(_STILL)
+        page.unroute("**/*.js")
+        page.goto(tab.url)
+        tab.wait_for_draw("schedule-plot")
+        page.wait_for_selector("#first-picture", state="detached")
+        live = page.evaluate(_LIVE)
+        assert max(abs(now - then) for now, then in zip(still, live, strict=True)) <= 12, (width, still, live)
+    tab.errors.clear()  # of the scripts that were kept away

@@ -1,14 +1,19 @@
-"""Runs from the page, under the interpreter: progress, result, cancel, and a worker that is killed."""
+"""Runs from the page, under the interpreter, and the figures, tables and scripts that the browser saves."""
 
 from __future__ import annotations
 
+import csv
 import datetime
 import re
+import struct
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import expect
 
 from kernels import discover
+from tests.messages import text_of
 from tests.page.conftest import App, Tab
 from tests.waiting import until
 
@@ -27,7 +32,7 @@ FIRST = {kernel.family.root.id: kernel.id for kernel in reversed(discover().valu
 @pytest.mark.parametrize(
     "kernel", [pytest.param(name, marks=() if name in FIRST else pytest.mark.all_combinations) for name in discover()]
 )
-def test_a_run_shows_its_check_and_no_time(tab: Tab, kernel: str) -> None:
+def test_a_run_shows_its_check_and_no_time_and_the_worst_tile_with_its_values(tab: Tab, kernel: str) -> None:
     tab.open(f"?kernel={kernel}&M=129&N=100&tab=schedule")
     tab.run()
     tab.says("#card", "✓ 0 wrong")
@@ -35,8 +40,16 @@ def test_a_run_shows_its_check_and_no_time(tab: Tab, kernel: str) -> None:
     assert tab.page.get_by_role("tab", name="Order").get_attribute("aria-selected") == "true", "it stays"
     tab.tab("result")
     tab.wait_for_draw("diff-plot")
-    tab.fold("result-numbers")
+    tab.unfold("#result-numbers")
     tab.says("#result-tables", "0 of 12,900")
+    if kernel.startswith("matmul"):  # a transpose has no error
+        tab.wait_for_draw("closeup-plot")
+        tab.says("#result-tables", "computed by pid")
+        around = re.search(r"Around the worst element \[(\d+), (\d+)\]", tab.text("#result-tables"))
+        assert around is not None
+        values = tab.page.locator("#result-tables .around")
+        expect(values.locator("th", has_text=f"column {around[2]}")).to_have_count(1)
+        expect(values.locator("td", has_text=around[1]).first).to_be_visible()
 
 
 def test_a_result_is_greyed_while_the_controls_differ_and_a_recorded_run_has_no_other_runs_picture(tab: Tab) -> None:
@@ -104,18 +117,6 @@ def test_a_page_that_is_closed_ends_its_run(tab: Tab, app: App) -> None:
     until(lambda: not set(busy) <= set(app.workers()))
 
 
-def test_the_worst_tile_is_drawn_with_its_program_and_its_values(tab: Tab) -> None:
-    tab.open("?kernel=matmul.grouped&M=200&N=300&K=64&tab=result")
-    tab.run()
-    tab.wait_for_draw("closeup-plot")
-    tab.fold("result-numbers")
-    tab.says("#result-tables", "computed by pid")
-    row, column = re.search(r"Around the worst element \[(\d+), (\d+)\]", tab.text("#result-tables")).groups()
-    values = tab.page.locator("#result-tables .around")
-    expect(values.locator("th", has_text=f"column {column}")).to_have_count(1)
-    expect(values.locator("td", has_text=row).first).to_be_visible()
-
-
 def test_the_tiles_of_a_lost_race_stay_marked_in_the_program_order_until_something_changes(tab: Tab) -> None:
     tab.open("?kernel=matmul.split_k_race&gpu=H200&tab=schedule")
     tab.wait_for_draw("schedule-plot")
@@ -136,3 +137,70 @@ def test_the_tiles_of_a_lost_race_stay_marked_in_the_program_order_until_somethi
     tiles.wait_for()
     tab.page.get_by_label("num_warps slider").press("ArrowRight")
     expect(tab.page.locator("#run-tiles")).to_have_count(0)
+
+
+GROUPED = "?kernel=matmul.grouped&M=576&N=576&K=288&BLOCK_M=64&BLOCK_N=64&GROUP_SIZE=3&gpu=H200&tab="
+BUTTONS = ["Zoom", "Pan", "Reset axes", "Save as PNG, at 2×", "Save as SVG"]
+
+
+def saved(tab: Tab, selector: str) -> tuple[str, bytes]:
+    """Click a button and return the name and the content of the file that it saves."""
+    with tab.page.expect_download() as download:
+        tab.page.locator(selector).first.click()
+    return download.value.suggested_filename, Path(download.value.path()).read_bytes()
+
+
+def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_script(tab: Tab) -> None:
+    tab.open(GROUPED + "reuse")
+    tab.wait_for_draw("reuse-plot")
+    plot = tab.page.locator("#reuse-plot .live-plot")
+    plot.hover()
+    assert [one.get_attribute("data-title") for one in plot.locator(".modebar-btn").all()] == BUTTONS
+    title, buttons = plot.locator(".gtitle").bounding_box(), plot.locator(".modebar").bounding_box()
+    assert title is not None
+    assert buttons is not None
+    assert buttons["y"] > title["y"] + title["height"]
+    name, svg = saved(tab, "#reuse-plot [data-title='Save as SVG']")
+    assert name.endswith(".svg")
+    text = text_of(svg.decode())  # the caption may have several lines
+    for part in ("DRAM reads by GROUP_SIZE", "matmul.grouped · M 576, N 576, K 288", "H200 · predicted"):
+        assert part in text, part
+    _, png = saved(tab, "#reuse-plot [data-title='Save as PNG, at 2×']")
+    width, height = struct.unpack(">II", png[16:24])
+    box = plot.bounding_box()
+    assert box is not None
+    assert width == pytest.approx(2 * box["width"], abs=4)
+    assert height > 2 * 0.9 * box["height"]
+    here = urlsplit(tab.url).netloc
+    assert {urlsplit(url).netloc for url in tab.requests if url.startswith("http")} == {here}
+    tab.follow(GROUPED + "result")
+    tab.unfold("#take-it")
+    take = tab.page.locator("#take-it .take")
+    take.wait_for()
+    for kind, end, part in (("script", "py", "problem = SimpleNamespace(M=576, N="), ("notebook", "ipynb", '"cells"')):
+        name, file = saved(tab, f"[data-file={kind}]")
+        assert (name, part in file.decode()) == (f"matmul_grouped_576x576x288_float16.{end}", True)
+    offered = set(take.locator("option").all_text_contents())
+    assert {"/run", "/schedule", "/reuse", "/compile"} <= offered
+    assert not {"/kernels", "/script", "/trace", "/sweep"} & offered
+    tab.page.locator("[data-file=trace]").click()
+    tab.says("#take-it .problem", "no timeline of this experiment on H200 was recorded")
+
+
+def test_a_table_is_saved_as_it_stands(tab: Tab) -> None:
+    """And without a GPU, recorded counts are listed, but nothing can be counted."""
+    tab.open("?kernel=matmul.grouped&gpu=H200&tab=coalescing")
+    tab.unfold("#verdicts-fold")
+    table = "#coalescing-table .scroll"
+    tab.page.wait_for_selector(f"{table} td:text-is('compiled')", state="attached", timeout=60_000)
+    tab.page.locator(table).first.hover()
+    name, file = saved(tab, f"{table} .save-csv")
+    rows = list(csv.reader(file.decode("utf-8-sig").splitlines()))
+    assert rows[0][:2] == ["operation", "line"]
+    assert len({len(row) for row in rows}) == 1
+    load = next(row for row in rows if row[0] == "load A" and row[2] == "compiled")
+    assert load[3:6] == ["16 B", "4096", "65536"]
+    assert name.startswith("matmul.grouped")
+    tab.unfold("#totals-fold")
+    tab.says("#coalescing-totals", "DRAM moved")
+    assert tab.page.get_by_role("button", name="Count with Nsight Compute (needs a GPU)").is_disabled()

@@ -1,10 +1,12 @@
-"""Requests that the page's server refuses, and the turns in which it serves redraws."""
+"""Requests that the page's server refuses, the turns in which it serves redraws, and bounds of unread messages."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 
+import gradio as gr
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -23,6 +25,7 @@ from visualize.web.guard import (
     allowed_hosts,
     framing_sites,
 )
+from visualize.web.unread import MAX_CLIENTS, MAX_UNREAD, bound_unread
 
 REDRAW = "/gradio_api/run/predict"
 
@@ -37,16 +40,12 @@ def client(listening_on="127.0.0.1", host="127.0.0.1:7860", endpoint=echo, root_
     return TestClient(Starlette(routes=routes, middleware=[guard]), f"http://{host}", root_path=root_path)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:7860", "localhost", "LOCALHOST:7860", "[::1]:7860"])
-def test_a_local_page_accepts_this_machines_names(host):
-    assert client(host=host).get("/").status_code == 200
-
-
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:7860", "localhost.evil.example", "10.0.0.1"])
-def test_a_local_page_refuses_other_names(host):
-    refused = client(host=host).get("/")
-    assert refused.status_code == 400
-    assert f"The page is not served as {host!r}" in refused.text
+def test_a_local_page_accepts_this_machines_names_alone():
+    for host in ("127.0.0.1:7860", "localhost", "LOCALHOST:7860", "[::1]:7860"):
+        assert client(host=host).get("/").status_code == 200
+    for host in ("evil.example", "127.0.0.1.evil.example:7860", "localhost.evil.example", "10.0.0.1"):
+        refused = client(host=host).get("/")
+        assert (refused.status_code, f"The page is not served as {host!r}" in refused.text) == (400, True)
 
 
 def test_a_page_for_others_accepts_any_name_unless_names_are_listed(monkeypatch):
@@ -68,10 +67,7 @@ def test_a_body_that_is_too_large_is_refused_with_or_without_its_length():
     page = client()
     assert len(page.post("/", content=b"x" * MAX_BODY_BYTES).content) == MAX_BODY_BYTES
     refused = page.post("/", content=b"x" * (MAX_BODY_BYTES + 1))
-    assert (refused.status_code, refused.text) == (
-        413,
-        "The request has more than 65,536 bytes, the maximum.\n",
-    )
+    assert (refused.status_code, refused.text) == (413, "The request has more than 65,536 bytes, the maximum.\n")
     chunked = page.post("/", content=(b"x" * 1024 for _ in range(100)))
     assert "content-length" not in chunked.request.headers
     assert chunked.status_code == 413
@@ -79,24 +75,13 @@ def test_a_body_that_is_too_large_is_refused_with_or_without_its_length():
 
 
 @pytest.mark.parametrize("prefix", ["", "/tools/x"])
-@pytest.mark.parametrize(
-    "path",
-    [
-        "upload",
-        "proxy=http://169.254.169.254/",
-        "component_server",
-        "stream/x",
-        "vibe-edit",
-        "monitoring",
-        "dev/reload",
-    ],
-)
-def test_closed_routes_stay_closed_below_a_root_path(path, prefix):
+def test_closed_routes_stay_closed_below_a_root_path(prefix):
     """Starlette serves a path with and without its root path in front, so a proxy may strip it or not."""
-    page = client(root_path="/tools/x")
-    for route in (f"{prefix}/{path}", f"{prefix}/gradio_api/{path}"):
-        refused = page.post(route)
-        assert (refused.status_code, refused.headers["x-content-type-options"]) == (404, "nosniff")
+    page, proxy = client(root_path="/tools/x"), "proxy=http://169.254.169.254/"
+    for path in ("upload", proxy, "component_server", "stream/x", "vibe-edit", "monitoring", "dev/reload"):
+        for route in (f"{prefix}/{path}", f"{prefix}/gradio_api/{path}"):
+            refused = page.post(route)
+            assert (refused.status_code, refused.headers["x-content-type-options"]) == (404, "nosniff")
     assert page.post(f"{prefix}{REDRAW}").status_code == 200
 
 
@@ -127,42 +112,28 @@ def call(name, body, route="call"):
     return client(defaults=defaults).post(f"/gradio_api/{route}/{name}", content=body)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complete"),
-    [
+def test_a_call_gets_the_defaults_of_the_arguments_that_it_leaves_out():
+    for arguments, complete in (
         ([], [None, "compiled", None]),
         ([{}, "textbook"], [{}, "textbook", None]),
         ([{}, "textbook", {}, "more"], [{}, "textbook", {}]),
-    ],
-)
-def test_a_call_gets_the_defaults_of_the_arguments_that_it_leaves_out(arguments, complete):
-    assert call("coalescing", json.dumps({"data": arguments})).json() == {"data": complete}
-    for name, route in (("join", "queue"), ("predict", "run")):
-        by_number = {"fn_index": 7, "data": arguments}
-        assert call(name, json.dumps(by_number), route).json() == {**by_number, "data": complete}
+    ):
+        assert call("coalescing", json.dumps({"data": arguments})).json() == {"data": complete}
+        for name, route in (("join", "queue"), ("predict", "run")):
+            by_number = {"fn_index": 7, "data": arguments}
+            assert call(name, json.dumps(by_number), route).json() == {**by_number, "data": complete}
+    for body in ('{"data": [{}]}', '{"experiment": {}}', '{"data": 3}', "[1]"):
+        assert call("unknown", body).text == body
 
 
-@pytest.mark.parametrize("body", ['{"data": [{}]}', '{"experiment": {}}', '{"data": 3}', "[1]"])
-def test_other_calls_keep_their_arguments(body):
-    assert call("unknown", body).text == body
-
-
-@pytest.mark.parametrize(
-    "argument",
-    [
-        {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}},
-        {"problem": [{"meta": {"_type": "gradio.FileData"}, "url": "http://169.254.169.254/"}]},
-    ],
-)
-def test_an_argument_that_gradio_would_take_for_a_file_is_refused(argument):
-    body = json.dumps({"data": [argument]})
-    for text in (body, body.replace("FileData", "\\u0046ileData")):
-        refused = call("coalescing", text)
-        assert (refused.status_code, "takes no files" in refused.text) == (400, True)
-
-
-def test_a_body_too_deep_to_be_searched_for_files_is_refused():
-    assert call("coalescing", "[" * 30_000 + "]" * 30_000).status_code == 400
+def test_an_argument_that_gradio_would_take_for_a_file_is_refused():
+    nested = {"problem": [{"meta": {"_type": "gradio.FileData"}, "url": "http://169.254.169.254/"}]}
+    for argument in ({"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, nested):
+        body = json.dumps({"data": [argument]})
+        for text in (body, body.replace("FileData", "\\u0046ileData")):
+            refused = call("coalescing", text)
+            assert (refused.status_code, "takes no files" in refused.text) == (400, True)
+    assert call("coalescing", "[" * 30_000 + "]" * 30_000).status_code == 400, "too deep to be searched"
 
 
 def test_an_argument_of_an_unknown_name_is_refused():
@@ -180,25 +151,21 @@ def test_an_argument_of_an_unknown_name_is_refused():
 @pytest.mark.parametrize(("length", "status"), [(64, 200), (65, 400), (60_000, 400)])
 def test_a_session_hash_over_64_characters_is_refused_wherever_gradio_reads_one(length, status):
     """In a body, also in an encoding and spelling that only a JSON reader knows; in a query; in a path."""
-    name = "é" + "x" * (length - 1)
+    name, page = "é" + "x" * (length - 1), client()
     body = json.dumps({"data": [], "session_hash": name})
-    page = client()
-    replies = [
-        *(
-            page.post(f"/gradio_api/{path}", content=body)
-            for path in ("run/predict", "api/predict/", "queue/join", "cancel")
-        ),
-        page.post("/gradio_api/call/schedule", content=body.replace('"session_hash"', '"\\u0073ession_hash"')),
-        page.get("/gradio_api/queue/data", params={"session_hash": name}),
-        page.get(f"/gradio_api/heartbeat/{name}"),
-    ]
+    paths = ("run/predict", "api/predict/", "queue/join", "cancel")
+    replies = [page.post(f"/gradio_api/{path}", content=body) for path in paths]
+    replies.append(
+        page.post("/gradio_api/call/schedule", content=body.replace('"session_hash"', '"\\u0073ession_hash"'))
+    )
+    replies.append(page.get("/gradio_api/queue/data", params={"session_hash": name}))
+    replies.append(page.get(f"/gradio_api/heartbeat/{name}"))
     if length < 10_000:
         replies.append(page.post("/run/predict", content=body.encode("utf-16")))
-    assert [reply.status_code for reply in replies] == [status] * len(replies)
+    assert {reply.status_code for reply in replies} == {status}
     if status == 400:
-        assert {reply.text for reply in replies} == {
-            f"The session hash has {length:,} characters; the maximum is 64.\n"
-        }
+        sentence = f"The session hash has {length:,} characters; the maximum is 64.\n"
+        assert {reply.text for reply in replies} == {sentence}
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"session_hash": 7}', b'["session_hash"]', b"1" * 5000])
@@ -247,15 +214,22 @@ class GuardedApp:
         return requests
 
 
-def test_redraws_of_one_address_take_turns_and_another_address_does_not_wait():
+def test_redraws_of_one_address_take_turns_and_nothing_else_waits_for_them():
+    """Neither another address, nor queued events and other routes, nor clients that read no reply."""
+
     async def scene():
         app = GuardedApp()
         requests = await app.start(20)
         requests += await app.start(5, address="10.0.0.2", path=f"/tools/x{REDRAW}", root_path="/tools/x")
         running = ["10.0.0.1"] * MAX_RUNNING_REDRAWS + ["10.0.0.2"] * MAX_RUNNING_REDRAWS
         assert app.addresses == running
+        await app.start(5, path="/gradio_api/queue/join")
+        await app.start(5, path="/", method="GET")
+        assert len(app.addresses) == len(running) + 10
         app.go.set()
         assert await asyncio.gather(*requests) == [(200, b"done")] * 25
+        await app.start(MAX_OPEN_REDRAWS + 1, is_read=False)
+        assert await app.request() == (200, b"done")
 
     run_coroutine(scene())
 
@@ -273,16 +247,6 @@ def test_too_many_open_redraws_are_refused_until_some_end():
     run_coroutine(scene())
 
 
-def test_queued_events_and_other_routes_take_no_turns():
-    async def scene():
-        app = GuardedApp()
-        await app.start(5, path="/gradio_api/queue/join")
-        await app.start(5, path="/", method="GET")
-        assert len(app.addresses) == 10
-
-    run_coroutine(scene())
-
-
 def test_unfinished_bodies_hold_no_turns_and_end_at_their_deadline():
     async def scene():
         app = GuardedApp(body_deadline_s=0.2)
@@ -296,11 +260,57 @@ def test_unfinished_bodies_hold_no_turns_and_end_at_their_deadline():
     run_coroutine(scene())
 
 
-def test_clients_that_read_no_reply_hold_no_turns():
-    async def scene():
-        app = GuardedApp()
-        app.go.set()
-        await app.start(MAX_OPEN_REDRAWS + 1, is_read=False)
-        assert await app.request() == (200, b"done")
+@pytest.fixture
+def queue():
+    with gr.Blocks() as blocks:
+        bound_unread(blocks._queue)
+    return blocks._queue
 
-    run_coroutine(scene())
+
+def add_event(queue, client):
+    """Do what Gradio does for each event that a client sends, and return the client's messages."""
+    for pending, kind in ((queue.pending_messages_per_session, asyncio.Queue), (queue.pending_event_ids_session, set)):
+        if client not in pending:
+            pending[client] = kind()
+    queue.pending_event_ids_session[client].add("event")
+    return queue.pending_messages_per_session[client]
+
+
+def test_a_client_that_never_reads_keeps_the_latest_messages(queue):
+    messages = add_event(queue, "client")
+    for number in range(MAX_UNREAD + 50):
+        messages.put_nowait(number)
+    assert [messages.get_nowait() for _ in range(messages.qsize())] == list(range(50, MAX_UNREAD + 50))
+
+
+def test_the_least_recently_active_clients_are_evicted_with_their_events(queue):
+    messages, events = queue.pending_messages_per_session, queue.pending_event_ids_session
+    for number in range(3 * MAX_CLIENTS):
+        add_event(queue, f"client {number}")
+        messages["client 0"].put_nowait("message")
+    kept = {"client 0", *(f"client {number}" for number in range(2 * MAX_CLIENTS + 1, 3 * MAX_CLIENTS))}
+    assert set(messages) == set(events) == kept
+    messages["client 1"].put_nowait("message")  # dropped
+    events["client 1"].add("event")
+    del messages["client 1"]
+    assert set(messages) == set(events) == kept
+
+
+def test_a_client_that_waits_for_a_message_or_is_between_two_reads_is_not_evicted(queue):
+    async def wait():
+        messages = add_event(queue, "waiting")
+        reading = asyncio.create_task(messages.get())
+        await asyncio.wait([reading], timeout=0)
+        for number in range(2 * MAX_CLIENTS):
+            add_event(queue, f"client {number}")
+        messages.put_nowait("message")
+        assert await reading == "message"
+        for number in range(MAX_CLIENTS - 1):
+            add_event(queue, f"another client {number}")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(messages.get(), 0.01)
+        add_event(queue, "one more client")
+
+    run_coroutine(wait())
+    assert "waiting" in queue.pending_messages_per_session
+    assert len(queue.pending_messages_per_session) == MAX_CLIENTS

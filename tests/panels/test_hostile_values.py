@@ -1,9 +1,14 @@
-"""Hostile messages to the page's handlers: each gets a sentence or changes nothing."""
+"""Hostile messages get a sentence or change nothing, and text from outside is shown as text and never as markup."""
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import urllib.parse
+from concurrent.futures import Future
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -12,25 +17,26 @@ from hypothesis import strategies as st
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError, knobs
-from tests.panels.sent import request, settings_of, slots_of, updates
-from visualize.views.tabs import SETTINGS
+from kernels.measuring.counters import COUNTERS
+from kernels.measuring.group_sizes import GROUP_SIZES
+from kernels.measuring.run import RUN
+from kernels.measuring.timeline import TIMELINE
+from kernels.results import Failure, records
+from tests.messages import request, settings_of, slots_of, updates
+from visualize.views import status
+from visualize.views.memory import whatif
+from visualize.views.result.view import ResultPanel
+from visualize.views.state import Snapshot
+from visualize.views.tabs import SETTINGS, TABS
 from visualize.web.controls import presets
 from visualize.web.redraw import read_message
 
 pytestmark = pytest.mark.xdist_group("hostile")
 
 LONG = "9" * 5000
-SCALARS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=20),
-    st.sampled_from(
-        ["", LONG, "-1", "4096", "1e999", "<script>alert(1)</script>", "' OR 1=1 --", "../../etc/passwd", "\0"]
-    ),
-    st.sampled_from([*discover(), *GPUS, *SETTINGS.tabs, "float16", "TN"]),
-)
+ODD = ["", LONG, "-1", "4096", "1e999", "<script>alert(1)</script>", "' OR 1=1 --", "../../etc/passwd", "\0"]
+KNOWN = [*discover(), *GPUS, *SETTINGS.tabs, "float16", "TN"]
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from(ODD + KNOWN)
 JSON = st.recursive(SCALARS, lambda of: st.lists(of, max_size=3) | st.dictionaries(st.text(max_size=8), of, max_size=3))
 FIELDS = sorted(
     {"kernel", "form_of", "preset", "gpu", "with", "tab"}
@@ -62,27 +68,20 @@ def test_a_message_is_drawn_or_refused(shared_page, message):
     assert_is_sendable(shared_page.on_message(request(), message))
 
 
-@pytest.mark.parametrize("message", ["[" * 30_000, '{"kernel":' * 6_000], ids=["lists", "objects"])
-def test_a_message_that_is_nested_too_deeply_is_refused(shared_page, message):
-    assert "which the page does not send" in slots_of(shared_page.on_message(request(), message))["problems"]
-
-
 @given(fields=st.dictionaries(st.sampled_from(["tour", "stop", *FIELDS]), st.text(max_size=20)), stored_run=JSON)
 def test_any_address_opens_whatever_is_in_the_browsers_storage(shared_page, fields, stored_run):
     message = {"open": urllib.parse.urlencode(fields), "stored_run": stored_run}
     assert_is_sendable(shared_page.on_message(request(), json.dumps(message)))
 
 
-@given(link=JSON)
-def test_a_link_is_followed_or_refused_and_other_values_have_no_qr_code(shared_page, link):
+@given(link=JSON, stop=JSON)
+def test_a_link_is_followed_or_refused_and_other_values_have_neither_a_qr_code_nor_a_tours_stop(
+    shared_page, link, stop
+):
     assert_is_sendable(shared_page.on_message(request(), json.dumps({"follow": link})))
     (slots,) = updates(shared_page.on_action, json.dumps({"action": "share", "link": link}))
     assert slots == {"share": ""}
-
-
-@given(tour=JSON, stop=JSON)
-def test_only_a_tours_stop_is_shown(shared_page, tour, stop):
-    assert updates(shared_page.on_action, json.dumps({"action": "tour", "tour": tour, "stop": stop})) == []
+    assert updates(shared_page.on_action, json.dumps({"action": "tour", "tour": link, "stop": stop})) == []
 
 
 @given(message=messages(), data=st.data())
@@ -100,9 +99,62 @@ def test_an_unreadable_message_starts_no_work(shared_page, message, data):
 
 
 @pytest.mark.parametrize("number", [-1, 99, "0", 0.5, [], {}])
-def test_an_unknown_preset_is_refused(shared_page, number):
+def test_an_unknown_preset_and_a_message_that_is_nested_too_deeply_are_refused(shared_page, number):
     message = json.loads(settings_of({}))
     message["settings"]["preset"] = number
     (sentence,) = json.loads(slots_of(shared_page.on_message(request(), json.dumps(message)))["problems"]).values()
     last = len(presets(discover()["matmul.grouped"])) - 1
     assert sentence == f"The preset is {number!r}; matmul.grouped has presets 0 to {last}."
+    for text in ("[" * 30_000, '{"kernel":' * 6_000):
+        assert "which the page does not send" in slots_of(shared_page.on_message(request(), text))["problems"]
+
+
+HOSTILE = '<script>alert("{0}")</script> & {gpu}'
+
+
+def count_as_text(*markups):
+    """Return how often the hostile string is visible as text. Fail if it is markup."""
+    for markup in markups:
+        assert "<script" not in markup
+    return sum(html.unescape(re.sub(r"<[^>]*>", "", markup)).count(HOSTILE) for markup in markups)
+
+
+def draw(snapshot):
+    """Return the HTML of all panels, drawn from a snapshot. The browser shows other values as text."""
+    slots = ResultPanel().draw_run(snapshot)
+    for tab in TABS:
+        for panel in tab.panels:
+            slots |= panel().draw(snapshot)
+    return [value for value in slots.values() if value.startswith("<")]
+
+
+@pytest.mark.parametrize(("measurement", "times"), [(RUN, 6), (COUNTERS, 6), (GROUP_SIZES, 5), (TIMELINE, 3)])
+def test_a_recording_is_text_on_every_panel(measurement, times):
+    recorded = records.shipped(measurement.form)[0].measured
+    fields = {"note": HOSTILE, "device": replace(recorded.device, name=HOSTILE)}
+    if hasattr(recorded, "tool"):
+        fields["tool"] = HOSTILE
+    if measurement is COUNTERS:
+        shared = tuple(replace(conversion, instruction=HOSTILE) for conversion in recorded.compiled.shared)
+        fields["compiled"] = replace(recorded.compiled, shared=shared)
+    hostile = replace(recorded, **fields)
+    state = SETTINGS.state({**recorded.experiment.to_address(), "gpu": "H200"}, None)
+    state = replace(state, gpu=replace(GPUS["H200"], name=HOSTILE, caveat=HOSTILE))
+    assert count_as_text(*draw(Snapshot(state, measured={measurement.name: hostile}))) >= times
+    assert count_as_text(status.render_end(hostile)) == 1
+
+
+def test_a_failure_is_text_and_a_bad_argument_a_sentence_without_a_stage():
+    failure = Failure("compile", 'kind"<script>', HOSTILE)
+    snapshot = Snapshot(SETTINGS.state({"kernel": "matmul.grouped"}, None), failure=failure)
+    assert count_as_text(*draw(snapshot)) >= 2
+    outcome = Future()
+    outcome.set_result(failure)
+    session = SimpleNamespace(gpu=None, compile=lambda *args, **options: outcome)
+    *_, (faults, _) = whatif.faults(session, SETTINGS.state({"kernel": "transpose.tiled"}, None))
+    assert count_as_text(faults) >= 3
+    lines = status.render_end(failure), status.render_alert(HOSTILE), status.render_compiling(HOSTILE)
+    assert count_as_text(*lines) == 3
+    assert status.render_failure(Failure("config", "no_gpu", "Omit gpu.")).striptags() == "Omit gpu."
+    assert status.render_failure(Failure("check", "timeout", "It took 60 s.")).striptags() == "check: It took 60 s."
+    assert "in the queue, 2 before you" in status.render_progress("interpreter", "queued", 2, 0.5)

@@ -1,14 +1,16 @@
-"""Long predictions run in another process, once for all clients, with the same result; short ones do not."""
+"""Long predictions run in another process, once for all clients; /schedule and /reuse do not wait for long compiles."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import os
 import urllib.parse
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
+from gradio.context import LocalContext
 
 from kernels import discover
 from kernels.gpus import GPUS
@@ -16,14 +18,12 @@ from kernels.knobs import ConfigError
 from kernels.measuring.fair_queue import INTERNAL
 from kernels.measuring.pool import DEADLINES_S
 from kernels.results import Failure
-from tests.panels.sent import opened, request, settings_of, slots_of, updates
+from tests.messages import opened, request, settings_of, slots_of, updates
 from tests.waiting import run_coroutine, until
 from visualize.predict.reuse import reuse_seconds
-from visualize.tours import tours
 from visualize.views import panel
-from visualize.views.order.view import reuse_json
+from visualize.views.order.view import ReusePanel, SchedulePanel, reuse_json
 from visualize.views.panel import Api
-from visualize.views.prediction_process import NEAR_S
 from visualize.views.tabs import SETTINGS
 from visualize.web.redraw import draw_in_process, draw_view
 
@@ -63,24 +63,20 @@ def test_a_long_prediction_follows_in_the_stream(page):
 
 def test_another_process_draws_and_replies_the_same_for_a_pinned_experiment_too(shared_page):
     page = shared_page
-    pinned = urllib.parse.urlencode({**TWICE_LONG, "M": 1040})
-    current = opened({**TWICE_LONG, "with": pinned, "gpu": "H200", "tab": "reuse"})
-    here = draw_view(page.panels["reuse"], *page.take_snapshots(current))
-    api = Api(page.session, page.predictions)
+    current = opened(
+        {**TWICE_LONG, "with": urllib.parse.urlencode({**TWICE_LONG, "M": 1040}), "gpu": "H200", "tab": "reuse"}
+    )
     failure = Failure("compile", "timeout", "It took too long.")
-    snapshot = api.take_snapshot(current.experiment, failure)
+    snapshot = Api(page.session, page.predictions).take_snapshot(current.experiment, failure)
 
-    async def predict():
-        submit = functools.partial(page.predictions.submit, client=INTERNAL, estimate_s=1.0)
-        drawn = await asyncio.wrap_future(submit(draw_in_process, *page.take_snapshots(current)))
-        there = await asyncio.wrap_future(submit(panel.build_reply, snapshot, reuse_json))
-        process = await asyncio.wrap_future(submit(process_of, snapshot))
-        return drawn, there, process
+    async def predict(*work):
+        return await asyncio.wrap_future(page.predictions.submit(*work, client=INTERNAL, estimate_s=1.0))
 
-    drawn, there, process = run_coroutine(predict())
-    assert drawn == here
+    snapshots = page.take_snapshots(current)
+    assert run_coroutine(predict(draw_in_process, *snapshots)) == draw_view(page.panels["reuse"], *snapshots)
+    there = run_coroutine(predict(panel.build_reply, snapshot, reuse_json))
     assert panel.to_json(there) == panel.to_json(panel.build_reply(snapshot, reuse_json))
-    assert process != os.getpid()
+    assert run_coroutine(predict(process_of, snapshot)) != os.getpid()
 
 
 def process_of(snapshot):
@@ -116,21 +112,6 @@ def test_equal_predictions_are_made_once_for_all_clients(page):
         future.cancel()
 
 
-def offered_states():
-    """Each state that the page itself offers."""
-    for kernel in discover().values():
-        yield {"kernel": kernel.id}
-        yield from ({"kernel": kernel.id, **preset.problem, **preset.config} for preset in kernel.presets)
-    yield from (stop.fields for tour in tours().values() for stop in tour.stops)
-
-
-def test_few_states_that_the_page_offers_take_long():
-    states = [SETTINGS.state(fields, None) for fields in offered_states()]
-    seconds = [reuse_seconds(one.kernel, one.launch, 1) for one in states]
-    assert max(seconds) < 3
-    assert sum(one > NEAR_S for one in seconds) < len(seconds) / 10
-
-
 @pytest.mark.parametrize("gpu", GPUS)
 def test_the_longest_prediction_ends_before_its_deadline(gpu):
     longest = 0.0
@@ -144,3 +125,65 @@ def test_the_longest_prediction_ends_before_its_deadline(gpu):
                     continue
                 longest = max(longest, reuse_seconds(state.kernel, state.launch, 1))
     assert 0.1 < longest < DEADLINES_S["model"] / 2
+
+
+PAYLOAD = {"kernel": "matmul.grouped", "gpu": "H200"}
+
+
+@pytest.fixture
+def compiles(page):
+    """Return the futures of requested compiles, which end when a test sets their result."""
+    requested = []
+
+    def compiler():
+        requested.append(Future())
+        return requested[-1]
+
+    page.session.compiler = compiler
+    return requested
+
+
+def endpoint_of(page, kind):
+    (panel,) = (panel for panels in page.panels.values() for panel in panels if isinstance(panel, kind))
+    return panel.endpoints(Api(page.session, page.predictions))[0].function
+
+
+def test_a_schedule_replies_before_the_compiler_and_says_so(page, compiles):
+    reply = run_coroutine(endpoint_of(page, SchedulePanel)(PAYLOAD))
+    assert (reply["resident_source"], reply["programs"]) == ("assumed", 32)
+    assert reply["note"].startswith("Not compiled yet, so one program per SM is assumed. Ask again")
+    assert not compiles[0].done(), "the compile continues for the next request"
+
+
+def test_an_unfinished_compile_ends_when_its_client_requests_another(page, compiles):
+    schedule = endpoint_of(page, SchedulePanel)
+
+    async def ask_from(host):
+        LocalContext.request.set(SimpleNamespace(client=SimpleNamespace(host=host), session_hash="page"))
+        return await schedule(PAYLOAD)
+
+    for host in ("a", "b", "a"):
+        run_coroutine(ask_from(host))
+    assert [compile_.cancelled() for compile_ in compiles] == [True, False, False]
+
+
+def test_a_schedule_says_why_its_kernel_cannot_be_compiled(page, compiles):
+    async def reply_after_failure():
+        work = asyncio.create_task(endpoint_of(page, SchedulePanel)(PAYLOAD))
+        await asyncio.wait([work], timeout=0)
+        compiles[0].set_result(Failure("compile", "timeout", "It took too long."))
+        return await work
+
+    reply = run_coroutine(reply_after_failure())
+    assert (reply["resident_source"], reply["note"]) == ("assumed", "It took too long.")
+
+
+def test_a_client_that_leaves_cancels_its_compile(page, compiles):
+    async def leave():
+        work = asyncio.create_task(endpoint_of(page, ReusePanel)(PAYLOAD))
+        await asyncio.wait([work], timeout=0)
+        work.cancel()
+        await asyncio.wait([work])
+
+    run_coroutine(leave())
+    assert compiles[0].cancelled()

@@ -1,4 +1,4 @@
-"""The page's handlers, without a browser: each message gets a reply, and a late reply changes nothing."""
+"""The page's handlers, without a browser: each message gets a reply, a late one changes nothing; and Pin."""
 
 from __future__ import annotations
 
@@ -10,22 +10,27 @@ import urllib.parse
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from kernels.experiment import Run
 from kernels.gpus import GPUS
+from kernels.knobs import ConfigError
 from kernels.measuring.measurement import Job
 from kernels.measuring.session import MEASUREMENTS
 from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, records
-from tests.figure_values import decode
-from tests.panels.sent import opened, request, settings_of, slots_of, updates
+from tests.messages import decode, links, opened, request, settings_of, slots_of, updates
 from tests.waiting import run_coroutine
-from visualize.views import status
+from visualize.views.compare import pair_slots, ratio, render_comparison
+from visualize.views.numbers import Number
 from visualize.views.result.view import encode_run
+from visualize.views.slots import NONE
+from visualize.views.state import read_pinned
 from visualize.views.tabs import SETTINGS
 from visualize.web.page import layout
+from visualize.web.redraw import MAX_OPEN_PAGES, OpenPages
 
 RUN = MEASUREMENTS["run"]
 
@@ -42,22 +47,12 @@ def change(page, flat):
     return slots_of(page.on_message(request(), settings_of(flat)))
 
 
-def stream(page, flat):
-    """Return the updates that follow a change to these fields."""
-    change(page, flat)
-    return updates(page.on_stream)
+RECORDED_RUN = records.find(RUN.form, records.experiments(RUN.form, "H200")[0], "H200")
 
 
 def open_address(page, stored_run="", **fields):
     message = {"number": 1, "open": "?" + urllib.parse.urlencode(fields), "stored_run": stored_run}
     return slots_of(page.on_message(request(), json.dumps(message)))
-
-
-def fail_compiles(page, kind, message):
-    """Replace the compiler by one that always fails."""
-    done = Future()
-    done.set_result(Failure("compile", kind, message))
-    page.session.compiler = lambda: done
 
 
 def test_a_slow_reply_to_a_slider_does_not_undo_a_preset(page):
@@ -76,6 +71,7 @@ def test_a_slow_reply_to_a_slider_does_not_undo_a_preset(page):
     go_on.set()
     slider.join(20)
     assert "M=576" in chosen["link"], "the preset's own shape"
+    assert page.read(json.loads(preset(0))).experiment.problem.M == 576, "Run runs it, too"
     assert late == [{}]
 
 
@@ -87,7 +83,8 @@ def test_a_compile_of_earlier_settings_is_not_drawn(page):
         return compiled
 
     page.session.compiler = compile_slowly
-    waiting = threading.Thread(target=lambda: late.extend(stream(page, {"M": 640})))
+    change(page, {"M": 640})
+    waiting = threading.Thread(target=lambda: late.extend(updates(page.on_stream)))
     waiting.start()
     assert started.wait(20)
     page.on_message(request(), preset(0))
@@ -95,10 +92,6 @@ def test_a_compile_of_earlier_settings_is_not_drawn(page):
         compiled.set_result(Failure("compile", "compile_error", "no"))
     waiting.join(20)
     assert all("schedule-plot" not in slots for slots in late)
-
-
-def test_a_run_right_after_a_preset_was_clicked_runs_the_preset(page):
-    assert page.read(json.loads(preset(0))).experiment.problem.M == 576
 
 
 def test_a_reply_has_numbers_and_says_whether_more_follows(page):
@@ -113,17 +106,12 @@ def test_a_reply_has_numbers_and_says_whether_more_follows(page):
     assert update["has_more"], "it ended the stream of the settings before"
 
 
-@pytest.mark.parametrize("tab", ["schedule", "reuse", "coalescing", "compiler"])
-def test_the_compilers_message_is_text_and_no_markup(page, tab):
-    fail_compiles(page, "compile_error", "<script>alert(1)</script> & more")
-    claim = stream(page, {"tab": tab})[-1][f"{tab}-claim"]
-    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in claim
-    assert "<script" not in claim
-
-
 def test_a_value_that_cannot_be_drawn_is_refused_next_to_its_control(page):
-    fail_compiles(page, "timeout", "It took too long.")
-    *_, refused = stream(page, {"tab": "schedule", "num_warps": 16, "programs_per_sm": 32})
+    failed = Future()
+    failed.set_result(Failure("compile", "timeout", "It took too long."))
+    page.session.compiler = lambda: failed
+    change(page, {"tab": "schedule", "num_warps": 16, "programs_per_sm": 32})
+    *_, refused = updates(page.on_stream)
     assert "programs_per_sm must be at most 4" in json.loads(refused["problems"])["programs_per_sm"]
 
 
@@ -149,39 +137,40 @@ def test_a_timeline_of_this_machine_takes_precedence_over_the_recorded_one(make_
 
 def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
     def last_update(flat):
-        change(page, {**flat, "tab": "schedule"})
-        return updates(page.on_action, settings_of({**flat, "tab": "schedule"}, action="record-timeline"))[-1]
+        change(page, flat)
+        return updates(page.on_action, settings_of(flat, action="record-timeline"))[-1]
 
-    recorded = records.experiments(TIMELINE.form, "H200")[0].to_address()
-    last = last_update({**recorded, "gpu": "H200"})
+    first, *others = records.experiments(TIMELINE.form, "H200")
+    recorded = {**first.to_address(), "gpu": "H200", "tab": "schedule"}
+    last = last_update(recorded)
     assert "256 programs" in last["timeline"]
     assert last["gantt-plot"]
-    loops = next(one for one in records.experiments(TIMELINE.form, "H200") if one.kernel == "matmul.persistent")
-    last = last_update({**loops.to_address(), "gpu": "H200"})
+    loops = next(one for one in others if one.kernel == "matmul.persistent")
+    last = last_update({**loops.to_address(), "gpu": "H200", "tab": "schedule"})
     assert "tiles; their equal times are" in last["timeline"]
     assert decode(last["moment-plot"])["layout"]["title"]["text"] == "True time, tiles spread evenly (assumed)"
-    last = last_update({**recorded, "gpu": "H200", "GROUP_SIZE": 3})
+    last = last_update({**recorded, "GROUP_SIZE": 3})
     assert "no timeline of this experiment on H200 was recorded" in last["status"]
     assert set(last) <= {"problems", "status", "cancel"}, "the picture stays"
-    no_timeline = change(page, {**recorded, "gpu": "H200", "GROUP_SIZE": 3, "tab": "schedule"})["timeline"]
+    no_timeline = change(page, {**recorded, "GROUP_SIZE": 3})["timeline"]
     assert "No timeline of this experiment was recorded on H200" in no_timeline
     assert re.search(r'href="\?kernel=matmul.grouped&amp;M=2048&amp;.*gpu=H200&amp;tab=schedule', no_timeline)
 
 
 def test_a_bad_value_during_a_run_keeps_its_sentence_and_the_run_its_result(page):
-    run = records.find(RUN.form, records.experiments(RUN.form, "H200")[0], "H200")
-    job = Job(run.experiment)
+    job = Job(RECORDED_RUN.experiment)
     page.session.submit = lambda *_: job
-    message = json.loads(settings_of(run.experiment.to_address()))
+    flat = RECORDED_RUN.experiment.to_address()
+    message = json.loads(settings_of(flat))
     message["settings"]["M"] = 20_000
 
     async def scene():
-        stream = page.on_action(request(), settings_of(run.experiment.to_address(), action="run"))
+        stream = page.on_action(request(), settings_of(flat, action="run"))
         started = slots_of(await anext(stream))
         assert (json.loads(started["problems"]), "starting" in started["card"]) == ({}, True)
         assert "M must be" in slots_of(page.on_message(request(), json.dumps(message)))["problems"]
         progress = slots_of(await anext(stream))
-        job.end(run)
+        job.end(RECORDED_RUN)
         (ended,) = [slots_of(update) async for update in stream]
         assert "problems" not in progress | ended
         assert "✓ 0 wrong" in ended["card"]
@@ -191,19 +180,14 @@ def test_a_bad_value_during_a_run_keeps_its_sentence_and_the_run_its_result(page
 
 def test_a_run_that_ends_appears_on_the_open_history(page, store):
     page.session.store = store
-    run = records.find(RUN.form, records.experiments(RUN.form, "H200")[0], "H200")
-    flat = {**run.experiment.to_address(), "gpu": "H200", "tab": "history"}
+    flat = {**RECORDED_RUN.experiment.to_address(), "gpu": "H200", "tab": "history"}
     assert "No runs" in change(page, flat)["history-claim"]
-    job = Job(run.experiment)
+    job = Job(RECORDED_RUN.experiment)
     page.session.submit = lambda *_: job
-    store.put(RUN, "H200", replace(run, backend="cuda", note=""), datetime.datetime.now(datetime.UTC))
-    job.end(run)
+    store.put(RUN, "H200", replace(RECORDED_RUN, backend="cuda", note=""), datetime.datetime.now(datetime.UTC))
+    job.end(RECORDED_RUN)
     *_, ended = updates(page.on_action, settings_of(flat, action="run"))
     assert "the only run so far" in ended["history-claim"]
-
-
-def test_a_queued_run_says_how_many_are_before_it():
-    assert "in the queue, 2 before you" in status.render_progress("interpreter", "queued", 2, 0.5)
 
 
 @pytest.mark.parametrize("query", [{}, {"kernel": "matmul.grouped", "tab": "result"}])
@@ -214,15 +198,12 @@ def test_the_opening_and_the_default_kernel_show_an_interpreters_check_before_an
 
 
 def test_a_run_in_the_browsers_storage_is_shown_if_the_app_has_none(page):
-    run = records.find(RUN.form, records.experiments(RUN.form, "H200")[0], "H200")
-    live = replace(run, backend="cuda", note="", experiment=replace(run.experiment, run=Run(seed=12345)))
-    # of a launch that was not recorded, and that this app has not seen
-    problem = replace(live.experiment.problem, M=live.experiment.problem.M - 8)
-    live = replace(live, experiment=replace(live.experiment, problem=problem))
-    query = {**live.experiment.to_address(), "gpu": "H200"}
+    of = RECORDED_RUN.experiment  # of a launch that was not recorded, and that this app has not seen
+    of = replace(of, run=Run(seed=12345), problem=replace(of.problem, M=of.problem.M - 8))
+    query = {**of.to_address(), "gpu": "H200"}
     assert "Not run yet" in open_address(page, **query)["card"]
     ended = datetime.datetime(2026, 11, 21, 14, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=1)))
-    stored_run = encode_run(live, "H200", ended)
+    stored_run = encode_run(replace(RECORDED_RUN, backend="cuda", note="", experiment=of), "H200", ended)
     card = open_address(page, stored_run, **query)["card"]
     assert "✓ 0 wrong" in card
     assert '<time datetime="2026-11-21T13:02:00+00:00">2026-11-21 13:02 UTC</time>' in card
@@ -245,3 +226,163 @@ def test_every_slot_that_a_handler_fills_is_on_the_page(page):
             state = opened({**recorded.to_address(), "gpu": "H200", "tab": tab})
             missing = [name for name in page.fill(state) | page.draw(state)[0] if f'id="{name}"' not in html]
             assert not missing, (tab, measurement.name)
+
+
+def test_the_least_recently_used_page_is_evicted_first():
+    def find(number):
+        return pages.find(SimpleNamespace(session_hash=f"page {number}"))
+
+    pages = OpenPages()
+    first, second, *_ = [find(number) for number in range(MAX_OPEN_PAGES)]
+    assert find(0) is first
+    find(MAX_OPEN_PAGES)
+    assert find(0) is first
+    assert find(1) is not second
+
+
+def test_a_new_measurement_cancels_the_previous_one_and_closing_the_page_cancels_both():
+    pages, before, after = OpenPages(), Job(None), Job(None)
+    page = pages.find(request())
+    page.changes = 1
+    page.replace_job(before)
+    page.replace_job(after)
+    assert (before.is_cancelled, after.is_cancelled) == (True, False)
+    pages.close(request())
+    assert after.is_cancelled
+    assert page.changes != 1, "its handlers are superseded"
+    assert pages.find(request()) is not page
+
+
+def test_an_update_takes_less_than_150_kilobytes(page):
+    for flat in (
+        {"tab": "schedule", "M": 16384, "N": 16384, "BLOCK_M": 16, "BLOCK_N": 16, "step": 5},  # a million programs
+        {"kernel": "transpose.tiled", "tab": "coalescing", "model": "textbook", "operation": "1", "request": 200},
+    ):
+        assert 10_000 < len(page.on_message(request(), settings_of(flat)).encode()) < 150_000
+
+
+PINNED = "kernel=matmul.grouped&M=576&N=576&K=288&BLOCK_N=64&GROUP_SIZE=1"
+SET = {"M": 576, "N": 576, "K": 288, "BLOCK_M": 64, "BLOCK_N": 64, "GROUP_SIZE": 3, "with": PINNED}
+
+
+def compare_with(page, flat):
+    """Return the slots that a change fills while an experiment is pinned."""
+    return slots_of(page.on_message(request(), settings_of(flat)))
+
+
+def followed(page, query):
+    return slots_of(page.on_message(request(), json.dumps({"follow": query})))
+
+
+def test_only_with_a_pinned_experiment_a_slot_holds_two_values(shared_page):
+    own = compare_with(shared_page, {**SET, "with": ""})
+    assert " " not in own["schedule-plot"]
+    assert "pinned" not in own["schedule-claim"]
+    assert dict(links(own["compare"])).keys() == {"Pin"}
+    both = compare_with(shared_page, SET)
+    pinned = compare_with(shared_page, {**dict(urllib.parse.parse_qsl(PINNED)), "with": ""})
+    assert both["schedule-plot"].split(" ") == [own["schedule-plot"], pinned["schedule-plot"]]
+    columns = '<div class="beside"><div class="own">{}</div><div class="pinned">{}</div></div>'
+    assert both["schedule-claim"] == columns.format(own["schedule-claim"], pinned["schedule-claim"])
+
+
+def test_the_strip_names_differences_and_a_few_numbers_and_folds_the_table_of_all(shared_page):
+    strip, table = compare_with(shared_page, {**SET, "first": 9})["compare"].split("<details>")
+    assert "Pinned → now: GROUP_SIZE 1 → <b>3</b>." in strip
+    assert "blocks for 9 programs 90 → <b>54</b> (0.600 ×)</span>" in strip
+    assert ">M<" not in table, "equal knobs are left out"
+    assert all(word in table for word in ("GROUP_SIZE", "waves", "same", "0.600 ×"))
+    assert "All known numbers are equal." in compare_with(shared_page, SET)["compare"]
+    many = {f"knob{place}": place for place in range(7)}
+    assert "knob3 3 → <b>–</b>, 3 more." in render_comparison({}, many, [], [])
+
+
+TIME, LOADS = Number("time", 2.0, "ms", "recorded"), [Number(name, 5, "", "predicted") for name in "abcd"]
+NO_NUMBER = "No number is known for both experiments. Press Run; for the pinned one, press Swap first."
+HALF = [replace(number, value=number.value / 2) for number in (*LOADS, TIME)]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "pinned", "sentence"),
+    [
+        ([TIME], LOADS, NO_NUMBER),
+        ([TIME], [TIME], "All known numbers are equal."),
+        (HALF, [*LOADS, TIME], "a 5 → 2.50 (0.500 ×) · b 5 → 2.50 (0.500 ×) · time 2.00 ms → 1.00 ms (0.500 ×)"),
+    ],
+)
+def test_the_strip_has_at_most_three_numbers_or_says_why_it_has_none(numbers, pinned, sentence):
+    strip = render_comparison({"M": 1}, {"M": 2}, numbers, pinned)
+    assert re.sub("<[^>]*>", "", strip.split("<details>")[0]) == f"Pinned → now: M 2 → 1. {sentence}"
+    assert "<table" in strip
+
+
+@pytest.mark.parametrize("tab", SETTINGS.tabs)
+def test_two_kernels_of_two_families_are_compared_on_every_tab(shared_page, tab):
+    answer = compare_with(shared_page, {"kernel": "transpose.tiled", "tab": tab, "operation": "1", "with": PINNED})
+    assert "kernel matmul.grouped → <b>transpose.tiled</b>" in answer["compare"]
+    assert "<td>–</td>" in answer["compare"], "a transpose has no K"
+
+
+def test_pin_swap_and_unpin_are_links_to_states(shared_page):
+    pin = dict(links(compare_with(shared_page, {**SET, "with": ""})["compare"]))["Pin"]
+    assert "Nothing differs yet" in followed(shared_page, urllib.parse.urlencode(pin))["compare"]
+    ways = dict(links(compare_with(shared_page, SET)["compare"]))
+    swapped, unpinned = opened(ways["Swap"]), opened(ways["Unpin"])
+    assert (swapped.experiment.config.GROUP_SIZE, swapped.pinned.config.GROUP_SIZE) == (1, 3)
+    assert (unpinned.experiment.config.GROUP_SIZE, unpinned.pinned) == (3, None)
+
+
+def test_a_link_holds_both_and_another_kernel_keeps_the_pinned_experiment(shared_page):
+    state = SETTINGS.state(SET, None)
+    assert SETTINGS.state(state.to_address(), None) == state
+    assert SETTINGS.state(SETTINGS.short_address(state), None) == state
+    kept = SETTINGS.change_kernel({**SET, "form_of": "matmul.grouped"}, "matmul.persistent")
+    assert kept["with"] == PINNED
+    opened = followed(shared_page, urllib.parse.urlencode({"kernel": "matmul.grouped", "with": PINNED}))
+    assert json.loads(opened["settings"])["with"] == PINNED
+
+
+def test_recorded_runs_are_compared(shared_page):
+    there = {"kernel": "matmul.grouped", "tab": "result", "gpu": "H200", "with": "kernel=matmul.persistent&gpu=H200"}
+    answer = followed(shared_page, urllib.parse.urlencode(there))
+    assert answer["card"].count('class="mark recorded"') == 1
+    assert "TFLOP/s" in answer["compare"]
+    assert " ×" in answer["compare"]
+
+
+@pytest.mark.parametrize(
+    "wrong", ["kernel=sort", "M=5", "kernel=matmul.grouped&M=0", "x" * 1001, "kernel=matmul.grouped&gpu=this"]
+)
+def test_an_invalid_pinned_experiment_is_refused_and_the_rest_opens(shared_page, wrong):
+    with pytest.raises(ConfigError) as error:
+        read_pinned(wrong, None)
+    assert error.value.field == "with"
+    answer = followed(shared_page, urllib.parse.urlencode({"kernel": "matmul.grouped", "M": 640, "with": wrong}))
+    assert "pinned" in json.loads(answer["problems"])["with"]
+    assert "M=640" in answer["link"]
+
+
+def test_a_pinned_experiment_that_cannot_be_drawn_says_why_beside_the_current_one(shared_page):
+    """An SM holds 64 warps: 32 programs of 2, but not of 4."""
+    flat = {**SET, "num_warps": 2, "programs_per_sm": 32}
+    answer = compare_with(shared_page, flat)
+    assert "programs_per_sm must be at most" in answer["compare"]
+    assert " " not in answer["schedule-plot"]
+    assert json.loads(answer["problems"]) == {}
+
+
+def test_the_ratio_of_two_numbers():
+    def one(value, unit="", name="n"):
+        return Number(name, value, unit, "predicted")
+
+    assert ratio(one(54), one(90)) == "0.600 ×"
+    assert ratio(one(5), one(5)) == ratio(one(0), one(0)) == "same"
+    assert ratio(one(5), one(0)) == "+5"
+    assert ratio(one(5), None) == ratio(None, one(5)) == ratio(one(5, "ms"), one(5, "bytes")) == ""
+
+
+def test_a_plot_without_a_figure_shows_the_pinned_one():
+    for own, value in (("now", "now then"), (NONE, f"{NONE} then"), ("", " then")):
+        assert pair_slots({"a-plot": own}, {"a-plot": "then"}) == {"a-plot": value}
+        for none in (NONE, ""):
+            assert pair_slots({"a-plot": own}, {"a-plot": none}) == {"a-plot": own}

@@ -1,13 +1,14 @@
-"""The Sweep panel: the plan, the pictures, the table, and a search at several sizes."""
+"""The search of the Tune view: the plan, the table, several sizes, and the one running sweep that clients share."""
 
 from __future__ import annotations
 
+import asyncio
 import csv
-import html
 import json
 import re
-import urllib.parse
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,13 +20,18 @@ from kernels.results import Failure, Strategy
 from kernels.results.store import Store
 from kernels.results.sweep import DONE
 from kernels.sweep.sweep_run import refuse_configs
-from tests.figure_values import decode
-from tests.panels.sweeps_made_up import MANY, OneSweep, Session, finished, press, space_of, state_of
-from tests.sweep.fakes import FakeBuilder, FakeDevice, swept
+from tests.kernels.stores import again
+from tests.kernels.trees import ROOT
+from tests.messages import decode, links, request, settings_of, slots_of, text_of
+from tests.panels.sweeps_made_up import FEW, MANY, NOTHING, OneSweep, Session, finished, press, space_of, state_of
+from tests.sweep.fakes import FakeBuilder, FakeDevice, explored, predicting, swept
 from tests.waiting import until
+from visualize.views.panel import Api, reply_safely
 from visualize.views.slots import CLOSED, NONE, OPEN
 from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS
+from visualize.views.tune import view
+from visualize.views.tune.shared_sweeps import SharedSweeps
 from visualize.views.tune.view import MAX_SIZES, PICTURES, SweepPanel, swept_sizes, swept_space
 from visualize.web.controls import apply_preset, presets
 
@@ -34,14 +40,9 @@ OF_ROWS = [name for name in PICTURES if name != "library"]
 GPU = GPUS["H200"]
 
 
-def text_of(markup):
-    return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", str(markup)).split()))
-
-
 def linked_states(markup):
     """Return the states that the links open."""
-    links = re.findall(r'href="\?([^"]+)"', markup)
-    return [SETTINGS.state(dict(urllib.parse.parse_qsl(link.replace("&amp;", "&"))), None) for link in links]
+    return [SETTINGS.state(fields, None) for _, fields in links(markup)]
 
 
 def draw(panel, sweep, **fields):
@@ -80,7 +81,6 @@ def test_before_a_sweep_predicted_times_and_the_configs_to_try_are_visible(panel
     assert headline.startswith("6 configs to try")
     assert "Set aside before any compile: 2 configs." in headline  # 256 × 256, with 4 and 8 warps
     assert "ranked by predicted time alone" in headline
-    assert "Times are predicted" in slots["sweep-progress"]
     (cells,) = decode(slots["sweep-plot"])["data"]
     assert np.isfinite(np.array(cells["z"], dtype=float)).sum() == 3
     assert "The accumulator of a 256 × 256 tile" in text_of(slots["sweep-table"])
@@ -103,11 +103,8 @@ def numbers(count):
     [
         ("vary", "BLOCK_M", "sweep_vary must be KNOB=VALUE,VALUE, such as BLOCK_M=64,128 (got 'BLOCK_M')."),
         ("vary", "BLOCK_M=64,65", "BLOCK_M must be 16, 32, 64, 128 or 256 (got 65)."),
-        ("vary", "nonsense=1", "The config of matmul.grouped has no field 'nonsense'"),
         ("vary", f"GROUP_SIZE={numbers(69)} {MANY.split(' GROUP')[0]} num_stages=2,3", "at most 4,096"),
-        ("sweep_over", "K", "sweep_over must be KNOB=VALUE,VALUE"),
         ("sweep_over", "BLOCK_M=64", "it takes one of M, N, K and its sizes, as in K=512,1024."),
-        ("sweep_over", "K=64 M=64", "it takes one of M, N, K"),
         ("sweep_over", "dtype=float16", "it takes one of M, N, K"),
         ("sweep_over", "K=0", "K must be a whole number from 1 to 16384 (got 0)."),
         ("sweep_over", f"K={numbers(13)}", f"13 sizes are given; at most {MAX_SIZES} are allowed."),
@@ -128,12 +125,12 @@ def test_by_default_tiles_around_the_current_one_vary(kernel):
 
 
 def test_the_heatmaps_axes_are_the_chosen_knobs_if_they_vary(panel, few):
-    for across, up, titles in (
-        ("num_warps", "BLOCK_M", ("num_warps", "BLOCK_M")),
-        ("GROUP_SIZE", "auto", ("BLOCK_M", "BLOCK_N")),
-        ("auto", "BLOCK_M", ("BLOCK_N", "BLOCK_M")),
+    for chosen, titles in (
+        (("num_warps", "BLOCK_M"), ("num_warps", "BLOCK_M")),
+        (("GROUP_SIZE", "auto"), ("BLOCK_M", "BLOCK_N")),
+        (("auto", "BLOCK_M"), ("BLOCK_N", "BLOCK_M")),
     ):
-        layout = decode(draw(panel, few, sweep_x=across, sweep_y=up)["sweep-plot"])["layout"]
+        layout = decode(draw(panel, few, sweep_x=chosen[0], sweep_y=chosen[1])["sweep-plot"])["layout"]
         assert (layout["xaxis"]["title"]["text"], layout["yaxis"]["title"]["text"]) == titles
 
 
@@ -206,8 +203,7 @@ def test_a_cancelled_sweep_keeps_its_rows_and_resumes_when_started_again(panel, 
     press(panel, "sweep-start", session, state)
     assert finished(panel.sweeps, space).ended in ("complete", "patience")
     assert started.done == [(), cut.rows]
-    explored = {one for trial in started.devices[1].trials if trial.phase == "explore" for one in trial.experiments}
-    assert not {row.experiment for row in cut.rows if row.status in DONE} & explored
+    assert not {row.experiment for row in cut.rows if row.status in DONE} & set(explored(started.devices[1]))
 
 
 def test_all_rows_are_saved_as_json_and_the_listed_ones_as_csv(panel, few):
@@ -223,8 +219,8 @@ def test_all_rows_are_saved_as_json_and_the_listed_ones_as_csv(panel, few):
 
 
 def test_the_options_are_folded_unless_the_address_has_values_to_vary(panel, started):
-    assert panel.fill(Snapshot(state_of("")))["sweep-search-fold"] == CLOSED
-    assert panel.fill(Snapshot(state_of("BLOCK_M")))["sweep-search-fold"] == OPEN, "the error is beside the field"
+    for vary, fold in (("", CLOSED), ("BLOCK_M", OPEN)):  # the error is beside the field
+        assert panel.fill(Snapshot(state_of(vary)))["sweep-search-fold"] == fold
     assert press(panel, "sweep-start", Session(), state_of())["sweep-search-fold"] == CLOSED
     assert "sweep-search-fold" not in panel.draw(Snapshot(state_of())), "an open fold stays open"
 
@@ -262,10 +258,7 @@ def test_each_size_is_swept_in_turn_and_compared_with_the_library(panel, started
     assert [sweep.details["space"]["experiment"]["problem"]["K"] for sweep in store.sweeps(5)] == [1024, 512, 256]
 
     slots = panel.draw(snapshot)
-    figure = decode(slots["sweep-plot"])
-    titles = [figure["layout"][axis]["title"]["text"] for axis in ("xaxis", "yaxis")]
-    assert titles == ["K", "ratio, measured"]
-    (trace,) = figure["data"]
+    (trace,) = decode(slots["sweep-plot"])["data"]
     assert (trace["name"], trace["x"]) == ("torch.matmul", ["256", "512", "1024"])
     bars = zip(trace["y"], trace["error_y"]["array"], trace["error_y"]["arrayminus"], strict=True)
     for (ratio, above, below), space in zip(bars, swept_sizes(state)[1].values(), strict=True):
@@ -273,9 +266,7 @@ def test_each_size_is_swept_in_turn_and_compared_with_the_library(panel, started
         assert (ratio, ratio + above, ratio - below) == pytest.approx((library.ratio, library.high, library.low))
     headline = text_of(slots["sweep-claim"])
     assert re.match(r"\d\.\d\d × measured at K [\d,]+: torch\.matmul time / best config's time", headline)
-    assert "95 % interval" in headline
     assert [target.experiment.problem.K for target in linked_states(slots["sweep-table"])] == [256, 512, 1024]
-    assert "torch.matmul / best" in text_of(slots["sweep-table"])
 
 
 def test_a_search_skips_finished_sizes_unless_it_ignores_stored_rows(panel, started, store):
@@ -321,3 +312,217 @@ def test_the_articles_grid_search_is_a_preset_of_the_fused_kernel():
     for space in sizes.values():
         assert [name for name, _ in space.varied] == ["BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps"]
         assert 20 < space.size - len(refuse_configs(space, GPU)) <= space.size == 54
+
+
+GRID, SIZES = Strategy("grid"), (512, 640)
+VARY = {"BLOCK_M": [32, 64], "BLOCK_N": [32, 64], "num_warps": [4, 8]}
+SENT = {"kernel": "matmul.grouped", "gpu": "H200", "tab": "sweep", "sweep_vary": FEW}
+
+
+def test_one_sweep_runs_at_a_time_and_another_one_is_refused_in_a_sentence(started):
+    sweeps, session = started.sweeps(), Session()
+    started.go.clear()
+    running = sweeps.start(session, [space_of()], GRID)
+    assert sweeps.start(session, [space_of()], GRID) is running
+    for others in (([space_of(MANY)], GRID), ([space_of()], Strategy("random"))):
+        with pytest.raises(ConfigError, match=r"A sweep of 8 configs of matmul\.grouped runs on this machine"):
+            sweeps.start(session, *others)
+    for end in session.ends:  # the session is closed
+        end()
+    assert finished(sweeps, space_of()).ended == "cancelled"
+
+
+def test_a_sweep_without_watchers_is_cancelled(started):
+    sweeps, spaces = started.sweeps(unwatched_s=0), [space_of(M=size) for size in SIZES]
+    with sweeps.watched("a page"):
+        sweeps.start(Session(), [spaces[0]], GRID)
+        assert finished(sweeps, spaces[0]).ended == "complete"
+        started.go.clear()
+        sweeps.start(Session(), [spaces[1]], GRID)
+    assert finished(sweeps, spaces[1]).ended == "cancelled"
+
+
+def test_leaving_a_search_of_two_sizes_cancels_the_second_one(started):
+    def hold_the_second(*arguments):
+        if started.devices:
+            started.go.clear()
+        return started.sweep_here(*arguments)
+
+    sweeps, spaces = SharedSweeps(predicting(), hold_the_second), [space_of(M=size) for size in SIZES]
+    sweeps.start(Session(), spaces, GRID, "page")
+    until(lambda: sweeps.running(spaces[1], GPUS["H200"]) is not None)
+    assert sweeps.leave("page") == 0
+    assert finished(sweeps, spaces[1]).ended == "cancelled"
+
+
+def test_the_latest_eight_sweeps_stay_in_memory(started):
+    sweeps, spaces = started.sweeps(), [space_of(M=size) for size in range(64, 74)]
+    for space in spaces:
+        sweeps.start(Session(), [space], GRID)
+        finished(sweeps, space)
+    assert [sweeps.find(NOTHING, space, GPUS["H200"]) is not None for space in spaces] == [False] * 2 + [True] * 8
+
+
+def test_a_sweep_comes_back_after_a_restart_and_resumes_under_its_name(started, store):
+    before, space, session = started.sweeps(), space_of(), Session(store)
+
+    def sweep(sweeps, from_scratch=False):
+        sweeps.start(session, [space], GRID, from_scratch=from_scratch)
+        return finished(sweeps, space, store=store)
+
+    rows = sweep(before).rows
+    assert before.find(store, space, GPUS["H200"]).source == "measured"
+    later = started.sweeps()
+    recorded = later.find(again(store), space, GPUS["H200"])
+    assert (recorded.rows, recorded.source) == (rows, "recorded")
+    assert later.find(store, space, GPUS["H200"]) is later.find(store, space, GPUS["H200"]), "it is read once"
+    sweep(later)
+    assert len(store.sweeps(5)) == 1
+    sweep(later, from_scratch=True)
+    assert len(store.sweeps(5)) == 2
+    assert started.done == [(), rows, ()]
+
+
+def test_a_sweep_that_another_process_stored_is_found(started, store):
+    sweeps, space = started.sweeps(), space_of()
+    sweeps.start(Session(store), [space], GRID)
+    mine = finished(sweeps, space, store=store)
+    started.sweeps().start(Session(again(store)), [space], Strategy("random", seed=1), from_scratch=True).result(30)
+    theirs = sweeps.find(store, space, GPUS["H200"])
+    assert (mine.strategy.name, theirs.strategy.name) == ("grid", "random")
+
+
+# /sweep
+
+
+async def call(panel, experiment=None, vary=VARY, **arguments):
+    """Return the reply of /sweep, on made-up devices."""
+    (endpoint,) = panel.endpoints(Api(Session()))
+    function = reply_safely(endpoint.function)
+    return await function(experiment or {"kernel": "matmul.grouped", "gpu": "H200"}, vary=vary, **arguments)
+
+
+def test_the_endpoint_replies_with_every_config_the_best_first(panel):
+    vary = {"BLOCK_M": [32, 64], "num_warps": [4, 8]}
+    reply = asyncio.run(call(panel, vary=vary, strategy="grid"))
+    assert [sorted(row["config"]) for row in reply["rows"]] == [["BLOCK_M", "num_warps"]] * 4
+    assert reply["best"]["config"]["BLOCK_M"] == reply["rows"][0]["config"]["BLOCK_M"] == 64
+    assert f"num_warps={reply['best']['config']['num_warps']}" in reply["triton_config"]
+    assert (reply["ended"], reply["vary"]) == ("complete", vary)
+    assert reply["experiment"]["gpu"] == reply["gpu"] == "H200"
+    json.dumps(reply)
+    document = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert f"A call takes at most {view.MAX_CONFIGS_PER_CALL} configs" in document
+    assert f"After {view.MAX_CALL_S / 60:.0f} minutes" in document
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"vary": {"BLOCK_M": [16, 32, 64, 128], "GROUP_SIZE": list(range(1, 52))}},
+            "204 configs are asked for; /sweep",
+        ),
+        ({"vary": {"BLOCK_M": 64}}, "BLOCK_M must be a list of values to vary (got 64)."),
+        ({"vary": [1]}, "vary must be a JSON object of lists"),
+        ({"strategy": "best"}, "strategy must be guided, grid or random (got 'best')."),
+        ({"budget": -1}, "budget must be a whole number from 0 to 4096 (got -1)."),
+    ],
+)
+def test_an_argument_that_the_endpoint_refuses_starts_nothing(panel, started, arguments, message):
+    assert message in asyncio.run(call(panel, **arguments))["failure"]["message"]
+    assert started.devices == []
+
+
+@pytest.mark.parametrize(("is_watched", "ended"), [(False, "cancelled"), (True, "running")])
+def test_a_call_that_takes_too_long_replies_with_the_rows_so_far(panel, started, is_watched, ended):
+    panel.max_call_s = 0.1
+    started.go.clear()
+    with panel.sweeps.watched("a page") if is_watched else nullcontext():
+        reply = asyncio.run(call(panel))
+        assert (reply["ended"], len(reply["rows"])) == (ended, 8)
+        assert started.devices[0].is_cancelled != is_watched
+
+
+# Open pages.
+
+
+@pytest.fixture
+def page(page, started):
+    """A page whose sweeps run on made-up devices, and which draws them often."""
+    (panel,) = page.panels["sweep"]
+    panel.sweeps, page.live_s = started.sweeps(), 0.01
+    return page
+
+
+async def press_on(page, button, name="page"):
+    """Press a button, by its DOM id, on the open page of that name, and return the updates' slots."""
+    updates = page.on_action(SimpleNamespace(session_hash=name), settings_of(SENT, action=button))
+    return [slots_of(update) async for update in updates]
+
+
+async def watch(page, name="page"):
+    """Yield the slots that a page gets while a sweep is running."""
+    request_of_page = SimpleNamespace(session_hash=name)
+    page.on_message(request_of_page, settings_of(SENT))
+    async for update in page.on_stream(request_of_page):
+        yield slots_of(update)
+
+
+def test_a_page_draws_a_sweep_until_its_end_or_until_the_page_changes(page, started):
+    async def session():
+        started.go.clear()
+        await press_on(page, "sweep-start")
+        older = watch(page)
+        assert "of 8 configs done" in (await anext(older))["sweep-progress"]
+        newer, other = watch(page), watch(page, "another page")
+        await anext(newer)
+        assert [slots async for slots in older] == []
+        await anext(other)
+        page.on_unload(request())
+        assert [slots async for slots in newer] == []
+        started.go.set()
+        return [slots async for slots in other]
+
+    *_, last = asyncio.run(session())
+    assert "All configs were tried." in last["sweep-claim"]
+    assert decode(last["sweep-plot"])["data"]
+    assert "Click a point" in last["sweep-progress"]
+
+
+def test_a_page_that_cancels_leaves_and_the_last_client_to_leave_ends_the_sweep(page, started):
+    async def cancel(name):
+        return (await press_on(page, "sweep-cancel", name))[0]["sweep-progress"]
+
+    async def session():
+        started.go.clear()
+        await press_on(page, "sweep-start", "first")
+        api_call = asyncio.create_task(call(page.panels["sweep"][0], strategy="guided"))
+        streams = [watch(page, name) for name in ("first", "second")]
+        for stream in streams:
+            await anext(stream)
+        assert "It continues for 2 other clients" in await cancel("first")
+        assert "It continues for 1 other client," in await cancel("second"), "the call of the API"
+        await press_on(page, "sweep-start", "second")
+        assert "It continues for 2 other clients" in await cancel("third"), "pressing Sweep takes part again"
+        api_call.cancel()
+        await asyncio.wait([api_call])
+        assert not started.devices[0].is_cancelled
+        assert "Cancelling" in await cancel("second")
+        *_, last = [slots async for slots in streams[1]]
+        assert "It was cancelled. Finished rows are kept" in last["sweep-claim"]
+        await streams[0].aclose()
+
+    asyncio.run(session())
+    assert [device.is_cancelled for device in started.devices] == [True]
+
+
+def test_a_refused_sweep_leaves_the_page_unchanged(page, started):
+    (panel,) = page.panels["sweep"]
+    started.go.clear()
+    panel.sweeps.start(Session(), [space_of(MANY)], GRID)
+    (refused,) = asyncio.run(press_on(page, "sweep-start"))
+    assert list(refused) == ["problems"]
+    assert "one runs at a time" in refused["problems"]
+    (cancelled, _) = asyncio.run(press_on(page, "sweep-cancel"))
+    assert "No sweep is running for these settings." in cancelled["sweep-progress"]

@@ -1,8 +1,10 @@
-"""Adding a measurement is declaring it and listing it: submit, known, stored results and recordings follow."""
+"""A family is added in one folder, and a panel and a measurement in one file each: everything else follows."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 from dataclasses import dataclass, replace
 
 import pytest
@@ -13,9 +15,32 @@ from kernels.measuring.run import prepare
 from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Failure, Measured, records
 from kernels.results.store import Store
+from tests.kernels.trees import ROOT, copied, python
+
+CONTRACT = ("tests/kernels/test_contract.py", "tests/kernels/test_declarations.py", "tests/predict/test_textbook.py")
+
+
+def test_a_family_and_a_panel_are_added(tmp_path):
+    """A copy of the project gets both. It runs its own tests of the panel, and the contract tests of the kernel."""
+    tree = copied(tmp_path / "tree")
+    shutil.copytree(tree / "tests" / "softmax", tree / "kernels" / "softmax")
+    shutil.copy(tree / "tests" / "tiles_panel.py", tree / "visualize" / "views" / "order" / "tiles_panel.py")
+    tabs = tree / "visualize" / "views" / "tabs.py"
+    text, found = re.subn(
+        r'(    Tab\("compiler".*\n)', r'\1    Tab("tiles", "Tiles", (TilesPanel,)),\n', tabs.read_text(encoding="utf-8")
+    )
+    assert found == 1
+    added = "\nfrom visualize.views.order.tiles_panel import TilesPanel\n\n\n"
+    tabs.write_text(text.replace("\n\n\n", added, 1), encoding="utf-8")
+    cache = f"cache_dir={ROOT / '.pytest_cache'}"  # its compiled kernels are reused
+    ended = python(tree, "-m", "pytest", "-o", cache, "tests/additions.py", *CONTRACT, "-k", "additions or row_blocks")
+    assert ended.returncode == 0, ended.stdout[-5000:] + ended.stderr[-3000:]
+    (passed,) = re.findall(r"(\d+) passed", ended.stdout)
+    assert int(passed) > 20, ended.stdout
+
 
 # Interpreted by the worker that interprets the contract's cases.
-pytestmark = pytest.mark.xdist_group("interpreted")
+INTERPRETED = pytest.mark.xdist_group("interpreted")
 
 EXPERIMENT = from_json({"kernel": "matmul.grid_2d", "problem": {"M": 100, "N": 70, "K": 16}})
 ELSEWHERE = replace(EXPERIMENT, gpu="A100-40GB")
@@ -67,6 +92,7 @@ def start(monkeypatch, compiled_before, store_path):
     started[-1].close()
 
 
+@INTERPRETED
 def test_it_is_measured_in_the_run_worker_and_found_afterwards_for_any_seed(start):
     session = start()
     counted = session.submit(EXPERIMENT, "programs").result(60)
@@ -79,6 +105,7 @@ def test_it_is_measured_in_the_run_worker_and_found_afterwards_for_any_seed(star
     assert replace(stored, note="") == counted
 
 
+@INTERPRETED
 def test_another_gpu_is_refused_with_the_declared_sentence_and_recorded_lines_can_be_read(start, tmp_path):
     session = start()
     reason = "Programs are counted where they run: this machine has no GPU, and none were counted on A100-40GB."

@@ -1,8 +1,9 @@
-"""The Order view's figures hold what the models predict and what was recorded."""
+"""The Order view: its figures and its sentences hold what the models predict and what was recorded."""
 
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,18 +11,32 @@ import plotly.graph_objects as go
 import pytest
 
 from kernels import discover
+from kernels.accesses import CompiledFacts
+from kernels.experiment import from_json
 from kernels.gpus import GPUS
+from kernels.measuring.group_sizes import GROUP_SIZES
 from kernels.measuring.timeline import TIMELINE
-from kernels.results import GroupSizeRow, records
+from kernels.results import Failure, GroupSizeRow, records
 from kernels.spec import Launch
+from tests.messages import text_of
 from visualize.predict.bounds import Bound
 from visualize.predict.execution import Execution
-from visualize.predict.reuse import Reuse
-from visualize.predict.schedule import first_reads, loads, row_major, schedule, steps
+from visualize.predict.reuse import DramTraffic, Reuse
+from visualize.predict.schedule import FirstLoads, first_reads, loads, row_major, schedule, steps
 from visualize.views.order import figures
 from visualize.views.order.map_figure import MOST_CELLS, Order, map_figure, map_grid, player_data
+from visualize.views.order.text import (
+    loads_headline,
+    occupancy_table,
+    reuse_headline,
+    reuse_sentences,
+    split_k_sentence,
+    waves_sentence,
+)
+from visualize.views.order.view import reuse_json
+from visualize.views.prose import Link, html, plain
 from visualize.views.slots import plot_value
-from visualize.views.state import COLORS
+from visualize.views.state import COLORS, Snapshot, State, View
 
 
 def planned(kernel_id, problem, config, by="wave"):
@@ -70,17 +85,14 @@ def test_each_tile_and_block_shows_its_program_group_wave_or_sm(color, orders):
             assert edges is None or (len(edges) == trace["z"].shape[along] + 1 and (np.diff(edges) > 0).all())
 
 
-@pytest.mark.parametrize(
-    ("orders", "slices"),
-    [
+def test_few_blocks_along_k_get_a_cell_each_and_many_share_a_strip():
+    for orders, slices in (
         (grouped(9, 9, 3, 9), [0] * 9),
         (grouped(9, 9, 3, 33), [0]),
         (grouped(9, 2, 3, 9), [0]),  # blocks would dwarf two columns of tiles
         (split(3, 9, 4, 8), [0, 0, 1, 1, 2, 2, 3, 3]),
-    ],
-)
-def test_few_blocks_along_k_get_a_cell_each_and_many_share_a_strip(orders, slices):
-    assert map_grid(orders[0].schedule).slice_of.tolist() == slices
+    ):
+        assert map_grid(orders[0].schedule).slice_of.tolist() == slices
 
 
 def test_a_large_map_shows_every_second_tile_in_cells_of_equal_size():
@@ -97,16 +109,13 @@ def test_a_large_map_shows_every_second_tile_in_cells_of_equal_size():
 def test_c_lies_at_its_tile_numbers_with_a_at_its_left_and_b_above():
     layout = map_figure(grouped(9, 5, 3, 9), "order")["layout"]
     notes = {(note["xref"], note["text"]): note for note in layout["annotations"]}
-    for number, name in (("", "this order"), ("2", "row-major order")):
+    for number in ("", "2"):
         x, y = layout[f"xaxis{number}"], layout[f"yaxis{number}"]
         assert (x["title"]["text"], x["range"][1], y["range"][0]) == ("pid_n", 5, 9), "pid_m down"
         assert dict(zip(x["ticktext"], x["tickvals"], strict=True))["4"] == 4.5
-        assert notes[f"x{number} domain", name]["y"] == 1, "above the map"
         a, b = notes[f"x{number}", "<b>A</b>"], notes[f"x{number}", "<b>B</b>"]
-        assert (a["x"] < 0, a["y"], a["yanchor"]) == (True, 0, "bottom"), "above A's blocks"
-        assert (b["y"] < 0, b["x"], b["xanchor"]) == (True, 0, "right"), "beside B's blocks"
+        assert (a["x"] < 0, a["y"], b["y"] < 0, b["x"]) == (True, 0, True, 0)
         assert (f"x{number} domain", "<b>C</b>: the pid of each tile") in notes
-    assert layout["xaxis"]["domain"][1] < layout["xaxis2"]["domain"][0], "side by side"
     assert (layout["xaxis2"]["matches"], layout["yaxis2"]["matches"]) == ("x", "y"), "zoomed together"
     for unnumbered in (grouped(30, 41, 8), split(3, 9, 4)):
         texts = [note["text"] for note in map_figure(unnumbered, "order")["layout"]["annotations"]]
@@ -117,11 +126,11 @@ def test_a_copy_shows_its_reads_and_its_transposed_writes():
     orders = planned("transpose.tiled", {"M": 96, "N": 256}, {"BLOCK_M": 32, "BLOCK_N": 32})
     picture, launch = map_figure(orders, "order"), orders[0].schedule
     read, written = picture["data"]
+    assert (read["name"], written["name"]) == ("A as read", "B as written")
     assert np.array_equal(read["z"], launch.tiles.program[launch.entry.min(axis=0)])
     assert np.array_equal(written["z"], read["z"].T)
-    layout = go.Figure(picture).layout
-    assert [note.text for note in layout.annotations] == ["A as read", "B as written"]
-    assert [axis.title.text for axis in (layout.xaxis, layout.yaxis, layout.xaxis2)] == ["pid_n", "pid_m", "pid_m"]
+    axes = [picture["layout"][name]["title"]["text"] for name in ("xaxis", "yaxis", "xaxis2", "yaxis2")]
+    assert axes == ["pid_n", "pid_m", "pid_m", "pid_n"]
     data = player_data(orders, "order", 0, 0, 0)
     assert (len(data["orders"]), data["transposed"], data["panels"]) == (1, [False, True], None)
 
@@ -160,13 +169,11 @@ def by_name(figure):
 
 def test_the_curve_holds_both_orders_and_marks_one_n():
     orders = grouped(9, 9, 3, 9)
-    traces, layout = by_name(figures.loads_figure(orders, 9))
+    traces, _ = by_name(figures.loads_figure(orders, 9))
     for order, marked in zip(orders, ("54", "90"), strict=True):
         trace = traces[order.name]
         assert np.array_equal(trace.y, loads(order.schedule, np.arange(1, 82)))
         assert [(n, text) for n, text in zip(trace.x, trace.text, strict=True) if text] == [(9, marked)]
-    assert layout.xaxis.title.text == "n (programs, in start order)"
-    assert layout.yaxis.title.text == "distinct blocks of A and B"
 
 
 GB = 1_000_000_000
@@ -190,24 +197,19 @@ def test_predicted_reads_are_a_line_with_a_band_and_counts_are_medians_with_erro
     assert set(traces["each input once"].y) == {GB // 2}
     errors = points.error_y
     assert (list(points.x), [*points.y, *errors.arrayminus, *errors.array]) == ([1], [2 * GB, GB, 2 * GB])
-    assert (layout.xaxis.title.text, list(layout.xaxis.tickvals)) == ("GROUP_SIZE (rows of tiles)", [1, 2, 4])
     assert (layout.yaxis.title.text, layout.yaxis.type) == ("bytes read from DRAM (log scale)", "log")
-    assert layout.shapes[0].x0 == layout.shapes[0].x1 == 4
-    assert (layout.annotations[0].x, layout.annotations[0].text) == (pytest.approx(0.60206), "this: 4")
+    assert (layout.shapes[0].x0, layout.annotations[0].text) == (4, "this: 4")
 
 
-def test_reads_that_hardly_differ_span_a_factor_of_three():
-    equal = {size: Reuse(GB, GB, GB, GB, GB, 9 * GB, GB) for size in (1, 2)}
-    traces, layout = by_name(figures.bytes_figure(equal, [], 1, "counted"))
-    low, high = layout.yaxis.autorangeoptions.include
-    assert (high / low, layout.yaxis.dtick, "counted" in traces) == (pytest.approx(3), "D1", False)
-
-
-def test_times_are_medians_from_the_20th_to_the_80th_percentile():
+def test_times_are_medians_from_the_20th_to_the_80th_percentile_and_equal_reads_span_a_factor_of_three():
     traces, layout = by_name(figures.times_figure(ROWS, 1, "measured"))
     (point, _), bars = traces["measured"].y, traces["measured"].error_y
     assert (point, bars.arrayminus[0], bars.array[0]) == pytest.approx((2.0, 0.6, 4.2))
     assert layout.yaxis.title.text == "milliseconds, p20 to p80"
+    equal = {size: Reuse(GB, GB, GB, GB, GB, 9 * GB, GB) for size in (1, 2)}
+    traces, layout = by_name(figures.bytes_figure(equal, [], 1, "counted"))
+    low, high = layout.yaxis.autorangeoptions.include
+    assert (high / low, layout.yaxis.dtick, "counted" in traces) == (pytest.approx(3), "D1", False)
 
 
 @pytest.mark.parametrize(
@@ -224,8 +226,7 @@ def test_the_bottleneck_is_marked_and_the_rest_of_the_time_is_what_it_and_the_ta
     assert [text for text in traces["alone"].text if "bottleneck" in text] == [marked]
     assert list(traces["time"].x) == pytest.approx(stack)
     assert list(traces["time"].customdata) == ["arithmetic", figures.TAIL, "not explained by these"]
-    assert (layout.title.text, layout.xaxis.title.text) == ("Time each resource would take alone", unit)
-    assert layout.shapes[0].x0 == pytest.approx(measured_ms * (1000 if unit == "µs" else 1))
+    assert layout.xaxis.title.text == unit
     assert set(by_name(figures.bounds_figure(bounds, None, "measured"))[0]) == {"alone"}
 
 
@@ -264,22 +265,18 @@ def test_every_program_is_one_bar_on_its_sm_from_its_start_to_its_end(experiment
     for pid, (start, end, top, bottom, color, hover) in programs.items():
         assert (start, end) == pytest.approx((execution.start_ns[pid] / 1000, execution.end_ns[pid] / 1000))
         assert execution.sm[pid] - 0.5 < top < bottom < execution.sm[pid] + 0.5
-        origin = [column[first[pid]] for column in (tiles.pid_m, tiles.pid_n, tiles.pid_k)]
         wave = pid // plan.resident_programs
-        assert hover == [pid, *origin, wave, count[pid]]
+        assert hover == [pid, *(each[first[pid]] for each in (tiles.pid_m, tiles.pid_n, tiles.pid_k)), wave, count[pid]]
         assert waves.setdefault(wave % 8, color) == color
     assert len(set(waves.values())) == len(waves), "a colour for each wave"
     rows = sorted(programs.values(), key=lambda bar: (round(bar[2], 4), bar[0]))
     for (_, end, top, *_), (start, _, next_top, *_) in itertools.pairwise(rows):
         assert start >= end or next_top > top, "concurrent bars lie apart"
-    x, y, title = (figure["layout"][name] for name in ("xaxis", "yaxis", "title"))
-    assert title["text"] == f"{plan.programs:,} programs, coloured by ideal wave"
-    assert (y["title"]["text"], y["range"]) == ("SM", [131.5, -0.5])
-    assert (x["title"]["text"], x["range"]) == ("time from the first start (µs)", [0, execution.span_ns / 1000])
+    x, y = figure["layout"]["xaxis"], figure["layout"]["yaxis"]
+    assert (y["range"], x["range"]) == ([131.5, -0.5], [0, execution.span_ns / 1000])
     for other in ("order", "group", "sm"):
-        assert {pid: bar[:4] for pid, bar in bars(figures.gantt_figure(execution, plan, other)).items()} == {
-            pid: bar[:4] for pid, bar in programs.items()
-        }
+        recolored = bars(figures.gantt_figure(execution, plan, other))
+        assert {pid: bar[:4] for pid, bar in recolored.items()} == {pid: bar[:4] for pid, bar in programs.items()}
 
 
 @pytest.mark.parametrize("experiment", RECORDED, ids=lambda e: e.kernel)
@@ -288,14 +285,13 @@ def test_every_tile_has_its_cell_and_its_times(experiment):
     begun, done = execution.tile_times(plan)
     picture = figures.moment_figure(plan, "title", (begun, done))
     data, figure = picture["layout"]["meta"]["moments"], go.Figure(picture)
-    cells, layout = figure.data[0], figure.layout
+    (cells,) = figure.data
     assert data["columns"] == cells.z.shape[1]
     cell = np.ravel_multi_index((plan.tiles.pid_m // cells.dy, plan.tiles.pid_n // cells.dx), cells.z.shape)
     assert np.array_equal(data["cell"], cell)
     assert set(cell.tolist()) == set(range(cells.z.size)), "no cell is left out"
     assert np.array_equal([data["begun_ns"], data["done_ns"]], [begun, done])
-    assert ("pid_m" in layout.yaxis.title.text, "pid_n" in layout.xaxis.title.text) == (True, True)
-    assert layout.yaxis.range[0] > layout.yaxis.range[1], "pid_m down"
+    assert figure.layout.yaxis.range[0] > figure.layout.yaxis.range[1], "pid_m down"
 
 
 def test_a_timeline_of_8192_programs_takes_less_than_150_kb():
@@ -307,3 +303,196 @@ def test_a_timeline_of_8192_programs_takes_less_than_150_kb():
     execution = Execution(pids * 7 % 132, start - start.min(), end - start.min(), 132)
     for color in ("order", "wave"):
         assert len(plot_value(figures.gantt_figure(execution, plan, color), about="x")) < 150_000
+
+
+H200 = GPUS["H200"]
+SEVEN_SMS = replace(H200, sms=7, name="seven")
+WIDE = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8}
+
+
+def plan(kernel_id, m, n, k=64, per_sm=1, **config):
+    kernel = discover()[kernel_id]
+    return schedule(kernel, Launch(kernel.family.problem(M=m, N=n, K=k), kernel.config(**config), SEVEN_SMS), per_sm)
+
+
+def waves(*args, **config):
+    order = plan("matmul.grid_2d", *args, BLOCK_M=64, BLOCK_N=64, **config)
+    return waves_sentence(order, steps(order))
+
+
+def test_the_last_wave_is_full_or_states_its_idle_share_and_the_launchs():
+    text = waves(256, 256)
+    assert str(text) == (
+        "16 programs run in 3 waves of 7 (7 SMs of seven, 1 program per SM). "
+        "The last wave has 2 programs: 71 % of it is idle, 24 % of the launch."
+    )
+    assert '1 program per SM <span class="mark assumed"' in html([text])
+    assert str(waves(64, 192)).endswith("The last wave has 3 programs: 57 % of it is idle.")
+    assert str(waves(64, 14 * 64, per_sm=2)).endswith("2 programs per SM). The last wave is full.")
+    order = plan("matmul.persistent", 512, 512, 128, BLOCK_M=128, BLOCK_N=128)
+    assert str(waves_sentence(order, steps(order))) == (
+        "7 programs loop over 16 tiles in 3 turns of 7 (7 SMs of seven, 1 program per SM). "
+        "The last turn has 2 tiles: 71 % of it is idle, 24 % of the launch."
+    )
+
+
+def test_the_occupancy_table_has_waves_and_idle_shares_by_programs_per_sm_and_only_split_k_shares_a_tile():
+    order = plan("matmul.grid_2d", 256, 256, BLOCK_M=64, BLOCK_N=64)
+    text = text_of(occupancy_table(order, None))
+    rows = [text.find(row) for row in ("3 2 of 7 71 % 24 %", "2 2 of 14 86 % 43 %", "1 16 of 28 43 % 43 %")]
+    assert -1 < rows[0] < rows[1] < rows[2], text
+    assert split_k_sentence(order) == ""
+    assert "8 programs, one per slice of K" in str(split_k_sentence(plan("matmul.split_k_atomic", 64, 64, 512)))
+
+
+FEWER = FirstLoads(9, 81, 54, 90, ((3, 3), (1, 9)), False, None)
+
+
+def traffic(config, m=8192, n=8192, k=8192, kernel="matmul.grouped", compiled=None):
+    payload = {"kernel": kernel, "problem": {"M": m, "N": n, **({"K": k} if k else {})}, "config": config}
+    experiment = from_json(payload)
+    study = records.find(GROUP_SIZES.form, experiment, "H200")
+    return DramTraffic(discover()[kernel], Launch(experiment.problem, experiment.config, H200), compiled, study)
+
+
+GROUPED, ROW_MAJOR = (traffic({**WIDE, "GROUP_SIZE": size}) for size in (8, 1))
+
+
+def with_times(here, times_of):
+    """Replace the study's times, in ms, by those of each GROUP_SIZE."""
+    rows = tuple(replace(row, times_ms=times_of(row.group_size)) for row in here.study.rows)
+    return replace(here, study=replace(here.study, rows=rows))
+
+
+def headline_parts(markup):
+    """Return the number and the words beside it, the sentence, and the folded sentences."""
+    text = re.sub(r" <span class=\"mark.*?</span>", "", markup)
+    found = re.fullmatch(r".*?number\">(.*?)</p><p class=\"claim\">(.*?)</p>(?:.*?<p>(.*?)</p>)?.*", text)
+    return [re.sub(r"<[^>]*>", "", part or "").strip() for part in found.groups()]
+
+
+def loads_claim(first_loads, here=ROW_MAJOR):
+    number, claim, more = headline_parts(loads_headline(first_loads, "program", here, Link("All sizes", ""), ("End.",)))
+    assert len(claim.split()) <= 25
+    assert more.endswith("End.")
+    return number, claim, more
+
+
+def test_fewer_blocks_are_the_number_and_rows_and_columns_the_reason():
+    need = "The first 9 programs need 3 rows of A and 3 columns of B; row-major order needs 1 row and 9 columns."
+    assert loads_claim(FEWER) == ("54 blocks loaded by 9 programs, not 90", need, "End.")
+
+
+def test_more_blocks_are_explained():
+    number, claim, more = loads_claim(FirstLoads(132, 512, 1792, 1600, ((12, 16), (9, 16)), False, (7360, 6336)))
+    assert number == "1,792 blocks loaded by 132 programs, not 1,600"
+    assert claim == "C is only 16 tiles wide, so grouping loads more. DRAM reads shows whether the L2 makes up for it."
+    assert "need 12 rows of A and 16 columns of B; row-major order needs 9 rows and 16 columns." in more
+    assert "All waves together load 7,360 blocks; in row-major order, 6,336." in more
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"is_same_order": True}, "This order is row-major, so both load the same blocks."),
+        ({"first": 81}, "Together, all 81 programs load every block in any order."),
+        ({"first": 1}, "Both orders need equally many rows and columns of tiles for 1 program."),
+    ],
+)
+def test_equal_loads_have_a_reason(changes, reason):
+    number, claim, _ = loads_claim(replace(FEWER, blocks=90, **changes))
+    assert number == "90 blocks in either order"
+    assert claim.startswith(reason)
+
+
+def test_the_gain_of_fewer_blocks_is_stated_if_both_orders_were_counted():
+    here = with_times(GROUPED, lambda size: (2.0 if size == 1 else 1.5,) * 3)
+    _, claim, more = loads_claim(FEWER, here)
+    reads = "The first 9 programs share more blocks: DRAM reads fall from 2.62 GB to 1.49 GB"
+    assert claim == f"{reads}; the time goes from 2.00 ms to 1.50 ms."
+    assert "row-major order needs 1 row and 9 columns. All sizes" in more
+
+
+def said(here):
+    text = plain(reuse_sentences(here))
+    assert not re.search(r"\s[.,;:)]|  |<", text), "the API's note has no traces of the page's marks"
+    return text
+
+
+def test_predicted_reads_stand_beside_counted_reads():
+    counted = sorted(GROUPED.row.dram_read_bytes)[2]
+    assert GROUPED.own.read_bytes == pytest.approx(counted, rel=0.02)
+    assert f"Nsight Compute counted {counted / 1e9:.2f} GB." in said(GROUPED)
+    assert "The L2 serves 88 % of the 12.9 GB that the programs request." in said(GROUPED)
+    number, claim, _ = headline_parts(reuse_headline(GROUPED, "No compiler."))
+    assert number == "5.6 × the compulsory DRAM reads"
+    assert "Nsight Compute counted" in claim
+
+
+def test_an_output_that_is_added_to_has_no_share_that_the_l2_serves():
+    """Adding to C reads it from DRAM, but no program requests it: the share would be negative."""
+    here = traffic({"SPLIT_K": 1}, 64, 64, 64, "matmul.split_k_atomic")
+    assert here.own.read_bytes > here.own.asked_bytes
+    assert "The L2 serves" not in said(here)
+
+
+def test_the_group_size_with_the_fewest_bytes_is_named():
+    fewest = int(said(ROW_MAJOR).partition(" reads the fewest bytes")[0].rpartition(" ")[2])
+    reads = [each.read_bytes for each in ROW_MAJOR.sizes.values()]
+    assert ROW_MAJOR.sizes[fewest].read_bytes == pytest.approx(min(reads))
+
+
+def test_there_is_nothing_to_gain_if_all_inputs_fit_in_the_l2():
+    here = traffic(WIDE, 2048, 2048, 2048)
+    number, claim, more = headline_parts(reuse_headline(here, ""))
+    assert number == "Each input is read from DRAM once"
+    assert claim == "Nothing to gain at this size: the L2 holds all inputs, so every GROUP_SIZE reads 16.8 MB."
+    assert [claim in part for part in (more, said(here))] == [False, True]
+    copy = traffic({}, 1024, 1024, None, kernel="transpose.tiled")
+    assert (copy.sizes, copy.own.read_bytes, "GROUP_SIZE" in said(copy)) == ({}, 1024 * 1024 * 4, False)
+
+
+@pytest.mark.parametrize(
+    ("slower", "texts"),
+    [
+        (1.0, ["no time difference here"]),
+        (1.06, ["took 5.7 % less time, ± ", "was hidden behind"]),
+        (1.5, ["took 33 % less time, ± ", "is not hidden behind"]),
+    ],
+)
+def test_a_difference_in_time_is_stated_with_its_noise_and_its_reason(slower, texts):
+    text = said(with_times(GROUPED, lambda size: tuple(t * (slower if size == 1 else 1) for t in (2.0, 2.01, 1.99))))
+    assert all(part in text for part in texts), text
+
+
+@pytest.mark.parametrize("num_warps", [8, 16])
+def test_a_gpu_with_less_bandwidth_per_flop_is_named_even_if_its_sms_hold_fewer_programs(num_warps):
+    here = traffic({**WIDE, "GROUP_SIZE": 1}, 16384, 16384, 4096)
+    launch = replace(here.launch, config=replace(here.launch.config, num_warps=num_warps))
+    compiled = CompiledFacts(32, 0, 0, (), (), (), "not read") if num_warps == 16 else None
+    assert "on a GPU with less bandwidth per FLOP: on " in said(replace(here, launch=launch, compiled=compiled))
+
+
+def test_recorded_studies_are_marked_as_recorded():
+    live = replace(GROUPED, study=replace(GROUPED.study, backend="cuda"))
+    assert [live.source(word) for word in ("counted", "measured")] == ["counted", "measured"]
+    assert [GROUPED.source(word) for word in ("counted", "measured")] == ["recorded", "recorded"]
+    marks = [
+        f'class="mark {word}"' in html(reuse_sentences(here))
+        for here in (GROUPED, live)
+        for word in ("recorded", "counted")
+    ]
+    assert marks == [True, False, False, True]
+
+
+def test_the_reply_has_every_group_size_and_the_reason_that_nothing_was_compiled():
+    experiment = from_json({"kernel": "matmul.grouped", "config": {"BLOCK_M": 64}})
+    failure = Failure("compile", "no_triton", "Triton is not installed.")
+    reply = reuse_json(Snapshot(State(experiment, View(""), H200), failure=failure))
+    assert list(reply["by_group_size"]) == [str(size) for size in range(1, 9)]
+    assert reply["by_group_size"]["4"] == reply["dram_read_bytes"]
+    assert reply["recommended_group_size"] in range(1, 9)
+    assert reply["resident_source"] == "assumed"
+    assert "One program per SM is assumed until the kernel is compiled." in reply["note"]
+    assert reply["note"].endswith("Triton is not installed.")
+    assert [bound["name"] for bound in reply["bounds"]] == ["DRAM", "L2", "arithmetic", "tail wave"]

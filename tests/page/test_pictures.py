@@ -1,10 +1,12 @@
-"""Requests as flow, in the browser: stepped through and switched, by buttons and by keys, beside another kernel."""
+"""Each picture in a real browser: requests as flow, DRAM reads, the scoreboard, and a sweep with its table."""
 
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.page.conftest import Tab
 
@@ -111,10 +113,95 @@ def test_the_switch_moves_the_lines_to_the_blackboards_request_for_the_same_byte
 def test_a_link_opens_a_request_that_the_first_figure_would_not_carry(tab: Tab) -> None:
     tab.open("?kernel=transpose.tiled&model=textbook&lanes=loaded&operation=1&request=200&tab=coalescing")
     wait_for_title(tab, "Blackboard: request 201 of 256")
-    sizes, before = tab.answers(), tab.draws("request-plot")
     tab.page.locator("#scrubber input").fill("3")
     wait_for_title(tab, "request 4 of 256")
-    tab.wait_for_draw("request-plot", after=before)
     tab.preset("Blackboard: 8 × 8, tiles of 4 × 4")
     tab.page.wait_for_function(f"{PLOT}.data[0].z.length >= 4 && {PLOT}.data[0].z[0].length === 4")
-    assert 0 < max(sizes) <= 150_000, "bytes of a reply"
+
+
+def test_dram_reads_have_bytes_times_and_bounds_and_a_moved_group_size_redraws_the_claim(tab: Tab) -> None:
+    """Without a GPU the button can not be pressed, and says why."""
+    tab.open("?tab=reuse&M=8192&N=8192&K=8192&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8")
+    tab.unfold("#reuse-behind")
+    for plot in ("reuse-plot", "times-plot", "resources-plot"):
+        tab.wait_for_draw(plot)
+    for slot, words in (
+        ("claim", "Nsight Compute counted 1.49 GB"),
+        ("plot", "this: 8"),
+        ("way", "requested by loads"),
+        ("way", "recorded"),
+    ):
+        tab.says(f"#reuse-{slot}", words)
+    tab.says("#resources-plot", "(bottleneck)")
+    before = tab.draws("reuse-plot")
+    tab.page.get_by_label("GROUP_SIZE", exact=True).fill("1")
+    tab.wait_for_draw("reuse-plot", after=before)
+    tab.says("#reuse-claim", "counted 2.6")
+    tab.unfold("#compare-fold")
+    assert tab.page.locator("#compare-sizes").is_disabled()
+    tab.says("#compare-sizes", "(needs a GPU)")
+
+
+_HIGHEST = """() => {
+  const points = [...document.querySelectorAll("#scoreboard-plot .scatterlayer path.point")];
+  const highest = points.map((point) => point.getBoundingClientRect()).sort((a, b) => a.top - b.top)[0];
+  return [highest.left + highest.width / 2, highest.top + highest.height / 2];
+}"""
+
+
+def test_a_scoreboards_points_and_rows_open_their_launch_and_facets_change_the_picture(tab: Tab) -> None:
+    tab.open("?kernel=matmul.grouped&tab=scoreboard&score_kernel=transpose.flat&score_gpu=H200")
+    tab.wait_for_draw("scoreboard-plot")
+    exact, total = re.findall(r"\d+", tab.text("#scoreboard-claim"))[:2]
+    assert exact == total
+    assert tab.page.locator("#scoreboard-plot .xy .points path.point").count() == int(total)
+    tab.page.mouse.move(*tab.page.evaluate(_HIGHEST))
+    hover = tab.page.locator("#scoreboard-plot .hovertext")
+    hover.wait_for()
+    label = re.search(r"of transpose\.flat, H200(\d+) × (\d+), .*predicted ", hover.text_content() or "")
+    assert label is not None
+    tab.page.mouse.click(*tab.page.evaluate(_HIGHEST))
+    tab.page.wait_for_function("location.search.includes('tab=coalescing')")
+    address = tab.page.evaluate("Object.fromEntries(new URLSearchParams(document.body.dataset.address))")
+    opened = [address[name] for name in ("kernel", "gpu", "M", "N")]
+    assert opened == ["transpose.flat", "H200", label[1], label[2]]
+    tab.page.go_back()
+    tab.page.wait_for_function("location.search.includes('score_gpu=H200')")
+    tab.page.wait_for_function("document.querySelector('#scoreboard-claim').checkVisibility()")
+
+    before = tab.draws("scoreboard-plot")
+    tab.page.get_by_role("link", name="DRAM reads").click()
+    tab.wait_for_draw("scoreboard-plot", after=before)
+    tab.says("#scoreboard-claim", "median error of DRAM reads")
+    tab.page.locator("#scoreboard-rows tbody tr").first.get_by_role("link").click()
+    tab.page.wait_for_function("location.search.includes('tab=reuse')")
+
+
+def test_links_sort_and_filter_a_sweeps_table_and_a_button_saves_it(tab: Tab) -> None:
+    """The interpreter checks the four configs in no time, so the sweep spends its time on compiling."""
+    tab.open("?kernel=transpose.tiled&M=65&N=33&tab=sweep&sweep_vary=BLOCK_M%3D16,128+BLOCK_N%3D16,32")
+    tab.says("#sweep-claim", "config")
+    tab.page.locator("#sweep-start").click()
+    claim = tab.page.locator("#sweep-claim")
+    expect(claim).to_contain_text("All configs were tried", timeout=120_000)
+    tab.unfold("#sweep-ranking")
+    rows = tab.page.locator("#sweep-table tbody tr")
+    heading = tab.page.locator("#sweep-table th", has_text="BLOCK_M")
+    for order, first in (("ascending", "16"), ("descending", "128")):
+        heading.get_by_role("link").click()
+        # The unsorted table begins with 16, too: only the heading says that the reply has come, with its next link.
+        expect(heading).to_have_attribute("aria-sort", order)
+        expect(rows.first.locator("td").nth(1)).to_have_text(first)
+    tab.page.locator("#sweep-table .facets nav", has_text="BLOCK_N").get_by_role("link", name="32").click()
+    expect(rows).to_have_count(2)
+    assert set(rows.locator("td:nth-child(3)").all_inner_texts()) == {"32"}
+    assert "ranking_BLOCK_N=32" in tab.page.url
+    saved: list[str] = []
+    tab.page.on("download", lambda file: saved.append(file.suggested_filename))
+    with tab.page.expect_download() as download:
+        tab.page.locator("#ranking-csv").click()
+    assert len(download.value.path().read_text(encoding="utf-8").splitlines()) == 1 + 2
+    tab.unfold("#sweep-take")
+    with tab.page.expect_download():
+        tab.page.locator("#sweep-json").click()
+    assert saved == ["tilescope_ranking.csv", "tilescope_sweep.json"], "an update that repeats a file saves it once"

@@ -1,18 +1,27 @@
-"""The Memory view's headlines, tables and reasons, for compiled kernels and their recorded counts."""
+"""The Memory view: its headlines, tables and reasons for compiled kernels, its figures, and What-if."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
+from importlib.metadata import version
 
 import numpy as np
 import pytest
 
+from kernels import discover
+from kernels.accesses import Axis, FlatAccess, MemoryOperation
+from kernels.gpus import GPUS
+from kernels.knobs import ConfigError
 from kernels.measuring.counters import COUNTERS
 from kernels.results import Compiled, records
+from kernels.spec import Launch, TensorSpec
+from tests.messages import decode
 from visualize.predict.agreement import Verdicts
 from visualize.predict.textbook import Textbook
-from visualize.views.memory import flow, tables, text
+from visualize.predict.traffic import Matrix, Requests
+from visualize.views.memory import tables, text, whatif
+from visualize.views.memory.flow import Flow, find_contrast, flow_plot, make_flow, request_titles, tile_figure
 from visualize.views.prose import html, plain
 from visualize.views.tabs import SETTINGS
 
@@ -100,11 +109,9 @@ def test_each_cost_has_its_reason(verdicts_of, flat, number, expected):
     verdicts = verdicts_of(flat)
     assert expected in reasons(verdicts)[number]
     assert ("≥" in tables.operations_table(verdicts)) == ("retries" in reasons(verdicts)[-1])
-
-
-def test_only_hopper_needs_k_major_operands_and_only_where_they_are_not(verdicts_of):
-    for verdicts in (verdicts_of({**TF32, "layout": "NT"}), verdicts_of(TF32, "A100-80GB")):
-        assert "K-major" not in reasons(verdicts)[1]
+    if flat is TF32:  # only Hopper needs K-major operands, and only where they are not
+        for other in (verdicts_of({**TF32, "layout": "NT"}), verdicts_of(TF32, "A100-80GB")):
+            assert "K-major" not in reasons(other)[1]
 
 
 def test_boxes_have_no_requests_and_their_sectors_past_the_edge_were_counted_as_predicted(verdicts_of):
@@ -128,27 +135,17 @@ def test_boxes_have_no_requests_and_their_sectors_past_the_edge_were_counted_as_
     assert "Nsight Compute counted different numbers" in plain(text.launch_sentences(wrong))
 
 
-@pytest.mark.parametrize(
-    "flat",
-    [
-        TINY,
-        TF32,
-        EDGE,
-        SMALL_TILE,
-        {**FLAT, "M": 577, "N": 577},
-        {"kernel": "transpose.row_strip", "M": 1023, "N": 129},
-    ],
-)
+@pytest.mark.parametrize("flat", [TINY, TF32, EDGE, SMALL_TILE, {**FLAT, "M": 577, "N": 577}, ROW_STRIP])
 def test_the_picture_shows_the_bytes_and_sectors_of_the_cost(verdicts_of, flat):
     verdicts = verdicts_of(flat)
     for op in verdicts.compiled:
-        picture = flow.make_flow(verdicts.kernel, verdicts.launch, op.number, op.compiled)
+        picture = make_flow(verdicts.kernel, verdicts.launch, op.number, op.compiled)
         lines = picture.lines(np.arange(len(picture.lanes.row)))
         assert text.used_bytes(replace(op, launch=op.tile)) == lines.wanted_bytes.sum()
         assert lines.sectors.sum() == op.tile.sectors
         if flat is EDGE and op.number == 0:
             assert picture.title == "Compiled: one TMA box"
-            assert f"{op.tile.sectors:,} sectors" in flow.request_titles(lines, picture.title)[0]
+            assert f"{op.tile.sectors:,} sectors" in request_titles(lines, picture.title)[0]
 
 
 @pytest.mark.parametrize(
@@ -183,8 +180,8 @@ def test_bank_conflicts_of_a_conversion_stand_beside_their_counts_even_if_its_li
     }
     later = replace(verdicts, code=replace(verdicts.code, **moved))
     assert tables.conversions_table(later).count("✓") == 2
-    (conversion,) = verdicts.counters.compiled.conversions
-    other = replace(verdicts.counters.compiled, conversions=(replace(conversion, shape=(64, 64)),))
+    compiled = verdicts.counters.compiled
+    other = replace(compiled, conversions=tuple(replace(each, shape=(64, 64)) for each in compiled.conversions))
     later = replace(later, counters=replace(verdicts.counters, compiled=other))
     assert "✓" not in tables.conversions_table(later)
 
@@ -221,7 +218,6 @@ def test_the_launchs_bar_shows_used_bytes_and_what_was_counted(verdicts_of):
     ("flat", "number", "expected"),
     [
         (FLAT, 1, "transpose.tiled"),
-        ({**FLAT, "M": 4096}, 1, "transpose.tiled"),
         ({**FLAT, "M": 1000}, 1, None),
         (TILED, 1, "transpose.flat"),
         (GROUPED, 0, "matmul.persistent"),
@@ -232,8 +228,185 @@ def test_the_launchs_bar_shows_used_bytes_and_what_was_counted(verdicts_of):
 )
 def test_a_picture_stands_beside_the_kernel_that_differs_most(verdicts_of, flat, number, expected):
     state, own = SETTINGS.state({**flat, "gpu": "H200"}, None), verdicts_of(flat).compiled[number]
-    contrast = flow.find_contrast(state, own)
+    contrast = find_contrast(state, own)
     assert (contrast and ("alike" if contrast.is_alike else contrast.kernel.id)) == expected
     if contrast:
         assert contrast.experiment.problem == state.experiment.problem
         assert contrast.operation.access.tensor == own.access.tensor
+
+
+SHAPE = (1 << 20, 64)
+BOX = MemoryOperation("descriptor", ("", 0), None, 0, 0, "", 1, ())
+
+
+def flow_of(addresses, width=4, active=True, code=None):
+    """A flow of requests at these byte addresses of a tensor of 4-byte elements."""
+    address = np.atleast_2d(np.array(addresses, dtype=np.int64))
+    mask, row, column = np.broadcast_to(active, address.shape), address // 256, address % 256 // 4
+    lanes = Requests(row, column, address, mask, width, Matrix(*SHAPE, 4))
+    access = FlatAccess("load", "B", Axis("m", address.size, lambda index, block: index * block), ("m",), ("", 1))
+    return Flow(access, (0,), TensorSpec(SHAPE, is_input=True), lanes, code)
+
+
+def figure_of(flow, request=0):
+    figure = decode(flow_plot(flow, request, "about"))
+    return figure["layout"], figure["layout"]["meta"]["requests"]
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
+def test_a_figure_carries_the_first_byte_of_each_lane_and_the_state_of_each_cell(width):
+    rng = np.random.default_rng(width)
+    addresses = rng.integers(0, 4096 // width, (3, 32)) * width  # some lanes share bytes
+    _, requests = figure_of(flow_of(addresses, width), request=2)
+    assert (requests["place"], requests["first"], requests["total"], requests["model"]) == (2, 0, 3, "textbook")
+    assert requests["titles"][2].startswith("<b>Blackboard: request 3 of 3</b>")
+    count, rows, cells = requests["state"].shape
+    assert (count, cells) == (3, 128 // width)
+    row, cell = np.divmod(requests["target"] - 1, cells)
+    line = np.take_along_axis(requests["line"], row, axis=1) - 1
+    assert np.array_equal(line * 128 + cell * width, addresses)
+    at = np.arange(3)[:, None], row, cell
+    used = np.zeros((3, rows, cells), dtype=bool)
+    used[at] = True
+    assert np.array_equal(requests["state"] == 3, used)
+    first = np.array([[each.tolist().index(byte) for byte in each] for each in addresses])
+    assert np.array_equal(requests["lane"][at] - 1, first), "of lanes that share bytes, the first is named"
+    sector = 32 // width
+    fetched = used.reshape(3, rows, -1, sector).any(axis=3).repeat(sector, axis=2)
+    assert np.array_equal(requests["state"] >= 2, fetched)
+
+
+def test_an_inactive_lane_has_no_target_and_untouched_lines_below_are_left_out():
+    _, requests = figure_of(flow_of([[0, 4, 8]], active=[True, False, True]))
+    assert requests["state"].shape == (1, 4, 32)
+    assert requests["target"].tolist() == [[1, 0, 3]]
+    for addresses, active, expected in (
+        ([0], False, "not issued"),
+        ([0], True, "1 sector: 4 of 32 bytes used"),
+        (range(0, 128, 4), True, "4 sectors: all 128 bytes used"),
+    ):
+        assert expected in figure_of(flow_of(addresses, active=active))[1]["titles"][0]
+
+
+def test_a_box_flows_from_one_node_to_each_of_its_rows():
+    kernel = discover()["matmul.persistent"]
+    flow = make_flow(kernel, Launch(kernel.family.problem(M=1024), kernel.config(), GPUS["H200"]), 0, BOX)
+    figure = decode(flow_plot(flow, 0, "about"))
+    _, _, node = figure["data"]
+    requests = figure["layout"]["meta"]["requests"]
+    assert node["text"] == ["TMA"]
+    assert node["y"].tolist() == [0.5]
+    rows, cells = requests["state"].shape[1:]
+    assert (rows, cells) == (64, 8)
+    assert np.array_equal(requests["target"], [1 + cells * np.arange(rows)])
+    assert requests["holder"] == "16-byte piece"
+    assert figure["layout"]["xaxis"]["title"]["text"] == "first 64 of 128 lines"
+
+
+@pytest.mark.parametrize("color", ["request", "warp", "lane", "register"])
+def test_a_tiles_elements_have_their_colours_and_those_outside_none(color):
+    board = Textbook(warp_size=4, line_bytes=16)
+    kernel = discover()["transpose.tiled"]
+    launch = Launch(kernel.family.problem(M=7, N=6), kernel.config(4, 4), GPUS["H200"])
+    flow = make_flow(kernel, launch, 0, board, program=3)
+    (picture,) = tile_figure(flow.tile, "A", color, board.sector_bytes).data
+    row, column = np.indices((4, 4))
+    expected = {"request": row, "warp": row, "lane": column, "register": 0 * row}[color]
+    assert np.array_equal(picture.z, np.where((row < 3) & (column < 2), expected, np.nan), equal_nan=True)
+    assert (picture.x0, picture.y0) == (4, 4)
+    byte = (5 * 6 + 5) * 4
+    assert picture.customdata[1, 1].tolist() == [expected[1, 1], 1, 1, 1, 0, byte, byte // 16]
+
+
+# Compiled in a fraction of the time that the kernels' own tiles take.
+SMALL = {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32, "num_stages": 2}
+
+# As quick, and more than the shared memory of an A10G holds; with tiles of twice the sides, than that of an H200.
+DEEP = {"dtype": "float32", "BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 128, "num_stages": 5}
+
+
+def ask(question, session, kernel, **flat):
+    """The last answer: its text, its figure, and the first row of each change by the change's name, without tags."""
+    action = whatif.WhatIfPanel().actions()[question]
+    *_, slots = action.question(session, SETTINGS.state({"kernel": kernel, **flat}, None), "page")
+    lines = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(<td>.*?)</tr>", slots["whatif"])]
+    rows = {row[0]: [re.sub(r"<.*?>", "", cell) for cell in row] for row in lines if row[0]}
+    return slots["whatif"], slots["cliff-plot"], rows
+
+
+def test_constant_or_padded_sizes_bring_back_what_unknown_divisibility_costs(session):
+    text, figure, rows = ask("faults", session, "transpose.tiled", M=1000, N=1000)
+    assert figure == ""
+    assert rows["unchanged"][2] == "4 B"
+    constant = rows["sizes and strides as constants"]
+    assert (constant[2], constant[4], constant[6]) == ("16 B", "0.25 ×", "same")
+    assert rows["sizes padded to multiples of 16: M 1000 → 1008, N 1000 → 1008"][2] == "16 B"
+    assert "Fewer requests with <b>sizes and strides as constants</b>" in text
+
+
+def test_unknown_divisibility_costs_requests_and_a_transposed_operand_is_tried(session):
+    flat = {**SMALL, "dtype": "float32", "BLOCK_M": 64, "BLOCK_N": 64}
+    text, _, rows = ask("faults", session, "matmul.grouped", **flat)
+    assert rows["sizes not known to be divisible by 16"][2] == "4 B"
+    assert {"A transposed", "B transposed", "num_warps 4 → 2", "num_warps 4 → 8"} <= set(rows)
+    assert "×</b>" in text
+    for row in rows.values():  # of each change, the load of A
+        for column in (3, 5):
+            now, before = (int(cells[column].replace(",", "")) for cells in (row, rows["unchanged"]))
+            expected = f"{now / before:.3g} ×" if now != before else "same" if row[0] != "unchanged" else ""
+            assert row[column + 1] == expected
+    assert re.search(r"<b>B transposed</b> \([\d.]+ × fewer\)", text)
+
+
+def test_boxes_need_no_requests_at_a_divisible_size(session):
+    text, _, _ = ask("faults", session, "matmul.persistent", K=1001, **SMALL)
+    assert re.search(r"padded to multiples of 16: K 1001 → 1008</b> \(none: boxes are copied\)", text)
+    assert "<b>none</b>" in text
+    text, _, _ = ask("cliff", session, "matmul.persistent", K=1024, dimension="K", **SMALL)
+    assert "at the sizes without requests, boxes are copied" in text
+
+
+@pytest.mark.all_combinations
+def test_a_launch_that_cannot_be_compiled_has_no_comparison(session):
+    text, _, rows = ask("faults", session, "matmul.grouped", gpu="A10G", **DEEP)
+    assert "nothing to compare with" in text
+    assert "shared memory" in rows["unchanged"][1]
+
+
+def test_the_cliff_falls_at_the_sizes_that_16_divides(session):
+    _, figure, rows = ask("cliff", session, "transpose.tiled", M=1024, N=1024, dimension="N")
+    kinds = {"1,000": "nothing known", "1,008": "divisible by 16", "1,009": "nothing known", "1,024": "divisible by 16"}
+    assert list(rows) == [f"from N = {size}, {kind}" for size, kind in kinds.items()]
+    assert [row[1:3] for row in rows.values()] == [["load A", width] for width in ("4 B", "16 B", "4 B", "16 B")]
+    curve = decode(figure)["data"][0]
+    assert curve["x"] == list(range(1000, 1025))
+    requests = dict(zip(curve["x"], curve["y"], strict=True))
+    assert requests[1024] < requests[1023] / 1.5
+    assert requests[1008] < requests[1007] / 1.5
+
+
+def test_two_gpus_and_the_recorded_compiler_stand_one_below_the_other(session):
+    text, _, rows = ask("across", session, "matmul.grouped", other_gpu="A100-80GB")
+    own = f"Triton {version('triton')}"
+    expected = [f"H200, {own}", f"A100-80GB, {own}", "H200, Triton 3.6.0"]
+    assert list(rows) == list(dict.fromkeys(expected)), "this Triton, and the one of the recording if it is another"
+    for row in rows.values():
+        assert row[7].isdigit(), "registers"
+        assert re.fullmatch(r"\d+ %, limited by .+", row[10])
+    assert "same" in rows[f"A100-80GB, {own}"]
+    text, _, _ = ask("across", session, "matmul.grouped", **{**DEEP, "BLOCK_M": 64, "BLOCK_N": 64})
+    assert re.search(r'role="alert">H200: .*shared memory', text)
+
+
+def test_a_dimension_or_gpu_that_cannot_be_compared_is_refused_beside_its_control(session):
+    for question, kernel, field, flat in (
+        ("cliff", "transpose.tiled", "dimension", {"dimension": "K"}),
+        ("across", "matmul.grouped", "other_gpu", {"other_gpu": "H200"}),
+        ("across", "matmul.grouped", "other_gpu", {"other_gpu": "A100-80GB", "dtype": "float8_e5m2"}),
+    ):
+        with pytest.raises(ConfigError) as error:
+            ask(question, session, kernel, **flat)
+        assert error.value.field == field
+    totals = {"unchanged": 8, "same": 8, "more": 9}
+    assert str(whatif.best_changes(totals)).startswith("None of these changes saves requests")
+    assert str(whatif.best_changes({**totals, "fewer": 2})) == "Fewer requests with fewer (4 × fewer)."

@@ -1,0 +1,73 @@
+"""Messages that a browser sends to the page's handlers, and what it reads in updates: slots, figures, text, links."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+import urllib.parse
+import zlib
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from tests.waiting import run_coroutine
+from visualize.views.tabs import SETTINGS
+
+
+def decode(value: str) -> dict[str, Any]:
+    """Return a figure that `plot_value` encoded: data, layout, `about`; as plot.js decodes it."""
+    stream = zlib.decompress(zlib.decompress(base64.b64decode(value, validate=True)))
+    size = int.from_bytes(stream[:4], "little")
+
+    def array(item: dict[str, Any]) -> Any:
+        if "lag" not in item:
+            return item
+        words = np.frombuffer(stream, "<u4", np.prod(item["shape"], dtype=int), 4 + 4 * item["first"])
+        if item["lag"]:
+            words = np.cumsum(words.reshape(-1, item["lag"]), axis=0, dtype=np.uint32)
+        return words.view(f"{item['kind']}4").reshape(item["shape"])
+
+    return json.loads(stream[4 + size :], object_hook=array)
+
+
+def text_of(markup: str) -> str:
+    """Return the visible text, with a space for each tag."""
+    return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", str(markup)).split()))
+
+
+def links(markup: str) -> list[tuple[str, dict[str, str]]]:
+    """Return the text and the fields in the address of each link to a state of the page."""
+    found = re.findall(r'<a href="\?([^"]*)"[^>]*>(.*?)</a>', str(markup))
+    return [(text_of(text), dict(urllib.parse.parse_qsl(address.replace("&amp;", "&")))) for address, text in found]
+
+
+def request():
+    """Return a request of the only open page."""
+    return SimpleNamespace(session_hash="page")
+
+
+def opened(flat):
+    """Return the State of flat fields, on a machine without a GPU."""
+    return SETTINGS.state(flat, None)
+
+
+def settings_of(flat, **message):
+    """Return the message of a page that is set to these fields."""
+    return json.dumps({"number": 1, "settings": opened(flat).to_settings(), **message})
+
+
+def slots_of(update):
+    """Return an update's values by slot."""
+    return json.loads(update)["slots"]
+
+
+def updates(handler, *values):
+    """Return all updates of a streaming handler, by slot."""
+
+    async def collect():
+        return [slots_of(update) async for update in handler(request(), *values)]
+
+    return run_coroutine(collect())

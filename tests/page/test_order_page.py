@@ -1,0 +1,521 @@
+"""The Order view in a real browser, without the server: the player, the replay, and the layer over the map."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+
+from kernels import discover
+from kernels.gpus import GPUS
+from kernels.spec import Launch
+from tests.page.conftest import Tab
+from tests.views.test_order import RECORDED as TIMELINES
+from tests.views.test_order import recorded
+from visualize.predict.execution import ideal_clock
+from visualize.predict.reuse import reuse
+from visualize.predict.schedule import Schedule, loads, row_major, schedule, steps
+from visualize.views.numbers import count_noun
+from visualize.views.order.map_figure import map_grid
+
+pytestmark = pytest.mark.browser
+
+LAUNCH = "?kernel=matmul.grouped&gpu=H200&M=2048&N=2048&K=512&BLOCK_M=64&BLOCK_N=64&GROUP_SIZE=4&programs_per_sm=1"
+ARTICLE = "?kernel=matmul.grouped&gpu=H200&M=576&N=576&K=288&BLOCK_M=64&BLOCK_N=64&BLOCK_K=32&GROUP_SIZE=3&first=9"
+EARLIER, AGAIN, NEW = 1, 2, 3
+
+
+def orders(problem: tuple[int, int, int], size: int) -> Iterator[tuple[int, Schedule]]:
+    """Yield the number and the schedule of each half of the picture."""
+    kernel = discover()["matmul.grouped"]
+    config = kernel.config(BLOCK_M=64, BLOCK_N=64, GROUP_SIZE=size)
+    planned = schedule(kernel, Launch(kernel.family.problem(*problem), config, GPUS["H200"]))
+    yield from enumerate((planned, row_major(planned)))
+
+
+def values(tab: Tab, half: int, name: str = "z") -> np.ndarray:
+    """Return the values in the cells of one half of the picture."""
+    read = (
+        "([i, name]) => document.querySelector('#schedule-plot .live-plot').data[i][name]"
+        ".map((row) => Array.from(row, (value) => Number.isNaN(value) ? null : value))"
+    )
+    return np.array(tab.page.evaluate(read, [half, name]))
+
+
+def parts(tab: Tab, half: int, launch: Schedule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the values of C, A and B in one half, with one column or row per cell along K."""
+    grid, place = values(tab, half), map_grid(launch)
+    top, left = place.down.lead, place.across.lead
+    a, b = grid[top:, : left - place.across.gap], grid[: top - place.down.gap, left:]
+    return grid[top:, left:].astype(float), a[:, :: place.across.repeat], b[:: place.down.repeat]
+
+
+def count(tab: Tab, half: int) -> tuple[int, str]:
+    """Return the large number beside an order, and what it counts."""
+    corner = tab.page.locator("#schedule-plot .corner").nth(half)
+    what = str(corner.locator(".what").get_attribute("title"))
+    return int(corner.locator(".count b").inner_text().replace(",", "")), what
+
+
+def wait_for_step(tab: Tab, step: int) -> None:
+    tab.page.wait_for_function(f"document.querySelector('.player')?.dataset.step === '{step}'")
+
+
+def piece_values(now: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """Return the values of a panel's pieces: new, reused, earlier, or not used yet."""
+    return np.where(now & before, AGAIN, np.where(now, NEW, np.where(before, EARLIER, 0)))
+
+
+def assert_shows(tab: Tab, step: int, single: bool = False) -> None:
+    """Assert that both halves show this step, counted from 1, as the model has it."""
+    for half, order in orders((576, 576, 288) if single else (2048, 2048, 512), 3 if single else 4):
+        when = np.full(order.extents, -1)
+        when[order.tiles.pid_m, order.tiles.pid_n] = order.tiles.program if single else order.step
+        now, before = when == step - 1, when < step - 1
+        c, a, b = parts(tab, half, order)
+        assert np.array_equal(c, np.where(now, NEW, before)), half
+        rows, columns = piece_values(now.any(1), before.any(1)), piece_values(now.any(0), before.any(0))
+        assert all(np.array_equal(column, rows) for column in a.T), half
+        assert all(np.array_equal(row, columns) for row in b), half
+        blocks, what = count(tab, half)
+        if single:
+            assert blocks == loads(order, np.array([step]))[0], half
+            assert what == f"blocks loaded by {step} program{'s' if step > 1 else ''}"
+        else:
+            assert blocks == (now.any(1).sum() + now.any(0).sum()) * order.k_blocks, half
+            assert what.startswith(f"blocks loaded by wave {step}: ")
+
+
+def open_page(tab: Tab, query: str) -> None:
+    tab.open(query)
+    tab.wait_for_draw("schedule-plot")
+    tab.wait_for_compiled()
+
+
+def test_the_nine_results_program_by_program_until_54_and_90_blocks(tab: Tab) -> None:
+    open_page(tab, ARTICLE)
+    paths = tab.page.evaluate("document.querySelector('#schedule-plot .live-plot').layout.shapes.map((s) => s.path)")
+    corners = [np.array([point.split(",") for point in path[1:].replace("M", "L").split("L")], int) for path in paths]
+    sizes = [np.ptp(points, axis=0).tolist() for points in corners]
+    assert sizes == [[3, 3], [3, 3], [9, 1], [9, 1]], "outlines of columns and rows of tiles, in black on white"
+    tab.reads("#schedule-claim .number", "54 blocks loaded by 9 programs, not 90")
+    before = len(tab.requests)
+    for step in range(1, 10):
+        tab.page.get_by_role("button", name="One step on").click()
+        wait_for_step(tab, step)
+        assert_shows(tab, step, single=True)
+    assert [count(tab, half)[0] for half in (0, 1)] == [54, 90]
+    assert len(tab.requests) == before, "the server is not asked"
+    tab.reads("#player .first", "first 9 programs")
+    tab.follow("kernel=transpose.tiled&tab=schedule")
+    tab.page.wait_for_selector("#player .first", state="hidden")
+
+
+@pytest.mark.all_combinations
+def test_play_pauses_at_the_compared_programs_and_events_of_the_document_do_what_buttons_do(tab: Tab) -> None:
+    """It ends at the last program, and Pause writes its step into the address."""
+    open_page(tab, ARTICLE)
+    send = "([name, detail]) => document.dispatchEvent(new CustomEvent(name, { detail }))"
+    tab.page.evaluate(send, ["tilescope:step", {"by": 1}])
+    wait_for_step(tab, 1)
+    tab.page.evaluate(send, ["tilescope:step", {"by": -1}])
+    wait_for_step(tab, 0)
+    speed, play = tab.page.get_by_label("Speed"), tab.page.get_by_role("button", name="Play")
+    speed.select_option(label="20 steps/s")
+    tab.page.evaluate(send, ["tilescope:play", None])
+    tab.page.wait_for_function("/step=9(&|$)/.test(location.search)")
+    assert [count(tab, half)[0] for half in (0, 1)] == [54, 90]
+    play.click()
+    tab.page.wait_for_function("location.search.includes('step=81')")
+    assert [count(tab, half)[0] for half in (0, 1)] == [162, 162], "all blocks of A and B"
+    speed.select_option(label="1 step/s")
+    play.click()
+    wait_for_step(tab, 1)
+    tab.page.get_by_role("button", name="Pause").click()
+    play.wait_for()
+    step = str(tab.page.locator(".player").first.get_attribute("data-step"))  # on a slow machine, later than 1
+    tab.page.wait_for_function("n => new URLSearchParams(location.search).get('step') === n", arg=step)
+    tab.tab("reuse")
+    tab.page.evaluate(send, ["tilescope:step", {"by": -1}])
+    tab.tab("schedule")
+    wait_for_step(tab, int(step))  # the hidden player has kept it
+
+
+def test_one_step_on_draws_the_next_wave_of_both_orders(tab: Tab) -> None:
+    """By the buttons, and by the scrubber from the keyboard, which names the step."""
+    open_page(tab, LAUNCH)
+    tab.reads("#player output", "whole launch")
+    for step in (1, 2, 3):
+        tab.page.get_by_role("button", name="One step on").click()
+        wait_for_step(tab, step)
+        assert_shows(tab, step)
+    tab.page.get_by_role("button", name="One step back").click()
+    wait_for_step(tab, 2)
+    assert_shows(tab, 2)
+    assert "step=2" in tab.page.evaluate("location.search")
+    scrub = tab.page.get_by_role("slider", name="Step", exact=True)
+    scrub.focus()
+    scrub.press("Home")
+    wait_for_step(tab, 0)
+    assert parts(tab, 0, next(orders((2048, 2048, 512), 4))[1])[0].max() == 1023
+    for _ in range(4):
+        scrub.press("ArrowRight")
+    wait_for_step(tab, 4)
+    assert_shows(tab, 4)
+    assert "wave 4 of 8; grouped order, GROUP_SIZE 4: 640 blocks" in str(scrub.get_attribute("aria-valuetext"))
+
+
+def test_a_link_opens_its_step_a_slider_keeps_it_and_a_preset_ends_it(tab: Tab) -> None:
+    open_page(tab, LAUNCH + "&step=5")
+    wait_for_step(tab, 5)
+    assert_shows(tab, 5)
+    tab.page.get_by_role("button", name="One step on").click()
+    wait_for_step(tab, 6)
+    before = tab.draws("schedule-plot")
+    tab.page.get_by_label("GROUP_SIZE", exact=True).fill("8")
+    tab.wait_for_draw("schedule-plot", after=before)
+    tab.says("#schedule-plot", "GROUP_SIZE 8")
+    tab.reads("#player output", "wave 6 of 8")
+    assert "step=6" in tab.page.evaluate("location.search")
+    tab.preset("The 9 × 9 tiles of the article")
+    wait_for_step(tab, 0)
+    tab.page.wait_for_function("!location.search.includes('step=')")
+    tab.follow(LAUNCH + "&step=999")
+    wait_for_step(tab, 8)
+    assert_shows(tab, 8)
+
+
+@pytest.mark.all_combinations
+def test_split_k_counts_started_slices_and_a_transpose_has_its_input_and_output_side_by_side(tab: Tab) -> None:
+    tab.open(
+        "?kernel=matmul.split_k_atomic&gpu=H200&M=512&N=512&K=4096&BLOCK_M=64&BLOCK_N=64&SPLIT_K=8"
+        "&programs_per_sm=1&step=2"
+    )
+    wait_for_step(tab, 2)
+    kernel = discover()["matmul.split_k_atomic"]
+    config = kernel.config(BLOCK_M=64, BLOCK_N=64, SPLIT_K=8)
+    launch = schedule(kernel, Launch(kernel.family.problem(M=512, N=512, K=4096), config, GPUS["H200"]))
+    place = map_grid(launch)
+    started = values(tab, 0, "text")[place.down.lead :, place.across.lead :].astype(int)
+    pids = np.arange(2 * 132)  # started in two waves, pid_m first, then pid_n, then the slice
+    assert np.array_equal(started.T.ravel(), np.bincount(pids % 64, minlength=64))
+    _, a, _ = parts(tab, 0, launch)
+    assert np.array_equal(a, [[1, 1, AGAIN, NEW, NEW, 0, 0, 0]] * 8), "pids 132 to 263 are of slices 2, 3 and 4"
+    assert count(tab, 0)[0] == steps(launch).blocks[1]
+    tab.follow("?kernel=transpose.tiled&gpu=H200&M=512&N=1024&BLOCK_M=64&BLOCK_N=64&tab=schedule&step=3&by=program")
+    tab.page.wait_for_function("!document.querySelector('.corner')")  # nothing is loaded twice
+    wait_for_step(tab, 3)
+    read, written = values(tab, 0), values(tab, 1)
+    assert read.shape == (8, 16)
+    assert np.array_equal(read.T, written)
+    assert sorted(read.ravel())[-4:] == [0, EARLIER, EARLIER, NEW]
+
+
+@pytest.mark.parametrize("motion", ["no-preference", pytest.param("reduce", marks=pytest.mark.all_combinations)])
+def test_without_an_address_it_plays_once_by_itself(tab: Tab, motion: str) -> None:
+    tab.page.add_init_script(
+        "window.seen = []; document.addEventListener('tilescope:paint', () => setTimeout(() => "
+        "window.seen.push(Number(document.querySelector('.player').dataset.step)), 0))"
+    )
+    tab.page.emulate_media(reduced_motion=motion)
+    tab.go()
+    tab.page.wait_for_function("/step=9(&|$)/.test(location.search)", timeout=40_000)
+    seen = set(tab.page.evaluate("window.seen"))
+    assert 9 in seen
+    assert bool(seen & set(range(1, 9))) == (motion == "no-preference"), "on a slow machine some steps are left out"
+
+
+# More tiles than have gaps between them, so that each cell is a pixel; more programs than are resident.
+MAP = (
+    "?kernel=matmul.grouped&gpu=H200&tab=schedule&M=2560&N=2560&K=512&BLOCK_M=64&BLOCK_N=64&first=132&programs_per_sm=1"
+)
+
+# The visible picture: the pixels of each map, the words, and the outlines.
+SEEN = """async () => {
+  const plot = document.querySelector('#schedule-plot .live-plot');
+  const pixels = async (image) => {
+    const loaded = new Image();
+    loaded.src = image.getAttribute('href') ?? image.getAttributeNS('http://www.w3.org/1999/xlink', 'href');
+    await loaded.decode();
+    const canvas = Object.assign(document.createElement('canvas'), { width: loaded.width, height: loaded.height });
+    canvas.getContext('2d').drawImage(loaded, 0, 0);
+    return [loaded.width, ...canvas.getContext('2d').getImageData(0, 0, loaded.width, loaded.height).data];
+  };
+  const rounded = (part) => (isNaN(part) ? part : Math.round(part * 100));
+  const path = (line) => line.getAttribute('d').match(/[ML]|-?[\\d.]+/g).map(rounded);
+  return {
+    maps: await Promise.all([...plot.querySelectorAll('.hm image')].map(pixels)),
+    words: [...plot.querySelectorAll('.annotation text')].map((text) => text.textContent),
+    outlines: [...plot.querySelectorAll('.shapelayer path')].map(path),
+  };
+}"""
+
+
+def redraw(tab: Tab, change: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return the picture before a change, redrawn in place, and redrawn by Plotly."""
+    # Once the kernel is compiled, the same picture is drawn again; Plotly follows when the plot rests.
+    tab.unfold("#waves")
+    tab.page.locator("#schedule-occupancy", has_text="registers per thread").wait_for()
+    tab.page.wait_for_timeout(400)
+    before, is_in_place, in_place, by_plotly = tab.page.evaluate(
+        f"""async () => {{
+          const plot = document.querySelector('#schedule-plot .live-plot'), seen = {SEEN}, draws = plot.dataset.draws;
+          const until = async (done) => {{
+            for (const end = performance.now() + 40_000; !done();) {{
+              if (performance.now() > end) throw new Error(`${{done}}: draws ${{draws}} to ${{plot.dataset.draws}}`);
+              await new Promise((go) => setTimeout(go, 1));
+            }}
+          }};
+          const isPlotly = () => plot._fullData[0].z === plot.data[0].z, before = await seen();
+          {change};
+          await until(() => plot.dataset.draws !== draws);
+          const isInPlace = !isPlotly(), inPlace = await seen();
+          await until(isPlotly);
+          return [before, isInPlace, inPlace, await seen()];
+        }}"""
+    )
+    assert is_in_place, "Plotly drew it"
+    return before, in_place, by_plotly
+
+
+MOVE = """
+  const slider = document.querySelector('#experiment-GROUP_SIZE-slider');
+  slider.value = 5;
+  slider.dispatchEvent(new Event('input', { bubbles: true }))"""
+
+
+@pytest.mark.parametrize("color", ["order", pytest.param("group", marks=pytest.mark.all_combinations)])
+def test_a_moved_slider_and_a_step_look_in_place_as_plotly_draws_them(tab: Tab, color: str) -> None:
+    tab.open(f"{MAP}&color={color}&GROUP_SIZE=4")
+    tab.wait_for_draw("schedule-plot")
+    before, in_place, by_plotly = redraw(tab, MOVE)
+    assert len(in_place["maps"]) == 2
+    assert max(in_place["maps"][0]) == 255
+    assert in_place == by_plotly
+    assert in_place["maps"][0] != before["maps"][0], "this order"
+    assert in_place["maps"][1] == before["maps"][1], "row-major order"
+    assert in_place["words"] != before["words"]
+    assert in_place["outlines"] != before["outlines"]
+    tab.page.locator("#player .forward").click()  # from the whole launch's colours to those of a step
+    before, in_place, by_plotly = redraw(tab, "document.querySelector('.player .forward').click()")
+    assert in_place == by_plotly
+    assert in_place["maps"][0] != before["maps"][0]
+
+
+RECORDED = (
+    "?kernel=matmul.grouped&M=4096&N=4096&K=4096&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8"
+    "&tab=schedule&gpu=H200&programs_per_sm=1"
+)
+
+
+@functools.cache
+def launch():
+    """Return the schedule, the start and end of each tile, and the ideal waves' clock."""
+    course, plan = recorded(next(e for e in TIMELINES if e.kernel == "matmul.grouped" and e.problem.M == 4096))
+    begun, done = course.tile_times(plan)
+    return plan, course, begun, done, ideal_clock(begun, plan.step, course.span_ns)
+
+
+def open_timeline(tab: Tab, query: str = RECORDED) -> None:
+    tab.open(query)
+    for plot in ("moment-plot", "ideal-plot", "gantt-plot"):
+        tab.wait_for_draw(plot)
+    tab.wait_for_compiled()
+
+
+def assert_shows_time(tab: Tab, now: int) -> None:
+    """Both maps and the words show this time, in ns, as the model has it."""
+    plan, course, begun, done, clock = launch()
+    ideal, step = (clock[plan.step], clock[plan.step + 1]), min(int((clock <= now).sum()), 4)
+    times = {"moment-plot": ("programs", begun, done), "ideal-plot": (f"wave {step} of 4", *ideal)}
+    for plot, (name, begins, ends) in times.items():
+        words = f"{name}: {(ends <= now).sum()} done, {((begins <= now) & (now < ends)).sum()} running"
+        live = f"document.querySelector('#{plot} .live-plot')"
+        tab.page.wait_for_function(f"words => {live}.layout.annotations[0].text === words", arg=words)
+        expected = np.zeros(plan.extents)
+        expected[plan.tiles.pid_m, plan.tiles.pid_n] = np.where(ends <= now, 1, np.where(begins <= now, 2, 0))
+        z = tab.page.evaluate(f"{live}.data[0].z.map((row) => Array.from(row))")
+        assert np.array_equal(z, expected), plot
+    running = (course.start_ns <= now) & (now < course.end_ns)
+    sms = len(set(course.sm[running].tolist()))
+    tab.says("#clock output", f": {count_noun(int(running.sum()), 'program')} on {count_noun(sms, 'SM')}")
+
+
+def now(tab: Tab) -> int:
+    return int(str(tab.page.locator("#clock .clock").get_attribute("data-now")))
+
+
+def test_a_recorded_timeline_is_drawn_at_once_with_what_it_cost_and_replayed_without_the_server(tab: Tab) -> None:
+    open_timeline(tab)
+    for words in (
+        "On NVIDIA H200, 512 programs ran on 132 SMs within 0.189 ms",
+        "Instrumentation overhead: +0.3 % (0.194 ms against 0.193 ms",
+        "The timer ticks every 32 ns",
+        "Recorded on H200, 2026-11-21",
+    ):
+        assert words in tab.text("#timeline")
+    drawn = "document.querySelector('#gantt-plot .live-plot').data.flatMap((t) => Array.from(t.customdata[0]))"
+    assert sorted(tab.page.evaluate(drawn)) == list(range(512))
+    assert_shows_time(tab, now(tab))
+    before = len(tab.requests)
+    scrub = tab.page.get_by_role("slider", name="Time from the first start")
+    scrub.focus()
+    seen = []
+    for key in ("Home", *["PageUp"] * 9, "ArrowRight", "ArrowLeft", "End"):
+        scrub.press(key)
+        seen.append(now(tab))
+        assert_shows_time(tab, seen[-1])
+    assert seen[0] == 0
+    assert seen[:10] == sorted(set(seen[:10])), "each step goes on"
+    assert str(scrub.get_attribute("aria-valuetext")).startswith("188.")
+    assert len(tab.requests) == before
+
+
+@pytest.mark.all_combinations
+def test_the_cursor_stands_at_the_time_a_bar_names_its_program_and_the_replay_ends_with_every_tile(tab: Tab) -> None:
+    open_timeline(tab)
+    plan, course, *_ = launch()
+    scrub = tab.page.get_by_role("slider", name="Time from the first start")
+    cursor = "document.querySelector('.cursor').getBoundingClientRect().x"
+    scrub.press("Home")
+    left = tab.page.evaluate(cursor)
+    scrub.press("PageUp")
+    width = tab.page.evaluate("document.querySelector('#gantt-plot .live-plot')._fullLayout.xaxis._length")
+    assert tab.page.evaluate(cursor) - left == pytest.approx(now(tab) / course.span_ns * width, abs=2)
+    tab.page.locator("#gantt-plot").scroll_into_view_if_needed()
+    place = tab.page.evaluate(
+        """([x, y]) => { const plot = document.querySelector('#gantt-plot .live-plot'), full = plot._fullLayout;
+        const box = plot.getBoundingClientRect();
+        return [box.x + full.xaxis._offset + full.xaxis.d2p(x), box.y + full.yaxis._offset + full.yaxis.d2p(y)]; }""",
+        [(course.start_ns[0] + course.end_ns[0]) / 2000, float(course.sm[0])],
+    )
+    tab.page.mouse.move(*place)
+    tab.says(".tip", f"pid 0: tile ({plan.tiles.pid_m[0]}, {plan.tiles.pid_n[0]})")
+    tab.says(".tip", f"SM {course.sm[0]}, ideal wave 1 of 4")
+    scrub.press("End")
+    for _ in range(6):
+        scrub.press("PageDown")
+    tab.page.get_by_role("button", name="Replay").click()
+    tab.page.wait_for_function(f"document.querySelector('.clock').dataset.now === '{course.span_ns}'")
+    tab.page.get_by_role("button", name="Replay").wait_for()
+    assert_shows_time(tab, course.span_ns)
+
+
+# Client coordinates of a place in a map, in tiles.
+_PLACE = """([x, y, map]) => {
+  const plot = document.querySelector('#schedule-plot .live-plot'), frame = plot.getBoundingClientRect();
+  const { [`xaxis${map}`]: across, [`yaxis${map}`]: down } = plot._fullLayout;
+  return [frame.x + across._offset + across.d2p(x), frame.y + down._offset + down.d2p(y)];
+}"""
+
+
+def place(tab: Tab, x: float, y: float, axis: str = "") -> tuple[float, float]:
+    left, top = tab.page.evaluate(_PLACE, [x, y, axis])
+    return left, top
+
+
+def drag(tab: Tab, handle: str, x: float, y: float) -> None:
+    tab.page.locator(f".handle[data-name={handle}]").hover()  # once it no longer moves
+    tab.page.mouse.down()
+    tab.page.mouse.move(*place(tab, x, y), steps=4)
+    tab.page.mouse.up()
+
+
+def test_a_tile_lights_up_its_row_and_column_within_50_ms_and_opens_its_program_in_memory(tab: Tab) -> None:
+    """In both maps; a block names its first reader. The first five visits explain what a block is."""
+    open_page(tab, ARTICLE)
+    before, lit = len(tab.requests), tab.page.locator(".touch svg rect[fill-opacity]")
+    explanation = "A block is what one step of its loop along K loads."
+    for axis, at, words, count in (
+        ("", (2.5, 1.5), ("Program 7 ", "pid_m 1, pid_n 2, SM 7, group 0, wave 1", "by program 1.", explanation), 2),
+        ("2", (2.5, 1.5), ("Program 11 ", "9 blocks: loaded before, by program 9.", "by program 2."), 2),
+        ("", (-7.1, 3.5), ("A: pid_m 3, block 2 of K", "First read by program 27, SM 27, group 1, wave 1."), 0),
+        ("2", (8.5, -9.2), ("B: pid_n 8, block 0 of K", "First read by program 8, SM 8, group 0, wave 1."), 0),
+    ):
+        tab.page.mouse.move(*place(tab, *at, axis))
+        tab.page.wait_for_selector(".tile-tip:visible")
+        assert all(word in tab.text(".tile-tip") for word in words)
+        assert lit.count() == count
+        tab.page.mouse.move(5, 5)
+        tab.page.wait_for_selector(".tile-tip", state="hidden")
+        assert lit.count() == 0
+    tab.page.evaluate("localStorage.setItem('tilescope-hovers', 5)")
+    elapsed_ms = tab.page.evaluate(
+        """([clientX, clientY]) => {
+          const start = performance.now(), surface = document.querySelector('#schedule-plot .nsewdrag');
+          surface.dispatchEvent(new PointerEvent('pointermove', { clientX, clientY, bubbles: true }));
+          return performance.now() - start;
+        }""",
+        place(tab, 4.5, 4.5),
+    )
+    assert elapsed_ms < 50
+    assert lit.count() == 2
+    assert explanation not in tab.text(".tile-tip")
+    assert len(tab.requests) == before, "the server is not asked"
+    tab.page.mouse.click(*place(tab, 2.5, 1.5))
+    tab.page.wait_for_function("/tab=coalescing/.test(location.search) && /program=7(&|$)/.test(location.search)")
+
+
+def test_edges_of_a_tile_and_of_a_group_are_dragged(tab: Tab) -> None:
+    open_page(tab, ARTICLE)
+    drag(tab, "GROUP_SIZE", 1.5, 5.1)
+    tab.page.wait_for_function("document.body.dataset.address.includes('GROUP_SIZE=5')")
+    expect(tab.page.get_by_label("GROUP_SIZE", exact=True)).to_have_value("5")
+    tab.says("#schedule-plot", "GROUP_SIZE 5")
+    tab.page.mouse.move(*place(tab, 2.5, 2.5))
+    drag(tab, "BLOCK_N", 4.1, 2.5)
+    tab.page.wait_for_function("document.body.dataset.address.includes('BLOCK_N=128')")
+    tab.page.wait_for_function("document.querySelector('#schedule-plot .live-plot')._fullLayout.xaxis.range[1] === 5")
+    tab.page.mouse.move(*place(tab, 1.5, 2.5))
+    drag(tab, "BLOCK_M", 1.5, 2.45)
+    tab.page.wait_for_function("document.body.dataset.address.includes('BLOCK_M=32')")
+
+
+def test_keys_move_over_tiles_resize_them_and_open_memory(tab: Tab) -> None:
+    open_page(tab, ARTICLE)
+    layer = tab.page.get_by_role("application")
+    layer.focus()
+    for key in ("ArrowDown", "ArrowRight", "ArrowRight"):
+        layer.press(key)
+    tab.says(".tile-tip", "Program 7 computes this tile, 64 × 64 elements of C.")
+    layer.press("+")
+    tab.page.wait_for_function("document.body.dataset.address.includes('GROUP_SIZE=4')")
+    layer.press("Shift+ArrowRight")
+    tab.page.wait_for_function("document.body.dataset.address.includes('BLOCK_N=128')")
+    layer.press("Shift+ArrowUp")
+    tab.page.wait_for_function("document.body.dataset.address.includes('BLOCK_M=32')")
+    tab.page.wait_for_function("document.querySelector('.tile-tip').innerText.includes('32 × 128')")
+    layer.press("Enter")
+    tab.page.wait_for_function("/tab=coalescing/.test(location.search)")
+
+
+LAUNCHES = [(576, 576, 288, 3), (8192, 8192, 8192, 1), (8192, 8192, 8192, 8), (16000, 16000, 1000, 2)]
+
+
+def test_the_corner_shows_what_the_model_of_the_l2_predicts_for_both_orders(tab: Tab) -> None:
+    """Within 5 % where blocks reach past an edge; exactly otherwise."""
+    open_page(tab, ARTICLE)
+    kernel = discover()["matmul.grouped"]
+    for number, (m, n, k, size) in enumerate(LAUNCHES):
+        tab.follow(
+            f"?kernel=matmul.grouped&gpu=H200&M={m}&N={n}&K={k}&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE={size}"
+            f"&num_warps=8&programs_per_sm=1&step={2**21 - number}"
+        )
+        config = kernel.config(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP_SIZE=size, num_warps=8)
+        own = schedule(kernel, Launch(kernel.family.problem(M=m, N=n, K=k), config, GPUS["H200"]), 1)
+        inputs, uses = 2 * (m * k + k * n), 2 * own.programs * own.k_blocks
+        for half, order in enumerate((own, row_major(own))):
+            fetched, rel = reuse(order, 0.0).lockstep_bytes, 1e-3 if m % 256 == 0 else 0.05
+            corner = f"document.querySelectorAll('#schedule-plot .corner')[{half}]"
+            tab.page.wait_for_function(f"Math.abs({corner}?.dataset.fetched - {fetched}) <= {rel * fetched}")
+            read = "({ fetched, evicted, hits }) => [fetched, evicted, hits].map(Number)"
+            shown, evicted, hits = tab.page.evaluate(f"({read})({corner}.dataset)")
+            assert evicted == pytest.approx(shown - inputs, abs=1), "each input is fetched once at least"
+            # A use that misses fetches a block of A, of 128 × 64 elements, or of B, of 64 × 256 elements.
+            assert uses - shown / (2 * 128 * 64) <= hits <= uses - shown / (2 * 64 * 256)
+        words = "it all fits in the" if size == 3 else "evicted, fetched again"
+        tab.says("#schedule-plot .corner >> nth=0", words, folded=True)

@@ -1,0 +1,393 @@
+"""The whole window in a real browser: Pin, tours, talk mode, the embed view, keys, sharing, and how each tab looks."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from tests.page import stored_sweep
+from tests.page.conftest import Tab
+from visualize.tours import tours
+from visualize.web.redraw import draw_qr
+
+pytestmark = pytest.mark.browser
+
+NINE = "?kernel=matmul.grouped&M=576&N=576&K=288&BLOCK_M=64&BLOCK_N=64&BLOCK_K=32&GROUP_SIZE=1"
+_TWIN = "document.querySelector('#{} .twin-plot .main-svg')"
+
+
+def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab: Tab) -> None:
+    tab.open(NINE)
+    tab.wait_for_draw("schedule-plot")
+    assert tab.page.locator(".twin-plot, .pinned").count() == 0
+    claim = tab.text("#schedule-claim")
+    tab.page.get_by_role("link", name="Pin", exact=True).click()
+    tab.page.wait_for_function(_TWIN.format("schedule-plot"))
+    tab.page.get_by_label("GROUP_SIZE", exact=True).fill("3")
+    tab.says("#compare", "GROUP_SIZE 1 → 3")
+    tab.says("#schedule-plot", "GROUP_SIZE 3")
+    assert tab.page.locator("#compare").bounding_box()["height"] < 60  # type: ignore[index]
+    tab.page.locator("#compare summary").click()
+    row = tab.page.locator("#compare tbody tr:first-child > *")
+    expect(row).to_contain_text(["GROUP_SIZE", "3", "1"])
+    tab.says("#schedule-claim .pinned", claim.split("\n")[0])  # the sentence that was there
+
+    tab.open(tab.page.evaluate("location.search"))
+    tab.page.wait_for_function(_TWIN.format("schedule-plot"))
+    expect(row).to_contain_text(["GROUP_SIZE", "3", "1"])
+    for _ in range(9):  # the pinned picture steps along
+        tab.page.get_by_role("button", name="One step on").click()
+    counts = "[...document.querySelectorAll('#schedule-plot .corner .count b')].map((node) => node.innerText).join()"
+    tab.page.wait_for_function(f"{counts} === '54,90,90,90'")
+    spoken = str(tab.page.get_by_role("slider", name="Step", exact=True).get_attribute("aria-valuetext"))
+    assert [part.startswith("Pinned: ") for part in spoken.split("; ")] == [False, False, False, True, True]
+    tab.page.get_by_role("link", name="Unpin").click()
+    tab.page.wait_for_function("!document.querySelector('.twins, .pinned')")
+    assert "with=" not in tab.page.evaluate("location.search")
+    assert tab.page.get_by_label("GROUP_SIZE", exact=True).input_value() == "3"
+
+
+@pytest.mark.all_combinations
+def test_a_pair_of_plots_has_one_width_and_one_range_for_each_quantity_and_follows_the_theme(tab: Tab) -> None:
+    """The two sizes read different amounts of bytes: with separate ranges, both curves would look alike."""
+    tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=reuse&with=kernel%3Dmatmul.grouped%26M%3D2048%26N%3D2048")
+    tab.page.wait_for_function(_TWIN.format("reuse-plot"))
+    tab.wait_for_draw("reuse-plot")
+    pair = "[...document.querySelectorAll('#reuse-plot :is(.live-plot, .twin-plot)')]"
+    left, right = tab.page.evaluate(f"{pair}.map((plot) => plot.getBoundingClientRect().toJSON())")
+    assert right["x"] >= left["x"] + left["width"]
+    assert right["width"] == pytest.approx(left["width"], abs=20)
+    ranges = f"{pair}.map(({{ _fullLayout: {{ xaxis, yaxis }} }}) => JSON.stringify([xaxis.range, yaxis.range]))"
+    has_one_range = f"before => (([own, pinned]) => own === pinned && own !== before)({ranges})"
+    tab.page.wait_for_function(has_one_range)
+    before = tab.page.evaluate(ranges)[0]
+    tab.page.get_by_label("K slider", exact=True).press("ArrowRight")
+    tab.page.wait_for_function(has_one_range, arg=before)
+    colors = f"{pair}.map((plot) => getComputedStyle(plot.querySelector('.xtick text')).fill)"
+    light = tab.page.evaluate(colors)
+    tab.unfold("#header .more")
+    tab.page.get_by_role("button", name="Light / dark").click()
+    tab.page.wait_for_function(f"light => {colors}.every((color) => !light.includes(color))", arg=light)
+
+
+def test_a_recording_is_two_clicks_away(tab: Tab) -> None:
+    tab.open("?kernel=matmul.grouped")
+    tab.tab("recorded")
+    rows = tab.page.locator(".recordings tbody tr")
+    rows.first.wait_for()
+    tab.page.get_by_role("link", name="Next").click()
+    tab.says(".pager", "41–80")
+    tab.page.get_by_role("link", name="Timelines").click()
+    expect(rows.first).to_contain_text("programs in")
+    rows.first.get_by_role("link").click()
+    tab.wait_for_draw("gantt-plot")
+    tab.says("#timeline", "recorded")
+    tab.page.go_back()
+    tab.page.wait_for_function("location.search.includes('recorded_kind=timeline')")
+    rows.first.wait_for()
+
+
+PROJECTOR = {"width": 1920, "height": 1080}
+
+
+def at_stop(tab: Tab, number: int, of: int) -> None:
+    """Wait until the bar shows a stop with its numbers."""
+    tab.page.wait_for_function(
+        """place => document.querySelector('.tour .where span')?.innerText === place
+            && !document.querySelector('.tour').innerText.includes('…')""",
+        arg=f"{number} of {of}",
+    )
+
+
+def edges(tab: Tab, selector: str) -> tuple[float, float]:
+    """Return the top and the bottom of an element."""
+    box = tab.page.locator(selector).bounding_box()
+    assert box is not None, selector
+    return box["y"], box["y"] + box["height"]
+
+
+def is_visible(tab: Tab, selector: str) -> bool:
+    return tab.page.locator(selector).first.is_visible()
+
+
+def shows(tab: Tab, name: str) -> bool:
+    return bool(tab.page.evaluate("name => document.body.classList.contains(name)", name))
+
+
+def test_a_tour_is_walked_with_the_arrow_keys_alone(tab: Tab) -> None:
+    tour = tours()["fusing"]
+    tab.open("?tour=fusing")
+    for number, stop in enumerate(tour.stops, start=1):
+        at_stop(tab, number, len(tour.stops))
+        tab.page.wait_for_function(
+            "k => new URLSearchParams(document.body.dataset.address).get('K') === k", arg=stop.fields.get("K", "512")
+        )
+        assert shows(tab, "asked") == (stop.ask is not None)
+        if stop.ask:
+            tab.wait_for_draw("time-plot")
+            bars = tab.page.locator("#time-plot .overplot")
+            assert not bars.is_visible(), "the bars would answer"
+            assert tab.page.locator("#results").evaluate("({ inert }) => inert")
+            tab.page.keyboard.press("ArrowRight")
+            assert bars.is_visible()
+        for fact in (fact for name, fact in stop.facts.items() if f"{{{name}}}" in stop.say):
+            tab.says(".tour .said", fact.shown)
+        tab.page.keyboard.press("ArrowRight")
+    tab.page.wait_for_function("!document.body.classList.contains('touring')")
+    assert "tour=" not in tab.page.evaluate("location.search")
+
+
+def test_a_question_leaves_the_picture_and_the_controls_in_view_and_hides_its_answer_until_next(tab: Tab) -> None:
+    tab.open("?tour=why-grouping&stop=2")
+    at_stop(tab, 2, 7)
+    tab.wait_for_draw("schedule-plot")
+    question = "role=region[name=Question]"
+    assert edges(tab, question)[0] > edges(tab, ".tour")[0], "in the bar, not over the picture"
+    for selector in ("#controls", "#schedule-plot .overplot"):
+        assert is_visible(tab, selector), selector
+    for answer in ("#schedule-claim .headline", ".corner", "#outcome"):
+        assert not is_visible(tab, answer), answer
+    tab.page.keyboard.press("a")
+    assert tab.text(".choice.right").split() == ["B", "54"]
+    assert tab.text(".choice.wrong").split() == ["A", "18"]
+    tab.says(".verdict", "No")
+    tab.page.keyboard.press("Enter")  # on Next, which has the focus
+    tab.says(".tour .said", "54")
+    tab.says("#schedule-claim", "54")
+
+
+def test_back_and_the_menu_lead_through_tours_also_on_a_phone(tab: Tab) -> None:
+    tab.open()
+    tab.page.locator(".tours summary").click()
+    tab.page.get_by_role("link", name="A tail wave").click()
+    at_stop(tab, 1, 5)
+    assert not is_visible(tab, ".tours[open]")
+    tab.page.locator(".tour .next").click()
+    at_stop(tab, 2, 5)
+    tab.page.go_back()
+    at_stop(tab, 1, 5)
+    tab.page.set_viewport_size({"width": 390, "height": 844})
+    tab.page.locator("#controls").wait_for(state="hidden")
+    tab.page.locator(".tour .next").click()
+    at_stop(tab, 2, 5)
+    assert edges(tab, ".question")[1] < edges(tab, ".tour .go")[0], "the bar is as high as its content"
+    tab.page.keyboard.press("Escape")
+    tab.page.wait_for_function("!document.body.classList.contains('touring')")
+    tab.page.locator("#run").wait_for()
+    assert "M=2432" in tab.page.evaluate("location.search"), "the tour's settings stay"
+
+
+def test_talk_mode_fills_a_projector_with_the_picture(tab: Tab) -> None:
+    tab.page.set_viewport_size(PROJECTOR)
+    tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=reuse&gpu=H200")
+    tab.wait_for_draw("reuse-plot")
+    tab.page.keyboard.press("t")
+    tab.page.wait_for_function("location.search.includes('talk=1')")
+    for selector in ("#header", "#controls", "#outcome", ".folded"):
+        assert not is_visible(tab, selector), selector
+    tab.page.wait_for_function(
+        "document.querySelector('#reuse-plot .live-plot svg.main-svg').getBoundingClientRect().height > 600"
+    )
+    picture = tab.page.locator(".picture:has(#reuse-plot)").bounding_box()
+    assert picture is not None
+    assert picture["width"] * picture["height"] >= 0.6 * 1920 * 1080
+    assert picture["y"] + picture["height"] <= 1080
+    tab.reads(".on-stage", "matmul.grouped · 4096 × 4096 × 4096 float16 · H200")
+    sizes = tab.page.evaluate("""() => ["#results *", ".headline .claim"].map((selector) => Math.min(
+        ...[...document.querySelectorAll(selector)]
+        .filter((n) => n.checkVisibility() && [...n.childNodes].some((c) => c.nodeType === 3 && c.data.trim()))
+        .map((n) => parseFloat(getComputedStyle(n).fontSize))))""")
+    assert sizes[0] >= 16, "ticks of a logarithmic axis between the powers are Plotly's own, smaller ones"
+    assert sizes[1] >= 20
+    tab.page.keyboard.press("Escape")
+    tab.page.locator("#controls").wait_for()
+    assert "talk" not in tab.page.evaluate("location.search")
+
+
+def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab: Tab) -> None:
+    tab.page.set_viewport_size(PROJECTOR)
+    tab.open("?tour=tail-wave&stop=2&talk=1")
+    at_stop(tab, 2, 5)
+    tab.page.keyboard.press("c")
+    tab.page.keyboard.press("Enter")  # on Next, which has the focus
+    tab.wait_for_draw("gantt-plot")
+    assert not tab.page.locator("#schedule-picture, #player, #schedule-claim").filter(visible=True).count()
+    tab.page.wait_for_function(
+        "document.querySelector('#gantt-plot .main-svg').getBoundingClientRect().height > 0.5 * innerHeight"
+    )
+    assert edges(tab, "#gantt-plot")[1] <= edges(tab, ".tour")[0] + 1, "the bar covers nothing of it"
+    tab.says("#timeline", "On NVIDIA H200, 133 programs ran on 132 SMs")
+    tab.page.keyboard.press(" ")
+    tab.page.get_by_role("button", name="Pause").wait_for()
+    tab.page.keyboard.press(" ")
+    tab.open("?kernel=matmul.grouped&tab=schedule&talk=1")
+    tab.page.locator("#schedule-picture").wait_for()
+    tab.page.locator("#gantt-plot").wait_for(state="hidden")
+
+
+def test_the_embed_view_has_the_claim_the_picture_and_a_link_and_takes_no_keys(tab: Tab) -> None:
+    tab.page.set_viewport_size({"width": 800, "height": 500})
+    tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=reuse&gpu=H200&embed=1")
+    tab.wait_for_draw("reuse-plot")
+    hidden, shown = ("#header", "#controls", ".open-keys", ".pictures"), ("#reuse-claim .headline", "#times-plot")
+    assert [is_visible(tab, selector) for selector in (*hidden, *shown)] == [False] * 4 + [True] * 2
+    link = tab.page.get_by_role("link", name="Open in Tilescope")
+    expect(link).to_have_attribute("href", re.compile(r"\?(?!.*embed).*M=4096"))
+    expect(link).to_be_visible()
+    assert tab.page.evaluate("document.documentElement.scrollHeight <= window.innerHeight + 1")
+    tab.page.keyboard.press("t")
+    assert not shows(tab, "talk")
+    tab.page.set_viewport_size({"width": 560, "height": 400})
+    tab.page.locator("#times-plot").wait_for(state="hidden")
+    assert is_visible(tab, "#reuse-plot"), "a narrow frame has room for one picture"
+
+
+def test_keys_step_play_open_tabs_and_list_themselves_and_leave_fields_alone(tab: Tab) -> None:
+    tab.open("?tab=schedule&tour=nowhere&stop=99")
+    assert not shows(tab, "touring"), "an unknown tour has no bar"
+    tab.page.evaluate("""() => {
+        window.heard = [];
+        for (const name of ["play", "step"]) document.addEventListener(`tilescope:${name}`,
+            (event) => window.heard.push(event.detail ? event.detail.by : name));
+    }""")
+    for key in ("ArrowRight", "ArrowLeft", " ", "Control+ArrowRight", "Alt+ArrowLeft"):
+        tab.page.keyboard.press(key)
+    assert tab.page.evaluate("window.heard") == [1, -1, "play"]
+    field = tab.page.get_by_label("M", exact=True)
+    for key in ("t", "ArrowRight", "2", "?", "q"):
+        field.press(key)
+    tab.page.get_by_label("GROUP_SIZE slider").press("ArrowRight")
+    tab.unfold("#header .more")
+    tab.page.get_by_role("button", name="Light / dark").press(" ")
+    assert tab.page.evaluate("window.heard") == [1, -1, "play"], "a field and a button keep their keys"
+    assert not shows(tab, "talk")
+    assert "__theme=" in tab.page.evaluate("location.search"), "Space pressed the button"
+    tab.page.evaluate("document.activeElement.blur()")
+    tab.page.keyboard.press("3")
+    tab.page.wait_for_function("document.querySelector('[role=tab][aria-selected=true]').innerText.trim() === 'Result'")
+    tab.page.keyboard.press("?")
+    dialog = tab.page.get_by_role("dialog", name="Keys")
+    expect(dialog).to_contain_text(re.compile("Space.*talk mode.*QR.*Esc", re.DOTALL))
+    tab.page.keyboard.press("t")
+    assert not shows(tab, "talk"), "an open dialog has the keys"
+    tab.page.keyboard.press("Escape")
+    dialog.wait_for(state="hidden")
+
+
+def test_the_qr_code_is_that_of_the_short_link(tab: Tab) -> None:
+    link = "?kernel=transpose.flat&tab=coalescing"
+    tab.open("?kernel=transpose.flat&M=1024&N=1024&tab=coalescing")
+    tab.page.keyboard.press("q")
+    dialog = tab.page.get_by_role("dialog", name="Share this page")
+    expect(dialog.get_by_label("Link", exact=True)).to_have_value(tab.url + link)
+    tab.page.wait_for_function("link => document.querySelector('.qr').dataset.link === link", arg=tab.url + link)
+    path = tab.page.locator(".qr path").last.get_attribute("d")
+    codes = [re.findall(r' d="([^"]+)"', draw_qr(tab.url + text))[-1] for text in (link, f"{link}x")]
+    assert [path == code for code in codes] == [True, False]
+
+
+# One state per tab, with what its picture is drawn from.
+TABS = {
+    "result": "?kernel=matmul.grouped&tab=result",
+    "schedule": "?kernel=matmul.grouped&tab=schedule",
+    "reuse": "?kernel=matmul.grouped&tab=reuse&M=4096&N=4096&K=4096",
+    "coalescing": "?kernel=transpose.flat&tab=coalescing",
+    "compiler": "?kernel=transpose.tiled&tab=compiler",
+    "sweep": stored_sweep.QUERY,
+    "scoreboard": "?kernel=matmul.grouped&tab=scoreboard",
+}
+# Windows, and the smallest type in each, in pixels.
+SIZES = ((1280, 720, 14), (1920, 1080, 16.5), (390, 844, 14))
+
+_PICTURE = """() => {
+  const picture = document.querySelector(".tabitem:not([hidden]) .picture");
+  const { top, bottom, width, height } = picture.getBoundingClientRect();
+  return [top, bottom, width * height / (innerWidth * innerHeight)];
+}"""
+
+# Gradio's buttons grow to their new size little by little.
+_SETTLED = """() => {
+  getComputedStyle(document.body).fontSize;
+  for (const animation of document.getAnimations()) if (animation instanceof CSSTransition) animation.finish();
+}"""
+
+_SMALL = """least => [...document.querySelectorAll("body *")].filter((node) =>
+    node.checkVisibility() && [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim())
+    && !node.closest("footer, .figure .mark, .js-plotly-plot, .sr-only")
+    && parseFloat(getComputedStyle(node).fontSize) < least - 0.1)
+  .map((node) => `${node.tagName} ${node.className} ${getComputedStyle(node).fontSize}: ${node.innerText.slice(0, 40)}`)
+"""
+
+
+def wait_for_picture(tab: Tab, name: str) -> None:
+    """Wait until a tab is open and its picture drawn."""
+    tab.page.wait_for_function(
+        """name => [...document.querySelectorAll(`#${name}-tab .picture :is(.js-plotly-plot, .pane)`)].some(
+            (node) => node.checkVisibility())""",
+        arg=name,
+    )
+
+
+def serious(tab: Tab, name: str, within: str = "html") -> set[tuple[str, str, str]]:
+    """Return axe-core's findings above a minor impact: tab, rule and element."""
+    found = Axe().run(tab.page, context=within).response["violations"]
+    return {
+        (name, rule["id"], node["html"][:160]) for rule in found if rule["impact"] != "minor" for node in rule["nodes"]
+    }
+
+
+def test_every_picture_is_whole_in_the_first_screen_and_all_text_can_be_read(tab: Tab) -> None:
+    """The picture takes most of the screen. At no size is text small, or the page wider than the window.
+
+    The header and the controls are the same everywhere, so axe-core reads them once.
+    """
+    tab.open("?__theme=light")
+    found = set()
+    for place, (name, query) in enumerate(TABS.items()):
+        tab.page.set_viewport_size({"width": 1280, "height": 720})
+        tab.follow(query)
+        wait_for_picture(tab, name)
+        top, bottom, share = tab.page.evaluate(_PICTURE)
+        assert top >= 0, name
+        assert bottom <= 720, name
+        assert share >= 0.4, f"the main picture's share of the window: {name}"
+        found |= serious(tab, name, f"#{name}-tab" if place else "html")
+        for width, height, least in SIZES:
+            tab.page.set_viewport_size({"width": width, "height": height})
+            tab.page.wait_for_function("width => innerWidth === width", arg=width)
+            tab.page.evaluate(_SETTLED)
+            assert tab.page.evaluate(_SMALL, least) == [], (name, width)
+            assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
+    assert found == set()
+
+
+@pytest.mark.all_combinations
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_on_any_tab_in_a_tour_or_in_talk_mode(tab: Tab, theme: str) -> None:
+    tab.open(f"?__theme={theme}")
+    assert tab.page.evaluate("document.body.classList.contains('dark')") == (theme == "dark")
+    found = set()
+    for name, query in TABS.items():
+        tab.follow(query)
+        wait_for_picture(tab, name)
+        found |= serious(tab, name)
+    tab.follow("?tour=why-grouping&stop=2")
+    tab.page.wait_for_selector("#tour .next")
+    found |= serious(tab, "tour")
+    tab.page.keyboard.press("t")
+    found |= serious(tab, "talk")
+    assert found == set()
+
+
+@pytest.mark.parametrize(
+    "name", ["compiler", *(pytest.param(name, marks=pytest.mark.all_combinations) for name in ("reuse", "coalescing"))]
+)
+def test_the_picture_does_not_move_when_the_compiler_answers(tab: Tab, name: str) -> None:
+    tab.open(TABS[name])
+    tab.page.wait_for_selector(".picture:visible")
+    before = tab.page.evaluate(_PICTURE)[:2]
+    wait_for_picture(tab, name)
+    assert tab.page.evaluate(_PICTURE)[:2] == pytest.approx(before, abs=2)

@@ -1,0 +1,225 @@
+"""What leaves the server: figures, the first reply with its picture, scripts, notebooks, traces and QR codes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import plotly
+import plotly.graph_objects as go
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from kernels.measuring.session import Session
+from kernels.measuring.timeline import TIMELINE
+from kernels.results import records
+from tests.messages import decode, opened
+from visualize.views.panel import Api, reply_safely
+from visualize.views.result.view import ExportPanel
+from visualize.views.slots import PLOTLY_JS, plot_value
+from visualize.web.first_reply import FirstReply, first_picture, still
+from visualize.web.redraw import MAX_LINK, qr
+
+
+def sent(**trace):
+    """Return a heatmap's arrays as the browser decodes them."""
+    return decode(plot_value(go.Figure(go.Heatmap(**trace)), about="x"))["data"][0]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint32])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (4, 3, 2), (0, 3)])
+def test_integers_arrive_unchanged(dtype, shape):
+    bounds = np.iinfo(dtype)
+    values = np.random.default_rng(1).integers(bounds.min, bounds.max, shape, dtype=dtype, endpoint=True)
+    assert np.array_equal(sent(customdata=values)["customdata"], values)
+
+
+def test_floats_arrive_unchanged_and_masked_elements_as_nan():
+    values = np.array([[1.5, np.nan], [np.inf, -2]], dtype=np.float32)
+    assert np.array_equal(sent(z=values)["z"], values, equal_nan=True)
+    masked = np.ma.masked_equal(np.array([[7, 0], [3, 5]], dtype=np.uint16), 0)
+    picture = {"data": [{"type": "heatmap", "z": masked}], "layout": {}}
+    assert np.array_equal(decode(plot_value(picture, about="x"))["data"][0]["z"], [[7, np.nan], [3, 5]], equal_nan=True)
+
+
+def test_integers_of_more_than_32_bits_are_refused():
+    with pytest.raises(ValueError, match="must fit in 32 bits, not 5 to 4294967296"):
+        sent(z=np.array([[1 << 32, 5]]))
+
+
+def test_a_map_of_a_million_cells_takes_less_than_20_kb():
+    rows = np.arange(1 << 20, dtype=np.uint32).reshape(1024, 1024)
+    picture = {"data": [{"type": "heatmap", "z": rows}, {"type": "heatmap", "z": rows.T}], "layout": {}}
+    assert len(plot_value(picture, about="x")) < 20_000
+
+
+def test_a_figures_meta_arrives_and_zoom_stays_while_the_revision_does():
+    figure = go.Figure(go.Heatmap(z=np.zeros((2, 2), dtype=np.uint8)))
+    meta = {"places": np.array([7, 3, 5], dtype=np.uint32), "words": np.array(["<b>ü</b>", ""]), "name": "wave"}
+    same, again, other = (decode(plot_value(figure, key, meta, about="x"))["layout"] for key in ("a", "a", "b"))
+    assert same["meta"]["places"].tolist() == [7, 3, 5]
+    assert (same["meta"]["words"], same["meta"]["name"]) == (["<b>ü</b>", ""], "wave")
+    assert same["uirevision"] == again["uirevision"] != other["uirevision"]
+
+
+def test_the_bundle_is_of_the_version_that_plotly_py_writes_for():
+    bundles = PLOTLY_JS, Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+    ours, theirs = (
+        re.search(r"plotly\.js .*?v([\d.]+)", each.read_text(encoding="utf-8")[:200])[1] for each in bundles
+    )
+    assert ours == theirs
+    assert "MIT" in (PLOTLY_JS.parent / "LICENSE").read_text(encoding="utf-8")
+
+
+TEXT = "<html><body class='a'>" + "<p>What does my kernel really do?</p>" * 10_000
+PICTURE = "<svg>\\1 é</svg>"
+
+
+async def reply(request: Request) -> PlainTextResponse:
+    return PlainTextResponse(TEXT, status_code=401 if "refused" in request.query_params else 200)
+
+
+@pytest.fixture
+def client():
+    middleware = [Middleware(FirstReply, picture=PICTURE)]
+    return TestClient(Starlette(routes=[Route("/{path:path}", reply)], middleware=middleware))
+
+
+def test_the_page_is_compressed_for_clients_that_accept_it(client):
+    answer = client.get("/?tab=", headers={"accept-encoding": "gzip"})
+    assert answer.headers["content-encoding"] == "gzip"
+    assert int(answer.headers["content-length"]) < len(TEXT) / 50
+    assert answer.text == TEXT
+    assert "content-encoding" not in client.get("/", headers={"accept-encoding": "identity"}).headers
+
+
+def test_the_page_announces_plotlys_script_and_other_replies_stay_the_same(client):
+    assert PLOTLY_JS.is_file()
+    assert client.get("/").headers["link"] == f"<gradio_api/file={PLOTLY_JS}>; rel=preload; as=script"
+    for path in ("/?refused", "/gradio_api/info", "/theme.css"):
+        answer = client.get(path)
+        assert answer.text == TEXT
+        assert "link" not in answer.headers
+        assert "content-encoding" not in answer.headers or path == "/?refused"
+
+
+def test_the_body_begins_with_the_first_picture_if_the_address_has_no_settings(client):
+    for query in ("", "?__theme=dark", "?__theme="):
+        answer = client.get(f"/{query}", headers={"accept-encoding": "identity"})
+        assert answer.text == TEXT.replace("<body class='a'>", "<body class='a'>" + PICTURE)
+        assert int(answer.headers["content-length"]) == len(answer.content)
+    for query in ("?kernel=matmul.grouped", "?tab=", "?__theme=dark&step"):
+        assert client.get(f"/{query}").text == TEXT
+
+
+def test_the_first_picture_has_both_orders_of_the_nine_results():
+    html = first_picture(None)
+    assert 'aria-label="grouped order, GROUP_SIZE 3 beside row-major order"' in html
+    assert len(re.findall(r"M\d+ \d+H\d+V\d+H\d+z", html)) == 2 * 3 * 9 * 9, "tiles of C, blocks of A and of B"
+
+
+# A figure's maps as SVG.
+
+MAPS = {
+    "data": [
+        {"type": "heatmap", "x": [0, 1, 3, 4], "y": [0, 1, 2], "z": np.ma.masked_equal([[0, 1, 9], [9, 2, 4]], 9)},
+        {"type": "heatmap", "x": [0, 2, 4], "y": [0, 2], "z": np.array([[4, 0]]), "xaxis": "x2", "yaxis": "y2"},
+    ],
+    "layout": {
+        "coloraxis": {"cmin": 0, "cmax": 4, "colorscale": [[0, "#000000"], [1, "#c86432"]]},
+        "xaxis": {"range": [0, 4], "domain": [0, 0.4]},
+        "xaxis2": {"range": [0, 4], "domain": [0.5, 1]},
+        "yaxis": {"range": [2, 0]},
+        "yaxis2": {"range": [2, 0]},
+        "annotations": [
+            {"text": "a <b>bold</b> name", "xref": "x2 domain", "x": 0.5, "yref": "y2 domain", "y": 1},
+            {"text": "C", "xref": "x domain", "x": 1, "yref": "y domain", "y": 0},
+            {"text": "A", "xref": "x", "x": 0, "yref": "y", "y": 0},
+        ],
+    },
+}
+
+
+def test_each_cell_that_is_not_masked_lies_between_its_edges_and_has_the_colour_of_its_value():
+    picture, cells = ElementTree.fromstring(f"<figure>{still(MAPS)}</figure>"), {}
+    for path in picture.iter("path"):
+        for corners in re.findall(r"M(\d+) (\d+)H(\d+)V(\d+)H\d+z", path.attrib["d"]):
+            cells[tuple(map(int, corners))] = path.attrib["fill"]  # (left, top, right, bottom) → colour
+    assert cells == {
+        (0, 0, 100, 500): "rgb(0, 0, 0)",
+        (100, 0, 300, 500): "rgb(50, 25, 12)",
+        (100, 500, 300, 1000): "rgb(100, 50, 25)",
+        (300, 500, 400, 1000): "rgb(200, 100, 50)",
+        (500, 0, 750, 1000): "rgb(200, 100, 50)",
+        (750, 0, 1000, 1000): "rgb(0, 0, 0)",
+    }
+    (title,) = picture.iter("b")  # over its map, as text
+    assert (title.text, title.attrib["style"]) == ("a <b>bold</b> name", "left: 50.0%; width: 50.0%")
+
+
+@pytest.fixture
+def endpoints(tmp_path):
+    session = Session(None, tmp_path)
+    yield {one.name: reply_safely(one.function) for one in ExportPanel().endpoints(Api(session))}
+    session.close()
+
+
+def reply_of(function, payload):
+    """Return a reply, as it goes through JSON."""
+    return json.loads(json.dumps(asyncio.run(function(payload)), allow_nan=False))
+
+
+def test_script_and_notebook_are_of_the_experiment(endpoints):
+    reply = reply_of(endpoints["script"], {"kernel": "matmul.grouped", "problem": {"M": 96}, "gpu": "L4"})
+    assert (reply["gpu"], reply["filename"]) == ("L4", "matmul_grouped_96x512x512_float16.py")
+    assert "SimpleNamespace(M=96, N=512," in reply["script"]
+    code = ["".join(cell["source"]) for cell in reply["notebook"]["cells"] if cell["cell_type"] == "code"]
+    assert all(cell in reply["script"] for cell in code)
+    wrong = reply_of(endpoints["script"], {"kernel": "matmul.grouped", "config": {"BLOCK_M": 5}})
+    assert wrong["failure"]["kind"] == "not_a_choice"
+
+
+def test_a_trace_is_of_the_recorded_timeline(endpoints):
+    experiment = records.experiments(TIMELINE.form, "H200")[0]
+    reply = reply_of(endpoints["trace"], {**experiment.to_json(), "gpu": "H200"})
+    events = [event for event in reply["trace"]["traceEvents"] if event["ph"] == "X"]
+    assert len(events) == len(records.find(TIMELINE.form, experiment, "H200").sm)
+    assert (reply["trace"]["otherData"]["source"], reply["filename"][-19:]) == ("recorded", "_H200_timeline.json")
+
+
+@pytest.mark.parametrize(
+    ("tab", "least"), [("schedule", 2), ("reuse", 2), ("coalescing", 2), ("result", 0), ("sweep", 0)]
+)
+def test_every_figure_says_what_it_is_of(page, tab, least):
+    """Its experiment, GPU and mark: they stand below a saved picture."""
+
+    def captions(tab):
+        state = opened({"kernel": "matmul.grouped", "M": 2048, "N": 2048, "K": 2048, "gpu": "H200", "tab": tab})
+        values = page.draw(state)[0].values()
+        return [decode(value)["about"] for value in values if value.startswith("eN")]  # base64 of zlib's header
+
+    assert len(captions(tab)) >= least
+    for caption in captions(tab):
+        # A contrast is another kernel's.
+        shape = r"(M 2048, N 2048, K 2048, float16, NN, tf32 · BLOCK_M|2048 × 2048 × 2048, float16)"
+        assert re.match(rf"matmul\.\w+ · {shape}.* · H200 · ", caption)
+    (scoreboard,) = captions("scoreboard")  # of all recorded launches, whatever is set
+    assert re.fullmatch(r"Tilescope's scoreboard · .* launches · H100 and H200 · predicted and recorded", scoreboard)
+
+
+def test_only_a_link_has_a_qr_code():
+    link = "https://example.org/?kernel=matmul.grouped&M=576"
+    for accepted in (link, link.ljust(MAX_LINK, "x")):
+        value = json.loads(qr({"link": accepted}))
+        assert (value["link"], "<svg" in value["svg"]) == (accepted, True)
+    for other in (None, "", 3, "javascript:alert(1)", link.ljust(MAX_LINK + 1, "x")):
+        assert qr({"link": other}) == ""

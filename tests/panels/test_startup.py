@@ -1,0 +1,200 @@
+"""Starting the app: flags and variables that end it with a sentence, a quick import of Gradio, /healthz and the log."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import asyncio
+import gc
+import importlib
+import inspect
+import json
+import logging
+import os
+import socket
+import sys
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+
+from kernels.experiment import from_json
+from kernels.measuring.session import Session
+from kernels.results import Failure
+from tests.kernels.trees import ROOT, python
+from visualize import startup
+from visualize.startup import JsonLines, quick_import
+from visualize.web.serve import Health
+
+
+@pytest.mark.parametrize("text", ["0", "65536", "", "7860.0", "²", "9" * 5000])
+def test_a_port_is_a_number_from_1_to_65535(text):
+    port = startup.whole_number(1, 65_535)
+    assert [port("1"), port("65535")] == [1, 65_535]
+    with pytest.raises(argparse.ArgumentTypeError, match=r"must be a whole number from 1 to 65535") as refusal:
+        port(text)
+    assert len(str(refusal.value)) < 200
+
+
+def test_a_login_is_a_name_and_a_password(monkeypatch):
+    monkeypatch.delenv("TILESCOPE_AUTH", raising=False)
+    assert startup.login() is None
+    monkeypatch.setenv("TILESCOPE_AUTH", "me:se:cret")
+    assert startup.login() == ("me", "se:cret")
+    for wrong in ("me", ":secret", "me:"):
+        monkeypatch.setenv("TILESCOPE_AUTH", wrong)
+        with pytest.raises(ValueError, match="must be a name and a password with a colon between them") as refusal:
+            startup.login()
+        assert "secret" not in str(refusal.value)
+
+
+def test_the_pages_own_addresses_bypass_the_proxy(monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "example.org")
+    monkeypatch.delenv("no_proxy", raising=False)
+    startup.bypass_proxy("0.0.0.0")
+    assert os.environ["NO_PROXY"] == "example.org,localhost,127.0.0.1,::1,0.0.0.0"
+    assert os.environ["no_proxy"] == os.environ["NO_PROXY"], "it overrides the other"
+
+
+def test_only_a_free_port_of_this_machine_has_no_obstacle():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        listener.listen()
+        assert startup.obstacle("127.0.0.1", port) == f"Port {port} of 127.0.0.1 is in use; choose another with --port."
+    assert startup.obstacle("127.0.0.1", port) == ""
+    assert "must be an address of this machine" in startup.obstacle("a" * 300, 7860)
+    assert "Nothing can listen on 192.0.2.1, port 7860: " in startup.obstacle("192.0.2.1", 7860)
+
+
+@pytest.mark.parametrize(
+    ("flags", "port", "sentence"),
+    [([], "many", "from 1 to 65535 (got 'many')"), (["--host", "not a host"], "", "(got 'not a host').")],
+)
+def test_the_app_ends_with_the_sentence_and_no_traceback(monkeypatch, flags, port, sentence):
+    if port:
+        monkeypatch.setenv("GRADIO_SERVER_PORT", port)
+    ended = python(ROOT, "app.py", *flags)
+    assert ended.returncode == 2
+    assert sentence in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.fixture
+def import_component(tmp_path, monkeypatch):
+    """Return a function that imports a file that defines a component, and tells whether Gradio wrote a stub for it."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def imported(name):
+        component = "import gradio as gr\n\n\nclass Component(gr.HTML):\n    pass\n"
+        (tmp_path / f"{name}.py").write_text(component, encoding="utf-8")
+        importlib.invalidate_caches()
+        assert importlib.import_module(name).Component.__mro__[1].__name__ == "HTML"
+        del sys.modules[name]
+        return (tmp_path / f"{name}.pyi").exists()
+
+    return imported
+
+
+def test_a_component_gets_no_stub(import_component):
+    assert import_component("as_it_is"), "Gradio writes none any more: then this is needed no longer"
+    with quick_import():
+        assert not import_component("without_one")
+        assert inspect.getfile(ast.NodeVisitor) == ast.__file__, "other classes keep their files"
+    assert import_component("as_before")
+
+
+def test_the_collector_never_examines_imported_objects_and_runs_again_afterwards():
+    with quick_import():
+        assert not gc.isenabled()
+        imported = [[0]]
+    assert gc.isenabled()
+    later = [[0]]
+    examined = {id(item) for item in gc.get_objects()}
+    assert id(later) in examined
+    assert id(imported) not in examined
+
+
+SMALL = {"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64}}
+
+
+class ScriptedSession:
+    """A session whose run worker responds when a test completes the ping."""
+
+    gpu, backend, jobs = None, "interpreter", ()
+    compilers = ("a", "b", "c")
+    store = SimpleNamespace(problem="")
+
+    def __init__(self):
+        self.pings = []
+
+    def ping_runner(self):
+        self.pings.append(Future())
+        return self.pings[-1]
+
+
+def replies(health, count=1):
+    """Return the status code and the body of each of `count` concurrent requests."""
+
+    async def collect():
+        return await asyncio.gather(*(health.reply(None) for _ in range(count)))
+
+    return [(reply.status_code, json.loads(reply.body)) for reply in asyncio.run(collect())]
+
+
+def test_concurrent_requests_wait_for_one_ping_of_a_starting_worker():
+    session = ScriptedSession()
+    health = Health(session, patience_s=0.02)
+    for count in (5, 1):
+        for code, body in replies(health, count):
+            assert (code, body["status"], body["run_worker"], body["compiles"]) == (200, "starting", "starting", 3)
+    (ping,) = session.pings
+    ping.set_result(Failure("worker", "worker_died", "It died."))
+    assert replies(health)[0][1]["run_worker"] == "starting"
+    assert len(session.pings) == 2
+
+
+def test_an_idle_worker_that_stops_responding_is_stuck_and_a_busy_one_is_not():
+    session = ScriptedSession()
+    health = Health(session, patience_s=0.02)
+    assert replies(health)[0][1]["run_worker"] == "starting"
+    session.pings[0].set_result(4711)
+    session.ping_runner = lambda: session.pings[0]
+    assert replies(health)[0][1]["run_worker"] == "ready"
+    session.ping_runner = Future
+    ((code, body),) = replies(health)
+    assert (code, body["status"], body["run_worker"]) == (503, "stuck", "silent")
+    session.jobs = ("a run",)
+    assert replies(health) == [(200, {**body, "status": "ok", "run_worker": "busy", "jobs": 1})]
+
+
+def test_an_idle_session_is_ready_with_nothing_queued_and_each_ended_job_is_one_log_line_of_json(tmp_path, caplog):
+    session = Session(None, tmp_path)
+    session.warm_up()
+    session.ping_runner().result(60)
+    ((code, body),) = replies(Health(session))
+    assert (code, body.pop("uptime_s") < 60) == (200, True)
+    assert body == {
+        **{"status": "ok", "gpu": None, "backend": "interpreter", "run_worker": "ready"},
+        **{"jobs": 0, "most_jobs": 32, "compiles": 0, "store": ""},
+    }
+    session.runner.close()
+    with caplog.at_level(logging.INFO, "tilescope"):
+        job = session.submit(from_json(SMALL))
+        failed = job.result(20)
+    session.close()
+    (record,) = [record for record in caplog.records if record.name == "tilescope.session"]
+    line = json.loads(JsonLines().format(record))
+    assert (line["run"], line["experiment"]["problem"]["M"]) == (job.id, 64)
+    assert (line["measurement"], line["outcome"], line["failed_in"]) == ("run", "cancelled", failed.stage)
+    assert (line["level"], line["logger"]) == ("info", "tilescope.session")
+
+
+def test_a_traceback_is_a_field_of_its_log_line():
+    try:
+        raise ValueError("on\ntwo lines")
+    except ValueError as error:
+        exc_info = (type(error), error, error.__traceback__)
+    text = JsonLines().format(logging.makeLogRecord({"name": "tilescope", "msg": "A defect.", "exc_info": exc_info}))
+    assert "\n" not in text
+    assert "on\ntwo lines" in json.loads(text)["traceback"]

@@ -1,0 +1,456 @@
+"""The Tune view beside its search: the pictures and the text of a sweep, and the history of stored results."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+import re
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from kernels.experiment import from_json
+from kernels.knobs import ConfigError
+from kernels.measuring.session import MEASUREMENTS
+from kernels.results import Failure, Strategy, SweepRow
+from kernels.results.store import Store
+from tests.kernels.results_made_up import H200, INTERPRETER, NEWER, START, experiment, noisy, run
+from tests.kernels.stores import put_sweep
+from tests.messages import decode, links, text_of
+from tests.panels.sweeps_made_up import space_of
+from tests.sweep.fakes import FakeBuilder, FakeDevice, grid, predicting, swept
+from visualize.predict.history import PastRuns
+from visualize.predict.launch_time import expected_best
+from visualize.views import theme
+from visualize.views.slots import NONE
+from visualize.views.state import Snapshot
+from visualize.views.tabs import SETTINGS
+from visualize.views.tune import text
+from visualize.views.tune.figures import (
+    bound_figure,
+    convergence_figure,
+    heatmap_figure,
+    history_figure,
+)
+from visualize.views.tune.history import STORE_OFF, HistoryPanel, past_runs, runs_of
+from visualize.views.tune.view import swept_space
+
+ONE = experiment(M=2048, N=2048)
+FLAT = {"kernel": "transpose.tiled", "M": 2048, "N": 2048, "tab": "history", "gpu": "H200"}
+H100 = replace(H200, name="NVIDIA H100")
+DAY = datetime.timedelta(days=1)
+
+
+def put_runs(store, medians, device=H200, of=ONE, gpu="H200", since=START, kind="run"):
+    """Store runs with these medians, a day apart."""
+    for place, median_ms in enumerate(medians):
+        assert store.put(MEASUREMENTS[kind], gpu, run(of, median_ms, device), since + place * DAY)
+
+
+def draw(store, **flat):
+    """Return the panel's slots."""
+    return HistoryPanel().draw(Snapshot(SETTINGS.state({**FLAT, **flat}, None), store=store))
+
+
+def headline(store, **flat):
+    return text_of(draw(store, **flat)["history-claim"])
+
+
+def ask(store, experiment=None, **arguments):
+    """Return the reply of /history."""
+    (endpoint,) = HistoryPanel().endpoints(SimpleNamespace(session=SimpleNamespace(store=store)))
+    return endpoint.function(experiment, **arguments)
+
+
+def test_a_change_leads_with_its_ratio_and_names_the_date_and_the_versions(store):
+    put_runs(store, noisy(0.2, 6))
+    put_runs(store, noisy(0.216, 4), NEWER, since=START + 10 * DAY)
+    put_runs(store, [0.9], of=experiment())
+    upgrades = ["torch 2.11.0 → 2.13.0", "triton 3.6.0 → 3.7.1"]
+    text = headline(store)
+    assert text.startswith("1.08 × slower since 2026-11-11 on NVIDIA H200 recorded")
+    assert f"It coincides with {' and '.join(upgrades)}. 6 runs took 0.200 ms, then 4 took 0.216 ms." in text
+    figure = decode(draw(store)["history-plot"])
+    assert f"1.08 × slower<br>{upgrades[0]}" in figure["layout"]["annotations"][0]["text"]
+    assert "transpose.tiled" in figure["about"]
+    assert "recorded" in figure["about"]
+
+    reply = ask(store, {"kernel": "transpose.tiled", "problem": {"M": 2048, "N": 2048}})
+    assert reply["total"] == 10
+    (change,) = reply["changes"]
+    assert (change["device"], change["before"], change["after"]) == ("NVIDIA H200", 6, 4)
+    assert (change["since"], change["versions"]) == ("2026-11-11T09:00:00+00:00", upgrades)
+    assert change["low"] < change["ratio"] == pytest.approx(1.08, rel=0.01)
+    assert ask(store)["changes"] == []
+
+
+def test_noise_is_no_change_and_the_latest_time_leads(store):
+    put_runs(store, noisy(0.2, 1))
+    assert "It is the only run so far." in headline(store)
+    put_runs(store, noisy(0.2, 8))
+    latest = r"0\.(199|200|201) ms in the latest of 9 runs on NVIDIA H200 recorded No change since 2026.*at least 3 %"
+    assert re.match(latest, headline(store))
+
+
+def test_devices_are_separate_and_the_pages_gpu_comes_first_without_runs_of_other_experiments(store):
+    put_runs(store, noisy(0.2, 3))
+    put_runs(store, noisy(0.3, 4), H100, gpu="H100")
+    put_runs(store, noisy(0.9, 3), of=experiment(M=2048, N=1024))
+    put_runs(store, noisy(0.9, 2), of=replace(ONE, run=replace(ONE.run, l2="cold")))
+    assert "3 runs on NVIDIA H200" in headline(store)
+    assert re.search(r"On NVIDIA H100: 4 runs, the latest 0\.30\d ms; no change\.", headline(store))
+    assert "4 runs on NVIDIA H100" in headline(store, gpu="H100")
+    assert "2 runs on NVIDIA H200" in headline(store, l2="cold")
+    series = past_runs(store.latest(runs_of(ONE), 99), "H200")
+    assert [list(runs.places) for runs in series] == [[0, 1, 2], [3, 4, 5, 6]]
+
+
+def test_checks_without_a_time_are_counted_and_listed_in_place_of_the_picture(store):
+    put_runs(store, [None, None], INTERPRETER)
+    slots = draw(store)
+    assert text_of(slots["history-claim"]).startswith("2 of 2 checks passed interpreter")
+    assert slots["history-plot"] == NONE
+    assert text_of(slots["history-instead"]).count("Triton's interpreter on the CPU passed") == 2
+
+
+def test_an_empty_store_says_how_to_get_a_result_and_otherwise_the_latest_results_are_listed(store):
+    slots = draw(store)
+    assert "Press Run" in slots["history-claim"]
+    assert slots["history-plot"] == NONE
+    assert "No result is stored yet." in slots["history-instead"]
+    assert "No sweep is stored" in slots["history-sweeps"]
+    put_runs(store, [0.2], of=experiment(M=16))
+    assert "16 × 1024" in draw(store)["history-instead"]
+
+
+def test_a_store_that_is_off_or_unusable_is_one_sentence(tmp_path):
+    assert "TILESCOPE_DB is off" in headline(Store(None))
+    assert ask(Store(None))["problem"] == STORE_OFF
+    with closing(Store(tmp_path)) as folder:
+        for text in (headline(folder), ask(folder)["problem"]):
+            assert text.startswith(f"New results are not stored in {tmp_path.name}: ")
+        assert "No runs of this Experiment are stored" in headline(folder)
+
+
+def test_each_run_is_a_row_with_its_numbers_and_versions_and_each_list_is_saved_as_csv(store):
+    put_runs(store, [0.2])
+    put_runs(store, [0.05], NEWER, since=START + DAY)
+    newer, older = map(text_of, draw(store)["history-runs"].split("<tr>")[2:])
+    assert newer == "2026-11-02 09:00 NVIDIA H200 50.0 µs 49.8 µs to 50.2 µs 1.20 × passed 2.13.0 3.7.1"
+    assert older.startswith("2026-11-01 09:00 NVIDIA H200 0.200 ms")
+    for name, header in (("runs", "ended,device,median_ms (ms)"), ("history", "kernel,kind"), ("sweeps", "kernel,s")):
+        action = HistoryPanel().actions()[f"{name}-csv"]
+        (slots,) = action.question(SimpleNamespace(store=store), SETTINGS.state(FLAT, None), "page")
+        assert json.loads(slots["saved-file"])["text"].startswith(f"\ufeff{header}")
+
+
+def test_a_row_of_the_latest_results_opens_its_experiment(store):
+    of = from_json({"kernel": "matmul.grouped", "problem": {"M": 96}, "run": {"seed": 3}})
+    put_runs(store, [0.2], H100, of=of, gpu="H100")
+    put_runs(store, [0.2], of=replace(of, gpu="this"), device=replace(H200, name="RTX 3090"), gpu="RTX 3090")
+    put_runs(store, [None], INTERPRETER, of=of)
+    rows = links(draw(store)["history-latest"].split("<tbody>")[1])
+    for (name, link), gpu in zip(rows, ("", "", "H100"), strict=True):
+        state = SETTINGS.state(link, None)
+        assert (name, state.experiment, state.view.tab) == ("matmul.grouped", replace(of, gpu=gpu), "result")
+
+
+def test_the_latest_results_are_filtered_by_links_that_keep_the_experiment(store):
+    put_runs(store, [0.2, 0.2])
+    put_runs(store, [0.2], of=experiment("matmul.grouped"))
+    put_runs(store, [0.2], kind="check")
+    facets = dict(links(draw(store)["history-latest"].split("<table")[0]))
+    assert facets["matmul.grouped 1"]["M"] == "2048"
+    for facet, name in (("matmul.grouped 1", "history_kernel"), ("Checks 1", "history_kind")):
+        assert draw(store, **{name: facets[facet][name]})["history-latest"].count("<tr>") == 1 + 1
+
+
+def test_text_from_the_store_reaches_the_page_escaped(store):
+    hostile = "<script>alert(1)</script>"
+    put_runs(store, noisy(0.2, 3), replace(H200, name=hostile, triton=hostile))
+    slots = draw(store)
+    assert not [name for name, value in slots.items() if hostile in value]
+    assert "<script" not in str(decode(slots["history-plot"]))
+
+
+def test_a_reply_is_a_part_of_the_list_and_next_leads_to_the_rest(store):
+    for place in range(7):
+        put_runs(store, [0.1 + place], of=experiment(M=1 + place))
+    parts = [ask(store, limit=3)]
+    while parts[-1]["next"]:
+        parts.append(ask(store, limit=3, before=parts[-1]["next"]))
+    assert [(part["total"], part["limit"], len(part["history"])) for part in parts] == [(7, 3, 3), (7, 3, 3), (7, 3, 1)]
+    medians = [result["median_ms"] for part in parts for result in part["history"]]
+    assert medians == pytest.approx([0.1 + place for place in reversed(range(7))])
+    result = parts[-1]["history"][0]
+    assert result["experiment"] == {"kernel": "transpose.tiled", "problem": {"M": 1}, "gpu": "H200"}
+    assert result["ended"] == "2026-11-01T09:00:00+00:00"
+    assert (result["kind"], result["passed"], result["ratio_low"], result["triton"]) == ("run", True, 1.19, "3.6.0")
+    assert "tab=result" in result["address"]
+    assert json.loads(json.dumps(parts)) == parts
+
+
+def test_a_reply_is_narrowed_by_kernel_kind_and_device(store):
+    put_runs(store, [0.2])
+    put_runs(store, [0.3], H100, gpu="H100")
+    put_runs(store, [0.4], kind="check")
+    assert ask(store, device="NVIDIA H100")["total"] == 1
+    assert ask(store, kind="check")["history"][0]["median_ms"] == 0.4
+    assert ask(store, kernel="matmul.grouped")["history"] == []
+    assert ask(store, kernel="transpose.tiled", kind="run", device="NVIDIA H200")["total"] == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("kernel", "sort"),
+        ("kind", "dance"),
+        ("device", "'; DROP TABLE measured; --"),
+        ("device", ["NVIDIA H200"]),
+        ("limit", 501),
+        ("before", 2**64),
+        ("before", "9" * 200),
+        ("experiment", ["kernel"]),
+    ],
+)
+def test_a_bad_argument_is_refused_by_its_name(store, field, value):
+    with pytest.raises(ConfigError, match=rf"^(\w+ )*{field} ") as error:
+        ask(store, **{field: value})
+    assert error.value.field in (field, "")
+    assert len(str(error.value)) < 400
+
+
+# Stored sweeps.
+
+
+def put_two_configs(store, ended="complete", when=START, **flat):
+    """Store a sweep of two configs, of which one is timed."""
+    space = space_of("BLOCK_M=32,64", **flat)
+    row = SweepRow(space.experiments[0], "timed", median_ms=0.25)
+    put_sweep(store, f"sweep {len(store.sweeps(99))}", space, {0: row}, ended, when)
+    return space
+
+
+def test_sweeps_are_listed_and_the_last_of_a_space_has_a_link(store):
+    put_two_configs(store, "running")
+    space = put_two_configs(store, when=START + DAY)
+    put_two_configs(store, "cancelled", M=128)
+    body = draw(store)["history-sweeps"].split("<tbody>")[1]
+    assert text_of(body).count("1 of 2 0.250 ms") == 3
+    assert re.findall("cancelled|complete|cut off", text_of(body)) == ["cancelled", "complete", "cut off"]
+    assert "512 × 512 × 512" in text_of(body)
+    _, (_, link) = links(body)
+    state = SETTINGS.state(link, None)
+    assert (state.view.tab, swept_space(state).identity) == ("sweep", space.identity)
+
+
+def test_the_endpoint_lists_sweeps_of_a_kernel_or_of_a_problem(store):
+    put_two_configs(store)
+    put_two_configs(store, M=128)
+    newer, older = ask(store)["sweeps"]
+    assert (newer["experiment"]["problem"], older["experiment"].get("problem")) == ({"M": 128}, None)
+    assert (older["vary"], older["done"], older["total"], older["best_ms"]) == ({"BLOCK_M": [32, 64]}, 1, 2, 0.25)
+    assert (older["gpu"], older["ended"], older["began"]) == ("H200", "complete", START.isoformat())
+    assert ask(store, kernel="transpose.tiled")["sweeps"] == []
+    assert ask(store, {"kernel": "matmul.grouped", "problem": {"M": 128}})["sweeps"] == [newer]
+
+
+def test_results_and_sweeps_of_a_removed_kernel_are_listed_without_a_link(store):
+    put_runs(store, [0.2])
+    put_two_configs(store)
+    with closing(sqlite3.connect(store.path)) as connection, connection:
+        connection.execute("""UPDATE result SET kernel = 'old.one', experiment = '{"kernel":"old.one"}'""")
+        connection.execute("UPDATE sweep SET details = replace(details, 'matmul.grouped', 'matmul.gone')")
+    slots, reply = draw(store), ask(store)
+    for name in ("history-latest", "history-sweeps"):
+        body = slots[name].split("<tbody>")[1]
+        assert "of another version of this kernel" in body
+        assert "href" not in body
+    assert '<td class="kernel">old.one</td>' in slots["history-latest"]
+    assert (reply["history"][0]["experiment"], reply["sweeps"]) == (None, [])
+
+
+STATE = SETTINGS.state({"kernel": "matmul.grouped"}, None)
+VARY = {"BLOCK_M": [16, 32, 64], "BLOCK_N": [32, 64], "num_warps": [2, 4]}
+
+
+@pytest.fixture(scope="module")
+def timed():
+    """A sweep in which configs of BLOCK_M 16 are wrong, and some others cannot be compiled."""
+    refused = Failure("compile", "out_of_resources", "Too much shared memory.")
+    builder = FakeBuilder(failures=lambda e: refused if (e.config.BLOCK_M, e.config.num_warps) == (64, 2) else None)
+    device = FakeDevice(wrong=lambda e: e.config.BLOCK_M == 16)
+    return swept(Strategy("grid"), device, predicting(error=0.2), within=grid(VARY), builder=builder)
+
+
+def predict_only(sweep, ms_of=lambda ms: ms):
+    """Return the same sweep on a machine that cannot time configs, with other predicted times."""
+    untimed = dict.fromkeys(("median_ms", "low_ms", "high_ms", "relative", "turn"))
+    rows = []
+    for row in sweep.rows:
+        predicted = row.predicted and replace(row.predicted, ms=ms_of(row.predicted.ms))
+        status = {"status": "predicted"} if row.status == "timed" else {}
+        rows.append(replace(row, predicted=predicted, **untimed, **status))
+    return replace(sweep, rows=tuple(rows), final=None, backend="predicted")
+
+
+@pytest.mark.parametrize("has_times", [True, False])
+def test_a_cell_has_its_fastest_time_and_that_config(timed, has_times):
+    sweep = timed if has_times else predict_only(timed)
+    figure = heatmap_figure(sweep, "BLOCK_M", "BLOCK_N")
+    (cells,) = figure.data
+    assert (list(cells.x), list(cells.y)) == (["16", "32", "64"], ["32", "64"])
+    for (i, n), (j, m) in itertools.product(enumerate((32, 64)), enumerate((16, 32, 64))):
+        rows = [row for row in sweep.rows if (m, n) == (row.experiment.config.BLOCK_M, row.experiment.config.BLOCK_N)]
+        times = {text.time_ms(row, has_times): row for row in rows if row.is_right}
+        assert cells.z[i][j] == pytest.approx(min(times, default=np.nan), nan_ok=True)
+        linked = sweep.rows[cells.customdata[i][j]]
+        assert linked == times[min(times)] if times else linked in rows
+    assert cells.colorbar.title.text == f"ms, {'measured' if has_times else 'predicted'}"
+    assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("BLOCK_M", "BLOCK_N")
+    assert np.shape(heatmap_figure(sweep, "num_warps", "num_warps").data[0].z) == (1, 2)
+    (cells,) = heatmap_figure(predict_only(timed, lambda _: 0.5), "BLOCK_M", "BLOCK_N").data
+    assert (cells.zmin, cells.zmax) == (0, 0.5), "of one value, Plotly's own scale would reach below zero"
+
+
+def test_a_point_has_its_measured_and_its_predicted_time_and_the_diagonal_is_equality(timed):
+    figure = bound_figure(timed)
+    points = [(timed.rows[place], trace.name, x, y) for trace in figure.data
+              for x, y, place in zip(trace.x, trace.y, trace.customdata, strict=True)]  # fmt: skip
+    assert len({row.experiment for row, *_ in points}) == timed.count("timed") > 0
+    for row, name, x, y in points:
+        assert (x, y, name) == (row.predicted.ms, row.median_ms, row.predicted.resource)
+    (line,) = figure.layout.shapes
+    assert (line.x0, line.x1) == (line.y0, line.y1)
+    assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("ms, predicted", "ms, measured")
+    assert (figure.layout.xaxis.type, figure.layout.yaxis.type) == ("log", "log")
+
+
+def test_convergence_falls_to_the_fastest_time_beside_the_expectation_in_random_order(timed):
+    each, random, fastest = convergence_figure(timed).data
+    assert list(fastest.y) == [min(each.y[:count]) for count in range(1, len(each.y) + 1)]
+    assert random.y == pytest.approx(expected_best(np.array(each.y)))
+    rows = [timed.rows[place] for place in each.customdata]
+    assert [row.turn for row in rows] == sorted(row.turn for row in rows)
+    assert [row.median_ms for row in rows] == list(each.y)
+
+
+OLD, NEW = ("2.11.0", "3.6.0"), ("2.13.0", "3.7.1")
+
+
+def made_up_runs(medians, places=None, versions=None, device="NVIDIA H200", every=datetime.timedelta(days=1)):
+    median_ms, count = np.array(medians), len(medians)
+    placed = np.arange(count) if places is None else np.array(places)
+    ended = tuple(START + every * int(place) for place in placed)
+    times = median_ms, median_ms * 0.99, median_ms * 1.01
+    return PastRuns(device, placed, ended, tuple(versions or [OLD] * count), (100,) * count, *times)
+
+
+def points(figure):
+    return [trace for trace in figure.data if trace.mode == "markers"]
+
+
+SLOWER = made_up_runs([0.2, 0.201, 0.199, 0.2, 0.22, 0.221, 0.219], versions=[OLD] * 4 + [NEW] * 3)
+FASTER = made_up_runs([0.22, 0.221, 0.219, *[0.2, 0.201, 0.199] * 3])
+
+
+def test_a_run_is_a_point_with_its_interval_and_versions_are_symbols():
+    old, new = points(history_figure([SLOWER]))
+    assert [list(old.x), list(new.x)] == [[0, 1, 2, 3], [4, 5, 6]]
+    assert [*old.y, *new.y] == list(SLOWER.median_ms)
+    assert np.allclose(new.y + new.error_y.array, SLOWER.p80_ms[4:])
+    assert np.allclose(new.y - new.error_y.arrayminus, SLOWER.p20_ms[4:])
+    assert (new.name, new.text[0].split("<br>")[0]) == (
+        "NVIDIA H200, torch 2.13.0, triton 3.7.1",
+        "<b>0.220 ms</b>, p20 to p80: 0.218 ms to 0.222 ms",
+    )
+    assert (old.marker.symbol != new.marker.symbol, old.marker.color == new.marker.color) == (True, True)
+    short = history_figure([made_up_runs([0.01])])
+    assert (short.layout.yaxis.title.text[:2], *points(short)[0].y) == ("µs", pytest.approx(10))
+
+
+def test_devices_are_colours_and_distant_ones_share_a_logarithmic_axis():
+    for time, kind in ((1.5, "linear"), (9.0, "log")):
+        figure = history_figure([made_up_runs([1.0] * 3, [0, 2, 4]), made_up_runs([time] * 2, [1, 3], device="H100")])
+        first, second = points(figure)
+        assert first.marker.color != second.marker.color
+        assert first.marker.symbol == second.marker.symbol
+        assert list(second.x) == [1, 3]
+        assert figure.layout.yaxis.type == kind
+
+
+@pytest.mark.parametrize(
+    ("runs", "x", "color", "side"), [(SLOWER, 3.5, theme.WRONG, "right"), (FASTER, 2.5, theme.HARDWARE, "left")]
+)
+def test_a_change_is_a_line_with_its_label_where_no_point_is_between_two_levels(runs, x, color, side):
+    figure = history_figure([runs])
+    (line,), (label,) = figure.layout.shapes, figure.layout.annotations
+    assert (line.x0, line.x1, line.line.color) == (x, x, color)
+    assert label.text.startswith("<b>1.10 × ")
+    assert (label.xanchor, label.y) == (side, 1)
+    before, after = (trace for trace in figure.data if trace.mode == "lines")
+    assert [*before.x, *after.x] == [-0.4, x - 0.1, x + 0.1, len(runs) - 0.6]
+    assert [before.y[0], after.y[0]] == pytest.approx([ms for _, _, ms in runs.levels])
+
+
+def test_few_dates_are_labelled_and_the_year_once():
+    axis = history_figure([made_up_runs(noisy(0.2, 60), every=datetime.timedelta(hours=6))]).layout.xaxis
+    assert (axis.title.text, axis.ticktext[-1]) == ("runs, oldest first, 2026", "Nov 1")
+    assert 2 <= len(set(axis.ticktext)) == len(axis.ticktext) <= 5
+    for place, words in zip(axis.tickvals, axis.ticktext, strict=True):
+        day = START + datetime.timedelta(hours=6) * place
+        assert words == f"{day:%b} {day.day}"
+    yearly = history_figure([made_up_runs([0.2] * 3, every=datetime.timedelta(days=300))])
+    assert yearly.layout.xaxis.title.text == "runs, oldest first, 2026 to 2028"
+
+
+@pytest.fixture(scope="module")
+def sweep():
+    return swept(Strategy("grid"), FakeDevice(), within=grid({"BLOCK_M": [16, 32], "num_warps": [4, 8]}))
+
+
+def predict_times(sweep, *times):
+    """Return the same sweep with these predicted times alone."""
+    remaining = iter(times)
+    return predict_only(sweep, lambda _: next(remaining))
+
+
+@pytest.mark.parametrize(
+    ("times", "unit", "best", "third", "cells"),
+    [
+        ((0.009996, 0.012, 1.5, 0.2), "µs", "10.00 µs", "1,500 µs", ["9.996", "12.00", "1,500", "200.0"]),
+        ((0.2, 0.3, 0.4, 0.5), "ms", "0.200 ms", "0.400 ms", ["0.2000", "0.3000", "0.4000", "0.5000"]),
+    ],
+)
+def test_the_best_time_sets_the_unit_of_headline_labels_table_and_picture(sweep, times, unit, best, third, cells):
+    predicted = predict_times(sweep, *times)
+    assert text_of(text.sweep_headline(predicted)).startswith(f"{best} predicted for the best config")
+    assert f"{third} predicted" in text.point_label(predicted.rows[2], predicted)
+    table = text_of(text.ranking_table(predicted).render(predicted.rows, STATE))
+    assert all(word in table for word in (f"Time, {unit} predicted", *cells))
+    (heatmap,) = heatmap_figure(predicted, "BLOCK_M", "num_warps").data
+    assert heatmap.colorbar.title.text == f"{unit}, predicted"
+    assert np.nanmin(heatmap.z) == pytest.approx(times[0] * (1000 if unit == "µs" else 1))
+
+
+def test_a_compilers_message_is_one_escaped_line(sweep):
+    message = "error:\n<a href='//x'>here</a>\n" + "x " * 500
+    row = replace(sweep.rows[0], status="set aside", median_ms=None, reason=message)
+    label = text.point_label(row, sweep)
+    assert ("\n" in label, "set aside: error: &lt;a href=" in label, len(label) < 400) == (False, True, True)
+    assert "<a href='//x'" not in text.ranking_table(sweep).render([row], STATE)
+
+
+def test_the_lines_to_copy_are_the_best_configs_in_order_and_predictions_within_one_percent_are_ties(sweep):
+    lines = re.findall(r"triton\.Config\((.*?)\),", text_of(text.config_lines(sweep, "", "")))
+    for line, row in zip(lines, sweep.ranked, strict=True):
+        assert f'"BLOCK_M": {row.experiment.config.BLOCK_M}, ' in line
+        assert f"num_warps={row.experiment.config.num_warps}, " in line
+    for second, is_tie in ((0.2019, True), (0.203, False)):
+        headline = text_of(text.sweep_headline(predict_times(sweep, 0.2, second, 0.21, 0.3)))
+        assert ("2 configs are predicted within 1 % of the best" in headline) is is_tie
