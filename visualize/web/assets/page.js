@@ -87,10 +87,8 @@ window.tilescopeReceive = (text) => {
   if (update.has_more && !pending) post("play", {});
 };
 
-// Details that a reader has opened stay open. Unchanged HTML stays, too, because the page would be laid out again.
+// Details that a reader has opened stay open.
 function fill(node, html) {
-  if (node.filled === html) return;
-  node.filled = html;
   const open = [...node.querySelectorAll("details")].map((details) => details.open);
   node.innerHTML = html;
   node.querySelectorAll("details").forEach((details, i) => { details.open ||= open[i] ?? false; });
@@ -111,7 +109,10 @@ function showProblems() {
 
 // What the values of a kind of slot do beside its script.
 const FILL = {
-  html: fill,
+  html(node, html) { // unchanged HTML stays, because the page would be laid out again
+    if (node.filled !== html) fill(node, html);
+    node.filled = html;
+  },
   result: fill,
   button: (node, value) => { node.disabled = value === "disabled"; },
   fold: (node, value) => { node.open = value === "open"; },
