@@ -5,7 +5,7 @@ const scrub = root.querySelector("input");
 const pace = root.querySelector("select");
 const cursor = make("div", { class: "cursor" });
 const tip = make("div", { class: "tip", hidden: "" });
-const maps = new Map(); // plot → its moments
+const maps = new Set(); // plots
 const LATE = 0.7; // the share of the launch at which it opens: late enough that a tail shows
 let bars = [];
 let gantt = null;
@@ -28,7 +28,7 @@ function lay({ target, detail }) {
   }
   if (programs) readChart(target, data, programs);
   else {
-    maps.set(target, moments);
+    maps.add(target);
     Object.assign(detail, drawMoment(moments, data[0], layout));
   }
 }
@@ -88,8 +88,7 @@ async function show(time) {
   now = Math.max(0, Math.min(time, chart.span_ns));
   tell();
   place();
-  for (const plot of maps.keys()) if (!plot.isConnected) maps.delete(plot);
-  await Promise.all([...maps.keys()].map((plot) => plot.repaint()));
+  await Promise.all([...maps].map((plot) => plot.repaint()));
 }
 
 const playback = new Playback(root, "Replay", {

@@ -14,12 +14,16 @@ function channels(color) {
 function coloring({ cmin, cmax, colorscale }) {
   const at = colorscale.map(([share]) => cmin + share * (cmax - cmin)), colors = colorscale.map(([, color]) => channels(color));
   const channel = (i, share, which) => Math.round(colors[i - 1][which] + share * (colors[i][which] - colors[i - 1][which])) << (8 * which);
+  let last = NaN, pixel = 0; // neighbours are often equal
   return (value) => {
     if (!Number.isFinite(value)) return 0;
+    if (value === last) return pixel;
+    last = value;
     let i = 1;
     while (i < at.length - 1 && at[i] <= value) i++;
     const share = at[i] > at[i - 1] ? Math.min(1, Math.max(0, (value - at[i - 1]) / (at[i] - at[i - 1]))) : 1;
-    return channel(i, share, 0) | channel(i, share, 1) | channel(i, share, 2) | channel(i, share, 3);
+    pixel = channel(i, share, 0) | channel(i, share, 1) | channel(i, share, 2) | channel(i, share, 3);
+    return pixel;
   };
 }
 
@@ -85,13 +89,8 @@ function paint(z, color) {
   const canvas = Object.assign(document.createElement("canvas"), { width: z[0].length, height: z.length });
   const context = canvas.getContext("2d"), image = context.createImageData(canvas.width, canvas.height);
   const pixels = new Uint32Array(image.data.buffer);
-  let at = 0, value = NaN, pixel = 0;
-  for (const row of z) {
-    for (let c = 0; c < row.length; c++) {
-      if (row[c] !== value) pixel = color(value = row[c]); // neighbours are often equal
-      pixels[at++] = pixel;
-    }
-  }
+  let at = 0;
+  for (const row of z) for (let c = 0; c < row.length; c++) pixels[at++] = color(row[c]);
   context.putImageData(image, 0, 0);
   return canvas.toDataURL();
 }
