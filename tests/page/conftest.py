@@ -151,8 +151,8 @@ class Tab:
             self.page.locator(f".pictures [data-tab={name}]").filter(visible=True).click()
 
     def run(self) -> None:
-        """Press Run and wait for its result or failure. The card of an earlier run is neither, even if it is equal."""
-        self.page.evaluate("Object.assign(document.querySelector('#card'), { innerHTML: '', filled: '' })")
+        """Press Run and wait for its result or failure. The card of an earlier run is neither."""
+        self.page.evaluate("document.querySelector('#card').replaceChildren()")
         self.page.locator("#run").click()
         self.ended()
 

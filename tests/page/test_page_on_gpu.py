@@ -28,9 +28,7 @@ GROUP_SIZES = [1, 2, 4, 8, 16]
 def press(tab: Tab, button: str) -> str:
     """Press a button whose action takes the GPU, wait for its end, and return what the page says then."""
     place = "card" if button == "run" else "status"
-    tab.page.evaluate(
-        "place => { Object.assign(document.getElementById(place), { innerHTML: '', filled: '' }); }", place
-    )
+    tab.page.evaluate("place => document.getElementById(place).replaceChildren()", place)
     tab.page.locator(f"#{button}").click()
     tab.ended(PATIENCE_S, place)
     text = tab.text(f"#{place}")
