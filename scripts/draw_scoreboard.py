@@ -13,9 +13,11 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.browser import chromium
+from visualize.predict.scores import EXACT_COUNTS, Scoreboard
 from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.scoreboard import scoreboard
-from visualize.views.library.view import scoreboard_summary
+from visualize.views.library.view import agreement
+from visualize.views.prose import count_noun, join_names
 from visualize.views.slots import PLOTLY_JS
 from visualize.views.theme import THEMES
 
@@ -23,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURE, README = ROOT / "docs" / "scoreboard.png", ROOT / "README.md"
 WIDTH, HEIGHT, SCALE, COLORS = 960, 560, 2, 64
 
-# The text of `scoreboard_summary`, in bold.
+# The text of `summary`, in bold.
 SENTENCE = re.compile(r"\*\*[\d,]+ of [\d,]+ counts agree exactly[^*]*\*\*")
 
 
@@ -49,12 +51,19 @@ def draw(file: Path) -> None:
         image.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(file, optimize=True)
 
 
+def summary(board: Scoreboard) -> str:
+    """Return how many sector and request counts agree."""
+    exact = board.part(EXACT_COUNTS)
+    launches = f"{count_noun(exact.launches, 'launch')}, {join_names(exact.gpus)}"
+    return f"{agreement(exact)} counts agree exactly ({launches})"
+
+
 def main() -> None:
     draw(PICTURE)
     text = README.read_text(encoding="utf-8")
-    summary = scoreboard_summary(scoreboard())
-    README.write_text(SENTENCE.sub(f"**{summary}**", text), encoding="utf-8")
-    print(f"{PICTURE}: {PICTURE.stat().st_size:,} bytes; README: {summary}")
+    sentence = summary(scoreboard())
+    README.write_text(SENTENCE.sub(f"**{sentence}**", text), encoding="utf-8")
+    print(f"{PICTURE}: {PICTURE.stat().st_size:,} bytes; README: {sentence}")
 
 
 if __name__ == "__main__":

@@ -6,22 +6,50 @@ recorded; `python -m scripts.draw_scoreboard` then updates README.
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from visualize.views.library.scoreboard import Prediction
+from kernels import discover
+from kernels.gpus import GPUS
+from kernels.measuring.counters import COUNTERS
+from kernels.results import Counters, codec, records
+from kernels.results.records import Recording
+from kernels.spec import Launch
+from visualize.predict.agreement import Verdicts, launch_totals
+from visualize.views.library.scoreboard import FILE, Prediction, recorded_launch
+
+
+def predict_counted(recording: Recording[Counters]) -> Verdicts:
+    """Predict a counted launch, using the compiled code that was recorded with the counts."""
+    experiment, gpu = recording.measured.experiment, GPUS[recording.gpu]
+    launch = Launch(experiment.problem, experiment.config, gpu)
+    return Verdicts(discover()[experiment.kernel], launch, None, recording.measured)
+
+
+def counters_prediction(recording: Recording[Counters], verdicts: Verdicts) -> Prediction:
+    """Return the prediction to ship for a counted launch.
+
+    Args:
+        verdicts: the result of `predict_counted`.
+    """
+    counters, totals = recording.measured, launch_totals(verdicts)
+    return Prediction(
+        recorded_launch(recording).short_address(),
+        counters.device.triton or "",
+        operations={
+            kind: (predicted.requests if counted.has_requests else None, predicted.sectors)
+            for kind, (predicted, counted) in totals.items()
+        },
+        lower_bounds=tuple(kind for kind, (predicted, _) in totals.items() if predicted.is_lower_bound),
+    )
 
 
 def predictions() -> Iterator[Prediction]:
     """Yield predictions of counted launches, from their recorded compile, and of GROUP_SIZE studies, compiled here."""
-    from kernels.measuring.counters import COUNTERS
-    from kernels.results import records
     from tests.oracle.recorded_reuse import STUDIES, recorded_launches, rows
-    from visualize.views.library.scoreboard import Prediction, counters_prediction, predict_counted, recorded_launch
 
     for counted in records.shipped(COUNTERS.form):
         yield counters_prediction(counted, predict_counted(counted))
@@ -30,13 +58,16 @@ def predictions() -> Iterator[Prediction]:
         yield Prediction(recorded_launch(recording).short_address(), version("triton"), reads=reads)
 
 
-def main() -> None:
-    from visualize.views.library.scoreboard import FILE
+def line(prediction: Prediction) -> str:
+    """Return a prediction as a line of the file, without the newline. Empty fields are omitted."""
+    return json.dumps(codec.to_json(prediction, omit_defaults=True), ensure_ascii=False, separators=(",", ":"))
 
+
+def main() -> None:
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
-        lines = [prediction.line() for prediction in predictions()]
-    FILE.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        lines = list(map(line, predictions()))
+    FILE.write_text("".join(f"{each}\n" for each in lines), encoding="utf-8")
     print(f"{FILE}: {len(lines)} launches, {FILE.stat().st_size:,} bytes")
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from kernels.measuring.counters import COUNTERS
 from kernels.results import records
+from scripts.predict_records import counters_prediction, predict_counted
 from visualize.predict.agreement import Verdicts, count_of, launch_totals
 from visualize.predict.schedule import occupancy
 from visualize.predict.traffic import wavefronts_per_instruction
-from visualize.views.library.scoreboard import counters_prediction, predict_counted, shipped_predictions
+from visualize.views.library.scoreboard import shipped_predictions
 
 pytestmark = pytest.mark.xdist_group("atlas")
 

@@ -19,6 +19,8 @@ from kernels.knobs import ConfigError
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results import records
 from kernels.results.store import Store
+from scripts import predict_records
+from scripts.draw_scoreboard import summary
 from tests.messages import decode, text_of
 from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
 from visualize.views import compare, theme
@@ -150,7 +152,7 @@ def test_every_recorded_count_is_predicted_once_in_a_small_file():
         for count in EXACT_COUNTS
     }
     assert scoreboard.FILE.stat().st_size < 240_000
-    assert [prediction.line() for prediction in PREDICTIONS] == scoreboard.FILE.read_text("utf-8").splitlines()
+    assert list(map(predict_records.line, PREDICTIONS)) == scoreboard.FILE.read_text("utf-8").splitlines()
     compiled_by = {prediction.triton for prediction in PREDICTIONS if prediction.operations}
     assert compiled_by == {recording.measured.device.triton for recording in COUNTED}
 
@@ -158,7 +160,7 @@ def test_every_recorded_count_is_predicted_once_in_a_small_file():
 def test_sectors_and_requests_are_exact_lower_bounds_hold_and_dram_misses_are_flagged():
     assert len(EXACT.scores) > 2000
     assert EXACT.misses == ()
-    assert view.scoreboard_summary(BOARD) == (
+    assert summary(BOARD) == (
         f"{len(EXACT.scores):,} of {len(EXACT.scores):,} counts agree exactly ({len(COUNTED)} launches, H100 and H200)"
     )
     assert len({score.experiment for score in BOARD.lower_bounds}) == 23

@@ -12,16 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernels import discover, once
+from kernels import once
 from kernels.experiment import Experiment, from_json, nest
-from kernels.gpus import GPUS
 from kernels.measuring.counters import COUNTERS
 from kernels.measuring.group_sizes import GROUP_SIZES
-from kernels.results import Counters, codec, records
+from kernels.results import codec, records
 from kernels.results.counters import with_group_size
 from kernels.results.records import RecordForm, Recording
-from kernels.spec import Launch
-from visualize.predict.agreement import Verdicts, counted_total, launch_totals
+from visualize.predict.agreement import counted_total
 from visualize.predict.scores import DRAM, Score, Scoreboard
 
 FILE = Path(__file__).parent / "predictions.jsonl"
@@ -56,41 +54,12 @@ class Prediction:
         """
         return from_json(nest(self.launch))
 
-    def line(self) -> str:
-        """Return this prediction as a line of the file, without the newline. Empty fields are omitted."""
-        return json.dumps(codec.to_json(self, omit_defaults=True), ensure_ascii=False, separators=(",", ":"))
-
 
 @once
 def shipped_predictions() -> tuple[Prediction, ...]:
     lines = list(map(json.loads, FILE.read_text(encoding="utf-8").splitlines()))
     predictions: tuple[Prediction, ...] = codec.from_json(tuple[Prediction, ...], lines, FILE.name)
     return predictions
-
-
-def predict_counted(recording: Recording[Counters]) -> Verdicts:
-    """Predict a counted launch, using the compiled code that was recorded with the counts."""
-    experiment, gpu = recording.measured.experiment, GPUS[recording.gpu]
-    launch = Launch(experiment.problem, experiment.config, gpu)
-    return Verdicts(discover()[experiment.kernel], launch, None, recording.measured)
-
-
-def counters_prediction(recording: Recording[Counters], verdicts: Verdicts) -> Prediction:
-    """Return the prediction to ship for a counted launch.
-
-    Args:
-        verdicts: the result of `predict_counted`.
-    """
-    counters, totals = recording.measured, launch_totals(verdicts)
-    return Prediction(
-        recorded_launch(recording).short_address(),
-        counters.device.triton or "",
-        operations={
-            kind: (predicted.requests if counted.has_requests else None, predicted.sectors)
-            for kind, (predicted, counted) in totals.items()
-        },
-        lower_bounds=tuple(kind for kind, (predicted, _) in totals.items() if predicted.is_lower_bound),
-    )
 
 
 def recorded_launch(recording: Recording[Any]) -> Experiment:

@@ -304,13 +304,6 @@ def recorded_headline(scoreboard_address: str) -> Markup:
     )
 
 
-def scoreboard_summary(board: Scoreboard) -> str:
-    """Return how many sector and request counts agree, for the README."""
-    exact = board.part(EXACT_COUNTS)
-    launches = f"{count_noun(exact.launches, 'launch')}, {join_names(exact.gpus)}"
-    return f"{agreement(exact)} counts agree exactly ({launches})"
-
-
 def scoreboard_headline(board: Scoreboard, count: str, exact_counts: Scoreboard) -> Markup:
     """Return how well the predictions of one count agree.
 

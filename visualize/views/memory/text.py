@@ -167,8 +167,10 @@ def _textbook_sentences(verdicts: Verdicts) -> tuple[Sentence, Sentence]:
     for op in operations:  # an output written by two instructions is stored once
         lines[f"to {_VERBS.get(op.access.op, op.access.op)} {op.access.tensor}"] += op.tile.lines
     if verdicts.kernel.family.panels is None:  # the kernel stores what it loads
-        elements = operations[-1].tile.bytes_wanted // operations[-1].width_bytes
-        ratio = say(": {} elements per transaction", Strong(f"{elements / lines.total():.2f}"))
+        each = operations[-1].tile.bytes_wanted // operations[-1].width_bytes / lines.total()
+        ratio = say(": less than one element per transaction")
+        if each >= 1:
+            ratio = say(": {} elements per transaction", Strong(f"{each:.2f}"))
     parts = join_names([f"{count:,} {purpose}" for purpose, count in lines.items()])
     total = Strong(parts.replace(" to ", " transactions to ", 1))
     first_tile = say("On the blackboard, the first tile takes {}{}.", total, ratio)

@@ -115,6 +115,8 @@ def render_headline(result: RunResult, kernel: Kernel, launch: Launch, failure: 
             number, beside = "Tied", say("with {}: {:.3f}, {} {}", baseline.name, baseline.ratio, interval, mark)
         if (overhead := result.launch_overhead) and overhead.enqueue_ms > result.timing.median_ms:
             first = _compare_overhead(overhead, result.timing)  # no faster kernel would help
+    elif check.elements == 1:
+        number, beside = f"The only element is {'correct' if check.passed else 'wrong'}", say("{}", mark)
     elif check.passed or check.mismatched:
         verb = "is" if check.mismatched == 1 else "are"
         number, beside = f"{check.mismatched:,}", say("of {:,} elements {} wrong {}", check.elements, verb, mark)
