@@ -116,17 +116,17 @@ def test_the_nine_results_program_by_program_until_54_and_90_blocks(tab: Tab) ->
 
 
 @pytest.mark.all_combinations
-def test_play_pauses_at_the_compared_programs_and_events_of_the_document_do_what_buttons_do(tab: Tab) -> None:
+def test_play_pauses_at_the_compared_programs_and_keys_do_what_buttons_do(tab: Tab) -> None:
     """It ends at the last program, and Pause writes its step into the address."""
     open_page(tab, ARTICLE)
-    send = "([name, detail]) => document.dispatchEvent(new CustomEvent(name, { detail }))"
-    tab.page.evaluate(send, ["tilescope:step", {"by": 1}])
+    tab.page.keyboard.press("ArrowRight")
     wait_for_step(tab, 1)
-    tab.page.evaluate(send, ["tilescope:step", {"by": -1}])
+    tab.page.keyboard.press("ArrowLeft")
     wait_for_step(tab, 0)
     speed, play = tab.page.get_by_label("Speed"), tab.page.get_by_role("button", name="Play")
     speed.select_option(label="20 steps/s")
-    tab.page.evaluate(send, ["tilescope:play", None])
+    tab.page.evaluate("document.activeElement.blur()")  # a menu takes the keys
+    tab.page.keyboard.press(" ")
     tab.page.wait_for_function("/step=9(&|$)/.test(location.search)")
     assert [count(tab, half)[0] for half in (0, 1)] == [54, 90]
     play.click()
@@ -140,7 +140,8 @@ def test_play_pauses_at_the_compared_programs_and_events_of_the_document_do_what
     step = str(tab.page.locator(".player").first.get_attribute("data-step"))  # on a slow machine, later than 1
     tab.page.wait_for_function("n => new URLSearchParams(location.search).get('step') === n", arg=step)
     tab.tab("reuse")
-    tab.page.evaluate(send, ["tilescope:step", {"by": -1}])
+    tab.page.evaluate("document.activeElement.blur()")
+    tab.page.keyboard.press("ArrowLeft")
     tab.tab("schedule")
     wait_for_step(tab, int(step))  # the hidden player has kept it
 

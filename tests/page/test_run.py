@@ -123,7 +123,9 @@ def test_the_tiles_of_a_lost_race_stay_marked_in_the_program_order_until_somethi
     tab.run()
     tab.says("#card", "✗")
     tiles = tab.page.locator("#run-tiles[data-state=checked]")
-    assert 0 < int(tiles.get_attribute("data-wrong") or 0) <= 32
+    wrong = int(tiles.get_attribute("data-wrong") or 0)
+    assert 0 < wrong <= 32
+    tab.says("#schedule-plot", f"✗ {wrong} of ")
     tab.tab("result")
     tab.page.set_viewport_size({"width": 390, "height": 844})
     tab.run()
@@ -137,6 +139,7 @@ def test_the_tiles_of_a_lost_race_stay_marked_in_the_program_order_until_somethi
     tiles.wait_for()
     tab.page.get_by_label("num_warps slider").press("ArrowRight")
     expect(tab.page.locator("#run-tiles")).to_have_count(0)
+    expect(tab.page.locator("#schedule-plot")).not_to_contain_text("✗")
 
 
 GROUPED = "?kernel=matmul.grouped&M=576&N=576&K=288&BLOCK_M=64&BLOCK_N=64&GROUP_SIZE=3&gpu=H200&tab="

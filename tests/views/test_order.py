@@ -143,7 +143,7 @@ def test_the_player_gets_every_tile_step_by_step(orders):
         places = sent.get("places", np.arange(len(tiles.program)))
         place = np.unravel_index(places, (order.schedule.slices, *data["extents"]))
         assert np.array_equal(place, [tiles.pid_k, tiles.pid_m, tiles.pid_n])
-        assert sent.get("tiles", np.ones(sent["count"])).sum() == len(places)
+        assert sent.get("ends", np.arange(sent["count"] + 1))[-1] == len(places)
         runs = np.diff(np.append(sent["groups"]["from"], len(places)))
         assert np.array_equal(np.repeat(sent["groups"]["value"], runs), tiles.group)
     assert (data["step"], data["first"], data["bound"], data["name"]) == (2, 9, 1, "wave")
@@ -156,9 +156,9 @@ def test_the_player_steps_through_a_loop_by_turn_or_by_tile():
     own, by_tile = (each["orders"][0] for each in data)
     assert [each["name"] for each in data] == ["turn", "tile"]
     assert (data[0]["unit"], data[0]["slots"]) == ("tile", 132)
-    assert own["tiles"].tolist() == [132, 132, 132, 116]
+    assert own["ends"].tolist() == [0, 132, 264, 396, 512]
     assert own["programs"][:134].tolist() == [*range(132), 0, 1]
-    assert (by_tile["count"], "tiles" in by_tile) == (512, False), "one tile per step"
+    assert (by_tile["count"], "ends" in by_tile) == (512, False), "one tile per step"
 
 
 def by_name(figure):

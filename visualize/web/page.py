@@ -181,7 +181,7 @@ def _pictures(name: str) -> Markup:
 
 
 def keys() -> Markup:
-    """Return the slot of the shortcuts and their dialog. The player follows `tilescope:play` and `tilescope:step`."""
+    """Return the slot of the shortcuts and their dialog."""
     listed = Markup("").join(
         _ITEM.format(Markup(" ").join(Markup("<kbd>{}</kbd>").format(key) for key in pressed.split(" ")), action)
         for pressed, action in KEYS

@@ -7,8 +7,6 @@ class Order {
     Object.assign(this, order, { meta });
     const { extents: [rows, columns], slices } = meta;
     Object.assign(this, { rows, columns, slices, total: rows * columns * slices });
-    this.ends = [0]; // of steps of several tiles
-    this.tiles?.forEach((tiles) => this.ends.push(this.ends.at(-1) + tiles));
     // The first entry that computes each tile, and that reads each piece.
     const firstOfTile = this.firstOfTile = new Uint32Array(rows * columns);
     const firstOfPiece = this.firstOfPiece = new Uint32Array((rows + columns) * slices).fill(this.total);
@@ -38,7 +36,7 @@ class Order {
   // The first entry after a number of steps.
   end(steps) {
     const done = Math.min(steps, this.count);
-    return this.tiles ? this.ends[done] : done;
+    return this.ends ? this.ends[done] : done;
   }
 
   program(entry) {
@@ -50,7 +48,7 @@ class Order {
     const group = this.groups.value[this.groups.from.findLastIndex((start) => start <= entry)];
     let when = `wave ${Math.floor(program / resident) + 1}`;
     if (this.programs) when = `tile ${entry + 1}`;
-    if (this.tiles) when = `${name} ${this.ends.findLastIndex((start) => start <= entry) + 1}`;
+    if (this.ends) when = `${name} ${this.ends.findLastIndex((start) => start <= entry) + 1}`;
     return `SM ${program % sms}, group ${written(group)}, ${when}`;
   }
 
@@ -150,9 +148,9 @@ class Order {
       const which = first ? "the first" : programs === 1 ? "the only" : "all";
       return { blocks: this.loadedBy(programs), what: `blocks for ${which} ${count}`, detail: "" };
     }
-    const current = Math.min(step, this.count), used = [...this.now.used];
-    if (!this.tiles) return { blocks: this.loadedBy(this.now.to), what: `blocks loaded by ${counted(current, unit)}`, detail: "" };
-    const tiles = this.tiles[current - 1], busy = tiles === slots ? counted(tiles, unit) : `${written(tiles)} of ${counted(slots, unit)}`;
+    const current = Math.min(step, this.count), { from, to } = this.now, used = [...this.now.used];
+    if (!this.ends) return { blocks: this.loadedBy(to), what: `blocks loaded by ${counted(current, unit)}`, detail: "" };
+    const tiles = to - from, busy = tiles === slots ? counted(tiles, unit) : `${written(tiles)} of ${counted(slots, unit)}`;
     const mebibytes = used.reduce((sum, piece) => sum + bytes[piece], 0) / 2 ** 20;
     const detail = `: ${busy}, ${mebibytes.toLocaleString("en", { maximumSignificantDigits: 3 })} MiB`;
     return { blocks: this.blocks(used), what: `blocks loaded by ${name} ${written(current)}`, detail };
@@ -184,7 +182,10 @@ class Picture {
     detail.data = data.map((trace, map) => {
       const next = { ...trace }, order = this.orderOf(map);
       if (step) next.z = turn(order.frame(step), map);
-      if (trace.texttemplate) next.text = turn(order.numbers(step), map);
+      if (trace.texttemplate) {
+        next.text = turn(order.numbers(step), map);
+        next.textfont = { size: Math.min(trace.textfont.size, this.numberSize(layout, map)) };
+      }
       return next;
     });
     const toCome = given.to_come[document.body.classList.contains("dark") ? "dark" : "light"];
@@ -201,13 +202,12 @@ class Picture {
   }
 
   // On a narrow screen, if it is high enough, the two halves stand one above the other.
-  fitsStacked(width, height) {
-    return width < Math.min(560, 1.5 * height);
+  isStacked({ xaxis2, width, height }) {
+    return xaxis2 && width < Math.min(560, 1.5 * height);
   }
 
   stacked(layout) {
-    this.isStacked = this.fitsStacked(layout.width, layout.height);
-    if (!this.isStacked || !layout.xaxis2) return {};
+    if (!this.isStacked(layout)) return {};
     const whole = [0, 1];
     return {
       xaxis: { ...layout.xaxis, domain: whole }, yaxis: { ...layout.yaxis, domain: [0.56, 1] },
@@ -215,10 +215,16 @@ class Picture {
     };
   }
 
+  // Pixels of a number that fits into a cell: about 85 % of the picture's height is cells.
+  numberSize(layout, map) {
+    const { range: [bottom, top] } = layout[map ? "yaxis2" : "yaxis"];
+    return 0.75 * 0.85 * layout.height * (this.isStacked(layout) ? 0.44 : 1) / (bottom - top);
+  }
+
   // The number of blocks of a full bar: the most of any order.
   get scale() {
     const { meta: { first, bound }, orders, step } = this;
-    if (step && orders[0].tiles) return this.most ??= Math.max(...orders.map((order) => order.mostLoaded()));
+    if (step && orders[0].ends) return this.most ??= Math.max(...orders.map((order) => order.mostLoaded()));
     const programs = first && step <= (bound || Infinity) ? first : orders[0].total;
     return Math.max(...orders.map((order) => order.loadedBy(programs)));
   }

@@ -159,7 +159,10 @@ def map_figure(orders: Sequence[Order], color: str) -> dict[str, Any]:
             x_axis["matches"], y_axis["matches"], down = "x", "y", ""
         axes |= {f"xaxis{ending}": _axis(columns, across) | x_axis, f"yaxis{ending}": _axis(rows, down) | y_axis}
         corner = {"xref": f"{x} domain", "yref": f"{y} domain"}
-        notes.append({"text": name, **corner, "x": 0.5, "y": 1, "yanchor": "bottom", "yshift": 4})
+        # The page adds to the name of the output whether a run's tiles are right.
+        named = {"name": "output"} if index == (0 if launch.panels else len(maps) - 1) else {}
+        title = {"text": name, **corner, "x": 0.5, "y": 1, "yanchor": "bottom", "yshift": 4}
+        notes.append(title if launch.panels else title | named)
         if launch.panels:
             left, top = (f"<b>{tensor}</b>" for tensor in launch.panels)
             # In a split-K launch, the numbers of a step count slices.
@@ -168,7 +171,7 @@ def map_figure(orders: Sequence[Order], color: str) -> dict[str, Any]:
             notes += [
                 {"text": left, "xref": x, "x": np.mean(grid.across.along_k), "yref": y, "y": 0, "yanchor": "bottom"},
                 {"text": top, "xref": x, "x": 0, "xanchor": "right", "yref": y, "y": np.mean(grid.down.along_k)},
-                {"text": f"<b>{output}</b>{numbered}", **corner, "x": 1, "y": 0, **below},
+                {"text": f"<b>{output}</b>{numbered}", **corner, "x": 1, "y": 0, **below, **named},
             ]
     shades, scale = len(theme.CATEGORIES), theme.discrete_scale(theme.CATEGORIES)
     colors = {"cmin": -0.5, "cmax": shades - 0.5, "colorscale": scale, "showscale": False}
@@ -285,7 +288,7 @@ def _tiles_by_step(order: Order) -> dict[str, Any]:
     if not np.array_equal(timed.place, np.arange(len(timed.place))):
         data["places"] = theme.smallest(timed.place)
     if len(steps.tiles) != len(timed.place):
-        data["tiles"] = theme.smallest(steps.tiles)
+        data["ends"] = np.cumsum([0, *steps.tiles])
     if order.schedule.turns > 1:
         data["programs"] = theme.smallest(order.schedule.tiles.program[steps.entries])
     return data

@@ -4,11 +4,7 @@ class Playback {
   // `rest()` follows when playback ends.
   constructor(root, label, steps) {
     Object.assign(this, steps, { label, button: root.querySelector(".play"), output: root.querySelector("output"), isPlaying: false });
-    this.button.addEventListener("click", () => this.toggle());
-  }
-
-  toggle() {
-    return this.isPlaying ? this.stop() : this.start();
+    this.button.addEventListener("click", () => (this.isPlaying ? this.stop() : this.start()));
   }
 
   setPlaying(isPlaying) {

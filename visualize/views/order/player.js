@@ -3,6 +3,7 @@ const root = element.querySelector(".player");
 const scrub = root.querySelector("input");
 const speed = root.querySelector("select");
 let own = null, pinned = null; // overlays
+let marks = null; // of a run
 let step = 0; // from 1; 0 is the whole launch
 let addressed = null; // the step in the page's address
 let sent = null; // the latest launch and step from the server
@@ -31,6 +32,7 @@ function lay({ target, detail }) {
     }
   }
   own.take(meta);
+  own.marks = marks;
   step = Math.min(step, longest());
   if (!root.dataset.opened) open();
   own.lay(detail, step);
@@ -125,10 +127,8 @@ document.addEventListener("tilescope:cleared", ({ target }) => {
   pinned.layer.remove();
   pinned = null;
 });
-document.addEventListener("tilescope:play", () => { if (root.offsetParent && own) playback.toggle(); });
-document.addEventListener("tilescope:step", ({ detail }) => { if (root.offsetParent && own) go(detail.by); });
-new ResizeObserver(() => {
-  for (const { plot: { clientWidth, clientHeight, repaint }, picture } of overlays()) {
-    if (picture.fitsStacked(clientWidth, clientHeight) !== picture.isStacked) repaint();
-  }
-}).observe(root);
+document.addEventListener("tilescope:marks", ({ detail }) => {
+  marks?.remove();
+  marks = detail && new Marks(detail);
+  own?.plot.repaint();
+});

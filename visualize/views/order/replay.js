@@ -115,16 +115,14 @@ function point({ target, clientX, clientY }) {
   Object.assign(tip.style, side, { top: `${top + 12}px` });
 }
 
-// The page's keys control the replay where no player is in view.
-const hasKeys = () => !root.hidden && root.offsetParent !== null && !document.querySelector("#player .player")?.offsetParent;
-
-document.addEventListener("tilescope:play", () => { if (hasKeys()) playback.toggle(); });
-document.addEventListener("tilescope:step", ({ detail }) => {
-  if (!hasKeys()) return;
+function go(time) {
   playback.stop();
-  show(now + detail.by * chart.span_ns / 20);
-});
-scrub.addEventListener("input", () => { playback.stop(); show(Number(scrub.value)); });
+  show(time);
+}
+
+root.querySelector(".back").addEventListener("click", () => go(now - chart.span_ns / 20));
+root.querySelector(".forward").addEventListener("click", () => go(now + chart.span_ns / 20));
+scrub.addEventListener("input", () => go(Number(scrub.value)));
 document.addEventListener("tilescope:paint", lay);
 document.addEventListener("tilescope:cleared", ({ target }) => {
   if (target !== gantt) return;

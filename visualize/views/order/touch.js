@@ -141,7 +141,6 @@ class Overlay {
     document.addEventListener("pointermove", (event) => this.move(event));
     if (isOwn) this.listen();
     plot.before(this.layer);
-    new ResizeObserver(() => setTimeout(this.place, 150)).observe(plot);
   }
 
   listen() {
@@ -186,6 +185,7 @@ class Overlay {
   // Lay a step over the picture that is about to be drawn, and place the layer once the axes have moved.
   lay(detail, step) {
     this.picture.lay(detail, step);
+    this.marks?.lay(detail, this.picture);
     requestAnimationFrame(() => {
       for (const event of ["plotly_afterplot", "plotly_relayout"]) {
         this.plot.removeListener?.(event, this.place);
@@ -225,6 +225,7 @@ class Overlay {
       Object.assign(node.style, { left: `${x}px`, top: `${y}px`, width: `${width}px`, height: `${height}px` });
       corner.hideOverflow();
     });
+    this.marks?.draw(this);
     this.draw();
   }
 
@@ -358,7 +359,11 @@ class Overlay {
     const { point, picture: { handles } } = this, parts = [];
     if (!this.tip.hidden) this.placeTip();
     if (point && !this.drag && !("k" in point)) this.drawTile(parts);
-    if (this.isOwn && handles.GROUP_SIZE) this.drawGroup(parts);
+    if (this.isOwn && handles.GROUP_SIZE) {
+      const { extents: [rows, columns] } = this.picture.meta, size = Math.min(handles.GROUP_SIZE.value, rows);
+      const { x, y, width } = this.box(0, 0, size, Math.min(size, columns), size), place = { x: x + width / 2 - 14, y: y - 4, width: 28, height: 8 };
+      parts.push(rect(place, { rx: 4, class: "handle down group", "data-name": "GROUP_SIZE" }));
+    }
     this.svg.innerHTML = parts.join("");
   }
 
@@ -396,12 +401,6 @@ class Overlay {
     const [down, across] = this.picture.isTransposed(map) ? [n, m] : [m, n], tile = this.box(map, across, down, across + 1, down + 1);
     const [x, y] = drag ? [drag.at.clientX - frame.left, drag.at.clientY - frame.top] : [tile.x, tile.y + tile.height];
     Object.assign(this.tip.style, { left: `${Math.max(0, Math.min(x - 40, layer.clientWidth - 400))}px`, top: `${y + 26}px` });
-  }
-
-  drawGroup(parts) {
-    const { handles, meta: { extents: [rows, columns] } } = this.picture, size = Math.min(handles.GROUP_SIZE.value, rows);
-    const { x, y, width } = this.box(0, 0, size, Math.min(size, columns), size), place = { x: x + width / 2 - 14, y: y - 4, width: 28, height: 8 };
-    parts.push(rect(place, { rx: 4, class: "handle down group", "data-name": "GROUP_SIZE" }));
   }
 }
 

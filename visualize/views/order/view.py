@@ -33,8 +33,7 @@ _MOST_LISTED_PROGRAMS, _MOST_LISTED_TILES, _COMPARED_PROGRAMS = 8192, 1 << 18, 1
 _COMPILE_WAIT_S = 0.15
 
 # The player's controls. `player.js` finds the map by the data that its figure carries (`player_data`). The current step
-# is a knob of the view, so that an address contains it; the player sets it when playing or scrubbing ends. The
-# document's events `tilescope:play` and `tilescope:step`, with detail {by: 1 or -1}, do what its buttons do. The values
+# is a knob of the view, so that an address contains it; the player sets it when playing or scrubbing ends. The values
 # of the menu are steps per second, and 0 for the whole launch in eight seconds.
 _PLAYER = """<div class="player" role="group" aria-label="Player of the launch">
 <button type="button" class="play">▶ Play</button>
@@ -56,6 +55,8 @@ _PLAYER = """<div class="player" role="group" aria-label="Player of the launch">
 # The controls of a replay in measured time. The values of the menu are seconds.
 _REPLAY = """<div class="player clock" hidden role="group" aria-label="Replay of the launch in true time">
 <button type="button" class="play">▶ Replay</button>
+<button type="button" class="back" aria-label="A twentieth back">←</button>
+<button type="button" class="forward" aria-label="A twentieth on">→</button>
 <input type="range" min="0" max="0" value="0" aria-label="Time from the first start"><output></output>
 <select aria-label="Pace of the replay" title="Pace of the replay"><option value="5">launch in 5 s</option>
 <option value="10">launch in 10 s</option><option value="30">launch in 30 s</option></select>

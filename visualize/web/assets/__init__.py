@@ -11,7 +11,7 @@ ICON = Path(__file__).with_name("icon.svg")
 # The scripts of each kind of slot, one after the other.
 KINDS = {
     "plot": ("web/assets/cells.js", "web/assets/plot.js"),
-    "player": ("views/order/playback.js", "views/order/launch.js", "views/order/touch.js", "views/order/player.js"),
+    "player": tuple(f"views/order/{name}.js" for name in ("playback", "launch", "marks", "touch", "player")),
     "replay": ("views/order/playback.js", "views/order/replay.js"),
     "scrubber": ("views/memory/script.js",),
     "listing": ("views/memory/listing.js",),

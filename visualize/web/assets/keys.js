@@ -14,24 +14,28 @@ function talk(isOn) {
   for (const node of [document.documentElement, document.body]) node.classList.toggle("talk", isOn);
   display("talk", isOn && "1");
   element.querySelector(".to-talk").textContent = isOn ? "Leave talk mode" : "Talk mode";
-  dispatchEvent(new Event("resize"));
+}
+
+// Keys press buttons: of several players, those of the first that can be seen.
+function press(selector) {
+  [...document.querySelectorAll(selector)].find((button) => button.checkVisibility())?.click();
 }
 
 const ACTIONS = {
-  ArrowLeft: () => emit(shows("touring") ? "tour" : "step", { by: -1 }),
-  ArrowRight: () => emit(shows("touring") ? "tour" : "step", { by: 1 }),
-  " ": () => emit("play"),
+  ArrowLeft: () => press(shows("touring") ? ".tour .back" : ".player .back"),
+  ArrowRight: () => press(shows("touring") ? ".tour .next" : ".player .forward"),
+  " ": () => press(".player .play"),
   f: () => (document.fullscreenElement ? document.exitFullscreen() : document.documentElement.requestFullscreen?.().catch(() => {})),
   t: () => talk(!shows("talk")),
-  q: () => emit("share"),
+  q: () => document.querySelector(".open-share").click(), // which talk mode hides
   "?": () => dialog.showModal(),
-  Escape: () => { if (shows("touring")) emit("tour", { leave: true }); else if (shows("talk")) talk(false); },
+  Escape: () => { if (shows("touring")) press(".tour .leave"); else if (shows("talk")) talk(false); },
 };
 
 function actionOf(key) {
   // Choices have letters, as they are often numbers.
   const choice = 1 + "abcd".indexOf(key), view = document.querySelectorAll("#header [data-tabs]")[key - 1];
-  if (shows("asked")) return choice ? () => emit("tour", { choose: choice }) : ACTIONS[key];
+  if (shows("asked")) return choice ? () => press(`.choice:nth-child(${choice})`) : ACTIONS[key];
   return view ? () => view.click() : ACTIONS[key];
 }
 

@@ -52,7 +52,10 @@ class LivePlot {
   // Before each drawing, `event` lets other scripts change `detail`: its data and layout.
   constructor(node, event) {
     Object.assign(this, { node, event, cells: new Cells(node) });
-    node.repaint = () => this.paint();
+    node.repaint = () => {
+      this.painted = null; // a hidden plot is drawn when it is shown
+      return this.paint();
+    };
     // One object for all redraws: with another one Plotly creates the plot again, which takes longer and loses the zoom.
     // These buttons and no others: Plotly's own list has one that uploads the chart to a third party.
     const buttons = [["zoom2d", "pan2d", "resetScale2d"], [this.button("png", "PNG, at 2×"), this.button("svg", "SVG")]];

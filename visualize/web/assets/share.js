@@ -14,7 +14,6 @@ function open() {
 
 onClick("#share .copy", (button) => window.tilescopeFiles.copyText(button, field.value));
 onClick(".open-share", open);
-document.addEventListener("tilescope:share", open);
 dialog.addEventListener("keydown", (event) => { if (event.key.toLowerCase() === "q") dialog.close(); });
 watch("value", () => {
   const { link, svg } = JSON.parse(props.value || "{}");

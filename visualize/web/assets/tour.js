@@ -49,27 +49,17 @@ function reveal(event) {
   updateQuestion();
 }
 
-function leave() {
-  emit("follow", document.body.dataset.address);
-}
-
 bar.addEventListener("click", (event) => {
   const button = event.target.closest(".choice, .next, .leave");
   if (button?.matches(".choice")) choose(button);
   else if (button?.matches(".next") && document.body.classList.contains("asked")) reveal(event);
-  else if (button?.matches(".leave")) leave();
-});
-document.addEventListener("tilescope:tour", ({ detail }) => {
-  if (detail.leave) leave();
-  else if (detail.choose) bar.querySelectorAll(".choice")[detail.choose - 1]?.click();
-  else bar.querySelector(detail.by > 0 ? ".next" : ".back")?.click();
+  else if (button?.matches(".leave")) emit("follow", document.body.dataset.address);
 });
 document.addEventListener("click", ({ target }) => { if (!target.closest(".tours > summary")) document.querySelector(".tours").open = false; });
 document.addEventListener("tilescope:address", followAddress);
 new ResizeObserver(() => {
   if (bar.offsetHeight) document.body.style.setProperty("--bar", `${bar.offsetHeight}px`);
   else document.body.style.removeProperty("--bar");
-  dispatchEvent(new Event("resize")); // plots leave room for the bar
 }).observe(bar);
 watch("value", showStop);
 followAddress();
