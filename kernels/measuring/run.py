@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kernels.compiling.compile_cost import estimate_shared_bytes
 from kernels.experiment import Experiment, launch_of, without_gpu
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
@@ -205,6 +206,17 @@ def refuse_slow_run(experiment: Experiment, gpu: Gpu, is_interpreted: bool) -> N
         raise ConfigError("too_slow_here", reason + alternative)
 
 
+def _warn_of_shared_memory(kernel: Kernel, launch: Launch) -> str:
+    """Return a sentence if the launch's GPU has probably too little shared memory, which the interpreter ignores."""
+    needed, most = estimate_shared_bytes(kernel, launch), launch.gpu.shared_bytes_per_program
+    if needed <= most:
+        return ""
+    return (
+        f" It probably can't launch on {launch.gpu.name}: it takes {needed:,} bytes of shared memory per program, "
+        f"where {most:,} are allowed."
+    )
+
+
 def measure_run(experiment: Experiment, stages: Stages, is_timed: bool = True) -> RunResult:
     """Launch and check. Time the kernel if `is_timed` and the result is correct."""
     stages.compile(experiment)
@@ -213,6 +225,7 @@ def measure_run(experiment: Experiment, stages: Stages, is_timed: bool = True) -
     verdict, diff = stages.work("check", check_output)
     if device.backend == "interpreter":
         note = "Triton's interpreter ran this on the CPU: the result is checked, and there is no time to report."
+        note += _warn_of_shared_memory(*launch_of(experiment, stages.gpu))
     elif not is_timed:
         note = "Checked but not timed."
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kernels.experiment import from_json
 from kernels.knobs import knobs
 from kernels.measuring.interpreter import LIMIT_S, estimate_seconds, explain_slow_launch
 from kernels.spec import Launch, format_duration
@@ -131,3 +132,14 @@ def test_more_tiles_take_longer(kernel, configs, launch_of):
     for config in configs.values():
         estimates = [estimate_seconds(kernel, launch_of((side, side, side), config)) for side in (1, 577, 2048, 8192)]
         assert estimates == sorted(set(estimates))
+
+
+@pytest.mark.xdist_group("interpreted")
+@pytest.mark.parametrize(("num_stages", "is_too_large"), [(3, False), (8, True)])
+def test_a_run_warns_of_a_config_that_needs_more_shared_memory_than_the_gpu_has(session, num_stages, is_too_large):
+    """Eight stages of two float32 blocks of 128 × 64 take 512 KiB; an H200's program has 227 KiB."""
+    config = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64 if is_too_large else 16, "num_stages": num_stages}
+    problem = {"M": 64, "N": 64, "K": 64, "dtype": "float32"}
+    found = session.submit(from_json({"kernel": "matmul.grouped", "problem": problem, "config": config})).result()
+    assert found.check.passed
+    assert ("It probably can't launch on H200: it takes 524,288 bytes" in found.note) == is_too_large, found.note
