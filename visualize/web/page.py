@@ -75,13 +75,13 @@ _COPY = (
 _ITEM = Markup("<div><dt>{}</dt><dd>{}</dd></div>")
 
 KEYS = (
-    ("← →", "one step of the player; in a tour, the previous and the next stop"),
+    ("← →", "step back or forward; in a tour, go to the previous or next stop"),
     ("Space", "play and pause"),
     ("T", "talk mode: the headline and the picture fill the window"),
     ("F", "full screen"),
     ("Q", "link and QR code of the current page"),
     ("1 2 3 4 5", "the views and the Library"),
-    ("A B C D", "the choices of a question"),
+    ("A B C D", "answer a question"),
     ("Esc", "leave the tour, then talk mode"),
     ("?", "this list"),
 )
