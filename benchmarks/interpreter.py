@@ -45,7 +45,9 @@ def main() -> None:
             raise SystemExit(outcome.message)
         launch = Launch(experiment.problem, experiment.config, GPUS["H200"])
         extents = kernel.extents(launch)
-        counts = [(math.prod(extents[i] for i in access.over), access.elements) for access in kernel.accesses(launch)]
+        counts = [
+            (math.prod(extents[i] for i in access.over), access.elements) for access in kernel.all_accesses(launch)
+        ]
         products = math.prod(extents.values()) * experiment.config.BLOCK_M * experiment.config.BLOCK_N
         products *= getattr(experiment.config, "BLOCK_K", 0)
         rows.append([sum(n for n, _ in counts), sum(n * size for n, size in counts), products])

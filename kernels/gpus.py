@@ -47,6 +47,11 @@ class Gpu:
     l2_gbps_per_sm: float = 0.0
     registers_per_sm: int = 65536  # the same for all compute capabilities from 7.0 on
 
+    @property
+    def has_tma(self) -> bool:
+        """Whether the tensor memory accelerator (TMA) copies blocks of tensors."""
+        return self.compute_capability >= (9, 0)
+
 
 # Bytes of shared memory per SM and per program, maximum warps and programs per SM.
 _LIMITS = {

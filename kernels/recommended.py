@@ -5,6 +5,7 @@ dtype and GPU.
 `python -m scripts.search_configs` writes the file.
 """
 
+import dataclasses
 import json
 import math
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 from kernels import once
 from kernels.experiment import Experiment, from_json
 from kernels.gpus import GPUS, Gpu
-from kernels.spec import Kernel
+from kernels.spec import Kernel, Launch
 
 FILE = Path(__file__).with_name("recommended.jsonl")
 
@@ -75,7 +76,19 @@ def recommend(kernel: Kernel, problem: Any, gpu: Gpu) -> Recommended | None:
         and GPUS[found.gpu].compute_capability == gpu.compute_capability
         and (distance := _octaves(problem, found.experiment.problem)) <= OCTAVES
     ]
-    return shipped()[min(near)[2]] if near else None
+    if not near:
+        return None
+    found = shipped()[min(near)[2]]
+    return dataclasses.replace(found, experiment=_padded(kernel, found.experiment, problem, gpu))
+
+
+def _padded(kernel: Kernel, found: Experiment, problem: Any, gpu: Gpu) -> Experiment:
+    """Return the experiment with PAD "auto" if that changes a launch of `problem`."""
+    if not hasattr(found.config, "PAD"):
+        return found
+    config = dataclasses.replace(found.config, PAD="auto")
+    as_found, padded = (kernel.note(Launch(problem, each, gpu)) for each in (found.config, config))
+    return found if as_found == padded else dataclasses.replace(found, config=config)
 
 
 def _octaves(problem: Any, other: Any) -> float:

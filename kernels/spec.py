@@ -214,6 +214,25 @@ class Preset:
 
 
 @dataclass(frozen=True)
+class FirstLaunch:
+    """A launch before the kernel's own, on the same tensors.
+
+    Attributes:
+        jitted: the `@triton.jit` function.
+        programs: the number of its programs.
+        accesses: its memory operations, in source order.
+        arguments: tensors → its arguments by name, num_warps included.
+        ms: its expected time.
+    """
+
+    jitted: Any
+    programs: int
+    accesses: tuple[Access | FlatAccess, ...]
+    arguments: Callable[[Tensors], dict[str, Any]]
+    ms: float
+
+
+@dataclass(frozen=True)
 class Kernel(Generic[P, C]):
     """A kernel variant. Each kernel file declares exactly one, as KERNEL.
 
@@ -226,6 +245,8 @@ class Kernel(Generic[P, C]):
         tiles: (pids, launch) → Tiles of the given programs.
         accesses: launch → its memory operations, in source order.
         arguments: (tensors, launch) → the launch's arguments by name, num_warps and num_stages included.
+        workspaces: launch → further tensors, by name. They have the problem's dtype, and their content is undefined.
+        first: launch → the launch that it needs first, or None. Its loop indices are in `extents`.
         dtypes: the problem's dtypes that the kernel supports; empty for all.
         zeroed_output: whether the kernel accumulates into its output, which then starts as zeros instead of poison.
         roundings: launch → the number of partial results that are rounded to the output's type and added up in it.
@@ -244,6 +265,8 @@ class Kernel(Generic[P, C]):
     tiles: Callable[[np.ndarray, Launch[P, C]], Tiles]
     accesses: Callable[[Launch[P, C]], tuple[Access | FlatAccess, ...]]
     arguments: Callable[[Tensors, Launch[P, C]], dict[str, Any]]
+    workspaces: Callable[[Launch[P, C]], dict[str, TensorSpec]] = lambda launch: {}
+    first: Callable[[Launch[P, C]], FirstLaunch | None] = lambda launch: None
     dtypes: tuple[str, ...] = ()
     zeroed_output: bool = False
     roundings: Callable[[Launch[P, C]], int] = lambda launch: 1
@@ -254,6 +277,29 @@ class Kernel(Generic[P, C]):
     def programs(self, launch: Launch[P, C]) -> int:
         """Count the programs of one launch: the product of the grid."""
         return math.prod(self.grid(launch))
+
+    def tensors(self, launch: Launch[P, C]) -> dict[str, TensorSpec]:
+        """Return the family's tensors and the workspaces."""
+        return {**self.family.tensors(launch.problem), **self.workspaces(launch)}
+
+    def launches(self, launch: Launch[P, C]) -> tuple[Kernel[P, C], ...]:
+        """Return the kernels to launch, in order: the first launch, if there is one, as a kernel, and this kernel."""
+        first = self.first(launch)
+        if first is None:
+            return (self,)
+        alone = dataclasses.replace(
+            self,
+            jitted=first.jitted,
+            grid=lambda _: (first.programs,),
+            accesses=lambda _: first.accesses,
+            arguments=lambda tensors, _: first.arguments(tensors),
+            first=lambda _: None,
+        )
+        return alone, self
+
+    def all_accesses(self, launch: Launch[P, C]) -> tuple[Access | FlatAccess, ...]:
+        """Return the memory operations of all kernels of a launch, in order."""
+        return tuple(access for kernel in self.launches(launch) for access in kernel.accesses(launch))
 
     def output_tile(self, launch: Launch[P, C]) -> tuple[int, int] | None:
         """Return (rows, columns) of a tile of the output, or None if programs do not write tiles."""

@@ -53,11 +53,12 @@ def launch(kernel_id: str) -> None:
     kernel = discover()[kernel_id]
     for problem, config in cases(kernel):
         tensors = {}
-        for name, spec in kernel.family.tensors(problem).items():
+        setting = Launch(problem, config, gpu)
+        for name, spec in kernel.tensors(setting).items():
             stored = torch.zeros(spec.stored, dtype=getattr(torch, problem.dtype), device="cuda")
             tensors[name] = stored.t() if spec.transposed else stored
-        setting = Launch(problem, config, gpu)
-        kernel.jitted[kernel.grid(setting)](**kernel.arguments(tensors, setting))
+        for each in kernel.launches(setting):
+            each.jitted[each.grid(setting)](**each.arguments(tensors, setting))
         torch.cuda.synchronize()
     print(f"{kernel_id}: all cases were launched")
 

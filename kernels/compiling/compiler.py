@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,8 +44,10 @@ def compile_into_cache(experiment: Experiment, gpu: Gpu, is_timed: bool = False)
         is_timed: compile the instrumented build, whose programs record when they ran.
     """
     declared, launch = launch_of(experiment, gpu)
-    kernel = _compile(timed_build(declared, launch) if is_timed else declared, launch)
-    return kernel if isinstance(kernel, Failure) else None
+    for each in (timed_build(declared, launch) if is_timed else declared).launches(launch):
+        if isinstance(kernel := _compile(each, launch), Failure):
+            return kernel
+    return None
 
 
 def timed_build(declared: Kernel, launch: Launch) -> Kernel:
@@ -64,7 +67,22 @@ def compile_experiment(experiment: Experiment, gpu: Gpu, specialization: str = "
 
 
 def compile_launch(declared: Kernel, launch: Launch, specialization: str = "launcher") -> Compiled | Failure:
-    """Compile a launch of any declared kernel. See `compile_experiment`."""
+    """Compile a launch of any declared kernel, and the launch that it needs first. See `compile_experiment`."""
+    first: Compiled | None = None
+    for kernel in declared.launches(launch):
+        compiled = _compile_one(kernel, launch, specialization)
+        if isinstance(compiled, Failure):
+            return compiled
+        if first is not None:
+            unreadable = first.unreadable or compiled.unreadable
+            operations = () if unreadable else first.operations + compiled.operations
+            seconds = first.seconds + compiled.seconds
+            compiled = replace(compiled, operations=operations, unreadable=unreadable, seconds=seconds, first=first)
+        first = compiled
+    return compiled
+
+
+def _compile_one(declared: Kernel, launch: Launch, specialization: str) -> Compiled | Failure:
     import triton
 
     start = time.perf_counter()
@@ -74,7 +92,7 @@ def compile_launch(declared: Kernel, launch: Launch, specialization: str = "laun
     asm, sass = kernel.asm, disassemble(kernel)
     usage = cuda_tool(triton.knobs.nvidia.cuobjdump.path, asm["cubin"], "--dump-resource-usage")
     used = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", usage))
-    accesses, tensors = declared.accesses(launch), declared.family.tensors(launch.problem)
+    accesses, tensors = declared.accesses(launch), declared.tensors(launch)
     shapes = [tensors[access.tensor].stored for access in accesses]
     try:
         operations, unreadable = read_operations(accesses, shapes, asm["ttgir"], asm["ptx"], sass), ""
@@ -86,7 +104,7 @@ def compile_launch(declared: Kernel, launch: Launch, specialization: str = "laun
         spilled_bytes=int(used["STACK"]) + int(used["LOCAL"]),
         shared_bytes=kernel.metadata.shared,
         operations=operations,
-        shared=shared_operations(asm["ptx"], launch.config.num_warps),
+        shared=shared_operations(asm["ptx"], kernel.metadata.num_warps),
         conversions=conversions(asm["ttgir"]),
         ttgir=hide_paths(asm["ttgir"]),
         ptx=hide_paths(asm["ptx"]),
@@ -144,8 +162,7 @@ def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher")
     stand_in.get_current_target = lambda: GPUTarget("cuda", capability, 32)
     stand_in.get_current_device = lambda: capability
     driver.set_active(stand_in)
-    specs = declared.family.tensors(launch.problem)
-    tensors = {name: _stand_in_tensor(launch.problem.dtype, spec) for name, spec in specs.items()}
+    tensors = {name: _stand_in_tensor(launch.problem.dtype, spec) for name, spec in declared.tensors(launch).items()}
     with capture_output() as printed:
         try:
             arguments = _specialize(declared.arguments(tensors, launch), declared.jitted, specialization)

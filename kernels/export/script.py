@@ -14,7 +14,7 @@ import string
 import sys
 import textwrap
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +29,19 @@ from kernels.spec import DTYPE_BYTES, Kernel, Launch, TensorSpec, shape_text
 _TEMPLATE = Path(__file__).with_name("script_template.txt")
 
 # Names that the template defines.
-_RESERVED = {"problem", "config", "inputs", "output", "launch", "grid", "generator", "allowed", "dtype", "passed"}
+_RESERVED = {
+    "problem",
+    "config",
+    "inputs",
+    "output",
+    "workspaces",
+    "launch",
+    "grid",
+    "generator",
+    "allowed",
+    "dtype",
+    "passed",
+}
 
 NEEDS_GPU = "{dtype} needs a GPU, because Triton's interpreter does not support it. Nothing was checked."
 
@@ -145,16 +157,27 @@ def launch_code(kernel: Kernel, launch: Launch) -> dict[str, Any]:
         name: _SymbolicTensor("output" if name == output else f'inputs["{name}"]', spec, launch.problem.dtype, untraced)
         for name, spec in specs.items()
     }
-    given, parameters = kernel.arguments(tensors, traced), inspect.signature(kernel.jitted.fn).parameters
-    order = [*(name for name in parameters if name in given), *(name for name in given if name not in parameters)]
+    workspaces = kernel.workspaces(launch)
+    for name, spec in workspaces.items():
+        tensors[name] = _SymbolicTensor(f'workspaces["{name}"]', spec, launch.problem.dtype, untraced)
+    first = kernel.first(launch)
     return {
+        "workspaces": [(name, spec.shape, spec.strides) for name, spec in workspaces.items()],
+        "first": (first.programs, _arguments(first.jitted, first.arguments(tensors))) if first else None,
         "inputs": [(name, spec.stored, spec.transposed) for name, spec in specs.items() if spec.is_input],
         "output_name": output,
         "output_shape": specs[output].shape,
         "grid": grid,
-        "arguments": {name: _argument(name, given[name]) for name in order},
+        "arguments": _arguments(kernel.jitted, kernel.arguments(tensors, traced)),
         "work": kernel.family.work(traced.problem),
     }
+
+
+def _arguments(jitted: Any, given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the source text of each argument, in the function's order."""
+    parameters = inspect.signature(jitted.fn).parameters
+    order = [*(name for name in parameters if name in given), *(name for name in given if name not in parameters)]
+    return {name: _argument(name, given[name]) for name in order}
 
 
 def literal(value: object) -> str:
@@ -226,7 +249,7 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
     _, values_texts = inliner.inline(numerics.values)
     _, check_texts = inliner.inline(numerics.is_right)
     _, time_texts = inliner.inline(numerics.times_ms, numerics.describe_times)
-    (jitted,), kernel_texts = inliner.inline(kernel.jitted)
+    (*firsts, jitted), kernel_texts = inliner.inline(*(each.jitted for each in kernel.launches(launch)))
     (reference, *scale), family_texts = inliner.inline(*filter(None, (family.reference, family.error_scale)))
     (library,), library_texts = inliner.inline(family.baseline)
     needed = {*inliner.imports, "import os", "import sys", "import triton", "import triton.language as tl"}
@@ -258,7 +281,9 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
         comment=comment,
         start=start,
         jitted=jitted,
-        arguments="\n".join(f"        {name}={text}," for name, text in code["arguments"].items()),
+        arguments=_lines(code["arguments"]),
+        allocated=_workspaces(code["workspaces"]),
+        first="".join(_first(name, *code["first"]) for name in firsts),
         check_functions="\n\n\n".join(check_texts + family_texts),
         allowed=_allowed(kernel, launch, run.distribution),
         reference=reference,
@@ -274,6 +299,23 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
     cells = {title: body.strip() for title, body in zip(parts[::2], parts[1::2], strict=True)}
     sizes = shape_text(problem).replace(" × ", "x")
     return Script(f"{kernel.id.replace('.', '_')}_{sizes}_{problem.dtype}", _about(kernel, launch, experiment), cells)
+
+
+def _lines(arguments: Mapping[str, str]) -> str:
+    return "\n".join(f"        {name}={text}," for name, text in arguments.items())
+
+
+def _first(jitted: str, programs: int, arguments: Mapping[str, str]) -> str:
+    return f"    {jitted}[({programs},)](\n{_lines(arguments)}\n    )\n"
+
+
+def _workspaces(tensors: Sequence[tuple[str, Any, Any]]) -> str:
+    """Return code that allocates the workspaces, or ""."""
+    rows = [
+        f'    "{name}": torch.empty_strided({shape}, {strides}, dtype=dtype, device=DEVICE),'
+        for name, shape, strides in tensors
+    ]
+    return "\n".join(["", "workspaces = {", *rows, "}"]) if rows else ""
 
 
 def _about(kernel: Kernel, launch: Launch, experiment: Experiment) -> tuple[str, ...]:

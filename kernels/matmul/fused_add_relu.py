@@ -6,7 +6,7 @@ from typing import Any
 
 from kernels.accesses import Access
 from kernels.jit import memory_lines, tl, triton
-from kernels.matmul import persistent, tile
+from kernels.matmul import padding, persistent, tile
 from kernels.matmul import problem as family
 from kernels.matmul.problem import FAMILY, Problem, block_k, block_n, with_tf32
 from kernels.orders import grouped, tile_start
@@ -38,6 +38,7 @@ def matmul_fused_add_relu(
     GROUP_SIZE: tl.constexpr,
     PRECISION: tl.constexpr,
     USE_TMA: tl.constexpr,
+    STORE_TMA: tl.constexpr,
     WHOLE_GROUPS: tl.constexpr,
     FLATTEN: tl.constexpr,
     A_TRANSPOSED: tl.constexpr,
@@ -48,13 +49,19 @@ def matmul_fused_add_relu(
     # Flattening the loops lets the next tile's loads start while this tile is written.
     for place in tl.range(tl.program_id(0), num_pid_m * num_pid_n, tl.num_programs(0), flatten=FLATTEN):
         pid_m, pid_n = grouped(place, num_pid_m, num_pid_n, GROUP_SIZE, WHOLE_GROUPS)
+        row, column = tile_start(pid_m, BLOCK_M), tile_start(pid_n, BLOCK_N)
         if USE_TMA:
-            row, column = tile_start(pid_m, BLOCK_M), tile_start(pid_n, BLOCK_N)
             accumulator = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
             for step in range(0, tl.cdiv(K, BLOCK_K)):
                 inner = tile_start(step, BLOCK_K)
                 a_tile, b_tile = tile.load_tma(a, b, row, column, inner, A_TRANSPOSED, B_TRANSPOSED)
                 accumulator = tile.add_product(a_tile, b_tile, accumulator, PRECISION)
+        else:
+            accumulator = tile.multiply(
+                a, b, pid_m, pid_n, (0, tl.cdiv(K, BLOCK_K)), (M, N, K), a_strides, b_strides,
+                (BLOCK_M, BLOCK_N, BLOCK_K), PRECISION,
+            )  # fmt: skip
+        if STORE_TMA:
             left, right = tile.halves(accumulator, BLOCK_M, BLOCK_N)
             column = tile_start(2 * pid_n, BLOCK_N // 2)
             left = tl.maximum(left + c.load([row, column]).to(tl.float32), 0.0)
@@ -62,10 +69,6 @@ def matmul_fused_add_relu(
             right = tl.maximum(right + c.load([row, column + BLOCK_N // 2]).to(tl.float32), 0.0)
             d.store([row, column + BLOCK_N // 2], right.to(d.dtype))
         else:
-            accumulator = tile.multiply(
-                a, b, pid_m, pid_n, (0, tl.cdiv(K, BLOCK_K)), (M, N, K), a_strides, b_strides,
-                (BLOCK_M, BLOCK_N, BLOCK_K), PRECISION,
-            )  # fmt: skip
             pointers, inside = tile.locate(c, pid_m, pid_n, M, N, c_strides, BLOCK_M, BLOCK_N)
             added = tl.load(pointers, mask=inside, other=0.0)
             result = tl.maximum(accumulator + added.to(tl.float32), 0.0)
@@ -73,15 +76,16 @@ def matmul_fused_add_relu(
 
 
 def accesses(launch: Launch[Problem]) -> tuple[Access, ...]:
-    m, n, _ = family.axes(launch)
+    specs, (m, n, _) = _tensors(launch.problem), family.axes(launch)
     *copy_lines, load_c = memory_lines(matmul_fused_add_relu)
-    if note(launch):
-        load_a, load_b, store = family.accesses(launch)
-        return load_a, load_b, Access("load", "C", m, n, ("m", "n"), load_c), replace(store, tensor="D")
+    load_a, load_b, store = family.accesses(launch)
+    falls_back = persistent.tma_fallback_reason(specs, launch)
+    loads = (load_a, load_b) if falls_back else persistent.loads(specs, launch)
+    if falls_back or persistent.stores_with_pointers(specs, launch):
+        return *loads, Access("load", "C", m, n, ("m", "n"), load_c), replace(store, tensor="D")
     left, right = persistent.half_columns(launch)
     copies = zip("CDCD", (left, left, right, right), copy_lines, strict=True)
-    halves = (Access("descriptor", name, m, columns, ("m", "n"), line) for name, columns, line in copies)
-    return *family.tma_loads(launch), *halves
+    return *loads, *(Access("descriptor", name, m, columns, ("m", "n"), line) for name, columns, line in copies)
 
 
 def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
@@ -93,7 +97,8 @@ def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
 
 
 def note(launch: Launch[Problem]) -> str:
-    return persistent.tma_fallback_reason(_tensors(launch.problem), launch)
+    specs = _tensors(launch.problem)
+    return persistent.tma_fallback_reason(specs, launch) or padding.note(specs, launch)
 
 
 def _tensors(problem: Problem) -> dict[str, TensorSpec]:
@@ -140,6 +145,7 @@ KERNEL = replace(
     ),
     config=Config,
     jitted=matmul_fused_add_relu,
+    **padding.fields(_tensors),
     accesses=accesses,
     arguments=arguments,
     note=note,

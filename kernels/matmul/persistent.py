@@ -1,22 +1,18 @@
 """C = A @ B with tensor descriptors, one program per SM, each of which computes tile after tile in grouped order."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kernels import orders
 from kernels.accesses import Access, Axis
 from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
+from kernels.matmul import padding, tile
 from kernels.matmul import problem as family
-from kernels.matmul import tile
 from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, extents, group_size, grouped_tiles
 from kernels.orders import grouped, tile_start
 from kernels.spec import DTYPE_BYTES, Kernel, Launch, Preset, Tensors, TensorSpec
-
-# The tensor memory accelerator (TMA) requires this compute capability, and rows that start at multiples of 16 bytes.
-TMA_FROM = (9, 0)
-PITCH_BYTES = 16
 
 # The largest tile that is stored in one piece. Four stages of 128 × 256 × 128 in float8 take 192 of the 227 KiB that a
 # program may use on Hopper. The stored tile must fit in the rest.
@@ -35,6 +31,7 @@ class Config:
         1, "Launch", "Programs launched per SM. With two, one computes while the other writes.",
         choices=powers(1, 8),
     )  # fmt: skip
+    PAD: str = padding.pad()
 
 
 @triton.jit
@@ -54,6 +51,7 @@ def matmul_persistent(
     GROUP_SIZE: tl.constexpr,
     PRECISION: tl.constexpr,
     USE_TMA: tl.constexpr,
+    STORE_TMA: tl.constexpr,
     WHOLE_GROUPS: tl.constexpr,
     IN_HALVES: tl.constexpr,
     RIGHT_LATER: tl.constexpr,
@@ -89,15 +87,18 @@ def matmul_persistent(
             a_tile, b_tile = tile.load_tma(a, b, row, column, tile_start(step, BLOCK_K), A_TRANSPOSED, B_TRANSPOSED)
             accumulator = tile.add_product(a_tile, b_tile, accumulator, PRECISION)
             if step == steps - 1:
-                left = accumulator
-                if IN_HALVES:
-                    left, right = tile.halves(accumulator, BLOCK_M, BLOCK_N)
-                c.store([row, column], left.to(c.dtype))
-                if RIGHT_LATER:
-                    waiting = right.to(c.dtype)
-                    waiting_row, waiting_column = row, column + BLOCK_N // 2
-                elif IN_HALVES:
-                    c.store([row, column + BLOCK_N // 2], right.to(c.dtype))
+                if STORE_TMA:
+                    left = accumulator
+                    if IN_HALVES:
+                        left, right = tile.halves(accumulator, BLOCK_M, BLOCK_N)
+                    c.store([row, column], left.to(c.dtype))
+                    if RIGHT_LATER:
+                        waiting = right.to(c.dtype)
+                        waiting_row, waiting_column = row, column + BLOCK_N // 2
+                    elif IN_HALVES:
+                        c.store([row, column + BLOCK_N // 2], right.to(c.dtype))
+                else:
+                    tile.store(c, accumulator, row // BLOCK_M, column // BLOCK_N, M, N, c_strides, BLOCK_M, BLOCK_N)
                 accumulator = tl.full((BLOCK_M, BLOCK_N), zero, tl.float32)
             if RIGHT_LATER:
                 is_due = (step == due) & ((i >= steps) | (due == steps - 1))
@@ -129,27 +130,37 @@ def half_columns(launch: Launch[Problem]) -> tuple[Axis, Axis]:
 
 
 def tma_fallback_reason(tensors: Mapping[str, TensorSpec], launch: Launch[Problem]) -> str:
-    """Return why this launch falls back to pointers, or "" if it uses tensor descriptors."""
+    """Return why this launch falls back to pointers, or "" if it loads A and B with tensor descriptors.
+
+    With PAD, it stores its output with pointers if a descriptor can't.
+    """
     gpu, size = launch.gpu, DTYPE_BYTES[launch.problem.dtype]
-    if gpu.compute_capability < TMA_FROM:
+    if not gpu.has_tma:
         major, minor = gpu.compute_capability
         return (
             f"{gpu.name} has compute capability {major}.{minor}, but tensor descriptors need 9.0, so this "
             "launch falls back to pointers."
         )
+    padded = padding.workspaces(tensors, launch)
     for name, tensor in tensors.items():
-        if tensor.stored[1] * size % PITCH_BYTES:
+        needs_descriptor = name in ("A", "B") or launch.config.PAD == "never"
+        if needs_descriptor and name not in padded and not padding.is_aligned(tensor, launch):
             return (
                 f"A row of {name} takes {tensor.stored[1] * size:,} bytes. A tensor descriptor needs a multiple of "
-                f"{PITCH_BYTES}, so this launch falls back to pointers."
+                f"{padding.ALIGNED_BYTES}, so this launch falls back to pointers."
             )
     return ""
+
+
+def stores_with_pointers(tensors: Mapping[str, TensorSpec], launch: Launch[Problem]) -> bool:
+    """Return whether a launch that loads A and B with descriptors has none for its other tensors."""
+    return not all(padding.is_aligned(spec, launch) for name, spec in tensors.items() if name not in ("A", "B"))
 
 
 def persistent_arguments(
     tensors: Tensors, specs: Mapping[str, TensorSpec], columns: Mapping[str, int], launch: Launch[Problem]
 ) -> dict[str, Any]:
-    """Return the arguments of a persistent matmul, with descriptors instead of tensors if all tensors allow them.
+    """Return the arguments of a persistent matmul, with descriptors instead of tensors where the tensors allow them.
 
     Args:
         columns: for each tensor that is copied once per tile, the number of columns per copy.
@@ -157,20 +168,26 @@ def persistent_arguments(
     config, problem = launch.config, launch.problem
     are_whole = extents(launch)["m"] % config.GROUP_SIZE == 0
     plain = {**family.arguments(tensors, launch), "WHOLE_GROUPS": are_whole}
-    del plain["PROGRAMS_PER_SM"]  # only the grid depends on it
-    if tma_fallback_reason(specs, launch) or not all(_fits_descriptor(tensors[name]) for name in specs):
-        return {**plain, "USE_TMA": False, "A_TRANSPOSED": False, "B_TRANSPOSED": False}
+    del plain["PROGRAMS_PER_SM"], plain["PAD"]  # only the grid and the copies depend on them
     blocks = {"A": (config.BLOCK_M, config.BLOCK_K), "B": (config.BLOCK_K, config.BLOCK_N)}
-    blocks |= {name: (config.BLOCK_M, count) for name, count in columns.items()}
-    descriptors = {name.lower(): _descriptor(tensors[name], specs[name], blocks[name]) for name in blocks}
+    store_tma = not stores_with_pointers(specs, launch)
+    if store_tma:
+        blocks |= {name: (config.BLOCK_M, count) for name, count in columns.items()}
+    specs, read = dict(specs), dict(tensors)
+    for name, spec in padding.workspaces(specs, launch).items():
+        specs[name], read[name] = spec, tensors[f"padded {name}"]
+    if tma_fallback_reason(specs, launch) or not all(_fits_descriptor(read[name]) for name in blocks):
+        return {**plain, "USE_TMA": False, "STORE_TMA": False, "A_TRANSPOSED": False, "B_TRANSPOSED": False}
+    descriptors = {name.lower(): _descriptor(read[name], specs[name], blocks[name]) for name in blocks}
     a_transposed, b_transposed = (letter == "T" for letter in problem.layout)
-    return {**plain, **descriptors, "USE_TMA": True, "A_TRANSPOSED": a_transposed, "B_TRANSPOSED": b_transposed}
+    form = {"USE_TMA": True, "STORE_TMA": store_tma, "A_TRANSPOSED": a_transposed, "B_TRANSPOSED": b_transposed}
+    return {**plain, **descriptors, **form}
 
 
 def _fits_descriptor(tensor: Any) -> bool:
     """Return whether all rows start at multiples of 16 bytes. Rows of a slice of a larger tensor may not."""
     pitch = max(tensor.stride(0), tensor.stride(1)) * tensor.dtype.itemsize
-    return tensor.data_ptr() % PITCH_BYTES == 0 and pitch % PITCH_BYTES == 0
+    return tensor.data_ptr() % padding.ALIGNED_BYTES == 0 and pitch % padding.ALIGNED_BYTES == 0
 
 
 def _descriptor(tensor: Any, spec: TensorSpec, block: tuple[int, int]) -> Any:
@@ -182,15 +199,27 @@ def _descriptor(tensor: Any, spec: TensorSpec, block: tuple[int, int]) -> Any:
     return TensorDescriptor(tensor, list(stored), [pitch, 1], list(shape))
 
 
+def loads(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> tuple[Access, ...]:
+    """Return the copies of A and B with descriptors, from their workspaces if they were padded."""
+    padded = padding.workspaces(specs, launch)
+    return tuple(
+        replace(access, tensor=f"padded {access.tensor}") if access.tensor in padded else access
+        for access in family.tma_loads(launch)
+    )
+
+
 def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
-    if note(launch):
+    specs = FAMILY.tensors(launch.problem)
+    if tma_fallback_reason(specs, launch):
         return family.accesses(launch)
+    if stores_with_pointers(specs, launch):
+        return *loads(specs, launch), family.accesses(launch)[-1]
     m, n, _ = family.axes(launch)
     whole_or_left, right_at_once, right_later = memory_lines(matmul_persistent)
     lines = whole_or_left, right_later if _is_right_later(launch) else right_at_once
     pieces = zip(half_columns(launch), lines, strict=True) if _is_in_halves(launch) else [(n, whole_or_left)]
     stores = (Access("descriptor", "C", m, columns, ("m", "n"), line) for columns, line in pieces)
-    return *family.tma_loads(launch), *stores
+    return *loads(specs, launch), *stores
 
 
 def arguments(tensors: Tensors, launch: Launch[Problem, Config]) -> dict[str, Any]:
@@ -201,9 +230,9 @@ def arguments(tensors: Tensors, launch: Launch[Problem, Config]) -> dict[str, An
 
 
 def _is_in_halves(launch: Launch[Problem, Config]) -> bool:
-    """Return whether a tile is stored in two halves that share one half-size buffer."""
-    config = launch.config
-    return config.BLOCK_M * config.BLOCK_N * DTYPE_BYTES[launch.problem.dtype] > _WHOLE_BYTES
+    """Return whether descriptors store a tile in two halves that share one half-size buffer."""
+    config, uses_pointers = launch.config, stores_with_pointers(FAMILY.tensors(launch.problem), launch)
+    return not uses_pointers and config.BLOCK_M * config.BLOCK_N * DTYPE_BYTES[launch.problem.dtype] > _WHOLE_BYTES
 
 
 def _is_right_later(launch: Launch[Problem, Config]) -> bool:
@@ -212,7 +241,8 @@ def _is_right_later(launch: Launch[Problem, Config]) -> bool:
 
 
 def note(launch: Launch[Problem, Config]) -> str:
-    return tma_fallback_reason(FAMILY.tensors(launch.problem), launch)
+    specs = FAMILY.tensors(launch.problem)
+    return tma_fallback_reason(specs, launch) or padding.note(specs, launch)
 
 
 KERNEL = Kernel(
@@ -223,7 +253,7 @@ KERNEL = Kernel(
     config=Config,
     jitted=matmul_persistent,
     grid=grid,
-    extents=extents,
+    **padding.fields(FAMILY.tensors),
     tiles=lambda pids, launch: grouped_tiles(pids, launch, grid(launch)[0]),
     accesses=accesses,
     arguments=arguments,

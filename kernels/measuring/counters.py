@@ -8,6 +8,7 @@ command `python -m kernels.measuring.counters FILE REPEATS`, which launches the 
 import csv
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import re
@@ -22,13 +23,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from kernels import discover
 from kernels.accesses import CompiledFacts, MemoryOperation
 from kernels.compiling.memory_operations import instructions, match_instructions
-from kernels.experiment import Experiment, from_json, launch_key, resolve_gpu
+from kernels.experiment import Experiment, from_json, launch_key, launch_of, resolve_gpu
+from kernels.gpus import this_gpu
 from kernels.measuring.measurement import Measurement, Stages
 from kernels.measuring.pool import Stopped
 from kernels.results import Compiled, Counters, Device, Failure, OpCounts, SharedCounts, records
+from kernels.spec import Kernel, Launch
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,6 +57,9 @@ METRICS = {
     "limit_warps": "launch__occupancy_limit_warps",
     "occupancy_percent": "sm__maximum_warps_per_active_cycle_pct",
 }
+
+# Metrics that are not traffic.
+_OF_KERNEL = ("registers", "shared_bytes", "limit", "occupancy")
 
 # Columns of ncu's source page. The page omits the global columns if no instruction accesses global memory.
 _EXECUTED = "Instructions Executed"
@@ -91,7 +96,9 @@ def count(
     by_instruction: bool = True,
     deadline_s: float = DEADLINE_S,
 ) -> list[LaunchCounts]:
-    """Launch each experiment `repeats` times under ncu, with flushed caches. Return the counts per launch, in order.
+    """Launch each experiment `repeats` times under ncu, with flushed caches. Return the counts of each time, in order.
+
+    If a kernel needs a first launch, traffic is that of both launches, and the rows of the first launch come first.
 
     Args:
         metrics: our name → ncu's name.
@@ -110,7 +117,8 @@ def count(
             "toolkit) and put it on the PATH.",
             "no_ncu",
         )
-    names = sorted({discover()[experiment.kernel].jitted.fn.__name__ for experiment in experiments})
+    kernels = [kernel.launches(launch) for kernel, launch in map(_launch_here, experiments)]
+    names = sorted({kernel.jitted.fn.__name__ for kernel in itertools.chain(*kernels)})
     limits = cache, deadline_s + EACH_MORE_S * (len(experiments) - 1), on_start
     with tempfile.TemporaryDirectory() as directory:
         report, file = str(Path(directory, "report.ncu-rep")), Path(directory, "experiments.json")
@@ -123,11 +131,23 @@ def count(
         page = [ncu, "--import", report, "--csv", "--page"]
         launches = parse_launches(_run([*page, "raw", "--print-units", "base"], *limits), metrics)
         rows = parse_instructions(_run([*page, "source"], *limits)) if by_instruction else [[] for _ in launches]
-    expected = len(experiments) * repeats
+    expected = sum(map(len, kernels)) * repeats
     for counted in (launches, rows):
         if len(counted) != expected:
             raise CountingFailed(f"ncu counted {len(counted)} of {expected} launches.")
-    return list(zip(launches, rows, strict=True))
+    counted_launches = zip(launches, rows, strict=True)
+    return [_add_up(list(itertools.islice(counted_launches, len(each)))) for each in kernels for _ in range(repeats)]
+
+
+def _launch_here(experiment: Experiment) -> tuple[Kernel, Launch]:
+    return launch_of(experiment, resolve_gpu(experiment, this_gpu()))
+
+
+def _add_up(counts: Sequence[LaunchCounts]) -> LaunchCounts:
+    """Add the traffic of a kernel and of its first launch, if any. Registers and limits are the kernel's own."""
+    *_, (own, _) = counts
+    traffic = {name: sum(launch[name] for launch, _ in counts) for name in own if not name.startswith(_OF_KERNEL)}
+    return {**own, **traffic}, [row for _, rows in counts for row in rows]
 
 
 @functools.cache
@@ -222,7 +242,12 @@ def join_counts(experiment: Experiment, compiled: Compiled, counts: LaunchCounts
         CountingFailed: if ncu counted different code.
     """
     launch, rows = counts
-    ops, shared = sum_instructions(rows, compiled.sass, compiled.operations)
+    ops, shared, number = tuple[OpCounts, ...](), tuple[SharedCounts, ...](), 0
+    for part in filter(None, (compiled.first, compiled)):
+        own, end = part.operations[number:], len(instructions(part.sass)) if part is compiled.first else None
+        of_memory, of_shared = sum_instructions(rows[:end], part.sass, own)
+        ops += tuple(dataclasses.replace(each, operation=each.operation + number) for each in of_memory)
+        shared, number, rows = shared + of_shared, len(own), rows[end:] if end else rows
     device = Device("cuda", compiled.gpu, metadata.version("torch"), compiled.triton)
     facts = CompiledFacts(*(getattr(compiled, field.name) for field in dataclasses.fields(CompiledFacts)))
     return Counters(experiment, "cuda", device, tool(), facts, launch, ops, shared)
@@ -284,7 +309,6 @@ def _launch_all(payloads: list[dict[str, Any]], repeats: int) -> None:
     """Launch each experiment `repeats` times on this machine's GPU, one launch at a time."""
     import torch
 
-    from kernels.gpus import this_gpu
     from kernels.measuring.run import prepare
 
     for payload in payloads:

@@ -114,7 +114,7 @@ def estimate_seconds(kernel: Kernel, launch: Launch) -> float:
     """Estimate how long the interpreter takes for one launch."""
     extents = kernel.extents(launch)
     seconds = _PER_PRODUCT_S * kernel.family.work(launch.problem) / 2
-    for access in kernel.accesses(launch):
+    for access in kernel.all_accesses(launch):
         executions = math.prod(extents[index] for index in access.over)
         seconds += executions * (_PER_OPERATION_S + _PER_ELEMENT_S * access.elements)
     return seconds

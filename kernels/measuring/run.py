@@ -34,6 +34,7 @@ class Prepared:
     gpu: Gpu
     inputs: dict[str, Any]
     output: Any
+    workspaces: dict[str, Any]
 
     @property
     def setting(self) -> Launch:
@@ -44,10 +45,20 @@ class Prepared:
         return self.bind()()
 
     def bind(self) -> Callable[[], Any]:
-        """Return a function that launches with the grid and arguments bound, to call in a loop."""
-        setting, kernel = self.setting, self.kernel
-        tensors = {**self.inputs, kernel.family.output(setting.problem): self.output}
-        return functools.partial(kernel.jitted[kernel.grid(setting)], **kernel.arguments(tensors, setting))
+        """Return a function that launches with the grids and arguments bound, to call in a loop."""
+        setting = self.setting
+        tensors = {**self.inputs, self.kernel.family.output(setting.problem): self.output, **self.workspaces}
+        *before, last = [
+            functools.partial(kernel.jitted[kernel.grid(setting)], **kernel.arguments(tensors, setting))
+            for kernel in self.kernel.launches(setting)
+        ]
+
+        def launch_all() -> Any:
+            for launch in before:
+                launch()
+            return last()
+
+        return launch_all if before else last
 
     def check(self) -> tuple[Check, Diff]:
         """Compare the output with the reference."""
@@ -72,16 +83,17 @@ def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:
     """
     import torch
 
-    kernel, _ = launch_of(experiment, gpu)
+    kernel, setting = launch_of(experiment, gpu)
     device = "cpu" if worker.interprets() else "cuda"
     dtype = getattr(torch, experiment.problem.dtype)
-    specs = kernel.family.tensors(experiment.problem)
+    specs, workspaces = kernel.family.tensors(experiment.problem), kernel.workspaces(setting)
     if device == "cuda":
         allocated = peak = 0  # bytes: values are drawn in float32 and then converted, one tensor at a time
-        for spec in specs.values():
+        for spec in (*specs.values(), *workspaces.values()):
             elements = math.prod(spec.stored)
             allocated += elements * dtype.itemsize
-            peak = max(peak, allocated + (4 * elements if spec.is_input and dtype.itemsize != 4 else 0))
+            is_drawn = spec.is_input and spec not in workspaces.values()
+            peak = max(peak, allocated + (4 * elements if is_drawn and dtype.itemsize != 4 else 0))
         check.require_memory(peak, "These tensors")
     generator = torch.Generator(device).manual_seed(experiment.run.seed)
     inputs = {}
@@ -91,7 +103,12 @@ def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:
             inputs[name] = stored.t() if spec.transposed else stored
     shape = specs[kernel.family.output(experiment.problem)].shape
     poison = 0.0 if kernel.zeroed_output else float("nan")
-    return Prepared(experiment, kernel, gpu, inputs, torch.empty(shape, dtype=dtype, device=device).fill_(poison))
+    output = torch.empty(shape, dtype=dtype, device=device).fill_(poison)
+    empty = {
+        name: torch.empty_strided(spec.shape, spec.strides, dtype=dtype, device=device)
+        for name, spec in workspaces.items()
+    }
+    return Prepared(experiment, kernel, gpu, inputs, output, empty)
 
 
 def launch(experiment: Experiment, gpu: Gpu) -> None:

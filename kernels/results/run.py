@@ -53,6 +53,7 @@ class Compiled(CompiledFacts):
         ttgir, ptx, sass: the kernel at three stages of compilation, annotated with source lines.
         triton: the compiler's version.
         seconds: compile time; short if the compiler's cache had the kernel.
+        first: the launch that this one needs first, if there is one. `operations` begins with its operations.
     """
 
     gpu: str
@@ -61,6 +62,7 @@ class Compiled(CompiledFacts):
     sass: str
     triton: str
     seconds: float
+    first: Compiled | None = None
 
 
 @dataclass(frozen=True)

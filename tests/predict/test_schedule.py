@@ -37,7 +37,7 @@ def launches(draw, kernels=KERNELS, sizes=SIZES):
     problem = kernel.family.problem(**{name: draw(sizes) for name in fields})
     config = {}
     for name, knob in knobs(kernel.config).items():
-        choices = [c for c in knob.choices or () if c >= 16 or not name.startswith("BLOCK")]
+        choices = [c for c in knob.choices or () if not name.startswith("BLOCK") or c >= 16]
         config[name] = draw(st.sampled_from(choices or range(knob.low, knob.high + 1)))
     return kernel, Launch(problem, kernel.config(**config), draw(st.sampled_from((H200, GPUS["T4"], FEW_SMS))))
 

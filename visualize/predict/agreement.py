@@ -70,7 +70,7 @@ class Verdicts:
 
     def counter_of(self, op: Operation) -> str:
         """Return the key of COUNTERS that counts a compiled operation."""
-        is_input = self.kernel.family.tensors(self.launch.problem)[op.access.tensor].is_input
+        is_input = self.kernel.tensors(self.launch)[op.access.tensor].is_input
         return ("TMA load" if is_input else "TMA store") if op.is_box else op.access.op
 
 

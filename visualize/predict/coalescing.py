@@ -73,12 +73,12 @@ def operations(kernel: Kernel, launch: Launch, compiled: tuple[MemoryOperation, 
     """Return every operation of a launch with its cost.
 
     Args:
-        compiled: the compiled operation of each of the kernel's accesses, in the same order; () if unknown.
+        compiled: the compiled operation of each access, those of a first launch included; () if unknown.
     """
     if not compiled:
         return ()
-    size, tensors, result = DTYPE_BYTES[launch.problem.dtype], kernel.family.tensors(launch.problem), []
-    for number, (access, operation) in enumerate(zip(kernel.accesses(launch), compiled, strict=True)):
+    size, tensors, result = DTYPE_BYTES[launch.problem.dtype], kernel.tensors(launch), []
+    for number, (access, operation) in enumerate(zip(kernel.all_accesses(launch), compiled, strict=True)):
         tensor, width_bytes = tensors[access.tensor], operation.width_bytes
         requests_at = functools.partial(requests, operation=operation)
         cost_of = functools.partial(cost, access=access, operation=operation, tensor=tensor)

@@ -73,6 +73,8 @@ def predict_time(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None)
     times = _memory(kernel, launch, compiled)
     times |= _on_chip(kernel, launch, programs_per_sm, loads_in_flight, spilled_bytes)
     total = float(sum(ms**_NORM for ms in times.values())) ** (1 / _NORM) + ENDS_MS
+    if first := kernel.first(launch):
+        total += first.ms
     return Prediction(total, max(times, key=lambda name: times[name]), tuple(times.items()))
 
 

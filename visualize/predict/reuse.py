@@ -104,8 +104,10 @@ class DramTraffic:
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """Memory operations of the compiled kernel; () if unknown."""
-        return coalescing.operations(self.kernel, self.launch, self.compiled.operations if self.compiled else ())
+        """Memory operations of the compiled kernel, without those of its first launch; () if unknown."""
+        first, compiled = self.kernel.first(self.launch), self.compiled.operations if self.compiled else ()
+        operations = coalescing.operations(self.kernel, self.launch, compiled)
+        return tuple(op for op in operations if not first or op.number >= len(first.accesses))
 
     @cached_property
     def l2_pressure(self) -> float:
@@ -216,7 +218,18 @@ def _bytes_once(schedule: Schedule) -> tuple[int, int]:
     family, problem = schedule.kernel.family, schedule.launch.problem
     bytes_of = family.tensor_bytes(problem)
     written = bytes_of.pop(family.output(problem))
-    return sum(size for name, size in bytes_of.items() if name not in (family.panels or ())), written
+    once = sum(size for name, size in bytes_of.items() if name not in (family.panels or ()))
+    copied, workspaces = first_bytes(schedule.kernel, schedule.launch)
+    return once + copied, written + workspaces
+
+
+def first_bytes(kernel: Kernel, launch: Launch) -> tuple[int, int]:
+    """Return the bytes of inputs that a launch's first launch reads, and the bytes of the workspaces."""
+    size, first = DTYPE_BYTES[launch.problem.dtype], kernel.first(launch)
+    read = {access.tensor for access in first.accesses if access.op == "load"} if first else set()
+    of_tensor = kernel.family.tensor_bytes(launch.problem)
+    written = sum(math.prod(spec.shape) for spec in kernel.workspaces(launch).values()) * size
+    return sum(of_tensor[name] for name in read), written
 
 
 def _added_bytes(schedule: Schedule, read: Panels, constants: Constants) -> float:

@@ -12,10 +12,11 @@ import numpy as np
 
 from kernels import orders
 from kernels.accesses import CompiledFacts
+from kernels.compiling.compile_cost import panel_loads
 from kernels.gpus import Gpu
 from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knobs
-from kernels.spec import DTYPE_BYTES, Access, Kernel, Launch, Tiles
+from kernels.spec import DTYPE_BYTES, Kernel, Launch, Tiles
 
 # Maximum number of tiles in a schedule. Arrays of this length take at most a few hundred megabytes and one second.
 MAX_TILES = 1 << 21
@@ -211,7 +212,7 @@ def schedule(kernel: Kernel, launch: Launch, assumed: int = 0, compiled: Compile
         tiles=kernel.tiles(pids, launch),
         extents=(extents["m"], extents["n"]),
         panels=kernel.family.panels,
-        transposed={name: transposed[name] for name in kernel.family.tensors(launch.problem)},
+        transposed={name: transposed.get(name, False) for name in kernel.family.tensors(launch.problem)},
         k_blocks=extents.get("k", 0),
         slices=extents.get("slice", 1),
         sms=gpu.sms,
@@ -287,8 +288,8 @@ def panels(schedule: Schedule) -> Panels | None:
     kernel, launch, inputs = schedule.kernel, schedule.launch, schedule.panels
     if inputs is None:
         return None
-    accesses = [access for access in kernel.accesses(launch) if isinstance(access, Access) and access.tensor in inputs]
-    block = {axis.index: axis.block for access in accesses for axis in (access.rows, access.columns)}
+    loads = panel_loads(kernel, launch)
+    block = {axis.index: axis.block for access in loads for axis in (access.rows, access.columns)}
     row_panels, column_panels = (kernel.family.tensors(launch.problem)[name] for name in inputs)
     (height, depth), width = row_panels.shape, column_panels.shape[1]
     ends = np.minimum(np.cumsum(slice_blocks(schedule)) * block["k"], depth)

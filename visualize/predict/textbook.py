@@ -94,9 +94,9 @@ def tile(lanes: Requests) -> Tile:
 
 def operations(kernel: Kernel, launch: Launch, board: Textbook) -> tuple[Operation, ...]:
     """Return every operation of a launch with its cost."""
-    tensors, extents = kernel.family.tensors(launch.problem), kernel.extents(launch)
+    tensors, extents = kernel.tensors(launch), kernel.extents(launch)
     requests_at, result = functools.partial(requests, board=board), []
-    for number, access in enumerate(kernel.accesses(launch)):
+    for number, access in enumerate(kernel.all_accesses(launch)):
         matrix = board.matrix(tensors[access.tensor].stored, launch.problem.dtype)
         costs = count_access(access, matrix, extents, requests_at, count)
         result.append(Operation(number, access, matrix.element_bytes, *costs))

@@ -140,14 +140,14 @@ def make_flow(kernel: Kernel, launch: Launch, number: int, model: MemoryOperatio
         number: index of the operation.
         model: the operation as compiled, or the blackboard's warp, line and element sizes.
     """
-    access = kernel.accesses(launch)[number]
+    access = kernel.all_accesses(launch)[number]
     tiles = kernel.tiles(np.array([min(program, kernel.programs(launch) - 1)]), launch)
     extents = kernel.extents(launch)
     step, _ = on_arrays(orders.slice_of_k)(tiles.pid_k[:1], extents.get("k", 1), extents.get("slice", 1))
     place = {"m": int(tiles.pid_m[0]), "n": int(tiles.pid_n[0]), "k": int(step[0])}
     axes = (access.run,) if isinstance(access, FlatAccess) else (access.rows, access.columns)
-    first = tuple(int(axis.start(place[axis.index], axis.block)) for axis in axes)
-    tensor, dtype = kernel.family.tensors(launch.problem)[access.tensor], launch.problem.dtype
+    first = tuple(int(axis.start(place.get(axis.index, 0), axis.block)) for axis in axes)
+    tensor, dtype = kernel.tensors(launch)[access.tensor], launch.problem.dtype
     if isinstance(model, Textbook):
         lanes = textbook.requests(access, model.matrix(tensor.stored, dtype), first, model)
         return Flow(access, first, tensor, lanes, None)

@@ -325,7 +325,7 @@ def _explain_width(op: Operation, code: MemoryOperation, layout: Layout, verdict
     row = (access.elements if isinstance(access, FlatAccess) else access.columns.block) * size
     if row <= op.width_bytes:
         return f"A row of the tile is only {count_noun(row, 'byte')} of {tensor}."
-    most, pitch = min(_WIDEST_BYTES, share, row), verdicts.kernel.family.tensors(launch.problem)[tensor].stored[1]
+    most, pitch = min(_WIDEST_BYTES, share, row), verdicts.kernel.tensors(launch)[tensor].stored[1]
     pitch_bytes = f"{pitch * size:,} bytes ({pitch:,} × {size})"
     if pitch * size % most:
         return f"A row of {tensor} takes {pitch_bytes}, not a multiple of {most}, so a lane moves {width} at a time."

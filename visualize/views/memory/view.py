@@ -193,7 +193,7 @@ def _launches(snapshot: Snapshot, verdicts: Verdicts, number: int, operations: S
 def lanes_form(snapshot: Snapshot) -> str:
     """Return the form that chooses the operation and the program, bounded by those of the launch."""
     state, view = snapshot.state, snapshot.state.view.of(LaneView)
-    names = [text.label(access) for access in state.kernel.accesses(state.launch)]
+    names = [text.label(access) for access in state.kernel.all_accesses(state.launch)]
     last = state.kernel.programs(state.launch) - 1
     operation, program = slots.controls(LaneView)
     operation |= {"choices": ["worst", *map(str, range(len(names)))], "labels": ["most wasteful", *names]}

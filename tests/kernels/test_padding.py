@@ -1,0 +1,91 @@
+"""Copies of misaligned operands to aligned rows, which descriptors can load."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kernels import discover
+from kernels.experiment import from_json
+from kernels.gpus import GPUS
+from kernels.measuring.session import Session
+from kernels.results import Compiled, RunResult
+from kernels.spec import Launch
+from visualize.predict import coalescing
+from visualize.predict.reuse import DramTraffic
+
+PERSISTENT, FUSED = (discover()[f"matmul.{name}"] for name in ("persistent", "fused_add_relu"))
+ODD = {"M": 129, "N": 131, "K": 77}
+
+
+def launch_of(problem: dict[str, Any], gpu: str = "H200", **config: Any) -> Launch[Any, Any]:
+    return Launch(PERSISTENT.family.problem(**problem), PERSISTENT.config(**config), GPUS[gpu])
+
+
+@pytest.mark.parametrize(
+    ("problem", "padded"),
+    [
+        ({"M": 128, "N": 128, "K": 128}, {}),
+        ({"M": 128, "N": 128, "K": 129}, {"A": (128, 192)}),
+        ({"M": 128, "N": 129, "K": 128}, {"B": (128, 192)}),
+        ({"M": 129, "N": 128, "K": 128}, {}),
+        ({**ODD, "layout": "TT"}, {"A": (192, 77), "B": (128, 131)}),  # stored as K × M and N × K
+        ({**ODD, "dtype": "float32"}, {"A": (129, 96), "B": (77, 160)}),
+        ({**ODD, "dtype": "float8_e4m3fn"}, {"A": (129, 128), "B": (77, 256)}),
+    ],
+)
+def test_misaligned_operands_get_rows_of_whole_lines(problem: dict[str, Any], padded: dict[str, Any]) -> None:
+    found = PERSISTENT.workspaces(launch_of(problem, PAD="always"))
+    assert {name.removeprefix("padded "): spec.shape for name, spec in found.items()} == padded
+    assert not PERSISTENT.workspaces(launch_of(problem, PAD="never"))
+    assert not PERSISTENT.workspaces(launch_of(problem, "A10G", PAD="always"))
+
+
+def test_auto_copies_only_if_that_should_save_time() -> None:
+    odd, tiny = {"M": 511, "N": 513, "K": 515}, {"M": 64, "N": 63, "K": 63}
+    assert PERSISTENT.workspaces(launch_of(odd, PAD="auto"))
+    assert not PERSISTENT.workspaces(launch_of(tiny, PAD="auto"))
+    assert "falls back to pointers" in PERSISTENT.note(launch_of(tiny, PAD="auto"))
+    assert "A first launch pads rows of A from 1,030 to 1,152 bytes" in PERSISTENT.note(launch_of(odd, PAD="auto"))
+
+
+@pytest.mark.xdist_group("interpreted")
+@pytest.mark.parametrize("kernel", [PERSISTENT, FUSED], ids=lambda kernel: kernel.id)
+@pytest.mark.parametrize("layout", ["NN", "TT"])
+def test_padded_products_are_right(session: Session, kernel: Any, layout: str) -> None:
+    config = {"BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 32, "PAD": "always"}
+    payload = {"kernel": kernel.id, "problem": {**ODD, "layout": layout}, "config": config, "gpu": "H200"}
+    found = session.submit(replace(from_json(payload), gpu="")).result()
+    assert isinstance(found, RunResult), found
+    assert found.check.passed
+
+
+@pytest.mark.xdist_group("compiled")
+def test_counts_include_the_copies(session: Session) -> None:
+    """Each row of A is loaded by whole warps, 2 bytes per lane, and stored 16 bytes per lane."""
+    problem, config = {"M": 256, "N": 257, "K": 257}, {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "PAD": "always"}
+    payload = {"kernel": PERSISTENT.id, "problem": problem, "config": config, "gpu": "H200"}
+    experiment, launch = from_json(payload), launch_of(problem, **config)
+    compiled = session.compile(experiment).result()
+    assert isinstance(compiled, Compiled), compiled
+    assert not compiled.unreadable
+    operations = coalescing.operations(PERSISTENT, launch, compiled.operations)
+    assert [(op.access.op, op.access.tensor, op.width_bytes) for op in operations] == [
+        ("load", "A", 2),
+        ("store", "padded A", 16),
+        ("load", "B", 2),
+        ("store", "padded B", 16),
+        ("descriptor", "padded A", 0),
+        ("descriptor", "padded B", 0),
+        ("store", "C", 2),
+    ]
+    load, store = (operation.launch for operation in operations[:2])
+    assert load.requests == 256 * 9  # 257 elements of a row, 32 at a time
+    assert (store.requests, store.efficiency) == (256 * 2, 1)  # 320 elements of a row, 256 at a time
+    traffic = DramTraffic(PERSISTENT, launch, compiled)
+    assert len(traffic.operations) == 3
+    inputs, workspaces = 2 * (256 * 257 + 257 * 257), 2 * (256 + 257) * 320
+    assert traffic.own.compulsory_bytes >= 2 * inputs
+    assert traffic.own.write_bytes == 2 * 256 * 257 + workspaces
