@@ -145,9 +145,10 @@ def tma_fallback_reason(tensors: Mapping[str, TensorSpec], launch: Launch[Proble
     for name, tensor in tensors.items():
         needs_descriptor = name in ("A", "B") or launch.config.PAD == "never"
         if needs_descriptor and name not in padded and not padding.is_aligned(tensor, launch):
+            hint = "PAD can copy A and B first." if launch.config.PAD == "never" else "Copies would take longer."
             return (
                 f"A row of {name} takes {tensor.stored[1] * size:,} bytes. A tensor descriptor needs a multiple of "
-                f"{padding.ALIGNED_BYTES}, so this launch falls back to pointers."
+                f"{padding.ALIGNED_BYTES}, so this launch falls back to pointers. {hint}"
             )
     return ""
 
