@@ -360,7 +360,7 @@ def _keywords(fields: Mapping[str, Any], space: str = " ") -> str:
 def config_line(kernel: Kernel, experiment: Experiment) -> str:
     """Return a config as a line of the list in `@triton.autotune(configs=[...])`.
 
-    A knob that affects only the grid is not a parameter of the kernel. It becomes a comment.
+    A knob that affects only the launch is not a parameter of the kernel. It becomes a comment, unless it is off.
 
     >>> from kernels.experiment import from_json
     >>> print(config_line(discover()["transpose.tiled"], from_json({"kernel": "transpose.tiled"})))
@@ -369,5 +369,6 @@ def config_line(kernel: Kernel, experiment: Experiment) -> str:
     fields, parameters = dict(vars(experiment.config)), inspect.signature(kernel.jitted.fn).parameters
     launch = ", ".join(f"{name}={fields.pop(name)!r}" for name in ("num_warps", "num_stages"))
     constants = ", ".join(f'"{name}": {value!r}' for name, value in fields.items() if name in parameters)
-    of_grid = ", ".join(f"{name}={value!r}" for name, value in fields.items() if name not in parameters)
-    return f"triton.Config({{{constants}}}, {launch}),{f'  # grid: {of_grid}' if of_grid else ''}"
+    outside = {name: value for name, value in fields.items() if name not in parameters and value != "never"}
+    of_launch = ", ".join(f"{name}={value!r}" for name, value in outside.items())
+    return f"triton.Config({{{constants}}}, {launch}),{f'  # launch: {of_launch}' if of_launch else ''}"

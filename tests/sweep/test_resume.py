@@ -293,7 +293,7 @@ def test_the_line_of_a_config_is_a_valid_triton_config():
     kernel = discover()["matmul.persistent"]
     experiment = from_json({"kernel": kernel.id, "config": {"PROGRAMS_PER_SM": 2, "num_warps": 8}})
     line = config_line(kernel, experiment)
-    assert line.endswith("# grid: PROGRAMS_PER_SM=2")
+    assert line.endswith("# launch: PROGRAMS_PER_SM=2")
     (made,) = eval(f"[{line}\n]", {"triton": triton})
     config = vars(experiment.config)
     assert made.num_warps == 8
