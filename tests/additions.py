@@ -1,4 +1,4 @@
-"""What the page does with an added family and an added panel. test_additions.py runs this in a copy that has them."""
+"""Tests of an added family and an added panel. test_additions.py runs them in a copy of the project that has both."""
 
 from __future__ import annotations
 

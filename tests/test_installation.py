@@ -94,7 +94,7 @@ def test_a_replaced_package_must_be_required_and_the_repository_itself_is_a_spac
     assert (matter["sdk"], matter["python_version"], matter["app_file"]) == ("gradio", '"3.12"', "app.py")
 
 
-# They come in builds for each kind of machine, with hashes of their own, and torch brings NVIDIA's libraries.
+# Their builds differ by platform, and so do the hashes. torch also installs NVIDIA's libraries.
 UNLOCKED = re.compile(r"torch|triton|nvidia-.*|cuda-.*")
 
 ENTRIES = [entry for entry in re.split(r"\n(?=[a-z0-9])", (ROOT / "requirements.lock").read_text()) if entry.strip()]

@@ -104,7 +104,7 @@ def test_cancel_ends_the_work_and_the_next_run_succeeds(tab: Tab, app: App) -> N
     tab.page.wait_for_function("location.search.includes('M=64&')")
     tab.run()
     tab.says("#card", "✓ 0 wrong")
-    assert before - set(app.workers()), "the worker that was cancelled is gone"
+    assert before - set(app.workers()), "the cancelled worker has been replaced"
 
 
 @pytest.mark.all_combinations
