@@ -60,7 +60,7 @@ def test_a_copied_link_reopens_the_same_page(tab: Tab) -> None:
     tab.open(copied.removeprefix(tab.url))
     assert tab.page.evaluate("location.search") == address
     assert tab.page.get_by_label("M", exact=True).input_value() == "1000"
-    assert tab.page.get_by_role("tab", name="Memory").get_attribute("aria-selected") == "true"
+    assert tab.page.get_by_role("button", name="Memory", exact=True).get_attribute("aria-current") == "page"
     assert tab.page.get_by_label("Memory operation", exact=True).locator("option:checked").inner_text() == "store B"
     assert tab.page.locator("#experiment-seed").input_value() == "7"
 

@@ -267,7 +267,7 @@ def test_keys_step_play_open_tabs_and_list_themselves_and_leave_fields_alone(tab
     assert "__theme=" in tab.page.evaluate("location.search"), "Space pressed the button"
     tab.page.evaluate("document.activeElement.blur()")
     tab.page.keyboard.press("3")
-    tab.page.wait_for_function("document.querySelector('[role=tab][aria-selected=true]').innerText.trim() === 'Result'")
+    tab.page.wait_for_function("document.querySelector('#tab [aria-current]').innerText.trim() === 'Result'")
     tab.page.keyboard.press("?")
     dialog = tab.page.get_by_role("dialog", name="Keys")
     expect(dialog).to_contain_text(re.compile("Space.*talk mode.*QR.*Esc", re.DOTALL))

@@ -198,7 +198,7 @@ def test_a_wrong_result_has_pictures_of_its_error_with_programs_and_values_and_n
     assert "Error of C" in decode(whole)["layout"]["title"]["text"]
     assert "pid 5" in str(decode(closeup))
     assert "Around the worst element [17, 42], in tile [0, 0], computed by pid 0" in tables
-    assert tables.count("1.5000") == tables.count("2.5000") == 49
+    assert tables.count(">1.5000<") == tables.count(">2.5000<") == 49
 
 
 def marks_of(cells, cell, tile, exact=False):

@@ -10,6 +10,7 @@ import io
 import json
 import pickle
 import re
+import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +32,6 @@ from visualize.views.state import State, View
 from visualize.views.tables import ALL, Column, Table, experiment_columns, table
 from visualize.web.page import glossary_dialog
 
-BUTTON = '<button type="button" class="save-csv" aria-label="Save this table as CSV">CSV</button>'
 HEADER = (Sourced("waves", "predicted"), "counted", "counted", "")
 ROWS = [(1, Strong("<x>"), "a{b}", say("{} & {}", "c", 1)), ("a, b", "", 2.5, Hint("✓", "equal"))]
 
@@ -43,9 +43,22 @@ def test_a_table_has_a_caption_scopes_and_its_rows():
     assert "<td></td></tr></thead>" in shown, "a screen reader must not announce an empty heading"
     assert '<th scope="col">waves <span class="mark predicted"' in shown
     assert "<tr><td>1</td><td><b>&lt;x&gt;</b></td><td>a{b}</td><td>c &amp; 1</td></tr>" in shown
-    end = f'<td><span title="equal" class="">✓</span></td></tr></tbody></table>{BUTTON}</div>'
-    assert shown.endswith(f"<td>2.5</td>{end}")
+    end = '<td><span title="equal" class="">✓</span></td></tr></tbody></table>'
+    assert f"<td>2.5</td>{end}<a" in shown
     assert "<caption>" not in table(HEADER, [])
+
+
+def test_a_tables_link_saves_its_cells_as_csv():
+    shown = table(HEADER, [*ROWS, ("1,048,576", "-1,234.5", "1,2", "1,000 B")])
+    link = re.search(r'<a class="save-csv" download="waves predicted.csv" href="data:text/csv,([^"]+)"', shown)
+    assert link, shown
+    rows = csv.reader(io.StringIO(urllib.parse.unquote(link[1]).removeprefix("\ufeff"), newline=""))
+    assert list(rows) == [
+        ["waves predicted", "counted", "counted", ""],
+        ["1", "<x>", "a{b}", "c & 1"],
+        ["a, b", "", "2.5", "✓"],
+        ["1048576", "-1234.5", "1,2", "1,000 B"],
+    ]
 
 
 @dataclass(frozen=True)
@@ -205,7 +218,7 @@ def test_csv_holds_all_matching_rows_as_values_with_units_in_the_header():
     assert file["text"].startswith("\ufeffkernel,")
     assert (file["name"], file["type"]) == ("tilescope_runs.csv", "text/csv;charset=utf-8")
     assert 'id="runs-csv"' in render()
-    assert BUTTON not in render()
+    assert "save-csv" not in render()
 
 
 @given(st.text(), st.text())

@@ -60,15 +60,14 @@ def add_comparison(slots: Slots, snapshot: Snapshot, pinned: Snapshot | None, pa
             pinned_slots |= panel.draw_run(pinned) if isinstance(panel, ResultPanel) else {}
             pinned_slots |= panel.draw(pinned) if panel.is_compared else {}
         slots = pair_slots(slots, pinned_slots)
-        strip = render_comparison(
-            _fields(state), _fields(pinned.state), view_numbers(snapshot, panels), view_numbers(pinned, panels)
-        )
+        fields, pinned_fields = _fields(state), _fields(pinned.state)
+        strip = render_comparison(fields, pinned_fields, view_numbers(snapshot, panels), view_numbers(pinned, panels))
     except ConfigError as error:
         strip = Markup('<p class="problem" role="alert">{}</p>').format(error)
     swapped = State(pinned.state.experiment, state.view, pinned.state.gpu, state.experiment)
-    swap, unpin = swapped.link(), state.link(**{PINNED: ""})
-    actions = Markup('<p class="ways">{} {}</p>').format(Link("Swap", swap), Link("Unpin", unpin))
-    return {**slots, "compare": Markup('<div class="compared">{}{}</div>').format(strip, actions)}
+    links = Link("Swap", swapped.link()), Link("Unpin", state.link(**{PINNED: ""}))
+    strip += Markup('<p class="ways">{} {}</p>').format(*links)
+    return {**slots, "compare": Markup('<div class="compared">{}</div>').format(strip)}
 
 
 def _fields(state: State) -> dict[str, Any]:
@@ -100,13 +99,9 @@ def render_comparison(
         rows.append((label, *(number or "–" for number in pair), quotient))
         if quotient not in ("", "same") and (len(changes) < _MAX_NUMBERS or name == "time"):
             changes.append(say("{} ({})", _change(name, *pair), quotient))
-    summary: Sentence | str = (
-        "No number is known for both experiments. Press Run; for the pinned one, press Swap first."
-    )
-    if changes:
-        summary = join(changes, " · ")
-    elif any(quotient for *_, quotient in rows):
-        summary = "All known numbers are equal."
+    unknown = "No number is known for both experiments. Press Run; for the pinned one, press Swap first."
+    unchanged = "All known numbers are equal." if any(quotient for *_, quotient in rows) else unknown
+    summary = join(changes, " · ") if changes else unchanged
     line = Markup('<p>Pinned → now: {}. <span class="numbers">{}</span></p>').format(join(knobs), summary)
     folded = Markup("<details><summary>All numbers</summary>{}</details>")
     return line + folded.format(table(("", "Now", "Pinned", "Now / pinned"), rows)) if left or right else line

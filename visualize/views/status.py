@@ -9,6 +9,8 @@ from visualize.views.prose import Link, hint, html, say
 
 NOT_RUN = hint("Not run yet.")
 
+_WAITING = Markup('<p class="hint" role="status">{}</p>')
+
 _STAGES = {"cuda": ("compile", "launch", "check", "time"), "interpreter": ("launch", "check")}
 
 
@@ -31,15 +33,11 @@ def render_run_hint(has_gpu: bool, recorded: str) -> Markup:
 
 def render_compiling(gpu: str, seconds: float | None = None) -> Markup:
     elapsed = "" if seconds is None else f": {seconds:.1f} s"
-    return _render_wait(f"Compiling for {gpu}{elapsed}")
+    return _WAITING.format(f"Compiling for {gpu}{elapsed}")
 
 
 def render_predicting(seconds: float) -> Markup:
-    return _render_wait(f"Predicting (about {max(1.0, seconds):.0f} s)")
-
-
-def _render_wait(sentence: str) -> Markup:
-    return Markup('<p class="hint" role="status">{}</p>').format(sentence)
+    return _WAITING.format(f"Predicting (about {max(1.0, seconds):.0f} s)")
 
 
 def render_progress(backend: str, stage: str, before: int, seconds: float) -> Markup:

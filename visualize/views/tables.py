@@ -6,6 +6,7 @@ import io
 import json
 import re
 import time
+import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,13 +35,27 @@ R = TypeVar("R")
 
 
 def table(header: Iterable[Any], rows: Iterable[Iterable[Any]], caption: Any = "") -> Markup:
-    """Render an HTML table in a scrollable frame, with a button that saves its cells as CSV (`files.js`).
+    """Render an HTML table in a scrollable frame, with a link that saves its cells as CSV.
 
     A cell is a `prose` value or anything that `str` accepts; strings are escaped.
     """
-    save = Markup('<button type="button" class="save-csv" aria-label="Save this table as CSV">CSV</button>')
-    cells = _table(map(_heading, header), (map(_cell, row) for row in rows), caption)
-    return Markup('<div class="scroll">{}{}</div>').format(cells, save)
+    headings, cells = [*map(_heading, header)], [[*map(_cell, row)] for row in rows]
+    file = urllib.parse.quote(_csv([_number(cell.striptags()) for cell in row] for row in (headings, *cells)))
+    name = _cell(caption).striptags() or headings[0].striptags() or "table"
+    save = Markup('<a class="save-csv" download="{}.csv" href="data:text/csv,{}" title="Save as CSV">CSV</a>')
+    return Markup('<div class="scroll">{}{}</div>').format(_table(headings, cells, caption), save.format(name, file))
+
+
+def _number(text: str) -> str:
+    # Other programs read numbers without separators of thousands.
+    return text.replace(",", "") if re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", text) else text
+
+
+def _csv(rows: Iterable[Iterable[Any]]) -> str:
+    """Return a CSV file (RFC 4180). Its byte order mark makes spreadsheets read it as UTF-8."""
+    file = io.StringIO()
+    csv.writer(file).writerows(rows)
+    return "\ufeff" + file.getvalue()
 
 
 def _heading(name: Any, sort: Markup | str = "") -> Markup:
@@ -190,14 +205,11 @@ class Table(Generic[R]):
         return [row for row in rows if all(value in (ALL, str(column.value_of(row))) for column, value in chosen)]
 
     def save(self, rows: Iterable[R], state: State) -> Slots:
-        """Make the browser save all matching rows as CSV (RFC 4180). The header names the units."""
-        file = io.StringIO()
-        file.write("\ufeff")  # with a byte order mark, spreadsheets read the file as UTF-8
-        writer = csv.writer(file)
-        writer.writerow(f"{column.name} ({column.unit})" if column.unit else column.name for column in self.columns)
-        for row in self.select(rows, state.view.to_address()):
-            writer.writerow([column.value_of(row) for column in self.columns])
-        return save_file(f"tilescope_{self.name}.csv", "text/csv;charset=utf-8", file.getvalue())
+        """Make the browser save all matching rows as CSV. The header names the units."""
+        header = [f"{column.name} ({column.unit})" if column.unit else column.name for column in self.columns]
+        matching = self.select(rows, state.view.to_address())
+        file = _csv([header, *([column.value_of(row) for column in self.columns] for row in matching)])
+        return save_file(f"tilescope_{self.name}.csv", "text/csv;charset=utf-8", file)
 
     def render(self, rows: Sequence[R], state: State, row_address: Callable[[R], str] = lambda _: "") -> Markup:
         """Render the facets, one page of the matching rows, links to the other pages, and a button for CSV.

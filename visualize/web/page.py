@@ -49,11 +49,10 @@ HEAD = (
 
 _SKIP = Markup('<a class="skip" href="#results">Skip to the picture</a>')
 _NAME = Markup('<h1 title="What your Triton kernel really does. {}">Tilescope</h1>')
-_SECTION = Markup('<section role="tabpanel" id="{0}-tab" class="tabitem" aria-label="{0}" hidden>{1}{2}</section>')
+_SECTION = Markup('<section id="{0}-tab" class="tabitem" aria-label="{0}" hidden>{1}{2}</section>')
 _PICTURES = Markup('<nav class="pictures" aria-label="Pictures of this view">{}</nav>')
 _PICTURE = Markup('<button type="button" data-tab="{}">{}</button>')
-_TABS = Markup('<div role="tablist" aria-label="Views">{}</div>')
-_VIEW = Markup('<button type="button" role="tab" data-tabs="{}" aria-controls="results">{}</button>')
+_VIEW = Markup('<button type="button" data-tabs="{}">{}</button>')
 _LIBRARY = Markup('<button type="button" class="library" data-tabs="{}">Library</button>')
 
 # On a narrow screen the controls are a drawer at the bottom, so that the picture stays visible.
@@ -159,7 +158,7 @@ def _header(gpu: Gpu | None) -> Markup:
     ways = Markup("").join(Link(question, query) for question, query in WAYS.items())
     return slots.row(
         slot("title", content=_SKIP + _NAME.format(where)),
-        slot("tab", "tabs", _TABS.format(views)),
+        slot("tab", "tabs", Markup('<nav aria-label="Views">{}</nav>').format(views)),
         slots.button("run", "Run", primary=True),
         slots.button("cancel", "Cancel", is_enabled=False),
         slots.row(ResultPanel().card(), slot("status"), name="outcome"),

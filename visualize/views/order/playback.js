@@ -1,10 +1,21 @@
 // The play button of the player and of the replay (goes before both).
 class Playback {
-  // `begin()` draws the first frame. `advance(seconds)` draws the next one, and returns whether there are more.
-  // `rest()` follows when playback ends.
+  // `begin()` draws the first frame. `advance(seconds)` draws the next one, and returns whether there are more. `show(place)`
+  // draws another one, and `after(by)` is the place so many steps on. `rest()` follows when playback ends.
   constructor(root, label, steps) {
     Object.assign(this, steps, { label, button: root.querySelector(".play"), output: root.querySelector("output"), isPlaying: false });
     this.button.addEventListener("click", () => (this.isPlaying ? this.stop() : this.start()));
+    const scrub = root.querySelector("input");
+    scrub.addEventListener("input", () => this.pause(Number(scrub.value)));
+    scrub.addEventListener("change", () => this.stop());
+    for (const [name, by] of [[".back", -1], [".forward", 1]]) {
+      root.querySelector(name).addEventListener("click", () => this.pause(this.after(by)).then(() => this.stop()));
+    }
+  }
+
+  pause(place) {
+    this.isPlaying = false;
+    return this.show(place);
   }
 
   setPlaying(isPlaying) {

@@ -82,6 +82,8 @@ function writeAddress() {
 const lastStep = () => (own?.picture.meta.bound > step ? own.picture.meta.bound : longest());
 
 const playback = new Playback(root, "Play", {
+  show,
+  after: (by) => step + by,
   rest: writeAddress,
   async begin() {
     if (step >= longest()) step = 0;
@@ -96,12 +98,6 @@ const playback = new Playback(root, "Play", {
   },
 });
 
-async function go(by) {
-  playback.isPlaying = false;
-  await show(step + by);
-  playback.stop();
-}
-
 // If the page was opened without settings in its address, it plays once.
 function open() {
   root.dataset.opened = "true";
@@ -114,10 +110,6 @@ function open() {
   } else setTimeout(() => { if (!step && !playback.isPlaying && root.offsetParent) playback.start(); }, 900);
 }
 
-root.querySelector(".back").addEventListener("click", () => go(-1));
-root.querySelector(".forward").addEventListener("click", () => go(1));
-scrub.addEventListener("input", () => { playback.isPlaying = false; show(Number(scrub.value)); });
-scrub.addEventListener("change", () => playback.stop());
 document.addEventListener("tilescope:paint", lay);
 document.addEventListener("tilescope:paint-twin", layPinned);
 document.addEventListener("tilescope:followed", () => { sent = null; });

@@ -92,6 +92,8 @@ async function show(time) {
 }
 
 const playback = new Playback(root, "Replay", {
+  show,
+  after: (by) => now + by * chart.span_ns / 20,
   begin: () => show(now < chart.span_ns ? now : 0),
   async advance(seconds) {
     await show(now + seconds / Number(pace.value) * chart.span_ns);
@@ -115,14 +117,6 @@ function point({ target, clientX, clientY }) {
   Object.assign(tip.style, side, { top: `${top + 12}px` });
 }
 
-function go(time) {
-  playback.stop();
-  show(time);
-}
-
-root.querySelector(".back").addEventListener("click", () => go(now - chart.span_ns / 20));
-root.querySelector(".forward").addEventListener("click", () => go(now + chart.span_ns / 20));
-scrub.addEventListener("input", () => go(Number(scrub.value)));
 document.addEventListener("tilescope:paint", lay);
 document.addEventListener("tilescope:cleared", ({ target }) => {
   if (target !== gantt) return;

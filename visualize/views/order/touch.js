@@ -5,8 +5,7 @@
 // the share of sets that other bytes have filled since, and expected values take the place of a random cache.
 class L2 {
   constructor(order) {
-    this.order = order;
-    this.bytes = order.meta.piece_bytes;
+    Object.assign(this, { order, bytes: order.meta.piece_bytes });
   }
 
   // The bytes that the first entries have fetched, hit and evicted, and the bytes of each piece that the L2 holds.
@@ -74,19 +73,14 @@ function fullSets(touched, ways) {
   return 1 - fewer;
 }
 
-function sizeOf(bytes) {
-  const [unit, size] = bytes < 1e6 ? ["kB", 1e3] : bytes < 1e9 ? ["MB", 1e6] : ["GB", 1e9];
-  return `${(bytes / size).toLocaleString("en", { maximumSignificantDigits: 3 })} ${unit}`;
-}
+const megabytes = (bytes) => `${(bytes / 1e6).toLocaleString("en", { maximumSignificantDigits: 3 })} MB`;
 
 // The corner above A of one order: its loads, a bar that all orders scale alike, and the L2.
 class Corner {
   constructor(order) {
-    this.order = order;
-    this.node = make("div", { class: "corner" });
+    Object.assign(this, { order, node: make("div", { class: "corner" }), l2: new L2(order) });
     this.node.innerHTML = '<p class="count"><b></b> <span class="what"></span></p><div class="bar"><i></i></div>'
       + '<p class="l2"><b>L2</b> <span class="hits"></span></p><div class="shelf"></div><p class="caption"></p>';
-    this.l2 = new L2(order);
   }
 
   show(step, scale) {
@@ -99,20 +93,13 @@ class Corner {
     const { held, ...totals } = this.l2.at(step ? order.end(step) : Math.min(first || order.total, order.total));
     hits.textContent = `${written(Math.round(totals.hits))} hits`;
     const fits = totals.evicted < 0.005 * totals.fetched;
-    caption.textContent = fits ? `Predicted: it all fits in the ${l2.gpu}’s L2.` : `Predicted: ${sizeOf(totals.evicted)} evicted, fetched again.`;
-    const fetched = `Predicted, in lockstep: ${sizeOf(totals.fetched)} of ${order.meta.panels.join(" and ")} fetched from DRAM.`;
+    caption.textContent = fits ? `Predicted: it all fits in the ${l2.gpu}’s L2.` : `Predicted: ${megabytes(totals.evicted)} evicted, fetched again.`;
+    const fetched = `Predicted, in lockstep: ${megabytes(totals.fetched)} of ${order.meta.panels.join(" and ")} fetched from DRAM.`;
     const assumed = l2.assumed ? " One program per SM is assumed." : "";
-    shelf.title = `${fetched} Both halves of the L2 (${sizeOf(l2.bytes)}) keep copies.${assumed}`;
+    shelf.title = `${fetched} Both halves of the L2 (${megabytes(l2.bytes)}) keep copies.${assumed}`;
     Object.assign(this.node.dataset, { fetched: totals.fetched, evicted: totals.evicted, hits: totals.hits });
     this.fill(shelf, held, step ? order.now : { used: new Set() });
     return { blocks, what: words.title };
-  }
-
-  // Gradio drops container queries from style sheets.
-  hideOverflow() {
-    const parts = [".caption", ".shelf", ".l2"].map((name) => this.node.querySelector(name));
-    for (const part of parts) part.hidden = false;
-    for (const part of parts) part.hidden = this.node.scrollHeight > this.node.clientHeight;
   }
 
   // Most recent at the left. If all inputs fit, the bar shows their held share, copies left out: of the whole L2,
@@ -218,12 +205,11 @@ class Overlay {
     Object.assign(layer.style, { left: `${plot.offsetLeft}px`, top: `${plot.offsetTop}px`, width: `${plot.clientWidth}px`, height: `${plot.clientHeight}px` });
     layer.hidden = !this.axes(0);
     if (layer.hidden) return;
-    this.corners.forEach((corner, map) => {
-      const { node } = corner, { x, y, width, height } = this.box(map, across.along_k[0], down.along_k[0], across.along_k[1], down.along_k[1]);
+    this.corners.forEach(({ node }, map) => {
+      const { x, y, width, height } = this.box(map, across.along_k[0], down.along_k[0], across.along_k[1], down.along_k[1]);
       // Zoomed in, the map has no corner.
       node.hidden = Math.abs(x - this.axes(map).x._offset) > 2 || y < -2;
       Object.assign(node.style, { left: `${x}px`, top: `${y}px`, width: `${width}px`, height: `${height}px` });
-      corner.hideOverflow();
     });
     this.marks?.draw(this);
     this.draw();

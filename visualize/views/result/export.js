@@ -1,6 +1,6 @@
 // Files of the current experiment (see `ExportPanel`). `props.value` is the experiment as JSON.
 const menu = element.querySelector("select"), status = element.querySelector(".save-status");
-const OWN_BUTTONS = ["/script", "/trace"], SLOW = ["/sweep"]; // endpoints that the menu leaves out
+const NOT_OFFERED = ["/script", "/trace", "/sweep"]; // endpoints with a button of their own, and a slow one
 
 // Gradio takes a call's arguments with one request, and streams the reply to another.
 async function call(endpoint, experiment) {
@@ -18,17 +18,15 @@ async function call(endpoint, experiment) {
 // The endpoints that need an experiment and nothing else.
 async function listEndpoints() {
   const { named_endpoints: all } = await (await fetch("gradio_api/info")).json();
-  const takesExperiment = ([, { parameters: [first, ...others] }]) =>
-    first?.parameter_name === "experiment" && others.every((parameter) => parameter.parameter_has_default);
-  const names = Object.entries(all).filter(takesExperiment).map(([name]) => name);
-  const offered = names.filter((name) => ![...OWN_BUTTONS, ...SLOW].includes(name));
+  const needsMore = ([first, ...others]) => first?.parameter_name !== "experiment" || others.some((other) => !other.parameter_has_default);
+  const offered = Object.keys(all).filter((name) => !NOT_OFFERED.includes(name) && !needsMore(all[name].parameters));
   menu.replaceChildren(...offered.map((name) => new Option(name, name.slice(1))));
 }
 
 // Returns the name, the type and the content of a file.
 async function makeFile(kind, experiment) {
   if (kind === "json") {
-    const name = window.tilescopeFiles.fileName(`${experiment.kernel} ${menu.value}`);
+    const name = fileName(`${experiment.kernel} ${menu.value}`);
     return [`${name}.json`, "application/json", JSON.stringify(await call(menu.value, experiment), null, 1)];
   }
   const { filename, ...reply } = await call(kind === "trace" ? "trace" : "script", experiment);
@@ -44,7 +42,7 @@ element.addEventListener("click", async ({ target }) => {
   status.textContent = "Waiting for the API …";
   try {
     const file = await makeFile(kind, JSON.parse(props.value));
-    window.tilescopeFiles.saveFile(...file);
+    saveFile(...file);
     status.textContent = `Saved ${file[0]}.`;
     status.classList.remove("problem");
   } catch (error) {

@@ -8,7 +8,8 @@ _VISUALIZE = Path(__file__).parents[2]
 
 ICON = Path(__file__).with_name("icon.svg")
 
-# The scripts of each kind of slot, one after the other.
+# The page's own scripts, and those of each kind of slot, one after the other.
+PAGE = ("web/assets/page.js", "web/assets/figures.js", "web/assets/files.js", "views/tune/points.js")
 KINDS = {
     "plot": ("web/assets/cells.js", "web/assets/plot.js"),
     "player": tuple(f"views/order/{name}.js" for name in ("playback", "launch", "marks", "touch", "player")),
@@ -17,8 +18,8 @@ KINDS = {
     "listing": ("views/memory/listing.js",),
     "result": ("views/result/script.js",),
     "take": ("views/result/export.js",),
-    "link": ("web/assets/address.js", "web/assets/files.js"),
     "tabs": ("web/assets/header.js",),
+    "link": ("web/assets/address.js",),
     **{name: (f"web/assets/{name}.js",) for name in ("form", "keys", "share", "tour")},
 }
 
@@ -34,7 +35,7 @@ def page_script(given: dict[str, Any]) -> str:
         f"{json.dumps(kind)}: (element, props, watch, send) => {{\n{''.join(map(text, names))}\n}},"
         for kind, names in KINDS.items()
     )
-    script = text("web/assets/page.js") + text("views/tune/points.js")
+    script = "".join(map(text, PAGE))
     return f"const given = {json.dumps(given)};\nconst kinds = {{\n{kinds}\n}};\n{script}"
 
 

@@ -28,6 +28,8 @@ function write() {
   history[change](history.state, "", `${location.pathname}?${shown}`);
   isStep = isBack = false;
   dataset.address = full.toString();
+  // For the style sheets, whose rules would be evaluated for each new address.
+  dataset.shows = [full.get("picture"), full.get("model"), full.has("with") && "pin"].filter(Boolean).join(" ");
   tell();
 }
 
@@ -39,7 +41,7 @@ function tell() {
   emit("address");
 }
 
-onClick(".copy-link", (button) => window.tilescopeFiles.copyText(button, document.body.dataset.link));
+onClick(".copy-link", (button) => copyText(button, document.body.dataset.link));
 onClick('a[href^="?"]', (link, event) => {
   if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
   event.preventDefault();

@@ -1,6 +1,5 @@
 // The views and their pictures. `props.value` is the name of the open picture, which the address calls `tab`.
-const header = element.closest("#header");
-const views = [...header.querySelectorAll("[data-tabs]")], tabs = views.filter(({ role }) => role === "tab");
+const views = [...document.querySelectorAll("#header [data-tabs]")];
 const latest = new Map(); // view → the picture that was open last
 
 const pictures = (view) => view.dataset.tabs.split(" ");
@@ -8,11 +7,7 @@ const pictures = (view) => view.dataset.tabs.split(" ");
 function open(name) {
   const current = views.find((view) => pictures(view).includes(name));
   latest.set(current, name);
-  for (const view of views) {
-    if (tabs.includes(view)) view.ariaSelected = view === current;
-    else view.ariaPressed = view === current;
-  }
-  for (const tab of tabs) tab.tabIndex = tab === (tabs.includes(current) ? current : tabs[0]) ? 0 : -1;
+  for (const view of views) view.ariaCurrent = view === current ? "page" : null;
   for (const section of document.querySelectorAll(".tabitem")) section.hidden = section.id !== `${name}-tab`;
   for (const button of document.querySelectorAll(".pictures [data-tab]")) button.ariaCurrent = button.dataset.tab === name ? "true" : null;
   send.settings.tab = name;
@@ -28,13 +23,6 @@ onClick("#header [data-tabs]", (view) => choose(latest.get(view) ?? pictures(vie
 onClick(".pictures [data-tab]", ({ dataset: { tab } }) => {
   choose(tab);
   document.querySelector(`#${tab}-tab [data-tab=${tab}]`)?.focus();
-});
-element.addEventListener("keydown", ({ key, target }) => {
-  const by = { ArrowLeft: -1, ArrowRight: 1 }[key], at = tabs.indexOf(target);
-  if (!by || at < 0) return;
-  const tab = tabs.at((at + by) % tabs.length);
-  tab.focus();
-  tab.click();
 });
 // Where the screen is narrow, the controls are a drawer (see base.css).
 onClick("#drawer button", (button) => {

@@ -39,11 +39,10 @@ function actionOf(key) {
   return view ? () => view.click() : ACTIONS[key];
 }
 
-// A field takes all keys, a button or a link the keys that press it, a tab the arrows.
+// A field takes all keys, a button or a link the keys that press it.
 function belongsTo(node, key) {
   if (node.closest("input, select, textarea, [contenteditable=true], [role=slider], .pane pre")) return true;
-  if (key === " " || key === "Enter") return node.closest("button, a[href], summary, [role=button], [role=tab]") !== null;
-  return key.startsWith("Arrow") && node.closest("[role=tab]") !== null;
+  return (key === " " || key === "Enter") && node.closest("button, a[href], summary, [role=button]") !== null;
 }
 
 document.addEventListener("keydown", (event) => {

@@ -2,6 +2,7 @@
 // A message goes through the outbox (see outbox.js); an update is `props.value` as JSON (see redraw.py).
 const PATIENCE_MS = 8000; // until the page gives up a redraw whose reply was lost
 const slots = new Map(); // name → a function that takes a value
+let received = Promise.resolve(); // when the slots have the latest update
 const settings = {}; // the values of all controls
 const line = element.querySelector("#awaited [role=progressbar]");
 let outbox = window.tilescopePost ? Promise.resolve() : new Promise((ready) => document.addEventListener("tilescope:outbox", ready, { once: true }));
@@ -77,14 +78,22 @@ const send = {
   act: (action, fields = {}) => post("submit", { action, settings, ...fields }),
 };
 
+// A slot's name and value, with figures inflated.
+async function read([name, value]) {
+  const isPlot = document.getElementById(name)?.dataset.kind === "plot";
+  return [name, isPlot ? await Promise.all(value.split(" ").map(inflateFigure)) : value];
+}
+
 // Takes an update. Redraws, streams and actions have a component each: of two values that one component gets within a
-// frame, Gradio delivers the second alone.
+// frame, Gradio delivers the second alone. All slots are filled at once, so that the browser lays them out in one frame.
 window.tilescopeReceive = (text) => {
   if (!text) return;
-  const update = JSON.parse(text);
-  for (const [name, value] of Object.entries(update.slots)) slots.get(name)?.(value);
-  if (update.reply_to && update.reply_to === awaited) proceed();
-  if (update.has_more && !pending) post("play", {});
+  const update = JSON.parse(text), values = Promise.all(Object.entries(update.slots).map(read));
+  received = received.then(async () => {
+    for (const [name, value] of await values) slots.get(name)?.(value);
+    if (update.reply_to && update.reply_to === awaited) proceed();
+    if (update.has_more && !pending) post("play", {});
+  });
 };
 
 // Details that a reader has opened stay open.
@@ -121,7 +130,7 @@ const FILL = {
     const { id, name, type, text } = JSON.parse(value || "{}");
     if (!name || node.dataset.file === String(id)) return; // an action's last update repeats its values
     node.dataset.file = id;
-    window.tilescopeFiles.saveFile(name, type, text);
+    saveFile(name, type, text);
   },
   settings(_, value) {
     for (const name of Object.keys(settings)) if (!["tab", "preset"].includes(name)) delete settings[name];

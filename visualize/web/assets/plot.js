@@ -1,25 +1,5 @@
-// The live plot (see plot.py). `props.value` is a figure, or a figure and a pinned one with a space in between.
-const ARRAYS = { i: Int32Array, u: Uint32Array, f: Float32Array };
+// The live plot (see slots.py). `props.value` has its figure and the pinned one (see figures.js).
 const NARROW = 480; // pixels
-
-// Inflate a figure: the bytes of its arrays, as a number; the arrays, integers as differences; and its JSON.
-async function decode(text) {
-  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  const inflate = () => new DecompressionStream("deflate");
-  const stream = new Response(bytes).body.pipeThrough(inflate()).pipeThrough(inflate());
-  const buffer = await new Response(stream).arrayBuffer(), [size] = new Uint32Array(buffer, 0, 1);
-  const nest = (flat, [length, ...rest]) => {
-    const step = flat.length / length;
-    return rest.length ? Array.from({ length }, (_, i) => nest(flat.subarray(i * step, (i + 1) * step), rest)) : flat;
-  };
-  const array = ({ first, kind, lag, shape }) => {
-    const count = shape.reduce((product, n) => product * n), words = new Uint32Array(buffer, 4 + 4 * first, count);
-    for (let i = lag || count; i < count; i++) words[i] += words[i - lag];
-    return nest(new ARRAYS[kind](buffer, words.byteOffset, count), shape);
-  };
-  const json = new TextDecoder().decode(new Uint8Array(buffer, 4 + size));
-  return JSON.parse(json, (_, value) => (value?.lag >= 0 ? array(value) : value));
-}
 
 // Fit a figure to its place: type and margins grow with the page's, and a picture fills its height.
 function fit({ data, layout }, node) {
@@ -51,7 +31,8 @@ function fit({ data, layout }, node) {
 class LivePlot {
   // Before each drawing, `event` lets other scripts change `detail`: its data and layout.
   constructor(node, event) {
-    Object.assign(this, { node, event, cells: new Cells(node) });
+    Object.assign(this, { node, event, cells: new Cells(node), fold: node.closest("details") });
+    this.fold?.addEventListener("toggle", () => this.resize());
     node.repaint = () => {
       this.painted = null; // a hidden plot is drawn when it is shown
       return this.paint();
@@ -68,21 +49,21 @@ class LivePlot {
   button(format, title) {
     const word = `<text x="0" y="16" font-size="14" font-weight="700" fill="#7f8794">${format.toUpperCase()}</text>`;
     const icon = { svg: `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 20">${word}</svg>` };
-    const click = () => window.tilescopeFiles.savePicture(this.node, this.figure.about, format);
+    const click = () => savePicture(this.node, this.figure.about, format);
     return { name: format, title: `Save as ${title}`, icon, click };
   }
 
-  async show(text) {
-    if (text === this.text) return;
-    this.text = text;
-    const figure = text ? await decode(text) : null;
-    if (text !== this.text) return; // a newer figure came while this one was inflated
-    this.figure = figure;
+  show(figure) {
+    if (figure.text === this.text) return;
+    this.text = figure.text;
+    this.figure = figure.data ? figure : null;
     clearTimeout(this.timer);
+    if (!this.figure) this.clear();
+    // To measure a plot in a closed fold, the browser would lay out the fold: it is drawn when the fold opens.
+    if (!this.figure || this.fold?.open === false) return;
     // A plot below the window waits until those in view are drawn, and is drawn once for many moves of a slider.
     const { top, bottom } = this.node.getBoundingClientRect();
-    if (!figure) this.clear();
-    else if (top < innerHeight && bottom > 0) this.paint();
+    if (top < innerHeight && bottom > 0) this.paint();
     else this.timer = setTimeout(this.node.repaint, 250);
   }
 
@@ -181,11 +162,11 @@ function shareRangesLater() {
 }
 
 watch("value", () => {
-  const [text, pinnedText = ""] = props.value.split(" "), isNone = text === "none", figure = isNone ? "" : text;
+  const [figure, pinnedFigure = { text: "" }] = props.value, isNone = figure.text === "none", isPinned = pinnedFigure.text !== "";
   own.node.classList.toggle("none", isNone);
-  own.node.classList.toggle("lone", Boolean(pinnedText) && !figure);
-  element.hidden = isNone && !pinnedText;
-  if (Boolean(pinnedText) !== element.classList.contains("twins")) pair(Boolean(pinnedText));
-  pinned?.show(pinnedText);
+  own.node.classList.toggle("lone", isPinned && !figure.data);
+  element.hidden = isNone && !isPinned;
+  if (isPinned !== element.classList.contains("twins")) pair(isPinned);
+  pinned?.show(pinnedFigure);
   own.show(figure);
 });
