@@ -181,7 +181,7 @@ def test_a_bad_value_during_a_run_keeps_its_sentence_and_the_run_its_result(page
 def test_a_run_that_ends_appears_on_the_open_history(page, store):
     page.session.store = store
     flat = {**RECORDED_RUN.experiment.to_address(), "gpu": "H200", "tab": "history"}
-    assert "No runs" in change(page, flat)["history-claim"]
+    assert "<b>0</b> runs of this experiment" in change(page, flat)["history-claim"]
     job = Job(RECORDED_RUN.experiment)
     page.session.submit = lambda *_: job
     store.put(RUN, "H200", replace(RECORDED_RUN, backend="cuda", note=""), datetime.datetime.now(datetime.UTC))

@@ -134,7 +134,7 @@ def test_a_store_that_is_off_or_unusable_is_one_sentence(tmp_path):
     with closing(Store(tmp_path)) as folder:
         for text in (headline(folder), ask(folder)["problem"]):
             assert text.startswith(f"New results are not stored in {tmp_path.name}: ")
-        assert "No runs of this experiment are stored" in headline(folder)
+        assert "0 runs of this experiment are stored" in headline(folder)
 
 
 def test_each_run_is_a_row_with_its_numbers_and_versions_and_each_list_is_saved_as_csv(store):

@@ -93,7 +93,7 @@ def test_a_ratio_has_its_interval_and_is_a_tie_only_if_that_contains_1(ratio, is
     number, interval = f"{ratio[1]:.3f}", f"95 % CI {ratio[0]:.3f}–{ratio[2]:.3f}"
     tied, beside = f"Tied with torch.matmul: {number}, {interval}", f"{number} × the speed of torch.matmul ({interval})"
     assert headline(run).startswith(f"{tied if is_tie else beside} measured")
-    relation = f"tied with torch ({number} ×)" if is_tie else f"{number} × torch"
+    relation = f"tied with torch ({number} ×)" if is_tie else f"{number} × torch’s speed"
     assert card(run) == f"✓ 0 wrong · 7.00 µs · {relation} measured"
     assert f"TFLOP/s {'tied, ' * is_tie}{number} ×, {interval}" in tables(run)
     assert "Compared with torch.matmul, cuBLASLt: 1.200 ×, 95 % CI 1.190–1.210." in headline(run)
@@ -139,7 +139,7 @@ def test_a_wrong_result_says_how_many_are_wrong_and_where_and_has_no_time():
     whole = wrong(mismatched=0)
     for part in (headline(whole), card(whole)):
         assert ("rong as a whole" in part, part.startswith(("0", "✗ 0"))) == (True, False)
-    assert "though no single element does" in headline(whole)
+    assert "No single element exceeds its limit" in headline(whole)
 
 
 def test_a_race_that_passes_is_still_called_one_and_the_headline_says_why_it_does_not_show():
@@ -164,7 +164,7 @@ def test_a_launch_that_falls_back_on_pointers_says_why():
 
 def test_an_interpreters_check_says_if_the_gpu_could_not_launch_the_config():
     run = replace(recorded(), backend="interpreter", timing=None, baseline=None, recorded=recorded())
-    assert re.fullmatch(r"✓ 0 wrong interpreter ✓ 0 wrong · .* torch recorded", card(run))
+    assert re.fullmatch(r"✓ 0 wrong interpreter ✓ 0 wrong · .* torch’s speed recorded", card(run))
     too_large = Failure("compile", "out_of_resources", "It needs 2,097,152 bytes.")
     expected = "This config can't launch on H200; the interpreter has no such limit. It needs 2,097,152 bytes."
     for each, failure in ((run, replace(too_large, kind="timeout")), (replace(run, backend="cuda"), too_large)):
@@ -309,7 +309,7 @@ def test_one_wrong_cell_is_beyond_the_limit_and_ringed():
     assert np.argwhere(heatmap.z > 0).tolist() == [[78, 19]]
     assert (ring.y[0], ring.x[0]) == (78 * 64, 19 * 64)
     assert (heatmap.y0, heatmap.dy) == (31.5, 64)
-    assert figure.layout.title.text.startswith("Error of C ÷ limit")
+    assert figure.layout.title.text.startswith("Error of C ÷ its rounding limit")
     exact = error_figure(replace(diff, exact=True), check_of(cells), "C")
     assert exact.layout.title.text == "Error of C (max of each 64 × 64)"
     none = 0 * cells  # such as a race on zeros
@@ -331,9 +331,9 @@ def test_the_colour_jumps_at_the_limit_and_the_scale_ends_at_the_largest_error()
     limit = 2 / (picture.zmax - picture.zmin)
     assert [color for at, color in picture.colorscale if at == pytest.approx(limit)] == ["#cfe0f3", "#fcd29f"]
     labels = dict(zip(picture.colorbar.tickvals, picture.colorbar.ticktext, strict=True))
-    assert labels == {-2: "≤ 0.01 ×", -1: "0.1 ×", 0: "the limit", 1: "10 ×", 2: "100 ×"}
+    assert labels == {-2: "≤ 0.01 ×", -1: "0.1 ×", 0: "limit", 1: "10 ×", 2: "100 ×"}
     passed = error_map([[0, 0.3]])
-    assert (passed.zmin, passed.zmax, passed.colorbar.ticktext[-1]) == (-2, 0, "the limit")
+    assert (passed.zmin, passed.zmax, passed.colorbar.ticktext[-1]) == (-2, 0, "limit")
     assert {color for _, color in passed.colorscale} == {"#0b2a5b", "#cfe0f3"}, "no colour of wrong cells"
 
 

@@ -17,7 +17,7 @@ from visualize.predict.traffic import Operation
 from visualize.views import slots, status, theme
 from visualize.views.memory import flow, tables, text
 from visualize.views.memory.flow import LaneView, TileView, select_fields
-from visualize.views.numbers import Number
+from visualize.views.numbers import Number, significant
 from visualize.views.panel import Api, Endpoint, Panel, Reply, RunAction, Slots
 from visualize.views.prose import picture_caption
 from visualize.views.slots import NONE, button, fold, plot, plot_value, slot
@@ -182,11 +182,13 @@ def _launches(snapshot: Snapshot, verdicts: Verdicts, number: int, operations: S
     address = {**contrast.experiment.short_address(), "tab": "coalescing", "operation": op.number}
     other = flow.make_flow(contrast.kernel, contrast.launch, op.number, op.compiled or Textbook())
     caption = picture_caption(contrast.experiment, state.gpu.name, "compiled")
+    ratio = sum(map(text.used_bytes, contrast.operations)) / max(1, sum(map(text.used_bytes, own)))
+    tiles = "" if ratio == 1 else f"Its tiles have another size, so it uses {significant(ratio)} × the bytes."
     return drawn | {
         "flow-launch": text.launch_bar(own, contrast.operations, count),
         "contrast-title": text.flow_title("Versus", contrast.kernel, contrast.experiment.config, op, query(address)),
         "contrast": flow.flow_plot(other, state.view.of(LaneView).request, caption),
-        "contrast-launch": text.launch_bar(contrast.operations, own),
+        "contrast-launch": text.launch_bar(contrast.operations, own, tiles),
     }
 
 

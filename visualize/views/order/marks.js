@@ -1,5 +1,5 @@
-// The tiles of a run over the map (see `tile_marks`): they fill in launch order, then turn green or are marked as wrong (goes
-// before touch.js).
+// The tiles of a run over the map (see `tile_marks`): they fill in launch order, then turn green, so that their numbers stay
+// legible, or are marked as wrong (goes before touch.js).
 const FILL_MS = 900, TURN_MS = 300;
 const COLORS = { filled: "#3b4fd1", right: ["#a7dcc8", "#1d6b54"], wrong: ["#e8590c", "#fb923c"] }; // light, dark
 
@@ -54,7 +54,7 @@ class Marks {
       const [left, right] = [column, Math.min(column + stride, ends[1])].map((tile) => x._offset + x.d2p(tile));
       const [top, bottom] = [row, Math.min(row + stride, ends[0])].map((tile) => y._offset + y.d2p(tile));
       const gap = right - left > 6 ? 1 : 0;
-      for (const [color, alpha] of [[COLORS.filled, turned < 1 ? 1 : 0], [COLORS[isWrong ? "wrong" : "right"][isDark], turned]]) {
+      for (const [color, alpha] of [[COLORS.filled, turned < 1 ? 1 : 0], [COLORS[isWrong ? "wrong" : "right"][isDark], isWrong ? turned : 0.6 * turned]]) {
         Object.assign(pen, { fillStyle: color, globalAlpha: alpha });
         pen.fillRect(left + gap / 2, top + gap / 2, right - left - gap, bottom - top - gap);
       }

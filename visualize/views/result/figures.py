@@ -69,7 +69,7 @@ def closeup_figure(
 
 def _unit(diff: Diff) -> str:
     # Beside the colour bar, Plotly would write the unit over the numbers.
-    return "" if diff.exact else " ÷ limit"
+    return "" if diff.exact else " ÷ its rounding limit"
 
 
 def _error_map(diff: Diff, part: Diff | Closeup, first: tuple[int, int], title: str, tensor: str) -> go.Figure:
@@ -81,7 +81,7 @@ def _error_map(diff: Diff, part: Diff | Closeup, first: tuple[int, int], title: 
         z = np.where(np.isnan(cells) | (cells > 0), high, low)
     else:
         z = np.log10(np.where(np.isfinite(cells), np.maximum(cells, 10**low), 10**high))
-    error = "|error|: %{customdata:.3g}" if diff.exact else "error: %{customdata:.3g} × the limit"
+    error = "|error|: %{customdata:.3g}" if diff.exact else "error: %{customdata:.3g} × the rounding limit"
     heatmap = go.Heatmap(
         z=z.astype(np.float32),
         customdata=cells.astype(np.float32),
@@ -120,7 +120,7 @@ def _color_range(diff: Diff) -> tuple[float, float, dict[float, str]]:
     places = [decade + math.log10(digit) for decade in range(math.floor(low), math.ceil(high) + 1) for digit in digits]
     ticks = {place: f"{float(f'{10**place:.2g}'):,g} ×" for place in places if low <= place <= high}
     if 0.0 in ticks:
-        ticks[0.0] = "the limit"
+        ticks[0.0] = "limit"
     if low == _SMALLEST:
         ticks[low] = f"≤ {10**low:g} ×"
     if has_nonfinite:

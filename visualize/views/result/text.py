@@ -140,12 +140,9 @@ def _verdict(check: Check, kernel: Kernel) -> Sentence | str:
     if check.passed and kernel.family.is_exact:
         return "Every element equals the reference, bit for bit."
     if check.passed:
-        return (
-            f"Correct: every element is within rounding. Relative RMS error {error}; "
-            f"the limit for {kernel.family.limit_follows} is {limit}."
-        )
+        return f"Correct: every element is within its rounding limit. Relative RMS error: {error} of {limit} allowed."
     if not check.mismatched:
-        return say("Relative RMS error {} exceeds the limit {}, though no single element does.", Strong(error), limit)
+        return say("Relative RMS error: {} of {} allowed. No single element exceeds its limit.", Strong(error), limit)
     wrong, place = Strong("Wrong"), list(check.worst_index)
     if kernel.family.is_exact or check.nonfinite:
         return say("{}: element {} is {}; the reference is {}.", wrong, place, *_worst_values(check))
@@ -179,7 +176,7 @@ def _card_line(run: RunResult, kernel: Kernel, launch: Launch) -> Markup:
     if check.passed and run.timing:
         parts.append(milliseconds(run.timing.median_ms))
         if baseline:  # every baseline is a torch call
-            short = f"tied with torch ({speed(baseline)})" if baseline.is_tie else f"{speed(baseline)} torch"
+            short = f"tied with torch ({speed(baseline)})" if baseline.is_tie else f"{speed(baseline)} torch’s speed"
             parts.append(Hint(short, f"The speed of {baseline.name}: {_ratio(baseline)}"))
     return Markup("<p{}>{} {}</p>").format(style, Markup(" · ").join(parts), Mark(source(run.backend)))
 

@@ -328,7 +328,7 @@ def history_headline(series: Sequence[PastRuns], runs: Sequence[StoredResult]) -
         note = "On a GPU, times are stored, too." if source == "interpreter" else "None of these runs was timed."
         return headline(f"{passed:,} of {len(runs):,}", say("checks passed {}", Mark(source)), note)
     how = "Press Run (Ctrl+Enter) to store a result of this machine. Recorded lists results of other machines."
-    return headline("No runs", "of this experiment are stored", how)
+    return headline("0", "runs of this experiment are stored", how)
 
 
 def _times_headline(runs: PastRuns, *others: PastRuns) -> Markup:
