@@ -90,7 +90,7 @@ async def call(client: httpx.AsyncClient, name: str, experiment: dict[str, Any])
 
 async def move_slider(url: str, event: int, is_page: bool, every_s: float, until: float, observed: Observed) -> None:
     """Move a slider every few seconds, on the page or through /schedule."""
-    from tests.panels.sent import settings_of
+    from tests.messages import settings_of
 
     draw, session, kind = random.Random(), uuid.uuid4().hex, "page" if is_page else "/schedule"
     async with connect(url) as client:

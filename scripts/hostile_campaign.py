@@ -105,7 +105,7 @@ class Hostile:
 
     def _messages(self, event: dict[str, Any]) -> list[Any]:
         """Arguments of an event: a message with values that no control can send, and sometimes too few arguments."""
-        from tests.panels.sent import settings_of
+        from tests.messages import settings_of
 
         kernel = self._draw.choice(list(discover()))
         names = [*knobs(discover()[kernel].config), *_FIELDS]
