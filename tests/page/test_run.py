@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
 import re
 import struct
@@ -198,12 +197,8 @@ def test_a_table_is_saved_as_it_stands(tab: Tab) -> None:
     tab.page.wait_for_selector(f"{table} td:text-is('compiled')", state="attached", timeout=60_000)
     tab.page.locator(table).first.hover()
     name, file = saved(tab, f"{table} .save-csv")
-    rows = list(csv.reader(file.decode("utf-8-sig").splitlines()))
-    assert rows[0][:2] == ["operation", "line"]
-    assert len({len(row) for row in rows}) == 1
-    load = next(row for row in rows if row[0] == "load A" and row[2] == "compiled")
-    assert load[3:6] == ["16 B", "4096", "65536"]
     assert name == "Totals of the launch.csv"
+    assert re.search("^load A,.*,compiled,16 B,4096,65536,", file.decode("utf-8-sig"), re.MULTILINE)
     tab.unfold("#totals-fold")
     tab.says("#coalescing-totals", "DRAM moved")
     assert tab.page.get_by_role("button", name="Count with Nsight Compute (needs a GPU)").is_disabled()

@@ -297,7 +297,7 @@ TABS = {
     "coalescing": "?kernel=transpose.flat&tab=coalescing",
     "compiler": "?kernel=transpose.tiled&tab=compiler",
     "sweep": stored_sweep.QUERY,
-    "scoreboard": "?kernel=matmul.grouped&tab=scoreboard",
+    "scoreboard": "?kernel=matmul.grouped&tab=scoreboard&score_kernel=transpose.flat",
 }
 # Windows, and the smallest type in each, in pixels.
 SIZES = ((1280, 720, 14), (1920, 1080, 16.5), (390, 844, 14))

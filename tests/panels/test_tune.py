@@ -313,6 +313,8 @@ def test_a_cell_has_its_fastest_time_and_that_config(timed, has_times):
         assert linked == times[min(times)] if times else linked in rows
     assert cells.colorbar.title.text == f"ms, {'measured' if has_times else 'predicted'}"
     assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("BLOCK_M", "BLOCK_N")
+    named = {mark.text: (mark.y, mark.x) for mark in figure.layout.annotations}
+    assert named["fastest"] == np.unravel_index(np.nanargmin(cells.z), np.shape(cells.z))
     assert np.shape(heatmap_figure(sweep, "num_warps", "num_warps").data[0].z) == (1, 2)
     (cells,) = heatmap_figure(predict_only(timed, lambda _: 0.5), "BLOCK_M", "BLOCK_N").data
     assert (cells.zmin, cells.zmax) == (0, 0.5), "of one value, Plotly's own scale would reach below zero"

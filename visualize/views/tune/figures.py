@@ -28,6 +28,8 @@ _WITH_LEGEND: dict[str, Any] = {
     "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "bgcolor": theme.NOTHING},
 }  # fmt: skip
 _SYMBOLS = ("circle", "diamond", "square", "triangle-up", "triangle-down", "cross")
+# The name of a cell.
+_MARK = {"showarrow": False, "bgcolor": "#ffffff", "font": {"color": "#111827"}}
 # A phone has room for this many dates.
 _MAX_DATES = 5
 # Devices whose medians differ by more than this factor share a logarithmic axis. On a linear one, the fast device's
@@ -37,6 +39,8 @@ _MAX_LINEAR_RATIO = 2.0
 
 def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
     """Draw the fastest time for each pair of two knobs' values. Cells without a time are empty.
+
+    The fastest cell and that of the sweep's own config are named.
 
     Args:
         across, up: varied knobs; one row of cells if they are the same.
@@ -63,15 +67,16 @@ def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
         colorbar=theme.colorbar(f"{unit}, {sweep.source}"),
         texttemplate="%{z:,.3r}" if fastest.size <= _MAX_NUMBERED_CELLS else None,
     )  # fmt: skip
+    # Row, column, and pixels from the middle of the cell, where its time is.
+    cells = {"fastest": (*divmod(int(np.nanargmin(fastest)), len(columns)), -20)} if distinct.size else {}
+    config = vars(sweep.space.base.config)
+    if config[across] in columns and (is_flat or config[up] in rows):
+        cells["current"] = (0 if is_flat else rows.index(config[up]), columns.index(config[across]), 20)
+    marks = [{**_MARK, "text": name, "x": x, "y": y, "yshift": shift} for name, (y, x, shift) in cells.items()]
+    title = f"Fastest time for each {across}{'' if is_flat else f' and {up}'}"
     category = {"type": "category", "showgrid": False}
-    return go.Figure(
-        trace,
-        theme.layout(
-            f"Fastest time for each {across}{'' if is_flat else f' and {up}'}",
-            xaxis={**category, "title": across},
-            yaxis={**category, "title": "" if is_flat else up, "automargin": True},
-        ),
-    )
+    vertical = {**category, "title": "" if is_flat else up, "automargin": True}
+    return go.Figure(trace, theme.layout(title, xaxis={**category, "title": across}, yaxis=vertical, annotations=marks))
 
 
 def bound_figure(sweep: Sweep) -> go.Figure:
