@@ -106,7 +106,7 @@ function update() {
   for (const button of switches) {
     button.setAttribute("aria-pressed", button.dataset.model === requests.model);
     button.disabled = button.dataset.model === "compiled" && requests.pending !== "";
-    button.title = button.disabled ? requests.pending : "";
+    button.title = button.disabled ? requests.pending : button.dataset.tip;
   }
 }
 

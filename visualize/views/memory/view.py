@@ -40,8 +40,8 @@ _LAUNCH = (*_AMOUNTS, "touched_sectors", "efficiency")
 
 _SCRUBBER = Markup(
     '<div class="switch" role="group" aria-label="Requests">'
-    '<button type="button" data-model="textbook">Blackboard</button>'
-    '<button type="button" data-model="compiled">Compiled</button></div>'
+    '<button type="button" data-model="textbook" data-tip="A lecture’s simple machine">Blackboard</button>'
+    '<button type="button" data-model="compiled" data-tip="What the compiled kernel requests">Compiled</button></div>'
     '<div class="player scrubber" role="group" aria-label="Requests of the program">'
     '<button type="button" class="back" aria-label="Previous request">←</button>'
     '<button type="button" class="forward" aria-label="Next request">→</button>'

@@ -7,8 +7,8 @@ function open() {
   if (dialog.open) return;
   field.value = document.body.dataset.link;
   code.replaceChildren();
-  code.dataset.link = "";
   dialog.showModal();
+  field.setSelectionRange(0, 0); // its start is in view
   send.act("share", { link: field.value });
 }
 
