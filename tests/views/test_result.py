@@ -139,7 +139,7 @@ def test_a_wrong_result_says_how_many_are_wrong_and_where_and_has_no_time():
     whole = wrong(mismatched=0)
     for part in (headline(whole), card(whole)):
         assert ("rong as a whole" in part, part.startswith(("0", "✗ 0"))) == (True, False)
-    assert "No single element exceeds its limit" in headline(whole)
+    assert "No element exceeds its limit" in headline(whole)
 
 
 def test_a_race_that_passes_is_still_called_one_and_the_headline_says_why_it_does_not_show():

@@ -44,7 +44,9 @@ _LESS_BANDWIDTH = ("A100-80GB", "A10G", "L40S", "L4", "RTX4090")
 _RESOURCES = {"arithmetic": "arithmetic", "L2": "the L2", "load and store": "load and store units"}
 
 
-def loads_headline(loads: FirstLoads, unit: str, traffic: DramTraffic, link: Link, more: Sequence[Any]) -> Markup:
+def loads_headline(
+    loads: FirstLoads, unit: str, traffic: DramTraffic, link: Link, more: Sequence[Any], larger: Link | str = ""
+) -> Markup:
     """Compare the blocks that the first programs load in this order and in row-major order.
 
     Args:
@@ -52,6 +54,7 @@ def loads_headline(loads: FirstLoads, unit: str, traffic: DramTraffic, link: Lin
         traffic: the DRAM reads and times of both orders, if its study has them.
         link: a link to all values of GROUP_SIZE.
         more: further sentences.
+        larger: a link to a launch in which the orders differ; "" if there is none.
     """
     (rows, columns), (other_rows, other_columns) = loads.regions
     inputs, first = traffic.kernel.family.panels or ("", ""), count_noun(loads.first, unit)
@@ -60,7 +63,7 @@ def loads_headline(loads: FirstLoads, unit: str, traffic: DramTraffic, link: Lin
     beside = f"blocks loaded by {first}, not {loads.row_major_blocks:,}"
     reasons: list[Any] = [say("The first {} need {}; row-major order needs {}.", first, need, other_need)]
     if loads.blocks == loads.row_major_blocks:
-        beside, reasons = "blocks in either order", [_equal_loads(loads, unit)]
+        beside, reasons = "blocks in either order", [say("{} {}", _equal_loads(loads, unit), larger)]
     elif loads.blocks > loads.row_major_blocks:
         narrow = f"C is only {other_columns} tiles wide, so grouping loads more."
         reasons.insert(0, f"{narrow} DRAM reads shows whether the L2 makes up for it.")
@@ -86,9 +89,7 @@ def _equal_loads(loads: FirstLoads, unit: str) -> str:
     if loads.is_same_order:
         return "This order is row-major, so both load the same blocks."
     if loads.first == loads.tiles:
-        return (
-            f"Together, all {loads.tiles:,} {unit}s load every block in any order. Larger launches show a difference."
-        )
+        return f"Together, all {loads.tiles:,} {unit}s load every block in any order."
     return f"Both orders need equally many rows and columns of tiles for {count_noun(loads.first, unit)}."
 
 

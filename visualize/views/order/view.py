@@ -153,12 +153,12 @@ def _headline(snapshot: Snapshot, orders: list[Order], first: int) -> Markup:
         reason = "Each input is read once in any order. The order decides which tiles are in flight together."
         return prose.headline(*count_noun(launch.programs, "program").split(), reason, *more)
     compared = first_loads(own, orders[1].steps, first)
-    larger = larger_preset(state.kernel) if compared.blocks >= compared.row_major_blocks else ""
+    larger = larger_preset(state.kernel, "schedule", "A larger launch shows a difference.")
     link = Link("DRAM reads of every GROUP_SIZE.", query({**state.to_address(), "tab": "reuse"}))
-    return text.loads_headline(compared, orders[0].unit, dram_traffic(snapshot), link, (larger, *more))
+    return text.loads_headline(compared, orders[0].unit, dram_traffic(snapshot), link, more, larger)
 
 
-def larger_preset(kernel: Kernel, tab: str = "schedule", label: str = "") -> Link | str:
+def larger_preset(kernel: Kernel, tab: str, label: str) -> Link | str:
     """Link to the largest preset of the family that compares orders; "" if there is none."""
     relatives = [each for each in discover().values() if each.family.root is kernel.family.root]
     comparing = [(each, preset) for each in relatives for preset in each.presets if "first" in preset.view]
@@ -166,7 +166,7 @@ def larger_preset(kernel: Kernel, tab: str = "schedule", label: str = "") -> Lin
         return ""
     relative, preset = comparing[-1]
     address = {"kernel": relative.id, **preset.problem, **preset.config, **preset.view, "tab": tab}
-    return Link(label or f"{preset.title}.", query(address))
+    return Link(label, query(address))
 
 
 def schedule_json(snapshot: Snapshot) -> dict[str, Any]:
