@@ -72,7 +72,7 @@ def test_every_kind_of_case_is_checked_and_compared_with_the_fastest_of_its_call
             assert entry.their_error is None
         else:
             assert entry.their_error < 0.01
-    # Times are made up by place: addmm comes before eager, and eager has a row of its own.
+    # Times are made up by place: addmm comes before eager, and one row compares with eager alone.
     eager, best = (entry for entry in entries if entry.work.startswith("relu"))
     assert (eager.fastest, best.fastest) == ("torch eager, three calls", "torch.addmm, then relu_")
     assert any("transposition counted" in entry.work for entry in checked)

@@ -58,9 +58,9 @@ def copy_padded(
     PAD_B: tl.constexpr,
 ):
     pid = tl.program_id(0)
-    # The stored block is transposed to give it a layout of its own. Otherwise the load would have the store's, in which
-    # a lane holds 16 consecutive bytes. Its requests, of one element per lane, would then touch up to eight times as
-    # many sectors.
+    # The block is stored as its transpose, so that the compiler chooses another layout for the store, in which a lane
+    # holds 16 consecutive bytes. In that layout, the load's requests, of one element per lane, would touch up to eight
+    # times as many sectors.
     if PAD_A and pid < a_programs:
         start, inside, end, in_row = locate(pid, a_shape, a_strides, a_pitch, ROWS, COLUMNS)
         elements = tl.load(a + start, mask=inside, other=0.0)

@@ -89,7 +89,7 @@ async function read([name, value]) {
 window.tilescopeReceive = (text) => {
   if (!text) return;
   const update = JSON.parse(text), values = Promise.all(Object.entries(update.slots).map(read));
-  received = received.then(async () => {
+  received = received.catch(reportError).then(async () => { // an update that failed must not stop the next ones
     for (const [name, value] of await values) slots.get(name)?.(value);
     if (update.reply_to && update.reply_to === awaited) proceed();
     if (update.has_more && !pending) post("play", {});
