@@ -120,6 +120,13 @@ def experiments(form: RecordForm[T], gpu: str) -> tuple[Experiment, ...]:
     return tuple(recording.measured.experiment for recording in shipped(form) if recording.gpu == gpu)
 
 
+def nearest(form: RecordForm[T], experiment: Experiment, gpu: str) -> Experiment | None:
+    """Return the kernel's experiment with a shipped recording on `gpu` that shares most settings, or None."""
+    settings = experiment.to_address().items()
+    similar = [each for each in experiments(form, gpu) if each.kernel == experiment.kernel]
+    return max(similar, key=lambda each: len(settings & each.to_address().items()), default=None)
+
+
 @once
 def _lines(directory: Path) -> list[tuple[str, dict[str, Any]]]:
     """Return the place and the fields of each shipped line."""

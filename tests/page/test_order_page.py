@@ -84,10 +84,10 @@ def assert_shows(tab: Tab, step: int, single: bool = False) -> None:
         blocks, what = count(tab, half)
         if single:
             assert blocks == loads(order, np.array([step]))[0], half
-            assert what == f"blocks loaded by {step} program{'s' if step > 1 else ''}"
+            assert what == f"distinct blocks for {step} program{'s' if step > 1 else ''}"
         else:
             assert blocks == (now.any(1).sum() + now.any(0).sum()) * order.k_blocks, half
-            assert what.startswith(f"blocks loaded by wave {step}: ")
+            assert what.startswith(f"distinct blocks for wave {step}: ")
 
 
 def open_page(tab: Tab, query: str) -> None:
@@ -102,7 +102,7 @@ def test_the_nine_results_program_by_program_until_54_and_90_blocks(tab: Tab) ->
     corners = [np.array([point.split(",") for point in path[1:].replace("M", "L").split("L")], int) for path in paths]
     sizes = [np.ptp(points, axis=0).tolist() for points in corners]
     assert sizes == [[3, 3], [3, 3], [9, 1], [9, 1]], "outlines of columns and rows of tiles, in black on white"
-    tab.reads("#schedule-claim .number", "54 blocks loaded by 9 programs, not 90")
+    tab.reads("#schedule-claim .number", "54 blocks instead of 90 for 9 programs")
     before = len(tab.requests)
     for step in range(1, 10):
         tab.page.get_by_role("button", name="One step on").click()
@@ -167,7 +167,7 @@ def test_one_step_on_draws_the_next_wave_of_both_orders(tab: Tab) -> None:
         scrub.press("ArrowRight")
     wait_for_step(tab, 4)
     assert_shows(tab, 4)
-    assert "wave 4 of 8; grouped order, GROUP_SIZE 4: 640 blocks" in str(scrub.get_attribute("aria-valuetext"))
+    assert "wave 4 of 8; grouped order, GROUP_SIZE 4: 640 distinct blocks" in str(scrub.get_attribute("aria-valuetext"))
 
 
 def test_a_link_opens_its_step_a_slider_keeps_it_and_a_preset_ends_it(tab: Tab) -> None:
@@ -353,7 +353,7 @@ def now(tab: Tab) -> int:
 def test_a_recorded_timeline_is_drawn_at_once_with_what_it_cost_and_replayed_without_the_server(tab: Tab) -> None:
     open_timeline(tab)
     for words in (
-        "On NVIDIA H200, 512 programs ran on 132 SMs within 0.189 ms",
+        "On NVIDIA H200, 512 programs ran on 132 SMs in 0.189 ms",
         "Instrumentation overhead: +0.3 % (0.194 ms against 0.193 ms",
         "The timer ticks every 32 ns",
         "Recorded on H200, 2026-11-21",
@@ -432,10 +432,10 @@ def test_a_tile_lights_up_its_row_and_column_within_50_ms_and_opens_its_program_
     before, lit = len(tab.requests), tab.page.locator(".touch svg rect[fill-opacity]")
     explanation = "A block is what one step of its loop along K loads."
     for axis, at, words, count in (
-        ("", (2.5, 1.5), ("Program 7 ", "pid_m 1, pid_n 2, SM 7, group 0, wave 1", "by program 1.", explanation), 2),
-        ("2", (2.5, 1.5), ("Program 11 ", "9 blocks: loaded before, by program 9.", "by program 2."), 2),
-        ("", (-7.1, 3.5), ("A: pid_m 3, block 2 of K", "First read by program 27, SM 27, group 1, wave 1."), 0),
-        ("2", (8.5, -9.2), ("B: pid_n 8, block 0 of K", "First read by program 8, SM 8, group 0, wave 1."), 0),
+        ("", (2.5, 1.5), ("pid 7 ", "pid_m 1, pid_n 2: wave 1, predicted SM 7", "by pid 1.", explanation), 2),
+        ("2", (2.5, 1.5), ("pid 11 ", "9 blocks: loaded before, by pid 9.", "by pid 2."), 2),
+        ("", (-7.1, 3.5), ("A: pid_m 3, block 2 of K", "First loaded by pid 27: wave 1, predicted SM 27."), 0),
+        ("2", (8.5, -9.2), ("B: pid_n 8, block 0 of K", "First loaded by pid 8: wave 1, predicted SM 8."), 0),
     ):
         tab.page.mouse.move(*place(tab, *at, axis))
         tab.page.wait_for_selector(".tile-tip:visible")
@@ -482,7 +482,7 @@ def test_keys_move_over_tiles_resize_them_and_open_memory(tab: Tab) -> None:
     layer.focus()
     for key in ("ArrowDown", "ArrowRight", "ArrowRight"):
         layer.press(key)
-    tab.says(".tile-tip", "Program 7 computes this tile, 64 × 64 elements of C.")
+    tab.says(".tile-tip", "pid 7 computes this tile, 64 × 64 elements of C.")
     layer.press("+")
     tab.page.wait_for_function("document.body.dataset.address.includes('GROUP_SIZE=4')")
     layer.press("Shift+ArrowRight")
@@ -518,5 +518,5 @@ def test_the_corner_shows_what_the_model_of_the_l2_predicts_for_both_orders(tab:
             assert evicted == pytest.approx(shown - inputs, abs=1), "each input is fetched once at least"
             # A use that misses fetches a block of A, of 128 × 64 elements, or of B, of 64 × 256 elements.
             assert uses - shown / (2 * 128 * 64) <= hits <= uses - shown / (2 * 64 * 256)
-        words = "it all fits in the" if size == 3 else "evicted, fetched again"
+        words = "nothing is evicted" if size == 3 else "evicted, fetched again"
         tab.says("#schedule-plot .corner >> nth=0", words, folded=True)

@@ -127,7 +127,7 @@ def test_dram_reads_have_bytes_times_and_bounds_and_a_moved_group_size_redraws_t
         tab.wait_for_draw(plot)
     for slot, words in (
         ("claim", "Nsight Compute counted 1.49 GB"),
-        ("plot", "this: 8"),
+        ("plot", "GROUP_SIZE 8"),
         ("way", "requested by loads"),
         ("way", "recorded"),
     ):

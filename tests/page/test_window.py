@@ -151,8 +151,8 @@ def test_a_question_leaves_the_picture_and_the_controls_in_view_and_hides_its_an
     for answer in ("#schedule-claim .headline", ".corner", "#outcome"):
         assert not is_visible(tab, answer), answer
     tab.page.keyboard.press("a")
-    assert tab.text(".choice.right").split() == ["B", "54"]
-    assert tab.text(".choice.wrong").split() == ["A", "18"]
+    assert tab.text(".choice.right").split() == ["b", "54"]
+    assert tab.text(".choice.wrong").split() == ["a", "18"]
     tab.says(".verdict", "No")
     tab.page.keyboard.press("Enter")  # on Next, which has the focus
     tab.says(".tour .said", "54")

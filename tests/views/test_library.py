@@ -88,7 +88,9 @@ def test_the_library_opens_on_the_agreement_and_a_page_of_rows_within_40_kilobyt
     slots = view.RecordedPanel().draw(snapshot())
     headline, rows = text_of(slots["recorded-claim"]), slots["recorded"]
     agree = f"{EXACT.exact:,} of {len(EXACT.scores):,}"
-    assert headline.startswith(f"{agree} counts agree exactly with the hardware {len(view.entries()):,} recordings ")
+    assert headline.startswith(
+        f"{agree} counts of sectors and requests agree exactly {len(view.entries()):,} recordings, "
+    )
     assert rows.count("<tr>") == view.RECORDED.rows_per_page + 1
     assert len(rows.encode()) <= 40_000
     assert "No recording matches." in draw_recorded(recorded_gpu="B200")
@@ -179,7 +181,7 @@ def test_the_headline_states_the_scores_of_the_selected_count_and_gpu(count):
     board, exact = (BOARD.part(counts, "H200") for counts in ((count,), EXACT_COUNTS))
     headline = text_of(view.scoreboard_headline(board, count, exact))
     total, launches = f"{len(board.scores):,}", f"{board.launches} launches on H200"
-    parts = (f"{total} of {total} ", f"{launches}: predicted", f"{len(exact.scores):,} agree exactly.")
+    parts = (f"{total} of {total} ", f"{launches}, counted by Nsight Compute", f"{len(exact.scores):,} agree exactly.")
     if count == DRAM:
         flagged = f"flags {sum(score.is_flagged for score in board.scores):,} as uncertain"
         number = f"{100 * board.median_error:.2g} % median error of DRAM reads"
@@ -194,7 +196,7 @@ def test_misses_are_not_counted_as_exact_and_what_cannot_be_compared_is_left_out
     assert text_of(view.scoreboard_headline(board, "sectors", board)).startswith("2 of 3 sector counts agree")
     first, *others = PREDICTIONS
     assert scoreboard.score_recordings(others).unpredicted == (first.experiment,)
-    assert "Not compared: retrying atomics of 23 launches." in text_of(draw_scoreboard()["scoreboard-rows"])
+    assert "Not compared: atomics that retry, in 23 launches." in text_of(draw_scoreboard()["scoreboard-rows"])
     assert "Not compared" not in draw_scoreboard(score_kernel="transpose.flat")["scoreboard-rows"]
 
 

@@ -123,7 +123,7 @@ def _question(stop: Stop, facts: Facts) -> Markup:
         return Markup()
     numbers = {name: value.number for name, value in facts.items()}
     choices = Markup()
-    for letter, choice in zip("ABCD", stop.ask.choices, strict=False):
+    for letter, choice in zip("abcd", stop.ask.choices, strict=False):
         state = Markup(" disabled")
         if numbers:
             state = Markup(' data-right="{}"').format("yes" if choice.is_right(numbers) else "no")

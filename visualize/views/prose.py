@@ -161,7 +161,8 @@ def headline(number: Any, what: Any, sentence: Any, *more: Any, is_failure: bool
         is_failure: whether to show the number in the colour of failures.
     """
     style = " wrong" if is_failure else ""
-    large = Markup('<p class="number{}"><b>{}</b> {}</p>').format(style, number, what)
+    figure, times, _ = str(number).partition(" ×")
+    large = Markup('<p class="number{}"><b>{}</b>{} {}</p>').format(style, figure, times, what)
     folded = Markup("<details><summary>More</summary><p>{}</p></details>").format(html(more))
     return Markup('<div class="headline">{}<p class="claim">{}</p>{}</div>').format(
         large if str(number) or str(what) else "", html([sentence]), folded if html(more) else ""

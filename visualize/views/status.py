@@ -1,11 +1,15 @@
 """The status line, which follows a run or a compile to its end, and the paragraphs for a pending or failed result."""
 
 import datetime
+from typing import Any
 
 from markupsafe import Markup
 
-from kernels.results import Counters, Failure, Measured
-from visualize.views.prose import Link, hint, html, say
+from kernels.measuring.run import RUN
+from kernels.results import Counters, Failure, Measured, records
+from kernels.spec import shape_text
+from visualize.views.prose import Link, Sentence, config_text, dtype_text, hint, html, say
+from visualize.views.state import State, query
 
 NOT_RUN = hint("Not run yet.")
 
@@ -14,21 +18,23 @@ _WAITING = Markup('<p class="hint" role="status">{}</p>')
 _STAGES = {"cuda": ("compile", "launch", "check", "time"), "interpreter": ("launch", "check")}
 
 
-def render_run_hint(has_gpu: bool, recorded: str) -> Markup:
-    """Render what Run does, for an experiment without a result.
+def render_run_hint(has_gpu: bool, state: State) -> Markup:
+    """Render what Run does, for an experiment without a result."""
+    effect = "check the kernel against torch under Triton's interpreter, without timing."
+    if has_gpu:
+        effect = "launch the kernel, check it against torch and time both."
+    nearest = link_nearest(RUN.form, state, "result")
+    return hint(say("No result for this config. Press Run (Ctrl+Enter) to {} {}", effect, nearest))
 
-    Args:
-        recorded: the query of the list of recordings.
-    """
-    effect = (
-        "launch the kernel, check it against torch and time both."
-        if has_gpu
-        else "check the kernel against torch under Triton's interpreter, without timing."
-    )
-    link = Link("Recorded", recorded)
-    return hint(
-        say("No result for this config. Press Run (Ctrl+Enter) to {} {} lists runs on real GPUs.", effect, link)
-    )
+
+def link_nearest(form: records.RecordForm[Any], state: State, tab: str) -> Sentence | str:
+    """Link to the most similar recording on the state's GPU; "" if the kernel has none there."""
+    nearest = records.nearest(form, state.experiment, state.gpu.name)
+    if nearest is None:
+        return ""
+    name = f"{shape_text(nearest.problem)} {dtype_text(nearest.problem)}, {config_text(nearest.config)}"
+    link = Link(name, query({**nearest.to_address(), "gpu": state.gpu.name, "tab": tab}))
+    return say("The most similar one recorded on {}: {}.", state.gpu.name, link)
 
 
 def render_compiling(gpu: str, seconds: float | None = None) -> Markup:

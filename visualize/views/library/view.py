@@ -296,8 +296,8 @@ def recorded_headline(scoreboard_address: str) -> Markup:
     """Return how many predictions agree, and what is recorded."""
     gpus = join_names(sorted({entry.experiment.gpu for entry in entries()}))
     return prose.headline(
-        *(agreement(scoreboard().part(EXACT_COUNTS)), "counts agree exactly with the hardware"),
-        f"{len(entries()):,} recordings open without a GPU.",
+        *(agreement(scoreboard().part(EXACT_COUNTS)), "counts of sectors and requests agree exactly"),
+        f"{len(entries()):,} recordings, viewable without a GPU.",
         f"They are from {gpus}. Each row is a run, a timeline, the counts of a launch, or a study of its GROUP_SIZE. "
         "Click it to see it.",
         prose.say("{} shows each prediction beside its count.", prose.Link("The scoreboard", scoreboard_address)),
@@ -327,12 +327,11 @@ def scoreboard_headline(board: Scoreboard, count: str, exact_counts: Scoreboard)
             sum(not score.is_flagged for score in misses),
         )
         return prose.headline(percent(board.median_error), "median error of DRAM reads", sentence, doubt)
-    sentence = prose.say(
-        "{} on {}: {} from index arithmetic and the compiler's layouts, {} by Nsight Compute.",
-        *(launches, gpus, prose.Mark("predicted"), prose.Mark("counted")),
-    )
+    sentence = prose.say("{} on {}, {} by Nsight Compute.", launches, gpus, prose.Mark("counted"))
+    how = "The predictions come from index arithmetic and the compiler's layouts."
     both = f"Sectors and requests together: {agreement(exact_counts)} agree exactly."
-    return prose.headline(agreement(board), f"{NOUNS[count]} agree exactly", sentence, both, _excluded_atomics(board))
+    more = how, both, _excluded_atomics(board)
+    return prose.headline(agreement(board), f"{NOUNS[count]} agree exactly", sentence, *more)
 
 
 def point_text(score: Score) -> str:
@@ -351,7 +350,7 @@ def point_text(score: Score) -> str:
 
 def _excluded_atomics(board: Scoreboard) -> str:
     launches = len({score.experiment for score in board.lower_bounds})
-    return f"Not compared: retrying atomics of {count_noun(launches, 'launch')}." if launches else ""
+    return f"Not compared: atomics that retry, in {count_noun(launches, 'launch')}." if launches else ""
 
 
 def _value(score: Score, value: int) -> str:

@@ -94,9 +94,10 @@ def compiler_headline(launch: Launch, compiled: Compiled) -> Markup:
         f"{100 * resident.occupancy:.3g} %",
         say("theoretical occupancy on {} {}", compiled.gpu, Mark("predicted")),
         say(
-            "An SM can hold {}, {} of its {} warps, limited by {}. {} of shared memory per program, {} per thread, {}.",
-            *(Strong(held), warps, launch.gpu.max_warps_per_sm, join_names(resident.limited_by), *needs),
+            "An SM can hold {}, {} of its {} warps, limited by {}.",
+            *(Strong(held), warps, launch.gpu.max_warps_per_sm, join_names(resident.limited_by)),
         ),
+        say("{} of shared memory per program, {} per thread, {}.", *needs),
         say("Triton {} compiled it.", compiled.triton),
         launch.gpu.caveat,
     )

@@ -48,7 +48,7 @@ function draw() {
   addressed = listing.operation;
   chosen = Math.min(chosen, listing.operations.length - 1);
   root.innerHTML = `<div class="listing-bar"><span>Memory operation</span><select aria-label="memory operation"></select>
-    <input type="search" placeholder="Search all four (Enter: next)" aria-label="search"></div>
+    <input type="search" placeholder="Search all four, Enter for next" aria-label="search"></div>
     <div class="listing-panes">${PANE.repeat(listing.panes.length)}</div>`;
   const menu = root.querySelector("select"), field = root.querySelector("input");
   menu.append(...listing.operations.map(({ label }, place) => new Option(label, place, false, place === chosen)));

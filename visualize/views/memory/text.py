@@ -26,6 +26,8 @@ _WIDEST_BYTES = 16
 # From this multiple of the sectors needed, the headline is the multiple; below, it is the share of used bytes.
 _NOTABLE_FACTOR = 1.1
 
+_LEVEL = "Sectors pass between SMs and the L2, which combines some, so the time grows less than the sectors do."
+
 _NOUNS = {"descriptor": "descriptor copy", "atomic": "atomic update"}
 _VERBS = {"descriptor": "copy", "atomic": "update"}
 _AGREEMENTS = {
@@ -88,13 +90,14 @@ def memory_headline(verdicts: Verdicts, number: int, worst: int) -> Markup:
     share, factor = _used_share([op]), op.launch.sectors / max(op.launch.ideal_sectors, 1)
     amount, what = f"{factor:.2g} ×", "the sectors needed"
     if factor < _NOTABLE_FACTOR:
-        amount, what = share, f"of the bytes in its sectors are used{': fully coalesced' if share == '100 %' else ''}"
+        amount, what = share, f"of the bytes that it moves are used{': fully coalesced' if share == '100 %' else ''}"
     if number != worst and operations and (most := _find(verdicts, worst)).launch.wasted_sectors > 0:
         comparison = f"The {_name(most)} wastes the most sectors."
     elif operations and all(_used_share([each]) == "100 %" for each in operations):
         comparison = "No operation of this launch wastes a byte."
     why = _use_sentence(op, share, verdicts.board[number].launch)
-    sentences = *launch_sentences(verdicts), *_textbook_sentences(verdicts), verdicts.kernel.note(verdicts.launch)
+    level, note = _LEVEL * (factor >= _NOTABLE_FACTOR), verdicts.kernel.note(verdicts.launch)
+    sentences = level, *launch_sentences(verdicts), *_textbook_sentences(verdicts), note
     return headline(amount, Sourced(what, "predicted" if operations else "textbook"), why, comparison, *sentences)
 
 
@@ -119,7 +122,7 @@ def _use_sentence(op: Operation, share: str, board: Cost) -> Sentence:
         predicted = f"{board.sectors / board.ideal_sectors:.2g} ×"
         sentence = "The blackboard predicts {} the sectors needed for the {}. As compiled, it uses every byte: {}."
         return say(sentence, predicted, named, cause(op))
-    return say("The {} uses every byte of its sectors: {}.", named, cause(op))
+    return say("In the {}, {}.", named, cause(op))
 
 
 def launch_sentences(verdicts: Verdicts) -> tuple[Sentence | str, ...]:

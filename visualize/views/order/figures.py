@@ -28,6 +28,7 @@ _ORDER_STYLES = ((theme.CATEGORIES[0], "solid", "bottom right"), (theme.CATEGORI
 # Colours of pids, first to last. Each is one filled shape.
 _SHADES = 16
 
+_BAR = {"fill": "toself", "hoverinfo": "skip"}
 _COLORED_BY = {"order": "pid", "group": "group", "wave": "ideal wave"}
 
 Figure = dict[str, Any]
@@ -96,8 +97,8 @@ def bytes_figure(predicted: Mapping[int, Reuse], rows: Sequence[GroupSizeRow], o
         _scatter("each input once", [sizes[0], sizes[-1]], [compulsory] * 2, line=dots, hoverinfo="y"),
     ]
     # The axis spans at least a factor of three, so that small differences look small.
-    span = {"include": [math.sqrt(low * high / 3), math.sqrt(low * high * 3)]}
-    ticks = {"tickformat": "~s", "ticksuffix": "B", "dtick": "D2" if high > 10 * low else "D1"}
+    span = {"include": [math.sqrt(low * high / 3), max(math.sqrt(low * high * 3), 1.05 * high)]}
+    ticks = {"tickformat": "~s", "dtick": "D2" if high > 10 * low else "D1"}
     axis = {"type": "log", **ticks, "autorangeoptions": span}
     layout = _group_size_layout("DRAM reads by GROUP_SIZE", "bytes read from DRAM (log scale)", axis, sizes[-1], own)
     return {"data": traces, "layout": layout}
@@ -112,8 +113,8 @@ def times_figure(rows: Sequence[GroupSizeRow], own: int, source: str) -> Figure:
         source: "measured" or "recorded".
     """
     times = {row.group_size: np.quantile(row.times_ms, (0.2, 0.5, 0.8)) for row in rows}
-    axis, title = {"rangemode": "tozero"}, "Time by GROUP_SIZE, in one study"
-    layout = _group_size_layout(title, "milliseconds, p20 to p80", axis, rows[-1].group_size or 1, own)
+    axis, unit = {"rangemode": "tozero"}, "milliseconds, with 20th and 80th percentiles"
+    layout = _group_size_layout("Time by GROUP_SIZE", unit, axis, rows[-1].group_size or 1, own)
     return {"data": [_points(times, source, "%{y:.3f} ms")], "layout": layout}
 
 
@@ -134,7 +135,7 @@ def _group_size_layout(title: str, unit: str, axis: dict[str, Any], last: int, o
     powers = [1 << exponent for exponent in range(last.bit_length())]
     line = {"type": "line", "x0": own, "x1": own, "y0": 0, "y1": 1, "yref": "paper"}
     # On a logarithmic axis, annotations are positioned by the logarithm, but shapes are not.
-    label = {"text": f"this: {own}", "x": math.log10(own), "y": 0.12, "yref": "paper", "xanchor": "left"}
+    label = {"text": f"GROUP_SIZE {own}", "x": math.log10(own), "y": 0.12, "yref": "paper", "xanchor": "left"}
     return theme.layout(
         title,
         xaxis={"title": {"text": "GROUP_SIZE (rows of tiles)"}, "type": "log", "tickvals": powers, "ticktext": powers},
@@ -215,32 +216,26 @@ def gantt_figure(execution: Execution, schedule: Schedule, color: str) -> Figure
     x = np.stack([start, end, end, start, gap], axis=1).astype(np.float32)
     y = np.stack([top, top, bottom, bottom, gap], axis=1).astype(np.float32)
     traces = [
-        {
-            "type": "scatter",
-            "mode": "none",
-            "fill": "toself",
-            "fillcolor": palette[value],
-            "hoverinfo": "skip",
-            "x": x[shade == value].ravel(),
-            "y": y[shade == value].ravel(),
-            "customdata": theme.smallest(hover[:, shade == value]),
-        }
-        for value in np.unique(shade)
+        _scatter("", x[mine].ravel(), y[mine].ravel(), "none", customdata=theme.smallest(hover[:, mine]), **style)
+        for mine, style in ((shade == value, {**_BAR, "fillcolor": palette[value]}) for value in np.unique(shade))
     ]
     sms = len(execution.max_concurrency)
     marks: Figure = {}
     if schedule.tail_programs and schedule.waves > 1 and schedule.turns == 1:
         tail = wave == wave[-1]
-        # Its bars may be two pixels high.
         left, right = float(start[tail].min()), float(end[tail].max())
         late, free = count_noun(schedule.tail_programs, "program"), sms - len(np.unique(execution.sm[tail]))
         text = f"last wave: {late}<br>{free:,} of {sms:,} SMs are idle"
         band = {"type": "rect", "xref": "x", "x0": left, "x1": right, "yref": "paper", "y0": 0, "y1": 1}
         row = float(execution.sm[tail].mean())
-        pointer = {"x": (left + right) / 2, "y": row, "text": text, "ax": 0}
+        pointer = {"x": left + 0.75 * (right - left), "y": row, "text": text, "ax": 0}
         above = -60 if row > sms / 2 else 60
         style = {"showarrow": True, "arrowwidth": 2, "arrowhead": 2, "arrowcolor": theme.WRONG}
         marks["shapes"] = [{**band, "fillcolor": theme.WRONG, "opacity": 0.14, "line": {"width": 0}}]
+        if schedule.tail_programs <= 4:  # their bars may be two pixels high
+            bar = {"type": "line", "line": {"color": theme.WRONG, "width": 7}}
+            ends = np.stack([start, end, execution.sm, execution.sm], axis=1)[tail]
+            marks["shapes"] += [bar | dict(zip(("x0", "x1", "y0", "y1"), each, strict=True)) for each in ends]
         marks["annotations"] = [{**pointer, "ay": above, **style}]
     layout = theme.layout(
         f"{schedule.programs:,} programs, coloured by {_COLORED_BY[color]}",

@@ -45,11 +45,10 @@ class Order {
 
   describe(entry) {
     const { sms, name, resident } = this.meta, program = this.program(entry);
-    const group = this.groups.value[this.groups.from.findLastIndex((start) => start <= entry)];
     let when = `wave ${Math.floor(program / resident) + 1}`;
     if (this.programs) when = `tile ${entry + 1}`;
     if (this.ends) when = `${name} ${this.ends.findLastIndex((start) => start <= entry) + 1}`;
-    return `SM ${program % sms}, group ${written(group)}, ${when}`;
+    return `${when}, predicted SM ${program % sms}`;
   }
 
   // The picture's grid (see map_figure.py) of values of C's tiles, and of A's and B's pieces by slice.
@@ -146,14 +145,14 @@ class Order {
     if (!step) {
       const programs = first || this.total, count = programs === 1 ? unit : counted(programs, unit);
       const which = first ? "the first" : programs === 1 ? "the only" : "all";
-      return { blocks: this.loadedBy(programs), what: `blocks for ${which} ${count}`, detail: "" };
+      return { blocks: this.loadedBy(programs), what: `distinct blocks for ${which} ${count}`, detail: "" };
     }
     const current = Math.min(step, this.count), { from, to } = this.now, used = [...this.now.used];
-    if (!this.ends) return { blocks: this.loadedBy(to), what: `blocks loaded by ${counted(current, unit)}`, detail: "" };
+    if (!this.ends) return { blocks: this.loadedBy(to), what: `distinct blocks for ${counted(current, unit)}`, detail: "" };
     const tiles = to - from, busy = tiles === slots ? counted(tiles, unit) : `${written(tiles)} of ${counted(slots, unit)}`;
     const mebibytes = used.reduce((sum, piece) => sum + bytes[piece], 0) / 2 ** 20;
     const detail = `: ${busy}, ${mebibytes.toLocaleString("en", { maximumSignificantDigits: 3 })} MiB`;
-    return { blocks: this.blocks(used), what: `blocks loaded by ${name} ${written(current)}`, detail };
+    return { blocks: this.blocks(used), what: `distinct blocks for ${name} ${written(current)}`, detail };
   }
 }
 

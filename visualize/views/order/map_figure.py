@@ -280,11 +280,8 @@ def _tiles_by_step(order: Order) -> dict[str, Any]:
 
     By default, tiles are in their own order, a step has one tile, and a tile is its own program.
     """
-    steps, timed, group = order.steps, order.steps.timed, order.steps.timed.tiles.group
-    group_starts = np.flatnonzero(np.diff(group, prepend=group[0] - 1))
-    groups = {"from": theme.smallest(group_starts), "value": theme.smallest(group[group_starts])}
-    waves = np.cumsum(np.bincount(order.schedule.step))
-    data: dict[str, Any] = {"title": order.name, "count": len(steps.tiles), "groups": groups, "wave_ends": waves}
+    steps, timed, waves = order.steps, order.steps.timed, np.cumsum(np.bincount(order.schedule.step))
+    data: dict[str, Any] = {"title": order.name, "count": len(steps.tiles), "wave_ends": waves}
     if not np.array_equal(timed.place, np.arange(len(timed.place))):
         data["places"] = theme.smallest(timed.place)
     if len(steps.tiles) != len(timed.place):

@@ -26,13 +26,15 @@ class Marks {
   }
 
   // Take the picture that is about to be drawn, and say below the map what the marks say.
-  lay({ layout }, picture) {
+  lay({ data, layout }, picture) {
     const { meta: { panels, tensors, extents: [rows, columns], grid: { down: { stride } } } } = picture, map = panels ? 0 : tensors.length - 1;
     const isTurned = picture.isTransposed(map), ends = isTurned ? [columns, rows] : [rows, columns], cells = this.cells(picture, isTurned);
     const count = cells.filter(({ isWrong }) => isWrong).length, isCoarse = stride > 1 || this.tiles.some((tiles) => tiles > 1);
     const total = count && isCoarse ? counted(cells.length, "cell") : counted(rows * columns, "tile");
-    const words = `${count ? "✗" : "✓"} ${written(count)} of ${total} wrong`;
-    Object.assign(this, { map, stride, ends, drawn: cells });
+    const words = count ? `✗ ${written(count)} of ${total} wrong` : "✓ 0 wrong tiles";
+    for (const cell of cells) cell.label = cell.isWrong ? "✗" : data[map].text?.at(cell.first[0] - ends[0]).at(cell.first[1] - ends[1]);
+    this.step ??= picture.step; // another step shows its own colours
+    Object.assign(this, { map, stride, ends, drawn: this.step === picture.step ? cells : cells.filter(({ isWrong }) => isWrong) });
     this.canvas.dataset.wrong = count;
     this.canvas.setAttribute("aria-label", words);
     layout.annotations = layout.annotations.map((note) => (note.name === "output" ? { ...note, text: `${note.text.split(":")[0]}: ${words}` } : note));
@@ -49,18 +51,18 @@ class Marks {
     pen.rect(x._offset, y._offset, x._length, y._length);
     pen.clip();
     Object.assign(pen, { textAlign: "center", textBaseline: "middle" });
-    for (const { first: [row, column], turn, isWrong } of this.drawn) {
+    for (const { first: [row, column], turn, isWrong, label } of this.drawn) {
       if (turn * FILL_MS > elapsed) continue;
       const [left, right] = [column, Math.min(column + stride, ends[1])].map((tile) => x._offset + x.d2p(tile));
       const [top, bottom] = [row, Math.min(row + stride, ends[0])].map((tile) => y._offset + y.d2p(tile));
       const gap = right - left > 6 ? 1 : 0;
-      for (const [color, alpha] of [[COLORS.filled, turned < 1 ? 1 : 0], [COLORS[isWrong ? "wrong" : "right"][isDark], isWrong ? turned : 0.6 * turned]]) {
+      for (const [color, alpha] of [[COLORS.filled, turned < 1 ? 1 : 0], [COLORS[isWrong ? "wrong" : "right"][isDark], isWrong ? turned : 0.85 * turned]]) {
         Object.assign(pen, { fillStyle: color, globalAlpha: alpha });
         pen.fillRect(left + gap / 2, top + gap / 2, right - left - gap, bottom - top - gap);
       }
-      if (!isWrong || right - left < 14) continue;
+      if (!label || turned < 1 || right - left < 14) continue;
       Object.assign(pen, { fillStyle: "#111827", font: `700 ${Math.min(18, 0.6 * (bottom - top))}px sans-serif` });
-      pen.fillText("✗", (left + right) / 2, (top + bottom) / 2);
+      pen.fillText(label, (left + right) / 2, (top + bottom) / 2);
     }
     canvas.dataset.state = turned < 1 ? "filling" : "checked";
     cancelAnimationFrame(this.frame);

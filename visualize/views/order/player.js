@@ -11,7 +11,8 @@ let position = 0; // the step during playback, with a fraction
 
 const overlays = () => [own, pinned].filter((overlay) => overlay?.picture);
 const longest = () => Math.max(0, ...overlays().map(({ picture }) => picture.longest));
-const stepName = () => (step ? `${own.picture.meta.name} ${written(step)} of ${written(longest())}` : "whole launch");
+const pidText = ([order]) => (order.ends ? "" : `: pid ${written(order.program(order.end(step) - 1))}`);
+const stepName = () => (step ? `${own.picture.meta.name} ${written(step)} of ${written(longest())}${pidText(own.picture.orders)}` : "whole launch");
 
 // The own picture is about to be drawn: lay the step over it.
 function lay({ target, detail }) {

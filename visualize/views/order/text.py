@@ -1,6 +1,5 @@
 """Sentences and tables of the Order view: loaded blocks, waves, the recorded timeline, and bytes read from DRAM."""
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,8 +10,7 @@ from markupsafe import Markup
 from kernels.gpus import GPUS
 from kernels.measuring.timeline import TIMELINE
 from kernels.pairs import pair
-from kernels.results import Compiled, GroupSizeRow, Timeline, records
-from kernels.spec import shape_text
+from kernels.results import Compiled, GroupSizeRow, Timeline
 from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic, by_group_size, fewest_bytes, recommended
 from visualize.predict.schedule import FirstLoads, Schedule, Steps, max_programs_per_sm, occupancy, schedule, steps
@@ -20,7 +18,8 @@ from visualize.predict.traffic import SECTOR_BYTES
 from visualize.views import numbers, prose
 from visualize.views.numbers import bytes_of, count_noun, format_number, join_names, milliseconds, percent, significant
 from visualize.views.prose import Link, Mark, Sentence, Sourced, Strong, headline, html, join, say, term
-from visualize.views.state import query
+from visualize.views.state import State
+from visualize.views.status import link_nearest
 from visualize.views.tables import table, traffic_funnel
 
 NOT_COMPILED_YET = "Not compiled yet, so one program per SM is assumed. Ask again for the compiled kernel's occupancy."
@@ -34,6 +33,8 @@ _LISTED_WAVES = 4
 
 # Numbers of bytes within this factor count as equal.
 _EQUAL = 1.05
+
+_L2_LIMIT = "The L2, not DRAM, is the limit here."
 
 # If the best order saves more than this share of the time, DRAM was not hidden behind another resource.
 _HIDDEN = 0.1
@@ -60,7 +61,7 @@ def loads_headline(
     inputs, first = traffic.kernel.family.panels or ("", ""), count_noun(loads.first, unit)
     need = f"{count_noun(rows, 'row')} of {inputs[0]} and {count_noun(columns, 'column')} of {inputs[1]}"
     other_need = Sourced(f"{count_noun(other_rows, 'row')} and {count_noun(other_columns, 'column')}", "predicted")
-    beside = f"blocks loaded by {first}, not {loads.row_major_blocks:,}"
+    beside = f"blocks instead of {loads.row_major_blocks:,} for {first}"
     reasons: list[Any] = [say("The first {} need {}; row-major order needs {}.", first, need, other_need)]
     if loads.blocks == loads.row_major_blocks:
         beside, reasons = "blocks in either order", [say("{} {}", _equal_loads(loads, unit), larger)]
@@ -89,7 +90,7 @@ def _equal_loads(loads: FirstLoads, unit: str) -> str:
     if loads.is_same_order:
         return "This order is row-major, so both load the same blocks."
     if loads.first == loads.tiles:
-        return f"Together, all {loads.tiles:,} {unit}s load every block in any order."
+        return f"Together, all {loads.tiles:,} {unit}s need every block of both inputs."
     return f"Both orders need equally many rows and columns of tiles for {count_noun(loads.first, unit)}."
 
 
@@ -141,19 +142,10 @@ def occupancy_table(schedule: Schedule, compiled: Compiled | None) -> Markup:
     return table(header, rows, "Effect of programs per SM on waves") + limits
 
 
-@functools.cache
-def timeline_hint(gpu: str) -> Markup:
-    """Say that there is no timeline, and link to those that were recorded on this GPU."""
-    links = [
-        Link(
-            with_group_size(f"{experiment.kernel} {shape_text(experiment.problem)}", experiment.config),
-            query({**experiment.to_address(), "gpu": gpu, "tab": "schedule"}),
-        )
-        for experiment in records.experiments(TIMELINE.form, gpu)
-    ]
-    if not links:
-        return prose.hint(f"No timeline was recorded on {gpu}. Recording a timeline needs a GPU.")
-    return prose.hint(say("No timeline of this experiment was recorded on {}. Recorded: {}.", gpu, join(links, "; ")))
+def timeline_hint(state: State) -> Markup:
+    """Say that there is no timeline, and link to the most similar one that was recorded on this GPU."""
+    nearest = link_nearest(TIMELINE.form, state, "schedule") or "Recording a timeline needs a GPU."
+    return prose.hint(say("No timeline of this experiment was recorded on {}. {}", state.gpu.name, nearest))
 
 
 def with_group_size(name: str, config: Any) -> str:
@@ -171,7 +163,7 @@ def timeline_sentences(timeline: Timeline, execution: Execution, schedule: Sched
     registers = "{1} against {0} registers per thread".format(*timeline.registers)
     events, loop = milliseconds(timeline.kernel_ms), "Each program loops over up to {} tiles; their equal times are {}."
     return (
-        say("On {}, {} ran on {} SMs within {}, first start to last end.", timeline.device.name, programs, sms, span),
+        say("On {}, {} ran on {} SMs in {} from first start to last end.", timeline.device.name, programs, sms, span),
         say("CUDA events around that launch: {} (L2 {}).", events, timeline.experiment.run.l2),
         say("Instrumentation overhead: {} ({}; {}).", overhead, times, registers),
         say("The timer ticks every {}.", Strong(f"{timeline.tick_ns} ns")),
@@ -215,9 +207,11 @@ def reuse_headline(traffic: DramTraffic, failure: str, larger: Link | str = "") 
         larger: a link to a size at which GROUP_SIZE makes a difference, for a launch in which it makes none.
     """
     ratio, sentences = traffic.own.read_bytes / traffic.own.compulsory_bytes, reuse_sentences(traffic)
-    lead = [larger, no_gain] if (no_gain := _no_gain(traffic)) else sentences[:2]
+    lead: list[Any] = [_L2_LIMIT * traffic.own.is_l2_limited, sentences[1] or sentences[0]]
+    if no_gain := _no_gain(traffic):
+        lead = [larger, no_gain]
     number = f"{significant(ratio, 2)} ×" if ratio > _EQUAL else ""
-    beside = "the compulsory DRAM reads {}" if ratio > _EQUAL else "Each input is read from DRAM once {}"
+    beside = "the input bytes read from DRAM {}" if ratio > _EQUAL else "Each input is read from DRAM once {}"
     rest = (sentence for sentence in sentences if sentence not in lead)
     return headline(number, say(beside, Mark("predicted")), html(lead), *rest, failure)
 
@@ -226,10 +220,11 @@ def reuse_sentences(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
     """Describe this launch, all values of GROUP_SIZE, the time, and the uncertainty. Empty strings may occur."""
     own, row = traffic.own, traffic.row
     ratio, compulsory = own.read_bytes / own.compulsory_bytes, bytes_of(own.compulsory_bytes)
-    times = f"{significant(ratio)} × the compulsory {compulsory}" if ratio > _EQUAL else "each input once"
+    times = f"{significant(ratio)} × the size of its inputs" if ratio > _EQUAL else "each input once"
     count: Sentence | str = ""
     if row and row.read_bytes:
-        count = say("Nsight Compute counted {}.", Sourced(Strong(bytes_of(row.read_bytes)), traffic.source("counted")))
+        counted = Sourced(Strong(bytes_of(row.read_bytes)), traffic.source("counted"))
+        count = say("Nsight Compute counted {}, for inputs of {}.", counted, compulsory)
     served = ""
     if traffic.schedule.panels is not None and own.read_bytes < own.asked_bytes:  # an output that is added to is read
         share = percent(1 - own.read_bytes / own.asked_bytes)
@@ -266,7 +261,7 @@ def _orders(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
     extremes = "GROUP_SIZE {} reads the fewest bytes, {}; {} reads the most, {}."
     reason = "It reads nearly as few bytes, and smaller groups are often slightly faster."
     if best > fewest:
-        reason = "The L2, not DRAM, is the limit here. It has less work if more consecutive programs share a panel."
+        reason = f"{_L2_LIMIT} It has less work if more consecutive programs share a panel."
     return (
         say(extremes, Strong(fewest), bytes_of(least), worst, times),
         say("Recommended: {}. {}", Strong(best), reason) if best != fewest else "",

@@ -78,7 +78,8 @@ const megabytes = (bytes) => `${(bytes / 1e6).toLocaleString("en", { maximumSign
 // The corner above A of one order: its loads, a bar that all orders scale alike, and the L2.
 class Corner {
   constructor(order) {
-    Object.assign(this, { order, node: make("div", { class: "corner" }), l2: new L2(order) });
+    const { piece_bytes: bytes, l2 } = order.meta, inputs = bytes.reduce((sum, size) => sum + size, 0);
+    Object.assign(this, { order, node: make("div", { class: "corner" }), l2: new L2(order), inputs, isSmall: 2 * inputs < l2.bytes });
     this.node.innerHTML = '<p class="count"><b></b> <span class="what"></span></p><div class="bar"><i></i></div>'
       + '<p class="l2"><b>L2</b> <span class="hits"></span></p><div class="shelf"></div><p class="caption"></p>';
   }
@@ -92,8 +93,9 @@ class Corner {
     bar.style.width = `${100 * Math.min(1, blocks / (scale || 1))}%`;
     const { held, ...totals } = this.l2.at(step ? order.end(step) : Math.min(first || order.total, order.total));
     hits.textContent = `${written(Math.round(totals.hits))} hits`;
-    const fits = totals.evicted < 0.005 * totals.fetched;
-    caption.textContent = fits ? `Predicted: it all fits in the ${l2.gpu}’s L2.` : `Predicted: ${megabytes(totals.evicted)} evicted, fetched again.`;
+    const evicted = totals.evicted < 0.005 * totals.fetched ? "nothing is evicted" : `${megabytes(totals.evicted)} evicted, fetched again`;
+    const full = this.isSmall ? `${order.meta.panels.join(" and ")}, ${megabytes(this.inputs)}` : `the ${l2.gpu}’s ${megabytes(l2.bytes)}`;
+    caption.textContent = `Predicted: ${evicted}. Full bar: ${full}.`;
     const fetched = `Predicted, in lockstep: ${megabytes(totals.fetched)} of ${order.meta.panels.join(" and ")} fetched from DRAM.`;
     const assumed = l2.assumed ? " One program per SM is assumed." : "";
     shelf.title = `${fetched} Both halves of the L2 (${megabytes(l2.bytes)}) keep copies.${assumed}`;
@@ -106,11 +108,9 @@ class Corner {
   // nothing could be seen.
   fill(shelf, held, { used, from }) {
     const { firstOfPiece, meta: { l2, piece_bytes: bytes } } = this.order, sizes = [0, 0, 0];
-    const inputs = bytes.reduce((sum, size) => sum + size, 0), fits = 2 * inputs < l2.bytes;
     const kind = (piece) => (!used.has(piece) ? 2 : firstOfPiece[piece] < from ? 1 : 0);
-    held.forEach((size, piece) => { sizes[kind(piece)] += 100 * (fits ? Math.min(size, bytes[piece]) / inputs : size / l2.bytes); });
+    held.forEach((size, piece) => { sizes[kind(piece)] += 100 * (this.isSmall ? Math.min(size, bytes[piece]) / this.inputs : size / l2.bytes); });
     const [isNew, reused, before] = sizes, end = isNew + reused + before;
-    shelf.classList.toggle("full", end > 100);
     shelf.style.background = `linear-gradient(90deg, var(--new) ${isNew}%, var(--reused) ${isNew}% ${isNew + reused}%, var(--before) ${isNew + reused}% ${end}%, transparent ${end}%)`;
   }
 }
@@ -324,15 +324,15 @@ class Overlay {
       const order = this.picture.orderOf(map), slice = grid.slice_of[k], first = order.firstOfPiece[(m ?? rows + n) * slices + slice];
       const along = grid.blocks ? `, block ${k} of K` : slices > 1 ? `, slice ${slice}` : "";
       const name = m === undefined ? `${panels[1]}: pid_n ${n}` : `${panels[0]}: pid_m ${m}`;
-      return [name + along, `First read by program ${written(order.program(first))}, ${order.describe(first)}.`];
+      return [name + along, `First loaded by pid ${written(order.program(first))}: ${order.describe(first)}.`];
     }
     const { order, entry, program, panels: reads } = this.reads(point);
     const size = handles.BLOCK_M && handles.BLOCK_N ? `, ${handles.BLOCK_M.value} × ${handles.BLOCK_N.value} elements of ${output}` : "";
-    const lines = [`Program ${written(program)} computes this tile${size}.`, `pid_m ${m}, pid_n ${n}, ${order.describe(entry)}`];
+    const lines = [`pid ${written(program)} computes this tile${size}.`, `pid_m ${m}, pid_n ${n}: ${order.describe(entry)}`];
     if (!panels) return lines;
     if (slices > 1) lines.push(`It is the first of ${slices} programs, one per slice of K.`);
     for (const [side, { blocks, first }] of reads.entries()) {
-      const by = first === entry ? "loaded now" : `loaded before, by program ${written(order.program(first))}`;
+      const by = first === entry ? "loaded now" : `loaded before, by pid ${written(order.program(first))}`;
       lines.push(`${side ? `Column ${n}` : `Row ${m}`} of ${panels[side]}, ${counted(blocks, "block")}: ${by}.`);
     }
     // The first few visits explain the words.

@@ -216,7 +216,7 @@ class TimelinePanel(Panel):
         timeline, state, schedule = snapshot.result(Timeline), snapshot.state, snapshot.schedule
         if timeline is None:
             plots: Slots = dict.fromkeys(("moment-plot", "ideal-plot", "gantt-plot"), NONE)
-            return {"timeline": text.timeline_hint(state.gpu.name), **plots, "timeline-table": ""}
+            return {"timeline": text.timeline_hint(state), **plots, "timeline-table": ""}
         sm, start_ns, end_ns = map(np.array, (timeline.sm, timeline.start_ns, timeline.end_ns))
         execution = Execution(sm, start_ns, end_ns, state.gpu.sms)
         begun_ns, done_ns = execution.tile_times(schedule)

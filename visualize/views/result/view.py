@@ -57,7 +57,7 @@ class ResultPanel(Panel):
                     plot("closeup-plot", "The error of the worst tile and its neighbours"),
                     plot("time-plot", "The time of the last run, beside the library's and a call's"),
                 ),
-                fold("result-numbers", "The check and the times in numbers", slot("result-tables")),
+                fold("result-numbers", "Check and times in numbers", slot("result-tables")),
                 fold("roofline-fold", "Roofline", slot("roofline"), plot("roofline-plot", roofline)),
             ]
         )
@@ -89,9 +89,10 @@ class ResultPanel(Panel):
 
     def draw_placeholder(self, snapshot: Snapshot) -> Slots:
         """Fill the slots of an experiment without a run."""
-        how = status.render_run_hint(snapshot.here is not None, snapshot.state.link(tab="recorded"))
+        how = status.render_run_hint(snapshot.here is not None, snapshot.state)
         plots: Slots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot", "roofline-plot"), NONE)
-        return {"card": str(status.NOT_RUN), "result": how, "result-tables": "", "roofline": status.NOT_RUN, **plots}
+        notes: Slots = dict.fromkeys(("card", "result-tables", "roofline"), status.NOT_RUN)
+        return {**notes, "result": how, **plots}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def run(experiment: dict[str, Any]) -> Reply:

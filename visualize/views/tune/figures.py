@@ -71,9 +71,11 @@ def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
     cells = {"fastest": (*divmod(int(np.nanargmin(fastest)), len(columns)), -20)} if distinct.size else {}
     config = vars(sweep.space.base.config)
     if config[across] in columns and (is_flat or config[up] in rows):
-        cells["current"] = (0 if is_flat else rows.index(config[up]), columns.index(config[across]), 20)
+        cells["current values"] = (0 if is_flat else rows.index(config[up]), columns.index(config[across]), 20)
     marks = [{**_MARK, "text": name, "x": x, "y": y, "yshift": shift} for name, (y, x, shift) in cells.items()]
     title = f"Fastest time for each {across}{'' if is_flat else f' and {up}'}"
+    for row, column in np.argwhere(~np.isfinite(fastest))[:_MAX_NUMBERED_CELLS]:
+        marks.append({"showarrow": False, "text": sweep.rows[numbers[row, column]].status, "x": column, "y": row})
     category = {"type": "category", "showgrid": False}
     vertical = {**category, "title": "" if is_flat else up, "automargin": True}
     return go.Figure(trace, theme.layout(title, xaxis={**category, "title": across}, yaxis=vertical, annotations=marks))

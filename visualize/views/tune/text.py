@@ -106,21 +106,20 @@ def sweep_headline(sweep: Sweep) -> Markup:
         nothing = "No config has a result so far." if is_running else "No config has a correct result."
         return headline("", "", nothing, tried, ending, sweep.note)
     unit, scale = sweep_unit(sweep)
-    what = say("{} for the {}", Mark(sweep.source), "fastest config so far" if is_running else "best config")
+    ties = sum(finalist.is_tie for finalist in sweep.final.finalists) if sweep.is_timed and sweep.final else 0
+    best_of = f"simplest of {ties} tied configs" if ties > 1 else "best config"
+    what = say("{} for the {}", Mark(sweep.source), "fastest config so far" if is_running else best_of)
     preposition = "on" if sweep.is_timed else "for"
     best = Strong(knobs_text(sweep.best.experiment, sweep.space))
     libraries = [say("{} takes {} times as long.", call.name, ratio_text(call)) for call in sweep.baselines]
     return headline(
         f"{significant(time_ms(sweep.best, sweep.is_timed) * scale)} {unit}", what,
-        say("{} {} {}. {}", best, preposition, sweep.best.device, ending),
-        tried, *libraries, _ties(sweep), sweep.note,
+        say("{} {} {}.", best, preposition, sweep.best.device),
+        ending, tried, *libraries, "" if sweep.is_timed else _predicted_ties(sweep), sweep.note,
     )  # fmt: skip
 
 
-def _ties(sweep: Sweep) -> object:
-    if sweep.is_timed:
-        ties = sum(finalist.is_tie for finalist in sweep.final.finalists) if sweep.final else 0
-        return say("{} finalists tie within their intervals. The simplest of them wins.", ties) if ties > 1 else ""
+def _predicted_ties(sweep: Sweep) -> object:
     limit = (1 + _MODEL_ERROR) * time_ms(sweep.ranked[0], is_timed=False)
     ties = sum(time_ms(row, is_timed=False) <= limit for row in sweep.ranked)
     template = "{} configs are {} within {} of the best: too close for the model to rank."
