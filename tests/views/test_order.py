@@ -420,7 +420,7 @@ def said(here):
 def test_predicted_reads_stand_beside_counted_reads():
     counted = sorted(GROUPED.row.dram_read_bytes)[2]
     assert GROUPED.own.read_bytes == pytest.approx(counted, rel=0.02)
-    assert f"Nsight Compute counted {counted / 1e9:.2f} GB, for inputs of" in said(GROUPED)
+    assert f"Nsight Compute counted {counted / 1e9:.2f} GB." in said(GROUPED)
     assert "The L2 serves 88 % of the 12.9 GB that the programs request." in said(GROUPED)
     number, claim, _ = headline_parts(reuse_headline(GROUPED, "No compiler."))
     assert number == "5.6 × the input bytes read from DRAM"

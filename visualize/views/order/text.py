@@ -219,12 +219,11 @@ def reuse_headline(traffic: DramTraffic, failure: str, larger: Link | str = "") 
 def reuse_sentences(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
     """Describe this launch, all values of GROUP_SIZE, the time, and the uncertainty. Empty strings may occur."""
     own, row = traffic.own, traffic.row
-    ratio, compulsory = own.read_bytes / own.compulsory_bytes, bytes_of(own.compulsory_bytes)
+    ratio = own.read_bytes / own.compulsory_bytes
     times = f"{significant(ratio)} × the size of its inputs" if ratio > _EQUAL else "each input once"
     count: Sentence | str = ""
     if row and row.read_bytes:
-        counted = Sourced(Strong(bytes_of(row.read_bytes)), traffic.source("counted"))
-        count = say("Nsight Compute counted {}, for inputs of {}.", counted, compulsory)
+        count = say("Nsight Compute counted {}.", Sourced(Strong(bytes_of(row.read_bytes)), traffic.source("counted")))
     served = ""
     if traffic.schedule.panels is not None and own.read_bytes < own.asked_bytes:  # an output that is added to is read
         share = percent(1 - own.read_bytes / own.asked_bytes)
