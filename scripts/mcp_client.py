@@ -4,8 +4,8 @@
     python scripts/mcp_client.py [http://127.0.0.1:7860]
 
 It lists the tools and reads their schemas to find the one that takes GROUP_SIZE and predicts DRAM reads. It calls this
-tool for an 8192³ matmul with the default, takes the GROUP_SIZE that reads the fewest bytes, and calls it again to
-confirm. Exits with 1 if it finds nothing better. Needs the package mcp (requirements-mcp.txt).
+tool for a 4096 × 8192 × 8192 matmul with the default, takes the GROUP_SIZE that reads the fewest bytes, and calls it
+again to confirm. Exits with 1 if it finds nothing better. Needs the package mcp (requirements-mcp.txt).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mcp import ClientSession, types
 from mcp.client.streamable_http import streamable_http_client
 
 KNOB, METRIC = "GROUP_SIZE", "dram_read_bytes"
-PROBLEM = {"kernel": "matmul.grouped", "M": 8192, "N": 8192, "K": 8192}
+PROBLEM = {"kernel": "matmul.grouped", "M": 4096, "N": 8192, "K": 8192}
 
 
 async def call_tool(session: ClientSession, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:

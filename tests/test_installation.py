@@ -9,6 +9,8 @@ import shlex
 import shutil
 import stat
 import sys
+import urllib.error
+import urllib.request
 from importlib.metadata import requires, version
 from pathlib import Path
 
@@ -168,6 +170,8 @@ def test_its_page_starts_from_a_read_only_tree_without_a_home(tmp_path):
     health, command = f"http://127.0.0.1:{port}/healthz", [sys.executable, *command[1:]]
     with serving(command, health, log, cwd=application, env=variables) as (page, reply):
         said = json.loads(reply)
+        with pytest.raises(urllib.error.HTTPError, match="404"):  # MCP is off by default
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/gradio_api/mcp/schema")
     assert (said["status"] in ("ok", "starting"), said["store"]) == (True, "")
     assert (data / "tilescope.db").is_file()
     assert {path: path.stat().st_mtime_ns for path in application.rglob("*")} == before

@@ -294,6 +294,17 @@ _NOTES = {
 }
 
 
+def _note(problem: Problem) -> str:
+    if problem.dtype == "float32":
+        return _NOTES[problem.precision]
+    if problem.dtype.startswith("float8") and problem.layout != "NT":
+        return (
+            "Hopper's matrix units read float8 operands only along K. In other layouts than NT, Triton transposes each "
+            "block through registers, which is several times slower."
+        )
+    return ""
+
+
 FAMILY = Family(
     id="matmul",
     problem=Problem,
@@ -313,7 +324,7 @@ FAMILY = Family(
         {"ieee": 0, "tf32x3": 3}.get(problem.precision, 1) if problem.dtype == "float32" else 1
     ),
     best=lambda problem: dataclasses.replace(problem, M=8192, N=8192, K=8192, layout="NN"),
-    note=lambda problem: _NOTES[problem.precision] if problem.dtype == "float32" else "",
+    note=_note,
     refuse=_refuse,
     essential=lambda problem: problem if problem.dtype == "float32" else dataclasses.replace(problem, precision="tf32"),
 )

@@ -6,6 +6,7 @@ declares a RecordForm, so this module depends on no kind. The store and the brow
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,10 +122,19 @@ def experiments(form: RecordForm[T], gpu: str) -> tuple[Experiment, ...]:
 
 
 def nearest(form: RecordForm[T], experiment: Experiment, gpu: str) -> Experiment | None:
-    """Return the kernel's experiment with a shipped recording on `gpu` that shares most settings, or None."""
-    settings = experiment.to_address().items()
-    similar = [each for each in experiments(form, gpu) if each.kernel == experiment.kernel]
-    return max(similar, key=lambda each: len(settings & each.to_address().items()), default=None)
+    """Return the kernel's most similar experiment with a shipped recording on `gpu`, or None.
+
+    The distance is the sum over all settings: a number's factor in octaves, and 1 for any other difference.
+    """
+    wanted = experiment.to_address()
+
+    def distance(other: Experiment) -> float:
+        pairs = [(value, wanted.get(name)) for name, value in other.to_address().items() if value != wanted.get(name)]
+        numbers = [abs(math.log2(a / b)) for a, b in pairs if isinstance(a, int) and isinstance(b, int) and a and b]
+        return sum(numbers) + len(pairs) - len(numbers)
+
+    same_kernel = [each for each in experiments(form, gpu) if each.kernel == experiment.kernel]
+    return min(same_kernel, key=distance, default=None)
 
 
 @once

@@ -73,7 +73,7 @@ def served(directory: Path, cache: Path | None = None, flags: Sequence[str] = ()
 def app(tmp_path_factory: pytest.TempPathFactory, tilescope_cache: Path) -> Iterator[App]:
     directory = tmp_path_factory.mktemp("app")
     stored_sweep.fill(directory / "tilescope.db")
-    with served(directory, cache=tilescope_cache) as running:
+    with served(directory, cache=tilescope_cache, flags=("--mcp",)) as running:
         yield running
 
 

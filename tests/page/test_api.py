@@ -49,7 +49,8 @@ def test_gradios_own_schema_shows_every_field_with_its_choices_and_default(app: 
     _, model, textbook = named["/coalescing"]["parameters"]
     assert (model["type"]["enum"], model["parameter_default"]) == (["compiled", "textbook"], "compiled")
     assert textbook["type"]["properties"]["warp_size"]["default"] == 32
-    assert sorted(section.endpoint for section in sections()) == sorted(named), "docs/api.md has all"
+    documented = {section.endpoint for section in sections()}
+    assert documented == {name for name in named if not name.startswith("/mcp_")}, "docs/api.md has all"
 
 
 def test_schedule_lists_all_tiles_of_the_first_8192_programs(client: Client) -> None:

@@ -1,13 +1,10 @@
-"""MCP tools: off by default, on by a flag, and enough for an agent that knows only the address."""
+"""MCP tools: on by a flag, and enough for an agent that knows only the address."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +13,13 @@ import pytest
 from kernels import discover
 from kernels.knobs import knobs
 from tests.kernels.trees import ROOT, python
-from tests.page.conftest import App, served
+from tests.page.conftest import App
 from tests.waiting import run_coroutine
-
-# They share one app, separate from that of the other page tests.
-pytestmark = pytest.mark.xdist_group("mcp")
 
 NAMES = {
     "kernels", "run", "layouts", "schedule", "timeline", "reuse", "coalescing", "counters", "compile", "recorded",
     "history", "scoreboard", "script", "sweep", "trace",
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def agents(tmp_path_factory: pytest.TempPathFactory, tilescope_cache: Path) -> Iterator[App]:
-    """An app that serves MCP."""
-    if importlib.util.find_spec("mcp") is None:
-        pytest.fail("This Python has no package mcp, so MCP was not tested: pip install -r requirements-dev.txt.")
-    with served(tmp_path_factory.mktemp("mcp"), cache=tilescope_cache, flags=("--mcp",)) as running:
-        yield running
 
 
 async def ask(url: str, *calls: tuple[str, dict[str, Any]]) -> tuple[list[Any], list[Any]]:
@@ -52,8 +37,8 @@ async def ask(url: str, *calls: tuple[str, dict[str, Any]]) -> tuple[list[Any], 
 
 
 @pytest.fixture(scope="module")
-def tools(agents: App) -> dict[str, Any]:
-    return {tool.name: tool for tool in run_coroutine(ask(agents.url))[0]}
+def tools(app: App) -> dict[str, Any]:
+    return {tool.name: tool for tool in run_coroutine(ask(app.url))[0]}
 
 
 def call(app: App, name: str, **arguments: Any) -> dict[str, Any]:
@@ -63,8 +48,8 @@ def call(app: App, name: str, **arguments: Any) -> dict[str, Any]:
     return json.loads(result.content[0].text)
 
 
-def test_an_agent_finds_a_better_group_size(agents: App) -> None:
-    done = python(ROOT, "scripts/mcp_client.py", agents.url)
+def test_an_agent_finds_a_better_group_size(app: App) -> None:
+    done = python(ROOT, "scripts/mcp_client.py", app.url)
     assert done.returncode == 0, done.stdout + done.stderr
     default, better = map(int, re.findall(r"^GROUP_SIZE \d+: (\d+) bytes", done.stdout, re.MULTILINE))
     assert better < default / 2.5
@@ -72,8 +57,8 @@ def test_an_agent_finds_a_better_group_size(agents: App) -> None:
     assert f"{default / better:.2f} × fewer bytes" in documented
 
 
-def test_the_tools_are_the_endpoints_in_few_characters(agents: App, tools: dict[str, Any]) -> None:
-    with urllib.request.urlopen(f"{agents.url}gradio_api/mcp/schema") as answer:
+def test_the_tools_are_the_endpoints_in_few_characters(app: App, tools: dict[str, Any]) -> None:
+    with urllib.request.urlopen(f"{app.url}gradio_api/mcp/schema") as answer:
         assert {tool["name"] for tool in json.load(answer)} == set(tools) == NAMES  # Gradio's page shows the schema
     for tool in tools.values():
         assert len(tool.description) > 150
@@ -83,8 +68,8 @@ def test_the_tools_are_the_endpoints_in_few_characters(agents: App, tools: dict[
     assert sum(len(tool.model_dump_json(exclude_none=True)) for tool in tools.values()) < 31_000
 
 
-def test_every_knob_is_an_argument_with_its_allowed_values(agents: App, tools: dict[str, Any]) -> None:
-    meanings = call(agents, "kernels")["arguments"]
+def test_every_knob_is_an_argument_with_its_allowed_values(app: App, tools: dict[str, Any]) -> None:
+    meanings = call(app, "kernels")["arguments"]
     schema = tools["reuse"].inputSchema
     assert schema["required"] == ["kernel"]
     assert schema["properties"]["kernel"]["enum"] == list(discover())
@@ -100,9 +85,9 @@ def test_every_knob_is_an_argument_with_its_allowed_values(agents: App, tools: d
     assert ["seed" in tools[name].inputSchema["properties"] for name in ("reuse", "run")] == [False, True]
 
 
-def test_only_the_tool_kernels_explains_arguments(agents: App, tools: dict[str, Any]) -> None:
+def test_only_the_tool_kernels_explains_arguments(app: App, tools: dict[str, Any]) -> None:
     """Tools share no definitions: an agent would read each explanation ten times."""
-    reply = call(agents, "kernels")
+    reply = call(app, "kernels")
     assert [kernel["id"] for kernel in reply["kernels"]] == list(discover())
     assert reply["kernels"][2]["defaults"]["GROUP_SIZE"] == 4
     assert len(json.dumps(reply)) < 10_000
@@ -112,29 +97,24 @@ def test_only_the_tool_kernels_explains_arguments(agents: App, tools: dict[str, 
         assert not any("description" in arguments[each] for each in arguments if each in reply["arguments"])
 
 
-def test_long_fields_are_sent_on_request(agents: App) -> None:
-    reply = call(agents, "compile", kernel="transpose.tiled")
+def test_long_fields_are_sent_on_request(app: App) -> None:
+    reply = call(app, "compile", kernel="transpose.tiled")
     assert {"ttgir", "ptx", "sass"} == set(reply["left_out"])
     assert not {"ttgir", "ptx", "sass"} & set(reply)
-    chosen = call(agents, "compile", kernel="transpose.tiled", fields=["ptx", "nonsense"])
+    chosen = call(app, "compile", kernel="transpose.tiled", fields=["ptx", "nonsense"])
     assert set(chosen) == {"ptx", "no_such_field"}
     assert len(json.dumps(chosen["ptx"])) == reply["left_out"]["ptx"]
 
 
-def test_arguments_reach_their_part_of_the_experiment_and_their_endpoint(agents: App) -> None:
-    reply = call(agents, "schedule", kernel="matmul.grouped", M=576, N=576, K=288, BLOCK_N=64, GROUP_SIZE=3, gpu="T4")
+def test_arguments_reach_their_part_of_the_experiment_and_their_endpoint(app: App) -> None:
+    reply = call(app, "schedule", kernel="matmul.grouped", M=576, N=576, K=288, BLOCK_N=64, GROUP_SIZE=3, gpu="T4")
     assert (reply["programs"], reply["loads"][8], reply["gpu"]) == (81, 54, "T4")
-    board = call(agents, "coalescing", kernel="transpose.tiled", model="textbook", textbook={"warp_size": 4})
+    board = call(app, "coalescing", kernel="transpose.tiled", model="textbook", textbook={"warp_size": 4})
     assert board["textbook"]["warp_size"] == 4
-    recorded = call(agents, "recorded", kernel="transpose.tiled", kind="timeline")["recorded"]
+    recorded = call(app, "recorded", kernel="transpose.tiled", kind="timeline")["recorded"]
     assert {entry["experiment"]["kernel"] for entry in recorded} == {"transpose.tiled"}
-    failure = call(agents, "reuse", kernel="matmul.grid_2d", GROUP_SIZE=4)["failure"]
+    failure = call(app, "reuse", kernel="matmul.grid_2d", GROUP_SIZE=4)["failure"]
     assert (failure["kind"], "GROUP_SIZE" in failure["message"]) == ("unknown_field", True)
-
-
-def test_mcp_is_off_by_default(app: App) -> None:
-    with pytest.raises(urllib.error.HTTPError, match="404"):
-        urllib.request.urlopen(f"{app.url}gradio_api/mcp/schema")
 
 
 def test_without_the_package_the_app_ends_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ def test_the_articles_nine_by_nine_tiles_need_54_loads_grouped_and_90_row_major(
     tab.open()
     tab.preset("The 9 × 9 tiles of the article")
     tab.page.locator("#schedule-claim .number", has_text="54 blocks instead of 90 for 9 programs").wait_for()
-    tab.says("#schedule-claim .claim", "first 9 programs need 3 rows of A and 3 columns of B", folded=True)
-    tab.says("#schedule-claim .claim", "row-major order needs 1 row and 9 columns", folded=True)
+    tab.says("#schedule-claim", "first 9 programs need 3 rows of A and 3 columns of B", folded=True)
+    tab.says("#schedule-claim", "row-major order needs 1 row and 9 columns", folded=True)
     tab.wait_for_draw("schedule-plot")
     numbers = tab.page.locator("#schedule-plot .heatmap-label").all_text_contents()
     assert [text for text in numbers if text.strip()][:3] == ["0", "3", "6"], "the first row of C, GROUP_SIZE 3"

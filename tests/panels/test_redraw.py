@@ -201,13 +201,13 @@ def test_a_run_in_the_browsers_storage_is_shown_if_the_app_has_none(page):
     of = RECORDED_RUN.experiment  # of a launch that was not recorded, and that this app has not seen
     of = replace(of, run=Run(seed=12345), problem=replace(of.problem, M=of.problem.M - 8))
     query = {**of.to_address(), "gpu": "H200"}
-    assert "Not run yet" in open_address(page, **query)["card"]
+    assert "No run of this config yet" in open_address(page, **query)["card"]
     ended = datetime.datetime(2026, 11, 21, 14, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=1)))
     stored_run = encode_run(replace(RECORDED_RUN, backend="cuda", note="", experiment=of), "H200", ended)
     card = open_address(page, stored_run, **query)["card"]
     assert "✓ 0 wrong" in card
     assert '<time datetime="2026-11-21T13:02:00+00:00">2026-11-21 13:02 UTC</time>' in card
-    assert "Not run yet" in open_address(page, stored_run, **{**query, "M": "64"})["card"]
+    assert "No run of this config yet" in open_address(page, stored_run, **{**query, "M": "64"})["card"]
 
 
 def test_a_kernel_that_is_compiled_during_a_redraw_is_drawn_in_the_stream(page):

@@ -487,7 +487,7 @@ def test_a_page_draws_a_sweep_until_its_end_or_until_the_page_changes(page, star
     *_, last = asyncio.run(session())
     assert "All configs were tried." in last["sweep-claim"]
     assert decode(last["sweep-plot"])["data"]
-    assert "Click a point" in last["sweep-progress"]
+    assert "Click the picture" in last["sweep-progress"]
 
 
 def test_a_page_that_cancels_leaves_and_the_last_client_to_leave_ends_the_sweep(page, started):

@@ -49,9 +49,9 @@ def test_inactive_lanes_access_nothing():
 @pytest.mark.parametrize(
     ("touched", "tensor_lines", "lines"),
     [
-        ([5], 7, [0, 1, 2, 3, 4, 5, 6, -1]),  # a small tensor is laid out whole
-        ([66], 70, [66, 67, 68, 69, -1, -1, -1, -1]),
-        ([5, 6], 90, range(5, 13)),
+        ([5], 7, [*range(7), *[-1] * 25]),  # a small tensor is laid out whole
+        ([66], 70, [66, 67, 68, 69, *[-1] * 28]),
+        ([5, 6], 90, range(5, 37)),
         (range(100), 1 << 20, range(64)),
     ],
 )

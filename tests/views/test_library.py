@@ -89,7 +89,7 @@ def test_the_library_opens_on_the_agreement_and_a_page_of_rows_within_40_kilobyt
     headline, rows = text_of(slots["recorded-claim"]), slots["recorded"]
     agree = f"{EXACT.exact:,} of {len(EXACT.scores):,}"
     assert headline.startswith(
-        f"{agree} counts of sectors and requests agree exactly {len(view.entries()):,} recordings, "
+        f"{agree} sector and request counts are predicted exactly {len(view.entries()):,} recordings, "
     )
     assert rows.count("<tr>") == view.RECORDED.rows_per_page + 1
     assert len(rows.encode()) <= 40_000
@@ -196,7 +196,7 @@ def test_misses_are_not_counted_as_exact_and_what_cannot_be_compared_is_left_out
     assert text_of(view.scoreboard_headline(board, "sectors", board)).startswith("2 of 3 sector counts agree")
     first, *others = PREDICTIONS
     assert scoreboard.score_recordings(others).unpredicted == (first.experiment,)
-    assert "Not compared: atomics that retry, in 23 launches." in text_of(draw_scoreboard()["scoreboard-rows"])
+    assert "Not compared: 23 launches whose atomics retry." in text_of(draw_scoreboard()["scoreboard-rows"])
     assert "Not compared" not in draw_scoreboard(score_kernel="transpose.flat")["scoreboard-rows"]
 
 

@@ -41,7 +41,7 @@ RESCUED = (
     "The blackboard predicts 8 × the sectors needed for the store of B…As compiled, it uses every byte: the compiler "
     "transposes the tile through shared memory."
 )
-COALESCED = "100 % of the bytes that it moves are used: fully coalesced predicted"
+COALESCED = "100 % of the moved bytes are used: fully coalesced predicted"
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_before_the_compiler_answers_the_recorded_code_is_predicted(verdicts_of)
     assert table.count(f"compiled, Triton {verdicts.counters.device.triton}") == 3
     assert table.count("✓") == 3
     assert text.launch_sentences(verdicts) == ()
-    assert headline(verdicts, 0).startswith("100 % of the bytes that it moves are used: fully coalesced textbook")
+    assert headline(verdicts, 0).startswith("100 % of the moved bytes are used: fully coalesced textbook")
     assert "once the kernel is compiled" in tables.conversions_table(verdicts)
     assert "once the kernel is compiled" in tables.traffic_section(replace(verdicts, counters=None))
 
@@ -151,7 +151,7 @@ def test_the_picture_shows_the_bytes_and_sectors_of_the_cost(verdicts_of, flat):
 @pytest.mark.parametrize(
     ("flat", "number", "start", "parts"),
     [
-        (TINY, 0, "6.25 % of the bytes that it moves are used predicted", "uses only 6.25 % of their bytes."),
+        (TINY, 0, "6.25 % of the moved bytes are used predicted", "uses only 6.25 % of their bytes."),
         (FLAT, 1, "8 × the sectors needed predicted", f"{ALIKE}…, adjacent lanes access different rows of B."),
         (FLAT, 0, COALESCED, "The store of B wastes the most sectors."),
         (TF32, 1, "4 × the sectors needed predicted", "contiguous runs of a request are only 4 bytes long"),

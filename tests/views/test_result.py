@@ -345,7 +345,7 @@ def test_a_map_and_its_closeup_share_one_scale_and_the_closeup_names_programs_an
     heatmap, borders, labels, ring = closeup_figure(diff, near, check, "C", {(1, 1): [7, 8], (1, 2): [5]}).data
     assert [(each.zmin, 10**each.zmax) for each in (whole, heatmap)] == [(-2, pytest.approx(700))] * 2
     assert (heatmap.x0, heatmap.y0) == (2.5, 2.5)
-    assert list(zip(labels.y, labels.x, labels.text, strict=True)) == [(2, 2, "pid 7 and 1 more"), (2, 4, "pid 5")]
+    assert list(zip(labels.y, labels.x, labels.text, strict=True)) == [(2, 2, "pid 7 +1"), (2, 4, "pid 5")]
     assert list(borders.x) == [1.5, 5.5, None, 1.5, 1.5, None, 3.5, 3.5, None]
     assert list(borders.y)[:5] == [1.5, 1.5, None, 1.5, 3.5], "from the first row of tiles down"
     assert (ring.y[0], ring.x[0]) == check.worst_index

@@ -9,7 +9,7 @@ from visualize.predict.traffic import Requests
 # State of a cell: past the tensor's end; in a sector that is not fetched; fetched, but accessed by no lane; accessed.
 ABSENT, UNTOUCHED, WASTED, WANTED = range(4)
 # Minimum and maximum number of rows per request.
-FEWEST_LINES, MOST_LINES = 8, 64
+FEWEST_LINES, MOST_LINES = 32, 64
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from kernels.spec import shape_text
 from visualize.views.prose import Link, Sentence, config_text, dtype_text, hint, html, say
 from visualize.views.state import State, query
 
-NOT_RUN = hint("Not run yet.")
+NOT_RUN = hint("No run of this config yet.")
 
 _WAITING = Markup('<p class="hint" role="status">{}</p>')
 

@@ -19,7 +19,7 @@ FASTEST = "Fastest config found for this shape"
 def experiment_form(state: State, this: Gpu | None) -> str:
     """Return the value of the form of kernel, GPU, problem, config and run, with the kernel's presets."""
     kernels = discover()
-    default = f"this: {this.name}" if this else f"{DEFAULT_GPU} (predicted)"
+    default = f"this: {this.name}" if this else f"{DEFAULT_GPU} (default)"
     gpus = [name for name in GPU_CHOICES if name != "this" or this is not None or state.experiment.gpu == "this"]
     fields = [
         {

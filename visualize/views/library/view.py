@@ -296,7 +296,7 @@ def recorded_headline(scoreboard_address: str) -> Markup:
     """Return how many predictions agree, and what is recorded."""
     gpus = join_names(sorted({entry.experiment.gpu for entry in entries()}))
     return prose.headline(
-        *(agreement(scoreboard().part(EXACT_COUNTS)), "counts of sectors and requests agree exactly"),
+        *(agreement(scoreboard().part(EXACT_COUNTS)), "sector and request counts are predicted exactly"),
         f"{len(entries()):,} recordings, viewable without a GPU.",
         f"They are from {gpus}. Each row is a run, a timeline, the counts of a launch, or a study of its GROUP_SIZE. "
         "Click it to see it.",
@@ -350,7 +350,7 @@ def point_text(score: Score) -> str:
 
 def _excluded_atomics(board: Scoreboard) -> str:
     launches = len({score.experiment for score in board.lower_bounds})
-    return f"Not compared: atomics that retry, in {count_noun(launches, 'launch')}." if launches else ""
+    return f"Not compared: {count_noun(launches, 'launch')} whose atomics retry." if launches else ""
 
 
 def _value(score: Score, value: int) -> str:

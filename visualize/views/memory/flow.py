@@ -121,11 +121,12 @@ class Flow:
     def lines(self, numbers: np.ndarray) -> RequestLines:
         """Lay out some of the requests on lines. A descriptor's block costs the sectors of its box rows.
 
-        Untouched lines below the last line that any of the requests touches are left out.
+        Below the last line that any of the requests touches, untouched lines follow up to one row per lane, so that
+        requests of all kernels have one scale. Further lines are left out.
         """
         lines = request_lines.request_lines(self.lanes, numbers)
         touched = np.flatnonzero((lines.state >= WASTED).any(axis=(0, 2)))
-        rows = max(_FEWEST_ROWS, int(touched.max(initial=0)) + 1)
+        rows = max(_FEWEST_ROWS, self.lanes.row.shape[1] * (not self.is_box), int(touched.max(initial=0)) + 1)
         lines = replace(lines, line=lines.line[:, :rows], state=lines.state[:, :rows], lane=lines.lane[:, :rows])
         if self.code is None or not self.is_box:
             return lines
@@ -299,26 +300,16 @@ def tile_figure(tile: Tile, tensor: str, color: str, sector_bytes: int = SECTOR_
     inside = visible & tile.active
     shade[row[inside], column[inside]] = chosen[inside] % len(theme.CATEGORIES)
     is_numbered, gap = max(shape) <= _NUMBERED_SIDE, 1 if max(shape) <= 64 else 0
-    picture = go.Heatmap(
-        z=shade,
-        x0=first[1],
-        y0=first[0],
-        customdata=hover,
-        text=hover[..., 0] if is_numbered else None,
-        texttemplate="%{text}" if is_numbered else None,
-        zmin=0,
-        zmax=len(theme.CATEGORIES),
-        colorscale=theme.discrete_scale(theme.CATEGORIES),
-        showscale=False,
-        xgap=gap,
-        ygap=gap,
-        hoverongaps=False,
-        hovertemplate=(
-            "row %{y}, column %{x}<br>request %{customdata[1]}<br>"
-            "warp %{customdata[2]}, lane %{customdata[3]}, register %{customdata[4]}<br>"
-            "byte %{customdata[5]}, sector %{customdata[6]}<extra></extra>"
-        ),
+    label = (
+        "row %{y}, column %{x}<br>request %{customdata[1]}<br>"
+        "warp %{customdata[2]}, lane %{customdata[3]}, register %{customdata[4]}<br>"
+        "byte %{customdata[5]}, sector %{customdata[6]}<extra></extra>"
     )
+    picture = go.Heatmap(
+        z=shade, x0=first[1], y0=first[0], xgap=gap, ygap=gap, hoverongaps=False, hovertemplate=label,
+        customdata=hover, text=hover[..., 0] if is_numbered else None, texttemplate="%{text}" if is_numbered else None,
+        zmin=0, zmax=len(theme.CATEGORIES), colorscale=theme.discrete_scale(theme.CATEGORIES), showscale=False,
+    )  # fmt: skip
     truncated = "" if shape == whole else f", the first {shape[0]} × {shape[1]} of {whole[0]} × {whole[1]}"
     axes = theme.matrix_axes(f"row of {tensor}", f"column of {tensor}", first, shape)
     return go.Figure(picture, theme.layout(f"Tile of {tensor} by {color}{truncated}", **axes))

@@ -90,7 +90,7 @@ def memory_headline(verdicts: Verdicts, number: int, worst: int) -> Markup:
     share, factor = _used_share([op]), op.launch.sectors / max(op.launch.ideal_sectors, 1)
     amount, what = f"{factor:.2g} ×", "the sectors needed"
     if factor < _NOTABLE_FACTOR:
-        amount, what = share, f"of the bytes that it moves are used{': fully coalesced' if share == '100 %' else ''}"
+        amount, what = share, f"of the moved bytes are used{': fully coalesced' if share == '100 %' else ''}"
     if number != worst and operations and (most := _find(verdicts, worst)).launch.wasted_sectors > 0:
         comparison = f"The {_name(most)} wastes the most sectors."
     elif operations and all(_used_share([each]) == "100 %" for each in operations):

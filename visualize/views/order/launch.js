@@ -44,11 +44,11 @@ class Order {
   }
 
   describe(entry) {
-    const { sms, name, resident } = this.meta, program = this.program(entry);
+    const { name, resident } = this.meta, program = this.program(entry);
     let when = `wave ${Math.floor(program / resident) + 1}`;
     if (this.programs) when = `tile ${entry + 1}`;
     if (this.ends) when = `${name} ${this.ends.findLastIndex((start) => start <= entry) + 1}`;
-    return `${when}, predicted SM ${program % sms}`;
+    return when;
   }
 
   // The picture's grid (see map_figure.py) of values of C's tiles, and of A's and B's pieces by slice.

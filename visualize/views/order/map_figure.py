@@ -238,7 +238,6 @@ def player_data(orders: Sequence[Order], color: str, step: int, first: int, boun
         "transposed": list(tensors.values()),
         "slices": launch.slices,
         "handles": _handles(launch),
-        "sms": launch.sms,
         "slots": own.slots,
         "name": own.name,
         "unit": orders[0].unit,

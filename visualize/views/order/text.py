@@ -34,8 +34,6 @@ _LISTED_WAVES = 4
 # Numbers of bytes within this factor count as equal.
 _EQUAL = 1.05
 
-_L2_LIMIT = "The L2, not DRAM, is the limit here."
-
 # If the best order saves more than this share of the time, DRAM was not hidden behind another resource.
 _HIDDEN = 0.1
 
@@ -68,6 +66,8 @@ def loads_headline(
     elif loads.blocks > loads.row_major_blocks:
         narrow = f"C is only {other_columns} tiles wide, so grouping loads more."
         reasons.insert(0, f"{narrow} DRAM reads shows whether the L2 makes up for it.")
+    elif traffic.schedule.waves == 1:
+        reasons = [say("All {:,} {}s run at once here. {}", loads.tiles, unit, larger), *reasons]
     elif gain := _grouping_gain(traffic, first):
         reasons = [gain, *reasons, link]
     if loads.wave_blocks is not None:
@@ -207,13 +207,23 @@ def reuse_headline(traffic: DramTraffic, failure: str, larger: Link | str = "") 
         larger: a link to a size at which GROUP_SIZE makes a difference, for a launch in which it makes none.
     """
     ratio, sentences = traffic.own.read_bytes / traffic.own.compulsory_bytes, reuse_sentences(traffic)
-    lead: list[Any] = [_L2_LIMIT * traffic.own.is_l2_limited, sentences[1] or sentences[0]]
+    lead: list[Any] = [_time_alone(traffic), sentences[1] or sentences[0]]
     if no_gain := _no_gain(traffic):
         lead = [larger, no_gain]
     number = f"{significant(ratio, 2)} ×" if ratio > _EQUAL else ""
     beside = "the input bytes read from DRAM {}" if ratio > _EQUAL else "Each input is read from DRAM once {}"
     rest = (sentence for sentence in sentences if sentence not in lead)
     return headline(number, say(beside, Mark("predicted")), html(lead), *rest, failure)
+
+
+def _time_alone(traffic: DramTraffic) -> Sentence | str:
+    """Compare the time that DRAM would take alone with the slowest resource's."""
+    times = {bound.name: bound.ms for bound in traffic.bounds if bound.name in ("DRAM", *_RESOURCES)}
+    slowest = max(times, key=times.__getitem__, default="DRAM")
+    if slowest == "DRAM" or "DRAM" not in times:
+        return ""
+    alone = milliseconds(times["DRAM"]), _RESOURCES[slowest], milliseconds(times[slowest]), Mark("predicted")
+    return say("Alone, DRAM would take {}, {} {} {}, so DRAM does not decide the time.", *alone)
 
 
 def reuse_sentences(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
@@ -260,7 +270,7 @@ def _orders(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
     extremes = "GROUP_SIZE {} reads the fewest bytes, {}; {} reads the most, {}."
     reason = "It reads nearly as few bytes, and smaller groups are often slightly faster."
     if best > fewest:
-        reason = f"{_L2_LIMIT} It has less work if more consecutive programs share a panel."
+        reason = "The L2, not DRAM, is the limit here. It has less work if more consecutive programs share a panel."
     return (
         say(extremes, Strong(fewest), bytes_of(least), worst, times),
         say("Recommended: {}. {}", Strong(best), reason) if best != fewest else "",

@@ -93,9 +93,9 @@ class Corner {
     bar.style.width = `${100 * Math.min(1, blocks / (scale || 1))}%`;
     const { held, ...totals } = this.l2.at(step ? order.end(step) : Math.min(first || order.total, order.total));
     hits.textContent = `${written(Math.round(totals.hits))} hits`;
-    const evicted = totals.evicted < 0.005 * totals.fetched ? "nothing is evicted" : `${megabytes(totals.evicted)} evicted, fetched again`;
+    const evicted = totals.evicted < 0.005 * totals.fetched ? "no evictions" : `${megabytes(totals.evicted)} evicted, fetched again`;
     const full = this.isSmall ? `${order.meta.panels.join(" and ")}, ${megabytes(this.inputs)}` : `the ${l2.gpu}’s ${megabytes(l2.bytes)}`;
-    caption.textContent = `Predicted: ${evicted}. Full bar: ${full}.`;
+    caption.textContent = `Predicted: ${evicted}. Full bar = ${full}.`;
     const fetched = `Predicted, in lockstep: ${megabytes(totals.fetched)} of ${order.meta.panels.join(" and ")} fetched from DRAM.`;
     const assumed = l2.assumed ? " One program per SM is assumed." : "";
     shelf.title = `${fetched} Both halves of the L2 (${megabytes(l2.bytes)}) keep copies.${assumed}`;

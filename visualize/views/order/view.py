@@ -153,7 +153,7 @@ def _headline(snapshot: Snapshot, orders: list[Order], first: int) -> Markup:
         reason = "Each input is read once in any order. The order decides which tiles are in flight together."
         return prose.headline(*count_noun(launch.programs, "program").split(), reason, *more)
     compared = first_loads(own, orders[1].steps, first)
-    larger = larger_preset(state.kernel, "schedule", "A larger launch shows a difference.")
+    larger = larger_preset(state.kernel, "schedule", "The order matters in a larger launch.")
     link = Link("DRAM reads of every GROUP_SIZE.", query({**state.to_address(), "tab": "reuse"}))
     return text.loads_headline(compared, orders[0].unit, dram_traffic(snapshot), link, more, larger)
 

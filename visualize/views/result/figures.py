@@ -58,7 +58,7 @@ def closeup_figure(
         figure.add_scatter(
             x=[column * diff.tile[1] for _, column in programs],
             y=[row * diff.tile[0] for row, _ in programs],
-            text=[f"pid {pid}" + (f" and {len(more)} more" if more else "") for pid, *more in programs.values()],
+            text=[f"pid {pid}" + (f" +{len(more)}" if more else "") for pid, *more in programs.values()],
             mode="text",
             textposition="bottom right",
             textfont={"size": 13, "color": "#f8fafc", "shadow": "0 0 3px #000, 0 0 3px #000"},

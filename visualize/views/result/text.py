@@ -140,9 +140,13 @@ def _verdict(check: Check, kernel: Kernel) -> Sentence | str:
     if check.passed and kernel.family.is_exact:
         return "Every element equals the reference, bit for bit."
     if check.passed:
-        return f"Correct: every element is within its limit. Relative RMS error {error}; rounding explains {limit}."
+        return (
+            f"Correct: every element is within its limit. Relative RMS error {error}; rounding alone can cause {limit}."
+        )
     if not check.mismatched:
-        return say("Relative RMS error {}; rounding explains {}. No element exceeds its limit.", Strong(error), limit)
+        return say(
+            "Relative RMS error {}; rounding alone can cause {}. No element exceeds its limit.", Strong(error), limit
+        )
     wrong, place = Strong("Wrong"), list(check.worst_index)
     if kernel.family.is_exact or check.nonfinite:
         return say("{}: element {} is {}; the reference is {}.", wrong, place, *_worst_values(check))

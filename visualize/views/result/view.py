@@ -57,7 +57,7 @@ class ResultPanel(Panel):
                     plot("closeup-plot", "The error of the worst tile and its neighbours"),
                     plot("time-plot", "The time of the last run, beside the library's and a call's"),
                 ),
-                fold("result-numbers", "Check and times in numbers", slot("result-tables")),
+                fold("result-numbers", "All numbers of this run", slot("result-tables")),
                 fold("roofline-fold", "Roofline", slot("roofline"), plot("roofline-plot", roofline)),
             ]
         )

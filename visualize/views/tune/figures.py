@@ -71,7 +71,7 @@ def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
     cells = {"fastest": (*divmod(int(np.nanargmin(fastest)), len(columns)), -20)} if distinct.size else {}
     config = vars(sweep.space.base.config)
     if config[across] in columns and (is_flat or config[up] in rows):
-        cells["current values"] = (0 if is_flat else rows.index(config[up]), columns.index(config[across]), 20)
+        cells["includes current"] = (0 if is_flat else rows.index(config[up]), columns.index(config[across]), 20)
     marks = [{**_MARK, "text": name, "x": x, "y": y, "yshift": shift} for name, (y, x, shift) in cells.items()]
     title = f"Fastest time for each {across}{'' if is_flat else f' and {up}'}"
     for row, column in np.argwhere(~np.isfinite(fastest))[:_MAX_NUMBERED_CELLS]:

@@ -47,7 +47,7 @@ ENDINGS = {
 _PHASES = {"explore": "exploring", "race": "racing the fastest", "final": "timing the finalists", "over": "ended"}
 
 NOT_SWEPT = hint("Times are predicted. Sweep tries all configs, except those that cannot launch or would spill.")
-CLICK_HINT = hint("Click a point to set its config.")
+CLICK_HINT = hint("Click the picture to set a config.")
 SIZES_HINT = hint("Each point is the best config of one size. The list below links to each size.")
 NOTHING_TO_CANCEL = hint("No sweep is running for these settings.")
 
@@ -107,7 +107,7 @@ def sweep_headline(sweep: Sweep) -> Markup:
         return headline("", "", nothing, tried, ending, sweep.note)
     unit, scale = sweep_unit(sweep)
     ties = sum(finalist.is_tie for finalist in sweep.final.finalists) if sweep.is_timed and sweep.final else 0
-    best_of = f"simplest of {ties} tied configs" if ties > 1 else "best config"
+    best_of = f"best config ({ties} tie, and the simplest wins)" if ties > 1 else "best config"
     what = say("{} for the {}", Mark(sweep.source), "fastest config so far" if is_running else best_of)
     preposition = "on" if sweep.is_timed else "for"
     best = Strong(knobs_text(sweep.best.experiment, sweep.space))
