@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 # Keys are torch's names.
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
+# The types of all tensors: those of problems, and those of workspaces alone.
+TYPE_BYTES = {**DTYPE_BYTES, "int32": 4}
+
 # Unit roundoff: the largest relative rounding error. Sources: IEEE 754; OCP 8-bit formats 1.0 for float8.
 DTYPE_ROUNDOFF = {
     "float16": 2.0**-11,
@@ -45,11 +48,15 @@ class TensorSpec:
         shape: (rows, columns) as the kernel sees it.
         is_input: whether the kernel only reads the tensor. Exactly one tensor, the output, is not an input.
         transposed: whether memory holds the tensor's transpose.
+        dtype: torch's name of a workspace's type, if it differs from the problem's; "" otherwise.
+        starts_zeroed: whether a workspace is allocated as zeros. Each launch must leave it as zeros.
     """
 
     shape: tuple[int, int]
     is_input: bool
     transposed: bool = False
+    dtype: str = ""
+    starts_zeroed: bool = False
 
     @property
     def stored(self) -> tuple[int, int]:
@@ -60,6 +67,14 @@ class TensorSpec:
     def strides(self) -> tuple[int, int]:
         """Elements from one row to the next and from one column to the next, as the kernel sees them."""
         return (1, self.shape[0]) if self.transposed else (self.shape[1], 1)
+
+    def dtype_in(self, problem: ProblemFields) -> str:
+        """Return torch's name of the tensor's type."""
+        return self.dtype or problem.dtype
+
+    def stored_bytes(self, problem: ProblemFields) -> int:
+        """Return the bytes of the tensor in memory."""
+        return math.prod(self.shape) * TYPE_BYTES[self.dtype_in(problem)]
 
 
 class ProblemFields(Protocol):
@@ -195,8 +210,7 @@ class Family(Generic[P]):
 
     def tensor_bytes(self, problem: P) -> dict[str, int]:
         """Return the bytes of each tensor."""
-        size = DTYPE_BYTES[problem.dtype]
-        return {name: math.prod(tensor.shape) * size for name, tensor in self.tensors(problem).items()}
+        return {name: tensor.stored_bytes(problem) for name, tensor in self.tensors(problem).items()}
 
     def minimal_bytes(self, problem: P) -> int:
         """Count the bytes that a kernel moves if it reads or writes each tensor exactly once."""
@@ -241,11 +255,12 @@ class Kernel(Generic[P, C]):
         headline: one sentence on what the kernel shows.
         jitted: the `@triton.jit` function.
         grid: launch → programs along x, y, z.
-        extents: launch → tiles along each loop index: "m", "n", "k" for a reduction, and "slice" for a split reduction.
+        extents: launch → tiles along each loop index: "m", "n", "k" for a reduction, and "slice" if programs share
+            tiles. A program that computes a whole tile then computes its slices one after the other.
         tiles: (pids, launch) → Tiles of the given programs.
         accesses: launch → its memory operations, in source order.
         arguments: (tensors, launch) → the launch's arguments by name, num_warps and num_stages included.
-        workspaces: launch → further tensors, by name. They have the problem's dtype, and their content is undefined.
+        workspaces: launch → further tensors, by name. Their content is undefined, unless they start as zeros.
         first: launch → the launch that it needs first, or None. Its loop indices are in `extents`.
         dtypes: the problem's dtypes that the kernel supports; empty for all.
         zeroed_output: whether the kernel accumulates into its output, which then starts as zeros instead of poison.

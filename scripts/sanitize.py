@@ -55,7 +55,7 @@ def launch(kernel_id: str) -> None:
         tensors = {}
         setting = Launch(problem, config, gpu)
         for name, spec in kernel.tensors(setting).items():
-            stored = torch.zeros(spec.stored, dtype=getattr(torch, problem.dtype), device="cuda")
+            stored = torch.zeros(spec.stored, dtype=getattr(torch, spec.dtype_in(problem)), device="cuda")
             tensors[name] = stored.t() if spec.transposed else stored
         for each in kernel.launches(setting):
             each.jitted[each.grid(setting)](**each.arguments(tensors, setting))

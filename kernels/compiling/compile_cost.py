@@ -92,7 +92,8 @@ def estimate_shared_bytes(kernel: Kernel, launch: Launch) -> int:
     panels, accesses = panel_loads(kernel, launch), kernel.accesses(launch)
     buffers = max(1, launch.config.num_stages - (launch.gpu.compute_capability not in ((9, 0), (10, 0))))
     uses_tma = any(access.op == "descriptor" for access in accesses)
-    tiles = {access.tensor: access.elements for access in accesses if uses_tma and access not in panels}
+    blocks = [access for access in accesses if isinstance(access, Access) and access not in panels]
+    tiles = {access.tensor: access.elements for access in blocks if uses_tma}
     pipelined = buffers * sum(access.elements for access in panels) + sum(tiles.values())
     largest = max(access.elements for access in accesses)
     return DTYPE_BYTES[launch.problem.dtype] * max(pipelined, largest)

@@ -162,7 +162,9 @@ def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher")
     stand_in.get_current_target = lambda: GPUTarget("cuda", capability, 32)
     stand_in.get_current_device = lambda: capability
     driver.set_active(stand_in)
-    tensors = {name: _stand_in_tensor(launch.problem.dtype, spec) for name, spec in declared.tensors(launch).items()}
+    tensors = {
+        name: _stand_in_tensor(spec.dtype_in(launch.problem), spec) for name, spec in declared.tensors(launch).items()
+    }
     with capture_output() as printed:
         try:
             arguments = _specialize(declared.arguments(tensors, launch), declared.jitted, specialization)

@@ -193,10 +193,13 @@ def read_operations(
     for access, shape in zip(accesses, shapes, strict=True):
         (file, first), last = access.source, last_line(access.source)
         locations = [at for at in by_location if at[0][0] == file.rsplit("/", 1)[-1] and first <= at[0][1] <= last]
-        if len(locations) != 1:
-            raise Unreadable(f"The {access.op} of {access.tensor} became {len(locations)} operations, not one.")
-        declared.append(by_location[locations[0]])
-        _check_count(declared[-1], copies[locations[0]], access, shape)
+        # A kernel may call the function that contains the operation at several places.
+        made = {replace(by_location[at], instructions=0) for at in locations}
+        if len(made) != 1:
+            raise Unreadable(f"The {access.op} of {access.tensor} became {len(made)} operations, not one.")
+        instructions_of_all = sum(by_location[at].instructions for at in locations)
+        declared.append(replace(made.pop(), instructions=instructions_of_all))
+        _check_count(declared[-1], sum(copies[at] for at in locations), access, shape)
     listed = instructions(sass)
     opcodes: dict[int | None, dict[str, None]] = defaultdict(dict)
     for (opcode, _), number in zip(listed, match_instructions(listed, declared), strict=True):

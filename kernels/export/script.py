@@ -14,7 +14,7 @@ import string
 import sys
 import textwrap
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ from kernels import discover, numerics
 from kernels.experiment import Experiment
 from kernels.export.inline import CannotBeWritten, Inliner
 from kernels.gpus import Gpu
-from kernels.spec import DTYPE_BYTES, Kernel, Launch, TensorSpec, shape_text
+from kernels.spec import DTYPE_BYTES, TYPE_BYTES, Kernel, Launch, TensorSpec, shape_text
 
 _TEMPLATE = Path(__file__).with_name("script_template.txt")
 
@@ -116,7 +116,7 @@ class _SymbolicTensor:
 
     def __init__(self, text: str, spec: TensorSpec, dtype: str, untraced: list[str]) -> None:
         self.text, self.shape = text, spec.shape
-        self.dtype = SimpleNamespace(itemsize=DTYPE_BYTES[dtype])
+        self.dtype = SimpleNamespace(itemsize=TYPE_BYTES[dtype])
         self._strides = tuple(SymbolicInt(n, f"{text}.stride({axis})", untraced) for axis, n in enumerate(spec.strides))
 
     def __repr__(self) -> str:
@@ -159,10 +159,10 @@ def launch_code(kernel: Kernel, launch: Launch) -> dict[str, Any]:
     }
     workspaces = kernel.workspaces(launch)
     for name, spec in workspaces.items():
-        tensors[name] = _SymbolicTensor(f'workspaces["{name}"]', spec, launch.problem.dtype, untraced)
+        tensors[name] = _SymbolicTensor(f'workspaces["{name}"]', spec, spec.dtype_in(launch.problem), untraced)
     first = kernel.first(launch)
     return {
-        "workspaces": [(name, spec.shape, spec.strides) for name, spec in workspaces.items()],
+        "workspaces": workspaces,
         "first": (first.programs, _arguments(first.jitted, first.arguments(tensors))) if first else None,
         "inputs": [(name, spec.stored, spec.transposed) for name, spec in specs.items() if spec.is_input],
         "output_name": output,
@@ -309,11 +309,12 @@ def _first(jitted: str, programs: int, arguments: Mapping[str, str]) -> str:
     return f"    {jitted}[({programs},)](\n{_lines(arguments)}\n    )\n"
 
 
-def _workspaces(tensors: Sequence[tuple[str, Any, Any]]) -> str:
+def _workspaces(specs: Mapping[str, TensorSpec]) -> str:
     """Return code that allocates the workspaces, or ""."""
     rows = [
-        f'    "{name}": torch.empty_strided({shape}, {strides}, dtype=dtype, device=DEVICE),'
-        for name, shape, strides in tensors
+        f'    "{name}": torch.empty_strided({spec.shape}, {spec.strides}, '
+        f"dtype={f'torch.{spec.dtype}' if spec.dtype else 'dtype'}, device=DEVICE){'.zero_()' * spec.starts_zeroed},"
+        for name, spec in specs.items()
     ]
     return "\n".join(["", "workspaces = {", *rows, "}"]) if rows else ""
 

@@ -39,6 +39,7 @@ def matmul_persistent(
     a,
     b,
     c,
+    num_tiles,
     M,
     N,
     K,
@@ -58,9 +59,9 @@ def matmul_persistent(
     A_TRANSPOSED: tl.constexpr,
     B_TRANSPOSED: tl.constexpr,
 ):
+    """Compute this program's share of the first `num_tiles` tiles of C: tile pid, then pid + programs, and so on."""
     num_pid_m = tl.cdiv(M, BLOCK_M)
     num_pid_n = tl.cdiv(N, BLOCK_N)
-    num_tiles = num_pid_m * num_pid_n
     first, programs = tl.program_id(0), tl.num_programs(0)
     if USE_TMA:
         # A single loop over the steps of all tiles lets the next tile's loads start before this tile is stored.
@@ -91,19 +92,19 @@ def matmul_persistent(
                     left = accumulator
                     if IN_HALVES:
                         left, right = tile.halves(accumulator, BLOCK_M, BLOCK_N)
-                    c.store([row, column], left.to(c.dtype))
+                    store_left(c, left.to(c.dtype), row, column)
                     if RIGHT_LATER:
                         waiting = right.to(c.dtype)
-                        waiting_row, waiting_column = row, column + BLOCK_N // 2
+                        waiting_row, waiting_column = row, column
                     elif IN_HALVES:
-                        c.store([row, column + BLOCK_N // 2], right.to(c.dtype))
+                        store_right(c, right.to(c.dtype), row, column, BLOCK_N)
                 else:
                     tile.store(c, accumulator, row // BLOCK_M, column // BLOCK_N, M, N, c_strides, BLOCK_M, BLOCK_N)
                 accumulator = tl.full((BLOCK_M, BLOCK_N), zero, tl.float32)
             if RIGHT_LATER:
                 is_due = (step == due) & ((i >= steps) | (due == steps - 1))
                 if is_due | (i == end - 1):
-                    c.store([waiting_row, waiting_column], waiting)
+                    store_right(c, waiting, waiting_row, waiting_column, BLOCK_N)
     else:
         for place in range(first, num_tiles, programs):
             pid_m, pid_n = grouped(place, num_pid_m, num_pid_n, GROUP_SIZE, WHOLE_GROUPS)
@@ -112,6 +113,18 @@ def matmul_persistent(
                 (BLOCK_M, BLOCK_N, BLOCK_K), PRECISION,
             )  # fmt: skip
             tile.store(c, accumulator, pid_m, pid_n, M, N, c_strides, BLOCK_M, BLOCK_N)
+
+
+@triton.jit
+def store_left(c, block, row, column):
+    """Store a tile, or the left half of one, with a descriptor. The tile starts at (row, column)."""
+    c.store([row, column], block)
+
+
+@triton.jit
+def store_right(c, block, row, column, BLOCK_N: tl.constexpr):
+    """Store the right half of the tile that starts at (row, column)."""
+    c.store([row, column + BLOCK_N // 2], block)
 
 
 def grid(launch: Launch[Problem]) -> tuple[int]:
@@ -169,7 +182,8 @@ def persistent_arguments(
     config, problem = launch.config, launch.problem
     are_whole = extents(launch)["m"] % config.GROUP_SIZE == 0
     plain = {**family.arguments(tensors, launch), "WHOLE_GROUPS": are_whole}
-    del plain["PROGRAMS_PER_SM"], plain["PAD"]  # only the grid and the copies depend on them
+    for name in ("PROGRAMS_PER_SM", "SPLIT_K", "PAD"):  # only the grid, the slices and the copies depend on them
+        plain.pop(name, None)
     blocks = {"A": (config.BLOCK_M, config.BLOCK_K), "B": (config.BLOCK_K, config.BLOCK_N)}
     store_tma = not stores_with_pointers(specs, launch)
     if store_tma:
@@ -209,39 +223,40 @@ def loads(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> tuple[Acc
     )
 
 
-def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
+def accesses(launch: Launch[Problem]) -> tuple[Access, ...]:
     specs = FAMILY.tensors(launch.problem)
     if tma_fallback_reason(specs, launch):
         return family.accesses(launch)
     if stores_with_pointers(specs, launch):
         return *loads(specs, launch), family.accesses(launch)[-1]
     m, n, _ = family.axes(launch)
-    whole_or_left, right_at_once, right_later = memory_lines(matmul_persistent)
-    lines = whole_or_left, right_later if _is_right_later(launch) else right_at_once
-    pieces = zip(half_columns(launch), lines, strict=True) if _is_in_halves(launch) else [(n, whole_or_left)]
+    (left,), (right,) = memory_lines(store_left), memory_lines(store_right)
+    pieces = zip(half_columns(launch), (left, right), strict=True) if is_in_halves(launch) else [(n, left)]
     stores = (Access("descriptor", "C", m, columns, ("m", "n"), line) for columns, line in pieces)
     return *loads(specs, launch), *stores
 
 
-def arguments(tensors: Tensors, launch: Launch[Problem, Config]) -> dict[str, Any]:
-    is_in_halves, columns = _is_in_halves(launch), launch.config.BLOCK_N
-    stored = {"C": columns // 2 if is_in_halves else columns}
+def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
+    halves, columns = is_in_halves(launch), launch.config.BLOCK_N
+    stored = {"C": columns // 2 if halves else columns}
     shared = persistent_arguments(tensors, FAMILY.tensors(launch.problem), stored, launch)
-    return {**shared, "IN_HALVES": is_in_halves, "RIGHT_LATER": _is_right_later(launch)}
+    tiles = extents(launch)
+    shared["num_tiles"] = tiles["m"] * tiles["n"]
+    return {**shared, "IN_HALVES": halves, "RIGHT_LATER": _is_right_later(launch)}
 
 
-def _is_in_halves(launch: Launch[Problem, Config]) -> bool:
+def is_in_halves(launch: Launch[Problem]) -> bool:
     """Return whether descriptors store a tile in two halves that share one half-size buffer."""
     config, uses_pointers = launch.config, stores_with_pointers(FAMILY.tensors(launch.problem), launch)
     return not uses_pointers and config.BLOCK_M * config.BLOCK_N * DTYPE_BYTES[launch.problem.dtype] > _WHOLE_BYTES
 
 
-def _is_right_later(launch: Launch[Problem, Config]) -> bool:
+def _is_right_later(launch: Launch[Problem]) -> bool:
     """Return whether the right half stays in registers until the next tile. A float32 half needs too many registers."""
-    return _is_in_halves(launch) and DTYPE_BYTES[launch.problem.dtype] <= 2
+    return is_in_halves(launch) and DTYPE_BYTES[launch.problem.dtype] <= 2
 
 
-def note(launch: Launch[Problem, Config]) -> str:
+def note(launch: Launch[Problem]) -> str:
     specs = FAMILY.tensors(launch.problem)
     return tma_fallback_reason(specs, launch) or padding.note(specs, launch)
 

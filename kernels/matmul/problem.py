@@ -79,14 +79,24 @@ def extents(launch: Launch[Problem]) -> dict[str, int]:
 
 def grouped_tiles(pids: np.ndarray, launch: Launch[Problem], programs: int) -> Tiles:
     """Return the tiles of each program in grouped order: program pid takes tiles pid, pid + programs, and so on."""
-    tiles, size = extents(launch), launch.config.GROUP_SIZE
-    turns = -(-(tiles["m"] * tiles["n"] - pids) // programs)
+    tiles = extents(launch)
+    program, place = deal(pids, tiles["m"] * tiles["n"], programs)
+    return tiles_at(program, place, np.zeros_like(program), launch)
+
+
+def deal(pids: np.ndarray, tiles: int, programs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Deal tiles to programs in turn. Return the program of each tile, and the tile's place in the order."""
+    turns = -(-(tiles - pids) // programs)
     program = np.repeat(pids, turns)
     turn = np.arange(len(program)) - np.repeat(np.cumsum(turns) - turns, turns)
-    place = program + turn * programs
+    return program, program + turn * programs
+
+
+def tiles_at(program: np.ndarray, place: np.ndarray, pid_k: np.ndarray, launch: Launch[Problem]) -> Tiles:
+    """Return the tiles at the given places in grouped order."""
+    tiles, size = extents(launch), launch.config.GROUP_SIZE
     pid_m, pid_n = on_arrays(orders.grouped)(place, tiles["m"], tiles["n"], size)
-    group = on_arrays(orders.group_of)(place, tiles["n"], size)
-    return Tiles(program, pid_m, pid_n, np.zeros_like(program), group)
+    return Tiles(program, pid_m, pid_n, pid_k, on_arrays(orders.group_of)(place, tiles["n"], size))
 
 
 def axes(launch: Launch[Problem]) -> tuple[Axis, Axis, Axis]:

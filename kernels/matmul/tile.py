@@ -84,3 +84,21 @@ def store(c, accumulator, pid_m, pid_n, M, N, c_strides, BLOCK_M: tl.constexpr, 
 def halves(tile, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Split a tile into its left and right BLOCK_N / 2 columns."""
     return tl.split(tl.permute(tl.reshape(tile, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
+
+
+@triton.jit
+def to_run(block, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Return a tile's elements as one run that each warp stores in whole lines, without shared memory.
+
+    Hopper's matrix unit leaves a tile in registers as this order has it: in 16 rows and 8 columns, a lane holds two
+    columns of two rows. Other layouts are converted. The run's first half is the tile's left half.
+    """
+    parts = tl.reshape(block, (ROWS // 16, 2, 8, COLUMNS // 8, 4, 2))
+    return tl.reshape(tl.permute(parts, (3, 0, 2, 4, 1, 5)), (ROWS * COLUMNS,))
+
+
+@triton.jit
+def from_run(run, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Return the tile of a run that `to_run` returned."""
+    parts = tl.reshape(run, (COLUMNS // 8, ROWS // 16, 8, 4, 2, 2))
+    return tl.reshape(tl.permute(parts, (1, 4, 2, 0, 3, 5)), (ROWS, COLUMNS))

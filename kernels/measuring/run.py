@@ -91,7 +91,7 @@ def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:
         allocated = peak = 0  # bytes: values are drawn in float32 and then converted, one tensor at a time
         for spec in (*specs.values(), *workspaces.values()):
             elements = math.prod(spec.stored)
-            allocated += elements * dtype.itemsize
+            allocated += spec.stored_bytes(experiment.problem)
             is_drawn = spec.is_input and spec not in workspaces.values()
             peak = max(peak, allocated + (4 * elements if is_drawn and dtype.itemsize != 4 else 0))
         check.require_memory(peak, "These tensors")
@@ -105,9 +105,14 @@ def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:
     poison = 0.0 if kernel.zeroed_output else float("nan")
     output = torch.empty(shape, dtype=dtype, device=device).fill_(poison)
     empty = {
-        name: torch.empty_strided(spec.shape, spec.strides, dtype=dtype, device=device)
+        name: torch.empty_strided(
+            spec.shape, spec.strides, dtype=getattr(torch, spec.dtype_in(experiment.problem)), device=device
+        )
         for name, spec in workspaces.items()
     }
+    for name, spec in workspaces.items():
+        if spec.starts_zeroed:
+            empty[name].zero_()
     return Prepared(experiment, kernel, gpu, inputs, output, empty)
 
 

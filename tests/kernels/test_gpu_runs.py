@@ -129,7 +129,7 @@ def test_a_count_on_this_machine_is_what_the_model_predicts(gpu, payload):
     kernel = discover()[experiment.kernel]
     found = Verdicts(kernel, Launch(experiment.problem, experiment.config, gpu.gpu), compiled, counted)
     kinds = {count.agreement for op in found.predicted if (count := count_of(op, found))}
-    assert kinds <= {"equal", "undercounted"}
+    assert kinds <= {"equal", "undercounted", "overcounted"}
     for op, names in (("load", ("ld",)), ("store", ("st",)), ("atomic", ("red", "atom"))):
         mine = [o.launch for o in found.predicted if o.access.op == op and o.compiled.layout]
         for what in ("requests", "sectors"):

@@ -23,8 +23,8 @@ KERNEL = discover()["matmul.persistent"]
     ("shape", "group_size"),
     [
         ((17 * 128, 8 * 256, 1 * 16), 3),
-        ((17 * 128, 8 * 256, 2 * 16), 1),
-        ((17 * 128, 8 * 256, 4 * 16), 3),
+        pytest.param((17 * 128, 8 * 256, 2 * 16), 1, marks=pytest.mark.all_combinations),
+        pytest.param((17 * 128, 8 * 256, 4 * 16), 3, marks=pytest.mark.all_combinations),
         ((17 * 128 - 8, 16 * 256 - 136, 5 * 16 - 8), 1),
     ],
 )

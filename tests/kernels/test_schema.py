@@ -55,7 +55,7 @@ def test_a_merged_default_stands_alone_only_if_every_kernel_shares_it():
     assert fields["config"]["num_warps"]["default"] == 4
     for name, text in (
         ("BLOCK_M", "64 (matmul.grid_2d, matmul.grouped"),
-        ("SPLIT_K", "Only for matmul.split_k_atomic,"),
+        ("SPLIT_K", "8 (matmul.split_k_atomic, matmul.split_k_race); 0 (matmul.stream_k)"),
     ):
         assert "default" not in fields["config"][name]
         assert text in fields["config"][name]["description"]

@@ -41,7 +41,11 @@ def check_slices(kernel, launch, margin, device):
         values = values if spec.is_input else torch.full_like(values, 0.0 if kernel.zeroed_output else float("nan"))
         stored = slice_of_larger(values.to(dtype), margin)
         tensors[name] = stored.t() if spec.transposed else stored
-    kernel.jitted[kernel.grid(launch)](**kernel.arguments(tensors, launch))
+    spaces = {
+        name: torch.zeros(spec.stored, dtype=getattr(torch, spec.dtype_in(launch.problem)), device=device)
+        for name, spec in kernel.workspaces(launch).items()
+    }
+    kernel.jitted[kernel.grid(launch)](**kernel.arguments({**tensors, **spaces}, launch))
     allowed = kernel.family.allowance(launch, kernel.roundings(launch), "normal", device == "cpu")
     inputs = {name: tensor for name, tensor in tensors.items() if name != output}
     return check(tensors[output], inputs, kernel.family, allowed)[0]

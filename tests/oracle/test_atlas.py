@@ -58,7 +58,8 @@ def test_the_launchs_counters_are_predicted(found):
     totals = launch_totals(found)
     for kind, (predicted, counted) in totals.items():
         assert counted.agreement in (("equal", "at least") if predicted.is_lower_bound else ("equal",)), kind
-    for what, names in (("requests", LANES), ("sectors", (*LANES, "tma_ld", "tma_st"))):
+    lanes = LANES[:2] if found.kernel.id == "matmul.stream_k" else LANES  # it exchanges flags: their number varies
+    for what, names in (("requests", lanes), ("sectors", (*lanes, "tma_ld", "tma_st"))):
         counts = sum(found.counters.launch[f"{name}_{what}"] for name in names)
         assert sum(getattr(counted, what) for _, counted in totals.values()) == counts, "every counter is compared"
 
@@ -82,13 +83,14 @@ def test_the_counts_of_each_instruction_are_predicted(found):
 
     Our ideal counts distinct bytes. ncu counts those of all lanes, including copies; before a swap, whole words.
     """
-    assert all(row.operation >= 0 for row in found.counters.ops)
+    assert all(row.operation >= 0 or ".EXCH." in row.opcode for row in found.counters.ops), "flags alone are undeclared"
     for op in found.predicted:
         cost, count = op.launch, count_of(op, found)
         if op.compiled.layout is None:
             assert count is None
             continue
-        assert count.agreement in ("equal", "at least" if cost.is_lower_bound else "undercounted"), (op, count)
+        allowed = {"at least"} if cost.is_lower_bound else {"undercounted", "overcounted"}
+        assert count.agreement in {"equal", *allowed}, (op, count)
         if not cost.is_lower_bound:
             assert count.lines == cost.lines
             assert count.executed >= cost.requests
@@ -98,13 +100,13 @@ def test_the_counts_of_each_instruction_are_predicted(found):
                     assert count.ideal_sectors == cost.ideal_sectors
 
 
-def test_few_instructions_are_undercounted():
-    """ncu undercounts copies past L1 alone, and never in the launch's counters."""
+def test_few_instructions_are_miscounted():
+    """ncu miscounts copies past L1 alone, and never in the launch's counters."""
     kinds = collections.Counter()
     for found in map(predict, range(len(ATLAS))):
         kinds.update(count.agreement for op in found.predicted if (count := count_of(op, found)))
     assert kinds["different"] == 0
-    assert kinds["undercounted"] < kinds["equal"] / 20, kinds
+    assert kinds["undercounted"] + kinds["overcounted"] < kinds["equal"] / 20, kinds
 
 
 def test_the_scoreboards_predictions_are_these_models():

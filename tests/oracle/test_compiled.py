@@ -233,7 +233,7 @@ def test_texts_that_contradict_one_another_are_unreadable(
     chosen = Experiment(kernel.id, kernel.family.problem(**problem), kernel.config(**{"num_warps": 8, **config}), gpu)
     compiled = session.compile(chosen).result()
     launch = Launch(chosen.problem, chosen.config, GPUS[gpu])
-    accesses, tensors = kernel.accesses(launch), kernel.family.tensors(launch.problem)
+    accesses, tensors = kernel.accesses(launch), kernel.tensors(launch)
     shapes = [tensors[access.tensor].stored for access in accesses]
     texts = {kind: getattr(compiled, kind) for kind in TEXTS}
     assert memory_operations.read_operations(accesses, shapes, **texts) == compiled.operations

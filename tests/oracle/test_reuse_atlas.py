@@ -178,6 +178,7 @@ def test_float8_programs_are_staggered_from_the_start(sampled):
     assert within(rows(float8, replace(CONSTANTS, staggered_warps=1000))) < 0.5 < 0.8 <= within(rows(float8))
 
 
+@pytest.mark.all_combinations
 def test_with_each_shape_left_out_of_a_fit_the_bars_hold(sampled):
     candidates = recorded_reuse.grid(drift=(0.005, 0.007, 0.009), ways=(16, 32))
     judged = recorded_reuse.left_out([rows(sampled, each) for each in candidates])

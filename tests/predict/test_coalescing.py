@@ -17,7 +17,7 @@ from kernels import discover
 from kernels.accesses import Layout, MemoryOperation
 from kernels.gpus import GPUS
 from kernels.knobs import knobs
-from kernels.spec import FlatAccess, Launch
+from kernels.spec import DTYPE_BYTES, FlatAccess, Launch
 from tests.predict.plain_counting import executions, lane_bytes, plain_cost, run_element
 from visualize.predict.coalescing import operations, requests, tile
 from visualize.predict.traffic import Matrix, count, count_bypassing
@@ -99,8 +99,8 @@ def launches(draw):
     launch = Launch(kernel.family.problem(**sizes, dtype=dtype), kernel.config(**config), GPUS["A100-40GB"])
     made = []
     for access in kernel.accesses(launch):
-        size = {"float32": 4, "float16": 2, "bfloat16": 2}.get(dtype, 1)
-        shape = kernel.family.tensors(launch.problem)[access.tensor].stored
+        tensor = kernel.tensors(launch)[access.tensor]
+        size, shape = DTYPE_BYTES[tensor.dtype_in(launch.problem)], tensor.stored
         if isinstance(access, FlatAccess):
             block, fast, pitch = (access.run.block,), 0, (1 if access.transposed else shape[0] * shape[1])
         else:
@@ -121,7 +121,7 @@ def launches(draw):
 @given(launches())
 def test_a_launch_costs_what_counting_every_lane_gives(case):
     kernel, launch, made = case
-    extents, tensors = kernel.extents(launch), kernel.family.tensors(launch.problem)
+    extents, tensors = kernel.extents(launch), kernel.tensors(launch)
     for op, operation in zip(operations(kernel, launch, made), made, strict=True):
         shape = tensors[op.access.tensor].stored
         assert op.launch == counted(op.access, operation, shape, extents, operation.element_bytes), op.access
@@ -135,7 +135,7 @@ def test_a_run_costs_what_counting_every_lane_gives_wherever_the_tensor_ends(ker
     for rows, columns in itertools.product(range(1, 15), repeat=2):
         launch = Launch(kernel.family.problem(M=rows, N=columns), kernel.config(BLOCK=32), GPUS["H200"])
         for op, operation in zip(operations(kernel, launch, made), made, strict=True):
-            shape = kernel.family.tensors(launch.problem)[op.access.tensor].stored
+            shape = kernel.tensors(launch)[op.access.tensor].stored
             expected = counted(op.access, operation, shape, kernel.extents(launch), 4)
             assert op.launch == expected, (rows, columns, op.access.op)
 
@@ -143,7 +143,7 @@ def test_a_run_costs_what_counting_every_lane_gives_wherever_the_tensor_ends(ker
 @given(launches())
 def test_the_pictured_tile_has_each_element_once(case):
     kernel, launch, made = case
-    tensors = kernel.family.tensors(launch.problem)
+    tensors = kernel.tensors(launch)
     for access, operation in zip(kernel.accesses(launch), made, strict=True):
         first = (0,) if isinstance(access, FlatAccess) else (0, 0)
         matrix = Matrix(*tensors[access.tensor].stored, operation.element_bytes)

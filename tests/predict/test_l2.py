@@ -126,7 +126,12 @@ def replay(read, timeline, order, capacity, pieces=24):
 
 @pytest.mark.parametrize(
     ("m", "n", "per_sm", "pressure"),
-    [(48, 36, 4, 0.0), (48, 36, 4, 0.9), (48, 36, 4, PRESSURE), (112, 96, 8, PRESSURE)],
+    [
+        (48, 36, 4, 0.0),
+        (48, 36, 4, 0.9),
+        (48, 36, 4, PRESSURE),
+        pytest.param(112, 96, 8, PRESSURE, marks=pytest.mark.all_combinations),
+    ],
 )
 def test_the_estimate_is_near_an_exact_replay_of_both_halves(m, n, per_sm, pressure):
     """With sets so large that all evict at once. In the larger launch, some panels represent their neighbours."""

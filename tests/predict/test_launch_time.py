@@ -102,12 +102,12 @@ def transposed(**config):
 
 @pytest.mark.parametrize("gpu", ["H200", "A100-80GB", "T4", "B200"])
 def test_every_kernel_has_a_time_on_every_gpu(kernel, gpu):
-    """Before a compile, two defaults do not fit a T4."""
+    """Before a compile, three defaults do not fit a T4."""
     launch = Launch(kernel.family.problem(), kernel.config(), GPUS[gpu])
     for compiled in (None, facts(64, 16384)):
         found = predict_time(kernel, launch, compiled)
         if compiled is None and gpu == "T4" and found is None:
-            assert kernel.id in ("matmul.persistent", "matmul.fused_add_relu")
+            assert kernel.id in ("matmul.persistent", "matmul.stream_k", "matmul.fused_add_relu")
             continue
         times = dict(found.by_resource)
         assert all(ms >= 0 and math.isfinite(ms) for ms in times.values())

@@ -32,9 +32,9 @@ def place(access, shape, first, lane, board):
 
 def plain_costs(kernel, launch, board, first_only=False):
     """The cost of each operation over the launch, or of its first execution."""
-    size = board.bytes_of(launch.problem.dtype)
     for access in kernel.accesses(launch):
-        shape = kernel.family.tensors(launch.problem)[access.tensor].stored
+        tensor = kernel.tensors(launch)[access.tensor]
+        shape, size = tensor.stored, board.bytes_of(tensor.dtype_in(launch.problem))
         begins = list(executions(access, kernel.extents(launch)))
         warps = (
             lane_bytes(

@@ -15,9 +15,9 @@ from visualize.predict.traffic import NO_COST, Cost, Operation
 COUNTERS = {"load": ("ld",), "store": ("st",), "atomic": ("red", "atom")}
 COUNTERS |= {"TMA load": ("tma_ld",), "TMA store": ("tma_st",)}
 
-# Nsight Compute's per-instruction sector count for this opcode is too low, by a different number in every run. Its line
+# Nsight Compute's per-instruction sector count for this opcode is wrong, by a different number in every run. Its line
 # count and the launch's hardware counter are complete.
-_UNDERCOUNTED = "LDGSTS.E.BYPASS"
+_MISCOUNTED = "LDGSTS.E.BYPASS"
 
 
 @dataclass(frozen=True)
@@ -92,16 +92,19 @@ def count_of(op: Operation, found: Verdicts) -> Cost | None:
 
 
 def agreement(predicted: Cost, counted: Cost) -> str:
-    """Return "equal", "at least" (a loop that retries), "undercounted" (by Nsight Compute) or "different"."""
+    """Return "equal", "at least" (a loop that retries), "different", or "undercounted" or "overcounted" by ncu."""
     names = ("sectors", "lines", *(["requests"] if counted.has_requests else []))
     more = {name: difference for name in names if (difference := getattr(counted, name) - getattr(predicted, name))}
     if not more:
         return "equal"
     if predicted.is_lower_bound and min(more.values()) > 0:
         return "at least"
-    misses_some = list(more) == ["sectors"] and more["sectors"] < 0
-    if misses_some and counted.opcodes and all(opcode.startswith(_UNDERCOUNTED) for opcode in counted.opcodes):
-        return "undercounted"
+    if (
+        list(more) == ["sectors"]
+        and counted.opcodes
+        and all(opcode.startswith(_MISCOUNTED) for opcode in counted.opcodes)
+    ):
+        return "undercounted" if more["sectors"] < 0 else "overcounted"
     return "different"
 
 
@@ -116,11 +119,17 @@ def counted_total(kind: str, what: str, counters: Counters) -> int:
 
 
 def launch_totals(found: Verdicts) -> dict[str, tuple[Cost, Cost]]:
-    """Return the launch's predicted and counted cost per kind of operation; {} if nothing was counted."""
+    """Return the launch's predicted and counted cost per kind of operation; {} if nothing was counted.
+
+    Atomics of a kernel with flags are omitted: it exchanges a flag until it is raised, so their number varies.
+    """
     totals: dict[str, tuple[Cost, Cost]] = {}
     if found.counters is None:
         return totals
+    has_flags = any(spec.starts_zeroed for spec in found.kernel.workspaces(found.launch).values())
     for kind in COUNTERS:
+        if kind == "atomic" and has_flags:
+            continue
         is_box = kind.startswith("TMA")
         predicted = sum_costs(op for op in found.predicted if found.counter_of(op) == kind)
         requests = 0 if is_box else counted_total(kind, "requests", found.counters)

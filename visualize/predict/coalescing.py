@@ -77,12 +77,12 @@ def operations(kernel: Kernel, launch: Launch, compiled: tuple[MemoryOperation, 
     """
     if not compiled:
         return ()
-    size, tensors, result = DTYPE_BYTES[launch.problem.dtype], kernel.tensors(launch), []
+    tensors, result = kernel.tensors(launch), list[Operation]()
     for number, (access, operation) in enumerate(zip(kernel.all_accesses(launch), compiled, strict=True)):
         tensor, width_bytes = tensors[access.tensor], operation.width_bytes
         requests_at = functools.partial(requests, operation=operation)
         cost_of = functools.partial(cost, access=access, operation=operation, tensor=tensor)
-        matrix = Matrix(*tensor.stored, size)
+        matrix = Matrix(*tensor.stored, DTYPE_BYTES[tensor.dtype_in(launch.problem)])
         whole, tile = traffic.count_access(access, matrix, kernel.extents(launch), requests_at, cost_of)
         if operation.swaps:
             result.append(Operation(number, replace(access, op="load"), width_bytes, whole, tile, operation))

@@ -183,8 +183,7 @@ def _predict(orders: Sequence[Schedule], l2_pressure: float, constants: Constant
     assert read is not None, "a launch without panels reads each input once"
     kernel, launch, (once, written) = schedule.kernel, schedule.launch, _bytes_once(schedule)
     besides = once + _added_bytes(schedule, read, constants)
-    tile_bytes = math.prod(kernel.output_tile(launch) or ()) * DTYPE_BYTES[launch.problem.dtype]
-    pieces = [order.pieces for order in orders]
+    pieces, tile_bytes = [order.pieces for order in orders], bytes_per_tile(kernel, launch)
 
     def fetch(pressure: float, is_staggered: bool, shares: tuple[float, ...]) -> np.ndarray:
         timeline = expected_timeline(schedule, pressure, is_staggered, constants)
@@ -199,6 +198,14 @@ def _predict(orders: Sequence[Schedule], l2_pressure: float, constants: Constant
         Reuse(read_bytes, low, high, lockstep, compulsory, asked, written, lead)
         for (read_bytes, low, high), lockstep in zip(expected, in_lockstep, strict=True)
     ]
+
+
+def bytes_per_tile(kernel: Kernel, launch: Launch) -> float:
+    """Return the bytes of the output that a program writes per tile. A slice counts as a tile."""
+    extents, output = kernel.extents(launch), kernel.family.output(launch.problem)
+    writes = [access for access in kernel.accesses(launch) if access.tensor == output]
+    elements = sum(access.elements * math.prod(extents[index] for index in access.over) for access in writes)
+    return elements * DTYPE_BYTES[launch.problem.dtype] / count_tiles(kernel, launch)
 
 
 def _is_staggered(schedule: Schedule, constants: Constants) -> bool:
@@ -225,11 +232,10 @@ def _bytes_once(schedule: Schedule) -> tuple[int, int]:
 
 def first_bytes(kernel: Kernel, launch: Launch) -> tuple[int, int]:
     """Return the bytes of inputs that a launch's first launch reads, and the bytes of the workspaces."""
-    size, first = DTYPE_BYTES[launch.problem.dtype], kernel.first(launch)
+    first, workspaces = kernel.first(launch), kernel.workspaces(launch).values()
     read = {access.tensor for access in first.accesses if access.op == "load"} if first else set()
     of_tensor = kernel.family.tensor_bytes(launch.problem)
-    written = sum(math.prod(spec.shape) for spec in kernel.workspaces(launch).values()) * size
-    return sum(of_tensor[name] for name in read), written
+    return sum(of_tensor[name] for name in read), sum(spec.stored_bytes(launch.problem) for spec in workspaces)
 
 
 def _added_bytes(schedule: Schedule, read: Panels, constants: Constants) -> float:

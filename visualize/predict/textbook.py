@@ -94,10 +94,10 @@ def tile(lanes: Requests) -> Tile:
 
 def operations(kernel: Kernel, launch: Launch, board: Textbook) -> tuple[Operation, ...]:
     """Return every operation of a launch with its cost."""
-    tensors, extents = kernel.tensors(launch), kernel.extents(launch)
+    tensors, extents, problem = kernel.tensors(launch), kernel.extents(launch), launch.problem
     requests_at, result = functools.partial(requests, board=board), []
     for number, access in enumerate(kernel.all_accesses(launch)):
-        matrix = board.matrix(tensors[access.tensor].stored, launch.problem.dtype)
+        matrix = board.matrix(tensors[access.tensor].stored, tensors[access.tensor].dtype_in(problem))
         costs = count_access(access, matrix, extents, requests_at, count)
         result.append(Operation(number, access, matrix.element_bytes, *costs))
     return tuple(result)

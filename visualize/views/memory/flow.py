@@ -148,7 +148,8 @@ def make_flow(kernel: Kernel, launch: Launch, number: int, model: MemoryOperatio
     place = {"m": int(tiles.pid_m[0]), "n": int(tiles.pid_n[0]), "k": int(step[0])}
     axes = (access.run,) if isinstance(access, FlatAccess) else (access.rows, access.columns)
     first = tuple(int(axis.start(place.get(axis.index, 0), axis.block)) for axis in axes)
-    tensor, dtype = kernel.tensors(launch)[access.tensor], launch.problem.dtype
+    tensor = kernel.tensors(launch)[access.tensor]
+    dtype = tensor.dtype_in(launch.problem)
     if isinstance(model, Textbook):
         lanes = textbook.requests(access, model.matrix(tensor.stored, dtype), first, model)
         return Flow(access, first, tensor, lanes, None)

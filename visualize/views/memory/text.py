@@ -34,6 +34,7 @@ _AGREEMENTS = {
     "equal": "as {} ✓",
     "at least": "no fewer than {} ✓",
     "undercounted": "a count that misses some; lines are as {} ✓",
+    "overcounted": "a count that repeats some; lines are as {} ✓",
     "different": "not as {} ≠",
 }
 

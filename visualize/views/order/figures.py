@@ -273,18 +273,10 @@ def moment_figure(
     if ideal:
         moments |= {"name": ideal[0], "clock": ideal[1].astype(np.uint32)}
     cells = {
-        "type": "heatmap",
-        "z": np.zeros((rows, columns), dtype=np.uint8),
-        "dx": across,
-        "dy": down,
-        "xgap": int(columns <= 64),
-        "ygap": int(rows <= 64),
-        "zmin": 0,
-        "zmax": 2,
-        "colorscale": theme.STEP_SCALE,
-        "showscale": False,
+        "type": "heatmap", "z": np.zeros((rows, columns), dtype=np.uint8), "zmin": 0, "zmax": 2, "showscale": False,
+        "dx": across, "dy": down, "xgap": int(columns <= 64), "ygap": int(rows <= 64), "colorscale": theme.STEP_SCALE,
         "hovertemplate": "pid_m %{y}, pid_n %{x}<extra></extra>",
-    }
+    }  # fmt: skip
     axes = theme.matrix_axes("pid_m (tile rows)", "pid_n (tile columns)", (0, 0), schedule.extents)
     above = {"x": 0.5, "xref": "paper", "y": 1, "yref": "paper", "yanchor": "bottom", "yshift": 1, "showarrow": False}
     layout = theme.layout(

@@ -4,7 +4,6 @@ A product is drawn as in a textbook: B's blocks above C's tiles, A's blocks at t
 because Plotly's time grows with the number of traces.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from kernels.knobs import knobs
-from kernels.spec import DTYPE_BYTES
 from visualize.predict.l2 import CONSTANTS
+from visualize.predict.reuse import bytes_per_tile
 from visualize.predict.schedule import Schedule, Steps, first_reads, panels, slice_blocks
 from visualize.views import theme
 
@@ -264,12 +263,12 @@ def _handles(launch: Schedule) -> dict[str, Any]:
 
 def _l2(launch: Schedule) -> dict[str, Any]:
     """Return the constants of the L2's model, as `predict.l2` has them, for a launch with panels."""
-    gpu, problem = launch.launch.gpu, launch.launch.problem
+    gpu = launch.launch.gpu
     return {
         "gpu": gpu.name,
         "bytes": gpu.l2_bytes,
         "ways": CONSTANTS.ways,
-        "tile_bytes": math.prod(launch.kernel.output_tile(launch.launch) or ()) * DTYPE_BYTES[problem.dtype],
+        "tile_bytes": bytes_per_tile(launch.kernel, launch.launch),
         "assumed": launch.resident_source == "assumed",
     }
 

@@ -23,6 +23,10 @@ from visualize.views.status import link_nearest
 from visualize.views.tables import table, traffic_funnel
 
 NOT_COMPILED_YET = "Not compiled yet, so one program per SM is assumed. Ask again for the compiled kernel's occupancy."
+_THIRD_AXIS = (
+    "Slices are the grid's third axis, so every first slice starts before any second slice. During playback, a small "
+    "map shows how many slices of each tile have started."
+)
 TIMING_NOTE = (
     "Each program reads the GPU's timer first, and again after all its warps have issued their last store. "
     "The launch itself, and writes still on their way to memory when a program ends, count for no program."
@@ -98,17 +102,20 @@ def split_k_sentence(schedule: Schedule) -> Sentence | str:
     """Describe how programs share a tile; "" if each tile has one program."""
     if schedule.slices == 1:
         return ""
+    programs, program = Strong(count_noun(schedule.slices, "program")), schedule.tiles.program[schedule.entry]
+    shared = int((program != program[0]).any(axis=0).sum())
+    if len(schedule.kernel.grid(schedule.launch)) == 3:
+        return say("Each tile of C is summed by {}, one per slice of K. {}", programs, _THIRD_AXIS)
     return say(
-        "Each tile of C is summed by {}, one per slice of K. Slices are the grid's third axis, so every first slice "
-        "starts before any second slice. During playback, a small map shows how many slices of each tile have started.",
-        Strong(count_noun(schedule.slices, "program")),
+        "{:,} of C's tiles are summed by {} each, one per slice of K. A step computes a slice.", shared, programs
     )
 
 
 def waves_sentence(schedule: Schedule, steps: Steps) -> Sentence:
     """Count the waves (or the turns of a loop) of a launch, and the idle share of the last one."""
     programs, waves = count_noun(schedule.programs, "program"), Strong(count_noun(len(steps.tiles), steps.name))
-    run, unit = (f"loop over {len(schedule.place):,} tiles", "tile") if schedule.turns > 1 else ("run", "program")
+    unit = "program" if schedule.turns == 1 else "tile" if schedule.slices == 1 else "slice"
+    run = f"loop over {len(schedule.place):,} {unit}s" if schedule.turns > 1 else "run"
     resident = Sourced(f"{count_noun(schedule.programs_per_sm, 'program')} per SM", schedule.resident_source)
     sms = f"{schedule.sms} SMs of {schedule.launch.gpu.name}"
     text = say("{} {} in {} of {:,} ({}, {}).", programs, run, waves, steps.slots, sms, resident)
@@ -146,11 +153,6 @@ def timeline_hint(state: State) -> Markup:
     """Say that there is no timeline, and link to the most similar one that was recorded on this GPU."""
     nearest = link_nearest(TIMELINE.form, state, "schedule") or "Recording a timeline needs a GPU."
     return prose.hint(say("No timeline of this experiment was recorded on {}. {}", state.gpu.name, nearest))
-
-
-def with_group_size(name: str, config: Any) -> str:
-    """Return a name, followed by the config's GROUP_SIZE if it has one."""
-    return f"{name}, GROUP_SIZE {config.GROUP_SIZE}" if hasattr(config, "GROUP_SIZE") else name
 
 
 def timeline_sentences(timeline: Timeline, execution: Execution, schedule: Schedule) -> tuple[Sentence | str, ...]:

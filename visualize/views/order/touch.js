@@ -330,7 +330,7 @@ class Overlay {
     const size = handles.BLOCK_M && handles.BLOCK_N ? `, ${handles.BLOCK_M.value} × ${handles.BLOCK_N.value} elements of ${output}` : "";
     const lines = [`pid ${written(program)} computes this tile${size}.`, `pid_m ${m}, pid_n ${n}: ${order.describe(entry)}`];
     if (!panels) return lines;
-    if (slices > 1) lines.push(`It is the first of ${slices} programs, one per slice of K.`);
+    if (slices > 1) lines.push(`This program computes the first of its ${slices} slices of K.`);
     for (const [side, { blocks, first }] of reads.entries()) {
       const by = first === entry ? "loaded now" : `loaded before, by pid ${written(order.program(first))}`;
       lines.push(`${side ? `Column ${n}` : `Row ${m}`} of ${panels[side]}, ${counted(blocks, "block")}: ${by}.`);

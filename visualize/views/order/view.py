@@ -134,7 +134,8 @@ class SchedulePanel(Panel):
 def orders_of(snapshot: Snapshot) -> list[Order]:
     """Return this kernel's order, and the row-major order if they load different blocks."""
     state, launch = snapshot.state, snapshot.schedule
-    schedules = {text.with_group_size(state.kernel.title, state.experiment.config): launch}
+    size = getattr(state.experiment.config, "GROUP_SIZE", None)
+    schedules = {f"{state.kernel.title}, GROUP_SIZE {size}" if size else state.kernel.title: launch}
     if launch.panels:
         schedules["row-major order"] = row_major(launch)
     by = state.view.of(ScheduleView).by

@@ -1,0 +1,105 @@
+"""The Stream-K matmul: whole tiles in full waves, and the tiles of a last, partial wave in slices of K."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kernels import discover
+from kernels.experiment import Experiment
+from kernels.gpus import GPUS
+from kernels.measuring.session import Session
+from kernels.results import Compiled
+from kernels.spec import Launch
+from visualize.predict import coalescing
+from visualize.predict.schedule import schedule, steps
+
+KERNEL = discover()["matmul.stream_k"]
+LARGE = {"BLOCK_M": 128, "BLOCK_N": 256, "num_warps": 8}
+SMALL = {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32}
+
+# On 9 SMs: idle SMs add; the last slices' programs add; fewer tiles than SMs; halves; no tail; odd rows; one element.
+CASES = (
+    ((96, 128, 256), {**SMALL, "SPLIT_K": 2}),
+    ((96, 128, 256), {**SMALL, "SPLIT_K": 4}),
+    ((64, 64, 1024), {**SMALL, "SPLIT_K": 16}),
+    ((128, 2560, 96), {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "SPLIT_K": 8}),
+    ((96, 96, 256), {**SMALL, "SPLIT_K": 16}),
+    ((97, 125, 131), {**SMALL, "SPLIT_K": 4, "PAD": "always"}),
+    ((97, 125, 131), {**SMALL, "SPLIT_K": 4}),
+    ((1, 1, 1), {**SMALL, "SPLIT_K": 16}),
+)
+
+
+def launch_of(shape: tuple[int, int, int], config: dict[str, Any], sms: int = 132, **problem: Any) -> Launch[Any, Any]:
+    gpu = replace(GPUS["H200"], sms=sms)
+    return Launch(KERNEL.family.problem(*shape, **problem), KERNEL.config(**config), gpu)
+
+
+def launch_twice(shape: tuple[int, int, int], config: dict[str, Any]) -> tuple[float, bool, int]:
+    """Run in the worker. Return the largest error, whether both results are equal, and the number of raised flags."""
+    import torch
+
+    launch, outputs = launch_of(shape, config, sms=9), []
+    tensors = {}
+    for name, spec in KERNEL.tensors(launch).items():
+        stored = torch.randint(-3, 4, spec.stored).to(getattr(torch, spec.dtype_in(launch.problem)))
+        tensors[name] = stored.zero_() if spec.starts_zeroed else stored
+    for _ in range(2):
+        tensors["C"].fill_(float("nan"))
+        for kernel in KERNEL.launches(launch):
+            kernel.jitted[kernel.grid(launch)](**kernel.arguments(tensors, launch))
+        outputs.append(tensors["C"].clone())
+    error = (outputs[0].float() - tensors["A"].float() @ tensors["B"].float()).abs().max()
+    raised = tensors["flags"].count_nonzero() if "flags" in tensors else 0
+    return float(error), torch.equal(*outputs), int(raised)
+
+
+@pytest.mark.xdist_group("interpreted")
+@pytest.mark.parametrize(("shape", "config"), CASES)
+def test_each_launch_gives_the_same_exact_result_and_lowers_its_flags(
+    session: Session, shape: tuple[int, int, int], config: dict[str, Any]
+) -> None:
+    assert session.call_runner(functools.partial(launch_twice, shape, config)) == (0.0, True, 0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "shared", "slices", "last"),
+    [
+        ((3072, 3072, 3072), 24, 4, 96),  # 288 tiles: 264 in two waves
+        ((2304, 2304, 8192), 30, 4, 120),
+        ((512, 512, 16384), 8, 13, 104),  # fewer tiles than SMs: one wave
+        ((4096, 4096, 4096), 0, 1, 116),  # 116 tiles of 132: no split
+        ((1536, 2816, 512), 0, 1, 132),  # one full wave
+    ],
+)
+def test_the_last_wave_is_split_if_that_saves_time(
+    shape: tuple[int, int, int], shared: int, slices: int, last: int
+) -> None:
+    """The steps of a launch are slices. Only programs with a slice of a shared tile have a last step."""
+    launch = launch_of(shape, LARGE)
+    planned = schedule(KERNEL, launch)
+    program = planned.tiles.program[planned.entry]
+    assert (planned.slices, int((program != program[0]).any(axis=0).sum())) == (slices, shared)
+    assert steps(planned).tiles[-1] == last
+    assert ("are split into" in KERNEL.note(launch)) == (shared > 0)
+
+
+@pytest.mark.xdist_group("compiled")
+def test_partial_tiles_are_stored_and_loaded_once_in_whole_lines(session: Session) -> None:
+    launch = launch_of((3072, 3072, 3072), LARGE)
+    compiled = session.compile(Experiment(KERNEL.id, launch.problem, launch.config, "H200")).result()
+    assert isinstance(compiled, Compiled), compiled
+    assert not compiled.unreadable
+    partials = [
+        op for op in coalescing.operations(KERNEL, launch, compiled.operations) if op.access.tensor == "partials"
+    ]
+    assert [(op.access.op, op.width_bytes, op.launch.efficiency) for op in partials] == [
+        ("store", 16, 1),
+        ("load", 16, 1),
+    ]
+    sectors = 24 * 4 * 128 * 256 * 4 // 32
+    assert [op.launch.sectors for op in partials] == [sectors, sectors]
