@@ -46,9 +46,8 @@ _SCRUBBER = Markup(
     '<button type="button" class="back" aria-label="Previous request">←</button>'
     '<button type="button" class="forward" aria-label="Next request">→</button>'
     '<input type="range" min="0" max="0" value="0" aria-label="Request"><output></output><span class="legend">'
-    '<span><i style="background:{}"></i>used</span><span><i style="background:{}"></i>wasted</span>'
-    '<span><i style="background:{}"></i>untouched</span></span></div>'
-).format(theme.WANTED, theme.WASTED, theme.TO_COME)
+    '<span><i style="background:{}"></i>used</span><span><i style="background:{}"></i>wasted</span></span></div>'
+).format(theme.WANTED, theme.WASTED)
 
 
 class CoalescingPanel(Panel):
