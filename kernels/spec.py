@@ -48,7 +48,7 @@ class TensorSpec:
         shape: (rows, columns) as the kernel sees it.
         is_input: whether the kernel only reads the tensor. Exactly one tensor, the output, is not an input.
         transposed: whether memory holds the tensor's transpose.
-        dtype: torch's name of a workspace's type, if it differs from the problem's; "" otherwise.
+        dtype: torch's name for a workspace's type, if it differs from the problem's; "" otherwise.
         starts_zeroed: whether a workspace is allocated as zeros. Each launch must leave it as zeros.
     """
 
@@ -69,11 +69,11 @@ class TensorSpec:
         return (1, self.shape[0]) if self.transposed else (self.shape[1], 1)
 
     def dtype_in(self, problem: ProblemFields) -> str:
-        """Return torch's name of the tensor's type."""
+        """Return torch's name for the tensor's type."""
         return self.dtype or problem.dtype
 
     def stored_bytes(self, problem: ProblemFields) -> int:
-        """Return the bytes of the tensor in memory."""
+        """Return the tensor's size in memory, in bytes."""
         return math.prod(self.shape) * TYPE_BYTES[self.dtype_in(problem)]
 
 
@@ -256,7 +256,7 @@ class Kernel(Generic[P, C]):
         jitted: the `@triton.jit` function.
         grid: launch → programs along x, y, z.
         extents: launch → tiles along each loop index: "m", "n", "k" for a reduction, and "slice" if programs share
-            tiles. A program that computes a whole tile then computes its slices one after the other.
+            tiles. In that case, a program with a whole tile computes its slices one after another.
         tiles: (pids, launch) → Tiles of the given programs.
         accesses: launch → its memory operations, in source order.
         arguments: (tensors, launch) → the launch's arguments by name, num_warps and num_stages included.

@@ -193,7 +193,7 @@ def read_operations(
     for access, shape in zip(accesses, shapes, strict=True):
         (file, first), last = access.source, last_line(access.source)
         locations = [at for at in by_location if at[0][0] == file.rsplit("/", 1)[-1] and first <= at[0][1] <= last]
-        # A kernel may call the function that contains the operation at several places.
+        # A kernel may call the function containing the operation from several places.
         made = {replace(by_location[at], instructions=0) for at in locations}
         if len(made) != 1:
             raise Unreadable(f"The {access.op} of {access.tensor} became {len(made)} operations, not one.")

@@ -309,7 +309,7 @@ def _note(problem: Problem) -> str:
         return _NOTES[problem.precision]
     if problem.dtype.startswith("float8") and problem.layout != "NT":
         return (
-            "Hopper's matrix units read float8 operands only along K. In other layouts than NT, Triton transposes each "
+            "Hopper's Tensor Cores read float8 operands only along K. In layouts other than NT, Triton transposes each "
             "block through registers, which is several times slower."
         )
     return ""

@@ -1,4 +1,4 @@
-"""C = A @ B, one program per SM: whole tiles in full waves, and the tiles of a last, partial wave in slices of K."""
+"""C = A @ B, one program per SM: whole tiles in full waves, and the tiles of the last, partial wave in slices of K."""
 
 import math
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, d
 from kernels.orders import grouped, slice_of_k, tile_start
 from kernels.spec import DTYPE_BYTES, Kernel, Launch, Preset, Tensors, TensorSpec
 
-# Times in µs that choose the number of slices, measured on an H100: a million products of 2-byte elements; storing a
-# million partial sums; adding the first part of a tile to be stored; and adding a million partial sums.
+# Times in µs for choosing the number of slices, measured on an H100: a million products of 2-byte elements; storing a
+# million partial sums; the fixed cost of a part that is added and stored; and adding a million partial sums.
 _PRODUCTS_US, _STORE_US, _FIRST_PART_US, _ADD_US = 0.36, 76.0, 3.0, 37.0
 
-# The most slices of a tile. A program waits for all of their flags with one instruction.
+# Maximum number of slices per tile. A program polls all of their flags with one instruction.
 _MOST_SLICES = 16
 
 
@@ -32,7 +32,7 @@ class Config:
     GROUP_SIZE: int = group_size(8)
     SPLIT_K: int = knob(
         0, "Tile",
-        "Most slices per tile of the last wave. 0: as many as should save time.",
+        "Maximum slices per tile of the last wave. 0: the estimated fastest.",
         choices=(0, *powers(1, _MOST_SLICES)),
     )  # fmt: skip
     num_warps: int = num_warps()
@@ -98,7 +98,7 @@ def matmul_stream_k(
         a, b, c, num_tiles, M, N, K, a_strides, b_strides, c_strides, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_SIZE, PRECISION,
         USE_TMA, STORE_TMA, WHOLE_GROUPS, IN_HALVES, RIGHT_LATER, A_TRANSPOSED, B_TRANSPOSED,
     )  # fmt: skip
-    # No program waits for a higher pid, so a launch can't hang, even if only few of its programs run at a time.
+    # No program waits for a higher pid, so a launch can't hang, even if only a few of its programs run at a time.
     adder = pid - first_adder
     if HAS_SLICES and (adder >= 0) & (adder < adders):
         SIZE: tl.constexpr = BLOCK_M * BLOCK_N // SIDES
@@ -135,9 +135,10 @@ class Division(NamedTuple):
     """How a launch's tiles are divided among its programs.
 
     Attributes:
-        whole: number of tiles that one program computes alone: all tiles of full waves, or all tiles.
+        whole: number of tiles that are computed by a single program each: those of full waves, or all if none is split.
         tail: number of tiles of the last wave that are split into slices; 0 if none is.
-        slices: number of slices of each of these tiles; 1 without a tail. Program `slice * tail + tile` computes one.
+        slices: number of slices of each of these tiles; 1 without a tail. Program
+            `slice * tail + tile` computes a slice.
         first_adder, adders: the programs that add partial tiles.
         sides: number of parts of a tile that are added and stored one by one: 2 for halves.
     """
@@ -152,10 +153,10 @@ class Division(NamedTuple):
 
 
 def divide_tiles(launch: Launch[Problem]) -> Division:
-    """Choose the number of slices: the most that SPLIT_K allows or, if it is 0, those with the shortest estimated time.
+    """Choose the number of slices: the largest that SPLIT_K allows or, if it is 0, the one with the shortest time.
 
-    Programs without a slice have time to add partial tiles until the others end. If that would take longer than a
-    slice, or if there are none, the programs with each tile's last slice add its partial tiles at the end.
+    Programs without a slice can add partial tiles while the others compute theirs. If that is estimated to take longer,
+    or if every program has a slice, the program with a tile's last slice adds that tile's parts.
     """
     extents, config, sms = family.extents(launch), launch.config, launch.gpu.sms
     tiles, steps = int(extents["m"] * extents["n"]), int(extents["k"])
@@ -231,7 +232,7 @@ def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
         "division": (division.slices, division.first_adder, division.adders),
         "HAS_SLICES": division.tail > 0,
         "MOST_SLICES": _MOST_SLICES,
-        # Partial sums that are being loaded fit in the shared memory of the operands.
+        # Limited so that the partial sums in flight fit in the shared memory of the operands.
         "ADD_STAGES": 1 + min(3, config.num_stages * step_bytes // part_bytes),
     }
 
@@ -239,12 +240,12 @@ def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
 def note(launch: Launch[Problem]) -> str:
     """Say how tiles are split, or that none is, and what the counts omit."""
     _, _, tail, slices, *_ = divide_tiles(launch)
-    split = "All waves are full, or a split of the last wave would take longer, so no tile is split."
+    split = "All waves are full, or splitting the last one would take longer, so no tile is split."
     if tail:
         megabytes = tail * slices * launch.config.BLOCK_M * launch.config.BLOCK_N * 4 / 1e6
         split = (
-            f"{tail} tiles are split into {slices} slices of K each. Their partial sums take {megabytes:,.3g} MB. "
-            "Counts omit the flags that announce partial sums."
+            f"Tiles split along K: {tail}, into {slices} slices each. Their partial sums take {megabytes:,.3g} MB. "
+            "The counts omit its flags, which signal finished partial sums."
         )
     return " ".join(filter(None, (split, persistent.note(launch))))
 
@@ -254,7 +255,7 @@ SHARED = padding.fields(FAMILY.tensors)
 KERNEL = Kernel(
     id="matmul.stream_k",
     title="Stream-K, persistent",
-    headline="No tail wave: the tiles of a last, partial wave are split along K, so that more SMs work on them.",
+    headline="No tail wave: the tiles of the last, partial wave are split along K, so more SMs share the work.",
     family=FAMILY,
     config=Config,
     jitted=matmul_stream_k,

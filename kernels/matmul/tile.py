@@ -90,7 +90,7 @@ def halves(tile, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 def to_run(block, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Return a tile's elements as one run that each warp stores in whole lines, without shared memory.
 
-    Hopper's matrix unit leaves a tile in registers as this order has it: in 16 rows and 8 columns, a lane holds two
+    This is the order in which Hopper's Tensor Cores leave a tile in registers: in each 16 × 8 block, a lane holds two
     columns of two rows. Other layouts are converted. The run's first half is the tile's left half.
     """
     parts = tl.reshape(block, (ROWS // 16, 2, 8, COLUMNS // 8, 4, 2))

@@ -246,7 +246,7 @@ def join_counts(experiment: Experiment, compiled: Compiled, counts: LaunchCounts
     for part in filter(None, (compiled.first, compiled)):
         own, end = part.operations[number:], len(instructions(part.sass)) if part is compiled.first else None
         of_memory, of_shared = sum_instructions(rows[:end], part.sass, own)
-        # An instruction of no declared operation keeps its negative number.
+        # An instruction that belongs to no declared operation keeps its negative number.
         ops += tuple(
             each if each.operation < 0 else dataclasses.replace(each, operation=each.operation + number)
             for each in of_memory

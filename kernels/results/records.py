@@ -124,7 +124,7 @@ def experiments(form: RecordForm[T], gpu: str) -> tuple[Experiment, ...]:
 def nearest(form: RecordForm[T], experiment: Experiment, gpu: str) -> Experiment | None:
     """Return the kernel's most similar experiment with a shipped recording on `gpu`, or None.
 
-    The distance is the sum over all settings: a number's factor in octaves, and 1 for any other difference.
+    The distance is a sum over all settings: the absolute log2 of the ratio of numbers, and 1 for any other difference.
     """
     wanted = experiment.to_address()
 

@@ -58,7 +58,7 @@ def test_the_launchs_counters_are_predicted(found):
     totals = launch_totals(found)
     for kind, (predicted, counted) in totals.items():
         assert counted.agreement in (("equal", "at least") if predicted.is_lower_bound else ("equal",)), kind
-    lanes = LANES[:2] if found.kernel.id == "matmul.stream_k" else LANES  # it exchanges flags: their number varies
+    lanes = LANES[:2] if found.kernel.id == "matmul.stream_k" else LANES  # how often it polls flags varies
     for what, names in (("requests", lanes), ("sectors", (*lanes, "tma_ld", "tma_st"))):
         counts = sum(found.counters.launch[f"{name}_{what}"] for name in names)
         assert sum(getattr(counted, what) for _, counted in totals.values()) == counts, "every counter is compared"
@@ -83,7 +83,9 @@ def test_the_counts_of_each_instruction_are_predicted(found):
 
     Our ideal counts distinct bytes. ncu counts those of all lanes, including copies; before a swap, whole words.
     """
-    assert all(row.operation >= 0 or ".EXCH." in row.opcode for row in found.counters.ops), "flags alone are undeclared"
+    assert all(row.operation >= 0 or ".EXCH." in row.opcode for row in found.counters.ops), (
+        "only flag exchanges are undeclared"
+    )
     for op in found.predicted:
         cost, count = op.launch, count_of(op, found)
         if op.compiled.layout is None:
@@ -101,7 +103,7 @@ def test_the_counts_of_each_instruction_are_predicted(found):
 
 
 def test_few_instructions_are_miscounted():
-    """ncu miscounts copies past L1 alone, and never in the launch's counters."""
+    """ncu miscounts only copies that bypass L1, and never in the launch's counters."""
     kinds = collections.Counter()
     for found in map(predict, range(len(ATLAS))):
         kinds.update(count.agreement for op in found.predicted if (count := count_of(op, found)))

@@ -44,13 +44,16 @@ def test_gradios_own_schema_shows_every_field_with_its_choices_and_default(app: 
         assert fields["kernel"]["enum"] == list(discover())
         assert fields["problem"]["properties"]["M"]["maximum"] == 16384
         assert "GROUP_SIZE: int (Rows of tiles" in experiment["python_type"]["type"]
-        assert "Default: 8 (matmul.fused_add_relu, matmul.persistent); 4" in experiment["python_type"]["type"]
+        assert (
+            "Default: 8 (matmul.fused_add_relu, matmul.persistent, matmul.stream_k); 4"
+            in experiment["python_type"]["type"]
+        )
         assert (experiment["example_input"]["kernel"], experiment["parameter_has_default"]) == ("matmul.grouped", False)
     _, model, textbook = named["/coalescing"]["parameters"]
     assert (model["type"]["enum"], model["parameter_default"]) == (["compiled", "textbook"], "compiled")
     assert textbook["type"]["properties"]["warp_size"]["default"] == 32
     documented = {section.endpoint for section in sections()}
-    assert documented == {name for name in named if not name.startswith("/mcp_")}, "docs/api.md has all"
+    assert documented == {name for name in named if not name.startswith("/mcp_")}, "docs/api.md documents them all"
 
 
 def test_schedule_lists_all_tiles_of_the_first_8192_programs(client: Client) -> None:

@@ -1,4 +1,4 @@
-"""MCP tools: on by a flag, and enough for an agent that knows only the address."""
+"""MCP tools: enabled by a flag, and enough for an agent that knows only the address."""
 
 from __future__ import annotations
 

@@ -433,9 +433,9 @@ def test_a_tile_lights_up_its_row_and_column_within_50_ms_and_opens_its_program_
     explanation = "A block is what one step of its loop along K loads."
     for axis, at, words, count in (
         ("", (2.5, 1.5), ("pid 7 ", "pid_m 1, pid_n 2: wave 1", "by pid 1.", explanation), 2),
-        ("2", (2.5, 1.5), ("pid 11 ", "9 blocks: loaded before, by pid 9.", "by pid 2."), 2),
-        ("", (-7.1, 3.5), ("A: pid_m 3, block 2 of K", "First loaded by pid 27: wave 1."), 0),
-        ("2", (8.5, -9.2), ("B: pid_n 8, block 0 of K", "First loaded by pid 8: wave 1."), 0),
+        ("2", (2.5, 1.5), ("pid 11 ", "9 blocks: already loaded by pid 9.", "by pid 2."), 2),
+        ("", (-7.1, 3.5), ("A: pid_m 3, block 2 of K", "First loaded by pid 27, in wave 1."), 0),
+        ("2", (8.5, -9.2), ("B: pid_n 8, block 0 of K", "First loaded by pid 8, in wave 1."), 0),
     ):
         tab.page.mouse.move(*place(tab, *at, axis))
         tab.page.wait_for_selector(".tile-tip:visible")
@@ -518,5 +518,5 @@ def test_the_corner_shows_what_the_model_of_the_l2_predicts_for_both_orders(tab:
             assert evicted == pytest.approx(shown - inputs, abs=1), "each input is fetched once at least"
             # A use that misses fetches a block of A, of 128 × 64 elements, or of B, of 64 × 256 elements.
             assert uses - shown / (2 * 128 * 64) <= hits <= uses - shown / (2 * 64 * 256)
-        words = "no evictions" if size == 3 else "evicted, fetched again"
+        words = "no evictions" if size == 3 else "evicted and fetched again"
         tab.says("#schedule-plot .corner >> nth=0", words, folded=True)

@@ -121,7 +121,7 @@ def counted_total(kind: str, what: str, counters: Counters) -> int:
 def launch_totals(found: Verdicts) -> dict[str, tuple[Cost, Cost]]:
     """Return the launch's predicted and counted cost per kind of operation; {} if nothing was counted.
 
-    Atomics of a kernel with flags are omitted: it exchanges a flag until it is raised, so their number varies.
+    Atomics of a kernel with flags are omitted: it polls flags with exchanges, so their number varies.
     """
     totals: dict[str, tuple[Cost, Cost]] = {}
     if found.counters is None:

@@ -201,7 +201,7 @@ def _predict(orders: Sequence[Schedule], l2_pressure: float, constants: Constant
 
 
 def bytes_per_tile(kernel: Kernel, launch: Launch) -> float:
-    """Return the bytes of the output that a program writes per tile. A slice counts as a tile."""
+    """Return how many bytes of the output a program writes per tile. A slice counts as a tile."""
     extents, output = kernel.extents(launch), kernel.family.output(launch.problem)
     writes = [access for access in kernel.accesses(launch) if access.tensor == output]
     elements = sum(access.elements * math.prod(extents[index] for index in access.over) for access in writes)

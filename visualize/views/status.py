@@ -34,7 +34,7 @@ def link_nearest(form: records.RecordForm[Any], state: State, tab: str) -> Sente
         return ""
     name = f"{shape_text(nearest.problem)} {dtype_text(nearest.problem)}, {config_text(nearest.config)}"
     link = Link(name, query({**nearest.to_address(), "gpu": state.gpu.name, "tab": tab}))
-    return say("The most similar one recorded on {}: {}.", state.gpu.name, link)
+    return say("The most similar recording on {}: {}.", state.gpu.name, link)
 
 
 def render_compiling(gpu: str, seconds: float | None = None) -> Markup:

@@ -12,7 +12,7 @@ import numpy as np
 
 # Okabe and Ito's colours (2008), distinguishable with the common kinds of colour blindness; no black, for dark paper.
 CATEGORIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
-# From blue to yellow with rising luminance, as Cividis; its first colours would vanish on dark paper.
+# From blue to yellow with rising luminance, like Cividis; its first colours would vanish on dark paper.
 SEQUENCE = [[0, "#3a62a8"], [0.2, "#66738c"], [0.4, "#8f8d83"], [0.6, "#bbab70"], [0.8, "#e8d157"], [1, "#ffe945"]]
 WRONG = "#D55E00"
 BORDER = "#94a3b8"  # of a sector

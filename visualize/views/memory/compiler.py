@@ -94,7 +94,7 @@ def compiler_headline(launch: Launch, compiled: Compiled) -> Markup:
         f"{100 * resident.occupancy:.3g} %",
         say("theoretical occupancy on {} {}", compiled.gpu, Mark("predicted")),
         say(
-            "An SM can hold {}, {} of its {} warps, limited by {}.",
+            "An SM can hold {} ({} of its {} warps). The limit is {}.",
             *(Strong(held), warps, launch.gpu.max_warps_per_sm, join_names(resident.limited_by)),
         ),
         say("{} of shared memory per program, {} per thread, {}.", *needs),

@@ -121,8 +121,8 @@ class Flow:
     def lines(self, numbers: np.ndarray) -> RequestLines:
         """Lay out some of the requests on lines. A descriptor's block costs the sectors of its box rows.
 
-        Below the last line that any of the requests touches, untouched lines follow up to one row per lane, so that
-        requests of all kernels have one scale. Further lines are left out.
+        Below the last line that any of the requests touches, untouched lines are drawn until there is one row per lane,
+        so that requests of all kernels share a scale. Further lines are left out.
         """
         lines = request_lines.request_lines(self.lanes, numbers)
         touched = np.flatnonzero((lines.state >= WASTED).any(axis=(0, 2)))

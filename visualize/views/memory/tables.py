@@ -21,7 +21,7 @@ _SIGNS = {
     "equal": Hint("✓", "Predicted and counted lines, sectors and known requests are equal.", "equal"),
     "at least": Hint("≥", "Predicted: the first iteration of a loop that retries. Counted: all iterations.", "equal"),
     "undercounted": Hint("✓ except sectors", "Lines are equal. ncu misses some sectors here, none below.", "unsure"),
-    "overcounted": Hint("✓ except sectors", "Lines are equal. ncu repeats some sectors here, none below.", "unsure"),
+    "overcounted": Hint("✓ except sectors", "Lines are equal. ncu counts some sectors twice, none below.", "unsure"),
     "different": Hint("≠", "Predicted and counted differ.", "wrong-value"),
     "fewer": Hint("fewer at the edge", "Predicted: a whole tile. Lanes past the edge read nothing.", "unsure"),
 }

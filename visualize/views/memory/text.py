@@ -26,15 +26,15 @@ _WIDEST_BYTES = 16
 # From this multiple of the sectors needed, the headline is the multiple; below, it is the share of used bytes.
 _NOTABLE_FACTOR = 1.1
 
-_LEVEL = "Sectors pass between SMs and the L2, which combines some, so the time grows less than the sectors do."
+_LEVEL = "Sectors travel between SMs and the L2, which merges some, so the time grows more slowly than their number."
 
 _NOUNS = {"descriptor": "descriptor copy", "atomic": "atomic update"}
 _VERBS = {"descriptor": "copy", "atomic": "update"}
 _AGREEMENTS = {
     "equal": "as {} ✓",
     "at least": "no fewer than {} ✓",
-    "undercounted": "a count that misses some; lines are as {} ✓",
-    "overcounted": "a count that repeats some; lines are as {} ✓",
+    "undercounted": "a count without some sectors; line counts are as {} ✓",
+    "overcounted": "a count with some sectors twice; line counts are as {} ✓",
     "different": "not as {} ≠",
 }
 

@@ -24,8 +24,8 @@ from visualize.views.tables import table, traffic_funnel
 
 NOT_COMPILED_YET = "Not compiled yet, so one program per SM is assumed. Ask again for the compiled kernel's occupancy."
 _THIRD_AXIS = (
-    "Slices are the grid's third axis, so every first slice starts before any second slice. During playback, a small "
-    "map shows how many slices of each tile have started."
+    "Slices are the grid's third axis, so the first slices of all tiles start before any second slice. During "
+    "playback, a small map shows how many slices of each tile have started."
 )
 TIMING_NOTE = (
     "Each program reads the GPU's timer first, and again after all its warps have issued their last store. "
@@ -106,9 +106,7 @@ def split_k_sentence(schedule: Schedule) -> Sentence | str:
     shared = int((program != program[0]).any(axis=0).sum())
     if len(schedule.kernel.grid(schedule.launch)) == 3:
         return say("Each tile of C is summed by {}, one per slice of K. {}", programs, _THIRD_AXIS)
-    return say(
-        "{:,} of C's tiles are summed by {} each, one per slice of K. A step computes a slice.", shared, programs
-    )
+    return say("Tiles of C summed by {}, one per slice of K: {:,}. Each step computes a slice.", programs, shared)
 
 
 def waves_sentence(schedule: Schedule, steps: Steps) -> Sentence:
@@ -225,7 +223,7 @@ def _time_alone(traffic: DramTraffic) -> Sentence | str:
     if slowest == "DRAM" or "DRAM" not in times:
         return ""
     alone = milliseconds(times["DRAM"]), _RESOURCES[slowest], milliseconds(times[slowest]), Mark("predicted")
-    return say("Alone, DRAM would take {}, {} {} {}, so DRAM does not decide the time.", *alone)
+    return say("DRAM alone would take {}, {} {} {}, so DRAM is not the bottleneck.", *alone)
 
 
 def reuse_sentences(traffic: DramTraffic) -> tuple[Sentence | str, ...]:

@@ -93,7 +93,7 @@ class Corner {
     bar.style.width = `${100 * Math.min(1, blocks / (scale || 1))}%`;
     const { held, ...totals } = this.l2.at(step ? order.end(step) : Math.min(first || order.total, order.total));
     hits.textContent = `${written(Math.round(totals.hits))} hits`;
-    const evicted = totals.evicted < 0.005 * totals.fetched ? "no evictions" : `${megabytes(totals.evicted)} evicted, fetched again`;
+    const evicted = totals.evicted < 0.005 * totals.fetched ? "no evictions" : `${megabytes(totals.evicted)} evicted and fetched again`;
     const full = this.isSmall ? `${order.meta.panels.join(" and ")}, ${megabytes(this.inputs)}` : `the ${l2.gpu}’s ${megabytes(l2.bytes)}`;
     caption.textContent = `Predicted: ${evicted}. Full bar = ${full}.`;
     const fetched = `Predicted, in lockstep: ${megabytes(totals.fetched)} of ${order.meta.panels.join(" and ")} fetched from DRAM.`;
@@ -324,15 +324,15 @@ class Overlay {
       const order = this.picture.orderOf(map), slice = grid.slice_of[k], first = order.firstOfPiece[(m ?? rows + n) * slices + slice];
       const along = grid.blocks ? `, block ${k} of K` : slices > 1 ? `, slice ${slice}` : "";
       const name = m === undefined ? `${panels[1]}: pid_n ${n}` : `${panels[0]}: pid_m ${m}`;
-      return [name + along, `First loaded by pid ${written(order.program(first))}: ${order.describe(first)}.`];
+      return [name + along, `First loaded by pid ${written(order.program(first))}, in ${order.describe(first)}.`];
     }
     const { order, entry, program, panels: reads } = this.reads(point);
     const size = handles.BLOCK_M && handles.BLOCK_N ? `, ${handles.BLOCK_M.value} × ${handles.BLOCK_N.value} elements of ${output}` : "";
     const lines = [`pid ${written(program)} computes this tile${size}.`, `pid_m ${m}, pid_n ${n}: ${order.describe(entry)}`];
     if (!panels) return lines;
-    if (slices > 1) lines.push(`This program computes the first of its ${slices} slices of K.`);
+    if (slices > 1) lines.push(`It computes only the first of the tile’s ${slices} slices of K.`);
     for (const [side, { blocks, first }] of reads.entries()) {
-      const by = first === entry ? "loaded now" : `loaded before, by pid ${written(order.program(first))}`;
+      const by = first === entry ? "loaded now" : `already loaded by pid ${written(order.program(first))}`;
       lines.push(`${side ? `Column ${n}` : `Row ${m}`} of ${panels[side]}, ${counted(blocks, "block")}: ${by}.`);
     }
     // The first few visits explain the words.

@@ -140,12 +140,10 @@ def _verdict(check: Check, kernel: Kernel) -> Sentence | str:
     if check.passed and kernel.family.is_exact:
         return "Every element equals the reference, bit for bit."
     if check.passed:
-        return (
-            f"Correct: every element is within its limit. Relative RMS error {error}; rounding alone can cause {limit}."
-        )
+        return f"Every element is within its limit. Relative RMS error {error}; rounding can cause up to {limit}."
     if not check.mismatched:
         return say(
-            "Relative RMS error {}; rounding alone can cause {}. No element exceeds its limit.", Strong(error), limit
+            "Relative RMS error {}; rounding can cause up to {}. No element exceeds its limit.", Strong(error), limit
         )
     wrong, place = Strong("Wrong"), list(check.worst_index)
     if kernel.family.is_exact or check.nonfinite:
