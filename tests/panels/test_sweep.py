@@ -504,7 +504,7 @@ def test_a_page_that_cancels_leaves_and_the_last_client_to_leave_ends_the_sweep(
         assert "It continues for 2 other clients" in await cancel("first")
         assert "It continues for 1 other client," in await cancel("second"), "the call of the API"
         await press_on(page, "sweep-start", "second")
-        assert "It continues for 2 other clients" in await cancel("third"), "pressing Sweep takes part again"
+        assert "It continues for 2 other clients" in await cancel("third"), "pressing Sweep joins it again"
         api_call.cancel()
         await asyncio.wait([api_call])
         assert not started.devices[0].is_cancelled

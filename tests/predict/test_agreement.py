@@ -18,7 +18,7 @@ from visualize.predict.traffic import Cost
 
 
 def recorded(kernel_id, board=None, **payload):
-    """What is known about a recorded launch, with its code as the code compiled here."""
+    """Return the verdicts on a recorded launch, with its recorded code as the code compiled here."""
     experiment = from_json({"kernel": kernel_id, "gpu": "H200", **payload})
     counters = records.find(COUNTERS.form, experiment, "H200")
     assert counters is not None

@@ -109,7 +109,7 @@ def test_each_cost_has_its_reason(verdicts_of, flat, number, expected):
     verdicts = verdicts_of(flat)
     assert expected in reasons(verdicts)[number]
     assert ("≥" in tables.operations_table(verdicts)) == ("retries" in reasons(verdicts)[-1])
-    if flat is TF32:  # only Hopper needs K-major operands, and only where they are not
+    if flat is TF32:  # no other GPU needs K-major operands, and in NT both are
         for other in (verdicts_of({**TF32, "layout": "NT"}), verdicts_of(TF32, "A100-80GB")):
             assert "K-major" not in reasons(other)[1]
 
