@@ -106,18 +106,20 @@ def measure(case: Case, gpu: Gpu, sample: Callable[[list[Call], str], Samples]) 
 
 
 def config_of(case: Case, gpu: Gpu) -> tuple[Any, str]:
-    """Return the recommended config of a case and its origin, or the kernel's default."""
+    """Return the config that is offered for a case and its origin, or the kernel's default."""
     from kernels import discover
-    from kernels.recommended import recommend
     from kernels.spec import shape_text
+    from visualize.predict.offer import offer
 
     kernel = discover()[case.kernel]
     # With B transposed first, the product itself reads K-major B.
     layout = {"layout": "NT"} if case.is_b_transposed_first else {}
-    best = recommend(kernel, kernel.family.problem(**{**case.problem, **layout}), gpu)
+    best = offer(kernel, kernel.family.problem(**{**case.problem, **layout}), gpu)
     if not best:
         return kernel.config(), "default"
-    return best.experiment.config, f"found on {best.gpu} for {shape_text(best.experiment.problem)}"
+    if not best.search:
+        return best.experiment.config, best.origin
+    return best.experiment.config, f"found on {best.search.gpu} for {shape_text(best.search.experiment.problem)}"
 
 
 class _Timed:

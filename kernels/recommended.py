@@ -1,11 +1,8 @@
-"""Look up fast configs that a search found. Standard library only.
+"""Look up fast configs that searches found. Standard library only.
 
-A kernel's published default config never changes. A recommended config is the fastest that a search found for a shape,
-dtype and GPU.
-`python -m scripts.search_configs` writes the file.
+A kernel's published default config never changes. `python -m scripts.search_configs` writes the file.
 """
 
-import dataclasses
 import json
 import math
 from dataclasses import dataclass
@@ -15,12 +12,9 @@ from typing import Any
 from kernels import once
 from kernels.experiment import Experiment, from_json
 from kernels.gpus import GPUS, Gpu
-from kernels.spec import Kernel, Launch
+from kernels.spec import Kernel
 
 FILE = Path(__file__).with_name("recommended.jsonl")
-
-# The largest distance between two shapes that share a config: their size ratios multiply to at most 2 ** OCTAVES.
-OCTAVES = 3.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +41,7 @@ class Recommended:
     ratio: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, as the reply of `/kernels` and the file contain them."""
+        """Return all fields, as the file contains them."""
         return {**vars(self), "experiment": self.experiment.to_json()}
 
 
@@ -58,40 +52,27 @@ def shipped() -> tuple[Recommended, ...]:
     return tuple(Recommended(**{**row, "experiment": from_json(row["experiment"])}) for row in rows)
 
 
-def recommend(kernel: Kernel, problem: Any, gpu: Gpu) -> Recommended | None:
-    """Return the config of the nearest shape with the same kernel, dtype, layout and precision, or None.
+def similar(kernel: Kernel, problem: Any, gpu: Gpu) -> list[Recommended]:
+    """Return the searches with the same kernel, dtype, layout and precision, the nearest shape first.
 
-    Configs found on `gpu` take precedence over configs of other GPUs with its compute capability.
+    They ran on GPUs with the same compute capability. Of equally near ones, those on `gpu` come first.
     """
 
     def text_fields(problem: Any) -> dict[str, str]:
         fields = vars(kernel.family.essential(problem))
         return {name: value for name, value in fields.items() if isinstance(value, str)}
 
-    near = [
-        (found.gpu != gpu.name, distance, number)
-        for number, found in enumerate(shipped())
-        if found.experiment.kernel == kernel.id
-        and text_fields(found.experiment.problem) == text_fields(problem)
-        and GPUS[found.gpu].compute_capability == gpu.compute_capability
-        and (distance := _octaves(problem, found.experiment.problem)) <= OCTAVES
+    similar = [
+        search
+        for search in shipped()
+        if search.experiment.kernel == kernel.id
+        and text_fields(search.experiment.problem) == text_fields(problem)
+        and GPUS[search.gpu].compute_capability == gpu.compute_capability
     ]
-    if not near:
-        return None
-    found = shipped()[min(near)[2]]
-    return dataclasses.replace(found, experiment=_padded(kernel, found.experiment, problem, gpu))
+    return sorted(similar, key=lambda search: (octaves(problem, search.experiment.problem), search.gpu != gpu.name))
 
 
-def _padded(kernel: Kernel, found: Experiment, problem: Any, gpu: Gpu) -> Experiment:
-    """Return the experiment with PAD "auto" if that changes a launch of `problem`."""
-    if not hasattr(found.config, "PAD"):
-        return found
-    config = dataclasses.replace(found.config, PAD="auto")
-    as_found, padded = (kernel.note(Launch(problem, each, gpu)) for each in (found.config, config))
-    return found if as_found == padded else dataclasses.replace(found, config=config)
-
-
-def _octaves(problem: Any, other: Any) -> float:
+def octaves(problem: Any, other: Any) -> float:
     """Return the distance between two shapes: the sum of |log2 of the ratio| over their sizes."""
     sizes = ((size, getattr(other, name)) for name, size in vars(problem).items() if isinstance(size, int))
     return sum(abs(math.log2(size / other_size)) for size, other_size in sizes)

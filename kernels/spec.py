@@ -149,6 +149,7 @@ class Family(Generic[P]):
         baseline: (inputs, output, problem) → a repeatable library call that writes into `output`, or a sentence that
             says why the library has no such call.
         baseline_name: problem → the name of the library call on the page.
+        why_library_is_slow: launch → the likely reason why the library call is far from its best rate, as a clause.
         alternatives: (inputs, output, problem) → further calls to compare with, by name: other ways to compute the same
             result, or a bound such as a plain copy.
         magnitude: the formula of an element's error scale, as text.
@@ -184,6 +185,7 @@ class Family(Generic[P]):
     matrix_passes: Callable[[P], int] = lambda problem: 0
     best: Callable[[P], P | None] = lambda problem: None
     alternatives: Callable[[Tensors, Any, P], Mapping[str, Callable[[], Any]]] = lambda *_: {}
+    why_library_is_slow: Callable[[Launch[P]], str] = lambda launch: ""
     note: Callable[[P], str] = lambda problem: ""
     refuse: Callable[[P, Any], None] = lambda problem, config: None
     essential: Callable[[P], P] = lambda problem: problem
@@ -265,6 +267,7 @@ class Kernel(Generic[P, C]):
         dtypes: the problem's dtypes that the kernel supports; empty for all.
         zeroed_output: whether the kernel accumulates into its output, which then starts as zeros instead of poison.
         roundings: launch → the number of partial results that are rounded to the output's type and added up in it.
+        added_ms: launch → the estimated time for storing and adding partial results.
         race: launch → a description of its data race, or "".
         note: launch → a caveat about this launch, or "".
     """
@@ -285,6 +288,7 @@ class Kernel(Generic[P, C]):
     dtypes: tuple[str, ...] = ()
     zeroed_output: bool = False
     roundings: Callable[[Launch[P, C]], int] = lambda launch: 1
+    added_ms: Callable[[Launch[P, C]], float] = lambda launch: 0.0
     race: Callable[[Launch[P, C]], str] = lambda launch: ""
     note: Callable[[Launch[P, C]], str] = lambda launch: ""
     presets: tuple[Preset, ...] = ()

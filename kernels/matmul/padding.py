@@ -10,12 +10,9 @@ from kernels.accesses import Access, Axis
 from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob
 from kernels.matmul import problem as family
-from kernels.matmul.problem import Problem
+from kernels.matmul.problem import Problem, is_aligned
 from kernels.orders import tile_offsets
 from kernels.spec import DTYPE_BYTES, FirstLaunch, Launch, Tensors, TensorSpec
-
-# A tensor descriptor requires rows that start at multiples of this.
-ALIGNED_BYTES = 16
 
 # The rows of a workspace start on a line.
 _PITCH_BYTES = 128
@@ -84,11 +81,6 @@ def locate(pid, shape, strides, pitch, ROWS: tl.constexpr, COLUMNS: tl.constexpr
     return rows * strides[0] + columns * strides[1], inside, rows * pitch + columns, in_workspace
 
 
-def is_aligned(spec: TensorSpec, launch: Launch[Problem]) -> bool:
-    """Return whether every row of the contiguous tensor starts at a multiple of 16 bytes."""
-    return spec.stored[1] * DTYPE_BYTES[launch.problem.dtype] % ALIGNED_BYTES == 0
-
-
 def workspaces(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> dict[str, TensorSpec]:
     """Return the workspaces of the operands that a launch copies, by the operands' names.
 
@@ -97,7 +89,7 @@ def workspaces(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> dict
     """
     if launch.config.PAD == "never" or not launch.gpu.has_tma:
         return {}
-    misaligned = {name: specs[name] for name in ("A", "B") if not is_aligned(specs[name], launch)}
+    misaligned = {name: specs[name] for name in ("A", "B") if not is_aligned(specs[name], launch.problem)}
     if launch.config.PAD == "auto" and not _saves_time(misaligned, launch):
         return {}
     return {name: _padded(spec, launch) for name, spec in misaligned.items()}

@@ -10,7 +10,18 @@ from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.matmul import padding, tile
 from kernels.matmul import problem as family
-from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, extents, group_size, grouped_tiles
+from kernels.matmul.problem import (
+    ALIGNED_BYTES,
+    FAMILY,
+    Problem,
+    block_k,
+    block_m,
+    block_n,
+    extents,
+    group_size,
+    grouped_tiles,
+    is_aligned,
+)
 from kernels.orders import grouped, tile_start
 from kernels.spec import DTYPE_BYTES, Kernel, Launch, Preset, Tensors, TensorSpec
 
@@ -157,18 +168,18 @@ def tma_fallback_reason(tensors: Mapping[str, TensorSpec], launch: Launch[Proble
     padded = padding.workspaces(tensors, launch)
     for name, tensor in tensors.items():
         needs_descriptor = name in ("A", "B") or launch.config.PAD == "never"
-        if needs_descriptor and name not in padded and not padding.is_aligned(tensor, launch):
+        if needs_descriptor and name not in padded and not is_aligned(tensor, launch.problem):
             hint = "PAD can copy A and B first." if launch.config.PAD == "never" else "Copies would take longer."
             return (
                 f"A row of {name} takes {tensor.stored[1] * size:,} bytes. A tensor descriptor needs a multiple of "
-                f"{padding.ALIGNED_BYTES}, so this launch falls back to pointers. {hint}"
+                f"{ALIGNED_BYTES}, so this launch falls back to pointers. {hint}"
             )
     return ""
 
 
 def stores_with_pointers(tensors: Mapping[str, TensorSpec], launch: Launch[Problem]) -> bool:
     """Return whether a launch that loads A and B with descriptors has none for its other tensors."""
-    return not all(padding.is_aligned(spec, launch) for name, spec in tensors.items() if name not in ("A", "B"))
+    return not all(is_aligned(spec, launch.problem) for name, spec in tensors.items() if name not in ("A", "B"))
 
 
 def persistent_arguments(
@@ -202,7 +213,7 @@ def persistent_arguments(
 def _fits_descriptor(tensor: Any) -> bool:
     """Return whether all rows start at multiples of 16 bytes. Rows of a slice of a larger tensor may not."""
     pitch = max(tensor.stride(0), tensor.stride(1)) * tensor.dtype.itemsize
-    return tensor.data_ptr() % padding.ALIGNED_BYTES == 0 and pitch % padding.ALIGNED_BYTES == 0
+    return tensor.data_ptr() % ALIGNED_BYTES == 0 and pitch % ALIGNED_BYTES == 0
 
 
 def _descriptor(tensor: Any, spec: TensorSpec, block: tuple[int, int]) -> Any:

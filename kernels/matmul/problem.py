@@ -18,6 +18,12 @@ from kernels.spec import DTYPE_BYTES, DTYPE_ROUNDOFF, Allowance, Family, Launch,
 LAYOUTS = ("NN", "NT", "TN", "TT")
 PRECISIONS = ("tf32", "tf32_rounded", "tf32x3", "ieee")
 
+# A tensor descriptor, and cuBLAS's fast kernels, require rows that start at multiples of this.
+ALIGNED_BYTES = 16
+
+# A tile size that cuBLAS often chooses.
+_LIBRARY_TILE = 128
+
 # Relative error of a product from converting its operands to tf32: (mean, spread). tf32 keeps 10 mantissa bits.
 # Truncation moves a value by [0, 2^-10) toward zero, on average by 0.36 · 2^-10 for values spread over a binade. The
 # errors of two operands add up. Rounding has no bias and a spread of 0.41 · 2^-11. "tf32x3" omits the product of the
@@ -159,6 +165,25 @@ def _tensors(problem: Problem) -> dict[str, TensorSpec]:
         "B": TensorSpec((problem.K, problem.N), is_input=True, transposed=b_transposed),
         "C": TensorSpec((problem.M, problem.N), is_input=False),
     }
+
+
+def is_aligned(spec: TensorSpec, problem: Problem) -> bool:
+    """Return whether every row of the contiguous tensor starts at a multiple of 16 bytes."""
+    return spec.stored[1] * DTYPE_BYTES[problem.dtype] % ALIGNED_BYTES == 0
+
+
+def _why_library_is_slow(launch: Launch[Problem]) -> str:
+    problem, sms = launch.problem, launch.gpu.sms
+    odd = [name for name, spec in _tensors(problem).items() if spec.is_input and not is_aligned(spec, problem)]
+    if odd:
+        return (
+            f"because the rows of {' and '.join(odd)} don't all start at multiples of {ALIGNED_BYTES} bytes, "
+            "which its fast kernels need"
+        )
+    tiles = math.prod(-(-size // _LIBRARY_TILE) for size in (problem.M, problem.N))
+    if tiles < sms:
+        return f"because C has only {tiles:,} tiles of {_LIBRARY_TILE} × {_LIBRARY_TILE} for {sms} SMs"
+    return f"because sums of {problem.K:,} products are short beside the time to store them"
 
 
 def _reference(inputs: Tensors, rows: slice) -> Any:
@@ -334,6 +359,7 @@ FAMILY = Family(
         {"ieee": 0, "tf32x3": 3}.get(problem.precision, 1) if problem.dtype == "float32" else 1
     ),
     best=lambda problem: dataclasses.replace(problem, M=8192, N=8192, K=8192, layout="NN"),
+    why_library_is_slow=_why_library_is_slow,
     note=_note,
     refuse=_refuse,
     essential=lambda problem: problem if problem.dtype == "float32" else dataclasses.replace(problem, precision="tf32"),

@@ -141,6 +141,7 @@ class Division(NamedTuple):
             `slice * tail + tile` computes a slice.
         first_adder, adders: the programs that add partial tiles.
         sides: number of parts of a tile that are added and stored one by one: 2 for halves.
+        added_us: estimated time for storing and adding partial tiles.
     """
 
     programs: int
@@ -150,6 +151,7 @@ class Division(NamedTuple):
     first_adder: int
     adders: int
     sides: int
+    added_us: float = 0.0
 
 
 def divide_tiles(launch: Launch[Problem]) -> Division:
@@ -175,12 +177,14 @@ def divide_tiles(launch: Launch[Problem]) -> Division:
         by_last_us = slice_us + sides * add_us
         if (time_us := min(by_others_us, by_last_us)) < best_us or config.SPLIT_K:
             adders = (used, idle) if by_others_us <= by_last_us else (used - tail, tail)
-            best_us, chosen = time_us, Division(programs, tiles - tail, tail, slices, *adders, sides)
+            best_us = time_us
+            added_us = time_us - length * step_us
+            chosen = Division(programs, tiles - tail, tail, slices, *adders, sides, added_us)
     return chosen
 
 
 def extents(launch: Launch[Problem]) -> dict[str, int]:
-    _, _, tail, slices, _, _, sides = divide_tiles(launch)
+    _, _, tail, slices, _, _, sides, _ = divide_tiles(launch)
     split = {"slice": slices, "partial": tail * slices, "part": tail * slices * sides} if tail else {}
     return {**SHARED["extents"](launch), **split}
 
@@ -188,7 +192,7 @@ def extents(launch: Launch[Problem]) -> dict[str, int]:
 def workspaces(launch: Launch[Problem]) -> dict[str, TensorSpec]:
     """Return the workspaces of padded operands, the partial tiles, and a flag for each part of a partial tile."""
     spaces, size = SHARED["workspaces"](launch), launch.config.BLOCK_M * launch.config.BLOCK_N
-    _, _, tail, slices, _, _, sides = divide_tiles(launch)
+    _, _, tail, slices, _, _, sides, _ = divide_tiles(launch)
     if tail:
         spaces["partials"] = TensorSpec((tail * slices, size), is_input=False, dtype="float32")
         spaces["flags"] = TensorSpec((tail * slices, sides), is_input=False, dtype="int32", starts_zeroed=True)
@@ -266,6 +270,7 @@ KERNEL = Kernel(
     tiles=tiles,
     accesses=accesses,
     arguments=arguments,
+    added_ms=lambda launch: divide_tiles(launch).added_us / 1e3,
     note=note,
     presets=(
         Preset(

@@ -22,19 +22,24 @@ from kernels.numerics import values
 from kernels.pairs import FEWEST, pair
 from kernels.results import Check, Diff, RunResult, records
 from kernels.results.run import Baseline, Peak
-from kernels.spec import DTYPE_BYTES, Allowance, Family, Kernel, Launch, shape_text
+from kernels.spec import DTYPE_BYTES, Allowance, Family, Kernel, Launch, TensorSpec, shape_text
 
 
 @dataclasses.dataclass
 class Prepared:
-    """The tensors of one launch as the kernel addresses them. A transposed operand is a view of the stored tensor."""
+    """The tensors of one launch as the kernel addresses them. A transposed operand is a view of the stored tensor.
+
+    Attributes:
+        workspaces: by name and spec, allocated when a launch is bound. Configs that are launched on the same inputs
+            share the workspaces of the same spec.
+    """
 
     experiment: Experiment
     kernel: Kernel
     gpu: Gpu
     inputs: dict[str, Any]
     output: Any
-    workspaces: dict[str, Any]
+    workspaces: dict[tuple[str, TensorSpec], Any] = dataclasses.field(default_factory=dict)
 
     @property
     def setting(self) -> Launch:
@@ -47,7 +52,12 @@ class Prepared:
     def bind(self) -> Callable[[], Any]:
         """Return a function that launches with the grids and arguments bound, to call in a loop."""
         setting = self.setting
-        tensors = {**self.inputs, self.kernel.family.output(setting.problem): self.output, **self.workspaces}
+        specs = self.kernel.workspaces(setting)
+        for name, spec in specs.items():
+            if (name, spec) not in self.workspaces:
+                self.workspaces[name, spec] = self._allocate(spec)
+        workspaces = {name: self.workspaces[name, spec] for name, spec in specs.items()}
+        tensors = {**self.inputs, self.kernel.family.output(setting.problem): self.output, **workspaces}
         *before, last = [
             functools.partial(kernel.jitted[kernel.grid(setting)], **kernel.arguments(tensors, setting))
             for kernel in self.kernel.launches(setting)
@@ -59,6 +69,13 @@ class Prepared:
             return last()
 
         return launch_all if before else last
+
+    def _allocate(self, spec: TensorSpec) -> Any:
+        import torch
+
+        dtype = getattr(torch, spec.dtype_in(self.experiment.problem))
+        empty = torch.empty_strided(spec.shape, spec.strides, dtype=dtype, device=self.output.device)
+        return empty.zero_() if spec.starts_zeroed else empty
 
     def check(self) -> tuple[Check, Diff]:
         """Compare the output with the reference."""
@@ -104,16 +121,7 @@ def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:
     shape = specs[kernel.family.output(experiment.problem)].shape
     poison = 0.0 if kernel.zeroed_output else float("nan")
     output = torch.empty(shape, dtype=dtype, device=device).fill_(poison)
-    empty = {
-        name: torch.empty_strided(
-            spec.shape, spec.strides, dtype=getattr(torch, spec.dtype_in(experiment.problem)), device=device
-        )
-        for name, spec in workspaces.items()
-    }
-    for name, spec in workspaces.items():
-        if spec.starts_zeroed:
-            empty[name].zero_()
-    return Prepared(experiment, kernel, gpu, inputs, output, empty)
+    return Prepared(experiment, kernel, gpu, inputs, output)
 
 
 def launch(experiment: Experiment, gpu: Gpu) -> None:

@@ -1,4 +1,4 @@
-"""Recommended configs: what the file holds, and which one a shape gets."""
+"""Recommended configs: what the file holds, and which config is offered for a shape."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import json
 import pytest
 
 from kernels import discover, recommended
+from kernels.compiling.compile_cost import estimate_shared_bytes
 from kernels.gpus import GPUS
+from kernels.spec import Launch
 from scripts import search_configs
+from visualize.predict.launch_time import predict_time
+from visualize.predict.offer import FOUND, NEIGHBOUR, RANKED, Offer, offer
 
 PERSISTENT = discover()["matmul.persistent"]
 
 
-def test_each_config_is_recommended_for_the_shape_it_was_found_for() -> None:
+def test_each_config_is_offered_for_the_shape_it_was_found_for() -> None:
     """Each is for a different launch, and was compared with other configs."""
     every = recommended.shipped()
     assert len({(one.gpu, one.experiment.kernel, one.experiment.problem) for one in every}) == len(every)
@@ -21,27 +25,60 @@ def test_each_config_is_recommended_for_the_shape_it_was_found_for() -> None:
         assert (one.ratio or 0) > 0.3
         assert one.compared > 10
         kernel = discover()[one.experiment.kernel]
-        assert recommended.recommend(kernel, one.experiment.problem, GPUS[one.gpu]) == one
+        assert offer(kernel, one.experiment.problem, GPUS[one.gpu]) == Offer(one.experiment, FOUND, one)
 
 
 @pytest.mark.parametrize(
-    ("size", "gpu", "fields", "searched"),
+    ("size", "gpu", "fields", "origin", "searched"),
     [
-        *((size, "H200", {}, searched) for size, searched in ((4096, 4096), (5000, 4096), (1000, 1024), (512, 1024))),
-        (16384, "H200", {}, 8192),
-        (511, "H200", {}, None),  # more than three octaves away
-        (4096, "H100", {}, 4096),  # of the same compute capability
-        (4096, "T4", {}, None),
-        (4096, "H200", {"dtype": "float8_e5m2"}, None),
-        (4096, "H200", {"layout": "TT"}, None),
-        (4096, "H200", {"dtype": "float32", "precision": "ieee"}, None),
-        (4096, "H200", {"precision": "ieee"}, 4096),  # has no effect on half types
+        (4096, "H200", {}, FOUND, 4096),
+        (4096, "H100", {}, FOUND, 4096),  # of the same compute capability
+        (4096, "H200", {"precision": "ieee"}, FOUND, 4096),  # has no effect on half types
+        (5000, "H200", {}, NEIGHBOUR, 8192),  # of 8192 × 6144 × 4096, with more stages
+        (16384, "H200", {}, NEIGHBOUR, 8192),
+        (512, "H200", {"dtype": "bfloat16", "layout": "NT"}, RANKED, None),
+        (4096, "T4", {}, RANKED, None),
+        (4096, "H200", {"layout": "TT"}, RANKED, None),
+        (4096, "H200", {"dtype": "float8_e5m2"}, RANKED, None),
     ],
 )
-def test_a_shape_gets_the_config_of_the_nearest_similar_problem(size, gpu, fields, searched) -> None:
+def test_another_shape_gets_a_neighbours_config_only_if_the_model_ranks_it_first(
+    size, gpu, fields, origin, searched
+) -> None:
     problem = PERSISTENT.family.problem(M=size, N=size, K=size, **fields)
-    found = recommended.recommend(PERSISTENT, problem, GPUS[gpu])
-    assert (found and found.experiment.problem.M) == searched
+    offered = offer(PERSISTENT, problem, GPUS[gpu])
+    assert (offered.origin, offered.search and offered.search.experiment.problem.M) == (origin, searched)
+    if origin != FOUND:
+        times = [
+            predict_time(PERSISTENT, Launch(problem, found.config, GPUS[gpu]), None)
+            for found in (
+                offered.experiment,
+                *(one.experiment for one in recommended.similar(PERSISTENT, problem, GPUS[gpu])),
+            )
+        ]
+        assert times[0].ms == min(time.ms for time in times if time)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_every_product_is_offered_a_config_that_fits_in_shared_memory(gpu) -> None:
+    for kernel in discover().values():
+        for preset in kernel.presets:
+            problem = kernel.family.problem(**preset.problem)
+            offered = offer(kernel, problem, GPUS[gpu])
+            if not kernel.family.panels:
+                continue
+            launch = Launch(problem, offered.experiment.config, GPUS[gpu])
+            assert estimate_shared_bytes(kernel, launch) <= GPUS[gpu].shared_bytes_per_program
+
+
+def test_odd_rows_are_offered_padding() -> None:
+    offered = offer(PERSISTENT, PERSISTENT.family.problem(M=4097, N=4097, K=4097), GPUS["H200"])
+    assert offered.experiment.config.PAD == "auto"
+
+
+def test_a_transpose_without_a_search_is_offered_nothing() -> None:
+    tiled = discover()["transpose.tiled"]
+    assert offer(tiled, tiled.family.problem(M=64, N=64), GPUS["T4"]) is None
 
 
 def test_writing_a_line_gives_the_line_that_was_read() -> None:

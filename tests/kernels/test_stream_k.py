@@ -14,6 +14,8 @@ from kernels.gpus import GPUS
 from kernels.measuring.session import Session
 from kernels.results import Compiled
 from kernels.spec import Launch
+from kernels.sweep.search import Trial
+from kernels.sweep.trial import run_trial
 from visualize.predict import coalescing
 from visualize.predict.schedule import schedule, steps
 
@@ -64,6 +66,15 @@ def test_each_launch_gives_the_same_exact_result_and_lowers_its_flags(
     session: Session, shape: tuple[int, int, int], config: dict[str, Any]
 ) -> None:
     assert session.call_runner(functools.partial(launch_twice, shape, config)) == (0.0, True, 0)
+
+
+@pytest.mark.xdist_group("interpreted")
+def test_each_config_of_a_trial_has_workspaces_of_its_own(session: Session) -> None:
+    problem = KERNEL.family.problem(96, 128, 256)
+    configs = (KERNEL.config(**SMALL, SPLIT_K=slices) for slices in (1, 4, 2))
+    trial = Trial(tuple(Experiment(KERNEL.id, problem, config) for config in configs), phase="explore")
+    outcomes = session.call_runner(functools.partial(run_trial, trial, GPUS["H200"]))
+    assert [outcome.status for outcome in outcomes.each] == ["checked"] * 3
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,8 @@ def test_an_unknown_preset_and_a_message_that_is_nested_too_deeply_are_refused(s
     message = json.loads(settings_of({}))
     message["settings"]["preset"] = number
     (sentence,) = json.loads(slots_of(shared_page.on_message(request(), json.dumps(message)))["problems"]).values()
-    last = len(presets(discover()["matmul.grouped"])) - 1
+    grouped = discover()["matmul.grouped"]
+    last = len(presets(grouped, grouped.family.problem(), GPUS["H200"], None)) - 1
     assert sentence == f"The preset is {number!r}; matmul.grouped has presets 0 to {last}."
     for text in ("[" * 30_000, '{"kernel":' * 6_000):
         assert "which the page does not send" in slots_of(shared_page.on_message(request(), text))["problems"]

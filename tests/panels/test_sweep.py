@@ -33,7 +33,7 @@ from visualize.views.tabs import SETTINGS
 from visualize.views.tune import view
 from visualize.views.tune.shared_sweeps import SharedSweeps
 from visualize.views.tune.view import MAX_SIZES, PICTURES, SweepPanel, swept_sizes, swept_space
-from visualize.web.controls import apply_preset, presets
+from visualize.web.controls import apply_preset
 
 # The pictures that have a point for each row.
 OF_ROWS = [name for name in PICTURES if name != "library"]
@@ -120,7 +120,7 @@ def test_by_default_tiles_around_the_current_one_vary(kernel):
     space = swept_space(SETTINGS.state({"kernel": kernel.id, "tab": "sweep"}, None))
     varied = dict(space.varied)
     assert varied.pop("num_warps") == (4, 8)
-    assert 1 < space.size <= 162
+    assert 1 < space.size <= 486
     assert all(getattr(kernel.config(), name) in values for name, values in varied.items())
 
 
@@ -305,7 +305,7 @@ def test_cancel_ends_the_whole_search_even_between_two_sizes(panel, started, sto
 
 def test_the_articles_grid_search_is_a_preset_of_the_fused_kernel():
     kernel = discover()["matmul.fused_add_relu"]
-    (number,) = (n for n, title in enumerate(presets(kernel)) if "grid search" in title)
+    (number,) = (n for n, preset in enumerate(kernel.presets) if "grid search" in preset.title)
     state = SETTINGS.state(apply_preset({}, kernel, number, None), None)
     dimension, sizes = swept_sizes(state)
     assert (state.view.tab, dimension, list(sizes)) == ("sweep", "K", [512, 1024, 2048, 4096, 8192, 16384])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kernels import discover
-from kernels.knobs import ConfigError
+from kernels.gpus import GPUS, Gpu
+from kernels.knobs import ConfigError, knobs
 from kernels.recommended import shipped
 from visualize.predict.textbook import Textbook
 from visualize.views.memory.flow import LaneView
 from visualize.views.state import ScheduleView, View
 from visualize.views.tabs import SETTINGS
-from visualize.web.controls import FASTEST, apply_preset, presets
+from visualize.web.controls import apply_preset, presets
 
 
 def test_every_field_of_the_address_reads_back():
@@ -64,30 +67,51 @@ PERSISTENT = KERNELS["matmul.persistent"]
 SET = {"M": 4096, "N": 4096, "K": 4096, "dtype": "float16", "GROUP_SIZE": 3, "tab": "reuse", "seed": 7, "gpu": ""}
 
 
-def fastest(kernel: str, **fields: object) -> dict[str, object]:
+H200 = GPUS["H200"]
+
+
+def labels(kernel: str, this: Gpu | None = None, **fields: object) -> tuple[str, ...]:
     declared = KERNELS[kernel]
-    return apply_preset({**SET, **fields}, declared, len(declared.presets), None)
+    problem = {name: value for name, value in {**SET, **fields}.items() if name in knobs(declared.family.problem)}
+    return presets(declared, declared.family.problem(**problem), H200, this)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_only_a_kernel_that_was_searched_offers_the_fastest_config(kernel: str) -> None:
-    searched = any(one.experiment.kernel == kernel for one in shipped())
-    assert (FASTEST in presets(KERNELS[kernel])) is searched
+def click(kernel: str, label: str, this: Gpu | None = None, **fields: object) -> dict[str, object]:
+    number = next(n for n, title in enumerate(labels(kernel, this, **fields)) if title.startswith(label))
+    return apply_preset({**SET, **fields}, KERNELS[kernel], number, this)
 
 
-def test_it_sets_the_config_and_keeps_the_problem_and_the_rest() -> None:
+@pytest.mark.parametrize(
+    ("kernel", "fields", "label"),
+    [
+        ("matmul.persistent", {}, "Fastest config found for 4096 × 4096 × 4096"),
+        ("matmul.persistent", {"M": 5000}, "Config ranked first by the model: found for 8192 × 6144 × 4096"),
+        ("matmul.persistent", {"layout": "TN"}, "Config ranked first by the model, not searched"),
+        ("matmul.stream_k", {"layout": "TT"}, "Config ranked first by the model, not searched"),
+    ],
+)
+def test_the_last_preset_says_how_its_config_was_obtained_after_a_sweep_if_there_is_a_gpu(
+    kernel, fields, label
+) -> None:
+    assert labels(kernel, **fields)[-1] == label
+    *_, sweep, last = labels(kernel, this=H200, **fields)
+    assert last == label
+    assert re.fullmatch(r"Sweep configs for this shape \(\d.* on this GPU\)", sweep)
+
+
+def test_the_offered_config_and_the_sweep_keep_the_problem_and_the_rest() -> None:
     searched = [one.experiment for one in shipped() if one.experiment.kernel == "matmul.persistent"]
     found = next(one for one in searched if (one.problem.K, one.problem.dtype) == (4096, "float16"))
-    assert fastest("matmul.persistent") == {**SET, "kernel": "matmul.persistent", **vars(found.config)}
+    clicked = click("matmul.persistent", "Fastest")
+    assert clicked == {**SET, "kernel": "matmul.persistent", **vars(found.config)}
+    swept = click("matmul.persistent", "Sweep", H200, M=16)
+    assert swept == {**SET, "M": 16, "kernel": "matmul.persistent", "tab": "sweep"}
 
 
-def test_a_shape_or_gpu_unlike_the_searched_ones_is_refused_with_their_list() -> None:
-    with pytest.raises(ConfigError) as raised:
-        fastest("matmul.persistent", M=16, N=16, K=16)
-    assert str(raised.value).startswith("No search has covered 16 × 16 × 16 float16 NN on H200. Searched: 8192 × 8192")
-    assert raised.value.kind == "not_searched"
-    with pytest.raises(ConfigError, match="on T4"):
-        fastest("matmul.persistent", gpu="T4")
+def test_a_transpose_on_a_gpu_unlike_the_searched_ones_has_no_config_to_offer() -> None:
+    tiled = KERNELS["transpose.tiled"]
+    titles = presets(tiled, tiled.family.problem(), GPUS["T4"], None)
+    assert titles == tuple(preset.title for preset in tiled.presets)
 
 
 def test_the_kernels_own_presets_start_at_its_defaults() -> None:

@@ -112,6 +112,25 @@ def test_a_call_that_costs_more_than_the_kernel_comes_first():
     assert "A call from Python takes 31.0 µs; the kernel takes 1.40 ms, so the call hides behind it." in rest
 
 
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ((4097, 4097, 4097), "because the rows of A and B don't all start at multiples of 16 bytes"),
+        ((512, 512, 512), "because C has only 16 tiles of 128 × 128 for 132 SMs."),
+        ((8192, 8192, 64), "because sums of 64 products are short beside the time to store them."),
+    ],
+)
+def test_the_page_says_why_the_library_is_below_half_of_its_best_rate(sizes, reason):
+    m, n, k = sizes
+    run = measured(median_ms=1.4)
+    problem = replace(run.experiment.problem, M=m, N=n, K=k)
+    shaped = replace(run, experiment=replace(run.experiment, problem=problem))
+    slow = replace(shaped, peak=Peak(100.0, "TFLOP/s", "torch.matmul", 0.4))
+    first, _, _ = headline(slow).partition("More")
+    assert f"Here torch.matmul reaches 40.0 TFLOP/s, 40 % of its best on this GPU, {reason}" in first
+    assert "of its best" not in headline(replace(shaped, peak=replace(slow.peak, rate=80.0)))
+
+
 def test_a_working_set_that_fits_in_the_l2_has_no_dram_bandwidth():
     run = measured(FITS_L2)
     assert ["useful rate, in L2" in tables(run), "a copy's best" in tables(run)] == [True, False]

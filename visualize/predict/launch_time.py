@@ -15,7 +15,13 @@ import math
 import numpy as np
 
 from kernels.accesses import CompiledFacts
-from kernels.compiling.compile_cost import LANES, MOST_REGISTERS, accumulator_registers, panel_loads
+from kernels.compiling.compile_cost import (
+    LANES,
+    MOST_REGISTERS,
+    accumulator_registers,
+    estimate_shared_bytes,
+    panel_loads,
+)
 from kernels.results import Prediction
 from kernels.spec import DTYPE_BYTES, Kernel, Launch
 from visualize.predict.bounds import SUSTAINED, arithmetic, bounds
@@ -63,16 +69,17 @@ def predict_time(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None)
         registers, shared, spilled_bytes = compiled.registers, compiled.shared_bytes, compiled.spilled_bytes
     else:
         registers = min(MOST_REGISTERS, accumulator_registers(kernel, launch) + _OTHER_REGISTERS)
-        step = sum(access.elements for access in panel_loads(kernel, launch)) * DTYPE_BYTES[launch.problem.dtype]
-        shared = step * config.num_stages
+        shared = estimate_shared_bytes(kernel, launch)
     programs_per_sm = occupancy(gpu, config.num_warps, registers, shared).programs_per_sm
     if shared > gpu.shared_bytes_per_program or not programs_per_sm:
         return None
     staged = compiled is not None and any(operation.op == "load" for operation in compiled.operations)
     loads_in_flight = max(0 if staged else config.num_stages - 1, _UNPIPELINED)
     times = _memory(kernel, launch, compiled)
+    # The rate is the same for each SM, so the busiest one takes longest.
+    times["L2"] *= _busiest_tiles(kernel, launch) * gpu.sms / count_tiles(kernel, launch)
     times |= _on_chip(kernel, launch, programs_per_sm, loads_in_flight, spilled_bytes)
-    total = float(sum(ms**_NORM for ms in times.values())) ** (1 / _NORM) + ENDS_MS
+    total = float(sum(ms**_NORM for ms in times.values())) ** (1 / _NORM) + ENDS_MS + kernel.added_ms(launch)
     if first := kernel.first(launch):
         total += first.ms
     return Prediction(total, max(times, key=lambda name: times[name]), tuple(times.items()))
@@ -93,16 +100,21 @@ def _memory(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None) -> d
     return {bound.name: bound.ms for bound in limits if bound.name in ("DRAM", "L2", "load and store")}
 
 
+def _busiest_tiles(kernel: Kernel, launch: Launch) -> int:
+    """Return the number of tiles that the SM with the most tiles computes."""
+    programs = kernel.programs(launch)
+    return -(-count_tiles(kernel, launch) // programs) * -(-programs // launch.gpu.sms)
+
+
 def _on_chip(
     kernel: Kernel, launch: Launch, programs_per_sm: int, loads_in_flight: float, spilled_bytes: int
 ) -> dict[str, float]:
     """Return the busiest SM's times: exposed latency, spills, matrix units and their shared-memory operands."""
     gpu, warps, extents = launch.gpu, launch.config.num_warps, kernel.extents(launch)
-    programs, tiles = kernel.programs(launch), count_tiles(kernel, launch)
-    per_program = -(-tiles // programs)
-    busiest = per_program * -(-programs // gpu.sms)
+    tiles, busiest = count_tiles(kernel, launch), _busiest_tiles(kernel, launch)
     steps = max(1, extents.get("k", 1) // extents.get("slice", 1))
-    rounds = per_program * -(-programs // (gpu.sms * programs_per_sm))
+    programs = kernel.programs(launch)
+    rounds = -(-tiles // programs) * -(-programs // (gpu.sms * programs_per_sm))
     times = {"latency": rounds * steps * _LATENCY_NS / loads_in_flight / 1e6}
     if spilled_bytes:
         times["spills"] = 2 * spilled_bytes * LANES * warps * steps * busiest / _SPILLED_GBPS_PER_SM / 1e6

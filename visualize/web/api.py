@@ -21,10 +21,19 @@ from typing import Any
 import gradio as gr
 
 from kernels import discover
-from kernels.experiment import JsonSchema, experiment_schema, gpu_schema, kernel_schema, merged_fields, merged_schema
-from kernels.gpus import GPUS
-from kernels.knobs import Knob, knobs
-from kernels.recommended import shipped
+from kernels.experiment import (
+    JsonSchema,
+    experiment_schema,
+    from_json,
+    gpu_schema,
+    kernel_schema,
+    merged_fields,
+    merged_schema,
+    resolve_gpu,
+)
+from kernels.gpus import DEFAULT_GPU, GPUS
+from kernels.knobs import ConfigError, Knob, knobs
+from visualize.predict.offer import offer, offers
 from visualize.views.panel import EXPERIMENT, Api, Endpoint, Panel, reply_safely
 
 # The experiment of the API page's snippets. It is quick under the interpreter, too.
@@ -70,7 +79,7 @@ def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], wit
     def kernels() -> dict[str, Any]:
         """Every kernel with its knobs, problem fields, presets and exact JSON Schema; the GPU table; this GPU or null.
 
-        `recommended` lists the fastest configs that a search found, with the GPU and the date; all else is declared.
+        `recommended` lists the configs that searches found, and a config for each preset's shape, with their origin.
         `gpu_table` gives each figure of a GPU with its source.
         """
         return {
@@ -83,7 +92,9 @@ def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], wit
                     "knobs": [_knob(name, knob) for name, knob in knobs(kernel.config).items()],
                     "problem": [_knob(name, knob) for name, knob in kernel.problem_knobs().items()],
                     "presets": [asdict(preset) for preset in kernel.presets],
-                    "recommended": [config.to_json() for config in shipped() if config.experiment.kernel == kernel.id],
+                    "recommended": [
+                        offered.to_json() for offered in offers(kernel, api.session.gpu or GPUS[DEFAULT_GPU])
+                    ],
                     "schema": experiment_schema(kernel),
                 }
                 for kernel in discover().values()
@@ -93,8 +104,27 @@ def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], wit
             "device": api.session.gpu and asdict(api.session.gpu),
         }
 
+    def recommend(experiment: dict[str, Any]) -> dict[str, Any]:
+        """The config to start with for this experiment's kernel, problem and GPU; its own config is ignored.
+
+        `origin` says whether a search found it for this shape, for a neighbouring one, or the model ranked it first.
+        """
+        requested = from_json(experiment)
+        kernel, gpu = discover()[requested.kernel], resolve_gpu(requested, api.session.gpu)
+        offered = offer(kernel, requested.problem, gpu)
+        if offered is None:
+            message = (
+                f"No search has covered a problem like this with {kernel.id} on {gpu.name}, and no usual tile fits."
+            )
+            raise ConfigError("not_searched", message)
+        return offered.to_json()
+
     experiment = merged_schema(discover())
-    endpoints = [Endpoint("kernels", kernels, 1), *(endpoint for panel in panels for endpoint in panel.endpoints(api))]
+    endpoints = [
+        Endpoint("kernels", kernels, 1),
+        Endpoint("recommend", recommend),
+        *(endpoint for panel in panels for endpoint in panel.endpoints(api)),
+    ]
     for endpoint in endpoints:
         schemas = {EXPERIMENT: experiment, **endpoint.schemas}
         _register(blocks, replace(endpoint, function=reply_safely(endpoint.function), schemas=schemas))

@@ -1,19 +1,30 @@
-"""The form of the Experiment, and presets: a kernel's own, and the fastest config found for the current problem."""
+"""The form of the Experiment, and presets: a kernel's own, and the config offered for the current problem."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from kernels import discover, experiment
-from kernels.experiment import GPU, GPU_CHOICES, Run, kernel_knob
+from kernels.experiment import GPU, GPU_CHOICES, Experiment, Run, kernel_knob
 from kernels.gpus import DEFAULT_GPU, Gpu
 from kernels.knobs import ConfigError, knobs, quote
-from kernels.recommended import recommend, shipped
-from kernels.spec import Kernel, shape_text
+from kernels.space import space
+from kernels.spec import Kernel, format_duration, shape_text
+from kernels.sweep.devices import concurrent_compiles
+from kernels.sweep.sweep_run import estimate_seconds
+from visualize.predict.offer import FOUND, NEIGHBOUR, RANKED, offer
 from visualize.views.slots import control, controls, form_value
 from visualize.views.state import PINNED, State
+from visualize.views.tune.view import default_values
 
-FASTEST = "Fastest config found for this shape"
+_SWEEP = "Sweep configs for this shape"
+
+# How the label of the offered config continues, by origin.
+_ORIGINS = {
+    FOUND: "Fastest config found for",
+    NEIGHBOUR: "Config ranked first by the model: found for",
+    RANKED: "Config ranked first by the model, not searched",
+}
 
 
 def experiment_form(state: State, this: Gpu | None) -> str:
@@ -37,45 +48,45 @@ def experiment_form(state: State, this: Gpu | None) -> str:
         *controls(Run),
     ]
     values = {**state.experiment.to_address(), "gpu": state.experiment.gpu, "form_of": state.kernel.id}
-    return form_value(fields, values, presets(state.kernel))
+    return form_value(fields, values, presets(state.kernel, state.experiment.problem, state.gpu, this))
 
 
-def presets(kernel: Kernel) -> tuple[str, ...]:
-    """Return the labels of the kernel's presets, then FASTEST if a search has covered the kernel."""
-    is_searched = any(config.experiment.kernel == kernel.id for config in shipped())
-    return (*(preset.title for preset in kernel.presets), *((FASTEST,) if is_searched else ()))
+def presets(kernel: Kernel, problem: Any, gpu: Gpu, this: Gpu | None) -> tuple[str, ...]:
+    """Return the labels of the kernel's presets, of a sweep if this machine has a GPU, and last of the offered config.
+
+    The last two are missing if no config is offered for the problem.
+    """
+    offered = offer(kernel, problem, gpu)
+    titles = [preset.title for preset in kernel.presets]
+    if offered and this:
+        base = Experiment(kernel.id, problem, offered.experiment.config)
+        seconds = estimate_seconds(space(base, default_values(base)).size, concurrent_compiles())
+        titles.append(f"{_SWEEP} ({format_duration(seconds)} on this GPU)")
+    if offered:
+        shape = f" {shape_text(offered.search.experiment.problem)}" if offered.search else ""
+        titles.append(f"{_ORIGINS[offered.origin]}{shape}")
+    return tuple(titles)
 
 
 def apply_preset(current: Mapping[str, object], kernel: Kernel, number: object, this: Gpu | None) -> dict[str, object]:
     """Return the fields after a click on a preset: its problem, config and view, otherwise defaults.
 
-    FASTEST keeps the problem and the view, and sets the fastest config that a search found for them.
+    The sweep and the offered config keep the problem; the sweep opens Tune.
 
     Raises:
-        ConfigError: there is no such preset, or no search has covered a problem like the current one.
+        ConfigError: there is no such preset.
     """
-    titles = presets(kernel)
-    if not isinstance(number, int) or not 0 <= number < len(titles):
-        allowed = f"{kernel.id} has presets 0 to {len(titles) - 1}" if titles else f"{kernel.id} has none"
-        raise ConfigError("no_preset", f"The preset is {quote(number)}; {allowed}.")
-    if titles[number] == FASTEST:
-        return {**current, "kernel": kernel.id, **dataclasses.asdict(_fastest(current, kernel, this))}
-    preset = kernel.presets[number]
-    unchanged = {name: current[name] for name in (*knobs(Run), "gpu", PINNED) if name in current}
-    return {**unchanged, "kernel": kernel.id, **preset.problem, **preset.config, **preset.view}
-
-
-def _fastest(current: Mapping[str, object], kernel: Kernel, this: Gpu | None) -> Any:
     fields = {name: current[name] for name in (*knobs(kernel.family.problem), "gpu") if name in current}
     requested = experiment.from_json(experiment.nest({"kernel": kernel.id, **fields}))
     gpu = experiment.resolve_gpu(requested, this)
-    if fastest := recommend(kernel, requested.problem, gpu):
-        return fastest.experiment.config
-
-    def describe(problem: Any) -> str:
-        return " ".join([shape_text(problem), problem.dtype, *([problem.layout] if hasattr(problem, "layout") else [])])
-
-    searched = [config for config in shipped() if config.experiment.kernel == kernel.id]
-    listed = "; ".join(dict.fromkeys(f"{describe(config.experiment.problem)} on {config.gpu}" for config in searched))
-    sentence = f"No search has covered {describe(requested.problem)} on {gpu.name}. Searched: {listed}."
-    raise ConfigError("not_searched", sentence)
+    titles = presets(kernel, requested.problem, gpu, this)
+    if not isinstance(number, int) or not 0 <= number < len(titles):
+        allowed = f"{kernel.id} has presets 0 to {len(titles) - 1}" if titles else f"{kernel.id} has none"
+        raise ConfigError("no_preset", f"The preset is {quote(number)}; {allowed}.")
+    if titles[number].startswith(_SWEEP):
+        return {**current, "kernel": kernel.id, "tab": "sweep"}
+    if number >= len(kernel.presets) and (offered := offer(kernel, requested.problem, gpu)):
+        return {**current, "kernel": kernel.id, **dataclasses.asdict(offered.experiment.config)}
+    preset = kernel.presets[number]
+    unchanged = {name: current[name] for name in (*knobs(Run), "gpu", PINNED) if name in current}
+    return {**unchanged, "kernel": kernel.id, **preset.problem, **preset.config, **preset.view}

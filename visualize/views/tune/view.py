@@ -400,8 +400,12 @@ def build_reply(sweep: Sweep) -> dict[str, Any]:
 
 
 def default_values(experiment: Experiment) -> dict[str, list[Any]]:
-    """Return the values to vary by default: each side of the tile with its neighbouring choices, and 4 or 8 warps."""
-    values: dict[str, list[Any]] = {"num_warps": [4, 8]}
+    """Return the values to vary by default: sides of the tile and stages with their neighbours, and 4 or 8 warps."""
+    stages = experiment.config.num_stages
+    values: dict[str, list[Any]] = {
+        "num_warps": [4, 8],
+        "num_stages": list(range(max(1, stages - 1), min(8, stages + 1) + 1)),
+    }
     for name, declared in knobs(type(experiment.config)).items():
         if declared.group == "Tile" and declared.choices is not None:
             place = declared.choices.index(getattr(experiment.config, name))

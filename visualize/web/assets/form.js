@@ -1,8 +1,7 @@
 // A form of knobs (see slots.py). `props.value` is {fields, values, presets} as JSON.
 const root = element.querySelector(".knobs");
-let state = { fields: [], values: {}, presets: [] };
+let state = { fields: [], values: {}, presets: [] }, built = ""; // the fields that the form has been built for
 let controls = []; // of each field: its row, and how it takes a value
-let built = ""; // the fields and presets that the form has been built for
 
 function set(name, value) {
   if (state.values[name] === value) return;
@@ -101,6 +100,7 @@ function refresh() {
   }
   const summary = root.querySelector(".more > summary");
   const words = ["dtype", "layout", "precision"].filter((name) => values[name] && !controls.find(({ field }) => field.name === name)?.row.hidden);
+  for (const button of root.querySelectorAll(".presets button")) button.textContent = state.presets[button.value];
   if (summary) summary.textContent = [...words.map((name) => values[name]), "more"].join(" · ");
 }
 
@@ -111,7 +111,7 @@ watch("value", () => {
   const busy = root.contains(activeElement) ? activeElement.closest(".field")?.dataset.field : undefined;
   if (busy in state.values && next.values.kernel === state.values.kernel) next.values[busy] = state.values[busy];
   state = next;
-  const shape = JSON.stringify([state.fields, state.presets]);
+  const shape = JSON.stringify([state.fields, state.presets.length]);
   if (shape !== built) {
     const focused = root.contains(activeElement) ? activeElement.id : "";
     build();

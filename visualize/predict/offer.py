@@ -1,0 +1,101 @@
+"""Offer a config for a shape: found by a search, or ranked first by the model that guides sweeps."""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kernels.compiling.compile_cost import estimate_shared_bytes
+from kernels.experiment import Experiment
+from kernels.gpus import Gpu
+from kernels.knobs import knobs
+from kernels.recommended import Recommended, octaves, shipped, similar
+from kernels.spec import DTYPE_BYTES, Kernel, Launch, shape_text
+from visualize.predict.launch_time import predict_time
+
+# The origins of a config.
+FOUND, NEIGHBOUR, RANKED = "found for this shape", "found for a neighbouring shape", "ranked first by the model"
+
+# Tiles that the model ranks: BLOCK_M, BLOCK_N, bytes of BLOCK_K, num_warps, num_stages. An H200 timed 22 tiles of
+# matmul.stream_k at 26 drawn float16 shapes. The fastest of the first four is at most 6 % slower than the fastest of
+# all, on average 0.5 %. The last one is for GPUs with less shared memory.
+_TILES = (
+    (128, 256, 128, 8, 4), (256, 128, 128, 8, 4), (128, 128, 128, 4, 5), (64, 128, 256, 4, 4), (64, 128, 128, 4, 5)
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A config for a problem, and how it was obtained.
+
+    Attributes:
+        origin: FOUND, NEIGHBOUR or RANKED.
+        search: what the search found; None if the model ranked the config first.
+    """
+
+    experiment: Experiment
+    origin: str
+    search: Recommended | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the API's payload: the search's fields, if there is one, besides the shape and the origin."""
+        found = self.search.to_json() if self.search else {}
+        searched = self.search and shape_text(self.search.experiment.problem)
+        shape = shape_text(self.experiment.problem)
+        return {
+            **found, "experiment": self.experiment.to_json(), "shape": shape, "origin": self.origin,
+            "searched_shape": searched,
+        }  # fmt: skip
+
+
+def offers(kernel: Kernel, gpu: Gpu) -> list[Offer]:
+    """Return all configs that searches found for the kernel, and an offer for each preset's problem that has none."""
+    found = [Offer(search.experiment, FOUND, search) for search in shipped() if search.experiment.kernel == kernel.id]
+    problems = dict.fromkeys(kernel.family.problem(**preset.problem) for preset in kernel.presets)
+    offered = (offer(kernel, problem, gpu) for problem in problems)
+    return found + [each for each in offered if each and each.origin != FOUND]
+
+
+def offer(kernel: Kernel, problem: Any, gpu: Gpu) -> Offer | None:
+    """Return the config that a search found for the problem, or else the one that the model ranks first.
+
+    The model ranks the configs that searches found for other shapes, nearest first, and for matrix products the usual
+    tiles. The first of equal ones is offered. None: no search covered a similar problem, or no tile fits.
+    """
+    searches = similar(kernel, problem, gpu)
+    if searches and octaves(problem, searches[0].experiment.problem) == 0:
+        return Offer(searches[0].experiment, FOUND, searches[0])
+    candidates: dict[Any, Recommended | None] = {}
+    for search in searches:
+        candidates.setdefault(_padded(kernel, search.experiment.config, problem, gpu), search)
+    for config in _usual_configs(kernel, problem, gpu):
+        candidates.setdefault(config, None)
+    predictions = {config: predict_time(kernel, Launch(problem, config, gpu), None) for config in candidates}
+    times_ms = {config: prediction.ms for config, prediction in predictions.items() if prediction}
+    if not times_ms:
+        return None
+    best = min(times_ms, key=lambda config: times_ms[config])
+    return Offer(Experiment(kernel.id, problem, best), NEIGHBOUR if candidates[best] else RANKED, candidates[best])
+
+
+def _usual_configs(kernel: Kernel, problem: Any, gpu: Gpu) -> Iterator[Any]:
+    """Yield the usual tiles, each with the most stages that fit in shared memory."""
+    names = "BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages"
+    if not kernel.family.panels or not set(names) <= set(knobs(kernel.config)):
+        return
+    for rows, columns, step_bytes, warps, most in _TILES:
+        tile = rows, columns, step_bytes // DTYPE_BYTES[problem.dtype], warps
+        for stages in range(most, 1, -1):
+            config = _padded(kernel, kernel.config(**dict(zip(names, (*tile, stages), strict=True))), problem, gpu)
+            if estimate_shared_bytes(kernel, Launch(problem, config, gpu)) <= gpu.shared_bytes_per_program:
+                yield config
+                break
+
+
+def _padded(kernel: Kernel, config: Any, problem: Any, gpu: Gpu) -> Any:
+    """Return the config with PAD "auto" if that changes a launch of `problem`."""
+    if not hasattr(config, "PAD"):
+        return config
+    padded = dataclasses.replace(config, PAD="auto")
+    notes = [kernel.note(Launch(problem, each, gpu)) for each in (config, padded)]
+    return config if notes[0] == notes[1] else padded
