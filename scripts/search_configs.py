@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from kernels.measuring.session import Session
 
 # A union of products: in each mapping, values by knob.
-Space = Sequence[Mapping[str, Sequence[int]]]
+Space = Sequence[Mapping[str, Sequence[int | str]]]
 
 
 def _tiles(
-    sizes: Sequence[tuple[int, int, int]], block_k: Sequence[int], stages: Sequence[int], **more: Sequence[int]
+    sizes: Sequence[tuple[int, int, int]], block_k: Sequence[int], stages: Sequence[int], **more: Sequence[int | str]
 ) -> Space:
     """Tiles of (BLOCK_M, BLOCK_N, num_warps), combined with all other values."""
     return [
@@ -50,6 +50,7 @@ _SMALL = (
     (128, 256, 8),
 )
 _GROUPS = (8, 16)
+_ODD = ((4097, 4097, 4097), (8191, 8191, 8191), (4096, 4097, 4096), (2047, 8191, 4095), (1023, 1023, 1023))
 _COPIES: Space = [
     {"BLOCK_M": [m], "BLOCK_N": [n], "num_warps": [2, 4, 8]}
     for m, n in itertools.product((16, 32, 64, 128, 256), repeat=2)
@@ -76,6 +77,12 @@ def cases() -> Iterator[tuple[str, dict[str, Any], str, Space]]:
         for k in (128, 512, 1024, 4096):
             space = _tiles(_LARGE, (32, 64), (2, 3, 4), GROUP_SIZE=_GROUPS, PROGRAMS_PER_SM=(1, 2))
             yield "matmul.fused_add_relu", {"M": 8192, "N": 8192, "K": k, "dtype": dtype}, "events", space
+        for sizes in ((3072, 3072, 3072), (2304, 2304, 8192), (5120, 5120, 2048), (1536, 6144, 1024), *_ODD):
+            space = [*_tiles(_LARGE[:2], (64,), (3, 4), GROUP_SIZE=(4, 8, 16), PAD=("auto",))]
+            space += _tiles(_SMALL[:1], (64,), (4, 5), GROUP_SIZE=_GROUPS, PAD=("auto",))
+            space += _tiles(_SMALL[3:4], (64, 128), (3, 4), PAD=("auto",))
+            timer = "graph" if max(sizes) < 2048 else "events"
+            yield "matmul.stream_k", {**dict(zip("MNK", sizes, strict=True)), "dtype": dtype}, timer, space
     yield "matmul.grouped", _cube(4096, dtype="float16"), "events", _tiles(_LARGE, (64,), (3, 4), GROUP_SIZE=_GROUPS)
     for size in (8192, 4096):
         space = _tiles(_LARGE[:3], (64, 128), (3, 4), GROUP_SIZE=_GROUPS)
