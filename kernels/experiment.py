@@ -5,9 +5,8 @@ Each of its fields allows any value that some kernel allows. The field's descrip
 their defaults.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from kernels import discover
@@ -110,7 +109,7 @@ def from_json(payload: object, *, together: bool = True) -> Experiment:
     if not isinstance(payload, Mapping):
         given = type(payload).__name__
         raise ConfigError("not_an_object", f"The experiment must be a JSON object with a kernel (got a {given}).")
-    refuse_unknown(payload, "An experiment", sorted(field.name for field in dataclasses.fields(Experiment)))
+    refuse_unknown(payload, "An experiment", sorted(field.name for field in fields(Experiment)))
     kernel = find_kernel(payload.get("kernel"))
     parts = {}
     for name, (declared, allowed) in declared_parts(kernel).items():
@@ -168,7 +167,7 @@ def launch_of(experiment: Experiment, gpu: Gpu) -> tuple[Kernel, Launch]:
 
 def without_gpu(experiment: Experiment) -> Experiment:
     """Return the key shared by all experiments that differ only in `gpu`."""
-    return dataclasses.replace(experiment, gpu="")
+    return replace(experiment, gpu="")
 
 
 def launch_key(experiment: Experiment, gpu: str = "") -> Experiment:
@@ -178,7 +177,7 @@ def launch_key(experiment: Experiment, gpu: str = "") -> Experiment:
         gpu: the GPU's name if the result depends on the GPU, else "".
     """
     problem = discover()[experiment.kernel].family.essential(experiment.problem)
-    return dataclasses.replace(experiment, gpu=gpu, problem=problem, run=Run())
+    return replace(experiment, gpu=gpu, problem=problem, run=Run())
 
 
 def experiment_schema(kernel: Kernel) -> JsonSchema:

@@ -4,10 +4,9 @@ Each setting is declared once, as a dataclass field with a Knob. Its control on 
 Schema and its URL parameter all follow from that declaration.
 """
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 # Maximum number of characters of a value that an error message quotes.
@@ -127,8 +126,7 @@ def powers(low: int, high: int) -> tuple[int, ...]:
 
 def knobs(declared: type, prefix: str = "") -> dict[str, Knob]:
     """Return a dataclass's knobs by field name without `prefix`, in declaration order."""
-    fields = (f for f in dataclasses.fields(declared) if "knob" in f.metadata)
-    return {f.name.removeprefix(prefix): f.metadata["knob"] for f in fields}
+    return {f.name.removeprefix(prefix): f.metadata["knob"] for f in fields(declared) if "knob" in f.metadata}
 
 
 def refuse_unknown(names: Iterable[object], owner: str, known: Iterable[str]) -> None:

@@ -3,14 +3,13 @@
 A sweep covers a single problem, because times of different problems can't be ranked.
 """
 
-import dataclasses
 import hashlib
 import itertools
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -44,8 +43,8 @@ class Space:
         """All configs in grid order: the last knob varies fastest."""
         names = [name for name, _ in self.varied]
         choices = itertools.product(*(values for _, values in self.varied))
-        configs = (dataclasses.replace(self.base.config, **dict(zip(names, each, strict=True))) for each in choices)
-        return tuple(dataclasses.replace(self.base, config=config) for config in configs)
+        configs = (replace(self.base.config, **dict(zip(names, each, strict=True))) for each in choices)
+        return tuple(replace(self.base, config=config) for config in configs)
 
     def to_json(self) -> dict[str, Any]:
         """Return the API's payload."""

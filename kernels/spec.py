@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
 
 from typing_extensions import TypeVar
@@ -204,7 +203,7 @@ class Family(Generic[P]):
 
     def extend(self, name: str, **changes: Any) -> Self:
         """Return a family that extends this one, with some fields replaced."""
-        return dataclasses.replace(self, id=f"{self.id}.{name}", extends=self, **changes)
+        return replace(self, id=f"{self.id}.{name}", extends=self, **changes)
 
     def output(self, problem: P) -> str:
         """Return the name of the tensor that kernels write."""
@@ -306,7 +305,7 @@ class Kernel(Generic[P, C]):
         first = self.first(launch)
         if first is None:
             return (self,)
-        alone = dataclasses.replace(
+        alone = replace(
             self,
             jitted=first.jitted,
             grid=lambda _: (first.programs,),
@@ -338,5 +337,5 @@ class Kernel(Generic[P, C]):
         """Return the problem's knobs by field name. The dtype knob allows only types that this kernel supports."""
         declared = knobs(self.family.problem)
         if self.dtypes:
-            declared["dtype"] = dataclasses.replace(declared["dtype"], choices=self.dtypes)
+            declared["dtype"] = replace(declared["dtype"], choices=self.dtypes)
         return declared

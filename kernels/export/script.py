@@ -5,7 +5,6 @@ Without a GPU, it checks the kernel in Triton's interpreter and times nothing. `
 """
 
 import ast
-import dataclasses
 import inspect
 import json
 import operator
@@ -15,7 +14,7 @@ import sys
 import textwrap
 import urllib.parse
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -144,7 +143,7 @@ def launch_code(kernel: Kernel, launch: Launch) -> dict[str, Any]:
     def symbolic(declared: Any, owner: str) -> Any:
         numbers = {name: value for name, value in vars(declared).items() if type(value) is int}
         named = {name: SymbolicInt(value, f"{owner}.{name}", untraced) for name, value in numbers.items()}
-        return dataclasses.replace(declared, **named)
+        return replace(declared, **named)
 
     traced = Launch(symbolic(launch.problem, "problem"), symbolic(launch.config, "config"), launch.gpu)
     specs, output = kernel.family.tensors(traced.problem), kernel.family.output(traced.problem)

@@ -5,13 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from kernels import orders
 from kernels.accesses import Access, Axis
 from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob
-from kernels.matmul import problem as family
-from kernels.matmul.problem import Problem, is_aligned
-from kernels.orders import tile_offsets
+from kernels.matmul.problem import Problem, extents, is_aligned
+from kernels.orders import tile_offsets, tile_start
 from kernels.spec import DTYPE_BYTES, FirstLaunch, Launch, Tensors, TensorSpec
 
 # The rows of a workspace start on a line.
@@ -104,7 +102,7 @@ def _padded(spec: TensorSpec, launch: Launch[Problem]) -> TensorSpec:
 
 def _saves_time(misaligned: Mapping[str, TensorSpec], launch: Launch[Problem]) -> bool:
     """Return whether the copies take less time than loads of single elements, which would limit the launch."""
-    config, tiles = launch.config, family.extents(launch)
+    config, tiles = launch.config, extents(launch)
     steps = -(-tiles["m"] * tiles["n"] // launch.gpu.sms) * tiles["k"]
     requests = _PASSES * (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K / _LANES
     return _copies_ms(misaligned, launch) < steps * max(requests / launch.gpu.clock_mhz / 1e3, _STEP_MS)
@@ -126,7 +124,7 @@ def fields(tensors: Callable[[Problem], Mapping[str, TensorSpec]]) -> dict[str, 
         return workspaces(tensors(launch.problem), launch)
 
     return {
-        "extents": lambda launch: {**family.extents(launch), **_blocks(padded(launch))},
+        "extents": lambda launch: {**extents(launch), **_blocks(padded(launch))},
         "workspaces": lambda launch: {f"padded {name}": spec for name, spec in padded(launch).items()},
         "first": lambda launch: _copies(tensors(launch.problem), launch),
     }
@@ -145,7 +143,7 @@ def _copies(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> FirstLa
     padded = workspaces(specs, launch)
     if not padded:
         return None
-    blocks, start = _blocks(padded), on_arrays(orders.tile_start)
+    blocks, start = _blocks(padded), on_arrays(tile_start)
     programs = {name: blocks[f"{name} rows"] * blocks[f"{name} columns"] for name in padded}
     load_a, store_a, load_b, store_b = memory_lines(copy_padded)
     accesses = []

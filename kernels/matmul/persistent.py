@@ -4,24 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kernels import orders
 from kernels.accesses import Access, Axis
 from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.matmul import padding, tile
 from kernels.matmul import problem as family
-from kernels.matmul.problem import (
-    ALIGNED_BYTES,
-    FAMILY,
-    Problem,
-    block_k,
-    block_m,
-    block_n,
-    extents,
-    group_size,
-    grouped_tiles,
-    is_aligned,
-)
+from kernels.matmul.problem import ALIGNED_BYTES, FAMILY, Problem, block_k, block_m, block_n, group_size, is_aligned
 from kernels.orders import grouped, tile_start
 from kernels.spec import DTYPE_BYTES, Kernel, Launch, Preset, Tensors, TensorSpec
 
@@ -140,13 +128,13 @@ def store_right(c, block, row, column, BLOCK_N: tl.constexpr):
 
 def grid(launch: Launch[Problem]) -> tuple[int]:
     """Return a grid of PROGRAMS_PER_SM programs per SM, or of one program per tile if there are fewer tiles."""
-    tiles = extents(launch)
+    tiles = family.extents(launch)
     return (min(tiles["m"] * tiles["n"], launch.gpu.sms * launch.config.PROGRAMS_PER_SM),)
 
 
 def half_columns(launch: Launch[Problem]) -> tuple[Axis, Axis]:
     """Return the column axes of a tile's left and right half."""
-    start, block = on_arrays(orders.tile_start), launch.config.BLOCK_N // 2
+    start, block = on_arrays(tile_start), launch.config.BLOCK_N // 2
     return (
         Axis("n", block, lambda index, block: start(2 * index, block)),
         Axis("n", block, lambda index, block: start(2 * index + 1, block)),
@@ -191,7 +179,7 @@ def persistent_arguments(
         columns: for each tensor that is copied once per tile, the number of columns per copy.
     """
     config, problem = launch.config, launch.problem
-    are_whole = extents(launch)["m"] % config.GROUP_SIZE == 0
+    are_whole = family.extents(launch)["m"] % config.GROUP_SIZE == 0
     plain = {**family.arguments(tensors, launch), "WHOLE_GROUPS": are_whole}
     for name in ("PROGRAMS_PER_SM", "SPLIT_K", "PAD"):  # only the grid, the slices and the copies depend on them
         plain.pop(name, None)
@@ -251,7 +239,7 @@ def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
     halves, columns = is_in_halves(launch), launch.config.BLOCK_N
     stored = {"C": columns // 2 if halves else columns}
     shared = persistent_arguments(tensors, FAMILY.tensors(launch.problem), stored, launch)
-    tiles = extents(launch)
+    tiles = family.extents(launch)
     shared["num_tiles"] = tiles["m"] * tiles["n"]
     return {**shared, "IN_HALVES": halves, "RIGHT_LATER": _is_right_later(launch)}
 
@@ -281,7 +269,7 @@ KERNEL = Kernel(
     jitted=matmul_persistent,
     grid=grid,
     **padding.fields(FAMILY.tensors),
-    tiles=lambda pids, launch: grouped_tiles(pids, launch, grid(launch)[0]),
+    tiles=lambda pids, launch: family.grouped_tiles(pids, launch, grid(launch)[0]),
     accesses=accesses,
     arguments=arguments,
     note=note,

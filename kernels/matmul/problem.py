@@ -1,9 +1,8 @@
 """The matmul family: C[M, N] = A[M, K] @ B[K, N]. K is the reduction axis."""
 
-import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -155,7 +154,7 @@ def transpose_operand(problem: Problem, operand: str) -> Problem:
     """Return the same product with the storage of "A" or "B" switched between row-major and transposed."""
     a, b = tuple(problem.layout)
     switched = {"N": "T", "T": "N"}
-    return dataclasses.replace(problem, layout=switched[a] + b if operand == "A" else a + switched[b])
+    return replace(problem, layout=switched[a] + b if operand == "A" else a + switched[b])
 
 
 def _tensors(problem: Problem) -> dict[str, TensorSpec]:
@@ -361,9 +360,9 @@ FAMILY = Family(
     matrix_passes=lambda problem: (
         {"ieee": 0, "tf32x3": 3}.get(problem.precision, 1) if problem.dtype == "float32" else 1
     ),
-    best=lambda problem: dataclasses.replace(problem, M=8192, N=8192, K=8192, layout="NN"),
+    best=lambda problem: replace(problem, M=8192, N=8192, K=8192, layout="NN"),
     why_library_is_slow=_why_library_is_slow,
     note=_note,
     refuse=_refuse,
-    essential=lambda problem: problem if problem.dtype == "float32" else dataclasses.replace(problem, precision="tf32"),
+    essential=lambda problem: problem if problem.dtype == "float32" else replace(problem, precision="tf32"),
 )

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernels import orders
 from kernels.accesses import Access, grid_of, tiles_on_grid
 from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
@@ -77,7 +76,7 @@ def access_to_c(op: str, launch: Launch[Problem, Config], line: tuple[str, int])
 def roundings(launch: Launch[Problem, Config]) -> int:
     """Count the nonempty slices. Each rounds its partial tile and the running sum to C's type."""
     tiles = extents(launch)
-    first, last = on_arrays(orders.slice_of_k)(np.arange(tiles["slice"]), tiles["k"], tiles["slice"])
+    first, last = on_arrays(slice_of_k)(np.arange(tiles["slice"]), tiles["k"], tiles["slice"])
     return int(np.count_nonzero(last > first))
 
 

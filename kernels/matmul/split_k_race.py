@@ -4,9 +4,8 @@ import dataclasses
 
 from kernels.accesses import Access
 from kernels.jit import memory_lines, tl, triton
-from kernels.matmul import problem as family
 from kernels.matmul import split_k_atomic, tile
-from kernels.matmul.problem import Problem
+from kernels.matmul.problem import Problem, operand_loads
 from kernels.matmul.split_k_atomic import Config, access_to_c
 from kernels.orders import slice_of_k, tile_offsets
 from kernels.spec import Launch, Preset
@@ -46,7 +45,7 @@ def matmul_split_k_race(
 
 def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
     load, store = memory_lines(matmul_split_k_race)
-    return *family.operand_loads(launch), access_to_c("load", launch, load), access_to_c("store", launch, store)
+    return *operand_loads(launch), access_to_c("load", launch, load), access_to_c("store", launch, store)
 
 
 def race(launch: Launch[Problem, Config]) -> str:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernels import orders
 from kernels.accesses import Access, Axis, FlatAccess, Tiles
 from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
@@ -214,7 +213,7 @@ def accesses(launch: Launch[Problem]) -> tuple[Access | FlatAccess, ...]:
     division, config, shared = divide_tiles(launch), launch.config, persistent.accesses(launch)
     if not division.tail:
         return shared
-    size, start = config.BLOCK_M * config.BLOCK_N, on_arrays(orders.tile_start)
+    size, start = config.BLOCK_M * config.BLOCK_N, on_arrays(tile_start)
     store, load = memory_lines(matmul_stream_k)
     return (
         *shared[:2],

@@ -17,9 +17,8 @@ from kernels.measuring.gated_stream import GatedStream
 from kernels.measuring.measurement import Measurement, Stages
 from kernels.measuring.run import prepare
 from kernels.measuring.timing import STUDY, Samples, sample
-from kernels.results import Failure, GroupSizeRow, GroupSizeStudy
+from kernels.results import Failure, GroupSizeRow, GroupSizeStudy, records
 from kernels.results.counters import any_group_size, with_group_size
-from kernels.results.records import RecordForm
 
 REPEATS = 5
 
@@ -104,7 +103,7 @@ def compare_group_sizes(experiment: Experiment, stages: Stages) -> GroupSizeStud
 
 GROUP_SIZES = Measurement(
     "reuse",
-    RecordForm("reuse", GroupSizeStudy, key=lambda experiment: any_group_size(launch_key(experiment))),
+    records.RecordForm("reuse", GroupSizeStudy, key=lambda experiment: any_group_size(launch_key(experiment))),
     compare_group_sizes,
     "GROUP_SIZEs are compared on a GPU: this machine has {this}, and no comparison of this experiment on {gpu} was "
     "recorded.",

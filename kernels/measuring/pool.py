@@ -6,7 +6,6 @@ creates no CUDA context. It never imports Triton, because importing Triton fixes
 
 import ctypes
 import math
-import multiprocessing
 import os
 import signal
 import socket
@@ -17,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from multiprocessing import forkserver
+from multiprocessing import forkserver, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,7 +59,7 @@ _TRIES = 3
 _PR_SET_PDEATHSIG = 1
 
 # Only on Linux is it safe to fork after importing torch.
-_CONTEXT: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+_CONTEXT: Any = get_context("forkserver" if sys.platform == "linux" else "spawn")
 _CONTEXT.set_forkserver_preload(["torch"])
 
 # Process objects are not thread-safe: two threads that poll one can miss its exit status.

@@ -20,8 +20,7 @@ from kernels.measuring.interpreter import explain_slow_launch
 from kernels.measuring.measurement import Measurement, Stages
 from kernels.numerics import values
 from kernels.pairs import FEWEST, pair
-from kernels.results import Check, Diff, RunResult, records
-from kernels.results.run import Baseline, Peak
+from kernels.results import Baseline, Check, Diff, Peak, RunResult, records
 from kernels.spec import DTYPE_BYTES, Allowance, Family, Kernel, Launch, TensorSpec, shape_text
 
 

@@ -12,8 +12,7 @@ from kernels.measuring.gated_stream import GatedStream
 from kernels.measuring.measurement import Measurement, Stages
 from kernels.measuring.run import prepare
 from kernels.measuring.timing import STUDY, sample, summarize_times
-from kernels.results import Device, Failure, Timeline
-from kernels.results.records import RecordForm
+from kernels.results import Device, Failure, Timeline, records
 
 MAX_PROGRAMS = 65_536
 
@@ -45,7 +44,7 @@ def measure_timeline(experiment: Experiment, stages: Stages) -> Timeline:
 
 TIMELINE = Measurement(
     "timeline",
-    RecordForm("timeline", Timeline, key=launch_key, keeps_run=True),
+    records.RecordForm("timeline", Timeline, key=launch_key, keeps_run=True),
     measure_timeline,
     "Recording a timeline needs the GPU: this machine has {this}, and no timeline of this experiment on {gpu} was "
     "recorded.",

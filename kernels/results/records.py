@@ -4,11 +4,10 @@ A line names the GPU and the date, and holds the result in a field named after i
 declares a RecordForm, so this module depends on no kind. The store and the browser's last run use the same forms.
 """
 
-import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -81,11 +80,11 @@ class RecordForm(Generic[T]):
     def recall(self, measured: T, experiment: Experiment, note: str, backend: str = "recorded") -> T:
         """Adapt an earlier result to an experiment with the same key."""
         run = measured.experiment.run if self.keeps_run else experiment.run
-        return dataclasses.replace(
+        return replace(
             measured,
-            experiment=dataclasses.replace(experiment, run=run),
+            experiment=replace(experiment, run=run),
             backend=backend,
-            device=dataclasses.replace(measured.device, backend=backend),
+            device=replace(measured.device, backend=backend),
             note=note,
         )
 

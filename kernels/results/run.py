@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -159,7 +158,7 @@ class Diff:
 
     def shrink(self) -> Diff:
         """Return the picture and its closeup with at most MOST_RECORDED_CELLS cells per side."""
-        return _shrink(dataclasses.replace(self, closeup=self.closeup and _shrink(self.closeup)))
+        return _shrink(replace(self, closeup=self.closeup and _shrink(self.closeup)))
 
 
 Picture = TypeVar("Picture", Diff, Closeup)
@@ -175,7 +174,7 @@ def pool_max(cells: np.ndarray, factor: tuple[int, int]) -> np.ndarray:
 def _shrink(picture: Picture) -> Picture:
     rows, columns = (-(-count // MOST_RECORDED_CELLS) for count in picture.cells.shape)
     cell = picture.cell[0] * rows, picture.cell[1] * columns
-    return dataclasses.replace(picture, cells=pool_max(picture.cells, (rows, columns)), cell=cell)
+    return replace(picture, cells=pool_max(picture.cells, (rows, columns)), cell=cell)
 
 
 def _check_cells(cells: np.ndarray, cell: tuple[int, int], shape: tuple[int, int]) -> None:
@@ -302,4 +301,4 @@ class RunResult(Measured):
 
     def compact(self) -> RunResult:
         """Return the part of the run to record: a small picture of its error, and no earlier run."""
-        return dataclasses.replace(self, diff=self.diff and self.diff.shrink(), recorded=None)
+        return replace(self, diff=self.diff and self.diff.shrink(), recorded=None)

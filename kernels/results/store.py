@@ -3,7 +3,6 @@
 A sweep's rows are written as they arrive, and a later sweep of the same space resumes from them.
 """
 
-import dataclasses
 import datetime
 import functools
 import hashlib
@@ -13,8 +12,7 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -22,9 +20,8 @@ from kernels import jit
 from kernels.experiment import Experiment, from_json
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
-from kernels.results import Measured, RunResult, Sweep, SweepRow, Timeline, codec, records
+from kernels.results import Measured, ResumePoint, RunResult, Sweep, SweepRow, Timeline, codec, records
 from kernels.results.database import Database
-from kernels.results.sweep import ResumePoint
 from kernels.space import Space, space_from_json
 
 LOG = logging.getLogger("tilescope.store")
@@ -153,7 +150,7 @@ class StoredSweep:
         """Return how the sweep ended: "cut off" if its process died, or is still running."""
         return "cut off" if self.state == "running" else self.state
 
-    @cached_property
+    @functools.cached_property
     def swept_space(self) -> Space | None:
         """The configs that it compares; None if this version lacks the kernel or rejects a value."""
         try:
@@ -172,8 +169,8 @@ class Store(Database):
             gpu: the GPU that ran the measurement; for the interpreter, the GPU that predictions are for.
             ended: time zone aware.
         """
-        experiment, device = dataclasses.replace(measured.experiment, gpu=""), measured.device
-        compact = kind.form.compact(dataclasses.replace(measured, experiment=experiment))
+        experiment, device = replace(measured.experiment, gpu=""), measured.device
+        compact = kind.form.compact(replace(measured, experiment=experiment))
         row = {
             **{"kind": kind.name, "kernel": experiment.kernel, "key": experiment_key(kind.form.key(experiment))},
             **{"gpu": gpu, "device": device.name, "backend": device.backend},
@@ -304,14 +301,14 @@ class Store(Database):
         if not can_resume:
             note += f" Triton {TRITON} is installed now, so Sweep starts again."
         backend = "recorded" if sweep.backend == "cuda" else sweep.device.backend
-        device = dataclasses.replace(sweep.device, backend=backend)
-        sweep = dataclasses.replace(sweep, space=space, rows=rows, backend=backend, device=device)
-        sweep = dataclasses.replace(sweep, ended=latest.ended, note=f"{note} {sweep.note}".strip())
+        device = replace(sweep.device, backend=backend)
+        sweep = replace(sweep, space=space, rows=rows, backend=backend, device=device)
+        sweep = replace(sweep, ended=latest.ended, note=f"{note} {sweep.note}".strip())
         return sweep, ResumePoint(rows, latest.name) if can_resume else ResumePoint()
 
     def _list(self, stored: type[S], table: str, where: str, given: Sequence[object]) -> list[S]:
         """Return rows of a table, latest first. The last of `given` is the maximum number of rows."""
-        columns = [field.name for field in dataclasses.fields(stored)]
+        columns = [field.name for field in fields(stored)]
         query = f"SELECT {', '.join(columns)} FROM {table} WHERE {where} ORDER BY number DESC LIMIT ?"
         rows = [dict(zip(columns, row, strict=True)) for row in self.rows(query, given)]
         return [
@@ -364,7 +361,7 @@ def _summarize(measured: Measured) -> Summary:
 
 
 def _details(sweep: Sweep) -> str:
-    return json.dumps(codec.to_json(dataclasses.replace(sweep, rows=())))
+    return json.dumps(codec.to_json(replace(sweep, rows=())))
 
 
 def _insert(connection: sqlite3.Connection, table: str, row: Mapping[str, object], conflict: str = "") -> None:

@@ -10,10 +10,9 @@ For compiled configs, the model knows registers and shared memory, and its predi
 far. The search tries the best of the compiled configs first, so the order does not depend on which compile ends first.
 """
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -188,11 +187,11 @@ class Search:
         row = self.rows[number]
         if row.compile_s is None:  # otherwise this compile was a cache hit
             compiled = vars(build) | {"predicted": build.predicted or row.predicted}
-            self.rows[number] = dataclasses.replace(row, **compiled)
+            self.rows[number] = replace(row, **compiled)
 
     def drop(self, number: int, status: Status, reason: str) -> None:
         """Set a config's final status and exclude it from all further trials."""
-        self.rows[number] = dataclasses.replace(self.rows[number], status=status, reason=reason)
+        self.rows[number] = replace(self.rows[number], status=status, reason=reason)
         for places in (self._pending, self._racing):
             if number in places:
                 places.remove(number)
@@ -232,7 +231,7 @@ class Search:
         if isinstance(result, Failure):
             return self._handle_failure(trial, result, device)
         for number, outcome in zip(trial.numbers, result.each, strict=True):
-            self.rows[number] = dataclasses.replace(self.rows[number], where=where)
+            self.rows[number] = replace(self.rows[number], where=where)
             self._record(number, outcome, trial)
         # If a finalist could no longer be launched, the others are timed again.
         if trial.phase == "final" and all(outcome.status == "timed" for outcome in result.each):
@@ -356,7 +355,7 @@ class Search:
         relative = row.relative  # the final has another reference
         if trial.phase != "final":
             relative = float(np.median(outcome.times_ms / outcome.reference_ms))
-        self.rows[number] = dataclasses.replace(
+        self.rows[number] = replace(
             row,
             status="timed",
             reason="",

@@ -4,7 +4,6 @@
 the rows of a cancelled one.
 """
 
-import dataclasses
 import datetime
 import functools
 import math
@@ -13,7 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kernels.compiling.compile_cost import explain_spill
@@ -355,6 +354,6 @@ def sweep_on_cluster(
         ConfigError: as for `find_devices`; if the GPU does not support the space's dtype.
     """
     devices = find_devices(client, space.base)
-    gpu = resolve_gpu(dataclasses.replace(space.base, gpu=""), devices[0].gpu)
+    gpu = resolve_gpu(replace(space.base, gpu=""), devices[0].gpu)
     builder = Builder(gpu, predict, str(default_cache_directory() / "triton"))
     return SweepRun(space, strategy, devices, builder, predict, resume, store)

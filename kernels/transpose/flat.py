@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernels import orders
 from kernels.accesses import Axis, FlatAccess, Tiles
 from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
-from kernels.orders import tile_offsets
+from kernels.orders import tile_offsets, tile_start
 from kernels.spec import Kernel, Launch, Preset
 from kernels.transpose.problem import FAMILY, Problem, arguments
 
@@ -45,7 +44,7 @@ def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
 
 def accesses(launch: Launch[Problem, Config]) -> tuple[FlatAccess, ...]:
     """Return the load of a run of A and the store of its elements down a column of B."""
-    run = Axis("m", launch.config.BLOCK, on_arrays(orders.tile_start))
+    run = Axis("m", launch.config.BLOCK, on_arrays(tile_start))
     load, store = memory_lines(transpose_flat)
     return (
         FlatAccess("load", "A", run, ("m",), load),
