@@ -96,15 +96,9 @@ def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
     return {"d": d, "d_strides": d.stride(), **shared, "FLATTEN": flatten}
 
 
-def note(launch: Launch[Problem]) -> str:
-    specs = _tensors(launch.problem)
-    return persistent.tma_fallback_reason(specs, launch) or padding.note(specs, launch)
-
-
 def _tensors(problem: Problem) -> dict[str, TensorSpec]:
     shape = (problem.M, problem.N)
-    product = FAMILY.tensors(problem)
-    return {**product, "C": TensorSpec(shape, is_input=True), "D": TensorSpec(shape, is_input=False)}
+    return {**FAMILY.tensors(problem), "C": TensorSpec(shape, is_input=True), "D": TensorSpec(shape, is_input=False)}
 
 
 def _reference(inputs: Tensors, rows: slice) -> Any:
@@ -148,7 +142,7 @@ KERNEL = replace(
     **padding.fields(_tensors),
     accesses=accesses,
     arguments=arguments,
-    note=note,
+    note=lambda launch: persistent.note(_tensors(launch.problem), launch),
     presets=(
         Preset("Large: 4096³", {"M": 4096, "N": 4096, "K": 4096}, {"BLOCK_K": 64, "num_warps": 8}),
         Preset(

@@ -237,11 +237,11 @@ def accesses(launch: Launch[Problem]) -> tuple[Access, ...]:
 
 def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
     halves, columns = is_in_halves(launch), launch.config.BLOCK_N
-    stored = {"C": columns // 2 if halves else columns}
+    stored, tiles = {"C": columns // 2 if halves else columns}, family.extents(launch)
     shared = persistent_arguments(tensors, FAMILY.tensors(launch.problem), stored, launch)
-    tiles = family.extents(launch)
-    shared["num_tiles"] = tiles["m"] * tiles["n"]
-    return {**shared, "IN_HALVES": halves, "RIGHT_LATER": _is_right_later(launch)}
+    # The right half stays in registers until the next tile. A float32 half needs too many registers.
+    right_later = halves and DTYPE_BYTES[launch.problem.dtype] <= 2
+    return {**shared, "num_tiles": tiles["m"] * tiles["n"], "IN_HALVES": halves, "RIGHT_LATER": right_later}
 
 
 def is_in_halves(launch: Launch[Problem]) -> bool:
@@ -250,17 +250,11 @@ def is_in_halves(launch: Launch[Problem]) -> bool:
     return not uses_pointers and config.BLOCK_M * config.BLOCK_N * DTYPE_BYTES[launch.problem.dtype] > _WHOLE_BYTES
 
 
-def _is_right_later(launch: Launch[Problem]) -> bool:
-    """Return whether the right half stays in registers until the next tile. A float32 half needs too many registers."""
-    return is_in_halves(launch) and DTYPE_BYTES[launch.problem.dtype] <= 2
-
-
-def note(launch: Launch[Problem]) -> str:
-    specs = FAMILY.tensors(launch.problem)
+def note(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> str:
     return tma_fallback_reason(specs, launch) or padding.note(specs, launch)
 
 
-KERNEL = Kernel(
+KERNEL = Kernel[Problem, Any](
     id="matmul.persistent",
     title="persistent, descriptors",
     headline="One program per SM computes tile after tile. The tensor memory accelerator (TMA) copies whole blocks.",
@@ -272,7 +266,7 @@ KERNEL = Kernel(
     tiles=lambda pids, launch: family.grouped_tiles(pids, launch, grid(launch)[0]),
     accesses=accesses,
     arguments=arguments,
-    note=note,
+    note=lambda launch: note(FAMILY.tensors(launch.problem), launch),
     presets=(
         Preset("Large: 4096³", {"M": 4096, "N": 4096, "K": 4096}, {"BLOCK_N": 256, "num_warps": 8}),
         Preset("No descriptor: K = 4095", {"M": 4096, "N": 4096, "K": 4095}, {"num_warps": 8}, {"tab": "result"}),

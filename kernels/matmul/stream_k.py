@@ -1,7 +1,7 @@
 """C = A @ B, one program per SM: whole tiles in full waves, and the tiles of the last, partial wave in slices of K."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,9 +11,9 @@ from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.matmul import padding, persistent, tile
 from kernels.matmul import problem as family
-from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, deal, group_size, tiles_at
+from kernels.matmul.problem import Problem, block_k, block_m, block_n, deal, group_size, tiles_at
 from kernels.orders import grouped, slice_of_k, tile_start
-from kernels.spec import DTYPE_BYTES, Kernel, Launch, Preset, Tensors, TensorSpec
+from kernels.spec import DTYPE_BYTES, Launch, Preset, Tensors, TensorSpec
 
 # Times in µs for choosing the number of slices, measured on an H100: a million products of 2-byte elements; storing a
 # million partial sums; the fixed cost of a part that is added and stored; and adding a million partial sums.
@@ -30,8 +30,7 @@ class Config:
     BLOCK_K: int = block_k(64)
     GROUP_SIZE: int = group_size(8)
     SPLIT_K: int = knob(
-        0, "Tile",
-        "Maximum slices per tile of the last wave. 0: the estimated fastest.",
+        0, "Tile", "Maximum slices per tile of the last wave. 0: the estimated fastest.",
         choices=(0, *powers(1, _MOST_SLICES)),
     )  # fmt: skip
     num_warps: int = num_warps()
@@ -177,20 +176,19 @@ def divide_tiles(launch: Launch[Problem]) -> Division:
         if (time_us := min(by_others_us, by_last_us)) < best_us or config.SPLIT_K:
             adders = (used, idle) if by_others_us <= by_last_us else (used - tail, tail)
             best_us = time_us
-            added_us = time_us - length * step_us
-            chosen = Division(programs, tiles - tail, tail, slices, *adders, sides, added_us)
+            chosen = Division(programs, tiles - tail, tail, slices, *adders, sides, time_us - length * step_us)
     return chosen
 
 
 def extents(launch: Launch[Problem]) -> dict[str, int]:
     _, _, tail, slices, _, _, sides, _ = divide_tiles(launch)
     split = {"slice": slices, "partial": tail * slices, "part": tail * slices * sides} if tail else {}
-    return {**SHARED["extents"](launch), **split}
+    return {**persistent.KERNEL.extents(launch), **split}
 
 
 def workspaces(launch: Launch[Problem]) -> dict[str, TensorSpec]:
     """Return the workspaces of padded operands, the partial tiles, and a flag for each part of a partial tile."""
-    spaces, size = SHARED["workspaces"](launch), launch.config.BLOCK_M * launch.config.BLOCK_N
+    spaces, size = persistent.KERNEL.workspaces(launch), launch.config.BLOCK_M * launch.config.BLOCK_N
     _, _, tail, slices, _, _, sides, _ = divide_tiles(launch)
     if tail:
         spaces["partials"] = TensorSpec((tail * slices, size), is_input=False, dtype="float32")
@@ -250,22 +248,19 @@ def note(launch: Launch[Problem]) -> str:
             f"Tiles split along K: {tail}, into {slices} slices each. Their partial sums take {megabytes:,.3g} MB. "
             "The counts omit its flags, which signal finished partial sums."
         )
-    return " ".join(filter(None, (split, persistent.note(launch))))
+    return " ".join(filter(None, (split, persistent.KERNEL.note(launch))))
 
 
-SHARED = padding.fields(FAMILY.tensors)
-
-KERNEL = Kernel(
+KERNEL = replace(
+    persistent.KERNEL,
     id="matmul.stream_k",
     title="Stream-K, persistent",
     headline="No tail wave: the tiles of the last, partial wave are split along K, so more SMs share the work.",
-    family=FAMILY,
     config=Config,
     jitted=matmul_stream_k,
     grid=lambda launch: (divide_tiles(launch).programs,),
     extents=extents,
     workspaces=workspaces,
-    first=SHARED["first"],
     tiles=tiles,
     accesses=accesses,
     arguments=arguments,
