@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kernels import orders
 from kernels.accesses import Access, grid_of, tiles_on_grid
 from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
@@ -76,7 +77,7 @@ def access_to_c(op: str, launch: Launch[Problem, Config], line: tuple[str, int])
 def roundings(launch: Launch[Problem, Config]) -> int:
     """Count the nonempty slices. Each rounds its partial tile and the running sum to C's type."""
     tiles = extents(launch)
-    first, last = on_arrays(slice_of_k)(np.arange(tiles["slice"]), tiles["k"], tiles["slice"])
+    first, last = on_arrays(orders.slice_of_k)(np.arange(tiles["slice"]), tiles["k"], tiles["slice"])
     return int(np.count_nonzero(last > first))
 
 
@@ -119,10 +120,7 @@ KERNEL = Kernel(
     presets=(
         Preset("Split wins: 512 × 512 × 16384", {"M": 512, "N": 512, "K": 16384}, {"BLOCK_K": 64}, {"tab": "result"}),
         Preset(
-            "In true time: 512 × 512 × 8192",
-            {"M": 512, "N": 512, "K": 8192},
-            {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 32, "SPLIT_K": 8},
-            {"tab": "schedule", "color": "wave"},
+            "In true time: 512 × 512 × 8192", {"M": 512, "N": 512, "K": 8192}, {}, {"tab": "schedule", "color": "wave"}
         ),
         Preset("Split is slow: 4096³", {"M": 4096, "N": 4096, "K": 4096}, {"BLOCK_K": 64}, {"tab": "result"}),
     ),

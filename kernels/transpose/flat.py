@@ -46,10 +46,7 @@ def accesses(launch: Launch[Problem, Config]) -> tuple[FlatAccess, ...]:
     """Return the load of a run of A and the store of its elements down a column of B."""
     run = Axis("m", launch.config.BLOCK, on_arrays(tile_start))
     load, store = memory_lines(transpose_flat)
-    return (
-        FlatAccess("load", "A", run, ("m",), load),
-        FlatAccess("store", "B", run, ("m",), store, transposed=True),
-    )
+    return FlatAccess("load", "A", run, ("m",), load), FlatAccess("store", "B", run, ("m",), store, transposed=True)
 
 
 KERNEL = Kernel(
