@@ -28,8 +28,7 @@ _LANES, _PASSES, _STEP_MS = 32, 2, 0.0009
 
 def pad() -> Any:
     return knob(
-        "never", "Launch",
-        "Copy misaligned A and B to aligned rows first. auto: if that saves time.",
+        "never", "Launch", "Copy misaligned A and B to aligned rows first. auto: if that saves time.",
         choices=("never", "auto", "always"),
     )  # fmt: skip
 

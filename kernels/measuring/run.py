@@ -106,10 +106,9 @@ def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:
     if device == "cuda":
         allocated = peak = 0  # bytes: values are drawn in float32 and then converted, one tensor at a time
         for spec in (*specs.values(), *workspaces.values()):
-            elements = math.prod(spec.stored)
             allocated += spec.stored_bytes(experiment.problem)
             is_drawn = spec.is_input and spec not in workspaces.values()
-            peak = max(peak, allocated + (4 * elements if is_drawn and dtype.itemsize != 4 else 0))
+            peak = max(peak, allocated + (4 * math.prod(spec.stored) if is_drawn and dtype.itemsize != 4 else 0))
         check.require_memory(peak, "These tensors")
     generator = torch.Generator(device).manual_seed(experiment.run.seed)
     inputs = {}
@@ -137,8 +136,7 @@ def launch(experiment: Experiment, gpu: Gpu) -> None:
 
 def check_output() -> tuple[Check, Diff]:
     """Compare the launched output with the reference."""
-    prepared: Prepared = worker.get_kept_value()
-    return prepared.check()
+    return worker.get_kept_value().check()
 
 
 def time_run(result: RunResult) -> RunResult:
