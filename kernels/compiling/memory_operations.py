@@ -381,11 +381,6 @@ def _compare(name: str, a: np.ndarray, b: np.ndarray, *_: np.ndarray) -> np.ndar
     return results.get(name.split(".")[1], a == b).astype(np.int64)
 
 
-def _shuffle(_: str, values: np.ndarray, lane: np.ndarray, *__: np.ndarray) -> np.ndarray:
-    threads = np.arange(len(values))
-    return values[threads // LANES * LANES + lane % LANES]
-
-
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("mov", "cvt"), lambda _, a: a),
     "add": lambda _, a, b: a + b,
@@ -402,5 +397,5 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "bfe": _extract_bits,
     "selp": lambda _, a, b, chosen: np.where(chosen != 0, a, b),
     "setp": _compare,
-    "shfl": _shuffle,
+    "shfl": lambda _, a, lane, *__: a[np.arange(len(a)) // LANES * LANES + lane % LANES],
 }

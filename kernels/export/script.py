@@ -29,18 +29,8 @@ _TEMPLATE = Path(__file__).with_name("script_template.txt")
 
 # Names that the template defines.
 _RESERVED = {
-    "problem",
-    "config",
-    "inputs",
-    "output",
-    "workspaces",
-    "launch",
-    "grid",
-    "generator",
-    "allowed",
-    "dtype",
-    "passed",
-}
+    "problem", "config", "inputs", "output", "workspaces", "launch", "grid", "generator", "allowed", "dtype", "passed",
+}  # fmt: skip
 
 NEEDS_GPU = "{dtype} needs a GPU, because Triton's interpreter does not support it. Nothing was checked."
 

@@ -141,16 +141,8 @@ def _closeup(
     cell = (-(-shape[0] // _CLOSEUP_CELLS), -(-shape[1] // _CLOSEUP_CELLS))
     rows = slice(near[0].start - frame[0].start, near[0].stop - frame[0].start)
     got, expected, units = (x[rows, near[1]].float().cpu().numpy() for x in (part.got, part.expected, part.units))
-    return Closeup(
-        cells=_max_pool(part.units[:, frame[1]], cell),
-        cell=cell,
-        first=(frame[0].start, frame[1].start),
-        shape=shape,
-        near=(near[0].start, near[1].start),
-        got=got,
-        expected=expected,
-        units=units,
-    )
+    cells, first_shown = _max_pool(part.units[:, frame[1]], cell), (frame[0].start, frame[1].start)
+    return Closeup(cells, cell, first_shown, shape, (near[0].start, near[1].start), got, expected, units)
 
 
 def _cell_side(elements: int, tile: int | None) -> int:

@@ -30,7 +30,6 @@ from kernels.gpus import this_gpu
 from kernels.measuring.measurement import Measurement, Stages
 from kernels.measuring.pool import Stopped
 from kernels.results import Compiled, Counters, Device, Failure, OpCounts, SharedCounts, records
-from kernels.spec import Kernel, Launch
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -117,7 +116,8 @@ def count(
             "toolkit) and put it on the PATH.",
             "no_ncu",
         )
-    kernels = [kernel.launches(launch) for kernel, launch in map(_launch_here, experiments)]
+    launches_here = (launch_of(each, resolve_gpu(each, this_gpu())) for each in experiments)
+    kernels = [kernel.launches(launch) for kernel, launch in launches_here]
     names = sorted({kernel.jitted.fn.__name__ for kernel in itertools.chain(*kernels)})
     limits = cache, deadline_s + EACH_MORE_S * (len(experiments) - 1), on_start
     with tempfile.TemporaryDirectory() as directory:
@@ -137,10 +137,6 @@ def count(
             raise CountingFailed(f"ncu counted {len(counted)} of {expected} launches.")
     counted_launches = zip(launches, rows, strict=True)
     return [_add_up(list(itertools.islice(counted_launches, len(each)))) for each in kernels for _ in range(repeats)]
-
-
-def _launch_here(experiment: Experiment) -> tuple[Kernel, Launch]:
-    return launch_of(experiment, resolve_gpu(experiment, this_gpu()))
 
 
 def _add_up(counts: Sequence[LaunchCounts]) -> LaunchCounts:

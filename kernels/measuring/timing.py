@@ -91,7 +91,6 @@ class Stream(Protocol):
 
     def batch(self, turns: int) -> Batch:
         """Launch each call once per turn, and time it."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -122,14 +121,9 @@ def summarize_times(samples_ms: np.ndarray, family: Family, problem: Any) -> Tim
     """Return median, spread and rate: TFLOP/s of the family's work, or GB/s of its minimal bytes if it has no work."""
     work = family.work(problem)
     p20, median, p80 = (float(x) for x in np.percentile(samples_ms, (20, 50, 80)))
-    return Timing(
-        median_ms=median,
-        p20_ms=p20,
-        p80_ms=p80,
-        samples=len(samples_ms),
-        tflops=work / median / 1e9 if work else None,
-        gbps=None if work else family.minimal_bytes(problem) / median / 1e6,
-    )
+    tflops = work / median / 1e9 if work else None
+    gbps = None if work else family.minimal_bytes(problem) / median / 1e6
+    return Timing(median, p20, p80, len(samples_ms), tflops, gbps)
 
 
 def sample(stream: Stream, effort: Effort, now: Callable[[], float] = time.perf_counter) -> Samples:

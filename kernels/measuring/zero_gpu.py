@@ -54,8 +54,7 @@ def make_lend() -> Lend:
     """Return `serve`, decorated for the hub. Call this once, before the page is served, so that the hub finds it."""
     import spaces
 
-    lend: Lend = spaces.GPU(serve, duration=lambda path, cache_directory, seconds: seconds)
-    return lend
+    return spaces.GPU(serve, duration=lambda path, cache_directory, seconds: seconds)
 
 
 def serve(path: str, cache_directory: str, seconds: float) -> None:

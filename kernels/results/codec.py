@@ -148,10 +148,9 @@ def from_json(kind: Any, payload: Any, place: str) -> Any:
     from pydantic import ValidationError
 
     try:
-        (value,) = _adapter(kind).validate_json(json.dumps([payload]))
+        return _adapter(kind).validate_json(json.dumps([payload]))[0]
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"][1:])
         reason = first.get("ctx", {}).get("error", first["msg"])
         raise UnreadableRecording(f"{place}: {field}: {str(reason).removesuffix('.')}.") from error
-    return value

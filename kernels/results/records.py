@@ -80,13 +80,8 @@ class RecordForm(Generic[T]):
     def recall(self, measured: T, experiment: Experiment, note: str, backend: str = "recorded") -> T:
         """Adapt an earlier result to an experiment with the same key."""
         run = measured.experiment.run if self.keeps_run else experiment.run
-        return replace(
-            measured,
-            experiment=replace(experiment, run=run),
-            backend=backend,
-            device=replace(measured.device, backend=backend),
-            note=note,
-        )
+        adapted, device = replace(experiment, run=run), replace(measured.device, backend=backend)
+        return replace(measured, experiment=adapted, backend=backend, device=device, note=note)
 
 
 @once

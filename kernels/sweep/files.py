@@ -1,18 +1,12 @@
 """Sweeps as files: rows as JSON lines or CSV, or a whole sweep as JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kernels.knobs import ConfigError
 from kernels.results import Sweep, SweepRow, codec
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SUFFIXES = (".jsonl", ".json", ".csv")
 
@@ -32,7 +26,7 @@ def check_suffix(path: Path, allowed: Sequence[str] = SUFFIXES) -> Path:
     return path
 
 
-def make_table(rows: Sequence[SweepRow]) -> pd.DataFrame:
+def _format_csv(rows: Sequence[SweepRow]) -> str:
     """Return one line per row: kernel, problem, config, outcome. Units are in the column names."""
     import pandas as pd
 
@@ -44,13 +38,13 @@ def make_table(rows: Sequence[SweepRow]) -> pd.DataFrame:
         line["predicted_ms"] = predicted.ms if predicted else None
         line["predicted_resource"] = predicted.resource if predicted else None
         lines.append(line)
-    return pd.DataFrame(lines)
+    return str(pd.DataFrame(lines).to_csv(index=False))
 
 
 def format_sweep(suffix: str, sweep: Sweep) -> str:
     """Return a file's text for one of SUFFIXES."""
     if suffix == ".csv":
-        return str(make_table(sweep.rows).to_csv(index=False))
+        return _format_csv(sweep.rows)
     if suffix == ".json":
         return json.dumps(codec.to_json(sweep), ensure_ascii=False, indent=1) + "\n"
     return "".join(f"{json.dumps(codec.to_json(row), ensure_ascii=False)}\n" for row in sweep.rows)
@@ -73,6 +67,5 @@ def read_rows(path: Path) -> tuple[SweepRow, ...]:
     """
     text = check_suffix(path, RESUMABLE).read_text(encoding="utf-8")
     if path.suffix == ".json":
-        sweep: Sweep = codec.from_json(Sweep, codec.parse_json(text, str(path)), str(path))
-        return sweep.rows
+        return codec.from_json(Sweep, codec.parse_json(text, str(path)), str(path)).rows
     return tuple(codec.from_json(SweepRow, fields, place) for place, fields in codec.parse_lines(text, str(path)))

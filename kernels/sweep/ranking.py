@@ -46,8 +46,7 @@ def correct_predictions(knobs: np.ndarray, log_errors: Sequence[tuple[int, float
     timed = knobs[[number for number, _ in log_errors]]
     errors = np.array([error for _, error in log_errors])
     terms = np.linalg.solve(timed.T @ timed + _RIDGE * np.eye(knobs.shape[1]), timed.T @ (errors - errors.mean()))
-    corrections: np.ndarray = knobs @ terms
-    return corrections
+    return knobs @ terms
 
 
 def median_interval(times_ms: np.ndarray) -> tuple[float, float]:
