@@ -146,22 +146,17 @@ def tma_fallback_reason(tensors: Mapping[str, TensorSpec], launch: Launch[Proble
 
     With PAD, it stores its output with pointers if a descriptor can't.
     """
-    gpu, size = launch.gpu, DTYPE_BYTES[launch.problem.dtype]
+    gpu, size, result = launch.gpu, DTYPE_BYTES[launch.problem.dtype], "so this launch falls back to pointers."
     if not gpu.has_tma:
         major, minor = gpu.compute_capability
-        return (
-            f"{gpu.name} has compute capability {major}.{minor}, but tensor descriptors need 9.0, so this "
-            "launch falls back to pointers."
-        )
+        return f"{gpu.name} has compute capability {major}.{minor}, but tensor descriptors need 9.0, {result}"
     padded = padding.workspaces(tensors, launch)
     for name, tensor in tensors.items():
         needs_descriptor = name in ("A", "B") or launch.config.PAD == "never"
         if needs_descriptor and name not in padded and not is_aligned(tensor, launch.problem):
             hint = "PAD can copy A and B first." if launch.config.PAD == "never" else "Copies would take longer."
-            return (
-                f"A row of {name} takes {tensor.stored[1] * size:,} bytes. A tensor descriptor needs a multiple of "
-                f"{ALIGNED_BYTES}, so this launch falls back to pointers. {hint}"
-            )
+            row = f"A row of {name} takes {tensor.stored[1] * size:,} bytes."
+            return f"{row} A tensor descriptor needs a multiple of {ALIGNED_BYTES}, {result} {hint}"
     return ""
 
 
@@ -208,9 +203,8 @@ def _descriptor(tensor: Any, spec: TensorSpec, block: tuple[int, int]) -> Any:
     """Return a descriptor of the tensor as stored, for copies of one block at a time."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
-    stored, pitch = spec.stored, tensor.stride(0) if not spec.transposed else tensor.stride(1)
-    shape = block[::-1] if spec.transposed else block
-    return TensorDescriptor(tensor, list(stored), [pitch, 1], list(shape))
+    pitch, shape = (tensor.stride(1), block[::-1]) if spec.transposed else (tensor.stride(0), block)
+    return TensorDescriptor(tensor, list(spec.stored), [pitch, 1], list(shape))
 
 
 def loads(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> tuple[Access, ...]:
@@ -218,7 +212,7 @@ def loads(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> tuple[Acc
     padded = padding.workspaces(specs, launch)
     return tuple(
         replace(access, tensor=f"padded {access.tensor}") if access.tensor in padded else access
-        for access in family.tma_loads(launch)
+        for access in family.operand_loads(launch, "descriptor")
     )
 
 

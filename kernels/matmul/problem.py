@@ -117,18 +117,12 @@ def accesses(launch: Launch[Problem]) -> tuple[Access, ...]:
     return *operand_loads(launch), Access("store", "C", m, n, ("m", "n"), store_c)
 
 
-def operand_loads(launch: Launch[Problem]) -> tuple[Access, Access]:
-    """Return the two loads of `tile.multiply`."""
+def operand_loads(launch: Launch[Problem], op: str = "load") -> tuple[Access, Access]:
+    """Return the two loads of `tile.multiply` or, if `op` is "descriptor", the two copies of `tile.load_tma`."""
     m, n, k = axes(launch)
-    load_a, load_b = memory_lines(tile.multiply)
-    return _operand("load", "A", m, k, launch, load_a), _operand("load", "B", k, n, launch, load_b)
-
-
-def tma_loads(launch: Launch[Problem]) -> tuple[Access, Access]:
-    """Return the two copies of `tile.load_tma`. An operand's two forms, transposed and not, share a source line."""
-    m, n, k = axes(launch)
-    load_a, _, load_b, _ = memory_lines(tile.load_tma)
-    return _operand("descriptor", "A", m, k, launch, load_a), _operand("descriptor", "B", k, n, launch, load_b)
+    # An operand's two forms in `load_tma`, transposed and not, share a source line.
+    load_a, load_b = memory_lines(tile.load_tma)[::2] if op == "descriptor" else memory_lines(tile.multiply)
+    return _operand(op, "A", m, k, launch, load_a), _operand(op, "B", k, n, launch, load_b)
 
 
 def _operand(op: str, name: str, rows: Axis, columns: Axis, launch: Launch[Problem], line: tuple[str, int]) -> Access:
@@ -175,10 +169,8 @@ def _why_library_is_slow(launch: Launch[Problem]) -> str:
     problem, sms = launch.problem, launch.gpu.sms
     odd = [name for name, spec in _tensors(problem).items() if spec.is_input and not is_aligned(spec, problem)]
     if odd:
-        return (
-            f"because the rows of {' and '.join(odd)} don't all start at multiples of {ALIGNED_BYTES} bytes, "
-            "which its fast kernels need"
-        )
+        starts = f"multiples of {ALIGNED_BYTES} bytes"
+        return f"because the rows of {' and '.join(odd)} don't all start at {starts}, which its fast kernels need"
     tiles = math.prod(-(-size // _LIBRARY_TILE) for size in (problem.M, problem.N))
     if tiles < sms:
         return f"because C has only {tiles:,} tiles of {_LIBRARY_TILE} × {_LIBRARY_TILE} for {sms} SMs"

@@ -45,10 +45,8 @@ def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
 
 
 def _tensors(problem: Problem) -> dict[str, TensorSpec]:
-    return {
-        "A": TensorSpec((problem.M, problem.N), is_input=True),
-        "B": TensorSpec((problem.N, problem.M), is_input=False),
-    }
+    shape = problem.M, problem.N
+    return {"A": TensorSpec(shape, is_input=True), "B": TensorSpec(shape[::-1], is_input=False)}
 
 
 def _reference(inputs: Tensors, rows: slice) -> Any:
