@@ -72,16 +72,11 @@ def time_variants(experiments: tuple[Experiment, ...], gpu: Gpu) -> Samples:
 def make_row(experiment: Experiment, compiled: CompiledFacts, counts: Counts, times_ms: Any) -> GroupSizeRow:
     """Combine the counts and times of one GROUP_SIZE."""
     dram, l2 = counts
-    return GroupSizeRow(
-        group_size=getattr(experiment.config, "GROUP_SIZE", None),
-        registers=compiled.registers,
-        shared_bytes=compiled.shared_bytes,
-        dram_read_bytes=tuple(int(launch["read"]) for launch in dram),
-        dram_write_bytes=tuple(int(launch["write"]) for launch in dram),
-        received_bytes=int(l2["received"]) * _SECTOR_BYTES if l2 else None,
-        l2_read_bytes=int(l2["looked_up"]) * _SECTOR_BYTES if l2 else None,
-        times_ms=tuple(round(float(time), 6) for time in times_ms),
-    )
+    size = getattr(experiment.config, "GROUP_SIZE", None)
+    read, written = (tuple(int(launch[name]) for launch in dram) for name in ("read", "write"))
+    received, looked_up = (int(l2[name]) * _SECTOR_BYTES if l2 else None for name in ("received", "looked_up"))
+    times = tuple(round(float(time), 6) for time in times_ms)
+    return GroupSizeRow(size, compiled.registers, compiled.shared_bytes, read, written, received, looked_up, times)
 
 
 def compare_group_sizes(experiment: Experiment, stages: Stages) -> GroupSizeStudy:

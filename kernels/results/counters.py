@@ -173,9 +173,7 @@ class GroupSizeStudy(Measured):
 
 def with_group_size(experiment: Experiment, size: int | None) -> Experiment:
     """Return the experiment with another GROUP_SIZE; unchanged if `size` is None."""
-    if size is None:
-        return experiment
-    return replace(experiment, config=replace(experiment.config, GROUP_SIZE=size))
+    return experiment if size is None else replace(experiment, config=replace(experiment.config, GROUP_SIZE=size))
 
 
 def any_group_size(experiment: Experiment) -> Experiment:

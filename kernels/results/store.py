@@ -192,9 +192,8 @@ class Store(Database):
         """
         form, matches = kind.form, "key = ? AND kind = ? AND gpu = ? AND backend = ?"
         query = f"SELECT number, recording, ended FROM result WHERE {matches} ORDER BY number DESC LIMIT 1"
-        for number, recording, date in self.rows(
-            query, (experiment_key(form.key(experiment)), kind.name, gpu, backend)
-        ):
+        given = experiment_key(form.key(experiment)), kind.name, gpu, backend
+        for number, recording, date in self.rows(query, given):
             try:
                 measured = codec.from_json(form.result, json.loads(zlib.decompress(recording)), f"result {number}")
             except (ValueError, zlib.error) as error:
@@ -310,11 +309,9 @@ class Store(Database):
         """Return rows of a table, latest first. The last of `given` is the maximum number of rows."""
         columns = [field.name for field in fields(stored)]
         query = f"SELECT {', '.join(columns)} FROM {table} WHERE {where} ORDER BY number DESC LIMIT ?"
-        rows = [dict(zip(columns, row, strict=True)) for row in self.rows(query, given)]
-        return [
-            stored(**{**row, **{name: read(row[name]) for name, read in _READERS.items() if name in row}})
-            for row in rows
-        ]
+        readers = [_READERS.get(name, lambda value: value) for name in columns]
+        rows = self.rows(query, given)
+        return [stored(*(read(value) for read, value in zip(readers, row, strict=True))) for row in rows]
 
 
 def experiment_text(experiment: Experiment) -> str:
