@@ -63,9 +63,8 @@ def on_arrays(jitted: Any) -> Callable[..., Any]:
         value = original.__globals__.get(name)
         if hasattr(value, "fn") and callable(value.fn):
             names[name] = on_arrays(value)
-    return types.FunctionType(
-        original.__code__, {**original.__globals__, **names}, original.__name__, original.__defaults__
-    )
+    rebound = {**original.__globals__, **names}
+    return types.FunctionType(original.__code__, rebound, original.__name__, original.__defaults__)
 
 
 @functools.cache

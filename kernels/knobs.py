@@ -23,8 +23,7 @@ class ConfigError(ValueError):
 
     def __init__(self, kind: str, message: str, field: str = "") -> None:
         super().__init__(message)
-        self.kind = kind
-        self.field = field
+        self.kind, self.field = kind, field
 
     def __reduce__(self) -> tuple[type["ConfigError"], tuple[str, str, str]]:
         return ConfigError, (self.kind, str(self), self.field)

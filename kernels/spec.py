@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
+from typing import Any, Generic, Protocol, Self
 
+import numpy as np
 from typing_extensions import TypeVar
 
 from kernels.accesses import Access, Axis, FlatAccess, Tiles
+from kernels.gpus import Gpu
 from kernels.knobs import Knob, knobs
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from kernels.gpus import Gpu
 
 # Keys are torch's names.
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1}
@@ -302,8 +299,7 @@ class Kernel(Generic[P, C]):
 
     def launches(self, launch: Launch[P, C]) -> tuple[Kernel[P, C], ...]:
         """Return the kernels to launch, in order: the first launch, if there is one, as a kernel, and this kernel."""
-        first = self.first(launch)
-        if first is None:
+        if (first := self.first(launch)) is None:
             return (self,)
         alone = replace(
             self,
@@ -321,8 +317,7 @@ class Kernel(Generic[P, C]):
 
     def output_tile(self, launch: Launch[P, C]) -> tuple[int, int] | None:
         """Return (rows, columns) of a tile of the output, or None if programs do not write tiles."""
-        axes = self.output_axes(launch)
-        if axes is None:
+        if (axes := self.output_axes(launch)) is None:
             return None
         rows, columns = (int(axis.start(1, axis.block) - axis.start(0, axis.block)) for axis in axes)
         return rows, columns

@@ -44,10 +44,9 @@ def compile_into_cache(experiment: Experiment, gpu: Gpu, is_timed: bool = False)
         is_timed: compile the instrumented build, whose programs record when they ran.
     """
     declared, launch = launch_of(experiment, gpu)
-    for each in (timed_build(declared, launch) if is_timed else declared).launches(launch):
-        if isinstance(kernel := _compile(each, launch), Failure):
-            return kernel
-    return None
+    kernels = (timed_build(declared, launch) if is_timed else declared).launches(launch)
+    compiled = (_compile(kernel, launch) for kernel in kernels)
+    return next((result for result in compiled if isinstance(result, Failure)), None)
 
 
 def timed_build(declared: Kernel, launch: Launch) -> Kernel:
@@ -70,8 +69,7 @@ def compile_launch(declared: Kernel, launch: Launch, specialization: str = "laun
     """Compile a launch of any declared kernel, and the launch that it needs first. See `compile_experiment`."""
     first: Compiled | None = None
     for kernel in declared.launches(launch):
-        compiled = _compile_one(kernel, launch, specialization)
-        if isinstance(compiled, Failure):
+        if isinstance(compiled := _compile_one(kernel, launch, specialization), Failure):
             return compiled
         if first is not None:
             unreadable = first.unreadable or compiled.unreadable

@@ -177,7 +177,5 @@ def note(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> str:
         for name, spec in padded.items()
     )
     megabytes = sum(math.prod(spec.shape) for spec in padded.values()) * size / 1e6
-    return (
-        f"A first launch pads {rows}, in {megabytes:,.3g} MB of workspace, so that descriptors can load them. Times "
-        "and counts include it."
-    )
+    copies = f"A first launch pads {rows}, in {megabytes:,.3g} MB of workspace, so that descriptors can load them."
+    return f"{copies} Times and counts include it."

@@ -111,11 +111,9 @@ def count(
     """
     ncu = shutil.which("ncu")
     if ncu is None:
-        raise CountingFailed(
-            "Nsight Compute's ncu is not installed here, so nothing is counted. Install it (it comes with the CUDA "
-            "toolkit) and put it on the PATH.",
-            "no_ncu",
-        )
+        missing = "Nsight Compute's ncu is not installed here, so nothing is counted."
+        fix = "Install it (it comes with the CUDA toolkit) and put it on the PATH."
+        raise CountingFailed(f"{missing} {fix}", "no_ncu")
     launches_here = (launch_of(each, resolve_gpu(each, this_gpu())) for each in experiments)
     kernels = [kernel.launches(launch) for kernel, launch in launches_here]
     names = sorted({kernel.jitted.fn.__name__ for kernel in itertools.chain(*kernels)})

@@ -29,11 +29,8 @@ def refuse_large_launch(experiment: Experiment, gpu: Gpu, is_interpreted: bool) 
     kernel, launch = launch_of(experiment, gpu)
     programs = kernel.programs(launch)
     if programs > MAX_PROGRAMS:
-        raise ConfigError(
-            "too_many_programs",
-            f"This launch has {programs:,} programs; a timeline holds at most {MAX_PROGRAMS:,}. "
-            "Choose larger tiles or a smaller shape.",
-        )
+        excess = f"This launch has {programs:,} programs; a timeline holds at most {MAX_PROGRAMS:,}."
+        raise ConfigError("too_many_programs", f"{excess} Choose larger tiles or a smaller shape.")
 
 
 def measure_timeline(experiment: Experiment, stages: Stages) -> Timeline:
@@ -74,8 +71,7 @@ def timeline(experiment: Experiment, gpu: Gpu, device: Device) -> Timeline | Fai
     timings = [summarize_times(times, plain.kernel.family, experiment.problem) for times in samples.times_ms]
     launches = [*[instrumented.launch] * _WARM_UP, lambda: record.fill_(_POISON), instrumented.launch]
     kernel_ms = float(GatedStream(launches, run.l2, "events").time_in_order()[-1])
-    fields = read_record(record.cpu().numpy())
-    if isinstance(fields, Failure):
+    if isinstance(fields := read_record(record.cpu().numpy()), Failure):
         return fields
     return Timeline(
         experiment, device.backend, device, *fields, kernel_ms, plain=timings[0], instrumented=timings[1],
@@ -92,11 +88,8 @@ def read_record(rows: np.ndarray) -> tuple[tuple[int, ...], tuple[int, ...], tup
     start, end, sm, writes = rows.T
     wrong = (writes != _POISON + 1) | (start < 0) | (end < start) | (sm < 0)
     if wrong.any():
-        return Failure(
-            "time",
-            "not_written_once",
-            f"{np.count_nonzero(wrong):,} of {len(rows):,} programs did not record one start and one end; the first is "
-            f"program {np.flatnonzero(wrong)[0]}.",
-        )
+        count = f"{np.count_nonzero(wrong):,} of {len(rows):,} programs"
+        message = f"{count} did not record one start and one end; the first is program {np.flatnonzero(wrong)[0]}."
+        return Failure("time", "not_written_once", message)
     first = start.min()
     return tuple(sm.tolist()), tuple((start - first).tolist()), tuple((end - first).tolist())

@@ -4,23 +4,18 @@ A JsonField annotation marks each field that pydantic can't convert: experiments
 picture. Pydantic is imported at the first conversion, so workers, which only create results, never load it.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from kernels.experiment import Experiment
 from kernels.experiment import from_json as read_experiment
 from kernels.space import Space, space_from_json
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 # Codes from 1 represent errors of 1e-4 and above, 24 per decade, so a decoded error is at most 10 % too high. Code 0
 # means no error. The limit, 1, is 24 × 4 steps above code 1. The last code marks an element that is not finite.
@@ -114,7 +109,7 @@ def parse_lines(text: str, origin: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def _adapter(kind: Any) -> Any:
     from pydantic import ConfigDict, TypeAdapter
 
     # Pydantic refuses a config for a dataclass, but passes a tuple's config on to its items.
@@ -128,10 +123,9 @@ def to_json(value: Any, *, omit_defaults: bool = False) -> Any:
         omit_defaults: leave out fields with default values, as recordings do.
     """
     # NumPy numbers are the only values that pydantic can't serialize.
-    (plain,) = _adapter(value.__class__).dump_python(
+    return _adapter(value.__class__).dump_python(
         (value,), mode="json", exclude_defaults=omit_defaults, fallback=lambda number: number.item(), warnings=False
-    )
-    return plain
+    )[0]
 
 
 def from_json(kind: Any, payload: Any, place: str) -> Any:

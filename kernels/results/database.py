@@ -68,10 +68,6 @@ class ForeignDatabase(Exception):
     """The database belongs to another program or version, and is left untouched. The message completes a sentence."""
 
 
-# Exceptions that opening, reading or writing the file can raise.
-_ERRORS = (sqlite3.Error, OSError, ForeignDatabase)
-
-
 class Database:
     """A SQLite file that several processes may share.
 
@@ -142,7 +138,7 @@ class Database:
                 return default
             try:
                 result = action(self._connect(self.path))
-            except _ERRORS as error:
+            except (sqlite3.Error, OSError, ForeignDatabase) as error:
                 # On a full disk, an open connection can still read, but a new one can't create the WAL files it needs.
                 if verb == "read" or (self._connection and self._connection.in_transaction):
                     self._disconnect()
@@ -165,8 +161,7 @@ class Database:
         if self._connection is not None and _file_id(path) != self._file:
             self._disconnect()
         if self._connection is None:
-            self._connection = _open(path)
-            self._file = _file_id(path)
+            self._connection, self._file = _open(path), _file_id(path)
         return self._connection
 
     def _disconnect(self) -> None:
@@ -218,9 +213,8 @@ def _version(connection: sqlite3.Connection) -> int:
         raise ForeignDatabase("it is another program's database")
     if version != VERSION:
         age = "a newer" if version > VERSION else "an older"
-        raise ForeignDatabase(
-            f"{age} Tilescope wrote it: its version is {version}, but this Tilescope reads version {VERSION}"
-        )
+        versions = f"its version is {version}, but this Tilescope reads version {VERSION}"
+        raise ForeignDatabase(f"{age} Tilescope wrote it: {versions}")
     return VERSION
 
 

@@ -68,8 +68,7 @@ def concurrent_compiles() -> int:
 
 def build(experiment: Experiment, gpu: Gpu, predict: Predict) -> Build | Failure:
     """Compile into the shared cache, and predict the compiled kernel's time. Runs in a compile worker."""
-    compiled = compile_experiment(experiment, gpu)
-    if isinstance(compiled, Failure):
+    if isinstance(compiled := compile_experiment(experiment, gpu), Failure):
         return compiled
     try:
         predicted = predict(*launch_of(experiment, gpu), compiled)
