@@ -146,17 +146,17 @@ def tma_fallback_reason(tensors: Mapping[str, TensorSpec], launch: Launch[Proble
 
     With PAD, it stores its output with pointers if a descriptor can't.
     """
-    gpu, size, result = launch.gpu, DTYPE_BYTES[launch.problem.dtype], "so this launch falls back to pointers."
+    gpu, size, fallback = launch.gpu, DTYPE_BYTES[launch.problem.dtype], "so this launch falls back to pointers."
     if not gpu.has_tma:
         major, minor = gpu.compute_capability
-        return f"{gpu.name} has compute capability {major}.{minor}, but tensor descriptors need 9.0, {result}"
+        return f"{gpu.name} has compute capability {major}.{minor}, but tensor descriptors need 9.0, {fallback}"
     padded = padding.workspaces(tensors, launch)
     for name, tensor in tensors.items():
         needs_descriptor = name in ("A", "B") or launch.config.PAD == "never"
         if needs_descriptor and name not in padded and not is_aligned(tensor, launch.problem):
             hint = "PAD can copy A and B first." if launch.config.PAD == "never" else "Copies would take longer."
             row = f"A row of {name} takes {tensor.stored[1] * size:,} bytes."
-            return f"{row} A tensor descriptor needs a multiple of {ALIGNED_BYTES}, {result} {hint}"
+            return f"{row} A tensor descriptor needs a multiple of {ALIGNED_BYTES}, {fallback} {hint}"
     return ""
 
 
@@ -248,6 +248,7 @@ def note(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> str:
     return tma_fallback_reason(specs, launch) or padding.note(specs, launch)
 
 
+# Any config, because the variants of this kernel replace it.
 KERNEL = Kernel[Problem, Any](
     id="matmul.persistent",
     title="persistent, descriptors",

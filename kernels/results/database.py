@@ -161,7 +161,8 @@ class Database:
         if self._connection is not None and _file_id(path) != self._file:
             self._disconnect()
         if self._connection is None:
-            self._connection, self._file = _open(path), _file_id(path)
+            self._connection = _open(path)
+            self._file = _file_id(path)
         return self._connection
 
     def _disconnect(self) -> None:
