@@ -79,9 +79,8 @@ def count_of(op: Operation, found: Verdicts) -> Cost | None:
     counters, predicted, kind = found.counters, op.launch, op.access.op
     if counters is None or op.compiled is None or op.is_box:
         return None
-    rows = [
-        row for row in counters.ops if row.operation == op.number and (".CAS" in row.opcode) == predicted.is_lower_bound
-    ]
+    own = [row for row in counters.ops if row.operation == op.number]
+    rows = [row for row in own if (".CAS" in row.opcode) == predicted.is_lower_bound]
     alone = sum(each.access.op == kind for each in found.predicted if not each.is_box) == 1
     sums = {name: sum(getattr(row, name) for row in rows) for name in ("executed", "sectors", "lines", "ideal_sectors")}
     requests = counted_total(kind, "requests", counters) if alone else 0
@@ -99,11 +98,8 @@ def agreement(predicted: Cost, counted: Cost) -> str:
         return "equal"
     if predicted.is_lower_bound and min(more.values()) > 0:
         return "at least"
-    if (
-        list(more) == ["sectors"]
-        and counted.opcodes
-        and all(opcode.startswith(_MISCOUNTED) for opcode in counted.opcodes)
-    ):
+    is_miscounted = counted.opcodes and all(opcode.startswith(_MISCOUNTED) for opcode in counted.opcodes)
+    if is_miscounted and list(more) == ["sectors"]:
         return "undercounted" if more["sectors"] < 0 else "overcounted"
     return "different"
 

@@ -140,9 +140,8 @@ def tile(access: Access | FlatAccess, matrix: Matrix, first: First, operation: M
     lanes = requests(access, matrix, first, replace(operation, width_bytes=operation.element_bytes))
     # A warp's registers form whole vectors, so vectors can be numbered consecutively across warps.
     request = np.arange(len(single.register)) // length
-    holders = np.broadcast_arrays(
-        request[:, None], single.warp[:, None], np.arange(single.owner.shape[1]), single.register[:, None]
-    )
+    indices = request[:, None], single.warp[:, None], np.arange(single.owner.shape[1]), single.register[:, None]
+    holders = np.broadcast_arrays(*indices)
     parts = (lanes.row, lanes.column, lanes.address, lanes.active, *holders)
     return Tile(*(part[single.owner] for part in parts))
 

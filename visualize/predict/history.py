@@ -14,12 +14,11 @@ absolute distances to the medians of both sides. Omitted: slow drift, and episod
 """
 
 import datetime
-import functools
 import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -111,7 +110,7 @@ def find_changes(times_ms: np.ndarray) -> tuple[Change, ...]:
     least = max(np.log1p(MIN_CHANGE), SCATTERS * scatter)
     places = _splits(logs, 0)
     # Dropping a split affects only its neighbours.
-    between = functools.cache(lambda start, place, end: _change(times_ms, start, place, end))
+    between = cache(lambda start, place, end: _change(times_ms, start, place, end))
     while True:
         changes = itertools.starmap(between, _sides(places, count))
         sizes = {c.place: abs(np.log(c.ratio)) for c in changes if c.low <= 1 <= c.high or abs(np.log(c.ratio)) < least}

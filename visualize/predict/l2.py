@@ -159,8 +159,7 @@ def fetched_bytes(
         # A line that both sides read is kept twice. A line that one side reads is kept 1.5 times on average.
         gaps = (uses.gaps + by_side.gaps) / np.maximum(uses.gap_counts + by_side.gap_counts, 1)
         shorter = np.minimum(np.append(gaps, np.inf)[:, None], gaps)
-        span_ticks = ticks / spans
-        touched = (uses.by_time + by_side.by_time / 2) @ shorter / span_ticks
+        touched = (uses.by_time + by_side.by_time / 2) @ shorter / (ticks / spans)
         touched += _WRITTEN_COPIES * written_bytes * tiles / ticks * gaps
         again = uses.by_gap[:, :-1]
         missed = [(again * evicted_share(touched / capacity, ways)).sum() for capacity in capacities]

@@ -72,9 +72,8 @@ def request_lines(lanes: Requests, numbers: np.ndarray) -> RequestLines:
         return *np.divmod(units, span_bytes // unit_bytes), unit_of.ravel()
 
     owner, touched_line, which = distinct(line_bytes)
-    lines, sectors, wanted = (
-        np.bincount(distinct(unit)[0], minlength=count) for unit in (line_bytes, sector_bytes, width)
-    )
+    units = line_bytes, sector_bytes, width
+    lines, sectors, wanted = (np.bincount(distinct(unit)[0], minlength=count) for unit in units)
     if existing <= MOST_LINES:
         rows, row_of = max(FEWEST_LINES, existing), touched_line
         line = np.broadcast_to(np.arange(rows), (count, rows))

@@ -122,10 +122,9 @@ class DramTraffic:
     @cached_property
     def sizes(self) -> dict[int, Reuse]:
         """The prediction for each GROUP_SIZE; {} for a kernel without GROUP_SIZE."""
-        return self.by_group_size(group_sizes(self.schedule)) if self.group_size else {}
-
-    def by_group_size(self, sizes: Sequence[int]) -> dict[int, Reuse]:
-        return by_group_size(self.schedule, self.l2_pressure, sizes)
+        if not self.group_size:
+            return {}
+        return by_group_size(self.schedule, self.l2_pressure, group_sizes(self.schedule))
 
     @cached_property
     def bounds(self) -> tuple[Bound, ...]:
@@ -221,21 +220,17 @@ def asked_bytes(schedule: Schedule) -> int:
 
 
 def _bytes_once(schedule: Schedule) -> tuple[int, int]:
-    """Return the bytes of inputs without panels, each of which is read once, and of the output."""
-    family, problem = schedule.kernel.family, schedule.launch.problem
-    bytes_of = family.tensor_bytes(problem)
-    written = bytes_of.pop(family.output(problem))
-    once = sum(size for name, size in bytes_of.items() if name not in (family.panels or ()))
-    copied, workspaces = first_bytes(schedule.kernel, schedule.launch)
-    return once + copied, written + workspaces
+    """Return the bytes that are read once, and those that are written.
 
-
-def first_bytes(kernel: Kernel, launch: Launch) -> tuple[int, int]:
-    """Return the bytes of inputs that a launch's first launch reads, and the bytes of the workspaces."""
-    first, workspaces = kernel.first(launch), kernel.workspaces(launch).values()
+    Read once: inputs without panels, and inputs of the launch's first launch. Written: the output and the workspaces.
+    """
+    kernel, launch, problem = schedule.kernel, schedule.launch, schedule.launch.problem
+    bytes_of, output = kernel.family.tensor_bytes(problem), kernel.family.output(problem)
+    once = sum(size for name, size in bytes_of.items() if name not in (output, *(kernel.family.panels or ())))
+    first = kernel.first(launch)
     read = {access.tensor for access in first.accesses if access.op == "load"} if first else set()
-    of_tensor = kernel.family.tensor_bytes(launch.problem)
-    return sum(of_tensor[name] for name in read), sum(spec.stored_bytes(launch.problem) for spec in workspaces)
+    workspaces = sum(spec.stored_bytes(problem) for spec in kernel.workspaces(launch).values())
+    return once + sum(bytes_of[name] for name in read), bytes_of[output] + workspaces
 
 
 def _added_bytes(schedule: Schedule, read: Panels, constants: Constants) -> float:

@@ -47,10 +47,8 @@ class Textbook:
         """
         size = DTYPE_BYTES[dtype] if self.element_bytes == "dtype" else int(self.element_bytes)
         if size > self.line_bytes:
-            message = (
-                f"Element size (element_bytes) must be at most line_bytes, which is {self.line_bytes} (got {size})."
-            )
-            raise ConfigError("out_of_range", message, "element_bytes")
+            message = f"Element size (element_bytes) must be at most line_bytes, which is {self.line_bytes}"
+            raise ConfigError("out_of_range", f"{message} (got {size}).", "element_bytes")
         return size
 
     def matrix(self, shape: tuple[int, int], dtype: str) -> Matrix:

@@ -158,9 +158,8 @@ class Matrix:
         """Return the row and column of a run's elements. Elements past the end get positions outside the matrix."""
         if access.transposed:
             column, row = np.divmod(place, self.rows)
-        else:
-            row, column = np.divmod(place, self.columns)
-        return row, column
+            return row, column
+        return np.divmod(place, self.columns)
 
 
 # The block's first element, (row, column), or (element,) for a run.
@@ -168,7 +167,6 @@ First = tuple[int, ...]
 RequestsAt = Callable[[Access | FlatAccess, Matrix, First], Requests]
 CostOf = Callable[[Requests], Cost]
 CostAt = Callable[[First], Cost]
-Extents = dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -231,7 +229,7 @@ def count_bypassing(lanes: Requests) -> Cost:
 
 
 def count_access(
-    access: Access | FlatAccess, matrix: Matrix, extents: Extents, requests_at: RequestsAt, cost_of: CostOf
+    access: Access | FlatAccess, matrix: Matrix, extents: dict[str, int], requests_at: RequestsAt, cost_of: CostOf
 ) -> tuple[Cost, Cost]:
     """Return the cost of all executions of an access in a launch, and of the first one.
 
@@ -252,7 +250,7 @@ def count_access(
     return _count_blocks(access, matrix, extents, cost_at), cost_at(first)
 
 
-def _count_blocks(access: Access, matrix: Matrix, extents: Extents, cost_at: CostAt) -> Cost:
+def _count_blocks(access: Access, matrix: Matrix, extents: dict[str, int], cost_at: CostAt) -> Cost:
     """Count one block per program class and multiply.
 
     A launch has many programs but few program classes. Blocks with the same offset in a line and the same in-bounds
