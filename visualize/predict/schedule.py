@@ -12,7 +12,7 @@ import numpy as np
 
 from kernels import orders
 from kernels.accesses import CompiledFacts
-from kernels.compiling.compile_cost import panel_loads
+from kernels.compiling.compile_cost import LANES, panel_loads
 from kernels.gpus import Gpu
 from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knobs
@@ -32,7 +32,6 @@ _MAX_TILES_ADDED = 1 << 15
 # It allocates shared memory to a program in units of 128 bytes, plus 1 KiB for the system from compute capability 8.0.
 _REGISTER_UNIT, _PARTITIONS = 256, 4
 _SHARED_UNIT, _SYSTEM_SHARED = 128, 1024
-_LANES = 32
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def occupancy(gpu: Gpu, num_warps: int, registers: int, shared_bytes: int) -> Oc
     >>> occupancy(GPUS["H200"], num_warps=8, registers=168, shared_bytes=0).limited_by
     ('registers',)
     """
-    registers_per_warp = -(-registers * _LANES // _REGISTER_UNIT) * _REGISTER_UNIT
+    registers_per_warp = -(-registers * LANES // _REGISTER_UNIT) * _REGISTER_UNIT
     system = _SYSTEM_SHARED if gpu.compute_capability >= (8, 0) else 0
     shared = -(-(shared_bytes + system) // _SHARED_UNIT) * _SHARED_UNIT
     warps_by_registers = gpu.registers_per_sm // _PARTITIONS // max(registers_per_warp, 1) * _PARTITIONS
@@ -78,6 +77,11 @@ def occupancy(gpu: Gpu, num_warps: int, registers: int, shared_bytes: int) -> Oc
     return Occupancy(programs, programs * num_warps / gpu.max_warps_per_sm, limits, limited_by)
 
 
+def occupancy_of(launch: Launch, compiled: CompiledFacts) -> Occupancy:
+    """Predict the occupancy of a launch's compiled kernel."""
+    return occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
+
+
 def max_programs_per_sm(gpu: Gpu, num_warps: int) -> int:
     """Return the maximum number of programs of `num_warps` warps that fit an SM's warp and program slots."""
     return max(1, min(gpu.max_programs_per_sm, gpu.max_warps_per_sm // num_warps))
@@ -87,8 +91,7 @@ def programs_per_sm(launch: Launch, compiled: CompiledFacts | None, assumed: int
     """Return the programs that an SM holds: `assumed` unless it is 0, else as compiled, else one."""
     if assumed or compiled is None:
         return assumed or 1
-    limit = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
-    return max(1, limit.programs_per_sm)
+    return max(1, occupancy_of(launch, compiled).programs_per_sm)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 A sentence's numbers are facts: they are computed from replies of the API instead of typed into it.
 """
 
-import dataclasses
 import json
 import operator
 import re
@@ -35,16 +34,12 @@ MOST_WORDS = 25
 _RELATIONS = {"<": operator.lt, ">": operator.gt, "==": operator.eq}
 
 
-def _textbook_reply(snapshot: Snapshot) -> Reply:
-    return textbook_reply(snapshot, dataclasses.asdict(snapshot.state.view.of(Textbook)))
-
-
 # Replies of models and the compiler to a state, and their mark, by the endpoint's name.
 OF_STATES: dict[str, tuple[Callable[[Snapshot], Reply], str]] = {
     "schedule": (order_view.schedule_json, "predicted"),
     "reuse": (order_view.reuse_json, "predicted"),
     "coalescing": (compiled_reply, "compiled"),
-    "textbook": (_textbook_reply, "textbook"),
+    "textbook": (lambda snapshot: textbook_reply(snapshot, snapshot.state.view.of(Textbook)), "textbook"),
     "compile": (compile_reply, "compiled"),
 }
 
@@ -227,9 +222,8 @@ def _check(stop: Stop) -> None:
         if fact.ratio:
             is_nested = any(stop.facts[part].ratio for part in fact.ratio)
             if len(fact.ratio) != 2 or is_nested or fact.endpoint or fact.path or fact.set:
-                raise ValueError(
-                    f"fact {name} is a ratio, which takes two facts that are no ratios, and no other field."
-                )
+                takes = "which takes two facts that are no ratios, and no other field"
+                raise ValueError(f"fact {name} is a ratio, {takes}.")
             continue
         if fact.endpoint not in (*OF_STATES, *OF_RESULTS):
             allowed = ", ".join((*OF_STATES, *OF_RESULTS))

@@ -213,6 +213,11 @@ def to_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def select_fields(value: object, *names: str) -> dict[str, Any]:
+    """Return some fields of a value by name, for JSON."""
+    return {name: getattr(value, name) for name in names}
+
+
 def _count_not_finite(value: Any) -> int:
     """Count the numbers that become null in a value or its lists. Inner objects count their own."""
     if isinstance(value, list | tuple):

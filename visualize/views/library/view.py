@@ -20,7 +20,7 @@ from visualize.views import prose, slots
 from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.scoreboard import recorded_launch, scoreboard
 from visualize.views.numbers import Number, bytes_of, count_noun, join_names, percent, significant
-from visualize.views.panel import Api, Endpoint, Slots, read_options
+from visualize.views.panel import Api, Endpoint, Slots, read_options, select_fields
 from visualize.views.slots import NONE, plot, plot_value, slot
 from visualize.views.state import Snapshot, query
 from visualize.views.summaries import key_numbers
@@ -172,8 +172,7 @@ class RecordedPanel(ListPanel):
             rows = RECORDED.select(entries(), vars(view))
             return {
                 "total": len(rows),
-                "limit": part.limit,
-                "offset": part.offset,
+                **vars(part),
                 "recorded": [
                     {
                         "kind": row.kind,
@@ -212,8 +211,7 @@ class ScoreboardPanel(ListPanel):
     lists = (("scoreboard-rows", SCORES, by_error),)
 
     def layout(self) -> Markup:
-        label = "Each recorded count: predicted across, counted upwards"
-        picture = slots.picture(plot("scoreboard-plot", label))
+        picture = slots.picture(plot("scoreboard-plot", "Each recorded count: predicted across, counted upwards"))
         return slot("scoreboard-claim") + picture + slot("scoreboard-rows")
 
     def draw(self, snapshot: Snapshot) -> Slots:
@@ -242,11 +240,10 @@ class ScoreboardPanel(ListPanel):
             indices = {experiment: index for index, experiment in enumerate(launches)}
 
             def points(scores: Sequence[Score]) -> list[dict[str, Any]]:
-                names = ("operation", "count", "predicted", "counted", "error")
                 return [
                     {
                         "launch": indices[score.experiment],
-                        **{name: getattr(score, name) for name in names},
+                        **select_fields(score, "operation", "count", "predicted", "counted", "error"),
                         "flagged": score.is_flagged,
                         "address": score_address(score),
                     }
@@ -258,7 +255,7 @@ class ScoreboardPanel(ListPanel):
                     name: {
                         "compared": len(part.scores),
                         "misses": len(part.misses),
-                        **{field: getattr(part, field) for field in ("exact", "launches", "gpus", "median_error")},
+                        **select_fields(part, "exact", "launches", "gpus", "median_error"),
                     }
                     for name in COUNTS
                     if (part := board.part((name,))).scores
@@ -321,11 +318,9 @@ def scoreboard_headline(board: Scoreboard, count: str, exact_counts: Scoreboard)
             *(total, launches, gpus, percent(1 - len(misses) / total)),
             *(prose.Mark("predicted"), percent(ALLOWED_ERROR), prose.Mark("counted")),
         )
-        doubt = prose.say(
-            "Without seeing the counts, the model flags {:,} as uncertain. Others outside this range: {:,}.",
-            sum(score.is_flagged for score in board.scores),
-            sum(not score.is_flagged for score in misses),
-        )
+        flags = sum(score.is_flagged for score in board.scores), sum(not score.is_flagged for score in misses)
+        template = "Without seeing the counts, the model flags {:,} as uncertain. Others outside this range: {:,}."
+        doubt = prose.say(template, *flags)
         return prose.headline(percent(board.median_error), "median error of DRAM reads", sentence, doubt)
     sentence = prose.say("{} on {}, {} by Nsight Compute.", launches, gpus, prose.Mark("counted"))
     how = "The predictions come from index arithmetic and the compiler's layouts."

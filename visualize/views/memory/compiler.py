@@ -6,17 +6,16 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels.accesses import CompiledFacts
 from kernels.compiling.memory_operations import memory_lines
 from kernels.jit import last_line, source_file, source_lines
 from kernels.results import Compiled
 from kernels.spec import Kernel, Launch
-from visualize.predict.schedule import Occupancy, occupancy
+from visualize.predict.schedule import occupancy_of
 from visualize.views import slots, status
-from visualize.views.memory.flow import LaneView, select_fields
+from visualize.views.memory.flow import LaneView
 from visualize.views.memory.text import label, place
 from visualize.views.numbers import Number, bytes_of, count_noun, join_names
-from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
+from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots, select_fields
 from visualize.views.prose import Mark, Sourced, Strong, headline, say, term
 from visualize.views.slots import NONE, fold, slot
 from visualize.views.state import Snapshot
@@ -30,12 +29,10 @@ class CompilerPanel(Panel):
     """Registers, shared memory and occupancy, and the kernel's text at every stage."""
 
     def layout(self) -> Markup:
-        return Markup("").join(
-            [
-                slot("compiler-claim"),
-                slots.picture(slot("listing", "listing", Markup('<div class="listing"></div>'))),
-                fold("compiler-resources", "Limits on the number of programs per SM", slot("resources")),
-            ]
+        return (
+            slot("compiler-claim")
+            + slots.picture(slot("listing", "listing", Markup('<div class="listing"></div>')))
+            + fold("compiler-resources", "Limits on the number of programs per SM", slot("resources"))
         )
 
     def draw(self, snapshot: Snapshot) -> Slots:
@@ -45,11 +42,11 @@ class CompilerPanel(Panel):
         if compiled is None:
             return {}
         operation = snapshot.state.view.of(LaneView).operation
-        chosen = {"operation": 0 if operation == "worst" else int(operation)}
-        listing = _listing(snapshot.state.kernel, launch, compiled) | chosen
+        chosen = 0 if operation == "worst" else int(operation)
+        listing = _listing(snapshot.state.kernel, launch, compiled)
         return {
             "compiler-claim": compiler_headline(launch, compiled),
-            "listing": json.dumps(listing, ensure_ascii=False),
+            "listing": json.dumps({**listing, "operation": chosen}, ensure_ascii=False),
             "resources": resources_table(launch, compiled),
         }
 
@@ -77,11 +74,6 @@ class CompilerPanel(Panel):
             return await api.reply_compiled(experiment, compile_reply)
 
         return (Endpoint("compile", compile_of, max_concurrency=None),)
-
-
-def occupancy_of(launch: Launch, compiled: CompiledFacts) -> Occupancy:
-    """Return the predicted occupancy of a launch's compiled kernel."""
-    return occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
 
 
 def compiler_headline(launch: Launch, compiled: Compiled) -> Markup:
@@ -141,8 +133,7 @@ def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> dict[str, An
 def compile_reply(snapshot: Snapshot) -> Reply:
     """Return the body of /compile."""
     compiled = snapshot.compiled
-    if compiled is None:
-        raise ValueError("Only a compiled kernel has a reply.")
+    assert compiled is not None, "only a compiled kernel has a reply"
     resident = occupancy_of(snapshot.launch, compiled)
     return {
         **select_fields(compiled, "registers", "spilled_bytes", "shared_bytes"),

@@ -21,6 +21,7 @@ from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import SECTOR_BYTES, Matrix, Operation, Requests, Tile
 from visualize.views import theme
 from visualize.views.numbers import count_noun
+from visualize.views.panel import select_fields
 from visualize.views.slots import plot_value
 from visualize.views.state import State
 
@@ -192,11 +193,6 @@ def flow_plot(flow: Flow, request: int, about: str, other: Flow | None = None, p
     }
     zoom = f"{flow.title} {flow.block} {lines.line_bytes}"
     return plot_value(_flow_figure(lines, flow), zoom, {"requests": requests}, about=about)
-
-
-def select_fields(value: object, *names: str) -> dict[str, Any]:
-    """Return some fields of a value by name, for JSON."""
-    return {name: getattr(value, name) for name in names}
 
 
 def request_titles(requests: RequestLines, name: str) -> list[str]:
@@ -389,6 +385,5 @@ def _recorded_launch(kernel_id: str, problem: Any, gpu: str) -> Contrast | None:
     if counters is None or any(isinstance(value, str) or value % DIVISOR for _, value in differing):
         return None
     launch = Launch(experiment.problem, experiment.config, resolve_gpu(experiment, None))
-    return Contrast(
-        experiment, launch, coalescing.operations(discover()[kernel_id], launch, counters.compiled.operations)
-    )
+    operations = coalescing.operations(discover()[kernel_id], launch, counters.compiled.operations)
+    return Contrast(experiment, launch, operations)

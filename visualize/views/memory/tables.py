@@ -113,10 +113,8 @@ def conversions_table(verdicts: Verdicts) -> Markup:
             rows.append((*first, "between lanes, without shared memory", *("",) * 4))
     if not rows:
         return hint("No block changes its layout.")
-    header = (
-        *("source", "block", "step", term("wavefront", "wavefronts per instruction")),
-        *("without conflicts", "counted", "agrees"),
-    )
+    wavefronts = term("wavefront", "wavefronts per instruction")
+    header = "source", "block", "step", wavefronts, "without conflicts", "counted", "agrees"
     caption = "Layout conversions through shared memory: wavefronts and bank conflicts of one warp's instruction"
     return table(header, rows, caption)
 

@@ -339,15 +339,10 @@ def _explain_width(op: Operation, code: MemoryOperation, layout: Layout, verdict
             f"is divisible by {DIVISOR}. It is not, so the compiler can't know: a lane moves {width} instead of {most}."
         )
     # Hopper's matrix unit (4 warps together, 64 rows) needs K as the fast axis of all types except 2-byte ones.
-    if (
-        code.op == "async copy"
-        and launch.gpu.compute_capability == (9, 0)
-        and launch.config.num_warps % 4 == 0
-        and launch.config.BLOCK_M >= 64
-        and DTYPE_BYTES[launch.problem.dtype] != 2
-        and isinstance(access, Access)
-        and access.columns.index != "k"
-    ):
+    is_hopper_copy = code.op == "async copy" and launch.gpu.compute_capability == (9, 0)
+    feeds_matrix_unit = is_hopper_copy and launch.config.num_warps % 4 == 0 and launch.config.BLOCK_M >= 64
+    is_k_major = isinstance(access, FlatAccess) or access.columns.index == "k"
+    if feeds_matrix_unit and not is_k_major and DTYPE_BYTES[launch.problem.dtype] != 2:
         return (
             f"The matrix unit takes {launch.problem.dtype} operands K-major only, and {tensor} is not K-major. "
             f"It is copied {op.width_bytes} bytes at a time and transposed on its way into shared memory."

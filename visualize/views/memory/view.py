@@ -16,9 +16,9 @@ from visualize.predict.textbook import textbook as read_textbook
 from visualize.predict.traffic import Operation
 from visualize.views import slots, status, theme
 from visualize.views.memory import flow, tables, text
-from visualize.views.memory.flow import LaneView, TileView, select_fields
+from visualize.views.memory.flow import LaneView, TileView
 from visualize.views.numbers import Number, significant
-from visualize.views.panel import Api, Endpoint, Panel, Reply, RunAction, Slots
+from visualize.views.panel import Api, Endpoint, Panel, Reply, RunAction, Slots, select_fields
 from visualize.views.prose import picture_caption
 from visualize.views.slots import NONE, button, fold, plot, plot_value, slot
 from visualize.views.state import Snapshot, query
@@ -54,7 +54,6 @@ class CoalescingPanel(Panel):
     """One request as flow from lanes to bytes, beside another kernel's, and the tables behind it."""
 
     options = (LaneView, Textbook, TileView)
-
     forms = (("tile-view", TileView), ("board-view", Textbook))
 
     def layout(self) -> Markup:
@@ -63,22 +62,20 @@ class CoalescingPanel(Panel):
         tile = plot("coalescing-plot", "The tile, coloured by request, warp, lane or register")
         scrubber = slot("scrubber", "scrubber", _SCRUBBER)
         table, conflicts, machine = slot("coalescing-table"), slot("bank-conflicts"), "The blackboard's machine"
-        pictures = (
-            slots.row(slot("flow-title"), request, slot("flow-launch"), name="flow", classes="flow"),
-            slots.row(slot("contrast-title"), contrast, slot("contrast-launch"), name="flow-contrast", classes="flow"),
+        own = slots.row(slot("flow-title"), request, slot("flow-launch"), name="flow", classes="flow")
+        other = slots.row(
+            slot("contrast-title"), contrast, slot("contrast-launch"), name="flow-contrast", classes="flow"
         )
-        return Markup("").join(
-            [
-                slot("coalescing-claim"),
-                slots.row(slots.form("lanes-view", "Which operation is drawn"), scrubber, name="memory-row"),
-                slots.picture(*pictures, name="memory-picture"),
-                fold("verdicts-fold", "Every operation of the launch: requests, sectors, lines", table),
-                fold("totals-fold", "From lanes to DRAM: the launch's counters", slot("coalescing-totals")),
-                fold("banks-fold", "Shared memory: layout conversions and bank conflicts", conflicts),
-                fold("tile-fold", "The tile, element by element", slots.form("tile-view", "What colours show"), tile),
-                fold("board-fold", f"{machine}: warp, line and element", slots.form("board-view", machine)),
-                slots.row(button("count", "Count with Nsight Compute"), name="count-row"),
-            ]
+        return (
+            slot("coalescing-claim")
+            + slots.row(slots.form("lanes-view", "Which operation is drawn"), scrubber, name="memory-row")
+            + slots.picture(own, other, name="memory-picture")
+            + fold("verdicts-fold", "Every operation of the launch: requests, sectors, lines", table)
+            + fold("totals-fold", "From lanes to DRAM: the launch's counters", slot("coalescing-totals"))
+            + fold("banks-fold", "Shared memory: layout conversions and bank conflicts", conflicts)
+            + fold("tile-fold", "The tile, element by element", slots.form("tile-view", "What colours show"), tile)
+            + fold("board-fold", f"{machine}: warp, line and element", slots.form("board-view", machine))
+            + slots.row(button("count", "Count with Nsight Compute"), name="count-row")
         )
 
     def actions(self) -> Mapping[str, RunAction]:
@@ -135,7 +132,9 @@ class CoalescingPanel(Panel):
             """
             knobs(LaneView)["model"].validate("model", model)
             if model == "textbook":
-                return api.reply_predicted(experiment, lambda snapshot: textbook_reply(snapshot, textbook))
+                return api.reply_predicted(
+                    experiment, lambda snapshot: textbook_reply(snapshot, read_textbook(textbook))
+                )
             return await api.reply_compiled(experiment, compiled_reply)
 
         async def counters(experiment: dict[str, Any]) -> Reply:
@@ -204,13 +203,8 @@ def lanes_form(snapshot: Snapshot) -> str:
     return slots.form_value([operation, program | {"high": last}], values)
 
 
-def textbook_reply(snapshot: Snapshot, options: object) -> dict[str, Any]:
-    """Return the body of /coalescing with the textbook model.
-
-    Args:
-        options: None, or fields of `Textbook`: {"warp_size": 4, "line_bytes": 16, …}.
-    """
-    machine = read_textbook(options)
+def textbook_reply(snapshot: Snapshot, machine: Textbook) -> dict[str, Any]:
+    """Return the body of /coalescing with the textbook model."""
     verdicts = Verdicts(snapshot.state.kernel, snapshot.launch, None, None, machine)
     return {"model": "textbook", "textbook": dataclasses.asdict(machine), **_costs(verdicts.board, verdicts)}
 

@@ -19,9 +19,9 @@ from kernels.results import Failure
 from kernels.spec import Launch
 from visualize.predict import coalescing
 from visualize.predict.agreement import sum_costs
+from visualize.predict.schedule import occupancy_of
 from visualize.predict.traffic import Cost, Operation
 from visualize.views import prose, slots, status, theme
-from visualize.views.memory.compiler import occupancy_of
 from visualize.views.memory.flow import DIVISOR
 from visualize.views.memory.text import label, place
 from visualize.views.numbers import join_names, percent
@@ -64,15 +64,11 @@ class WhatIfPanel(Panel):
     forms = (("whatif-view", WhatIfView),)
 
     def layout(self) -> Markup:
-        buttons = (("faults", "Whose fault?"), ("cliff", "Shape cliff"), ("across", "Compare two GPUs"))
-        return fold(
-            "whatif-fold",
-            "What if: another size, layout, number of warps or GPU",
-            slots.form("whatif-view", "What if"),
-            slots.row(*(button(name, label) for name, label in buttons), name="whatif-row"),
-            slot("whatif", "result"),
-            plot("cliff-plot", "Requests and sectors by size"),
-        )
+        labels = {"faults": "Whose fault?", "cliff": "Shape cliff", "across": "Compare two GPUs"}
+        buttons = slots.row(*(button(name, label) for name, label in labels.items()), name="whatif-row")
+        answer = slot("whatif", "result"), plot("cliff-plot", "Requests and sectors by size")
+        title = "What if: another size, layout, number of warps or GPU"
+        return fold("whatif-fold", title, slots.form("whatif-view", "What if"), buttons, *answer)
 
     def actions(self) -> Mapping[str, StreamAction]:
         questions = {"faults": faults, "cliff": cliff, "across": across}
@@ -270,16 +266,15 @@ def _cliff_sentence(name: str, costs: Mapping[int, Cost]) -> Sentence:
 
 def _cliff_figure(name: str, costs: Mapping[int, Cost], choices: Sequence[str]) -> go.Figure:
     """Draw requests and sectors of the launch over the sizes of one dimension."""
-    figure = go.Figure(
-        layout=theme.layout(
-            f"Requests and sectors of the launch by {name}",
-            showlegend=True,
-            legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-            margin={"l": 80, "r": 10, "t": 60, "b": 48},
-            xaxis={"title": {"text": name}, "tickformat": "d"},
-            yaxis={"title": {"text": "over the launch"}, "rangemode": "tozero"},
-        )
+    layout = theme.layout(
+        f"Requests and sectors of the launch by {name}",
+        showlegend=True,
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        margin={"l": 80, "r": 10, "t": 60, "b": 48},
+        xaxis={"title": {"text": name}, "tickformat": "d"},
+        yaxis={"title": {"text": "over the launch"}, "rangemode": "tozero"},
     )
+    figure = go.Figure(layout=layout)
     for amount, color in (("requests", theme.CATEGORIES[0]), ("sectors", theme.CATEGORIES[1])):
         figure.add_scatter(
             x=list(costs),

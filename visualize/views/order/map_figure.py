@@ -15,6 +15,7 @@ from visualize.predict.l2 import CONSTANTS
 from visualize.predict.reuse import bytes_per_tile
 from visualize.predict.schedule import Schedule, Steps, first_reads, panels, slice_blocks
 from visualize.views import theme
+from visualize.views.panel import select_fields
 
 # Maximum number of cells along each side, and of blocks along K that get a cell each. More than a screen resolves would
 # only slow the page down.
@@ -136,12 +137,8 @@ def map_figure(orders: Sequence[Order], color: str) -> dict[str, Any]:
             for tensor, turned in launch.transposed.items()
         ]
     has_gaps, is_numbered = max(launch.extents) <= _MOST_WITH_GAPS, max(launch.extents) <= _MOST_NUMBERED
-    style: dict[str, Any] = {
-        "xgap": int(has_gaps),
-        "ygap": int(has_gaps),
-        "hoverinfo": "skip",
-        "coloraxis": "coloraxis",
-    }
+    gap = int(has_gaps)
+    style: dict[str, Any] = {"xgap": gap, "ygap": gap, "hoverinfo": "skip", "coloraxis": "coloraxis"}
     if is_numbered:
         style |= {"texttemplate": "%{text}", "textfont": {"size": _NUMBER_PX}}
     sides, width = [(grid.across, "pid_n"), (grid.down, "pid_m")], (1 + _BETWEEN) / len(maps) - _BETWEEN
@@ -230,15 +227,12 @@ def player_data(orders: Sequence[Order], color: str, step: int, first: int, boun
         "bound": bound,
         "color": color,
         "orders": [_tiles_by_step(order) for order in (orders if read else orders[:1])],
-        "extents": launch.extents,
-        "panels": launch.panels,
+        **select_fields(launch, "extents", "panels", "slices"),
         "tensors": list(tensors),
         "output": list(tensors)[-1],
         "transposed": list(tensors.values()),
-        "slices": launch.slices,
         "handles": _handles(launch),
-        "slots": own.slots,
-        "name": own.name,
+        **select_fields(own, "slots", "name"),
         "unit": orders[0].unit,
         "resident": launch.resident_programs,
         "grid": asdict(grid),
@@ -252,9 +246,8 @@ def _handles(launch: Schedule) -> dict[str, Any]:
     """Return the value and the allowed values of each knob that sets the size of a tile or of a group."""
     config = launch.launch.config
     declared = knobs(type(config))
-    allowed: dict[str, list[Any]] = {
-        name: list(declared[name].choices or ()) for name in ("BLOCK_M", "BLOCK_N") if name in declared
-    }
+    sides = [name for name in ("BLOCK_M", "BLOCK_N") if name in declared]
+    allowed: dict[str, list[Any]] = {name: list(declared[name].choices or ()) for name in sides}
     if launch.panels and "GROUP_SIZE" in declared:
         # A group of more rows than C has changes nothing.
         allowed["GROUP_SIZE"] = list(range(1, launch.extents[0] + 1))

@@ -13,7 +13,7 @@ from kernels.pairs import pair
 from kernels.results import Compiled, GroupSizeRow, Timeline
 from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic, by_group_size, fewest_bytes, recommended
-from visualize.predict.schedule import FirstLoads, Schedule, Steps, max_programs_per_sm, occupancy, schedule, steps
+from visualize.predict.schedule import FirstLoads, Schedule, Steps, max_programs_per_sm, occupancy_of, schedule, steps
 from visualize.predict.traffic import SECTOR_BYTES
 from visualize.views import numbers, prose
 from visualize.views.numbers import bytes_of, count_noun, format_number, join_names, milliseconds, percent, significant
@@ -128,8 +128,7 @@ def occupancy_table(schedule: Schedule, compiled: Compiled | None) -> Markup:
     """Render waves and idle shares by programs per SM, and the limits of the compiled kernel."""
     limits, launch = Markup(""), schedule.launch
     if compiled:
-        limit = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
-        limited_by = Sourced(join_names(limit.limited_by), "compiled")
+        limited_by = Sourced(join_names(occupancy_of(launch, compiled).limited_by), "compiled")
         needs = f"{compiled.registers} registers per thread, {compiled.shared_bytes:,} shared bytes per program."
         limits = prose.hint(say("The number of programs per SM is limited by {}.", limited_by), needs)
     if schedule.turns > 1 and schedule.programs <= schedule.sms:
@@ -348,9 +347,8 @@ def _uncertainty(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
         )
         return (in_parts if own.read_bytes > own.compulsory_bytes else "",)
     if own.is_drift:
-        why = "Programs request more than the L2 delivers, so they fall out of lockstep." if own.is_l2_limited else ""
         return (
-            why,
+            "Programs request more than the L2 delivers, so they fall out of lockstep." if own.is_l2_limited else "",
             "The bytes depend on how far programs drift out of lockstep.",
             f"This prediction is rough: in lockstep, the launch reads {bytes_of(own.lockstep_bytes)}.",
         )

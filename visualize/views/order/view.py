@@ -22,7 +22,7 @@ from visualize.views import prose, slots, status
 from visualize.views.numbers import Number, count_noun, source
 from visualize.views.order import figures, text
 from visualize.views.order.map_figure import Order, map_figure, player_data
-from visualize.views.panel import Api, Endpoint, Panel, Reply, RunAction, Slots
+from visualize.views.panel import Api, Endpoint, Panel, Reply, RunAction, Slots, select_fields
 from visualize.views.prose import Link, Sentence, picture_caption
 from visualize.views.slots import NONE, button, fold, plot, plot_value, slot
 from visualize.views.state import PlayerView, ScheduleView, Snapshot, query
@@ -69,7 +69,6 @@ class SchedulePanel(Panel):
     """This order and row-major order, step by step, and the blocks that the first programs load in each."""
 
     options = (ScheduleView, PlayerView)
-    forms = (("schedule-view", ScheduleView),)
 
     def layout(self) -> Markup:
         picture = plot("schedule-plot", "Which program computes which tile, and which blocks it loads")
@@ -138,8 +137,7 @@ def orders_of(snapshot: Snapshot) -> list[Order]:
     schedules = {f"{state.kernel.title}, GROUP_SIZE {size}" if size else state.kernel.title: launch}
     if launch.panels:
         schedules["row-major order"] = row_major(launch)
-    by = state.view.of(ScheduleView).by
-    return [Order(name, order, steps(order, by)) for name, order in schedules.items()]
+    return [Order(name, order, steps(order, state.view.of(ScheduleView).by)) for name, order in schedules.items()]
 
 
 def _headline(snapshot: Snapshot, orders: list[Order], first: int) -> Markup:
@@ -185,10 +183,7 @@ def schedule_json(snapshot: Snapshot) -> dict[str, Any]:
         "programs": predicted.programs,
         "grid": list(kernel.grid(launch)),
         "tile_grid": list(predicted.extents),
-        "resident_programs": predicted.resident_programs,
-        "resident_source": predicted.resident_source,
-        "waves": predicted.waves,
-        "tail_programs": predicted.tail_programs,
+        **select_fields(predicted, "resident_programs", "resident_source", "waves", "tail_programs"),
         "tiles": np.split(listed, ends)[:-1],
         "loads": None if predicted.panels is None else loads(predicted, counts).tolist(),
         "note": snapshot.failure.message if snapshot.failure else " ".join(filter(None, notes)),
@@ -261,7 +256,7 @@ def timeline_json(timeline: Timeline) -> dict[str, Any]:
     return {
         **fields,
         "programs": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
-        **{name: getattr(timeline, name) for name in ("span_ns", "tick_ns", "step_ns")},
+        **select_fields(timeline, "span_ns", "tick_ns", "step_ns"),
         "plain_ms": timeline.plain.median_ms,
         "instrumented_ms": timeline.instrumented.median_ms,
         "note": f"{timeline.note} {text.TIMING_NOTE}".strip(),
@@ -318,9 +313,8 @@ class ReusePanel(Panel):
         if traffic.group_size:
             own = min(traffic.group_size, traffic.schedule.extents[0])
             rows = traffic.study.rows if traffic.study else ()
-            reads = value(
-                figures.bytes_figure(traffic.sizes, rows, own, counted), "predicted", *([counted] if rows else [])
-            )
+            sources = ("predicted", counted) if rows else ("predicted",)
+            reads = value(figures.bytes_figure(traffic.sizes, rows, own, counted), *sources)
             if rows and state.view.of(ReuseView).reuse_picture == "times":
                 times = value(figures.times_figure(rows, own, timed), timed)
         measured = [timed] if traffic.measured_ms else []
@@ -374,15 +368,13 @@ def reuse_json(snapshot: Snapshot) -> dict[str, Any]:
         "low_bytes": round(own.low_bytes),
         "high_bytes": round(own.high_bytes),
         "dram_write_bytes": own.write_bytes,
-        "compulsory_bytes": own.compulsory_bytes,
-        "asked_bytes": own.asked_bytes,
+        **select_fields(own, "compulsory_bytes", "asked_bytes"),
         "by_group_size": {str(size): round(reuse.read_bytes) for size, reuse in sizes.items()},
         "fewest_bytes_group_size": fewest_bytes(sizes) if sizes else None,
         "recommended_group_size": recommended(traffic.kernel, traffic.launch, sizes) if sizes else None,
         "ahead": own.ahead,
         "flags": ["drift"] * own.is_drift + ["edge"] * own.is_edge,
-        "resident_programs": traffic.schedule.resident_programs,
-        "resident_source": traffic.schedule.resident_source,
+        **select_fields(traffic.schedule, "resident_programs", "resident_source"),
         "bounds": [{"name": bound.name, "ms": bound.ms, "why": bound.why} for bound in traffic.bounds],
         "measured": traffic.study and to_json(traffic.study),
         "note": prose.plain([*text.reuse_sentences(traffic), failure.message if failure else ""]),

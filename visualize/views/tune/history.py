@@ -1,8 +1,7 @@
 """The history of the Tune view: the runs of one experiment over time, the store's latest results, and /history."""
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -19,7 +18,7 @@ from visualize.predict.history import PastRuns
 from visualize.views import slots
 from visualize.views.library.view import address, payload
 from visualize.views.numbers import milliseconds
-from visualize.views.panel import Api, Endpoint, Slots, read_options
+from visualize.views.panel import Api, Endpoint, Slots, read_options, select_fields
 from visualize.views.prose import Sourced, headline, picture_caption
 from visualize.views.slots import NONE, fold, plot, plot_value, slot
 from visualize.views.state import Snapshot, query
@@ -121,12 +120,11 @@ class HistoryPanel(ListPanel):
     )
 
     def layout(self) -> Markup:
+        times = plot("history-plot", "The time of each stored run, from the oldest to the newest")
         return (
             slot("history-claim")
-            + slots.picture(
-                plot("history-plot", "The time of each stored run, from the oldest to the newest"),
-                slot("history-instead"),  # replaces the plot if no run was timed
-            )
+            # "history-instead" replaces the plot if no run was timed.
+            + slots.picture(times, slot("history-instead"))
             + fold("history-runs-fold", "Each run in numbers", slot("history-runs"))
             + fold("history-latest-fold", "The latest results of all Experiments", slot("history-latest"))
             + fold("history-sweeps-fold", "The latest sweeps", slot("history-sweeps"))
@@ -171,8 +169,7 @@ class HistoryPanel(ListPanel):
             its own results, and `changes` says on which device and since when its runs are slower or faster, beyond
             noise, and which versions changed with it. `sweeps` lists sweeps. `next` is the `before` of the next part.
             """
-            filters = {"kernel": kernel, "device": device, "kind": kind}
-            view = read_options(ResultsView, "history_", filters, "/history")
+            view = read_options(ResultsView, "history_", {"kernel": kernel, "device": device, "kind": kind}, "/history")
             part = read_fields(Part, {"limit": limit, "before": before}, "/history")
             store, base = api.session.store, from_json(experiment) if experiment else None
             selected = read_filter(store, view, base)
@@ -188,7 +185,7 @@ class HistoryPanel(ListPanel):
                     {
                         "device": runs.device,
                         "since": runs.ended[change.place].isoformat(),
-                        **{name: getattr(change, name) for name in ("ratio", "low", "high", "before", "after")},
+                        **select_fields(change, "ratio", "low", "high", "before", "after"),
                         "versions": list(runs.upgrade(change)),
                     }
                     for runs in series
@@ -236,7 +233,7 @@ def picture(snapshot: Snapshot, series: Sequence[PastRuns]) -> str:
 def measured_experiment(result: StoredResult) -> Experiment | None:
     """Return a result's experiment on the GPU that ran it, if the GPU table has that GPU; None if it is unreadable."""
     is_listed = result.backend == "cuda" and result.gpu in GPU_CHOICES
-    return result.experiment and dataclasses.replace(result.experiment, gpu=result.gpu if is_listed else "")
+    return result.experiment and replace(result.experiment, gpu=result.gpu if is_listed else "")
 
 
 def result_address(result: StoredResult) -> str:
@@ -273,10 +270,9 @@ def read_filter(store: Store, view: Any, base: Experiment | None) -> ResultFilte
 def _result_json(result: StoredResult) -> dict[str, Any]:
     experiment = measured_experiment(result)
     return {
-        "kind": result.kind,
-        "kernel": result.kernel,
+        **select_fields(result, "kind", "kernel"),
         "experiment": payload(experiment) if experiment else None,
-        **{name: getattr(result, name) for name in ("gpu", "device", "backend", "torch", "triton")},
+        **select_fields(result, "gpu", "device", "backend", "torch", "triton"),
         "ended": result.ended.isoformat(),
         **vars(result.summary),
         "address": result_address(result) or None,
@@ -287,7 +283,7 @@ def _sweep_json(sweep: StoredSweep, space: Space) -> dict[str, Any]:
     return {
         "experiment": payload(space.base),
         "vary": {name: list(values) for name, values in space.varied},
-        **{name: getattr(sweep, name) for name in ("gpu", "triton", "done", "total", "best_ms", "ended")},
+        **select_fields(sweep, "gpu", "triton", "done", "total", "best_ms", "ended"),
         "began": sweep.began.isoformat(),
         "address": sweep_address(space),
     }

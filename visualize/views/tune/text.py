@@ -1,7 +1,5 @@
 """The text and tables of sweeps, and of the history of stored results."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +21,7 @@ from kernels.spec import format_duration, shape_text
 from kernels.sweep.sweep_run import Progress
 from visualize.predict.history import MIN_CHANGE, MIN_RUNS, Change, PastRuns
 from visualize.views.numbers import count_noun, milliseconds, percent, significant, time_unit
+from visualize.views.panel import select_fields
 from visualize.views.prose import Link, Mark, Sourced, Strong, headline, hint, say
 from visualize.views.tables import Column, Table, table
 
@@ -180,6 +179,9 @@ def sweep_columns(sweep: Sweep | None = None) -> tuple[Column[SweepRow], ...]:
     def time(ms: float | None) -> str:
         return "" if ms is None else significant(ms * scale, 4)
 
+    def predicted_ms(row: SweepRow) -> float | None:
+        return row.predicted.ms if row.predicted else None
+
     times = (
         Column[SweepRow]("median_ms", Sourced(f"Time, {unit}", source), cell=lambda row: time(row.median_ms)),
         Column[SweepRow](
@@ -191,10 +193,7 @@ def sweep_columns(sweep: Sweep | None = None) -> tuple[Column[SweepRow], ...]:
         *(Column[SweepRow](name, name, attrgetter(f"experiment.config.{name}"), facet="Its value.") for name in names),
         *(times if sweep is None or sweep.is_timed else ()),
         Column(
-            "predicted_ms",
-            Sourced(f"Time, {unit}", "predicted"),
-            lambda row: row.predicted and row.predicted.ms,
-            lambda row: time(row.predicted and row.predicted.ms),
+            "predicted_ms", Sourced(f"Time, {unit}", "predicted"), predicted_ms, lambda row: time(predicted_ms(row))
         ),
         Column("predicted_resource", "Bottleneck", lambda row: row.predicted and row.predicted.resource),
         Column("registers", "Registers"),
@@ -215,7 +214,7 @@ def row_json(row: SweepRow, sweep: Sweep) -> dict[str, object]:
     columns = [column for column in RANKING.columns if column.name not in ("rank", *KNOBS)]
     return {
         "config": {name: getattr(row.experiment.config, name) for name, _ in sweep.space.varied},
-        **{name: getattr(row, name) for name in ("low_ms", "high_ms", "samples")},
+        **select_fields(row, "low_ms", "high_ms", "samples"),
         **{column.name: column.value_of(row) for column in columns},
     }
 
@@ -247,9 +246,8 @@ def say_left(others: int) -> Markup:
     """Say what Cancel does if the sweep has other watchers, pages or API calls."""
     if not others:
         return Markup('<p class="status" role="status">Cancelling. Finished rows are kept.</p>')
-    return hint(
-        f"You left the sweep. It continues for {count_noun(others, 'other client')}, and ends when all have left."
-    )
+    clients = count_noun(others, "other client")
+    return hint(f"You left the sweep. It continues for {clients}, and ends when all have left.")
 
 
 def config_lines(sweep: Sweep, best: str, pinned: str) -> Markup:

@@ -24,7 +24,7 @@ from kernels.sweep.devices import concurrent_compiles
 from kernels.sweep.sweep_run import SweepRun, estimate_seconds, initial_rows
 from visualize.predict.launch_time import predict_time
 from visualize.views import slots
-from visualize.views.panel import Api, Endpoint, Panel, Slots, StreamAction, read_options
+from visualize.views.panel import Api, Endpoint, Panel, Slots, StreamAction, read_options, select_fields
 from visualize.views.slots import CLOSED, DISABLED, ENABLED, NONE, OPEN, button, fold, plot, plot_value, slot
 from visualize.views.state import PINNED, Snapshot, State, pin_text, query
 from visualize.views.tables import save_file
@@ -161,29 +161,19 @@ class SweepPanel(Panel):
         self.sweeps = SharedSweeps(predict_time)
 
     def layout(self) -> Markup:
+        start = button("sweep-start", "Sweep", primary=True)
+        cancel = button("sweep-cancel", "Cancel", is_enabled=False)
+        form = slots.form("sweep-form", "Values to try, search, picture")
+        restart = slots.row(button("sweep-anew", "Sweep again, ignoring stored rows"))
+        save = slots.row(button("sweep-json", "The sweep as JSON"))
         return (
             slot("sweep-claim")
-            + slots.row(
-                button("sweep-start", "Sweep", primary=True),
-                button("sweep-cancel", "Cancel", is_enabled=False),
-                slot("sweep-progress"),
-                name="sweep-row",
-            )
+            + slots.row(start, cancel, slot("sweep-progress"), name="sweep-row")
             # "sweep-instead" replaces the plot if there is nothing to draw.
             + slots.picture(plot("sweep-plot", "The configs of the sweep, by time"), slot("sweep-instead"))
-            + fold(
-                "sweep-search-fold",
-                "Options: values to try, search, picture",
-                slots.form("sweep-form", "Values to try, search, picture"),
-                slots.row(button("sweep-anew", "Sweep again, ignoring stored rows")),
-            )
+            + fold("sweep-search-fold", "Options: values to try, search, picture", form, restart)
             + fold("sweep-ranking", "All configs, the best first", slot("sweep-table"))
-            + fold(
-                "sweep-take",
-                "Take it with you: triton.Config lines, JSON",
-                slot("sweep-lines"),
-                slots.row(button("sweep-json", "The sweep as JSON")),
-            )
+            + fold("sweep-take", "Take it with you: triton.Config lines, JSON", slot("sweep-lines"), save)
         )
 
     def actions(self) -> Mapping[str, StreamAction]:
@@ -395,7 +385,7 @@ def build_reply(sweep: Sweep) -> dict[str, Any]:
         "best": replace(best.experiment, gpu=gpu).to_json() if best else None,
         "triton_config": config_line(discover()[best.experiment.kernel], best.experiment) if best else None,
         "baselines": [vars(ratio) for ratio in sweep.baselines],
-        **{name: getattr(sweep, name) for name in ("backend", "ended", "seconds", "note")},
+        **select_fields(sweep, "backend", "ended", "seconds", "note"),
     }
 
 
