@@ -100,9 +100,8 @@ def layout(title: str, **more: Any) -> dict[str, Any]:
 
 
 def colorbar(title: str, **more: Any) -> dict[str, Any]:
-    # Above the bar it would cover the number at the bar's end.
-    heading = {"text": title, "side": "right"}
-    return {"title": heading, "thickness": 12, "outlinewidth": 0, "xpad": 8, **more}
+    # Above the bar the title would cover the number at the bar's end.
+    return {"title": {"text": title, "side": "right"}, "thickness": 12, "outlinewidth": 0, "xpad": 8, **more}
 
 
 def diagonal(low: float, high: float, label: str, color: str) -> dict[str, Any]:

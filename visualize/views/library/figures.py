@@ -64,21 +64,10 @@ def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
     for (is_miss, place, gpu), indices in sorted(groups.items()):  # misses last, so that no other point covers them
         color = colors[place]
         x, y, errors = values[indices].T
-        marker = {
-            "color": _COLORS[color],
-            "symbol": _SYMBOLS[gpu],
-            "opacity": 0.9,
-            "line": ring if is_miss else outline,
-        }
-        shared: dict[str, Any] = {
-            "x": x,
-            "customdata": np.array(indices, dtype=np.uint32),
-            "mode": "markers",
-            "name": color,
-            "legendgroup": color,
-            "hovertemplate": "%{text}<extra></extra>",
-        }
-        size = 11 if is_miss else _SIZES[color]
+        line, size = (ring, 11) if is_miss else (outline, _SIZES[color])
+        marker = {"color": _COLORS[color], "symbol": _SYMBOLS[gpu], "opacity": 0.9, "line": line}
+        style = {"mode": "markers", "name": color, "legendgroup": color, "hovertemplate": "%{text}<extra></extra>"}
+        shared: dict[str, Any] = {"x": x, "customdata": np.array(indices, dtype=np.uint32), **style}
         figure.add_scatter(y=y, marker={**marker, "size": size}, showlegend=color not in in_legend, **shared)
         figure.add_scatter(y=errors, yaxis="y2", marker={**marker, "size": 7}, showlegend=False, **shared)
         in_legend.add(color)

@@ -137,8 +137,7 @@ def _color_scale(low: float, high: float) -> list[list[float | str]]:
 
 
 def _borders(first: tuple[int, int], shape: tuple[int, int], tile: tuple[int, int]) -> go.Scatter:
-    y: list[float | None] = []
-    x: list[float | None] = []
+    x, y = list[float | None](), list[float | None]()
     for axis, (along, across) in enumerate(((y, x), (x, y))):
         if shape[axis] > _MAX_BORDERS * tile[axis]:
             continue
@@ -179,13 +178,12 @@ def time_figure(result: RunResult) -> go.Figure:
     names, *parts, _ = zip(*rows, strict=True)
     p20, median, p80 = scale * np.array(parts)
     bar_colors = [colors.get(name, _LIBRARY) for name in names]
-    whiskers = {"symmetric": False, "color": theme.BORDER, "array": p80 - median, "arrayminus": median - p20}
     bars = go.Bar(
         orientation="h",
         width=0.5,
         y=names,
         x=median,
-        error_x=whiskers,
+        error_x={"symmetric": False, "color": theme.BORDER, "array": p80 - median, "arrayminus": median - p20},
         marker={"color": bar_colors},
         # The leading spaces keep a text outside its bar clear of the whisker.
         text=[f"\u2002<b>{milliseconds(ms, own.median_ms)}</b>\u2002{label}" for _, _, ms, _, label in rows],
@@ -219,17 +217,16 @@ def roofline_figure(
     bounds = [bound] if bound else []
     ends = [roof.ridge for roof in roofs] + [point.intensity for point in (*recorded, *own, *bounds)]
     low, high = min(ends) / 2, max(ends) * 2
-    figure = go.Figure(
-        layout=theme.layout(
-            "Roofline: rate over arithmetic intensity",
-            showlegend=True,
-            height=480,
-            legend={"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
-            margin={"l": 70, "r": 10, "t": 34, "b": 140},
-            xaxis={"title": {"text": "FLOP per byte, each tensor moved once"}, "type": "log", "dtick": 1},
-            yaxis={"title": {"text": "TFLOP/s"}, "type": "log", "dtick": 1},
-        )
+    layout = theme.layout(
+        "Roofline: rate over arithmetic intensity",
+        showlegend=True,
+        height=480,
+        legend={"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
+        margin={"l": 70, "r": 10, "t": 34, "b": 140},
+        xaxis={"title": {"text": "FLOP per byte, each tensor moved once"}, "type": "log", "dtick": 1},
+        yaxis={"title": {"text": "TFLOP/s"}, "type": "log", "dtick": 1},
     )
+    figure = go.Figure(layout=layout)
     for roof in roofs:
         color, dash = (theme.HARDWARE, "solid") if roof.gpu == gpu else (theme.BEFORE, "dash")
         intensities = sorted({low, min(max(low, roof.ridge), high), high})

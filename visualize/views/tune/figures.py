@@ -92,15 +92,14 @@ def bound_figure(sweep: Sweep) -> go.Figure:
     numbers, resources, predicted, measured = map(np.array, zip(*timed, strict=True))
     (left, right), (bottom, top) = ((times.min() / 1.1, times.max() * 1.1) for times in (predicted, measured))
     axis = {"type": "log", "automargin": True}
-    figure = go.Figure(
-        layout=theme.layout(
-            "Time of each config against its prediction",
-            xaxis={**axis, "range": [*np.log10([left, right])], "title": f"{unit}, predicted"},
-            yaxis={**axis, "range": [*np.log10([bottom, top])], "title": f"{unit}, {sweep.source}"},
-            **theme.diagonal(max(left, bottom), min(right, top), "as predicted", theme.MODEL),
-            **_WITH_LEGEND,
-        )
+    layout = theme.layout(
+        "Time of each config against its prediction",
+        xaxis={**axis, "range": [*np.log10([left, right])], "title": f"{unit}, predicted"},
+        yaxis={**axis, "range": [*np.log10([bottom, top])], "title": f"{unit}, {sweep.source}"},
+        **theme.diagonal(max(left, bottom), min(right, top), "as predicted", theme.MODEL),
+        **_WITH_LEGEND,
     )
+    figure = go.Figure(layout=layout)
     for name, color in zip(np.unique(resources), itertools.cycle(theme.CATEGORIES)):
         mine = resources == name
         figure.add_scatter(
@@ -132,15 +131,13 @@ def convergence_figure(sweep: Sweep) -> go.Figure:
                    line={"color": theme.HARDWARE, "shape": "hv", "width": 3},
                    hovertemplate=f"{after}<extra></extra>", **shared),
     ]  # fmt: skip
-    return go.Figure(
-        traces,
-        theme.layout(
-            "Time of each config, and the fastest so far",
-            xaxis={"title": "configs timed", "range": [0, len(timed) + 1]},
-            yaxis={"title": f"{unit}, {sweep.source}", "type": "log", "automargin": True},
-            **_WITH_LEGEND,
-        ),
-    )  # fmt: skip
+    layout = theme.layout(
+        "Time of each config, and the fastest so far",
+        xaxis={"title": "configs timed", "range": [0, len(timed) + 1]},
+        yaxis={"title": f"{unit}, {sweep.source}", "type": "log", "automargin": True},
+        **_WITH_LEGEND,
+    )
+    return go.Figure(traces, layout)
 
 
 def history_figure(series: Sequence[PastRuns]) -> go.Figure:
@@ -156,17 +153,16 @@ def history_figure(series: Sequence[PastRuns]) -> go.Figure:
     days = sorted(ended.date() for runs in series for ended in runs.ended)
     years = " to ".join(dict.fromkeys(f"{day.year}" for day in (days[0], days[-1])))
     medians = [float(np.median(runs.median_ms)) for runs in series]
-    figure = go.Figure(
-        layout=theme.layout(
-            "Time of each stored run",
-            xaxis={"title": f"runs, oldest first, {years}", "range": [-0.7, len(days) - 0.3], "automargin": True,
-                   **_date_ticks(days)},
-            yaxis={"title": f"{unit}, median; whiskers p20 to p80", "automargin": True,
-                   "type": "log" if max(medians) > _MAX_LINEAR_RATIO * min(medians) else "linear"},
-            showlegend=True, legend={"orientation": "h", "x": 0, "yref": "container", "y": 0.01, "yanchor": "bottom"},
-            margin={"l": 70, "r": 12, "t": 36, "b": 100}, hovermode="closest",
-        )
+    layout = theme.layout(
+        "Time of each stored run",
+        xaxis={"title": f"runs, oldest first, {years}", "range": [-0.7, len(days) - 0.3], "automargin": True,
+               **_date_ticks(days)},
+        yaxis={"title": f"{unit}, median; whiskers p20 to p80", "automargin": True,
+               "type": "log" if max(medians) > _MAX_LINEAR_RATIO * min(medians) else "linear"},
+        showlegend=True, legend={"orientation": "h", "x": 0, "yref": "container", "y": 0.01, "yanchor": "bottom"},
+        margin={"l": 70, "r": 12, "t": 36, "b": 100}, hovermode="closest",
     )  # fmt: skip
+    figure = go.Figure(layout=layout)
     colors = (theme.HARDWARE,) if len(series) == 1 else theme.CATEGORIES
     symbols = dict(zip(dict.fromkeys(pair for runs in series for pair in runs.versions), itertools.cycle(_SYMBOLS)))
     for runs, color in zip(series, itertools.cycle(colors)):
@@ -217,14 +213,13 @@ def baselines_figure(dimension: str, sweeps: Sequence[tuple[int, Sweep]]) -> go.
         sweeps: size and sweep, sizes ascending; at least one, each with library calls.
     """
     sizes = [str(size) for size, _ in sweeps]
-    figure = go.Figure(
-        layout=theme.layout(
-            "The library's time / the best config's",
-            xaxis={"type": "category", "title": dimension, "categoryorder": "array", "categoryarray": sizes},
-            yaxis={"title": f"ratio, {sweeps[0][1].source}", "automargin": True},
-            **_WITH_LEGEND,
-        )
+    layout = theme.layout(
+        "The library's time / the best config's",
+        xaxis={"type": "category", "title": dimension, "categoryorder": "array", "categoryarray": sizes},
+        yaxis={"title": f"ratio, {sweeps[0][1].source}", "automargin": True},
+        **_WITH_LEGEND,
     )
+    figure = go.Figure(layout=layout)
     names = dict.fromkeys(ratio.name for _, sweep in sweeps for ratio in sweep.baselines)
     for name, color, symbol in zip(names, itertools.cycle(theme.CATEGORIES), itertools.cycle(_SYMBOLS)):
         points = [(str(size), ratio) for size, sweep in sweeps for ratio in sweep.baselines if ratio.name == name]
