@@ -67,12 +67,9 @@ def make_parser() -> argparse.ArgumentParser:
     patience = f"guided: end after N configs without an improvement ({PATIENCE})"
     add("--patience", type=startup.whole_number(1), default=PATIENCE, metavar="N", help=patience)
     gpus = f"GPUs of this host, several through Dask (1); {SCHEDULER} names a cluster"
-    add("--gpus", type=_gpu_count, default=1, metavar="N|all", help=gpus)
+    count = startup.whole_number(1)
+    add("--gpus", type=lambda text: None if text == "all" else count(text), default=1, metavar="N|all", help=gpus)
     return parser
-
-
-def _gpu_count(text: str) -> int | None:
-    return None if text == "all" else startup.whole_number(1)(text)
 
 
 def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_here) -> int:
@@ -123,11 +120,8 @@ def _run_sweep(run: SweepRun, flags: argparse.Namespace, rows: Sequence[SweepRow
     experiments, size = set(run.space.experiments), run.space.size
     unused = sum(row.experiment not in experiments or row.device != run.gpu.name for row in rows)
     if unused and flags.out is not None and flags.out.resolve() == flags.resume.resolve():
-        raise ConfigError(
-            "other_space",
-            f"{flags.resume} holds {unused} rows of other configs or of another GPU than {run.gpu.name}: name another "
-            "file as --out to keep them.",
-        )
+        unused_rows = f"{flags.resume} holds {unused} rows of other configs or of another GPU than {run.gpu.name}"
+        raise ConfigError("other_space", f"{unused_rows}: name another file as --out to keep them.")
     if run.resumed:
         hint = "" if flags.resume else " They are stored; --anew tries them again."
         print(f"{run.resumed} of {size} configs were done before.{hint}", file=sys.stderr)

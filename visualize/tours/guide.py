@@ -102,14 +102,13 @@ def bar(tour: Tour, number: int, facts: Facts, problem: str = "") -> Markup:
         problem: why the facts can't be known, or "".
     """
     stop, count = tour.stops[number - 1], len(tour.stops)
+    dot, current_dot = Markup("<i></i>"), Markup('<i class="now"></i>')
     note = problem or _differences(stop, facts)
     return _BAR.format(
         title=tour.title,
         number=number,
         count=count,
-        dots=Markup("").join(
-            Markup('<i class="now"></i>') if each is stop else Markup("<i></i>") for each in tour.stops
-        ),
+        dots=Markup("").join(current_dot if each is stop else dot for each in tour.stops),
         question="" if problem else _question(stop, facts),
         said=sentence(stop.say, facts),
         note=Markup('<p class="note">{}</p>').format(note) if note else "",

@@ -52,8 +52,7 @@ def add_comparison(slots: Slots, snapshot: Snapshot, pinned: Snapshot | None, pa
     if pinned is None:
         address = state.link(**{PINNED: pin_text(state.experiment)})
         tip = "Keep this experiment for comparison. Change a setting, and both are shown side by side."
-        pin_link = Markup('<p class="pin"><a href="?{}" title="{}">Pin</a></p>').format(address, tip)
-        return {**slots, "compare": pin_link}
+        return {**slots, "compare": Markup('<p class="pin"><a href="?{}" title="{}">Pin</a></p>').format(address, tip)}
     try:
         pinned_slots: Slots = {}
         for panel in panels:

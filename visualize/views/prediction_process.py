@@ -36,8 +36,7 @@ class PredictionProcess:
     warm_up_after_s = 3.0
 
     def __init__(self, session: Session) -> None:
-        preload = __name__, "visualize.web.redraw"
-        self.pool = Pool("model", session.cache, _PROCESSES, preload, _SHORT_S)
+        self.pool = Pool("model", session.cache, _PROCESSES, (__name__, "visualize.web.redraw"), _SHORT_S)
         self._timer: threading.Timer | None = None
         session.before_close(self._close)
 

@@ -34,16 +34,14 @@ NONE = "none"
 PLOTLY_JS = Path(__file__).parents[1] / "web" / "plotly_js" / "plotly-cartesian.min.js"
 
 
-def slot(name: str, kind: str = "html", content: str = "", classes: str = "") -> Markup:
+def slot(name: str, kind: str = "html", content: str = "") -> Markup:
     """Return an element with the DOM id `name`.
 
     Args:
         kind: "html", or the script that takes its values.
         content: its HTML before the first value.
-        classes: further CSS classes.
     """
-    style = f"slot {classes}".strip()
-    return Markup('<div id="{}" class="{}" data-kind="{}">{}</div>').format(name, style, kind, Markup(content))  # noqa: S704
+    return Markup('<div id="{}" class="slot" data-kind="{}">{}</div>').format(name, kind, Markup(content))  # noqa: S704
 
 
 def plot(name: str, label: str) -> Markup:

@@ -81,9 +81,8 @@ def render_end_time(ended: datetime.datetime, keeper: str) -> Markup:
 def render_failure(failure: Failure) -> Markup:
     """Render a failure after the stage that it occurred in, except a bad argument, whose sentence needs no stage."""
     stage = Markup("") if failure.stage == "config" else Markup("<b>{}</b>: ").format(failure.stage)
-    return Markup('<p class="failure" role="alert" data-kind="{}">{}{}</p>').format(
-        failure.kind, stage, failure.message
-    )
+    paragraph = Markup('<p class="failure" role="alert" data-kind="{}">{}{}</p>')
+    return paragraph.format(failure.kind, stage, failure.message)
 
 
 def render_alert(*sentences: object) -> Markup:

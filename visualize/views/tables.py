@@ -1,7 +1,6 @@
 """Tables of cells, and lists with facets, sorting, pages and CSV."""
 
 import csv
-import dataclasses
 import io
 import json
 import re
@@ -9,7 +8,7 @@ import time
 import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -177,7 +176,7 @@ class Table(Generic[R]):
         options["sort"] = knob("", "", sort_help, choices=("", *orders))
         options["page"] = knob(1, "", "Page of the list.", low=1, high=10_000)
         fields = [(f"{self.name}_{name}", type(option.default), option) for name, option in options.items()]
-        declared = dataclasses.make_dataclass(class_name, fields, frozen=True)
+        declared = make_dataclass(class_name, fields, frozen=True)
         declared.__module__ = module
         return declared
 

@@ -82,6 +82,7 @@ def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], wit
         `recommended` lists the configs that searches found, and a config for each preset's shape, with their origin.
         `gpu_table` gives each figure of a GPU with its source.
         """
+        gpu = api.session.gpu or GPUS[DEFAULT_GPU]
         return {
             "kernels": [
                 {
@@ -92,9 +93,7 @@ def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], wit
                     "knobs": [_knob(name, knob) for name, knob in knobs(kernel.config).items()],
                     "problem": [_knob(name, knob) for name, knob in kernel.problem_knobs().items()],
                     "presets": [asdict(preset) for preset in kernel.presets],
-                    "recommended": [
-                        offered.to_json() for offered in offers(kernel, api.session.gpu or GPUS[DEFAULT_GPU])
-                    ],
+                    "recommended": [offered.to_json() for offered in offers(kernel, gpu)],
                     "schema": experiment_schema(kernel),
                 }
                 for kernel in discover().values()
@@ -113,10 +112,8 @@ def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], wit
         kernel, gpu = discover()[requested.kernel], resolve_gpu(requested, api.session.gpu)
         offered = offer(kernel, requested.problem, gpu)
         if offered is None:
-            message = (
-                f"No search has covered a problem like this with {kernel.id} on {gpu.name}, and no usual tile fits."
-            )
-            raise ConfigError("not_searched", message)
+            message = f"No search has covered a problem like this with {kernel.id} on {gpu.name}"
+            raise ConfigError("not_searched", f"{message}, and no usual tile fits.")
         return offered.to_json()
 
     experiment = merged_schema(discover())

@@ -476,8 +476,7 @@ def draw_view(panels: Sequence[Panel], snapshot: Snapshot, pinned: Snapshot | No
     Raises:
         ConfigError: if it cannot be drawn.
     """
-    slots = merge(panel.draw(snapshot) for panel in panels)
-    return compare.add_comparison(slots, snapshot, pinned, panels)
+    return compare.add_comparison(merge(panel.draw(snapshot) for panel in panels), snapshot, pinned, panels)
 
 
 def draw_in_process(snapshot: Snapshot, pinned: Snapshot | None) -> Slots:

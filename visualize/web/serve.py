@@ -54,6 +54,9 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
     signal.signal(signal.SIGTERM, end)
     gr.set_static_paths([PLOTLY_JS])
     blocks = page(session, with_tools=mcp)
+    guard = Middleware(Guard, hosts=allowed_hosts(host), frames=framing_sites(), defaults=argument_defaults(blocks))
+    # The picture must not appear before the login.
+    first_reply = Middleware(FirstReply, picture="" if login else first_picture(session.gpu))
     bypass_proxy(host)
     blocks.launch(
         server_name=host,
@@ -69,16 +72,7 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
         mcp_server=mcp,
         state_session_capacity=_SESSIONS,
         _frontend=False,  # otherwise launch() raises if its own page takes more than 3 s to respond
-        app_kwargs={
-            "middleware": [
-                Middleware(
-                    Guard, hosts=allowed_hosts(host), frames=framing_sites(), defaults=argument_defaults(blocks)
-                ),
-                # The picture must not appear before the login.
-                Middleware(FirstReply, picture="" if login else first_picture(session.gpu)),
-            ],
-            "routes": [Route("/healthz", Health(session).reply)],
-        },
+        app_kwargs={"middleware": [guard, first_reply], "routes": [Route("/healthz", Health(session).reply)]},
     )
     bound_unread(blocks._queue)
     if blocks.mcp_server_obj:

@@ -4,11 +4,10 @@ Predicting every launch takes too long for a page view, so the predictions are a
 `python -m scripts.predict_records` writes it, and tests/oracle checks it against the current models.
 """
 
-import dataclasses
 import json
 import statistics
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +57,12 @@ class Prediction:
 @once
 def shipped_predictions() -> tuple[Prediction, ...]:
     lines = list(map(json.loads, FILE.read_text(encoding="utf-8").splitlines()))
-    predictions: tuple[Prediction, ...] = codec.from_json(tuple[Prediction, ...], lines, FILE.name)
-    return predictions
+    return codec.from_json(tuple[Prediction, ...], lines, FILE.name)
 
 
 def recorded_launch(recording: Recording[Any]) -> Experiment:
     """Return the recording's experiment on the GPU on which it was recorded."""
-    return dataclasses.replace(recording.measured.experiment, gpu=recording.gpu)
+    return replace(recording.measured.experiment, gpu=recording.gpu)
 
 
 @once

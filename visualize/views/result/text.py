@@ -157,9 +157,8 @@ def _verdict(check: Check, kernel: Kernel) -> Sentence | str:
     if check.passed:
         return f"Every element is within its limit. Relative RMS error {error}; rounding can cause up to {limit}."
     if not check.mismatched:
-        return say(
-            "Relative RMS error {}; rounding can cause up to {}. No element exceeds its limit.", Strong(error), limit
-        )
+        template = "Relative RMS error {}; rounding can cause up to {}. No element exceeds its limit."
+        return say(template, Strong(error), limit)
     wrong, place = Strong("Wrong"), list(check.worst_index)
     if kernel.family.is_exact or check.nonfinite:
         return say("{}: element {} is {}; the reference is {}.", wrong, place, *_worst_values(check))

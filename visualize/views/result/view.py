@@ -49,17 +49,14 @@ class ResultPanel(Panel):
 
     def layout(self) -> Markup:
         roofline = "This launch, the library's calls and recorded launches below the roofs"
-        return Markup("").join(
-            [
-                slot("result"),
-                slots.picture(
-                    plot("diff-plot", "The error of the last run, by place in the output"),
-                    plot("closeup-plot", "The error of the worst tile and its neighbours"),
-                    plot("time-plot", "The time of the last run, beside the library's and a call's"),
-                ),
-                fold("result-numbers", "All numbers of this run", slot("result-tables")),
-                fold("roofline-fold", "Roofline", slot("roofline"), plot("roofline-plot", roofline)),
-            ]
+        error = plot("diff-plot", "The error of the last run, by place in the output")
+        closeup = plot("closeup-plot", "The error of the worst tile and its neighbours")
+        times = plot("time-plot", "The time of the last run, beside the library's and a call's")
+        return (
+            slot("result")
+            + slots.picture(error, closeup, times)
+            + fold("result-numbers", "All numbers of this run", slot("result-tables"))
+            + fold("roofline-fold", "Roofline", slot("roofline"), plot("roofline-plot", roofline))
         )
 
     def card(self) -> Markup:

@@ -35,8 +35,7 @@ def page_script(given: dict[str, Any]) -> str:
         f"{json.dumps(kind)}: (element, props, watch, send) => {{\n{''.join(map(text, names))}\n}},"
         for kind, names in KINDS.items()
     )
-    script = "".join(map(text, PAGE))
-    return f"const given = {json.dumps(given)};\nconst kinds = {{\n{kinds}\n}};\n{script}"
+    return f"const given = {json.dumps(given)};\nconst kinds = {{\n{kinds}\n}};\n{''.join(map(text, PAGE))}"
 
 
 def styles() -> str:
