@@ -58,14 +58,12 @@ class CoalescingPanel(Panel):
 
     def layout(self) -> Markup:
         request = plot("request-plot", "A request: lines from its lanes to the bytes that they access, used or wasted")
-        contrast = plot("contrast", "A request of another kernel for the same tensor")
+        versus = plot("contrast", "A request of another kernel for the same tensor")
         tile = plot("coalescing-plot", "The tile, coloured by request, warp, lane or register")
         scrubber = slot("scrubber", "scrubber", _SCRUBBER)
         table, conflicts, machine = slot("coalescing-table"), slot("bank-conflicts"), "The blackboard's machine"
         own = slots.row(slot("flow-title"), request, slot("flow-launch"), name="flow", classes="flow")
-        other = slots.row(
-            slot("contrast-title"), contrast, slot("contrast-launch"), name="flow-contrast", classes="flow"
-        )
+        other = slots.row(slot("contrast-title"), versus, slot("contrast-launch"), name="flow-contrast", classes="flow")
         return (
             slot("coalescing-claim")
             + slots.row(slots.form("lanes-view", "Which operation is drawn"), scrubber, name="memory-row")

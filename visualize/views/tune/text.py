@@ -179,7 +179,7 @@ def sweep_columns(sweep: Sweep | None = None) -> tuple[Column[SweepRow], ...]:
     def time(ms: float | None) -> str:
         return "" if ms is None else significant(ms * scale, 4)
 
-    def predicted_ms(row: SweepRow) -> float | None:
+    def predicted(row: SweepRow) -> float | None:
         return row.predicted.ms if row.predicted else None
 
     times = (
@@ -192,9 +192,7 @@ def sweep_columns(sweep: Sweep | None = None) -> tuple[Column[SweepRow], ...]:
         Column("rank", "Rank", lambda row: ranks.get(id(row)), lambda row: ranks.get(id(row), "–")),
         *(Column[SweepRow](name, name, attrgetter(f"experiment.config.{name}"), facet="Its value.") for name in names),
         *(times if sweep is None or sweep.is_timed else ()),
-        Column(
-            "predicted_ms", Sourced(f"Time, {unit}", "predicted"), predicted_ms, lambda row: time(predicted_ms(row))
-        ),
+        Column("predicted_ms", Sourced(f"Time, {unit}", "predicted"), predicted, lambda row: time(predicted(row))),
         Column("predicted_resource", "Bottleneck", lambda row: row.predicted and row.predicted.resource),
         Column("registers", "Registers"),
         Column("spilled_bytes", "Spilled", unit="bytes"),
