@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from kernels.compiling.compile_cost import estimate_shared_bytes
@@ -38,14 +38,15 @@ class Offer:
     search: Recommended | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the API's payload: the search's fields, if there is one, besides the shape and the origin."""
-        found = self.search.to_json() if self.search else {}
-        searched = self.search and shape_text(self.search.experiment.problem)
-        shape = shape_text(self.experiment.problem)
+        """Return the API's payload, with the search's fields, which are None if the model ranked the config first."""
+        search = self.search.to_json() if self.search else dict.fromkeys(field.name for field in fields(Recommended))
         return {
-            **found, "experiment": self.experiment.to_json(), "shape": shape, "origin": self.origin,
-            "searched_shape": searched,
-        }  # fmt: skip
+            **search,
+            "experiment": self.experiment.to_json(),
+            "shape": shape_text(self.experiment.problem),
+            "origin": self.origin,
+            "searched_shape": self.search and shape_text(self.search.experiment.problem),
+        }
 
 
 def offers(kernel: Kernel, gpu: Gpu) -> list[Offer]:

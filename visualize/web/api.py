@@ -119,7 +119,7 @@ def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], wit
     experiment = merged_schema(discover())
     endpoints = [
         Endpoint("kernels", kernels, 1),
-        Endpoint("recommend", recommend),
+        Endpoint("recommend", recommend, is_flat=False),
         *(endpoint for panel in panels for endpoint in panel.endpoints(api)),
     ]
     for endpoint in endpoints:
