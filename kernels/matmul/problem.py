@@ -169,12 +169,11 @@ def _why_library_is_slow(launch: Launch[Problem]) -> str:
     problem, sms = launch.problem, launch.gpu.sms
     odd = [name for name, spec in _tensors(problem).items() if spec.is_input and not is_aligned(spec, problem)]
     if odd:
-        starts = f"multiples of {ALIGNED_BYTES} bytes"
-        return f"because the rows of {' and '.join(odd)} don't all start at {starts}, which its fast kernels need"
+        return f"rows of {' and '.join(odd)} don't start at multiples of {ALIGNED_BYTES} bytes"
     tiles = math.prod(-(-size // _LIBRARY_TILE) for size in (problem.M, problem.N))
     if tiles < sms:
-        return f"because C has only {tiles:,} tiles of {_LIBRARY_TILE} × {_LIBRARY_TILE} for {sms} SMs"
-    return f"because sums of {problem.K:,} products are short beside the time to store them"
+        return f"C has only {tiles:,} tiles of {_LIBRARY_TILE} × {_LIBRARY_TILE} for {sms} SMs"
+    return f"sums of {problem.K:,} products are short beside the time to store them"
 
 
 def _reference(inputs: Tensors, rows: slice) -> Any:

@@ -89,8 +89,8 @@ def library_cliff(result: RunResult, kernel: Kernel, launch: Launch) -> str:
     rate = baseline.timing.tflops if baseline and peak and peak.unit == "TFLOP/s" else None
     if not baseline or not peak or not rate or rate >= _CLIFF * peak.rate:
         return ""
-    share, why = percent(rate / peak.rate), kernel.family.why_library_is_slow(launch)
-    return f"Here {baseline.name} reaches {significant(rate)} TFLOP/s, {share} of its best on this GPU, {why}."
+    why = kernel.family.why_library_is_slow(launch)
+    return f"{baseline.name} reaches {percent(rate / peak.rate)} of its best rate, as {why}."
 
 
 def _explain_race(result: RunResult, kernel: Kernel, launch: Launch) -> str:
