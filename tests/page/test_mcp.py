@@ -17,8 +17,8 @@ from tests.page.conftest import App
 from tests.waiting import run_coroutine
 
 NAMES = {
-    "kernels", "recommend", "run", "layouts", "schedule", "timeline", "reuse", "coalescing", "counters", "compile", "recorded",
-    "history", "scoreboard", "script", "sweep", "trace",
+    "kernels", "recommend", "run", "layouts", "schedule", "timeline", "reuse", "coalescing", "counters", "compile",
+    "recorded", "history", "scoreboard", "script", "sweep", "trace",
 }  # fmt: skip
 
 
