@@ -104,7 +104,9 @@ def cases(kernel, configs, problem_of, all_combinations):
     return found
 
 
-@pytest.mark.parametrize("config", ["smallest", "default", "unequal", "largest"])
+@pytest.mark.parametrize(
+    "config", ["smallest", "default", "unequal", pytest.param("largest", marks=pytest.mark.all_combinations)]
+)
 def test_every_result_is_right_under_the_interpreter(session, kernel, cases, config):
     experiments = [experiment for name, experiment in cases if name == config]
     assert experiments
