@@ -1,6 +1,7 @@
 """Look up fast configs that searches found. Standard library only.
 
-A kernel's published default config never changes. `python -m scripts.search_configs` writes the file.
+A kernel's published default config never changes. `python -m scripts.search_configs FILE` appends
+lines in this file's format.
 """
 
 import json
@@ -53,9 +54,9 @@ def shipped() -> tuple[Recommended, ...]:
 
 
 def similar(kernel: Kernel, problem: Any, gpu: Gpu) -> list[Recommended]:
-    """Return the searches with the same kernel, dtype, layout and precision, the nearest shape first.
+    """Return configs found for the same kernel, dtype, layout, precision and compute capability, nearest shape first.
 
-    They ran on GPUs with the same compute capability. Of equally near ones, those on `gpu` come first.
+    At equal distance, configs found on `gpu` come first.
     """
 
     def text_fields(problem: Any) -> dict[str, str]:

@@ -29,8 +29,8 @@ class Prepared:
     """The tensors of one launch as the kernel addresses them. A transposed operand is a view of the stored tensor.
 
     Attributes:
-        workspaces: by name and spec, allocated when a launch is bound. Configs that are launched on the same inputs
-            share the workspaces of the same spec.
+        workspaces: tensors by name and spec, allocated by `bind`. Configs that are launched on the same inputs share a
+            workspace if both match.
     """
 
     experiment: Experiment

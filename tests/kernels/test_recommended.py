@@ -34,7 +34,7 @@ def test_each_config_is_offered_for_the_shape_it_was_found_for() -> None:
         (4096, "H200", {}, FOUND, 4096),
         (4096, "H100", {}, FOUND, 4096),  # of the same compute capability
         (4096, "H200", {"precision": "ieee"}, FOUND, 4096),  # has no effect on half types
-        (5000, "H200", {}, NEIGHBOUR, 8192),  # of 8192 × 6144 × 4096, with more stages
+        (5000, "H200", {}, NEIGHBOUR, 8192),  # the config found for 8192 × 6144 × 4096, which has more stages
         (16384, "H200", {}, NEIGHBOUR, 8192),
         (512, "H200", {"dtype": "bfloat16", "layout": "NT"}, RANKED, None),
         (4096, "T4", {}, RANKED, None),
@@ -60,7 +60,7 @@ def test_another_shape_gets_a_neighbours_config_only_if_the_model_ranks_it_first
 
 
 @pytest.mark.parametrize("gpu", GPUS)
-def test_every_product_is_offered_a_config_that_fits_in_shared_memory(gpu) -> None:
+def test_every_matmul_preset_gets_a_config_that_fits_in_shared_memory(gpu) -> None:
     for kernel in discover().values():
         for preset in kernel.presets:
             problem = kernel.family.problem(**preset.problem)
@@ -71,7 +71,7 @@ def test_every_product_is_offered_a_config_that_fits_in_shared_memory(gpu) -> No
             assert estimate_shared_bytes(kernel, launch) <= GPUS[gpu].shared_bytes_per_program
 
 
-def test_odd_rows_are_offered_padding() -> None:
+def test_misaligned_rows_get_padding() -> None:
     offered = offer(PERSISTENT, PERSISTENT.family.problem(M=4097, N=4097, K=4097), GPUS["H200"])
     assert offered.experiment.config.PAD == "auto"
 

@@ -69,7 +69,7 @@ def test_each_launch_gives_the_same_exact_result_and_lowers_its_flags(
 
 
 @pytest.mark.xdist_group("interpreted")
-def test_each_config_of_a_trial_has_workspaces_of_its_own(session: Session) -> None:
+def test_configs_of_a_trial_share_only_workspaces_of_equal_size(session: Session) -> None:
     problem = KERNEL.family.problem(96, 128, 256)
     configs = (KERNEL.config(**SMALL, SPLIT_K=slices) for slices in (1, 4, 2))
     trial = Trial(tuple(Experiment(KERNEL.id, problem, config) for config in configs), phase="explore")

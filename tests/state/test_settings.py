@@ -85,30 +85,28 @@ def click(kernel: str, label: str, this: Gpu | None = None, **fields: object) ->
     ("kernel", "fields", "label"),
     [
         ("matmul.persistent", {}, "Fastest config found for 4096 × 4096 × 4096"),
-        ("matmul.persistent", {"M": 5000}, "Config ranked first by the model: found for 8192 × 6144 × 4096"),
-        ("matmul.persistent", {"layout": "TN"}, "Config ranked first by the model, not searched"),
-        ("matmul.stream_k", {"layout": "TT"}, "Config ranked first by the model, not searched"),
+        ("matmul.persistent", {"M": 5000}, "Predicted fastest config, found for 8192 × 6144 × 4096"),
+        ("matmul.persistent", {"layout": "TN"}, "Predicted fastest config, not searched"),
+        ("matmul.stream_k", {"layout": "TT"}, "Predicted fastest config, not searched"),
     ],
 )
-def test_the_last_preset_says_how_its_config_was_obtained_after_a_sweep_if_there_is_a_gpu(
-    kernel, fields, label
-) -> None:
+def test_the_last_preset_names_its_configs_origin_and_follows_the_sweep_preset_on_a_gpu(kernel, fields, label) -> None:
     assert labels(kernel, **fields)[-1] == label
     *_, sweep, last = labels(kernel, this=H200, **fields)
     assert last == label
-    assert re.fullmatch(r"Sweep configs for this shape \(\d.* on this GPU\)", sweep)
+    assert re.fullmatch(r"Open Tune to sweep this shape \(about \d.* on this GPU\)", sweep)
 
 
-def test_the_offered_config_and_the_sweep_keep_the_problem_and_the_rest() -> None:
+def test_the_offered_config_and_the_sweep_preset_keep_all_other_settings() -> None:
     searched = [one.experiment for one in shipped() if one.experiment.kernel == "matmul.persistent"]
     found = next(one for one in searched if (one.problem.K, one.problem.dtype) == (4096, "float16"))
     clicked = click("matmul.persistent", "Fastest")
     assert clicked == {**SET, "kernel": "matmul.persistent", **vars(found.config)}
-    swept = click("matmul.persistent", "Sweep", H200, M=16)
-    assert swept == {**SET, "M": 16, "kernel": "matmul.persistent", "tab": "sweep"}
+    swept = click("matmul.persistent", "Open Tune", H200)
+    assert swept == {**clicked, "tab": "sweep"}
 
 
-def test_a_transpose_on_a_gpu_unlike_the_searched_ones_has_no_config_to_offer() -> None:
+def test_no_config_is_offered_for_a_transpose_on_a_gpu_without_searches() -> None:
     tiled = KERNELS["transpose.tiled"]
     titles = presets(tiled, tiled.family.problem(), GPUS["T4"], None)
     assert titles == tuple(preset.title for preset in tiled.presets)

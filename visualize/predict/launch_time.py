@@ -76,7 +76,7 @@ def predict_time(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None)
     staged = compiled is not None and any(operation.op == "load" for operation in compiled.operations)
     loads_in_flight = max(0 if staged else config.num_stages - 1, _UNPIPELINED)
     times = _memory(kernel, launch, compiled)
-    # The rate is the same for each SM, so the busiest one takes longest.
+    # SMs share the L2's bandwidth equally, so the SM with the most tiles sets the time.
     times["L2"] *= _busiest_tiles(kernel, launch) * gpu.sms / count_tiles(kernel, launch)
     times |= _on_chip(kernel, launch, programs_per_sm, loads_in_flight, spilled_bytes)
     total = float(sum(ms**_NORM for ms in times.values())) ** (1 / _NORM) + ENDS_MS + kernel.added_ms(launch)

@@ -1,4 +1,4 @@
-"""Offer a config for a shape: found by a search, or ranked first by the model that guides sweeps."""
+"""Offer a config for a problem: the one that a search found, or the one predicted to be fastest."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from kernels.recommended import Recommended, octaves, shipped, similar
 from kernels.spec import DTYPE_BYTES, Kernel, Launch, shape_text
 from visualize.predict.launch_time import predict_time
 
-# The origins of a config.
+# The values of an offer's origin.
 FOUND, NEIGHBOUR, RANKED = "found for this shape", "found for a neighbouring shape", "ranked first by the model"
 
-# Tiles that the model ranks: BLOCK_M, BLOCK_N, bytes of BLOCK_K, num_warps, num_stages. An H200 timed 22 tiles of
-# matmul.stream_k at 26 drawn float16 shapes. The fastest of the first four is at most 6 % slower than the fastest of
-# all, on average 0.5 %. The last one is for GPUs with less shared memory.
+# Standard tiles: BLOCK_M, BLOCK_N, bytes of BLOCK_K, num_warps, maximum num_stages. On an H200, 22 tiles of
+# matmul.stream_k were timed at 26 random float16 shapes. The best of the first four is at most 6 % slower than the best
+# of all, 0.5 % on average. The fifth is for GPUs with less shared memory.
 _TILES = (
     (128, 256, 128, 8, 4), (256, 128, 128, 8, 4), (128, 128, 128, 4, 5), (64, 128, 256, 4, 4), (64, 128, 128, 4, 5)
 )  # fmt: skip
@@ -30,7 +30,7 @@ class Offer:
 
     Attributes:
         origin: FOUND, NEIGHBOUR or RANKED.
-        search: what the search found; None if the model ranked the config first.
+        search: the search that found the config; None if the origin is RANKED.
     """
 
     experiment: Experiment
@@ -38,7 +38,7 @@ class Offer:
     search: Recommended | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the API's payload, with the search's fields, which are None if the model ranked the config first."""
+        """Return the API's payload. The search's fields are None if the origin is RANKED."""
         search = self.search.to_json() if self.search else dict.fromkeys(field.name for field in fields(Recommended))
         return {
             **search,
@@ -50,7 +50,7 @@ class Offer:
 
 
 def offers(kernel: Kernel, gpu: Gpu) -> list[Offer]:
-    """Return all configs that searches found for the kernel, and an offer for each preset's problem that has none."""
+    """Return the configs that searches found for the kernel, and an offer for each preset problem without one."""
     found = [Offer(search.experiment, FOUND, search) for search in shipped() if search.experiment.kernel == kernel.id]
     problems = dict.fromkeys(kernel.family.problem(**preset.problem) for preset in kernel.presets)
     offered = (offer(kernel, problem, gpu) for problem in problems)
@@ -58,10 +58,10 @@ def offers(kernel: Kernel, gpu: Gpu) -> list[Offer]:
 
 
 def offer(kernel: Kernel, problem: Any, gpu: Gpu) -> Offer | None:
-    """Return the config that a search found for the problem, or else the one that the model ranks first.
+    """Return the config that a search found for the problem, or else the one predicted to be fastest.
 
-    The model ranks the configs that searches found for other shapes, nearest first, and for matrix products the usual
-    tiles. The first of equal ones is offered. None: no search covered a similar problem, or no tile fits.
+    The candidates are configs found for similar problems and, for matmuls, standard tiles; the first wins a tie. Return
+    None if no candidate fits on the GPU.
     """
     searches = similar(kernel, problem, gpu)
     if searches and octaves(problem, searches[0].experiment.problem) == 0:
@@ -69,7 +69,7 @@ def offer(kernel: Kernel, problem: Any, gpu: Gpu) -> Offer | None:
     candidates: dict[Any, Recommended | None] = {}
     for search in searches:
         candidates.setdefault(_padded(kernel, search.experiment.config, problem, gpu), search)
-    for config in _usual_configs(kernel, problem, gpu):
+    for config in _standard_configs(kernel, problem, gpu):
         candidates.setdefault(config, None)
     predictions = {config: predict_time(kernel, Launch(problem, config, gpu), None) for config in candidates}
     times_ms = {config: prediction.ms for config, prediction in predictions.items() if prediction}
@@ -79,8 +79,8 @@ def offer(kernel: Kernel, problem: Any, gpu: Gpu) -> Offer | None:
     return Offer(Experiment(kernel.id, problem, best), NEIGHBOUR if candidates[best] else RANKED, candidates[best])
 
 
-def _usual_configs(kernel: Kernel, problem: Any, gpu: Gpu) -> Iterator[Any]:
-    """Yield the usual tiles, each with the most stages that fit in shared memory."""
+def _standard_configs(kernel: Kernel, problem: Any, gpu: Gpu) -> Iterator[Any]:
+    """Yield the standard tiles, each with the most stages that fit in shared memory."""
     names = "BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages"
     if not kernel.family.panels or not set(names) <= set(knobs(kernel.config)):
         return

@@ -79,7 +79,7 @@ def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], wit
     def kernels() -> dict[str, Any]:
         """Every kernel with its knobs, problem fields, presets and exact JSON Schema; the GPU table; this GPU or null.
 
-        `recommended` lists the configs that searches found, and a config for each preset's shape, with their origin.
+        `recommended` lists the configs that searches found, and one for each preset shape without a search.
         `gpu_table` gives each figure of a GPU with its source.
         """
         gpu = api.session.gpu or GPUS[DEFAULT_GPU]
@@ -104,17 +104,18 @@ def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], wit
         }
 
     def recommend(experiment: dict[str, Any]) -> dict[str, Any]:
-        """The config to start with for this experiment's kernel, problem and GPU; its own config is ignored.
+        """Recommends a config for this experiment's kernel, problem and GPU; its own config is ignored.
 
-        `origin` says whether a search found it for this shape, for a neighbouring one, or the model ranked it first.
+        `origin`: found by a search for this shape or a neighbouring one, or ranked first by the model.
         """
         requested = from_json(experiment)
         kernel, gpu = discover()[requested.kernel], resolve_gpu(requested, api.session.gpu)
         offered = offer(kernel, requested.problem, gpu)
         if offered is None:
-            message = f"No search has covered a problem like this with {kernel.id} on {gpu.name}"
-            raise ConfigError("not_searched", f"{message}, and no usual tile fits.")
-        return offered.to_json()
+            why = "no similar problem was searched, and no standard tile fits"
+            raise ConfigError("not_searched", f"No config to offer for {kernel.id} on {gpu.name}: {why}.")
+        chosen = replace(requested, config=offered.experiment.config)
+        return {**offered.to_json(), "experiment": chosen.to_json()}
 
     experiment = merged_schema(discover())
     endpoints = [

@@ -17,13 +17,13 @@ from visualize.views.slots import control, controls, form_value
 from visualize.views.state import PINNED, State
 from visualize.views.tune.view import default_values
 
-_SWEEP = "Sweep configs for this shape"
+_SWEEP = "Open Tune to sweep this shape"
 
-# How the label of the offered config continues, by origin.
+# The start of the offered config's label, by origin.
 _ORIGINS = {
     FOUND: "Fastest config found for",
-    NEIGHBOUR: "Config ranked first by the model: found for",
-    RANKED: "Config ranked first by the model, not searched",
+    NEIGHBOUR: "Predicted fastest config, found for",
+    RANKED: "Predicted fastest config, not searched",
 }
 
 
@@ -52,7 +52,7 @@ def experiment_form(state: State, this: Gpu | None) -> str:
 
 
 def presets(kernel: Kernel, problem: Any, gpu: Gpu, this: Gpu | None) -> tuple[str, ...]:
-    """Return the labels of the kernel's presets, of a sweep if this machine has a GPU, and last of the offered config.
+    """Return the preset labels: the kernel's own, a sweep if this machine has a GPU, and the offered config.
 
     The last two are missing if no config is offered for the problem.
     """
@@ -61,7 +61,7 @@ def presets(kernel: Kernel, problem: Any, gpu: Gpu, this: Gpu | None) -> tuple[s
     if offered and this:
         base = Experiment(kernel.id, problem, offered.experiment.config)
         seconds = estimate_seconds(space(base, default_values(base)).size, concurrent_compiles())
-        titles.append(f"{_SWEEP} ({format_duration(seconds)} on this GPU)")
+        titles.append(f"{_SWEEP} (about {format_duration(seconds)} on this GPU)")
     if offered:
         shape = f" {shape_text(offered.search.experiment.problem)}" if offered.search else ""
         titles.append(f"{_ORIGINS[offered.origin]}{shape}")
@@ -71,10 +71,10 @@ def presets(kernel: Kernel, problem: Any, gpu: Gpu, this: Gpu | None) -> tuple[s
 def apply_preset(current: Mapping[str, object], kernel: Kernel, number: object, this: Gpu | None) -> dict[str, object]:
     """Return the fields after a click on a preset: its problem, config and view, otherwise defaults.
 
-    The sweep and the offered config keep the problem; the sweep opens Tune.
+    The sweep preset and the offered config replace only the config; the sweep preset then opens Tune.
 
     Raises:
-        ConfigError: there is no such preset.
+        ConfigError: there is no such preset, or the current problem or GPU is invalid.
     """
     fields = {name: current[name] for name in (*knobs(kernel.family.problem), "gpu") if name in current}
     requested = experiment.from_json(experiment.nest({"kernel": kernel.id, **fields}))
@@ -83,10 +83,9 @@ def apply_preset(current: Mapping[str, object], kernel: Kernel, number: object, 
     if not isinstance(number, int) or not 0 <= number < len(titles):
         allowed = f"{kernel.id} has presets 0 to {len(titles) - 1}" if titles else f"{kernel.id} has none"
         raise ConfigError("no_preset", f"The preset is {quote(number)}; {allowed}.")
-    if titles[number].startswith(_SWEEP):
-        return {**current, "kernel": kernel.id, "tab": "sweep"}
     if number >= len(kernel.presets) and (offered := offer(kernel, requested.problem, gpu)):
-        return {**current, "kernel": kernel.id, **dataclasses.asdict(offered.experiment.config)}
+        tab = {"tab": "sweep"} if titles[number].startswith(_SWEEP) else {}
+        return {**current, "kernel": kernel.id, **dataclasses.asdict(offered.experiment.config), **tab}
     preset = kernel.presets[number]
     unchanged = {name: current[name] for name in (*knobs(Run), "gpu", PINNED) if name in current}
     return {**unchanged, "kernel": kernel.id, **preset.problem, **preset.config, **preset.view}

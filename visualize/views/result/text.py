@@ -21,8 +21,8 @@ _CHECK_HINT = "Compared with torch, element by element. Passed: no error beyond 
 # Event times shorter than this include a visible part of the launch.
 _SHORT_MS = 0.05
 
-# A library call below this share of its best rate is called slow.
-_CLIFF = 0.5
+# Below this share of its best rate, the page explains why a library call is slow.
+_SLOW_SHARE = 0.5
 
 # The best copy is the device's; the best product is torch's, which calls cuBLAS.
 _PEAK_OWNERS = {"GB/s": "a copy's", "TFLOP/s": "cuBLAS's"}
@@ -69,7 +69,7 @@ def remarks(result: RunResult, kernel: Kernel, launch: Launch, failure: Failure 
         yield f"Triton's interpreter lacks {problem.dtype}; Tilescope makes it multiply and round as a GPU does."
     if timing is None:
         return
-    yield library_cliff(result, kernel, launch)
+    yield explain_slow_library(result, kernel, launch)
     for call in result.baselines[1:]:
         yield f"Compared with {call.name}: {_ratio(call)}."
     if _fits_l2(result, kernel, launch):
@@ -83,14 +83,14 @@ def remarks(result: RunResult, kernel: Kernel, launch: Launch, failure: Failure 
         yield _compare_overhead(result.launch_overhead, timing)
 
 
-def library_cliff(result: RunResult, kernel: Kernel, launch: Launch) -> str:
-    """Return why the library call ran at less than half of its best rate; "" if it did not, or if no rate is known."""
+def explain_slow_library(result: RunResult, kernel: Kernel, launch: Launch) -> str:
+    """Explain a library call below half of its best rate; "" if it is faster, or if no rate is known."""
     baseline, peak = result.baseline, result.peak
     rate = baseline.timing.tflops if baseline and peak and peak.unit == "TFLOP/s" else None
-    if not baseline or not peak or not rate or rate >= _CLIFF * peak.rate:
+    if not baseline or not peak or not rate or rate >= _SLOW_SHARE * peak.rate:
         return ""
     why = kernel.family.why_library_is_slow(launch)
-    return f"{baseline.name} reaches {percent(rate / peak.rate)} of its best rate, as {why}."
+    return f"{baseline.name} reaches {percent(rate / peak.rate)} of its best rate" + (f": {why}." if why else ".")
 
 
 def _explain_race(result: RunResult, kernel: Kernel, launch: Launch) -> str:
@@ -127,7 +127,7 @@ def render_headline(result: RunResult, kernel: Kernel, launch: Launch, failure: 
         beside = say("the speed of {}{} {}", baseline.name, interval and f" ({interval})", mark)
         if baseline.is_tie:
             number, beside = "Tied", say("with {}: {:.3f}, {} {}", baseline.name, baseline.ratio, interval, mark)
-        first = library_cliff(result, kernel, launch)
+        first = explain_slow_library(result, kernel, launch)
         if (overhead := result.launch_overhead) and overhead.enqueue_ms > result.timing.median_ms:
             first = _compare_overhead(overhead, result.timing)  # no faster kernel would help
     elif check.elements == 1:

@@ -390,7 +390,7 @@ def build_reply(sweep: Sweep) -> dict[str, Any]:
 
 
 def default_values(experiment: Experiment) -> dict[str, list[Any]]:
-    """Return the values to vary by default: sides of the tile and stages with their neighbours, and 4 or 8 warps."""
+    """Return default values: Tile choices and num_stages with their neighbours, and 4 or 8 warps."""
     stages = experiment.config.num_stages
     values: dict[str, list[Any]] = {
         "num_warps": [4, 8],

@@ -1,6 +1,6 @@
 // A form of knobs (see slots.py). `props.value` is {fields, values, presets} as JSON.
 const root = element.querySelector(".knobs");
-let state = { fields: [], values: {}, presets: [] }, built = ""; // the fields that the form has been built for
+let state = { fields: [], values: {}, presets: [] }, built = ""; // the fields and number of presets it was built for
 let controls = []; // of each field: its row, and how it takes a value
 
 function set(name, value) {
