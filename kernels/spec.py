@@ -145,7 +145,7 @@ class Family(Generic[P]):
         baseline: (inputs, output, problem) → a repeatable library call that writes into `output`, or a sentence that
             says why the library has no such call.
         baseline_name: problem → the name of the library call on the page.
-        why_library_is_slow: launch → the likely reason why the library call is far from its best rate, as a clause.
+        why_library_is_slow: launch → a clause: the likely reason that the library call runs far below its best rate.
         alternatives: (inputs, output, problem) → further calls to compare with, by name: other ways to compute the same
             result, or a bound such as a plain copy.
         magnitude: the formula of an element's error scale, as text.
@@ -263,7 +263,7 @@ class Kernel(Generic[P, C]):
         dtypes: the problem's dtypes that the kernel supports; empty for all.
         zeroed_output: whether the kernel accumulates into its output, which then starts as zeros instead of poison.
         roundings: launch → the number of partial results that are rounded to the output's type and added up in it.
-        added_ms: launch → the estimated time for storing and adding partial results.
+        reduction_ms: launch → estimated time by which combining partial results extends it; 0 if it is not modelled.
         race: launch → a description of its data race, or "".
         note: launch → a caveat about this launch, or "".
     """
@@ -284,7 +284,7 @@ class Kernel(Generic[P, C]):
     dtypes: tuple[str, ...] = ()
     zeroed_output: bool = False
     roundings: Callable[[Launch[P, C]], int] = lambda launch: 1
-    added_ms: Callable[[Launch[P, C]], float] = lambda launch: 0.0
+    reduction_ms: Callable[[Launch[P, C]], float] = lambda launch: 0.0
     race: Callable[[Launch[P, C]], str] = lambda launch: ""
     note: Callable[[Launch[P, C]], str] = lambda launch: ""
     presets: tuple[Preset, ...] = ()

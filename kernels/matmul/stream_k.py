@@ -139,7 +139,7 @@ class Division(NamedTuple):
             `slice * tail + tile` computes a slice.
         first_adder, adders: the programs that add partial tiles.
         sides: number of parts of a tile that are added and stored one by one: 2 for halves.
-        added_us: estimated time for storing and adding partial tiles.
+        reduction_us: estimated time by which storing and adding partial tiles extends the launch.
     """
 
     programs: int
@@ -149,7 +149,7 @@ class Division(NamedTuple):
     first_adder: int
     adders: int
     sides: int
-    added_us: float = 0.0
+    reduction_us: float = 0.0
 
 
 def divide_tiles(launch: Launch[Problem]) -> Division:
@@ -264,7 +264,7 @@ KERNEL = replace(
     tiles=tiles,
     accesses=accesses,
     arguments=arguments,
-    added_ms=lambda launch: divide_tiles(launch).added_us / 1e3,
+    reduction_ms=lambda launch: divide_tiles(launch).reduction_us / 1e3,
     note=note,
     presets=(
         Preset(

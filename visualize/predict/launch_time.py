@@ -79,7 +79,7 @@ def predict_time(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None)
     # SMs share the L2's bandwidth equally, so the SM with the most tiles sets the time.
     times["L2"] *= _busiest_tiles(kernel, launch) * gpu.sms / count_tiles(kernel, launch)
     times |= _on_chip(kernel, launch, programs_per_sm, loads_in_flight, spilled_bytes)
-    total = float(sum(ms**_NORM for ms in times.values())) ** (1 / _NORM) + ENDS_MS + kernel.added_ms(launch)
+    total = float(sum(ms**_NORM for ms in times.values())) ** (1 / _NORM) + ENDS_MS + kernel.reduction_ms(launch)
     if first := kernel.first(launch):
         total += first.ms
     return Prediction(total, max(times, key=lambda name: times[name]), tuple(times.items()))
