@@ -11,7 +11,7 @@ import ctypes
 import functools
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 _KIB = 1024
@@ -38,7 +38,7 @@ class Gpu:
     max_warps_per_sm: int
     max_programs_per_sm: int
     dram_gbps: float
-    matrix_tflops: dict[str, float]
+    matrix_tflops: dict[str, float] = field(hash=False)
     clock_mhz: float
     compute_capability: tuple[int, int]
     source: str
