@@ -112,8 +112,9 @@ def test_no_config_is_offered_for_a_transpose_on_a_gpu_without_searches() -> Non
     assert titles == tuple(preset.title for preset in tiled.presets)
 
 
-def test_the_kernels_own_presets_start_at_its_defaults() -> None:
+@pytest.mark.parametrize("size", [4096, 99_999])
+def test_the_kernels_own_presets_start_at_its_defaults_and_replace_an_invalid_problem(size: int) -> None:
     preset = PERSISTENT.presets[0]
-    assert apply_preset(SET, PERSISTENT, 0, None) == {
+    assert apply_preset({**SET, "M": size}, PERSISTENT, 0, None) == {
         **{"seed": 7, "gpu": "", "kernel": "matmul.persistent"}, **preset.problem, **preset.config, **preset.view
     }  # fmt: skip

@@ -74,18 +74,19 @@ def apply_preset(current: Mapping[str, object], kernel: Kernel, number: object, 
     The sweep preset and the offered config replace only the config; the sweep preset then opens Tune.
 
     Raises:
-        ConfigError: there is no such preset, or the current problem or GPU is invalid.
+        ConfigError: there is no such preset, or a config is to be offered for an invalid problem or GPU.
     """
+    # A kernel's own preset also replaces a problem that is invalid.
+    if isinstance(number, int) and 0 <= number < len(kernel.presets):
+        preset = kernel.presets[number]
+        unchanged = {name: current[name] for name in (*knobs(Run), "gpu", PINNED) if name in current}
+        return {**unchanged, "kernel": kernel.id, **preset.problem, **preset.config, **preset.view}
     fields = {name: current[name] for name in (*knobs(kernel.family.problem), "gpu") if name in current}
     requested = experiment.from_json(experiment.nest({"kernel": kernel.id, **fields}))
     gpu = experiment.resolve_gpu(requested, this)
-    titles = presets(kernel, requested.problem, gpu, this)
-    if not isinstance(number, int) or not 0 <= number < len(titles):
+    titles, offered = presets(kernel, requested.problem, gpu, this), offer(kernel, requested.problem, gpu)
+    if offered is None or not isinstance(number, int) or not 0 <= number < len(titles):
         allowed = f"{kernel.id} has presets 0 to {len(titles) - 1}" if titles else f"{kernel.id} has none"
         raise ConfigError("no_preset", f"The preset is {quote(number)}; {allowed}.")
-    if number >= len(kernel.presets) and (offered := offer(kernel, requested.problem, gpu)):
-        tab = {"tab": "sweep"} if titles[number].startswith(_SWEEP) else {}
-        return {**current, "kernel": kernel.id, **dataclasses.asdict(offered.experiment.config), **tab}
-    preset = kernel.presets[number]
-    unchanged = {name: current[name] for name in (*knobs(Run), "gpu", PINNED) if name in current}
-    return {**unchanged, "kernel": kernel.id, **preset.problem, **preset.config, **preset.view}
+    tab = {"tab": "sweep"} if titles[number].startswith(_SWEEP) else {}
+    return {**current, "kernel": kernel.id, **dataclasses.asdict(offered.experiment.config), **tab}
