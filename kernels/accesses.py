@@ -1,5 +1,6 @@
 """The tiles that programs compute, the memory accesses that kernels declare, and the compiled memory operations."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -130,6 +131,42 @@ def expand_bases(bases: Sequence[Any], rank: int) -> np.ndarray:
     for base in bases:
         places = np.concatenate([places, places ^ np.array(base, dtype=np.int64)])
     return places
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Warp requests of one execution, in the order of warps, then registers.
+
+    Attributes:
+        place: (dimensions, requests, lanes) int64, coordinates in the block of the first element of each lane.
+        owner: (requests, lanes) bool, false for lanes and warps that hold replicas.
+        register, warp: (requests,) int64, the first register moved, and the warp that issues the request.
+    """
+
+    place: np.ndarray
+    owner: np.ndarray
+    register: np.ndarray
+    warp: np.ndarray
+
+
+@functools.lru_cache(maxsize=256)
+def vectors(layout: Layout, length: int) -> Vectors:
+    """Split each lane's registers, without replicas, into vectors of `length`. One instruction moves one vector."""
+    rank = len(layout.shape)
+    is_original, warps, lanes = map(_is_original, (layout.register, layout.warp, layout.lane))
+    registers = np.flatnonzero(is_original)[::length]
+    place = (
+        expand_bases(layout.warp, rank)[:, None, None]
+        ^ expand_bases(layout.register, rank)[registers][:, None]
+        ^ expand_bases(layout.lane, rank)
+    ).reshape(-1, len(lanes), rank)
+    warp = np.repeat(np.arange(len(warps)), len(registers))
+    return Vectors(np.moveaxis(place, 2, 0), lanes & warps[warp][:, None], np.tile(registers, len(warps)), warp)
+
+
+def _is_original(bases: Bases) -> np.ndarray:
+    """Return whether each index is an original. A set bit with a zero base makes an index a replica."""
+    return expand_bases([(not any(base)) << bit for bit, base in enumerate(bases)], 1)[:, 0] == 0
 
 
 @dataclass(frozen=True)

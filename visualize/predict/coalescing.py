@@ -16,11 +16,11 @@ sector per 32 such bytes of a row, rounded up. A store omits them. These counts 
 """
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from kernels.accesses import Bases, Layout, MemoryOperation, expand_bases
+from kernels.accesses import MemoryOperation, vectors
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, TensorSpec
 from visualize.predict import traffic
 from visualize.predict.traffic import Cost, First, Matrix, Operation, Requests, Tile
@@ -31,42 +31,6 @@ _GRANULE_BYTES = 16
 _WIDEST_BYTES = 128
 # Maximum number of elements along each axis of a box (CUDA driver API, cuTensorMapEncodeTiled: boxDim).
 _MOST_ROWS = 256
-
-
-@dataclass(frozen=True)
-class Vectors:
-    """Warp requests of one execution, in the order of warps, then registers.
-
-    Attributes:
-        place: (dimensions, requests, lanes) int64, coordinates in the block of the first element of each lane.
-        owner: (requests, lanes) bool, false for lanes and warps that hold replicas.
-        register, warp: (requests,) int64, the first register moved, and the warp that issues the request.
-    """
-
-    place: np.ndarray
-    owner: np.ndarray
-    register: np.ndarray
-    warp: np.ndarray
-
-
-@functools.lru_cache(maxsize=256)
-def vectors(layout: Layout, length: int) -> Vectors:
-    """Split each lane's registers, without replicas, into vectors of `length`. One instruction moves one vector."""
-    rank = len(layout.shape)
-    is_original, warps, lanes = map(_is_original, (layout.register, layout.warp, layout.lane))
-    registers = np.flatnonzero(is_original)[::length]
-    place = (
-        expand_bases(layout.warp, rank)[:, None, None]
-        ^ expand_bases(layout.register, rank)[registers][:, None]
-        ^ expand_bases(layout.lane, rank)
-    ).reshape(-1, len(lanes), rank)
-    warp = np.repeat(np.arange(len(warps)), len(registers))
-    return Vectors(np.moveaxis(place, 2, 0), lanes & warps[warp][:, None], np.tile(registers, len(warps)), warp)
-
-
-def _is_original(bases: Bases) -> np.ndarray:
-    """Return whether each index is an original. A set bit with a zero base makes an index a replica."""
-    return expand_bases([(not any(base)) << bit for bit, base in enumerate(bases)], 1)[:, 0] == 0
 
 
 def operations(kernel: Kernel, launch: Launch, compiled: tuple[MemoryOperation, ...]) -> tuple[Operation, ...]:

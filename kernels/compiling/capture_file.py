@@ -1,0 +1,278 @@
+"""Read a capture: the launches of a script, as `capture.py` wrote them. Opening one runs no code from it.
+
+The dataclasses have the form of the file's JSON, and pydantic checks it against their annotations.
+"""
+
+import io
+import math
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import ConfigDict, Field, TypeAdapter
+
+from kernels.accesses import Layout
+
+FORMAT = 1
+
+# Limits of a file, of everything in it when unpacked, and of the elements of a block.
+_MOST_BYTES, _MOST_UNPACKED_BYTES, _MOST_ELEMENTS = 64 << 20, 1 << 30, 1 << 24
+
+Count = Annotated[int, Field(ge=0, lt=1 << 40)]
+Extent = Annotated[int, Field(ge=1, lt=1 << 31)]
+Number = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+
+
+class UnreadableCapture(Exception):
+    """The file is not a capture, or it is damaged. The message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Place:
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Bases:
+    """A linear layout: see `kernels.accesses.Layout`."""
+
+    shape: tuple[Extent, ...]
+    register: tuple[tuple[Count, ...], ...]
+    lane: tuple[tuple[Count, ...], ...]
+    warp: tuple[tuple[Count, ...], ...]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor that a launch is given. Strides are in elements.
+
+    Attributes:
+        storage: number of the storage that holds it.
+        offset_bytes: its first byte, from the storage's start.
+        array: number of the array with the storage's contents before the launch; None if there is no copy.
+    """
+
+    dtype: str
+    element_bytes: Annotated[int, Field(ge=1, le=16)]
+    shape: tuple[Number, ...]
+    strides: tuple[Number, ...]
+    storage: Count
+    offset_bytes: Count
+    array: Count | None
+
+
+@dataclass(frozen=True)
+class TensorDescriptor:
+    """A tensor descriptor that the host made. Shape and strides are in elements."""
+
+    tensor: Tensor
+    shape: tuple[Number, ...]
+    strides: tuple[Number, ...]
+    block_shape: tuple[Number, ...]
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of the compiled function: a tensor, a descriptor, or a number."""
+
+    name: str
+    tensor: Tensor | None = None
+    descriptor: TensorDescriptor | None = None
+    value: bool | Number | float | Literal["nan", "inf", "-inf"] | None = None
+
+    @property
+    def own_tensor(self) -> Tensor | None:
+        """The tensor that it points to, itself or through a descriptor."""
+        return self.tensor or (self.descriptor.tensor if self.descriptor else None)
+
+    @property
+    def number(self) -> float | int | bool:
+        return float(self.value) if isinstance(self.value, str) else self.value or 0
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """Which of an autotuner's configs was launched, from 1."""
+
+    number: int
+    of: int
+
+
+@dataclass(frozen=True)
+class CapturedKernel:
+    """A compiled kernel.
+
+    Attributes:
+        file, line: where its function is defined.
+        layouts: the layout of the pointers of each operation on pointers, in the TTGIR's order; None for a scalar.
+    """
+
+    name: str
+    file: str
+    line: int
+    source: str
+    registers: Count
+    spilled_bytes: Count
+    shared_bytes: Count
+    num_warps: Annotated[int, Field(ge=1, le=64)]
+    num_ctas: Annotated[int, Field(ge=1, le=16)]
+    layouts: tuple[Bases | None, ...]
+
+
+@dataclass(frozen=True)
+class CapturedLaunch:
+    """A launch of a kernel.
+
+    Attributes:
+        kernel: number of the kernel.
+        caller: the line that launched it.
+        config: constants and options.
+        ran: where it ran, if it did.
+        elapsed_ms: its time on the GPU.
+        arguments: of the compiled function, in order.
+        parameters: each of the function's parameters as text.
+        results: the errors of a case's outputs.
+    """
+
+    kernel: Count
+    grid: tuple[Extent, Extent, Extent]
+    caller: Place
+    config: Mapping[str, Any]
+    tuned: Tuned | None
+    ran: Literal[False, "cuda", "interpreter"]
+    elapsed_ms: float | None
+    case: str | None
+    arguments: tuple[Argument, ...]
+    parameters: Mapping[str, str]
+    results: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class CapturedArray:
+    dtype: str
+    length: Count
+    why_missing: str
+
+
+@dataclass(frozen=True)
+class CapturedStorage:
+    """Memory of a tensor.
+
+    Attributes:
+        address_bytes: its start modulo 512.
+    """
+
+    bytes: Count
+    address_bytes: Annotated[int, Field(ge=0, lt=512)]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Where and why a script stopped early."""
+
+    file: str
+    line: int
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Content:
+    """The JSON of a capture.
+
+    Attributes:
+        gpu: the properties of the GPU for which the kernels were compiled.
+        not_captured: a sentence for each kind of launch that could not be recorded.
+        cases: the parameters, with defaults, of each of the script's cases.
+    """
+
+    format: Literal[1]
+    triton: str
+    script: str
+    gpu: Mapping[str, Any]
+    backend: str
+    stopped: Stop | None
+    not_captured: tuple[str, ...]
+    cases: Mapping[str, Mapping[str, Any]]
+    kernels: tuple[CapturedKernel, ...]
+    arrays: tuple[CapturedArray, ...]
+    storages: tuple[CapturedStorage, ...]
+    launches: tuple[CapturedLaunch, ...]
+
+
+class Capture:
+    """A readable capture. Its compiled code and arrays are read from the file when they are needed."""
+
+    def __init__(self, path: Path) -> None:
+        """Open a file.
+
+        Raises:
+            UnreadableCapture: the file is missing, damaged, too large, or of a later format.
+        """
+        self.path = path
+        with self._checked():
+            if path.stat().st_size > _MOST_BYTES:
+                raise UnreadableCapture(f"{path.name} has more than {_MOST_BYTES >> 20} MiB, the limit of a capture.")
+            self._zip = zipfile.ZipFile(path)
+            if sum(member.file_size for member in self._zip.infolist()) > _MOST_UNPACKED_BYTES:
+                raise UnreadableCapture(f"{path.name} unpacks to more than {_MOST_UNPACKED_BYTES >> 20} MiB.")
+            self.content = TypeAdapter(Content, config=ConfigDict(extra="ignore")).validate_json(
+                self._zip.read("capture.json")
+            )
+            for launch in self.content.launches:
+                self._check_references(launch)
+
+    def read_code(self, kernel: int, stage: str) -> str:
+        """Return the text of a kernel's "ttgir", "ptx" or "sass"; "" if the capture has no SASS."""
+        name = f"kernels/{kernel}.{stage}"
+        with self._checked():
+            return "" if stage == "sass" and name not in self._zip.namelist() else self._zip.read(name).decode()
+
+    def read_array(self, number: int) -> np.ndarray:
+        """Return the elements of an array.
+
+        Raises:
+            UnreadableCapture: the array is missing or damaged.
+        """
+        if why := self.content.arrays[number].why_missing:
+            raise UnreadableCapture(f"The capture holds no copy of the tensor's values: {why}.")
+        with self._checked():
+            return np.load(io.BytesIO(self._zip.read(f"arrays/{number}.npy")), allow_pickle=False).ravel()
+
+    def layouts(self, kernel: CapturedKernel) -> list[Layout | None]:
+        """Return a kernel's layouts.
+
+        Raises:
+            UnreadableCapture: a layout contradicts itself.
+        """
+        for bases in filter(None, kernel.layouts):
+            sides = (*bases.register, *bases.lane, *bases.warp)
+            fits = all(len(base) == len(bases.shape) and all(map(int.__lt__, base, bases.shape)) for base in sides)
+            if not fits or len(bases.lane) != 5 or len(sides) > 26 or math.prod(bases.shape) > _MOST_ELEMENTS:
+                raise UnreadableCapture(f"A layout of {kernel.name} is damaged.")
+        return [bases and Layout(bases.shape, bases.register, bases.lane, bases.warp) for bases in kernel.layouts]
+
+    def _check_references(self, launch: CapturedLaunch) -> None:
+        arrays, storages = len(self.content.arrays), len(self.content.storages)
+        tensors = filter(None, (argument.own_tensor for argument in launch.arguments))
+        fits = all(t.storage < storages and (t.array is None or t.array < arrays) for t in tensors)
+        if not fits or launch.kernel >= len(self.content.kernels):
+            raise UnreadableCapture(f"{self.path.name} is damaged: a launch refers to something that is missing.")
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        """Convert the errors of damaged files."""
+        try:
+            yield
+        except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, NotImplementedError) as error:
+            raise UnreadableCapture(f"{self.path.name} is not a capture, or it is damaged.") from error
+        except (RuntimeError, OverflowError, MemoryError) as error:  # encrypted, or nested too deeply
+            raise UnreadableCapture(f"{self.path.name} is damaged.") from error
+        except OSError as error:
+            raise UnreadableCapture(f"{self.path.name} can't be read: {error.strerror or error}.") from error

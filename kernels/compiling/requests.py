@@ -1,0 +1,186 @@
+"""Count the requests and sectors of TTGIR operations on global memory, as Nsight Compute does.
+
+The TTGIR gives an operation's layout, the PTX its width and the kind of instruction.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernels.accesses import Layout, vectors
+from kernels.compiling.compile_cost import LANES
+from kernels.compiling.memory_operations import Location, lane_bytes, locate_lines
+from kernels.compiling.ttgir import POINTER_OPS, Op, Region, UnsupportedOperation
+
+SECTOR_BYTES, LINE_BYTES = 32, 128
+
+# Columns of a count.
+REQUESTS, SECTORS, LINES, IDEAL = range(4)
+
+_PTX_MEMORY = re.compile(
+    r"\b(?P<name>(?:ld|st)(?:\.[a-z]+)*\.global[\w.:]*|(?:red|atom)\.[\w.:]+|cp\.async\.c[ag]\.[\w.:]+)"
+)
+# The first word of an instruction's name and Nsight Compute's name of its kind, and the same for operations.
+_KINDS = {"ld": "ld", "st": "st", "cp": "cp", "red": "atom", "atom": "atom"}
+_OP_KINDS = {
+    "tt.load": "ld", "tt.store": "st", "ttg.async_copy_global_to_local": "cp", "tt.atomic_rmw": "atom",
+    "tt.atomic_cas": "atom",
+}  # fmt: skip
+_NOWHERE = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """How an operation on pointers was compiled.
+
+    Attributes:
+        counter: Nsight Compute's name of the kind: "ld", "st", "red" or "atom".
+        name: PTX instruction without its operands.
+        width_bytes: bytes that a lane moves.
+        layout: layout of the block of pointers; None for a scalar pointer.
+        num_warps: warps that issue a scalar load.
+        is_lower_bound: whether the operation is a compare-and-swap loop, which retries after a conflict.
+        location: source location of the operation, innermost call first.
+        missing: instructions that the layout needs but the PTX lacks, because the compiler merged or removed them.
+    """
+
+    counter: str
+    name: str
+    width_bytes: int
+    element_bytes: int
+    layout: Layout | None
+    num_warps: int
+    is_lower_bound: bool
+    location: Location
+    missing: int = 0
+
+
+def read_instructions(
+    body: Region, layouts: Sequence[Layout | None], ttgir: str, ptx: str, num_warps: int
+) -> dict[int, Instruction | str]:
+    """Match the operations on pointers to the PTX by their full locations.
+
+    Args:
+        layouts: the layout of each operation's pointers, in the order of the text.
+
+    Returns:
+        For the line of each operation in the TTGIR its instruction, or a sentence that says why it is unknown.
+    """
+    in_ptx: dict[tuple[str, Location], list[tuple[str, int]]] = defaultdict(list)
+    for line, location in locate_lines(ptx, "ptx"):
+        if location and (match := _PTX_MEMORY.search(line)):
+            kind = _KINDS[match["name"].partition(".")[0]]
+            in_ptx[kind, location].append((match["name"], lane_bytes(match["name"], line)))
+    ops = [op for op in body.walk() if op.name in POINTER_OPS]
+    used = {value for op in body.walk() for value in (*op.operands, *op.inits)}
+    locations = [location for _, location in locate_lines(ttgir, "ttgir")]
+    expected: Counter[tuple[str, Location]] = Counter()
+    result: dict[int, Instruction | str] = {}
+    for op, layout in zip(ops, layouts, strict=True):
+        key = _OP_KINDS[op.name], locations[op.line]
+        if not (matches := in_ptx[key]):
+            result[op.line] = f"{op.name} is missing in the PTX."
+            continue
+        name, width = matches[0]
+        size, swaps = element_bytes(op), ".cas" in name
+        width = size if swaps else width  # a compare-and-swap of half a word moves the whole word
+        registers = 1 << sum(any(base) for base in layout.register) if layout else 1
+        count = max(1, registers * size // width)
+        if len(set(matches)) > 1:
+            # Python unrolled a loop: several operations have one location. Their instructions keep their order.
+            if len(set(matches[:count])) > 1:
+                result[op.line] = f"{op.name} has several widths in the PTX: {sorted(set(matches))}."
+                continue
+            del matches[:count]
+        else:
+            expected[key] += count
+        missing = max(0, expected[key] - len(matches))
+        counter = "red" if key[0] == "atom" and _is_reduction(op, name, used) else key[0].replace("cp", "ld")
+        is_lower_bound = swaps and op.name == "tt.atomic_rmw"
+        result[op.line] = Instruction(
+            counter, name, width, size, layout, num_warps, is_lower_bound, key[1], missing
+        )  # fmt: skip
+    return result
+
+
+def _is_reduction(op: Op, name: str, used: set[str]) -> bool:
+    """Whether ptxas turns an atomic into RED: its result is not used, and it orders no other access."""
+    is_swap = re.search(r"\.(exch|cas)\b", name)
+    return not is_swap and "relaxed" in op.text and not any(result in used for result in op.results)
+
+
+def element_bytes(op: Op) -> int:
+    match = re.search(r"!tt\.ptr<(?:!tt\.ptr<|[a-z]+(\d+))", op.text)
+    if not match:
+        raise UnsupportedOperation(f"The element size of {op.name} is unknown.")
+    return max(1, int(match[1]) // 8) if match[1] else 8  # a pointer to pointers
+
+
+def count_blocks(instruction: Instruction, is_load: bool, address: np.ndarray, active: np.ndarray) -> np.ndarray:
+    """Count executions of an operation.
+
+    Args:
+        is_load: whether all warps and lanes issue the operation, and not only the owners of an element.
+        address: (executions, *block) int64, first byte of each element.
+        active: (executions, *block) bool, the operation's mask.
+
+    Returns:
+        (executions, 4) int64: requests, sectors, lines of 128 bytes, and ideal sectors.
+    """
+    count = len(address)
+    if instruction.layout is None:
+        issued = active.reshape(count, 1) * (instruction.num_warps if is_load else 1)
+        return np.repeat(issued.astype(np.int64), 4, axis=1)
+    lanes = vectors(instruction.layout, max(1, instruction.width_bytes // instruction.element_bytes))
+    place = np.ravel_multi_index(tuple(lanes.place), instruction.layout.shape)
+    at = address.reshape(count, -1)[:, place].reshape(-1, LANES)
+    on = active.reshape(count, -1)[:, place]
+    on = (on if is_load else on & lanes.owner).reshape(-1, LANES)
+    at = np.where(on, at, _NOWHERE)
+    ordered = np.sort(at, axis=1)
+    wanted = _distinct(ordered, 1) * instruction.width_bytes
+    sectors = _distinct(ordered, SECTOR_BYTES)
+    if instruction.counter in ("red", "atom"):
+        sectors = _atomic_sectors(ordered)
+    elif instruction.name.startswith("cp.async.cg"):
+        sectors = _bypassing_sectors(at)
+    parts = on.any(axis=1), sectors, _distinct(ordered, LINE_BYTES), -(-wanted // SECTOR_BYTES)
+    return np.stack([part.reshape(count, -1).sum(axis=1) for part in parts], axis=1)
+
+
+def _distinct(ordered: np.ndarray, unit_bytes: int) -> np.ndarray:
+    """Return the number of distinct units in each row of sorted addresses. Inactive lanes have address _NOWHERE."""
+    units = ordered // unit_bytes
+    return np.count_nonzero(units[:, 1:] != units[:, :-1], axis=1) + (ordered[:, 0] != _NOWHERE)
+
+
+def _atomic_sectors(ordered: np.ndarray) -> np.ndarray:
+    """Count an atomic's sectors: each counts as often as its most contended address has lanes (measured on an H200)."""
+    lane = np.arange(LANES)
+    starts = np.ones(ordered.shape, bool)
+    starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    repeats = lane - np.maximum.accumulate(np.where(starts, lane, 0), axis=1) + 1
+    sector = ordered // SECTOR_BYTES
+    is_new = np.ones(ordered.shape, bool)
+    is_new[:, 1:] = sector[:, 1:] != sector[:, :-1]
+    most = np.maximum.reduceat(repeats.ravel(), np.flatnonzero(is_new)) * (ordered[is_new] != _NOWHERE)
+    row = np.broadcast_to(np.arange(len(ordered))[:, None], ordered.shape)[is_new]
+    return np.bincount(row, most, len(ordered)).astype(np.int64)
+
+
+def _bypassing_sectors(address: np.ndarray) -> np.ndarray:
+    """Count the sectors of 16-byte copies that bypass L1, as the hardware's counter does, pair of lanes by pair.
+
+    A pair's 32 consecutive bytes count once per line; other pairs count their sectors.
+    """
+    pairs = address.reshape(-1, 2)
+    unit = np.where(pairs[:, 1] - pairs[:, 0] == 16, LINE_BYTES, SECTOR_BYTES)[:, None]
+    return _distinct_pairs(pairs, unit).reshape(len(address), -1).sum(axis=1)
+
+
+def _distinct_pairs(pairs: np.ndarray, unit_bytes: np.ndarray) -> np.ndarray:
+    on, units = pairs != _NOWHERE, pairs // unit_bytes
+    return on[:, 0] + (on[:, 1] & ~(on[:, 0] & (units[:, 0] == units[:, 1])))

@@ -1,0 +1,229 @@
+"""Values of all programs of a launch at once: a number per program, plus terms from tables with few distinct rows.
+
+`pointer + pid * 128 * pitch + row * pitch + column` stays one number per program and two small tables, for any number
+of programs. A boolean value is the conjunction of its number and its terms.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+_MIX = np.array([0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15], dtype=np.uint64)  # of SplitMix64
+
+# A sum with more terms than this is evaluated into one.
+_MOST_TERMS = 4
+
+
+class Term:
+    """A block per program: row `index[program]` of `table`.
+
+    Attributes:
+        table: (rows, *block).
+        index: (programs,) int64; None if all programs have the only row.
+    """
+
+    def __init__(self, table: np.ndarray, index: np.ndarray | None = None) -> None:
+        self.table, self.index = table, index
+
+    @cached_property
+    def spans(self) -> tuple[np.ndarray, np.ndarray]:
+        """The smallest and the largest element of each row."""
+        axes = tuple(range(1, self.table.ndim))
+        return self.table.min(axis=axes), self.table.max(axis=axes)
+
+    @cached_property
+    def first(self) -> np.ndarray:
+        """The first element of each row; 0 for booleans, which are not sums."""
+        flat = self.table.reshape(len(self.table), -1)
+        return np.zeros(len(flat), np.int64) if self.table.dtype == bool else flat[:, 0]
+
+    @cached_property
+    def fingerprints(self) -> np.ndarray:
+        """A 64-bit hash of each row relative to its first element. Equal rows have equal hashes, in any table."""
+        flat = self.table.reshape(len(self.table), -1)
+        bits = (flat if flat.dtype == bool else flat - flat[:, :1]).astype(np.int64).view(np.uint64)
+        bits = bits + np.arange(1, flat.shape[1] + 1, dtype=np.uint64) * _MIX[2]
+        for shift, factor in ((30, _MIX[0]), (27, _MIX[1])):
+            bits = (bits ^ (bits >> np.uint64(shift))) * factor
+        shape = hash(self.table.shape[1:]) & 0xFFFFFFFF  # of integers: the same in every process
+        return (bits.sum(axis=1, dtype=np.uint64) ^ np.uint64(shape)).view(np.int64)
+
+    def per_program(self, per_row: np.ndarray) -> np.ndarray:
+        return per_row[:1] if self.index is None else per_row[self.index]
+
+    def select(self, programs: np.ndarray) -> "Term":
+        result = Term(self.table, None if self.index is None else self.index[programs])
+        result.__dict__ |= {name: value for name, value in self.__dict__.items() if name not in ("table", "index")}
+        return result
+
+
+class Value:
+    """A scalar or block per program: the sum of `base` and the terms. Of booleans, their conjunction.
+
+    Attributes:
+        base: (programs,), or (1,) if all programs have the same number.
+        terms: their blocks have the same number of dimensions.
+    """
+
+    def __init__(self, base: Any, terms: Sequence[Term] = ()) -> None:
+        self.base, self.terms = np.atleast_1d(base), tuple(terms)
+
+    @property
+    def is_boolean(self) -> bool:
+        return self.base.dtype == bool
+
+    def select(self, programs: np.ndarray) -> "Value":
+        """Return the value of the given programs."""
+        return Value(pick(self.base, programs), [term.select(programs) for term in self.terms])
+
+    def blocks(self, programs: np.ndarray) -> np.ndarray:
+        """Return the blocks of the given programs: (programs or 1, *block)."""
+        rank = self.terms[0].table.ndim - 1 if self.terms else 0
+        total = pick(self.base, programs).reshape(-1, *[1] * rank)
+        for term in self.terms:
+            part = term.table[:1] if term.index is None else term.table[term.index[programs]]
+            total = total & part if self.is_boolean else total + part
+        return total
+
+    def bounds(self) -> tuple[int, int]:
+        """Return a lower and an upper bound of all elements of all programs."""
+        spans = [term.spans for term in self.terms]
+        low = int(self.base.min()) + sum(int(least.min()) for least, _ in spans)
+        return low, int(self.base.max()) + sum(int(greatest.max()) for _, greatest in spans)
+
+    def map_blocks(self, change: Callable[[np.ndarray], np.ndarray]) -> "Value":
+        """Change the shape of the blocks. `change` takes and returns tables."""
+        return Value(self.base, [Term(change(term.table), term.index) for term in self.terms])
+
+    def with_rank(self, rank: int) -> "Value":
+        """Return a block of `rank` dimensions of length 1 if the value is a scalar."""
+        if self.terms:
+            return self
+        index = np.arange(len(self.base)) if len(self.base) > 1 else None
+        neutral = np.ones(1, bool) if self.is_boolean else np.zeros(1, self.base.dtype)
+        return Value(neutral, [Term(self.base.reshape(-1, *[1] * rank), index)])
+
+
+def pick(numbers: np.ndarray, programs: np.ndarray) -> np.ndarray:
+    """Return the numbers of the given programs; (1,) if all programs share one."""
+    return numbers if len(numbers) == 1 else numbers[programs]
+
+
+def group(keys: Sequence[np.ndarray | None]) -> tuple[np.ndarray, np.ndarray | None]:
+    """Group the programs that agree in all keys.
+
+    Returns:
+        One program of each group, and the group of each program; None if there is only one group.
+    """
+    distinct: list[np.ndarray] = []
+    for key in keys:
+        if key is not None and len(key) > 1 and not any(key is other for other in distinct):
+            distinct.append(key)
+    combined, size = np.zeros(0, np.int64), 1
+    for key in distinct:
+        key = key.view(f"i{key.dtype.itemsize}") if key.dtype.kind == "f" else key
+        low, high = int(key.min()), int(key.max())
+        if high - low < max(4 * len(key), 1024):
+            code, count = key.astype(np.int64) - low, high - low + 1
+        else:
+            values, code = np.unique(key, return_inverse=True)
+            code, count = code.ravel(), len(values)
+        if count == 1:
+            continue
+        if size * count > 1 << 62:
+            values, combined = np.unique(combined, return_inverse=True)
+            size = len(values)
+        combined, size = (code, count) if size == 1 else (combined * count + code, size * count)
+    if size == 1:
+        return np.zeros(1, np.int64), None
+    if size > 4 * len(combined):
+        _, first, index = np.unique(combined, return_index=True, return_inverse=True)
+        return first, index.ravel()
+    first = np.full(size, -1, np.int64)
+    first[combined[::-1]] = np.arange(len(combined) - 1, -1, -1)
+    present = np.flatnonzero(first >= 0)
+    number = np.empty(size, np.int64)
+    number[present] = np.arange(len(present))
+    return first[present], number[combined]
+
+
+def keys_of(*values: Value) -> list[np.ndarray | None]:
+    return [key for value in values for key in (value.base, *(term.index for term in value.terms))]
+
+
+def apply(function: Callable[..., Any], *values: Value) -> Value:
+    """Apply an elementwise function once per group of programs with equal operands."""
+    if not any(value.terms for value in values):
+        return Value(function(*(value.base for value in values)))
+    first, index = group(keys_of(*values))
+    rank = next(value.terms[0].table.ndim for value in values if value.terms) - 1
+    table = np.asarray(function(*(value.with_rank(rank).blocks(first) for value in values)))
+    return Value(np.ones(1, bool) if table.dtype == bool else np.zeros(1, table.dtype), [Term(table, index)])
+
+
+def add(a: Value, b: Value, sign: int = 1) -> Value:
+    """Return a + b, or a − b if `sign` is −1. Terms with a common index are merged."""
+    terms = list(a.terms)
+    for term in b.terms:
+        term = term if sign == 1 else Term(-term.table, term.index)
+        for i, other in enumerate(terms):
+            if other.index is term.index and other.table.shape[1:] == term.table.shape[1:]:
+                terms[i] = Term(other.table + term.table, term.index)
+                break
+        else:
+            terms.append(term)
+    total = Value(a.base + sign * b.base, terms)
+    return apply(lambda x: x, total) if len(terms) > _MOST_TERMS else total
+
+
+def multiply(a: Value, b: Value) -> Value:
+    if a.terms and b.terms:
+        return apply(np.multiply, a, b)
+    a, b = (b, a) if b.terms else (a, b)
+    if len(b.base) == 1:
+        return Value(a.base * b.base, [Term(term.table * b.base[0], term.index) for term in a.terms])
+    zero = np.zeros(1, np.int64)
+    return Value(a.base * b.base, [apply(np.multiply, Value(zero, [term]), b).terms[0] for term in a.terms])
+
+
+def conjunction(a: Value, b: Value) -> Value:
+    return Value(a.base & b.base, [*a.terms, *(term for term in b.terms if not any(term is own for own in a.terms))])
+
+
+def compare(predicate: Callable[..., Any], a: Value, b: Value) -> Value:
+    """Apply a comparison. Differences between numbers per program are clipped to what the blocks can compensate.
+
+    Without the clipping, each program would need its own mask. With it, programs away from an edge share one.
+    """
+    if a.base.dtype.kind == "f" or b.base.dtype.kind == "f" or not (a.terms or b.terms):
+        return apply(predicate, a, b)
+    difference, zero = add(a, b, -1), Value(np.zeros(1, np.int64))
+    if len(difference.terms) != 1:
+        return apply(predicate, difference, zero)
+    (term,) = difference.terms
+    least, greatest = map(term.per_program, term.spans)
+    return apply(predicate, Value(np.clip(difference.base, -greatest - 1, 1 - least), [term]), zero)
+
+
+def choose(condition: np.ndarray, a: Value, b: Value) -> Value:
+    """Return a where the program's condition is true, otherwise b.
+
+    Args:
+        condition: (programs,) bool.
+    """
+    if a is b or condition.all():
+        return a
+    terms = list(zip(a.terms, b.terms, strict=False))
+    same_shapes = all(x.table.shape[1:] == y.table.shape[1:] for x, y in terms)
+    if a.is_boolean or len(a.terms) != len(b.terms) or not same_shapes:
+        return apply(np.where, Value(condition), a, b)
+    result = []
+    for x, y in terms:
+        if x is not y:
+            in_a, in_b = (np.zeros(len(condition), np.int64) if t.index is None else t.index for t in (x, y))
+            index = np.where(condition, in_a, in_b + len(x.table))
+            x = Term(np.concatenate([x.table, y.table]), index)
+        result.append(x)
+    return Value(np.where(condition, a.base, b.base), result)
