@@ -18,12 +18,17 @@ def main() -> None:
         from visualize.cli import sweep
 
         sys.exit(sweep(sys.argv[2:]))
+    if sys.argv[1:2] == ["show"]:
+        from visualize.show import show
+
+        sys.exit(show(sys.argv[2:]))
     # A Space's visitors come from outside its container.
     host = os.environ.get("GRADIO_SERVER_NAME", "0.0.0.0" if "SPACE_ID" in os.environ else "127.0.0.1")
     port = os.environ.get("GRADIO_SERVER_PORT", "7860")
     parser = argparse.ArgumentParser(
         description="Serve the Tilescope playground.",
-        epilog="`app.py sweep --help`: find the fastest config of a kernel.",
+        epilog="`app.py sweep --help`: find the fastest config of a kernel. `app.py show --help`: count the memory "
+        "requests of a script's Triton kernels.",
     )
     parser.add_argument("--host", default=host, help=f"address to listen on ({host})")
     parser.add_argument("--port", type=startup.whole_number(1, 65535), default=port, help=f"port to listen on ({port})")

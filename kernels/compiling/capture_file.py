@@ -256,7 +256,7 @@ class Capture:
             fits = all(len(base) == len(bases.shape) and all(map(int.__lt__, base, bases.shape)) for base in sides)
             if not fits or len(bases.lane) != 5 or len(sides) > 26 or math.prod(bases.shape) > _MOST_ELEMENTS:
                 raise UnreadableCapture(f"A layout of {kernel.name} is damaged.")
-        return [bases and Layout(bases.shape, bases.register, bases.lane, bases.warp) for bases in kernel.layouts]
+        return [Layout(b.shape, b.register, b.lane, b.warp) if b else None for b in kernel.layouts]
 
     def _check_references(self, launch: CapturedLaunch) -> None:
         arrays, storages = len(self.content.arrays), len(self.content.storages)

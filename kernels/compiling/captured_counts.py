@@ -9,14 +9,24 @@ import numpy as np
 
 from kernels.compiling import ttgir
 from kernels.compiling.capture_file import Argument, Capture, CapturedLaunch, Tensor, UnreadableCapture
-from kernels.compiling.evaluate import STORAGE_STEP, Descriptor, Evaluator, Storage, swizzles
+from kernels.compiling.evaluate import STORAGE_STEP, Descriptor, Evaluator, Storage, Tally, swizzles
 from kernels.compiling.memory_operations import locate_lines
-from kernels.compiling.requests import Instruction, read_instructions
+from kernels.compiling.requests import REQUESTS, SECTORS, Instruction, read_instructions
 
 COUNTERS = (
     *(f"{kind}_{unit}" for kind in ("ld", "st", "red", "atom") for unit in ("requests", "sectors")),
     "tma_ld_sectors", "tma_st_sectors",
 )  # fmt: skip
+
+# The kind of each operation, as the API calls it, and Nsight Compute's name of its counters.
+_KINDS = {
+    "tt.load": ("load", "ld"),
+    "ttg.async_copy_global_to_local": ("async copy", "ld"),
+    "tt.store": ("store", "st"),
+    "tt.atomic_rmw": ("atomic", "atom"),
+    "tt.atomic_cas": ("atomic", "atom"),
+    **{name: ("descriptor", f"tma_{'ld' if kind == 'load' else 'st'}") for name, kind in ttgir.TMA_OPS.items()},
+}
 
 
 @dataclass(frozen=True)
@@ -24,28 +34,35 @@ class OperationCounts:
     """Counts of one memory operation of a launch.
 
     Attributes:
+        op: "load", "async copy", "store", "atomic" or "descriptor".
         counter: "ld", "st", "red", "atom", "tma_ld" or "tma_st".
         source: (file without its folders, line) of the operation.
         tensors: names of the arguments that it addresses.
-        instruction: PTX instruction without its operands; "" for a descriptor.
-        refused: why it was not counted completely; "" if it was.
-        is_lower_bound: whether retries or merged instructions make the count uncertain.
+        instruction: how it was compiled; None for a descriptor or if that is unknown.
+        depends_on: names of the arguments that its addresses and mask depend on.
+        has_mask: whether it has a mask.
     """
 
+    op: str
     counter: str
     source: tuple[str, int]
-    line: int
     tensors: tuple[str, ...]
-    instruction: str
-    width_bytes: int
-    executions: int
-    requests: int
-    sectors: int
-    lines: int
-    ideal_sectors: int
-    refused: str
-    is_lower_bound: bool
-    missing: int
+    instruction: Instruction | None
+    tally: Tally
+    depends_on: frozenset[str]
+    has_mask: bool
+
+    @property
+    def requests(self) -> int:
+        return int(self.tally.counts[REQUESTS])
+
+    @property
+    def sectors(self) -> int:
+        return int(self.tally.counts[SECTORS])
+
+    @property
+    def width_bytes(self) -> int:
+        return self.instruction.width_bytes if self.instruction else 0
 
 
 @dataclass(frozen=True)
@@ -72,7 +89,7 @@ class LaunchCounts:
 
     def _is_incomplete(self, name: str) -> bool:
         kind = name.rpartition("_")[0]
-        return bool(self.refused) or any(op.refused for op in self.operations if op.counter == kind)
+        return bool(self.refused) or any(op.tally.refused for op in self.operations if op.counter == kind)
 
 
 @dataclass
@@ -144,19 +161,17 @@ def _count_launch(capture: Capture, launch: CapturedLaunch, memory: _Memory) -> 
     operations = []
     for op in ttgir.memory_ops(body):
         tally, instruction = tallies[op.line], instructions.get(op.line)
+        made = instruction if isinstance(instruction, Instruction) else None
         tensors = tuple(name for storage in sorted(tally.storages) for name in names.get(storage, ()))
-        requests, sectors, lines, ideal = tally.counts.tolist()
         source = locations[op.line][0][:2] if locations[op.line] else (kernel.file, kernel.line)
-        details = ("", 0, False, 0)
-        if isinstance(instruction, Instruction):
-            details = (instruction.name, instruction.width_bytes, instruction.is_lower_bound, instruction.missing)
-        counter = instruction.counter if isinstance(instruction, Instruction) else _counter(op)
-        operations.append(
-            OperationCounts(
-                counter, source, op.line, tensors, details[0], details[1], tally.executions, requests, sectors, lines,
-                ideal, tally.refused, details[2], details[3],
-            )
-        )  # fmt: skip
+        kind, counter = _KINDS[op.name]
+        roots = filter(None, (op.mask, op.pointer if op.name in ttgir.POINTER_OPS else op.operands[0]))
+        reached = evaluator.slice.reach(roots)
+        depends_on = frozenset(
+            argument.name for argument, name in zip(launch.arguments, body.arguments, strict=True) if name in reached
+        )
+        counter = made.counter if made else counter
+        operations.append(OperationCounts(kind, counter, source, tensors, made, tally, depends_on, op.mask is not None))
     return LaunchCounts(tuple(operations), tuple(sorted(evaluator.notes)), 0.0), evaluator.stored
 
 
@@ -170,9 +185,3 @@ def _evaluated(argument: Argument, memory: _Memory) -> int | float | bool | Desc
 
 def _tensors(launch: CapturedLaunch) -> Iterator[Tensor]:
     yield from filter(None, (argument.own_tensor for argument in launch.arguments))
-
-
-def _counter(op: ttgir.Op) -> str:
-    if op.name in ttgir.TMA_OPS:
-        return "tma_ld" if ttgir.TMA_OPS[op.name] == "load" else "tma_st"
-    return {"tt.store": "st", "tt.atomic_rmw": "atom", "tt.atomic_cas": "atom"}.get(op.name, "ld")

@@ -141,7 +141,8 @@ class Evaluator:
         self.starts = np.array([(n + 1) * STORAGE_STEP + storage.start_bytes for n, storage in enumerate(storages)])
         self.ends = self.starts + np.array([storage.bytes for storage in storages], dtype=np.int64)
         self.grid = (*grid, 1, 1)[:3]
-        self.needed = Slice(body).values
+        self.slice = Slice(body)
+        self.needed = self.slice.values
         self.programs = np.arange(int(np.prod(self.grid)))  # several entries per program while a loop is unrolled
         self.descriptors: list[Descriptor | None] = []
         self.tallies = {op.line: Tally() for op in memory_ops(body)}
@@ -311,7 +312,7 @@ class Evaluator:
 
     def _run_if(self, op: Op, active: np.ndarray) -> None:
         condition = self._per_program(self.values[op.operands[0]])
-        results = []
+        results: list[list[Any]] = []
         for region, mask in zip(op.regions, (active & condition, active & ~condition), strict=False):
             if mask.any() or op.results:
                 self._run_region(region, mask)
@@ -323,7 +324,7 @@ class Evaluator:
     # Values that need more than arithmetic.
 
     def _evaluate(self, op: Op, active: np.ndarray) -> Any:
-        operands = [self.values.get(name) for name in op.operands]
+        operands: list[Any] = [self.values.get(name) for name in op.operands]
         match op.name:
             case "tt.get_program_id":
                 axis = "xyz".index(op.text.split()[0])

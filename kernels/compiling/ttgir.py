@@ -5,7 +5,7 @@ form. It differs slightly between Triton versions: 3.6 prints an attribute dicti
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 # Operations with a pointer per element: the index of the pointer among the operands, and that of the mask.
@@ -244,12 +244,16 @@ class Slice:
         self._indices: dict[str, list[str]] = {}  # shared buffer: its views
         self._todo: list[str] = []
         self._collect(body)
-        self.values: set[str] = set()
-        while self._todo:
-            name = self._todo.pop()
-            if name not in self.values:
-                self.values.add(name)
-                self._todo += self._sources(name)
+        self.values = self.reach(self._todo)
+
+    def reach(self, names: Iterable[str]) -> set[str]:
+        """Return the values that the given values depend on, including themselves."""
+        todo, reached = list(names), set[str]()
+        while todo:
+            if (name := todo.pop()) not in reached:
+                reached.add(name)
+                todo += self._sources(name)
+        return reached
 
     def _collect(self, region: Region) -> bool:
         for op in region.ops:
