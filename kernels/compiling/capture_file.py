@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from kernels.accesses import Layout
 
@@ -222,9 +222,7 @@ class Capture:
             self._zip = zipfile.ZipFile(path)
             if sum(member.file_size for member in self._zip.infolist()) > _MOST_UNPACKED_BYTES:
                 raise UnreadableCapture(f"{path.name} unpacks to more than {_MOST_UNPACKED_BYTES >> 20} MiB.")
-            self.content = TypeAdapter(Content, config=ConfigDict(extra="ignore")).validate_json(
-                self._zip.read("capture.json")
-            )
+            self.content = TypeAdapter(Content).validate_json(self._zip.read("capture.json"))
             for launch in self.content.launches:
                 self._check_references(launch)
 

@@ -145,9 +145,9 @@ def _count_launch(capture: Capture, launch: CapturedLaunch, memory: _Memory) -> 
     kernel = capture.content.kernels[launch.kernel]
     if kernel.num_ctas > 1:
         raise ttgir.UnsupportedOperation("A launch with clusters (num_ctas > 1) is not modeled.")
-    text, ptx = (capture.read_code(launch.kernel, stage) for stage in ("ttgir", "ptx"))
+    text, ptx, sass = (capture.read_code(launch.kernel, stage) for stage in ("ttgir", "ptx", "sass"))
     body = ttgir.parse(text)
-    instructions = read_instructions(body, capture.layouts(kernel), text, ptx, kernel.num_warps)
+    instructions = read_instructions(body, capture.layouts(kernel), text, ptx, sass, kernel.num_warps)
     arguments = [_evaluated(argument, memory) for argument in launch.arguments]
     if len(arguments) != len(body.arguments):
         raise ttgir.UnsupportedOperation("The launch's arguments do not match the compiled function's.")

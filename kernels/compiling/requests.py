@@ -5,14 +5,14 @@ The TTGIR gives an operation's layout, the PTX its width and the kind of instruc
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from kernels.accesses import Layout, vectors
 from kernels.compiling.compile_cost import LANES
-from kernels.compiling.memory_operations import Location, lane_bytes, locate_lines
+from kernels.compiling.memory_operations import Location, instructions, lane_bytes, locate_lines
 from kernels.compiling.ttgir import POINTER_OPS, Op, Region, UnsupportedOperation
 
 SECTOR_BYTES, LINE_BYTES = 32, 128
@@ -33,6 +33,15 @@ _NOWHERE = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True)
+class _Match:
+    """An instruction in the PTX, and whether an earlier one has loaded the same address."""
+
+    name: str
+    width_bytes: int
+    is_repeated: bool
+
+
+@dataclass(frozen=True)
 class Instruction:
     """How an operation on pointers was compiled.
 
@@ -44,7 +53,7 @@ class Instruction:
         num_warps: warps that issue a scalar load.
         is_lower_bound: whether the operation is a compare-and-swap loop, which retries after a conflict.
         location: source location of the operation, innermost call first.
-        missing: instructions that the layout needs but the PTX lacks, because the compiler merged or removed them.
+        is_merged: for each of a warp's instructions, whether an earlier one has loaded the same addresses; () if unknown.
     """
 
     counter: str
@@ -55,54 +64,101 @@ class Instruction:
     num_warps: int
     is_lower_bound: bool
     location: Location
-    missing: int = 0
+    is_merged: tuple[bool, ...] = ()
 
 
 def read_instructions(
-    body: Region, layouts: Sequence[Layout | None], ttgir: str, ptx: str, num_warps: int
+    body: Region, layouts: Sequence[Layout | None], ttgir: str, ptx: str, sass: str, num_warps: int
 ) -> dict[int, Instruction | str]:
     """Match the operations on pointers to the PTX by their full locations.
 
     Args:
         layouts: the layout of each operation's pointers, in the order of the text.
+        sass: "" if it is unknown. Then no load is assumed to be merged.
 
     Returns:
         For the line of each operation in the TTGIR its instruction, or a sentence that says why it is unknown.
     """
-    in_ptx: dict[tuple[str, Location], list[tuple[str, int]]] = defaultdict(list)
-    for line, location in locate_lines(ptx, "ptx"):
-        if location and (match := _PTX_MEMORY.search(line)):
-            kind = _KINDS[match["name"].partition(".")[0]]
-            in_ptx[kind, location].append((match["name"], lane_bytes(match["name"], line)))
-    ops = [op for op in body.walk() if op.name in POINTER_OPS]
+    in_ptx = _find_instructions(ptx)
+    merged_lines = _merged_lines(in_ptx, sass)
     used = {value for op in body.walk() for value in (*op.operands, *op.inits)}
     locations = [location for _, location in locate_lines(ttgir, "ttgir")]
-    expected: Counter[tuple[str, Location]] = Counter()
-    result: dict[int, Instruction | str] = {}
+    by_location: dict[tuple[str, Location], list[tuple[Op, Layout | None]]] = defaultdict(list)
+    ops = (op for op in body.walk() if op.name in POINTER_OPS)
     for op, layout in zip(ops, layouts, strict=True):
-        key = _OP_KINDS[op.name], locations[op.line]
-        if not (matches := in_ptx[key]):
-            result[op.line] = f"{op.name} is missing in the PTX."
-            continue
-        name, width = matches[0]
-        size, swaps = element_bytes(op), ".cas" in name
-        width = size if swaps else width  # a compare-and-swap of half a word moves the whole word
-        registers = 1 << sum(any(base) for base in layout.register) if layout else 1
-        count = max(1, registers * size // width)
-        if len(set(matches)) > 1:
-            # Python unrolled a loop: several operations have one location. Their instructions keep their order.
-            if len(set(matches[:count])) > 1:
-                result[op.line] = f"{op.name} has several widths in the PTX: {sorted(set(matches))}."
+        by_location[_OP_KINDS[op.name], locations[op.line]].append((op, layout))
+    result: dict[int, Instruction | str] = {}
+    for (kind, location), group in by_location.items():
+        matches, start, spans = in_ptx[kind, location], 0, []
+        for op, layout in group:
+            count = _count_needed(op, layout, matches[min(start, len(matches) - 1)]) if matches else 0
+            spans.append((start, start + count))
+            start += count
+        are_complete = start == len(matches)
+        for (op, layout), (begin, end) in zip(group, spans, strict=True):
+            # Several copies of an operation, as of an unrolled loop, have one location. Their order is kept.
+            own = matches[begin:end] if are_complete else matches
+            widths = {(match.name, match.width_bytes) for match in own}
+            if len(widths) != 1:
+                found = f"has several widths in the PTX: {sorted(widths)}" if widths else "is missing in the PTX"
+                result[op.line] = f"{op.name} {found}."
                 continue
-            del matches[:count]
-        else:
-            expected[key] += count
-        missing = max(0, expected[key] - len(matches))
-        counter = "red" if key[0] == "atom" and _is_reduction(op, name, used) else key[0].replace("cp", "ld")
-        is_lower_bound = swaps and op.name == "tt.atomic_rmw"
-        result[op.line] = Instruction(
-            counter, name, width, size, layout, num_warps, is_lower_bound, key[1], missing
-        )  # fmt: skip
+            name, size, swaps = own[0].name, element_bytes(op), ".cas" in own[0].name
+            result[op.line] = Instruction(
+                counter="red" if kind == "atom" and _is_reduction(op, name, used) else kind.replace("cp", "ld"),
+                name=name,
+                width_bytes=size if swaps else own[0].width_bytes,
+                element_bytes=size,
+                layout=layout,
+                num_warps=num_warps,
+                is_lower_bound=swaps and op.name == "tt.atomic_rmw",
+                location=location,
+                is_merged=tuple(match.is_repeated for match in own) if location[0][:2] in merged_lines else (),
+            )
+    return result
+
+
+def _count_needed(op: Op, layout: Layout | None, match: _Match) -> int:
+    """Return the number of instructions that each warp needs for one execution."""
+    registers = 1 << sum(any(base) for base in layout.register) if layout else 1
+    width = element_bytes(op) if ".cas" in match.name else match.width_bytes
+    return max(1, registers * element_bytes(op) // width)
+
+
+def _merged_lines(in_ptx: Mapping[tuple[str, Location], list[_Match]], sass: str) -> set[tuple[str, int]]:
+    """Return the source lines whose repeated loads ptxas has merged: the SASS has fewer loads than the PTX."""
+    loads, repeated = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    for (kind, location), matches in in_ptx.items():
+        if kind == "ld":
+            loads[location[0][:2]] += len(matches)
+            repeated[location[0][:2]] += sum(match.is_repeated for match in matches)
+    in_sass = Counter(
+        location[0][:2] for opcode, location in instructions(sass) if opcode.startswith("LDG.") and location
+    )
+    return {line for line, count in repeated.items() if count and in_sass[line] <= loads[line] - count}
+
+
+def _find_instructions(ptx: str) -> dict[tuple[str, Location], list[_Match]]:
+    """Return the accesses to global memory by kind and location, in order.
+
+    ptxas may merge loads with the same predicate and address if no store or branch lies between them.
+    """
+    result: dict[tuple[str, Location], list[_Match]] = defaultdict(list)
+    loaded: set[tuple[str, ...]] = set()
+    for line, location in locate_lines(ptx, "ptx"):
+        if match := _PTX_MEMORY.search(line):
+            kind = _KINDS[match["name"].partition(".")[0]]
+            address = re.search(r"\[.*?\]", line)
+            key = match["name"], line[: match.start()].strip(), address[0] if address else ""
+            if location:
+                found = _Match(match["name"], lane_bytes(match["name"], line), kind == "ld" and key in loaded)
+                result[kind, location].append(found)
+            if kind == "ld":
+                loaded.add(key)
+            elif kind != "cp":
+                loaded.clear()
+        elif re.match(r"\$|.*\b(bra|bar\.sync|ret)\b", line):
+            loaded.clear()
     return result
 
 
@@ -135,10 +191,13 @@ def count_blocks(instruction: Instruction, is_load: bool, address: np.ndarray, a
         issued = active.reshape(count, 1) * (instruction.num_warps if is_load else 1)
         return np.repeat(issued.astype(np.int64), 4, axis=1)
     lanes = vectors(instruction.layout, max(1, instruction.width_bytes // instruction.element_bytes))
-    place = np.ravel_multi_index(tuple(lanes.place), instruction.layout.shape)
+    place, owner = np.ravel_multi_index(tuple(lanes.place), instruction.layout.shape), lanes.owner
+    if any(instruction.is_merged):
+        issued = np.resize(~np.array(instruction.is_merged), len(place))
+        place, owner = place[issued], owner[issued]
     at = address.reshape(count, -1)[:, place].reshape(-1, LANES)
     on = active.reshape(count, -1)[:, place]
-    on = (on if is_load else on & lanes.owner).reshape(-1, LANES)
+    on = (on if is_load else on & owner).reshape(-1, LANES)
     at = np.where(on, at, _NOWHERE)
     ordered = np.sort(at, axis=1)
     wanted = _distinct(ordered, 1) * instruction.width_bytes
@@ -174,13 +233,9 @@ def _atomic_sectors(ordered: np.ndarray) -> np.ndarray:
 def _bypassing_sectors(address: np.ndarray) -> np.ndarray:
     """Count the sectors of 16-byte copies that bypass L1, as the hardware's counter does, pair of lanes by pair.
 
-    A pair's 32 consecutive bytes count once per line; other pairs count their sectors.
+    A pair's 32 consecutive bytes count once per line that they touch. Other pairs count their sectors.
     """
-    pairs = address.reshape(-1, 2)
-    unit = np.where(pairs[:, 1] - pairs[:, 0] == 16, LINE_BYTES, SECTOR_BYTES)[:, None]
-    return _distinct_pairs(pairs, unit).reshape(len(address), -1).sum(axis=1)
-
-
-def _distinct_pairs(pairs: np.ndarray, unit_bytes: np.ndarray) -> np.ndarray:
-    on, units = pairs != _NOWHERE, pairs // unit_bytes
-    return on[:, 0] + (on[:, 1] & ~(on[:, 0] & (units[:, 0] == units[:, 1])))
+    first, second = np.moveaxis(address.reshape(len(address), -1, 2), 2, 0)
+    unit = np.where(second - first == 16, LINE_BYTES, SECTOR_BYTES)
+    shares = (first != _NOWHERE) & (first // unit == second // unit)
+    return np.count_nonzero(address != _NOWHERE, axis=1) - np.count_nonzero(shares, axis=1)
