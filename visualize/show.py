@@ -15,7 +15,7 @@ import numpy as np
 
 import kernels.compiling
 from kernels.compiling.capture_file import Capture, CapturedKernel, CapturedLaunch, UnreadableCapture
-from kernels.compiling.captured_counts import COUNTERS, LaunchCounts, OperationCounts, count_launches
+from kernels.compiling.captured_counts import COUNTERS, LaunchCounts, OperationCounts, count_launch
 from kernels.compiling.diagnoses import diagnose
 from kernels.compiling.requests import IDEAL, LINES
 from kernels.gpus import DEFAULT_GPU, GPUS, this_gpu
@@ -109,8 +109,8 @@ def report(capture: Capture) -> dict[str, Any]:
         "triton": content.triton,
         "gpu": content.gpu.get("name"),
         "launches": [
-            _launch_json(capture, launch, content.kernels[launch.kernel], counts)
-            for launch, counts in zip(content.launches, count_launches(capture), strict=True)
+            _launch_json(capture, launch, content.kernels[launch.kernel], count_launch(capture, launch))
+            for launch in content.launches
         ],
         "stopped": content.stopped.message if content.stopped else None,
         "not_captured": list(content.not_captured),

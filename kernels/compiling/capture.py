@@ -112,7 +112,7 @@ class Recorder:
         self.arrays: list[np.ndarray] = []
         self.array_types: list[str] = []
         self.numbers: dict[bytes, int] = {}  # of arrays, by content
-        self.written: set[int] = set()  # storages that a launch which did not run was given
+        self.written: set[int] = set()  # storages with values that depend on launches which did not run
         self.tuned: list[tuple[int, int] | None] = []
         self.case: str | None = None
         self.cases: dict[str, dict[str, Any]] = {}
@@ -135,10 +135,12 @@ class Recorder:
             offset = int(tensor.data_ptr()) - base.untyped_storage().data_ptr()
         storage = self.storage(base)
         size = getattr(tensor.dtype, "itemsize", None) or base.element_size()
-        array = self._copy(base, storage) if base is tensor else None
+        is_known = storage.number not in self.written
+        array = self._copy(base, storage) if base is tensor and is_known else None
         return {
             "dtype": str(tensor.dtype).removeprefix("torch."), "element_bytes": size, "shape": list(base.shape),
             "strides": list(base.stride()), "storage": storage.number, "offset_bytes": offset, "array": array,
+            "is_known": is_known,
         }  # fmt: skip
 
     def _copy(self, tensor: torch.Tensor, storage: Storage) -> int | None:
@@ -211,9 +213,21 @@ class Recorder:
             is_finite = isinstance(number, int) or math.isfinite(number)
             result.append({"name": name, "value": number if is_finite else str(number)})
 
-    def storages_of(self, launch: Launch) -> set[int]:
-        tensors = (a.get("tensor") or a.get("descriptor", {}).get("tensor") for a in launch.arguments)
+    def storages_of(self, launch: Launch, are_written: bool = False) -> set[int]:
+        """Return the storages that a launch is given, or only those that it may write to."""
+        written = _written_arguments(launch.compiled.asm["ttgir"]) if are_written else range(len(launch.arguments))
+        given = (launch.arguments[number] for number in written)
+        tensors = (a.get("tensor") or a.get("descriptor", {}).get("tensor") for a in given)
         return {tensor["storage"] for tensor in tensors if tensor}
+
+    def propagate(self, inputs: Any, outputs: Any) -> None:
+        """Mark the results of a torch operation as unknown if one of its operands is."""
+        if any(self._is_written(tensor) for tensor in _tensors(inputs)):
+            self.written |= {self.storage(tensor).number for tensor in _tensors(outputs)}
+
+    def _is_written(self, tensor: torch.Tensor) -> bool:
+        storage = self.storages.get((tensor.device.type, tensor.untyped_storage().data_ptr()))
+        return storage is not None and storage.number in self.written
 
     # Writing.
 
@@ -272,6 +286,59 @@ def _launch_json(launch: Launch, kernel: int) -> dict[str, Any]:
         "ran": launch.ran or False, "elapsed_ms": launch.events[0].elapsed_time(launch.events[1]) if launch.events else None,
         "case": launch.case, "arguments": launch.arguments, "parameters": launch.parameters, "results": launch.results,
     }  # fmt: skip
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, tuple | list | dict):
+        for value in values.values() if isinstance(values, dict) else values:
+            yield from _tensors(value)
+
+
+def _written_arguments(ttgir: str) -> list[int]:
+    """Return the numbers of the arguments to which a kernel may store, by following its pointers in the TTGIR's text."""
+    sources: list[set[int]] = []  # of each value, by its number; a loop's number stands for all that it carries
+    numbers: dict[str, int] = {}  # of the latest value of a name, which sibling regions may use again
+    regions, arguments, reached, todo = [], list[int](), set[int](), list[int]()
+
+    def define(depends_on: Iterable[int]) -> int:
+        sources.append(set(depends_on))
+        return len(sources) - 1
+
+    for line in ttgir.splitlines():
+        if "tt.func" in line:
+            names = re.findall(_ARGUMENT, line.partition("(")[2])
+            arguments = [define(()) for _ in names]
+            numbers |= dict(zip(names, arguments, strict=True))
+            continue
+        line = re.sub(r" loc\(.*", "", line).strip()
+        results, _, operation = line.partition(" = ") if line.startswith("%") else ("", "", line)
+        values = [numbers[name] for name in re.findall(r"%[\w$.-]+", operation) if name in numbers]
+        if operation.startswith(("tt.addptr", "tt.load")):  # offsets and loaded values point nowhere
+            values = values[: operation.startswith("tt.addptr")]
+        if line.startswith("}") and regions:
+            carried = regions.pop()
+        if line.endswith("{"):
+            regions.append(carried if line.startswith("}") else define(values))
+            carried_names = re.findall(r"(%[\w$.-]+) = %[\w$.-]+", operation)
+            numbers |= dict.fromkeys(carried_names, regions[-1])
+        elif line.startswith("^bb"):
+            numbers |= {name: define(regions[-1:]) for name in re.findall(_ARGUMENT, line)}
+        elif line.startswith(("scf.yield", "scf.condition", "tt.reduce.return", "tt.scan.return")) and regions:
+            sources[regions[-1]].update(values)
+        numbers |= {
+            name: define(regions[-1:] if line.endswith("{") else values) for name in re.findall(r"%[\w$.-]+", results)
+        }
+        if re.match(
+            r"tt\.store|tt\.atomic|ttng\.async_tma_(copy_local|store|reduce)|tt\.descriptor_(?!load)", operation
+        ):
+            todo += values[:1]
+    while todo:
+        if (number := todo.pop()) not in reached:
+            reached.add(number)
+            todo += sources[number]
+    return [number for number, argument in enumerate(arguments) if argument in reached]
 
 
 def _text(value: Any) -> str:
@@ -388,14 +455,16 @@ def _as_compiled(value: Any) -> Any:
 # ---------------------------------------------------------------- hooks
 
 _RUN = jit.JITFunction.run
+_RECORDERS: list[Recorder] = []  # the active one last
 _ABSENT = object()
+_ARGUMENT = r"(%[\w$.-]+): "
 
 
 class _NotRun:
     """What a launch that did not run returns: enough for callers that keep the compiled kernel and launch it again."""
 
-    def __init__(self, recorder: Recorder, launch: Launch, keywords: Mapping[str, Any]) -> None:
-        self._recorder, self._launch, self._keywords = recorder, launch, keywords
+    def __init__(self, launch: Launch, keywords: Mapping[str, Any]) -> None:
+        self._launch, self._keywords = launch, keywords
         self.n_regs = self.n_spills = 0
         self.name = launch.compiled.name
         self.metadata, self.asm, self.function = launch.compiled.metadata, launch.compiled.asm, None
@@ -408,7 +477,7 @@ class _NotRun:
                 given = dict(zip(free, values, strict=True))
                 values = [given.get(p.name, self._launch.bound.get(p.name)) for p in function.params]
             options = {k: v for k, v in self._keywords.items() if k not in function.arg_names}
-            _launch(self._recorder, function, values, grid, options)
+            _launch(_RECORDERS[-1], function, values, grid, options)
 
         return launch
 
@@ -431,8 +500,8 @@ def _launch(recorder: Recorder, function: Any, arguments: Sequence[Any], grid: A
             note = f"{function.fn.__name__} did not run in the interpreter: {type(error).__name__}: {error}"[:200]
             recorder.not_captured.append(note)
     if not launch.ran:
-        recorder.written |= recorder.storages_of(launch)
-    return _NotRun(recorder, launch, keywords)
+        recorder.written |= recorder.storages_of(launch, are_written=True)
+    return _NotRun(launch, keywords)
 
 
 def _interpret(function: Any, arguments: Sequence[Any], launch: Launch, keywords: Mapping[str, Any]) -> None:
@@ -525,8 +594,12 @@ def recording(
     if runs == "cuda":
         sentence = "A CUDA graph was replayed; the launches in it were not recorded."
         replaced.append((torch.cuda.CUDAGraph, "replay", _noting(recorder, torch.cuda.CUDAGraph.replay, sentence)))
-    with contextlib.nullcontext() if runs == "cuda" else as_if_cuda(recorder), replacing(replaced):
-        yield recorder
+    _RECORDERS.append(recorder)
+    try:
+        with contextlib.nullcontext() if runs == "cuda" else as_if_cuda(recorder), replacing(replaced):
+            yield recorder
+    finally:
+        _RECORDERS.pop()
 
 
 def _noting(recorder: Recorder, function: Any, sentence: str) -> Any:
@@ -580,13 +653,16 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
             keywords["device"] = _on_cpu(keywords["device"])
         if keywords.get("pin_memory"):
             keywords["pin_memory"] = False
-        return function(*map(_on_cpu, arguments), **keywords)
+        result = function(*map(_on_cpu, arguments), **keywords)
+        if self._recorder.written:
+            with torch._C.DisableTorchFunction():
+                self._recorder.propagate((arguments, keywords), result)
+        return result
 
     def _check_read(self, function: Any, tensor: torch.Tensor) -> None:
         with torch._C.DisableTorchFunction():
-            key = (tensor.device.type, tensor.untyped_storage().data_ptr())
-        storage = self._recorder.storages.get(key)
-        if storage is not None and storage.number in self._recorder.written and not self._recorder.runs:
+            is_unknown = self._recorder._is_written(tensor)
+        if is_unknown and not self._recorder.runs:
             file, line = _caller()
             raise HostRead(
                 f"{Path(file).name}:{line} reads a tensor that an earlier launch was given ({function.__name__}), and "

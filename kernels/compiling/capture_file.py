@@ -56,6 +56,7 @@ class Tensor:
         storage: number of the storage that holds it.
         offset_bytes: its first byte, from the storage's start.
         array: number of the array with the storage's contents before the launch; None if there is no copy.
+        is_known: whether its values do not depend on launches that did not run.
     """
 
     dtype: str
@@ -65,6 +66,7 @@ class Tensor:
     storage: Count
     offset_bytes: Count
     array: Count | None
+    is_known: bool
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,13 @@
 """Count the requests of every launch in a capture."""
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from kernels.compiling import ttgir
-from kernels.compiling.capture_file import Argument, Capture, CapturedLaunch, Tensor, UnreadableCapture
+from kernels.compiling.capture_file import Argument, Capture, CapturedLaunch, UnreadableCapture
 from kernels.compiling.evaluate import STORAGE_STEP, Descriptor, Evaluator, Storage, Tally, swizzles
 from kernels.compiling.memory_operations import locate_lines
 from kernels.compiling.requests import REQUESTS, SECTORS, Instruction, read_instructions
@@ -27,6 +26,8 @@ _KINDS = {
     "tt.atomic_cas": ("atomic", "atom"),
     **{name: ("descriptor", f"tma_{'ld' if kind == 'load' else 'st'}") for name, kind in ttgir.TMA_OPS.items()},
 }
+
+_NOT_RUN = "Addresses depend on values from an earlier launch, which did not run. --values runs it in the interpreter."
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,12 @@ class OperationCounts:
     tally: Tally
     depends_on: frozenset[str]
     has_mask: bool
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether the launch may execute it more often than counted."""
+        swaps = self.op == "atomic" and self.instruction is not None and self.instruction.swaps
+        return swaps or bool(self.tally.refused)
 
     @property
     def requests(self) -> int:
@@ -80,7 +87,8 @@ class LaunchCounts:
     refused: str = ""
 
     def totals(self) -> dict[str, int | None]:
-        """Return the launch-wide counters. A counter is None if one of its operations was refused."""
+        """Return the launch-wide counters. A counter is None if the count of one of its operations
+        may be too low."""
         return {name: None if self._is_incomplete(name) else self.lower_bound(name) for name in COUNTERS}
 
     def lower_bound(self, name: str) -> int:
@@ -89,69 +97,34 @@ class LaunchCounts:
 
     def _is_incomplete(self, name: str) -> bool:
         kind = name.rpartition("_")[0]
-        return bool(self.refused) or any(op.tally.refused for op in self.operations if op.counter == kind)
+        return bool(self.refused) or any(op.is_lower_bound for op in self.operations if op.counter == kind)
 
 
-@dataclass
-class _Memory:
-    """What is known about the storages as launches are evaluated in order."""
-
-    capture: Capture
-    writers: dict[int, str] = field(default_factory=dict)
-
-    def address(self, tensor: Tensor) -> int:
-        storage = self.capture.content.storages[tensor.storage]
-        return (tensor.storage + 1) * STORAGE_STEP + storage.address_bytes + tensor.offset_bytes
-
-    def storages(self, launch: CapturedLaunch) -> list[Storage]:
-        storages = [Storage(storage.bytes, storage.address_bytes) for storage in self.capture.content.storages]
-        for tensor in _tensors(launch):
-            old = storages[tensor.storage]
-            if tensor.storage in self.writers:
-                why = f"Addresses depend on values that {self.writers[tensor.storage]} stores, and it did not run."
-                storages[tensor.storage] = replace(old, why_unknown=why)
-            elif tensor.array is not None:
-                read = partial(self.read_array, tensor.array)
-                storages[tensor.storage] = replace(old, contents={**old.contents, tensor.element_bytes: read})
-        return storages
-
-    def read_array(self, number: int) -> np.ndarray:
-        try:
-            return self.capture.read_array(number)
-        except UnreadableCapture as error:
-            raise ttgir.UnsupportedOperation(str(error)) from error
-
-
-def count_launches(capture: Capture) -> Iterator[LaunchCounts]:
-    """Count the launches of a capture, in order.
+def count_launch(capture: Capture, launch: CapturedLaunch) -> LaunchCounts:
+    """Count a launch's requests.
 
     Raises:
-        UnreadableCapture: the compiled code of a launch is damaged.
+        UnreadableCapture: the launch's compiled code is damaged.
     """
-    memory = _Memory(capture)
-    for launch in capture.content.launches:
-        start = time.perf_counter()
-        try:
-            counts, stored = _count_launch(capture, launch, memory)
-        except ttgir.UnsupportedOperation as error:
-            counts, stored = LaunchCounts((), (), 0.0, str(error)), {tensor.storage for tensor in _tensors(launch)}
-        if not launch.ran:
-            memory.writers |= dict.fromkeys(stored, capture.content.kernels[launch.kernel].name)
-        yield replace(counts, seconds=time.perf_counter() - start)
+    start = time.perf_counter()
+    try:
+        counts = _evaluate(capture, launch)
+    except ttgir.UnsupportedOperation as error:
+        counts = LaunchCounts((), (), 0.0, str(error))
+    return replace(counts, seconds=time.perf_counter() - start)
 
 
-def _count_launch(capture: Capture, launch: CapturedLaunch, memory: _Memory) -> tuple[LaunchCounts, set[int]]:
-    """Return a launch's counts and the storages that it writes to."""
+def _evaluate(capture: Capture, launch: CapturedLaunch) -> LaunchCounts:
     kernel = capture.content.kernels[launch.kernel]
     if kernel.num_ctas > 1:
         raise ttgir.UnsupportedOperation("A launch with clusters (num_ctas > 1) is not modeled.")
     text, ptx, sass = (capture.read_code(launch.kernel, stage) for stage in ("ttgir", "ptx", "sass"))
     body = ttgir.parse(text)
-    instructions = read_instructions(body, capture.layouts(kernel), text, ptx, sass, kernel.num_warps)
-    arguments = [_evaluated(argument, memory) for argument in launch.arguments]
-    if len(arguments) != len(body.arguments):
+    if len(launch.arguments) != len(body.arguments):
         raise ttgir.UnsupportedOperation("The launch's arguments do not match the compiled function's.")
-    evaluator = Evaluator(body, arguments, launch.grid, memory.storages(launch), instructions, swizzles(text))
+    instructions = read_instructions(body, capture.layouts(kernel), text, ptx, sass, kernel.num_warps)
+    arguments = [_value(capture, argument) for argument in launch.arguments]
+    evaluator = Evaluator(body, arguments, launch.grid, _storages(capture, launch), instructions, swizzles(text))
     tallies = evaluator.run()
     names: dict[int, list[str]] = {}
     for argument in launch.arguments:
@@ -162,26 +135,47 @@ def _count_launch(capture: Capture, launch: CapturedLaunch, memory: _Memory) -> 
     for op in ttgir.memory_ops(body):
         tally, instruction = tallies[op.line], instructions.get(op.line)
         made = instruction if isinstance(instruction, Instruction) else None
-        tensors = tuple(name for storage in sorted(tally.storages) for name in names.get(storage, ()))
-        source = locations[op.line][0][:2] if locations[op.line] else (kernel.file, kernel.line)
         kind, counter = _KINDS[op.name]
-        roots = filter(None, (op.mask, op.pointer if op.name in ttgir.POINTER_OPS else op.operands[0]))
-        reached = evaluator.slice.reach(roots)
-        depends_on = frozenset(
-            argument.name for argument, name in zip(launch.arguments, body.arguments, strict=True) if name in reached
+        reached = evaluator.slice.reach(filter(None, (op.mask, op.address)))
+        given = zip(launch.arguments, body.arguments, strict=True)
+        counts = OperationCounts(
+            op=kind,
+            counter=made.counter if made else counter,
+            source=locations[op.line][0][:2] if locations[op.line] else (kernel.file, kernel.line),
+            tensors=tuple(name for storage in sorted(tally.storages) for name in names.get(storage, ())),
+            instruction=made,
+            tally=tally,
+            depends_on=frozenset(argument.name for argument, name in given if name in reached),
+            has_mask=op.mask is not None,
         )
-        counter = made.counter if made else counter
-        operations.append(OperationCounts(kind, counter, source, tensors, made, tally, depends_on, op.mask is not None))
-    return LaunchCounts(tuple(operations), tuple(sorted(evaluator.notes)), 0.0), evaluator.stored
+        operations += [replace(counts, op="load", counter="ld"), counts] if made and made.swaps else [counts]
+    return LaunchCounts(tuple(operations), tuple(sorted(evaluator.notes)), 0.0)
 
 
-def _evaluated(argument: Argument, memory: _Memory) -> int | float | bool | Descriptor:
-    if argument.tensor:
-        return memory.address(argument.tensor)
-    if made := argument.descriptor:
-        return Descriptor(made.shape, made.strides, made.tensor.element_bytes, memory.address(made.tensor))
-    return argument.number
+def _storages(capture: Capture, launch: CapturedLaunch) -> list[Storage]:
+    storages = [Storage(storage.bytes, storage.address_bytes) for storage in capture.content.storages]
+    for tensor in filter(None, (argument.own_tensor for argument in launch.arguments)):
+        old = storages[tensor.storage]
+        if not tensor.is_known:
+            storages[tensor.storage] = replace(old, why_unknown=_NOT_RUN)
+        elif tensor.array is not None:
+            contents = {**old.contents, tensor.element_bytes: partial(_read_array, capture, tensor.array)}
+            storages[tensor.storage] = replace(old, contents=contents)
+    return storages
 
 
-def _tensors(launch: CapturedLaunch) -> Iterator[Tensor]:
-    yield from filter(None, (argument.own_tensor for argument in launch.arguments))
+def _read_array(capture: Capture, number: int) -> np.ndarray:
+    try:
+        return capture.read_array(number)
+    except UnreadableCapture as error:
+        raise ttgir.UnsupportedOperation(str(error)) from error
+
+
+def _value(capture: Capture, argument: Argument) -> int | float | bool | Descriptor:
+    if (tensor := argument.own_tensor) is None:
+        return argument.number
+    start = capture.content.storages[tensor.storage].address_bytes + tensor.offset_bytes
+    address = (tensor.storage + 1) * STORAGE_STEP + start
+    if (made := argument.descriptor) is None:
+        return address
+    return Descriptor(made.shape, made.strides, tensor.element_bytes, address)

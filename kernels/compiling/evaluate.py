@@ -146,6 +146,7 @@ class Evaluator:
         self.programs = np.arange(int(np.prod(self.grid)))  # several entries per program while a loop is unrolled
         self.descriptors: list[Descriptor | None] = []
         self.tallies = {op.line: Tally() for op in memory_ops(body)}
+        self.deferred: dict[int, list[Op]] = {}  # for the line of a loop, loads that ptxas moves behind its first test
         self.stored: set[int] = set()
         self.notes: set[str] = set()
         self.values: dict[str, Any] = {}
@@ -199,7 +200,10 @@ class Evaluator:
 
     def _run(self, op: Op, active: np.ndarray) -> None:
         is_needed = op.has_memory or any(name in self.needed for name in op.results)
-        if op.name in POINTER_OPS:
+        if op.line in self.slice.sunk:
+            self.deferred.setdefault(self.slice.sunk[op.line].line, []).append(op)
+            self._load_if_needed(op, active)
+        elif op.name in POINTER_OPS:
             self._access(op, active)
         elif op.name in TMA_OPS:
             self._copy_block(op, active)
@@ -230,6 +234,8 @@ class Evaluator:
     def _run_for(self, op: Op, active: np.ndarray) -> None:
         low, high, step = (self.values[name].base for name in op.operands[:3])
         trips = np.broadcast_to(np.maximum(-((low - high) // step), 0), len(self.programs))
+        for load in self.deferred.pop(op.line, []):
+            self._count_access(load, active & (trips > 0))
         body = op.regions[0]
         induction, *carried = body.arguments
         kept = [k for k, name in enumerate(carried) if name in self.needed]
@@ -393,14 +399,21 @@ class Evaluator:
     # Memory.
 
     def _access(self, op: Op, active: np.ndarray) -> None:
-        pointer = self.values[op.pointer]
-        mask = self.values[op.mask] if op.mask else Value(True)
-        instruction = self.instructions[op.line]
-        if not active.all():
-            mask = conjunction(mask, Value(active))
-        self._count(op, pointer, mask, instruction)
+        self._count_access(op, active)
         if op.name in ("tt.store", "tt.atomic_rmw", "tt.atomic_cas"):
             self.stored |= self.tallies[op.line].storages
+        self._load_if_needed(op, active)
+
+    def _mask(self, op: Op, active: np.ndarray) -> Value:
+        mask = self.values[op.mask] if op.mask else Value(True)
+        return mask if active.all() else conjunction(mask, Value(active))
+
+    def _count_access(self, op: Op, active: np.ndarray) -> None:
+        self._count(op, self.values[op.pointer], self._mask(op, active), self.instructions[op.line])
+
+    def _load_if_needed(self, op: Op, active: np.ndarray) -> None:
+        """Read the values that an access loads, if addresses depend on them."""
+        pointer, mask = self.values[op.pointer], self._mask(op, active)
         if op.name == "ttg.async_copy_global_to_local":
             slot = self.values.get(op.operands[1])
             if isinstance(slot, tuple):

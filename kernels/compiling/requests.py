@@ -51,7 +51,7 @@ class Instruction:
         width_bytes: bytes that a lane moves.
         layout: layout of the block of pointers; None for a scalar pointer.
         num_warps: warps that issue a scalar load.
-        is_lower_bound: whether the operation is a compare-and-swap loop, which retries after a conflict.
+        swaps: whether it became a load and a compare-and-swap loop, which retries after a conflict.
         location: source location of the operation, innermost call first.
         is_merged: for each of a warp's instructions, whether an earlier one has loaded the same addresses; () if unknown.
     """
@@ -62,7 +62,7 @@ class Instruction:
     element_bytes: int
     layout: Layout | None
     num_warps: int
-    is_lower_bound: bool
+    swaps: bool
     location: Location
     is_merged: tuple[bool, ...] = ()
 
@@ -81,6 +81,8 @@ def read_instructions(
     """
     in_ptx = _find_instructions(ptx)
     merged_lines = _merged_lines(in_ptx, sass)
+    in_sass = ((opcode, location) for opcode, location in instructions(sass) if location)
+    swapping_lines = {location[0][:2] for opcode, location in in_sass if re.match(r"ATOM.*\.CAS", opcode)}
     used = {value for op in body.walk() for value in (*op.operands, *op.inits)}
     locations = [location for _, location in locate_lines(ttgir, "ttgir")]
     by_location: dict[tuple[str, Location], list[tuple[Op, Layout | None]]] = defaultdict(list)
@@ -103,17 +105,18 @@ def read_instructions(
                 found = f"has several widths in the PTX: {sorted(widths)}" if widths else "is missing in the PTX"
                 result[op.line] = f"{op.name} {found}."
                 continue
-            name, size, swaps = own[0].name, element_bytes(op), ".cas" in own[0].name
+            name, size = own[0].name, element_bytes(op)
+            swaps = op.name == "tt.atomic_rmw" and (".cas" in name or location[0][:2] in swapping_lines)
             result[op.line] = Instruction(
                 counter="red" if kind == "atom" and _is_reduction(op, name, used) else kind.replace("cp", "ld"),
                 name=name,
-                width_bytes=size if swaps else own[0].width_bytes,
+                width_bytes=size if ".cas" in name else own[0].width_bytes,
                 element_bytes=size,
                 layout=layout,
                 num_warps=num_warps,
-                is_lower_bound=swaps and op.name == "tt.atomic_rmw",
+                swaps=swaps,
                 location=location,
-                is_merged=tuple(match.is_repeated for match in own) if location[0][:2] in merged_lines else (),
+                is_merged=tuple(m.is_repeated for m in own) if are_complete and location[0][:2] in merged_lines else (),
             )
     return result
 
@@ -135,7 +138,8 @@ def _merged_lines(in_ptx: Mapping[tuple[str, Location], list[_Match]], sass: str
     in_sass = Counter(
         location[0][:2] for opcode, location in instructions(sass) if opcode.startswith("LDG.") and location
     )
-    return {line for line, count in repeated.items() if count and in_sass[line] <= loads[line] - count}
+    missing = loads.total() - in_sass.total()  # ptxas assigns some instructions to a neighbouring line
+    return {line for line, count in repeated.items() if 0 < count <= min(missing, loads[line] - in_sass[line])}
 
 
 def _find_instructions(ptx: str) -> dict[tuple[str, Location], list[_Match]]:
@@ -163,9 +167,13 @@ def _find_instructions(ptx: str) -> dict[tuple[str, Location], list[_Match]]:
 
 
 def _is_reduction(op: Op, name: str, used: set[str]) -> bool:
-    """Whether ptxas turns an atomic into RED: its result is not used, and it orders no other access."""
+    """Whether ptxas turns an atomic into RED: its result is not used, and no later access has to wait for it."""
     is_swap = re.search(r"\.(exch|cas)\b", name)
-    return not is_swap and "relaxed" in op.text and not any(result in used for result in op.results)
+    return (
+        not is_swap
+        and not re.search(r"\b(acquire|acq_rel)\b", op.text)
+        and not any(result in used for result in op.results)
+    )
 
 
 def element_bytes(op: Op) -> int:

@@ -75,6 +75,11 @@ class Op:
         return self.operands[POINTER_OPS[self.name][0]]
 
     @property
+    def address(self) -> str:
+        """The pointer, or the descriptor."""
+        return self.pointer if self.name in POINTER_OPS else self.operands[0]
+
+    @property
     def mask(self) -> str | None:
         if self.name in TMA_OPS:
             return self.operands[-1] if TMA_OPS[self.name] == "load" else None
@@ -245,6 +250,7 @@ class Slice:
         self._todo: list[str] = []
         self._collect(body)
         self.values = self.reach(self._todo)
+        self.sunk = dict(self._sunk_loads(body))
 
     def reach(self, names: Iterable[str]) -> set[str]:
         """Return the values that the given values depend on, including themselves."""
@@ -280,6 +286,31 @@ class Slice:
             elif op.has_memory and op.name == "scf.while":
                 self._todo.append(op.regions[0].ops[-1].operands[0])
         return any(op.has_memory for op in region.ops)
+
+    def _sunk_loads(self, region: Region) -> Iterator[tuple[int, Op]]:
+        """Yield the line of each unmasked scalar load that is used in one loop only, and the loop.
+
+        ptxas moves such a load behind the branch that skips the loop if it has no iterations.
+        """
+        users: dict[str, list[Op]] = {}
+        for op in region.ops:
+            inner = (op.operands for nested in op.regions for op in nested.walk())
+            for name in {*op.operands, *op.inits, *(value for values in inner for value in values)}:
+                users.setdefault(name, []).append(op)
+        for load in region.ops:
+            if load.name != "tt.load" or load.shape or load.mask:
+                continue
+            todo, ends = list(load.results), set[Op]()
+            while todo:
+                name = todo.pop()
+                for op in users.get(name, []):
+                    is_plain = op.name.startswith(("arith.", "math.")) or op.name in ("tt.splat", "tt.broadcast")
+                    if is_plain:
+                        todo += op.results
+                    ends |= set() if is_plain else {op}
+            (loop,) = ends if len(ends) == 1 else (None,)
+            if loop and loop.name == "scf.for" and not {*load.results} & {*loop.operands, *loop.inits}:
+                yield load.line, loop
 
     def _sources(self, name: str) -> list[str]:
         if name in self._passed:
