@@ -10,7 +10,7 @@ from kernels.compiling import ttgir
 from kernels.compiling.capture_file import Argument, Capture, CapturedLaunch, UnreadableCapture
 from kernels.compiling.evaluate import STORAGE_STEP, Descriptor, Evaluator, Storage, Tally, swizzles
 from kernels.compiling.memory_operations import locate_lines
-from kernels.compiling.requests import REQUESTS, SECTORS, Instruction, read_instructions
+from kernels.compiling.requests import REQUESTS, SECTORS, Instruction, read_instructions, textbook
 
 COUNTERS = (
     *(f"{kind}_{unit}" for kind in ("ld", "st", "red", "atom") for unit in ("requests", "sectors")),
@@ -100,21 +100,27 @@ class LaunchCounts:
         return bool(self.refused) or any(op.is_lower_bound for op in self.operations if op.counter == kind)
 
 
-def count_launch(capture: Capture, launch: CapturedLaunch) -> LaunchCounts:
+def count_launch(
+    capture: Capture, launch: CapturedLaunch, programs: np.ndarray | None = None, is_textbook: bool = False
+) -> LaunchCounts:
     """Count a launch's requests.
+
+    Args:
+        programs: count only these programs.
+        is_textbook: count as on the blackboard: lane i takes element i of the block, row by row.
 
     Raises:
         UnreadableCapture: the launch's compiled code is damaged.
     """
     start = time.perf_counter()
     try:
-        counts = _evaluate(capture, launch)
+        counts = _evaluate(capture, launch, programs, is_textbook)
     except ttgir.UnsupportedOperation as error:
         counts = LaunchCounts((), (), 0.0, str(error))
     return replace(counts, seconds=time.perf_counter() - start)
 
 
-def _evaluate(capture: Capture, launch: CapturedLaunch) -> LaunchCounts:
+def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | None, is_textbook: bool) -> LaunchCounts:
     kernel = capture.content.kernels[launch.kernel]
     if kernel.num_ctas > 1:
         raise ttgir.UnsupportedOperation("A launch with clusters (num_ctas > 1) is not modeled.")
@@ -123,8 +129,12 @@ def _evaluate(capture: Capture, launch: CapturedLaunch) -> LaunchCounts:
     if len(launch.arguments) != len(body.arguments):
         raise ttgir.UnsupportedOperation("The launch's arguments do not match the compiled function's.")
     instructions = read_instructions(body, capture.layouts(kernel), text, ptx, sass, kernel.num_warps)
+    if is_textbook:
+        instructions = {line: i if isinstance(i, str) else textbook(i) for line, i in instructions.items()}
     arguments = [_value(capture, argument) for argument in launch.arguments]
-    evaluator = Evaluator(body, arguments, launch.grid, _storages(capture, launch), instructions, swizzles(text))
+    evaluator = Evaluator(
+        body, arguments, launch.grid, _storages(capture, launch), instructions, swizzles(text), programs
+    )
     tallies = evaluator.run()
     names: dict[int, list[str]] = {}
     for argument in launch.arguments:
@@ -159,8 +169,8 @@ def _storages(capture: Capture, launch: CapturedLaunch) -> list[Storage]:
         if not tensor.is_known:
             storages[tensor.storage] = replace(old, why_unknown=_NOT_RUN)
         elif tensor.array is not None:
-            contents = {**old.contents, tensor.element_bytes: partial(_read_array, capture, tensor.array)}
-            storages[tensor.storage] = replace(old, contents=contents)
+            read = partial(_read_array, capture, tensor.array)
+            storages[tensor.storage] = replace(old, contents={**old.contents, tensor.element_bytes: read})
     return storages
 
 

@@ -33,6 +33,9 @@ _CHUNK = 1 << 22
 # With more new classes than this in one execution, most are unique, and remembering them costs more than it saves.
 _MOST_REMEMBERED = 1 << 14
 
+# Number of executions whose start is remembered: enough for a map of programs.
+_MOST_STARTS = 1 << 16
+
 # Bytes per element of CUtensorMapDataType (cuda.h).
 _TENSOR_MAP_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4, 1)
 
@@ -86,6 +89,7 @@ class Tally:
         counts: (4,) int64: requests, sectors, lines, ideal sectors.
         storages: the storages that it addresses.
         example: its first execution.
+        starts: (program, address of its block's lowest byte) of the first executions, (executions,) each.
         outside: an execution with an element outside its storage, and the element's index in the block.
         refused: why the counts are incomplete; "" if they are complete.
         classes: for each class of executions, as far as remembered, its counts and the smallest and largest address of
@@ -96,6 +100,7 @@ class Tally:
     counts: np.ndarray = field(default_factory=lambda: np.zeros(4, np.int64))
     storages: set[int] = field(default_factory=set)
     example: Example | None = None
+    starts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     outside: tuple[Example, tuple[int, ...]] | None = None
     refused: str = ""
     classes: dict[tuple[int, ...], np.ndarray] = field(default_factory=dict)
@@ -126,6 +131,7 @@ class Evaluator:
         storages: storage number n starts at (n + 1) · STORAGE_STEP.
         instructions: for the line of each operation on pointers its instruction, or why it is unknown.
         swizzles: bytes of the swizzle of each named layout in shared memory.
+        programs: the programs to evaluate; None for all.
     """
 
     def __init__(
@@ -136,6 +142,7 @@ class Evaluator:
         storages: Sequence[Storage],
         instructions: Mapping[int, Instruction | str],
         swizzles: Mapping[str, int],
+        programs: np.ndarray | None = None,
     ) -> None:
         self.body, self.storages, self.instructions, self.swizzles = body, storages, instructions, swizzles
         self.starts = np.array([(n + 1) * STORAGE_STEP + storage.start_bytes for n, storage in enumerate(storages)])
@@ -143,7 +150,8 @@ class Evaluator:
         self.grid = (*grid, 1, 1)[:3]
         self.slice = Slice(body)
         self.needed = self.slice.values
-        self.programs = np.arange(int(np.prod(self.grid)))  # several entries per program while a loop is unrolled
+        # Several entries per program while a loop is unrolled.
+        self.programs = np.arange(int(np.prod(self.grid))) if programs is None else programs
         self.descriptors: list[Descriptor | None] = []
         self.tallies = {op.line: Tally() for op in memory_ops(body)}
         self.deferred: dict[int, list[Op]] = {}  # for the line of a loop, loads that ptxas moves behind its first test
@@ -497,14 +505,16 @@ class Evaluator:
         if len(first) <= _MOST_REMEMBERED:
             known |= {names[i]: facts[i] for i in np.flatnonzero(is_new)}
         tally.counts += (facts[:, :4] * times[:, None]).sum(axis=0)
-        issued = facts[:, 0] > 0
-        if tally.outside or not issued.any():
+        issued, each = facts[:, 0] > 0, np.zeros(len(programs), int) if index is None else index
+        if not issued.any():
             return
+        if sum(len(number) for number, _ in tally.starts) < _MOST_STARTS:
+            some = np.flatnonzero(issued[each])[:_MOST_STARTS]
+            tally.starts.append((self.programs[programs[some]], (starts + facts[each, 4])[some]))
         low, high = lowest + int(facts[issued, 4].min()), highest + int(facts[issued, 5].max())
         number = low // STORAGE_STEP - 1
-        if 0 <= number < len(self.starts) and low >= self.starts[number] and high < self.ends[number]:
+        if tally.outside or 0 <= number < len(self.starts) and low >= self.starts[number] and high < self.ends[number]:
             return
-        each = np.zeros(len(programs), int) if index is None else index
         ends = starts[issued[each], None] + facts[each[issued[each]], 4:]
         self._check_bounds(op, pointer, mask, programs[issued[each]], ends)
 

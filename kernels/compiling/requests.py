@@ -6,7 +6,7 @@ The TTGIR gives an operation's layout, the PTX its width and the kind of instruc
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -181,6 +181,21 @@ def element_bytes(op: Op) -> int:
     if not match:
         raise UnsupportedOperation(f"The element size of {op.name} is unknown.")
     return max(1, int(match[1]) // 8) if match[1] else 8  # a pointer to pointers
+
+
+def textbook(instruction: Instruction) -> Instruction:
+    """Return the blackboard's version of an instruction: lane i takes element i of the block, row by row."""
+    if instruction.layout is None:
+        return instruction
+    shape, bases = instruction.layout.shape, []
+    for axis in reversed(range(len(shape))):
+        bases += [
+            tuple((1 << bit) * (axis == i) for i in range(len(shape))) for bit in range(shape[axis].bit_length() - 1)
+        ]
+    idle = ((0,) * len(shape),) * max(0, 5 - len(bases))  # lanes without an element
+    layout = Layout(shape, tuple(bases[5:]), (*bases[:5], *idle), ())
+    size, counter = instruction.element_bytes, instruction.counter
+    return replace(instruction, layout=layout, width_bytes=size, name=counter, is_merged=(), num_warps=1)
 
 
 def count_blocks(instruction: Instruction, is_load: bool, address: np.ndarray, active: np.ndarray) -> np.ndarray:

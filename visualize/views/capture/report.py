@@ -1,0 +1,141 @@
+"""Reports of a capture: as JSON, as a table of text, and the differences between two of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernels.compiling.capture_file import Capture, CapturedKernel, CapturedLaunch
+from kernels.compiling.captured_counts import COUNTERS, LaunchCounts, OperationCounts, count_launch
+from kernels.compiling.diagnoses import diagnose
+from kernels.compiling.requests import IDEAL, LINES
+
+# Numbers of a kernel that must not grow.
+_COMPARED = ("registers", "spilled_bytes", "shared_bytes")
+
+
+def report(capture: Capture) -> dict[str, Any]:
+    """Return the JSON of a capture: its launches with their operations per source line, totals, and refusals."""
+    content = capture.content
+    return {
+        "triton": content.triton,
+        "gpu": content.gpu.get("name"),
+        "launches": [
+            launch_json(capture, launch, content.kernels[launch.kernel], count_launch(capture, launch))
+            for launch in content.launches
+        ],
+        "stopped": content.stopped.message if content.stopped else None,
+        "not_captured": list(content.not_captured),
+    }
+
+
+def launch_json(
+    capture: Capture, launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCounts
+) -> dict[str, Any]:
+    addresses = {
+        argument.name: tensor.offset_bytes + capture.content.storages[tensor.storage].address_bytes
+        for argument in launch.arguments
+        if (tensor := argument.own_tensor)
+    }
+    totals = counts.totals()
+    refused = {(op.source[1], op.tally.refused) for op in counts.operations if op.tally.refused}
+    if counts.refused:
+        refused.add((kernel.line, counts.refused))
+    return {
+        "kernel": kernel.name,
+        "source": Path(kernel.file).name,
+        "line": kernel.line,
+        "grid": list(launch.grid),
+        "config": dict(launch.config),
+        "tuned": asdict(launch.tuned) if launch.tuned else None,
+        "elapsed_ms": launch.elapsed_ms,
+        "registers": kernel.registers,
+        "spilled_bytes": kernel.spilled_bytes,
+        "shared_bytes": kernel.shared_bytes,
+        "ops": [operation_json(group, launch, addresses) for group in by_line(counts.operations)],
+        "totals": totals,
+        "lower_bound": {name: counts.lower_bound(name) for name in COUNTERS if totals[name] is None},
+        "refused": [{"line": line, "why": why} for line, why in sorted(refused)],
+        "notes": list(counts.notes),
+    }
+
+
+def by_line(operations: Sequence[OperationCounts]) -> list[list[OperationCounts]]:
+    """Group the copies of an operation that pipelining or unrolling made."""
+    groups: dict[tuple[Any, ...], list[OperationCounts]] = {}
+    for op in operations:
+        groups.setdefault((op.source, op.op, op.tensors, op.width_bytes), []).append(op)
+    return sorted(groups.values(), key=lambda group: group[0].source)
+
+
+def operation_json(
+    group: Sequence[OperationCounts], launch: CapturedLaunch, addresses: Mapping[str, int]
+) -> dict[str, Any]:
+    first, counts = group[0], np.sum([op.tally.counts for op in group], axis=0)
+    sectors, ideal = sum(op.sectors for op in group), int(counts[IDEAL])
+    found = {finding.text for op in group for finding in diagnose(op, launch, dict(addresses))}
+    return {
+        "op": first.op,
+        "counter": first.counter,
+        "tensor": ", ".join(first.tensors),
+        "file": first.source[0],
+        "line": first.source[1],
+        "width_bytes": first.width_bytes,
+        "requests": sum(op.requests for op in group),
+        "sectors": sectors,
+        "lines": int(counts[LINES]),
+        "ideal_sectors": ideal,
+        "efficiency": ideal / sectors if sectors and ideal else None,
+        "why": " ".join(sorted(found)),
+    }
+
+
+def regressions(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each number that grew from one report to the next. Launches are compared in order."""
+    for old, new in zip(before["launches"], after["launches"], strict=False):
+        if old["kernel"] != new["kernel"]:
+            yield f"{new['source']}:{new['line']}: {new['kernel']} was launched instead of {old['kernel']}."
+            continue
+        where = f"{new['source']}:{new['line']} {new['kernel']}"
+        for name in _COMPARED:
+            if new[name] > old[name]:
+                yield f"{where}: {name} grew from {old[name]:,} to {new[name]:,}."
+        for unit in ("requests", "sectors"):
+            lines = {(op["file"], op["line"]) for op in (*old["ops"], *new["ops"])}
+            for file, line in sorted(lines):
+                was, now = (
+                    sum(op[unit] for op in launch["ops"] if (op["file"], op["line"]) == (file, line))
+                    for launch in (old, new)
+                )
+                if now > was:
+                    yield f"{file}:{line} in {new['kernel']}: {unit} grew from {was:,} to {now:,}."
+    if len(before["launches"]) != len(after["launches"]):
+        yield f"The script launches {len(after['launches'])} kernels instead of {len(before['launches'])}."
+
+
+def table(content: Mapping[str, Any]) -> str:
+    """Return a report as text."""
+    lines = [f"Triton {content['triton']}, {content['gpu']}: {len(content['launches'])} launches"]
+    for number, launch in enumerate(content["launches"]):
+        grid = " × ".join(map(str, launch["grid"]))
+        tuned = f", config {launch['tuned']['number']} of {launch['tuned']['of']}" if launch["tuned"] else ""
+        lines.append(f"\n{number}  {launch['kernel']}  {launch['source']}:{launch['line']}  grid {grid}{tuned}")
+        config = " ".join(f"{name}={value}" for name, value in launch["config"].items())
+        memory = f"{launch['registers']} registers, {launch['spilled_bytes']} bytes spilled"
+        lines.append(f"   {config}\n   {memory}, {launch['shared_bytes']:,} bytes of shared memory")
+        lines.append(
+            f"   {'line':24} {'op':11} {'tensor':20} {'bytes':>5} {'requests':>13} {'sectors':>13} {'ideal':>6}"
+        )
+        for op in launch["ops"]:
+            efficiency = "" if op["efficiency"] is None else f"{op['efficiency']:.0%}"
+            place = f"{op['file']}:{op['line']}"
+            counts = f"{op['width_bytes'] or '':>5} {op['requests']:>13,} {op['sectors']:>13,} {efficiency:>6}"
+            lines.append(f"   {place:24.24} {op['op']:11} {op['tensor']:20.20} {counts}")
+            if op["why"]:
+                lines.append(f"      → {op['why']}")
+        lines += [f"   Not counted: line {refusal['line']}: {refusal['why']}" for refusal in launch["refused"]]
+        lines += [f"   {note}" for note in launch["notes"]]
+    lines += [content["stopped"]] if content["stopped"] else []
+    return "\n".join([*lines, *content["not_captured"]])

@@ -1,0 +1,329 @@
+"""Draw a capture: the list of launches, one request as flow, the code, and the map of programs."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from kernels.accesses import MemoryOperation, vectors
+from kernels.compiling.capture_file import Capture, CapturedKernel, CapturedLaunch
+from kernels.compiling.captured_counts import LaunchCounts, OperationCounts, count_launch
+from kernels.compiling.evaluate import STORAGE_STEP
+from kernels.compiling.memory_operations import memory_lines
+from kernels.compiling.requests import IDEAL, LINES, textbook
+from kernels.gpus import GPUS
+from kernels.knobs import knob
+from visualize.predict.schedule import occupancy
+from visualize.predict.traffic import Matrix, Requests
+from visualize.views import slots, theme
+from visualize.views.capture.report import launch_json
+from visualize.views.memory.flow import Flow, flow_plot
+from visualize.views.numbers import count_noun, milliseconds, percent, significant
+from visualize.views.panel import Slots
+from visualize.views.prose import Code, Link, Mark, Strong, headline, say
+from visualize.views.slots import NONE, plot, plot_value, slot
+from visualize.views.tables import table
+
+TABS = {"requests": "Requests", "code": "Code", "order": "Order"}
+
+_SCRUBBER = Markup(
+    '<div class="switch" role="group" aria-label="Requests">'
+    '<button type="button" data-model="textbook" data-tip="A lecture’s simple machine">Blackboard</button>'
+    '<button type="button" data-model="compiled" data-tip="What the compiled kernel requests">Compiled</button></div>'
+    '<div class="player scrubber" role="group" aria-label="Requests of the program">'
+    '<button type="button" class="back" aria-label="Previous request">←</button>'
+    '<button type="button" class="forward" aria-label="Next request">→</button>'
+    '<input type="range" min="0" max="0" value="0" aria-label="Request"><output></output><span class="legend">'
+    '<span><i style="background:{}"></i>used</span><span><i style="background:{}"></i>wasted</span></span></div>'
+).format(theme.WANTED, theme.WASTED)
+
+
+@dataclass(frozen=True)
+class CaptureView:
+    """What the page of a capture shows."""
+
+    tab: str = knob("requests", "", "The open view.", choices=tuple(TABS))
+    launch: int = knob(0, "Launch", "Number of the launch, from 0.", low=0, high=100_000)
+    operation: int = knob(0, "Picture", "Number of the memory operation in the kernel.", low=0, high=10_000)
+    program: int = knob(0, "Picture", "The program (pid) whose first execution is drawn.", low=0, high=2**40)
+    model: str = knob("compiled", "", "Lanes as compiled, or as on the blackboard.", choices=("compiled", "textbook"))
+    request: int = knob(0, "", "The warp request that is drawn.", low=0, high=2**20)
+
+
+def layout() -> Markup:
+    """Return the HTML of all views, with slots."""
+    picture = slots.picture(plot("request-plot", "A request: lines from its lanes to bytes"), name="memory-picture")
+    sections = {
+        "requests": slots.row(slot("scrubber", "scrubber", _SCRUBBER)) + picture + slot("operations"),
+        "code": slots.picture(slot("listing", "listing", Markup('<div class="listing"></div>'))),
+        "order": slots.picture(plot("order-plot", "The programs that store each block")) + slot("order-note"),
+    }
+    section = Markup('<section id="{0}-tab" class="tabitem" aria-label="{0}" hidden>{1}</section>')
+    return (
+        slot("launches")
+        + slot("claim")
+        + Markup("").join(section.format(name, content) for name, content in sections.items())
+    )
+
+
+class CapturePictures:
+    """Draws one capture. Launches are counted when they are first shown."""
+
+    def __init__(self, capture: Capture) -> None:
+        self.capture, self.content = capture, capture.content
+        self.counts = lru_cache(maxsize=256)(self._count)
+
+    def _count(self, number: int, program: int | None = None, is_textbook: bool = False) -> LaunchCounts:
+        programs = None if program is None else np.array([program])
+        return count_launch(self.capture, self.content.launches[number], programs, is_textbook)
+
+    def clip(self, view: CaptureView) -> CaptureView:
+        """Return the view with a launch, an operation and a program that exist."""
+        if not self.content.launches:
+            return view
+        number = min(view.launch, len(self.content.launches) - 1)
+        last = max(0, len(self.counts(number).operations) - 1)
+        grid = self.content.launches[number].grid
+        programs = grid[0] * grid[1] * grid[2]
+        return replace(
+            view, launch=number, operation=min(view.operation, last), program=min(view.program, programs - 1)
+        )
+
+    def draw(self, view: CaptureView, before: Mapping[str, Any] | None = None) -> Slots:
+        """Fill the slots of the open view.
+
+        Args:
+            before: the report of the capture that this one replaces.
+        """
+        if not self.content.launches:
+            message = (
+                self.content.stopped.message if self.content.stopped else f"{self.content.script} launched nothing."
+            )
+            return {"launches": "", "claim": headline("0", "launches", message, is_failure=True)}
+        launch = self.content.launches[view.launch]
+        kernel, counts = self.content.kernels[launch.kernel], self.counts(view.launch)
+        drawn = {"launches": self._launches(view), "claim": self._claim(launch, kernel, counts, before)}
+        if view.tab == "requests":
+            drawn |= {
+                "request-plot": self._flow(view, launch, counts),
+                "operations": self._operations(view, launch, counts),
+            }
+        elif view.tab == "code":
+            drawn["listing"] = self._listing(view, launch, kernel, counts)
+        else:
+            drawn |= order_slots(launch, kernel, counts, str(self.content.gpu.get("name", "")))
+        return drawn
+
+    def form(self, view: CaptureView) -> str:
+        """Return the value of the form: launch, operation and program."""
+        launch, operation, program = slots.controls(CaptureView)
+        launches = [str(number) for number in range(len(self.content.launches))]
+        names = [self.content.kernels[launch.kernel].name for launch in self.content.launches]
+        titles = [f"{number}: {name}" for number, name in zip(launches, names, strict=True)]
+        ops = self.counts(view.launch).operations if launches else ()
+        launch |= {"kind": "menu", "choices": list(range(len(launches))), "labels": titles}
+        labels = [f"{op.op} {', '.join(op.tensors)}, line {op.source[1]}" for op in ops]
+        operation |= {"kind": "menu", "choices": list(range(len(ops))), "labels": labels}
+        grid = self.content.launches[view.launch].grid if launches else (1, 1, 1)
+        program |= {"high": grid[0] * grid[1] * grid[2] - 1}
+        values = {"launch": view.launch, "operation": view.operation, "program": view.program}
+        return slots.form_value([launch, operation, program], values)
+
+    def _launches(self, view: CaptureView) -> Markup:
+        rows = []
+        for number, launch in enumerate(self.content.launches):
+            kernel, counts = self.content.kernels[launch.kernel], self.counts(number)
+            name: Any = Link(kernel.name, f"launch={number}&tab={view.tab}")
+            ratio = _ratio(counts.operations)
+            time_ = "" if launch.elapsed_ms is None else milliseconds(launch.elapsed_ms)
+            rows.append(
+                (
+                    Strong(number) if number == view.launch else number,
+                    name,
+                    " × ".join(map(str, launch.grid)).removesuffix(" × 1").removesuffix(" × 1"),
+                    " ".join(f"{name}={value}" for name, value in launch.config.items()),
+                    f"{launch.tuned.number} of {launch.tuned.of}" if launch.tuned else "",
+                    time_,
+                    f"{sum(op.sectors for op in counts.operations):,}",
+                    f"{significant(ratio)} ×" if ratio else "",
+                    counts.refused or next((op.tally.refused for op in counts.operations if op.tally.refused), ""),
+                )
+            )
+        header = ("", "kernel", "grid", "config", "tuned", "time", "sectors", "of ideal", "not counted")
+        notes = [self.content.stopped.message] if self.content.stopped else []
+        sentences = Markup(" ").join([*notes, *self.content.not_captured])
+        return table(header, rows) + Markup('<p class="note">{}</p>').format(sentences)
+
+    def _claim(
+        self, launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCounts, before: Mapping[str, Any] | None
+    ) -> Markup:
+        ratio = _ratio(counts.operations)
+        result = launch_json(self.capture, launch, kernel, counts)
+        findings = [op["why"] for op in result["ops"] if op["why"]]
+        changes = _changes(before, result) if before else []
+        memory = f"{kernel.registers} registers per thread, {kernel.shared_bytes:,} bytes of shared memory"
+        return headline(
+            f"{significant(ratio)} ×" if ratio else "–",
+            say("the ideal sectors: {} {}", Code(f"{kernel.name}"), Mark("predicted")),
+            say("{}, {} bytes spilled.", memory, kernel.spilled_bytes),
+            *findings[:2],
+            *changes,
+            *counts.notes,
+            counts.refused,
+        )
+
+    def _flow(self, view: CaptureView, launch: CapturedLaunch, counts: LaunchCounts) -> str:
+        ops = self.counts(view.launch, view.program).operations
+        if not ops or ops[view.operation].tally.example is None:
+            return NONE
+        operation = ops[view.operation]
+        main, other = (captured_flow(operation, launch, model) for model in ("compiled", "textbook"))
+        if view.model == "textbook":
+            main, other = other, main
+        if main is None or other is None:
+            return NONE
+        about = f"{self.content.script}, {self.content.gpu.get('name')}, Triton {self.content.triton}"
+        return flow_plot(main, view.request, about, other)
+
+    def _operations(self, view: CaptureView, launch: CapturedLaunch, counts: LaunchCounts) -> Markup:
+        board = self.counts(view.launch, None, True).operations
+        report = launch_json(self.capture, launch, self.content.kernels[launch.kernel], counts)
+        why = {(op["file"], op["line"], op["op"], op["tensor"]): op["why"] for op in report["ops"]}
+        rows = []
+        for number, (op, simple) in enumerate(zip(counts.operations, board, strict=True)):
+            ideal = int(op.tally.counts[IDEAL])
+            address = f"launch={view.launch}&operation={number}&program={view.program}"
+            rows.append(
+                (
+                    Link(f"{op.source[0]}:{op.source[1]}", address),
+                    op.op,
+                    ", ".join(op.tensors),
+                    op.width_bytes or "",
+                    f"{op.requests:,}",
+                    f"{op.sectors:,}",
+                    f"{int(op.tally.counts[LINES]):,}",
+                    percent(ideal / op.sectors) if op.sectors and ideal else "",
+                    f"{simple.sectors:,}" if op.instruction else "",
+                    op.tally.refused or why.get((*op.source, op.op, ", ".join(op.tensors)), ""),
+                )
+            )
+        header = (
+            "line", "operation", "tensor", "bytes per lane", "requests", "sectors", "lines", "efficiency",
+            "blackboard sectors", "why",
+        )  # fmt: skip
+        return table(header, rows)
+
+    def _listing(self, view: CaptureView, launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCounts) -> str:
+        source = [f"# {Path(kernel.file).name}", *kernel.source.splitlines()]
+        codes = {stage: self.capture.read_code(launch.kernel, stage) for stage in ("ttgir", "ptx", "sass")}
+        panes = [{"name": "Source", "lines": source}]
+        panes += [{"name": stage.upper(), "lines": code.splitlines()} for stage, code in codes.items()]
+        operations = []
+        for op in counts.operations:
+            (file, line), inside = op.source, []
+            if file == Path(kernel.file).name and 0 <= line - kernel.line < len(source) - 1:
+                inside = [line - kernel.line + 1]
+            marks = {stage.upper(): memory_lines(code, stage, file, line, line) for stage, code in codes.items()}
+            label = f"{op.op} {', '.join(op.tensors)}, {file}:{line}"
+            operations.append({"label": label, "marks": {**marks, "Source": inside}})
+        content = {"panes": panes, "operations": operations, "operation": view.operation}
+        return json.dumps(content, ensure_ascii=False) if operations else NONE
+
+
+def _ratio(operations: Sequence[OperationCounts]) -> float:
+    """Return the sectors of operations with lanes over their ideal sectors; 0 if there are none."""
+    counted = [op for op in operations if op.instruction and op.counter in ("ld", "st")]
+    ideal = sum(int(op.tally.counts[IDEAL]) for op in counted)
+    return sum(op.sectors for op in counted) / ideal if ideal else 0.0
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return sentences about the numbers of a launch that changed."""
+    changes = []
+    for name in ("ld_requests", "ld_sectors", "st_requests", "st_sectors"):
+        was, now = before["totals"][name], after["totals"][name]
+        if was != now and None not in (was, now):
+            changes.append(f"{name.replace('_', ' ')}: {was:,} → {now:,}.")
+    changes += [
+        f"{name.replace('_', ' ')}: {before[name]:,} → {after[name]:,}."
+        for name in ("registers", "spilled_bytes", "shared_bytes")
+        if before[name] != after[name]
+    ]
+    return changes or ["Nothing that is counted has changed."]
+
+
+def captured_flow(operation: OperationCounts, launch: CapturedLaunch, model: str) -> Flow | None:
+    """Return an operation's first execution as a flow from lanes to bytes; None if it has no lanes."""
+    made, example = operation.instruction, operation.tally.example
+    if made is None or made.layout is None or example is None:
+        return None
+    made = textbook(made) if model == "textbook" else made
+    lanes = vectors(made.layout, max(1, made.width_bytes // made.element_bytes))
+    place = np.ravel_multi_index(tuple(lanes.place), made.layout.shape)
+    address, active = example.address.ravel()[place], example.active.ravel()[place]
+    if operation.op != "load":
+        active = active & lanes.owner
+    first = int(example.address.min())
+    tensor = next((t for a in launch.arguments if (t := a.own_tensor) and a.name in operation.tensors), None)
+    columns = max(1, tensor.shape[-1] if tensor and tensor.shape else 1)
+    address = np.where(active, address % STORAGE_STEP, first % STORAGE_STEP)
+    element = address // made.element_bytes
+    matrix = Matrix(int(element.max()) // columns + 1, columns, made.element_bytes)
+    requests = Requests(element // columns, element % columns, address, active, made.width_bytes, matrix)
+    code = MemoryOperation(
+        operation.op, operation.source, made.layout, made.element_bytes, made.width_bytes, made.name, 1, ()
+    )
+    access: Any = SimpleNamespace(op=operation.op, tensor=" or ".join(operation.tensors), elements=example.address.size)
+    return Flow(access, (first % STORAGE_STEP,), None, requests, None if model == "textbook" else code)  # type: ignore[arg-type]
+
+
+def order_slots(launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCounts, gpu: str) -> Slots:
+    """Draw which program stores each block of the first tensor whose stores form rectangles."""
+    for op in counts.operations:
+        tensor = next((t for a in launch.arguments if (t := a.own_tensor) and a.name in op.tensors), None)
+        if op.op != "store" or tensor is None or op.tally.example is None or not op.tally.starts:
+            continue
+        pitch = tensor.strides[-2] if len(tensor.shape) > 1 and tensor.strides[-1] == 1 else max(1, tensor.shape[-1])
+        size = tensor.element_bytes
+        offset = (op.tally.example.address[op.tally.example.active] % STORAGE_STEP - tensor.offset_bytes) // size
+        rows, columns = np.divmod(offset, max(1, pitch))
+        tile = len(np.unique(rows)), len(np.unique(columns))
+        if tile[0] * tile[1] != len(offset):
+            continue
+        program, start = (np.concatenate(part) for part in zip(*op.tally.starts, strict=True))
+        row, column = np.divmod((start % STORAGE_STEP - tensor.offset_bytes) // size, max(1, pitch))
+        row, column = row // tile[0], column // tile[1]
+        shape = int(row.max()) + 1, int(column.max()) + 1
+        if shape[0] * shape[1] > 1 << 20 or min(int(row.min()), int(column.min())) < 0:
+            continue
+        picture = np.full(shape, np.nan, np.float32)
+        picture[row[::-1], column[::-1]] = program[::-1]
+        figure = {
+            "data": [
+                {
+                    "type": "heatmap", "z": picture, "colorscale": "Viridis", "xgap": 1 if max(shape) < 64 else 0,
+                    "ygap": 1 if max(shape) < 64 else 0, "colorbar": theme.colorbar("program"),
+                    "hovertemplate": "block row %{y}, column %{x}<br>program %{z}<extra></extra>",
+                }
+            ],
+            "layout": theme.layout(
+                f"Programs that store {' or '.join(op.tensors)}, in blocks of {tile[0]} × {tile[1]}",
+                xaxis={"title": {"text": "block column"}},
+                yaxis={"title": {"text": "block row"}, "autorange": "reversed"},
+            ),
+        }  # fmt: skip
+        programs, waves = launch.grid[0] * launch.grid[1] * launch.grid[2], ""
+        if row_of_gpu := GPUS.get(gpu):
+            each = occupancy(row_of_gpu, kernel.num_warps, kernel.registers, kernel.shared_bytes).programs_per_sm
+            resident = max(1, each) * row_of_gpu.sms
+            full = count_noun(-(-programs // resident), "wave")
+            waves = f" {resident:,} programs run at once on {gpu}, so they take {full}."
+        note = f"{count_noun(programs, 'program')}.{waves}"
+        return {"order-plot": plot_value(figure, str(shape), about=kernel.name), "order-note": note}
+    return {"order-plot": NONE, "order-note": "No store of this launch forms rectangles of a tensor."}

@@ -1,0 +1,173 @@
+"""The page of a capture: the same component as the playground's page, with other slots. It runs on this machine alone."""
+
+import asyncio
+import json
+import urllib.parse
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from markupsafe import Markup
+from starlette.middleware import Middleware
+
+from kernels.compiling.capture_file import Capture, UnreadableCapture
+from kernels.knobs import ConfigError, knobs
+from visualize.startup import bypass_proxy, log_here
+from visualize.views import slots, theme
+from visualize.views.capture.report import launch_json
+from visualize.views.capture.view import TABS, CapturePictures, CaptureView, layout
+from visualize.views.panel import Slots
+from visualize.views.slots import PLOTLY_JS, slot
+from visualize.views.state import query
+from visualize.web import assets
+from visualize.web.api import argument_defaults
+from visualize.web.guard import Guard, allowed_hosts, framing_sites
+from visualize.web.page import HEAD, THEME, keys
+from visualize.web.redraw import OpenPages, read_message
+
+# Seconds between two looks at the script's time of modification.
+_POLL_S = 0.2
+
+
+class CapturePage:
+    """The event handlers of the page.
+
+    Args:
+        path: the capture.
+        script: the script to watch; None if there is only a capture.
+        recapture: runs the script again, and returns 0 if it wrote a capture.
+    """
+
+    def __init__(self, path: Path, script: Path | None, recapture: Callable[[], int]) -> None:
+        self._path, self._script, self._recapture = path, script, recapture
+        self.pictures = CapturePictures(Capture(path))
+        self._before: CapturePictures | None = None
+        self._changed = script.stat().st_mtime_ns if script else 0
+        self._pages, self._problem = OpenPages(), ""
+        self._views: dict[str, CaptureView] = {}
+
+    def on_message(self, request: gr.Request, message: object) -> str:
+        """Redraw after a change of the view."""
+        page = self._pages.find(request)
+        page.changes += 1
+        fields_, update, problems = dict[str, Any](), Slots(), {"": self._problem} if self._problem else {}
+        try:
+            fields_ = read_message(message)
+            link = fields_.get("open", fields_.get("follow"))
+            given = (
+                dict(urllib.parse.parse_qsl(str(link).removeprefix("?"))) if link is not None else fields_["settings"]
+            )
+            view = self.pictures.clip(self._read(given))
+            self._views[page.name] = view
+            update = self._fill(view)
+        except ConfigError as error:
+            problems[error.field] = str(error)
+        update["problems"] = slots.problems_value(problems)
+        return page.update(update, fields_.get("number"), has_more=self._script is not None)
+
+    async def on_stream(self, request: gr.Request) -> AsyncIterator[str]:
+        """Redraw when the script was saved."""
+        page = self._pages.find(request)
+        change = page.changes
+        while page.changes == change and self._script:
+            await asyncio.sleep(_POLL_S)
+            if await asyncio.to_thread(self._refresh) and page.changes == change:
+                view = self.pictures.clip(self._views.get(page.name, CaptureView()))
+                problems = slots.problems_value({"": self._problem} if self._problem else {})
+                yield page.update({**self._fill(view), "problems": problems}, has_more=False)
+
+    def _refresh(self) -> bool:
+        """Capture the script again if it was saved. Return whether it was."""
+        changed = self._script.stat().st_mtime_ns if self._script and self._script.exists() else self._changed
+        if changed == self._changed:
+            return False
+        self._changed = changed
+        try:
+            status = self._recapture()
+            new = CapturePictures(Capture(self._path))
+        except UnreadableCapture as error:
+            self._problem = str(error)
+            return True
+        self._problem = "The script failed; its output is in the terminal." if status else ""
+        self._before, self.pictures = self.pictures, new
+        return True
+
+    def _read(self, given: dict[str, Any]) -> CaptureView:
+        """Read the view from settings or an address. Values of an address are text."""
+        known = {name: knob for name, knob in knobs(CaptureView).items() if name in given}
+        values = {name: given[name] for name in known}
+        for field in fields(CaptureView):
+            if field.type in ("int", int) and str(values.get(field.name, "")).isdigit():
+                values[field.name] = int(values[field.name])
+        return CaptureView(**{name: known[name].validate(name, value) for name, value in values.items()})
+
+    def _fill(self, view: CaptureView) -> Slots:
+        before = None
+        if self._before and view.launch < len(self._before.content.launches):
+            launch = self._before.content.launches[view.launch]
+            kernel = self._before.content.kernels[launch.kernel]
+            before = launch_json(self._before.capture, launch, kernel, self._before.counts(view.launch))
+        address = query({name: str(value) for name, value in asdict(view).items()})
+        link = {"full": address, "short": address, "title": self.pictures.content.script}
+        return {
+            "settings": json.dumps(asdict(view)),
+            "capture": self.pictures.form(view),
+            "tab": view.tab,
+            "link": json.dumps(link),
+            **self.pictures.draw(view, before),
+        }
+
+
+def capture_blocks(page: CapturePage) -> gr.Blocks:
+    """Return the Gradio page of a capture."""
+    constants = {
+        "themes": theme.THEMES, "scale": theme.LOAD_SCALE, "to_come": theme.OPAQUE_TO_COME, "base": "", "tours": [],
+        "needs_gpu": [],
+    }  # fmt: skip
+    content = page.pictures.content
+    tabs = Markup("").join(
+        Markup('<button type="button" data-tabs="{}">{}</button>').format(*tab) for tab in TABS.items()
+    )
+    header = slots.row(
+        slot("title", content=Markup("<h1>{}</h1>").format(content.script)),
+        slot("tab", "tabs", Markup('<nav aria-label="Views">{}</nav>').format(tabs)),
+        slot("about", content=f"{content.gpu.get('name')}, Triton {content.triton}"),
+        slot("link", "link", '<button type="button" class="theme-switch">Light / dark</button>'),
+        name="header",
+        classes="bar",
+    )  # fmt: skip
+    controls = slots.row(slots.form("capture", "Launch and operation"), name="controls", classes="column")
+    problem = slot("elsewhere", content='<p class="problem" role="alert"></p>')
+    body = slots.row(controls, slots.row(problem, layout(), name="results", classes="column"), name="body")
+    awaited = slot("awaited", content='<div role="progressbar" aria-label="Waiting for a reply" hidden></div>')
+    html = awaited + slot("settings", "settings") + header + body + slot("problems", "problems") + keys()
+    with gr.Blocks(title=f"{content.script} – Tilescope", fill_width=True, analytics_enabled=False) as blocks:
+        outbox = _hidden("outbox", "web/assets/outbox.js")
+        stage = gr.HTML(
+            value="", html_template=html, js_on_load=assets.page_script(constants), apply_default_css=False,
+            head=f'<script src="gradio_api/file={PLOTLY_JS}"></script>', elem_id="stage",
+        )  # fmt: skip
+        stream = _hidden("stream", "web/assets/inbox.js")
+        quiet: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "multiple", "api_visibility": "private"}
+        outbox.input(page.on_message, [outbox], [stage], queue=False, **quiet)
+        outbox.play(page.on_stream, None, [stream], concurrency_limit=None, **quiet)
+    return blocks
+
+
+def _hidden(name: str, script: str) -> gr.HTML:
+    return gr.HTML("", html_template="<div></div>", js_on_load=assets.text(script), elem_id=name, visible="hidden")
+
+
+def serve_capture(path: Path, script: Path | None, recapture: Callable[[], int], host: str, port: int) -> None:
+    """Serve the page of a capture until the process ends."""
+    log_here()
+    gr.set_static_paths([PLOTLY_JS])
+    blocks = capture_blocks(CapturePage(path, script, recapture))
+    guard = Middleware(Guard, hosts=allowed_hosts(host), frames=framing_sites(), defaults=argument_defaults(blocks))
+    bypass_proxy(host)
+    blocks.launch(
+        server_name=host, server_port=port, theme=THEME, head=HEAD, css=theme.variables() + assets.styles(),
+        favicon_path=assets.ICON, ssr_mode=False, _frontend=False, app_kwargs={"middleware": [guard]},
+    )  # fmt: skip
