@@ -3,23 +3,28 @@
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import kernels.compiling
 from kernels.compiling.capture_file import Capture, UnreadableCapture
 from kernels.gpus import DEFAULT_GPU, GPUS, this_gpu
+from kernels.measuring.worker import default_cache_directory
 from visualize import startup
-from visualize.views.capture.report import regressions, report, table
+from visualize.views.capture.report import differences, report, table
 
 # Exit statuses.
 FINE, GREW, USAGE = 0, 1, 2
 
 _CAPTURE = Path(kernels.compiling.__file__).with_name("capture.py")
+_STDERR = 2  # its file descriptor
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -37,6 +42,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--text", action="store_true", help="print a table, and end")
     add("--json", action="store_true", help="print one JSON object, and end")
     add("--against", type=Path, metavar="OTHER.json", help="fail if requests, sectors, registers or memory grew")
+    add("--triton", metavar="VERSION", help="also compile with this version of Triton, and print the differences")
+    add("--mcp", action="store_true", help="serve the page's report as a tool for agents, over MCP")
     add("--python", default=sys.executable, metavar="PATH", help="the Python that runs the script (this one)")
     add("--values", action="store_true", help="run launches in Triton's interpreter, for addresses that need results")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the case; repeatable")
@@ -52,35 +59,46 @@ def show(arguments: Sequence[str]) -> int:
     """Capture a script as the arguments say. Print its launches or serve them, and return the exit status."""
     parser = make_parser()
     flags = parser.parse_args(arguments)
-    prints = flags.text or flags.json or flags.against
+    prints = flags.text or flags.json or flags.against or flags.triton
     if obstacle := "" if prints else _obstacle(flags):
         parser.exit(USAGE, f"{obstacle}\n")
     with tempfile.TemporaryDirectory(prefix="tilescope-") as folder:
         path = Path(flags.script)
         is_capture = path.suffix == ".tilescope"
-        if not is_capture:
-            path = flags.out or Path(folder) / "script.tilescope"
-            if status := run_capture(flags, path):
-                return status
         try:
+            if not is_capture:
+                path = flags.out or Path(folder) / "script.tilescope"
+                run_capture(flags, path)
             if not prints:
                 from visualize.web.capture_page import serve_capture
 
                 script = None if is_capture else Path(flags.script.partition(":")[0])
-                serve_capture(path, script, lambda: run_capture(flags, path), flags.host, flags.port)
+                serve_capture(path, script, partial(run_capture, flags, path), flags.host, flags.port, flags.mcp)
                 return FINE
-            content = report(Capture(path))
-            before = json.loads(flags.against.read_text(encoding="utf-8")) if flags.against else None
-        except UnreadableCapture as error:
+            content, before = report(Capture(path)), None
+            if flags.against:
+                before = read_report(flags.against)
+            elif flags.triton:
+                other = Path(folder) / "other.tilescope"
+                run_capture(flags, other, install_triton(flags.triton))
+                before = report(Capture(other))
+            changed = [] if before is None else list(differences(before, content))
+        except (UnreadableCapture, CaptureFailed) as error:
             parser.exit(USAGE, f"{error}\n")
-        except (OSError, ValueError) as error:
-            parser.exit(USAGE, f"--against {flags.against}: {error}\n")
-    print(json.dumps(content, allow_nan=False) if flags.json else table(content))
+    if flags.triton:
+        content["compared_with"] = before
+        content["differences"] = [asdict(difference) for difference in changed]
+    if flags.json:
+        print(json.dumps(content, allow_nan=False))
+    else:
+        title = f"From Triton {flags.triton} to {content['triton']}: " if flags.triton else "Differences: "
+        lines = [title + (f"{len(changed)}" if changed else "none"), *(d.sentence for d in changed), ""]
+        print("\n".join([*(lines if before is not None else []), table(content)]))
     if not content["launches"]:
         print(f"{flags.script} launched no Triton kernel.", file=sys.stderr)
         return USAGE
-    grown = [] if before is None else list(regressions(before, content))
-    print("".join(f"{line}\n" for line in grown), end="", file=sys.stderr)
+    grown = [d for d in changed if d.after > d.before] if flags.against else []
+    print("".join(f"{d.sentence}\n" for d in grown), end="", file=sys.stderr)
     return GREW if grown else FINE
 
 
@@ -95,17 +113,67 @@ def _obstacle(flags: argparse.Namespace) -> str:
     return startup.obstacle(flags.host, flags.port)
 
 
-def run_capture(flags: argparse.Namespace, path: Path) -> int:
-    """Run the script in its own process. Return the exit status if it wrote no capture, else 0."""
+class CaptureFailed(Exception):
+    """There is nothing to show or to compare. The message is one sentence."""
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """Read a report that `show --json` printed.
+
+    Raises:
+        CaptureFailed: the file is missing, or not a report.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        list(differences(content, content))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise CaptureFailed(f"--against {path} is not a report of `show --json` ({reason}).") from error
+    return content
+
+
+def run_capture(
+    flags: argparse.Namespace, path: Path, packages: Path | None = None, settings: Sequence[str] = ()
+) -> None:
+    """Run the script in its own process, which writes a capture.
+
+    Args:
+        packages: a folder with packages that replace the installed ones.
+        settings: parameters of the case, NAME=VALUE, beyond those of the flags.
+
+    Raises:
+        CaptureFailed: no capture was written. The script's own messages are on stderr.
+    """
     gpu = GPUS.get(flags.gpu or "") or this_gpu() or GPUS[DEFAULT_GPU]
     command = [flags.python, str(_CAPTURE), "--out", str(path), "--gpu-json", json.dumps(asdict(gpu))]
     command += ["--values"] if flags.values else []
-    for name in ("set", "config"):
-        command += [part for value in getattr(flags, name) for part in (f"--{name}", value)]
+    for name, values in (("set", [*flags.set, *settings]), ("config", flags.config)):
+        command += [part for value in values for part in (f"--{name}", value)]
+    before = path.stat().st_mtime_ns if path.exists() else 0
+    environment = {**os.environ, "PYTHONPATH": str(packages)} if packages else None
     try:
         # The script's output goes to stderr: stdout is the report's.
-        done = subprocess.run([*command, flags.script, *flags.arguments], stdout=sys.stderr.fileno(), check=False)
+        subprocess.run([*command, flags.script, *flags.arguments], stdout=_STDERR, env=environment, check=False)
     except OSError as error:
-        print(f"--python {flags.python}: {error.strerror}.", file=sys.stderr)
-        return USAGE
-    return done.returncode
+        raise CaptureFailed(f"--python {flags.python}: {error.strerror}.") from error
+    if not path.exists() or path.stat().st_mtime_ns == before:
+        raise CaptureFailed(f"{flags.script} could not be captured; the reason is above.")
+
+
+def install_triton(version: str) -> Path:
+    """Return the folder of a version of Triton in the cache. It is installed at the first request.
+
+    Raises:
+        CaptureFailed: pip could not install it.
+    """
+    folder = default_cache_directory() / f"triton-{version}"
+    if not folder.exists():
+        print(f"Installing Triton {version} in {folder}.", file=sys.stderr)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as partial_folder:
+            # Without dependencies, because they include CUDA's libraries.
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", partial_folder]
+            if subprocess.run([*pip, f"triton=={version}"], stdout=_STDERR, check=False).returncode:
+                raise CaptureFailed(f"pip could not install Triton {version}.")
+            shutil.copytree(partial_folder, folder)
+    return folder

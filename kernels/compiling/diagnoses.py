@@ -48,11 +48,12 @@ def diagnose(operation: OperationCounts, launch: CapturedLaunch, addresses: dict
     first = example.address.ravel()[place][int(issued.argmax())]
     step = int(first[1] - first[0])
     is_regular = bool((np.diff(first[:8]) == step).all())
-    is_contiguous = is_regular and step == made.width_bytes
+    is_contiguous = is_regular and step in (made.width_bytes, _run_bytes(operation))
+    narrow = []
     if is_contiguous and made.width_bytes < _WIDEST_BYTES and operation.op != "atomic":
-        found += _narrow(operation, launch, addresses, name)
+        narrow = _narrow(operation, launch, addresses, name)
     ratio = operation.sectors / max(1, int(operation.tally.counts[IDEAL]))
-    if ratio > _WASTEFUL and operation.op != "atomic":
+    if ratio > _WASTEFUL and operation.op != "atomic" and not narrow:
         excess = f"It costs {ratio:.3g} × its ideal sectors"
         if is_regular and abs(step) >= SECTOR_BYTES:
             text = f"{excess}: neighbouring lanes are {step:,} bytes apart. Let the lanes follow {name}'s contiguous"
@@ -65,7 +66,7 @@ def diagnose(operation: OperationCounts, launch: CapturedLaunch, addresses: dict
         else:
             text = f"{excess}: its lanes access scattered addresses. Sort the indices, or give each row whole sectors."
             found.append(Diagnosis("scattered", operation.source, text))
-    return found
+    return found + narrow
 
 
 def _outside(operation: OperationCounts, name: str) -> str:
@@ -91,6 +92,9 @@ def _narrow(
     if made is None:
         return []
     narrow = f"each lane moves {made.width_bytes} bytes instead of up to {_WIDEST_BYTES}"
+    ratio = operation.sectors / max(1, int(operation.tally.counts[IDEAL]))
+    if ratio > _WASTEFUL:
+        narrow += f", at {ratio:.3g} × the ideal sectors"
     for tensor in operation.tensors:
         if addresses.get(tensor, 0) % _ALIGNMENT:
             text = (
@@ -101,10 +105,10 @@ def _narrow(
     odd = [a for a in launch.arguments if a.name in operation.depends_on and _is_indivisible(a)]
     if odd:
         values = " and ".join(f"{a.name} = {a.value}" for a in odd)
-        verb = "are no multiples" if len(odd) > 1 else "is no multiple"
-        sizes = " and ".join(str(-(-int(a.number) // _ALIGNMENT) * _ALIGNMENT) for a in odd)
-        text = f"{values} {verb} of {_ALIGNMENT}, so the compiler can't rely on aligned rows, and {narrow}."
-        return [Diagnosis("divisibility", operation.source, f"{text} Pad {name}'s rows to {sizes}.")]
+        verb = "are not multiples" if len(odd) > 1 else "is not a multiple"
+        size = max(-(-int(a.number) // _ALIGNMENT) * _ALIGNMENT for a in odd)
+        text = f"{values} {verb} of {_ALIGNMENT}, so the compiler can't rely on aligned rows: {narrow}."
+        return [Diagnosis("divisibility", operation.source, f"{text} Pad {name}'s rows to {size} elements.")]
     run = _run_bytes(operation)
     if operation.has_mask and run > made.width_bytes:
         text = f"The mask may change inside a lane's {run} bytes, so {narrow}."

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import threading
 import urllib.parse
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,13 @@ import gradio as gr
 from markupsafe import Markup
 from starlette.middleware import Middleware
 
-from kernels.compiling.capture_file import Capture, UnreadableCapture
-from kernels.knobs import ConfigError, knobs
+from kernels.compiling.capture_file import Capture
+from kernels.knobs import ConfigError, knobs, read_fields
 from visualize.startup import bypass_proxy, log_here
 from visualize.views import slots, theme
-from visualize.views.capture.report import launch_json
-from visualize.views.capture.view import TABS, CapturePictures, CaptureView, layout
-from visualize.views.panel import Slots
+from visualize.views.capture.report import launch_json, report
+from visualize.views.capture.view import CASE, TABS, CapturePictures, CaptureView, layout
+from visualize.views.panel import Slots, to_json
 from visualize.views.slots import PLOTLY_JS, slot
 from visualize.views.state import query
 from visualize.web import assets
@@ -37,16 +38,18 @@ class CapturePage:
     Args:
         path: the capture.
         script: the script to watch; None if there is only a capture.
-        recapture: runs the script again, and returns 0 if it wrote a capture.
+        recapture: runs the script again, with parameters of its case. Raises an exception if it wrote no capture.
     """
 
-    def __init__(self, path: Path, script: Path | None, recapture: Callable[[], int]) -> None:
+    def __init__(self, path: Path, script: Path | None, recapture: Callable[..., None]) -> None:
         self._path, self._script, self._recapture = path, script, recapture
         self.pictures = CapturePictures(Capture(path))
         self._before: CapturePictures | None = None
         self._changed = script.stat().st_mtime_ns if script else 0
         self._pages, self._problem = OpenPages(), ""
         self._views: dict[str, CaptureView] = {}
+        self._case: dict[str, Any] = {}  # the case's parameters that are set
+        self._lock = threading.Lock()
 
     def on_message(self, request: gr.Request, message: object) -> str:
         """Redraw after a change of the view."""
@@ -59,6 +62,9 @@ class CapturePage:
             given = (
                 dict(urllib.parse.parse_qsl(str(link).removeprefix("?"))) if link is not None else fields_["settings"]
             )
+            if self._script and any(name.startswith(CASE) for name in given):
+                self._set_case(given)
+                problems = {"": self._problem} if self._problem else {}
             view = self.pictures.clip(self._read(given))
             self._views[page.name] = view
             update = self._fill(view)
@@ -66,6 +72,14 @@ class CapturePage:
             problems[error.field] = str(error)
         update["problems"] = slots.problems_value(problems)
         return page.update(update, fields_.get("number"), has_more=self._script is not None)
+
+    def requests(self) -> dict[str, Any]:
+        """Count the memory requests of every Triton launch in the capture.
+
+        `launches` has, per launch, its kernel, config, registers and `totals`, and `ops` with requests, sectors, ideal
+        sectors and findings (`why`) per source line.
+        """
+        return to_json(report(self.pictures.capture))
 
     async def on_stream(self, request: gr.Request) -> AsyncIterator[str]:
         """Redraw when the script was saved."""
@@ -84,24 +98,35 @@ class CapturePage:
         if changed == self._changed:
             return False
         self._changed = changed
-        try:
-            status = self._recapture()
-            new = CapturePictures(Capture(self._path))
-        except UnreadableCapture as error:
-            self._problem = str(error)
-            return True
-        self._problem = "The script failed; its output is in the terminal." if status else ""
-        self._before, self.pictures = self.pictures, new
+        self._capture_again()
         return True
+
+    def _capture_again(self) -> None:
+        with self._lock:
+            try:
+                self._recapture(settings=[f"{name}={value}" for name, value in self._case.items()])
+                new = CapturePictures(Capture(self._path))
+            except Exception as error:
+                self._problem = str(error)
+                return
+            self._before, self.pictures, self._problem = self.pictures, new, ""
+
+    def _set_case(self, given: Mapping[str, Any]) -> None:
+        """Capture again if a parameter of the case was changed."""
+        case = next(iter(self.pictures.content.cases.values()), {})
+        chosen = {name: given[CASE + name] for name in case if given.get(CASE + name, "") != ""}
+        changed = {name: value for name, value in chosen.items() if value != self._case.get(name, case[name])}
+        if changed:
+            self._case |= changed
+            self._capture_again()
 
     def _read(self, given: dict[str, Any]) -> CaptureView:
         """Read the view from settings or an address. Values of an address are text."""
-        known = {name: knob for name, knob in knobs(CaptureView).items() if name in given}
-        values = {name: given[name] for name in known}
+        values: dict[str, Any] = {name: given[name] for name in knobs(CaptureView) if name in given}
         for field in fields(CaptureView):
-            if field.type in ("int", int) and str(values.get(field.name, "")).isdigit():
+            if field.type is int and str(values.get(field.name, "")).isdigit():
                 values[field.name] = int(values[field.name])
-        return CaptureView(**{name: known[name].validate(name, value) for name, value in values.items()})
+        return read_fields(CaptureView, values, "the page")
 
     def _fill(self, view: CaptureView) -> Slots:
         before = None
@@ -113,7 +138,7 @@ class CapturePage:
         link = {"full": address, "short": address, "title": self.pictures.content.script}
         return {
             "settings": json.dumps(asdict(view)),
-            "capture": self.pictures.form(view),
+            "capture": self.pictures.form(view, self._case if self._script else None),
             "tab": view.tab,
             "link": json.dumps(link),
             **self.pictures.draw(view, before),
@@ -153,6 +178,7 @@ def capture_blocks(page: CapturePage) -> gr.Blocks:
         quiet: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "multiple", "api_visibility": "private"}
         outbox.input(page.on_message, [outbox], [stage], queue=False, **quiet)
         outbox.play(page.on_stream, None, [stream], concurrency_limit=None, **quiet)
+        gr.api(page.requests, api_name="requests")
     return blocks
 
 
@@ -160,8 +186,10 @@ def _hidden(name: str, script: str) -> gr.HTML:
     return gr.HTML("", html_template="<div></div>", js_on_load=assets.text(script), elem_id=name, visible="hidden")
 
 
-def serve_capture(path: Path, script: Path | None, recapture: Callable[[], int], host: str, port: int) -> None:
-    """Serve the page of a capture until the process ends."""
+def serve_capture(
+    path: Path, script: Path | None, recapture: Callable[..., None], host: str, port: int, mcp: bool = False
+) -> None:
+    """Serve the page of a capture until the process ends. With `mcp`, its report is a tool for agents."""
     log_here()
     gr.set_static_paths([PLOTLY_JS])
     blocks = capture_blocks(CapturePage(path, script, recapture))
@@ -169,5 +197,5 @@ def serve_capture(path: Path, script: Path | None, recapture: Callable[[], int],
     bypass_proxy(host)
     blocks.launch(
         server_name=host, server_port=port, theme=THEME, head=HEAD, css=theme.variables() + assets.styles(),
-        favicon_path=assets.ICON, ssr_mode=False, _frontend=False, app_kwargs={"middleware": [guard]},
+        favicon_path=assets.ICON, mcp_server=mcp, ssr_mode=False, _frontend=False, app_kwargs={"middleware": [guard]},
     )  # fmt: skip

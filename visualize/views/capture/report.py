@@ -1,7 +1,7 @@
 """Reports of a capture: as JSON, as a table of text, and the differences between two of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from kernels.compiling.captured_counts import COUNTERS, LaunchCounts, OperationC
 from kernels.compiling.diagnoses import diagnose
 from kernels.compiling.requests import IDEAL, LINES
 
-# Numbers of a kernel that must not grow.
+# Numbers of a kernel that are compared.
 _COMPARED = ("registers", "spilled_bytes", "shared_bytes")
 
 
@@ -92,27 +92,49 @@ def operation_json(
     }
 
 
-def regressions(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each number that grew from one report to the next. Launches are compared in order."""
+@dataclass(frozen=True)
+class Difference:
+    """A number that differs between two reports.
+
+    Attributes:
+        where: kernel, or file:line in a kernel.
+        what: "registers", "sectors" and so on.
+    """
+
+    where: str
+    what: str
+    before: int
+    after: int
+
+    @property
+    def sentence(self) -> str:
+        verb = "grew" if self.after > self.before else "fell"
+        return f"{self.where}: {self.what.replace('_', ' ')} {verb} from {self.before:,} to {self.after:,}."
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:
+    """Yield the numbers that differ between two reports of a script. Launches are compared in order.
+
+    A launch of another kernel, and a missing one, count as a difference of the number of launches of a kernel.
+    """
+    old_names, new_names = ([launch["kernel"] for launch in report["launches"]] for report in (before, after))
+    for name in dict.fromkeys([*old_names, *new_names]):
+        if (was := old_names.count(name)) != (now := new_names.count(name)):
+            yield Difference(name, "launches", was, now)
     for old, new in zip(before["launches"], after["launches"], strict=False):
         if old["kernel"] != new["kernel"]:
-            yield f"{new['source']}:{new['line']}: {new['kernel']} was launched instead of {old['kernel']}."
             continue
-        where = f"{new['source']}:{new['line']} {new['kernel']}"
         for name in _COMPARED:
-            if new[name] > old[name]:
-                yield f"{where}: {name} grew from {old[name]:,} to {new[name]:,}."
-        for unit in ("requests", "sectors"):
-            lines = {(op["file"], op["line"]) for op in (*old["ops"], *new["ops"])}
-            for file, line in sorted(lines):
+            if new[name] != old[name]:
+                yield Difference(f"{new['source']}:{new['line']} {new['kernel']}", name, old[name], new[name])
+        for file, line in sorted({(op["file"], op["line"]) for op in (*old["ops"], *new["ops"])}):
+            for unit in ("requests", "sectors"):
                 was, now = (
                     sum(op[unit] for op in launch["ops"] if (op["file"], op["line"]) == (file, line))
                     for launch in (old, new)
                 )
-                if now > was:
-                    yield f"{file}:{line} in {new['kernel']}: {unit} grew from {was:,} to {now:,}."
-    if len(before["launches"]) != len(after["launches"]):
-        yield f"The script launches {len(after['launches'])} kernels instead of {len(before['launches'])}."
+                if was != now:
+                    yield Difference(f"{file}:{line} in {new['kernel']}", unit, was, now)
 
 
 def table(content: Mapping[str, Any]) -> str:

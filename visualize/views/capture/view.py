@@ -22,13 +22,18 @@ from kernels.knobs import knob
 from visualize.predict.schedule import occupancy
 from visualize.predict.traffic import Matrix, Requests
 from visualize.views import slots, theme
-from visualize.views.capture.report import launch_json
+from visualize.views.capture.report import differences, launch_json
 from visualize.views.memory.flow import Flow, flow_plot
 from visualize.views.numbers import count_noun, milliseconds, percent, significant
 from visualize.views.panel import Slots
 from visualize.views.prose import Code, Link, Mark, Strong, headline, say
 from visualize.views.slots import NONE, plot, plot_value, slot
 from visualize.views.tables import table
+
+# The prefix of a case's parameters in the page's settings.
+CASE = "case_"
+
+_UNCHANGED = "Saved. Nothing that is counted has changed."
 
 TABS = {"requests": "Requests", "code": "Code", "order": "Order"}
 
@@ -108,7 +113,7 @@ class CapturePictures:
             return {"launches": "", "claim": headline("0", "launches", message, is_failure=True)}
         launch = self.content.launches[view.launch]
         kernel, counts = self.content.kernels[launch.kernel], self.counts(view.launch)
-        drawn = {"launches": self._launches(view), "claim": self._claim(launch, kernel, counts, before)}
+        drawn: Slots = {"launches": self._launches(view), "claim": self._claim(launch, kernel, counts, before)}
         if view.tab == "requests":
             drawn |= {
                 "request-plot": self._flow(view, launch, counts),
@@ -120,8 +125,12 @@ class CapturePictures:
             drawn |= order_slots(launch, kernel, counts, str(self.content.gpu.get("name", "")))
         return drawn
 
-    def form(self, view: CaptureView) -> str:
-        """Return the value of the form: launch, operation and program."""
+    def form(self, view: CaptureView, case: Mapping[str, Any] | None) -> str:
+        """Return the value of the form: launch, operation and program, and the parameters of the script's first case.
+
+        Args:
+            case: the parameters that are set; None if the script can't run again.
+        """
         launch, operation, program = slots.controls(CaptureView)
         launches = [str(number) for number in range(len(self.content.launches))]
         names = [self.content.kernels[launch.kernel].name for launch in self.content.launches]
@@ -133,14 +142,19 @@ class CapturePictures:
         grid = self.content.launches[view.launch].grid if launches else (1, 1, 1)
         program |= {"high": grid[0] * grid[1] * grid[2] - 1}
         values = {"launch": view.launch, "operation": view.operation, "program": view.program}
-        return slots.form_value([launch, operation, program], values)
+        parameters = next(iter(self.content.cases.values()), {}) if case is not None else {}
+        fields = [_parameter(name, default) for name, default in parameters.items()]
+        values |= {CASE + name: value for name, value in {**parameters, **(case or {})}.items()}
+        return slots.form_value([launch, operation, program, *fields], values)
 
     def _launches(self, view: CaptureView) -> Markup:
-        rows = []
+        rows: list[tuple[Any, ...]] = []
         for number, launch in enumerate(self.content.launches):
             kernel, counts = self.content.kernels[launch.kernel], self.counts(number)
             name: Any = Link(kernel.name, f"launch={number}&tab={view.tab}")
             ratio = _ratio(counts.operations)
+            results = (launch.results or {}).values()
+            check = ("passed" if all(r["passed"] for r in results) else "FAILED") if results else ""
             time_ = "" if launch.elapsed_ms is None else milliseconds(launch.elapsed_ms)
             rows.append(
                 (
@@ -150,30 +164,37 @@ class CapturePictures:
                     " ".join(f"{name}={value}" for name, value in launch.config.items()),
                     f"{launch.tuned.number} of {launch.tuned.of}" if launch.tuned else "",
                     time_,
+                    check,
                     f"{sum(op.sectors for op in counts.operations):,}",
                     f"{significant(ratio)} ×" if ratio else "",
                     counts.refused or next((op.tally.refused for op in counts.operations if op.tally.refused), ""),
                 )
             )
-        header = ("", "kernel", "grid", "config", "tuned", "time", "sectors", "of ideal", "not counted")
+        header = ("", "kernel", "grid", "config", "tuned", "time", "check", "sectors", "of ideal", "not counted")
+        used = [place for place in range(len(header)) if any(str(row[place]) for row in rows)]
         notes = [self.content.stopped.message] if self.content.stopped else []
         sentences = Markup(" ").join([*notes, *self.content.not_captured])
-        return table(header, rows) + Markup('<p class="note">{}</p>').format(sentences)
+        shown = table([header[place] for place in used], [[row[place] for place in used] for row in rows])
+        return shown + Markup('<p class="note">{}</p>').format(sentences)
 
     def _claim(
         self, launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCounts, before: Mapping[str, Any] | None
     ) -> Markup:
         ratio = _ratio(counts.operations)
         result = launch_json(self.capture, launch, kernel, counts)
-        findings = [op["why"] for op in result["ops"] if op["why"]]
-        changes = _changes(before, result) if before else []
         memory = f"{kernel.registers} registers per thread, {kernel.shared_bytes:,} bytes of shared memory"
+        changes = ""
+        if before:
+            pair = ({"launches": [before]}, {"launches": [result]})
+            changes = " ".join(difference.sentence for difference in differences(*pair)) or _UNCHANGED
+        findings = [f"Line {op['line']}: {op['why']}" for op in result["ops"] if op["why"]]
+        first = changes or (findings.pop(0) if findings else "No operation wastes what it fetches.")
         return headline(
             f"{significant(ratio)} ×" if ratio else "–",
             say("the ideal sectors: {} {}", Code(f"{kernel.name}"), Mark("predicted")),
+            first,
+            *findings,
             say("{}, {} bytes spilled.", memory, kernel.spilled_bytes),
-            *findings[:2],
-            *changes,
             *counts.notes,
             counts.refused,
         )
@@ -236,26 +257,21 @@ class CapturePictures:
         return json.dumps(content, ensure_ascii=False) if operations else NONE
 
 
+def _parameter(name: str, default: Any) -> dict[str, Any]:
+    """Return the control of a case's parameter: a slider over powers of two with a number field, or a text."""
+    shared = {"name": CASE + name, "label": name, "group": "Case", "help": f"Parameter {name} of the case."}
+    if isinstance(default, bool):
+        return {**shared, "kind": "menu", "choices": [False, True]}
+    if isinstance(default, int):
+        return {**shared, "kind": "number", "low": 0, "high": max(1 << 16, 4 * default), "stops": "powers", "cap": None}
+    return {**shared, "kind": "text", "longest": 100}
+
+
 def _ratio(operations: Sequence[OperationCounts]) -> float:
     """Return the sectors of operations with lanes over their ideal sectors; 0 if there are none."""
     counted = [op for op in operations if op.instruction and op.counter in ("ld", "st")]
     ideal = sum(int(op.tally.counts[IDEAL]) for op in counted)
     return sum(op.sectors for op in counted) / ideal if ideal else 0.0
-
-
-def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return sentences about the numbers of a launch that changed."""
-    changes = []
-    for name in ("ld_requests", "ld_sectors", "st_requests", "st_sectors"):
-        was, now = before["totals"][name], after["totals"][name]
-        if was != now and None not in (was, now):
-            changes.append(f"{name.replace('_', ' ')}: {was:,} → {now:,}.")
-    changes += [
-        f"{name.replace('_', ' ')}: {before[name]:,} → {after[name]:,}."
-        for name in ("registers", "spilled_bytes", "shared_bytes")
-        if before[name] != after[name]
-    ]
-    return changes or ["Nothing that is counted has changed."]
 
 
 def captured_flow(operation: OperationCounts, launch: CapturedLaunch, model: str) -> Flow | None:
@@ -264,6 +280,8 @@ def captured_flow(operation: OperationCounts, launch: CapturedLaunch, model: str
     if made is None or made.layout is None or example is None:
         return None
     made = textbook(made) if model == "textbook" else made
+    if made.layout is None:
+        return None
     lanes = vectors(made.layout, max(1, made.width_bytes // made.element_bytes))
     place = np.ravel_multi_index(tuple(lanes.place), made.layout.shape)
     address, active = example.address.ravel()[place], example.active.ravel()[place]
@@ -314,8 +332,7 @@ def order_slots(launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCo
             ],
             "layout": theme.layout(
                 f"Programs that store {' or '.join(op.tensors)}, in blocks of {tile[0]} × {tile[1]}",
-                xaxis={"title": {"text": "block column"}},
-                yaxis={"title": {"text": "block row"}, "autorange": "reversed"},
+                **theme.matrix_axes("block row", "block column", (0, 0), shape),
             ),
         }  # fmt: skip
         programs, waves = launch.grid[0] * launch.grid[1] * launch.grid[2], ""

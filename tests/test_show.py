@@ -1,0 +1,160 @@
+"""`app.py show`: reports, findings and comparisons of a script with kernels that waste something."""
+
+import json
+import shutil
+
+import pytest
+
+from kernels.compiling.capture_file import Capture
+from tests.kernels.trees import ROOT
+from visualize.show import GREW, USAGE, show
+from visualize.views.capture.report import differences, report
+
+SCRIPT = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def copy(x, out, n, STEP: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i * STEP, mask=i < n), mask=i < n)
+
+
+@triton.jit
+def unmasked(x, out, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i))
+
+
+@triton.jit
+def rows(x, out, cols, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * cols + tl.arange(0, BLOCK)
+    inside = tl.arange(0, BLOCK) < cols
+    tl.store(out + i, tl.load(x + i, mask=inside), mask=inside)
+
+
+x = torch.zeros(8192 + 4, device="cuda")
+copy[(2,)](x, torch.empty(1024, device="cuda"), 1024, 1, BLOCK=512)
+copy[(2,)](x[1:], torch.empty(1024, device="cuda"), 1024, 1, BLOCK=512)
+copy[(8,)](x, torch.empty(1024, device="cuda"), 1024, STEP, BLOCK=128)
+unmasked[(4,)](x[:1000].clone(), torch.empty(1024, device="cuda"), BLOCK=256)
+rows[(8,)](x, torch.empty(8008, device="cuda"), 1001, BLOCK=1024)
+"""
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    path = tmp_path_factory.mktemp("show") / "script.py"
+    path.write_text(SCRIPT.replace("STEP, BLOCK=128", "8, BLOCK=128"), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def capture_path(script, compiled_before):
+    """The script's capture. Later captures of this module find their kernels in the cache, too."""
+    path = script.with_suffix(".tilescope")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
+        assert show([str(script), "--text", "--gpu", "H200", "--out", str(path)]) == 0
+        yield path
+
+
+@pytest.fixture(scope="module")
+def launches(capture_path):
+    return report(Capture(capture_path))["launches"]
+
+
+def findings(launch):
+    return [op["why"] for op in launch["ops"]]
+
+
+def test_an_aligned_copy_costs_its_ideal_sectors_and_has_no_findings(launches):
+    totals = launches[0]["totals"]
+    assert (totals["ld_requests"], totals["ld_sectors"], totals["st_sectors"]) == (8, 128, 128)
+    assert [op["efficiency"] for op in launches[0]["ops"]] == [1, 1]
+    assert findings(launches[0]) == ["", ""]
+
+
+def test_each_launch_names_its_kernel_source_line_grid_and_config(launches, script):
+    launch = launches[2]
+    first_line = script.read_text().splitlines().index("@triton.jit") + 1
+    assert (launch["kernel"], launch["source"], launch["line"]) == ("copy", "script.py", first_line)
+    assert launch["grid"] == [8, 1, 1]
+    assert launch["config"] == {"STEP": 8, "BLOCK": 128, "num_warps": 4, "num_stages": 3}
+    assert launch["registers"] >= 16
+
+
+def test_a_misaligned_view_is_named_with_its_offset(launches):
+    load, _ = findings(launches[1])
+    assert "x starts 4 bytes after a multiple of 16" in load
+
+
+def test_lanes_that_skip_bytes_are_reported_with_their_distance(launches):
+    load, _ = findings(launches[2])
+    assert "8 × its ideal sectors" in load
+    assert "32 bytes apart" in load
+
+
+def test_an_access_outside_its_tensor_names_program_warp_lane_and_element(launches):
+    load, store = findings(launches[3])
+    # Each lane takes two elements of 256, so element 232 of the last program is the first of warp 3's lane 20.
+    assert "Program 3, warp 3, lane 20: element (232) of the block lies outside x." in load
+    assert store == ""
+
+
+def test_an_argument_that_is_not_divisible_by_16_is_named_with_its_cost(launches):
+    for finding in findings(launches[4]):
+        assert finding.startswith("cols = 1001 is not a multiple of 16")
+        assert "Pad" in finding
+        assert "1008" in finding
+
+
+def test_json_is_one_object_and_against_names_what_grew(script, capture_path, tmp_path, capfd):
+    assert show([str(capture_path), "--json"]) == 0
+    text = capfd.readouterr().out
+    assert json.loads(text)["gpu"] == "H200"
+    before = tmp_path / "before.json"
+    before.write_text(text, encoding="utf-8")
+    assert show([str(capture_path), "--text", "--against", str(before)]) == 0
+    worse = tmp_path / "script.py"
+    worse.write_text(script.read_text().replace("1024, 1, BLOCK", "1024, 2, BLOCK"), encoding="utf-8")
+    assert show([str(worse), "--text", "--gpu", "H200", "--against", str(before)]) == GREW
+    assert "script.py:10 in copy: sectors grew from 128 to 256." in capfd.readouterr().err
+
+
+def test_differences_name_the_line_and_both_values(launches):
+    before, after = ({"launches": [launch]} for launch in (launches[0], launches[2]))
+    sentences = [difference.sentence for difference in differences(before, after)]
+    assert any("sectors grew from 256 to 1,152." in sentence for sentence in sentences)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["missing.py", "--text"], "There is no script missing.py."),
+        (["--host", "0.0.0.0", "x.py"], "listens only on this machine"),
+        ([str(ROOT / "README.md") + ".tilescope", "--text"], "can't be read"),
+        (["{capture}", "--text", "--against", "missing.json"], "is not a report of `show --json`"),
+    ],
+)
+def test_bad_input_ends_with_status_2_and_one_sentence(arguments, sentence, capture_path, capfd):
+    with pytest.raises(SystemExit) as ended:
+        show([argument.format(capture=capture_path) for argument in arguments])
+    assert ended.value.code == USAGE
+    assert sentence in capfd.readouterr().err
+
+
+def test_a_space_serves_no_scripts(monkeypatch, capfd):
+    monkeypatch.setenv("SPACE_ID", "somebody/space")
+    with pytest.raises(SystemExit):
+        show(["script.py"])
+    assert "A Space shows no scripts" in capfd.readouterr().err
+
+
+def test_a_script_without_a_launch_says_so(tmp_path, capfd):
+    empty = tmp_path / "empty.py"
+    shutil.copy(ROOT / "kernels" / "examples" / "__init__.py", empty)
+    assert show([str(empty), "--text"]) == USAGE
+    assert "launched no Triton kernel" in capfd.readouterr().err
