@@ -121,7 +121,7 @@ def test_json_is_one_object_and_against_names_what_grew(script, capture_path, tm
     worse = tmp_path / "script.py"
     worse.write_text(script.read_text().replace("1024, 1, BLOCK", "1024, 2, BLOCK"), encoding="utf-8")
     assert show([str(worse), "--text", "--gpu", "H200", "--against", str(before)]) == GREW
-    assert "script.py:10 in copy: sectors grew from 128 to 256." in capfd.readouterr().err
+    assert "script.py:10 in copy: sectors grew from 256 to 1,152." in capfd.readouterr().err
 
 
 def test_differences_name_the_line_and_both_values(launches):

@@ -1,4 +1,4 @@
-"""The page of a capture: the same component as the playground's page, with other slots. It runs on this machine alone."""
+"""The page of a capture: the playground's page with other slots. It serves only this machine."""
 
 import asyncio
 import json
@@ -47,6 +47,7 @@ class CapturePage:
         self._before: CapturePictures | None = None
         self._changed = script.stat().st_mtime_ns if script else 0
         self._pages, self._problem = OpenPages(), ""
+        self._version = 0  # of the capture
         self._views: dict[str, CaptureView] = {}
         self._case: dict[str, Any] = {}  # the case's parameters that are set
         self._lock = threading.Lock()
@@ -83,33 +84,38 @@ class CapturePage:
 
     async def on_stream(self, request: gr.Request) -> AsyncIterator[str]:
         """Redraw when the script was saved."""
-        page = self._pages.find(request)
+        page, seen = self._pages.find(request), self._version
         change = page.changes
         while page.changes == change and self._script:
             await asyncio.sleep(_POLL_S)
-            if await asyncio.to_thread(self._refresh) and page.changes == change:
+            await asyncio.to_thread(self._refresh)
+            if seen != self._version and page.changes == change:
+                seen = self._version
                 view = self.pictures.clip(self._views.get(page.name, CaptureView()))
                 problems = slots.problems_value({"": self._problem} if self._problem else {})
-                yield page.update({**self._fill(view), "problems": problems}, has_more=False)
+                yield page.update({**self._fill(view), "problems": problems})
 
-    def _refresh(self) -> bool:
-        """Capture the script again if it was saved. Return whether it was."""
-        changed = self._script.stat().st_mtime_ns if self._script and self._script.exists() else self._changed
-        if changed == self._changed:
-            return False
-        self._changed = changed
-        self._capture_again()
-        return True
+    def _refresh(self) -> None:
+        """Capture the script again if it was saved."""
+        with self._lock:
+            changed = self._script.stat().st_mtime_ns if self._script and self._script.exists() else self._changed
+            if changed != self._changed:
+                self._changed = changed
+                self._capture_again()
 
     def _capture_again(self) -> None:
-        with self._lock:
-            try:
-                self._recapture(settings=[f"{name}={value}" for name, value in self._case.items()])
-                new = CapturePictures(Capture(self._path))
-            except Exception as error:
-                self._problem = str(error)
-                return
-            self._before, self.pictures, self._problem = self.pictures, new, ""
+        """Replace the capture, unless the script fails before its first launch."""
+        self._version += 1
+        try:
+            self._recapture(settings=[f"{name}={value}" for name, value in self._case.items()])
+            new = CapturePictures(Capture(self._path))
+        except Exception as error:
+            self._problem = str(error)
+            return
+        stopped = new.content.stopped
+        self._problem = stopped.message if stopped else ""
+        if new.content.launches or not stopped:
+            self._before, self.pictures = self.pictures, new
 
     def _set_case(self, given: Mapping[str, Any]) -> None:
         """Capture again if a parameter of the case was changed."""
@@ -118,7 +124,8 @@ class CapturePage:
         changed = {name: value for name, value in chosen.items() if value != self._case.get(name, case[name])}
         if changed:
             self._case |= changed
-            self._capture_again()
+            with self._lock:
+                self._capture_again()
 
     def _read(self, given: dict[str, Any]) -> CaptureView:
         """Read the view from settings or an address. Values of an address are text."""

@@ -1,0 +1,88 @@
+"""The page of a capture in a real browser: its pictures and code, and what happens when the script is saved."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from gradio_client import Client
+from playwright.sync_api import Browser
+
+from tests.kernels.trees import ROOT
+from tests.page.conftest import Tab
+from tests.waiting import free_port, serving
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copy(ROOT / "kernels" / "examples" / "softmax.py", tmp_path_factory.mktemp("shown")))
+
+
+@pytest.fixture(scope="module")
+def url(script: Path, compiled_before: Path) -> Iterator[str]:
+    port = free_port()
+    command = [sys.executable, "app.py", "show", str(script), "--gpu", "H200", "--port", str(port)]
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(compiled_before)}
+    with serving(command, f"http://127.0.0.1:{port}/", script.with_suffix(".log"), cwd=ROOT, env=environment):
+        yield f"http://127.0.0.1:{port}/"
+
+
+@pytest.fixture
+def shown(browser: Browser, url: str) -> Iterator[Tab]:
+    page = browser.new_page(viewport={"width": 1280, "height": 720}, reduced_motion="reduce")
+    tab = Tab(page, url)
+    tab.go()
+    tab.wait_for_draw("request-plot")
+    yield tab
+    assert not tab.errors
+    page.close()
+
+
+def test_a_capture_opens_on_a_request_with_its_finding(shown: Tab) -> None:
+    shown.says("#launches", "softmax")
+    shown.says("#claim", "cols = 1000 is not a multiple of 16")
+    shown.says("#request-plot", "4 sectors: all 128 bytes used")
+    shown.says("#operations", "softmax.py:12")
+    assert not [v["id"] for v in Axe().run(shown.page).response["violations"] if v["impact"] == "critical"]
+
+
+def test_the_blackboard_the_code_and_the_order_are_one_click_away(shown: Tab) -> None:
+    shown.page.get_by_role("button", name="Blackboard").click()
+    shown.says("#request-plot", "Blackboard: request 1")
+    shown.page.get_by_role("button", name="Code", exact=True).click()
+    shown.says(".pane[data-name=Source] .marked", "tl.load")
+    shown.says(".pane[data-name=SASS] .marked >> nth=0", "LDG")
+    shown.page.get_by_role("button", name="Order", exact=True).click()
+    shown.says("#order-plot", "Programs that store out, in blocks of 1 × 1000")
+    shown.says("#order-note", "4,096 programs.")
+
+
+def test_a_case_has_a_control_for_each_parameter(shown: Tab) -> None:
+    shown.page.locator("#capture-case_cols").fill("1024")
+    shown.says("#claim", "requests fell from 131,072 to 32,768")
+    shown.page.locator("#capture-case_cols").fill("1000")
+    shown.says("#claim", "requests grew from 32,768 to 131,072")
+
+
+def test_saving_the_script_redraws_the_page_and_a_broken_script_loses_nothing(shown: Tab, script: Path) -> None:
+    text = script.read_text(encoding="utf-8")
+    script.write_text("import missing_module\n" + text, encoding="utf-8")
+    shown.says("#elsewhere", "No module named 'missing_module'")
+    shown.says("#claim", "ideal sectors")
+    script.write_text(text.replace("cols=1000", "cols=2048"), encoding="utf-8")
+    shown.says("#claim", "softmax.py:12 in softmax: sectors grew")
+    script.write_text(text, encoding="utf-8")
+    shown.says("#claim", "softmax.py:12 in softmax: sectors fell")
+
+
+def test_the_report_is_an_endpoint(url: str) -> None:
+    reply = Client(url, verbose=False).predict(api_name="/requests")
+    (launch,) = reply["launches"]
+    assert launch["totals"]["ld_sectors"] == 512_000
