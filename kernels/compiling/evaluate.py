@@ -25,7 +25,7 @@ from kernels.compiling.ttgir import (
 )
 from kernels.compiling.values import Term, Value, add, apply, choose, conjunction, group, keys_of, multiply, pick
 
-# Storages start at multiples of this, so that an address names its storage.
+# Storages start at multiples of this, so that an address names its storage, even one before its start.
 STORAGE_STEP = 1 << 40
 
 # Maximum number of elements that are evaluated or counted at once.
@@ -38,6 +38,10 @@ _MOST_STARTS = 1 << 16
 
 # Bytes per element of CUtensorMapDataType (cuda.h).
 _TENSOR_MAP_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4, 1)
+
+
+def storage_number(address: Any) -> Any:
+    return (address + STORAGE_STEP // 2) // STORAGE_STEP - 1
 
 
 @dataclass(frozen=True)
@@ -442,13 +446,13 @@ class Evaluator:
 
         def read(address: np.ndarray, active: np.ndarray, default: np.ndarray) -> np.ndarray:
             address, active, result = np.broadcast_arrays(address, active, default)
-            storage = address // STORAGE_STEP - 1
+            storage = storage_number(address)
             for number in np.unique(storage[active]):
                 contents = self._contents(int(number), size)
                 inside = active & (storage == number)
                 dtype = contents.dtype if contents.dtype.kind == "f" else np.dtype(np.int64)
                 result = np.array(result, np.result_type(result.dtype, dtype) if dtype.kind == "f" else dtype)
-                place = (address[inside] % STORAGE_STEP - self.storages[number].start_bytes) // size
+                place = (address[inside] - self.starts[number]) // size
                 if place.size and not (place.min() >= 0 and place.max() < len(contents)):
                     raise UnsupportedOperation("A load that addresses depend on reads outside its tensor's memory.")
                 result[inside] = contents[place]
@@ -481,9 +485,8 @@ class Evaluator:
         keys += [term.per_program(term.fingerprints) for term in mask.terms]
         starts = base if len(programs) == len(base) else base[programs]
         lowest, highest = int(starts.min()), int(starts.max())
-        is_single = lowest // STORAGE_STEP == highest // STORAGE_STEP
-        numbers = [lowest // STORAGE_STEP] if is_single else np.unique(starts // STORAGE_STEP).tolist()
-        tally.storages.update(number - 1 for number in numbers)
+        is_single = storage_number(lowest) == storage_number(highest)
+        tally.storages.update([storage_number(lowest)] if is_single else np.unique(storage_number(starts)).tolist())
         if isinstance(instruction, str):
             raise UnsupportedOperation(instruction)
         keys = [pick(key, programs) for key in (base % LINE_BYTES, *keys)]
@@ -512,8 +515,8 @@ class Evaluator:
             some = np.flatnonzero(issued[each])[:_MOST_STARTS]
             tally.starts.append((self.programs[programs[some]], (starts + facts[each, 4])[some]))
         low, high = lowest + int(facts[issued, 4].min()), highest + int(facts[issued, 5].max())
-        number = low // STORAGE_STEP - 1
-        if tally.outside or 0 <= number < len(self.starts) and low >= self.starts[number] and high < self.ends[number]:
+        number = storage_number(low)
+        if tally.outside or (0 <= number < len(self.starts) and low >= self.starts[number] and high < self.ends[number]):
             return
         ends = starts[issued[each], None] + facts[each[issued[each]], 4:]
         self._check_bounds(op, pointer, mask, programs[issued[each]], ends)
@@ -542,13 +545,13 @@ class Evaluator:
         Args:
             ends: (programs, 2), the smallest and largest address of an active element.
         """
-        number = ends // STORAGE_STEP - 1
+        number = storage_number(ends)
         known = (number >= 0) & (number < len(self.storages))
         number = np.where(known, number, 0)
         outside = known & ((ends < self.starts[number]) | (ends >= self.ends[number]))
         for program in programs[outside.any(axis=1)][:1]:
             address, active = (part[0] for part in self._blocks(op, pointer, mask, np.array([program])))
-            number = np.clip(address // STORAGE_STEP - 1, 0, len(self.storages) - 1)
+            number = np.clip(storage_number(address), 0, len(self.storages) - 1)
             places = np.argwhere(active & ((address < self.starts[number]) | (address >= self.ends[number])))
             example = Example(int(self.programs[program]), address, active)
             self.tallies[op.line].outside = example, tuple(places[0].tolist())
@@ -582,7 +585,7 @@ class Evaluator:
         descriptor = self.descriptors[int(numbers[0])]
         if len(numbers) > 1 or descriptor is None:
             raise UnsupportedOperation("Programs use different descriptors in one copy.")
-        tally.storages.add(descriptor.address // STORAGE_STEP - 1)
+        tally.storages.add(storage_number(descriptor.address))
         if TMA_OPS[op.name] == "store":
             self.stored |= tally.storages
         match = re.search(r"!tt\.tensordesc<(?:tensor<)?((?:\d+x)+)[^,]*, (#\w+)", op.text)
