@@ -121,9 +121,9 @@ class CapturePage:
         """Capture again if a parameter of the case was changed."""
         case = next(iter(self.pictures.content.cases.values()), {})
         chosen = {name: given[CASE + name] for name in case if given.get(CASE + name, "") != ""}
-        changed = {name: value for name, value in chosen.items() if value != self._case.get(name, case[name])}
-        if changed:
-            self._case |= changed
+        chosen = {name: value for name, value in chosen.items() if value != case[name]}
+        if chosen != self._case:
+            self._case = chosen
             with self._lock:
                 self._capture_again()
 
