@@ -87,8 +87,7 @@ class LaunchCounts:
     refused: str = ""
 
     def totals(self) -> dict[str, int | None]:
-        """Return the launch-wide counters. A counter is None if the count of one of its operations
-        may be too low."""
+        """Return the launch-wide counters; None where the count of an operation may be too low."""
         return {name: None if self._is_incomplete(name) else self.lower_bound(name) for name in COUNTERS}
 
     def lower_bound(self, name: str) -> int:

@@ -516,7 +516,8 @@ class Evaluator:
             tally.starts.append((self.programs[programs[some]], (starts + facts[each, 4])[some]))
         low, high = lowest + int(facts[issued, 4].min()), highest + int(facts[issued, 5].max())
         number = storage_number(low)
-        if tally.outside or (0 <= number < len(self.starts) and low >= self.starts[number] and high < self.ends[number]):
+        is_known = 0 <= number < len(self.starts)
+        if tally.outside or (is_known and low >= self.starts[number] and high < self.ends[number]):
             return
         ends = starts[issued[each], None] + facts[each[issued[each]], 4:]
         self._check_bounds(op, pointer, mask, programs[issued[each]], ends)

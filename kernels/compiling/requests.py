@@ -53,7 +53,7 @@ class Instruction:
         num_warps: warps that issue a scalar load.
         swaps: whether it became a load and a compare-and-swap loop, which retries after a conflict.
         location: source location of the operation, innermost call first.
-        is_merged: for each of a warp's instructions, whether an earlier one has loaded the same addresses; () if unknown.
+        is_merged: whether an earlier one has loaded the same addresses, for each instruction of a warp; () if unknown.
     """
 
     counter: str
