@@ -199,7 +199,10 @@ from visualize.startup import quick_import
 with quick_import():
     for package in (kernels, visualize):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            importlib.import_module(module.name)
+            # Scripts that run in the user's environment, and nothing here imports.
+            if not module.name.startswith(("kernels.examples.", "kernels.compiling.capture")):
+                importlib.import_module(module.name)
+import kernels.compiling.capture_file
 print("imported")
 
 from kernels import discover
