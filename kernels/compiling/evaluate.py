@@ -354,8 +354,6 @@ class Evaluator:
             case "ttg.global_scratch_alloc":
                 self.descriptors.append(None)
                 return Value(len(self.descriptors) - 1)
-            case "ttg.async_wait" | "ttg.async_commit_group":
-                return Value(0)
             case "ttg.local_alloc":
                 buffer = _Buffer()
                 if operands:

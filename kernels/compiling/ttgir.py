@@ -322,6 +322,8 @@ class Slice:
             return self._carried(op, None, k)
         if op.name in ("tt.reduce", "tt.scan"):
             return op.operands + [value for inner in op.regions[0].ops for value in inner.operands]
+        if op.name == "ttg.local_load":
+            return op.operands[:1]  # without the token of an earlier copy
         return op.operands + (self._indices.get(name, []) if op.name == "ttg.local_alloc" else [])
 
     def _carried(self, op: Op, region: int | None, k: int) -> list[str]:
