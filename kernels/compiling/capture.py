@@ -338,7 +338,7 @@ def _read_ttgir(ttgir: str) -> tuple[list[dict[str, Any] | None], list[int]]:
         if name in _POINTER_OPS:
             layouts.append(_layout(builder, op.get_operand(0)))
         if re.match(_STORES, name):
-            todo.append(operands[0])
+            todo.extend(operands[:1])  # waiting for a store has no operand
         if name == "ttng.tensormap_create":  # writes a descriptor of its second operand to its first
             sources[operands[0]].add(operands[1])
         if block is not None:
