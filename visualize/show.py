@@ -15,7 +15,9 @@ from typing import Any
 
 import kernels.compiling
 from kernels.compiling.capture_file import Capture, UnreadableCapture
+from kernels.compiling.captured_counts import COUNTERS
 from kernels.gpus import DEFAULT_GPU, GPUS, this_gpu
+from kernels.measuring.counters import METRICS, CountingFailed, parse_launches
 from kernels.measuring.worker import default_cache_directory
 from visualize import startup
 from visualize.views.capture.report import differences, report, table
@@ -43,6 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="print one JSON object, and end")
     add("--against", type=Path, metavar="OTHER.json", help="fail if requests, sectors, registers or memory grew")
     add("--triton", metavar="VERSION", help="also compile with this version of Triton, and print the differences")
+    add("--count", action="store_true", help="on a GPU: also count each launch with Nsight Compute")
     add("--mcp", action="store_true", help="serve the page's report as a tool for agents, over MCP")
     add("--python", default=sys.executable, metavar="PATH", help="the Python that runs the script (this one)")
     add("--values", action="store_true", help="run launches in Triton's interpreter, for addresses that need results")
@@ -59,7 +62,7 @@ def show(arguments: Sequence[str]) -> int:
     """Capture a script as the arguments say. Print its launches or serve them, and return the exit status."""
     parser = make_parser()
     flags = parser.parse_args(arguments)
-    prints = flags.text or flags.json or flags.against or flags.triton
+    prints = flags.text or flags.json or flags.against or flags.triton or flags.count
     if obstacle := "" if prints else _obstacle(flags):
         parser.exit(USAGE, f"{obstacle}\n")
     with tempfile.TemporaryDirectory(prefix="tilescope-") as folder:
@@ -76,6 +79,8 @@ def show(arguments: Sequence[str]) -> int:
                 serve_capture(path, script, partial(run_capture, flags, path), flags.host, flags.port, flags.mcp)
                 return FINE
             content, before = report(Capture(path)), None
+            if flags.count:
+                add_counts(flags, content)
             if flags.against:
                 before = read_report(flags.against)
             elif flags.triton:
@@ -133,19 +138,24 @@ def read_report(path: Path) -> dict[str, Any]:
 
 
 def run_capture(
-    flags: argparse.Namespace, path: Path, packages: Path | None = None, settings: Sequence[str] = ()
+    flags: argparse.Namespace,
+    path: Path,
+    packages: Path | None = None,
+    settings: Sequence[str] = (),
+    profiler: Sequence[str] = (),
 ) -> None:
     """Run the script in its own process, which writes a capture.
 
     Args:
         packages: a folder with packages that replace the installed ones.
         settings: parameters of the case, NAME=VALUE, beyond those of the flags.
+        profiler: the command under which it runs.
 
     Raises:
         CaptureFailed: no capture was written. The script's own messages are on stderr.
     """
     gpu = GPUS.get(flags.gpu or "") or this_gpu() or GPUS[DEFAULT_GPU]
-    command = [flags.python, str(_CAPTURE), "--out", str(path), "--gpu-json", json.dumps(asdict(gpu))]
+    command = [*profiler, flags.python, str(_CAPTURE), "--out", str(path), "--gpu-json", json.dumps(asdict(gpu))]
     command += ["--values"] if flags.values else []
     for name, values in (("set", [*flags.set, *settings]), ("config", flags.config)):
         command += [part for value in values for part in (f"--{name}", value)]
@@ -158,6 +168,32 @@ def run_capture(
         raise CaptureFailed(f"--python {flags.python}: {error.strerror}.") from error
     if not path.exists() or path.stat().st_mtime_ns == before:
         raise CaptureFailed(f"{flags.script} could not be captured; the reason is above.")
+
+
+def add_counts(flags: argparse.Namespace, content: dict[str, Any]) -> None:
+    """Run the script again under Nsight Compute. Add `counted` to each launch, and `agrees`: equal to all totals.
+
+    Raises:
+        CaptureFailed: ncu is missing or failed, or saw other launches.
+    """
+    if this_gpu() is None or not (ncu := shutil.which("ncu")):
+        raise CaptureFailed("--count needs a GPU and Nsight Compute's ncu on the PATH.")
+    names = sorted({launch["kernel"] for launch in content["launches"]})
+    metrics = {name: METRICS[name] for name in COUNTERS}
+    with tempfile.TemporaryDirectory() as folder:
+        log, path = Path(folder, "log.csv"), Path(folder, "counted.tilescope")
+        command = [ncu, "--clock-control", "none", "--metrics", ",".join(metrics.values()), "--kernel-name"]
+        command += [f"regex:^({'|'.join(names)})$", "--csv", "--page", "raw", "--print-units", "base"]
+        run_capture(flags, path, profiler=[*command, "--log-file", str(log)])
+        try:
+            counted = parse_launches(log.read_text(encoding="utf-8"), metrics)
+        except (OSError, CountingFailed) as error:
+            raise CaptureFailed(f"Nsight Compute counted nothing: {error}") from error
+    if len(counted) != len(content["launches"]):
+        raise CaptureFailed(f"Nsight Compute saw {len(counted)} of {len(content['launches'])} launches.")
+    for launch, counts in zip(content["launches"], counted, strict=True):
+        launch["counted"] = {name: int(value) for name, value in counts.items()}
+        launch["agrees"] = all(launch["totals"][name] == value for name, value in launch["counted"].items())
 
 
 def install_triton(version: str) -> Path:

@@ -157,6 +157,12 @@ def table(content: Mapping[str, Any]) -> str:
             lines.append(f"   {place:24.24} {op['op']:11} {op['tensor']:20.20} {counts}")
             if op["why"]:
                 lines.append(f"      → {op['why']}")
+        if counted := launch.get("counted"):
+            pairs = ((name, value, launch["totals"][name]) for name, value in counted.items())
+            wrong = [
+                f"{name} {value:,} (predicted {predicted})" for name, value, predicted in pairs if value != predicted
+            ]
+            lines.append(f"   Nsight Compute: {', '.join(wrong) if wrong else 'all ten counters agree'}")
         lines += [f"   Not counted: line {refusal['line']}: {refusal['why']}" for refusal in launch["refused"]]
         lines += [f"   {note}" for note in launch["notes"]]
     lines += [content["stopped"]] if content["stopped"] else []
