@@ -8,8 +8,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +71,17 @@ def show(arguments: Sequence[str]) -> int:
         try:
             if not is_capture:
                 path = flags.out or Path(folder) / "script.tilescope"
-                run_capture(flags, path)
             if not prints:
                 from visualize.web.capture_page import serve_capture
 
                 script = None if is_capture else Path(flags.script.partition(":")[0])
-                serve_capture(path, script, partial(run_capture, flags, path), flags.host, flags.port, flags.mcp)
+                server = None if is_capture else CaptureServer(flags, path)
+                if server:
+                    server.capture()
+                serve_capture(path, script, server.capture if server else None, flags.host, flags.port, flags.mcp)
                 return FINE
+            if not is_capture:
+                run_capture(flags, path)
             content, before = report(Capture(path)), None
             if flags.count:
                 add_counts(flags, content)
@@ -137,37 +141,67 @@ def read_report(path: Path) -> dict[str, Any]:
     return content
 
 
+def capture_arguments(flags: argparse.Namespace, path: Path, settings: Sequence[str] = ()) -> list[str]:
+    """Return the arguments of capture.py.
+
+    Args:
+        settings: parameters of the case, NAME=VALUE, beyond those of the flags.
+    """
+    gpu = GPUS.get(flags.gpu or "") or this_gpu() or GPUS[DEFAULT_GPU]
+    arguments = ["--out", str(path), "--gpu-json", json.dumps(asdict(gpu)), *(["--values"] if flags.values else [])]
+    for name, values in (("set", [*flags.set, *settings]), ("config", flags.config)):
+        arguments += [part for value in values for part in (f"--{name}", value)]
+    return [*arguments, flags.script, *flags.arguments]
+
+
 def run_capture(
-    flags: argparse.Namespace,
-    path: Path,
-    packages: Path | None = None,
-    settings: Sequence[str] = (),
-    profiler: Sequence[str] = (),
+    flags: argparse.Namespace, path: Path, packages: Path | None = None, profiler: Sequence[str] = ()
 ) -> None:
     """Run the script in its own process, which writes a capture.
 
     Args:
         packages: a folder with packages that replace the installed ones.
-        settings: parameters of the case, NAME=VALUE, beyond those of the flags.
         profiler: the command under which it runs.
 
     Raises:
         CaptureFailed: no capture was written. The script's own messages are on stderr.
     """
-    gpu = GPUS.get(flags.gpu or "") or this_gpu() or GPUS[DEFAULT_GPU]
-    command = [*profiler, flags.python, str(_CAPTURE), "--out", str(path), "--gpu-json", json.dumps(asdict(gpu))]
-    command += ["--values"] if flags.values else []
-    for name, values in (("set", [*flags.set, *settings]), ("config", flags.config)):
-        command += [part for value in values for part in (f"--{name}", value)]
-    before = path.stat().st_mtime_ns if path.exists() else 0
     environment = {**os.environ, "PYTHONPATH": str(packages)} if packages else None
+    command = [*profiler, flags.python, str(_CAPTURE), *capture_arguments(flags, path)]
     try:
         # The script's output goes to stderr: stdout is the report's.
-        subprocess.run([*command, flags.script, *flags.arguments], stdout=_STDERR, env=environment, check=False)
+        done = subprocess.run(command, stdout=_STDERR, env=environment, check=False)
     except OSError as error:
         raise CaptureFailed(f"--python {flags.python}: {error.strerror}.") from error
-    if not path.exists() or path.stat().st_mtime_ns == before:
+    if done.returncode:
         raise CaptureFailed(f"{flags.script} could not be captured; the reason is above.")
+
+
+class CaptureServer:
+    """A process that has imported torch and Triton, and captures the script again in a fork of itself.
+
+    Raises:
+        CaptureFailed: the interpreter does not start.
+    """
+
+    def __init__(self, flags: argparse.Namespace, path: Path) -> None:
+        self._flags, self._path = flags, path
+        command = [flags.python, str(_CAPTURE), "--serve"]
+        try:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        except OSError as error:
+            raise CaptureFailed(f"--python {flags.python}: {error.strerror}.") from error
+
+    def capture(self, settings: Sequence[str] = ()) -> None:
+        """Run the script, with parameters of its case. See `run_capture`."""
+        request = json.dumps(capture_arguments(self._flags, self._path, settings))
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(OSError):
+            self._process.stdin.write(f"{request}\n")
+            self._process.stdin.flush()
+        if self._process.stdout.readline().strip() != "0":
+            raise CaptureFailed(f"{self._flags.script} could not be captured; the reason is in the terminal.")
 
 
 def add_counts(flags: argparse.Namespace, content: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Record every Triton launch of a script, unchanged, with or without a GPU, and write a capture.
 
     python capture.py --out FILE [--values] [--config KERNEL=N] [--set NAME=VALUE] SCRIPT.py[:CASE] [ARGUMENTS]
+    python capture.py --serve
 
 This file needs only torch and Triton, so it can be copied to any machine. Without a GPU nothing is launched: tensors
 are in main memory and say that they are on a GPU, kernels are compiled but do not run, and recording stops where the
@@ -17,6 +18,7 @@ import inspect
 import itertools
 import json
 import math
+import os
 import re
 import runpy
 import subprocess
@@ -419,6 +421,7 @@ def _launch(recorder: Recorder, function: Any, arguments: Sequence[Any], grid: A
     """Record a launch, and run it if the recorder does."""
     launch = recorder.record(function, arguments, grid, keywords)
     if recorder.runs == "cuda":
+        launch.compiled._init_handles()  # loads the code, which would count as time of the first launch
         launch.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         launch.events[0].record()
         kernel = _RUN(function, *arguments, grid=grid, warmup=False, **keywords)
@@ -699,20 +702,46 @@ def describe_stop(error: BaseException, script: str) -> dict[str, Any]:
     return {**line, "kind": "host_read" if is_read else "exception", "message": message.splitlines()[0][:300]}
 
 
-def main() -> int:
+def this_gpu() -> dict[str, Any]:
+    """Return the properties of this machine's GPU."""
+    properties = torch.cuda.get_device_properties(0)
+    shared = properties.shared_memory_per_block_optin
+    return {
+        "name": properties.name.removeprefix("NVIDIA "), "sms": properties.multi_processor_count,
+        "compute_capability": [properties.major, properties.minor], "shared_bytes_per_program": shared,
+    }  # fmt: skip
+
+
+def serve() -> int:
+    """Capture for each line of standard input, a JSON list of arguments, and print the exit status.
+
+    Each capture runs in a fork of this process, which has imported torch and Triton.
+    """
+    for line in sys.stdin:
+        if (child := os.fork()) == 0:
+            os.dup2(2, 1)  # standard output is for statuses
+            status = main(json.loads(line))
+            sys.stdout.flush()
+            os._exit(status)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    return 0
+
+
+def main(command_line: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Record the Triton launches of a script.")
     options: dict[str, dict[str, Any]] = {
-        "--out": {"type": Path, "required": True}, "--gpu-json": {"type": json.loads, "default": H200},
+        "--out": {"type": Path, "required": True}, "--gpu-json": {"type": json.loads, "default": None},
         "--values": {"action": "store_true"}, "--config": {"action": "append", "default": []},
         "--set": {"action": "append", "default": []}, "script": {}, "arguments": {"nargs": argparse.REMAINDER},
     }  # fmt: skip
     for name, option in options.items():
         parser.add_argument(name, **option)
-    flags = parser.parse_args()
+    flags = parser.parse_args(command_line)
     file, _, case = flags.script.partition(":")
     path = Path(file).resolve()
     runs = "cuda" if torch.cuda.is_available() else "interpreter" if flags.values else ""
-    with recording(flags.gpu_json, runs) as recorder:
+    gpu = flags.gpu_json or (this_gpu() if runs == "cuda" else H200)
+    with recording(gpu, runs) as recorder:
         try:
             if not path.is_file():
                 raise UsageError(f"There is no script {file}.")
@@ -735,4 +764,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve() if sys.argv[1:] == ["--serve"] else main(sys.argv[1:]))

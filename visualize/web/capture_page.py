@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 import urllib.parse
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,10 @@ class CapturePage:
     Args:
         path: the capture.
         script: the script to watch; None if there is only a capture.
-        recapture: runs the script again, with parameters of its case. Raises an exception if it wrote no capture.
+        recapture: runs the script again, with parameters of its case, NAME=VALUE. Raises an exception if that fails.
     """
 
-    def __init__(self, path: Path, script: Path | None, recapture: Callable[..., None]) -> None:
+    def __init__(self, path: Path, script: Path | None, recapture: Callable[[Sequence[str]], None] | None) -> None:
         self._path, self._script, self._recapture = path, script, recapture
         self.pictures = CapturePictures(Capture(path))
         self._before: CapturePictures | None = None
@@ -107,7 +107,8 @@ class CapturePage:
         """Replace the capture, unless the script fails before its first launch."""
         self._version += 1
         try:
-            self._recapture(settings=[f"{name}={value}" for name, value in self._case.items()])
+            if self._recapture:
+                self._recapture([f"{name}={value}" for name, value in self._case.items()])
             new = CapturePictures(Capture(self._path))
         except Exception as error:
             self._problem = str(error)
@@ -194,7 +195,12 @@ def _hidden(name: str, script: str) -> gr.HTML:
 
 
 def serve_capture(
-    path: Path, script: Path | None, recapture: Callable[..., None], host: str, port: int, mcp: bool = False
+    path: Path,
+    script: Path | None,
+    recapture: Callable[[Sequence[str]], None] | None,
+    host: str,
+    port: int,
+    mcp: bool = False,
 ) -> None:
     """Serve the page of a capture until the process ends. With `mcp`, its report is a tool for agents."""
     log_here()
