@@ -704,7 +704,7 @@ def describe_stop(error: BaseException, script: str) -> dict[str, Any]:
 
 def this_gpu() -> dict[str, Any]:
     """Return the properties of this machine's GPU."""
-    properties = torch.cuda.get_device_properties(0)
+    properties: Any = torch.cuda.get_device_properties(0)
     shared = properties.shared_memory_per_block_optin
     return {
         "name": properties.name.removeprefix("NVIDIA "), "sms": properties.multi_processor_count,
