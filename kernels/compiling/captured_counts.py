@@ -111,6 +111,11 @@ def count_launch(capture: Capture, launch: CapturedLaunch) -> LaunchCounts:
         counts = _evaluate(capture, launch)
     except ttgir.UnsupportedOperation as error:
         counts = LaunchCounts((), (), 0.0, str(error))
+    except UnreadableCapture:
+        raise
+    except Exception as error:  # the text of the compiled code may be anything
+        why = f"The compiled code is damaged, or its form is unknown ({type(error).__name__}: {error})."
+        counts = LaunchCounts((), (), 0.0, why)
     return replace(counts, seconds=time.perf_counter() - start)
 
 
