@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kernels.compiling.ttgir import Op, UnsupportedOperation, shape_of
-from kernels.compiling.values import Term, Value, add, apply, compare, conjunction, multiply
+from kernels.compiling.values import Term, Value, add, apply, check_size, compare, conjunction, multiply
 
 _FLOATS = {"f16": np.float16, "bf16": np.float32, "f32": np.float32, "f64": np.float64}
 
@@ -222,6 +222,12 @@ def _high_half(op: Op, a: Value, b: Value) -> Value:
     return apply(lambda x, y: _wrap((_unsigned(x, 32) * _unsigned(y, 32)) >> np.uint64(32), 32), a, b)
 
 
+def _make_range(op: Op) -> Value:
+    start, end = _attribute(op, "start"), _attribute(op, "end")
+    check_size(end - start)
+    return Value(np.zeros(1, np.int64), [Term(np.arange(start, end)[None])])
+
+
 def _expand_dims(op: Op, a: Value) -> Value:
     axis = _attribute(op, "axis") + 1
     return a.map_blocks(lambda table: np.expand_dims(table, axis))
@@ -235,6 +241,7 @@ def _transpose(op: Op, a: Value) -> Value:
 
 def _reshape(op: Op, a: Value) -> Value:
     old, new = shape_of(op.text), shape_of(op.type)
+    check_size(*(len(term.table) for term in a.terms), *old)
     return a.map_blocks(lambda table: np.broadcast_to(table, (len(table), *old)).reshape(len(table), *new))
 
 
@@ -278,9 +285,7 @@ _RULES: dict[str, Callable[..., Value]] = {
     "arith.bitcast": _bitcast,
     "tt.mulhiui": _high_half,
     "tt.addptr": lambda op, a, b: add(a, multiply(b, Value(np.array(pointer_step(op.type))))),
-    "tt.make_range": lambda op: Value(
-        np.zeros(1, np.int64), [Term(np.arange(_attribute(op, "start"), _attribute(op, "end"))[None])]
-    ),
+    "tt.make_range": _make_range,
     "tt.expand_dims": _expand_dims,
     "tt.trans": _transpose,
     "tt.reshape": _reshape,

@@ -20,8 +20,8 @@ from kernels.accesses import Layout
 
 FORMAT = 1
 
-# Limits of a file, of everything in it when unpacked, and of the elements of a block.
-_MOST_BYTES, _MOST_UNPACKED_BYTES, _MOST_ELEMENTS = 64 << 20, 1 << 30, 1 << 24
+# Limits of a file and of each array, of each text, of everything when unpacked, and of the elements of a block.
+_MOST_BYTES, _MOST_TEXT_BYTES, _MOST_UNPACKED_BYTES, _MOST_ELEMENTS = 64 << 20, 16 << 20, 1 << 30, 1 << 20
 
 Count = Annotated[int, Field(ge=0, lt=1 << 40)]
 Extent = Annotated[int, Field(ge=1, lt=1 << 31)]
@@ -224,6 +224,10 @@ class Capture:
             self._zip = zipfile.ZipFile(path)
             if sum(member.file_size for member in self._zip.infolist()) > _MOST_UNPACKED_BYTES:
                 raise UnreadableCapture(f"{path.name} unpacks to more than {_MOST_UNPACKED_BYTES >> 20} MiB.")
+            for member in self._zip.infolist():
+                limit = _MOST_BYTES if member.filename.endswith(".npy") else _MOST_TEXT_BYTES
+                if member.file_size > limit:
+                    raise UnreadableCapture(f"A file in {path.name} unpacks to more than {limit >> 20} MiB.")
             self.content = TypeAdapter(Content).validate_json(self._zip.read("capture.json"))
             for launch in self.content.launches:
                 self._check_references(launch)
@@ -254,7 +258,7 @@ class Capture:
         for bases in filter(None, kernel.layouts):
             sides = (*bases.register, *bases.lane, *bases.warp)
             fits = all(len(base) == len(bases.shape) and all(map(int.__lt__, base, bases.shape)) for base in sides)
-            if not fits or len(bases.lane) != 5 or len(sides) > 26 or math.prod(bases.shape) > _MOST_ELEMENTS:
+            if not fits or len(bases.lane) != 5 or len(sides) > 22 or math.prod(bases.shape) > _MOST_ELEMENTS:
                 raise UnreadableCapture(f"A layout of {kernel.name} is damaged.")
         return [Layout(b.shape, b.register, b.lane, b.warp) if b else None for b in kernel.layouts]
 

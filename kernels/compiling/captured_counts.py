@@ -116,6 +116,11 @@ def count_launch(
         counts = _evaluate(capture, launch, programs, is_textbook)
     except ttgir.UnsupportedOperation as error:
         counts = LaunchCounts((), (), 0.0, str(error))
+    except UnreadableCapture:
+        raise
+    except Exception as error:  # the text of the compiled code may be anything
+        why = f"The compiled code is damaged, or its form is unknown ({type(error).__name__}: {error})."
+        counts = LaunchCounts((), (), 0.0, why)
     return replace(counts, seconds=time.perf_counter() - start)
 
 

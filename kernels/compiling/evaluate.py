@@ -4,6 +4,7 @@ Only the operations that addresses, masks and control flow depend on are execute
 counted once: addresses that are equal up to whole lines, and equal masks. Runs no code of the kernel's author.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,19 @@ from kernels.compiling.ttgir import (
     is_other_memory,
     memory_ops,
 )
-from kernels.compiling.values import Term, Value, add, apply, choose, conjunction, group, keys_of, multiply, pick
+from kernels.compiling.values import (
+    Term,
+    Value,
+    add,
+    apply,
+    check_size,
+    choose,
+    conjunction,
+    group,
+    keys_of,
+    multiply,
+    pick,
+)
 
 # Storages start at multiples of this, so that an address names its storage, even one before its start.
 STORAGE_STEP = 1 << 40
@@ -32,6 +45,8 @@ STORAGE_STEP = 1 << 40
 _CHUNK = 1 << 22
 # With more new classes than this in one execution, most are unique, and remembering them costs more than it saves.
 _MOST_REMEMBERED = 1 << 14
+# Limits of a launch: its programs, and the work of its evaluation. A unit of work takes about 20 µs.
+_MOST_PROGRAMS, _MOST_WORK = 1 << 22, 1 << 18
 
 # Number of executions whose start is remembered: enough for a map of programs.
 _MOST_STARTS = 1 << 16
@@ -152,6 +167,11 @@ class Evaluator:
         self.starts = np.array([(n + 1) * STORAGE_STEP + storage.start_bytes for n, storage in enumerate(storages)])
         self.ends = self.starts + np.array([storage.bytes for storage in storages], dtype=np.int64)
         self.grid = (*grid, 1, 1)[:3]
+        if math.prod(self.grid) > _MOST_PROGRAMS:
+            raise UnsupportedOperation(
+                f"The launch has {math.prod(self.grid):,} programs; the limit is {_MOST_PROGRAMS:,}."
+            )
+        self.work = 0
         self.slice = Slice(body)
         self.needed = self.slice.values
         # Several entries per program while a loop is unrolled.
@@ -212,6 +232,7 @@ class Evaluator:
 
     def _run(self, op: Op, active: np.ndarray) -> None:
         is_needed = op.has_memory or any(name in self.needed for name in op.results)
+        self._spend(is_needed + (is_needed * len(self.programs) >> 12))
         if op.line in self.slice.sunk:
             self.deferred.setdefault(self.slice.sunk[op.line].line, []).append(op)
             self._load_if_needed(op, active)
@@ -236,6 +257,11 @@ class Evaluator:
             {"scf.for": self._run_for, "scf.while": self._run_while, "scf.if": self._run_if}[op.name](op, active)
         elif is_needed:
             self.values[op.results[0]] = self._evaluate(op, active)
+
+    def _spend(self, work: int) -> None:
+        self.work += work
+        if self.work > _MOST_WORK:
+            raise UnsupportedOperation(f"Its loops or its grid are too large to evaluate: over {_MOST_WORK:,} steps.")
 
     def _assign(self, names: Sequence[str], values: Sequence[Any]) -> None:
         self.values |= {name: value for name, value in zip(names, values, strict=True) if value is not None}
@@ -318,7 +344,7 @@ class Evaluator:
             condition, *passed = before.ops[-1].operands
             values = [self.values.get(name) for name in passed]
             for name, value in zip(op.results, values, strict=True):
-                if value is not None:
+                if name in self.needed:
                     is_first = running is active
                     self.values[name] = value if is_first else choose(running, value, self.values[name])
             running = running & self._per_program(self.values[condition])
@@ -382,6 +408,8 @@ class Evaluator:
         region, match = op.regions[0], re.search(r"axis = (\d+)", op.text)
         axis, shape = int(match[1]) + 1 if match else 1, op.reduced_shape
         first, index = group(keys_of(*operands))
+        check_size(len(first), *shape)
+        self._spend(shape[axis - 1] * len(region.ops))
         parts = [np.broadcast_to(value.with_rank(len(shape)).blocks(first), (len(first), *shape)) for value in operands]
         order = range(shape[axis - 1])
         if "reverse = true" in op.text:
@@ -497,6 +525,7 @@ class Evaluator:
             for i, name in enumerate(names):
                 if name in known:
                     facts[i], is_new[i] = known[name], False
+        self._spend(int(is_new.sum()) * math.prod(op.shape) >> 9)
         at_once = max(1, _CHUNK // max(1, int(np.prod(op.shape))))
         for some in np.array_split(np.flatnonzero(is_new), -(-np.count_nonzero(is_new) // at_once) or 1):
             if len(some):
@@ -591,6 +620,7 @@ class Evaluator:
         if not match:
             raise UnsupportedOperation(f"The block of {op.name} is unknown.")
         block = np.array([int(number) for number in match[1][:-1].split("x")])
+        check_size(*block.tolist())
         size, strides = descriptor.element_bytes, np.array(descriptor.strides)
         at = np.stack([self._per_program(self.values[name])[programs] for name in op.coordinates], axis=1)
         before, after = np.clip(-at, 0, block), np.clip(np.array(descriptor.shape) - at, 0, block)

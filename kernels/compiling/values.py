@@ -4,16 +4,21 @@
 of programs. A boolean value is the conjunction of its number and its terms.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from kernels.compiling.ttgir import UnsupportedOperation
+
 _MIX = np.array([0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15], dtype=np.uint64)  # of SplitMix64
 
 # A sum with more terms than this is evaluated into one.
 _MOST_TERMS = 4
+# Maximum number of elements of a table.
+_MOST_ELEMENTS = 1 << 24
 
 
 class Term:
@@ -149,6 +154,13 @@ def group(keys: Sequence[np.ndarray | None]) -> tuple[np.ndarray, np.ndarray | N
     return first[present], number[combined]
 
 
+def check_size(*shape: int) -> None:
+    if math.prod(shape) > _MOST_ELEMENTS:
+        raise UnsupportedOperation(
+            f"The programs' blocks differ too much: {math.prod(shape):,} elements; {_MOST_ELEMENTS:,} fit."
+        )
+
+
 def keys_of(*values: Value) -> list[np.ndarray | None]:
     return [key for value in values for key in (value.base, *(term.index for term in value.terms))]
 
@@ -159,6 +171,8 @@ def apply(function: Callable[..., Any], *values: Value) -> Value:
         return Value(function(*(value.base for value in values)))
     first, index = group(keys_of(*values))
     rank = next(value.terms[0].table.ndim for value in values if value.terms) - 1
+    shape = np.broadcast_shapes(*(term.table.shape[1:] for value in values for term in value.terms))
+    check_size(len(first), *shape)
     table = np.asarray(function(*(value.with_rank(rank).blocks(first) for value in values)))
     return Value(np.ones(1, bool) if table.dtype == bool else np.zeros(1, table.dtype), [Term(table, index)])
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 # Each kernel is compiled once, and launched several times with other numbers, grids and index values.
 KERNELS, LAUNCHES, PROCESSES = 64, 8, 2
 # Bytes of each tensor, and of the address space around it; number of values that addresses may depend on.
-TENSOR_BYTES, REGION, INDICES = 1 << 14, 1 << 25, 500
+TENSOR_BYTES, REGION, INDICES = 1 << 14, 1 << 28, 500
 DTYPES = ("int32", "int64", "float16", "float32")
 ATOMICS = {"int32": ("add", "max", "xchg", "cas"), "int64": ("add", "max", "cas")}
 SHAPES = ((64,), (128,), (512,), (8, 32), (16, 16), (64, 4))
@@ -169,7 +169,8 @@ class Source:
         self.nest(depth + 1)
         self.scalars.pop()
         self.loops.pop()
-        self.add(depth + is_while, f"{counter} = {counter} + {step}" if is_while else "copy = None")
+        if is_while or index == "copy":
+            self.add(depth + is_while, f"{counter} = {counter} + {step}" if is_while else "copy = None")
 
 
 def trace(name: str, executions, builder, native):
