@@ -342,7 +342,7 @@ class Evaluator:
             self._assign(before.arguments, now)
             self._run_region(before, running)
             condition, *passed = before.ops[-1].operands
-            values = [self.values.get(name) for name in passed]
+            values: list[Any] = [self.values.get(name) for name in passed]
             for name, value in zip(op.results, values, strict=True):
                 if name in self.needed:
                     is_first = running is active

@@ -27,8 +27,9 @@ VALUES = (
     [], {}, [[[]]], {"a": 1}, [0] * 3, [3, 5, 7], [1 << 20, 1 << 20, 1], [(1 << 31) - 1] * 3, [1 << 24], [1] * 1000,
 )  # fmt: skip
 ARRAYS = (
-    np.array([{}, []], object), np.zeros(3, "U9"), np.zeros(7, [("a", "i4")]), np.full((9, 9), np.nan), np.zeros(0),
-    np.zeros(9, bool), np.array(5), np.full(99999, 1 << 62), np.full(99999, -7), np.zeros(9, complex), np.zeros(9, "M8"),
+    np.array([{}, []], object), np.zeros(3, "U9"), np.zeros(7, [("a", "i4")]), np.full((9, 9), np.nan),
+    np.zeros(0), np.zeros(9, bool), np.array(5), np.full(99999, 1 << 62), np.full(99999, -7),
+    np.zeros(9, complex), np.zeros(9, "M8"),
 )  # fmt: skip
 PATTERNS = (
     r"(?<=[ <x:])\d+",
