@@ -159,7 +159,7 @@ def _linear(op: Op, a: Value, b: Value) -> Value:
 
 
 def _quotient(op: Op, a: Value, b: Value) -> Value:
-    """Divide or take the remainder. By a positive constant, whole multiples in `base` need no term of their own."""
+    """Divide or take the remainder. By a positive constant, whole multiples stay in `base` and need no term."""
     is_quotient, divisor = "div" in op.name, b.base
     if a.terms and not b.terms and len(divisor) == 1 and divisor[0] > 0 and a.bounds()[0] >= 0 and a.base.min() >= 0:
         whole, rest = np.divmod(a.base, divisor[0])

@@ -15,7 +15,6 @@ import contextlib
 import functools
 import hashlib
 import inspect
-import itertools
 import json
 import math
 import os
@@ -27,20 +26,24 @@ import tempfile
 import traceback
 import types
 import zipfile
-from collections import defaultdict
+from collections import defaultdict, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+if __name__ == "__main__":
+    del sys.path[0]  # this folder, whose files could shadow packages
 
 import numpy as np
 import torch
 import triton
 from torch.utils import _triton as torch_triton
+from torch.utils._pytree import tree_leaves
 from triton._C.libtriton import gluon_ir, ir, nvidia
 from triton.backends.compiler import GPUTarget
+from triton.compiler import CompiledKernel
 from triton.runtime import Autotuner, driver, interpreter, jit
 
 FORMAT = 1
@@ -48,9 +51,6 @@ FORMAT = 1
 # Arrays that would make the file larger are left out; so are large tensors of floating-point numbers, which are rarely
 # indices.
 _MOST_BYTES, _MOST_FLOAT_BYTES = 60 << 20, 1 << 20
-
-# torch's allocator aligns storages to this.
-_STORAGE_ALIGNMENT = 512
 
 # Configs of an autotuner that are tried until one compiles and fits.
 _MOST_CONFIGS = 8
@@ -69,13 +69,6 @@ _RUN = jit.JITFunction.run
 class HostRead(BaseException):
     """The script reads a result of a launch that did not run. No `except Exception` in the script catches this."""
 
-    def __str__(self) -> str:
-        line = _users_line(traceback.extract_tb(self.__traceback__))
-        return (
-            f"{Path(line['file']).name}:{line['line']} reads a tensor that an earlier launch was given ({self.args[0]}"
-            "), and launches do not run without a GPU. --values runs them in Triton's interpreter."
-        )
-
 
 class UsageError(Exception):
     """The command line is wrong. The message is one sentence."""
@@ -84,16 +77,9 @@ class UsageError(Exception):
 # ---------------------------------------------------------------- what is recorded
 
 
-@dataclass
-class Launch:
-    """A launch: the function, its bound arguments, its options, the compiled kernel, and the launch's JSON."""
-
-    function: Any
-    bound: dict[str, Any]
-    options: dict[str, Any]
-    compiled: Any
-    content: dict[str, Any]
-    events: Sequence[Any] = ()
+# What identifies the kernel, its function, the bound arguments, the launch's options, the compiled kernel, the launch's
+# JSON, and the CUDA events around it.
+Launch = namedtuple("Launch", "kernel function bound options compiled content events")
 
 
 class Recorder:
@@ -105,20 +91,22 @@ class Recorder:
 
     Attributes:
         configs: for a kernel's name, the number of the autotuner's config to pin, from 1.
+        context: JSON to add to the next launch.
+        numbers: of storages, by device and address.
+        storages: a tensor of each storage, kept alive so that no later storage has the same address.
+        unknown: storages with values that depend on launches that did not run.
+        arrays: dtype and elements, by a hash of them.
+        cases: the parameters of each of the script's cases.
     """
 
     def __init__(self, gpu: Mapping[str, Any], runs: str) -> None:
-        self.gpu, self.runs = gpu, runs
-        self.configs: dict[str, int] = {}
-        self.launches: list[Launch] = []
-        self.numbers: dict[tuple[str, int], int] = {}  # of storages, by device and address
-        self.storages: list[torch.Tensor] = []  # kept alive, so that no later storage has the same address
-        self.unknown: set[int] = set()  # storages with values that depend on launches that did not run
-        self.arrays: dict[bytes, tuple[str, np.ndarray]] = {}  # dtype and elements, by a hash of them
-        self.context: dict[str, Any] = {"case": None, "tuned": None}  # of the next launch
-        self.cases: dict[str, dict[str, Any]] = {}
+        self.gpu, self.runs, self.configs = gpu, runs, dict[str, int]()
+        self.launches, self.storages, self.not_captured = list[Launch](), list[torch.Tensor](), list[str]()
+        self.numbers, self.unknown = dict[tuple[str, int], int](), set[int]()
+        self.arrays, self.cases = dict[bytes, tuple[str, np.ndarray]](), dict[str, dict[str, Any]]()
+        self.context: dict[str, Any] = {"case": None, "tuned": None}
         self.stopped: dict[str, Any] | None = None
-        self.not_captured: list[str] = []
+        self.is_paused = False
 
     def record(self, function: Any, arguments: Sequence[Any], grid: Any, keywords: Mapping[str, Any]) -> Launch:
         """Compile and describe a launch."""
@@ -138,14 +126,15 @@ class Recorder:
             _, kinds, _ = binder(**stand_ins, **{"debug": False, "instrumentation_mode": "", **options})
             config = {parameter.name: values[parameter.name] for parameter in function.params if parameter.is_constexpr}
             config |= {"num_warps": metadata.num_warps, "num_stages": getattr(metadata, "num_stages", None)}
-            described = map(self._describe, stand_ins, stand_ins.values(), (kind for kind, *_ in kinds))
+            groups = map(self._describe, stand_ins, stand_ins.values(), (kind for kind, *_ in kinds))
             content = {
                 "grid": [*sizes, 1, 1][:3], "caller": _users_line(traceback.extract_stack()), **self.context,
                 "config": {k: v if isinstance(v, int | str | None) else _text(v) for k, v in config.items()},
-                "ran": False, "elapsed_ms": None, "results": None, "arguments": list(itertools.chain(*described)),
+                "ran": False, "elapsed_ms": None, "results": None, "arguments": [a for group in groups for a in group],
                 "parameters": {name: _text(value) for name, value in values.items()},
             }  # fmt: skip
-        self.launches.append(Launch(function, values, options, compiled, content))
+        key = function, compiled.hash
+        self.launches.append(Launch(key, function, values, options, compiled, content, []))
         return self.launches[-1]
 
     def _describe(self, name: str, value: Any, kind: Any) -> Iterator[dict[str, Any]]:
@@ -157,10 +146,21 @@ class Recorder:
             yield {"name": name, "tensor": self._describe_tensor(value)}
         elif type(value).__name__ == "TensorDescriptor":
             sizes = {"shape": list(map(int, value.shape)), "strides": list(map(int, value.strides))}
-            content = {"tensor": self._describe_tensor(value.base), **sizes, "block_shape": list(value.block_shape)}
-            yield {"name": name, "descriptor": content}
-            for side, numbers in sizes.items():
-                yield from ({"name": f"{name}.{side}.{i}", "value": size} for i, size in enumerate(numbers))
+            scalars = [
+                {"name": f"{name}.{side}.{i}", "value": size}
+                for side, numbers in sizes.items()
+                for i, size in enumerate(numbers)
+            ]
+            tensor = self._describe_tensor(value.base)
+            if self.gpu["compute_capability"] >= [9, 0]:
+                yield {"name": name, "descriptor": {"tensor": tensor, **sizes, "block_shape": list(value.block_shape)}}
+            else:  # without the tensor memory accelerator, Triton passes a pointer, and the sizes twice
+                yield {"name": name, "tensor": tensor}
+                yield from scalars
+                yield {"name": f"{name}.padding", "value": value.padding == "nan"}
+                if hasattr(value, "round_f32_to_tf32"):
+                    yield {"name": f"{name}.round_f32_to_tf32", "value": value.round_f32_to_tf32}
+            yield from scalars
         elif kind != "constexpr":
             value = value if isinstance(value, int) else float(value)
             yield {"name": name, "value": value if math.isfinite(value) else str(value)}
@@ -200,24 +200,17 @@ class Recorder:
         with torch._C.DisableTorchFunction():
             return any(self.numbers.get(_address(tensor)) in self.unknown for tensor in _tensors(values))
 
-    def mark_unknown(self, values: Any) -> None:
-        with torch._C.DisableTorchFunction():
-            self.unknown |= {self.storage(tensor) for tensor in _tensors(values)}
-
     def save(self, path: Path, script: str = "", arguments: Sequence[str] = ()) -> None:
         """Write the capture."""
         if self.runs == "cuda":
             torch.cuda.synchronize()
         if getattr(sys.modules.get("torch._inductor.metrics"), "generated_kernel_count", 0):
             self.not_captured.append("Kernels that torch.compile generated were launched by Inductor and not recorded.")
-        kernels: dict[tuple[Any, str], Launch] = {}
+        kernels = {launch.kernel: launch for launch in self.launches}
         for launch in self.launches:
-            key = launch.function, launch.compiled.hash
-            kernels.setdefault(key, launch)
-            elapsed_ms = launch.events[0].elapsed_time(launch.events[1]) if launch.events else None
-            launch.content |= {"kernel": list(kernels).index(key), "elapsed_ms": elapsed_ms}
-        with ThreadPoolExecutor() as threads:
-            described = list(threads.map(_describe_kernel, kernels.values()))
+            launch.content["kernel"] = list(kernels).index(launch.kernel)
+            launch.content["elapsed_ms"] = launch.events[0].elapsed_time(launch.events[1]) if launch.events else None
+        described = list(ThreadPoolExecutor().map(_describe_kernel, kernels.values()))
         arrays = [{"dtype": dtype, "length": len(array), "why_missing": ""} for dtype, array in self.arrays.values()]
         content = {
             "format": FORMAT, "triton": triton.__version__, "torch": torch.__version__, "script": script,
@@ -225,9 +218,7 @@ class Recorder:
             "backend": self.runs or "none", "stopped": self.stopped, "arrays": arrays,
             "not_captured": list(dict.fromkeys(self.not_captured)), "kernels": [kernel for kernel, _ in described],
             "storages": [
-                {"bytes": tensor.untyped_storage().nbytes(),
-                 "address_bytes": _address(tensor)[1] % _STORAGE_ALIGNMENT if tensor.is_cuda else 0}
-                for tensor in self.storages
+                {"bytes": t.untyped_storage().nbytes(), "address_bytes": _start(t) % 512} for t in self.storages
             ],
             "launches": [launch.content for launch in self.launches],
         }  # fmt: skip
@@ -246,19 +237,14 @@ class Recorder:
 
 
 class _AlignedTensor:
-    """Stands for a tensor while a kernel is compiled: Triton's binder asks for its type and its address.
-
-    Main memory is aligned less than GPU memory, so an address in it counts from the storage's start.
-    """
+    """Stands for a tensor or its wrapper while a kernel is compiled: Triton's binder asks for its type and address."""
 
     def __init__(self, tensor: Any) -> None:
-        is_wrapper = not isinstance(tensor, torch.Tensor)
-        base: Any = getattr(tensor, "base", getattr(tensor, "_base", None)) if is_wrapper else tensor
-        self.dtype, self.base = tensor.dtype, base
-        self.offset_bytes = base.storage_offset() * base.element_size()
-        if is_wrapper:  # FlagGems' has its own offset
-            self.offset_bytes += int(tensor.data_ptr()) - base.data_ptr()
-        self.data_ptr = _returning(self.offset_bytes + (_address(base)[1] if base.is_cuda else 0))
+        base: Any = getattr(tensor, "base", getattr(tensor, "_base", None))  # of Triton's and FlagGems' wrappers
+        self.dtype, self.base = tensor.dtype, tensor if isinstance(tensor, torch.Tensor) else base
+        self.offset_bytes = self.base.storage_offset() * self.base.element_size()
+        self.offset_bytes += tensor.data_ptr() - self.base.data_ptr()
+        self.data_ptr = _returning(_start(self.base) + self.offset_bytes)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.base, name)
@@ -288,30 +274,31 @@ def _address(tensor: torch.Tensor) -> tuple[str, int]:
     return tensor.device.type, tensor.untyped_storage().data_ptr()
 
 
+def _start(tensor: torch.Tensor) -> int:
+    """Return the address of a tensor's storage, or 0 in main memory, which is aligned less than GPU memory."""
+    return tensor.untyped_storage().data_ptr() if tensor.is_cuda else 0
+
+
 def _text(value: Any) -> str:
     """Describe a parameter: dtype[shape][strides]+offset for a tensor."""
     if isinstance(value, torch.Tensor):
-        offset_bytes = value.storage_offset() * value.element_size()
-        return f"{_dtype(value)}{list(value.shape)}{list(value.stride())}+{offset_bytes}"
+        shape, strides = list(value.shape), list(value.stride())
+        return f"{_dtype(value)}{shape}{strides}+{value.storage_offset() * value.element_size()}"
     if type(value).__name__ == "TensorDescriptor":
         return f"descriptor({_text(value.base)} {list(value.block_shape)})"
     return str(getattr(value, "__name__", None) or repr(value))[:60]
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    if isinstance(values, torch.Tensor):
-        yield values
-    elif isinstance(values, tuple | list | dict):
-        for value in values.values() if isinstance(values, dict) else values:
-            yield from _tensors(value)
+    return (value for value in tree_leaves(values) if isinstance(value, torch.Tensor))
 
 
 def _users_line(frames: Iterable[traceback.FrameSummary]) -> dict[str, Any]:
     """Return the innermost of the frames that is in the user's code."""
     skipped = [__file__, runpy.__file__, contextlib.__file__, functools.__file__, "<frozen", "<string"]
     skipped += [f"{package.__path__[0]}/" for package in (torch, triton)]
-    lines = [(frame.filename, frame.lineno or 0) for frame in frames if not frame.filename.startswith(tuple(skipped))]
-    return dict(zip(("file", "line"), lines[-1] if lines else ("", 0), strict=True))
+    lines = [{"file": f.filename, "line": f.lineno} for f in frames if not f.filename.startswith(tuple(skipped))]
+    return lines[-1] if lines else {"file": "", "line": 0}
 
 
 # ---------------------------------------------------------------- compiled code
@@ -374,17 +361,30 @@ def _layout(builder: Any, pointer: Any) -> dict[str, Any] | None:
     return {"shape": shape, "register": layout.reg_bases, "lane": layout.lane_bases, "warp": layout.warp_bases}
 
 
+def _run_tool(name: str, cubin: bytes, *flags: str) -> str:
+    """Return what one of the CUDA tools in Triton's wheel says of a cubin; "" without the tool."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file, contextlib.suppress(OSError, AttributeError):
+        Path(file.name).write_bytes(cubin)
+        command = [getattr(triton.knobs.nvidia, name).path, *flags, file.name]
+        return subprocess.run(command, capture_output=True, text=True).stdout
+    return ""
+
+
+@functools.cache
+def _resources(cubin: bytes) -> tuple[int, int]:
+    """Return a kernel's registers and spilled bytes, both per thread."""
+    usage = _run_tool("cuobjdump", cubin, "--dump-resource-usage")
+    used = {name: int(number) for name, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
+    return max(16, used.get("REG", 0)), used.get("STACK", 0) + used.get("LOCAL", 0)
+
+
 def _describe_kernel(launch: Launch) -> tuple[dict[str, Any], dict[str, str]]:
     """Return a compiled kernel's JSON, and its TTGIR, PTX and SASS."""
     asm, metadata, function = launch.compiled.asm, launch.compiled.metadata, launch.function.fn
-    codes, registers, spilled = {"ttgir": asm["ttgir"], "ptx": asm["ptx"]}, 0, 0
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file, contextlib.suppress(OSError, AttributeError):
-        Path(file.name).write_bytes(asm["cubin"])
-        run, tools = functools.partial(subprocess.run, capture_output=True, text=True), triton.knobs.nvidia
-        usage = run([tools.cuobjdump.path, "--dump-resource-usage", file.name]).stdout
-        used = {name: int(number) for name, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
-        registers, spilled = max(16, used.get("REG", 0)), used.get("STACK", 0) + used.get("LOCAL", 0)
-        codes["sass"] = run([tools.nvdisasm.path, "-g", "-c", "-ndf", file.name]).stdout
+    registers, spilled = _resources(asm["cubin"])
+    codes = {"ttgir": asm["ttgir"], "ptx": asm["ptx"]}
+    if sass := _run_tool("nvdisasm", asm["cubin"], "-g", "-c", "-ndf"):
+        codes["sass"] = sass
     source, line = inspect.getsourcelines(function)
     return {
         "name": function.__name__, "file": inspect.getsourcefile(function) or "", "line": line,
@@ -396,25 +396,36 @@ def _describe_kernel(launch: Launch) -> tuple[dict[str, Any], dict[str, str]]:
 # ---------------------------------------------------------------- launches
 
 
-class _NotRun:
-    """What a launch that did not run returns: enough for callers that keep the compiled kernel and launch it again."""
+def _relaunch(self: Any, grid: Any) -> Callable[..., None]:
+    """Launch a compiled kernel that a script or library has kept, through its function, so that it is recorded."""
 
-    n_regs = n_spills = 0
+    def launch(*arguments: Any, **_: Any) -> None:
+        function = self.src.fn
+        values = {function.arg_names[path[0]]: value for path, value in self.src.constants.items() if len(path) == 1}
+        free = [parameter.name for parameter in function.params if not parameter.is_constexpr]
+        names = free if len(arguments) == len(free) else function.arg_names  # constants may be left out
+        options = {name: getattr(self.metadata, name) for name in ("num_warps", "num_stages", "num_ctas")}
+        function[grid](**{**options, **values, **dict(zip(names, arguments, strict=False))})
 
-    def __init__(self, launch: Launch) -> None:
-        self._launch = launch
+    return launch
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._launch.compiled, name)
 
-    def __getitem__(self, grid: Any) -> Callable[..., None]:
-        def launch(*arguments: Any, **_: Any) -> None:
-            function, bound = self._launch.function, self._launch.bound
-            free = [parameter.name for parameter in function.params if not parameter.is_constexpr]
-            names = free if len(arguments) == len(free) else function.arg_names  # constants may be left out
-            function[grid](**{**bound, **dict(zip(names, arguments, strict=False))}, **self._launch.options)
+def _measure_once(recorder: Recorder, measure: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a version of `do_bench` that records a single call. Without a GPU, each call takes 1 ms."""
 
-        return launch
+    @functools.wraps(measure)
+    def measure_once(call: Callable[[], Any], *arguments: Any, **options: Any) -> Any:
+        call()
+        if recorder.runs != "cuda":
+            count = len(options.get("quantiles") or ()) or (options.get("return_mode") == "all")
+            return [1.0] * count if count else 1.0
+        recorder.is_paused = True
+        try:
+            return measure(call, *arguments, **options)
+        finally:
+            recorder.is_paused = False
+
+    return measure_once
 
 
 def _launch(recorder: Recorder, function: Any, arguments: Sequence[Any], grid: Any, keywords: dict[str, Any]) -> Any:
@@ -422,14 +433,14 @@ def _launch(recorder: Recorder, function: Any, arguments: Sequence[Any], grid: A
     launch = recorder.record(function, arguments, grid, keywords)
     if recorder.runs == "cuda":
         launch.compiled._init_handles()  # loads the code, which would count as time of the first launch
-        launch.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        launch.events.extend(torch.cuda.Event(enable_timing=True) for _ in range(2))
         launch.events[0].record()
         kernel = _RUN(function, *arguments, grid=grid, warmup=False, **keywords)
         launch.events[1].record()
         launch.content["ran"] = "cuda"
         return kernel
     tensors = [a.get("tensor") or a.get("descriptor", {}).get("tensor") for a in launch.content["arguments"]]
-    if recorder.runs and all(tensor is None or tensor["is_known"] for tensor in tensors):
+    if recorder.runs and all(tensor["is_known"] for tensor in tensors if tensor):
         try:
             _interpret(launch)
             launch.content["ran"] = "interpreter"
@@ -439,7 +450,7 @@ def _launch(recorder: Recorder, function: Any, arguments: Sequence[Any], grid: A
     if not launch.content["ran"]:
         written = [tensors[number] for number in _read_ttgir(launch.compiled.asm["ttgir"])[1]]
         recorder.unknown |= {tensor["storage"] for tensor in written if tensor}
-    return _NotRun(launch)
+    return launch.compiled
 
 
 def _interpret(launch: Launch) -> None:
@@ -462,34 +473,40 @@ def _interpret(launch: Launch) -> None:
 @contextlib.contextmanager
 def recording(gpu: Mapping[str, Any] = H200, runs: str = "") -> Iterator[Recorder]:
     """Record all Triton launches. Without a GPU (`runs` is not "cuda"), tensors claim to be on one."""
-    recorder, clock = Recorder(gpu, runs), itertools.count(1.0)
+    recorder = Recorder(gpu, runs)
 
     @functools.wraps(_RUN)
     def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **keywords: Any) -> Any:
         is_graph = runs == "cuda" and torch.cuda.is_current_stream_capturing()
         if is_graph:
             recorder.not_captured.append("The launches in a CUDA graph were not recorded.")
-        if warmup or is_graph:
+        if warmup or is_graph or recorder.is_paused:
             return _RUN(self, *arguments, grid=grid, warmup=warmup, **keywords)
         for hook in self.pre_run_hooks:
             hook(*arguments, **keywords)
         return _launch(recorder, self, arguments, grid, keywords)
 
-    # Tuners that search on their own find that their first config is the fastest.
-    replaced: list[tuple[Any, str, Any]] = [
-        (jit.JITFunction, "run", run), (Autotuner, "_bench", lambda *_, **__: [next(clock)] * 3)
-    ]  # fmt: skip
     tuners: list[Any] = [Autotuner]
     for tuner in tuners:
         tuners += tuner.__subclasses__()
-        if "run" in tuner.__dict__:
-            replaced.append((tuner, "run", functools.partialmethod(_run_pinned, recorder)))
-    if runs != "cuda":
-        replaced += _gpu_stand_ins(recorder)
+    pinned, bench = functools.partialmethod(_run_pinned, recorder), _returning([0.0] * 3)
+    # A tuner that searches on its own chooses its first config, because all are equally fast.
+    replaced: list[tuple[Any, str, Any]] = [(jit.JITFunction, "run", run), (Autotuner, "_bench", bench)]
+    replaced += [(tuner, "run", pinned) for tuner in tuners if "run" in tuner.__dict__]
+    replaced.append((CompiledKernel, "__getitem__", _relaunch))
+    for name in ("do_bench", "do_bench_cudagraph"):
+        replaced.append((triton.testing, name, _measure_once(recorder, getattr(triton.testing, name))))
     with contextlib.ExitStack() as stack:
-        for owner, name, value in replaced:
+
+        def pin_subclass(tuner: type) -> None:  # of a library that the script imports
+            if "run" in tuner.__dict__:
+                stack.enter_context(mock.patch.object(tuner, "run", pinned))
+
+        replaced.append((Autotuner, "__init_subclass__", classmethod(pin_subclass)))
+        for owner, name, value in [*replaced, *(_gpu_stand_ins(recorder) if runs != "cuda" else ())]:
             stack.enter_context(mock.patch.object(owner, name, value, create=True))
-        stack.enter_context(contextlib.nullcontext() if runs == "cuda" else _AsIfCuda(recorder))
+        if runs != "cuda":
+            stack.enter_context(_AsIfCuda(recorder))
         yield recorder
 
 
@@ -498,14 +515,17 @@ def _run_pinned(self: Any, recorder: Recorder, *arguments: Any, **keywords: Any)
     self.nargs = dict(zip(self.arg_names, arguments, strict=False))
     configs = self.prune_configs(keywords) if len(self.configs) > 1 else self.configs
     if number := recorder.configs.get(self.base_fn.__name__):
-        configs = [self.configs[(number - 1) % len(self.configs)]]
+        if not 1 <= number <= len(self.configs):
+            name = self.base_fn.__name__
+            raise UsageError(f"--config {name}={number}: {name} has configs 1 to {len(self.configs)}.")
+        configs = [self.configs[number - 1]]
     count, context, configs = len(recorder.launches), recorder.context, configs[:_MOST_CONFIGS]
     for place, config in enumerate(configs, start=1):
         self.best_config, values = config, config.all_kwargs()
         if config.pre_hook is not None:
             config.pre_hook({**self.nargs, **keywords, **values})
-        number = self.configs.index(config) + 1 if config in self.configs else place
         if len(self.configs) > 1:
+            number = self.configs.index(config) + 1 if config in self.configs else place
             recorder.context = {**context, "tuned": {"number": number, "of": len(self.configs)}}
         try:
             return self.fn.run(*arguments, **keywords, **values)
@@ -519,17 +539,17 @@ def _run_pinned(self: Any, recorder: Recorder, *arguments: Any, **keywords: Any)
 
 # ---------------------------------------------------------------- a machine without a GPU
 
+_READ = "a tensor that an earlier launch was given ({}), and launches do not run without a GPU. \
+--values runs them in Triton's interpreter."
 _CUDA = torch.device("cuda", 0)
 _T: Any = torch.Tensor
 _ANSWERS = {
     _T.device.__get__: _CUDA, _T.is_cuda.__get__: True, _T.is_cpu.__get__: False, _T.get_device: 0,
     _T.is_pinned: False, _T.record_stream: None,
 }  # fmt: skip
-_READS = {
-    _T.item, _T.tolist, _T.__bool__, _T.__int__, _T.__float__, _T.__index__, _T.numpy, _T.nonzero, torch.nonzero,
-    _T.unique, torch.unique, _T.masked_select, torch.masked_select, _T.cpu, torch.repeat_interleave, torch.equal,
-    torch.allclose,
-}  # fmt: skip
+_READS = {_T.item, _T.tolist, _T.numpy, _T.cpu, _T.__bool__, _T.__int__, _T.__float__, _T.__index__}
+for _name in ("nonzero", "unique", "masked_select", "repeat_interleave", "equal", "allclose"):
+    _READS |= {getattr(torch, _name), getattr(_T, _name)}
 
 
 def _on_cpu(value: Any) -> Any:
@@ -551,11 +571,17 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
             return arguments[0]
         recorder, keywords = self._recorder, keywords or {}
         if function in _READS and not recorder.runs and recorder.is_unknown((arguments, keywords)):
-            raise HostRead(function.__name__)
+            raise HostRead(_READ.format(function.__name__))
         options = {name: name != "pin_memory" and _on_cpu(value) for name, value in keywords.items()}
-        result = function(*map(_on_cpu, arguments), **options)
+        try:
+            result = function(*map(_on_cpu, arguments), **options)
+        except (IndexError, RuntimeError) as error:  # an index that was not computed is out of range
+            if recorder.runs or not recorder.is_unknown((arguments, options)):
+                raise
+            raise HostRead(_READ.format(function.__name__)) from error
         if recorder.unknown and recorder.is_unknown((arguments, options)):
-            recorder.mark_unknown(result)
+            with torch._C.DisableTorchFunction():
+                recorder.unknown |= {recorder.storage(tensor) for tensor in _tensors(result)}
         return result
 
 
@@ -565,7 +591,7 @@ class _Stub(contextlib.ContextDecorator, contextlib.nullcontext[None]):
     cuda_stream, device, utils = 0, _CUDA, None
 
     def __init__(self, *_: Any, **answers: Any) -> None:
-        self._answers = {"elapsed_time": 0.0, "query": True, **answers}
+        self._answers = {"elapsed_time": 1.0, "query": True, **answers}
 
     def __getattr__(self, name: str) -> Any:
         return _returning(self._answers.get(name))
@@ -597,9 +623,9 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
     })  # fmt: skip
     properties = types.SimpleNamespace(
         name=f"NVIDIA {gpu['name']}", major=major, minor=minor, multi_processor_count=gpu["sms"], warp_size=32,
-        total_memory=150 * 10**9, max_threads_per_multi_processor=2048, max_threads_per_block=1024, is_integrated=0,
+        total_memory=150 * 10**9, max_threads_per_multi_processor=2048, max_threads_per_block=1024, gcnArchName="",
         regs_per_multiprocessor=gpu["registers_per_sm"], shared_memory_per_block=49152, L2_cache_size=gpu["l2_bytes"],
-        shared_memory_per_block_optin=gpu["shared_bytes_per_program"], gcnArchName="",
+        shared_memory_per_block_optin=gpu["shared_bytes_per_program"], is_integrated=0,
         shared_memory_per_multiprocessor=gpu["shared_bytes_per_sm"],
     )  # fmt: skip
     answers = {
@@ -627,6 +653,9 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
     yield from ((torch.cuda, name, _Stub) for name in kinds)
     yield torch.cuda, "default_generators", (generator,)
     yield torch._C, "_cuda_getCurrentRawStream", _returning(0)
+    yield CompiledKernel, "_init_handles", _returning(None)
+    yield CompiledKernel, "n_regs", property(lambda self: _resources(self.kernel)[0])
+    yield CompiledKernel, "n_spills", property(lambda self: _resources(self.kernel)[1] // 4)  # in registers
     yield torch.version, "cuda", torch.version.cuda or "13.0"
     yield torch_triton, "has_triton", _returning(True)
     yield torch.autograd, "_engine_run_backward", run_backward_as_if_cuda
@@ -647,9 +676,10 @@ def parse_settings(settings: Iterable[str], case: str, defaults: Mapping[str, An
             raise UsageError(f"--set {setting}: {case} has no parameter {name!r}. It has {allowed}.")
         default, kind = defaults[name], type(defaults[name])
         with contextlib.suppress(ValueError, SyntaxError):
-            result[name] = text if kind is str else ast.literal_eval(text)
+            result[name] = text if kind is str else ast.literal_eval(text.capitalize() if kind is bool else text)
         if type(result.get(name)) is not kind:
-            raise UsageError(f"--set {setting}: {name} must be a value of type {kind.__name__}, such as {default!r}.")
+            allowed = "True or False" if kind is bool else f"a value of type {kind.__name__}, such as {default!r}"
+            raise UsageError(f"--set {setting}: {name} must be {allowed}.")
     return result
 
 
@@ -697,9 +727,11 @@ def run_script(recorder: Recorder, path: Path, case: str, settings: Sequence[str
 
 def describe_stop(error: BaseException, script: str) -> dict[str, Any]:
     """Return the JSON that says where and why a script ended early."""
-    is_read, line = isinstance(error, HostRead), _users_line(traceback.extract_tb(error.__traceback__))
-    message = str(error) if is_read else f"{script} raised {type(error).__name__}: {error}"
-    return {**line, "kind": "host_read" if is_read else "exception", "message": message.splitlines()[0][:300]}
+    line = _users_line(traceback.extract_tb(error.__traceback__))
+    kind, message = "exception", f"{script} raised {type(error).__name__}: {error}"
+    if isinstance(error, HostRead):
+        kind, message = "host_read", f"{Path(line['file']).name}:{line['line']} reads {error}"
+    return {**line, "kind": kind, "message": message.splitlines()[0][:300]}
 
 
 def this_gpu() -> dict[str, Any]:
@@ -740,15 +772,23 @@ def main(command_line: Sequence[str]) -> int:
     file, _, case = flags.script.partition(":")
     path = Path(file).resolve()
     runs = "cuda" if torch.cuda.is_available() else "interpreter" if flags.values else ""
-    gpu = flags.gpu_json or (this_gpu() if runs == "cuda" else H200)
+    gpu = {**H200, **(flags.gpu_json or (this_gpu() if runs == "cuda" else {}))}
     with recording(gpu, runs) as recorder:
         try:
             if not path.is_file():
                 raise UsageError(f"There is no script {file}.")
+            try:
+                ast.parse(path.read_bytes())
+            except (SyntaxError, ValueError) as error:
+                raise UsageError(f"{file} is not Python: {error}.") from None
             if not all(re.fullmatch(r"\w+=\d+", text) for text in flags.config):
                 raise UsageError(f"--config must be KERNEL=N (got {' '.join(flags.config)}).")
             recorder.configs = {name: int(number) for name, number in (text.split("=") for text in flags.config)}
             run_script(recorder, path, case, flags.set, flags.arguments)
+            tuned = {launch.function.__name__ for launch in recorder.launches if launch.content["tuned"]}
+            if unused := sorted({*recorder.configs} - tuned):
+                allowed = ", ".join(sorted(tuned)) or "none"
+                raise UsageError(f"--config: no autotuned kernel {unused[0]} was launched. Autotuned: {allowed}.")
         except UsageError as error:
             print(error, file=sys.stderr)
             return 2

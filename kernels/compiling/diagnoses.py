@@ -118,7 +118,9 @@ def _narrow(
 
 
 def _is_indivisible(argument: Argument) -> bool:
-    return isinstance(argument.value, int) and not isinstance(argument.value, bool) and argument.value % _ALIGNMENT != 0
+    """Return whether an argument is an integer from which the compiler derives no alignment. It knows the value 1."""
+    value = argument.value
+    return isinstance(value, int) and not isinstance(value, bool) and value != 1 and value % _ALIGNMENT != 0
 
 
 def _run_bytes(operation: OperationCounts) -> int:

@@ -18,7 +18,7 @@ _MIX = np.array([0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15], dt
 # A sum with more terms than this is evaluated into one.
 _MOST_TERMS = 4
 # Maximum number of elements of a table.
-_MOST_ELEMENTS = 1 << 24
+_MOST_ELEMENTS = 1 << 25
 
 
 class Term:

@@ -51,7 +51,7 @@ for number, payload in enumerate(json.loads(sys.argv[1])):
 
 @pytest.fixture(scope="module")
 def captures(tmp_path_factory, compiled_before):
-    """The folder of a capture per experiment, recorded in a process of its own."""
+    """The folder of a capture per experiment, recorded in a separate process."""
     folder = tmp_path_factory.mktemp("own")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_CACHE_DIR", str(compiled_before))

@@ -66,6 +66,8 @@ def by_line(operations: Sequence[OperationCounts]) -> list[list[OperationCounts]
     """Group the copies of an operation that pipelining or unrolling made."""
     groups: dict[tuple[Any, ...], list[OperationCounts]] = {}
     for op in operations:
+        if not (op.tally.executions or op.tally.refused):
+            continue  # such as the second stage of a pipeline whose loop has one iteration
         groups.setdefault((op.source, op.op, op.tensors, op.width_bytes), []).append(op)
     return sorted(groups.values(), key=lambda group: group[0].source)
 

@@ -24,6 +24,7 @@ from visualize.predict.traffic import Matrix, Requests
 from visualize.views import slots, theme
 from visualize.views.capture.report import differences, launch_json
 from visualize.views.memory.flow import Flow, flow_plot
+from visualize.views.memory.view import SCRUBBER
 from visualize.views.numbers import count_noun, milliseconds, percent, significant
 from visualize.views.panel import Slots
 from visualize.views.prose import Code, Link, Mark, Strong, headline, say
@@ -37,21 +38,10 @@ _UNCHANGED = "Saved. Nothing that is counted has changed."
 
 TABS = {"requests": "Requests", "code": "Code", "order": "Order"}
 
-_SCRUBBER = Markup(
-    '<div class="switch" role="group" aria-label="Requests">'
-    '<button type="button" data-model="textbook" data-tip="A lecture’s simple machine">Blackboard</button>'
-    '<button type="button" data-model="compiled" data-tip="What the compiled kernel requests">Compiled</button></div>'
-    '<div class="player scrubber" role="group" aria-label="Requests of the program">'
-    '<button type="button" class="back" aria-label="Previous request">←</button>'
-    '<button type="button" class="forward" aria-label="Next request">→</button>'
-    '<input type="range" min="0" max="0" value="0" aria-label="Request"><output></output><span class="legend">'
-    '<span><i style="background:{}"></i>used</span><span><i style="background:{}"></i>wasted</span></span></div>'
-).format(theme.WANTED, theme.WASTED)
-
 
 @dataclass(frozen=True)
 class CaptureView:
-    """What the page of a capture shows."""
+    """The view of a capture: the open tab, and the launch, operation, program and request in it."""
 
     tab: str = knob("requests", "", "The open view.", choices=tuple(TABS))
     launch: int = knob(0, "Launch", "Number of the launch, from 0.", low=0, high=100_000)
@@ -65,7 +55,7 @@ def layout() -> Markup:
     """Return the HTML of all views, with slots."""
     picture = slots.picture(plot("request-plot", "A request: lines from its lanes to bytes"), name="memory-picture")
     sections = {
-        "requests": slots.row(slot("scrubber", "scrubber", _SCRUBBER)) + picture + slot("operations"),
+        "requests": slots.row(slot("scrubber", "scrubber", SCRUBBER)) + picture + slot("operations"),
         "code": slots.picture(slot("listing", "listing", Markup('<div class="listing"></div>'))),
         "order": slots.picture(plot("order-plot", "The programs that store each block")) + slot("order-note"),
     }

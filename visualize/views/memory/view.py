@@ -38,7 +38,7 @@ SCHEMAS: dict[str, JsonSchema] = {
 _AMOUNTS = ("requests", "sectors", "lines", "ideal_sectors", "bytes_wanted")
 _LAUNCH = (*_AMOUNTS, "touched_sectors", "efficiency")
 
-_SCRUBBER = Markup(
+SCRUBBER = Markup(
     '<div class="switch" role="group" aria-label="Requests">'
     '<button type="button" data-model="textbook" data-tip="A lecture’s simple machine">Blackboard</button>'
     '<button type="button" data-model="compiled" data-tip="What the compiled kernel requests">Compiled</button></div>'
@@ -60,7 +60,7 @@ class CoalescingPanel(Panel):
         request = plot("request-plot", "A request: lines from its lanes to the bytes that they access, used or wasted")
         versus = plot("contrast", "A request of another kernel for the same tensor")
         tile = plot("coalescing-plot", "The tile, coloured by request, warp, lane or register")
-        scrubber = slot("scrubber", "scrubber", _SCRUBBER)
+        scrubber = slot("scrubber", "scrubber", SCRUBBER)
         table, conflicts, machine = slot("coalescing-table"), slot("bank-conflicts"), "The blackboard's machine"
         own = slots.row(slot("flow-title"), request, slot("flow-launch"), name="flow", classes="flow")
         other = slots.row(slot("contrast-title"), versus, slot("contrast-launch"), name="flow-contrast", classes="flow")
