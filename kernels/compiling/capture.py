@@ -77,7 +77,7 @@ class UsageError(Exception):
 # ---------------------------------------------------------------- what is recorded
 
 
-# What identifies the kernel, its function, the bound arguments, the launch's options, the compiled kernel, the launch's
+# The key of the kernel, its function, the bound arguments, the launch's options, the compiled kernel, the launch's
 # JSON, and the CUDA events around it.
 Launch = namedtuple("Launch", "kernel function bound options compiled content events")
 

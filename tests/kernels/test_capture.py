@@ -31,11 +31,11 @@ x = torch.arange(4096, device="cuda", dtype=torch.int32)
 def run(tmp_path, compiled_before):
     """Return a function that captures a script and returns the finished process."""
 
-    def run(text, flags=(), case=""):
+    def run(text, flags=(), case="", script="script.py"):
         (tmp_path / "script.py").write_text(SCRIPT + text)
         environment = {**os.environ, "TRITON_CACHE_DIR": str(compiled_before), "TRITON_INTERPRET": "0"}
         capture = Path(kernels.compiling.__file__).with_name("capture.py")
-        command = [sys.executable, capture, "--out", "script.tilescope", *flags, f"script.py{case}"]
+        command = [sys.executable, capture, "--out", "script.tilescope", *flags, f"{script}{case}"]
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
 
     return run
@@ -152,3 +152,28 @@ def test_integers_are_kept_and_large_float_tensors_are_not(capture):
 def test_a_script_does_not_see_the_folder_of_capture_py(capture):
     captured, _, _ = capture("assert not any(path.endswith('compiling') for path in sys.path)\nlaunch(x)")
     assert captured.content.stopped is None
+
+
+def test_a_benchmark_records_one_launch_and_a_kept_kernel_is_recorded_too(capture):
+    """Tutorials call `do_bench`, and derive a grid from the registers of a kernel that they have only compiled."""
+    text = """
+print(triton.testing.do_bench(lambda: launch(x), quantiles=[0.5, 0.2]))
+kernel = copy.warmup(x, x.clone(), 4096, BLOCK=512, num_warps=4, grid=(1,))
+kernel._init_handles()
+kernel[(8 if kernel.n_regs >= 16 else 1, 1, 1)](x, x.clone(), 4096, 512)
+"""
+    _, (benchmarked, kept), _ = capture(text)
+    assert (benchmarked.grid, kept.grid) == ((16, 1, 1), (8, 1, 1))
+    assert kept.config == {"BLOCK": 512, "num_warps": 4, "num_stages": 3}
+
+
+def test_flags_that_select_nothing_end_with_one_sentence(run, tmp_path):
+    for flags, sentence in (
+        (("--config", "copy=1"), "no autotuned kernel copy was launched"),
+        (("--gpu-json", '{"name": "L4", "compute_capability": [8, 9]}'), ""),
+    ):
+        finished = run("launch(x)", flags)
+        assert (finished.returncode, sentence in finished.stderr) == (2 if sentence else 0, True)
+    (tmp_path / "not.py").write_text("three words here")
+    finished = run("", case="", script="not.py")
+    assert (finished.returncode, "not.py is not Python" in finished.stderr) == (2, True)
