@@ -25,7 +25,7 @@ from visualize.views.state import query
 from visualize.web import assets
 from visualize.web.api import argument_defaults
 from visualize.web.guard import Guard, allowed_hosts, framing_sites
-from visualize.web.page import HEAD, THEME, keys
+from visualize.web.page import DRAWER, HEAD, THEME, keys
 from visualize.web.redraw import OpenPages, read_message
 
 # Seconds between two looks at the script's time of modification.
@@ -168,6 +168,7 @@ def capture_blocks(page: CapturePage) -> gr.Blocks:
         slot("tab", "tabs", Markup('<nav aria-label="Views">{}</nav>').format(tabs)),
         slot("about", content=f"{content.gpu.get('name')}, Triton {content.triton}"),
         slot("link", "link", '<button type="button" class="theme-switch">Light / dark</button>'),
+        slot("drawer", content=DRAWER),
         name="header",
         classes="bar",
     )  # fmt: skip

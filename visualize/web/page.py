@@ -56,7 +56,7 @@ _VIEW = Markup('<button type="button" data-tabs="{}">{}</button>')
 _LIBRARY = Markup('<button type="button" class="library" data-tabs="{}">Library</button>')
 
 # On a narrow screen the controls are a drawer at the bottom, so that the picture stays visible.
-_DRAWER = '<button type="button" aria-expanded="false" aria-controls="controls">Controls</button>'
+DRAWER = '<button type="button" aria-expanded="false" aria-controls="controls">Controls</button>'
 
 # A menu of rarely used links and settings.
 _MORE = Markup(
@@ -166,7 +166,7 @@ def _header(gpu: Gpu | None) -> Markup:
         _LIBRARY.format(" ".join(LIBRARY)),
         share(),
         _MORE.format(ways, slot("link", "link", _COPY)),
-        slot("drawer", content=_DRAWER),
+        slot("drawer", content=DRAWER),
         name="header",
         classes="bar",
     )
