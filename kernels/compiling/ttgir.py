@@ -331,7 +331,11 @@ class Slice:
         last = [inner.ops[-1].operands for inner in op.regions]
         if op.name == "scf.for":
             k -= region is not None  # the first argument is the induction variable
-            return op.operands + ([op.inits[k], last[0][k], op.regions[0].arguments[k + 1]] if k >= 0 else [])
+            low, _, step = op.operands
+            # The number of iterations matters for results; inside, whether the loop runs is needed anyway.
+            return ([low, step] if region is not None else op.operands) + (
+                [op.inits[k], last[0][k], op.regions[0].arguments[k + 1]] if k >= 0 else []
+            )
         if op.name == "scf.if":
             return [*op.operands, *(operands[k] for operands in last)]
         if op.name == "scf.while":
