@@ -1,7 +1,10 @@
 """`app.py show`: reports, findings and comparisons of a script with kernels that waste something."""
 
+import asyncio
 import json
+import os
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +12,7 @@ from kernels.compiling.capture_file import Capture
 from tests.kernels.trees import ROOT
 from visualize.show import GREW, USAGE, show
 from visualize.views.capture.report import differences, report
+from visualize.web.capture_page import CapturePage
 
 SCRIPT = """
 import torch
@@ -158,3 +162,20 @@ def test_a_script_without_a_launch_says_so(tmp_path, capfd):
     shutil.copy(ROOT / "kernels" / "examples" / "__init__.py", empty)
     assert show([str(empty), "--text"]) == USAGE
     assert "launched no Triton kernel" in capfd.readouterr().err
+
+
+def test_a_save_between_a_pages_message_and_its_stream_still_redraws_the_page(capture_path, tmp_path):
+    script, captures = tmp_path / "script.py", []
+    script.touch()
+    page = CapturePage(capture_path, script, captures.append)
+    early, late = (SimpleNamespace(session_hash=name) for name in ("early", "late"))
+
+    async def open_stream_and_save():
+        for tab in (early, late):
+            page.on_message(tab, json.dumps({"open": ""}))
+        os.utime(script, (1, 1))
+        await anext(page.on_stream(early))  # sees the save before the other page's stream starts
+        return json.loads(await asyncio.wait_for(anext(page.on_stream(late)), 10))
+
+    assert "request-plot" in asyncio.run(open_stream_and_save())["slots"]
+    assert len(captures) == 1

@@ -48,7 +48,8 @@ class CapturePage:
         self._changed = script.stat().st_mtime_ns if script else 0
         self._pages, self._problem = OpenPages(), ""
         self._version = 0  # of the capture
-        self._views: dict[str, CaptureView] = {}
+        # For each page, its view and the capture's version when it was drawn.
+        self._drawn: dict[str, tuple[CaptureView, int]] = {}
         self._case: dict[str, Any] = {}  # the case's parameters that are set
         self._lock = threading.Lock()
 
@@ -66,8 +67,9 @@ class CapturePage:
             if self._script and any(name.startswith(CASE) for name in given):
                 self._set_case(given)
                 problems = {"": self._problem} if self._problem else {}
+            version = self._version
             view = self.pictures.clip(self._read(given))
-            self._views[page.name] = view
+            self._drawn[page.name] = view, version
             update = self._fill(view)
         except ConfigError as error:
             problems[error.field] = str(error)
@@ -84,14 +86,13 @@ class CapturePage:
 
     async def on_stream(self, request: gr.Request) -> AsyncIterator[str]:
         """Redraw when the script was saved."""
-        page, seen = self._pages.find(request), self._version
-        change = page.changes
+        page = self._pages.find(request)
+        change, (view, drawn) = page.changes, self._drawn.get(page.name, (CaptureView(), -1))
         while page.changes == change and self._script:
             await asyncio.sleep(_POLL_S)
             await asyncio.to_thread(self._refresh)
-            if seen != self._version and page.changes == change:
-                seen = self._version
-                view = self.pictures.clip(self._views.get(page.name, CaptureView()))
+            if drawn != self._version and page.changes == change:
+                drawn, view = self._version, self.pictures.clip(view)
                 problems = slots.problems_value({"": self._problem} if self._problem else {})
                 yield page.update({**self._fill(view), "problems": problems})
 
@@ -105,18 +106,17 @@ class CapturePage:
 
     def _capture_again(self) -> None:
         """Replace the capture, unless the script fails before its first launch."""
-        self._version += 1
         try:
             if self._recapture:
                 self._recapture([f"{name}={value}" for name, value in self._case.items()])
             new = CapturePictures(Capture(self._path))
+            stopped = new.content.stopped
+            self._problem = stopped.message if stopped else ""
+            if new.content.launches or not stopped:
+                self._before, self.pictures = self.pictures, new
         except Exception as error:
             self._problem = str(error)
-            return
-        stopped = new.content.stopped
-        self._problem = stopped.message if stopped else ""
-        if new.content.launches or not stopped:
-            self._before, self.pictures = self.pictures, new
+        self._version += 1
 
     def _set_case(self, given: Mapping[str, Any]) -> None:
         """Capture again if a parameter of the case was changed."""
