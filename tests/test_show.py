@@ -4,14 +4,16 @@ import asyncio
 import json
 import os
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from kernels.compiling.capture_file import Capture
+from kernels.compiling.capture_file import Capture, CountedLaunch
 from tests.kernels.trees import ROOT
 from visualize.show import GREW, USAGE, show
-from visualize.views.capture.report import differences, report
+from visualize.views.capture.report import differences, report, table
+from visualize.views.capture.view import EXAMPLES, CapturePictures, CaptureView, capture_options
 from visualize.web.capture_page import CapturePage
 
 SCRIPT = """
@@ -112,7 +114,58 @@ def test_an_argument_that_is_not_divisible_by_16_is_named_with_its_cost(launches
     for finding in findings(launches[4]):
         assert finding.startswith("cols = 1001 is not a multiple of 16")
         assert "Pad" in finding
-        assert "1008" in finding
+        # A row of 1,008 elements takes 8 requests of 512 bytes, and one of 1,001 takes 32 of 128 bytes.
+        assert "1008 elements. Aligned, it would take 64 requests and 1,008 sectors, not 256 and" in finding
+
+
+def test_the_cost_of_a_misaligned_view_is_that_of_the_aligned_launch_before_it(launches):
+    aligned, misaligned = launches[0]["ops"][0], launches[1]["ops"][0]
+    cost = (
+        f"it would take {aligned['requests']} requests and {aligned['sectors']} sectors, not {misaligned['requests']}"
+    )
+    assert cost in misaligned["why"]
+
+
+def test_a_sweep_launches_all_combinations_and_names_those_that_fail(tmp_path, capfd, monkeypatch, compiled_before):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(compiled_before))
+    example = str(ROOT / "kernels" / "examples" / "softmax.py")
+    assert show([example, "--json", "--gpu", "H200", "--set", "cols=1000,1024", "--set", "num_warps=2,3"]) == 0
+    content = json.loads(capfd.readouterr().out)
+    assert [launch["settings"] for launch in content["launches"]] == [
+        {"cols": 1000, "num_warps": 2},
+        {"cols": 1024, "num_warps": 2},
+    ]
+    assert [reason.partition(":")[0] for reason in content["not_captured"]] == [
+        "cols=1000 num_warps=3",
+        "cols=1024 num_warps=3",
+    ]
+
+
+def test_counters_are_kept_in_the_capture_and_compared(capture_path, tmp_path):
+    path = Path(shutil.copy(capture_path, tmp_path))
+    totals = [launch["totals"] for launch in report(Capture(path))["launches"]]
+    rows = [CountedLaunch({**total}, 0.5) for total in totals]
+    rows[1].counters["ld_sectors"] += 1
+    Capture(path).write_counters(rows)
+    launches = report(Capture(path))["launches"]
+    assert [launch["agrees"] for launch in launches] == [True, False, True, True, True]
+    assert launches[0]["elapsed_ms"] == 0.5
+    assert f"ld_sectors {totals[1]['ld_sectors'] + 1} (predicted {totals[1]['ld_sectors']})" in table(
+        report(Capture(path))
+    )
+
+
+def test_controls_of_the_page_become_options_of_the_capture():
+    chosen = {"case_cols": 1024, "sweep": "num_warps=2,4 rows=8", "config_softmax": 3}
+    options = ["--set", "cols=1024", "--set", "num_warps=2,4", "--set", "rows=8", "--config", "softmax=3"]
+    assert capture_options(chosen) == options
+
+
+def test_what_follows_two_dashes_goes_to_the_script(tmp_path, capfd):
+    script = tmp_path / "prints.py"
+    script.write_text("import sys\nprint(sys.argv[1:])\n", encoding="utf-8")
+    assert show([str(script), "--text", "--", "--steps", "1"]) == USAGE
+    assert "['--steps', '1']" in capfd.readouterr().err
 
 
 def test_json_is_one_object_and_against_names_what_grew(script, capture_path, tmp_path, capfd):
@@ -167,7 +220,7 @@ def test_a_script_without_a_launch_says_so(tmp_path, capfd):
 def test_a_save_between_a_pages_message_and_its_stream_still_redraws_the_page(capture_path, tmp_path):
     script, captures = tmp_path / "script.py", []
     script.touch()
-    page = CapturePage(capture_path, script, captures.append)
+    page = CapturePage(capture_path, str(script), lambda *request: captures.append(request))
     early, late = (SimpleNamespace(session_hash=name) for name in ("early", "late"))
 
     async def open_stream_and_save():
@@ -179,3 +232,29 @@ def test_a_save_between_a_pages_message_and_its_stream_still_redraws_the_page(ca
 
     assert "request-plot" in asyncio.run(open_stream_and_save())["slots"]
     assert len(captures) == 1
+
+
+def test_another_example_is_captured_without_the_settings_of_the_last_one(capture_path):
+    requests = []
+    page = CapturePage(capture_path, EXAMPLES[0], lambda *request: requests.append(request))
+    tab = SimpleNamespace(session_hash="tab")
+    settings = {"example": EXAMPLES[1]}
+    for _ in range(2):
+        page.on_message(tab, json.dumps({"settings": settings}))
+    assert requests == [(EXAMPLES[1], [])]
+
+
+def test_an_autotuned_kernel_has_a_control_that_pins_one_of_its_configs(tmp_path, monkeypatch, compiled_before):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(compiled_before))
+    script, path = tmp_path / "tuned.py", tmp_path / "tuned.tilescope"
+    config = '@triton.autotune([triton.Config({"BLOCK": block}) for block in (256, 512, 1024)], key=["n"])\n@triton.jit'
+    head, _, rest = SCRIPT.partition("@triton.jit")
+    kernel = rest.partition("@triton.jit")[0]
+    launch = 'copy[(4,)](torch.zeros(4096, device="cuda"), torch.zeros(4096, device="cuda"), 1024, 1)\n'
+    script.write_text(head + config + kernel + launch, encoding="utf-8")
+    assert show([str(script), "--text", "--gpu", "H200", "--out", str(path)]) == 0
+    pictures = CapturePictures(Capture(path))
+    form = json.loads(pictures.form(CaptureView(), {}, str(script)))
+    (control,) = (field for field in form["fields"] if field["name"] == "config_copy")
+    assert (control["low"], control["high"], form["values"]["config_copy"]) == (0, 3, 0)
+    assert pictures.chosen({"config_copy": 2, "launch": 0}) == {"config_copy": 2}

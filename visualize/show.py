@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import kernels.compiling
-from kernels.compiling.capture_file import Capture, UnreadableCapture
+from kernels.compiling.capture_file import Capture, CountedLaunch, UnreadableCapture
 from kernels.compiling.captured_counts import COUNTERS
 from kernels.gpus import DEFAULT_GPU, GPUS, this_gpu
 from kernels.measuring.counters import METRICS, CountingFailed, parse_launches
 from kernels.measuring.worker import default_cache_directory
 from visualize import startup
 from visualize.views.capture.report import differences, report, table
+from visualize.views.capture.view import EXAMPLES
 
 # Exit statuses.
 FINE, GREW, USAGE = 0, 1, 2
@@ -36,33 +37,41 @@ def make_parser() -> argparse.ArgumentParser:
         prog="app.py show",
         description="Run a script, and show the memory requests of every Triton launch in it. Exit status: 0; 1 if "
         "something grew since --against; 2 for invalid flags or a script without a launch.",
-        epilog="Showing a script runs it. Example: app.py show softmax.py --gpu H200 --json",
+        epilog="Showing a script runs it; its own arguments come last, after `--`. "
+        "Example: app.py show softmax.py --gpu H200 --json",
     )
     add = parser.add_argument
-    add("script", metavar="SCRIPT.py[:CASE]", help="a script, one case of it, or a capture (.tilescope)")
+    add(
+        "script", metavar="SCRIPT.py[:CASE]", nargs="?", default=str(EXAMPLES[0]),
+        help="a script, one case of it, or a capture (.tilescope). The default is the first example",
+    )  # fmt: skip
     add("--gpu", choices=(*GPUS,), help=f"compile for this GPU (default: this machine's, or else {DEFAULT_GPU})")
     add("--text", action="store_true", help="print a table, and end")
     add("--json", action="store_true", help="print one JSON object, and end")
     add("--against", type=Path, metavar="OTHER.json", help="fail if requests, sectors, registers or memory grew")
     add("--triton", metavar="VERSION", help="also compile with this version of Triton, and print the differences")
-    add("--count", action="store_true", help="on a GPU: also count each launch with Nsight Compute")
+    add("--count", action="store_true", help="on a GPU: count each launch with Nsight Compute, too")
     add("--mcp", action="store_true", help="serve the page's report as a tool for agents, over MCP")
     add("--python", default=sys.executable, metavar="PATH", help="the Python that runs the script (this one)")
     add("--values", action="store_true", help="run launches in Triton's interpreter, for addresses that need results")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the case; repeatable")
+    add(
+        "--set", action="append", default=[], metavar="NAME=VALUE,...",
+        help="a parameter of the case; repeatable. Several values make a sweep over all combinations",
+    )  # fmt: skip
     add("--config", action="append", default=[], metavar="KERNEL=N", help="pin config N of a kernel's autotuner")
     add("--out", type=Path, metavar="FILE.tilescope", help="keep the capture")
     add("--host", default="127.0.0.1", help="address of the page: only this machine's own (127.0.0.1)")
     add("--port", type=startup.whole_number(1, 65535), default=7860, help="port of the page (7860)")
-    add("arguments", nargs="*", help="arguments of the script, after `--`")
     return parser
 
 
 def show(arguments: Sequence[str]) -> int:
     """Capture a script as the arguments say. Print its launches or serve them, and return the exit status."""
     parser = make_parser()
-    flags = parser.parse_args(arguments)
-    prints = flags.text or flags.json or flags.against or flags.triton or flags.count
+    end = list(arguments).index("--") if "--" in arguments else len(arguments)
+    flags = parser.parse_args(arguments[:end])
+    flags.arguments = arguments[end + 1 :]
+    prints = flags.text or flags.json or flags.against or flags.triton
     if obstacle := "" if prints else _obstacle(flags):
         parser.exit(USAGE, f"{obstacle}\n")
     with tempfile.TemporaryDirectory(prefix="tilescope-") as folder:
@@ -74,22 +83,21 @@ def show(arguments: Sequence[str]) -> int:
             if not prints:
                 from visualize.web.capture_page import serve_capture
 
-                script = None if is_capture else Path(flags.script.partition(":")[0])
                 server = None if is_capture else CaptureServer(flags, path)
                 if server:
-                    server.capture()
-                serve_capture(path, script, server.capture if server else None, flags.host, flags.port, flags.mcp)
+                    server.capture(flags.script)
+                serve_capture(path, flags.script, server.capture if server else None, flags.host, flags.port, flags.mcp)
                 return FINE
             if not is_capture:
-                run_capture(flags, path)
+                run_capture(flags, capture_arguments(flags, path, flags.script))
+                if flags.count:
+                    count(flags, path, flags.script)
             content, before = report(Capture(path)), None
-            if flags.count:
-                add_counts(flags, content)
             if flags.against:
                 before = read_report(flags.against)
             elif flags.triton:
                 other = Path(folder) / "other.tilescope"
-                run_capture(flags, other, install_triton(flags.triton))
+                run_capture(flags, capture_arguments(flags, other, flags.script), install_triton(flags.triton))
                 before = report(Capture(other))
             changed = [] if before is None else list(differences(before, content))
         except (UnreadableCapture, CaptureFailed) as error:
@@ -141,25 +149,26 @@ def read_report(path: Path) -> dict[str, Any]:
     return content
 
 
-def capture_arguments(flags: argparse.Namespace, path: Path, settings: Sequence[str] = ()) -> list[str]:
+def capture_arguments(flags: argparse.Namespace, path: Path, script: str, more: Sequence[str] = ()) -> list[str]:
     """Return the arguments of capture.py.
 
     Args:
-        settings: parameters of the case, NAME=VALUE, beyond those of the flags.
+        more: options beyond those of the flags, which they override.
     """
     gpu = GPUS.get(flags.gpu or "") or this_gpu() or GPUS[DEFAULT_GPU]
     arguments = ["--out", str(path), "--gpu-json", json.dumps(asdict(gpu)), *(["--values"] if flags.values else [])]
-    for name, values in (("set", [*flags.set, *settings]), ("config", flags.config)):
+    for name, values in (("set", flags.set), ("config", flags.config)):
         arguments += [part for value in values for part in (f"--{name}", value)]
-    return [*arguments, flags.script, *flags.arguments]
+    return [*arguments, *more, script, *flags.arguments]
 
 
 def run_capture(
-    flags: argparse.Namespace, path: Path, packages: Path | None = None, profiler: Sequence[str] = ()
+    flags: argparse.Namespace, arguments: Sequence[str], packages: Path | None = None, profiler: Sequence[str] = ()
 ) -> None:
-    """Run the script in its own process, which writes a capture.
+    """Run a script in its own process, which writes a capture.
 
     Args:
+        arguments: see `capture_arguments`.
         packages: a folder with packages that replace the installed ones.
         profiler: the command under which it runs.
 
@@ -167,7 +176,7 @@ def run_capture(
         CaptureFailed: no capture was written. The script's own messages are on stderr.
     """
     environment = {**os.environ, "PYTHONPATH": str(packages)} if packages else None
-    command = [*profiler, flags.python, str(_CAPTURE), *capture_arguments(flags, path)]
+    command = [*profiler, flags.python, str(_CAPTURE), *arguments]
     try:
         # The script's output goes to stderr: stdout is the report's.
         done = subprocess.run(command, stdout=_STDERR, env=environment, check=False)
@@ -178,7 +187,7 @@ def run_capture(
 
 
 class CaptureServer:
-    """A process that has imported torch and Triton, and captures the script again in a fork of itself.
+    """A process that has imported torch and Triton, and captures scripts in forks of itself.
 
     Raises:
         CaptureFailed: the interpreter does not start.
@@ -192,45 +201,55 @@ class CaptureServer:
         except OSError as error:
             raise CaptureFailed(f"--python {flags.python}: {error.strerror}.") from error
 
-    def capture(self, settings: Sequence[str] = ()) -> None:
-        """Run the script, with parameters of its case. See `run_capture`."""
-        request = json.dumps(capture_arguments(self._flags, self._path, settings))
+    def capture(self, script: str, more: Sequence[str] = ()) -> None:
+        """Run a script.
+
+        Args:
+            more: see `capture_arguments`.
+
+        Raises:
+            CaptureFailed: no capture was written.
+        """
+        request = json.dumps(capture_arguments(self._flags, self._path, script, more))
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with suppress(OSError):
             self._process.stdin.write(f"{request}\n")
             self._process.stdin.flush()
-        if self._process.stdout.readline().strip() != "0":
-            raise CaptureFailed(f"{self._flags.script} could not be captured; the reason is in the terminal.")
+        reply = self._process.stdout.readline()
+        if reply != "\n":
+            raise CaptureFailed(reply.strip() or f"{self._flags.python} ended; the reason is in the terminal.")
+        if self._flags.count:
+            count(self._flags, self._path, script, more)
 
 
-def add_counts(flags: argparse.Namespace, content: dict[str, Any]) -> None:
-    """Run the script again under Nsight Compute, with `counted` for each launch, and `agrees`: equal to all totals.
+def count(flags: argparse.Namespace, path: Path, script: str, settings: Sequence[str] = ()) -> None:
+    """Run the script again under Nsight Compute, and replace the capture by that run's, with its counters.
 
     Raises:
         CaptureFailed: ncu is missing or failed, or saw other launches.
     """
     if this_gpu() is None or not (ncu := shutil.which("ncu")):
         raise CaptureFailed("--count needs a GPU and Nsight Compute's ncu on the PATH.")
-    names = sorted({launch["kernel"] for launch in content["launches"]})
+    before = Capture(path).content
+    names = sorted({kernel.name for kernel in before.kernels})
     metrics = {name: METRICS[name] for name in COUNTERS}
     with tempfile.TemporaryDirectory() as folder:
-        log, path = Path(folder, "log.csv"), Path(folder, "counted.tilescope")
+        log = Path(folder, "log.csv")
         command = [ncu, "--clock-control", "none", "--metrics", ",".join(metrics.values()), "--kernel-name"]
         command += [f"regex:^({'|'.join(names)})$", "--csv", "--page", "raw", "--print-units", "base"]
-        run_capture(flags, path, profiler=[*command, "--log-file", str(log)])
+        arguments = capture_arguments(flags, path, script, ["--untimed", *settings])
+        run_capture(flags, arguments, profiler=[*command, "--log-file", str(log)])
         try:
             counted = parse_launches(log.read_text(encoding="utf-8"), metrics)
         except (OSError, CountingFailed) as error:
             raise CaptureFailed(f"Nsight Compute counted nothing: {error}") from error
-        launches = report(Capture(path))["launches"]  # random data differ from run to run
-    if not len(counted) == len(launches) == len(content["launches"]):
-        raise CaptureFailed(f"Nsight Compute saw {len(counted)} of {len(content['launches'])} launches.")
-    for before, launch, counts in zip(content["launches"], launches, counted, strict=True):
-        launch["elapsed_ms"] = before["elapsed_ms"]  # profiling slows a launch down
-        launch["counted"] = {name: int(value) for name, value in counts.items()}
-        launch["agrees"] = all(launch["totals"][name] == value for name, value in launch["counted"].items())
-    content["launches"] = launches
+    capture = Capture(path)  # random data differ from run to run
+    if not len(counted) == len(capture.content.launches) == len(before.launches):
+        raise CaptureFailed(f"Nsight Compute saw {len(counted)} of {len(before.launches)} launches.")
+    times = (launch.elapsed_ms for launch in before.launches)  # without the profiler
+    rows = ({name: int(value) for name, value in row.items()} for row in counted)
+    capture.write_counters([CountedLaunch(row, time) for row, time in zip(rows, times, strict=True)])
 
 
 def install_triton(version: str) -> Path:

@@ -1,6 +1,6 @@
 """Record every Triton launch of a script, unchanged, with or without a GPU, and write a capture.
 
-    python capture.py --out FILE [--values] [--config KERNEL=N] [--set NAME=VALUE] SCRIPT.py[:CASE] [ARGUMENTS]
+    python capture.py --out FILE [--values] [--config KERNEL=N] [--set NAME=VALUE,...] SCRIPT.py[:CASE] [ARGUMENTS]
     python capture.py --serve
 
 This file needs only torch and Triton, so it can be copied to any machine. Without a GPU nothing is launched: tensors
@@ -15,6 +15,7 @@ import contextlib
 import functools
 import hashlib
 import inspect
+import itertools
 import json
 import math
 import os
@@ -52,8 +53,11 @@ FORMAT = 1
 # indices.
 _MOST_BYTES, _MOST_FLOAT_BYTES = 60 << 20, 1 << 20
 
-# Configs of an autotuner that are tried until one compiles and fits.
-_MOST_CONFIGS = 8
+# Triton specializes on integers and addresses that are multiples of this.
+_ALIGNMENT = 16
+
+# Configs of an autotuner that are tried until one compiles and fits, and combinations of a case's parameters.
+_MOST_CONFIGS, _MOST_COMBINATIONS = 8, 256
 
 _POINTER_OPS = "tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas", "ttg.async_copy_global_to_local"
 _STORES = r"tt\.(store|atomic|descriptor_(store|scatter|reduce))|ttng\.async_tma_(copy_local|store|scatter|reduce)"
@@ -78,8 +82,8 @@ class UsageError(Exception):
 
 
 # The key of the kernel, its function, the bound arguments, the launch's options, the compiled kernel, the launch's
-# JSON, and the CUDA events around it.
-Launch = namedtuple("Launch", "kernel function bound options compiled content events")
+# JSON, the CUDA events around it, and the key and the compiled kernel for aligned arguments, if that differs.
+Launch = namedtuple("Launch", "kernel function bound options compiled content events aligned")
 
 
 class Recorder:
@@ -96,6 +100,7 @@ class Recorder:
         storages: a tensor of each storage, kept alive so that no later storage has the same address.
         unknown: storages with values that depend on launches that did not run.
         arrays: dtype and elements, by a hash of them.
+        is_timed: whether cases are measured again and again on a GPU.
         cases: the parameters of each of the script's cases.
     """
 
@@ -106,7 +111,8 @@ class Recorder:
         self.arrays, self.cases = dict[bytes, tuple[str, np.ndarray]](), dict[str, dict[str, Any]]()
         self.context: dict[str, Any] = {"case": None, "tuned": None}
         self.stopped: dict[str, Any] | None = None
-        self.is_paused = False
+        self.about = ""  # the script's docstring
+        self.is_paused, self.is_timed = False, True
 
     def record(self, function: Any, arguments: Sequence[Any], grid: Any, keywords: Mapping[str, Any]) -> Launch:
         """Compile and describe a launch."""
@@ -118,10 +124,8 @@ class Recorder:
         sizes = [sizes] if isinstance(sizes, int) else [int(size) for size in sizes]
         with torch._C.DisableTorchFunction():
             stand_ins = {name: _as_compiled(value) for name, value in values.items()}
-            compiled = _RUN(function, grid=sizes, warmup=True, **stand_ins, **options)
-            metadata, limit = compiled.metadata, self.gpu["shared_bytes_per_program"]
-            if metadata.shared > limit:
-                raise RuntimeError(f"{metadata.name} needs {metadata.shared:,} bytes of shared memory; {limit:,} fit.")
+            compiled = self._compile(function, sizes, stand_ins, options)
+            metadata = compiled.metadata
             *_, binder = function.device_caches[driver.active.get_current_device()]
             _, kinds, _ = binder(**stand_ins, **{"debug": False, "instrumentation_mode": "", **options})
             config = {parameter.name: values[parameter.name] for parameter in function.params if parameter.is_constexpr}
@@ -133,9 +137,26 @@ class Recorder:
                 "ran": False, "elapsed_ms": None, "results": None, "arguments": [a for group in groups for a in group],
                 "parameters": {name: _text(value) for name, value in values.items()},
             }  # fmt: skip
+            better = {name: _align(value) for name, value in stand_ins.items() if name not in config}
+            content["aligned"], aligned = None, None
+            if any(value is not stand_ins[name] for name, value in better.items()):
+                with contextlib.suppress(Exception):  # what the misalignment costs stays unknown
+                    aligned = self._compile(function, sizes, {**stand_ins, **better}, options)
+            if aligned and aligned.hash != compiled.hash:
+                content["aligned"] = {"arguments": [_describe_aligned(a, better) for a in content["arguments"]]}
         key = function, compiled.hash
-        self.launches.append(Launch(key, function, values, options, compiled, content, []))
-        return self.launches[-1]
+        made = Launch(key, function, values, options, compiled, content, [], content["aligned"] and aligned)
+        self.launches.append(made)
+        return made
+
+    def _compile(self, function: Any, grid: Any, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+        with torch._C.DisableTorchFunction():
+            compiled = _RUN(function, grid=grid, warmup=True, **arguments, **options)
+        needed, limit = compiled.metadata.shared, self.gpu["shared_bytes_per_program"]
+        if needed > limit:
+            name = compiled.metadata.name
+            raise RuntimeError(f"{name} needs {needed:,} bytes of shared memory; {limit:,} fit.")
+        return compiled
 
     def _describe(self, name: str, value: Any, kind: Any) -> Iterator[dict[str, Any]]:
         """Yield the JSON of what Triton's binder leaves of a parameter to the compiled function."""
@@ -206,16 +227,21 @@ class Recorder:
             torch.cuda.synchronize()
         if getattr(sys.modules.get("torch._inductor.metrics"), "generated_kernel_count", 0):
             self.not_captured.append("Kernels that torch.compile generated were launched by Inductor and not recorded.")
-        kernels = {launch.kernel: launch for launch in self.launches}
+        kernels = {launch.kernel: (launch.function, launch.compiled) for launch in self.launches}
         for launch in self.launches:
+            if launch.aligned:
+                key = launch.function, launch.aligned.hash
+                kernels.setdefault(key, (launch.function, launch.aligned))
+                launch.content["aligned"]["kernel"] = list(kernels).index(key)
             launch.content["kernel"] = list(kernels).index(launch.kernel)
-            launch.content["elapsed_ms"] = launch.events[0].elapsed_time(launch.events[1]) if launch.events else None
+            if launch.events:
+                launch.content["elapsed_ms"] = launch.events[0].elapsed_time(launch.events[1])
         described = list(ThreadPoolExecutor().map(_describe_kernel, kernels.values()))
         arrays = [{"dtype": dtype, "length": len(array), "why_missing": ""} for dtype, array in self.arrays.values()]
         content = {
             "format": FORMAT, "triton": triton.__version__, "torch": torch.__version__, "script": script,
             "python": sys.version.split()[0], "arguments": list(arguments), "gpu": self.gpu, "cases": self.cases,
-            "backend": self.runs or "none", "stopped": self.stopped, "arrays": arrays,
+            "about": self.about, "backend": self.runs or "none", "stopped": self.stopped, "arrays": arrays,
             "not_captured": list(dict.fromkeys(self.not_captured)), "kernels": [kernel for kernel, _ in described],
             "storages": [
                 {"bytes": t.untyped_storage().nbytes(), "address_bytes": _start(t) % 512} for t in self.storages
@@ -260,6 +286,26 @@ def _as_compiled(value: Any) -> Any:
         parts = [_as_compiled(part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return _AlignedTensor(value) if hasattr(value, "data_ptr") and hasattr(value, "dtype") else value
+
+
+def _align(value: Any) -> Any:
+    """Return what Triton's binder would be given with alignment: multiples of 16, and tensors that start at one."""
+    if type(value) is int and value > _ALIGNMENT:
+        return value + -value % _ALIGNMENT if value % _ALIGNMENT else value
+    if isinstance(value, _AlignedTensor) and (excess := value.offset_bytes % _ALIGNMENT):
+        aligned = _AlignedTensor(value.base)
+        aligned.offset_bytes = value.offset_bytes - excess
+        aligned.data_ptr = _returning(value.data_ptr() - excess)
+        return aligned
+    return value
+
+
+def _describe_aligned(argument: dict[str, Any], better: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an argument's JSON with the value or the offset of its aligned version."""
+    value = better.get(argument["name"])
+    if "tensor" in argument and isinstance(value, _AlignedTensor):
+        return {**argument, "tensor": {**argument["tensor"], "offset_bytes": value.offset_bytes}}
+    return {**argument, "value": value} if type(argument.get("value")) is int else argument
 
 
 def _returning(value: Any) -> Callable[..., Any]:
@@ -378,9 +424,9 @@ def _resources(cubin: bytes) -> tuple[int, int]:
     return max(16, used.get("REG", 0)), used.get("STACK", 0) + used.get("LOCAL", 0)
 
 
-def _describe_kernel(launch: Launch) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return a compiled kernel's JSON, and its TTGIR, PTX and SASS."""
-    asm, metadata, function = launch.compiled.asm, launch.compiled.metadata, launch.function.fn
+def _describe_kernel(kernel: tuple[Any, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the JSON of a compiled kernel, given with its function, and its TTGIR, PTX and SASS."""
+    asm, metadata, function = kernel[1].asm, kernel[1].metadata, kernel[0].fn
     registers, spilled = _resources(asm["cubin"])
     codes = {"ttgir": asm["ttgir"], "ptx": asm["ptx"]}
     if sass := _run_tool("nvdisasm", asm["cubin"], "-g", "-c", "-ndf"):
@@ -666,32 +712,57 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
 # ---------------------------------------------------------------- scripts and cases
 
 
-def parse_settings(settings: Iterable[str], case: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that `--set` changes, with the type of their defaults."""
+def parse_settings(settings: Iterable[str], case: str, defaults: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the values of the parameters that `--set` changes, with the type of their defaults."""
     result = {}
     for setting in settings:
-        name, _, text = setting.partition("=")
+        name, _, texts = setting.partition("=")
         if name not in defaults:
             allowed = ", ".join(defaults) or "none"
             raise UsageError(f"--set {setting}: {case} has no parameter {name!r}. It has {allowed}.")
         default, kind = defaults[name], type(defaults[name])
-        with contextlib.suppress(ValueError, SyntaxError):
-            result[name] = text if kind is str else ast.literal_eval(text.capitalize() if kind is bool else text)
-        if type(result.get(name)) is not kind:
+        values: list[Any] = texts.split(",")
+        if kind is not str:
+            with contextlib.suppress(ValueError, SyntaxError):
+                values = [ast.literal_eval(text.capitalize() if kind is bool else text) for text in values]
+        if any(type(value) is not kind for value in values):
             allowed = "True or False" if kind is bool else f"a value of type {kind.__name__}, such as {default!r}"
             raise UsageError(f"--set {setting}: {name} must be {allowed}.")
+        result[name] = values
     return result
 
 
 def run_case(recorder: Recorder, name: str, function: Any, settings: Mapping[str, Any]) -> None:
-    """Launch a case, and compare its outputs with the expected ones if it ran."""
+    """Launch a case. If it ran, compare its outputs with the expected ones and, on a GPU, time it."""
     kernel, grid, keywords, *expected = function(**settings)
     caller = {"file": inspect.getsourcefile(function) or "", "line": inspect.getsourcelines(function)[1]}
-    recorder.context = {"case": name, "tuned": None, "caller": caller}
+    recorder.context = {"case": name, "tuned": None, "caller": caller, "settings": settings}
     kernel[grid](**keywords)
-    content = recorder.launches[-1].content
-    if expected and content["ran"]:
-        content["results"] = {output: compare(keywords[output], result) for output, result in expected[0].items()}
+    launch = recorder.launches[-1]
+    if expected and launch.content["ran"]:
+        results = {output: compare(keywords[output], result) for output, result in expected[0].items()}
+        launch.content["results"] = results
+    if launch.content["ran"] == "cuda" and recorder.is_timed:
+        recorder.is_paused = True
+        call = functools.partial(kernel[grid], **keywords)
+        launch.content["elapsed_ms"] = triton.testing.do_bench(call, return_mode="median")
+        recorder.is_paused = False
+        launch.events.clear()
+
+
+def run_sweep(recorder: Recorder, name: str, function: Any, values: Mapping[str, Sequence[Any]]) -> None:
+    """Launch a case for each combination of its parameters' values. One that fails is named, and the others follow."""
+    combinations = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
+    if len(combinations) > _MOST_COMBINATIONS:
+        raise UsageError(f"--set gives {len(combinations):,} combinations; at most {_MOST_COMBINATIONS} are run.")
+    for settings in combinations:
+        try:
+            run_case(recorder, name, function, settings)
+        except Exception as error:
+            if len(combinations) == 1:
+                raise
+            chosen = " ".join(f"{parameter}={value}" for parameter, value in settings.items())
+            recorder.not_captured.append(f"{chosen}: {type(error).__name__}: {error}"[:300])
 
 
 def compare(result: torch.Tensor, reference: torch.Tensor) -> dict[str, Any]:
@@ -722,7 +793,7 @@ def run_script(recorder: Recorder, path: Path, case: str, settings: Sequence[str
     if case:
         recorder.launches.clear()
     for name in chosen:
-        run_case(recorder, name, cases[name], parse_settings(settings, name, defaults[name]))
+        run_sweep(recorder, name, cases[name], parse_settings(settings, name, defaults[name]))
 
 
 def describe_stop(error: BaseException, script: str) -> dict[str, Any]:
@@ -745,26 +816,31 @@ def this_gpu() -> dict[str, Any]:
 
 
 def serve() -> int:
-    """Capture for each line of standard input, a JSON list of arguments, and print the exit status.
+    """Capture for each line of standard input, a JSON list of arguments, and print why that failed, or an empty line.
 
     Each capture runs in a fork of this process, which has imported torch and Triton.
     """
     for line in sys.stdin:
         if (child := os.fork()) == 0:
-            os.dup2(2, 1)  # standard output is for statuses
-            status = main(json.loads(line))
+            reply = os.dup(1)
+            os.dup2(2, 1)  # what the script prints
+            message = capture(json.loads(line))
             sys.stdout.flush()
-            os._exit(status)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+            os.write(reply, f"{message}\n".encode())
+            os._exit(0)
+        if status := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+            print(f"The script's process ended with status {status}.", flush=True)
     return 0
 
 
-def main(command_line: Sequence[str]) -> int:
+def capture(command_line: Sequence[str]) -> str:
+    """Run a script and write its capture. Return "", or what is wrong with the command line."""
     parser = argparse.ArgumentParser(description="Record the Triton launches of a script.")
     options: dict[str, dict[str, Any]] = {
         "--out": {"type": Path, "required": True}, "--gpu-json": {"type": json.loads, "default": None},
         "--values": {"action": "store_true"}, "--config": {"action": "append", "default": []},
-        "--set": {"action": "append", "default": []}, "script": {}, "arguments": {"nargs": argparse.REMAINDER},
+        "--set": {"action": "append", "default": []}, "--untimed": {"action": "store_true"}, "script": {},
+        "arguments": {"nargs": argparse.REMAINDER},
     }  # fmt: skip
     for name, option in options.items():
         parser.add_argument(name, **option)
@@ -778,20 +854,20 @@ def main(command_line: Sequence[str]) -> int:
             if not path.is_file():
                 raise UsageError(f"There is no script {file}.")
             try:
-                ast.parse(path.read_bytes())
+                recorder.about = ast.get_docstring(ast.parse(path.read_bytes())) or ""
             except (SyntaxError, ValueError) as error:
                 raise UsageError(f"{file} is not Python: {error}.") from None
             if not all(re.fullmatch(r"\w+=\d+", text) for text in flags.config):
                 raise UsageError(f"--config must be KERNEL=N (got {' '.join(flags.config)}).")
             recorder.configs = {name: int(number) for name, number in (text.split("=") for text in flags.config)}
+            recorder.is_timed = not flags.untimed
             run_script(recorder, path, case, flags.set, flags.arguments)
             tuned = {launch.function.__name__ for launch in recorder.launches if launch.content["tuned"]}
             if unused := sorted({*recorder.configs} - tuned):
                 allowed = ", ".join(sorted(tuned)) or "none"
                 raise UsageError(f"--config: no autotuned kernel {unused[0]} was launched. Autotuned: {allowed}.")
         except UsageError as error:
-            print(error, file=sys.stderr)
-            return 2
+            return str(error)
         except BaseException as error:
             if not isinstance(error, SystemExit | HostRead):
                 traceback.print_exception(error)
@@ -800,8 +876,16 @@ def main(command_line: Sequence[str]) -> int:
     recorder.save(flags.out, path.name, flags.arguments)
     if recorder.stopped:
         print(recorder.stopped["message"], file=sys.stderr)
-    return 0
+    return ""
+
+
+def main() -> int:
+    if sys.argv[1:] == ["--serve"]:
+        return serve()
+    if message := capture(sys.argv[1:]):
+        print(message, file=sys.stderr)
+    return 2 if message else 0
 
 
 if __name__ == "__main__":
-    sys.exit(serve() if sys.argv[1:] == ["--serve"] else main(sys.argv[1:]))
+    sys.exit(main())

@@ -7,9 +7,9 @@ import io
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,6 +22,9 @@ FORMAT = 1
 
 # Limits of a file and of each array, of each text, of everything when unpacked, and of the elements of a block.
 _MOST_BYTES, _MOST_TEXT_BYTES, _MOST_UNPACKED_BYTES, _MOST_ELEMENTS = 64 << 20, 16 << 20, 1 << 30, 1 << 20
+
+# The file's member with what Nsight Compute counted.
+_COUNTED = "counted.json"
 
 Count = Annotated[int, Field(ge=0, lt=1 << 40)]
 Extent = Annotated[int, Field(ge=1, lt=1 << 31)]
@@ -107,6 +110,31 @@ class Tuned:
 
 
 @dataclass(frozen=True)
+class OutputErrors:
+    """How far a case's output is from the expected one. `relative_rms` is relative to the expected one's RMS."""
+
+    relative_rms: float
+    max_abs_error: float
+    passed: bool
+
+
+@dataclass(frozen=True)
+class CountedLaunch:
+    """What was measured of a launch: Nsight Compute's counters, and its time without the profiler."""
+
+    counters: Mapping[str, Count]
+    elapsed_ms: float | None
+
+
+@dataclass(frozen=True)
+class AlignedLaunch:
+    """How a launch would be compiled if its integers and tensors' starts were multiples of 16. It was not launched."""
+
+    kernel: Count
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True)
 class CapturedKernel:
     """A compiled kernel.
 
@@ -136,10 +164,13 @@ class CapturedLaunch:
         caller: the line that launched it.
         config: constants and options.
         ran: where it ran, if it did.
-        elapsed_ms: its time on the GPU.
+        elapsed_ms: its time on the GPU: of a case the median of many launches, otherwise of this one.
+        settings: the case's parameters that were set.
         arguments: of the compiled function, in order.
         parameters: each of the function's parameters as text.
         results: the errors of a case's outputs.
+        aligned: None if it would be compiled the same.
+        counters: what Nsight Compute counted, by the names of `captured_counts.COUNTERS`; None if it did not run.
     """
 
     kernel: Count
@@ -152,7 +183,10 @@ class CapturedLaunch:
     case: str | None
     arguments: tuple[Argument, ...]
     parameters: Mapping[str, str]
-    results: Mapping[str, Any] | None = None
+    results: Mapping[str, OutputErrors] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    counters: Mapping[str, Count] | None = None
+    aligned: AlignedLaunch | None = None
 
 
 @dataclass(frozen=True)
@@ -192,6 +226,7 @@ class Content:
         gpu: the properties of the GPU for which the kernels were compiled.
         not_captured: a sentence for each kind of launch that could not be recorded.
         cases: the parameters, with defaults, of each of the script's cases.
+        about: the script's docstring.
     """
 
     format: Literal[1]
@@ -206,6 +241,7 @@ class Content:
     arrays: tuple[CapturedArray, ...]
     storages: tuple[CapturedStorage, ...]
     launches: tuple[CapturedLaunch, ...]
+    about: str = ""
 
 
 class Capture:
@@ -231,6 +267,13 @@ class Capture:
             self.content = TypeAdapter(Content).validate_json(self._zip.read("capture.json"))
             for launch in self.content.launches:
                 self._check_references(launch)
+            if _COUNTED in self._zip.namelist():
+                self._add_counters(TypeAdapter(tuple[CountedLaunch, ...]).validate_json(self._zip.read(_COUNTED)))
+
+    def _add_counters(self, counted: Sequence[CountedLaunch]) -> None:
+        pairs = zip(self.content.launches, counted, strict=True)
+        launches = tuple(replace(launch, **vars(measured)) for launch, measured in pairs)
+        self.content = replace(self.content, launches=launches)
 
     def read_code(self, kernel: int, stage: str) -> str:
         """Return the text of a kernel's "ttgir", "ptx" or "sass"; "" if the capture has no SASS."""
@@ -262,11 +305,19 @@ class Capture:
                 raise UnreadableCapture(f"A layout of {kernel.name} is damaged.")
         return [Layout(b.shape, b.register, b.lane, b.warp) if b else None for b in kernel.layouts]
 
+    def write_counters(self, counted: Sequence[CountedLaunch]) -> None:
+        """Add what Nsight Compute counted to the file."""
+        with zipfile.ZipFile(self.path, "a") as file:
+            file.writestr(_COUNTED, TypeAdapter(tuple[CountedLaunch, ...]).dump_json(tuple(counted)))
+        self._add_counters(counted)
+
     def _check_references(self, launch: CapturedLaunch) -> None:
         arrays, storages = len(self.content.arrays), len(self.content.storages)
-        tensors = filter(None, (argument.own_tensor for argument in launch.arguments))
+        arguments = (*launch.arguments, *(launch.aligned.arguments if launch.aligned else ()))
+        tensors = filter(None, (argument.own_tensor for argument in arguments))
         fits = all(t.storage < storages and (t.array is None or t.array < arrays) for t in tensors)
-        if not fits or launch.kernel >= len(self.content.kernels):
+        kernels = [launch.kernel, *([launch.aligned.kernel] if launch.aligned else [])]
+        if not fits or max(kernels) >= len(self.content.kernels):
             raise UnreadableCapture(f"{self.path.name} is damaged: a launch refers to something that is missing.")
 
     @contextmanager

@@ -79,12 +79,14 @@ class LaunchCounts:
     Attributes:
         notes: what the evaluation assumed or left out.
         seconds: how long the evaluation took.
+        aligned: the operations of the launch if its arguments were aligned; () if they would be the same.
     """
 
     operations: tuple[OperationCounts, ...]
     notes: tuple[str, ...]
     seconds: float
     refused: str = ""
+    aligned: tuple[OperationCounts, ...] = ()
 
     def totals(self) -> dict[str, int | None]:
         """Return the launch-wide counters; None where the count of an operation may be too low."""
@@ -121,6 +123,9 @@ def count_launch(
     except Exception as error:  # the text of the compiled code may be anything
         why = f"The compiled code is damaged, or its form is unknown ({type(error).__name__}: {error})."
         counts = LaunchCounts((), (), 0.0, why)
+    if launch.aligned and programs is None and not is_textbook:
+        changed = replace(launch, kernel=launch.aligned.kernel, arguments=launch.aligned.arguments, aligned=None)
+        counts = replace(counts, aligned=count_launch(capture, changed).operations)
     return replace(counts, seconds=time.perf_counter() - start)
 
 

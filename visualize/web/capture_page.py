@@ -18,7 +18,7 @@ from kernels.knobs import ConfigError, knobs, read_fields
 from visualize.startup import bypass_proxy, log_here
 from visualize.views import slots, theme
 from visualize.views.capture.report import launch_json, report
-from visualize.views.capture.view import CASE, TABS, CapturePictures, CaptureView, layout
+from visualize.views.capture.view import EXAMPLE, EXAMPLES, TABS, CapturePictures, CaptureView, capture_options, layout
 from visualize.views.panel import Slots, to_json
 from visualize.views.slots import PLOTLY_JS, slot
 from visualize.views.state import query
@@ -37,44 +37,44 @@ class CapturePage:
 
     Args:
         path: the capture.
-        script: the script to watch; None if there is only a capture.
-        recapture: runs the script again, with parameters of its case, NAME=VALUE. Raises an exception if that fails.
+        script: the script, with its case, as on the command line.
+        recapture: runs a script with further options of capture.py. Raises an exception if that fails. None if there is
+            only a capture.
     """
 
-    def __init__(self, path: Path, script: Path | None, recapture: Callable[[Sequence[str]], None] | None) -> None:
+    def __init__(self, path: Path, script: str, recapture: Callable[[str, Sequence[str]], None] | None) -> None:
         self._path, self._script, self._recapture = path, script, recapture
         self.pictures = CapturePictures(Capture(path))
         self._before: CapturePictures | None = None
-        self._changed = script.stat().st_mtime_ns if script else 0
+        self._changed = self._modified()
         self._pages, self._problem = OpenPages(), ""
         self._version = 0  # of the capture
         # For each page, its view and the capture's version when it was drawn.
         self._drawn: dict[str, tuple[CaptureView, int]] = {}
-        self._case: dict[str, Any] = {}  # the case's parameters that are set
+        self._chosen: dict[str, Any] = {}  # the controls of the script that are set
         self._lock = threading.Lock()
 
     def on_message(self, request: gr.Request, message: object) -> str:
         """Redraw after a change of the view."""
         page = self._pages.find(request)
         page.changes += 1
-        fields_, update, problems = dict[str, Any](), Slots(), {"": self._problem} if self._problem else {}
+        fields_, update, problems = dict[str, Any](), Slots(), dict[str, str]()
         try:
             fields_ = read_message(message)
             link = fields_.get("open", fields_.get("follow"))
             given = (
                 dict(urllib.parse.parse_qsl(str(link).removeprefix("?"))) if link is not None else fields_["settings"]
             )
-            if self._script and any(name.startswith(CASE) for name in given):
-                self._set_case(given)
-                problems = {"": self._problem} if self._problem else {}
+            if self._recapture and link is None:
+                self._choose(given)
             version = self._version
             view = self.pictures.clip(self._read(given))
             self._drawn[page.name] = view, version
             update = self._fill(view)
         except ConfigError as error:
             problems[error.field] = str(error)
-        update["problems"] = slots.problems_value(problems)
-        return page.update(update, fields_.get("number"), has_more=self._script is not None)
+        update["problems"] = slots.problems_value(problems or ({"": self._problem} if self._problem else {}))
+        return page.update(update, fields_.get("number"), has_more=self._recapture is not None)
 
     def requests(self) -> dict[str, Any]:
         """Count the memory requests of every Triton launch in the capture.
@@ -88,7 +88,7 @@ class CapturePage:
         """Redraw when the script was saved."""
         page = self._pages.find(request)
         change, (view, drawn) = page.changes, self._drawn.get(page.name, (CaptureView(), -1))
-        while page.changes == change and self._script:
+        while page.changes == change and self._recapture:
             await asyncio.sleep(_POLL_S)
             await asyncio.to_thread(self._refresh)
             if drawn != self._version and page.changes == change:
@@ -96,11 +96,15 @@ class CapturePage:
                 problems = slots.problems_value({"": self._problem} if self._problem else {})
                 yield page.update({**self._fill(view), "problems": problems})
 
+    def _modified(self) -> int:
+        """Return the script's time of modification; 0 if there is no script."""
+        path = Path(self._script.partition(":")[0])
+        return path.stat().st_mtime_ns if self._recapture and path.exists() else 0
+
     def _refresh(self) -> None:
         """Capture the script again if it was saved."""
         with self._lock:
-            changed = self._script.stat().st_mtime_ns if self._script and self._script.exists() else self._changed
-            if changed != self._changed:
+            if (changed := self._modified()) not in (0, self._changed):
                 self._changed = changed
                 self._capture_again()
 
@@ -108,7 +112,7 @@ class CapturePage:
         """Replace the capture, unless the script fails before its first launch."""
         try:
             if self._recapture:
-                self._recapture([f"{name}={value}" for name, value in self._case.items()])
+                self._recapture(self._script, capture_options(self._chosen))
             new = CapturePictures(Capture(self._path))
             stopped = new.content.stopped
             self._problem = stopped.message if stopped else ""
@@ -118,15 +122,21 @@ class CapturePage:
             self._problem = str(error)
         self._version += 1
 
-    def _set_case(self, given: Mapping[str, Any]) -> None:
-        """Capture again if a parameter of the case was changed."""
-        case = next(iter(self.pictures.content.cases.values()), {})
-        chosen = {name: given[CASE + name] for name in case if given.get(CASE + name, "") != ""}
-        chosen = {name: value for name, value in chosen.items() if value != case[name]}
-        if chosen != self._case:
-            self._case = chosen
-            with self._lock:
-                self._capture_again()
+    def _choose(self, given: Mapping[str, Any]) -> None:
+        """Capture again if another example or another value of one of the script's controls was chosen."""
+        script = self._script
+        with self._lock:
+            if given.get(EXAMPLE) in EXAMPLES and given[EXAMPLE] != self._script:
+                self._script, self._chosen = given[EXAMPLE], {}
+                self._changed = self._modified()
+            else:
+                chosen = self.pictures.chosen(given)
+                if chosen == self._chosen:
+                    return
+                self._chosen = chosen
+            self._capture_again()
+            if self._script != script:
+                self._before = None  # nothing to compare with
 
     def _read(self, given: dict[str, Any]) -> CaptureView:
         """Read the view from settings or an address. Values of an address are text."""
@@ -146,9 +156,10 @@ class CapturePage:
         link = {"full": address, "short": address, "title": self.pictures.content.script}
         return {
             "settings": json.dumps(asdict(view)),
-            "capture": self.pictures.form(view, self._case if self._script else None),
+            "capture": self.pictures.form(view, self._chosen if self._recapture else None, self._script),
             "tab": view.tab,
             "link": json.dumps(link),
+            "title": Markup("<h1>{}</h1>").format(self.pictures.content.script),
             **self.pictures.draw(view, before),
         }
 
@@ -164,7 +175,7 @@ def capture_blocks(page: CapturePage) -> gr.Blocks:
         Markup('<button type="button" data-tabs="{}">{}</button>').format(*tab) for tab in TABS.items()
     )
     header = slots.row(
-        slot("title", content=Markup("<h1>{}</h1>").format(content.script)),
+        slot("title"),
         slot("tab", "tabs", Markup('<nav aria-label="Views">{}</nav>').format(tabs)),
         slot("about", content=f"{content.gpu.get('name')}, Triton {content.triton}"),
         slot("link", "link", '<button type="button" class="theme-switch">Light / dark</button>'),
@@ -197,8 +208,8 @@ def _hidden(name: str, script: str) -> gr.HTML:
 
 def serve_capture(
     path: Path,
-    script: Path | None,
-    recapture: Callable[[Sequence[str]], None] | None,
+    script: str,
+    recapture: Callable[[str, Sequence[str]], None] | None,
     host: str,
     port: int,
     mcp: bool = False,

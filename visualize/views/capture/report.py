@@ -11,6 +11,7 @@ from kernels.compiling.capture_file import Capture, CapturedKernel, CapturedLaun
 from kernels.compiling.captured_counts import COUNTERS, LaunchCounts, OperationCounts, count_launch
 from kernels.compiling.diagnoses import diagnose
 from kernels.compiling.requests import IDEAL, LINES
+from visualize.views.numbers import count_noun
 
 # Numbers of a kernel that are compared.
 _COMPARED = ("registers", "spilled_bytes", "shared_bytes")
@@ -51,15 +52,26 @@ def launch_json(
         "config": dict(launch.config),
         "tuned": asdict(launch.tuned) if launch.tuned else None,
         "elapsed_ms": launch.elapsed_ms,
+        "settings": dict(launch.settings),
+        "results": launch.results and {name: asdict(errors) for name, errors in launch.results.items()},
         "registers": kernel.registers,
         "spilled_bytes": kernel.spilled_bytes,
         "shared_bytes": kernel.shared_bytes,
-        "ops": [operation_json(group, launch, addresses) for group in by_line(counts.operations)],
+        "ops": [operation_json(group, launch, addresses, counts.aligned) for group in by_line(counts.operations)],
         "totals": totals,
         "lower_bound": {name: counts.lower_bound(name) for name in COUNTERS if totals[name] is None},
         "refused": [{"line": line, "why": why} for line, why in sorted(refused)],
         "notes": list(counts.notes),
+        "counted": launch.counters and dict(launch.counters),
+        "agrees": launch.counters and all(totals[name] == value for name, value in launch.counters.items()),
     }
+
+
+def wrong_counters(counted: Mapping[str, int], totals: Mapping[str, int | None]) -> list[str]:
+    """Describe each counter that differs from its prediction."""
+    predicted = {name: "unknown" if total is None else f"{total:,}" for name, total in totals.items()}
+    wrong = [name for name, value in counted.items() if value != totals[name]]
+    return [f"{name} {counted[name]:,} (predicted {predicted[name]})" for name in wrong]
 
 
 def by_line(operations: Sequence[OperationCounts]) -> list[list[OperationCounts]]:
@@ -73,11 +85,20 @@ def by_line(operations: Sequence[OperationCounts]) -> list[list[OperationCounts]
 
 
 def operation_json(
-    group: Sequence[OperationCounts], launch: CapturedLaunch, addresses: Mapping[str, int]
+    group: Sequence[OperationCounts],
+    launch: CapturedLaunch,
+    addresses: Mapping[str, int],
+    aligned: Sequence[OperationCounts] = (),
 ) -> dict[str, Any]:
     first, counts = group[0], np.sum([op.tally.counts for op in group], axis=0)
     sectors, ideal = sum(op.sectors for op in group), int(counts[IDEAL])
-    found = {finding.text for op in group for finding in diagnose(op, launch, dict(addresses))}
+    requests, cost = sum(op.requests for op in group), ""
+    better = [op for op in aligned if (op.source, op.op, op.tensors) == (first.source, first.op, first.tensors)]
+    if better and (least := sum(op.requests for op in better)) < requests:
+        fewer = sum(op.sectors for op in better)
+        cost = f" Aligned, it would take {least:,} requests and {fewer:,} sectors, not {requests:,} and {sectors:,}."
+    findings = (finding for op in group for finding in diagnose(op, launch, dict(addresses)))
+    found = {finding.text + cost * (finding.kind in ("misaligned", "divisibility")) for finding in findings}
     return {
         "op": first.op,
         "counter": first.counter,
@@ -85,7 +106,7 @@ def operation_json(
         "file": first.source[0],
         "line": first.source[1],
         "width_bytes": first.width_bytes,
-        "requests": sum(op.requests for op in group),
+        "requests": requests,
         "sectors": sectors,
         "lines": int(counts[LINES]),
         "ideal_sectors": ideal,
@@ -141,12 +162,12 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator
 
 def table(content: Mapping[str, Any]) -> str:
     """Return a report as text."""
-    lines = [f"Triton {content['triton']}, {content['gpu']}: {len(content['launches'])} launches"]
+    lines = [f"Triton {content['triton']}, {content['gpu']}: {count_noun(len(content['launches']), 'launch')}"]
     for number, launch in enumerate(content["launches"]):
         grid = " × ".join(map(str, launch["grid"]))
         tuned = f", config {launch['tuned']['number']} of {launch['tuned']['of']}" if launch["tuned"] else ""
         lines.append(f"\n{number}  {launch['kernel']}  {launch['source']}:{launch['line']}  grid {grid}{tuned}")
-        config = " ".join(f"{name}={value}" for name, value in launch["config"].items())
+        config = " ".join(f"{name}={value}" for name, value in {**launch["settings"], **launch["config"]}.items())
         memory = f"{launch['registers']} registers, {launch['spilled_bytes']} bytes spilled"
         lines.append(f"   {config}\n   {memory}, {launch['shared_bytes']:,} bytes of shared memory")
         lines.append(
@@ -159,12 +180,9 @@ def table(content: Mapping[str, Any]) -> str:
             lines.append(f"   {place:24.24} {op['op']:11} {op['tensor']:20.20} {counts}")
             if op["why"]:
                 lines.append(f"      → {op['why']}")
-        if counted := launch.get("counted"):
-            pairs = ((name, value, launch["totals"][name]) for name, value in counted.items())
-            wrong = [
-                f"{name} {value:,} (predicted {predicted})" for name, value, predicted in pairs if value != predicted
-            ]
-            lines.append(f"   Nsight Compute: {', '.join(wrong) if wrong else 'all ten counters agree'}")
+        if launch["counted"]:
+            wrong = ", ".join(wrong_counters(launch["counted"], launch["totals"]))
+            lines.append(f"   Nsight Compute: {wrong or 'all ten counters agree'}")
         lines += [f"   Not counted: line {refusal['line']}: {refusal['why']}" for refusal in launch["refused"]]
         lines += [f"   {note}" for note in launch["notes"]]
     lines += [content["stopped"]] if content["stopped"] else []

@@ -1,7 +1,7 @@
 """Draw a capture: the list of launches, one request as flow, the code, and the map of programs."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from kernels import examples
 from kernels.accesses import MemoryOperation, vectors
 from kernels.compiling.capture_file import Capture, CapturedKernel, CapturedLaunch
 from kernels.compiling.captured_counts import LaunchCounts, OperationCounts, count_launch
@@ -22,7 +23,7 @@ from kernels.knobs import knob
 from visualize.predict.schedule import occupancy
 from visualize.predict.traffic import Matrix, Requests
 from visualize.views import slots, theme
-from visualize.views.capture.report import differences, launch_json
+from visualize.views.capture.report import differences, launch_json, wrong_counters
 from visualize.views.memory.flow import Flow, flow_plot
 from visualize.views.memory.view import SCRUBBER
 from visualize.views.numbers import count_noun, milliseconds, percent, significant
@@ -31,12 +32,19 @@ from visualize.views.prose import Code, Link, Mark, Strong, headline, say
 from visualize.views.slots import NONE, plot, plot_value, slot
 from visualize.views.tables import table
 
-# The prefix of a case's parameters in the page's settings.
-CASE = "case_"
+# Names in the page's settings: of a case's parameters (a prefix), of a sweep over them, of the number of an autotuner's
+# config (a prefix, before the kernel's name), and of the example.
+_CASE, _SWEEP, _CONFIG, EXAMPLE = "case_", "sweep", "config_", "example"
 
-_UNCHANGED = "Saved. Nothing that is counted has changed."
+# Scripts that come with the page.
+EXAMPLES = tuple(
+    str(Path(examples.__file__).with_name(f"{name}.py"))
+    for name in ("vector_add", "softmax", "layer_norm", "attention", "gather", "histogram", "convolution")
+)
 
-TABS = {"requests": "Requests", "code": "Code", "order": "Order"}
+_UNCHANGED = "Nothing that is counted has changed."
+
+TABS = {"requests": "Requests", "code": "Code", "order": "Order", "result": "Result"}
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,7 @@ def layout() -> Markup:
         "requests": slots.row(slot("scrubber", "scrubber", SCRUBBER)) + picture + slot("operations"),
         "code": slots.picture(slot("listing", "listing", Markup('<div class="listing"></div>'))),
         "order": slots.picture(plot("order-plot", "The programs that store each block")) + slot("order-note"),
+        "result": slot("outputs"),
     }
     section = Markup('<section id="{0}-tab" class="tabitem" aria-label="{0}" hidden>{1}</section>')
     return (
@@ -111,15 +120,17 @@ class CapturePictures:
             }
         elif view.tab == "code":
             drawn["listing"] = self._listing(view, launch, kernel, counts)
+        elif view.tab == "result":
+            drawn["outputs"] = outputs(launch)
         else:
             drawn |= order_slots(launch, kernel, counts, str(self.content.gpu.get("name", "")))
         return drawn
 
-    def form(self, view: CaptureView, case: Mapping[str, Any] | None) -> str:
-        """Return the value of the form: launch, operation and program, and the parameters of the script's first case.
+    def form(self, view: CaptureView, chosen: Mapping[str, Any] | None, script: str) -> str:
+        """Return the value of the form: launch, operation and program, and the controls of the script.
 
         Args:
-            case: the parameters that are set; None if the script can't run again.
+            chosen: the controls of the script that are set; None if it can't run again.
         """
         launch, operation, program = slots.controls(CaptureView)
         launches = [str(number) for number in range(len(self.content.launches))]
@@ -131,41 +142,79 @@ class CapturePictures:
         operation |= {"kind": "menu", "choices": list(range(len(ops))), "labels": labels}
         grid = self.content.launches[view.launch].grid if launches else (1, 1, 1)
         program |= {"high": grid[0] * grid[1] * grid[2] - 1}
-        values = {"launch": view.launch, "operation": view.operation, "program": view.program}
-        parameters = next(iter(self.content.cases.values()), {}) if case is not None else {}
-        fields = [_parameter(name, default) for name, default in parameters.items()]
-        values |= {CASE + name: value for name, value in {**parameters, **(case or {})}.items()}
-        return slots.form_value([launch, operation, program, *fields], values)
+        values: dict[str, Any] = {"launch": view.launch, "operation": view.operation, "program": view.program}
+        fields = [launch, operation, program]
+        if chosen is not None:
+            fields = [*([_EXAMPLES] if script in EXAMPLES else []), *fields]
+            values |= {EXAMPLE: script}
+            for field, default in self._script_controls():
+                fields.append(field)
+                values[field["name"]] = chosen.get(field["name"], default)
+        return slots.form_value(fields, values)
+
+    def chosen(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the script's controls whose values in the page's settings are not their defaults."""
+        defaults = {field["name"]: default for field, default in self._script_controls()}
+        return {name: given[name] for name, value in defaults.items() if given.get(name, "") not in ("", value)}
+
+    def _script_controls(self) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Yield each control of the script with its default."""
+        case, *others = {launch.case for launch in self.content.launches} or {None}
+        if parameters := {} if others or not case else self.content.cases[case]:
+            yield from ((_parameter(name, default), default) for name, default in parameters.items())
+            numbers = [f"{name}={value},{2 * value}" for name, value in parameters.items() if type(value) is int]
+            yield {
+                "name": _SWEEP, "label": "sweep", "group": "Case", "kind": "text", "longest": 300,
+                "placeholder": f"such as {numbers[-1]}" if numbers else "",
+                "help": "Several values of one or more parameters: all combinations are launched.",
+            }, ""  # fmt: skip
+        launches = ((self.content.kernels[launch.kernel].name, launch.tuned) for launch in self.content.launches)
+        for name, number in {name: tuned.of for name, tuned in launches if tuned}.items():
+            yield {
+                "name": _CONFIG + name, "label": name, "group": "Autotuner's config", "kind": "number", "low": 0,
+                "high": number, "stops": "", "cap": None,
+                "help": "The config that is launched. 0 stands for the first that compiles and fits.",
+            }, 0  # fmt: skip
 
     def _launches(self, view: CaptureView) -> Markup:
         rows: list[tuple[Any, ...]] = []
         for number, launch in enumerate(self.content.launches):
             kernel, counts = self.content.kernels[launch.kernel], self.counts(number)
-            name: Any = Link(kernel.name, f"launch={number}&tab={view.tab}")
-            ratio = _ratio(counts.operations)
-            results = (launch.results or {}).values()
-            check = ("passed" if all(r["passed"] for r in results) else "FAILED") if results else ""
-            time_ = "" if launch.elapsed_ms is None else milliseconds(launch.elapsed_ms)
+            ratio, results = _ratio(counts.operations), (launch.results or {}).values()
             rows.append(
                 (
                     Strong(number) if number == view.launch else number,
-                    name,
+                    Link(kernel.name, f"launch={number}&tab={view.tab}"),
                     " × ".join(map(str, launch.grid)).removesuffix(" × 1").removesuffix(" × 1"),
-                    " ".join(f"{name}={value}" for name, value in launch.config.items()),
+                    settings_text(launch.settings),
+                    settings_text(launch.config),
                     f"{launch.tuned.number} of {launch.tuned.of}" if launch.tuned else "",
-                    time_,
-                    check,
+                    "" if launch.elapsed_ms is None else milliseconds(launch.elapsed_ms),
+                    ("passed" if all(errors.passed for errors in results) else "FAILED") if results else "",
                     f"{sum(op.sectors for op in counts.operations):,}",
                     f"{significant(ratio)} ×" if ratio else "",
+                    ", ".join(wrong_counters(launch.counters, counts.totals())) or "agree" if launch.counters else "",
                     counts.refused or next((op.tally.refused for op in counts.operations if op.tally.refused), ""),
                 )
             )
-        header = ("", "kernel", "grid", "config", "tuned", "time", "check", "sectors", "of ideal", "not counted")
+        header = (
+            "", "kernel", "grid", "case", "config", "tuned", "time", "check", "sectors", "of ideal", "counters",
+            "not counted",
+        )  # fmt: skip
         used = [place for place in range(len(header)) if any(str(row[place]) for row in rows)]
-        notes = [self.content.stopped.message] if self.content.stopped else []
-        sentences = Markup(" ").join([*notes, *self.content.not_captured])
+        notes = [self.content.about.partition("\n\n")[0], self.content.stopped.message if self.content.stopped else ""]
+        sentences = Markup(" ").join(filter(None, [*notes, self._fastest(), *self.content.not_captured]))
         shown = table([header[place] for place in used], [[row[place] for place in used] for row in rows])
         return shown + Markup('<p class="note">{}</p>').format(sentences)
+
+    def _fastest(self) -> str:
+        """Name the fastest launch of a sweep."""
+        timed = [(launch.elapsed_ms, n) for n, launch in enumerate(self.content.launches) if launch.elapsed_ms]
+        if len(timed) < 2 or not self.content.launches[timed[0][1]].settings:
+            return ""
+        time, number = min(timed)
+        settings = settings_text(self.content.launches[number].settings)
+        return f"The fastest of {len(timed)} is launch {number}, {settings}: {milliseconds(time)}."
 
     def _claim(
         self, launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCounts, before: Mapping[str, Any] | None
@@ -187,6 +236,7 @@ class CapturePictures:
             say("{}, {} bytes spilled.", memory, kernel.spilled_bytes),
             *counts.notes,
             counts.refused,
+            *(wrong_counters(launch.counters, counts.totals()) if launch.counters else ()),
         )
 
     def _flow(self, view: CaptureView, launch: CapturedLaunch, counts: LaunchCounts) -> str:
@@ -247,9 +297,25 @@ class CapturePictures:
         return json.dumps(content, ensure_ascii=False) if operations else NONE
 
 
+_EXAMPLES = {
+    "name": EXAMPLE, "label": "example", "group": "Script", "help": "A script that comes with the page.",
+    "kind": "menu", "choices": EXAMPLES, "labels": [Path(path).stem.replace("_", " ") for path in EXAMPLES],
+}  # fmt: skip
+
+
+def capture_options(chosen: Mapping[str, Any]) -> list[str]:
+    """Return the options of capture.py for controls that are set."""
+    settings = {name.removeprefix(_CASE): value for name, value in chosen.items() if name.startswith(_CASE)}
+    swept = str(chosen.get(_SWEEP, "")).split()
+    configs = [f"{name.removeprefix(_CONFIG)}={value}" for name, value in chosen.items() if name.startswith(_CONFIG)]
+    options = [("--set", f"{name}={value}") for name, value in settings.items()]
+    options += [("--set", setting) for setting in swept] + [("--config", config) for config in configs]
+    return [part for option in options for part in option]
+
+
 def _parameter(name: str, default: Any) -> dict[str, Any]:
     """Return the control of a case's parameter: a slider over powers of two with a number field, or a text."""
-    shared = {"name": CASE + name, "label": name, "group": "Case", "help": f"Parameter {name} of the case."}
+    shared = {"name": _CASE + name, "label": name, "group": "Case", "help": f"Parameter {name} of the case."}
     if isinstance(default, bool):
         return {**shared, "kind": "menu", "choices": [False, True]}
     if isinstance(default, int):
@@ -262,6 +328,25 @@ def _ratio(operations: Sequence[OperationCounts]) -> float:
     counted = [op for op in operations if op.instruction and op.counter in ("ld", "st")]
     ideal = sum(int(op.tally.counts[IDEAL]) for op in counted)
     return sum(op.sectors for op in counted) / ideal if ideal else 0.0
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def outputs(launch: CapturedLaunch) -> Markup:
+    """Return the errors of a launch's outputs as a table, or the reason why there are none."""
+    if launch.results:
+        header = "output", "relative RMS error", "largest absolute error", "check"
+        errors = launch.results.items()
+        rows = (
+            (n, f"{e.relative_rms:.3g}", f"{e.max_abs_error:.3g}", "passed" if e.passed else "FAILED")
+            for n, e in errors
+        )
+        return table(header, rows)
+    if launch.ran:
+        return Markup("<p>{}</p>").format("Nothing to compare with. A case can return its expected outputs.")
+    return Markup("<p>{}</p>").format("This launch did not run: there is no GPU. --values runs it in the interpreter.")
 
 
 def captured_flow(operation: OperationCounts, launch: CapturedLaunch, model: str) -> Flow | None:
