@@ -10,10 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from kernels.compiling.capture_file import Capture, CountedLaunch
+from kernels.examples import EXAMPLES
 from tests.kernels.trees import ROOT
 from visualize.show import GREW, USAGE, show
 from visualize.views.capture.report import differences, report, table
-from visualize.views.capture.view import EXAMPLES, CapturePictures, CaptureView, capture_options
+from visualize.views.capture.view import CapturePictures, CaptureView, capture_options
 from visualize.web.capture_page import CapturePage
 
 SCRIPT = """

@@ -16,12 +16,12 @@ from typing import Any
 import kernels.compiling
 from kernels.compiling.capture_file import Capture, CountedLaunch, UnreadableCapture
 from kernels.compiling.captured_counts import COUNTERS
+from kernels.examples import EXAMPLES
 from kernels.gpus import DEFAULT_GPU, GPUS, this_gpu
 from kernels.measuring.counters import METRICS, CountingFailed, parse_launches
 from kernels.measuring.worker import default_cache_directory
 from visualize import startup
 from visualize.views.capture.report import differences, report, table
-from visualize.views.capture.view import EXAMPLES
 
 # Exit statuses.
 FINE, GREW, USAGE = 0, 1, 2

@@ -14,11 +14,12 @@ from markupsafe import Markup
 from starlette.middleware import Middleware
 
 from kernels.compiling.capture_file import Capture
+from kernels.examples import EXAMPLES
 from kernels.knobs import ConfigError, knobs, read_fields
 from visualize.startup import bypass_proxy, log_here
 from visualize.views import slots, theme
 from visualize.views.capture.report import launch_json, report
-from visualize.views.capture.view import EXAMPLE, EXAMPLES, TABS, CapturePictures, CaptureView, capture_options, layout
+from visualize.views.capture.view import EXAMPLE, TABS, CapturePictures, CaptureView, capture_options, layout
 from visualize.views.panel import Slots, to_json
 from visualize.views.slots import PLOTLY_JS, slot
 from visualize.views.state import query

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from kernels import examples
 from kernels.accesses import MemoryOperation, vectors
 from kernels.compiling.capture_file import Capture, CapturedKernel, CapturedLaunch
 from kernels.compiling.captured_counts import LaunchCounts, OperationCounts, count_launch
 from kernels.compiling.evaluate import STORAGE_STEP
 from kernels.compiling.memory_operations import memory_lines
 from kernels.compiling.requests import IDEAL, LINES, textbook
+from kernels.examples import EXAMPLES
 from kernels.gpus import GPUS
 from kernels.knobs import knob
 from visualize.predict.schedule import occupancy
@@ -35,12 +35,6 @@ from visualize.views.tables import table
 # Names in the page's settings: of a case's parameters (a prefix), of a sweep over them, of the number of an autotuner's
 # config (a prefix, before the kernel's name), and of the example.
 _CASE, _SWEEP, _CONFIG, EXAMPLE = "case_", "sweep", "config_", "example"
-
-# Scripts that come with the page.
-EXAMPLES = tuple(
-    str(Path(examples.__file__).with_name(f"{name}.py"))
-    for name in ("vector_add", "softmax", "layer_norm", "attention", "gather", "histogram", "convolution")
-)
 
 _UNCHANGED = "Nothing that is counted has changed."
 
