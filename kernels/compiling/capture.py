@@ -53,6 +53,9 @@ FORMAT = 1
 # indices.
 _MOST_BYTES, _MOST_FLOAT_BYTES = 60 << 20, 1 << 20
 
+# Counts depend on addresses modulo this: `atomics.py` says why.
+_ADDRESS_RANGE = 1 << 29
+
 # Triton specializes on integers and addresses that are multiples of this.
 _ALIGNMENT = 16
 
@@ -100,7 +103,7 @@ class Recorder:
         storages: a tensor of each storage, kept alive so that no later storage has the same address.
         unknown: storages with values that depend on launches that did not run.
         arrays: dtype and elements, by a hash of them.
-        is_timed: whether cases are measured again and again on a GPU.
+        is_timed: whether cases and benchmarks run again and again on a GPU, for their time.
         cases: the parameters of each of the script's cases.
     """
 
@@ -244,7 +247,8 @@ class Recorder:
             "about": self.about, "backend": self.runs or "none", "stopped": self.stopped, "arrays": arrays,
             "not_captured": list(dict.fromkeys(self.not_captured)), "kernels": [kernel for kernel, _ in described],
             "storages": [
-                {"bytes": t.untyped_storage().nbytes(), "address_bytes": _start(t) % 512} for t in self.storages
+                {"bytes": t.untyped_storage().nbytes(), "address_bytes": _start(t) % _ADDRESS_RANGE}
+                for t in self.storages
             ],
             "launches": [launch.content for launch in self.launches],
         }  # fmt: skip
@@ -457,12 +461,12 @@ def _relaunch(self: Any, grid: Any) -> Callable[..., None]:
 
 
 def _measure_once(recorder: Recorder, measure: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a version of `do_bench` that records a single call. Without a GPU, each call takes 1 ms."""
+    """Return a version of `do_bench` that records a single call. Where nothing is timed, each call takes 1 ms."""
 
     @functools.wraps(measure)
     def measure_once(call: Callable[[], Any], *arguments: Any, **options: Any) -> Any:
         call()
-        if recorder.runs != "cuda":
+        if recorder.runs != "cuda" or not recorder.is_timed:
             count = len(options.get("quantiles") or ()) or (options.get("return_mode") == "all")
             return [1.0] * count if count else 1.0
         recorder.is_paused = True

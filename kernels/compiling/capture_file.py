@@ -201,11 +201,11 @@ class CapturedStorage:
     """Memory of a tensor.
 
     Attributes:
-        address_bytes: its start modulo 512.
+        address_bytes: its start, modulo 2**29.
     """
 
     bytes: Count
-    address_bytes: Annotated[int, Field(ge=0, lt=512)]
+    address_bytes: Annotated[int, Field(ge=0, lt=1 << 29)]
 
 
 @dataclass(frozen=True)

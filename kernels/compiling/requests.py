@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kernels.accesses import Layout, vectors
+from kernels.compiling.atomics import atomic_sectors
 from kernels.compiling.compile_cost import LANES
 from kernels.compiling.memory_operations import Location, instructions, lane_bytes, locate_lines
 from kernels.compiling.ttgir import POINTER_OPS, Op, Region, UnsupportedOperation
@@ -226,7 +227,7 @@ def count_blocks(instruction: Instruction, is_load: bool, address: np.ndarray, a
     wanted = _distinct(ordered, 1) * instruction.width_bytes
     sectors = _distinct(ordered, SECTOR_BYTES)
     if instruction.counter in ("red", "atom"):
-        sectors = _atomic_sectors(ordered)
+        sectors = atomic_sectors(at, on)
     elif instruction.name.startswith("cp.async.cg"):
         sectors = _bypassing_sectors(at)
     parts = on.any(axis=1), sectors, _distinct(ordered, LINE_BYTES), -(-wanted // SECTOR_BYTES)
@@ -237,20 +238,6 @@ def _distinct(ordered: np.ndarray, unit_bytes: int) -> np.ndarray:
     """Return the number of distinct units in each row of sorted addresses. Inactive lanes have address _NOWHERE."""
     units = ordered // unit_bytes
     return np.count_nonzero(units[:, 1:] != units[:, :-1], axis=1) + (ordered[:, 0] != _NOWHERE)
-
-
-def _atomic_sectors(ordered: np.ndarray) -> np.ndarray:
-    """Count an atomic's sectors: each counts as often as its most contended address has lanes (measured on an H200)."""
-    lane = np.arange(LANES)
-    starts = np.ones(ordered.shape, bool)
-    starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    repeats = lane - np.maximum.accumulate(np.where(starts, lane, 0), axis=1) + 1
-    sector = ordered // SECTOR_BYTES
-    is_new = np.ones(ordered.shape, bool)
-    is_new[:, 1:] = sector[:, 1:] != sector[:, :-1]
-    most = np.maximum.reduceat(repeats.ravel(), np.flatnonzero(is_new)) * (ordered[is_new] != _NOWHERE)
-    row = np.broadcast_to(np.arange(len(ordered))[:, None], ordered.shape)[is_new]
-    return np.bincount(row, most, len(ordered)).astype(np.int64)
 
 
 def _bypassing_sectors(address: np.ndarray) -> np.ndarray:

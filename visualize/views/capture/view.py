@@ -199,7 +199,7 @@ class CapturePictures:
         notes = [self.content.about.partition("\n\n")[0], self.content.stopped.message if self.content.stopped else ""]
         sentences = Markup(" ").join(filter(None, [*notes, self._fastest(), *self.content.not_captured]))
         shown = table([header[place] for place in used], [[row[place] for place in used] for row in rows])
-        return shown + Markup('<p class="note">{}</p>').format(sentences)
+        return Markup('<p class="note">{}</p>').format(sentences) + shown
 
     def _fastest(self) -> str:
         """Name the fastest launch of a sweep."""

@@ -1,0 +1,63 @@
+"""Count the sectors of atomics as Nsight Compute does, where lanes have to take turns.
+
+The hardware serves a request in passes. A line belongs to one of four banks. In a pass, each bank serves one line, and
+each element of that line one lane. Each lane in turn takes the first pass after the last one that used its element's
+place in its bank in which the bank serves its line, or none yet. A sector counts once per pass that touches it.
+
+Found on an H100: 1,332 requests with chosen and random addresses, and 240 further ones (int32, int64 and float32, with
+and without a result), have exactly this number of sectors.
+"""
+
+import numpy as np
+
+LANES, SECTOR_BYTES, LINE_BYTES = 32, 32, 128
+
+# A line's bank is the XOR of these numbers, over the bits of the line's number that are set. Higher bits were not
+# measured: they would exchange the banks of whole tensors.
+_BANKS = (1, 2, 1, 2, 3, 1, 2, 3, 2, 1, 2, 1, 3, 1, 3, 2, 1, 3, 2, 3, 2, 3)
+
+# Requests that are simulated together.
+_CHUNK = 1 << 12
+
+
+def atomic_sectors(address: np.ndarray, active: np.ndarray) -> np.ndarray:
+    """Return the sectors of each request.
+
+    Args:
+        address: (requests, 32) int64, first byte of each lane's element.
+        active: (requests, 32) bool, the lanes that take part.
+
+    Returns:
+        (requests,) int64.
+    """
+    line = address // LINE_BYTES
+    bank = np.zeros_like(line)
+    for bit, number in enumerate(_BANKS):
+        bank ^= (line >> bit & 1) * number
+    place = np.where(active, bank * LINE_BYTES + address % LINE_BYTES, 4 * LINE_BYTES + np.arange(LANES))
+    ordered = np.sort(place, axis=1)
+    is_contended = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
+    passes = np.zeros(address.shape, np.int64)
+    for some in np.array_split(np.flatnonzero(is_contended), -(-np.count_nonzero(is_contended) // _CHUNK) or 1):
+        passes[some] = _passes(line[some], np.where(active[some], bank[some], 4), place[some])
+    served = np.sort(np.where(active, address // SECTOR_BYTES * (LANES + 1) + passes, -1), axis=1)
+    return np.count_nonzero(served[:, 1:] != served[:, :-1], axis=1) + (served[:, 0] >= 0)
+
+
+def _passes(line: np.ndarray, bank: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """Return the pass of each lane, from 0. Inactive lanes have a bank of their own."""
+    request, passes = np.arange(len(line)), np.zeros_like(line)
+    next_pass = np.zeros((len(line), place.max(initial=0) + 1), np.int64)  # of each place
+    served = np.full((len(line), bank.max(initial=0) + 1, LANES + 1), -1)  # each bank's line in each pass
+    for lane in range(LANES):
+        own, at, its_line = bank[:, lane], next_pass[request, place[:, lane]], line[:, lane]
+        while True:
+            other = served[request, own, at]
+            is_taken = (other >= 0) & (other != its_line) & (own < 4)
+            if not is_taken.any():
+                break
+            at = at + is_taken
+        served[request, own, at] = its_line
+        next_pass[request, place[:, lane]] = at + 1
+        passes[:, lane] = at
+    return passes
