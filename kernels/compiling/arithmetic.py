@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from kernels.compiling.ttgir import Op, UnsupportedOperation, shape_of
+from kernels.compiling.listings import UnsupportedOperation
+from kernels.compiling.ttgir import Op, pointee_bytes, shape_of
 from kernels.compiling.values import Term, Value, add, apply, check_size, compare, conjunction, multiply
 
 _FLOATS = {"f16": np.float16, "bf16": np.float32, "f32": np.float32, "f64": np.float64}
@@ -251,14 +252,6 @@ def _join(op: Op, a: Value, b: Value) -> Value:
     return apply(lambda x, y: np.stack(np.broadcast_arrays(x, y), axis=-1), *pair)
 
 
-def pointer_step(type_text: str) -> int:
-    """Return the bytes per element of a pointer type."""
-    match = re.search(r"!tt\.ptr<[a-z]+(\d+)", type_text)
-    if not match:
-        raise UnsupportedOperation(f"The element size of {type_text} is not modeled.")
-    return max(1, int(match[1]) // 8)
-
-
 def _attribute(op: Op, name: str) -> int:
     match = re.search(rf"{name} = (-?\d+)", op.text)
     if not match:
@@ -284,7 +277,7 @@ _RULES: dict[str, Callable[..., Value]] = {
     "tt.bitcast": _bitcast,
     "arith.bitcast": _bitcast,
     "tt.mulhiui": _high_half,
-    "tt.addptr": lambda op, a, b: add(a, multiply(b, Value(np.array(pointer_step(op.type))))),
+    "tt.addptr": lambda op, a, b: add(a, multiply(b, Value(np.array(pointee_bytes(op.type))))),
     "tt.make_range": _make_range,
     "tt.expand_dims": _expand_dims,
     "tt.trans": _transpose,

@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 
 from kernels.compiling import arithmetic
-from kernels.compiling.requests import LINE_BYTES, SECTOR_BYTES, SECTORS, Instruction, count_blocks, element_bytes
+from kernels.compiling.listings import UnsupportedOperation
+from kernels.compiling.requests import Instruction, count_blocks
 from kernels.compiling.ttgir import (
+    MEMORY_OPS,
     POINTER_OPS,
-    TMA_OPS,
     Op,
     Region,
     Slice,
-    UnsupportedOperation,
     is_other_memory,
     memory_ops,
+    pointee_bytes,
 )
 from kernels.compiling.values import (
     Term,
@@ -37,6 +38,7 @@ from kernels.compiling.values import (
     multiply,
     pick,
 )
+from kernels.sectors import GRANULE_BYTES, LINE_BYTES, SECTORS, box_row_bytes, count_padding, count_requests
 
 # Storages start at multiples of this, so that an address names its storage, even one before its start.
 STORAGE_STEP = 1 << 40
@@ -149,7 +151,6 @@ class Evaluator:
         arguments: of the function, in order: numbers, descriptors, or addresses made with STORAGE_STEP.
         storages: storage number n starts at (n + 1) · STORAGE_STEP.
         instructions: for the line of each operation on pointers its instruction, or why it is unknown.
-        swizzles: bytes of the swizzle of each named layout in shared memory.
         programs: the programs to evaluate; None for all.
     """
 
@@ -160,10 +161,9 @@ class Evaluator:
         grid: Sequence[int],
         storages: Sequence[Storage],
         instructions: Mapping[int, Instruction | str],
-        swizzles: Mapping[str, int],
         programs: np.ndarray | None = None,
     ) -> None:
-        self.body, self.storages, self.instructions, self.swizzles = body, storages, instructions, swizzles
+        self.body, self.storages, self.instructions = body, storages, instructions
         self.starts = np.array([(n + 1) * STORAGE_STEP + storage.start_bytes for n, storage in enumerate(storages)])
         self.ends = self.starts + np.array([storage.bytes for storage in storages], dtype=np.int64)
         self.grid = (*grid, 1, 1)[:3]
@@ -238,7 +238,7 @@ class Evaluator:
             self._load_if_needed(op, active)
         elif op.name in POINTER_OPS:
             self._access(op, active)
-        elif op.name in TMA_OPS:
+        elif op.name in MEMORY_OPS:
             self._copy_block(op, active)
         elif op.name == "ttng.tensormap_create":
             self._create_descriptor(op)
@@ -304,7 +304,7 @@ class Evaluator:
             base, by = growth.operands
             if base != body.arguments[k + 1] or by in inside or by in body.arguments or self.values[by].terms:
                 return None
-            size = arithmetic.pointer_step(growth.type) if growth.name == "tt.addptr" else 1
+            size = pointee_bytes(growth.type) if growth.name == "tt.addptr" else 1
             steps[k] = multiply(self.values[by], Value(size))
         return steps
 
@@ -447,11 +447,11 @@ class Evaluator:
         return mask if active.all() else conjunction(mask, Value(active))
 
     def _count_access(self, op: Op, active: np.ndarray) -> None:
-        self._count(op, self.values[op.pointer], self._mask(op, active), self.instructions[op.line])
+        self._count(op, self.values[op.operands[0]], self._mask(op, active), self.instructions[op.line])
 
     def _load_if_needed(self, op: Op, active: np.ndarray) -> None:
         """Read the values that an access loads, if addresses depend on them."""
-        pointer, mask = self.values[op.pointer], self._mask(op, active)
+        pointer, mask = self.values[op.operands[0]], self._mask(op, active)
         if op.name == "ttg.async_copy_global_to_local":
             slot = self.values.get(op.operands[1])
             if isinstance(slot, tuple):
@@ -468,7 +468,7 @@ class Evaluator:
     def _load(self, op: Op, pointer: Value, mask: Value) -> Value:
         has_default = op.name == "tt.load" and len(op.operands) > 2
         default = self.values[op.operands[2]] if has_default else Value(0)
-        size, shape = element_bytes(op), op.shape
+        size, shape = pointee_bytes(op.text), op.shape
 
         def read(address: np.ndarray, active: np.ndarray, default: np.ndarray) -> np.ndarray:
             address, active, result = np.broadcast_arrays(address, active, default)
@@ -601,7 +601,7 @@ class Evaluator:
         self.descriptors[slot] = Descriptor(shape, steps, size, address)
 
     def _copy_block(self, op: Op, active: np.ndarray) -> None:
-        """Count a copy by the tensor memory accelerator, box row by box row: see `visualize.predict.coalescing`."""
+        """Count a copy by the tensor memory accelerator, box row by box row: see `kernels.sectors`."""
         tally = self.tallies[op.line]
         if op.mask:
             active = active & self._per_program(self.values[op.mask])
@@ -614,34 +614,23 @@ class Evaluator:
         if len(numbers) > 1 or descriptor is None:
             raise UnsupportedOperation("Programs use different descriptors in one copy.")
         tally.storages.add(storage_number(descriptor.address))
-        if TMA_OPS[op.name] == "store":
+        is_load = MEMORY_OPS[op.name].counter == "tma_ld"
+        if not is_load:
             self.stored |= tally.storages
-        match = re.search(r"!tt\.tensordesc<(?:tensor<)?((?:\d+x)+)[^,]*, (#\w+)", op.text)
-        if not match:
-            raise UnsupportedOperation(f"The block of {op.name} is unknown.")
-        block = np.array([int(number) for number in match[1][:-1].split("x")])
+        block = np.array(op.shape)
         check_size(*block.tolist())
         size, strides = descriptor.element_bytes, np.array(descriptor.strides)
         at = np.stack([self._per_program(self.values[name])[programs] for name in op.coordinates], axis=1)
         before, after = np.clip(-at, 0, block), np.clip(np.array(descriptor.shape) - at, 0, block)
         start = (descriptor.address + (at * strides).sum(axis=1) * size) % LINE_BYTES
         classes, times = np.unique(np.column_stack([start, before, after]), axis=0, return_counts=True)
-        granule = 16 // size
+        granule = GRANULE_BYTES // size
         places = np.indices((*block[:-1], block[-1] // granule)).reshape(len(block), -1)
         places[-1] *= granule
-        per_row = min(self.swizzles.get(match[2], 0) or LINE_BYTES, int(block[-1]) * size) // 16
+        per_row = box_row_bytes(op.swizzle_bytes, int(block[-1]) * size) // GRANULE_BYTES
         for (start, *limits), count in zip(classes.tolist(), times.tolist(), strict=True):
             low, high = (np.array(part)[:, None] for part in (limits[: len(block)], limits[len(block) :]))
             inside = ((places >= low) & (places < high)).all(axis=0).reshape(-1, per_row)
             address = (start + (places * strides[:, None]).sum(axis=0) * size).reshape(-1, per_row)
-            units = np.sort(np.where(inside, address // SECTOR_BYTES, -1), axis=1)
-            sectors = np.count_nonzero(units[:, 1:] != units[:, :-1], axis=1) + (units[:, 0] >= 0)
-            if TMA_OPS[op.name] == "load":  # bytes past the edge arrive as zeros, and count as sectors
-                sectors = sectors + -(-16 * np.count_nonzero(~inside, axis=1) // SECTOR_BYTES)
-            tally.counts[SECTORS] += int(sectors.sum()) * count
-
-
-def swizzles(ttgir: str) -> dict[str, int]:
-    """Return the bytes of the swizzle of each layout in shared memory that the TTGIR names."""
-    matches = re.findall(r"^(#\w+) = #ttg\.nvmma_shared<\{swizzlingByteWidth = (\d+)", ttgir, re.MULTILINE)
-    return {name: int(width) for name, width in matches}
+            sectors = count_requests(address, inside, GRANULE_BYTES)[:, SECTORS].sum()
+            tally.counts[SECTORS] += (sectors + is_load * count_padding(inside).sum()) * count

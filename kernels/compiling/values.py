@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.compiling.ttgir import UnsupportedOperation
+from kernels.compiling.listings import UnsupportedOperation
 
 _MIX = np.array([0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15], dtype=np.uint64)  # of SplitMix64
 
