@@ -8,8 +8,9 @@ import numpy as np
 
 from kernels.compiling import ttgir
 from kernels.compiling.capture_file import Argument, Capture, CapturedLaunch, UnreadableCapture
-from kernels.compiling.evaluate import STORAGE_STEP, Descriptor, Evaluator, Storage, Tally
+from kernels.compiling.evaluate import Evaluator
 from kernels.compiling.listings import UnsupportedOperation
+from kernels.compiling.memory import STORAGE_STEP, Descriptor, Storage, Tally
 from kernels.compiling.requests import Instruction, read_instructions, textbook
 from kernels.sectors import REQUESTS, SECTORS
 

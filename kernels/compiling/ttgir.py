@@ -96,6 +96,12 @@ class Op:
         """The first block shape in the text: for a memory operation, that of its pointers; () for a scalar."""
         return shape_of(self.text)
 
+    def attribute(self, name: str) -> int:
+        match = re.search(rf"{name} = (-?\d+)", self.text)
+        if not match:
+            raise UnsupportedOperation(f"{self.name} has no attribute {name}.")
+        return int(match[1])
+
     @property
     def mask(self) -> str | None:
         index = MEMORY_OPS[self.name].mask

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from kernels.accesses import MemoryOperation, vectors
 from kernels.compiling.capture_file import Capture, CapturedKernel, CapturedLaunch
 from kernels.compiling.captured_counts import LaunchCounts, OperationCounts, count_launch
-from kernels.compiling.evaluate import STORAGE_STEP
+from kernels.compiling.memory import STORAGE_STEP
 from kernels.compiling.memory_operations import memory_lines
 from kernels.compiling.requests import textbook
 from kernels.gpus import GPUS
