@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kernels.compiling.listings import UnsupportedOperation
-from kernels.compiling.ttgir import Op, pointee_bytes, shape_of
+from kernels.compiling.ttgir import Op, shape_of
 from kernels.compiling.values import Value, add, apply, check_size, compare, conjunction, from_table, multiply
 
 _FLOATS = {"f16": "f2", "bf16": "f4", "f32": "f4", "f64": "f8"}
@@ -230,12 +230,10 @@ def _to_float(op: Op, a: Value) -> Value:
     return apply(lambda x: x.astype(_float(op.type)), a)
 
 
-_UNCHANGED = (
-    "tt.splat", "tt.unsplat", "tt.broadcast", "ttg.convert_layout", "arith.index_cast", "tt.ptr_to_int",
-    "tt.int_to_ptr", "ttng.reinterpret_tensor_descriptor",
-)  # fmt: skip
 _RULES: dict[str, Callable[..., Value]] = {
-    **dict.fromkeys(_UNCHANGED, lambda op, a: a),
+    **dict.fromkeys(("tt.splat", "tt.unsplat", "tt.broadcast", "ttg.convert_layout"), lambda op, a: a),
+    **dict.fromkeys(("arith.index_cast", "tt.ptr_to_int", "tt.int_to_ptr"), lambda op, a: a),
+    "ttng.reinterpret_tensor_descriptor": lambda op, a: a,
     "arith.constant": constant,
     **dict.fromkeys(("arith.addi", "arith.subi", "arith.muli"), _linear),
     **dict.fromkeys(("arith.divsi", "arith.remsi"), _quotient),
@@ -251,7 +249,7 @@ _RULES: dict[str, Callable[..., Value]] = {
     **dict.fromkeys(("arith.fptosi", "arith.fptoui"), lambda op, a: apply(lambda x: x.astype(np.int64), a)),
     **dict.fromkeys(("tt.bitcast", "arith.bitcast"), _bitcast),
     "tt.mulhiui": _high_half,
-    "tt.addptr": lambda op, a, b: add(a, multiply(b, Value(np.array(pointee_bytes(op.type))))),
+    "tt.addptr": lambda op, a, b: add(a, multiply(b, Value(op.element_bytes))),
     "tt.make_range": _make_range,
     "tt.expand_dims": lambda op, a: a.map_blocks(lambda table: np.expand_dims(table, op.attribute("axis") + 1)),
     "tt.trans": _transpose,

@@ -10,7 +10,7 @@ from kernels.compiling import ttgir
 from kernels.compiling.capture_file import Argument, Capture, CapturedLaunch, UnreadableCapture
 from kernels.compiling.evaluate import Evaluator
 from kernels.compiling.listings import UnsupportedOperation
-from kernels.compiling.memory import STORAGE_STEP, Descriptor, Storage, Tally
+from kernels.compiling.memory import STORAGE_STEP, Descriptor, Memory, Storage, Tally
 from kernels.compiling.requests import Instruction, read_instructions, textbook
 from kernels.sectors import REQUESTS, SECTORS
 
@@ -128,15 +128,16 @@ def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | N
     if is_textbook:
         instructions = {line: i if isinstance(i, str) else textbook(i) for line, i in instructions.items()}
     arguments = [_value(capture, argument) for argument in launch.arguments]
-    evaluator = Evaluator(body, arguments, launch.grid, _storages(capture, launch), instructions, programs)
-    tallies = evaluator.run()
+    memory = Memory(body, _storages(capture, launch), instructions)
+    evaluator = Evaluator(body, arguments, launch.grid, memory, programs)
+    evaluator.run()
     names: dict[int, list[str]] = {}
     for argument in launch.arguments:
         if tensor := argument.own_tensor:
             names.setdefault(tensor.storage, []).append(argument.name)
     operations = []
     for op in ttgir.memory_ops(body):
-        tally, instruction, access = tallies[op.line], instructions[op.line], ttgir.MEMORY_OPS[op.name]
+        tally, instruction, access = memory.tallies[op.line], instructions[op.line], ttgir.MEMORY_OPS[op.name]
         made = instruction if isinstance(instruction, Instruction) and access.kind != "descriptor" else None
         reached = evaluator.slice.reach(filter(None, (op.mask, op.operands[0])))
         given = zip(launch.arguments, body.arguments, strict=True)

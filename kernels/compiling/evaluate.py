@@ -5,7 +5,7 @@ Only the operations that addresses, masks and control flow depend on are execute
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -13,9 +13,8 @@ import numpy as np
 
 from kernels.compiling import arithmetic
 from kernels.compiling.listings import UnsupportedOperation
-from kernels.compiling.memory import CHUNK, Descriptor, Memory, Storage, Tally
-from kernels.compiling.requests import Instruction
-from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Slice, is_other_memory, memory_ops
+from kernels.compiling.memory import CHUNK, Descriptor, Memory
+from kernels.compiling.ttgir import MEMORY_OPS, OTHER_MEMORY_OPS, POINTER_OPS, Op, Region, Slice, memory_ops
 from kernels.compiling.values import Value, add, check_size, choose, conjunction, from_table, group, keys_of, multiply
 
 # Maximum number of programs of a launch.
@@ -40,20 +39,13 @@ class Evaluator:
 
     Args:
         arguments: of the function, in order: numbers, descriptors, or addresses made with STORAGE_STEP.
-        storages, instructions: see `Memory`.
         programs: the programs to evaluate; None for all.
     """
 
     def __init__(
-        self,
-        body: Region,
-        arguments: Sequence[int | float | bool | Descriptor],
-        grid: Sequence[int],
-        storages: Sequence[Storage],
-        instructions: Mapping[int, Instruction | str],
-        programs: np.ndarray | None = None,
+        self, body: Region, arguments: Sequence[Any], grid: Sequence[int], memory: Memory, programs: np.ndarray | None
     ) -> None:
-        self.body, self.grid = body, (*grid, 1, 1)[:3]
+        self.body, self.grid, self.memory = body, (*grid, 1, 1)[:3], memory
         count = math.prod(self.grid)
         if count > _MOST_PROGRAMS:
             raise UnsupportedOperation(f"The launch has {count:,} programs; the limit is {_MOST_PROGRAMS:,}.")
@@ -61,8 +53,6 @@ class Evaluator:
         self.programs = np.arange(count) if programs is None else programs
         self.slice = Slice(body)
         self.needed = self.slice.values
-        self.memory = Memory(body, storages, instructions)
-        self.deferred: dict[int, list[Op]] = {}  # for the line of a loop, loads that ptxas moves behind its first test
         self.notes: set[str] = set()
         self.values: dict[str, Any] = {}
         self.descriptors: list[Descriptor | None] = []
@@ -72,11 +62,10 @@ class Evaluator:
                 argument = len(self.descriptors) - 1
             self.values[name] = Value(argument)
 
-    def run(self) -> dict[int, Tally]:
-        """Evaluate the launch and return the tally of each memory operation, by its line in the TTGIR."""
+    def run(self) -> None:
+        """Evaluate the launch: fill the tallies of its memory."""
         with np.errstate(all="ignore"):
             self._run_region(self.body, np.ones(len(self.programs), bool))
-        return self.memory.tallies
 
     # Control flow. `active` says which programs execute an operation.
 
@@ -99,9 +88,7 @@ class Evaluator:
     def _enter_block(self, op: Op, branches: list[tuple[np.ndarray, list[Any]]]) -> np.ndarray:
         active = np.zeros(len(self.programs), bool)
         for mask, passed in branches:
-            for name, value in zip(op.results, passed, strict=True):
-                if name in self.needed and value is not None:
-                    self.values[name] = choose(mask, value, self.values[name]) if active.any() else value
+            self._assign(op.results, passed, mask if active.any() else None)
             active = active | mask
         return active
 
@@ -116,9 +103,7 @@ class Evaluator:
         is_needed = op.has_memory or not self.needed.isdisjoint(op.results)
         self.memory.spend(is_needed + (is_needed * len(self.programs) >> 12))
         if op.name in POINTER_OPS:
-            if op.line in self.slice.sunk:
-                self.deferred.setdefault(self.slice.sunk[op.line].line, []).append(op)
-            else:
+            if op.line not in self.slice.sunk:
                 self._count(op, active)
             self._load(op, active)
         elif op.name in MEMORY_OPS:
@@ -132,7 +117,7 @@ class Evaluator:
         elif op.name == "ttg.local_store":
             value, slot = self._get(op.operands)
             self._put(slot, value, active)
-        elif is_other_memory(op):
+        elif OTHER_MEMORY_OPS.match(op.name):
             self.notes.add(f"{op.name} is not counted.")
             if not self.needed.isdisjoint(op.results):
                 raise UnsupportedOperation(f"Addresses depend on {op.name}, which is not modeled.")
@@ -145,8 +130,11 @@ class Evaluator:
         """Return the values of names; None if they are not needed."""
         return [self.values.get(name) for name in names]
 
-    def _assign(self, names: Sequence[str], values: Sequence[Any]) -> None:
-        self.values |= {name: value for name, value in zip(names, values, strict=True) if value is not None}
+    def _assign(self, names: Sequence[str], values: Sequence[Any], where: np.ndarray | None = None) -> None:
+        """Assign the values that are needed, or those of some programs."""
+        for name, value in zip(names, values, strict=True):
+            if name in self.needed and value is not None:
+                self.values[name] = value if where is None else choose(where, value, self.values[name])
 
     def _per_program(self, name: str) -> np.ndarray:
         return np.broadcast_to(self.values[name].base, len(self.programs))
@@ -158,53 +146,49 @@ class Evaluator:
     def _run_for(self, op: Op, active: np.ndarray) -> None:
         body, (low, high, step) = op.regions[0], (self.values[name].base for name in op.operands)
         trips = np.broadcast_to(np.maximum(-((low - high) // step), 0), len(self.programs))
-        for load in self.deferred.pop(op.line, []):
-            self._count(load, active & (trips > 0))
+        for load in self.body.ops:
+            if self.slice.sunk.get(load.line) is op:
+                self._count(load, active & (trips > 0))
         induction, *carried = body.arguments
-        kept = [k for k, name in enumerate(carried) if name in self.needed]
-        now = {k: self.values[op.inits[k]] for k in kept}
         most, fewest = int(trips[active].max(initial=0)), int(trips[active].min(initial=1 << 62))
         at_once = CHUNK // max((math.prod(inner.shape) for inner in memory_ops(body)), default=1)
         if most > 4 and at_once > 2 * np.count_nonzero(active):
-            steps = self._constant_steps(op, kept)
+            steps = self._constant_steps(op)
             if steps is not None:
-                return self._run_all_iterations(op, active, Value(low), Value(step), trips, steps, at_once)
+                steps[induction] = Value(low), Value(step)
+                return self._run_all_iterations(body, active, trips, steps, at_once)
+        self._assign(carried, self._get(op.inits))
         for i in range(most):
             running = active if i < fewest else active & (trips > i)
             self.values[induction] = Value(low + i * step)
-            self.values |= {carried[k]: now[k] for k in kept}
             self._run_region(body, running)
-            new = {k: self.values[body.ops[-1].operands[k]] for k in kept}
-            now = new if i < fewest else {k: choose(running, new[k], now[k]) for k in kept}
-        self.values |= {op.results[k]: now[k] for k in kept}
+            self._assign(carried, self._get(body.yielded), None if i < fewest else running)
+        self._assign(op.results, self._get(carried))
 
-    def _constant_steps(self, op: Op, kept: list[int]) -> dict[int, Value] | None:
-        """Return the growth per iteration of each carried value; None unless it is a number that stays the same."""
+    def _constant_steps(self, op: Op) -> dict[str, tuple[Value, Value]] | None:
+        """Return each carried value before the loop and its growth, if that is a number that stays the same."""
         body, steps = op.regions[0], {}
         inside = {name: inner for inner in body.ops for name in inner.results}
-        for k in kept:
-            growth = inside.get(body.ops[-1].operands[k])
-            if op.results[k] in self.needed or not growth or growth.name not in ("arith.addi", "tt.addptr"):
-                return None
-            base, by = growth.operands
-            if base != body.arguments[k + 1] or by in inside or by in body.arguments or self.values[by].terms:
-                return None
-            steps[k] = arithmetic.evaluate(growth, [Value(0), self.values[by]])
+        for k, name in enumerate(body.arguments[1:]):
+            if name in self.needed:
+                growth = inside.get(body.yielded[k])
+                if op.results[k] in self.needed or not growth or growth.name not in ("arith.addi", "tt.addptr"):
+                    return None
+                base, by = growth.operands
+                if base != name or by in inside or by in body.arguments or self.values[by].terms:
+                    return None
+                steps[name] = self.values[op.inits[k]], arithmetic.evaluate(growth, [Value(0), self.values[by]])
         return steps
 
     def _run_all_iterations(
-        self, op: Op, active: np.ndarray, low: Value, step: Value, trips: np.ndarray, steps: Mapping[int, Value],
-        at_once: int,
-    ) -> None:  # fmt: skip
+        self, body: Region, active: np.ndarray, trips: np.ndarray, steps: dict[str, tuple[Value, Value]], at_once: int
+    ) -> None:
         """Run a loop whose iterations are independent: each iteration of each program counts as a program."""
-        (induction, *carried), programs, outer = op.regions[0].arguments, self.programs, self.values
-        running = np.flatnonzero(active & (trips > 0))
+        programs, outer, running = self.programs, self.values, np.flatnonzero(active & (trips > 0))
         ends = np.cumsum(trips[running])
-        used = {name for inner in op.regions[0].walk() for name in (*inner.operands, *inner.inits)} & outer.keys()
-        moving = [(induction, low, step), *((carried[k], outer[op.inits[k]], growth) for k, growth in steps.items())]
-        total = int(ends[-1]) if len(ends) else 0
-        for start in range(0, total, at_once):
-            pair = np.arange(start, min(start + at_once, total))
+        used = {name for inner in body.walk() for name in (*inner.operands, *inner.inits)} & outer.keys()
+        for start in range(0, int(ends[-1]), at_once):
+            pair = np.arange(start, min(start + at_once, int(ends[-1])))
             number = np.searchsorted(ends, pair, side="right")
             program = running[number]
             iteration = Value(pair - (ends[number] - trips[program]))
@@ -212,39 +196,34 @@ class Evaluator:
                 programs[program],
                 {name: outer[name].select(program) if type(outer[name]) is Value else outer[name] for name in used},
             )
-            for name, initial, growth in moving:
+            for name, (initial, growth) in steps.items():
                 self.values[name] = add(initial.select(program), multiply(growth.select(program), iteration))
-            self._run_region(op.regions[0], np.ones(len(pair), bool))
+            self._run_region(body, np.ones(len(pair), bool))
         self.programs, self.values = programs, outer
 
     def _run_while(self, op: Op, active: np.ndarray) -> None:
         before, after = op.regions
-        condition, *passed = before.ops[-1].operands
-        now, running = self._get(op.inits), active
-        while running is active or running.any():
-            self._assign(before.arguments, now)
+        condition, *passed = before.yielded
+        running = active
+        self._assign(before.arguments, self._get(op.inits))
+        while True:
             self._run_region(before, running)
-            values = self._get(passed)
-            for name, value in zip(op.results, values, strict=True):
-                if name in self.needed:
-                    is_first = running is active
-                    self.values[name] = value if is_first else choose(running, value, self.values[name])
+            self._assign(op.results, self._get(passed), None if running is active else running)
             running = self._split(running, condition)[0]
-            if running.any():
-                self._assign(after.arguments, values)
-                self._run_region(after, running)
-                now = self._get(after.ops[-1].operands)
+            if not running.any():
+                return
+            self._assign(after.arguments, self._get(passed))
+            self._run_region(after, running)
+            self._assign(before.arguments, self._get(after.yielded))
 
     def _run_if(self, op: Op, active: np.ndarray) -> None:
-        masks, results = self._split(active, op.operands[0]), []
-        for region, mask in zip(op.regions, masks, strict=False):
+        results = []
+        for region, mask in zip(op.regions, self._split(active, op.operands[0]), strict=False):
             if mask.any() or op.results:
                 self._run_region(region, mask)
-            results.append(self._get(region.ops[-1].operands) if op.results else [])
-        condition = self._per_program(op.operands[0])
-        for name, *branches in zip(op.results, *results, strict=True):
-            if name in self.needed:
-                self.values[name] = choose(condition, *branches)
+            results.append(self._get(region.yielded))
+        self._assign(op.results, results[-1])
+        self._assign(op.results, results[0], self._per_program(op.operands[0]))
 
     # Values that need more than arithmetic.
 
@@ -286,7 +265,7 @@ class Evaluator:
 
     def _fold(self, op: Op, operands: list[Value]) -> list[Value]:
         """Reduce or scan along an axis, in order, with the operation's own region."""
-        region, axis, shape = op.regions[0], op.attribute("axis") + 1, op.reduced_shape
+        region, axis, shape = op.regions[0], op.attribute("axis") + 1, op.shape
         first, index = group(keys_of(*operands))
         check_size(len(first), *shape)
         self.memory.spend(shape[axis - 1] * len(region.ops))
@@ -300,7 +279,7 @@ class Evaluator:
             self._assign(region.arguments, [Value(part.ravel()) for part in (*total, *element)])
             for inner in region.ops[:-1]:
                 self.values[inner.results[0]] = arithmetic.evaluate(inner, self._get(inner.operands))
-            results = (self.values[name].base for name in region.ops[-1].operands)
+            results = (self.values[name].base for name in region.yielded)
             return [np.broadcast_to(base, total[0].size).reshape(total[0].shape) for base in results]
 
         totals = list(accumulate(elements[::order], combine))

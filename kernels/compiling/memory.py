@@ -12,7 +12,7 @@ import numpy as np
 
 from kernels.compiling.listings import UnsupportedOperation
 from kernels.compiling.requests import Instruction, count_blocks
-from kernels.compiling.ttgir import MEMORY_OPS, Op, Region, memory_ops, pointee_bytes
+from kernels.compiling.ttgir import MEMORY_OPS, Op, Region, memory_ops
 from kernels.compiling.values import Value, apply, check_size, group, pick
 from kernels.sectors import GRANULE_BYTES, LINE_BYTES, REQUESTS, SECTORS, box_row_bytes, count_padding, count_requests
 
@@ -128,7 +128,7 @@ class Memory:
 
     def load(self, op: Op, pointer: Value, mask: Value, default: Value) -> Value:
         """Return the values that an operation loads."""
-        size, shape = pointee_bytes(op.text), op.shape
+        size, shape = op.element_bytes, op.shape
 
         def read(address: np.ndarray, active: np.ndarray, result: np.ndarray) -> np.ndarray:
             address, active, result = np.broadcast_arrays(address, active, result)

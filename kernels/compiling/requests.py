@@ -15,7 +15,7 @@ import numpy as np
 from kernels.accesses import Layout, vectors
 from kernels.compiling.compile_cost import LANES
 from kernels.compiling.listings import Location, instructions, lane_bytes, locate_lines
-from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, memory_ops, pointee_bytes
+from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, memory_ops
 from kernels.sectors import count_requests
 
 PTX_MEMORY = re.compile(
@@ -102,7 +102,7 @@ def read_instructions(
                 found = f"has several widths in the PTX: {sorted(widths)}" if widths else "is missing in the PTX"
                 result[op.line] = f"{op.name} {found}."
                 continue
-            ((name, width),), size = widths, _element_bytes(op)
+            ((name, width),), size = widths, op.element_bytes
             is_reduction = kind == "atomic" and _is_reduction(op, name, used)
             is_on_merged_line = are_complete and location[0][:2] in merged_lines
             result[op.line] = Instruction(
@@ -118,15 +118,11 @@ def read_instructions(
     return result
 
 
-def _element_bytes(op: Op) -> int:
-    return pointee_bytes(op.text) if op.name in POINTER_OPS else 0
-
-
 def _count_needed(op: Op, layout: Layout | None, match: PtxInstruction) -> int:
     """Return the number of instructions that each warp needs for one execution."""
     registers = 1 << sum(any(base) for base in layout.register) if layout else 1
-    size = _element_bytes(op)
-    return max(1, registers * size // (size if ".cas" in match.name else match.width_bytes or 1))
+    width = op.element_bytes if ".cas" in match.name else match.width_bytes
+    return max(1, registers * op.element_bytes // max(1, width))
 
 
 def _merged_lines(in_ptx: Mapping[tuple[str, Location], list[PtxInstruction]], sass: str) -> set[tuple[str, int]]:

@@ -45,7 +45,7 @@ MEMORY_OPS = {
     "ttng.async_tma_store": AccessKind("descriptor", "tma_st"),
 }
 # Operations that access global memory in ways that are not evaluated.
-_OTHER_MEMORY_OPS = re.compile(r"tt\.descriptor_|ttng\.async_tma_(?!store_|wait)|tt\.call$")
+OTHER_MEMORY_OPS = re.compile(r"tt\.(descriptor_|call$)|ttng\.async_tma_(?!copy_|store|wait)")
 
 _VALUES = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _ARGUMENTS = re.compile(r"(%[\w$.-]+): ")
@@ -64,9 +64,8 @@ class Op:
         line: its line in the text, from 0.
         location: its source location, innermost call first; () if unknown.
         results, operands: names of values, unique within the function.
-        text: the rest of the line after the operation's name, without its location.
+        text: the rest of the line after the operation's name, without its location; types at the end of a region.
         inits: for a loop, the initial values of the arguments that it carries.
-        reduced_shape: the shape of the block that a reduction or scan reads.
         targets: for a branch, the label and the passed values of each successor.
         swizzle_bytes: for a TMA copy, the width of the swizzle in shared memory; None if the layout has none.
         has_memory: whether it or an operation inside it accesses global memory.
@@ -80,7 +79,6 @@ class Op:
     results: list[str] = field(default_factory=list)
     regions: list["Region"] = field(default_factory=list)
     inits: list[str] = field(default_factory=list)
-    reduced_shape: tuple[int, ...] = ()
     targets: list[tuple[str, list[str]]] = field(default_factory=list)
     swizzle_bytes: int | None = None
     has_memory: bool = False
@@ -93,7 +91,7 @@ class Op:
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """The first block shape in the text: for a memory operation, that of its pointers; () for a scalar."""
+        """The first block shape in the text: of a memory operation's pointers or a fold's operand; () for a scalar."""
         return shape_of(self.text)
 
     def attribute(self, name: str) -> int:
@@ -107,6 +105,20 @@ class Op:
         index = MEMORY_OPS[self.name].mask
         return self.operands[index] if index is not None and len(self.operands) > index else None
 
+    @cached_property
+    def element_bytes(self) -> int:
+        """The bytes per element that its first pointer operand or result points to; 0 for a descriptor.
+
+        Raises:
+            UnsupportedOperation: the size is unknown.
+        """
+        if "!tt.tensordesc" in self.text:
+            return 0
+        match = re.search(r"!tt\.ptr<(?:!tt\.ptr<|[a-z]+(\d+))", self.text)
+        if not match:
+            raise UnsupportedOperation(f"The element size of {self.name} is unknown.")
+        return max(1, int(match[1]) // 8) if match[1] else 8  # a pointer to pointers
+
     @property
     def coordinates(self) -> list[str]:
         """The operands that say where in the tensor a descriptor's copy starts."""
@@ -118,6 +130,12 @@ class Op:
 class Region:
     arguments: list[str]
     ops: list[Op] = field(default_factory=list)
+
+    @property
+    def yielded(self) -> list[str]:
+        """The operands of its last operation, a terminator, which is not printed if it has none."""
+        last = self.ops[-1] if self.ops else None
+        return last.operands if last and last.name.endswith((".yield", ".condition", ".return")) else []
 
     def walk(self) -> Iterator[Op]:
         """Yield all operations, including those of inner regions, in text order."""
@@ -132,25 +150,8 @@ def shape_of(text: str) -> tuple[int, ...]:
     return tuple(map(int, match[1][:-1].split("x"))) if match else ()
 
 
-def pointee_bytes(text: str) -> int:
-    """Return the bytes per element of the first pointer type in a text.
-
-    Raises:
-        UnsupportedOperation: there is none, or its size is unknown.
-    """
-    match = re.search(r"!tt\.ptr<(?:!tt\.ptr<|[a-z]+(\d+))", text)
-    if not match:
-        raise UnsupportedOperation(f"The element size of {text.strip()[:80]} is unknown.")
-    return max(1, int(match[1]) // 8) if match[1] else 8  # a pointer to pointers
-
-
 def memory_ops(region: Region) -> list[Op]:
     return [op for op in region.walk() if op.name in MEMORY_OPS]
-
-
-def is_other_memory(op: Op) -> bool:
-    """Whether an operation accesses global memory in a way that is not evaluated."""
-    return op.name not in MEMORY_OPS and bool(_OTHER_MEMORY_OPS.match(op.name))
 
 
 def parse(text: str) -> Region:
@@ -159,7 +160,12 @@ def parse(text: str) -> Region:
     Raises:
         UnsupportedOperation: the text has a form that this parser does not know.
     """
-    return _Parser(text).read_function()
+    parser = _Parser(text)
+    for number, (line, _) in parser.lines:
+        if line.lstrip().startswith("tt.func"):
+            arguments = _ARGUMENTS.findall(line.split("(", 1)[1])
+            return parser.read_region(parser.define(arguments, number))[0]
+    raise UnsupportedOperation("The TTGIR has no function.")
 
 
 class _Parser:
@@ -168,13 +174,6 @@ class _Parser:
         self.swizzles = {name: int(width) for name, width in _SWIZZLE.findall(text)}
         # A name's latest definition is the visible one. Sibling regions may define the same name.
         self.names: dict[str, str] = {}
-
-    def read_function(self) -> Region:
-        for number, (line, _) in self.lines:
-            if line.lstrip().startswith("tt.func"):
-                arguments = _ARGUMENTS.findall(line.split("(", 1)[1])
-                return self.read_region(self.define(arguments, number))[0]
-        raise UnsupportedOperation("The TTGIR has no function.")
 
     def read_region(self, arguments: list[str]) -> tuple[Region, str]:
         """Read lines up to the end of a region. Return the region, and the line that closes it."""
@@ -203,8 +202,8 @@ class _Parser:
         op.regions.append(region)
         if re.match(r"\} (else|do) \{|\}, \{", line):
             self.read_regions(op, [])
-        elif line.startswith("})"):
-            op.reduced_shape = shape_of(line)
+        elif line.startswith("})"):  # the types of a reduction or scan
+            op.text += line
 
     def read_op(self, region: Region, line: str, number: int, location: Location) -> None:
         match = _OPERATION.match(line)
@@ -273,36 +272,36 @@ class Slice:
         for op in region.ops:
             is_access = op.name in MEMORY_OPS or op.name == "ttng.tensormap_create"
             inner = [self._collect(inner) for inner in op.regions]
-            op.has_memory = is_access or is_other_memory(op) or any(inner)
+            op.has_memory = is_access or bool(OTHER_MEMORY_OPS.match(op.name)) or any(inner)
             self._connect(op)
             if op.name in MEMORY_OPS:
                 self._roots += filter(None, (op.operands[0], *op.coordinates, op.mask))
             elif is_access or op.name == "cf.cond_br" or (op.has_memory and op.name in ("scf.for", "scf.if")):
                 self._roots += op.operands
             elif op.has_memory and op.name == "scf.while":
-                self._roots.append(op.regions[0].ops[-1].operands[0])
+                self._roots.append(op.regions[0].yielded[0])
         return any(op.has_memory for op in region.ops)
 
     def _connect(self, op: Op) -> None:
         """Record on which values an operation's results and its regions' arguments depend."""
-        sources, last = self._sources, [inner.ops[-1].operands if inner.ops else [] for inner in op.regions]
+        sources, last = self._sources, [inner.yielded for inner in op.regions]
         sources |= {name: list(op.operands) for name in op.results}
         match op.name:
             case "scf.for":
                 low, _, step = op.operands
                 induction, *carried = op.regions[0].arguments
-                sources |= {name: [low, step, *pair] for name, *pair in zip(carried, op.inits, last[0], strict=False)}
+                sources |= {name: [low, step, *pair] for name, *pair in zip(carried, op.inits, last[0], strict=True)}
                 sources[induction] = [low, step]
                 # The number of iterations matters for results. Inside, whether the loop runs is needed anyway.
                 sources |= {name: [*op.operands, own] for name, own in zip(op.results, carried, strict=True)}
             case "scf.while":
                 condition, *passed = last[0]
-                pairs = zip(op.regions[0].arguments, op.inits, last[1], strict=False)
+                pairs = zip(op.regions[0].arguments, op.inits, last[1], strict=True)
                 sources |= {name: [condition, *pair] for name, *pair in pairs}
                 for names in (op.results, op.regions[1].arguments):
                     sources |= {name: [condition, value] for name, value in zip(names, passed, strict=True)}
             case "scf.if":
-                for name, *passed in zip(op.results, *last, strict=True) if op.results else ():
+                for name, *passed in zip(op.results, *last, strict=True):
                     sources[name] += passed
             case "ttg.warp_specialize":
                 for inner in op.regions:
