@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from kernels.compiling.ttgir import Op, UnsupportedOperation, shape_of
-from kernels.compiling.values import Term, Value, add, apply, check_size, compare, conjunction, multiply
+from kernels.compiling.listings import UnsupportedOperation
+from kernels.compiling.ttgir import Op, shape_of
+from kernels.compiling.values import Value, add, apply, check_size, compare, conjunction, from_table, multiply
 
-_FLOATS = {"f16": np.float16, "bf16": np.float32, "f32": np.float32, "f64": np.float64}
+_FLOATS = {"f16": "f2", "bf16": "f4", "f32": "f4", "f64": "f8"}
 
 
 def evaluate(op: Op, operands: list[Value]) -> Value:
@@ -21,16 +22,14 @@ def evaluate(op: Op, operands: list[Value]) -> Value:
     Raises:
         UnsupportedOperation: the operation is unknown.
     """
-    rule = _RULES.get(op.name)
-    if rule is not None:
-        return rule(op, *operands)
-    if op.name in _FLOAT_FUNCTIONS:
-        return apply(_FLOAT_FUNCTIONS[op.name], *operands)
-    if op.name in _INTEGER_FUNCTIONS:
-        return apply(_INTEGER_FUNCTIONS[op.name], *operands)
+    if op.name in _RULES:
+        return _RULES[op.name](op, *operands)
+    if op.name in _FUNCTIONS:
+        return apply(_FUNCTIONS[op.name], *operands)
     if op.name in _UNSIGNED_FUNCTIONS:
-        function, bits = _UNSIGNED_FUNCTIONS[op.name], _bits(op.type)
-        return apply(lambda *parts: _wrap(function(*(_unsigned(part, bits) for part in parts)), bits), *operands)
+        bits = _bits(op.type)
+        function = _on_unsigned(_UNSIGNED_FUNCTIONS[op.name], bits)
+        return apply(lambda *parts: _wrap(function(*parts), bits), *operands)
     raise UnsupportedOperation(f"{op.name} is not modeled.")
 
 
@@ -40,15 +39,12 @@ def _bits(type_text: str) -> int:
     return int(match[1]) if match else 64
 
 
-def _float(type_text: str) -> Any:
-    match = re.search(r"(?:^|[x<])(bf16|f16|f32|f64)\b", type_text)
-    if not match:
-        raise UnsupportedOperation(f"The floating-point type of {type_text} is not modeled.")
-    return _FLOATS[match[1]]
-
-
-def _is_float(type_text: str) -> bool:
-    return bool(re.search(r"(?:^|[x<])b?f\d+", type_text))
+def _float(type_text: str) -> np.dtype[Any] | None:
+    """Return the form of the floating-point numbers of a type; None for another type."""
+    match = re.search(r"(?:^|[x<])(b?f\d+\w*)", type_text)
+    if match and match[1] not in _FLOATS:
+        raise UnsupportedOperation(f"The floating-point type {match[1]} is not modeled.")
+    return np.dtype(_FLOATS[match[1]]) if match else None
 
 
 def _source_type(op: Op) -> str:
@@ -65,6 +61,10 @@ def _unsigned(numbers: np.ndarray, bits: int) -> np.ndarray:
     return numbers.astype(np.uint64) & np.uint64((1 << bits) - 1)
 
 
+def _on_unsigned(function: Callable[..., Any], bits: int) -> Callable[..., Any]:
+    return lambda *parts: function(*(_unsigned(part, bits) for part in parts))
+
+
 def _fit(value: Value, bits: int) -> Value:
     """Wrap a result that may not fit in its type."""
     if value.is_boolean or value.base.dtype.kind == "f":
@@ -73,38 +73,21 @@ def _fit(value: Value, bits: int) -> Value:
     return value if -(1 << bits - 1) <= low and high < 1 << bits - 1 else apply(lambda x: _wrap(x, bits), value)
 
 
-def _nonzero(numbers: np.ndarray) -> np.ndarray:
-    """Replace zero divisors, which only inactive programs have."""
-    return np.where(numbers == 0, np.ones_like(numbers), numbers)
-
-
 def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Divide toward zero, as hardware does."""
-    quotient = a // _nonzero(b)
-    return quotient + ((quotient < 0) & (quotient * _nonzero(b) != a))
+    """Divide toward zero, as hardware does. Only inactive programs divide by zero."""
+    quotient = a // b
+    return quotient + ((quotient < 0) & (quotient * b != a))
 
 
-def _remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return a - _divide(a, b) * _nonzero(b)
-
-
-_INTEGER_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "arith.ceildivsi": lambda a, b: -(-a // _nonzero(b)),
-    "arith.floordivsi": lambda a, b: a // _nonzero(b),
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "arith.ceildivsi": lambda a, b: -(-a // b),
+    "arith.floordivsi": np.floor_divide,
     "arith.minsi": np.minimum,
     "arith.maxsi": np.maximum,
     "arith.ori": np.bitwise_or,
     "arith.xori": np.bitwise_xor,
     "arith.shrsi": np.right_shift,
     "arith.select": np.where,
-    "math.absi": np.abs,
-}
-_UNSIGNED_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "arith.shrui": np.right_shift,
-    "arith.minui": np.minimum,
-    "arith.maxui": np.maximum,
-}
-_FLOAT_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "arith.addf": np.add,
     "arith.subf": np.subtract,
     "arith.mulf": np.multiply,
@@ -116,15 +99,20 @@ _FLOAT_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "arith.maximumf": np.maximum,
     "arith.minimumf": np.minimum,
     "tt.clampf": lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    "math.absi": np.abs,
+    "math.absf": np.abs,
     "math.fma": lambda a, b, c: a * b + c,
     "math.rsqrt": lambda x: 1 / np.sqrt(x),
-    "math.absf": np.abs,
-    "math.round": lambda x: np.trunc(x + np.copysign(0.5, x)),
-    "math.roundeven": np.rint,
-    **{
-        f"math.{name}": getattr(np, name)
-        for name in ("exp", "exp2", "log", "log2", "sqrt", "floor", "ceil", "trunc", "sin", "cos", "tanh")
-    },
+    **{f"math.{name}": getattr(np, name) for name in ("exp", "exp2", "log", "log2", "sqrt", "sin", "cos")},
+    "math.floor": np.floor,
+    "math.ceil": np.ceil,
+}
+_UNSIGNED_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "arith.shrui": np.right_shift,
+    "arith.minui": np.minimum,
+    "arith.maxui": np.maximum,
+    "arith.divui": np.floor_divide,
+    "arith.remui": np.remainder,
 }
 _PREDICATES = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal
@@ -138,16 +126,14 @@ def constant(op: Op) -> Value:
     word = dense[1] if dense else text.split(" : ")[0]
     if word in ("true", "false"):
         return Value(word == "true")
-    if _is_float(op.type):
-        dtype = _float(op.type)
-        if word.startswith("0x"):
-            width = 2 if "bf16" in op.type else np.dtype(dtype).itemsize
+    if dtype := _float(op.type):
+        if word.startswith("0x"):  # the bits, for bfloat16 those of the upper half
             bits = int(word, 16) << (16 if "bf16" in op.type else 0)
-            return Value(np.array(bits, np.uint32 if width < 4 and dtype == np.float32 else f"u{width}").view(dtype))
+            return Value(np.array(bits, f"u{dtype.itemsize}").view(dtype))
         return Value(np.array(float(word), dtype))
     if word.startswith("["):
         numbers = np.array([int(number) for number in re.findall(r"-?\d+", word)]).reshape(shape_of(op.type))
-        return Value(np.zeros(1, np.int64), [Term(numbers[None])])
+        return from_table(numbers[None])
     return Value(np.array(int(word, 0)))
 
 
@@ -160,36 +146,36 @@ def _linear(op: Op, a: Value, b: Value) -> Value:
 
 def _quotient(op: Op, a: Value, b: Value) -> Value:
     """Divide or take the remainder. By a positive constant, whole multiples stay in `base` and need no term."""
-    is_quotient, divisor = "div" in op.name, b.base
-    if a.terms and not b.terms and len(divisor) == 1 and divisor[0] > 0 and a.bounds()[0] >= 0 and a.base.min() >= 0:
-        whole, rest = np.divmod(a.base, divisor[0])
+    is_quotient = op.name == "arith.divsi"
+    divisor = b.base[0] if len(b.base) == 1 and not b.terms else 0
+    if a.terms and divisor > 0 and a.bounds()[0] >= 0 and a.base.min() >= 0:
+        whole, rest = np.divmod(a.base, divisor)
         inner = apply(np.floor_divide if is_quotient else np.remainder, Value(rest, a.terms), b)
         return add(Value(whole), inner) if is_quotient else inner
-    if op.name.endswith("ui"):
-        bits, function = _bits(op.type), np.floor_divide if is_quotient else np.remainder
-        return apply(lambda x, y: _wrap(function(_unsigned(x, bits), _nonzero(_unsigned(y, bits))), bits), a, b)
-    return apply(_divide if is_quotient else _remainder, a, b)
+    return apply(_divide if is_quotient else np.fmod, a, b)
 
 
 def _compare_integers(op: Op, a: Value, b: Value) -> Value:
     name = op.text.split(",")[0].strip()
-    predicate = _PREDICATES[name.lstrip("su") if name not in _PREDICATES else name]
-    if a.is_boolean or b.is_boolean:
-        return apply(lambda x, y: predicate(x.astype(np.int8), y.astype(np.int8)), a, b)
-    if name.startswith("u") and min(value.bounds()[0] for value in (a, b)) < 0:
-        mask = (1 << _bits(op.type)) - 1
-        a, b = (apply(lambda x: x & mask, value) for value in (a, b))
+    predicate = _PREDICATES[name.lstrip("su")]
+    if a.is_boolean:
+        return apply(predicate, a, b)
+    if name.startswith("u") and min(a.bounds()[0], b.bounds()[0]) < 0:
+        return apply(_on_unsigned(predicate, _bits(op.type)), a, b)
     return compare(predicate, a, b)
 
 
 def _compare_floats(op: Op, a: Value, b: Value) -> Value:
     name = op.text.split(",")[0].strip()  # o: false for a NaN; u: true for a NaN
-    if name in ("ord", "uno"):
-        return apply(lambda x, y: (np.isnan(x) | np.isnan(y)) == (name == "uno"), a, b)
-    predicate = _PREDICATES[name[1:]]
-    if name[0] == "u":
-        return apply(lambda x, y: predicate(x, y) | np.isnan(x) | np.isnan(y), a, b)
-    return apply(lambda x, y: predicate(x, y) & ~np.isnan(x) & ~np.isnan(y), a, b)
+
+    def predicate(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        is_unordered = np.isnan(x) | np.isnan(y)
+        if name in ("ord", "uno"):
+            return is_unordered == (name == "uno")
+        result = _PREDICATES[name[1:]](x, y)
+        return result | is_unordered if name[0] == "u" else result & ~is_unordered
+
+    return apply(predicate, a, b)
 
 
 def _extend_unsigned(op: Op, a: Value) -> Value:
@@ -199,21 +185,15 @@ def _extend_unsigned(op: Op, a: Value) -> Value:
     return a if a.bounds()[0] >= 0 else apply(lambda x: x & ((1 << bits) - 1), a)
 
 
-def _truncate(op: Op, a: Value) -> Value:
-    return apply(lambda x: x & 1 == 1, a) if _bits(op.type) == 1 else _fit(a, _bits(op.type))
-
-
 def _bitcast(op: Op, a: Value) -> Value:
-    source, target = _source_type(op), op.type
-    if "ptr" in target or _is_float(source) == _is_float(target):
+    source, target = _float(_source_type(op)), _float(op.type)
+    if "ptr" in op.type or (source and target):
         return a
-    if "bf16" in op.text:
+    if (source or target) and "bf16" in op.text:
         raise UnsupportedOperation("tt.bitcast of bfloat16 is not modeled.")
-    kind = np.dtype(_float(source if _is_float(source) else target))
-    integer = np.dtype(f"i{kind.itemsize}")
-    if _is_float(source):
-        return apply(lambda x: x.astype(kind).view(integer).astype(np.int64), a)
-    return apply(lambda x: x.astype(integer).view(kind), a)
+    if source:
+        return apply(lambda x: x.astype(source).view(f"i{source.itemsize}").astype(np.int64), a)
+    return apply(lambda x: x.astype(f"i{target.itemsize}").view(target), a) if target else a
 
 
 def _high_half(op: Op, a: Value, b: Value) -> Value:
@@ -223,14 +203,9 @@ def _high_half(op: Op, a: Value, b: Value) -> Value:
 
 
 def _make_range(op: Op) -> Value:
-    start, end = _attribute(op, "start"), _attribute(op, "end")
+    start, end = op.attribute("start"), op.attribute("end")
     check_size(end - start)
-    return Value(np.zeros(1, np.int64), [Term(np.arange(start, end)[None])])
-
-
-def _expand_dims(op: Op, a: Value) -> Value:
-    axis = _attribute(op, "axis") + 1
-    return a.map_blocks(lambda table: np.expand_dims(table, axis))
+    return from_table(np.arange(start, end)[None])
 
 
 def _transpose(op: Op, a: Value) -> Value:
@@ -251,56 +226,33 @@ def _join(op: Op, a: Value, b: Value) -> Value:
     return apply(lambda x, y: np.stack(np.broadcast_arrays(x, y), axis=-1), *pair)
 
 
-def pointer_step(type_text: str) -> int:
-    """Return the bytes per element of a pointer type."""
-    match = re.search(r"!tt\.ptr<[a-z]+(\d+)", type_text)
-    if not match:
-        raise UnsupportedOperation(f"The element size of {type_text} is not modeled.")
-    return max(1, int(match[1]) // 8)
-
-
-def _attribute(op: Op, name: str) -> int:
-    match = re.search(rf"{name} = (-?\d+)", op.text)
-    if not match:
-        raise UnsupportedOperation(f"{op.name} has no attribute {name}.")
-    return int(match[1])
+def _to_float(op: Op, a: Value) -> Value:
+    return apply(lambda x: x.astype(_float(op.type)), a)
 
 
 _RULES: dict[str, Callable[..., Value]] = {
+    **dict.fromkeys(("tt.splat", "tt.unsplat", "tt.broadcast", "ttg.convert_layout"), lambda op, a: a),
+    **dict.fromkeys(("arith.index_cast", "tt.ptr_to_int", "tt.int_to_ptr"), lambda op, a: a),
+    "ttng.reinterpret_tensor_descriptor": lambda op, a: a,
     "arith.constant": constant,
     **dict.fromkeys(("arith.addi", "arith.subi", "arith.muli"), _linear),
-    **dict.fromkeys(("arith.divsi", "arith.remsi", "arith.divui", "arith.remui"), _quotient),
+    **dict.fromkeys(("arith.divsi", "arith.remsi"), _quotient),
     "arith.andi": lambda op, a, b: conjunction(a, b) if a.is_boolean else apply(np.bitwise_and, a, b),
     "arith.shli": lambda op, a, b: apply(lambda x, y: _wrap(x << y, _bits(op.type)), a, b),
     "arith.cmpi": _compare_integers,
     "arith.cmpf": _compare_floats,
     "arith.extsi": lambda op, a: apply(lambda x: -x.astype(np.int64), a) if a.is_boolean else a,
     "arith.extui": _extend_unsigned,
-    "arith.trunci": _truncate,
-    "arith.sitofp": lambda op, a: apply(lambda x: x.astype(_float(op.type)), a),
+    "arith.trunci": lambda op, a: apply(lambda x: x & 1 == 1, a) if _bits(op.type) == 1 else _fit(a, _bits(op.type)),
+    **dict.fromkeys(("arith.sitofp", "arith.extf", "arith.truncf"), _to_float),
     "arith.uitofp": lambda op, a: apply(lambda x: _unsigned(x, _bits(_source_type(op))).astype(_float(op.type)), a),
-    **dict.fromkeys(("arith.extf", "arith.truncf"), lambda op, a: apply(lambda x: x.astype(_float(op.type)), a)),
     **dict.fromkeys(("arith.fptosi", "arith.fptoui"), lambda op, a: apply(lambda x: x.astype(np.int64), a)),
-    "tt.bitcast": _bitcast,
-    "arith.bitcast": _bitcast,
+    **dict.fromkeys(("tt.bitcast", "arith.bitcast"), _bitcast),
     "tt.mulhiui": _high_half,
-    "tt.addptr": lambda op, a, b: add(a, multiply(b, Value(np.array(pointer_step(op.type))))),
+    "tt.addptr": lambda op, a, b: add(a, multiply(b, Value(op.element_bytes))),
     "tt.make_range": _make_range,
-    "tt.expand_dims": _expand_dims,
+    "tt.expand_dims": lambda op, a: a.map_blocks(lambda table: np.expand_dims(table, op.attribute("axis") + 1)),
     "tt.trans": _transpose,
     "tt.reshape": _reshape,
     "tt.join": _join,
-    **dict.fromkeys(
-        (
-            "tt.splat",
-            "tt.unsplat",
-            "tt.broadcast",
-            "ttg.convert_layout",
-            "arith.index_cast",
-            "tt.ptr_to_int",
-            "tt.int_to_ptr",
-            "ttng.reinterpret_tensor_descriptor",
-        ),
-        lambda op, a: a,
-    ),
 }

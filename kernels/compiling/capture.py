@@ -355,7 +355,7 @@ def _users_line(frames: Iterable[traceback.FrameSummary]) -> dict[str, Any]:
 
 
 @functools.cache
-def _read_ttgir(ttgir: str) -> tuple[list[dict[str, Any] | None], list[int]]:
+def read_ttgir(ttgir: str) -> tuple[list[dict[str, Any] | None], list[int]]:
     """Return the pointers' layout of each operation on pointers, and the numbers of the arguments that are stored to.
 
     A layout is None for a scalar pointer. An argument is stored to if a store's pointer may derive from it.
@@ -439,7 +439,7 @@ def _describe_kernel(kernel: tuple[Any, Any]) -> tuple[dict[str, Any], dict[str,
     return {
         "name": function.__name__, "file": inspect.getsourcefile(function) or "", "line": line,
         "source": "".join(source), "registers": registers, "spilled_bytes": spilled, "shared_bytes": metadata.shared,
-        "num_warps": metadata.num_warps, "num_ctas": metadata.num_ctas, "layouts": _read_ttgir(asm["ttgir"])[0],
+        "num_warps": metadata.num_warps, "num_ctas": metadata.num_ctas, "layouts": read_ttgir(asm["ttgir"])[0],
     }, codes  # fmt: skip
 
 
@@ -498,7 +498,7 @@ def _launch(recorder: Recorder, function: Any, arguments: Sequence[Any], grid: A
             note = f"{function.__name__} did not run in the interpreter: {type(error).__name__}: {error}"
             recorder.not_captured.append(note[:200])
     if not launch.content["ran"]:
-        written = [tensors[number] for number in _read_ttgir(launch.compiled.asm["ttgir"])[1]]
+        written = [tensors[number] for number in read_ttgir(launch.compiled.asm["ttgir"])[1]]
         recorder.unknown |= {tensor["storage"] for tensor in written if tensor}
     return launch.compiled
 

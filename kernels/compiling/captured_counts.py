@@ -8,24 +8,16 @@ import numpy as np
 
 from kernels.compiling import ttgir
 from kernels.compiling.capture_file import Argument, Capture, CapturedLaunch, UnreadableCapture
-from kernels.compiling.evaluate import STORAGE_STEP, Descriptor, Evaluator, Storage, Tally, swizzles
-from kernels.compiling.memory_operations import locate_lines
-from kernels.compiling.requests import REQUESTS, SECTORS, Instruction, read_instructions, textbook
+from kernels.compiling.evaluate import Evaluator
+from kernels.compiling.listings import UnsupportedOperation
+from kernels.compiling.memory import STORAGE_STEP, Descriptor, Memory, Storage, Tally
+from kernels.compiling.requests import Instruction, read_instructions, textbook
+from kernels.sectors import REQUESTS, SECTORS
 
 COUNTERS = (
     *(f"{kind}_{unit}" for kind in ("ld", "st", "red", "atom") for unit in ("requests", "sectors")),
     "tma_ld_sectors", "tma_st_sectors",
 )  # fmt: skip
-
-# The kind of each operation, as the API calls it, and Nsight Compute's name of its counters.
-_KINDS = {
-    "tt.load": ("load", "ld"),
-    "ttg.async_copy_global_to_local": ("async copy", "ld"),
-    "tt.store": ("store", "st"),
-    "tt.atomic_rmw": ("atomic", "atom"),
-    "tt.atomic_cas": ("atomic", "atom"),
-    **{name: ("descriptor", f"tma_{'ld' if kind == 'load' else 'st'}") for name, kind in ttgir.TMA_OPS.items()},
-}
 
 _NOT_RUN = "Addresses depend on values from an earlier launch, which did not run. --values runs it in the interpreter."
 
@@ -116,7 +108,7 @@ def count_launch(
     start = time.perf_counter()
     try:
         counts = _evaluate(capture, launch, programs, is_textbook)
-    except ttgir.UnsupportedOperation as error:
+    except UnsupportedOperation as error:
         counts = LaunchCounts((), (), 0.0, str(error))
     except UnreadableCapture:
         raise
@@ -132,35 +124,32 @@ def count_launch(
 def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | None, is_textbook: bool) -> LaunchCounts:
     kernel = capture.content.kernels[launch.kernel]
     if kernel.num_ctas > 1:
-        raise ttgir.UnsupportedOperation("A launch with clusters (num_ctas > 1) is not modeled.")
+        raise UnsupportedOperation("A launch with clusters (num_ctas > 1) is not modeled.")
     text, ptx, sass = (capture.read_code(launch.kernel, stage) for stage in ("ttgir", "ptx", "sass"))
     body = ttgir.parse(text)
     if len(launch.arguments) != len(body.arguments):
-        raise ttgir.UnsupportedOperation("The launch's arguments do not match the compiled function's.")
-    instructions = read_instructions(body, capture.layouts(kernel), text, ptx, sass, kernel.num_warps)
+        raise UnsupportedOperation("The launch's arguments do not match the compiled function's.")
+    instructions = read_instructions(body, capture.layouts(kernel), ptx, sass, kernel.num_warps)
     if is_textbook:
         instructions = {line: i if isinstance(i, str) else textbook(i) for line, i in instructions.items()}
     arguments = [_value(capture, argument) for argument in launch.arguments]
-    evaluator = Evaluator(
-        body, arguments, launch.grid, _storages(capture, launch), instructions, swizzles(text), programs
-    )
-    tallies = evaluator.run()
+    memory = Memory(body, _storages(capture, launch), instructions)
+    evaluator = Evaluator(body, arguments, launch.grid, memory, programs)
+    evaluator.run()
     names: dict[int, list[str]] = {}
     for argument in launch.arguments:
         if tensor := argument.own_tensor:
             names.setdefault(tensor.storage, []).append(argument.name)
-    locations = [location for _, location in locate_lines(text, "ttgir")]
     operations = []
     for op in ttgir.memory_ops(body):
-        tally, instruction = tallies[op.line], instructions.get(op.line)
-        made = instruction if isinstance(instruction, Instruction) else None
-        kind, counter = _KINDS[op.name]
-        reached = evaluator.slice.reach(filter(None, (op.mask, op.address)))
+        tally, instruction, access = memory.tallies[op.line], instructions[op.line], ttgir.MEMORY_OPS[op.name]
+        made = instruction if isinstance(instruction, Instruction) and access.kind != "descriptor" else None
+        reached = evaluator.slice.reach(filter(None, (op.mask, op.operands[0])))
         given = zip(launch.arguments, body.arguments, strict=True)
         counts = OperationCounts(
-            op=kind,
-            counter=made.counter if made else counter,
-            source=locations[op.line][0][:2] if locations[op.line] else (kernel.file, kernel.line),
+            op=access.kind,
+            counter=made.counter if made else access.counter,
+            source=op.location[0][:2] if op.location else (kernel.file, kernel.line),
             tensors=tuple(name for storage in sorted(tally.storages) for name in names.get(storage, ())),
             instruction=made,
             tally=tally,
@@ -187,7 +176,7 @@ def _read_array(capture: Capture, number: int) -> np.ndarray:
     try:
         return capture.read_array(number)
     except UnreadableCapture as error:
-        raise ttgir.UnsupportedOperation(str(error)) from error
+        raise UnsupportedOperation(str(error)) from error
 
 
 def _value(capture: Capture, argument: Argument) -> int | float | bool | Descriptor:

@@ -20,7 +20,9 @@ from typing import Any
 
 from kernels.compiling.compile_cost import LANES, suggest_smaller_config
 from kernels.compiling.instrumented import TIMED_FIELDS, add_timer
-from kernels.compiling.memory_operations import Unreadable, conversions, read_operations, shared_operations
+from kernels.compiling.listings import UnsupportedOperation
+from kernels.compiling.memory_operations import read_operations
+from kernels.compiling.shared_memory import conversions, shared_operations
 from kernels.experiment import Experiment, launch_of
 from kernels.gpus import Gpu
 from kernels.jit import display_path
@@ -94,7 +96,7 @@ def _compile_one(declared: Kernel, launch: Launch, specialization: str) -> Compi
     shapes = [tensors[access.tensor].stored for access in accesses]
     try:
         operations, unreadable = read_operations(accesses, shapes, asm["ttgir"], asm["ptx"], sass), ""
-    except Unreadable as error:
+    except UnsupportedOperation as error:
         operations, unreadable = (), str(error)
     return Compiled(
         gpu=launch.gpu.name,

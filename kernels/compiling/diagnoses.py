@@ -7,7 +7,7 @@ import numpy as np
 from kernels.accesses import vectors
 from kernels.compiling.capture_file import Argument, CapturedLaunch
 from kernels.compiling.captured_counts import OperationCounts
-from kernels.compiling.requests import IDEAL, SECTOR_BYTES
+from kernels.sectors import IDEAL, SECTOR_BYTES
 
 # Triton specializes on arguments that are multiples of this, and a lane moves at most this many bytes.
 _ALIGNMENT, _WIDEST_BYTES = 16, 16

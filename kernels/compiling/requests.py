@@ -1,41 +1,39 @@
-"""Count the requests and sectors of TTGIR operations on global memory, as Nsight Compute does.
+"""Read how operations on global memory were compiled, and count their requests as Nsight Compute does.
 
 The TTGIR gives an operation's layout, the PTX its width and the kind of instruction.
 """
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
 from kernels.accesses import Layout, vectors
-from kernels.compiling.atomics import atomic_sectors
 from kernels.compiling.compile_cost import LANES
-from kernels.compiling.memory_operations import Location, instructions, lane_bytes, locate_lines
-from kernels.compiling.ttgir import POINTER_OPS, Op, Region, UnsupportedOperation
+from kernels.compiling.listings import Location, instructions, lane_bytes, locate_lines
+from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, memory_ops
+from kernels.sectors import count_requests
 
-SECTOR_BYTES, LINE_BYTES = 32, 128
-
-# Columns of a count.
-REQUESTS, SECTORS, LINES, IDEAL = range(4)
-
-_PTX_MEMORY = re.compile(
-    r"\b(?P<name>(?:ld|st)(?:\.[a-z]+)*\.global[\w.:]*|(?:red|atom)\.[\w.:]+|cp\.async\.c[ag]\.[\w.:]+)"
+PTX_MEMORY = re.compile(
+    r"\b(?P<name>(?:ld|st)(?:\.[a-z]+)*\.global[\w.:]*|(?:red|atom)\.[\w.:]+|cp\.async\.(?:c[ag]|bulk\.tensor)\.[\w.:]+)"
 )
-# The first word of an instruction's name and Nsight Compute's name of its kind, and the same for operations.
-_KINDS = {"ld": "ld", "st": "st", "cp": "cp", "red": "atom", "atom": "atom"}
-_OP_KINDS = {
-    "tt.load": "ld", "tt.store": "st", "ttg.async_copy_global_to_local": "cp", "tt.atomic_rmw": "atom",
-    "tt.atomic_cas": "atom",
-}  # fmt: skip
-_NOWHERE = np.iinfo(np.int64).min
+# The start of an instruction's name and the kind of the operations that it implements.
+_KINDS = {"ld": "load", "st": "store", "cp.async.c": "async copy", "cp.async.b": "descriptor", "": "atomic"}
 
 
 @dataclass(frozen=True)
-class _Match:
-    """An instruction in the PTX, and whether an earlier one has loaded the same address."""
+class PtxInstruction:
+    """An access to global memory in the PTX.
+
+    Attributes:
+        name: the instruction without its operands.
+        width_bytes: bytes that a lane moves; 0 for a descriptor.
+        is_repeated: whether an earlier load has loaded the same address.
+    """
 
     name: str
     width_bytes: int
@@ -44,16 +42,16 @@ class _Match:
 
 @dataclass(frozen=True)
 class Instruction:
-    """How an operation on pointers was compiled.
+    """How an operation was compiled.
 
     Attributes:
-        counter: Nsight Compute's name of the kind: "ld", "st", "red" or "atom".
+        counter: Nsight Compute's name of the kind: "ld", "st", "red", "atom", "tma_ld" or "tma_st".
         name: PTX instruction without its operands.
-        width_bytes: bytes that a lane moves.
-        layout: layout of the block of pointers; None for a scalar pointer.
+        width_bytes: bytes that a lane moves; 0 for a descriptor.
+        element_bytes: bytes per element; 0 for a descriptor.
+        layout: layout of the block of pointers; None for a scalar pointer or a descriptor.
         num_warps: warps that issue a scalar load.
         swaps: whether it became a load and a compare-and-swap loop, which retries after a conflict.
-        location: source location of the operation, innermost call first.
         is_merged: whether an earlier one has loaded the same addresses, for each instruction of a warp; () if unknown.
     """
 
@@ -64,76 +62,74 @@ class Instruction:
     layout: Layout | None
     num_warps: int
     swaps: bool
-    location: Location
     is_merged: tuple[bool, ...] = ()
 
 
 def read_instructions(
-    body: Region, layouts: Sequence[Layout | None], ttgir: str, ptx: str, sass: str, num_warps: int
+    body: Region, layouts: Sequence[Layout | None], ptx: str, sass: str, num_warps: int
 ) -> dict[int, Instruction | str]:
-    """Match the operations on pointers to the PTX by their full locations.
+    """Match the operations on global memory to the PTX by their full locations.
 
     Args:
-        layouts: the layout of each operation's pointers, in the order of the text.
+        layouts: the layout of the pointers of each operation on pointers, in the order of the text.
         sass: "" if it is unknown. Then no load is assumed to be merged.
 
     Returns:
         For the line of each operation in the TTGIR its instruction, or a sentence that says why it is unknown.
     """
-    in_ptx = _find_instructions(ptx)
+    in_ptx = find_instructions(ptx)
     merged_lines = _merged_lines(in_ptx, sass)
     in_sass = ((opcode, location) for opcode, location in instructions(sass) if location)
     swapping_lines = {location[0][:2] for opcode, location in in_sass if re.match(r"ATOM.*\.CAS", opcode)}
     used = {value for op in body.walk() for value in (*op.operands, *op.inits)}
-    locations = [location for _, location in locate_lines(ttgir, "ttgir")]
-    by_location: dict[tuple[str, Location], list[tuple[Op, Layout | None]]] = defaultdict(list)
-    ops = (op for op in body.walk() if op.name in POINTER_OPS)
-    for op, layout in zip(ops, layouts, strict=True):
-        by_location[_OP_KINDS[op.name], locations[op.line]].append((op, layout))
+    pointer_ops = (op.line for op in body.walk() if op.name in POINTER_OPS)
+    layout_of = dict(zip(pointer_ops, layouts, strict=True))
+    by_location: dict[tuple[str, Location], list[Op]] = defaultdict(list)
+    for op in memory_ops(body):
+        by_location[MEMORY_OPS[op.name].kind, op.location].append(op)
     result: dict[int, Instruction | str] = {}
     for (kind, location), group in by_location.items():
-        matches, start, spans = in_ptx[kind, location], 0, []
-        for op, layout in group:
-            count = _count_needed(op, layout, matches[min(start, len(matches) - 1)]) if matches else 0
-            spans.append((start, start + count))
-            start += count
-        are_complete = start == len(matches)
-        for (op, layout), (begin, end) in zip(group, spans, strict=True):
+        matches, starts = in_ptx.get((kind, location), []), [0]
+        for op in group:
+            match = matches[min(starts[-1], len(matches) - 1)] if matches else PtxInstruction("", 0, False)
+            starts.append(starts[-1] + _count_needed(op, layout_of.get(op.line), match))
+        are_complete = starts[-1] == len(matches)
+        for op, (start, end) in zip(group, pairwise(starts), strict=True):
             # Several copies of an operation, as of an unrolled loop, have one location. Their order is kept.
-            own = matches[begin:end] if are_complete else matches
+            own = matches[start:end] if are_complete else matches
             widths = {(match.name, match.width_bytes) for match in own}
             if len(widths) != 1:
                 found = f"has several widths in the PTX: {sorted(widths)}" if widths else "is missing in the PTX"
                 result[op.line] = f"{op.name} {found}."
                 continue
-            name, size = own[0].name, element_bytes(op)
-            swaps = op.name == "tt.atomic_rmw" and (".cas" in name or location[0][:2] in swapping_lines)
+            ((name, width),), size = widths, op.element_bytes
+            is_reduction = kind == "atomic" and _is_reduction(op, name, used)
+            is_on_merged_line = are_complete and location[0][:2] in merged_lines
             result[op.line] = Instruction(
-                counter="red" if kind == "atom" and _is_reduction(op, name, used) else kind.replace("cp", "ld"),
+                counter="red" if is_reduction else MEMORY_OPS[op.name].counter,
                 name=name,
-                width_bytes=size if ".cas" in name else own[0].width_bytes,
+                width_bytes=size if ".cas" in name else width,
                 element_bytes=size,
-                layout=layout,
+                layout=layout_of.get(op.line),
                 num_warps=num_warps,
-                swaps=swaps,
-                location=location,
-                is_merged=tuple(m.is_repeated for m in own) if are_complete and location[0][:2] in merged_lines else (),
+                swaps=op.name == "tt.atomic_rmw" and (".cas" in name or location[0][:2] in swapping_lines),
+                is_merged=tuple(match.is_repeated for match in own) if is_on_merged_line else (),
             )
     return result
 
 
-def _count_needed(op: Op, layout: Layout | None, match: _Match) -> int:
+def _count_needed(op: Op, layout: Layout | None, match: PtxInstruction) -> int:
     """Return the number of instructions that each warp needs for one execution."""
     registers = 1 << sum(any(base) for base in layout.register) if layout else 1
-    width = element_bytes(op) if ".cas" in match.name else match.width_bytes
-    return max(1, registers * element_bytes(op) // width)
+    width = op.element_bytes if ".cas" in match.name else match.width_bytes
+    return max(1, registers * op.element_bytes // max(1, width))
 
 
-def _merged_lines(in_ptx: Mapping[tuple[str, Location], list[_Match]], sass: str) -> set[tuple[str, int]]:
+def _merged_lines(in_ptx: Mapping[tuple[str, Location], list[PtxInstruction]], sass: str) -> set[tuple[str, int]]:
     """Return the source lines whose repeated loads ptxas has merged: the SASS has fewer loads than the PTX."""
     loads, repeated = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     for (kind, location), matches in in_ptx.items():
-        if kind == "ld":
+        if kind == "load":
             loads[location[0][:2]] += len(matches)
             repeated[location[0][:2]] += sum(match.is_repeated for match in matches)
     in_sass = Counter(
@@ -143,24 +139,24 @@ def _merged_lines(in_ptx: Mapping[tuple[str, Location], list[_Match]], sass: str
     return {line for line, count in repeated.items() if 0 < count <= min(missing, loads[line] - in_sass[line])}
 
 
-def _find_instructions(ptx: str) -> dict[tuple[str, Location], list[_Match]]:
+def find_instructions(ptx: str) -> dict[tuple[str, Location], list[PtxInstruction]]:
     """Return the accesses to global memory by kind and location, in order.
 
     ptxas may merge loads with the same predicate and address if no store or branch lies between them.
     """
-    result: dict[tuple[str, Location], list[_Match]] = defaultdict(list)
+    result: dict[tuple[str, Location], list[PtxInstruction]] = defaultdict(list)
     loaded: set[tuple[str, ...]] = set()
     for line, location in locate_lines(ptx, "ptx"):
-        if match := _PTX_MEMORY.search(line):
-            kind = _KINDS[match["name"].partition(".")[0]]
-            address = re.search(r"\[.*?\]", line)
-            key = match["name"], line[: match.start()].strip(), address[0] if address else ""
+        if match := PTX_MEMORY.search(line):
+            name = match["name"]
+            kind = next(kind for start, kind in _KINDS.items() if name.startswith(start))
+            load = name, line[: match.start()].strip(), *re.findall(r"\[.*?\]", line)[:1]
             if location:
-                found = _Match(match["name"], lane_bytes(match["name"], line), kind == "ld" and key in loaded)
-                result[kind, location].append(found)
-            if kind == "ld":
-                loaded.add(key)
-            elif kind != "cp":
+                is_repeated = kind == "load" and load in loaded
+                result[kind, location].append(PtxInstruction(name, lane_bytes(name, line), is_repeated))
+            if kind == "load":
+                loaded.add(load)
+            elif kind in ("store", "atomic"):
                 loaded.clear()
         elif re.match(r"\$|.*\b(bra|bar\.sync|ret)\b", line):
             loaded.clear()
@@ -169,31 +165,18 @@ def _find_instructions(ptx: str) -> dict[tuple[str, Location], list[_Match]]:
 
 def _is_reduction(op: Op, name: str, used: set[str]) -> bool:
     """Whether ptxas turns an atomic into RED: its result is not used, and no later access has to wait for it."""
-    is_swap = re.search(r"\.(exch|cas)\b", name)
-    return (
-        not is_swap
-        and not re.search(r"\b(acquire|acq_rel)\b", op.text)
-        and not any(result in used for result in op.results)
-    )
-
-
-def element_bytes(op: Op) -> int:
-    match = re.search(r"!tt\.ptr<(?:!tt\.ptr<|[a-z]+(\d+))", op.text)
-    if not match:
-        raise UnsupportedOperation(f"The element size of {op.name} is unknown.")
-    return max(1, int(match[1]) // 8) if match[1] else 8  # a pointer to pointers
+    must_answer = re.search(r"\.(exch|cas)\b", name) or re.search(r"\b(acquire|acq_rel)\b", op.text)
+    return not must_answer and used.isdisjoint(op.results)
 
 
 def textbook(instruction: Instruction) -> Instruction:
     """Return the blackboard's version of an instruction: lane i takes element i of the block, row by row."""
     if instruction.layout is None:
         return instruction
-    shape, bases = instruction.layout.shape, []
-    for axis in reversed(range(len(shape))):
-        bases += [
-            tuple((1 << bit) * (axis == i) for i in range(len(shape))) for bit in range(shape[axis].bit_length() - 1)
-        ]
-    idle = ((0,) * len(shape),) * max(0, 5 - len(bases))  # lanes without an element
+    shape = instruction.layout.shape
+    bits = range(math.prod(shape).bit_length() - 1)
+    bases = [tuple(map(int, np.unravel_index(1 << bit, shape))) for bit in bits]
+    idle = ((0,) * len(shape),) * (5 - len(bases))  # lanes without an element
     layout = Layout(shape, tuple(bases[5:]), (*bases[:5], *idle), ())
     size, counter = instruction.element_bytes, instruction.counter
     return replace(instruction, layout=layout, width_bytes=size, name=counter, is_merged=(), num_warps=1)
@@ -219,33 +202,7 @@ def count_blocks(instruction: Instruction, is_load: bool, address: np.ndarray, a
     if any(instruction.is_merged):
         issued = np.resize(~np.array(instruction.is_merged), len(place))
         place, owner = place[issued], owner[issued]
-    at = address.reshape(count, -1)[:, place].reshape(-1, LANES)
-    on = active.reshape(count, -1)[:, place]
-    on = (on if is_load else on & owner).reshape(-1, LANES)
-    at = np.where(on, at, _NOWHERE)
-    ordered = np.sort(at, axis=1)
-    wanted = _distinct(ordered, 1) * instruction.width_bytes
-    sectors = _distinct(ordered, SECTOR_BYTES)
-    if instruction.counter in ("red", "atom"):
-        sectors = atomic_sectors(at, on)
-    elif instruction.name.startswith("cp.async.cg"):
-        sectors = _bypassing_sectors(at)
-    parts = on.any(axis=1), sectors, _distinct(ordered, LINE_BYTES), -(-wanted // SECTOR_BYTES)
-    return np.stack([part.reshape(count, -1).sum(axis=1) for part in parts], axis=1)
-
-
-def _distinct(ordered: np.ndarray, unit_bytes: int) -> np.ndarray:
-    """Return the number of distinct units in each row of sorted addresses. Inactive lanes have address _NOWHERE."""
-    units = ordered // unit_bytes
-    return np.count_nonzero(units[:, 1:] != units[:, :-1], axis=1) + (ordered[:, 0] != _NOWHERE)
-
-
-def _bypassing_sectors(address: np.ndarray) -> np.ndarray:
-    """Count the sectors of 16-byte copies that bypass L1, as the hardware's counter does, pair of lanes by pair.
-
-    A pair's 32 consecutive bytes count once per line that they touch. Other pairs count their sectors.
-    """
-    first, second = np.moveaxis(address.reshape(len(address), -1, 2), 2, 0)
-    unit = np.where(second - first == 16, LINE_BYTES, SECTOR_BYTES)
-    shares = (first != _NOWHERE) & (first // unit == second // unit)
-    return np.count_nonzero(address != _NOWHERE, axis=1) - np.count_nonzero(shares, axis=1)
+    at, on = (block.reshape(count, -1)[:, place] for block in (address, active))
+    on = on if is_load else on & owner
+    counts = count_requests(at.reshape(-1, LANES), on.reshape(-1, LANES), instruction.width_bytes, instruction.name)
+    return counts.reshape(count, -1, 4).sum(axis=1)

@@ -4,6 +4,7 @@
 of programs. A boolean value is the conjunction of its number and its terms.
 """
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.compiling.ttgir import UnsupportedOperation
+from kernels.compiling.listings import UnsupportedOperation
 
 _MIX = np.array([0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15], dtype=np.uint64)  # of SplitMix64
 
@@ -59,8 +60,8 @@ class Term:
         return per_row[:1] if self.index is None else per_row[self.index]
 
     def select(self, programs: np.ndarray) -> "Term":
-        result = Term(self.table, None if self.index is None else self.index[programs])
-        result.__dict__ |= {name: value for name, value in self.__dict__.items() if name not in ("table", "index")}
+        result = copy.copy(self)  # with what is cached
+        result.index = None if self.index is None else self.index[programs]
         return result
 
 
@@ -122,47 +123,46 @@ def group(keys: Sequence[np.ndarray | None]) -> tuple[np.ndarray, np.ndarray | N
     Returns:
         One program of each group, and the group of each program; None if there is only one group.
     """
-    distinct: list[np.ndarray] = []
-    for key in keys:
-        if key is not None and len(key) > 1 and not any(key is other for other in distinct):
-            distinct.append(key)
-    combined, size = np.zeros(0, np.int64), 1
-    for key in distinct:
-        key = key.view(f"i{key.dtype.itemsize}") if key.dtype.kind == "f" else key
-        low, high = int(key.min()), int(key.max())
-        if high - low < max(4 * len(key), 1024):
-            code, count = key.astype(np.int64) - low, high - low + 1
-        else:
-            values, code = np.unique(key, return_inverse=True)
-            code, count = code.ravel(), len(values)
-        if count == 1:
-            continue
-        if size * count > 1 << 62:
-            values, combined = np.unique(combined, return_inverse=True)
-            size = len(values)
-        combined, size = (code, count) if size == 1 else (combined * count + code, size * count)
-    if size == 1:
+    code, count = np.zeros(1, np.int64), 1
+    for key in {id(key): key for key in keys if key is not None and len(key) > 1}.values():
+        numbers, size = _number(key.view(f"i{key.itemsize}") if key.dtype.kind == "f" else key)
+        if count * size > 1 << 62:
+            code, count = _number(code)
+        code, count = (code * size + numbers, count * size) if size > 1 else (code, count)
+    if count == 1:
         return np.zeros(1, np.int64), None
-    if size > 4 * len(combined):
-        _, first, index = np.unique(combined, return_index=True, return_inverse=True)
-        return first, index.ravel()
-    first = np.full(size, -1, np.int64)
-    first[combined[::-1]] = np.arange(len(combined) - 1, -1, -1)
+    code, count = _number(code)
+    first, number = np.full((2, count), -1)
+    first[code[::-1]] = np.arange(len(code) - 1, -1, -1)
     present = np.flatnonzero(first >= 0)
-    number = np.empty(size, np.int64)
     number[present] = np.arange(len(present))
-    return first[present], number[combined]
+    return first[present], number[code]
+
+
+def _number(key: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return a small number for each distinct element, in ascending order, and a bound of the numbers."""
+    low, high = int(key.min()), int(key.max())
+    if high - low < max(4 * len(key), 1024):
+        return key.astype(np.int64) - low, high - low + 1
+    values, numbers = np.unique(key, return_inverse=True)
+    return numbers.ravel(), len(values)
 
 
 def check_size(*shape: int) -> None:
     if math.prod(shape) > _MOST_ELEMENTS:
-        raise UnsupportedOperation(
-            f"The programs' blocks differ too much: {math.prod(shape):,} elements; {_MOST_ELEMENTS:,} fit."
-        )
+        what = f"{math.prod(shape):,} elements; {_MOST_ELEMENTS:,} fit"
+        raise UnsupportedOperation(f"The programs' blocks differ too much: {what}.")
 
 
 def keys_of(*values: Value) -> list[np.ndarray | None]:
     return [key for value in values for key in (value.base, *(term.index for term in value.terms))]
+
+
+def from_table(table: np.ndarray, index: np.ndarray | None = None) -> Value:
+    """Return the value whose blocks are the rows of a table: see `Term`."""
+    if table.ndim == 1:
+        return Value(table if index is None else table[index])
+    return Value(np.ones(1, bool) if table.dtype == bool else np.zeros(1, table.dtype), [Term(table, index)])
 
 
 def apply(function: Callable[..., Any], *values: Value) -> Value:
@@ -173,8 +173,7 @@ def apply(function: Callable[..., Any], *values: Value) -> Value:
     rank = next(value.terms[0].table.ndim for value in values if value.terms) - 1
     shape = np.broadcast_shapes(*(term.table.shape[1:] for value in values for term in value.terms))
     check_size(len(first), *shape)
-    table = np.asarray(function(*(value.with_rank(rank).blocks(first) for value in values)))
-    return Value(np.ones(1, bool) if table.dtype == bool else np.zeros(1, table.dtype), [Term(table, index)])
+    return from_table(np.asarray(function(*(value.with_rank(rank).blocks(first) for value in values))), index)
 
 
 def add(a: Value, b: Value, sign: int = 1) -> Value:
@@ -229,12 +228,10 @@ def choose(condition: np.ndarray, a: Value, b: Value) -> Value:
     """
     if a is b or condition.all():
         return a
-    terms = list(zip(a.terms, b.terms, strict=False))
-    same_shapes = all(x.table.shape[1:] == y.table.shape[1:] for x, y in terms)
-    if a.is_boolean or len(a.terms) != len(b.terms) or not same_shapes:
+    if a.is_boolean or [x.table.shape[1:] for x in a.terms] != [y.table.shape[1:] for y in b.terms]:
         return apply(np.where, Value(condition), a, b)
     result = []
-    for x, y in terms:
+    for x, y in zip(a.terms, b.terms, strict=True):
         if x is not y:
             in_a, in_b = (np.zeros(len(condition), np.int64) if t.index is None else t.index for t in (x, y))
             index = np.where(condition, in_a, in_b + len(x.table))

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from kernels.accesses import CompiledFacts, MemoryOperation
-from kernels.compiling.memory_operations import instructions, match_instructions
+from kernels.compiling.listings import instructions
+from kernels.compiling.memory_operations import match_instructions
 from kernels.experiment import Experiment, from_json, launch_key, launch_of, resolve_gpu
 from kernels.gpus import this_gpu
 from kernels.measuring.measurement import Measurement, Stages

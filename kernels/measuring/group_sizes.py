@@ -19,6 +19,7 @@ from kernels.measuring.run import prepare
 from kernels.measuring.timing import STUDY, Samples, sample
 from kernels.results import Failure, GroupSizeRow, GroupSizeStudy, records
 from kernels.results.counters import any_group_size, with_group_size
+from kernels.sectors import SECTOR_BYTES
 
 REPEATS = 5
 
@@ -27,7 +28,6 @@ DRAM = {"read": "dram__bytes_read.sum", "write": "dram__bytes_write.sum"}
 # Sectors that SMs received, and sectors that the L2 looked up for SMs. The L2 looks up fewer sectors, because one reply
 # can go to several SMs. Neither includes traffic between the L2's halves, which `lts__t_sectors.sum` counts twice.
 L2 = {"received": "l1tex__m_xbar2l1tex_read_sectors.sum", "looked_up": "lts__t_sectors_srcunit_tex_op_read.sum"}
-_SECTOR_BYTES = 32
 
 # DRAM's metrics of REPEATS launches and the L2's of one launch; () and None if nothing was counted.
 Counts = tuple[Sequence[dict[str, float]], dict[str, float] | None]
@@ -74,7 +74,7 @@ def make_row(experiment: Experiment, compiled: CompiledFacts, counts: Counts, ti
     dram, l2 = counts
     size = getattr(experiment.config, "GROUP_SIZE", None)
     read, written = (tuple(int(launch[name]) for launch in dram) for name in ("read", "write"))
-    received, looked_up = (int(l2[name]) * _SECTOR_BYTES if l2 else None for name in ("received", "looked_up"))
+    received, looked_up = (int(l2[name]) * SECTOR_BYTES if l2 else None for name in ("received", "looked_up"))
     times = tuple(round(float(time), 6) for time in times_ms)
     return GroupSizeRow(size, compiled.registers, compiled.shared_bytes, read, written, received, looked_up, times)
 

@@ -7,7 +7,7 @@ import select
 
 import pytest
 
-from kernels.compiling.memory_operations import instructions
+from kernels.compiling.listings import instructions
 from kernels.experiment import from_json
 from kernels.measuring import counters
 from kernels.measuring.counters import METRICS, sum_instructions

@@ -19,7 +19,7 @@ import pytest
 
 from kernels.compiling.capture_file import Capture
 from kernels.compiling.captured_counts import count_launch
-from kernels.compiling.evaluate import STORAGE_STEP
+from kernels.compiling.memory import STORAGE_STEP
 from kernels.compiling.requests import count_blocks
 
 ROOT = Path(__file__).parents[2]

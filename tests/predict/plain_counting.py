@@ -40,12 +40,15 @@ def plain_cost(requests, sector_bytes=32, line_bytes=128, bypasses_l1=False):
     for lanes in requests:
         touched = {byte for _, start, width in lanes for byte in range(start, start + width)}
         sectors, lines = (len({byte // unit for byte in touched}) for unit in (sector_bytes, line_bytes))
-        by_lines, by_sectors = (
-            len({(lane // 2, start // unit) for lane, start, _ in lanes}) - sectors if bypasses_l1 else 0
-            for unit in (line_bytes, sector_bytes)
-        )
+        extra, by_sectors = 0, 0
+        if bypasses_l1:  # by pairs of lanes: the lines of 32 consecutive bytes, and the sectors of others
+            pairs = [[start for lane, start, _ in lanes if lane // 2 == pair] for pair in {at[0] // 2 for at in lanes}]
+            units = [line_bytes if len(pair) == 2 and pair[1] - pair[0] == 16 else sector_bytes for pair in pairs]
+            touched_units = ({start // unit for start in pair} for pair, unit in zip(pairs, units, strict=True))
+            extra = sum(map(len, touched_units)) - sectors
+            by_sectors = len({(lane // 2, start // sector_bytes) for lane, start, _ in lanes}) - sectors
         wanted = sum(width for *_, width in lanes)
         ideal = -(-len(touched) // sector_bytes)
-        amounts = (bool(lanes), sectors + by_lines, lines, ideal, wanted, by_lines, by_sectors)
+        amounts = (bool(lanes), sectors + extra, lines, ideal, wanted, extra, by_sectors)
         total += Cost(*amounts, sector_bytes=sector_bytes)
     return total

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernels.gpus import GPUS, Gpu
+from kernels.sectors import SECTOR_BYTES
 from kernels.spec import Kernel, Launch
 from visualize.predict.schedule import count_tiles
 from visualize.predict.traffic import Operation
@@ -25,7 +26,7 @@ SUSTAINED = 0.73
 
 # Bytes that an SM loads or stores per cycle, and float32 multiply-adds per SM and cycle: 64 for the listed compute
 # capabilities, else 128 (CUDA C++ Programming Guide 13.0, table "Throughput of Native Arithmetic Instructions").
-_LSU_BYTES, _SECTOR_BYTES = 128, 32
+_LSU_BYTES = 128
 _MULTIPLY_ADDS, _FEWER = 128, {(7, 5): 64, (8, 0): 64}
 
 # A store below this efficiency writes partial sectors, and not only at the tensor's edges.
@@ -106,7 +107,7 @@ def _load_store(kernel: Kernel, gpu: Gpu, operations: Sequence[Operation], clock
     for op in operations:
         if op.compiled is None or op.compiled.layout is None:
             continue
-        needed = max(op.launch.requests, op.launch.sectors * _SECTOR_BYTES / _LSU_BYTES)
+        needed = max(op.launch.requests, op.launch.sectors * SECTOR_BYTES / _LSU_BYTES)
         staged = op.compiled.op == "load" and op.access.tensor in (kernel.family.panels or ())
         cycles += needed * (2 if staged else 1)
         requests += op.launch.requests

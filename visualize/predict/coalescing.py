@@ -7,12 +7,7 @@ without replicas, issue stores, atomics and async copies. For copies that bypass
 An atomic without a GPU instruction is a load and a compare-and-swap loop. Only its first iteration is counted, because
 the number of retries depends on values and timing.
 
-The tensor memory accelerator (TMA) copies a descriptor's block without a request, in boxes no wider than their swizzle
-in shared memory, box row by box row. A box row costs the sectors that its bytes touch, counted for this row alone: two
-rows of 16 bytes in one sector cost two sectors. Bytes past the tensor's edge arrive as zeros. A load still counts one
-sector per 32 such bytes of a row, rounded up. A store omits them. These counts equal
-`l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum` and
-`l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum` for every recorded launch on H200 and H100.
+The tensor memory accelerator (TMA) copies a descriptor's block without a request: see `kernels.sectors`.
 """
 
 import functools
@@ -21,14 +16,11 @@ from dataclasses import replace
 import numpy as np
 
 from kernels.accesses import MemoryOperation, vectors
+from kernels.sectors import GRANULE_BYTES, box_row_bytes, count_padding
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, TensorSpec
 from visualize.predict import traffic
 from visualize.predict.traffic import Cost, First, Matrix, Operation, Requests, Tile
 
-# TMA requires row sizes that are multiples of 16 bytes, so box rows consist of 16-byte granules.
-_GRANULE_BYTES = 16
-# The widest swizzle is also the widest box row.
-_WIDEST_BYTES = 128
 # Maximum number of elements along each axis of a box (CUDA driver API, cuTensorMapEncodeTiled: boxDim).
 _MOST_ROWS = 256
 
@@ -64,12 +56,10 @@ def cost(lanes: Requests, access: Access | FlatAccess, operation: MemoryOperatio
     if operation.layout is not None:
         bypasses_l1 = operation.instruction.startswith("cp.async.cg")
         return traffic.count_bypassing(lanes) if bypasses_l1 else traffic.count(lanes)
-    granules = row_bytes(access, operation, lanes.matrix.element_bytes) // _GRANULE_BYTES
+    granules = row_bytes(access, operation, lanes.matrix.element_bytes) // GRANULE_BYTES
     address, active = lanes.address.reshape(-1, granules), lanes.active.reshape(-1, granules)
-    inside, outside = traffic.count(replace(lanes, address=address, active=active)), 0
-    if tensor.is_input:
-        outside_bytes = _GRANULE_BYTES * np.count_nonzero(~active, axis=1)
-        outside = int((-(-outside_bytes // traffic.SECTOR_BYTES)).sum())
+    inside = traffic.count(replace(lanes, address=address, active=active))
+    outside = int(count_padding(active).sum()) if tensor.is_input else 0
     return replace(inside, requests=0, sectors=inside.sectors + outside, extra_sectors=outside)
 
 
@@ -80,9 +70,9 @@ def requests(access: Access | FlatAccess, matrix: Matrix, first: First, operatio
         first: (row, column) of the block's first element, which may be past the edge; (element,) for a run.
     """
     if operation.layout is None:
-        step = _GRANULE_BYTES // matrix.element_bytes
+        step = GRANULE_BYTES // matrix.element_bytes
         place = np.divmod(np.arange(access.elements // step)[None], _columns(access) // step)
-        return matrix.requests(first[0] + place[0], first[1] + step * place[1], True, _GRANULE_BYTES)
+        return matrix.requests(first[0] + place[0], first[1] + step * place[1], True, GRANULE_BYTES)
     lanes = vectors(operation.layout, operation.width_bytes // operation.element_bytes)
     owner = True if operation.op == "load" else lanes.owner  # all lanes issue plain loads
     if isinstance(access, FlatAccess):
@@ -112,7 +102,7 @@ def tile(access: Access | FlatAccess, matrix: Matrix, first: First, operation: M
 
 def row_bytes(access: Access | FlatAccess, operation: MemoryOperation, size: int) -> int:
     """Return the bytes of a descriptor's box row: the width of the swizzle, or of the block if it is narrower."""
-    return min(operation.swizzle_bytes or _WIDEST_BYTES, _columns(access) * size)
+    return box_row_bytes(operation.swizzle_bytes, _columns(access) * size)
 
 
 def box_count(access: Access | FlatAccess, operation: MemoryOperation, size: int) -> int:

@@ -11,10 +11,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from kernels.accesses import MemoryOperation, SharedOperation, expand_bases
+from kernels.sectors import LINE_BYTES, SECTOR_BYTES, SECTORS, count_requests
 from kernels.spec import Access, FlatAccess
-
-# Units of a GPU's L1 (CUDA C++ Best Practices Guide 13.0, "Coalesced Access to Global Memory").
-SECTOR_BYTES, LINE_BYTES = 32, 128
 
 # Shared memory has 32 banks of 4 bytes, each of which serves one word per wavefront. Any number of lanes may share a
 # word (CUDA C++ Programming Guide 13.0, "Shared Memory"). Wider accesses are split into parts of 128 bytes: half a warp
@@ -200,32 +198,25 @@ def count(lanes: Requests, times: np.ndarray | int = 1) -> Cost:
         times: (requests,) number of times that each request is issued.
     """
     sector_bytes, line_bytes = lanes.matrix.sector_bytes, lanes.matrix.line_bytes
-    address = np.where(lanes.active, lanes.address, -1)  # inactive lanes share sector -1 and line -1
-    address.sort(axis=1)
-
-    def distinct(unit_bytes: int) -> np.ndarray:
-        units = address // unit_bytes
-        return np.count_nonzero(units[:, 1:] != units[:, :-1], axis=1) + (units[:, 0] >= 0)
-
-    # A lane's access is aligned to its width, which is at most a sector, so no access crosses a sector boundary.
-    wanted = distinct(1) * lanes.width_bytes
+    counts = count_requests(lanes.address, lanes.active, lanes.width_bytes, "", sector_bytes, line_bytes)
     by_lanes = np.count_nonzero(lanes.active, axis=1) * lanes.width_bytes
-    parts = wanted > 0, distinct(sector_bytes), distinct(line_bytes), -(-wanted // sector_bytes), by_lanes
-    requests, sectors, lines, ideal_sectors, bytes_wanted = (int((part * times).sum()) for part in parts)
+    parts = (int((part * times).sum()) for part in (*counts.T, by_lanes))
+    requests, sectors, lines, ideal_sectors, bytes_wanted = parts
     return Cost(requests, sectors, lines, ideal_sectors, bytes_wanted, sector_bytes=sector_bytes)
 
 
 def count_bypassing(lanes: Requests) -> Cost:
     """Count requests of 16-byte copies that bypass L1 (LDGSTS.BYPASS) as the hardware's sector counter does.
 
-    The hardware counter counts the lines that each pair of lanes 2i and 2i + 1 touches. Nsight Compute's count of the
-    instruction counts the sectors of each pair. Both equal the touched sectors unless rows begin inside a sector, which
-    float8 rows may. Four recorded launches have such rows; two were counted again (tests/oracle/load_sectors.csv).
+    Nsight Compute's count of the instruction counts the sectors of each pair of lanes 2i and 2i + 1. Both counts equal
+    the touched sectors unless rows begin inside a sector, which float8 rows may. Four recorded launches have such rows;
+    two were counted again (tests/oracle/load_sectors.csv).
     """
     touched = count(lanes)
     pairs = count(replace(lanes, address=lanes.address.reshape(-1, 2), active=lanes.active.reshape(-1, 2)))
-    extra, repeated = pairs.lines - touched.sectors, pairs.sectors - touched.sectors
-    return replace(touched, sectors=pairs.lines, extra_sectors=extra, repeated_sectors=repeated)
+    counts = count_requests(lanes.address, lanes.active, lanes.width_bytes, "cp.async.cg")
+    sectors, repeated = int(counts[:, SECTORS].sum()), pairs.sectors - touched.sectors
+    return replace(touched, sectors=sectors, extra_sectors=sectors - touched.sectors, repeated_sectors=repeated)
 
 
 def count_access(

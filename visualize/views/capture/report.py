@@ -10,7 +10,7 @@ import numpy as np
 from kernels.compiling.capture_file import Capture, CapturedKernel, CapturedLaunch
 from kernels.compiling.captured_counts import COUNTERS, LaunchCounts, OperationCounts, count_launch
 from kernels.compiling.diagnoses import diagnose
-from kernels.compiling.requests import IDEAL, LINES
+from kernels.sectors import IDEAL, LINES
 from visualize.views.numbers import count_noun
 
 # Numbers of a kernel that are compared.

@@ -14,12 +14,13 @@ from markupsafe import Markup
 from kernels.accesses import MemoryOperation, vectors
 from kernels.compiling.capture_file import Capture, CapturedKernel, CapturedLaunch
 from kernels.compiling.captured_counts import LaunchCounts, OperationCounts, count_launch
-from kernels.compiling.evaluate import STORAGE_STEP
+from kernels.compiling.memory import STORAGE_STEP
 from kernels.compiling.memory_operations import memory_lines
-from kernels.compiling.requests import IDEAL, LINES, textbook
+from kernels.compiling.requests import textbook
 from kernels.examples import EXAMPLES
 from kernels.gpus import GPUS
 from kernels.knobs import knob
+from kernels.sectors import IDEAL, LINES
 from visualize.predict.schedule import occupancy
 from visualize.predict.traffic import Matrix, Requests
 from visualize.views import slots, theme

@@ -14,11 +14,12 @@ from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knob
 from kernels.measuring.counters import COUNTERS
 from kernels.results import records
+from kernels.sectors import SECTOR_BYTES
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, TensorSpec
 from visualize.predict import coalescing, request_lines, textbook
 from visualize.predict.request_lines import WANTED, WASTED, RequestLines
 from visualize.predict.textbook import Textbook
-from visualize.predict.traffic import SECTOR_BYTES, Matrix, Operation, Requests, Tile
+from visualize.predict.traffic import Matrix, Operation, Requests, Tile
 from visualize.views import theme
 from visualize.views.numbers import count_noun
 from visualize.views.panel import select_fields

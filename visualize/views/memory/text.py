@@ -12,10 +12,11 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels.accesses import Layout, MemoryOperation
+from kernels.sectors import SECTOR_BYTES
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel
 from visualize.predict.agreement import Verdicts, compare_costs, count_of, launch_totals, sum_costs
 from visualize.predict.coalescing import row_bytes
-from visualize.predict.traffic import SECTOR_BYTES, Cost, Operation
+from visualize.predict.traffic import Cost, Operation
 from visualize.views.memory.flow import DIVISOR
 from visualize.views.numbers import count_noun, join_names, percent, source
 from visualize.views.prose import Code, Link, Sentence, Sourced, Strong, config_text, headline, html, say

@@ -11,10 +11,10 @@ from kernels.gpus import GPUS
 from kernels.measuring.timeline import TIMELINE
 from kernels.pairs import pair
 from kernels.results import Compiled, GroupSizeRow, Timeline
+from kernels.sectors import SECTOR_BYTES
 from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic, by_group_size, fewest_bytes, recommended
 from visualize.predict.schedule import FirstLoads, Schedule, Steps, max_programs_per_sm, occupancy_of, schedule, steps
-from visualize.predict.traffic import SECTOR_BYTES
 from visualize.views import numbers, prose
 from visualize.views.numbers import bytes_of, count_noun, format_number, join_names, milliseconds, percent, significant
 from visualize.views.prose import Link, Mark, Sentence, Sourced, Strong, headline, html, join, say, term

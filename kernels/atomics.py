@@ -10,7 +10,7 @@ and without a result), have exactly this number of sectors.
 
 import numpy as np
 
-LANES, SECTOR_BYTES, LINE_BYTES = 32, 32, 128
+SECTOR_BYTES, LINE_BYTES = 32, 128
 
 # A line's bank is the XOR of these numbers, over the bits of the line's number that are set. Higher bits were not
 # measured: they would exchange the banks of whole tensors.
@@ -24,32 +24,33 @@ def atomic_sectors(address: np.ndarray, active: np.ndarray) -> np.ndarray:
     """Return the sectors of each request.
 
     Args:
-        address: (requests, 32) int64, first byte of each lane's element.
-        active: (requests, 32) bool, the lanes that take part.
+        address: (requests, lanes) int64, first byte of each lane's element.
+        active: (requests, lanes) bool, the lanes that take part.
 
     Returns:
         (requests,) int64.
     """
-    line = address // LINE_BYTES
+    line, lanes = address // LINE_BYTES, address.shape[1]
     bank = np.zeros_like(line)
     for bit, number in enumerate(_BANKS):
         bank ^= (line >> bit & 1) * number
-    place = np.where(active, bank * LINE_BYTES + address % LINE_BYTES, 4 * LINE_BYTES + np.arange(LANES))
+    place = np.where(active, bank * LINE_BYTES + address % LINE_BYTES, 4 * LINE_BYTES + np.arange(lanes))
     ordered = np.sort(place, axis=1)
     is_contended = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
     passes = np.zeros(address.shape, np.int64)
     for some in np.array_split(np.flatnonzero(is_contended), -(-np.count_nonzero(is_contended) // _CHUNK) or 1):
         passes[some] = _passes(line[some], np.where(active[some], bank[some], 4), place[some])
-    served = np.sort(np.where(active, address // SECTOR_BYTES * (LANES + 1) + passes, -1), axis=1)
+    served = np.sort(np.where(active, address // SECTOR_BYTES * (lanes + 1) + passes, -1), axis=1)
     return np.count_nonzero(served[:, 1:] != served[:, :-1], axis=1) + (served[:, 0] >= 0)
 
 
 def _passes(line: np.ndarray, bank: np.ndarray, place: np.ndarray) -> np.ndarray:
     """Return the pass of each lane, from 0. Inactive lanes have a bank of their own."""
     request, passes = np.arange(len(line)), np.zeros_like(line)
+    lanes = line.shape[1]
     next_pass = np.zeros((len(line), place.max(initial=0) + 1), np.int64)  # of each place
-    served = np.full((len(line), bank.max(initial=0) + 1, LANES + 1), -1)  # each bank's line in each pass
-    for lane in range(LANES):
+    served = np.full((len(line), bank.max(initial=0) + 1, lanes + 1), -1)  # each bank's line in each pass
+    for lane in range(lanes):
         own, at, its_line = bank[:, lane], next_pass[request, place[:, lane]], line[:, lane]
         while True:
             other = served[request, own, at]

@@ -1,0 +1,91 @@
+"""Read the lines of TTGIR, PTX and SASS: source locations, opcodes and widths."""
+
+import functools
+import re
+
+# A place is (file without its folders, line, column). A location adds the inlined calls, innermost first.
+Place = tuple[str, int, int]
+Location = tuple[Place, ...]
+
+_PLACE = re.compile(r'"?([^"\s(]+?)"?:(\d+):(\d+)')
+# PTX: `.loc file line column` applies until the next `.loc`; its comment names the file and the calls.
+# SASS: `//## File "file", line n` applies until the next marker. Of consecutive markers, the first is innermost.
+_MARKERS = {"ptx": re.compile(r"\s*\.loc\s"), "sass": re.compile(r"\s*//## File ")}
+_SASS_PLACE = re.compile(r'File "([^"]+)", line (\d+)()')
+_INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([\w.]+)")
+
+
+class UnsupportedOperation(Exception):
+    """The compiled code has a form that is not known, or contains something that is not modeled."""
+
+
+def locate_lines(text: str, kind: str) -> list[tuple[str, Location]]:
+    """Return each line with its source location, or () where it has none.
+
+    Args:
+        kind: "ttgir", "ptx" or "sass". SASS gives no columns, so they are 0.
+    """
+    lines = text.splitlines()
+    if kind == "ttgir":
+        return list(zip(lines, _ttgir_locations(lines), strict=True))
+    located = []
+    current: Location = ()
+    follows_marker = False
+    for line in lines:
+        is_marker = bool(_MARKERS[kind].match(line))
+        if is_marker:
+            comment = line.partition("//")[2]
+            places = tuple(map(_place, (_SASS_PLACE if kind == "sass" else _PLACE).finditer(comment)))
+            current = current + places if kind == "sass" and follows_marker else places
+        follows_marker = is_marker
+        located.append((line, () if is_marker else current))
+    return located
+
+
+def _place(match: re.Match[str]) -> Place:
+    return match[1].rsplit("/", 1)[-1], int(match[2]), int(match[3] or 0)
+
+
+def _ttgir_locations(lines: list[str]) -> list[Location]:
+    """Resolve each line's location. An operation ends with `loc(#loc7)`.
+
+    Definitions such as `#loc7 = loc("file":line:column)` name a place, a call site, or another location.
+    """
+    matches = (re.match(r"(#loc\d*) = loc\((.*)\)$", line) for line in lines)
+    definitions = {match[1]: match[2] for match in matches if match}
+
+    @functools.cache
+    def resolve(name: str) -> Location:
+        content = definitions.get(name, "")
+        if match := _PLACE.match(content):
+            return (_place(match),)
+        return tuple(place for inner in re.findall(r"#loc\d*", content) for place in resolve(inner))
+
+    used = (re.search(r"loc\((#loc\d*)\)$", line) for line in lines)
+    return [resolve(match[1]) if match else () for match in used]
+
+
+def instructions(sass: str) -> list[tuple[str, Location]]:
+    """Return the opcode and location of every SASS instruction, in order."""
+    located = ((_INSTRUCTION.match(line), location) for line, location in locate_lines(sass, "sass"))
+    return [(match[1], location) for match, location in located if match]
+
+
+def lane_bytes(instruction: str, line: str) -> int:
+    """Return the bytes that one lane moves.
+
+    Args:
+        instruction: a PTX instruction without its operands.
+        line: the same instruction with its operands.
+
+    Raises:
+        UnsupportedOperation: the instruction's name gives no width.
+    """
+    if instruction.startswith("cp.async.bulk"):
+        return 0
+    if instruction.startswith("cp.async"):
+        return int(line.split(",")[2].strip().rstrip(";"), 0)
+    vector, bits = re.search(r"\.v(\d)\b", instruction), re.search(r"(\d+)(x2)?$", instruction)
+    if not bits:
+        raise UnsupportedOperation(f"The width of {instruction} is unknown.")
+    return int(bits[1]) * (2 if bits[2] else 1) * int(vector[1] if vector else 1) // 8

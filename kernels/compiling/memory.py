@@ -1,0 +1,267 @@
+"""Count the accesses of a launch's programs to global memory, and read the values that addresses depend on.
+
+Each class of equal executions is counted once: addresses that are equal up to whole lines, and equal masks.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kernels.compiling.listings import UnsupportedOperation
+from kernels.compiling.requests import Instruction, count_blocks
+from kernels.compiling.ttgir import MEMORY_OPS, Op, Region, memory_ops
+from kernels.compiling.values import Value, apply, check_size, group, pick
+from kernels.sectors import GRANULE_BYTES, LINE_BYTES, REQUESTS, SECTORS, box_row_bytes, count_padding, count_requests
+
+# Storages start at multiples of this, so that an address names its storage, even one before its start.
+STORAGE_STEP = 1 << 40
+
+# Limit of an evaluation. A unit of work takes about 20 µs.
+_MOST_WORK = 1 << 18
+# Maximum number of elements that are counted at once.
+CHUNK = 1 << 22
+# Executions with more classes than this are not remembered: most of their classes are unique.
+_MOST_REMEMBERED = 1 << 12
+# Number of executions whose start is remembered: enough for a map of programs.
+_MOST_STARTS = 1 << 16
+
+
+def storage_number(address: Any) -> Any:
+    return (address + (STORAGE_STEP >> 1) >> STORAGE_STEP.bit_length() - 1) - 1  # rounded; shifts are fast
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """A tensor descriptor. Shape and strides are in elements.
+
+    Attributes:
+        address: first byte of its tensor.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    element_bytes: int
+    address: int
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Memory that arguments point to.
+
+    Attributes:
+        bytes: its size.
+        start_bytes: its start, from a multiple of STORAGE_STEP.
+        contents: for each size of an element, a function that returns the elements from its start.
+        why_unknown: a sentence that says why its contents are unknown.
+    """
+
+    bytes: int
+    start_bytes: int = 0
+    contents: Mapping[int, Callable[[], np.ndarray]] = field(default_factory=dict)
+    why_unknown: str = "The capture holds no copy of the tensor's values."
+
+
+@dataclass(frozen=True)
+class Example:
+    """An execution of an operation by one program: each element's first byte, and whether its mask is true."""
+
+    program: int
+    address: np.ndarray
+    active: np.ndarray
+
+
+@dataclass
+class Tally:
+    """Counts of one operation over the whole launch.
+
+    Attributes:
+        executions: number of executions with an active program, over all programs.
+        counts: (4,) int64: requests, sectors, lines, ideal sectors.
+        storages: the storages that it addresses.
+        example: its first execution.
+        starts: (program, address of its block's lowest byte) of the first executions, (executions,) each.
+        outside: an execution with an element outside its storage, and the element's index in the block.
+        refused: why the counts are incomplete; "" if they are complete.
+        classes: for each set of classes, as far as remembered, (classes, 6) int64: counts, and the smallest and largest
+            address of an active element, from the block's first element.
+    """
+
+    executions: int = 0
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(4, np.int64))
+    storages: set[int] = field(default_factory=set)
+    example: Example | None = None
+    starts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    outside: tuple[Example, tuple[int, ...]] | None = None
+    refused: str = ""
+    classes: dict[bytes, np.ndarray] = field(default_factory=dict)
+
+
+class Memory:
+    """Global memory and the tally of each operation on it, by its line in the TTGIR.
+
+    Args:
+        storages: storage number n starts at (n + 1) · STORAGE_STEP.
+        instructions: for the line of each operation its instruction, or why it is unknown.
+    """
+
+    def __init__(
+        self, body: Region, storages: Sequence[Storage], instructions: Mapping[int, Instruction | str]
+    ) -> None:
+        self.storages, self.instructions, self.work = storages, instructions, 0
+        self.starts = np.array([(n + 1) * STORAGE_STEP + storage.start_bytes for n, storage in enumerate(storages)])
+        self.ends = self.starts + np.array([storage.bytes for storage in storages], dtype=np.int64)
+        self.stored: set[int] = set()
+        self.tallies = {op.line: Tally() for op in memory_ops(body)}
+
+    def spend(self, work: int) -> None:
+        """Add to the work of the evaluation.
+
+        Raises:
+            UnsupportedOperation: it exceeds the limit.
+        """
+        self.work += work
+        if self.work > _MOST_WORK:
+            raise UnsupportedOperation(f"Its loops or its grid are too large to evaluate: over {_MOST_WORK:,} steps.")
+
+    def load(self, op: Op, pointer: Value, mask: Value, default: Value) -> Value:
+        """Return the values that an operation loads."""
+        size, shape = op.element_bytes, op.shape
+
+        def read(address: np.ndarray, active: np.ndarray, result: np.ndarray) -> np.ndarray:
+            address, active, result = np.broadcast_arrays(address, active, result)
+            storage = storage_number(address)
+            for number in np.unique(storage[active]).tolist():
+                contents, inside = self._contents(number, size), active & (storage == number)
+                place = (address[inside] - self.starts[number]) // size
+                if place.min() < 0 or place.max() >= len(contents):
+                    raise UnsupportedOperation("A load that addresses depend on reads outside its tensor's memory.")
+                is_float = contents.dtype.kind == "f"
+                result = result.astype(np.result_type(result, contents if is_float else np.int64))
+                result[inside] = contents[place]
+            return result
+
+        loaded = apply(read, pointer, mask, default)
+        return loaded.map_blocks(lambda table: np.broadcast_to(table, (len(table), *shape)))
+
+    def _contents(self, number: int, size: int) -> np.ndarray:
+        if not 0 <= number < len(self.storages):
+            raise UnsupportedOperation("An address was read from memory: a tensor of pointers.")
+        if number in self.stored:
+            raise UnsupportedOperation("Addresses depend on values that this kernel stores.")
+        storage = self.storages[number]
+        if size not in storage.contents:
+            raise UnsupportedOperation(storage.why_unknown)
+        return storage.contents[size]()
+
+    def count(self, op: Op, pointer: Value, mask: Value, programs: np.ndarray) -> None:
+        """Count an execution of an operation on pointers.
+
+        Args:
+            mask: also false for programs that do not execute it.
+            programs: (programs,) their numbers.
+        """
+        tally, instruction = self.tallies[op.line], self.instructions[op.line]
+        running = np.flatnonzero(np.broadcast_to(mask.base, len(programs)))
+        tally.executions += len(running)
+        if not len(running):
+            return
+        base = pointer.base
+        for term in pointer.terms:
+            base = base + term.per_program(term.first)
+        terms = (*pointer.terms, *mask.terms)
+        keys = [base % LINE_BYTES, *(term.per_program(term.fingerprints) for term in terms)]
+        base = np.broadcast_to(base, len(programs))
+        starts = base if len(running) == len(base) else base[running]
+        lowest, highest = int(starts.min()), int(starts.max())
+        is_single = storage_number(lowest) == storage_number(highest)
+        tally.storages.update([storage_number(lowest)] if is_single else np.unique(storage_number(starts)).tolist())
+        if MEMORY_OPS[op.name].kind in ("store", "atomic"):
+            self.stored |= tally.storages
+        if isinstance(instruction, str):
+            raise UnsupportedOperation(instruction)
+        keys = [pick(key, running) for key in keys]
+        first, index = group(keys)
+        is_remembered = len(first) <= _MOST_REMEMBERED
+        name = b"".join(np.broadcast_to(pick(key, first), len(first)).tobytes() for key in keys if is_remembered)
+        facts = tally.classes.get(name) if is_remembered else None
+        if facts is None:
+            members = running[first]
+            facts = self._count_classes(op, pointer, mask, instruction, members, programs)
+            facts[:, 4:] -= base[members, None]
+            tally.classes |= {name: facts} if is_remembered else {}
+        times = np.array([len(running)]) if index is None else np.bincount(index)
+        tally.counts += (facts[:, :4] * times[:, None]).sum(axis=0)
+        issued = facts[:, REQUESTS] > 0
+        if not issued.any():
+            return
+        each = np.zeros(len(running), int) if index is None else index
+        if sum(len(number) for number, _ in tally.starts) < _MOST_STARTS:
+            some = np.flatnonzero(issued[each])[:_MOST_STARTS]
+            tally.starts.append((programs[running[some]], (starts + facts[each, 4])[some]))
+        span = lowest + facts[issued, 4].min(), highest + facts[issued, 5].max()
+        if tally.outside is None and self._are_outside(np.array(span)).any():
+            some = np.flatnonzero(issued[each])
+            outside = self._are_outside(starts[some, None] + facts[each[some], 4:]).any(axis=1)
+            for member in running[some[outside]][:1]:
+                address, active = (part[0] for part in _blocks(op, pointer, mask, np.array([member])))
+                example = Example(int(programs[member]), address, active)
+                tally.outside = example, tuple(np.argwhere(active & self._are_outside(address))[0].tolist())
+
+    def _are_outside(self, address: np.ndarray) -> np.ndarray:
+        """Return which addresses are outside of the storage that they name. Others were read from memory."""
+        number = storage_number(address)
+        is_known = (number >= 0) & (number < len(self.storages))
+        number = np.where(is_known, number, 0)
+        return is_known & ((address < self.starts[number]) | (address >= self.ends[number]))
+
+    def _count_classes(
+        self, op: Op, pointer: Value, mask: Value, instruction: Instruction, members: np.ndarray, programs: np.ndarray
+    ) -> np.ndarray:
+        """Return for each member its counts and the smallest and largest address of an active element."""
+        tally, size = self.tallies[op.line], math.prod(op.shape)
+        self.spend(len(members) * size >> 9)
+        facts = []
+        for some in np.array_split(members, -(-len(members) // max(1, CHUNK // size))):
+            address, active = _blocks(op, pointer, mask, some)
+            counts = count_blocks(instruction, op.name == "tt.load", address, active)
+            if tally.example is None and counts[:, REQUESTS].any():
+                row = int(counts[:, REQUESTS].argmax())
+                tally.example = Example(int(programs[some[row]]), address[row], active[row])
+            address, active = (part.reshape(len(some), -1) for part in (address, active))
+            low = np.where(active, address, np.iinfo(np.int64).max).min(axis=1)
+            facts.append(np.column_stack([counts, low, np.where(active, address, -1).max(axis=1)]))
+        return np.concatenate(facts)
+
+    def copy_block(self, op: Op, descriptor: Descriptor, at: np.ndarray) -> None:
+        """Count a copy by the tensor memory accelerator, box row by box row: see `kernels.sectors`.
+
+        Args:
+            at: (programs, dimensions) int64, the block's first element.
+        """
+        tally, is_load = self.tallies[op.line], MEMORY_OPS[op.name].counter == "tma_ld"
+        tally.storages.add(storage_number(descriptor.address))
+        self.stored |= set() if is_load else tally.storages
+        check_size(*op.shape)
+        size, strides, block = descriptor.element_bytes, np.array(descriptor.strides), np.array(op.shape)
+        before, after = np.clip(-at, 0, block), np.clip(np.array(descriptor.shape) - at, 0, block)
+        start = (descriptor.address + (at * strides).sum(axis=1) * size) % LINE_BYTES
+        classes, times = np.unique(np.column_stack([start, before, after]), axis=0, return_counts=True)
+        granule = GRANULE_BYTES // size
+        places = np.indices((*op.shape[:-1], op.shape[-1] // granule)).reshape(len(block), -1)
+        places[-1] *= granule
+        per_row = box_row_bytes(op.swizzle_bytes, op.shape[-1] * size) // GRANULE_BYTES
+        address = ((places * strides[:, None]).sum(axis=0) * size).reshape(-1, per_row)
+        for (start, *limits), count in zip(classes, times.tolist(), strict=True):
+            low, high = np.split(np.array(limits)[:, None], 2)
+            inside = ((places >= low) & (places < high)).all(axis=0).reshape(-1, per_row)
+            sectors = count_requests(start + address, inside, GRANULE_BYTES)[:, SECTORS].sum()
+            tally.counts[SECTORS] += (sectors + is_load * count_padding(inside).sum()) * count
+
+
+def _blocks(op: Op, pointer: Value, mask: Value, members: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    rank, shape = len(op.shape), (len(members), *op.shape)
+    address, active = (np.broadcast_to(value.with_rank(rank).blocks(members), shape) for value in (pointer, mask))
+    return address, active

@@ -1,0 +1,130 @@
+"""Read a kernel's operations on shared memory from its PTX and TTGIR. Runs in a compile worker.
+
+Addresses come from evaluating the PTX. An address is a few integer operations on the thread index. Values unknown
+before the launch (arguments, the program id, a loop counter) are equal for all threads of a program. The evaluator
+sets them to 0, because they shift all addresses together, by whole buffers.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from kernels.accesses import Conversion, SharedOperation, expand_bases
+from kernels.compiling.compile_cost import LANES
+from kernels.compiling.listings import lane_bytes, locate_lines
+
+_DEFINITION = re.compile(r"\s*(?:@!?%p\d+\s+)?([a-z][\w.:]*)\s+(%[a-z]+\d+)\s*,\s*(.*);")
+_ON_SHARED = re.compile(
+    r"\b(?P<name>(?:ld|st)\.shared[\w.:]*|(?:ld|st)matrix\.sync[\w.:]*|cp\.async\.c[ag]\.shared[\w.:]*)\s"
+)
+_ADDRESS = re.compile(r"\[\s*(%\w+)\s*(?:\+\s*(-?\d+))?\s*\]")
+_CONVERSION = re.compile(r"ttg\.convert_layout .*: tensor<((?:\d+x)+)[a-z]+(\d+)\w*,")
+_MASK = 0xFFFFFFFF
+_MATRIX_ROW_BYTES = 16
+
+
+def shared_operations(ptx: str, num_warps: int) -> tuple[SharedOperation, ...]:
+    """Return the shared-memory instructions whose addresses are linear, and how often each occurs."""
+    evaluate = _make_evaluator(ptx, num_warps)
+    counts: Counter[SharedOperation] = Counter()
+    for line, location in locate_lines(ptx, "ptx"):
+        match, address = _ON_SHARED.search(line), _ADDRESS.search(line)
+        if not (match and address and location):
+            continue
+        name, kind, matrices = match["name"], "load" if match["name"].startswith("ld") else "store", 0
+        if many := re.search(r"matrix\..*\.x(\d)", line):
+            kind, matrices, width_bytes = f"{kind} matrix", int(many[1]), _MATRIX_ROW_BYTES
+        else:
+            kind, width_bytes = "async copy" if name.startswith("cp.async") else kind, lane_bytes(name, line)
+        bases = _linear_bases(evaluate(address[1]), 8 * matrices or LANES)
+        if bases is not None:
+            counts[SharedOperation(kind, location[0][:2], name, width_bytes, matrices, *bases, 0)] += 1
+    return tuple(replace(operation, count=count) for operation, count in counts.items())
+
+
+def conversions(ttgir: str) -> tuple[Conversion, ...]:
+    """Return the layout conversions, in TTGIR order."""
+    result = []
+    for line, location in locate_lines(ttgir, "ttgir"):
+        if location and (match := _CONVERSION.search(line)):
+            shape = tuple(map(int, match[1][:-1].split("x")))
+            result.append(Conversion(location[0][:2], shape, -(-int(match[2]) // 8)))
+    return tuple(result)
+
+
+def _linear_bases(address: np.ndarray, lanes: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the address bits that each bit of the lane and warp index flips; None if addresses are not linear.
+
+    Args:
+        lanes: number of lanes per warp that supply an address.
+    """
+    by_warp = address.reshape(-1, LANES)[:, :lanes]
+    lane, warp = (
+        tuple(int(along[1 << bit] ^ along[0]) for bit in range(len(along).bit_length() - 1))
+        for along in (by_warp[0], by_warp[:, 0])
+    )
+    linear = by_warp[0, 0] ^ expand_bases(warp, 1) ^ expand_bases(lane, 1).T
+    return (lane, warp) if np.array_equal(linear, by_warp) else None
+
+
+def _make_evaluator(ptx: str, num_warps: int) -> Callable[[str], np.ndarray]:
+    """Return a function that maps a register or literal to its value in each thread: unsigned 32-bit, held as int64."""
+    thread = np.arange(LANES * num_warps, dtype=np.int64)
+    values = {"%tid.x": thread}
+    definitions: dict[str, tuple[str, list[str]]] = {}
+    for match in filter(None, map(_DEFINITION.match, ptx.splitlines())):
+        # A register that a loop updates is defined twice; the first definition is its value before the loop.
+        definitions.setdefault(match[2], (match[1], [part.strip() for part in match[3].split(",")]))
+
+    def evaluate(operand: str) -> np.ndarray:
+        if operand not in values:
+            values[operand] = np.zeros_like(thread)  # stops the recursion for a register that a loop updates
+            name, operands = definitions.get(operand, ("", []))
+            operation = _OPERATIONS.get(name.split(".")[0])
+            if re.fullmatch(r"-?(0x[0-9a-fA-F]+|\d+)", operand):
+                values[operand] = np.full_like(thread, int(operand, 0) & _MASK)
+            elif operation:
+                values[operand] = operation(name, *map(evaluate, operands)) & _MASK
+        return values[operand]
+
+    return evaluate
+
+
+def _signed(name: str, values: np.ndarray) -> np.ndarray:
+    """Reinterpret an operand of a signed instruction."""
+    return np.where(values > _MASK >> 1, values - (_MASK + 1), values) if ".s" in name else values
+
+
+def _extract_bits(name: str, values: np.ndarray, start: np.ndarray, length: np.ndarray) -> np.ndarray:
+    field = values >> start & (1 << length) - 1
+    return np.where((field >> length - 1 & 1) == 1, field - (1 << length), field) if name.endswith("s32") else field
+
+
+def _compare(name: str, a: np.ndarray, b: np.ndarray, *_: np.ndarray) -> np.ndarray:
+    a, b = _signed(name, a), _signed(name, b)
+    results = {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}
+    return results.get(name.split(".")[1], a == b).astype(np.int64)
+
+
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("mov", "cvt"), lambda _, a: a),
+    "add": lambda _, a, b: a + b,
+    "sub": lambda _, a, b: a - b,
+    "mul": lambda _, a, b: a * b,
+    "mad": lambda _, a, b, c: a * b + c,
+    "and": lambda _, a, b: a & b,
+    "or": lambda _, a, b: a | b,
+    "xor": lambda _, a, b: a ^ b,
+    "not": lambda _, a: ~a,
+    "neg": lambda _, a: -a,
+    "shl": lambda _, a, b: a << b,
+    "shr": lambda name, a, b: _signed(name, a) >> b,
+    "bfe": _extract_bits,
+    "selp": lambda _, a, b, chosen: np.where(chosen != 0, a, b),
+    "setp": _compare,
+    "shfl": lambda _, a, lane, *__: a[np.arange(len(a)) // LANES * LANES + lane % LANES],
+}

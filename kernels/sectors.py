@@ -1,0 +1,88 @@
+"""Count the sectors and lines that requests to global memory touch, as Nsight Compute does.
+
+The tensor memory accelerator (TMA) copies a descriptor's block without a request, in boxes no wider than their swizzle
+in shared memory, box row by box row. A box row costs the sectors that its bytes touch, counted for this row alone: two
+rows of 16 bytes in one sector cost two sectors. Bytes past the tensor's edge arrive as zeros. A load still counts one
+sector per 32 such bytes of a row, rounded up. A store omits them. These counts equal
+`l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum` and
+`l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum` for every recorded launch on H200 and H100.
+"""
+
+import numpy as np
+
+from kernels.atomics import atomic_sectors
+
+# Units of a GPU's L1 (CUDA C++ Best Practices Guide 13.0, "Coalesced Access to Global Memory").
+SECTOR_BYTES, LINE_BYTES = 32, 128
+# TMA requires row sizes that are multiples of 16 bytes, so box rows consist of 16-byte granules.
+GRANULE_BYTES = 16
+# The widest swizzle is also the widest box row.
+_WIDEST_BYTES = 128
+
+# Columns of a count.
+REQUESTS, SECTORS, LINES, IDEAL = range(4)
+
+_NOWHERE = np.iinfo(np.int64).min
+
+
+def count_requests(
+    address: np.ndarray,
+    active: np.ndarray,
+    width_bytes: int,
+    instruction: str = "",
+    sector_bytes: int = SECTOR_BYTES,
+    line_bytes: int = LINE_BYTES,
+) -> np.ndarray:
+    """Count the sectors and lines of each request. A request with no active lane is not issued.
+
+    Args:
+        address: (requests, lanes) int64, first byte of each lane.
+        active: (requests, lanes) bool.
+        width_bytes: bytes per lane. A lane's access is aligned to it, so it never crosses a sector's boundary.
+        instruction: PTX instruction. Atomics and copies that bypass L1 are counted differently.
+
+    Returns:
+        (requests, 4) int64: whether it is issued, sectors, lines, and ideal sectors: distinct bytes / sector size,
+        rounded up.
+    """
+    address = np.where(active, address, _NOWHERE)
+    ordered = np.sort(address, axis=1)
+    wanted = _distinct(ordered, 1) * width_bytes
+    if instruction.startswith(("red", "atom")):
+        sectors = atomic_sectors(address, active)
+    elif instruction.startswith("cp.async.cg"):
+        sectors = _bypassing_sectors(address)
+    else:
+        sectors = _distinct(ordered, sector_bytes)
+    return np.stack([wanted > 0, sectors, _distinct(ordered, line_bytes), -(-wanted // sector_bytes)], axis=1)
+
+
+def _distinct(ordered: np.ndarray, unit_bytes: int) -> np.ndarray:
+    """Return the number of distinct units in each row of sorted addresses."""
+    units = ordered // unit_bytes
+    return np.count_nonzero(units[:, 1:] != units[:, :-1], axis=1) + (ordered[:, 0] != _NOWHERE)
+
+
+def _bypassing_sectors(address: np.ndarray) -> np.ndarray:
+    """Count the sectors of 16-byte copies that bypass L1, as the hardware's counter does, pair of lanes by pair.
+
+    A pair's 32 consecutive bytes count once per line that they touch. Other pairs count their sectors.
+    """
+    first, second = np.moveaxis(address.reshape(len(address), -1, 2), 2, 0)
+    unit = np.where(second - first == 16, LINE_BYTES, SECTOR_BYTES)
+    shares = (first != _NOWHERE) & (first // unit == second // unit)
+    return np.count_nonzero(address != _NOWHERE, axis=1) - np.count_nonzero(shares, axis=1)
+
+
+def box_row_bytes(swizzle_bytes: int | None, block_bytes: int) -> int:
+    """Return the bytes of a TMA copy's box row: the width of the swizzle, or of the block's row if it is narrower."""
+    return min(swizzle_bytes or _WIDEST_BYTES, block_bytes)
+
+
+def count_padding(inside: np.ndarray) -> np.ndarray:
+    """Return the sectors that a TMA load counts for bytes past the tensor's edge: (rows,) int64.
+
+    Args:
+        inside: (rows, granules) bool, for each 16 bytes of a box row whether they are inside the tensor.
+    """
+    return -(-GRANULE_BYTES * np.count_nonzero(~inside, axis=1) // SECTOR_BYTES)
