@@ -306,7 +306,8 @@ class Evaluator:
             default = self.values[op.operands[2]] if has_default else Value(0)
             loaded = self.memory.load(op, self.values[op.operands[0]], self._mask(op, active), default)
             self._put(slot, loaded, active)
-            self._assign(op.results if is_needed else [], [loaded])
+            if op.name == "tt.load":
+                self.values[op.results[0]] = loaded
         elif is_needed and op.name == "tt.atomic_cas":
             self.notes.add("tt.atomic_cas is evaluated as if no other program interfered.")
             self.values[op.results[0]] = self.values[op.operands[1]]

@@ -168,9 +168,7 @@ class Memory:
         tally.executions += len(running)
         if not len(running):
             return
-        base = pointer.base
-        for term in pointer.terms:
-            base = base + term.per_program(term.first)
+        base = sum((term.per_program(term.first) for term in pointer.terms), pointer.base)
         terms = (*pointer.terms, *mask.terms)
         keys = [base % LINE_BYTES, *(term.per_program(term.fingerprints) for term in terms)]
         base = np.broadcast_to(base, len(programs))
@@ -188,9 +186,8 @@ class Memory:
         name = b"".join(np.broadcast_to(pick(key, first), len(first)).tobytes() for key in keys if is_remembered)
         facts = tally.classes.get(name) if is_remembered else None
         if facts is None:
-            members = running[first]
-            facts = self._count_classes(op, pointer, mask, instruction, members, programs)
-            facts[:, 4:] -= base[members, None]
+            facts = self._count_classes(op, pointer, mask, instruction, running[first], programs)
+            facts[:, 4:] -= base[running[first], None]
             tally.classes |= {name: facts} if is_remembered else {}
         times = np.array([len(running)]) if index is None else np.bincount(index)
         tally.counts += (facts[:, :4] * times[:, None]).sum(axis=0)
