@@ -1,5 +1,6 @@
 """Count the requests of every launch in a capture."""
 
+import logging
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +14,8 @@ from kernels.compiling.listings import UnsupportedOperation
 from kernels.compiling.memory import STORAGE_STEP, Descriptor, Memory, Storage, Tally
 from kernels.compiling.requests import Instruction, read_instructions, textbook
 from kernels.sectors import REQUESTS, SECTORS
+
+LOG = logging.getLogger("tilescope.captures")
 
 COUNTERS = (
     *(f"{kind}_{unit}" for kind in ("ld", "st", "red", "atom") for unit in ("requests", "sectors")),
@@ -113,6 +116,7 @@ def count_launch(
     except UnreadableCapture:
         raise
     except Exception as error:  # the text of the compiled code may be anything
+        LOG.warning("A launch could not be evaluated.", exc_info=True)
         why = f"The compiled code is damaged, or its form is unknown ({type(error).__name__}: {error})."
         counts = LaunchCounts((), (), 0.0, why)
     if launch.aligned and programs is None and not is_textbook:
