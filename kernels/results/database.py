@@ -107,7 +107,12 @@ class Database:
 
     def rows(self, query: str, given: Sequence[object] = ()) -> list[Any]:
         """Return a query's rows, or an empty list if the file can't be read."""
-        return self._attempt("read", lambda connection: connection.execute(query, given).fetchall(), [])
+
+        def read(connection: sqlite3.Connection) -> list[Any]:
+            _version(connection)
+            return connection.execute(query, given).fetchall()
+
+        return self._attempt("read", read, [])
 
     def write(self, change: Callable[[sqlite3.Connection], object]) -> bool:
         """Commit a change and return True. Count it as lost and return False if the file can't be written."""
@@ -115,6 +120,7 @@ class Database:
         def transaction(connection: sqlite3.Connection) -> bool:
             connection.execute("BEGIN IMMEDIATE")
             try:
+                _version(connection)
                 change(connection)
                 _prune(connection, self._max_bytes)
                 connection.execute("COMMIT")
@@ -205,7 +211,13 @@ def _connect(address: str) -> sqlite3.Connection:
 
 
 def _version(connection: sqlite3.Connection) -> int:
-    """Return VERSION, or 0 for an empty database."""
+    """Return VERSION, or 0 for an empty database.
+
+    It is checked in each transaction, because another Tilescope may upgrade a file while it is open here.
+
+    Raises:
+        ForeignDatabase: for any other version, and for the database of another program.
+    """
     queries = ("PRAGMA user_version", "PRAGMA application_id", "SELECT count(*) FROM sqlite_master")
     version, application, tables = (connection.execute(query).fetchone()[0] for query in queries)
     if not (version or application or tables):
