@@ -43,9 +43,8 @@ def diagnose(operation: OperationCounts, launch: CapturedLaunch, addresses: dict
     if made is None or made.layout is None or example is None:
         return found
     lanes = vectors(made.layout, max(1, made.width_bytes // made.element_bytes))
-    place = np.ravel_multi_index(tuple(lanes.place), made.layout.shape)
-    issued = example.active.ravel()[place].sum(axis=1)
-    first = example.address.ravel()[place][int(issued.argmax())]
+    issued = example.active.ravel()[lanes.element].sum(axis=1)
+    first = example.address.ravel()[lanes.element][int(issued.argmax())]
     step = int(first[1] - first[0])
     is_regular = bool((np.diff(first[:8]) == step).all())
     is_contiguous = is_regular and step in (made.width_bytes, _run_bytes(operation))
@@ -129,8 +128,7 @@ def _run_bytes(operation: OperationCounts) -> int:
     if made is None or made.layout is None or example is None:
         return 0
     single = vectors(made.layout, 1)
-    place = np.ravel_multi_index(tuple(single.place), made.layout.shape)[single.warp == 0, 0]
-    address = example.address.ravel()[place]
+    address = example.address.ravel()[single.element[single.warp == 0, 0]]
     length = 1
     while length < len(address) and length * made.element_bytes < _WIDEST_BYTES:
         if not (np.diff(address[: 2 * length]) == made.element_bytes).all():
