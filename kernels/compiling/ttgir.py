@@ -49,11 +49,11 @@ OTHER_MEMORY_OPS = re.compile(r"tt\.(descriptor_|call$)|ttng\.async_tma_(?!copy_
 
 _VALUES = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _ARGUMENTS = re.compile(r"(%[\w$.-]+): ")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _OPERATION = re.compile(r'^(?:(?P<results>%[^=]*?) = )?"?(?P<name>[a-z_]+\.[\w.]+)"?(?P<rest>.*)$')
 _LOCATION = re.compile(r" loc\((?:#loc\d*|[^()]*|callsite\([^()]*\))\)")
 _TARGET = re.compile(r"\^(\w+)(?:\(([^:)]*)[^)]*\))?")
 _SHAPE = re.compile(r"(?:tensor|tensordesc)<((?:\d+x)+)")
-_STRING = re.compile(r'"[^"]*"')
 _SWIZZLE = re.compile(r"^(#\w+) = #ttg\.nvmma_shared<\{swizzlingByteWidth = (\d+)", re.MULTILINE)
 
 
@@ -210,7 +210,7 @@ class _Parser:
         match = _OPERATION.match(line)
         if not match:
             raise UnsupportedOperation(f"Line {number + 1} of the TTGIR is not an operation: {line[:80]}")
-        name, text = match["name"], _STRING.sub('""', match["rest"])  # inline assembly names its own registers
+        name, text = match["name"], _STRING.sub('""', match["rest"])  # inline assembly has registers such as %tid.x
         arguments, operands, inits = list[str](), _VALUES.findall(text), list[str]()
         if name == "scf.for":  # %i = %low to %high step %step iter_args(%argument = %initial, …)
             arguments, operands, inits = [operands[0], *operands[4::2]], operands[1:4], operands[5::2]
