@@ -139,11 +139,13 @@ class Vectors:
 
     Attributes:
         place: (dimensions, requests, lanes) int64, coordinates in the block of the first element of each lane.
+        element: (requests, lanes) int64, number of that element in the block, row by row.
         owner: (requests, lanes) bool, false for lanes and warps that hold replicas.
         register, warp: (requests,) int64, the first register moved, and the warp that issues the request.
     """
 
     place: np.ndarray
+    element: np.ndarray
     owner: np.ndarray
     register: np.ndarray
     warp: np.ndarray
@@ -160,8 +162,10 @@ def vectors(layout: Layout, length: int) -> Vectors:
         ^ expand_bases(layout.register, rank)[registers][:, None]
         ^ expand_bases(layout.lane, rank)
     ).reshape(-1, len(lanes), rank)
+    place = np.moveaxis(place, 2, 0)
+    element = np.ravel_multi_index(tuple(place), layout.shape)
     warp = np.repeat(np.arange(len(warps)), len(registers))
-    return Vectors(np.moveaxis(place, 2, 0), lanes & warps[warp][:, None], np.tile(registers, len(warps)), warp)
+    return Vectors(place, element, lanes & warps[warp][:, None], np.tile(registers, len(warps)), warp)
 
 
 def _is_original(bases: Bases) -> np.ndarray:

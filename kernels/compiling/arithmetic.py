@@ -93,19 +93,15 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "arith.mulf": np.multiply,
     "arith.divf": np.divide,
     "arith.negf": np.negative,
-    "arith.remf": np.fmod,
     "arith.maxnumf": np.fmax,
     "arith.minnumf": np.fmin,
     "arith.maximumf": np.maximum,
     "arith.minimumf": np.minimum,
-    "tt.clampf": lambda x, low, high: np.minimum(np.maximum(x, low), high),
     "math.absi": np.abs,
     "math.absf": np.abs,
     "math.fma": lambda a, b, c: a * b + c,
     "math.rsqrt": lambda x: 1 / np.sqrt(x),
-    **{f"math.{name}": getattr(np, name) for name in ("exp", "exp2", "log", "log2", "sqrt", "sin", "cos")},
-    "math.floor": np.floor,
-    "math.ceil": np.ceil,
+    **{f"math.{name}": getattr(np, name) for name in ("exp", "exp2", "log", "log2", "sqrt", "floor", "ceil")},
 }
 _UNSIGNED_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "arith.shrui": np.right_shift,
@@ -220,12 +216,6 @@ def _reshape(op: Op, a: Value) -> Value:
     return a.map_blocks(lambda table: np.broadcast_to(table, (len(table), *old)).reshape(len(table), *new))
 
 
-def _join(op: Op, a: Value, b: Value) -> Value:
-    rank = len(shape_of(op.type)) - 1
-    pair = (value.with_rank(rank) for value in (a, b))
-    return apply(lambda x, y: np.stack(np.broadcast_arrays(x, y), axis=-1), *pair)
-
-
 def _to_float(op: Op, a: Value) -> Value:
     return apply(lambda x: x.astype(_float(op.type)), a)
 
@@ -254,5 +244,4 @@ _RULES: dict[str, Callable[..., Value]] = {
     "tt.expand_dims": lambda op, a: a.map_blocks(lambda table: np.expand_dims(table, op.attribute("axis") + 1)),
     "tt.trans": _transpose,
     "tt.reshape": _reshape,
-    "tt.join": _join,
 }

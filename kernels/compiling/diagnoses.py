@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernels.accesses import vectors
+from kernels.accesses import Layout, vectors
 from kernels.compiling.capture_file import Argument, CapturedLaunch
 from kernels.compiling.captured_counts import OperationCounts
+from kernels.compiling.memory import Example
+from kernels.compiling.requests import Instruction
 from kernels.sectors import IDEAL, SECTOR_BYTES
 
 # Triton specializes on arguments that are multiples of this, and a lane moves at most this many bytes.
@@ -36,44 +38,17 @@ def diagnose(operation: OperationCounts, launch: CapturedLaunch, addresses: dict
     Args:
         addresses: for each tensor argument, its first byte modulo 512.
     """
+    name, findings = " or ".join(operation.tensors) or "memory", []
     made, example = operation.instruction, operation.tally.example
-    name, found = " or ".join(operation.tensors) or "memory", []
-    if outside := _outside(operation, name):
-        found.append(Diagnosis("outside", operation.source, outside))
-    if made is None or made.layout is None or example is None:
-        return found
-    lanes = vectors(made.layout, max(1, made.width_bytes // made.element_bytes))
-    place = np.ravel_multi_index(tuple(lanes.place), made.layout.shape)
-    issued = example.active.ravel()[place].sum(axis=1)
-    first = example.address.ravel()[place][int(issued.argmax())]
-    step = int(first[1] - first[0])
-    is_regular = bool((np.diff(first[:8]) == step).all())
-    is_contiguous = is_regular and step in (made.width_bytes, _run_bytes(operation))
-    narrow = []
-    if is_contiguous and made.width_bytes < _WIDEST_BYTES and operation.op != "atomic":
-        narrow = _narrow(operation, launch, addresses, name)
-    ratio = operation.sectors / max(1, int(operation.tally.counts[IDEAL]))
-    if ratio > _WASTEFUL and operation.op != "atomic" and not narrow:
-        excess = f"It costs {ratio:.3g} × its ideal sectors"
-        if is_regular and abs(step) >= SECTOR_BYTES:
-            text = f"{excess}: neighbouring lanes are {step:,} bytes apart. Let the lanes follow {name}'s contiguous"
-            found.append(Diagnosis("strided", operation.source, f"{text} dimension, or load a tile and transpose it."))
-        elif is_regular and step:
-            text = f"{excess}: neighbouring lanes are {step} bytes apart, so {step - made.width_bytes} bytes of each"
-            found.append(
-                Diagnosis("strided", operation.source, f"{text} step are not used. Store {name} contiguously.")
-            )
-        else:
-            text = f"{excess}: its lanes access scattered addresses. Sort the indices, or give each row whole sectors."
-            found.append(Diagnosis("scattered", operation.source, text))
-    return found + narrow
+    if operation.tally.outside:
+        findings.append(("outside", _explain_outside(*operation.tally.outside, made, name)))
+    if made and made.layout and example and operation.op != "atomic":
+        findings += filter(None, [_explain_cost(operation, made, made.layout, example, launch, addresses, name)])
+    return [Diagnosis(kind, operation.source, text) for kind, text in findings]
 
 
-def _outside(operation: OperationCounts, name: str) -> str:
-    if operation.tally.outside is None:
-        return ""
-    example, index = operation.tally.outside
-    made, lane = operation.instruction, ""
+def _explain_outside(example: Example, index: tuple[int, ...], made: Instruction | None, name: str) -> str:
+    lane = ""
     if made and made.layout:
         single = vectors(made.layout, 1)
         holders = np.argwhere((single.place == np.array(index)[:, None, None]).all(axis=0) & single.owner)
@@ -84,37 +59,60 @@ def _outside(operation: OperationCounts, name: str) -> str:
     return f"{text} Mask it, or allocate more memory."
 
 
-def _narrow(
-    operation: OperationCounts, launch: CapturedLaunch, addresses: dict[str, int], name: str
-) -> list[Diagnosis]:
-    """Explain why the lanes of a contiguous access move less than 16 bytes each."""
-    made = operation.instruction
-    if made is None:
-        return []
-    narrow = f"each lane moves {made.width_bytes} bytes instead of up to {_WIDEST_BYTES}"
+def _explain_cost(
+    operation: OperationCounts, made: Instruction, layout: Layout, example: Example, launch: CapturedLaunch,
+    addresses: dict[str, int], name: str,
+) -> tuple[str, str] | None:  # fmt: skip
+    """Return the kind and the text of the finding about an operation's width or, if there is none, its sectors."""
+    lanes = vectors(layout, max(1, made.width_bytes // made.element_bytes))
+    issued = example.active.ravel()[lanes.element].sum(axis=1)
+    first = example.address.ravel()[lanes.element][int(issued.argmax())]
+    step, run = int(first[1] - first[0]), _run_bytes(made, layout, example)
+    is_regular = bool((np.diff(first[:8]) == step).all())
     ratio = operation.sectors / max(1, int(operation.tally.counts[IDEAL]))
-    if ratio > _WASTEFUL:
-        narrow += f", at {ratio:.3g} × the ideal sectors"
+    is_contiguous = is_regular and step in (made.width_bytes, run)
+    if is_contiguous and made.width_bytes < _WIDEST_BYTES:
+        narrow = f"each lane moves {made.width_bytes} bytes instead of up to {_WIDEST_BYTES}"
+        narrow += f", at {ratio:.3g} × the ideal sectors" if ratio > _WASTEFUL else ""
+        has_wider_mask = operation.has_mask and run > made.width_bytes
+        if finding := _explain_width(operation, launch, addresses, name, narrow, run if has_wider_mask else 0):
+            return finding
+    if ratio <= _WASTEFUL:
+        return None
+    excess = f"It costs {ratio:.3g} × its ideal sectors"
+    if is_regular and abs(step) >= SECTOR_BYTES:
+        text = f"{excess}: neighbouring lanes are {step:,} bytes apart. Let the lanes follow {name}'s contiguous"
+        return "strided", f"{text} dimension, or load a tile and transpose it."
+    if is_regular and step:
+        text = f"{excess}: neighbouring lanes are {step} bytes apart, so {step - made.width_bytes} bytes of each"
+        return "strided", f"{text} step are not used. Store {name} contiguously."
+    text = f"{excess}: its lanes access scattered addresses. Sort the indices, or give each row whole sectors."
+    return "scattered", text
+
+
+def _explain_width(
+    operation: OperationCounts, launch: CapturedLaunch, addresses: dict[str, int], name: str, narrow: str, run: int
+) -> tuple[str, str] | None:
+    """Explain why the lanes of a contiguous access move less than 16 bytes each.
+
+    Args:
+        run: bytes of a lane inside which the mask may change; 0 if it can't.
+    """
     for tensor in operation.tensors:
-        if addresses.get(tensor, 0) % _ALIGNMENT:
-            text = (
-                f"{tensor} starts {addresses[tensor] % _ALIGNMENT} bytes after a multiple of {_ALIGNMENT}, so {narrow}."
-            )
-            hint = "Copy the view, or start it at an aligned element."
-            return [Diagnosis("misaligned", operation.source, f"{text} {hint}")]
+        if offset := addresses.get(tensor, 0) % _ALIGNMENT:
+            text = f"{tensor} starts {offset} bytes after a multiple of {_ALIGNMENT}, so {narrow}."
+            return "misaligned", f"{text} Copy the view, or start it at an aligned element."
     odd = [a for a in launch.arguments if a.name in operation.depends_on and _is_indivisible(a)]
     if odd:
         values = " and ".join(f"{a.name} = {a.value}" for a in odd)
         verb = "are not multiples" if len(odd) > 1 else "is not a multiple"
         size = max(-(-int(a.number) // _ALIGNMENT) * _ALIGNMENT for a in odd)
         text = f"{values} {verb} of {_ALIGNMENT}, so the compiler can't rely on aligned rows: {narrow}."
-        return [Diagnosis("divisibility", operation.source, f"{text} Pad {name}'s rows to {size} elements.")]
-    run = _run_bytes(operation)
-    if operation.has_mask and run > made.width_bytes:
+        return "divisibility", f"{text} Pad {name}'s rows to {size} elements."
+    if run:
         text = f"The mask may change inside a lane's {run} bytes, so {narrow}."
-        hint = "Make the mask's limit a multiple of 16, or assert it with tl.multiple_of."
-        return [Diagnosis("mask", operation.source, f"{text} {hint}")]
-    return []
+        return "mask", f"{text} Make the mask's limit a multiple of 16, or assert it with tl.multiple_of."
+    return None
 
 
 def _is_indivisible(argument: Argument) -> bool:
@@ -123,14 +121,10 @@ def _is_indivisible(argument: Argument) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value != 1 and value % _ALIGNMENT != 0
 
 
-def _run_bytes(operation: OperationCounts) -> int:
+def _run_bytes(made: Instruction, layout: Layout, example: Example) -> int:
     """Return the consecutive bytes of one lane's registers, at most 16."""
-    made, example = operation.instruction, operation.tally.example
-    if made is None or made.layout is None or example is None:
-        return 0
-    single = vectors(made.layout, 1)
-    place = np.ravel_multi_index(tuple(single.place), made.layout.shape)[single.warp == 0, 0]
-    address = example.address.ravel()[place]
+    single = vectors(layout, 1)
+    address = example.address.ravel()[single.element[single.warp == 0, 0]]
     length = 1
     while length < len(address) and length * made.element_bytes < _WIDEST_BYTES:
         if not (np.diff(address[: 2 * length]) == made.element_bytes).all():

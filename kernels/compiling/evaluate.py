@@ -245,14 +245,14 @@ class Evaluator:
                 return [Value(len(self.descriptors) - 1)]
             case "ttg.local_alloc":
                 return [(dict(enumerate(operands)), 0)]
-            case "ttg.memdesc_index" | "ttg.memdesc_subview" if isinstance(operands[0], tuple):
+            case "ttg.memdesc_index" | "ttg.memdesc_subview":
                 index = self._per_program(op.operands[1])
                 slots = np.unique(index[active] if active.any() else index[:1]).tolist()
                 if len(slots) > 1:
                     raise UnsupportedOperation("Programs read different slots of a shared buffer.")
                 return [(operands[0][0], slots[0])]
             case "ttg.local_load":
-                buffer, slot = operands[0] or (dict[int, Any](), 0)
+                buffer, slot = operands[0]
                 if slot not in buffer:
                     raise UnsupportedOperation("The contents of a shared buffer are unknown.")
                 return [buffer[slot]]

@@ -182,13 +182,12 @@ class Memory:
             raise UnsupportedOperation(instruction)
         keys = [pick(key, running) for key in keys]
         first, index = group(keys)
-        is_remembered = len(first) <= _MOST_REMEMBERED
-        name = b"".join(np.broadcast_to(pick(key, first), len(first)).tobytes() for key in keys if is_remembered)
-        facts = tally.classes.get(name) if is_remembered else None
+        name = b"".join(np.broadcast_to(pick(key, first), len(first)).tobytes() for key in keys)
+        facts = tally.classes.get(name)
         if facts is None:
             facts = self._count_classes(op, pointer, mask, instruction, running[first], programs)
             facts[:, 4:] -= base[running[first], None]
-            tally.classes |= {name: facts} if is_remembered else {}
+            tally.classes |= {name: facts} if len(first) <= _MOST_REMEMBERED else {}
         times = np.array([len(running)]) if index is None else np.bincount(index)
         tally.counts += (facts[:, :4] * times[:, None]).sum(axis=0)
         issued = facts[:, REQUESTS] > 0

@@ -78,9 +78,9 @@ def read_instructions(
         For the line of each operation in the TTGIR its instruction, or a sentence that says why it is unknown.
     """
     in_ptx = find_instructions(ptx)
-    merged_lines = _merged_lines(in_ptx, sass)
-    in_sass = ((opcode, location) for opcode, location in instructions(sass) if location)
-    swapping_lines = {location[0][:2] for opcode, location in in_sass if re.match(r"ATOM.*\.CAS", opcode)}
+    in_sass = [(opcode, location[0][:2]) for opcode, location in instructions(sass) if location]
+    merged_lines = _merged_lines(in_ptx, Counter(line for opcode, line in in_sass if opcode.startswith("LDG.")))
+    swapping_lines = {line for opcode, line in in_sass if re.match(r"ATOM.*\.CAS", opcode)}
     used = {value for op in body.walk() for value in (*op.operands, *op.inits)}
     pointer_ops = (op.line for op in body.walk() if op.name in POINTER_OPS)
     layout_of = dict(zip(pointer_ops, layouts, strict=True))
@@ -125,16 +125,19 @@ def _count_needed(op: Op, layout: Layout | None, match: PtxInstruction) -> int:
     return max(1, registers * op.element_bytes // max(1, width))
 
 
-def _merged_lines(in_ptx: Mapping[tuple[str, Location], list[PtxInstruction]], sass: str) -> set[tuple[str, int]]:
-    """Return the source lines whose repeated loads ptxas has merged: the SASS has fewer loads than the PTX."""
+def _merged_lines(
+    in_ptx: Mapping[tuple[str, Location], list[PtxInstruction]], in_sass: Counter[tuple[str, int]]
+) -> set[tuple[str, int]]:
+    """Return the source lines whose repeated loads ptxas has merged: the SASS has fewer loads than the PTX.
+
+    Args:
+        in_sass: number of loads of each line in the SASS.
+    """
     loads, repeated = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     for (kind, location), matches in in_ptx.items():
         if kind == "load":
             loads[location[0][:2]] += len(matches)
             repeated[location[0][:2]] += sum(match.is_repeated for match in matches)
-    in_sass = Counter(
-        location[0][:2] for opcode, location in instructions(sass) if opcode.startswith("LDG.") and location
-    )
     missing = loads.total() - in_sass.total()  # ptxas assigns some instructions to a neighbouring line
     return {line for line, count in repeated.items() if 0 < count <= min(missing, loads[line] - in_sass[line])}
 
@@ -198,11 +201,11 @@ def count_blocks(instruction: Instruction, is_load: bool, address: np.ndarray, a
         issued = active.reshape(count, 1) * (instruction.num_warps if is_load else 1)
         return np.repeat(issued.astype(np.int64), 4, axis=1)
     lanes = vectors(instruction.layout, max(1, instruction.width_bytes // instruction.element_bytes))
-    place, owner = np.ravel_multi_index(tuple(lanes.place), instruction.layout.shape), lanes.owner
+    element, owner = lanes.element, lanes.owner
     if any(instruction.is_merged):
-        issued = np.resize(~np.array(instruction.is_merged), len(place))
-        place, owner = place[issued], owner[issued]
-    at, on = (block.reshape(count, -1)[:, place] for block in (address, active))
+        issued = np.resize(~np.array(instruction.is_merged), len(element))
+        element, owner = element[issued], owner[issued]
+    at, on = (block.reshape(count, -1)[:, element] for block in (address, active))
     on = on if is_load else on & owner
     counts = count_requests(at.reshape(-1, LANES), on.reshape(-1, LANES), instruction.width_bytes, instruction.name)
     return counts.reshape(count, -1, 4).sum(axis=1)

@@ -108,8 +108,7 @@ class Value:
         if self.terms:
             return self
         index = np.arange(len(self.base)) if len(self.base) > 1 else None
-        neutral = np.ones(1, bool) if self.is_boolean else np.zeros(1, self.base.dtype)
-        return Value(neutral, [Term(self.base.reshape(-1, *[1] * rank), index)])
+        return from_table(self.base.reshape(-1, *[1] * rank), index)
 
 
 def pick(numbers: np.ndarray, programs: np.ndarray) -> np.ndarray:
