@@ -136,9 +136,8 @@ class Recorder:
             groups = map(self._describe, stand_ins, stand_ins.values(), (kind for kind, *_ in kinds))
             content = {
                 "grid": [*sizes, 1, 1][:3], "caller": _users_line(traceback.extract_stack()), **self.context,
-                "config": {k: v if isinstance(v, int | str | None) else _text(v) for k, v in config.items()},
+                "config": {name: _plain(value) for name, value in config.items()},
                 "ran": False, "elapsed_ms": None, "results": None, "arguments": [a for group in groups for a in group],
-                "parameters": {name: _text(value) for name, value in values.items()},
             }  # fmt: skip
             better = {name: _align(value) for name, value in stand_ins.items() if name not in config}
             content["aligned"], aligned = None, None
@@ -153,12 +152,9 @@ class Recorder:
         return made
 
     def _compile(self, function: Any, grid: Any, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-        with torch._C.DisableTorchFunction():
-            compiled = _RUN(function, grid=grid, warmup=True, **arguments, **options)
-        needed, limit = compiled.metadata.shared, self.gpu["shared_bytes_per_program"]
-        if needed > limit:
-            name = compiled.metadata.name
-            raise RuntimeError(f"{name} needs {needed:,} bytes of shared memory; {limit:,} fit.")
+        compiled = _RUN(function, grid=grid, warmup=True, **arguments, **options)
+        if (needed := compiled.metadata.shared) > (limit := self.gpu["shared_bytes_per_program"]):
+            raise RuntimeError(f"{function.__name__} needs {needed:,} bytes of shared memory; {limit:,} fit.")
         return compiled
 
     def _describe(self, name: str, value: Any, kind: Any) -> Iterator[dict[str, Any]]:
@@ -329,14 +325,9 @@ def _start(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr() if tensor.is_cuda else 0
 
 
-def _text(value: Any) -> str:
-    """Describe a parameter: dtype[shape][strides]+offset for a tensor."""
-    if isinstance(value, torch.Tensor):
-        shape, strides = list(value.shape), list(value.stride())
-        return f"{_dtype(value)}{shape}{strides}+{value.storage_offset() * value.element_size()}"
-    if type(value).__name__ == "TensorDescriptor":
-        return f"descriptor({_text(value.base)} {list(value.block_shape)})"
-    return str(getattr(value, "__name__", None) or repr(value))[:60]
+def _plain(value: Any) -> int | str | None:
+    """Return a constant's JSON."""
+    return value if isinstance(value, int | str | None) else str(getattr(value, "__name__", value))[:60]
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:

@@ -167,7 +167,6 @@ class CapturedLaunch:
         elapsed_ms: its time on the GPU: of a case the median of many launches, otherwise of this one.
         settings: the case's parameters that were set.
         arguments: of the compiled function, in order.
-        parameters: each of the function's parameters as text.
         results: the errors of a case's outputs.
         aligned: None if it would be compiled the same.
         counters: what Nsight Compute counted, by the names of `captured_counts.COUNTERS`; None if it did not run.
@@ -182,7 +181,6 @@ class CapturedLaunch:
     elapsed_ms: float | None
     case: str | None
     arguments: tuple[Argument, ...]
-    parameters: Mapping[str, str]
     results: Mapping[str, OutputErrors] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     counters: Mapping[str, Count] | None = None
