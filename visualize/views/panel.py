@@ -122,7 +122,7 @@ class Api:
         if estimate_s <= NEAR_S:
             return await asyncio.to_thread(build_reply, snapshot, body)
         work = self.predictions.submit(build_reply, snapshot, body, client=client, estimate_s=estimate_s)
-        return await asyncio.wrap_future(work)
+        return await asyncio.wrap_future(work)  # cancels the prediction if the client leaves
 
     def reply_predicted(self, payload: object, body: Callable[[Snapshot], Reply]) -> Reply:
         """Reply with `body` of the snapshot, without compiling."""
@@ -136,7 +136,12 @@ class Api:
     ) -> Reply:
         """Measure, and reply with `body` of the result and the snapshot; by default with the whole result."""
         job = self.session.submit(from_json(payload), measurement, current_client())
-        outcome: Any = await asyncio.wrap_future(job.done)  # occupies no thread while the job is queued
+        try:
+            await asyncio.wait([asyncio.wrap_future(job.done)])  # occupies no thread while the job is queued
+        except asyncio.CancelledError:  # the client has left
+            job.cancel()
+            raise
+        outcome: Any = job.result()
         if isinstance(outcome, Failure):
             return outcome
 
