@@ -23,7 +23,7 @@ from kernels.gpus import Gpu, on_zero_gpu, this_gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.measuring import counters, group_sizes, run, timeline, worker
-from kernels.measuring.fair_queue import INTERNAL, Call, Client
+from kernels.measuring.fair_queue import INTERNAL, MAX_WAITING_PER_ADDRESS, MAX_WAITING_PER_PAGE, Call, Client
 from kernels.measuring.measurement import Job, Measurement, Stages
 from kernels.measuring.pool import Pool, Stopped
 from kernels.measuring.zero_gpu import Lend, ZeroGpuPool, make_lend, zero_gpu
@@ -39,6 +39,12 @@ V = TypeVar("V")
 
 # Maximum jobs in progress or queued, in total and per address. More are refused, so that no job waits for hours.
 MAX_JOBS, MAX_JOBS_PER_ADDRESS = 32, 16
+
+# The limits of jobs, for `--doctor`.
+JOB_LIMITS = (
+    f"{MAX_JOBS} runs, {MAX_JOBS_PER_ADDRESS} per address; {MAX_WAITING_PER_ADDRESS} queued compiles or predictions "
+    f"per address, {MAX_WAITING_PER_PAGE} per page"
+)
 
 # Maximum cached results of all measurements together. The largest kind, a timeline, takes a few megabytes.
 MAX_RESULTS = 64

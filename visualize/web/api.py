@@ -11,16 +11,14 @@ Agents read the schemas of all tools at once, and MCP tools share no definitions
 bounds of the arguments, and one tool, `kernels`, explains them.
 """
 
-import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from inspect import Parameter
 from typing import Any
 
 import gradio as gr
-from starlette.exceptions import HTTPException
 
 from kernels import discover
 from kernels.experiment import (
@@ -35,10 +33,8 @@ from kernels.experiment import (
 )
 from kernels.gpus import DEFAULT_GPU, GPUS
 from kernels.knobs import ConfigError, Knob, knobs
-from kernels.results import Failure
 from visualize.predict.offer import offer, offers
-from visualize.views.panel import EXPERIMENT, Api, Endpoint, Panel, current_client, reply_safely, to_json
-from visualize.web.guard import TURNS
+from visualize.views.panel import EXPERIMENT, Api, Endpoint, Panel, reply_safely
 
 # The experiment of the API page's snippets. It is quick under the interpreter, too.
 EXAMPLE = {
@@ -123,7 +119,7 @@ def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], wit
 
     experiment = merged_schema(discover())
     endpoints = [
-        Endpoint("kernels", kernels, 1),
+        Endpoint("kernels", kernels),
         Endpoint("recommend", recommend, is_flat=False),
         *(endpoint for panel in panels for endpoint in panel.endpoints(api)),
     ]
@@ -140,8 +136,7 @@ def _knob(name: str, knob: Knob) -> dict[str, Any]:
 
 
 def _register(blocks: gr.Blocks, endpoint: Endpoint) -> None:
-    function = endpoint.function if endpoint.max_concurrency is None else _in_turn(endpoint.function)
-    registered = gr.api(function, api_name=endpoint.name, concurrency_limit=None)
+    registered = gr.api(endpoint.function, api_name=endpoint.name, concurrency_limit=None)
     arguments: Sequence[Any] = blocks.fns[registered["id"]].inputs
     for name, argument in zip(inspect.signature(endpoint.function).parameters, arguments, strict=True):
         # On the instance: Gradio writes a stub beside the source of every subclass of a component. `api_info` stays:
@@ -150,20 +145,6 @@ def _register(blocks: gr.Blocks, endpoint: Endpoint) -> None:
             argument.api_info_as_input = lambda schema=endpoint.schemas[name]: schema
         if name == EXPERIMENT:
             argument.example_payload = lambda: EXAMPLE
-
-
-def _in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an endpoint that runs in its address's turn, like redraws."""
-
-    @functools.wraps(function)
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            async with TURNS.take(current_client().address):
-                return await function(*args, **kwargs)
-        except HTTPException as refusal:
-            return to_json(Failure("config", "busy", refusal.detail))
-
-    return call
 
 
 def argument_defaults(blocks: gr.Blocks) -> dict[int | str, list[object]]:
@@ -261,7 +242,7 @@ def _tool(endpoint: Endpoint) -> Endpoint:
     arguments = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=defaults.get(name)) for name in schemas]
     tool.__signature__ = inspect.Signature(arguments, return_annotation=str)  # type: ignore[attr-defined]
     tool.__doc__ = " ".join([*str(endpoint.function.__doc__).split(), _HOW, *([_KNOBS] if is_flat else [])])
-    return Endpoint(f"{_PREFIX}{endpoint.name}", tool, endpoint.max_concurrency, schemas=schemas)
+    return Endpoint(f"{_PREFIX}{endpoint.name}", tool, schemas=schemas)
 
 
 def shortened(reply: Mapping[str, Any], fields: Sequence[str] | None) -> dict[str, Any]:

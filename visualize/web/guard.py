@@ -11,8 +11,8 @@ import os
 import re
 import resource
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -26,6 +26,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from kernels.knobs import ConfigError
+from kernels.measuring.fair_queue import MAX_OPEN, MAX_RUNNING, TURNS, Turns
 from visualize.startup import AUTH
 
 # Bytes of a request's body, and seconds to receive it. The page's own, with a saved run, take about 30,000 bytes.
@@ -33,10 +35,6 @@ MAX_BODY_BYTES, BODY_DEADLINE_S = 64 * 1024, 10.0
 
 # Characters of a session hash, which Gradio keeps as a key. Its own have 11.
 MAX_SESSION_HASH = 64
-
-# Requests that run at once for one address, which may be a classroom behind one router, and those that run or wait:
-# redraws, quick endpoints, and pages. Each keeps a core busy: more at once would not end sooner.
-MAX_RUNNING, MAX_OPEN = 2, 256
 
 # Seconds that a login takes. An address logs in once at a time.
 LOGIN_S = 1.0
@@ -138,37 +136,6 @@ def set_address(address: str) -> Iterator[None]:
         _ADDRESS.reset(token)
 
 
-class Turns:
-    """Lets each address run a few requests at a time."""
-
-    def __init__(self) -> None:
-        self._open: Counter[str] = Counter()
-        self._turns: dict[str, asyncio.Semaphore] = {}
-
-    @asynccontextmanager
-    async def take(self, address: str, max_running: int = MAX_RUNNING) -> AsyncIterator[None]:
-        """Wait for a turn, and keep it inside the block.
-
-        Raises:
-            HTTPException: too many requests of the address are open.
-        """
-        if self._open[address] >= MAX_OPEN:
-            sentence = f"{MAX_OPEN} requests of this address are open, which is the maximum. Try again later."
-            raise HTTPException(429, sentence)
-        self._open[address] += 1
-        try:
-            async with self._turns.setdefault(address, asyncio.Semaphore(max_running)):
-                yield
-        finally:
-            self._open[address] -= 1
-            if not self._open[address]:
-                del self._open[address], self._turns[address]
-
-
-# Turns of redraws, pages and quick endpoints.
-TURNS = Turns()
-
-
 class Guard:
     """ASGI middleware that refuses bad requests and lets each address redraw in turns.
 
@@ -244,6 +211,8 @@ class Guard:
                 await app(scope, replay_body, send_first)
         except ClientDisconnect:
             return
+        except ConfigError as busy:
+            await PlainTextResponse(f"{busy}\n", 429)(scope, receive, send_with_headers)
         except HTTPException as refusal:
             response = PlainTextResponse(f"{refusal.detail}\n", refusal.status_code, refusal.headers)
             await response(scope, receive, send_with_headers)

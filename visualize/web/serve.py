@@ -3,8 +3,10 @@
 import asyncio
 import atexit
 import concurrent.futures
+import os
 import signal
 import sys
+import threading
 import time
 
 import gradio as gr
@@ -14,6 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from kernels.jit import HAS_TRITON
+from kernels.measuring.pool import kill_fork_server
 from kernels.measuring.session import MAX_JOBS, Session
 from kernels.results import Failure
 from visualize.startup import bypass_proxy, log_here, return_large_arrays
@@ -39,6 +42,9 @@ _SESSIONS = 10
 # Maximum events that run or wait for a turn, a worker or a sweep; most of them occupy no thread.
 _MAX_EVENTS = 1000
 
+# Seconds after SIGTERM until the process ends without waiting for threads and workers.
+_END_DEADLINE_S = 4.0
+
 
 def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None = None) -> None:
     """Serve the page until the process ends.
@@ -58,9 +64,17 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
     def end(*_: object) -> None:
         # Ignore further signals, which a hub may send while the workers end.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        # A stopped process or a lock may block everything below.
+        timer = threading.Timer(_END_DEADLINE_S, end_now)
+        timer.daemon = True
+        timer.start()
         # Before `atexit`: Python first waits for all threads, and some of them wait for a compile.
         session.close()
         sys.exit(0)
+
+    def end_now() -> None:
+        kill_fork_server()
+        os._exit(0)
 
     signal.signal(signal.SIGTERM, end)
     gr.set_static_paths([PLOTLY_JS])
