@@ -21,7 +21,8 @@ from typing import Any
 
 import httpx
 
-from benchmarks.load import MAX_GROWTH, connect, resident_megabytes, serve
+from benchmarks.attackers import LIMITS, TIMEOUT_S
+from benchmarks.load import MAX_GROWTH, resident_megabytes, serve
 from kernels import discover
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
@@ -159,7 +160,10 @@ async def attack(requests: int, seed: int, minutes: float) -> tuple[Observed, st
     """Send all requests to a new page; return their outcomes and the server's log."""
     observed, left, until = Observed(), iter(range(requests)), time.monotonic() + 60 * minutes
     with tempfile.NamedTemporaryFile("w+", suffix=".log") as log:
-        async with serve(log) as (url, process, config), connect(url) as client:
+        async with (
+            serve(log) as (url, process, config),
+            httpx.AsyncClient(base_url=f"{url}gradio_api/", timeout=TIMEOUT_S, limits=LIMITS) as client,
+        ):
             hostile = Hostile(config, seed)
             observed.megabytes.append(resident_megabytes(process))
 

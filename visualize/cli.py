@@ -25,7 +25,7 @@ from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.measuring import worker
 from kernels.measuring.counters import tool
-from kernels.measuring.session import Session
+from kernels.measuring.session import JOB_LIMITS, Session
 from kernels.results import Failure, RunResult, Strategy, Sweep, SweepRow
 from kernels.results.codec import UnreadableRecording
 from kernels.results.store import Store, machine_store
@@ -232,11 +232,14 @@ def doctor(checks: Iterable[Check]) -> int:
 
 def run_checks(host: str, port: int, gpu: Gpu | None) -> Iterator[Check]:
     """Check this machine. The checks that start workers come last, and take some seconds each."""
+    from visualize.web.guard import LIMITS, max_connections
+
     yield check_python(sys.version_info[:2])
     yield check_packages({package.name: package.version for package in metadata.distributions()})
     yield check_gpu(gpu)
     obstacle = startup.obstacle(host, port)
     yield Check("address", FAILS if obstacle else WORKS, obstacle or f"{host}, port {port}")
+    yield Check("limits", WORKS, f"{LIMITS}; {max_connections()} connections; {JOB_LIMITS}")
     yield check_cache(worker.default_cache_directory())
     with closing(machine_store(worker.default_cache_directory())) as store:
         yield check_database(store)

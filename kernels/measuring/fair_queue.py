@@ -1,19 +1,27 @@
 """A fair queue of calls: light clients go first, and one worker is reserved for short calls."""
 
+import asyncio
 import contextvars
 import math
 import time
-from collections.abc import Callable, Hashable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from kernels.knobs import ConfigError
 from kernels.results import Failure
 
 T = TypeVar("T")
 
 # Maximum waiting calls per page and per address. A room full of people may share an address.
 MAX_WAITING_PER_PAGE, MAX_WAITING_PER_ADDRESS = 8, 32
+
+# Requests that run at once in the page's process for one address, which may be a classroom behind one router, and those
+# that run or wait: redraws, replies, and pages. Each keeps a core busy: more at once would not end sooner.
+MAX_RUNNING, MAX_OPEN = 2, 256
 
 # Seconds after which half of a client's usage is forgotten.
 HALF_LIFE_S = 120.0
@@ -153,3 +161,34 @@ class FairQueue:
         factor = 0.5 ** ((now - self._updated) / HALF_LIFE_S)
         self._updated = now
         self.usage = {entry: s * factor for entry, s in self.usage.items() if s * factor > _NEGLIGIBLE_S}
+
+
+class Turns:
+    """Lets each address run a few requests at a time."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+        self._turns: dict[str, asyncio.Semaphore] = {}
+
+    @asynccontextmanager
+    async def take(self, address: str, max_running: int = MAX_RUNNING) -> AsyncIterator[None]:
+        """Wait for a turn, and keep it inside the block.
+
+        Raises:
+            ConfigError: too many requests of the address are open.
+        """
+        if self._open[address] >= MAX_OPEN:
+            sentence = f"{MAX_OPEN} requests of this address are open, which is the maximum. Try again later."
+            raise ConfigError("busy", sentence)
+        self._open[address] += 1
+        try:
+            async with self._turns.setdefault(address, asyncio.Semaphore(max_running)):
+                yield
+        finally:
+            self._open[address] -= 1
+            if not self._open[address]:
+                del self._open[address], self._turns[address]
+
+
+# The turns of redraws, replies and pages.
+TURNS = Turns()

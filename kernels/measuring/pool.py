@@ -5,6 +5,7 @@ creates no CUDA context. It never imports Triton, because importing Triton fixes
 """
 
 import ctypes
+import functools
 import math
 import os
 import signal
@@ -109,12 +110,47 @@ class Worker:
 
     def is_stopped(self) -> bool:
         """Poll the process. Return whether the last _STOPPED_POLLS polls found it stopped by a signal (Linux only)."""
-        try:
-            status = Path(f"/proc/{self.process_id}/stat").read_text(encoding="utf-8")
-        except OSError:
-            status = ""
-        self._stopped_polls = self._stopped_polls + 1 if status.rpartition(")")[2].startswith(" T") else 0
+        self._stopped_polls = self._stopped_polls + 1 if _is_stopped(self.process_id) else 0
         return self._stopped_polls >= _STOPPED_POLLS
+
+
+def _is_stopped(process_id: int | None) -> bool:
+    try:
+        status = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].startswith(" T")
+
+
+@functools.cache
+def watch_fork_server() -> None:
+    """Start a thread that kills the fork server when it is stopped (Linux only).
+
+    A stopped fork server would block the start of every worker. Killing it ends its workers, and multiprocessing starts
+    a new one for the next worker.
+    """
+
+    def watch() -> None:
+        stopped_polls = 0
+        while True:
+            time.sleep(_POLL_S)
+            stopped_polls = stopped_polls + 1 if _is_stopped(_fork_server_id()) else 0
+            if stopped_polls >= _STOPPED_POLLS:
+                kill_fork_server()
+
+    threading.Thread(target=watch, name="fork server", daemon=True).start()
+
+
+def kill_fork_server() -> None:
+    """Kill the fork server, and with it all workers (Linux only). It waits for no lock."""
+    if process_id := _fork_server_id():
+        with suppress(ProcessLookupError):
+            os.kill(process_id, signal.SIGKILL)
+
+
+def _fork_server_id() -> int | None:
+    process_id: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    return process_id
 
 
 class Slot:
@@ -187,6 +223,7 @@ class Pool:
                 queued = QueuedCall(call, client, estimate_s, on_result)
                 self._queue.waiting.append(queued)
                 if len(self._slots) < min(self._count, len(self)):
+                    watch_fork_server()
                     self._slots.append(Slot())
                     threading.Thread(target=self._serve, args=(self._slots[-1],), name="pool", daemon=True).start()
                 self._changed.notify_all()

@@ -23,7 +23,7 @@ from kernels.gpus import Gpu, on_zero_gpu, this_gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.measuring import counters, group_sizes, run, timeline, worker
-from kernels.measuring.fair_queue import INTERNAL, Call, Client
+from kernels.measuring.fair_queue import INTERNAL, MAX_WAITING_PER_ADDRESS, MAX_WAITING_PER_PAGE, Call, Client
 from kernels.measuring.measurement import Job, Measurement, Stages
 from kernels.measuring.pool import Pool, Stopped
 from kernels.measuring.zero_gpu import Lend, ZeroGpuPool, make_lend, zero_gpu
@@ -37,8 +37,14 @@ MEASUREMENTS: dict[str, Measurement[Any]] = {each.name: each for each in _MEASUR
 
 V = TypeVar("V")
 
-# Maximum jobs in progress or queued. The session refuses more, so that no job waits for hours.
-MAX_JOBS = 32
+# Maximum jobs in progress or queued, in total and per address. More are refused, so that no job waits for hours.
+MAX_JOBS, MAX_JOBS_PER_ADDRESS = 32, 16
+
+# The limits of jobs, for `--doctor`.
+JOB_LIMITS = (
+    f"{MAX_JOBS} runs, {MAX_JOBS_PER_ADDRESS} per address; {MAX_WAITING_PER_ADDRESS} queued compiles or predictions "
+    f"per address, {MAX_WAITING_PER_PAGE} per page"
+)
 
 # Maximum cached results of all measurements together. The largest kind, a timeline, takes a few megabytes.
 MAX_RESULTS = 64
@@ -139,7 +145,7 @@ class Session:
             experiment = replace(experiment, gpu="")
         job = Job(experiment, name, client)
         try:
-            immediate = self._answer_immediately(experiment, measurement)
+            immediate = self._answer_immediately(experiment, measurement, client)
         except ConfigError as error:
             immediate = Failure("config", error.kind, str(error), error.field)
         if immediate is not None:
@@ -248,7 +254,9 @@ class Session:
         self.runner.close()
         self.store.close()
 
-    def _answer_immediately(self, experiment: Experiment, measurement: Measurement[Any]) -> Measured | Failure | None:
+    def _answer_immediately(
+        self, experiment: Experiment, measurement: Measurement[Any], client: Client
+    ) -> Measured | Failure | None:
         """Return a recording or a Failure if this machine can't measure the experiment; None if it can."""
         gpu = resolve_gpu(experiment, self.gpu)
         is_measured = self._measures(measurement, experiment, gpu)
@@ -261,9 +269,15 @@ class Session:
             return Failure("config", "not_recorded", reason, "gpu" if measurement.is_interpreted else "")
         if not HAS_TRITON:
             return Failure("worker", "no_triton", "Triton is not installed here, so nothing can be run.")
-        if len(self.jobs) < MAX_JOBS:
-            return None
-        return Failure("worker", "busy", f"{len(self.jobs)} runs are in progress or waiting. Try again in a minute.")
+        ours = sum(job.client.address == client.address for job in [*self.jobs]) if client.address else 0
+        for count, limit, source in (
+            (len(self.jobs), MAX_JOBS, ""),
+            (ours, MAX_JOBS_PER_ADDRESS, " from this address"),
+        ):
+            if count >= limit:
+                state = f"{count} runs{source} are in progress or waiting; the limit is {limit}"
+                return Failure("worker", "busy", f"{state}. Try again in a minute.")
+        return None
 
     def _carry_out(self, job: Job, measurement: Measurement[Any]) -> None:
         gpu = resolve_gpu(job.experiment, self.gpu)

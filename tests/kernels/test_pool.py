@@ -174,6 +174,15 @@ def test_an_idle_worker_that_dies_or_is_stopped_is_replaced_before_the_next_call
     until(lambda: not is_alive(process) and set(children(server, "")) - others - {process}, REPLACED_WITHIN_S)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a fork server that has imported torch")
+def test_a_stopped_fork_server_is_replaced_with_its_workers(pool):
+    server, before = result_of(pool, os.getppid), result_of(pool, os.getpid)
+    os.kill(server, signal.SIGSTOP)
+    os.kill(before, signal.SIGKILL)
+    assert result_of(pool, os.getpid) != before
+    assert result_of(pool, os.getppid) != server
+
+
 def test_a_worker_that_is_stopped_in_the_middle_of_a_message_is_replaced(pool):
     process = result_of(pool, os.getpid)
     os.kill(process, signal.SIGSTOP)

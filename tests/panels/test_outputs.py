@@ -105,11 +105,31 @@ def test_the_page_is_compressed_for_clients_that_accept_it(client):
 def test_the_page_announces_plotlys_script_and_other_replies_stay_the_same(client):
     assert PLOTLY_JS.is_file()
     assert client.get("/").headers["link"] == f"<gradio_api/file={PLOTLY_JS}>; rel=preload; as=script"
-    for path in ("/?refused", "/gradio_api/info", "/theme.css"):
+    for path in ("/?refused", "/favicon.ico", "/theme.css"):
         answer = client.get(path)
         assert answer.text == TEXT
         assert "link" not in answer.headers
         assert "content-encoding" not in answer.headers or path == "/?refused"
+
+
+def test_the_page_and_its_lists_are_built_once_per_host_unless_there_is_a_login():
+    built = []
+
+    async def build(request):
+        built.append(request.headers["host"])
+        return PlainTextResponse(request.headers["host"])
+
+    def visit(is_cached):
+        built.clear()
+        middleware = [Middleware(FirstReply, is_cached=is_cached)]
+        page = TestClient(Starlette(routes=[Route("/{path:path}", build)], middleware=middleware))
+        for host in ("a.example", "a.example", "b.example"):
+            for path in ("/", "/config", "/gradio_api/info", "/favicon.ico", "/?page=x", "/gradio_api/info?x=1"):
+                assert page.get(path, headers={"host": host}).text == host
+        return len(built)
+
+    assert visit(is_cached=True) == 2 * 3 + 3 * 3
+    assert visit(is_cached=False) == 3 * 6
 
 
 def test_the_body_begins_with_the_first_picture_if_the_address_has_no_settings(client):

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from kernels.experiment import Experiment, JsonSchema, from_json, resolve_gpu
 from kernels.knobs import ConfigError, read_fields
-from kernels.measuring.fair_queue import INTERNAL, Client
+from kernels.measuring.fair_queue import INTERNAL, TURNS, Client
 from kernels.measuring.session import Session
 from kernels.results import Compiled, Failure, codec
 from visualize.views.numbers import Number
@@ -64,7 +64,6 @@ class Endpoint:
     """A named function of the API. Its docstring is its description. Its parameter `experiment` takes a JSON object.
 
     Attributes:
-        max_concurrency: maximum number of concurrent requests; None if compiles, predictions or runs limit them.
         launches: whether the kernel is launched, so that `run` is an argument, too.
         schemas: JSON Schemas by parameter; the other parameters have the schema of their type.
         is_flat: as an MCP tool, it takes the experiment's fields as separate arguments.
@@ -72,7 +71,6 @@ class Endpoint:
 
     name: str
     function: Callable[..., Any]
-    max_concurrency: int | None = 4
     launches: bool = False
     schemas: Mapping[str, JsonSchema] = field(default_factory=dict)
     is_flat: bool = True
@@ -117,12 +115,13 @@ class Api:
             compile_.add_done_callback(lambda _: self._unfinished.pop(client, None))
         if isinstance(compiled, Failure) and not or_not:
             return compiled
-        snapshot = await asyncio.to_thread(self.take_snapshot, experiment, compiled)
-        estimate_s = await asyncio.to_thread(seconds, snapshot)
-        if estimate_s <= NEAR_S:
-            return await asyncio.to_thread(build_reply, snapshot, body)
+        async with TURNS.take(client.address):
+            snapshot = await asyncio.to_thread(self.take_snapshot, experiment, compiled)
+            estimate_s = await asyncio.to_thread(seconds, snapshot)
+            if estimate_s <= NEAR_S:
+                return await asyncio.to_thread(build_reply, snapshot, body)
         work = self.predictions.submit(build_reply, snapshot, body, client=client, estimate_s=estimate_s)
-        return await asyncio.wrap_future(work)
+        return await asyncio.wrap_future(work)  # cancels the prediction if the client leaves
 
     def reply_predicted(self, payload: object, body: Callable[[Snapshot], Reply]) -> Reply:
         """Reply with `body` of the snapshot, without compiling."""
@@ -136,7 +135,12 @@ class Api:
     ) -> Reply:
         """Measure, and reply with `body` of the result and the snapshot; by default with the whole result."""
         job = self.session.submit(from_json(payload), measurement, current_client())
-        outcome: Any = await asyncio.wrap_future(job.done)  # occupies no thread while the job is queued
+        try:
+            await asyncio.wait([asyncio.wrap_future(job.done)])  # occupies no thread while the job is queued
+        except asyncio.CancelledError:  # the client has left
+            job.cancel()
+            raise
+        outcome: Any = job.result()
         if isinstance(outcome, Failure):
             return outcome
 
@@ -179,11 +183,11 @@ def reply_safely(function: Callable[..., Reply | Awaitable[Reply]]) -> Callable[
         try:
             if inspect.iscoroutinefunction(function):
                 reply = await function(*args, **kwargs)
-            else:
-                reply = await asyncio.to_thread(function, *args, **kwargs)
+                return await asyncio.to_thread(to_json, reply)
+            async with TURNS.take(current_client().address):
+                return await asyncio.to_thread(lambda: to_json(function(*args, **kwargs)))
         except Exception as error:
-            reply = failure(error)
-        return await asyncio.to_thread(to_json, reply)
+            return to_json(failure(error))
 
     call.__annotations__ = {**function.__annotations__, "return": dict[str, Any]}  # Gradio makes a schema of these
     return call

@@ -119,7 +119,7 @@ def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], wit
 
     experiment = merged_schema(discover())
     endpoints = [
-        Endpoint("kernels", kernels, 1),
+        Endpoint("kernels", kernels),
         Endpoint("recommend", recommend, is_flat=False),
         *(endpoint for panel in panels for endpoint in panel.endpoints(api)),
     ]
@@ -136,7 +136,7 @@ def _knob(name: str, knob: Knob) -> dict[str, Any]:
 
 
 def _register(blocks: gr.Blocks, endpoint: Endpoint) -> None:
-    registered = gr.api(endpoint.function, api_name=endpoint.name, concurrency_limit=endpoint.max_concurrency)
+    registered = gr.api(endpoint.function, api_name=endpoint.name, concurrency_limit=None)
     arguments: Sequence[Any] = blocks.fns[registered["id"]].inputs
     for name, argument in zip(inspect.signature(endpoint.function).parameters, arguments, strict=True):
         # On the instance: Gradio writes a stub beside the source of every subclass of a component. `api_info` stays:
@@ -242,7 +242,7 @@ def _tool(endpoint: Endpoint) -> Endpoint:
     arguments = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=defaults.get(name)) for name in schemas]
     tool.__signature__ = inspect.Signature(arguments, return_annotation=str)  # type: ignore[attr-defined]
     tool.__doc__ = " ".join([*str(endpoint.function.__doc__).split(), _HOW, *([_KNOBS] if is_flat else [])])
-    return Endpoint(f"{_PREFIX}{endpoint.name}", tool, endpoint.max_concurrency, schemas=schemas)
+    return Endpoint(f"{_PREFIX}{endpoint.name}", tool, schemas=schemas)
 
 
 def shortened(reply: Mapping[str, Any], fields: Sequence[str] | None) -> dict[str, Any]:

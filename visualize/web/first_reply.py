@@ -5,7 +5,7 @@ page and to parse Plotly. Until then the first picture, an SVG of the same figur
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kernels.gpus import Gpu
+from kernels.measuring.session import BoundedCache
 from visualize.views.order.map_figure import map_figure
 from visualize.views.order.view import orders_of
 from visualize.views.slots import PLOTLY_JS
@@ -30,29 +31,64 @@ _PRELOAD = f"<gradio_api/file={PLOTLY_JS}>; rel=preload; as=script"
 # Units of the drawing along each side.
 _SIDE = 1000
 
+# Paths of the page and of the lists that Gradio builds from its components, which never change, for each request.
+_PAGE, _LISTS = ("", "/"), ("/config", "/gradio_api/info", "/gradio_api/openapi.json")
+
+# Headers on which these replies depend: they contain the server's address.
+_VARIES = (b"host", b"x-forwarded-host", b"x-forwarded-proto", b"accept-encoding")
+
+# Maximum replies that are cached, of up to a megabyte each.
+_MAX_REPLIES = 16
+
+
+def _has_settings(names: Iterable[str]) -> bool:
+    return any(not name.startswith("__") for name in names)
+
 
 class FirstReply:
-    """ASGI middleware that compresses the page and makes the browser fetch Plotly together with Gradio's scripts.
+    """ASGI middleware that caches and compresses the page, and makes the browser fetch Plotly with Gradio's scripts.
 
     Gradio 6.31 compresses only scripts and styles. Browsers would fetch a component's script when they show it.
 
     Args:
         picture: HTML at the start of the body, if the URL sets nothing; "" for none.
+        is_cached: whether all visitors get the same replies, because there is no login.
     """
 
-    def __init__(self, app: ASGIApp, picture: str = "") -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, picture: str = "", is_cached: bool = False) -> None:
+        self._app, self._is_cached = app, is_cached
+        self._replies: BoundedCache[list[Message]] = BoundedCache(_MAX_REPLIES)
         self._picture = picture.encode()
         # A tenth of the size at level 1 takes 7 ms, an eighth at level 4 takes 11 ms; higher levels gain nothing.
         self._compress = GZipMiddleware(self._complete, compresslevel=4)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_page = scope["type"] == "http" and get_route_path(scope) == "/"
-        await (self._compress if is_page else self._app)(scope, receive, send)
+        path = get_route_path(scope) if scope["type"] == "http" else None
+        if path not in (*_PAGE, *_LISTS):
+            await self._app(scope, receive, send)
+            return
+        names = {*QueryParams(scope["query_string"])}
+        headers = (header for header in scope["headers"] if header[0] in _VARIES)
+        key = (scope["method"], path, scope.get("root_path"), scope.get("scheme"), _has_settings(names), *headers)
+        # Gradio reads these two from the page's query, and any from a list's.
+        is_plain = not names & {"page", "deep_link"} if path in _PAGE else not names
+        is_cached = self._is_cached and is_plain and len(str(key)) < 1000
+        reply = self._replies.get(key) if is_cached else None
+        if reply is None:
+            reply = []
+
+            async def keep(message: Message) -> None:
+                reply.append(message)
+
+            await self._compress(scope, receive, keep)
+            if is_cached and reply[0]["status"] == 200:
+                self._replies.put(key, reply)
+        for message in reply:
+            await send({**message, "headers": [*message["headers"]]} if "headers" in message else message)
 
     async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
-        has_settings = any(not name.startswith("__") for name in QueryParams(scope["query_string"]))
-        picture = b"" if has_settings else self._picture
+        is_page = get_route_path(scope) in _PAGE
+        picture = b"" if _has_settings(QueryParams(scope["query_string"])) or not is_page else self._picture
         start, body = dict[str, Any](), bytearray()
 
         async def send_complete(message: Message) -> None:
@@ -63,7 +99,7 @@ class FirstReply:
             if message.get("more_body"):
                 return
             content = bytes(body)
-            if start["status"] == 200:
+            if start["status"] == 200 and is_page:
                 content = _BODY.sub(lambda tag: tag[0] + picture, content, count=1)
                 MutableHeaders(scope=start).update({"content-length": str(len(content)), "link": _PRELOAD})
             await send(start)

@@ -1,22 +1,33 @@
-"""Check each HTTP request before Gradio sees it: its host, origin, route and size, and its address's share of redraws.
+"""Limit what a client may send, keep and occupy: each request, each address's turns and replies, and each connection.
 
-Gradio 6.31 accepts any host, bodies and session hashes of any size, and files from anybody.
+Gradio 6.31 accepts any host, bodies and session hashes of any size, and files from anybody. It keeps the replies of
+2,000 clients that never read them. This is not reported as of gradio 6.31. Remove `Mailboxes` when its `Queue` bounds
+`pending_messages_per_session` and `pending_event_ids_session`.
 """
 
 import asyncio
 import json
 import os
 import re
+import resource
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any
 
+import h11
+from gradio.queueing import Queue
+from gradio.utils import LRUCache
 from starlette._utils import get_route_path  # the path that routes match: without the root path
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from kernels.knobs import ConfigError
+from kernels.measuring.fair_queue import MAX_OPEN, MAX_RUNNING, TURNS, Turns
 from visualize.startup import AUTH
 
 # Bytes of a request's body, and seconds to receive it. The page's own, with a saved run, take about 30,000 bytes.
@@ -25,12 +36,44 @@ MAX_BODY_BYTES, BODY_DEADLINE_S = 64 * 1024, 10.0
 # Characters of a session hash, which Gradio keeps as a key. Its own have 11.
 MAX_SESSION_HASH = 64
 
-# Redraws that run at once for one address, which may be a classroom behind one router, and those that run or wait.
-# A redraw keeps a core busy: more at once would not end sooner.
-MAX_RUNNING_REDRAWS, MAX_OPEN_REDRAWS = 2, 256
+# Seconds that a login takes. An address logs in once at a time.
+LOGIN_S = 1.0
+
+# Maximum clients with unread replies per address, and bytes of these replies per address and in total. Each open page
+# and each call of an endpoint is a client.
+MAX_MAILBOXES, MAX_UNREAD_BYTES, MAX_TOTAL_UNREAD_BYTES = 300, 8 << 20, 64 << 20
+
+# Maximum unread messages of one client. An open page reads each message immediately.
+MAX_UNREAD = 30
+
+# Seconds for the head of a request, and of silence until the server closes a connection. Browsers close theirs first.
+HEAD_DEADLINE_S, KEEP_ALIVE_S = 10.0, 75
+
+# Maximum open connections, if the system allows as many files, and files kept for everything else.
+MAX_CONNECTIONS, _RESERVED_FILES = 4096, 256
+
+# The limits of requests, for `--doctor`.
+LIMITS = (
+    f"bodies of {MAX_BODY_BYTES >> 10} KiB in {BODY_DEADLINE_S:g} s, heads in {HEAD_DEADLINE_S:g} s; per address "
+    f"{MAX_RUNNING} running and {MAX_OPEN} open requests, half of the connections, {MAX_MAILBOXES} clients with unread "
+    f"replies and {MAX_UNREAD_BYTES >> 20} MiB of them ({MAX_TOTAL_UNREAD_BYTES >> 20} MiB in total), one login per "
+    f"{LOGIN_S:g} s"
+)
 
 # Gradio's routes for events that bypass its queue: the page's redraws.
 _REDRAW = ("/run/", "/api/")
+
+# Gradio's pages and lists, which it builds for each request.
+_PAGES = ("", "/", "/config", "/config/", "/info", "/info/", "/openapi.json", "/theme.css")
+
+# Gradio's routes for events. It raises an error for arguments that it does not expect.
+_EVENTS = (*_REDRAW, "/call/", "/queue/", "/cancel", "/reset")
+
+# Gradio's routes that act for a session without asking for the login.
+_BEHIND_LOGIN = ("/heartbeat/", "/cancel", "/reset", "/token", "/app_id", "/openapi.json", "/startup-events")
+
+# The address of the current request.
+_ADDRESS: ContextVar[str] = ContextVar("address", default="")
 
 # Gradio's routes for files, other addresses and page authors. The page uses none of them.
 _CLOSED = (
@@ -83,6 +126,16 @@ def framing_sites() -> tuple[str, ...]:
     return ("'self'", *hub, *listed) if is_restricted else ()
 
 
+@contextmanager
+def set_address(address: str) -> Iterator[None]:
+    """Attribute what Gradio keeps to an address, inside the block."""
+    token = _ADDRESS.set(address)
+    try:
+        yield
+    finally:
+        _ADDRESS.reset(token)
+
+
 class Guard:
     """ASGI middleware that refuses bad requests and lets each address redraw in turns.
 
@@ -97,6 +150,8 @@ class Guard:
         defaults: each event's arguments where a request leaves them out, by its number and its name. Gradio 6.31 raises
             an error for too few arguments, although its own client fills in defaults.
         body_deadline_s: seconds in which a body must arrive.
+        login_s: seconds that a login takes.
+        turns: the turns of redraws and pages.
     """
 
     def __init__(
@@ -106,13 +161,14 @@ class Guard:
         frames: Sequence[str] = (),
         defaults: Mapping[int | str, Sequence[object]] | None = None,
         body_deadline_s: float = BODY_DEADLINE_S,
+        login_s: float = LOGIN_S,
+        turns: Turns = TURNS,
     ) -> None:
-        self._app, self._hosts, self._body_deadline_s = app, hosts, body_deadline_s
+        self._app, self._hosts, self._body_deadline_s, self._login_s = app, hosts, body_deadline_s, login_s
         self._defaults = defaults or {}
         policy = f"frame-ancestors {' '.join(frames)}".encode()
         self._headers = [*_HEADERS, (b"content-security-policy", policy)] if frames else _HEADERS
-        self._open_redraws: Counter[str] = Counter()
-        self._turns: dict[str, asyncio.Semaphore] = {}
+        self._turns, self._logins = turns, Turns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -126,40 +182,64 @@ class Guard:
 
         # Gradio's routes start with this prefix or without it.
         path, request = get_route_path(scope).removeprefix("/gradio_api"), Request(scope, receive)
-        app = self._redraw if scope["method"] == "POST" and path.startswith(_REDRAW) else self._app
+        is_post = scope["method"] == "POST"
+        has_started = False
+
+        async def send_first(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
+            await send_with_headers(message)
+
         try:
             self._check_head(request, path)
             body = await self._read_body(request)
             content = _read_json(body)
-            _check_session_hashes(path, request, content)
-            unread = [{"type": "http.request", "body": self._complete_arguments(path, content) or body}]
+            if is_post and path.startswith(_EVENTS) and content is None:
+                raise HTTPException(400, "The body must be a JSON object.")
+            _check_session_hashes(path, request, content or {})
+            unread = [{"type": "http.request", "body": self._complete_arguments(path, content or {}) or body}]
 
             async def replay_body() -> Message:
                 return unread.pop() if unread else await receive()
 
-            await app(scope, replay_body, send_with_headers)
+            app = self._app
+            if path in _PAGES or (is_post and path.startswith(_REDRAW)):
+                app = self._take_turn
+            elif is_post and path.startswith("/login"):
+                app = self._log_in
+            with set_address(_address(scope)):
+                await app(scope, replay_body, send_first)
         except ClientDisconnect:
             return
+        except ConfigError as busy:
+            await PlainTextResponse(f"{busy}\n", 429)(scope, receive, send_with_headers)
         except HTTPException as refusal:
             response = PlainTextResponse(f"{refusal.detail}\n", refusal.status_code, refusal.headers)
             await response(scope, receive, send_with_headers)
-        except TypeError as error:
-            # Gradio raises it for an argument of an unknown name, and replies with nothing.
-            if not path.startswith("/call/"):
+        except Exception as error:
+            if has_started or not path.startswith(_EVENTS):
                 raise
             sentence = f"The arguments can't be read: {str(error)[:200]}\n"
             await PlainTextResponse(sentence, 400)(scope, receive, send_with_headers)
 
     def _check_head(self, request: Request, path: str) -> None:
-        host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        if self._hosts and _without_port(host) not in self._hosts:
-            names = f"{host[:100]!r}, but as {', '.join(self._hosts)}"
-            raise HTTPException(400, f"The page is not served as {names}. Add a name with {HOSTS}.")
+        origin, forwarded = request.headers.get("origin"), request.headers.get("x-forwarded-host")
+        for host in (request.headers.get("host", ""), *(forwarded.split(",") if forwarded else ())):
+            if self._hosts and _without_port(host.strip()) not in self._hosts:
+                names = f"{host[:100]!r}, but as {', '.join(self._hosts)}"
+                raise HTTPException(400, f"The page is not served as {names}. Add a name with {HOSTS}.")
         if self._hosts and origin is not None and _without_port(origin.partition("://")[2]) not in self._hosts:
             sentence = f"Pages of {origin[:100]!r} may not send requests here. Allow their host with {HOSTS}."
             raise HTTPException(403, sentence)
         if path.startswith(_CLOSED):
             raise HTTPException(404, "The page takes no files and serves nothing here.")
+        if not path.isprintable():
+            raise HTTPException(400, "The path contains a control character.")
+        app: Any = request.scope.get("app")
+        if path.startswith(_BEHIND_LOGIN) and getattr(app, "auth", None):
+            cookies = (request.cookies.get(f"access-token-{kind}{app.cookie_id}") for kind in ("", "unsecure-"))
+            if not any(cookie in app.tokens for cookie in cookies):
+                raise HTTPException(401, "Log in first.")
 
     async def _read_body(self, request: Request) -> bytes:
         body = b""
@@ -184,30 +264,30 @@ class Guard:
         arguments = [*data, *defaults[len(data) :]][: len(defaults)]
         return json.dumps({**content, "data": arguments}).encode()
 
-    async def _redraw(self, scope: Scope, receive: Receive, send: Send) -> None:
-        address = str((scope.get("client") or ("",))[0])
-        if self._open_redraws[address] >= MAX_OPEN_REDRAWS:
-            sentence = f"{MAX_OPEN_REDRAWS} requests of this address are open, which is the maximum. Try again later."
-            raise HTTPException(429, sentence)
+    async def _take_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
         reply: list[Message] = []
 
         async def keep(message: Message) -> None:
             reply.append(message)
 
-        self._open_redraws[address] += 1
-        try:
-            async with self._turns.setdefault(address, asyncio.Semaphore(MAX_RUNNING_REDRAWS)):
-                await self._app(scope, receive, keep)
-        finally:
-            self._open_redraws[address] -= 1
-            if not self._open_redraws[address]:
-                del self._open_redraws[address], self._turns[address]
+        async with self._turns.take(_address(scope)):
+            await self._app(scope, receive, keep)
         for message in reply:
             await send(message)
 
+    async def _log_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Reply after `login_s`, so that an address can guess one password in that time."""
+        async with self._logins.take(_address(scope), max_running=1):
+            await asyncio.sleep(self._login_s)
+            await self._app(scope, receive, send)
 
-def _read_json(body: bytes) -> dict[str, Any]:
-    """Return the JSON object of a body; an empty one for other bodies."""
+
+def _address(scope: Mapping[str, Any]) -> str:
+    return str((scope.get("client") or ("",))[0])
+
+
+def _read_json(body: bytes) -> dict[str, Any] | None:
+    """Return the JSON object of a body; None for other bodies."""
     try:
         content = json.loads(body or b"null")
         has_file = _FILE in json.dumps(content)
@@ -215,10 +295,10 @@ def _read_json(body: bytes) -> dict[str, Any]:
         # Gradio's parser may go deeper, and would find a file that this search missed.
         raise HTTPException(400, "The body is nested too deeply.") from None
     except ValueError:
-        return {}  # Gradio refuses it
+        return None
     if has_file:
         raise HTTPException(400, f"An argument contains {_FILE!r}; the page takes no files.")
-    return content if isinstance(content, dict) else {}
+    return content if isinstance(content, dict) else None
 
 
 def _check_session_hashes(path: str, request: Request, content: Mapping[str, Any]) -> None:
@@ -231,3 +311,167 @@ def _check_session_hashes(path: str, request: Request, content: Mapping[str, Any
 
 def _without_port(host: str) -> str:
     return re.sub(r":\d*$", "", host).lower()
+
+
+class _Messages(asyncio.Queue[Any]):
+    """One client's messages, of which the oldest is dropped first.
+
+    Args:
+        on_change: called after each message and after each attempt to read, which the client may soon repeat.
+
+    Attributes:
+        address: the address whose request added the client.
+        readers: number of readers that wait for a message.
+        size: bytes of the messages.
+    """
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        super().__init__()
+        self.address, self.readers, self.size, self._on_change = _ADDRESS.get(), 0, 0, on_change
+
+    async def get(self) -> Any:
+        self.readers += 1
+        try:
+            return await super().get()
+        finally:
+            self.readers -= 1
+            self._on_change()
+
+    def _get(self) -> Any:
+        size, item = super()._get()
+        self.size -= size
+        return item
+
+    def put_nowait(self, item: Any) -> None:
+        if self.qsize() >= MAX_UNREAD:
+            self.get_nowait()
+        size = _count_bytes(getattr(item, "output", None))
+        super().put_nowait((size, item))
+        self.size += size
+        self._on_change()
+
+
+def _count_bytes(value: object) -> int:
+    """Estimate the memory of a reply: lists and dicts of numbers and texts."""
+    if isinstance(value, dict):
+        return 64 + sum(64 + _count_bytes(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        # Long lists are of equal items.
+        step = 1 + len(value) // 16
+        return 64 + step * sum(map(_count_bytes, value[::step]))
+    return len(value) + 56 if isinstance(value, str) else 32
+
+
+class Mailboxes(LRUCache[str, Any]):
+    """Messages by client, the client that read last at the end.
+
+    An address that keeps too much loses its own clients: first those without a waiting reader, the least recently
+    active first. Only sending is no activity.
+    """
+
+    def __init__(self, event_ids: dict[str, set[str]]) -> None:
+        super().__init__(1 << 30)
+        self._event_ids = event_ids
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, messages := _Messages(lambda: self._bound(key)))
+        self._evict(messages.address)
+
+    def __missing__(self, key: str) -> Any:
+        """Return a queue without a reader: an event of an evicted client may still report."""
+        return _Messages(lambda: None)
+
+    def __delitem__(self, key: str) -> None:
+        """Ignore a missing key: a stream may end after its client was evicted."""
+        self.pop(key, None)
+
+    def _bound(self, key: str) -> None:
+        if key in self:
+            self.move_to_end(key)
+            self._evict(self[key].address)
+
+    def _evict(self, address: str) -> None:
+        """Evict clients of an address that keeps too much, then of the address that keeps most."""
+        while True:
+            sizes: Counter[str] = Counter()
+            for messages in self.values():
+                sizes[messages.address] += messages.size
+            count = sum(messages.address == address for messages in self.values())
+            if count <= MAX_MAILBOXES and sizes[address] <= MAX_UNREAD_BYTES:
+                if sizes.total() <= MAX_TOTAL_UNREAD_BYTES:
+                    return
+                address = max(sizes, key=lambda each: sizes[each])
+            ours = [key for key, messages in self.items() if messages.address == address]
+            key = next((key for key in ours if not self[key].readers), ours[0])
+            self._event_ids.pop(key, None)
+            self.pop(key)
+
+
+class _EventIds(dict[str, set[str]]):
+    """Numbers of unfinished events by client."""
+
+    def __missing__(self, key: str) -> set[str]:
+        """Return an empty set: a stream may end after its client was evicted."""
+        return set()
+
+
+def bound_queue(queue: Queue) -> None:
+    """Bound what a queue keeps, and end a client's events when it leaves. Call it before the first request."""
+    queue.pending_event_ids_session = _EventIds()
+    queue.pending_messages_per_session = Mailboxes(queue.pending_event_ids_session)
+    queue.ANALYTICS_MAX_EVENTS = 200  # whose durations Gradio keeps
+    clean_events = queue.clean_events
+
+    async def end_events(*, session_hash: str | None = None, event_id: str | None = None) -> None:
+        """Gradio 6.31 only forgets the events that have not begun."""
+        await clean_events(session_hash=session_hash, event_id=event_id)
+        for task in [*queue._asyncio_tasks] if session_hash else ():
+            # As `gradio.utils.set_task_name` joins them: the hash, the event's number and its id.
+            if task.get_name().rpartition("<gradio-sep>")[0].rpartition("_")[0] == session_hash:
+                task.cancel()
+
+    queue.clean_events = end_events  # type: ignore[method-assign]
+
+
+class Connection(H11Protocol):
+    """A connection to a client. It is closed if its address has too many, or if a head does not arrive in time."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        limit, addresses = max_connections(), [_address(vars(connection)) for connection in self.connections]
+        if len(addresses) > limit or addresses.count(_address(vars(self))) > limit // 2:
+            transport.abort()
+        else:
+            self._deadline = self.loop.call_later(HEAD_DEADLINE_S, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._end_deadline()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(HEAD_DEADLINE_S, self.transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_deadline()
+        super().connection_lost(exc)
+
+    def _end_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def max_connections() -> int:
+    """Return the maximum number of open connections, which this process's limit of files may lower."""
+    return max(1, min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVED_FILES))
+
+
+def raise_file_limit() -> None:
+    """Allow this process as many open files as the system permits, up to those of MAX_CONNECTIONS."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = MAX_CONNECTIONS + _RESERVED_FILES
+    if soft < enough:
+        with suppress(ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (enough if hard < 0 else min(enough, hard), hard))

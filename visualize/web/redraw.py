@@ -363,13 +363,17 @@ class Redraw:
         change, ended = page.changes, {"problems": problems_value({}), "cancel": DISABLED}
         # A run's progress and failure take the place of its card.
         place = "card" if measurement == "run" else "status"
-        while not job.done.done() and page.job is job:
-            now = job.progress
-            progress = status.render_progress(self.session.backend, now.stage, now.before, now.seconds)
-            yield page.update({**ended, place: progress, "cancel": ENABLED})
-            await asyncio.wait([asyncio.wrap_future(job.done)], timeout=_POLL_S)
-            if page.changes != change:
-                ended.pop("problems", None)  # the reply to that change had its own
+        try:
+            while not job.done.done() and page.job is job:
+                now = job.progress
+                progress = status.render_progress(self.session.backend, now.stage, now.before, now.seconds)
+                yield page.update({**ended, place: progress, "cancel": ENABLED})
+                await asyncio.wait([asyncio.wrap_future(job.done)], timeout=_POLL_S)
+                if page.changes != change:
+                    ended.pop("problems", None)  # the reply to that change had its own
+        except (asyncio.CancelledError, GeneratorExit):  # the page has left
+            job.cancel()
+            raise
         if page.job is not job:
             return  # another run has replaced it
         page.job, has_more = None, False

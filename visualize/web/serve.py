@@ -3,8 +3,10 @@
 import asyncio
 import atexit
 import concurrent.futures
+import os
 import signal
 import sys
+import threading
 import time
 
 import gradio as gr
@@ -14,6 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from kernels.jit import HAS_TRITON
+from kernels.measuring.pool import kill_fork_server
 from kernels.measuring.session import MAX_JOBS, Session
 from kernels.results import Failure
 from visualize.startup import bypass_proxy, log_here, return_large_arrays
@@ -22,12 +25,25 @@ from visualize.views.theme import variables
 from visualize.web import assets
 from visualize.web.api import argument_defaults, offer_tools_alone
 from visualize.web.first_reply import FirstReply, first_picture
-from visualize.web.guard import Guard, allowed_hosts, framing_sites
+from visualize.web.guard import (
+    KEEP_ALIVE_S,
+    Connection,
+    Guard,
+    allowed_hosts,
+    bound_queue,
+    framing_sites,
+    raise_file_limit,
+)
 from visualize.web.page import HEAD, THEME, page
-from visualize.web.unread import bound_unread
 
 # Maximum clients whose last inputs and outputs Gradio keeps. The page does not use them; a reply can take megabytes.
 _SESSIONS = 10
+
+# Maximum events that run or wait for a turn, a worker or a sweep; most of them occupy no thread.
+_MAX_EVENTS = 1000
+
+# Seconds after SIGTERM until the process ends without waiting for threads and workers.
+_END_DEADLINE_S = 4.0
 
 
 def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None = None) -> None:
@@ -41,22 +57,31 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
     """
     log_here()
     return_large_arrays()
+    raise_file_limit()
     session = Session.here()
     atexit.register(session.close)
 
     def end(*_: object) -> None:
         # Ignore further signals, which a hub may send while the workers end.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        # A stopped process or a lock may block everything below.
+        timer = threading.Timer(_END_DEADLINE_S, end_now)
+        timer.daemon = True
+        timer.start()
         # Before `atexit`: Python first waits for all threads, and some of them wait for a compile.
         session.close()
         sys.exit(0)
+
+    def end_now() -> None:
+        kill_fork_server()
+        os._exit(0)
 
     signal.signal(signal.SIGTERM, end)
     gr.set_static_paths([PLOTLY_JS])
     blocks = page(session, with_tools=mcp)
     guard = Middleware(Guard, hosts=allowed_hosts(host), frames=framing_sites(), defaults=argument_defaults(blocks))
     # The picture must not appear before the login.
-    first_reply = Middleware(FirstReply, picture="" if login else first_picture(session.gpu))
+    first_reply = Middleware(FirstReply, picture="" if login else first_picture(session.gpu), is_cached=not login)
     bypass_proxy(host)
     blocks.launch(
         server_name=host,
@@ -71,10 +96,13 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
         auth=login,
         mcp_server=mcp,
         state_session_capacity=_SESSIONS,
+        max_threads=_MAX_EVENTS,
         _frontend=False,  # otherwise launch() raises if its own page takes more than 3 s to respond
         app_kwargs={"middleware": [guard, first_reply], "routes": [Route("/healthz", Health(session).reply)]},
     )
-    bound_unread(blocks._queue)
+    bound_queue(blocks._queue)
+    # uvicorn reads these for each connection. By default it closes idle ones after 5 s, when a client may be sending.
+    blocks.server.config.http_protocol_class, blocks.server.config.timeout_keep_alive = Connection, KEEP_ALIVE_S
     if blocks.mcp_server_obj:
         offer_tools_alone(blocks.mcp_server_obj)
     elif mcp:

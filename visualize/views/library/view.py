@@ -235,7 +235,11 @@ class ScoreboardPanel(ListPanel):
             and launches without a shipped prediction.
             """
             view = read_options(ScoreView, "score_", {"kernel": kernel, "gpu": gpu, "count": count}, "/scoreboard")
-            board = scores_of((view.score_count,) if count else COUNTS, view.score_gpu, view.score_kernel)
+            return compare_scores(view, bool(count))
+
+        @functools.lru_cache(maxsize=4)
+        def compare_scores(view: Any, has_count: bool) -> dict[str, Any]:
+            board = scores_of((view.score_count,) if has_count else COUNTS, view.score_gpu, view.score_kernel)
             launches = dict.fromkeys(score.experiment for score in (*board.scores, *board.lower_bounds))
             indices = {experiment: index for index, experiment in enumerate(launches)}
 

@@ -73,7 +73,7 @@ class CompilerPanel(Panel):
             """
             return await api.reply_compiled(experiment, compile_reply)
 
-        return (Endpoint("compile", compile_of, max_concurrency=None),)
+        return (Endpoint("compile", compile_of),)
 
 
 def compiler_headline(launch: Launch, compiled: Compiled) -> Markup:

@@ -145,8 +145,8 @@ class CoalescingPanel(Panel):
             return await api.reply_measured(experiment, "counters")
 
         return (
-            Endpoint("coalescing", coalescing_of, max_concurrency=None, schemas=SCHEMAS),
-            Endpoint("counters", counters, max_concurrency=None, launches=True),
+            Endpoint("coalescing", coalescing_of, schemas=SCHEMAS),
+            Endpoint("counters", counters, launches=True),
         )
 
 

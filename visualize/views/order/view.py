@@ -127,7 +127,7 @@ class SchedulePanel(Panel):
             """
             return await api.reply_compiled(experiment, schedule_json, or_not=True, within_s=_COMPILE_WAIT_S)
 
-        return (Endpoint("schedule", schedule_of, max_concurrency=None),)
+        return (Endpoint("schedule", schedule_of),)
 
 
 def orders_of(snapshot: Snapshot) -> list[Order]:
@@ -246,7 +246,7 @@ class TimelinePanel(Panel):
             """
             return await api.reply_measured(experiment, "timeline", lambda timeline, _: timeline_json(timeline))
 
-        return (Endpoint("timeline", timeline, max_concurrency=None, launches=True),)
+        return (Endpoint("timeline", timeline, launches=True),)
 
 
 def timeline_json(timeline: Timeline) -> dict[str, Any]:
@@ -351,7 +351,7 @@ class ReusePanel(Panel):
             """
             return await api.reply_compiled(experiment, reuse_json, or_not=True, seconds=self.seconds)
 
-        return (Endpoint("reuse", reuse_of, max_concurrency=None),)
+        return (Endpoint("reuse", reuse_of),)
 
 
 def dram_traffic(snapshot: Snapshot) -> DramTraffic:

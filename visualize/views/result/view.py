@@ -110,7 +110,7 @@ class ResultPanel(Panel):
             """
             return api.reply_predicted(experiment, lambda snapshot: layouts_reply(snapshot, api.session))
 
-        return Endpoint("run", run, max_concurrency=None, launches=True), Endpoint("layouts", layouts, launches=True)
+        return Endpoint("run", run, launches=True), Endpoint("layouts", layouts, launches=True)
 
 
 def run_reply(outcome: RunResult, snapshot: Snapshot) -> dict[str, Any]:
@@ -376,7 +376,7 @@ class ExportPanel(Panel):
             """
             return await api.reply_measured(experiment, "timeline", trace_reply)
 
-        return Endpoint("script", script_of), Endpoint("trace", trace_of, max_concurrency=None, launches=True)
+        return Endpoint("script", script_of), Endpoint("trace", trace_of, launches=True)
 
 
 def script_reply(snapshot: Snapshot) -> Reply:

@@ -286,7 +286,7 @@ class SweepPanel(Panel):
                 sweep = run.result() if run.has_ended else run.snapshot()
             return await asyncio.to_thread(build_reply, sweep)
 
-        return (Endpoint("sweep", sweep, max_concurrency=None, schemas=SCHEMAS, is_flat=False),)
+        return (Endpoint("sweep", sweep, schemas=SCHEMAS, is_flat=False),)
 
 
 def predict_sweep(space: Space, gpu: Gpu) -> Sweep:

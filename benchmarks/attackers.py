@@ -1,0 +1,231 @@
+"""Clients that try to slow down, crowd out or lock out the others; see SECURITY.md. `benchmarks.load` runs them.
+
+Each attacker sends requests from one address until it is cancelled. It ignores refusals and broken connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+TIMEOUT_S = 120.0
+LIMITS = httpx.Limits(max_connections=None, keepalive_expiry=2.0)
+
+
+@dataclass
+class Target:
+    """The page under attack.
+
+    Attributes:
+        url: ends with a slash.
+        event: the number of the event of a changed experiment.
+        message: a valid argument of that event.
+        statuses: number of replies to attackers by status.
+    """
+
+    url: str
+    event: int
+    message: str
+    statuses: Counter[int] = field(default_factory=Counter)
+
+    def connect(self, address: str) -> httpx.AsyncClient:
+        """Return a client at an address of this machine, such as 127.0.0.9."""
+
+        async def count(response: httpx.Response) -> None:
+            self.statuses[response.status_code] += 1
+
+        transport = httpx.AsyncHTTPTransport(local_address=address, limits=LIMITS)
+        hooks = {"response": [count]}
+        return httpx.AsyncClient(base_url=self.url, timeout=TIMEOUT_S, transport=transport, event_hooks=hooks)
+
+
+Attack = Callable[[Target, str], Awaitable[None]]
+
+
+async def _repeat(target: Target, address: str, connections: int, send: Callable[[httpx.AsyncClient], Any]) -> None:
+    """Call `send` on some connections forever."""
+
+    async def send_forever(client: httpx.AsyncClient) -> None:
+        while True:
+            with suppress(httpx.HTTPError, RuntimeError):
+                await send(client)
+            await asyncio.sleep(0)
+
+    async with target.connect(address) as client:
+        await asyncio.gather(*(send_forever(client) for _ in range(connections)))
+
+
+async def send_long_hashes(target: Target, address: str) -> None:
+    """Redraw pages whose session hashes are new and long."""
+
+    async def send(client: httpx.AsyncClient) -> None:
+        name = uuid.uuid4().hex + "x" * 50_000
+        body = {"fn_index": target.event, "session_hash": name, "data": [target.message]}
+        await client.post("gradio_api/run/predict", json=body)
+
+    await _repeat(target, address, 4, send)
+
+
+async def request_lists(target: Target, address: str) -> None:
+    """Request the longest reply of the API, and read it."""
+
+    async def send(client: httpx.AsyncClient) -> None:
+        begun = (await client.post("gradio_api/call/scoreboard", json={"data": []})).raise_for_status().json()
+        await client.get(f"gradio_api/call/scoreboard/{begun['event_id']}")
+
+    await _repeat(target, address, 15, send)
+
+
+async def open_pages(target: Target, address: str) -> None:
+    """Request the page and its config."""
+    paths = itertools.cycle(("", "config", "gradio_api/info"))
+    await _repeat(target, address, 15, lambda client: client.get(next(paths)))
+
+
+async def join_without_reading(target: Target, address: str) -> None:
+    """Call a quick endpoint under new session hashes, and never read a reply."""
+
+    async def send(client: httpx.AsyncClient) -> None:
+        await client.post("gradio_api/call/kernels", json={"data": [], "session_hash": uuid.uuid4().hex})
+
+    await _repeat(target, address, 4, send)
+
+
+async def leave_replies_unread(target: Target, address: str) -> None:
+    """Call the endpoints with the largest replies, and never read them."""
+    replies = itertools.cycle(("scoreboard", "schedule"))
+    experiment = product({"M": 16384, "N": 16384}, BLOCK_M=16, BLOCK_N=16)
+
+    async def send(client: httpx.AsyncClient) -> None:
+        name = next(replies)
+        data = [experiment] if name == "schedule" else []
+        await client.post(f"gradio_api/call/{name}", json={"data": data, "session_hash": uuid.uuid4().hex})
+
+    await _repeat(target, address, 8, send)
+
+
+async def abandon_runs(target: Target, address: str) -> None:
+    """Start runs of about 20 s in the interpreter, and leave after 4 s."""
+    shapes = itertools.cycle(range(256, 1024, 16))
+
+    async def send(client: httpx.AsyncClient) -> None:
+        experiment = {"kernel": "matmul.grouped", "problem": {"M": next(shapes), "N": 1024, "K": 1024}}
+        begun = (await client.post("gradio_api/call/run", json={"data": [experiment]})).raise_for_status().json()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(4):
+                await client.get(f"gradio_api/call/run/{begun['event_id']}")
+
+    await _repeat(target, address, 40, send)
+
+
+async def stall(target: Target, address: str) -> None:
+    """Open connections whose headers or bodies never end."""
+    host, _, port = target.url.removeprefix("http://").rstrip("/").partition(":")
+    head = f"POST /gradio_api/run/predict HTTP/1.1\r\nHost: {host}:{port}\r\n"
+    starts = itertools.cycle((head, f"{head}Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{{"))
+
+    async def hold() -> None:
+        while True:
+            with suppress(OSError):
+                reader, writer = await asyncio.open_connection(host, int(port), local_addr=(address, 0))
+                writer.write(next(starts).encode())
+                await reader.read()
+                writer.close()
+            await asyncio.sleep(0.5)
+
+    await asyncio.gather(*(hold() for _ in range(1200)))
+
+
+async def send_malformed(target: Target, address: str) -> None:
+    """Send random values, types and paths to endpoints, page events and Gradio's own routes."""
+    draw = random.Random(1)
+    values = [None, -1, 1e400, "x" * 300, [], {}, [[[]]], {"kernel": 3}, {"kernel": "matmul.grouped", "problem": []}]
+    paths = (
+        "call/schedule", "call/v2/schedule", "call/v2/none", "call/none", "queue/join", "run/predict", "api/none",
+        "cancel", "reset", "call/compile", "call/scoreboard", "component_server", "upload", "login", "queue/data",
+    )  # fmt: skip
+    names = ("data", "fn_index", "session_hash", "event_id", "experiment", "trigger_id", "batched", "event_data")
+
+    async def send(client: httpx.AsyncClient) -> None:
+        body: Any = {name: draw.choice(values) for name in names if draw.random() < 0.5}
+        if draw.random() < 0.5:
+            body["data"] = [draw.choice(values) for _ in range(draw.randrange(4))]
+        text = json.dumps(draw.choice((body, body, body, *values)))
+        content = draw.choice((text, text, text, text[:-1], "\x00" + text)).encode()
+        kind = draw.choice(("application/json", "application/json", "text/plain", "multipart/form-data"))
+        prefix = draw.choice(("gradio_api/", "gradio_api/", ""))
+        path = prefix + draw.choice(paths) + draw.choice(("", "", "/", "/%00", "//..%2f"))
+        if draw.random() < 0.1:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await client.get(path, params={"session_hash": "x", "x": text[:100]})
+        else:
+            await client.post(path, content=content, headers={"content-type": kind})
+
+    await _repeat(target, address, 8, send)
+
+
+async def send_expensive(target: Target, address: str) -> None:
+    """Keep slow compiles, predictions of seconds and schedules of two million tiles in flight."""
+    requests = expensive_requests()
+
+    async def send(client: httpx.AsyncClient) -> None:
+        name, experiment = next(requests)
+        if "failure" in await call(client, name, experiment):
+            await asyncio.sleep(0.2)
+
+    await _repeat(target, address, 12, send)
+
+
+ATTACKS: dict[str, Attack] = {
+    "expensive": send_expensive,
+    "hashes": send_long_hashes,
+    "lists": request_lists,
+    "pages": open_pages,
+    "joins": join_without_reading,
+    "unread": leave_replies_unread,
+    "runs": abandon_runs,
+    "stalled": stall,
+    "malformed": send_malformed,
+}
+
+
+async def call(client: httpx.AsyncClient, name: str, experiment: dict[str, Any]) -> dict[str, Any]:
+    """Return the reply of an endpoint.
+
+    Raises:
+        RuntimeError: Gradio reports an error.
+    """
+    data = [experiment, *(["compiled", None] if name == "coalescing" else [])]
+    begun = (await client.post(f"gradio_api/call/{name}", json={"data": data})).raise_for_status().json()
+    text = (await client.get(f"gradio_api/call/{name}/{begun['event_id']}")).text
+    *_, event, last = ["", *filter(None, text.splitlines())]
+    if event != "event: complete":
+        raise RuntimeError(f"{name} ended without a reply: {last}")
+    reply: dict[str, Any] = json.loads(last.removeprefix("data:"))[0]
+    return reply
+
+
+def expensive_requests() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield distinct requests forever: slow compiles, predictions of seconds, schedules of two million tiles."""
+    for number in itertools.count():
+        depth = 16 * (1 + number % 1000)
+        yield "reuse", product({"M": 16384, "N": 16384, "K": depth}, BLOCK_M=32, BLOCK_N=32, BLOCK_K=16)
+        yield "compile", product({"M": 512 + number}, gpu="T4", BLOCK_M=256, BLOCK_N=256, BLOCK_K=16, num_warps=4)
+        yield "schedule", product({"M": 16384, "N": 16384, "K": depth}, BLOCK_M=16, BLOCK_N=16, GROUP_SIZE=7)
+        yield "coalescing", product({"M": 16384, "N": 16383, "K": depth}, BLOCK_M=256, BLOCK_N=128, num_warps=2)
+
+
+def product(problem: dict[str, int], gpu: str = "H200", **config: int) -> dict[str, Any]:
+    """Return a matmul as the API takes it."""
+    return {"kernel": "matmul.grouped", "gpu": gpu, "problem": problem, "config": config}
