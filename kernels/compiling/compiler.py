@@ -7,6 +7,7 @@ exactly as in a launch (sizes divisible by 16, or equal to 1), and the run worke
 import errno
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -170,6 +171,8 @@ def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher")
             arguments = _specialize(declared.arguments(tensors, launch), declared.jitted, specialization)
             kernel = declared.jitted.warmup(**arguments, grid=declared.grid(launch))
         except Exception as error:  # the compiler can raise any type
+            if _discard_entry(error):
+                return _compile(declared, launch, specialization)
             return explain_rejection(error, printed(), launch)
     shared = kernel.metadata.shared
     if shared > gpu.shared_bytes_per_program:
@@ -181,6 +184,17 @@ def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher")
         message += f"; with {change} it should fit." if change else "."
         return Failure("compile", "out_of_resources", message)
     return kernel
+
+
+def _discard_entry(error: Exception) -> bool:
+    """Delete a kernel's folder in Triton's cache if one of its files can't be read. Return whether it is gone."""
+    from triton import knobs
+
+    folder = Path(getattr(error, "filename", None) or "/").parent
+    if folder.parent != Path(knobs.cache.dir):
+        return False
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
 
 
 def _stand_in_tensor(dtype: str, spec: TensorSpec) -> Any:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import gradio as gr
 import pytest
+import uvicorn
 from gradio.utils import set_task_name
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -16,8 +17,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
+from uvicorn.server import ServerState
 
 from tests.waiting import run_coroutine
+from visualize.web import guard
 from visualize.web.guard import (
     HOSTS,
     MAX_BODY_BYTES,
@@ -27,6 +30,7 @@ from visualize.web.guard import (
     MAX_TOTAL_UNREAD_BYTES,
     MAX_UNREAD,
     MAX_UNREAD_BYTES,
+    Connection,
     Guard,
     Turns,
     allowed_hosts,
@@ -386,3 +390,57 @@ def test_an_address_guesses_one_password_at_a_time():
             guess.cancel()
 
     run_coroutine(scene())
+
+
+async def open_connections(count, sent=b""):
+    """Connect to a server one connection after the other. Return what each of them receives before it is closed."""
+    config = uvicorn.Config(echo_app, http=Connection, log_level="error")
+    config.load()
+    state = ServerState()
+    server = await asyncio.get_running_loop().create_server(lambda: Connection(config, state, {}), "127.0.0.1", 0)
+    pairs = []
+    for _ in range(count):
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        pairs.append((reader, writer))
+        await asyncio.sleep(0.05)
+    received = []
+    for reader, writer in pairs:
+        data = b""
+        with suppress(ConnectionResetError):
+            writer.write(sent)
+            data = await asyncio.wait_for(reader.read(), 20)
+        received.append(data)
+        writer.close()
+    server.close()
+    return received
+
+
+async def echo_app(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
+    await send({"type": "http.response.body", "body": b"served"})
+
+
+GET = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+
+
+def test_a_connection_whose_head_does_not_end_is_closed(monkeypatch):
+    monkeypatch.setattr(guard, "HEAD_DEADLINE_S", 0.2)
+    assert run_coroutine(open_connections(1, GET[:-2])) == [b""]
+    (reply,) = run_coroutine(open_connections(1, GET))
+    assert b"served" in reply
+
+
+def test_one_address_gets_half_of_the_connections(monkeypatch):
+    monkeypatch.setattr(guard, "max_connections", lambda: 4)
+    replies = run_coroutine(open_connections(3, GET))
+    assert [b"served" in reply for reply in replies] == [True, True, False]
+
+
+def test_routes_that_gradio_leaves_open_need_the_login():
+    app = client().app
+    app.auth, app.tokens, app.cookie_id = {"me": "secret"}, {"token": "me"}, "id"
+    page = TestClient(app, "http://127.0.0.1:7860")
+    for path in ("/gradio_api/heartbeat/hash", "/gradio_api/token", "/openapi.json"):
+        assert page.get(path).status_code == 401
+    page.cookies.set("access-token-id", "token")
+    assert page.get("/openapi.json").status_code == 200

@@ -201,8 +201,14 @@ def failure(error: Exception) -> Failure:
     return Failure("config", "internal_error", f"Tilescope failed on this: {type(error).__name__}.")
 
 
+class PlainJson(dict[str, Any]):
+    """A reply that is plain JSON already."""
+
+
 def to_json(value: Any) -> Any:
     """Return plain JSON. NaN and infinity become null, and `not_finite` beside them counts them."""
+    if isinstance(value, PlainJson):
+        return value
     if isinstance(value, Failure):
         return {"failure": {"stage": value.stage, "kind": value.kind, "message": value.message}}
     if isinstance(value, dict):

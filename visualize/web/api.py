@@ -11,6 +11,7 @@ Agents read the schemas of all tools at once, and MCP tools share no definitions
 bounds of the arguments, and one tool, `kernels`, explains them.
 """
 
+import functools
 import inspect
 import json
 from collections.abc import Mapping, Sequence
@@ -34,7 +35,7 @@ from kernels.experiment import (
 from kernels.gpus import DEFAULT_GPU, GPUS
 from kernels.knobs import ConfigError, Knob, knobs
 from visualize.predict.offer import offer, offers
-from visualize.views.panel import EXPERIMENT, Api, Endpoint, Panel, reply_safely
+from visualize.views.panel import EXPERIMENT, Api, Endpoint, Panel, PlainJson, reply_safely, to_json
 
 # The experiment of the API page's snippets. It is quick under the interpreter, too.
 EXAMPLE = {
@@ -82,8 +83,12 @@ def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], wit
         `recommended` lists the configs that searches found, and one for each preset shape without a search.
         `gpu_table` gives each figure of a GPU with its source.
         """
+        return list_kernels()
+
+    @functools.cache
+    def list_kernels() -> PlainJson:
         gpu = api.session.gpu or GPUS[DEFAULT_GPU]
-        return {
+        reply = {
             "kernels": [
                 {
                     "id": kernel.id,
@@ -102,6 +107,7 @@ def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], wit
             "gpu_table": {name: asdict(gpu) for name, gpu in GPUS.items()},
             "device": api.session.gpu and asdict(api.session.gpu),
         }
+        return PlainJson(to_json(reply))
 
     def recommend(experiment: dict[str, Any]) -> dict[str, Any]:
         """Recommends a config for this experiment's kernel, problem and GPU; its own config is ignored.

@@ -6,10 +6,13 @@ Gradio 6.31 accepts any host, bodies and session hashes of any size, and files f
 """
 
 import asyncio
+import functools
 import json
+import logging
 import os
 import re
 import resource
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -29,6 +32,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from kernels.knobs import ConfigError
 from kernels.measuring.fair_queue import MAX_OPEN, MAX_RUNNING, TURNS, Turns
 from visualize.startup import AUTH
+
+LOG = logging.getLogger("tilescope.guard")
 
 # Bytes of a request's body, and seconds to receive it. The page's own, with a saved run, take about 30,000 bytes.
 MAX_BODY_BYTES, BODY_DEADLINE_S = 64 * 1024, 10.0
@@ -219,6 +224,7 @@ class Guard:
         except Exception as error:
             if has_started or not path.startswith(_EVENTS):
                 raise
+            _log_once(type(error).__name__, traceback.extract_tb(error.__traceback__)[-1].name)
             sentence = f"The arguments can't be read: {str(error)[:200]}\n"
             await PlainTextResponse(sentence, 400)(scope, receive, send_with_headers)
 
@@ -280,6 +286,12 @@ class Guard:
         async with self._logins.take(_address(scope), max_running=1):
             await asyncio.sleep(self._login_s)
             await self._app(scope, receive, send)
+
+
+@functools.lru_cache(maxsize=100)
+def _log_once(error: str, function: str) -> None:
+    """Log the first error of a kind, because a client could send thousands."""
+    LOG.warning("A request to an event raised %s in %s. Further ones are not logged.", error, function)
 
 
 def _address(scope: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from visualize.views import prose, slots
 from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.scoreboard import recorded_launch, scoreboard
 from visualize.views.numbers import Number, bytes_of, count_noun, join_names, percent, significant
-from visualize.views.panel import Api, Endpoint, Slots, read_options, select_fields
+from visualize.views.panel import Api, Endpoint, PlainJson, Slots, read_options, select_fields, to_json
 from visualize.views.slots import NONE, plot, plot_value, slot
 from visualize.views.state import Snapshot, query
 from visualize.views.summaries import key_numbers
@@ -238,7 +238,7 @@ class ScoreboardPanel(ListPanel):
             return compare_scores(view, bool(count))
 
         @functools.lru_cache(maxsize=4)
-        def compare_scores(view: Any, has_count: bool) -> dict[str, Any]:
+        def compare_scores(view: Any, has_count: bool) -> PlainJson:
             board = scores_of((view.score_count,) if has_count else COUNTS, view.score_gpu, view.score_kernel)
             launches = dict.fromkeys(score.experiment for score in (*board.scores, *board.lower_bounds))
             indices = {experiment: index for index, experiment in enumerate(launches)}
@@ -254,7 +254,7 @@ class ScoreboardPanel(ListPanel):
                     for score in scores
                 ]
 
-            return {
+            reply = {
                 "totals": {
                     name: {
                         "compared": len(part.scores),
@@ -272,6 +272,7 @@ class ScoreboardPanel(ListPanel):
                     "not_predicted": [payload(experiment) for experiment in board.unpredicted],
                 },
             }
+            return PlainJson(to_json(reply))
 
         return (Endpoint("scoreboard", scoreboard_of, schemas=SCORES.schemas(ScoreView) | {"count": _COUNT}),)
 

@@ -1,0 +1,27 @@
+"""A compile worker replaces what it can't read in Triton's cache."""
+
+import pytest
+
+from kernels.compiling.compiler import compile_experiment
+from kernels.experiment import from_json
+from kernels.gpus import GPUS
+from kernels.measuring.pool import Call, Pool
+from kernels.results import Compiled
+
+
+@pytest.mark.parametrize("suffix", [".cubin", ".json"])
+def test_a_directory_in_place_of_a_cached_file_is_replaced(tmp_path, suffix):
+    experiment = from_json({"kernel": "transpose.tiled", "problem": {"M": 256, "N": 256}})
+    pool = Pool("compile", str(tmp_path))
+    try:
+        call = Call("compile", compile_experiment, (experiment, GPUS["H200"]))
+        first = pool.submit(call).result()
+        (file,) = tmp_path.rglob(f"transpose*{suffix}")
+        file.unlink()
+        file.mkdir()
+        second = pool.submit(call).result()
+        assert isinstance(first, Compiled), first
+        assert isinstance(second, Compiled), second
+        assert (first.registers, first.ptx) == (second.registers, second.ptx)
+    finally:
+        pool.close()
