@@ -21,7 +21,7 @@ MAX_WAITING_PER_PAGE, MAX_WAITING_PER_ADDRESS = 8, 32
 
 # Requests that run at once in the page's process for one address, which may be a classroom behind one router, and those
 # that run or wait: redraws, replies, and pages. Each keeps a core busy: more at once would not end sooner.
-MAX_RUNNING, MAX_OPEN = 2, 256
+MAX_RUNNING, MAX_OPEN = 1, 256
 
 # Seconds after which half of a client's usage is forgotten.
 HALF_LIFE_S = 120.0
@@ -163,10 +163,45 @@ class FairQueue:
         self.usage = {entry: s * factor for entry, s in self.usage.items() if s * factor > _NEGLIGIBLE_S}
 
 
+# What an address may use of the page's process while others use it, too: that much at once, and then RATE per second. A
+# unit is about 10 ms: one event, or this part of a reply.
+BURST, RATE, UNIT_S, UNIT_BYTES = 200, 30, 0.01, 64 << 10
+
+# Seconds after its last request for which an address is active, and seconds until it is forgotten.
+_ACTIVE_S, _FORGOTTEN_S = 3.0, 60.0
+
+
+class Allowance:
+    """Tells an address that uses much to wait while others are active.
+
+    Args:
+        now: a clock in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._used: dict[str, tuple[float, float]] = {}  # units, and the time to which they have decayed
+
+    def charge(self, address: str, units: float) -> float:
+        """Add to what an address has used. Return the seconds for which its next event should wait."""
+        if not address:
+            return 0.0
+        now = self._now()
+        used, before = self._used.pop(address, (0.0, now))
+        others = [at for _, at in self._used.values()]
+        if others and now - others[0] > _FORGOTTEN_S:
+            self._used = {each: entry for each, entry in self._used.items() if now - entry[1] <= _FORGOTTEN_S}
+        used = max(0.0, used - RATE * (now - before)) + units
+        self._used[address] = used, now  # at the end: the first is the one that was active longest ago
+        has_company = bool(others) and now - others[-1] < _ACTIVE_S
+        return max(0.0, used - BURST) / RATE if has_company else 0.0
+
+
 class Turns:
-    """Lets each address run a few requests at a time."""
+    """Lets each address run a few requests at a time, and charges it for their time."""
 
     def __init__(self) -> None:
+        self.allowance = Allowance()
         self._open: Counter[str] = Counter()
         self._turns: dict[str, asyncio.Semaphore] = {}
 
@@ -183,7 +218,11 @@ class Turns:
         self._open[address] += 1
         try:
             async with self._turns.setdefault(address, asyncio.Semaphore(max_running)):
-                yield
+                began = time.monotonic()
+                try:
+                    yield
+                finally:
+                    self.allowance.charge(address, (time.monotonic() - began) / UNIT_S)
         finally:
             self._open[address] -= 1
             if not self._open[address]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernels.measuring import fair_queue
-from kernels.measuring.fair_queue import INTERNAL, Call, Client, FairQueue, QueuedCall
+from kernels.measuring.fair_queue import BURST, INTERNAL, RATE, Allowance, Call, Client, FairQueue, QueuedCall
 
 SHORT, LONG = 1.0, 30.0
 ANN, ANNS_OTHER_PAGE, BEN = Client("10.0.0.1", "a"), Client("10.0.0.1", "b"), Client("10.0.0.2", "a")
@@ -112,3 +112,18 @@ def test_a_page_and_an_address_have_limits_that_the_refusal_names(queue):
     assert "32 jobs from this address are queued; the limit is 32." in queue.explain_refusal(ANNS_OTHER_PAGE)
     queue.waiting.remove(waiting[0])
     assert queue.explain_refusal(ANN) == ""
+
+
+def test_an_address_that_uses_much_waits_while_another_is_active():
+    now = 100.0
+    allowance = Allowance(lambda: now)
+    assert allowance.charge("heavy", 10 * BURST) == 0.0  # alone
+    allowance.charge("light", 1)
+    assert allowance.charge("heavy", 0) == pytest.approx(9 * BURST / RATE)
+    assert allowance.charge("light", BURST - 1) == 0.0
+    now += 9 * BURST / RATE
+    allowance.charge("light", 1)
+    assert allowance.charge("heavy", 0) == 0.0
+    assert allowance.charge("heavy", RATE) == pytest.approx(1.0)
+    now += 4.0
+    assert allowance.charge("heavy", 10 * BURST) == 0.0  # the other has left

@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kernels.knobs import ConfigError
-from kernels.measuring.fair_queue import MAX_OPEN, MAX_RUNNING, TURNS, Turns
+from kernels.measuring.fair_queue import BURST, MAX_OPEN, MAX_RUNNING, RATE, TURNS, UNIT_BYTES, UNIT_S, Turns
 from visualize.startup import AUTH
 
 LOG = logging.getLogger("tilescope.guard")
@@ -62,7 +62,8 @@ LIMITS = (
     f"bodies of {MAX_BODY_BYTES >> 10} KiB in {BODY_DEADLINE_S:g} s, heads in {HEAD_DEADLINE_S:g} s; per address "
     f"{MAX_RUNNING} running and {MAX_OPEN} open requests, half of the connections, {MAX_MAILBOXES} clients with unread "
     f"replies and {MAX_UNREAD_BYTES >> 20} MiB of them ({MAX_TOTAL_UNREAD_BYTES >> 20} MiB in total), one login per "
-    f"{LOGIN_S:g} s"
+    f"{LOGIN_S:g} s; while other addresses are active, {BURST * UNIT_S:g} s of the page's time and then "
+    f"{100 * RATE * UNIT_S:g} % of it"
 )
 
 # Gradio's routes for events that bypass its queue: the page's redraws.
@@ -73,6 +74,9 @@ _PAGES = ("", "/", "/config", "/config/", "/info", "/info/", "/openapi.json", "/
 
 # Gradio's routes for events. It raises an error for arguments that it does not expect.
 _EVENTS = (*_REDRAW, "/call/", "/queue/", "/cancel", "/reset")
+
+# Gradio's routes that send the replies of events.
+_REPLIES = (*_REDRAW, "/call/", "/queue/data")
 
 # Gradio's routes that act for a session without asking for the login.
 _BEHIND_LOGIN = ("/heartbeat/", "/cancel", "/reset", "/token", "/app_id", "/openapi.json", "/startup-events")
@@ -183,6 +187,8 @@ class Guard:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), *self._headers]
+            elif path.startswith(_REPLIES):
+                self._turns.allowance.charge(_address(scope), len(message.get("body", b"")) / UNIT_BYTES)
             await send(message)
 
         # Gradio's routes start with this prefix or without it.
@@ -212,6 +218,8 @@ class Guard:
                 app = self._take_turn
             elif is_post and path.startswith("/login"):
                 app = self._log_in
+            if is_post and path.startswith(_EVENTS):
+                await asyncio.sleep(self._turns.allowance.charge(_address(scope), 1))
             with set_address(_address(scope)):
                 await app(scope, replay_body, send_first)
         except ClientDisconnect:

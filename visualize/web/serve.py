@@ -64,6 +64,8 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
     """
     log_here()
     return_large_arrays()
+    # A thread that computes yields to the event loop after this many seconds instead of 0.005.
+    sys.setswitchinterval(0.001)
     raise_file_limit()
     share_arenas()
     processing_utils.async_move_files_to_cache = _leave_files_out
