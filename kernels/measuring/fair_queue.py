@@ -164,8 +164,8 @@ class FairQueue:
 
 
 # What an address may use of the page's process while others use it, too: that much at once, and then RATE per second. A
-# unit is about 10 ms: one event, or this part of a reply.
-BURST, RATE, UNIT_S, UNIT_BYTES = 200, 30, 0.01, 64 << 10
+# unit is about 10 ms: half of a queued event, or this part of a reply.
+BURST, RATE, UNIT_S, UNITS_PER_EVENT, UNIT_BYTES = 100, 40, 0.01, 2, 64 << 10
 
 # Seconds after its last request for which an address is active, and seconds until it is forgotten.
 _ACTIVE_S, _FORGOTTEN_S = 3.0, 60.0

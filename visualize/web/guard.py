@@ -30,7 +30,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kernels.knobs import ConfigError
-from kernels.measuring.fair_queue import BURST, MAX_OPEN, MAX_RUNNING, RATE, TURNS, UNIT_BYTES, UNIT_S, Turns
+from kernels.measuring.fair_queue import (
+    BURST,
+    MAX_OPEN,
+    MAX_RUNNING,
+    RATE,
+    TURNS,
+    UNIT_BYTES,
+    UNIT_S,
+    UNITS_PER_EVENT,
+    Turns,
+)
 from visualize.startup import AUTH
 
 LOG = logging.getLogger("tilescope.guard")
@@ -219,7 +229,8 @@ class Guard:
             elif is_post and path.startswith("/login"):
                 app = self._log_in
             if is_post and path.startswith(_EVENTS):
-                await asyncio.sleep(self._turns.allowance.charge(_address(scope), 1))
+                units = 0 if path.startswith(_REDRAW) else UNITS_PER_EVENT
+                await asyncio.sleep(self._turns.allowance.charge(_address(scope), units))
             with set_address(_address(scope)):
                 await app(scope, replay_body, send_first)
         except ClientDisconnect:
