@@ -31,7 +31,10 @@ OPEN, CLOSED = "open", "closed"
 # The value that hides a plot. "" means that its first figure is still to come.
 NONE = "none"
 
+# Browsers see this path, so it is relative where the app runs in its own folder.
 PLOTLY_JS = Path(__file__).parents[1] / "web" / "plotly_js" / "plotly-cartesian.min.js"
+if PLOTLY_JS.is_relative_to(Path.cwd()):
+    PLOTLY_JS = PLOTLY_JS.relative_to(Path.cwd())
 
 
 def slot(name: str, kind: str = "html", content: str = "") -> Markup:

@@ -187,7 +187,7 @@ class Guard:
         self._defaults = defaults or {}
         policy = f"frame-ancestors {' '.join(frames)}".encode()
         self._headers = [*_HEADERS, (b"content-security-policy", policy)] if frames else _HEADERS
-        self._turns, self._logins = turns, Turns()
+        self._turns, self._logins, self._waits = turns, Turns(), Turns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -229,8 +229,9 @@ class Guard:
             elif is_post and path.startswith("/login"):
                 app = self._log_in
             if is_post and path.startswith(_EVENTS):
-                units = 0 if path.startswith(_REDRAW) else UNITS_PER_EVENT
-                await asyncio.sleep(self._turns.allowance.charge(_address(scope), units))
+                async with self._waits.take(_address(scope), max_running=1):
+                    units = 0 if path.startswith(_REDRAW) else UNITS_PER_EVENT
+                    await asyncio.sleep(self._turns.allowance.charge(_address(scope), units))
             with set_address(_address(scope)):
                 await app(scope, replay_body, send_first)
         except ClientDisconnect:
