@@ -16,6 +16,9 @@ SECTOR_BYTES, LINE_BYTES = 32, 128
 # measured: they would exchange the banks of whole tensors.
 _BANKS = (1, 2, 1, 2, 3, 1, 2, 3, 2, 1, 2, 1, 3, 1, 3, 2, 1, 3, 2, 3, 2, 3)
 
+# Sectors depend on addresses modulo this.
+ADDRESS_RANGE = LINE_BYTES << len(_BANKS)
+
 # Requests that are simulated together.
 _CHUNK = 1 << 12
 

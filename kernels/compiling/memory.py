@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from kernels.atomics import ADDRESS_RANGE
 from kernels.compiling.listings import UnsupportedOperation
 from kernels.compiling.requests import Instruction, count_blocks
 from kernels.compiling.ttgir import MEMORY_OPS, Op, Region, memory_ops
@@ -170,7 +171,11 @@ class Memory:
             return
         base = sum((term.per_program(term.first) for term in pointer.terms), pointer.base)
         terms = (*pointer.terms, *mask.terms)
-        keys = [base % LINE_BYTES, *(term.per_program(term.fingerprints) for term in terms)]
+        # An atomic's sectors depend on more than the place within a line. Of larger launches, one member of each class
+        # of addresses that are equal up to whole lines is counted.
+        is_small = len(programs) * math.prod(op.shape) <= CHUNK
+        unit = ADDRESS_RANGE if op.name.startswith("tt.atomic") and is_small else LINE_BYTES
+        keys = [base % unit, *(term.per_program(term.fingerprints) for term in terms)]
         base = np.broadcast_to(base, len(programs))
         starts = base if len(running) == len(base) else base[running]
         lowest, highest = int(starts.min()), int(starts.max())
