@@ -35,38 +35,55 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the flags of `app.py show`."""
     parser = argparse.ArgumentParser(
         prog="app.py show",
-        description="Run a script, and show the memory requests of every Triton launch in it. Exit status: 0; 1 if "
-        "something grew since --against; 2 for invalid flags or a script without a launch.",
-        epilog="Showing a script runs it; its own arguments come last, after `--`. "
+        description="Run a script, and show the memory requests of every Triton launch in it. Exit status: 0 on "
+        "success, 1 if a count or memory exceeds its value in --against or a launch is missing, 2 if the flags are "
+        "invalid, the script raised an exception, or nothing could be captured.",
+        epilog="Run it only on scripts that you trust. The script's own arguments come last, after `--`. "
         "Example: app.py show softmax.py --gpu H200 --json",
     )
     add = parser.add_argument
     add(
         "script", metavar="SCRIPT.py[:CASE]", nargs="?", default=str(EXAMPLES[0]),
-        help="a script, one case of it, or a capture (.tilescope). The default is the first example",
+        help="a script, one case of a script, or a capture (.tilescope) (default: the first example)",
     )  # fmt: skip
-    add("--gpu", choices=(*GPUS,), help=f"compile for this GPU (default: this machine's, or else {DEFAULT_GPU})")
-    add("--text", action="store_true", help="print a table, and end")
-    add("--json", action="store_true", help="print one JSON object, and end")
-    add("--against", type=Path, metavar="OTHER.json", help="fail if requests, sectors, registers or memory grew")
+    add(
+        "--gpu",
+        type=str.upper,
+        choices=(*GPUS,),
+        help=f"compile for this GPU (default: this machine's, or else {DEFAULT_GPU})",
+    )
+    add("--text", action="store_true", help="print a table and exit")
+    add("--json", action="store_true", help="print one JSON object and exit")
+    add(
+        "--against",
+        type=Path,
+        metavar="OTHER.json",
+        help="exit with status 1 if launches, requests, sectors, registers or memory grew",
+    )
     add("--triton", metavar="VERSION", help="also compile with this version of Triton, and print the differences")
-    add("--count", action="store_true", help="on a GPU: count each launch with Nsight Compute, too")
-    add("--mcp", action="store_true", help="serve the page's report as a tool for agents, over MCP")
-    add("--python", default=sys.executable, metavar="PATH", help="the Python that runs the script (this one)")
-    add("--values", action="store_true", help="run launches in Triton's interpreter, for addresses that need results")
+    add("--count", action="store_true", help="also count each launch with Nsight Compute (needs a GPU)")
+    add("--mcp", action="store_true", help="also offer the page's report as an MCP tool")
+    add(
+        "--python", default=sys.executable, metavar="PATH", help="Python interpreter for the script (default: this one)"
+    )
+    add(
+        "--values",
+        action="store_true",
+        help="run launches in Triton's interpreter, so that later launches see their results",
+    )
     add(
         "--set", action="append", default=[], metavar="NAME=VALUE,...",
-        help="a parameter of the case; repeatable. Several values make a sweep over all combinations",
+        help="set a parameter of the case (repeatable); multiple values sweep over all combinations",
     )  # fmt: skip
     add("--config", action="append", default=[], metavar="KERNEL=N", help="pin config N of a kernel's autotuner")
-    add("--out", type=Path, metavar="FILE.tilescope", help="keep the capture")
-    add("--host", default="127.0.0.1", help="address of the page: only this machine's own (127.0.0.1)")
-    add("--port", type=startup.whole_number(1, 65535), default=7860, help="port of the page (7860)")
+    add("--out", type=Path, metavar="FILE.tilescope", help="save the capture to this file")
+    add("--host", default="127.0.0.1", help="loopback address to serve the page on (default: 127.0.0.1)")
+    add("--port", type=startup.whole_number(1, 65535), default=7860, help="port to serve the page on (default: 7860)")
     return parser
 
 
 def show(arguments: Sequence[str]) -> int:
-    """Capture a script as the arguments say. Print its launches or serve them, and return the exit status."""
+    """Capture a script, print or serve its launches, and return the exit status."""
     parser = make_parser()
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
     flags = parser.parse_args(arguments[:end])
@@ -92,7 +109,9 @@ def show(arguments: Sequence[str]) -> int:
                 run_capture(flags, capture_arguments(flags, path, flags.script))
                 if flags.count:
                     count(flags, path, flags.script)
-            content, before = report(Capture(path)), None
+            capture = Capture(path)
+            is_failed = capture.content.stopped is not None and capture.content.stopped.kind == "exception"
+            content, before = report(capture), None
             if flags.against:
                 before = read_report(flags.against)
             elif flags.triton:
@@ -112,17 +131,20 @@ def show(arguments: Sequence[str]) -> int:
         lines = [title + (f"{len(changed)}" if changed else "none"), *(d.sentence for d in changed), ""]
         print("\n".join([*(lines if before is not None else []), table(content)]))
     if not content["launches"]:
-        print(f"{flags.script} launched no Triton kernel.", file=sys.stderr)
+        print(
+            f"{flags.script} launched no Triton kernels. Call one, or add a function whose name begins with `case`.",
+            file=sys.stderr,
+        )
         return USAGE
-    grown = [d for d in changed if d.after > d.before] if flags.against else []
+    grown = [d for d in changed if d.after > d.before or d.what == "launches"] if flags.against else []
     print("".join(f"{d.sentence}\n" for d in grown), end="", file=sys.stderr)
-    return GREW if grown else FINE
+    return GREW if grown else USAGE if is_failed else FINE
 
 
 def _obstacle(flags: argparse.Namespace) -> str:
-    """Say why the page can't be served, or "" if it can. Whoever reaches it could run code through the script."""
+    """Return why the page can't be served, or "" if it can. Anyone who can reach the page can make it run scripts."""
     if "SPACE_ID" in os.environ:
-        return "A Space shows no scripts, because its visitors could run code. Use --text or --json."
+        return "`show` does not serve its page on a Space, where visitors could run code. Use --text or --json."
     if flags.host not in _LOOPBACK:
         return (
             f"`show` listens only on this machine: --host must be one of {', '.join(_LOOPBACK)} (got {flags.host!r})."
@@ -131,7 +153,7 @@ def _obstacle(flags: argparse.Namespace) -> str:
 
 
 class CaptureFailed(Exception):
-    """There is nothing to show or to compare. The message is one sentence."""
+    """A capture or report could not be produced or read. The message is one sentence."""
 
 
 def read_report(path: Path) -> dict[str, Any]:
@@ -153,7 +175,7 @@ def capture_arguments(flags: argparse.Namespace, path: Path, script: str, more: 
     """Return the arguments of capture.py.
 
     Args:
-        more: options beyond those of the flags, which they override.
+        more: further options of capture.py, which override those in `flags`.
     """
     gpu = GPUS.get(flags.gpu or "") or this_gpu() or GPUS[DEFAULT_GPU]
     arguments = ["--out", str(path), "--gpu-json", json.dumps(asdict(gpu)), *(["--values"] if flags.values else [])]
@@ -165,12 +187,12 @@ def capture_arguments(flags: argparse.Namespace, path: Path, script: str, more: 
 def run_capture(
     flags: argparse.Namespace, arguments: Sequence[str], packages: Path | None = None, profiler: Sequence[str] = ()
 ) -> None:
-    """Run a script in its own process, which writes a capture.
+    """Run capture.py on a script in a separate process.
 
     Args:
         arguments: see `capture_arguments`.
         packages: a folder with packages that replace the installed ones.
-        profiler: the command under which it runs.
+        profiler: prefix of the command line: a profiler with its options.
 
     Raises:
         CaptureFailed: no capture was written. The script's own messages are on stderr.
@@ -178,7 +200,7 @@ def run_capture(
     environment = {**os.environ, "PYTHONPATH": str(packages)} if packages else None
     command = [*profiler, flags.python, str(_CAPTURE), *arguments]
     try:
-        # The script's output goes to stderr: stdout is the report's.
+        # The script's output goes to stderr, because stdout is for the report.
         done = subprocess.run(command, stdout=_STDERR, env=environment, check=False)
     except OSError as error:
         raise CaptureFailed(f"--python {flags.python}: {error.strerror}.") from error
@@ -190,7 +212,7 @@ class CaptureServer:
     """A process that has imported torch and Triton, and captures scripts in forks of itself.
 
     Raises:
-        CaptureFailed: the interpreter does not start.
+        CaptureFailed: `--python` could not be started.
     """
 
     def __init__(self, flags: argparse.Namespace, path: Path) -> None:
@@ -202,7 +224,7 @@ class CaptureServer:
             raise CaptureFailed(f"--python {flags.python}: {error.strerror}.") from error
 
     def capture(self, script: str, more: Sequence[str] = ()) -> None:
-        """Run a script.
+        """Capture a script.
 
         Args:
             more: see `capture_arguments`.
@@ -218,16 +240,18 @@ class CaptureServer:
             self._process.stdin.flush()
         reply = self._process.stdout.readline()
         if reply != "\n":
-            raise CaptureFailed(reply.strip() or f"{self._flags.python} ended; the reason is in the terminal.")
+            raise CaptureFailed(
+                reply.strip() or f"The capture process ({self._flags.python}) exited; the terminal shows why."
+            )
         if self._flags.count:
             count(self._flags, self._path, script, more)
 
 
 def count(flags: argparse.Namespace, path: Path, script: str, settings: Sequence[str] = ()) -> None:
-    """Run the script again under Nsight Compute, and replace the capture by that run's, with its counters.
+    """Capture the script again under Nsight Compute, and replace the capture with the new one and its counters.
 
     Raises:
-        CaptureFailed: ncu is missing or failed, or saw other launches.
+        CaptureFailed: ncu is missing or failed, or counted a different number of launches.
     """
     if this_gpu() is None or not (ncu := shutil.which("ncu")):
         raise CaptureFailed("--count needs a GPU and Nsight Compute's ncu on the PATH.")
@@ -244,16 +268,18 @@ def count(flags: argparse.Namespace, path: Path, script: str, settings: Sequence
             counted = parse_launches(log.read_text(encoding="utf-8"), metrics)
         except (OSError, CountingFailed) as error:
             raise CaptureFailed(f"Nsight Compute counted nothing: {error}") from error
-    capture = Capture(path)  # random data differ from run to run
+    capture = Capture(path)  # of the counted run: random data differs between runs
     if not len(counted) == len(capture.content.launches) == len(before.launches):
-        raise CaptureFailed(f"Nsight Compute saw {len(counted)} of {len(before.launches)} launches.")
-    times = (launch.elapsed_ms for launch in before.launches)  # without the profiler
+        raise CaptureFailed(
+            f"Nsight Compute counted {len(counted)} launches; the first run had {len(before.launches)}."
+        )
+    times = (launch.elapsed_ms for launch in before.launches)  # measured without the profiler
     rows = ({name: int(value) for name, value in row.items()} for row in counted)
     capture.write_counters([CountedLaunch(row, time) for row, time in zip(rows, times, strict=True)])
 
 
 def install_triton(version: str) -> Path:
-    """Return the folder of a version of Triton in the cache. It is installed at the first request.
+    """Return the cache folder of a Triton version, and install that version if it is missing.
 
     Raises:
         CaptureFailed: pip could not install it.
@@ -263,7 +289,7 @@ def install_triton(version: str) -> Path:
         print(f"Installing Triton {version} in {folder}.", file=sys.stderr)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as partial_folder:
-            # Without dependencies, because they include CUDA's libraries.
+            # Without dependencies: those of the script's environment are used.
             pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", partial_folder]
             if subprocess.run([*pip, f"triton=={version}"], stdout=_STDERR, check=False).returncode:
                 raise CaptureFailed(f"pip could not install Triton {version}.")

@@ -1,6 +1,6 @@
 """The TTGIR's arithmetic on values: integers are held as int64, bfloat16 as float32.
 
-Only operations that addresses, masks and loaded indices use in practice are here. Any other raises.
+Covers the operations that addresses, masks and loaded indices use in practice. Others raise UnsupportedOperation.
 """
 
 import re
@@ -40,7 +40,7 @@ def _bits(type_text: str) -> int:
 
 
 def _float(type_text: str) -> np.dtype[Any] | None:
-    """Return the form of the floating-point numbers of a type; None for another type."""
+    """Return the NumPy dtype for a floating-point type; None for other types."""
     match = re.search(r"(?:^|[x<])(b?f\d+\w*)", type_text)
     if match and match[1] not in _FLOATS:
         raise UnsupportedOperation(f"The floating-point type {match[1]} is not modeled.")

@@ -1,12 +1,12 @@
-"""Record every Triton launch of a script, unchanged, with or without a GPU, and write a capture.
+"""Record every Triton launch of an unmodified script, with or without a GPU, and write a capture.
 
     python capture.py --out FILE [--values] [--config KERNEL=N] [--set NAME=VALUE,...] SCRIPT.py[:CASE] [ARGUMENTS]
     python capture.py --serve
 
-This file needs only torch and Triton, so it can be copied to any machine. Without a GPU nothing is launched: tensors
-are in main memory and say that they are on a GPU, kernels are compiled but do not run, and recording stops where the
+This file needs only torch, Triton and NumPy, so it can be copied to any machine. Without a GPU nothing is launched:
+tensors live in host memory but report a CUDA device, kernels are compiled but do not run, and recording stops where the
 script reads a result. `--values` runs the launches in Triton's interpreter instead. `capture_file.py` describes the
-file that is written.
+file format.
 """
 
 import argparse
@@ -49,17 +49,16 @@ from triton.runtime import Autotuner, driver, interpreter, jit
 
 FORMAT = 1
 
-# Arrays that would make the file larger are left out; so are large tensors of floating-point numbers, which are rarely
-# indices.
+# Maximum bytes of all arrays in the file, and of a floating-point tensor's storage (which rarely holds indices).
 _MOST_BYTES, _MOST_FLOAT_BYTES = 60 << 20, 1 << 20
 
-# Counts depend on addresses modulo this: `atomics.py` says why.
+# Counts depend on addresses modulo this: see `kernels/atomics.py`.
 _ADDRESS_RANGE = 1 << 29
 
 # Triton specializes on integers and addresses that are multiples of this.
 _ALIGNMENT = 16
 
-# Configs of an autotuner that are tried until one compiles and fits, and combinations of a case's parameters.
+# Maximum number of autotuner configs to try until one compiles and fits, and of combinations in a sweep.
 _MOST_CONFIGS, _MOST_COMBINATIONS = 8, 256
 
 _POINTER_OPS = "tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas", "ttg.async_copy_global_to_local"
@@ -74,7 +73,7 @@ _RUN = jit.JITFunction.run
 
 
 class HostRead(BaseException):
-    """The script reads a result of a launch that did not run. No `except Exception` in the script catches this."""
+    """The script reads a result of a launch that did not run. `except Exception` in the script does not catch it."""
 
 
 class UsageError(Exception):
@@ -84,8 +83,8 @@ class UsageError(Exception):
 # ---------------------------------------------------------------- what is recorded
 
 
-# The key of the kernel, its function, the bound arguments, the launch's options, the compiled kernel, the launch's
-# JSON, the CUDA events around it, and the key and the compiled kernel for aligned arguments, if that differs.
+# The kernel's key and function, the bound arguments, the options, the compiled kernel, the launch's JSON, the CUDA
+# events around it, and the kernel compiled for aligned arguments (None if it is the same).
 Launch = namedtuple("Launch", "kernel function bound options compiled content events aligned")
 
 
@@ -97,13 +96,13 @@ class Recorder:
         runs: "cuda" to launch on this machine's GPU, "interpreter", or "" to launch nothing.
 
     Attributes:
-        configs: for a kernel's name, the number of the autotuner's config to pin, from 1.
+        configs: number of the autotuner config to pin, from 1, by kernel name.
         context: JSON to add to the next launch.
-        numbers: of storages, by device and address.
-        storages: a tensor of each storage, kept alive so that no later storage has the same address.
+        numbers: storage numbers by device and address.
+        storages: one tensor per storage, kept alive so that no later storage reuses its address.
         unknown: storages with values that depend on launches that did not run.
         arrays: dtype and elements, by a hash of them.
-        is_timed: whether cases and benchmarks run again and again on a GPU, for their time.
+        is_timed: whether cases and `do_bench` calls are launched repeatedly on a GPU to time them.
         cases: the parameters of each of the script's cases.
     """
 
@@ -142,10 +141,13 @@ class Recorder:
             better = {name: _align(value) for name, value in stand_ins.items() if name not in config}
             content["aligned"], aligned = None, None
             if any(value is not stand_ins[name] for name, value in better.items()):
-                with contextlib.suppress(Exception):  # what the misalignment costs stays unknown
+                with contextlib.suppress(Exception):  # without it, the cost of misalignment is not reported
                     aligned = self._compile(function, sizes, {**stand_ins, **better}, options)
             if aligned and aligned.hash != compiled.hash:
-                content["aligned"] = {"arguments": [_describe_aligned(a, better) for a in content["arguments"]]}
+                sizes = [tensor["element_bytes"] for tensor in map(_own_tensor, content["arguments"]) if tensor]
+                content["aligned"] = {
+                    "arguments": [_describe_aligned(a, better, min(sizes, default=1)) for a in content["arguments"]]
+                }
         key = function, compiled.hash
         made = Launch(key, function, values, options, compiled, content, [], content["aligned"] and aligned)
         self.launches.append(made)
@@ -154,11 +156,13 @@ class Recorder:
     def _compile(self, function: Any, grid: Any, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
         compiled = _RUN(function, grid=grid, warmup=True, **arguments, **options)
         if (needed := compiled.metadata.shared) > (limit := self.gpu["shared_bytes_per_program"]):
-            raise RuntimeError(f"{function.__name__} needs {needed:,} bytes of shared memory; {limit:,} fit.")
+            raise RuntimeError(
+                f"{function.__name__} needs {needed:,} bytes of shared memory; the GPU allows {limit:,}."
+            )
         return compiled
 
     def _describe(self, name: str, value: Any, kind: Any) -> Iterator[dict[str, Any]]:
-        """Yield the JSON of what Triton's binder leaves of a parameter to the compiled function."""
+        """Yield the JSON of the compiled function's arguments that come from one parameter of the kernel."""
         if isinstance(kind, tuple):
             for number, (inner, inner_kind) in enumerate(zip(value, kind, strict=True)):
                 yield from self._describe(f"{name}.{number}", inner, inner_kind)
@@ -225,7 +229,7 @@ class Recorder:
         if self.runs == "cuda":
             torch.cuda.synchronize()
         if getattr(sys.modules.get("torch._inductor.metrics"), "generated_kernel_count", 0):
-            self.not_captured.append("Kernels that torch.compile generated were launched by Inductor and not recorded.")
+            self.not_captured.append("Kernels generated by torch.compile were not recorded: Inductor launches them.")
         kernels = {launch.kernel: (launch.function, launch.compiled) for launch in self.launches}
         for launch in self.launches:
             if launch.aligned:
@@ -253,7 +257,7 @@ class Recorder:
             for number, (_, array) in sorted(enumerate(self.arrays.values()), key=lambda item: item[1][1].nbytes):
                 total += array.nbytes
                 if total > _MOST_BYTES:
-                    arrays[number]["why_missing"] = f"with its {array.nbytes:,} bytes, the file would be too large"
+                    arrays[number]["why_missing"] = f"its {array.nbytes:,} bytes would exceed the file's limit"
                     continue
                 with file.open(f"arrays/{number}.npy", "w") as stream:
                     np.save(stream, array, allow_pickle=False)
@@ -263,7 +267,7 @@ class Recorder:
 
 
 class _AlignedTensor:
-    """Stands for a tensor or its wrapper while a kernel is compiled: Triton's binder asks for its type and address."""
+    """A stand-in for a tensor or its wrapper during compilation. Triton's binder reads its dtype and address."""
 
     def __init__(self, tensor: Any) -> None:
         base: Any = getattr(tensor, "base", getattr(tensor, "_base", None))  # of Triton's and FlagGems' wrappers
@@ -277,9 +281,9 @@ class _AlignedTensor:
 
 
 def _as_compiled(value: Any) -> Any:
-    """Return what Triton's binder is given instead of an argument."""
+    """Return the stand-in that is passed to Triton's binder for an argument."""
     if type(value).__name__ == "TensorDescriptor":
-        copy = object.__new__(type(value))  # its constructor checks alignment, which main memory may lack
+        copy = object.__new__(type(value))  # skips the constructor's alignment check, which host tensors may fail
         copy.__dict__ |= {**value.__dict__, "base": _AlignedTensor(value.base)}
         return copy
     if isinstance(value, tuple):
@@ -289,7 +293,7 @@ def _as_compiled(value: Any) -> Any:
 
 
 def _align(value: Any) -> Any:
-    """Return what Triton's binder would be given with alignment: multiples of 16, and tensors that start at one."""
+    """Return an aligned argument: an integer rounded up, or a tensor's start rounded down, to a multiple of 16."""
     if type(value) is int and value > _ALIGNMENT:
         return value + -value % _ALIGNMENT if value % _ALIGNMENT else value
     if isinstance(value, _AlignedTensor) and (excess := value.offset_bytes % _ALIGNMENT):
@@ -300,12 +304,20 @@ def _align(value: Any) -> Any:
     return value
 
 
-def _describe_aligned(argument: dict[str, Any], better: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an argument's JSON with the value or the offset of its aligned version."""
+def _own_tensor(argument: dict[str, Any]) -> Any:
+    return argument.get("tensor") or argument.get("descriptor", {}).get("tensor")
+
+
+def _describe_aligned(argument: dict[str, Any], better: Mapping[str, Any], element_bytes: int) -> dict[str, Any]:
+    """Return an argument's JSON with the value or the offset of its aligned version.
+
+    An integer keeps its value if rows of so many elements are aligned. Then declaring it constexpr is enough.
+    """
     value = better.get(argument["name"])
     if "tensor" in argument and isinstance(value, _AlignedTensor):
         return {**argument, "tensor": {**argument["tensor"], "offset_bytes": value.offset_bytes}}
-    return {**argument, "value": value} if type(argument.get("value")) is int else argument
+    is_padded = type(before := argument.get("value")) is int and before * element_bytes % _ALIGNMENT
+    return {**argument, "value": value} if is_padded else argument
 
 
 def _returning(value: Any) -> Callable[..., Any]:
@@ -321,7 +333,7 @@ def _address(tensor: torch.Tensor) -> tuple[str, int]:
 
 
 def _start(tensor: torch.Tensor) -> int:
-    """Return the address of a tensor's storage, or 0 in main memory, which is aligned less than GPU memory."""
+    """Return the address of a tensor's storage; 0 in host memory, because it is less aligned than GPU memory."""
     return tensor.untyped_storage().data_ptr() if tensor.is_cuda else 0
 
 
@@ -359,7 +371,7 @@ def read_ttgir(ttgir: str) -> tuple[list[dict[str, Any] | None], list[int]]:
         module = ir.parse_mlir_module(file.name, context)
     builder = gluon_ir.GluonOpBuilder(context)
     layouts: list[dict[str, Any] | None] = []
-    sources = defaultdict[int, set[int]](set)  # of a value or region; a region's are all that enter or leave it
+    sources = defaultdict[int, set[int]](set)  # by value or region; a region's are all values that enter or leave it
     stored, todo = set[int](), list[int]()
 
     def visit(op: Any) -> None:
@@ -368,7 +380,7 @@ def read_ttgir(ttgir: str) -> tuple[list[dict[str, Any] | None], list[int]]:
         if name in _POINTER_OPS:
             layouts.append(_layout(builder, op.get_operand(0)))
         if re.match(_STORES, name):
-            todo.extend(operands[:1])  # waiting for a store has no operand
+            todo.extend(operands[:1])  # the op that waits for a store has no operand
         if name == "ttng.tensormap_create":  # writes a descriptor of its second operand to its first
             sources[operands[0]].add(operands[1])
         if block is not None:
@@ -377,7 +389,10 @@ def read_ttgir(ttgir: str) -> tuple[list[dict[str, Any] | None], list[int]]:
                 sources[block.arg(number).id()].add(region)
             if name.endswith((".yield", ".condition", ".return")) or name.startswith("cf."):
                 sources[region].update(operands)
-        if name in ("tt.addptr", "tt.load"):  # offsets and loaded values point nowhere
+        if name in (
+            "tt.addptr",
+            "tt.load",
+        ):  # an offset, and the address of a loaded value, are not the result's origin
             operands = operands[: name == "tt.addptr"]
         regions = [op.get_region(number).id() for number in range(op.get_num_regions())]
         for value in (*regions, *(op.get_result(number).id() for number in range(op.get_num_results()))):
@@ -403,7 +418,7 @@ def _layout(builder: Any, pointer: Any) -> dict[str, Any] | None:
 
 
 def _run_tool(name: str, cubin: bytes, *flags: str) -> str:
-    """Return what one of the CUDA tools in Triton's wheel says of a cubin; "" without the tool."""
+    """Return the output of one of the CUDA tools in Triton's wheel for a cubin; "" if the tool is missing."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file, contextlib.suppress(OSError, AttributeError):
         Path(file.name).write_bytes(cubin)
         command = [getattr(triton.knobs.nvidia, name).path, *flags, file.name]
@@ -420,15 +435,19 @@ def _resources(cubin: bytes) -> tuple[int, int]:
 
 
 def _describe_kernel(kernel: tuple[Any, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the JSON of a compiled kernel, given with its function, and its TTGIR, PTX and SASS."""
+    """Return the JSON of a kernel (its function and the compiled kernel), and its TTGIR, PTX and SASS by stage."""
     asm, metadata, function = kernel[1].asm, kernel[1].metadata, kernel[0].fn
     registers, spilled = _resources(asm["cubin"])
     codes = {"ttgir": asm["ttgir"], "ptx": asm["ptx"]}
     if sass := _run_tool("nvdisasm", asm["cubin"], "-g", "-c", "-ndf"):
         codes["sass"] = sass
-    source, line = inspect.getsourcelines(function)
+    (source, line), file = inspect.getsourcelines(function), inspect.getsourcefile(function) or ""
+    compiled_from = re.search(r'^#loc = loc\("([^"]+)":', asm["ttgir"], re.MULTILINE)
+    if compiled_from and Path(file).name not in asm["ttgir"]:  # Triton's cache knows the same source in another file
+        old, new = Path(compiled_from[1]).name, Path(file).name
+        codes = {stage: code.replace(old, new) for stage, code in codes.items()}
     return {
-        "name": function.__name__, "file": inspect.getsourcefile(function) or "", "line": line,
+        "name": function.__name__, "file": file, "line": line,
         "source": "".join(source), "registers": registers, "spilled_bytes": spilled, "shared_bytes": metadata.shared,
         "num_warps": metadata.num_warps, "num_ctas": metadata.num_ctas, "layouts": read_ttgir(asm["ttgir"])[0],
     }, codes  # fmt: skip
@@ -438,7 +457,7 @@ def _describe_kernel(kernel: tuple[Any, Any]) -> tuple[dict[str, Any], dict[str,
 
 
 def _relaunch(self: Any, grid: Any) -> Callable[..., None]:
-    """Launch a compiled kernel that a script or library has kept, through its function, so that it is recorded."""
+    """Redirect a direct launch of a compiled kernel to its jitted function, so that the launch is recorded."""
 
     def launch(*arguments: Any, **_: Any) -> None:
         function = self.src.fn
@@ -452,7 +471,7 @@ def _relaunch(self: Any, grid: Any) -> Callable[..., None]:
 
 
 def _measure_once(recorder: Recorder, measure: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a version of `do_bench` that records a single call. Where nothing is timed, each call takes 1 ms."""
+    """Return a version of `do_bench` that records a single call. If nothing is timed, it returns 1 ms."""
 
     @functools.wraps(measure)
     def measure_once(call: Callable[[], Any], *arguments: Any, **options: Any) -> Any:
@@ -470,17 +489,17 @@ def _measure_once(recorder: Recorder, measure: Callable[..., Any]) -> Callable[.
 
 
 def _launch(recorder: Recorder, function: Any, arguments: Sequence[Any], grid: Any, keywords: dict[str, Any]) -> Any:
-    """Record a launch, and run it if the recorder does."""
+    """Record a launch, and run it on the GPU or in the interpreter if the recorder does so."""
     launch = recorder.record(function, arguments, grid, keywords)
     if recorder.runs == "cuda":
-        launch.compiled._init_handles()  # loads the code, which would count as time of the first launch
+        launch.compiled._init_handles()  # load the code now, so that the first launch's time excludes it
         launch.events.extend(torch.cuda.Event(enable_timing=True) for _ in range(2))
         launch.events[0].record()
         kernel = _RUN(function, *arguments, grid=grid, warmup=False, **keywords)
         launch.events[1].record()
         launch.content["ran"] = "cuda"
         return kernel
-    tensors = [a.get("tensor") or a.get("descriptor", {}).get("tensor") for a in launch.content["arguments"]]
+    tensors = list(map(_own_tensor, launch.content["arguments"]))
     if recorder.runs and all(tensor["is_known"] for tensor in tensors if tensor):
         try:
             _interpret(launch)
@@ -513,14 +532,14 @@ def _interpret(launch: Launch) -> None:
 
 @contextlib.contextmanager
 def recording(gpu: Mapping[str, Any] = H200, runs: str = "") -> Iterator[Recorder]:
-    """Record all Triton launches. Without a GPU (`runs` is not "cuda"), tensors claim to be on one."""
+    """Record all Triton launches. Unless `runs` is "cuda", tensors in host memory report a CUDA device."""
     recorder = Recorder(gpu, runs)
 
     @functools.wraps(_RUN)
     def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **keywords: Any) -> Any:
         is_graph = runs == "cuda" and torch.cuda.is_current_stream_capturing()
         if is_graph:
-            recorder.not_captured.append("The launches in a CUDA graph were not recorded.")
+            recorder.not_captured.append("Launches captured into a CUDA graph were not recorded.")
         if warmup or is_graph or recorder.is_paused:
             return _RUN(self, *arguments, grid=grid, warmup=warmup, **keywords)
         for hook in self.pre_run_hooks:
@@ -531,7 +550,7 @@ def recording(gpu: Mapping[str, Any] = H200, runs: str = "") -> Iterator[Recorde
     for tuner in tuners:
         tuners += tuner.__subclasses__()
     pinned, bench = functools.partialmethod(_run_pinned, recorder), _returning([0.0] * 3)
-    # A tuner that searches on its own chooses its first config, because all are equally fast.
+    # A tuner with its own search picks its first config, because all benchmark times are equal.
     replaced: list[tuple[Any, str, Any]] = [(jit.JITFunction, "run", run), (Autotuner, "_bench", bench)]
     replaced += [(tuner, "run", pinned) for tuner in tuners if "run" in tuner.__dict__]
     replaced.append((CompiledKernel, "__getitem__", _relaunch))
@@ -552,7 +571,7 @@ def recording(gpu: Mapping[str, Any] = H200, runs: str = "") -> Iterator[Recorde
 
 
 def _run_pinned(self: Any, recorder: Recorder, *arguments: Any, **keywords: Any) -> Any:
-    """Replace an autotuner's search by its first config that compiles and fits."""
+    """Run the pinned config, or the first that compiles and fits, instead of the autotuner's search."""
     self.nargs = dict(zip(self.arg_names, arguments, strict=False))
     configs = self.prune_configs(keywords) if len(self.configs) > 1 else self.configs
     if number := recorder.configs.get(self.base_fn.__name__):
@@ -580,8 +599,8 @@ def _run_pinned(self: Any, recorder: Recorder, *arguments: Any, **keywords: Any)
 
 # ---------------------------------------------------------------- a machine without a GPU
 
-_READ = "a tensor that an earlier launch was given ({}), and launches do not run without a GPU. \
---values runs them in Triton's interpreter."
+_READ = "a tensor (with {}) that may depend on an earlier launch, and launches do not run without a GPU. \
+Use --values to run them in Triton's interpreter."
 _CUDA = torch.device("cuda", 0)
 _T: Any = torch.Tensor
 _ANSWERS = {
@@ -599,7 +618,7 @@ def _on_cpu(value: Any) -> Any:
 
 
 class _AsIfCuda(torch.overrides.TorchFunctionMode):
-    """Tensors say that they are on a GPU. What is created or moved there stays in main memory."""
+    """Make tensors report a CUDA device. Tensors created on or moved to the GPU stay in host memory."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -616,7 +635,7 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
         options = {name: name != "pin_memory" and _on_cpu(value) for name, value in keywords.items()}
         try:
             result = function(*map(_on_cpu, arguments), **options)
-        except (IndexError, RuntimeError) as error:  # an index that was not computed is out of range
+        except (IndexError, RuntimeError) as error:  # an index from a launch that did not run may be out of range
             if recorder.runs or not recorder.is_unknown((arguments, options)):
                 raise
             raise HostRead(_READ.format(function.__name__)) from error
@@ -627,7 +646,7 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
 
 
 class _Stub(contextlib.ContextDecorator, contextlib.nullcontext[None]):
-    """A driver, stream, event or guard. Its methods return the given answers, or do nothing."""
+    """A stand-in for a driver, stream, event or guard. Its methods return the given values, or None."""
 
     cuda_stream, device, utils = 0, _CUDA, None
 
@@ -639,7 +658,7 @@ class _Stub(contextlib.ContextDecorator, contextlib.nullcontext[None]):
 
 
 class _Generator(torch.Generator):
-    """A GPU's random number generator, whose state libraries read and advance."""
+    """A stand-in for the CUDA random number generator. Libraries read and advance its state: seed and offset."""
 
     offset = 0
 
@@ -679,7 +698,7 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
     custom_op = torch.library.custom_op
 
     def run_backward_as_if_cuda(*arguments: Any, **keywords: Any) -> Any:
-        with _AsIfCuda(recorder):  # user code runs inside, where the mode is off otherwise
+        with _AsIfCuda(recorder):  # user code runs inside, and autograd turns the mode off there
             return run_backward(*arguments, **keywords)
 
     def implement_on_cpu(self: Any, op: Any, function: Any, dispatch_key: str = "", **keywords: Any) -> Any:
@@ -746,7 +765,7 @@ def run_case(recorder: Recorder, name: str, function: Any, settings: Mapping[str
 
 
 def run_sweep(recorder: Recorder, name: str, function: Any, values: Mapping[str, Sequence[Any]]) -> None:
-    """Launch a case for each combination of its parameters' values. One that fails is named, and the others follow."""
+    """Launch a case for each combination of its parameters' values. Failures are listed in `not_captured`."""
     combinations = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
     if len(combinations) > _MOST_COMBINATIONS:
         raise UsageError(f"--set gives {len(combinations):,} combinations; at most {_MOST_COMBINATIONS} are run.")
@@ -761,7 +780,7 @@ def run_sweep(recorder: Recorder, name: str, function: Any, values: Mapping[str,
 
 
 def compare(result: torch.Tensor, reference: torch.Tensor) -> dict[str, Any]:
-    """Return the errors of an output. It passes if its relative error is below 8 roundings of its type."""
+    """Return the errors of an output. It passes if its relative RMS error is at most 8 × its dtype's epsilon."""
     difference = result.double() - reference.double()
     scale = float(reference.double().square().mean().sqrt()) or 1.0
     rms, most = float(difference.square().mean().sqrt()) / scale, float(difference.abs().max())
@@ -770,7 +789,7 @@ def compare(result: torch.Tensor, reference: torch.Tensor) -> dict[str, Any]:
 
 
 def run_script(recorder: Recorder, path: Path, case: str, settings: Sequence[str], arguments: Sequence[str]) -> None:
-    """Run a script as `__main__`, or its cases."""
+    """Run a script as `__main__`, then the named case, or all cases if the script launched nothing."""
     sys.argv, sys.path[0] = [str(path), *arguments], str(path.parent)
     names = runpy.run_path(str(path), run_name="__main__")
     cases = {name: value for name, value in names.items() if name.startswith("case") and inspect.isfunction(value)}
@@ -811,14 +830,14 @@ def this_gpu() -> dict[str, Any]:
 
 
 def serve() -> int:
-    """Capture for each line of standard input, a JSON list of arguments, and print why that failed, or an empty line.
+    """Capture once per line of stdin, a JSON list of arguments. Reply with a line: the error, or nothing.
 
     Each capture runs in a fork of this process, which has imported torch and Triton.
     """
     for line in sys.stdin:
         if (child := os.fork()) == 0:
             reply = os.dup(1)
-            os.dup2(2, 1)  # what the script prints
+            os.dup2(2, 1)  # the script's output goes to stderr
             message = capture(json.loads(line))
             sys.stdout.flush()
             os.write(reply, f"{message}\n".encode())
@@ -829,7 +848,7 @@ def serve() -> int:
 
 
 def capture(command_line: Sequence[str]) -> str:
-    """Run a script and write its capture. Return "", or what is wrong with the command line."""
+    """Run a script and write its capture. Return "", or a message if the command line is wrong."""
     parser = argparse.ArgumentParser(description="Record the Triton launches of a script.")
     options: dict[str, dict[str, Any]] = {
         "--out": {"type": Path, "required": True}, "--gpu-json": {"type": json.loads, "default": None},
@@ -860,7 +879,9 @@ def capture(command_line: Sequence[str]) -> str:
             tuned = {launch.function.__name__ for launch in recorder.launches if launch.content["tuned"]}
             if unused := sorted({*recorder.configs} - tuned):
                 allowed = ", ".join(sorted(tuned)) or "none"
-                raise UsageError(f"--config: no autotuned kernel {unused[0]} was launched. Autotuned: {allowed}.")
+                raise UsageError(
+                    f"--config: no autotuned kernel {unused[0]} was launched. Autotuned kernels: {allowed}."
+                )
         except UsageError as error:
             return str(error)
         except BaseException as error:

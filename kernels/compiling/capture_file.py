@@ -20,10 +20,10 @@ from kernels.accesses import Layout
 
 FORMAT = 1
 
-# Limits of a file and of each array, of each text, of everything when unpacked, and of the elements of a block.
+# Maximum bytes of the file and of each array, of each text, and of all members unpacked; maximum elements of a block.
 _MOST_BYTES, _MOST_TEXT_BYTES, _MOST_UNPACKED_BYTES, _MOST_ELEMENTS = 64 << 20, 16 << 20, 1 << 30, 1 << 20
 
-# The file's member with what Nsight Compute counted.
+# The zip member with Nsight Compute's counters.
 _COUNTED = "counted.json"
 
 Count = Annotated[int, Field(ge=0, lt=1 << 40)]
@@ -53,13 +53,13 @@ class Bases:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that a launch is given. Strides are in elements.
+    """A tensor argument of a launch. Strides are in elements.
 
     Attributes:
         storage: number of the storage that holds it.
         offset_bytes: its first byte, from the storage's start.
         array: number of the array with the storage's contents before the launch; None if there is no copy.
-        is_known: whether its values do not depend on launches that did not run.
+        is_known: false if its values may depend on launches that did not run.
     """
 
     dtype: str
@@ -103,7 +103,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Tuned:
-    """Which of an autotuner's configs was launched, from 1."""
+    """The autotuner config that was launched: `number`, from 1, out of `of`."""
 
     number: int
     of: int
@@ -111,7 +111,7 @@ class Tuned:
 
 @dataclass(frozen=True)
 class OutputErrors:
-    """How far a case's output is from the expected one. `relative_rms` is relative to the expected one's RMS."""
+    """Errors of a case's output. `relative_rms` is relative to the RMS of the expected output."""
 
     relative_rms: float
     max_abs_error: float
@@ -120,7 +120,7 @@ class OutputErrors:
 
 @dataclass(frozen=True)
 class CountedLaunch:
-    """What was measured of a launch: Nsight Compute's counters, and its time without the profiler."""
+    """Measurements of a launch: Nsight Compute's counters, and its time without the profiler."""
 
     counters: Mapping[str, Count]
     elapsed_ms: float | None
@@ -128,7 +128,7 @@ class CountedLaunch:
 
 @dataclass(frozen=True)
 class AlignedLaunch:
-    """How a launch would be compiled if its integers and tensors' starts were multiples of 16. It was not launched."""
+    """A launch compiled as if its integers and tensor addresses were multiples of 16. It was not launched."""
 
     kernel: Count
     arguments: tuple[Argument, ...]
@@ -164,12 +164,12 @@ class CapturedLaunch:
         caller: the line that launched it.
         config: constants and options.
         ran: where it ran, if it did.
-        elapsed_ms: its time on the GPU: of a case the median of many launches, otherwise of this one.
+        elapsed_ms: GPU time: for a case, the median of many launches; otherwise the time of this launch.
         settings: the case's parameters that were set.
         arguments: of the compiled function, in order.
         results: the errors of a case's outputs.
         aligned: None if it would be compiled the same.
-        counters: what Nsight Compute counted, by the names of `captured_counts.COUNTERS`; None if it did not run.
+        counters: Nsight Compute's counters, named as in `captured_counts.COUNTERS`; None if they were not collected.
     """
 
     kernel: Count
@@ -254,7 +254,7 @@ class Capture:
         self.path = path
         with self._checked():
             if path.stat().st_size > _MOST_BYTES:
-                raise UnreadableCapture(f"{path.name} has more than {_MOST_BYTES >> 20} MiB, the limit of a capture.")
+                raise UnreadableCapture(f"{path.name} is larger than {_MOST_BYTES >> 20} MiB, the limit for captures.")
             self._zip = zipfile.ZipFile(path)
             if sum(member.file_size for member in self._zip.infolist()) > _MOST_UNPACKED_BYTES:
                 raise UnreadableCapture(f"{path.name} unpacks to more than {_MOST_UNPACKED_BYTES >> 20} MiB.")
@@ -294,7 +294,7 @@ class Capture:
         """Return a kernel's layouts.
 
         Raises:
-            UnreadableCapture: a layout contradicts itself.
+            UnreadableCapture: a layout is inconsistent.
         """
         for bases in filter(None, kernel.layouts):
             sides = (*bases.register, *bases.lane, *bases.warp)
@@ -304,7 +304,7 @@ class Capture:
         return [Layout(b.shape, b.register, b.lane, b.warp) if b else None for b in kernel.layouts]
 
     def write_counters(self, counted: Sequence[CountedLaunch]) -> None:
-        """Add what Nsight Compute counted to the file."""
+        """Add Nsight Compute's counters to the file."""
         with zipfile.ZipFile(self.path, "a") as file:
             file.writestr(_COUNTED, TypeAdapter(tuple[CountedLaunch, ...]).dump_json(tuple(counted)))
         self._add_counters(counted)

@@ -22,7 +22,7 @@ COUNTERS = (
     "tma_ld_sectors", "tma_st_sectors",
 )  # fmt: skip
 
-_NOT_RUN = "Addresses depend on values from an earlier launch, which did not run. --values runs it in the interpreter."
+_NOT_RUN = "Addresses depend on values from an earlier launch, which did not run. Use --values to interpret it."
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class OperationCounts:
         source: (file without its folders, line) of the operation.
         tensors: names of the arguments that it addresses.
         instruction: how it was compiled; None for a descriptor or if that is unknown.
-        depends_on: names of the arguments that its addresses and mask depend on.
+        depends_on: names of the arguments that its addresses and mask depend on, other than through a quotient.
         has_mask: whether it has a mask.
     """
 
@@ -72,7 +72,7 @@ class LaunchCounts:
     """Counts of a launch.
 
     Attributes:
-        notes: what the evaluation assumed or left out.
+        notes: assumptions and omissions of the evaluation.
         seconds: how long the evaluation took.
         aligned: the operations of the launch if its arguments were aligned; () if they would be the same.
     """
@@ -115,9 +115,9 @@ def count_launch(
         counts = LaunchCounts((), (), 0.0, str(error))
     except UnreadableCapture:
         raise
-    except Exception as error:  # the text of the compiled code may be anything
+    except Exception as error:  # a capture file may hold arbitrary text as compiled code
         LOG.warning("A launch could not be evaluated.", exc_info=True)
-        why = f"The compiled code is damaged, or its form is unknown ({type(error).__name__}: {error})."
+        why = f"The compiled code is damaged or in an unknown format ({type(error).__name__}: {error})."
         counts = LaunchCounts((), (), 0.0, why)
     if launch.aligned and programs is None and not is_textbook:
         changed = replace(launch, kernel=launch.aligned.kernel, arguments=launch.aligned.arguments, aligned=None)
@@ -148,7 +148,7 @@ def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | N
     for op in ttgir.memory_ops(body):
         tally, instruction, access = memory.tallies[op.line], instructions[op.line], ttgir.MEMORY_OPS[op.name]
         made = instruction if isinstance(instruction, Instruction) and access.kind != "descriptor" else None
-        reached = evaluator.slice.reach(filter(None, (op.mask, op.operands[0])))
+        reached = evaluator.slice.reach(filter(None, (op.mask, op.operands[0])), through_quotients=False)
         given = zip(launch.arguments, body.arguments, strict=True)
         counts = OperationCounts(
             op=access.kind,

@@ -1,4 +1,4 @@
-"""Estimate what a compile costs and needs before it starts: seconds, accumulator registers, shared memory."""
+"""Estimate a compile's time and the kernel's accumulator registers and shared memory, before compiling."""
 
 import dataclasses
 import itertools
@@ -102,7 +102,7 @@ def estimate_shared_bytes(kernel: Kernel, launch: Launch) -> int:
 def suggest_smaller_config(kernel: Kernel, launch: Launch, shared_bytes: int) -> str:
     """Name the smallest change to a config that should fit in shared memory, such as "num_stages 2"; "" without one.
 
-    It changes as few knobs as possible, and of such changes keeps the most shared memory.
+    It changes as few knobs as possible. Among those changes, it picks the one that uses the most shared memory.
 
     Args:
         shared_bytes: shared memory of the compiled config. It corrects the estimate if that is too low.

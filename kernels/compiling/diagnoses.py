@@ -1,4 +1,4 @@
-"""Say what is wrong with an operation's requests, and what would help."""
+"""Find inefficient or invalid accesses of an operation, and suggest fixes."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from kernels.sectors import IDEAL, SECTOR_BYTES
 
 # Triton specializes on arguments that are multiples of this, and a lane moves at most this many bytes.
 _ALIGNMENT, _WIDEST_BYTES = 16, 16
-# Sectors over ideal sectors from which an operation is reported.
+# An operation is reported if its sectors exceed this multiple of its ideal sectors.
 _WASTEFUL = 2
 
 
@@ -24,7 +24,7 @@ class Diagnosis:
     Attributes:
         kind: "outside", "divisibility", "misaligned", "mask", "strided" or "scattered".
         source: (file without its folders, line) of the operation.
-        text: what was found, and what would help.
+        text: the finding and a suggested fix.
     """
 
     kind: str
@@ -36,7 +36,7 @@ def diagnose(operation: OperationCounts, launch: CapturedLaunch, addresses: dict
     """Return the findings about an operation.
 
     Args:
-        addresses: for each tensor argument, its first byte modulo 512.
+        addresses: for each tensor argument, the address of its first byte; only the low bits are valid.
     """
     name, findings = " or ".join(operation.tensors) or "memory", []
     made, example = operation.instruction, operation.tally.example
@@ -79,14 +79,14 @@ def _explain_cost(
             return finding
     if ratio <= _WASTEFUL:
         return None
-    excess = f"It costs {ratio:.3g} × its ideal sectors"
+    excess = f"It touches {ratio:.3g} × its ideal sectors"
     if is_regular and abs(step) >= SECTOR_BYTES:
-        text = f"{excess}: neighbouring lanes are {step:,} bytes apart. Let the lanes follow {name}'s contiguous"
+        text = f"{excess}: neighbouring lanes are {step:,} bytes apart. Map the lanes to {name}'s contiguous"
         return "strided", f"{text} dimension, or load a tile and transpose it."
     if is_regular and step:
-        text = f"{excess}: neighbouring lanes are {step} bytes apart, so {step - made.width_bytes} bytes of each"
-        return "strided", f"{text} step are not used. Store {name} contiguously."
-    text = f"{excess}: its lanes access scattered addresses. Sort the indices, or give each row whole sectors."
+        text = f"{excess}: neighbouring lanes are {step} bytes apart, so {step - made.width_bytes} of every"
+        return "strided", f"{text} {step} bytes are unused. Make {name} contiguous."
+    text = f"{excess}: its lanes access scattered addresses. Sort the indices, or pad each row to whole sectors."
     return "scattered", text
 
 
@@ -104,14 +104,19 @@ def _explain_width(
             return "misaligned", f"{text} Copy the view, or start it at an aligned element."
     odd = [a for a in launch.arguments if a.name in operation.depends_on and _is_indivisible(a)]
     if odd:
-        values = " and ".join(f"{a.name} = {a.value}" for a in odd)
+        values = ", ".join(f"{a.name} = {a.value}" for a in odd)
         verb = "are not multiples" if len(odd) > 1 else "is not a multiple"
-        size = max(-(-int(a.number) // _ALIGNMENT) * _ALIGNMENT for a in odd)
-        text = f"{values} {verb} of {_ALIGNMENT}, so the compiler can't rely on aligned rows: {narrow}."
-        return "divisibility", f"{text} Pad {name}'s rows to {size} elements."
+        size = min((t.element_bytes for a in launch.arguments if (t := a.own_tensor)), default=1)
+        fixes = []
+        if enough := [a.name for a in odd if int(a.number) * size % _ALIGNMENT == 0]:
+            fixes.append(f"Declare {', '.join(enough)} tl.constexpr, so that the compiler knows the exact value.")
+        if rest := [f"{a.name} = {a.number + -a.number % _ALIGNMENT}" for a in odd if a.name not in enough]:
+            fixes.append(f"Pad {name}, and pass {', '.join(rest)}.")
+        text = f"{values} {verb} of {_ALIGNMENT}, so the compiler can't assume that rows are aligned: {narrow}."
+        return "divisibility", " ".join([text, *fixes])
     if run:
-        text = f"The mask may change inside a lane's {run} bytes, so {narrow}."
-        return "mask", f"{text} Make the mask's limit a multiple of 16, or assert it with tl.multiple_of."
+        text = f"The mask may change within a lane's {run} bytes, so {narrow}."
+        return "mask", f"{text} Pad {name}, and round the mask's bound up in the kernel: tl.cdiv(n, 16) * 16."
     return None
 
 

@@ -1,6 +1,6 @@
 """Evaluate the addresses and masks of a launch from its TTGIR, for all programs at once.
 
-Only the operations that addresses, masks and control flow depend on are executed. Runs no code of the kernel's author.
+Only the operations that addresses, masks and control flow depend on are evaluated. The kernel's own code never runs.
 """
 
 import math
@@ -166,7 +166,7 @@ class Evaluator:
         self._assign(op.results, self._get(carried))
 
     def _constant_steps(self, op: Op) -> dict[str, tuple[Value, Value]] | None:
-        """Return each carried value before the loop and its growth, if that is a number that stays the same."""
+        """Return the initial value and the constant increment of each carried value; None if any increment varies."""
         body, steps = op.regions[0], {}
         inside = {name: inner for inner in body.ops for name in inner.results}
         for k, name in enumerate(body.arguments[1:]):

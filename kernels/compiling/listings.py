@@ -16,7 +16,7 @@ _INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([\w.]+)")
 
 
 class UnsupportedOperation(Exception):
-    """The compiled code has a form that is not known, or contains something that is not modeled."""
+    """The compiled code has an unknown format, or contains an operation that is not modeled."""
 
 
 def locate_lines(text: str, kind: str) -> list[tuple[str, Location]]:

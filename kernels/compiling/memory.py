@@ -17,14 +17,14 @@ from kernels.compiling.ttgir import MEMORY_OPS, Op, Region, memory_ops
 from kernels.compiling.values import Value, apply, check_size, group, pick
 from kernels.sectors import GRANULE_BYTES, LINE_BYTES, REQUESTS, SECTORS, box_row_bytes, count_padding, count_requests
 
-# Storages start at multiples of this, so that an address names its storage, even one before its start.
+# Storages are this far apart, so an address identifies its storage, even if it lies before the storage's start.
 STORAGE_STEP = 1 << 40
 
 # Limit of an evaluation. A unit of work takes about 20 µs.
 _MOST_WORK = 1 << 18
 # Maximum number of elements that are counted at once.
 CHUNK = 1 << 22
-# Executions with more classes than this are not remembered: most of their classes are unique.
+# Counts of executions with more classes than this are not cached: most of their classes occur once.
 _MOST_REMEMBERED = 1 << 12
 # Number of executions whose start is remembered: enough for a map of programs.
 _MOST_STARTS = 1 << 16
@@ -82,7 +82,7 @@ class Tally:
         executions: number of executions with an active program, over all programs.
         counts: (4,) int64: requests, sectors, lines, ideal sectors.
         storages: the storages that it addresses.
-        example: its first execution.
+        example: an early execution, the one with the most requests in the first batch.
         starts: (program, address of its block's lowest byte) of the first executions, (executions,) each.
         outside: an execution with an element outside its storage, and the element's index in the block.
         refused: why the counts are incomplete; "" if they are complete.
@@ -125,7 +125,9 @@ class Memory:
         """
         self.work += work
         if self.work > _MOST_WORK:
-            raise UnsupportedOperation(f"Its loops or its grid are too large to evaluate: over {_MOST_WORK:,} steps.")
+            raise UnsupportedOperation(
+                f"The launch's loops or grid are too large to evaluate: over {_MOST_WORK:,} steps."
+            )
 
     def load(self, op: Op, pointer: Value, mask: Value, default: Value) -> Value:
         """Return the values that an operation loads."""
@@ -149,7 +151,7 @@ class Memory:
 
     def _contents(self, number: int, size: int) -> np.ndarray:
         if not 0 <= number < len(self.storages):
-            raise UnsupportedOperation("An address was read from memory: a tensor of pointers.")
+            raise UnsupportedOperation("Addresses depend on a load through a pointer that was itself loaded.")
         if number in self.stored:
             raise UnsupportedOperation("Addresses depend on values that this kernel stores.")
         storage = self.storages[number]
@@ -212,7 +214,7 @@ class Memory:
                 tally.outside = example, tuple(np.argwhere(active & self._are_outside(address))[0].tolist())
 
     def _are_outside(self, address: np.ndarray) -> np.ndarray:
-        """Return which addresses are outside of the storage that they name. Others were read from memory."""
+        """Return which addresses lie outside their storage. Pointers read from memory have none and are not checked."""
         number = storage_number(address)
         is_known = (number >= 0) & (number < len(self.storages))
         number = np.where(is_known, number, 0)

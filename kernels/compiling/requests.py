@@ -52,7 +52,7 @@ class Instruction:
         layout: layout of the block of pointers; None for a scalar pointer or a descriptor.
         num_warps: warps that issue a scalar load.
         swaps: whether it became a load and a compare-and-swap loop, which retries after a conflict.
-        is_merged: whether an earlier one has loaded the same addresses, for each instruction of a warp; () if unknown.
+        is_merged: for each instruction of a warp, whether ptxas merged it into an earlier load; () if unknown.
     """
 
     counter: str

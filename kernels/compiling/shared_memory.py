@@ -1,8 +1,8 @@
 """Read a kernel's operations on shared memory from its PTX and TTGIR. Runs in a compile worker.
 
-Addresses come from evaluating the PTX. An address is a few integer operations on the thread index. Values unknown
-before the launch (arguments, the program id, a loop counter) are equal for all threads of a program. The evaluator
-sets them to 0, because they shift all addresses together, by whole buffers.
+Addresses come from evaluating the PTX, which computes each from the thread index with a few integer operations. Values
+unknown before the launch (arguments, the program id, a loop counter) are equal for all threads of a program. The
+evaluator sets them to 0, because they shift all addresses together, by whole buffers.
 """
 
 import re

@@ -196,7 +196,7 @@ class _Parser:
                 self.read_regions(region.ops[-1], self.define(_ARGUMENTS.findall(line), number))
             elif line and not line.startswith("//"):
                 self.read_op(region, line, number, location)
-        raise UnsupportedOperation("The TTGIR's function is not complete.")
+        raise UnsupportedOperation("The TTGIR ends inside its function.")
 
     def read_regions(self, op: Op, arguments: list[str]) -> None:
         region, line = self.read_region(arguments)
@@ -222,7 +222,7 @@ class _Parser:
             # Blocks are evaluated in the order of the text. One that only returns may come before branches to it.
             blocks = (a.text for a, b in pairwise(region.ops) if a.name == "cf.block" and b.name != "tt.return")
             if {label for label, _ in op.targets}.intersection(blocks):
-                raise UnsupportedOperation("A branch backward is not supported.")
+                raise UnsupportedOperation("Backward branches are not supported.")
         elif shared := re.search(r"!tt\.tensordesc<.*?(#\w+)>", text):
             op.swizzle_bytes = self.swizzles.get(shared[1])
         region.ops.append(op)
@@ -250,23 +250,28 @@ class Slice:
 
     Attributes:
         values: names of the values.
-        sunk: for the line of each load that ptxas moves behind a loop's first test, the loop.
+        sunk: the loop for each load that ptxas moves past the loop's entry test, by the load's line.
     """
 
     def __init__(self, body: Region) -> None:
         self._sources: dict[str, list[str]] = defaultdict(list)
+        self._quotients = set[str]()
         self._roots: list[str] = []
         self._collect(body)
         self.values = self.reach(self._roots)
         self.sunk = dict(_sunk_loads(body))
 
-    def reach(self, names: Iterable[str]) -> set[str]:
-        """Return the values that the given values depend on, including themselves."""
+    def reach(self, names: Iterable[str], through_quotients: bool = True) -> set[str]:
+        """Return the values that the given values depend on, including themselves.
+
+        Args:
+            through_quotients: if false, the operands of divisions are left out: they limit a loop or the grid.
+        """
         todo, reached = list(names), set[str]()
         while todo:
             if (name := todo.pop()) not in reached:
                 reached.add(name)
-                todo += self._sources.get(name, [])
+                todo += self._sources.get(name, []) if through_quotients or name not in self._quotients else []
         return reached
 
     def _collect(self, region: Region) -> bool:
@@ -287,6 +292,8 @@ class Slice:
         """Record on which values an operation's results and its regions' arguments depend."""
         sources, last = self._sources, [inner.yielded for inner in op.regions]
         sources |= {name: list(op.operands) for name in op.results}
+        if op.name in ("arith.divsi", "arith.divui", "arith.ceildivsi"):
+            self._quotients.update(op.results)
         match op.name:
             case "scf.for":
                 low, _, step = op.operands

@@ -16,7 +16,7 @@ from kernels.compiling.listings import UnsupportedOperation
 
 _MIX = np.array([0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15], dtype=np.uint64)  # of SplitMix64
 
-# A sum with more terms than this is evaluated into one.
+# A sum with more terms than this is collapsed into a single term.
 _MOST_TERMS = 4
 # Maximum number of elements of a table.
 _MOST_ELEMENTS = 1 << 25
@@ -149,8 +149,8 @@ def _number(key: np.ndarray) -> tuple[np.ndarray, int]:
 
 def check_size(*shape: int) -> None:
     if math.prod(shape) > _MOST_ELEMENTS:
-        what = f"{math.prod(shape):,} elements; {_MOST_ELEMENTS:,} fit"
-        raise UnsupportedOperation(f"The programs' blocks differ too much: {what}.")
+        what = f"{math.prod(shape):,} elements; the limit is {_MOST_ELEMENTS:,}"
+        raise UnsupportedOperation(f"The programs have too many distinct blocks: {what}.")
 
 
 def keys_of(*values: Value) -> list[np.ndarray | None]:

@@ -1,4 +1,4 @@
-"""Attention, forward and causal. Look at K and V: a program for later rows loads more of them."""
+"""Causal attention, forward pass. Look at the loads of K and V: programs for later rows load more of them."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""A 3 × 3 convolution of images stored row by row. Look at the loads: nine shifted copies of the same rows."""
+"""A 3 × 3 convolution of images stored row by row. Look at the loads: each tile is loaded nine times, shifted."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""Gather rows of a table, as an embedding does. Look at the sectors of short rows: DIM = 8 wastes half of each."""
+"""Gather rows of a table, as an embedding does. With DIM = 8, half of each sector is wasted."""
 
 import torch
 import triton

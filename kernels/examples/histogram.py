@@ -1,4 +1,4 @@
-"""Histogram with atomics. Look at the sectors of the atomic: lanes that hit one bin are served one after the other."""
+"""Histogram with atomics. Look at the sectors of the atomic: lanes that update the same bin are serialized."""
 
 import torch
 import triton

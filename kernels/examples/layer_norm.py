@@ -1,4 +1,4 @@
-"""Layer norm, one row per program. Look at the weights: every program loads them again, but from the L1 or L2 cache."""
+"""Layer norm, one row per program. Look at the weights: every program loads them again, mostly from L1 or L2."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""Fused softmax, one row per program. Look for the bytes per lane when a row's length is no multiple of 16."""
+"""Fused softmax, one row per program. Look at the bytes per lane when cols is not a multiple of 16."""
 
 import torch
 import triton

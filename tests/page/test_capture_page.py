@@ -60,7 +60,7 @@ def test_the_blackboard_the_code_and_the_order_are_one_click_away(shown: Tab) ->
     shown.says(".pane[data-name=Source] .marked", "tl.load")
     shown.says(".pane[data-name=SASS] .marked >> nth=0", "LDG")
     shown.page.get_by_role("button", name="Order", exact=True).click()
-    shown.says("#order-plot", "Programs that store out, in blocks of 1 × 1000")
+    shown.says("#order-plot", "The program that stores each 1 × 1000 block of out")
     shown.says("#order-note", "4,096 programs.")
 
 
@@ -68,7 +68,7 @@ def test_a_case_has_a_control_for_each_parameter(shown: Tab) -> None:
     shown.page.locator("#capture-case_cols").fill("1024")
     shown.says("#claim", "requests fell from 131,072 to 32,768")
     shown.page.locator("#capture-case_cols").fill("1000")
-    shown.says("#claim", "requests grew from 32,768 to 131,072")
+    shown.says("#claim", "requests rose from 32,768 to 131,072")
 
 
 def test_saving_the_script_redraws_the_page_and_a_broken_script_loses_nothing(shown: Tab, script: Path) -> None:
@@ -77,9 +77,9 @@ def test_saving_the_script_redraws_the_page_and_a_broken_script_loses_nothing(sh
     shown.says("#elsewhere", "No module named 'missing_module'")
     shown.says("#claim", "ideal sectors")
     script.write_text(text.replace("cols=1000", "cols=2048"), encoding="utf-8")
-    shown.says("#claim", "softmax.py:12 in softmax: sectors grew")
+    shown.says("#claim", "softmax.py:12 in softmax, load x: sectors rose")
     script.write_text(text, encoding="utf-8")
-    shown.says("#claim", "softmax.py:12 in softmax: sectors fell")
+    shown.says("#claim", "softmax.py:12 in softmax, load x: sectors fell")
 
 
 def test_the_report_is_an_endpoint(url: str) -> None:

@@ -1,4 +1,4 @@
-"""The page of a capture: the playground's page with other slots. It serves only this machine."""
+"""The page of a capture, built from the main page's components and reachable only from this machine."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ from visualize.web.guard import Guard, allowed_hosts, framing_sites
 from visualize.web.page import DRAWER, HEAD, THEME, keys
 from visualize.web.redraw import OpenPages, read_message
 
-# Seconds between two looks at the script's time of modification.
+# Seconds between checks of the script's modification time.
 _POLL_S = 0.2
 
 
@@ -39,8 +39,8 @@ class CapturePage:
     Args:
         path: the capture.
         script: the script, with its case, as on the command line.
-        recapture: runs a script with further options of capture.py. Raises an exception if that fails. None if there is
-            only a capture.
+        recapture: captures a script with further options of capture.py, or raises an exception. None if the page shows
+        a capture file.
     """
 
     def __init__(self, path: Path, script: str, recapture: Callable[[str, Sequence[str]], None] | None) -> None:
@@ -49,14 +49,14 @@ class CapturePage:
         self._before: CapturePictures | None = None
         self._changed = self._modified()
         self._pages, self._problem = OpenPages(), ""
-        self._version = 0  # of the capture
+        self._version = 0  # incremented by each capture
         # For each page, its view and the capture's version when it was drawn.
         self._drawn: dict[str, tuple[CaptureView, int]] = {}
-        self._chosen: dict[str, Any] = {}  # the controls of the script that are set
+        self._chosen: dict[str, Any] = {}  # values of the script's controls that differ from the defaults
         self._lock = threading.Lock()
 
     def on_message(self, request: gr.Request, message: object) -> str:
-        """Redraw after a change of the view."""
+        """Redraw after the user changes the view or a control."""
         page = self._pages.find(request)
         page.changes += 1
         fields_, update, problems = dict[str, Any](), Slots(), dict[str, str]()
@@ -80,13 +80,13 @@ class CapturePage:
     def requests(self) -> dict[str, Any]:
         """Count the memory requests of every Triton launch in the capture.
 
-        `launches` has, per launch, its kernel, config, registers and `totals`, and `ops` with requests, sectors, ideal
-        sectors and findings (`why`) per source line.
+        Each entry of `launches` has the kernel, config, registers and `totals`. Its `ops` give the requests, sectors,
+        ideal sectors and findings (`why`) of each source line.
         """
         return to_json(report(self.pictures.capture))
 
     async def on_stream(self, request: gr.Request) -> AsyncIterator[str]:
-        """Redraw when the script was saved."""
+        """Watch the script, and redraw after each new capture."""
         page = self._pages.find(request)
         change, (view, drawn) = page.changes, self._drawn.get(page.name, (CaptureView(), -1))
         while page.changes == change and self._recapture:
@@ -98,12 +98,12 @@ class CapturePage:
                 yield page.update({**self._fill(view), "problems": problems})
 
     def _modified(self) -> int:
-        """Return the script's time of modification; 0 if there is no script."""
+        """Return the script's modification time in ns; 0 if there is no script."""
         path = Path(self._script.partition(":")[0])
         return path.stat().st_mtime_ns if self._recapture and path.exists() else 0
 
     def _refresh(self) -> None:
-        """Capture the script again if it was saved."""
+        """Capture the script again if its file has changed."""
         with self._lock:
             if (changed := self._modified()) not in (0, self._changed):
                 self._changed = changed
@@ -124,7 +124,7 @@ class CapturePage:
         self._version += 1
 
     def _choose(self, given: Mapping[str, Any]) -> None:
-        """Capture again if another example or another value of one of the script's controls was chosen."""
+        """Capture again if the user chose another example or changed one of the script's controls."""
         script = self._script
         with self._lock:
             if given.get(EXAMPLE) in EXAMPLES and given[EXAMPLE] != self._script:
@@ -140,7 +140,7 @@ class CapturePage:
                 self._before = None  # nothing to compare with
 
     def _read(self, given: dict[str, Any]) -> CaptureView:
-        """Read the view from settings or an address. Values of an address are text."""
+        """Read the view from the page's settings or from URL parameters, whose values are strings."""
         values: dict[str, Any] = {name: given[name] for name in knobs(CaptureView) if name in given}
         for field in fields(CaptureView):
             if field.type is int and str(values.get(field.name, "")).isdigit():
@@ -215,7 +215,7 @@ def serve_capture(
     port: int,
     mcp: bool = False,
 ) -> None:
-    """Serve the page of a capture until the process ends. With `mcp`, its report is a tool for agents."""
+    """Serve the page of a capture until the process ends. With `mcp`, its report is also an MCP tool."""
     log_here()
     gr.set_static_paths([PLOTLY_JS])
     blocks = capture_blocks(CapturePage(path, script, recapture))

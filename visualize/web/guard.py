@@ -61,6 +61,10 @@ MAX_MAILBOXES, MAX_UNREAD_BYTES, MAX_TOTAL_UNREAD_BYTES = 300, 8 << 20, 64 << 20
 # Maximum unread messages of one client. An open page reads each message immediately.
 MAX_UNREAD = 30
 
+# Seconds after which the events of a client without a stream end. A page closes its stream when it knows of no unfinished
+# event, and may be starting the next one.
+RETURN_S = 3.0
+
 # Seconds for the head of a request, and of silence until the server closes a connection. Browsers close theirs first.
 HEAD_DEADLINE_S, KEEP_ALIVE_S = 10.0, 75
 
@@ -354,15 +358,17 @@ class _Messages(asyncio.Queue[Any]):
     Attributes:
         address: the address whose request added the client.
         readers: number of readers that wait for a message.
+        reads: number of attempts to read.
         size: bytes of the messages.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         super().__init__()
-        self.address, self.readers, self.size, self._on_change = _ADDRESS.get(), 0, 0, on_change
+        self.address, self.readers, self.reads, self.size, self._on_change = _ADDRESS.get(), 0, 0, 0, on_change
 
     async def get(self) -> Any:
         self.readers += 1
+        self.reads += 1
         try:
             return await super().get()
         finally:
@@ -447,20 +453,38 @@ class _EventIds(dict[str, set[str]]):
         return set()
 
 
-def bound_queue(queue: Queue) -> None:
-    """Bound what a queue keeps, and end a client's events when it leaves. Call it before the first request."""
+def bound_queue(queue: Queue, return_s: float = RETURN_S) -> None:
+    """Bound what a queue keeps, and end a client's events when it leaves. Call it before the first request.
+
+    Args:
+        return_s: seconds after the end of a client's stream in which it may open another one.
+    """
     queue.pending_event_ids_session = _EventIds()
     queue.pending_messages_per_session = Mailboxes(queue.pending_event_ids_session)
     queue.ANALYTICS_MAX_EVENTS = 200  # whose durations Gradio keeps
-    clean_events = queue.clean_events
+    clean_events, tasks = queue.clean_events, set[asyncio.Task[None]]()
 
-    async def end_events(*, session_hash: str | None = None, event_id: str | None = None) -> None:
-        """Gradio 6.31 only forgets the events that have not begun."""
-        await clean_events(session_hash=session_hash, event_id=event_id)
-        for task in [*queue._asyncio_tasks] if session_hash else ():
+    def count_reads(session_hash: str) -> int:
+        messages = queue.pending_messages_per_session.get(session_hash)
+        return messages.reads if messages else 0
+
+    async def end_all(session_hash: str, reads: int) -> None:
+        await asyncio.sleep(return_s)
+        if count_reads(session_hash) > reads:
+            return
+        await clean_events(session_hash=session_hash)
+        for task in [*queue._asyncio_tasks]:
             # As `gradio.utils.set_task_name` joins them: the hash, the event's number and its id.
             if task.get_name().rpartition("<gradio-sep>")[0].rpartition("_")[0] == session_hash:
                 task.cancel()
+
+    async def end_events(*, session_hash: str | None = None, event_id: str | None = None) -> None:
+        """Gradio 6.31 forgets the events that have not begun, even those of a page that opens its next stream."""
+        if session_hash is None:
+            await clean_events(event_id=event_id)
+            return
+        tasks.add(task := asyncio.create_task(end_all(session_hash, count_reads(session_hash))))
+        task.add_done_callback(tasks.discard)
 
     queue.clean_events = end_events  # type: ignore[method-assign]
 

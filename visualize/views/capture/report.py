@@ -1,7 +1,8 @@
-"""Reports of a capture: as JSON, as a table of text, and the differences between two of them."""
+"""Reports of a capture as JSON or a text table, and the differences between two reports."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ from kernels.compiling.diagnoses import diagnose
 from kernels.sectors import IDEAL, LINES
 from visualize.views.numbers import count_noun
 
-# Numbers of a kernel that are compared.
+# Kernel properties that `differences` compares.
 _COMPARED = ("registers", "spilled_bytes", "shared_bytes")
 
 
 def report(capture: Capture) -> dict[str, Any]:
-    """Return the JSON of a capture: its launches with their operations per source line, totals, and refusals."""
+    """Return the JSON of a capture: per launch its operations by source line, its totals, and what was not counted."""
     content = capture.content
     return {
         "triton": content.triton,
@@ -75,11 +76,11 @@ def wrong_counters(counted: Mapping[str, int], totals: Mapping[str, int | None])
 
 
 def by_line(operations: Sequence[OperationCounts]) -> list[list[OperationCounts]]:
-    """Group the copies of an operation that pipelining or unrolling made."""
+    """Group the copies of an operation that pipelining or unrolling created."""
     groups: dict[tuple[Any, ...], list[OperationCounts]] = {}
     for op in operations:
         if not (op.tally.executions or op.tally.refused):
-            continue  # such as the second stage of a pipeline whose loop has one iteration
+            continue  # never executed, such as a pipelined copy in a loop with one iteration
         groups.setdefault((op.source, op.op, op.tensors, op.width_bytes), []).append(op)
     return sorted(groups.values(), key=lambda group: group[0].source)
 
@@ -93,10 +94,12 @@ def operation_json(
     first, counts = group[0], np.sum([op.tally.counts for op in group], axis=0)
     sectors, ideal = sum(op.sectors for op in group), int(counts[IDEAL])
     requests, cost = sum(op.requests for op in group), ""
-    better = [op for op in aligned if (op.source, op.op, op.tensors) == (first.source, first.op, first.tensors)]
+    refused = next((op.tally.refused for op in group if op.tally.refused), "")
+    key = first.source, first.counter, first.tensors  # a load may become an asynchronous copy
+    better = [op for op in aligned if (op.source, op.counter, op.tensors) == key]
     if better and (least := sum(op.requests for op in better)) < requests:
         fewer = sum(op.sectors for op in better)
-        cost = f" Aligned, it would take {least:,} requests and {fewer:,} sectors, not {requests:,} and {sectors:,}."
+        cost = f" Then it would take {least:,} requests and {fewer:,} sectors instead of {requests:,} and {sectors:,}."
     findings = (finding for op in group for finding in diagnose(op, launch, dict(addresses)))
     found = {finding.text + cost * (finding.kind in ("misaligned", "divisibility")) for finding in findings}
     return {
@@ -110,7 +113,8 @@ def operation_json(
         "sectors": sectors,
         "lines": int(counts[LINES]),
         "ideal_sectors": ideal,
-        "efficiency": ideal / sectors if sectors and ideal else None,
+        "efficiency": None if refused or not (sectors and ideal) else ideal / sectors,
+        "refused": refused,
         "why": " ".join(sorted(found)),
     }
 
@@ -120,7 +124,7 @@ class Difference:
     """A number that differs between two reports.
 
     Attributes:
-        where: kernel, or file:line in a kernel.
+        where: a kernel, or an operation as file:line, kernel and tensor.
         what: "registers", "sectors" and so on.
     """
 
@@ -131,33 +135,46 @@ class Difference:
 
     @property
     def sentence(self) -> str:
-        verb = "grew" if self.after > self.before else "fell"
+        verb = "rose" if self.after > self.before else "fell"
         return f"{self.where}: {self.what.replace('_', ' ')} {verb} from {self.before:,} to {self.after:,}."
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:
-    """Yield the numbers that differ between two reports of a script. Launches are compared in order.
+    """Return the numbers that differ between two reports of a script. Launches are compared in order.
 
-    A launch of another kernel, and a missing one, count as a difference of the number of launches of a kernel.
+    An added, missing or replaced launch appears as a different number of launches of its kernel.
     """
+    return (pair for pair in _compare(before, after) if pair.before != pair.after)
+
+
+def _compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:
     old_names, new_names = ([launch["kernel"] for launch in report["launches"]] for report in (before, after))
     for name in dict.fromkeys([*old_names, *new_names]):
-        if (was := old_names.count(name)) != (now := new_names.count(name)):
-            yield Difference(name, "launches", was, now)
+        yield Difference(name, "launches", old_names.count(name), new_names.count(name))
     for old, new in zip(before["launches"], after["launches"], strict=False):
         if old["kernel"] != new["kernel"]:
             continue
+        for was, now in _pair_lines(old["ops"], new["ops"]):
+            op = (now or was)[0]
+            where = f"{op['file']}:{op['line']} in {new['kernel']}, {op['op']} {op['tensor']}"
+            for unit in ("sectors", "requests"):
+                counts = (sum(op[unit] for op in ops) for ops in (was, now))
+                yield Difference(where, unit, *counts)
         for name in _COMPARED:
-            if new[name] != old[name]:
-                yield Difference(f"{new['source']}:{new['line']} {new['kernel']}", name, old[name], new[name])
-        for file, line in sorted({(op["file"], op["line"]) for op in (*old["ops"], *new["ops"])}):
-            for unit in ("requests", "sectors"):
-                was, now = (
-                    sum(op[unit] for op in launch["ops"] if (op["file"], op["line"]) == (file, line))
-                    for launch in (old, new)
-                )
-                if was != now:
-                    yield Difference(f"{file}:{line} in {new['kernel']}", unit, was, now)
+            yield Difference(f"{new['source']}:{new['line']} {new['kernel']}", name, old[name], new[name])
+
+
+def _pair_lines(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, Any]]:
+    """Pair the operations of two launches, by source line. Lines correspond in order, because edits move them."""
+    lines = []
+    for ops in (old, new):
+        groups: dict[Any, dict[Any, list[Mapping[str, Any]]]] = {}
+        for op in ops:
+            key = op["counter"].removeprefix("tma_"), op["tensor"]
+            groups.setdefault(key, {}).setdefault((op["file"], op["line"]), []).append(op)
+        lines.append(groups)
+    for key in dict.fromkeys([*lines[0], *lines[1]]):
+        yield from zip_longest(*(groups.get(key, {}).values() for groups in lines), fillvalue=[])
 
 
 def table(content: Mapping[str, Any]) -> str:
@@ -171,19 +188,20 @@ def table(content: Mapping[str, Any]) -> str:
         memory = f"{launch['registers']} registers, {launch['spilled_bytes']} bytes spilled"
         lines.append(f"   {config}\n   {memory}, {launch['shared_bytes']:,} bytes of shared memory")
         lines.append(
-            f"   {'line':24} {'op':11} {'tensor':20} {'bytes':>5} {'requests':>13} {'sectors':>13} {'ideal':>6}"
+            f"   {'line':24} {'op':11} {'tensor':20} {'bytes':>5} {'requests':>13} {'sectors':>13} {'ideal%':>6}"
         )
         for op in launch["ops"]:
             efficiency = "" if op["efficiency"] is None else f"{op['efficiency']:.0%}"
             place = f"{op['file']}:{op['line']}"
-            counts = f"{op['width_bytes'] or '':>5} {op['requests']:>13,} {op['sectors']:>13,} {efficiency:>6}"
+            requests, sectors = (("≥ " if op["refused"] else "") + f"{op[unit]:,}" for unit in ("requests", "sectors"))
+            counts = f"{op['width_bytes'] or '':>5} {requests:>13} {sectors:>13} {efficiency:>6}"
             lines.append(f"   {place:24.24} {op['op']:11} {op['tensor']:20.20} {counts}")
             if op["why"]:
                 lines.append(f"      → {op['why']}")
         if launch["counted"]:
             wrong = ", ".join(wrong_counters(launch["counted"], launch["totals"]))
             lines.append(f"   Nsight Compute: {wrong or 'all ten counters agree'}")
-        lines += [f"   Not counted: line {refusal['line']}: {refusal['why']}" for refusal in launch["refused"]]
+        lines += [f"   Line {refusal['line']} is not counted: {refusal['why']}" for refusal in launch["refused"]]
         lines += [f"   {note}" for note in launch["notes"]]
     lines += [content["stopped"]] if content["stopped"] else []
     return "\n".join([*lines, *content["not_captured"]])

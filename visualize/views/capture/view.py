@@ -1,4 +1,4 @@
-"""Draw a capture: the list of launches, one request as flow, the code, and the map of programs."""
+"""Draw a capture: the list of launches, one request (lanes to bytes), the code, and the map of programs."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,11 +33,11 @@ from visualize.views.prose import Code, Link, Mark, Strong, headline, say
 from visualize.views.slots import NONE, plot, plot_value, slot
 from visualize.views.tables import table
 
-# Names in the page's settings: of a case's parameters (a prefix), of a sweep over them, of the number of an autotuner's
-# config (a prefix, before the kernel's name), and of the example.
+# Field names in the page's settings: the prefix of a case's parameters, the sweep over them, the prefix of an autotuned
+# kernel's config number, and the example.
 _CASE, _SWEEP, _CONFIG, EXAMPLE = "case_", "sweep", "config_", "example"
 
-_UNCHANGED = "Nothing that is counted has changed."
+_UNCHANGED = "No counts, registers or memory sizes changed."
 
 TABS = {"requests": "Requests", "code": "Code", "order": "Order", "result": "Result"}
 
@@ -49,14 +49,18 @@ class CaptureView:
     tab: str = knob("requests", "", "The open view.", choices=tuple(TABS))
     launch: int = knob(0, "Launch", "Number of the launch, from 0.", low=0, high=100_000)
     operation: int = knob(0, "Picture", "Number of the memory operation in the kernel.", low=0, high=10_000)
-    program: int = knob(0, "Picture", "The program (pid) whose first execution is drawn.", low=0, high=2**40)
-    model: str = knob("compiled", "", "Lanes as compiled, or as on the blackboard.", choices=("compiled", "textbook"))
+    program: int = knob(0, "Picture", "Linear ID of the program whose request is drawn.", low=0, high=2**40)
+    model: str = knob(
+        "compiled", "", "Lane layout: as compiled, or as in the textbook model.", choices=("compiled", "textbook")
+    )
     request: int = knob(0, "", "The warp request that is drawn.", low=0, high=2**20)
 
 
 def layout() -> Markup:
     """Return the HTML of all views, with slots."""
-    picture = slots.picture(plot("request-plot", "A request: lines from its lanes to bytes"), name="memory-picture")
+    picture = slots.picture(
+        plot("request-plot", "One request: lines from lanes to the bytes that they access"), name="memory-picture"
+    )
     sections = {
         "requests": slots.row(slot("scrubber", "scrubber", SCRUBBER)) + picture + slot("operations"),
         "code": slots.picture(slot("listing", "listing", Markup('<div class="listing"></div>'))),
@@ -83,7 +87,7 @@ class CapturePictures:
         return count_launch(self.capture, self.content.launches[number], programs, is_textbook)
 
     def clip(self, view: CaptureView) -> CaptureView:
-        """Return the view with a launch, an operation and a program that exist."""
+        """Limit the view's launch, operation and program to existing ones."""
         if not self.content.launches:
             return view
         number = min(view.launch, len(self.content.launches) - 1)
@@ -98,11 +102,13 @@ class CapturePictures:
         """Fill the slots of the open view.
 
         Args:
-            before: the report of the capture that this one replaces.
+            before: the report of the same launch in the previous capture.
         """
         if not self.content.launches:
             message = (
-                self.content.stopped.message if self.content.stopped else f"{self.content.script} launched nothing."
+                self.content.stopped.message
+                if self.content.stopped
+                else f"{self.content.script} launched no Triton kernels."
             )
             return {"launches": "", "claim": headline("0", "launches", message, is_failure=True)}
         launch = self.content.launches[view.launch]
@@ -125,7 +131,7 @@ class CapturePictures:
         """Return the value of the form: launch, operation and program, and the controls of the script.
 
         Args:
-            chosen: the controls of the script that are set; None if it can't run again.
+            chosen: values of the script's controls that differ from the defaults; None if the script can't run again.
         """
         launch, operation, program = slots.controls(CaptureView)
         launches = [str(number) for number in range(len(self.content.launches))]
@@ -148,7 +154,7 @@ class CapturePictures:
         return slots.form_value(fields, values)
 
     def chosen(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the script's controls whose values in the page's settings are not their defaults."""
+        """Return the values of the script's controls that differ from their defaults."""
         defaults = {field["name"]: default for field, default in self._script_controls()}
         return {name: given[name] for name, value in defaults.items() if given.get(name, "") not in ("", value)}
 
@@ -161,14 +167,14 @@ class CapturePictures:
             yield {
                 "name": _SWEEP, "label": "sweep", "group": "Case", "kind": "text", "longest": 300,
                 "placeholder": f"such as {numbers[-1]}" if numbers else "",
-                "help": "Several values of one or more parameters: all combinations are launched.",
+                "help": "Comma-separated values of one or more parameters. Every combination is launched.",
             }, ""  # fmt: skip
         launches = ((self.content.kernels[launch.kernel].name, launch.tuned) for launch in self.content.launches)
         for name, number in {name: tuned.of for name, tuned in launches if tuned}.items():
             yield {
-                "name": _CONFIG + name, "label": name, "group": "Autotuner's config", "kind": "number", "low": 0,
+                "name": _CONFIG + name, "label": name, "group": "Autotuner config", "kind": "number", "low": 0,
                 "high": number, "stops": "", "cap": None,
-                "help": "The config that is launched. 0 stands for the first that compiles and fits.",
+                "help": "Number of the config to launch. 0 launches the first that compiles and fits.",
             }, 0  # fmt: skip
 
     def _launches(self, view: CaptureView) -> Markup:
@@ -193,7 +199,7 @@ class CapturePictures:
                 )
             )
         header = (
-            "", "kernel", "grid", "case", "config", "tuned", "time", "check", "sectors", "of ideal", "counters",
+            "", "kernel", "grid", "case", "config", "tuned", "time", "check", "sectors", "vs. ideal", "counters",
             "not counted",
         )  # fmt: skip
         used = [place for place in range(len(header)) if any(str(row[place]) for row in rows)]
@@ -209,7 +215,7 @@ class CapturePictures:
             return ""
         time, number = min(timed)
         settings = settings_text(self.content.launches[number].settings)
-        return f"The fastest of {len(timed)} is launch {number}, {settings}: {milliseconds(time)}."
+        return f"Fastest of {len(timed)}: launch {number} ({settings}) takes {milliseconds(time)}."
 
     def _claim(
         self, launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCounts, before: Mapping[str, Any] | None
@@ -220,9 +226,13 @@ class CapturePictures:
         changes = ""
         if before:
             pair = ({"launches": [before]}, {"launches": [result]})
-            changes = " ".join(difference.sentence for difference in differences(*pair)) or _UNCHANGED
+            changed = list(differences(*pair))
+            old = [op for op in before["ops"] if op["width_bytes"] and op["counter"] in ("ld", "st")]
+            was = sum(op["sectors"] for op in old) / max(1, sum(op["ideal_sectors"] for op in old))
+            start = [f"Before: {significant(was)} ×."] if significant(was) != significant(ratio) else []
+            changes = " ".join([*start, *(difference.sentence for difference in changed)]) or _UNCHANGED
         findings = [f"Line {op['line']}: {op['why']}" for op in result["ops"] if op["why"]]
-        first = changes or (findings.pop(0) if findings else "No operation wastes what it fetches.")
+        first = changes or (findings.pop(0) if findings else "No findings for this launch.")
         return headline(
             f"{significant(ratio)} ×" if ratio else "–",
             say("the ideal sectors: {} {}", Code(f"{kernel.name}"), Mark("predicted")),
@@ -253,7 +263,7 @@ class CapturePictures:
         why = {(op["file"], op["line"], op["op"], op["tensor"]): op["why"] for op in report["ops"]}
         rows = []
         for number, (op, simple) in enumerate(zip(counts.operations, board, strict=True)):
-            ideal = int(op.tally.counts[IDEAL])
+            ideal, at_least = int(op.tally.counts[IDEAL]), "≥ " if op.tally.refused else ""
             address = f"launch={view.launch}&operation={number}&program={view.program}"
             rows.append(
                 (
@@ -261,22 +271,21 @@ class CapturePictures:
                     op.op,
                     ", ".join(op.tensors),
                     op.width_bytes or "",
-                    f"{op.requests:,}",
-                    f"{op.sectors:,}",
-                    f"{int(op.tally.counts[LINES]):,}",
-                    percent(ideal / op.sectors) if op.sectors and ideal else "",
+                    *(f"{at_least}{count:,}" for count in (op.requests, op.sectors, int(op.tally.counts[LINES]))),
+                    percent(ideal / op.sectors) if op.sectors and ideal and not op.tally.refused else "",
                     f"{simple.sectors:,}" if op.instruction else "",
                     op.tally.refused or why.get((*op.source, op.op, ", ".join(op.tensors)), ""),
                 )
             )
         header = (
-            "line", "operation", "tensor", "bytes per lane", "requests", "sectors", "lines", "efficiency",
-            "blackboard sectors", "why",
+            "line", "operation", "tensor", "bytes per lane", "requests", "sectors", "cache lines", "efficiency",
+            "textbook sectors", "finding",
         )  # fmt: skip
         return table(header, rows)
 
     def _listing(self, view: CaptureView, launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCounts) -> str:
-        source = [f"# {Path(kernel.file).name}", *kernel.source.splitlines()]
+        source = [f"# {Path(kernel.file).name}"]
+        source += [f"{number:>4}  {text}" for number, text in enumerate(kernel.source.splitlines(), kernel.line)]
         codes = {stage: self.capture.read_code(launch.kernel, stage) for stage in ("ttgir", "ptx", "sass")}
         panes = [{"name": "Source", "lines": source}]
         panes += [{"name": stage.upper(), "lines": code.splitlines()} for stage, code in codes.items()]
@@ -293,13 +302,14 @@ class CapturePictures:
 
 
 _EXAMPLES = {
-    "name": EXAMPLE, "label": "example", "group": "Script", "help": "A script that comes with the page.",
-    "kind": "menu", "choices": EXAMPLES, "labels": [Path(path).stem.replace("_", " ") for path in EXAMPLES],
+    "name": EXAMPLE, "label": "example", "group": "Script", "kind": "menu",
+    "help": "One of the example scripts that ship with Tilescope.",
+    "choices": EXAMPLES, "labels": [Path(path).stem.replace("_", " ") for path in EXAMPLES],
 }  # fmt: skip
 
 
 def capture_options(chosen: Mapping[str, Any]) -> list[str]:
-    """Return the options of capture.py for controls that are set."""
+    """Return the options of capture.py for the given control values."""
     settings = {name.removeprefix(_CASE): value for name, value in chosen.items() if name.startswith(_CASE)}
     swept = str(chosen.get(_SWEEP, "")).split()
     configs = [f"{name.removeprefix(_CONFIG)}={value}" for name, value in chosen.items() if name.startswith(_CONFIG)]
@@ -309,7 +319,7 @@ def capture_options(chosen: Mapping[str, Any]) -> list[str]:
 
 
 def _parameter(name: str, default: Any) -> dict[str, Any]:
-    """Return the control of a case's parameter: a slider over powers of two with a number field, or a text."""
+    """Return the control of a case's parameter: a menu, a text field, or a slider with a number field."""
     shared = {"name": _CASE + name, "label": name, "group": "Case", "help": f"Parameter {name} of the case."}
     if isinstance(default, bool):
         return {**shared, "kind": "menu", "choices": [False, True]}
@@ -319,7 +329,7 @@ def _parameter(name: str, default: Any) -> dict[str, Any]:
 
 
 def _ratio(operations: Sequence[OperationCounts]) -> float:
-    """Return the sectors of operations with lanes over their ideal sectors; 0 if there are none."""
+    """Return sectors divided by ideal sectors, over all loads and stores except TMA copies; 0 if there are none."""
     counted = [op for op in operations if op.instruction and op.counter in ("ld", "st")]
     ideal = sum(int(op.tally.counts[IDEAL]) for op in counted)
     return sum(op.sectors for op in counted) / ideal if ideal else 0.0
@@ -340,12 +350,16 @@ def outputs(launch: CapturedLaunch) -> Markup:
         )
         return table(header, rows)
     if launch.ran:
-        return Markup("<p>{}</p>").format("Nothing to compare with. A case can return its expected outputs.")
-    return Markup("<p>{}</p>").format("This launch did not run: there is no GPU. --values runs it in the interpreter.")
+        return Markup("<p>{}</p>").format(
+            "There is no expected output to compare with. A case can return one: see docs/show.md."
+        )
+    return Markup("<p>{}</p>").format(
+        "This launch did not run, because there is no GPU. Use --values to run it in Triton's interpreter."
+    )
 
 
 def captured_flow(operation: OperationCounts, launch: CapturedLaunch, model: str) -> Flow | None:
-    """Return an operation's first execution as a flow from lanes to bytes; None if it has no lanes."""
+    """Return an example execution of an operation as a flow from lanes to bytes; None if it has no lanes."""
     made, example = operation.instruction, operation.tally.example
     if made is None or made.layout is None or example is None:
         return None
@@ -372,7 +386,7 @@ def captured_flow(operation: OperationCounts, launch: CapturedLaunch, model: str
 
 
 def order_slots(launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCounts, gpu: str) -> Slots:
-    """Draw which program stores each block of the first tensor whose stores form rectangles."""
+    """Draw which program stores each block of the first tensor that is stored in rectangular blocks."""
     for op in counts.operations:
         tensor = next((t for a in launch.arguments if (t := a.own_tensor) and a.name in op.tensors), None)
         if op.op != "store" or tensor is None or op.tally.example is None or not op.tally.starts:
@@ -401,7 +415,7 @@ def order_slots(launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCo
                 }
             ],
             "layout": theme.layout(
-                f"Programs that store {' or '.join(op.tensors)}, in blocks of {tile[0]} × {tile[1]}",
+                f"The program that stores each {tile[0]} × {tile[1]} block of {' or '.join(op.tensors)}",
                 **theme.matrix_axes("block row", "block column", (0, 0), shape),
             ),
         }  # fmt: skip
@@ -410,7 +424,7 @@ def order_slots(launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCo
             each = occupancy(row_of_gpu, kernel.num_warps, kernel.registers, kernel.shared_bytes).programs_per_sm
             resident = max(1, each) * row_of_gpu.sms
             full = count_noun(-(-programs // resident), "wave")
-            waves = f" {resident:,} programs run at once on {gpu}, so they take {full}."
+            waves = f" {gpu} runs up to {resident:,} at once, so the launch takes {full}."
         note = f"{count_noun(programs, 'program')}.{waves}"
         return {"order-plot": plot_value(figure, str(shape), about=kernel.name), "order-note": note}
-    return {"order-plot": NONE, "order-note": "No store of this launch forms rectangles of a tensor."}
+    return {"order-plot": NONE, "order-note": "No store in this launch writes rectangular blocks of a tensor."}
