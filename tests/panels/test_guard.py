@@ -275,7 +275,7 @@ def test_unfinished_bodies_hold_no_turns_and_end_at_their_deadline():
 @pytest.fixture
 def queue():
     with gr.Blocks() as blocks:
-        bound_queue(blocks._queue)
+        bound_queue(blocks._queue, return_s=0.05)
     return blocks._queue
 
 
@@ -350,18 +350,22 @@ def test_a_client_that_waits_for_a_message_or_is_between_two_reads_is_not_evicte
     assert len(queue.pending_messages_per_session) == MAX_MAILBOXES
 
 
-def test_the_events_of_a_client_end_when_it_leaves(queue):
+def test_the_events_of_a_client_end_when_it_leaves_but_not_when_it_opens_its_next_stream(queue):
     async def leave():
         forever = asyncio.Event()
-        for client in ("gone", "gone_too"):
+        for client in ("gone", "back", "gone_too"):
             task = asyncio.create_task(forever.wait())
             set_task_name(task, client, 7, "event", batch=False)
             queue._asyncio_tasks.add(task)
-        await queue.clean_events(session_hash="gone")
-        await asyncio.sleep(0)
+        messages = add_event(queue, "back")
+        for client in ("gone", "back"):
+            await queue.clean_events(session_hash=client)
+        next_stream = asyncio.create_task(messages.get())
+        await asyncio.sleep(0.1)
+        next_stream.cancel()
         return {task.get_name().partition("_7<")[0]: task.cancelled() for task in queue._asyncio_tasks}
 
-    assert run_coroutine(leave()) == {"gone": True, "gone_too": False}
+    assert run_coroutine(leave()) == {"gone": True, "back": False, "gone_too": False}
 
 
 def test_malformed_bodies_of_events_are_refused():

@@ -61,8 +61,8 @@ MAX_MAILBOXES, MAX_UNREAD_BYTES, MAX_TOTAL_UNREAD_BYTES = 300, 8 << 20, 64 << 20
 # Maximum unread messages of one client. An open page reads each message immediately.
 MAX_UNREAD = 30
 
-# Seconds after which the events of a client without a stream end. A page closes its stream when it knows of no unfinished
-# event, and may be starting the next one.
+# Seconds in which a client may open its next stream before its events end. A page closes its stream when it knows of no
+# unfinished event, and may just be starting one.
 RETURN_S = 3.0
 
 # Seconds for the head of a request, and of silence until the server closes a connection. Browsers close theirs first.
