@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -15,7 +16,8 @@ from playwright.sync_api import Browser
 
 from tests.kernels.trees import ROOT
 from tests.page.conftest import Tab
-from tests.waiting import free_port, serving
+from tests.page.test_mcp import ask
+from tests.waiting import free_port, run_coroutine, serving
 
 pytestmark = pytest.mark.browser
 
@@ -28,7 +30,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def url(script: Path, compiled_before: Path) -> Iterator[str]:
     port = free_port()
-    command = [sys.executable, "app.py", "show", str(script), "--gpu", "H200", "--port", str(port)]
+    command = [sys.executable, "app.py", "show", str(script), "--gpu", "H200", "--mcp", "--port", str(port)]
     environment = {**os.environ, "TRITON_CACHE_DIR": str(compiled_before)}
     with serving(command, f"http://127.0.0.1:{port}/", script.with_suffix(".log"), cwd=ROOT, env=environment):
         yield f"http://127.0.0.1:{port}/"
@@ -82,7 +84,10 @@ def test_saving_the_script_redraws_the_page_and_a_broken_script_loses_nothing(sh
     shown.says("#claim", "softmax.py:12 in softmax, load x: sectors fell")
 
 
-def test_the_report_is_an_endpoint(url: str) -> None:
+def test_the_report_is_an_endpoint_and_a_tool(url: str) -> None:
     reply = Client(url, verbose=False).predict(api_name="/requests")
+    (tool,), (result,) = run_coroutine(ask(url, ("requests", {})))
+    assert "every Triton launch" in tool.description
+    assert json.loads(result.content[0].text) == reply
     (launch,) = reply["launches"]
     assert launch["totals"]["ld_sectors"] == 512_000

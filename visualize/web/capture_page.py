@@ -24,7 +24,7 @@ from visualize.views.panel import Slots, to_json
 from visualize.views.slots import PLOTLY_JS, slot
 from visualize.views.state import query
 from visualize.web import assets
-from visualize.web.api import argument_defaults
+from visualize.web.api import argument_defaults, offer_tools_alone
 from visualize.web.guard import Guard, allowed_hosts, framing_sites
 from visualize.web.page import DRAWER, HEAD, THEME, keys
 from visualize.web.redraw import OpenPages, read_message
@@ -78,12 +78,18 @@ class CapturePage:
         return page.update(update, fields_.get("number"), has_more=self._recapture is not None)
 
     def requests(self) -> dict[str, Any]:
+        """Count the memory requests of every Triton launch in the capture, as `show --json` does."""
+        return to_json(report(self.pictures.capture))
+
+    def mcp_requests(self) -> str:
         """Count the memory requests of every Triton launch in the capture.
+
+        Returns JSON.
 
         Each entry of `launches` has the kernel, config, registers and `totals`. Its `ops` give the requests, sectors,
         ideal sectors and findings (`why`) of each source line.
         """
-        return to_json(report(self.pictures.capture))
+        return json.dumps(self.requests())
 
     async def on_stream(self, request: gr.Request) -> AsyncIterator[str]:
         """Watch the script, and redraw after each new capture."""
@@ -165,7 +171,7 @@ class CapturePage:
         }
 
 
-def capture_blocks(page: CapturePage) -> gr.Blocks:
+def capture_blocks(page: CapturePage, mcp: bool = False) -> gr.Blocks:
     """Return the Gradio page of a capture."""
     constants = {
         "themes": theme.THEMES, "scale": theme.LOAD_SCALE, "to_come": theme.OPAQUE_TO_COME, "base": "", "tours": [],
@@ -200,6 +206,8 @@ def capture_blocks(page: CapturePage) -> gr.Blocks:
         outbox.input(page.on_message, [outbox], [stage], queue=False, **quiet)
         outbox.play(page.on_stream, None, [stream], concurrency_limit=None, **quiet)
         gr.api(page.requests, api_name="requests")
+        if mcp:  # whose clients would get the repr of a dict
+            gr.api(page.mcp_requests, api_name="mcp_requests")
     return blocks
 
 
@@ -218,10 +226,14 @@ def serve_capture(
     """Serve the page of a capture until the process ends. With `mcp`, its report is also an MCP tool."""
     log_here()
     gr.set_static_paths([PLOTLY_JS])
-    blocks = capture_blocks(CapturePage(path, script, recapture))
+    blocks = capture_blocks(CapturePage(path, script, recapture), mcp)
     guard = Middleware(Guard, hosts=allowed_hosts(host), frames=framing_sites(), defaults=argument_defaults(blocks))
     bypass_proxy(host)
     blocks.launch(
         server_name=host, server_port=port, theme=THEME, head=HEAD, css=theme.variables() + assets.styles(),
         favicon_path=assets.ICON, mcp_server=mcp, ssr_mode=False, _frontend=False, app_kwargs={"middleware": [guard]},
+        prevent_thread_lock=True,
     )  # fmt: skip
+    if blocks.mcp_server_obj:
+        offer_tools_alone(blocks.mcp_server_obj)
+    blocks.block_thread()
