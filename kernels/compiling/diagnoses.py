@@ -109,10 +109,10 @@ def _explain_width(
         size = min((t.element_bytes for a in launch.arguments if (t := a.own_tensor)), default=1)
         fixes = []
         if enough := [a.name for a in odd if int(a.number) * size % _ALIGNMENT == 0]:
-            fixes.append(f"Declare {', '.join(enough)} tl.constexpr, so that the compiler knows the exact value.")
+            fixes.append(f"Declare {', '.join(enough)} tl.constexpr.")
         if rest := [f"{a.name} = {a.number + -a.number % _ALIGNMENT}" for a in odd if a.name not in enough]:
             fixes.append(f"Pad {name}, and pass {', '.join(rest)}.")
-        text = f"{values} {verb} of {_ALIGNMENT}, so the compiler can't assume that rows are aligned: {narrow}."
+        text = f"{values} {verb} of {_ALIGNMENT}, so the compiler can't assume alignment: {narrow}."
         return "divisibility", " ".join([text, *fixes])
     if run:
         text = f"The mask may change within a lane's {run} bytes, so {narrow}."

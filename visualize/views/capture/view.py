@@ -279,7 +279,7 @@ class CapturePictures:
             )
         header = (
             "line", "operation", "tensor", "bytes per lane", "requests", "sectors", "cache lines", "efficiency",
-            "textbook sectors", "finding",
+            "blackboard sectors", "finding",
         )  # fmt: skip
         return table(header, rows)
 
