@@ -29,7 +29,7 @@ def atomic_sectors(address: np.ndarray, active: np.ndarray) -> np.ndarray:
 
     Args:
         address: (requests, lanes) int64, first byte of each lane's element.
-        active: (requests, lanes) bool, the lanes that take part.
+        active: (requests, lanes) bool, whether each lane is active.
 
     Returns:
         (requests,) int64.
@@ -49,7 +49,7 @@ def atomic_sectors(address: np.ndarray, active: np.ndarray) -> np.ndarray:
 
 
 def _passes(line: np.ndarray, bank: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """Return the pass of each lane, from 0. Inactive lanes have a bank of their own."""
+    """Return the pass of each lane, from 0. Inactive lanes use a separate bank."""
     request, passes = np.arange(len(line)), np.zeros_like(line)
     lanes = line.shape[1]
     next_pass = np.zeros((len(line), place.max(initial=0) + 1), np.int64)  # of each place

@@ -311,7 +311,7 @@ def _own_tensor(argument: dict[str, Any]) -> Any:
 def _describe_aligned(argument: dict[str, Any], better: Mapping[str, Any], element_bytes: int) -> dict[str, Any]:
     """Return an argument's JSON with the value or the offset of its aligned version.
 
-    An integer keeps its value if rows of so many elements are aligned. Then declaring it constexpr is enough.
+    An integer keeps its value if that many elements fill a multiple of 16 bytes: declaring it constexpr is enough.
     """
     value = better.get(argument["name"])
     if "tensor" in argument and isinstance(value, _AlignedTensor):
