@@ -11,7 +11,7 @@ import json
 import random
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -198,6 +198,20 @@ ATTACKS: dict[str, Attack] = {
     "stalled": stall,
     "malformed": send_malformed,
 }
+
+
+def attack(target: Target, names: Sequence[str], seconds: float) -> Counter[int]:
+    """Attack from one address per name. Return the number of replies by status."""
+
+    async def attack_together() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(
+                    *(ATTACKS[name](target, f"127.0.9.{1 + place}") for place, name in enumerate(names))
+                )
+
+    asyncio.run(attack_together())
+    return target.statuses
 
 
 async def call(client: httpx.AsyncClient, name: str, experiment: dict[str, Any]) -> dict[str, Any]:

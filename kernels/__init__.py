@@ -37,12 +37,15 @@ def once(function: F) -> F:
     `functools.cache` alone lets concurrent first calls each compute the result: when the page starts, forty threads
     would each read all recordings.
     """
-    cached, lock = functools.cache(function), threading.RLock()
+    results, lock = dict[tuple[Any, ...], Any](), threading.RLock()
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
-        with lock:
-            return cached(*arguments)
+        if arguments not in results:
+            with lock:
+                if arguments not in results:
+                    results[arguments] = function(*arguments)
+        return results[arguments]
 
-    call.cache_clear = cached.cache_clear  # type: ignore[attr-defined]
+    call.cache_clear = results.clear  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from kernels import discover
+from kernels import discover, once
 from kernels.gpus import DEFAULT_GPU, GPUS, Gpu
 from kernels.knobs import ConfigError, Knob, knob, knobs, quote, read_fields, refuse_unknown
 from kernels.spec import DTYPE_CAPABILITY, Kernel, Launch
@@ -68,10 +68,15 @@ class Experiment:
 
     def short_address(self) -> dict[str, int | str]:
         """Return the kernel and the URL parameters that differ from its defaults."""
-        defaults = from_json({"kernel": self.kernel}).to_address()
+        defaults = _default_address(self.kernel)
         return {
             name: value for name, value in self.to_address().items() if name == "kernel" or defaults.get(name) != value
         }
+
+
+@once
+def _default_address(kernel: str) -> Mapping[str, int | str]:
+    return from_json({"kernel": kernel}).to_address()
 
 
 def kernel_knob() -> Knob:
@@ -88,7 +93,7 @@ def find_kernel(name: object) -> Kernel:
     return discover()[str(kernel_knob().validate("kernel", name))]
 
 
-def declared_parts(kernel: Kernel) -> dict[str, tuple[type, dict[str, Knob]]]:
+def declared_parts(kernel: Kernel) -> dict[str, tuple[type, Mapping[str, Knob]]]:
     """Return the parts of this kernel's experiments: name → (dataclass, its knobs by field name)."""
     return {
         "problem": (kernel.family.problem, kernel.problem_knobs()),

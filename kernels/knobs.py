@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from kernels import once
+
 # Maximum number of characters of a value that an error message quotes.
 _LONGEST_QUOTE = 100
 
@@ -123,7 +125,8 @@ def powers(low: int, high: int) -> tuple[int, ...]:
     return tuple(1 << e for e in range(low.bit_length() - 1, high.bit_length()))
 
 
-def knobs(declared: type, prefix: str = "") -> dict[str, Knob]:
+@once
+def knobs(declared: type, prefix: str = "") -> Mapping[str, Knob]:
     """Return a dataclass's knobs by field name without `prefix`, in declaration order."""
     return {f.name.removeprefix(prefix): f.metadata["knob"] for f in fields(declared) if "knob" in f.metadata}
 

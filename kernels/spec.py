@@ -328,9 +328,7 @@ class Kernel(Generic[P, C]):
         written = next(a for a in reversed(self.accesses(launch)) if a.tensor == output)
         return (written.rows, written.columns) if isinstance(written, Access) else None
 
-    def problem_knobs(self) -> dict[str, Knob]:
+    def problem_knobs(self) -> Mapping[str, Knob]:
         """Return the problem's knobs by field name. The dtype knob allows only types that this kernel supports."""
         declared = knobs(self.family.problem)
-        if self.dtypes:
-            declared["dtype"] = replace(declared["dtype"], choices=self.dtypes)
-        return declared
+        return {**declared, "dtype": replace(declared["dtype"], choices=self.dtypes)} if self.dtypes else declared

@@ -110,14 +110,16 @@ def return_large_arrays() -> None:
     """Make glibc return each large array to the system when it is freed, and keep the memory of smaller ones.
 
     By default, glibc raises this threshold up to 32 MiB with each large array that is freed. The arrays of a large
-    launch would then stay in the heap of the thread that drew it, one heap per thread. A redraw of 512 × 512 tiles
-    allocates dozens of arrays of 2 MiB. If glibc returned these, too, page faults would take most of its time.
+    launch would then stay in the heap of the thread that drew it. A redraw of 512 × 512 tiles allocates dozens of
+    arrays of 2 MiB. If glibc returned these, too, page faults would take most of its time.
+
+    All threads share two heaps. By default each has its own, which keeps what the thread has freed.
     """
     with suppress(AttributeError, TypeError):  # musl and macOS have no mallopt, and Windows has no CDLL(None)
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, 1 << 22)
         mallopt(_TRIM_THRESHOLD, 1 << 26)
-        mallopt(_ARENA_MAX, 4)
+        mallopt(_ARENA_MAX, 2)
 
 
 @contextmanager

@@ -2,12 +2,14 @@
 
 import asyncio
 import contextvars
+import functools
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -15,13 +17,17 @@ from kernels.knobs import ConfigError
 from kernels.results import Failure
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 # Maximum waiting calls per page and per address. A room full of people may share an address.
 MAX_WAITING_PER_PAGE, MAX_WAITING_PER_ADDRESS = 8, 32
 
-# Requests that run at once in the page's process for one address, which may be a classroom behind one router, and those
-# that run or wait: redraws, replies, and pages. Each keeps a core busy: more at once would not end sooner.
-MAX_RUNNING, MAX_OPEN = 1, 256
+# Requests that run at once in the page's process: redraws, replies and pages. A short one spends half its time waiting
+# for Python's lock. Heavy addresses get one turn at a time.
+MAX_RUNNING = 6
+
+# Maximum open requests of one address, which may be a classroom behind one router. An open page has two.
+MAX_OPEN = 512
 
 # Seconds after which half of a client's usage is forgotten.
 HALF_LIFE_S = 120.0
@@ -94,7 +100,8 @@ class FairQueue:
     served. Heavy clients wait for light ones, and no client starves. Not thread-safe.
 
     Args:
-        workers: number of calls that can run at a time. With more than one worker, one is reserved for short calls.
+        workers: number of calls that can run at a time.
+        reserved: number of workers for short calls alone, if there are more workers.
         short_s: calls with a longer estimate are long.
         now: a clock in seconds.
 
@@ -104,8 +111,11 @@ class FairQueue:
         usage: seconds of recent work of each client and of each address. Negligible usage is forgotten.
     """
 
-    def __init__(self, workers: int, short_s: float = math.inf, now: Callable[[], float] = time.monotonic) -> None:
-        self._workers, self._short_s, self._now = workers, short_s, now
+    def __init__(
+        self, workers: int, reserved: int = 1, short_s: float = math.inf, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._most_long, self._short_s, self._now = max(1, workers - reserved), short_s, now
+        self._workers = workers
         self.waiting: list[QueuedCall[Any]] = []
         self.running: dict[QueuedCall[Any], bool] = {}
         self.usage: dict[Client, float] = {}
@@ -127,7 +137,7 @@ class FairQueue:
     def pop(self) -> QueuedCall[Any] | None:
         """Return the call that a free worker takes next; None if no call may run now."""
         self._decay()
-        is_reserved = self._workers > 1 and sum(self.running.values()) >= self._workers - 1
+        is_reserved = self._workers > 1 and sum(self.running.values()) >= self._most_long
         eligible = [queued for queued in self.waiting if not is_reserved or self._is_short(queued)]
         if not eligible:
             return None
@@ -163,9 +173,14 @@ class FairQueue:
         self.usage = {entry: s * factor for entry, s in self.usage.items() if s * factor > _NEGLIGIBLE_S}
 
 
-# What an address may use of the page's process while others use it, too: that much at once, and then RATE per second. A
-# unit is about 10 ms: half of a queued event, or this part of a reply.
-BURST, RATE, UNIT_S, UNITS_PER_EVENT, UNIT_BYTES = 100, 40, 0.01, 2, 64 << 10
+# What an address may use of the page's process: BURST units at once, then RATE per second. While others are active, all
+# addresses that have used more share HEAVY_RATE. A unit is about 10 ms of CPU time: one request, a quarter of a queued
+# event, or UNIT_BYTES of a reply.
+BURST, RATE, HEAVY_RATE, UNIT_S, UNITS_PER_EVENT, UNIT_BYTES = 100, 10, 40, 0.01, 4, 64 << 10
+
+# Units that are charged at most, so that no address waits for minutes, and seconds for which a heavy address waits for
+# light ones.
+_MAX_USED, _YIELD_S = 5 * BURST, 2.0
 
 # Seconds after its last request for which an address is active, and seconds until it is forgotten.
 _ACTIVE_S, _FORGOTTEN_S = 3.0, 60.0
@@ -176,14 +191,18 @@ class Allowance:
 
     Args:
         now: a clock in seconds.
+
+    Attributes:
+        heavy: addresses that have used more than BURST, until all is forgiven.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._used: dict[str, tuple[float, float]] = {}  # units, and the time to which they have decayed
+        self.heavy: set[str] = set()
 
     def charge(self, address: str, units: float) -> float:
-        """Add to what an address has used. Return the seconds for which its next event should wait."""
+        """Add to what an address has used. Return the seconds for which its next request should wait."""
         if not address:
             return 0.0
         now = self._now()
@@ -191,42 +210,112 @@ class Allowance:
         others = [at for _, at in self._used.values()]
         if others and now - others[0] > _FORGOTTEN_S:
             self._used = {each: entry for each, entry in self._used.items() if now - entry[1] <= _FORGOTTEN_S}
-        used = max(0.0, used - RATE * (now - before)) + units
-        self._used[address] = used, now  # at the end: the first is the one that was active longest ago
+            self.heavy &= self._used.keys()
         has_company = bool(others) and now - others[-1] < _ACTIVE_S
-        return max(0.0, used - BURST) / RATE if has_company else 0.0
+        rate = HEAVY_RATE / len(self.heavy) if address in self.heavy else RATE
+        left = max(0.0, used - rate * (now - before))
+        if not left:
+            self.heavy.discard(address)
+        used = min(_MAX_USED, left + units)
+        if used > BURST:
+            self.heavy.add(address)
+        self._used[address] = used, now  # at the end: the first is the one that was active longest ago
+        return max(0.0, used - BURST) * len(self.heavy) / HEAVY_RATE if has_company else 0.0
+
+
+# CPU time that the current turn has used: a list of one number.
+_CPU_S: ContextVar[list[float]] = ContextVar("cpu_s")
+
+
+def metered(function: F) -> F:
+    """Charge a function's CPU time to the current turn, in whose context it runs in a thread."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        began = time.thread_time()
+        try:
+            return function(*arguments)
+        finally:
+            _CPU_S.get([0.0])[0] += time.thread_time() - began
+
+    return call  # type: ignore[return-value]
+
+
+@contextmanager
+def hold(counts: Counter[str], address: str) -> Iterator[None]:
+    """Count a request of an address inside the block.
+
+    Raises:
+        ConfigError: too many requests of the address are open.
+    """
+    if counts[address] >= MAX_OPEN:
+        sentence = f"{MAX_OPEN} requests of this address are open, which is the maximum. Try again later."
+        raise ConfigError("busy", sentence)
+    counts[address] += 1
+    try:
+        yield
+    finally:
+        counts[address] -= 1
+        if not counts[address]:
+            del counts[address]
+
+
+# Stands for a request, which runs in this process, in a queue of calls.
+_TURN: Call[None] = Call("turn", lambda: None)
 
 
 class Turns:
-    """Lets each address run a few requests at a time, and charges it for their time."""
+    """Lets a few requests run at once. The next one belongs to the address with the lowest recent usage.
+
+    One turn is reserved for light addresses. While they have a turn or wait for one, the next requests of heavy ones
+    wait, for at most `_YIELD_S`.
+    """
 
     def __init__(self) -> None:
         self.allowance = Allowance()
+        self._queue = FairQueue(MAX_RUNNING, reserved=MAX_RUNNING - 1, short_s=0.0)
+        self._may_run: dict[QueuedCall[None], asyncio.Event] = {}
         self._open: Counter[str] = Counter()
-        self._turns: dict[str, asyncio.Semaphore] = {}
 
     @asynccontextmanager
-    async def take(self, address: str, max_running: int = MAX_RUNNING) -> AsyncIterator[None]:
+    async def take(self, address: str) -> AsyncIterator[None]:
         """Wait for a turn, and keep it inside the block.
 
         Raises:
             ConfigError: too many requests of the address are open.
         """
-        if self._open[address] >= MAX_OPEN:
-            sentence = f"{MAX_OPEN} requests of this address are open, which is the maximum. Try again later."
-            raise ConfigError("busy", sentence)
-        self._open[address] += 1
-        try:
-            async with self._turns.setdefault(address, asyncio.Semaphore(max_running)):
-                began = time.monotonic()
-                try:
-                    yield
-                finally:
-                    self.allowance.charge(address, (time.monotonic() - began) / UNIT_S)
-        finally:
-            self._open[address] -= 1
-            if not self._open[address]:
-                del self._open[address], self._turns[address]
+        with hold(self._open, address):
+            estimate_s = 0.1 if address in self.allowance.heavy else 0.0
+            turn, may_run, used = QueuedCall(_TURN, Client(address), estimate_s), asyncio.Event(), [0.0]
+            self._queue.waiting.append(turn)
+            self._may_run[turn] = may_run
+            self._start()
+            try:
+                await may_run.wait()
+                _CPU_S.set(used)
+                yield
+            finally:
+                del self._may_run[turn]
+                if turn in self._queue.running:
+                    self._queue.finish(turn, used[0])
+                    self.allowance.charge(address, used[0] / UNIT_S)
+                else:
+                    self._queue.waiting.remove(turn)
+                self._start()
+
+    async def wait_for_share(self, address: str, units: float) -> None:
+        """Charge an address for its next request, and wait until it may be served."""
+        await asyncio.sleep(self.allowance.charge(address, units))
+        deadline = time.monotonic() + _YIELD_S
+        while address in self.allowance.heavy and time.monotonic() < deadline and self._has_light():
+            await asyncio.sleep(0.05)
+
+    def _has_light(self) -> bool:
+        return any(turn.client.address not in self.allowance.heavy for turn in self._may_run)
+
+    def _start(self) -> None:
+        while len(self._queue.running) < MAX_RUNNING and (turn := self._queue.pop()):
+            self._may_run[turn].set()
 
 
 # The turns of redraws, replies and pages.

@@ -178,7 +178,7 @@ class Pool:
     ) -> None:
         self._worker_arguments = dict(os.environ), backend, cache_directory, tuple(preload)
         self._count = count
-        self._queue = FairQueue(count, short_s)
+        self._queue = FairQueue(count, short_s=short_s)
         self._slots: list[Slot] = []
         # A condition's lock is reentrant, because a signal handler that closes the pool may interrupt the thread that
         # holds it. No future is resolved under this lock.

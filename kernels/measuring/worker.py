@@ -18,7 +18,7 @@ from kernels.measuring.check import InsufficientMemory
 from kernels.results import Device, Failure
 
 # Added to the niceness of workers whose calls are not timed, so that the page's own process has priority.
-_NICENESS = 5
+_NICENESS = 15
 
 
 def default_cache_directory() -> Path:

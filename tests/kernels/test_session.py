@@ -15,7 +15,7 @@ from kernels.experiment import Run, from_json
 from kernels.measuring import worker
 from kernels.measuring.fair_queue import Client
 from kernels.measuring.run import check_output
-from kernels.measuring.session import MAX_JOBS, BoundedCache, Session
+from kernels.measuring.session import MAX_JOBS, MAX_JOBS_PER_ADDRESS, BoundedCache, Session
 from kernels.results import Compiled, Failure, RunResult
 from scripts.inject_deaths import inject
 from tests.kernels.test_pool import PATIENCE_S, Held, assert_failed
@@ -146,6 +146,16 @@ def test_more_runs_than_anyone_would_wait_for_are_refused(session, held):
     for job in jobs:
         job.result(PATIENCE_S)
     assert_runs(session)
+
+
+def test_an_address_gets_half_of_the_runs(session, held):
+    ann, ben = Client("10.0.0.1"), Client("10.0.0.2")
+    jobs = [launched(session, held)[0], *(session.submit(QUICK, client=ann) for _ in range(MAX_JOBS_PER_ADDRESS))]
+    assert_failed(session.submit(QUICK, client=ann), "worker", "busy", "16 runs from this address")
+    jobs.append(session.submit(QUICK, client=ben))
+    for job in jobs:
+        job.cancel()
+    assert isinstance(jobs[-1].result(PATIENCE_S), Failure), "it was accepted, and then cancelled"
 
 
 def test_a_shape_that_takes_too_long_is_refused_at_once(session):

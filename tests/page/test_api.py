@@ -147,7 +147,7 @@ def cpu_seconds(process: int) -> float:
 
 
 def test_sigterm_ends_the_app_without_waiting_for_compiles(tmp_path: Path, tilescope_cache: Path) -> None:
-    """Four compiles take a minute each, and a schedule waits for one of them, too.
+    """Four compiles take a minute each, a schedule waits for one of them, too, and one worker is stopped.
 
     While the app ends, it ignores further signals: an interrupted thread may hold a lock that the end waits for.
     """
@@ -159,6 +159,7 @@ def test_sigterm_ends_the_app_without_waiting_for_compiles(tmp_path: Path, tiles
             client.submit(slow, api_name="/compile" if stages > 1 else "/schedule")
         workers = until(lambda: len(app.workers()) >= 2 and app.workers())  # one more is kept for quick compiles
         until(lambda: sum(map(cpu_seconds, workers)) > 1)  # they compile
+        os.kill(workers[0], signal.SIGSTOP)
         began = time.monotonic()
         app.process.terminate()
         status = Path(f"/proc/{app.process.pid}/status")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -19,24 +20,23 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
+from kernels.measuring.fair_queue import BURST, HEAVY_RATE, MAX_OPEN, MAX_RUNNING, Turns
 from tests.waiting import run_coroutine
 from visualize.web import guard
 from visualize.web.guard import (
     HOSTS,
     MAX_BODY_BYTES,
     MAX_MAILBOXES,
-    MAX_OPEN,
-    MAX_RUNNING,
     MAX_TOTAL_UNREAD_BYTES,
     MAX_UNREAD,
     MAX_UNREAD_BYTES,
     Connection,
     Guard,
-    Turns,
     allowed_hosts,
     bound_queue,
     framing_sites,
     set_address,
+    trust_hub,
 )
 
 REDRAW = "/gradio_api/run/predict"
@@ -185,6 +185,33 @@ def test_a_body_without_a_session_hash_reaches_the_app():
     assert client().post(REDRAW, content=body).content == body
 
 
+@pytest.mark.parametrize(
+    ("space", "forwarded", "expected"),
+    [
+        ("someone/tilescope", "203.0.113.7", "203.0.113.7"),
+        ("someone/tilescope", "198.51.100.1, 203.0.113.7, 10.20.1.2", "203.0.113.7"),
+        ("", "203.0.113.7", "10.16.3.80"),
+    ],
+)
+def test_on_a_space_the_address_is_the_last_public_one_that_the_hub_forwards(monkeypatch, space, forwarded, expected):
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "")
+    monkeypatch.delenv("FORWARDED_ALLOW_IPS")
+    if space:
+        monkeypatch.setenv("SPACE_ID", space)
+    trust_hub()
+    addresses = []
+
+    async def app(scope, receive, send):
+        addresses.append(scope["client"][0])
+
+    config = uvicorn.Config(app, log_config=None)
+    config.load()
+    headers = [(b"x-forwarded-for", forwarded.encode())]
+    scope = {"type": "http", "client": ("10.16.3.80", 1), "headers": headers, "path": "/", "asgi": {"version": "3.0"}}
+    run_coroutine(config.loaded_app(scope, None, None))
+    assert addresses == [expected]
+
+
 class GuardedApp:
     """A guarded ASGI app whose replies wait until a test sets `go`, and requests to it."""
 
@@ -226,35 +253,35 @@ class GuardedApp:
         return requests
 
 
-def test_redraws_of_one_address_take_turns_and_nothing_else_waits_for_them():
-    """Neither another address, nor queued events and other routes, nor clients that read no reply."""
+def test_redraws_take_turns_and_nothing_else_waits_for_them():
+    """Neither queued events and other routes, nor clients that read no reply."""
 
     async def scene():
         app = GuardedApp()
-        requests = await app.start(20)
-        requests += await app.start(5, address="10.0.0.2", path=f"/tools/x{REDRAW}", root_path="/tools/x")
-        running = ["10.0.0.1"] * MAX_RUNNING + ["10.0.0.2"] * MAX_RUNNING
-        assert app.addresses == running
+        requests = await app.start(MAX_RUNNING + 5, path=f"/tools/x{REDRAW}", root_path="/tools/x")
+        assert len(app.addresses) == MAX_RUNNING
         await app.start(5, path="/gradio_api/queue/join")
         await app.start(5, path="/favicon.ico", method="GET")
-        assert len(app.addresses) == len(running) + 10
+        assert len(app.addresses) == MAX_RUNNING + 10
         app.go.set()
-        assert await asyncio.gather(*requests) == [(200, b"done")] * 25
-        await app.start(MAX_OPEN + 1, is_read=False)
+        assert await asyncio.gather(*requests) == [(200, b"done")] * len(requests)
+        await app.start(2 * MAX_RUNNING, is_read=False)
         assert await app.request() == (200, b"done")
 
     run_coroutine(scene())
 
 
-def test_too_many_open_redraws_are_refused_until_some_end():
+@pytest.mark.parametrize("path", [REDRAW, "/gradio_api/queue/data", "/gradio_api/heartbeat/hash"])
+def test_too_many_open_requests_or_streams_of_an_address_are_refused_until_some_end(path):
     async def scene():
         app = GuardedApp()
-        requests = await app.start(MAX_OPEN + 3)
+        requests = await app.start(MAX_OPEN + 3, path=path)
+        other = await app.start(1, address="10.0.0.2", path=path)
         app.go.set()
         replies = await asyncio.gather(*requests)
         assert [status for status, _ in replies].count(429) == 3
         assert f"{MAX_OPEN} requests of this address are open".encode() in replies[-1][1]
-        assert await app.request() == (200, b"done")
+        assert await asyncio.gather(*other, app.request()) == [(200, b"done")] * 2
 
     run_coroutine(scene())
 
@@ -263,7 +290,7 @@ def test_unfinished_bodies_hold_no_turns_and_end_at_their_deadline():
     async def scene():
         app = GuardedApp(body_deadline_s=0.2)
         app.go.set()
-        slow = await app.start(MAX_OPEN + 1, parts=(b"{", None))
+        slow = await app.start(MAX_OPEN - 1, parts=(b"{", None))
         assert await app.request(parts=(b"{", b"}")) == (200, b"done")
         assert app.bodies == [b"{}"]
         late = (408, b"The body did not arrive within 0.2 s.\n")
@@ -380,6 +407,23 @@ def test_a_forwarded_host_is_checked_like_the_host():
     assert client().get("/", headers={"x-forwarded-host": "evil.example"}).status_code == 400
     assert client().get("/", headers={"x-forwarded-host": "localhost, evil.example"}).status_code == 400
     assert client().get("/", headers={"x-forwarded-host": "localhost:7860"}).status_code == 200
+
+
+def test_an_address_that_floods_the_page_waits_and_others_do_not():
+    """Refused requests count, too."""
+
+    async def scene():
+        app = GuardedApp()
+        app.go.set()
+        await app.request(address="10.0.0.2")
+        began = time.monotonic()
+        flood = await app.start(BURST + 20, path="/gradio_api/run/predict", parts=(b"not JSON",))
+        assert await app.request(address="10.0.0.2") == (200, b"done")
+        light_s = time.monotonic() - began
+        assert {status for status, _ in await asyncio.gather(*flood)} == {400}
+        assert light_s < 20 / HEAVY_RATE <= time.monotonic() - began
+
+    run_coroutine(scene())
 
 
 def test_an_address_guesses_one_password_at_a_time():

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from kernels.experiment import Experiment, JsonSchema, from_json, resolve_gpu
 from kernels.knobs import ConfigError, read_fields
-from kernels.measuring.fair_queue import INTERNAL, TURNS, Client
+from kernels.measuring.fair_queue import INTERNAL, TURNS, Client, metered
 from kernels.measuring.session import Session
 from kernels.results import Compiled, Failure, codec
 from visualize.views.numbers import Number
@@ -49,8 +49,8 @@ Reply = dict[str, Any] | Failure
 def current_client() -> Client:
     """Return the client of the current request; INTERNAL if there is none.
 
-    The address is the connection's, or the one that a proxy on this machine reports (uvicorn's FORWARDED_ALLOW_IPS
-    names other trusted proxies).
+    The address is the connection's, or the one that a trusted proxy forwards: a proxy on this machine, the hub's on a
+    Space, or one that uvicorn's FORWARDED_ALLOW_IPS names.
     """
     request = LocalContext.request.get(None)
     client = getattr(request, "client", None)
@@ -116,10 +116,10 @@ class Api:
         if isinstance(compiled, Failure) and not or_not:
             return compiled
         async with TURNS.take(client.address):
-            snapshot = await asyncio.to_thread(self.take_snapshot, experiment, compiled)
-            estimate_s = await asyncio.to_thread(seconds, snapshot)
+            snapshot = await asyncio.to_thread(metered(self.take_snapshot), experiment, compiled)
+            estimate_s = await asyncio.to_thread(metered(seconds), snapshot)
             if estimate_s <= NEAR_S:
-                return await asyncio.to_thread(build_reply, snapshot, body)
+                return await asyncio.to_thread(metered(build_reply), snapshot, body)
         work = self.predictions.submit(build_reply, snapshot, body, client=client, estimate_s=estimate_s)
         return await asyncio.wrap_future(work)  # cancels the prediction if the client leaves
 
@@ -163,7 +163,9 @@ def build_reply(snapshot: Snapshot, body: Callable[[Snapshot], Reply]) -> Reply:
         return failure(error)
     gpu = snapshot.state.gpu.name
     experiment = replace(snapshot.state.experiment, gpu=gpu).to_json()
-    return fields if isinstance(fields, Failure) else {"gpu": gpu, "experiment": experiment, **fields}
+    return (
+        fields if isinstance(fields, Failure) else PlainJson(to_json({"gpu": gpu, "experiment": experiment, **fields}))
+    )
 
 
 def read_options(options: type[V], prefix: str, given: Mapping[str, object], endpoint: str) -> V:
@@ -185,7 +187,7 @@ def reply_safely(function: Callable[..., Reply | Awaitable[Reply]]) -> Callable[
                 reply = await function(*args, **kwargs)
                 return await asyncio.to_thread(to_json, reply)
             async with TURNS.take(current_client().address):
-                return await asyncio.to_thread(lambda: to_json(function(*args, **kwargs)))
+                return await asyncio.to_thread(metered(lambda: to_json(function(*args, **kwargs))))
         except Exception as error:
             return to_json(failure(error))
 
@@ -205,9 +207,13 @@ class PlainJson(dict[str, Any]):
     """A reply that is plain JSON already."""
 
 
+class PlainList(list[Any]):
+    """A list that is plain JSON already: a list of tiles has up to 800,000 numbers."""
+
+
 def to_json(value: Any) -> Any:
     """Return plain JSON. NaN and infinity become null, and `not_finite` beside them counts them."""
-    if isinstance(value, PlainJson):
+    if isinstance(value, PlainJson | PlainList):
         return value
     if isinstance(value, Failure):
         return {"failure": {"stage": value.stage, "kind": value.kind, "message": value.message}}
@@ -216,7 +222,6 @@ def to_json(value: Any) -> Any:
         nulls = sum(_count_not_finite(item) for item in value.values())
         return {**plain, "not_finite": nulls} if nulls else plain
     if isinstance(value, np.ndarray | np.generic):
-        # Whole numbers need no traversal: a list of tiles has up to 800,000.
         return value.tolist() if value.dtype.kind in "iub" else to_json(value.tolist())
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
@@ -230,7 +235,7 @@ def select_fields(value: object, *names: str) -> dict[str, Any]:
 
 def _count_not_finite(value: Any) -> int:
     """Count the numbers that become null in a value or its lists. Inner objects count their own."""
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple) and not isinstance(value, PlainList):
         return sum(map(_count_not_finite, value))
     if isinstance(value, float | np.floating | np.ndarray) and np.asarray(value).dtype.kind == "f":
         return int(np.count_nonzero(~np.isfinite(value)))

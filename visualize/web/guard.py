@@ -13,11 +13,12 @@ import os
 import re
 import resource
 import traceback
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar
 
 import h11
 from gradio.queueing import Queue
@@ -32,14 +33,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from kernels.knobs import ConfigError
 from kernels.measuring.fair_queue import (
     BURST,
+    HEAVY_RATE,
     MAX_OPEN,
-    MAX_RUNNING,
     RATE,
     TURNS,
     UNIT_BYTES,
     UNIT_S,
     UNITS_PER_EVENT,
     Turns,
+    hold,
 )
 from visualize.startup import AUTH
 
@@ -74,10 +76,10 @@ MAX_CONNECTIONS, _RESERVED_FILES = 4096, 256
 # The limits of requests, for `--doctor`.
 LIMITS = (
     f"bodies of {MAX_BODY_BYTES >> 10} KiB in {BODY_DEADLINE_S:g} s, heads in {HEAD_DEADLINE_S:g} s; per address "
-    f"{MAX_RUNNING} running and {MAX_OPEN} open requests, half of the connections, {MAX_MAILBOXES} clients with unread "
-    f"replies and {MAX_UNREAD_BYTES >> 20} MiB of them ({MAX_TOTAL_UNREAD_BYTES >> 20} MiB in total), one login per "
-    f"{LOGIN_S:g} s; while other addresses are active, {BURST * UNIT_S:g} s of the page's time and then "
-    f"{100 * RATE * UNIT_S:g} % of it"
+    f"{MAX_OPEN} open requests, half of the connections, {MAX_MAILBOXES} clients with unread replies and "
+    f"{MAX_UNREAD_BYTES >> 20} MiB of them ({MAX_TOTAL_UNREAD_BYTES >> 20} MiB in total), one login per {LOGIN_S:g} s; "
+    f"{BURST * UNIT_S:g} s of the page's time and then {100 * RATE * UNIT_S:g} % of it; while others are active, all "
+    f"addresses that use more share {100 * HEAVY_RATE * UNIT_S:g} %"
 )
 
 # Gradio's routes for events that bypass its queue: the page's redraws.
@@ -149,6 +151,17 @@ def framing_sites() -> tuple[str, ...]:
     return ("'self'", *hub, *listed) if is_restricted else ()
 
 
+# The networks from which uvicorn accepts X-Forwarded-For: an environment variable, and its value on a Space, where the
+# hub's proxies have private addresses. They append the visitor's address to whatever the visitor sends.
+_PROXIES, _HUB = "FORWARDED_ALLOW_IPS", "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,127.0.0.1,::1"
+
+
+def trust_hub() -> None:
+    """On a Space, take each request's address from the hub. Call it before the server starts."""
+    if "SPACE_ID" in os.environ:
+        os.environ.setdefault(_PROXIES, _HUB)
+
+
 @contextmanager
 def set_address(address: str) -> Iterator[None]:
     """Attribute what Gradio keeps to an address, inside the block."""
@@ -191,7 +204,9 @@ class Guard:
         self._defaults = defaults or {}
         policy = f"frame-ancestors {' '.join(frames)}".encode()
         self._headers = [*_HEADERS, (b"content-security-policy", policy)] if frames else _HEADERS
-        self._turns, self._logins, self._waits = turns, Turns(), Turns()
+        self._turns, self._open = turns, Counter[str]()
+        self._logins = weakref.WeakValueDictionary[str, asyncio.Lock]()
+        self._waits = weakref.WeakValueDictionary[str, asyncio.Lock]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -202,12 +217,12 @@ class Guard:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), *self._headers]
             elif path.startswith(_REPLIES):
-                self._turns.allowance.charge(_address(scope), len(message.get("body", b"")) / UNIT_BYTES)
+                self._turns.allowance.charge(address, len(message.get("body", b"")) / UNIT_BYTES)
             await send(message)
 
         # Gradio's routes start with this prefix or without it.
         path, request = get_route_path(scope).removeprefix("/gradio_api"), Request(scope, receive)
-        is_post = scope["method"] == "POST"
+        address, is_post = _address(scope), scope["method"] == "POST"
         has_started = False
 
         async def send_first(message: Message) -> None:
@@ -216,27 +231,27 @@ class Guard:
             await send_with_headers(message)
 
         try:
-            self._check_head(request, path)
-            body = await self._read_body(request)
-            content = _read_json(body)
-            if is_post and path.startswith(_EVENTS) and content is None:
-                raise HTTPException(400, "The body must be a JSON object.")
-            _check_session_hashes(path, request, content or {})
-            unread = [{"type": "http.request", "body": self._complete_arguments(path, content or {}) or body}]
+            with hold(self._open, address), set_address(address):
+                if is_post or not path.startswith(_REPLIES):  # a reply that waits would stay in memory
+                    async with self._waits.setdefault(address, asyncio.Lock()):
+                        is_queued = is_post and path.startswith(_EVENTS) and not path.startswith(_REDRAW)
+                        await self._turns.wait_for_share(address, UNITS_PER_EVENT if is_queued else 1)
+                self._check_head(request, path)
+                body = await self._read_body(request)
+                content = _read_json(body)
+                if is_post and path.startswith(_EVENTS) and content is None:
+                    raise HTTPException(400, "The body must be a JSON object.")
+                _check_session_hashes(path, request, content or {})
+                unread = [{"type": "http.request", "body": self._complete_arguments(path, content or {}) or body}]
 
-            async def replay_body() -> Message:
-                return unread.pop() if unread else await receive()
+                async def replay_body() -> Message:
+                    return unread.pop() if unread else await receive()
 
-            app = self._app
-            if path in _PAGES or (is_post and path.startswith(_REDRAW)):
-                app = self._take_turn
-            elif is_post and path.startswith("/login"):
-                app = self._log_in
-            if is_post and path.startswith(_EVENTS):
-                async with self._waits.take(_address(scope), max_running=1):
-                    units = 0 if path.startswith(_REDRAW) else UNITS_PER_EVENT
-                    await asyncio.sleep(self._turns.allowance.charge(_address(scope), units))
-            with set_address(_address(scope)):
+                app = self._app
+                if path in _PAGES or (is_post and path.startswith(_REDRAW)):
+                    app = self._take_turn
+                elif is_post and path.startswith("/login"):
+                    app = self._log_in
                 await app(scope, replay_body, send_first)
         except ClientDisconnect:
             return
@@ -246,9 +261,12 @@ class Guard:
             response = PlainTextResponse(f"{refusal.detail}\n", refusal.status_code, refusal.headers)
             await response(scope, receive, send_with_headers)
         except Exception as error:
-            if has_started or not path.startswith(_EVENTS):
+            if not path.startswith(_EVENTS):
                 raise
             _log_once(type(error).__name__, traceback.extract_tb(error.__traceback__)[-1].name)
+            if has_started:  # the stream of an evicted client; its last message says so
+                await send({"type": "http.response.body"})
+                return
             sentence = f"The arguments can't be read: {str(error)[:200]}\n"
             await PlainTextResponse(sentence, 400)(scope, receive, send_with_headers)
 
@@ -307,7 +325,7 @@ class Guard:
 
     async def _log_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Reply after `login_s`, so that an address can guess one password in that time."""
-        async with self._logins.take(_address(scope), max_running=1):
+        async with self._logins.setdefault(_address(scope), asyncio.Lock()):
             await asyncio.sleep(self._login_s)
             await self._app(scope, receive, send)
 
@@ -353,7 +371,8 @@ class _Messages(asyncio.Queue[Any]):
     """One client's messages, of which the oldest is dropped first.
 
     Args:
-        on_change: called after each message and after each attempt to read, which the client may soon repeat.
+        on_change: called with the change of `size` after each message and after each attempt to read, which the client
+            may soon repeat.
 
     Attributes:
         address: the address whose request added the client.
@@ -362,7 +381,7 @@ class _Messages(asyncio.Queue[Any]):
         size: bytes of the messages.
     """
 
-    def __init__(self, on_change: Callable[[], None]) -> None:
+    def __init__(self, on_change: Callable[["_Messages", int], None]) -> None:
         super().__init__()
         self.address, self.readers, self.reads, self.size, self._on_change = _ADDRESS.get(), 0, 0, 0, on_change
 
@@ -373,11 +392,11 @@ class _Messages(asyncio.Queue[Any]):
             return await super().get()
         finally:
             self.readers -= 1
-            self._on_change()
+            self._add(0)
 
     def _get(self) -> Any:
         size, item = super()._get()
-        self.size -= size
+        self._add(-size)
         return item
 
     def put_nowait(self, item: Any) -> None:
@@ -385,8 +404,11 @@ class _Messages(asyncio.Queue[Any]):
             self.get_nowait()
         size = _count_bytes(getattr(item, "output", None))
         super().put_nowait((size, item))
+        self._add(size)
+
+    def _add(self, size: int) -> None:
         self.size += size
-        self._on_change()
+        self._on_change(self, size)
 
 
 def _count_bytes(value: object) -> int:
@@ -410,39 +432,42 @@ class Mailboxes(LRUCache[str, Any]):
     def __init__(self, event_ids: dict[str, set[str]]) -> None:
         super().__init__(1 << 30)
         self._event_ids = event_ids
+        self._clients, self._sizes = Counter[str](), Counter[str]()  # by address
 
     def __setitem__(self, key: str, value: Any) -> None:
-        super().__setitem__(key, messages := _Messages(lambda: self._bound(key)))
+        super().__setitem__(key, messages := _Messages(functools.partial(self._update, key)))
+        self._clients[messages.address] += 1
         self._evict(messages.address)
 
     def __missing__(self, key: str) -> Any:
         """Return a queue without a reader: an event of an evicted client may still report."""
-        return _Messages(lambda: None)
+        return _Messages(lambda *_: None)
 
     def __delitem__(self, key: str) -> None:
         """Ignore a missing key: a stream may end after its client was evicted."""
-        self.pop(key, None)
+        if messages := self.pop(key, None):
+            self._clients[messages.address] -= 1
+            self._sizes[messages.address] -= messages.size
+            if not self._clients[messages.address]:
+                del self._clients[messages.address], self._sizes[messages.address]
 
-    def _bound(self, key: str) -> None:
-        if key in self:
+    def _update(self, key: str, messages: _Messages, size: int) -> None:
+        if self.get(key) is messages:
+            self._sizes[messages.address] += size
             self.move_to_end(key)
-            self._evict(self[key].address)
+            self._evict(messages.address)
 
     def _evict(self, address: str) -> None:
         """Evict clients of an address that keeps too much, then of the address that keeps most."""
         while True:
-            sizes: Counter[str] = Counter()
-            for messages in self.values():
-                sizes[messages.address] += messages.size
-            count = sum(messages.address == address for messages in self.values())
-            if count <= MAX_MAILBOXES and sizes[address] <= MAX_UNREAD_BYTES:
-                if sizes.total() <= MAX_TOTAL_UNREAD_BYTES:
+            if self._clients[address] <= MAX_MAILBOXES and self._sizes[address] <= MAX_UNREAD_BYTES:
+                if self._sizes.total() <= MAX_TOTAL_UNREAD_BYTES:
                     return
-                address = max(sizes, key=lambda each: sizes[each])
+                address = max(self._sizes, key=lambda each: self._sizes[each])
             ours = [key for key, messages in self.items() if messages.address == address]
             key = next((key for key in ours if not self[key].readers), ours[0])
             self._event_ids.pop(key, None)
-            self.pop(key)
+            del self[key]
 
 
 class _EventIds(dict[str, set[str]]):
@@ -492,12 +517,14 @@ def bound_queue(queue: Queue, return_s: float = RETURN_S) -> None:
 class Connection(H11Protocol):
     """A connection to a client. It is closed if its address has too many, or if a head does not arrive in time."""
 
+    _open: ClassVar = Counter[str]()
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        limit, addresses = max_connections(), [_address(vars(connection)) for connection in self.connections]
-        if len(addresses) > limit or addresses.count(_address(vars(self))) > limit // 2:
+        self._open[_address(vars(self))] += 1
+        limit = max_connections()
+        if len(self.connections) > limit or self._open[_address(vars(self))] > limit // 2:
             transport.abort()
         else:
             self._deadline = self.loop.call_later(HEAD_DEADLINE_S, transport.abort)
@@ -511,6 +538,9 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_deadline()
+        self._open[_address(vars(self))] -= 1
+        if not self._open[_address(vars(self))]:
+            del self._open[_address(vars(self))]
         super().connection_lost(exc)
 
     def _end_deadline(self) -> None:

@@ -22,6 +22,7 @@ import segno
 
 from kernels.experiment import Experiment, find_kernel
 from kernels.knobs import ConfigError, quote
+from kernels.measuring.fair_queue import metered
 from kernels.measuring.measurement import Job
 from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Compiled, Failure
@@ -144,6 +145,7 @@ class Redraw:
 
     # Gradio event handlers.
 
+    @metered
     def on_message(self, request: gr.Request, message: object) -> str:
         """Redraw after a change of settings, a change of view or a click on a link."""
         page = self._pages.find(request)

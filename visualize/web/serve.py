@@ -3,8 +3,7 @@
 import asyncio
 import atexit
 import concurrent.futures
-import contextlib
-import ctypes
+import gc
 import os
 import signal
 import sys
@@ -14,6 +13,8 @@ from typing import Any
 
 import gradio as gr
 from gradio import processing_utils
+from gradio.server_messages import ProcessCompletedMessage
+from gradio.state_holder import SessionState
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -24,6 +25,7 @@ from kernels.measuring.pool import kill_fork_server
 from kernels.measuring.session import MAX_JOBS, Session
 from kernels.results import Failure
 from visualize.startup import bypass_proxy, log_here, return_large_arrays
+from visualize.views.library.scoreboard import scoreboard
 from visualize.views.slots import PLOTLY_JS
 from visualize.views.theme import variables
 from visualize.web import assets
@@ -37,17 +39,15 @@ from visualize.web.guard import (
     bound_queue,
     framing_sites,
     raise_file_limit,
+    trust_hub,
 )
 from visualize.web.page import HEAD, THEME, page
 
-# Maximum clients whose last inputs and outputs Gradio keeps. The page does not use them; a reply can take megabytes.
-_SESSIONS = 10
+# Maximum clients for which Gradio keeps an object, about 1 KB. The page uses none.
+_SESSIONS = 1000
 
 # Maximum events that run or wait for a turn, a worker or a sweep; most of them occupy no thread.
 _MAX_EVENTS = 1000
-
-# Number of glibc's parameter for the number of arenas (malloc.h).
-_M_ARENA_MAX = -8
 
 # Seconds after SIGTERM until the process ends without waiting for threads and workers.
 _END_DEADLINE_S = 4.0
@@ -67,8 +67,8 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
     # A thread that computes yields to the event loop after this many seconds instead of 0.005.
     sys.setswitchinterval(0.001)
     raise_file_limit()
-    share_arenas()
-    processing_utils.async_move_files_to_cache = _leave_files_out
+    trust_hub()
+    skip_copies_and_searches()
     session = Session.here()
     atexit.register(session.close)
 
@@ -108,6 +108,7 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
         mcp_server=mcp,
         state_session_capacity=_SESSIONS,
         max_threads=_MAX_EVENTS,
+        run_history=False,
         _frontend=False,  # otherwise launch() raises if its own page takes more than 3 s to respond
         app_kwargs={"middleware": [guard, first_reply], "routes": [Route("/healthz", Health(session).reply)]},
     )
@@ -119,21 +120,30 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
     elif mcp:
         sys.exit(f"The MCP server did not start. {blocks.mcp_error}")
     session.warm_up()
+    scoreboard()  # reads all recordings: 2 s of CPU time, for which no request should wait
+    gc.freeze()  # the recordings stay; to search them for garbage would take 0.4 s
     blocks.block_thread()
 
 
-def share_arenas() -> None:
-    """Let all threads share two of glibc's arenas. By default, each thread's own keeps what the thread has freed."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+def skip_copies_and_searches() -> None:
+    """Leave out work of Gradio 6.31 that the page does not need, much of it on the event loop.
 
-
-async def _leave_files_out(data: Any, *_: Any, **__: Any) -> Any:
-    """Replace Gradio's search for files in all inputs and replies: the guard refuses files, and no reply has one.
-
-    Gradio 6.31 searches twice, node by node, on the event loop: 0.2 s for a reply of a megabyte.
+    Gradio copies all components and their configs for each client (30 ms of CPU time), and keeps the client's last
+    values. It searches each reply three times, node by node, for files and models (0.3 s for a megabyte). No event of
+    the page changes a component, the guard refuses files, and each reply is plain JSON.
     """
-    return data
+
+    def share_components(self: SessionState, blocks: gr.Blocks) -> None:
+        self.blocks_config, self.config_values, self.state_data, self.is_closed = blocks.default_config, {}, {}, False
+
+    async def return_unchanged(data: Any, *_: Any, **__: Any) -> Any:
+        return data
+
+    SessionState.__init__ = share_components  # type: ignore[method-assign]
+    SessionState._update_value_in_config = lambda *_: None  # type: ignore[method-assign]
+    ProcessCompletedMessage.model_dump = lambda self: dict(self)  # type: ignore
+    processing_utils.async_move_files_to_cache = return_unchanged
+    processing_utils.add_root_url = lambda data, *_: data
 
 
 class Health:

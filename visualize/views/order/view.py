@@ -5,6 +5,7 @@ Endpoints: /schedule, /timeline and /reuse.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from visualize.views import prose, slots, status
 from visualize.views.numbers import Number, count_noun, source
 from visualize.views.order import figures, text
 from visualize.views.order.map_figure import Order, map_figure, player_data
-from visualize.views.panel import Api, Endpoint, Panel, Reply, RunAction, Slots, select_fields
+from visualize.views.panel import Api, Endpoint, Panel, PlainList, Reply, RunAction, Slots, select_fields
 from visualize.views.prose import Link, Sentence, picture_caption
 from visualize.views.slots import NONE, button, fold, plot, plot_value, slot
 from visualize.views.state import PlayerView, ScheduleView, Snapshot, query
@@ -176,7 +177,7 @@ def schedule_json(snapshot: Snapshot) -> dict[str, Any]:
     ends = np.searchsorted(tiles.program, np.arange(min(predicted.programs, _MOST_LISTED_PROGRAMS)), side="right")
     ends = ends[ends <= _MOST_LISTED_TILES]
     part = slice(int(ends[-1]) if len(ends) else 0)
-    listed = np.stack([tiles.pid_m[part], tiles.pid_n[part], tiles.pid_k[part]], axis=1)
+    listed = np.stack([tiles.pid_m[part], tiles.pid_n[part], tiles.pid_k[part]], axis=1).tolist()
     counts = np.arange(1, min(predicted.programs, _COMPARED_PROGRAMS) + 1)
     notes = ("" if snapshot.compiled else text.NOT_COMPILED_YET, kernel.note(launch))
     return {
@@ -184,8 +185,8 @@ def schedule_json(snapshot: Snapshot) -> dict[str, Any]:
         "grid": list(kernel.grid(launch)),
         "tile_grid": list(predicted.extents),
         **select_fields(predicted, "resident_programs", "resident_source", "waves", "tail_programs"),
-        "tiles": np.split(listed, ends)[:-1],
-        "loads": None if predicted.panels is None else loads(predicted, counts).tolist(),
+        "tiles": PlainList(listed[start:end] for start, end in pairwise([0, *ends.tolist()])),
+        "loads": None if predicted.panels is None else PlainList(loads(predicted, counts).tolist()),
         "note": snapshot.failure.message if snapshot.failure else " ".join(filter(None, notes)),
     }
 
