@@ -175,8 +175,9 @@ class FairQueue:
 
 # What an address may use of the page's process: BURST units at once, then RATE per second. While others are active, all
 # addresses that have used more share HEAVY_RATE. A unit is about 10 ms of CPU time: one request, a quarter of a queued
-# event, or UNIT_BYTES of a reply.
-BURST, RATE, HEAVY_RATE, UNIT_S, UNITS_PER_EVENT, UNIT_BYTES = 100, 10, 40, 0.01, 4, 64 << 10
+# event, three files, or UNIT_BYTES of a reply. A page that opens uses about 20 units.
+BURST, RATE, HEAVY_RATE, UNIT_S = 50, 10, 40, 0.01
+UNITS_PER_EVENT, UNITS_PER_FILE, UNIT_BYTES = 4, 0.3, 64 << 10
 
 # Units that are charged at most, so that no address waits for minutes, and seconds for which a heavy address waits for
 # light ones.

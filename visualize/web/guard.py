@@ -40,6 +40,7 @@ from kernels.measuring.fair_queue import (
     UNIT_BYTES,
     UNIT_S,
     UNITS_PER_EVENT,
+    UNITS_PER_FILE,
     Turns,
     hold,
 )
@@ -234,8 +235,7 @@ class Guard:
             with hold(self._open, address), set_address(address):
                 if is_post or not path.startswith(_REPLIES):  # a reply that waits would stay in memory
                     async with self._waits.setdefault(address, asyncio.Lock()):
-                        is_queued = is_post and path.startswith(_EVENTS) and not path.startswith(_REDRAW)
-                        await self._turns.wait_for_share(address, UNITS_PER_EVENT if is_queued else 1)
+                        await self._turns.wait_for_share(address, _units(is_post, path))
                 self._check_head(request, path)
                 body = await self._read_body(request)
                 content = _read_json(body)
@@ -338,6 +338,12 @@ def _log_once(error: str, function: str) -> None:
 
 def _address(scope: Mapping[str, Any]) -> str:
     return str((scope.get("client") or ("",))[0])
+
+
+def _units(is_post: bool, path: str) -> float:
+    if is_post and path.startswith(_EVENTS) and not path.startswith(_REDRAW):
+        return UNITS_PER_EVENT
+    return 1 if is_post or path in _PAGES else UNITS_PER_FILE
 
 
 def _read_json(body: bytes) -> dict[str, Any] | None:
