@@ -268,8 +268,8 @@ _TURN: Call[None] = Call("turn", lambda: None)
 class Turns:
     """Lets a few requests run at once. The next one belongs to the address with the lowest recent usage.
 
-    One turn is reserved for light addresses. While they have a turn or wait for one, the next requests of heavy ones
-    wait, for at most `_YIELD_S`.
+    Heavy addresses have one turn at a time. While a light one has a turn or waits for one, their next requests wait, for
+    at most `_YIELD_S`.
     """
 
     def __init__(self) -> None:
@@ -305,9 +305,9 @@ class Turns:
                 self._start()
 
     async def wait_for_share(self, address: str, units: float) -> None:
-        """Charge an address for its next request, and wait until it may be served."""
+        """Charge an address for its next request, and wait until it may be served. A file waits for no other address."""
         await asyncio.sleep(self.allowance.charge(address, units))
-        deadline = time.monotonic() + _YIELD_S
+        deadline = time.monotonic() + (_YIELD_S if units > UNITS_PER_FILE else 0.0)
         while address in self.allowance.heavy and time.monotonic() < deadline and self._has_light():
             await asyncio.sleep(0.05)
 

@@ -175,7 +175,7 @@ def test_heavy_addresses_take_one_turn_at_a_time_and_wait_for_light_ones():
         tasks += [asyncio.create_task(take(f"light {number}", light)) for number in range(MAX_RUNNING)]
         await asyncio.sleep(0.01)
         assert running == ["heavy", *(f"light {number}" for number in range(MAX_RUNNING - 1))]
-        waiting = asyncio.create_task(turns.wait_for_share("heavy", 0))
+        waiting = asyncio.create_task(turns.wait_for_share("heavy", 1))
         await asyncio.wait([waiting], timeout=0.2)
         assert not waiting.done()
         light.set()

@@ -198,3 +198,27 @@ def test_a_traceback_is_a_field_of_its_log_line():
     text = JsonLines().format(logging.makeLogRecord({"name": "tilescope", "msg": "A defect.", "exc_info": exc_info}))
     assert "\n" not in text
     assert "on\ntwo lines" in json.loads(text)["traceback"]
+
+
+SESSION = """
+import gradio as gr
+from gradio.server_messages import ProcessCompletedMessage
+from gradio.state_holder import SessionState
+from visualize.web.serve import skip_copies_and_searches
+
+with gr.Blocks() as blocks:
+    textbox = gr.Textbox()
+skip_copies_and_searches()
+sessions = [SessionState(blocks), SessionState(blocks)]
+sessions[0]._update_value_in_config(textbox._id, "x" * 1_000_000)
+assert all(session[textbox._id] is textbox and not session.config_values for session in sessions)
+output = {"data": [1], "duration": 0.5}
+message = ProcessCompletedMessage(output=output, success=True).model_dump()
+assert message["output"] is output and message["msg"] == "process_completed" and message["success"]
+"""
+
+
+def test_gradio_copies_no_components_and_keeps_no_values_of_a_client():
+    """In another process, because the changes to Gradio last."""
+    ended = python(ROOT, "-c", SESSION)
+    assert (ended.returncode, ended.stderr) == (0, "")
