@@ -268,8 +268,8 @@ _TURN: Call[None] = Call("turn", lambda: None)
 class Turns:
     """Lets a few requests run at once. The next one belongs to the address with the lowest recent usage.
 
-    Heavy addresses have one turn at a time. While a light one has a turn or waits for one, their next requests wait, for
-    at most `_YIELD_S`.
+    Heavy addresses have one turn at a time. While a light one has a turn or waits for one, their next requests wait for
+    up to `_YIELD_S`.
     """
 
     def __init__(self) -> None:
@@ -305,7 +305,7 @@ class Turns:
                 self._start()
 
     async def wait_for_share(self, address: str, units: float) -> None:
-        """Charge an address for its next request, and wait until it may be served. A file waits for no other address."""
+        """Charge an address for its next request, and wait until it may be served. Files wait for no other address."""
         await asyncio.sleep(self.allowance.charge(address, units))
         deadline = time.monotonic() + (_YIELD_S if units > UNITS_PER_FILE else 0.0)
         while address in self.allowance.heavy and time.monotonic() < deadline and self._has_light():

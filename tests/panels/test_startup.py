@@ -214,7 +214,7 @@ sessions[0]._update_value_in_config(textbox._id, "x" * 1_000_000)
 assert all(session[textbox._id] is textbox and not session.config_values for session in sessions)
 output = {"data": [1], "duration": 0.5}
 message = ProcessCompletedMessage(output=output, success=True).model_dump()
-assert message["output"] is output and message["msg"] == "process_completed" and message["success"]
+assert message["output"]["data"] is output["data"] and message["msg"] == "process_completed" and message["success"]
 """
 
 

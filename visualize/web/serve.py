@@ -25,7 +25,7 @@ from kernels.measuring.pool import kill_fork_server
 from kernels.measuring.session import MAX_JOBS, Session
 from kernels.results import Failure
 from visualize.startup import bypass_proxy, log_here, return_large_arrays
-from visualize.views.library.scoreboard import scoreboard
+from visualize.views.library.view import ScoreView, compare_scores
 from visualize.views.slots import PLOTLY_JS
 from visualize.views.theme import variables
 from visualize.web import assets
@@ -120,7 +120,7 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
     elif mcp:
         sys.exit(f"The MCP server did not start. {blocks.mcp_error}")
     session.warm_up()
-    scoreboard()  # reads all recordings: 2 s of CPU time, for which no request should wait
+    compare_scores(ScoreView(), False)  # reads all recordings: 3 s of CPU time, for which no request should wait
     gc.freeze()  # the recordings stay; to search them for garbage would take 0.4 s
     blocks.block_thread()
 
