@@ -20,23 +20,18 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
-from kernels.measuring.fair_queue import BURST, HEAVY_RATE, MAX_OPEN, MAX_RUNNING, Turns
+from kernels.measuring.turns import BURST, HEAVY_RATE, MAX_OPEN, MAX_RUNNING, Turns
 from tests.waiting import run_coroutine
-from visualize.web import guard
-from visualize.web.guard import (
-    HOSTS,
-    MAX_BODY_BYTES,
+from visualize.web import connection
+from visualize.web.connection import Connection
+from visualize.web.guard import HOSTS, MAX_BODY_BYTES, Guard, allowed_hosts, framing_sites, trust_hub
+from visualize.web.mailboxes import (
     MAX_MAILBOXES,
     MAX_TOTAL_UNREAD_BYTES,
     MAX_UNREAD,
     MAX_UNREAD_BYTES,
-    Connection,
-    Guard,
-    allowed_hosts,
     bound_queue,
-    framing_sites,
     set_address,
-    trust_hub,
 )
 
 REDRAW = "/gradio_api/run/predict"
@@ -472,14 +467,14 @@ GET = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
 def test_a_connection_whose_head_does_not_end_is_closed(monkeypatch):
-    monkeypatch.setattr(guard, "HEAD_DEADLINE_S", 0.2)
+    monkeypatch.setattr(connection, "HEAD_DEADLINE_S", 0.2)
     assert run_coroutine(open_connections(1, GET[:-2])) == [b""]
     (reply,) = run_coroutine(open_connections(1, GET))
     assert b"served" in reply
 
 
 def test_one_address_gets_half_of_the_connections(monkeypatch):
-    monkeypatch.setattr(guard, "max_connections", lambda: 4)
+    monkeypatch.setattr(connection, "max_connections", lambda: 4)
     replies = run_coroutine(open_connections(3, GET))
     assert [b"served" in reply for reply in replies] == [True, True, False]
 

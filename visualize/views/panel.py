@@ -20,8 +20,9 @@ from markupsafe import Markup
 
 from kernels.experiment import Experiment, JsonSchema, from_json, resolve_gpu
 from kernels.knobs import ConfigError, read_fields
-from kernels.measuring.fair_queue import INTERNAL, TURNS, Client, metered
+from kernels.measuring.fair_queue import INTERNAL, Client
 from kernels.measuring.session import Session
+from kernels.measuring.turns import TURNS, metered
 from kernels.results import Compiled, Failure, codec
 from visualize.views.numbers import Number
 from visualize.views.prediction_process import NEAR_S, PredictionProcess

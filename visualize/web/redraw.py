@@ -22,9 +22,9 @@ import segno
 
 from kernels.experiment import Experiment, find_kernel
 from kernels.knobs import ConfigError, quote
-from kernels.measuring.fair_queue import metered
 from kernels.measuring.measurement import Job
 from kernels.measuring.session import MEASUREMENTS, Session
+from kernels.measuring.turns import metered
 from kernels.results import Compiled, Failure
 from visualize.tours.guide import Guide, expand_stop
 from visualize.views import compare, status

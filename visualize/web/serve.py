@@ -30,21 +30,11 @@ from visualize.views.slots import PLOTLY_JS
 from visualize.views.theme import variables
 from visualize.web import assets
 from visualize.web.api import argument_defaults, offer_tools_alone
+from visualize.web.connection import KEEP_ALIVE_S, Connection, raise_file_limit
 from visualize.web.first_reply import FirstReply, first_picture
-from visualize.web.guard import (
-    KEEP_ALIVE_S,
-    Connection,
-    Guard,
-    allowed_hosts,
-    bound_queue,
-    framing_sites,
-    raise_file_limit,
-    trust_hub,
-)
+from visualize.web.guard import Guard, allowed_hosts, framing_sites, trust_hub
+from visualize.web.mailboxes import bound_queue
 from visualize.web.page import HEAD, THEME, page
-
-# Maximum clients for which Gradio keeps an object, about 1 KB. The page uses none.
-_SESSIONS = 1000
 
 # Maximum events that run or wait for a turn, a worker or a sweep; most of them occupy no thread.
 _MAX_EVENTS = 1000
@@ -106,7 +96,6 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
         ssr_mode=False,
         auth=login,
         mcp_server=mcp,
-        state_session_capacity=_SESSIONS,
         max_threads=_MAX_EVENTS,
         run_history=False,
         _frontend=False,  # otherwise launch() raises if its own page takes more than 3 s to respond

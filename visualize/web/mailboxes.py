@@ -1,0 +1,187 @@
+"""Bound the replies that Gradio keeps for clients that do not read them, and end the events of clients that leave.
+
+Gradio 6.31 keeps the replies of 2,000 clients that never read them. This is not reported as of gradio 6.31. Remove
+`Mailboxes` when its `Queue` bounds `pending_messages_per_session` and `pending_event_ids_session`.
+"""
+
+import asyncio
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from gradio.queueing import Queue
+from gradio.utils import LRUCache
+
+# Maximum clients with unread replies per address, and bytes of these replies per address and in total. Each open page
+# and each call of an endpoint is a client.
+MAX_MAILBOXES, MAX_UNREAD_BYTES, MAX_TOTAL_UNREAD_BYTES = 300, 8 << 20, 64 << 20
+
+# Maximum unread messages of one client. An open page reads each message immediately.
+MAX_UNREAD = 30
+
+# Seconds in which a client may open its next stream before its events end. A page closes its stream when it knows of no
+# unfinished event, and may just be starting one.
+RETURN_S = 3.0
+
+# The address of the current request.
+_ADDRESS: ContextVar[str] = ContextVar("address", default="")
+
+
+@contextmanager
+def set_address(address: str) -> Iterator[None]:
+    """Attribute what Gradio keeps to an address, inside the block."""
+    token = _ADDRESS.set(address)
+    try:
+        yield
+    finally:
+        _ADDRESS.reset(token)
+
+
+class _Messages(asyncio.Queue[Any]):
+    """One client's messages, of which the oldest is dropped first.
+
+    Args:
+        on_change: called with the change of `size` after each message and after each attempt to read, which the client
+            may soon repeat.
+
+    Attributes:
+        address: the address whose request added the client.
+        readers: number of readers that wait for a message.
+        reads: number of attempts to read.
+        size: bytes of the messages.
+    """
+
+    def __init__(self, on_change: Callable[["_Messages", int], None]) -> None:
+        super().__init__()
+        self.address, self.readers, self.reads, self.size, self._on_change = _ADDRESS.get(), 0, 0, 0, on_change
+
+    async def get(self) -> Any:
+        self.readers += 1
+        self.reads += 1
+        try:
+            return await super().get()
+        finally:
+            self.readers -= 1
+            self._add(0)
+
+    def _get(self) -> Any:
+        size, item = super()._get()
+        self._add(-size)
+        return item
+
+    def put_nowait(self, item: Any) -> None:
+        if self.qsize() >= MAX_UNREAD:
+            self.get_nowait()
+        size = _count_bytes(getattr(item, "output", None))
+        super().put_nowait((size, item))
+        self._add(size)
+
+    def _add(self, size: int) -> None:
+        self.size += size
+        self._on_change(self, size)
+
+
+def _count_bytes(value: object) -> int:
+    """Estimate the memory of a reply: lists and dicts of numbers and texts."""
+    if isinstance(value, dict):
+        return 64 + sum(64 + _count_bytes(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        # Long lists are of equal items.
+        step = 1 + len(value) // 16
+        return 64 + step * sum(map(_count_bytes, value[::step]))
+    return len(value) + 56 if isinstance(value, str) else 32
+
+
+class Mailboxes(LRUCache[str, Any]):
+    """Messages by client, the client that read last at the end.
+
+    An address that keeps too much loses its own clients: first those without a waiting reader, the least recently
+    active first. Only sending is no activity.
+    """
+
+    def __init__(self, event_ids: dict[str, set[str]]) -> None:
+        super().__init__(1 << 30)
+        self._event_ids = event_ids
+        self._clients, self._sizes = Counter[str](), Counter[str]()  # by address
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, messages := _Messages(functools.partial(self._update, key)))
+        self._clients[messages.address] += 1
+        self._evict(messages.address)
+
+    def __missing__(self, key: str) -> Any:
+        """Return a queue without a reader: an event of an evicted client may still report."""
+        return _Messages(lambda *_: None)
+
+    def __delitem__(self, key: str) -> None:
+        """Ignore a missing key: a stream may end after its client was evicted."""
+        if messages := self.pop(key, None):
+            self._clients[messages.address] -= 1
+            self._sizes[messages.address] -= messages.size
+            if not self._clients[messages.address]:
+                del self._clients[messages.address], self._sizes[messages.address]
+
+    def _update(self, key: str, messages: _Messages, size: int) -> None:
+        if self.get(key) is messages:
+            self._sizes[messages.address] += size
+            self.move_to_end(key)
+            self._evict(messages.address)
+
+    def _evict(self, address: str) -> None:
+        """Evict clients of an address that keeps too much, then of the address that keeps most."""
+        while True:
+            if self._clients[address] <= MAX_MAILBOXES and self._sizes[address] <= MAX_UNREAD_BYTES:
+                if self._sizes.total() <= MAX_TOTAL_UNREAD_BYTES:
+                    return
+                address = max(self._sizes, key=lambda each: self._sizes[each])
+            ours = [key for key, messages in self.items() if messages.address == address]
+            key = next((key for key in ours if not self[key].readers), ours[0])
+            self._event_ids.pop(key, None)
+            del self[key]
+
+
+class _EventIds(dict[str, set[str]]):
+    """Numbers of unfinished events by client."""
+
+    def __missing__(self, key: str) -> set[str]:
+        """Return an empty set: a stream may end after its client was evicted."""
+        return set()
+
+
+def bound_queue(queue: Queue, return_s: float = RETURN_S) -> None:
+    """Bound what a queue keeps, and end a client's events when it leaves. Call it before the first request.
+
+    Args:
+        return_s: seconds after the end of a client's stream in which it may open another one.
+    """
+    queue.pending_event_ids_session = _EventIds()
+    queue.pending_messages_per_session = Mailboxes(queue.pending_event_ids_session)
+    queue.ANALYTICS_MAX_EVENTS = 200  # whose durations Gradio keeps
+    clean_events, tasks = queue.clean_events, set[asyncio.Task[None]]()
+
+    def count_reads(session_hash: str) -> int:
+        messages = queue.pending_messages_per_session.get(session_hash)
+        return messages.reads if messages else 0
+
+    async def end_all(session_hash: str, reads: int) -> None:
+        await asyncio.sleep(return_s)
+        if count_reads(session_hash) > reads:
+            return
+        await clean_events(session_hash=session_hash)
+        for task in [*queue._asyncio_tasks]:
+            # As `gradio.utils.set_task_name` joins them: the hash, the event's number and its id.
+            if task.get_name().rpartition("<gradio-sep>")[0].rpartition("_")[0] == session_hash:
+                task.cancel()
+
+    async def end_events(*, session_hash: str | None = None, event_id: str | None = None) -> None:
+        """Gradio 6.31 forgets the events that have not begun, even those of a page that opens its next stream."""
+        if session_hash is None:
+            await clean_events(event_id=event_id)
+            return
+        tasks.add(task := asyncio.create_task(end_all(session_hash, count_reads(session_hash))))
+        task.add_done_callback(tasks.discard)
+
+    queue.clean_events = end_events  # type: ignore[method-assign]
