@@ -42,7 +42,7 @@ class Allowance:
         now: a clock in seconds.
 
     Attributes:
-        heavy: addresses that have used more than BURST, until all is forgiven.
+        heavy: addresses that have used more than BURST, until what they have used has decayed to 0.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -56,11 +56,10 @@ class Allowance:
             return 0.0
         now = self._now()
         used, before = self._used.pop(address, (0.0, now))
-        others = [at for _, at in self._used.values()]
-        if others and now - others[0] > _FORGOTTEN_S:
+        if self._used and now - next(iter(self._used.values()))[1] > _FORGOTTEN_S:
             self._used = {each: entry for each, entry in self._used.items() if now - entry[1] <= _FORGOTTEN_S}
             self.heavy &= self._used.keys()
-        has_company = bool(others) and now - others[-1] < _ACTIVE_S
+        has_company = bool(self._used) and now - next(reversed(self._used.values()))[1] < _ACTIVE_S
         rate = HEAVY_RATE / len(self.heavy) if address in self.heavy else RATE
         left = max(0.0, used - rate * (now - before))
         if not left:
