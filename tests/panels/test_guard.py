@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import gradio as gr
 import pytest
 import uvicorn
+from gradio.queueing import EventQueue
 from gradio.utils import set_task_name
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -334,6 +335,17 @@ def test_an_address_with_too_many_clients_evicts_its_own_alone(queue):
     events["client 1"].add("event")
     del messages["client 1"]
     assert set(messages) == set(events) == kept
+
+
+def test_the_waiting_events_of_an_evicted_client_are_dropped(queue):
+    waiting = queue.event_queue_per_concurrency_id["redraw"] = EventQueue("redraw", 1)
+    clients = [f"client {number}" for number in range(MAX_MAILBOXES + 5)]
+    for client in clients:
+        waiting.queue += (events := [SimpleNamespace(session_hash=client, _id=f"{client} {n}") for n in range(2)])
+        queue.event_ids_to_events |= {event._id: event for event in events}
+        add_event(queue, client)
+    assert [event.session_hash for event in waiting.queue[::2]] == clients[5:]
+    assert len(queue.event_ids_to_events) == len(waiting.queue) == 2 * MAX_MAILBOXES
 
 
 def test_unread_replies_are_bounded_by_bytes_per_address_and_in_total(queue):

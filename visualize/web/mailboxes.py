@@ -6,6 +6,7 @@ Gradio 6.31 keeps the replies of 2,000 clients that never read them. This is not
 
 import asyncio
 import functools
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -92,7 +93,7 @@ def _count_bytes(value: object) -> int:
         # Long lists are of equal items.
         step = 1 + len(value) // 16
         return 64 + step * sum(map(_count_bytes, value[::step]))
-    return len(value) + 56 if isinstance(value, str) else 32
+    return sys.getsizeof(value)
 
 
 class Mailboxes(LRUCache[str, Any]):
@@ -100,11 +101,14 @@ class Mailboxes(LRUCache[str, Any]):
 
     An address that keeps too much loses its own clients: first those without a waiting reader, the least recently
     active first. Only sending is no activity.
+
+    Args:
+        drop_events: called with each client that is lost.
     """
 
-    def __init__(self, event_ids: dict[str, set[str]]) -> None:
+    def __init__(self, drop_events: Callable[[str], None]) -> None:
         super().__init__(1 << 30)
-        self._event_ids = event_ids
+        self._drop_events = drop_events
         self._clients, self._sizes = Counter[str](), Counter[str]()  # by address
 
     def __setitem__(self, key: str, value: Any) -> None:
@@ -139,8 +143,8 @@ class Mailboxes(LRUCache[str, Any]):
                 address = max(self._sizes, key=lambda each: self._sizes[each])
             ours = [key for key, messages in self.items() if messages.address == address]
             key = next((key for key in ours if not self[key].readers), ours[0])
-            self._event_ids.pop(key, None)
             del self[key]
+            self._drop_events(key)
 
 
 class _EventIds(dict[str, set[str]]):
@@ -151,6 +155,15 @@ class _EventIds(dict[str, set[str]]):
         return set()
 
 
+def _drop_waiting(queue: Queue, session_hash: str) -> None:
+    """Remove a client's events that have not begun."""
+    queue.pending_event_ids_session.pop(session_hash, None)
+    for waiting in queue.event_queue_per_concurrency_id.values():
+        for event in [event for event in waiting.queue if event.session_hash == session_hash]:
+            waiting.queue.remove(event)
+            queue.event_ids_to_events.pop(event._id, None)
+
+
 def bound_queue(queue: Queue, return_s: float = RETURN_S) -> None:
     """Bound what a queue keeps, and end a client's events when it leaves. Call it before the first request.
 
@@ -158,7 +171,7 @@ def bound_queue(queue: Queue, return_s: float = RETURN_S) -> None:
         return_s: seconds after the end of a client's stream in which it may open another one.
     """
     queue.pending_event_ids_session = _EventIds()
-    queue.pending_messages_per_session = Mailboxes(queue.pending_event_ids_session)
+    queue.pending_messages_per_session = Mailboxes(lambda session_hash: _drop_waiting(queue, session_hash))
     queue.ANALYTICS_MAX_EVENTS = 200  # whose durations Gradio keeps
     clean_events, tasks = queue.clean_events, set[asyncio.Task[None]]()
 
