@@ -147,13 +147,13 @@ async def measure(attacks: list[str], clients: int, seconds: float, every_s: flo
             until, used_s = time.monotonic() + seconds, core_seconds(process)
             # In another process, so that the clients' latency does not include the attackers' own work.
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as attackers:
-                attack_ = asyncio.get_running_loop().run_in_executor(attackers, attack, target, attacks, seconds)
+                replies = asyncio.get_running_loop().run_in_executor(attackers, attack, target, attacks, seconds)
                 await asyncio.gather(
                     watch_memory(process, until, observed),
                     *(move_slider(target, place, every_s, until, observed) for place in range(clients)),
                 )
                 observed.core_s = core_seconds(process) - used_s
-                observed.statuses = await attack_
+                observed.statuses = await replies
             await asyncio.sleep(_REST_S)
             observed.megabytes.append(resident_megabytes(process))
         observed.log_bytes = log.seek(0, os.SEEK_END)

@@ -21,7 +21,7 @@ MAX_RUNNING = 6
 # Maximum open requests of one address, which may be a classroom behind one router. An open page has two.
 MAX_OPEN = 512
 
-# What an address may use of the page's process: BURST units at once, then RATE per second. While others are active, all
+# Each address's share of the page's process: BURST units at once, then RATE per second. While others are active, all
 # addresses that have used more share HEAVY_RATE. A unit is about 10 ms of CPU time: one request, a quarter of a queued
 # event, three files, or UNIT_BYTES of a reply. A page that opens uses about 20 units.
 BURST, RATE, HEAVY_RATE, UNIT_S = 50, 10, 40, 0.01
@@ -36,7 +36,7 @@ _ACTIVE_S, _FORGOTTEN_S = 3.0, 60.0
 
 
 class Allowance:
-    """Tells an address that uses much to wait while others are active.
+    """Counts what each address uses, and says how long a heavy one should wait while others are active.
 
     Args:
         now: a clock in seconds.

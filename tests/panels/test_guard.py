@@ -426,9 +426,9 @@ def test_an_address_that_floods_the_page_waits_and_others_do_not():
         began = time.monotonic()
         flood = await app.start(BURST + 20, path="/gradio_api/run/predict", parts=(b"not JSON",))
         assert await app.request(address="10.0.0.2") == (200, b"done")
-        light_s = time.monotonic() - began
+        assert not all(request.done() for request in flood)
         assert {status for status, _ in await asyncio.gather(*flood)} == {400}
-        assert light_s < 20 / HEAVY_RATE <= time.monotonic() - began
+        assert time.monotonic() - began >= 20 / HEAVY_RATE
 
     run_coroutine(scene())
 

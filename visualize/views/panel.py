@@ -164,9 +164,9 @@ def build_reply(snapshot: Snapshot, body: Callable[[Snapshot], Reply]) -> Reply:
         return failure(error)
     gpu = snapshot.state.gpu.name
     experiment = replace(snapshot.state.experiment, gpu=gpu).to_json()
-    return (
-        fields if isinstance(fields, Failure) else PlainJson(to_json({"gpu": gpu, "experiment": experiment, **fields}))
-    )
+    if isinstance(fields, Failure):
+        return fields
+    return PlainJson(to_json({"gpu": gpu, "experiment": experiment, **fields}))
 
 
 def read_options(options: type[V], prefix: str, given: Mapping[str, object], endpoint: str) -> V:

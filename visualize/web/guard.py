@@ -1,4 +1,4 @@
-"""Limit what a client may send, keep and occupy: refuse bad requests, and let each address redraw in turns.
+"""Refuse bad requests, and let the others wait until their address may be served.
 
 Gradio 6.31 accepts any host, bodies and session hashes of any size, and files from anybody.
 """

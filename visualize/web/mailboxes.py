@@ -103,7 +103,7 @@ class Mailboxes(LRUCache[str, Any]):
     active first. Only sending is no activity.
 
     Args:
-        drop_events: called with each client that is lost.
+        drop_events: called with each evicted client.
     """
 
     def __init__(self, drop_events: Callable[[str], None]) -> None:
