@@ -1,8 +1,8 @@
-"""Latency of ordinary clients beside one attacker: `python -m benchmarks.load --attack lists`; `all` for all at once.
+"""Measure ordinary clients' latency beside attackers: `python -m benchmarks.load --attack lists`, or `all` for all.
 
-Starts the page. Each client has its own address and moves a slider every few seconds, most of them on the page and the
-others through /schedule. One more address attacks (see `attackers`). Prints the clients' latency, their failed calls,
-the memory and the log of the page's process, and the replies to the attackers.
+Starts the page. Each client has its own address and moves a slider every few seconds: three in five on the page, two in
+five through /schedule. Each attacker has one more address (see `attackers`). Prints the clients' latency, their failed
+calls, the memory and the log of the page's process, and the replies to the attackers.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ import httpx
 
 from benchmarks.attackers import ATTACKS, TIMEOUT_S, Target, attack, call, product
 
-# Limits of the 95th percentile by kind of call, of the page's memory during an attack, of its growth after one, and of
-# the log of 20,000 malformed requests.
+# Limits: 95th percentile of the latency by kind of call, memory of the page's process during an attack, its growth
+# afterwards, and bytes of log.
 MAX_P95_MS = {"page": 500, "/schedule": 1000}
 MAX_MEGABYTES, MAX_GROWTH, MAX_LOG_BYTES = 600, 0.10, 1_000_000
 
-# Seconds after an attack until memory is compared: the page's replies and jobs have expired.
+# Seconds after an attack until memory is compared. By then abandoned jobs have ended; unread replies are still kept.
 _REST_S = 10.0
 
 
@@ -45,11 +45,12 @@ class Observed:
     """Measurements of one run.
 
     Attributes:
-        ms: latencies by kind of call.
+        ms: latencies by kind of call, including failed calls.
         failed: errors.
         megabytes: resident memory of the page's process, every second.
         core_s: CPU time of the page's process.
         log_bytes: length of the page's output.
+        statuses: replies to the attackers by HTTP status.
     """
 
     ms: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -112,10 +113,10 @@ def core_seconds(process: int) -> float:
 
 @asynccontextmanager
 async def serve(log: IO[str] | None = None) -> AsyncIterator[tuple[str, int, dict[str, Any]]]:
-    """Serve a page until the block ends; yield its address, process and Gradio's config once its workers have started.
+    """Serve a page for the duration of the block. Yield its URL, its process id and Gradio's config.
 
     Args:
-        log: a file for its output; by default only errors are shown.
+        log: a file for its output; by default stdout is discarded.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -126,10 +127,10 @@ async def serve(log: IO[str] | None = None) -> AsyncIterator[tuple[str, int, dic
         process = subprocess.Popen(command, env=environment, stdout=log or subprocess.DEVNULL, stderr=log)
         try:
             url = f"http://127.0.0.1:{port}/"
-            transport = httpx.AsyncHTTPTransport(retries=8)  # in the first minute
+            transport = httpx.AsyncHTTPTransport(retries=8)  # for about a minute
             async with httpx.AsyncClient(timeout=TIMEOUT_S, transport=transport) as client:
                 config = (await client.get(f"{url}config")).json()
-            await asyncio.sleep(15)
+            await asyncio.sleep(15)  # until the workers have started
             yield url, process.pid, config
         finally:
             process.terminate()
@@ -137,7 +138,7 @@ async def serve(log: IO[str] | None = None) -> AsyncIterator[tuple[str, int, dic
 
 
 async def measure(attacks: list[str], clients: int, seconds: float, every_s: float) -> Observed:
-    """Let light clients and attackers send requests to a new page."""
+    """Start a page, and measure it under light clients and attackers."""
     from tests.messages import settings_of
 
     observed = Observed()
@@ -161,7 +162,7 @@ async def measure(attacks: list[str], clients: int, seconds: float, every_s: flo
 
 
 def _event_of_change(config: dict[str, Any]) -> int:
-    """The id of the event of a changed experiment."""
+    """Return the id of the event that a changed experiment triggers."""
     (outbox,) = (each["id"] for each in config["components"] if each["props"].get("elem_id") == "outbox")
     return next(int(each["id"]) for each in config["dependencies"] if [outbox, "input"] in each["targets"])
 
@@ -191,9 +192,9 @@ def main(names: list[str], clients: int, minutes: float, every_s: float) -> None
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     choices = ["none", *ATTACKS, "all"]
-    parser.add_argument("--attack", nargs="*", choices=choices, default=choices, help="one page per attack")
+    parser.add_argument("--attack", nargs="*", choices=choices, default=choices, help="attacks, each on a new page")
     parser.add_argument("--clients", type=int, default=40)
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--every", type=float, default=4, help="seconds between two moves of a client's slider")
+    parser.add_argument("--every", type=float, default=4, help="seconds between a client's slider moves")
     flags = parser.parse_args()
     main(flags.attack, flags.clients, flags.minutes, flags.every)

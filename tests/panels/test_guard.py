@@ -1,4 +1,4 @@
-"""Requests that the page's server refuses, the turns in which it serves redraws, and bounds of unread messages."""
+"""Requests that the page's server refuses, the slots in which it serves redraws, and bounds of unread messages."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
-from kernels.measuring.turns import BURST, HEAVY_RATE, MAX_OPEN, MAX_RUNNING, Turns
+from kernels.measuring.request_slots import BURST, HEAVY_RATE, MAX_OPEN, MAX_RUNNING, RequestSlots
 from tests.waiting import run_coroutine
 from visualize.web import connection
 from visualize.web.connection import Connection
-from visualize.web.guard import HOSTS, MAX_BODY_BYTES, Guard, allowed_hosts, framing_sites, trust_hub
+from visualize.web.guard import HOSTS, MAX_BODY_BYTES, Guard, allowed_hosts, framing_sites, trust_hub_proxies
 from visualize.web.mailboxes import (
     MAX_MAILBOXES,
     MAX_TOTAL_UNREAD_BYTES,
     MAX_UNREAD,
     MAX_UNREAD_BYTES,
-    bound_queue,
+    limit_queue,
     set_address,
 )
 
@@ -53,7 +53,7 @@ def test_a_local_page_accepts_this_machines_names_alone():
         assert client(host=host).get("/").status_code == 200
     for host in ("evil.example", "127.0.0.1.evil.example:7860", "localhost.evil.example", "10.0.0.1"):
         refused = client(host=host).get("/")
-        assert (refused.status_code, f"The page is not served as {host!r}" in refused.text) == (400, True)
+        assert (refused.status_code, f"The host {host!r} is not allowed" in refused.text) == (400, True)
 
 
 def test_a_page_for_others_accepts_any_name_unless_names_are_listed(monkeypatch):
@@ -75,7 +75,7 @@ def test_a_body_that_is_too_large_is_refused_with_or_without_its_length():
     page = client()
     assert len(page.post("/", content=b"x" * MAX_BODY_BYTES).content) == MAX_BODY_BYTES
     refused = page.post("/", content=b"x" * (MAX_BODY_BYTES + 1))
-    assert (refused.status_code, refused.text) == (413, "The request has more than 65,536 bytes, the maximum.\n")
+    assert (refused.status_code, refused.text) == (413, "The body exceeds 65,536 bytes, the maximum.\n")
     chunked = page.post("/", content=(b"x" * 1024 for _ in range(100)))
     assert "content-length" not in chunked.request.headers
     assert chunked.status_code == 413
@@ -140,7 +140,7 @@ def test_an_argument_that_gradio_would_take_for_a_file_is_refused():
         body = json.dumps({"data": [argument]})
         for text in (body, body.replace("FileData", "\\u0046ileData")):
             refused = call("coalescing", text)
-            assert (refused.status_code, "takes no files" in refused.text) == (400, True)
+            assert (refused.status_code, "accepts no files" in refused.text) == (400, True)
     assert call("coalescing", "[" * 30_000 + "]" * 30_000).status_code == 400, "too deep to be searched"
 
 
@@ -194,7 +194,7 @@ def test_on_a_space_the_address_is_the_last_public_one_that_the_hub_forwards(mon
     monkeypatch.delenv("FORWARDED_ALLOW_IPS")
     if space:
         monkeypatch.setenv("SPACE_ID", space)
-    trust_hub()
+    trust_hub_proxies()
     addresses = []
 
     async def app(scope, receive, send):
@@ -213,7 +213,7 @@ class GuardedApp:
 
     def __init__(self, **options):
         self.addresses, self.bodies, self.go = [], [], asyncio.Event()
-        self._guard = Guard(self._reply, hosts=(), turns=Turns(), **options)
+        self._guard = Guard(self._reply, hosts=(), slots=RequestSlots(), **options)
 
     async def _reply(self, scope, receive, send):
         self.addresses.append(scope["client"][0])
@@ -249,7 +249,7 @@ class GuardedApp:
         return requests
 
 
-def test_redraws_take_turns_and_nothing_else_waits_for_them():
+def test_redraws_run_in_slots_and_nothing_else_waits_for_them():
     """Neither queued events and other routes, nor clients that read no reply."""
 
     async def scene():
@@ -298,7 +298,7 @@ def test_unfinished_bodies_hold_no_turns_and_end_at_their_deadline():
 @pytest.fixture
 def queue():
     with gr.Blocks() as blocks:
-        bound_queue(blocks._queue, return_s=0.05)
+        limit_queue(blocks._queue, reconnect_s=0.05)
     return blocks._queue
 
 
@@ -479,7 +479,7 @@ GET = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
 def test_a_connection_whose_head_does_not_end_is_closed(monkeypatch):
-    monkeypatch.setattr(connection, "HEAD_DEADLINE_S", 0.2)
+    monkeypatch.setattr(connection, "HEADER_DEADLINE_S", 0.2)
     assert run_coroutine(open_connections(1, GET[:-2])) == [b""]
     (reply,) = run_coroutine(open_connections(1, GET))
     assert b"served" in reply

@@ -144,7 +144,7 @@ def replies(health, count=1):
 
 def test_concurrent_requests_wait_for_one_ping_of_a_starting_worker():
     session = ScriptedSession()
-    health = Health(session, patience_s=0.02)
+    health = Health(session, timeout_s=0.02)
     for count in (5, 1):
         for code, body in replies(health, count):
             assert (code, body["status"], body["run_worker"], body["compiles"]) == (200, "starting", "starting", 3)
@@ -156,7 +156,7 @@ def test_concurrent_requests_wait_for_one_ping_of_a_starting_worker():
 
 def test_an_idle_worker_that_stops_responding_is_stuck_and_a_busy_one_is_not():
     session = ScriptedSession()
-    health = Health(session, patience_s=0.02)
+    health = Health(session, timeout_s=0.02)
     assert replies(health)[0][1]["run_worker"] == "starting"
     session.pings[0].set_result(4711)
     session.ping_runner = lambda: session.pings[0]

@@ -21,8 +21,8 @@ from markupsafe import Markup
 from kernels.experiment import Experiment, JsonSchema, from_json, resolve_gpu
 from kernels.knobs import ConfigError, read_fields
 from kernels.measuring.fair_queue import INTERNAL, Client
+from kernels.measuring.request_slots import REQUEST_SLOTS, charge_cpu_time
 from kernels.measuring.session import Session
-from kernels.measuring.turns import TURNS, metered
 from kernels.results import Compiled, Failure, codec
 from visualize.views.numbers import Number
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
@@ -116,11 +116,11 @@ class Api:
             compile_.add_done_callback(lambda _: self._unfinished.pop(client, None))
         if isinstance(compiled, Failure) and not or_not:
             return compiled
-        async with TURNS.take(client.address):
-            snapshot = await asyncio.to_thread(metered(self.take_snapshot), experiment, compiled)
-            estimate_s = await asyncio.to_thread(metered(seconds), snapshot)
+        async with REQUEST_SLOTS.acquire(client.address):
+            snapshot = await asyncio.to_thread(charge_cpu_time(self.take_snapshot), experiment, compiled)
+            estimate_s = await asyncio.to_thread(charge_cpu_time(seconds), snapshot)
             if estimate_s <= NEAR_S:
-                return await asyncio.to_thread(metered(build_reply), snapshot, body)
+                return await asyncio.to_thread(charge_cpu_time(build_reply), snapshot, body)
         work = self.predictions.submit(build_reply, snapshot, body, client=client, estimate_s=estimate_s)
         return await asyncio.wrap_future(work)  # cancels the prediction if the client leaves
 
@@ -187,8 +187,8 @@ def reply_safely(function: Callable[..., Reply | Awaitable[Reply]]) -> Callable[
             if inspect.iscoroutinefunction(function):
                 reply = await function(*args, **kwargs)
                 return await asyncio.to_thread(to_json, reply)
-            async with TURNS.take(current_client().address):
-                return await asyncio.to_thread(metered(lambda: to_json(function(*args, **kwargs))))
+            async with REQUEST_SLOTS.acquire(current_client().address):
+                return await asyncio.to_thread(charge_cpu_time(lambda: to_json(function(*args, **kwargs))))
         except Exception as error:
             return to_json(failure(error))
 

@@ -1,4 +1,4 @@
-"""Limit the connections of each address, and the time that a request's head may take."""
+"""A uvicorn HTTP protocol that limits the connections of each address and the time to receive a request's headers."""
 
 import asyncio
 import resource
@@ -9,15 +9,15 @@ from typing import ClassVar
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-# Seconds for the head of a request, and of silence until the server closes a connection. Browsers close theirs first.
-HEAD_DEADLINE_S, KEEP_ALIVE_S = 10.0, 75
+# Seconds to receive a request's headers, and idle seconds until the server closes a connection.
+HEADER_DEADLINE_S, KEEP_ALIVE_S = 10.0, 75
 
-# Maximum open connections, if the system allows as many files, and files kept for everything else.
+# Maximum open connections, unless the limit of open files is lower, and file descriptors reserved for other uses.
 MAX_CONNECTIONS, _RESERVED_FILES = 4096, 256
 
 
 class Connection(H11Protocol):
-    """A connection to a client. It is closed if its address has too many, or if a head does not arrive in time."""
+    """A connection to a client. It is closed if its address has too many, or if headers do not arrive in time."""
 
     _open: ClassVar = Counter[str]()
     _deadline: asyncio.TimerHandle | None = None
@@ -29,14 +29,14 @@ class Connection(H11Protocol):
         if len(self.connections) > limit or self._open[self._address] > limit // 2:
             transport.abort()
         else:
-            self._deadline = self.loop.call_later(HEAD_DEADLINE_S, transport.abort)
+            self._deadline = self.loop.call_later(HEADER_DEADLINE_S, transport.abort)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._end_deadline()
         elif self._deadline is None:
-            self._deadline = self.loop.call_later(HEAD_DEADLINE_S, self.transport.abort)
+            self._deadline = self.loop.call_later(HEADER_DEADLINE_S, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_deadline()
@@ -56,12 +56,12 @@ class Connection(H11Protocol):
 
 
 def max_connections() -> int:
-    """Return the maximum number of open connections, which this process's limit of files may lower."""
+    """Return the maximum number of open connections, given this process's limit of open files."""
     return max(1, min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVED_FILES))
 
 
 def raise_file_limit() -> None:
-    """Allow this process as many open files as the system permits, up to those of MAX_CONNECTIONS."""
+    """Raise this process's limit of open files as far as MAX_CONNECTIONS needs and the system permits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = MAX_CONNECTIONS + _RESERVED_FILES
     if soft < enough:

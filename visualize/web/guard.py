@@ -1,6 +1,6 @@
-"""Refuse bad requests, and let the others wait until their address may be served.
+"""ASGI middleware: reject invalid requests, and throttle the rest per client address.
 
-Gradio 6.31 accepts any host, bodies and session hashes of any size, and files from anybody.
+Gradio 6.31 checks no Host header, limits neither bodies nor session hashes, and accepts uploads from anyone.
 """
 
 import asyncio
@@ -22,65 +22,65 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kernels.knobs import ConfigError
-from kernels.measuring.turns import (
+from kernels.measuring.request_slots import (
     BURST,
     HEAVY_RATE,
     MAX_OPEN,
     RATE,
-    TURNS,
+    REQUEST_SLOTS,
     UNIT_BYTES,
     UNIT_S,
     UNITS_PER_EVENT,
     UNITS_PER_FILE,
-    Turns,
-    hold,
+    RequestSlots,
+    limit_open,
 )
 from visualize.startup import AUTH
-from visualize.web.connection import HEAD_DEADLINE_S
+from visualize.web.connection import HEADER_DEADLINE_S
 from visualize.web.mailboxes import MAX_MAILBOXES, MAX_TOTAL_UNREAD_BYTES, MAX_UNREAD_BYTES, set_address
 
 LOG = logging.getLogger("tilescope.guard")
 
-# Bytes of a request's body, and seconds to receive it. The page's own, with a saved run, take about 30,000 bytes.
+# Bytes of a request's body, and seconds to receive it. The page's largest request, with a saved run, is about 30 kB.
 MAX_BODY_BYTES, BODY_DEADLINE_S = 64 * 1024, 10.0
 
-# Characters of a session hash, which Gradio keeps as a key. Its own have 11.
+# Maximum characters of a session hash, which Gradio uses as a key. Gradio's own hashes have 11.
 MAX_SESSION_HASH = 64
 
-# Seconds that a login takes. An address logs in once at a time.
+# Delay of each login attempt in seconds. Attempts from one address run one at a time.
 LOGIN_S = 1.0
 
 # The limits of requests, for `--doctor`.
 LIMITS = (
-    f"bodies of {MAX_BODY_BYTES >> 10} KiB in {BODY_DEADLINE_S:g} s, heads in {HEAD_DEADLINE_S:g} s; per address "
-    f"{MAX_OPEN} open requests, half of the connections, {MAX_MAILBOXES} clients with unread replies and "
-    f"{MAX_UNREAD_BYTES >> 20} MiB of them ({MAX_TOTAL_UNREAD_BYTES >> 20} MiB in total), one login per {LOGIN_S:g} s; "
-    f"{BURST * UNIT_S:g} s of the page's time and then {100 * RATE * UNIT_S:g} % of it; while others are active, all "
-    f"addresses that use more share {100 * HEAVY_RATE * UNIT_S:g} %"
+    f"bodies of {MAX_BODY_BYTES >> 10} KiB within {BODY_DEADLINE_S:g} s, headers within {HEADER_DEADLINE_S:g} s. Per "
+    f"address: {MAX_OPEN} open requests, half of the connections, {MAX_MAILBOXES} clients with unread replies of "
+    f"{MAX_UNREAD_BYTES >> 20} MiB ({MAX_TOTAL_UNREAD_BYTES >> 20} MiB in total), one login per {LOGIN_S:g} s, "
+    f"{BURST * UNIT_S:g} s of CPU time at once and then {100 * RATE * UNIT_S:g} % of a core. Addresses that use more "
+    f"share {100 * HEAVY_RATE * UNIT_S:g} % of a core while others are active"
 )
 
 # Gradio's routes for events that bypass its queue: the page's redraws.
 _REDRAW = ("/run/", "/api/")
 
-# Gradio's pages and lists, which it builds for each request.
+# Gradio's pages and JSON descriptions, which it builds again for each request.
 _PAGES = ("", "/", "/config", "/config/", "/info", "/info/", "/openapi.json", "/theme.css")
 
-# Gradio's routes for events. It raises an error for arguments that it does not expect.
+# Gradio's event routes. They raise an error for arguments that they do not expect.
 _EVENTS = (*_REDRAW, "/call/", "/queue/", "/cancel", "/reset")
 
 # Gradio's routes that send the replies of events.
 _REPLIES = (*_REDRAW, "/call/", "/queue/data")
 
-# Gradio's routes that act for a session without asking for the login.
+# Gradio's routes that skip the login check.
 _BEHIND_LOGIN = ("/heartbeat/", "/cancel", "/reset", "/token", "/app_id", "/openapi.json", "/startup-events")
 
-# Gradio's routes for files, other addresses and page authors. The page uses none of them.
-_CLOSED = (
+# Gradio's routes for uploads, proxying and development. The page uses none of them.
+_DISABLED = (
     "/upload", "/component_server", "/process_recording", "/proxy=", "/stream", "/custom_component", "/deep_link",
     "/vibe-", "/undo-vibe", "/dev/", "/runs", "/run-history", "/monitoring", "/profiling",
 )  # fmt: skip
 
-# Every reply has the type that it declares, keeps addresses on this site and uses none of the visitor's devices.
+# Security headers of every reply: no MIME sniffing, no full URLs to other sites, no access to devices.
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"strict-origin-when-cross-origin"),
@@ -88,19 +88,19 @@ _HEADERS = (
 )
 
 # Gradio treats an object with this key anywhere in an argument as a file, which it would read or fetch.
-_FILE = "gradio.FileData"
+_FILE_KEY = "gradio.FileData"
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "[::1]")
 
-# Environment variable with further host names of the page, for example a proxy's.
+# Environment variable with additional host names of the page, for example a reverse proxy's.
 HOSTS = "TILESCOPE_HOSTS"
 
 
 def allowed_hosts(listening_on: str) -> tuple[str, ...]:
-    """Return the host names that requests may use; none for any.
+    """Return the host names that requests may use; an empty tuple allows any.
 
-    A page for this machine alone accepts only this machine's names. Otherwise a site that points its hostname here (DNS
-    rebinding) could read what only the visitor can reach. A page for others accepts any name unless some are listed.
+    A page that listens only on this machine accepts only this machine's names. Otherwise a site that points its
+    hostname here (DNS rebinding) could read the page. Any other page accepts every name, unless HOSTS lists some.
 
     Args:
         listening_on: the host that the server listens on.
@@ -114,10 +114,10 @@ FRAMES = "TILESCOPE_FRAMES"
 
 
 def framing_sites() -> tuple[str, ...]:
-    """Return the sites that may show the page in a frame, as `frame-ancestors` lists them; none for any.
+    """Return the sites that may show the page in a frame, as `frame-ancestors` lists them; an empty tuple allows any.
 
-    By default, any site may embed a page without a login, only Hugging Face a Space, and no site a page with a login,
-    which a frame could misuse.
+    By default any site may embed a page without a login, only huggingface.co may embed a Space, and no other site may
+    embed a page with a login (clickjacking).
     """
     listed = os.environ.get(FRAMES, "").replace(",", " ").split()
     hub = ["https://huggingface.co"] if "SPACE_ID" in os.environ else []
@@ -125,33 +125,31 @@ def framing_sites() -> tuple[str, ...]:
     return ("'self'", *hub, *listed) if is_restricted else ()
 
 
-# The networks from which uvicorn accepts X-Forwarded-For: an environment variable, and its value on a Space, where the
-# hub's proxies have private addresses. They append the visitor's address to whatever the visitor sends.
-_PROXIES, _HUB = "FORWARDED_ALLOW_IPS", "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,127.0.0.1,::1"
+# Environment variable with the networks from which uvicorn accepts X-Forwarded-For, and its value on a Space. The hub's
+# proxies have private addresses, and append the visitor's address to any header that the visitor sends.
+_PROXIES, _HUB_NETWORKS = "FORWARDED_ALLOW_IPS", "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,127.0.0.1,::1"
 
 
-def trust_hub() -> None:
-    """On a Space, take each request's address from the hub. Call it before the server starts."""
+def trust_hub_proxies() -> None:
+    """On a Space, trust the hub's X-Forwarded-For header. Call it before the server starts."""
     if "SPACE_ID" in os.environ:
-        os.environ.setdefault(_PROXIES, _HUB)
+        os.environ.setdefault(_PROXIES, _HUB_NETWORKS)
 
 
 class Guard:
-    """ASGI middleware that refuses bad requests and lets each address redraw in turns.
+    """ASGI middleware that rejects invalid requests, throttles heavy addresses, and runs redraws and pages in slots.
 
-    It reads the whole body first: a client that sends slowly holds no turn. It sends the reply of a redraw after the
-    turn: a client that reads slowly holds none.
-
-    The address is the connection's, or the one that a proxy on this machine reports, as for compiles.
+    It reads the whole body before it acquires a slot, and sends the reply after it releases the slot, so slow clients
+    occupy none. The address is the connection's, or the one that a trusted proxy reports.
 
     Args:
         hosts: see `allowed_hosts`.
         frames: see `framing_sites`.
-        defaults: each event's arguments where a request leaves them out, by its number and its name. Gradio 6.31 raises
-            an error for too few arguments, although its own client fills in defaults.
+        defaults: default arguments of each event, by its id and by its name in the API. Gradio 6.31 raises an error for
+            missing arguments, although its own client fills in defaults.
         body_deadline_s: seconds in which a body must arrive.
-        login_s: seconds that a login takes.
-        turns: the turns of redraws and pages.
+        login_s: delay of each login attempt.
+        slots: the slots of redraws and pages.
     """
 
     def __init__(
@@ -162,64 +160,63 @@ class Guard:
         defaults: Mapping[int | str, Sequence[object]] | None = None,
         body_deadline_s: float = BODY_DEADLINE_S,
         login_s: float = LOGIN_S,
-        turns: Turns = TURNS,
+        slots: RequestSlots = REQUEST_SLOTS,
     ) -> None:
         self._app, self._hosts, self._body_deadline_s, self._login_s = app, hosts, body_deadline_s, login_s
         self._defaults = defaults or {}
         policy = f"frame-ancestors {' '.join(frames)}".encode()
         self._headers = [*_HEADERS, (b"content-security-policy", policy)] if frames else _HEADERS
-        self._turns, self._open = turns, Counter[str]()
-        self._logins = weakref.WeakValueDictionary[str, asyncio.Lock]()
-        self._waits = weakref.WeakValueDictionary[str, asyncio.Lock]()
+        self._slots, self._open = slots, Counter[str]()
+        self._login_locks = weakref.WeakValueDictionary[str, asyncio.Lock]()
+        self._throttle_locks = weakref.WeakValueDictionary[str, asyncio.Lock]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
 
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *self._headers]
-            elif path.startswith(_REPLIES):
-                self._turns.allowance.charge(address, len(message.get("body", b"")) / UNIT_BYTES)
-            await send(message)
-
-        # Gradio's routes start with this prefix or without it.
+        # Gradio serves each route with this prefix and without it.
         path, request = get_route_path(scope).removeprefix("/gradio_api"), Request(scope, receive)
         address, is_post = _address(scope), scope["method"] == "POST"
         has_started = False
 
-        async def send_first(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal has_started
-            has_started = True
-            await send_with_headers(message)
+            if message["type"] == "http.response.start":
+                has_started = True
+                message["headers"] = [*message.get("headers", ()), *self._headers]
+            elif path.startswith(_REPLIES):
+                self._slots.buckets.charge(address, len(message.get("body", b"")) / UNIT_BYTES)
+            await send(message)
 
         try:
-            with hold(self._open, address), set_address(address):
-                if is_post or not path.startswith(_REPLIES):  # a reply that waits would stay in memory
-                    async with self._waits.setdefault(address, asyncio.Lock()):
-                        await self._turns.wait_for_share(address, _units(is_post, path))
+            with limit_open(self._open, address), set_address(address):
+                if is_post or not path.startswith(_REPLIES):  # do not delay streams: an unread reply stays in memory
+                    async with self._throttle_locks.setdefault(address, asyncio.Lock()):
+                        await self._slots.throttle(address, _units(is_post, path))
                 self._check_head(request, path)
                 body = await self._read_body(request)
                 content = _read_json(body)
                 if is_post and path.startswith(_EVENTS) and content is None:
                     raise HTTPException(400, "The body must be a JSON object.")
                 _check_session_hashes(path, request, content or {})
-                unread = [{"type": "http.request", "body": self._complete_arguments(path, content or {}) or body}]
+                body_messages = [
+                    {"type": "http.request", "body": self._complete_arguments(path, content or {}) or body}
+                ]
 
                 async def replay_body() -> Message:
-                    return unread.pop() if unread else await receive()
+                    return body_messages.pop() if body_messages else await receive()
 
                 app = self._app
                 if path in _PAGES or (is_post and path.startswith(_REDRAW)):
-                    app = self._take_turn
+                    app = self._run_in_slot
                 elif is_post and path.startswith("/login"):
                     app = self._log_in
-                await app(scope, replay_body, send_first)
+                await app(scope, replay_body, send_with_headers)
         except ClientDisconnect:
             return
-        except ConfigError as busy:
-            await PlainTextResponse(f"{busy}\n", 429)(scope, receive, send_with_headers)
+        except ConfigError as error:
+            await PlainTextResponse(f"{error}\n", 429)(scope, receive, send_with_headers)
         except HTTPException as refusal:
             response = PlainTextResponse(f"{refusal.detail}\n", refusal.status_code, refusal.headers)
             await response(scope, receive, send_with_headers)
@@ -227,30 +224,31 @@ class Guard:
             if not path.startswith(_EVENTS):
                 raise
             _log_once(type(error).__name__, traceback.extract_tb(error.__traceback__)[-1].name)
-            if has_started:  # the stream of an evicted client; its last message says so
+            if has_started:  # an evicted client's stream fails after its last message
                 await send({"type": "http.response.body"})
                 return
-            sentence = f"The arguments can't be read: {str(error)[:200]}\n"
+            sentence = f"Gradio could not process the request: {str(error)[:200]}\n"
             await PlainTextResponse(sentence, 400)(scope, receive, send_with_headers)
 
     def _check_head(self, request: Request, path: str) -> None:
         origin, forwarded = request.headers.get("origin"), request.headers.get("x-forwarded-host")
         for host in (request.headers.get("host", ""), *(forwarded.split(",") if forwarded else ())):
             if self._hosts and _without_port(host.strip()) not in self._hosts:
-                names = f"{host[:100]!r}, but as {', '.join(self._hosts)}"
-                raise HTTPException(400, f"The page is not served as {names}. Add a name with {HOSTS}.")
+                allowed = ", ".join(self._hosts)
+                sentence = f"The host {host[:100]!r} is not allowed. Allowed: {allowed}. Set {HOSTS} to add one."
+                raise HTTPException(400, sentence)
         if self._hosts and origin is not None and _without_port(origin.partition("://")[2]) not in self._hosts:
-            sentence = f"Pages of {origin[:100]!r} may not send requests here. Allow their host with {HOSTS}."
+            sentence = f"The origin {origin[:100]!r} is not allowed. Set {HOSTS} to allow its host."
             raise HTTPException(403, sentence)
-        if path.startswith(_CLOSED):
-            raise HTTPException(404, "The page takes no files and serves nothing here.")
+        if path.startswith(_DISABLED):
+            raise HTTPException(404, "This route is disabled.")
         if not path.isprintable():
             raise HTTPException(400, "The path contains a control character.")
         app: Any = request.scope.get("app")
         if path.startswith(_BEHIND_LOGIN) and getattr(app, "auth", None):
             cookies = (request.cookies.get(f"access-token-{kind}{app.cookie_id}") for kind in ("", "unsecure-"))
             if not any(cookie in app.tokens for cookie in cookies):
-                raise HTTPException(401, "Log in first.")
+                raise HTTPException(401, "This route requires a login.")
 
     async def _read_body(self, request: Request) -> bytes:
         body = b""
@@ -259,7 +257,7 @@ class Guard:
                 async for chunk in request.stream():
                     body += chunk
                     if len(body) > MAX_BODY_BYTES:
-                        sentence = f"The request has more than {MAX_BODY_BYTES:,} bytes, the maximum."
+                        sentence = f"The body exceeds {MAX_BODY_BYTES:,} bytes, the maximum."
                         raise HTTPException(413, sentence, {"connection": "close"})
         except TimeoutError:
             sentence = f"The body did not arrive within {self._body_deadline_s:g} s."
@@ -275,20 +273,20 @@ class Guard:
         arguments = [*data, *defaults[len(data) :]][: len(defaults)]
         return json.dumps({**content, "data": arguments}).encode()
 
-    async def _take_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _run_in_slot(self, scope: Scope, receive: Receive, send: Send) -> None:
         reply: list[Message] = []
 
-        async def keep(message: Message) -> None:
+        async def buffer(message: Message) -> None:
             reply.append(message)
 
-        async with self._turns.take(_address(scope)):
-            await self._app(scope, receive, keep)
+        async with self._slots.acquire(_address(scope)):
+            await self._app(scope, receive, buffer)
         for message in reply:
             await send(message)
 
     async def _log_in(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Reply after `login_s`, so that an address can guess one password in that time."""
-        async with self._logins.setdefault(_address(scope), asyncio.Lock()):
+        """Delay each attempt by `login_s`, which limits an address to one password guess in that time."""
+        async with self._login_locks.setdefault(_address(scope), asyncio.Lock()):
             await asyncio.sleep(self._login_s)
             await self._app(scope, receive, send)
 
@@ -296,7 +294,7 @@ class Guard:
 @functools.lru_cache(maxsize=100)
 def _log_once(error: str, function: str) -> None:
     """Log the first error of a kind, because a client could send thousands."""
-    LOG.warning("A request to an event raised %s in %s. Further ones are not logged.", error, function)
+    LOG.warning("An event request raised %s in %s. Later errors of this kind are not logged.", error, function)
 
 
 def _address(scope: Mapping[str, Any]) -> str:
@@ -313,14 +311,14 @@ def _read_json(body: bytes) -> dict[str, Any] | None:
     """Return the JSON object of a body; None for other bodies."""
     try:
         content = json.loads(body or b"null")
-        has_file = _FILE in json.dumps(content)
+        has_file = _FILE_KEY in json.dumps(content)
     except RecursionError:
-        # Gradio's parser may go deeper, and would find a file that this search missed.
+        # Gradio's parser may accept deeper nesting, so a file could hide from this check.
         raise HTTPException(400, "The body is nested too deeply.") from None
     except ValueError:
         return None
     if has_file:
-        raise HTTPException(400, f"An argument contains {_FILE!r}; the page takes no files.")
+        raise HTTPException(400, f"The body contains {_FILE_KEY!r}, but the page accepts no files.")
     return content if isinstance(content, dict) else None
 
 

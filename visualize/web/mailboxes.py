@@ -1,6 +1,6 @@
-"""Bound the replies that Gradio keeps for clients that do not read them, and end the events of clients that leave.
+"""Limit the memory of unread replies in Gradio's queue, and cancel the events of disconnected clients.
 
-Gradio 6.31 keeps the replies of 2,000 clients that never read them. This is not reported as of gradio 6.31. Remove
+Gradio 6.31 keeps the unread replies of up to 2,000 clients, of any size; no upstream issue reports it. Remove
 `Mailboxes` when its `Queue` bounds `pending_messages_per_session` and `pending_event_ids_session`.
 """
 
@@ -16,16 +16,16 @@ from typing import Any
 from gradio.queueing import Queue
 from gradio.utils import LRUCache
 
-# Maximum clients with unread replies per address, and bytes of these replies per address and in total. Each open page
-# and each call of an endpoint is a client.
+# Maximum clients per address, and bytes of unread replies per address and in total. Each open page and each call of an
+# endpoint is a client.
 MAX_MAILBOXES, MAX_UNREAD_BYTES, MAX_TOTAL_UNREAD_BYTES = 300, 8 << 20, 64 << 20
 
 # Maximum unread messages of one client. An open page reads each message immediately.
 MAX_UNREAD = 30
 
-# Seconds in which a client may open its next stream before its events end. A page closes its stream when it knows of no
-# unfinished event, and may just be starting one.
-RETURN_S = 3.0
+# Seconds in which a client may open its next stream before its events are cancelled. A page closes its stream when it
+# has no unfinished event, possibly just as it starts one.
+RECONNECT_S = 3.0
 
 # The address of the current request.
 _ADDRESS: ContextVar[str] = ContextVar("address", default="")
@@ -33,7 +33,7 @@ _ADDRESS: ContextVar[str] = ContextVar("address", default="")
 
 @contextmanager
 def set_address(address: str) -> Iterator[None]:
-    """Attribute what Gradio keeps to an address, inside the block."""
+    """Attribute new mailboxes to this address for the duration of the block."""
     token = _ADDRESS.set(address)
     try:
         yield
@@ -42,16 +42,15 @@ def set_address(address: str) -> Iterator[None]:
 
 
 class _Messages(asyncio.Queue[Any]):
-    """One client's messages, of which the oldest is dropped first.
+    """One client's unread messages. When full, it drops the oldest.
 
     Args:
-        on_change: called with the change of `size` after each message and after each attempt to read, which the client
-            may soon repeat.
+        on_change: called with the change of `size` after each message and after each read.
 
     Attributes:
         address: the address whose request added the client.
-        readers: number of readers that wait for a message.
-        reads: number of attempts to read.
+        readers: number of pending reads.
+        reads: number of reads that have started.
         size: bytes of the messages.
     """
 
@@ -86,21 +85,21 @@ class _Messages(asyncio.Queue[Any]):
 
 
 def _count_bytes(value: object) -> int:
-    """Estimate the memory of a reply: lists and dicts of numbers and texts."""
+    """Estimate a JSON value's memory."""
     if isinstance(value, dict):
         return 64 + sum(64 + _count_bytes(item) for item in value.values())
     if isinstance(value, list | tuple):
-        # Long lists are of equal items.
+        # Sample long lists, which hold similar items.
         step = 1 + len(value) // 16
         return 64 + step * sum(map(_count_bytes, value[::step]))
     return sys.getsizeof(value)
 
 
 class Mailboxes(LRUCache[str, Any]):
-    """Messages by client, the client that read last at the end.
+    """Unread messages by client. The client whose mailbox changed last is at the end.
 
-    An address that keeps too much loses its own clients: first those without a waiting reader, the least recently
-    active first. Only sending is no activity.
+    When an address exceeds a limit, its own clients are evicted: first those without a pending read, and the least
+    recently changed first. A client's requests change nothing, only messages and reads do.
 
     Args:
         drop_events: called with each evicted client.
@@ -117,7 +116,7 @@ class Mailboxes(LRUCache[str, Any]):
         self._evict(messages.address)
 
     def __missing__(self, key: str) -> Any:
-        """Return a queue without a reader: an event of an evicted client may still report."""
+        """Return an unregistered queue, because an evicted client's running event may still send."""
         return _Messages(lambda *_: None)
 
     def __delitem__(self, key: str) -> None:
@@ -135,66 +134,66 @@ class Mailboxes(LRUCache[str, Any]):
             self._evict(messages.address)
 
     def _evict(self, address: str) -> None:
-        """Evict clients of an address that keeps too much, then of the address that keeps most."""
+        """Evict clients of an address that exceeds a limit, then of the largest address if the total does."""
         while True:
             if self._clients[address] <= MAX_MAILBOXES and self._sizes[address] <= MAX_UNREAD_BYTES:
                 if self._sizes.total() <= MAX_TOTAL_UNREAD_BYTES:
                     return
                 address = max(self._sizes, key=lambda each: self._sizes[each])
-            ours = [key for key, messages in self.items() if messages.address == address]
-            key = next((key for key in ours if not self[key].readers), ours[0])
+            candidates = [key for key, messages in self.items() if messages.address == address]
+            key = next((key for key in candidates if not self[key].readers), candidates[0])
             del self[key]
             self._drop_events(key)
 
 
 class _EventIds(dict[str, set[str]]):
-    """Numbers of unfinished events by client."""
+    """Ids of unfinished events by client."""
 
     def __missing__(self, key: str) -> set[str]:
         """Return an empty set: a stream may end after its client was evicted."""
         return set()
 
 
-def _drop_waiting(queue: Queue, session_hash: str) -> None:
+def _drop_queued_events(queue: Queue, session_hash: str) -> None:
     """Remove a client's events that have not begun."""
     queue.pending_event_ids_session.pop(session_hash, None)
-    for waiting in queue.event_queue_per_concurrency_id.values():
-        for event in [event for event in waiting.queue if event.session_hash == session_hash]:
-            waiting.queue.remove(event)
+    for event_queue in queue.event_queue_per_concurrency_id.values():
+        for event in [event for event in event_queue.queue if event.session_hash == session_hash]:
+            event_queue.queue.remove(event)
             queue.event_ids_to_events.pop(event._id, None)
 
 
-def bound_queue(queue: Queue, return_s: float = RETURN_S) -> None:
-    """Bound what a queue keeps, and end a client's events when it leaves. Call it before the first request.
+def limit_queue(queue: Queue, reconnect_s: float = RECONNECT_S) -> None:
+    """Limit a queue's unread replies, and cancel a client's events after it disconnects. Call it before any request.
 
     Args:
-        return_s: seconds after the end of a client's stream in which it may open another one.
+        reconnect_s: seconds after the end of a client's stream in which it may open another one.
     """
     queue.pending_event_ids_session = _EventIds()
-    queue.pending_messages_per_session = Mailboxes(lambda session_hash: _drop_waiting(queue, session_hash))
-    queue.ANALYTICS_MAX_EVENTS = 200  # whose durations Gradio keeps
+    queue.pending_messages_per_session = Mailboxes(lambda session_hash: _drop_queued_events(queue, session_hash))
+    queue.ANALYTICS_MAX_EVENTS = 200  # Gradio keeps the durations of this many events
     clean_events, tasks = queue.clean_events, set[asyncio.Task[None]]()
 
     def count_reads(session_hash: str) -> int:
         messages = queue.pending_messages_per_session.get(session_hash)
         return messages.reads if messages else 0
 
-    async def end_all(session_hash: str, reads: int) -> None:
-        await asyncio.sleep(return_s)
+    async def cancel_events(session_hash: str, reads: int) -> None:
+        await asyncio.sleep(reconnect_s)
         if count_reads(session_hash) > reads:
             return
         await clean_events(session_hash=session_hash)
         for task in [*queue._asyncio_tasks]:
-            # As `gradio.utils.set_task_name` joins them: the hash, the event's number and its id.
+            # `gradio.utils.set_task_name` joins the hash, the event's number and its id.
             if task.get_name().rpartition("<gradio-sep>")[0].rpartition("_")[0] == session_hash:
                 task.cancel()
 
-    async def end_events(*, session_hash: str | None = None, event_id: str | None = None) -> None:
-        """Gradio 6.31 forgets the events that have not begun, even those of a page that opens its next stream."""
+    async def cancel_events_later(*, session_hash: str | None = None, event_id: str | None = None) -> None:
+        """Gradio 6.31 drops a client's queued events as soon as its stream closes, even if it opens another at once."""
         if session_hash is None:
             await clean_events(event_id=event_id)
             return
-        tasks.add(task := asyncio.create_task(end_all(session_hash, count_reads(session_hash))))
+        tasks.add(task := asyncio.create_task(cancel_events(session_hash, count_reads(session_hash))))
         task.add_done_callback(tasks.discard)
 
-    queue.clean_events = end_events  # type: ignore[method-assign]
+    queue.clean_events = cancel_events_later  # type: ignore[method-assign]

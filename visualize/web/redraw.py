@@ -23,8 +23,8 @@ import segno
 from kernels.experiment import Experiment, find_kernel
 from kernels.knobs import ConfigError, quote
 from kernels.measuring.measurement import Job
+from kernels.measuring.request_slots import charge_cpu_time
 from kernels.measuring.session import MEASUREMENTS, Session
-from kernels.measuring.turns import metered
 from kernels.results import Compiled, Failure
 from visualize.tours.guide import Guide, expand_stop
 from visualize.views import compare, status
@@ -145,7 +145,7 @@ class Redraw:
 
     # Gradio event handlers.
 
-    @metered
+    @charge_cpu_time
     def on_message(self, request: gr.Request, message: object) -> str:
         """Redraw after a change of settings, a change of view or a click on a link."""
         page = self._pages.find(request)

@@ -32,14 +32,14 @@ from visualize.web import assets
 from visualize.web.api import argument_defaults, offer_tools_alone
 from visualize.web.connection import KEEP_ALIVE_S, Connection, raise_file_limit
 from visualize.web.first_reply import FirstReply, first_picture
-from visualize.web.guard import Guard, allowed_hosts, framing_sites, trust_hub
-from visualize.web.mailboxes import bound_queue
+from visualize.web.guard import Guard, allowed_hosts, framing_sites, trust_hub_proxies
+from visualize.web.mailboxes import limit_queue
 from visualize.web.page import HEAD, THEME, page
 
-# Maximum events that run or wait for a turn, a worker or a sweep; most of them occupy no thread.
+# Maximum concurrent events, including those that wait for a slot, a worker or a sweep. Most occupy no thread.
 _MAX_EVENTS = 1000
 
-# Seconds after SIGTERM until the process ends without waiting for threads and workers.
+# Seconds after SIGTERM before the process exits without waiting for threads and workers.
 _END_DEADLINE_S = 4.0
 
 
@@ -54,30 +54,30 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
     """
     log_here()
     return_large_arrays()
-    # A thread that computes yields to the event loop after this many seconds instead of 0.005.
+    # Threads that compute yield to the event loop after 1 ms instead of 5 ms.
     sys.setswitchinterval(0.001)
     raise_file_limit()
-    trust_hub()
+    trust_hub_proxies()
     skip_copies_and_searches()
     session = Session.here()
     atexit.register(session.close)
 
-    def end(*_: object) -> None:
+    def shut_down(*_: object) -> None:
         # Ignore further signals, which a hub may send while the workers end.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        # A stopped process or a lock may block everything below.
-        timer = threading.Timer(_END_DEADLINE_S, end_now)
+        # The steps below can block on a stopped process or a lock.
+        timer = threading.Timer(_END_DEADLINE_S, exit_now)
         timer.daemon = True
         timer.start()
-        # Before `atexit`: Python first waits for all threads, and some of them wait for a compile.
+        # Close before `atexit` runs: Python first joins all threads, and some wait for a compile.
         session.close()
         sys.exit(0)
 
-    def end_now() -> None:
+    def exit_now() -> None:
         kill_fork_server()
         os._exit(0)
 
-    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGTERM, shut_down)
     gr.set_static_paths([PLOTLY_JS])
     blocks = page(session, with_tools=mcp)
     guard = Middleware(Guard, hosts=allowed_hosts(host), frames=framing_sites(), defaults=argument_defaults(blocks))
@@ -101,25 +101,26 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
         _frontend=False,  # otherwise launch() raises if its own page takes more than 3 s to respond
         app_kwargs={"middleware": [guard, first_reply], "routes": [Route("/healthz", Health(session).reply)]},
     )
-    bound_queue(blocks._queue)
+    limit_queue(blocks._queue)
     # uvicorn reads these for each connection. By default it closes idle ones after 5 s, when a client may be sending.
     blocks.server.config.http_protocol_class, blocks.server.config.timeout_keep_alive = Connection, KEEP_ALIVE_S
     if blocks.mcp_server_obj:
         offer_tools_alone(blocks.mcp_server_obj)
     elif mcp:
-        sys.exit(f"The MCP server did not start. {blocks.mcp_error}")
+        sys.exit(f"The MCP server did not start: {blocks.mcp_error}")
     session.warm_up()
-    compare_scores(ScoreView(), False)  # reads all recordings: 3 s of CPU time, for which no request should wait
-    gc.freeze()  # the recordings stay; to search them for garbage would take 0.4 s
+    compare_scores(ScoreView(), False)  # fills the cache: the first call reads all recordings (3 s)
+    gc.freeze()  # each full collection would search the recordings for 0.4 s
     blocks.block_thread()
 
 
 def skip_copies_and_searches() -> None:
-    """Leave out work of Gradio 6.31 that the page does not need, much of it on the event loop.
+    """Remove work that Gradio 6.31 does for each client and each reply, and that this page does not need.
 
     Gradio copies all components and their configs for each client (30 ms of CPU time), and keeps the client's last
-    values. It searches each reply three times, node by node, for files and models (0.3 s for a megabyte). No event of
-    the page changes a component, the guard refuses files, and each reply is plain JSON.
+    values. It searches each reply three times for files and models (0.3 s for a megabyte), on the event loop. No event
+    of this page changes a component, the guard refuses files, and each reply is plain JSON. No upstream issue reports
+    this.
     """
 
     def share_components(self: SessionState, blocks: gr.Blocks) -> None:
@@ -136,14 +137,14 @@ def skip_copies_and_searches() -> None:
 
 
 class Health:
-    """Reports one session's health. At most one ping of its run worker is pending.
+    """The endpoint /healthz of one session. At most one ping of its run worker is pending.
 
     Args:
-        patience_s: deadline for a ping. An idle worker responds within milliseconds, a starting one in a few seconds.
+        timeout_s: deadline for a ping. An idle worker responds within milliseconds, a starting one in a few seconds.
     """
 
-    def __init__(self, session: Session, patience_s: float = 1.0) -> None:
-        self._session, self._patience_s = session, patience_s
+    def __init__(self, session: Session, timeout_s: float = 1.0) -> None:
+        self._session, self._timeout_s = session, timeout_s
         self._began = time.monotonic()
         self._has_responded = False
         self._ping: concurrent.futures.Future[int | Failure] | None = None
@@ -160,7 +161,7 @@ class Health:
                 Triton.
             jobs, most_jobs: measurements in progress or queued, and their maximum.
             compiles: compiles in progress or queued.
-            store: trouble with the stored results, or "".
+            store: the problem with the stored results, or "".
         """
         session, run_worker = self._session, await self._run_worker()
         status = {"silent": "stuck", "starting": "starting"}.get(run_worker, "ok")
@@ -186,7 +187,7 @@ class Health:
             self._ping = self._session.ping_runner()
             if self._ping is None:
                 return "on demand"
-        await asyncio.wait([asyncio.wrap_future(self._ping)], timeout=self._patience_s)
+        await asyncio.wait([asyncio.wrap_future(self._ping)], timeout=self._timeout_s)
         if self._ping.done() and not isinstance(self._ping.result(), Failure):
             self._has_responded = True
             return "ready"

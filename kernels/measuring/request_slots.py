@@ -1,0 +1,172 @@
+"""Share the server process fairly among client addresses: light clients go first, and heavy clients are throttled."""
+
+import asyncio
+import functools
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from typing import ParamSpec, TypeVar
+
+from kernels.knobs import ConfigError
+from kernels.measuring.fair_queue import Call, Client, FairQueue, QueuedCall
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Maximum concurrent requests in the server process: redraws, replies and pages. Even short ones wait for Python's lock
+# half of the time. At most one of these slots serves heavy addresses.
+MAX_RUNNING = 6
+
+# Maximum open requests per address. A classroom behind one router shares an address. Each open page holds two requests.
+MAX_OPEN = 512
+
+# Rate limit per address: BURST units at once, then RATE units per second. Addresses above that are heavy. While other
+# addresses are active, all heavy addresses share HEAVY_RATE. A unit is about 10 ms of CPU time: 1 for a redraw or a
+# page, 4 for a queued event, 0.3 for a file, and 1 for each UNIT_BYTES of a reply. Opening the page takes about 20.
+BURST, RATE, HEAVY_RATE, UNIT_S = 50, 10, 40, 0.01
+UNITS_PER_EVENT, UNITS_PER_FILE, UNIT_BYTES = 4, 0.3, 64 << 10
+
+# Maximum level of a bucket, which bounds a request's delay. Maximum seconds that a heavy address yields to light ones.
+_MAX_LEVEL, _YIELD_S = 5 * BURST, 2.0
+
+# Seconds after its last request that an address counts as active, and seconds until its usage is forgotten.
+_ACTIVE_S, _FORGOTTEN_S = 3.0, 60.0
+
+
+class LeakyBuckets:
+    """A leaky bucket per address. Computes how long a heavy address must wait while other addresses are active.
+
+    Args:
+        now: a clock in seconds.
+
+    Attributes:
+        heavy: addresses that have exceeded BURST units. Each stays here until its bucket is empty or forgotten.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._buckets: dict[str, tuple[float, float]] = {}  # level in units, last update; least recently active first
+        self.heavy: set[str] = set()
+
+    def charge(self, address: str, units: float) -> float:
+        """Add units to an address's bucket. Return the delay in seconds before its next request."""
+        if not address:
+            return 0.0
+        now = self._now()
+        level, updated = self._buckets.pop(address, (0.0, now))
+        while self._buckets and now - self._buckets[oldest := next(iter(self._buckets))][1] > _FORGOTTEN_S:
+            del self._buckets[oldest]
+            self.heavy.discard(oldest)
+        others_active = bool(self._buckets) and now - next(reversed(self._buckets.values()))[1] < _ACTIVE_S
+        rate = HEAVY_RATE / len(self.heavy) if address in self.heavy else RATE
+        level = max(0.0, level - rate * (now - updated))
+        if not level:
+            self.heavy.discard(address)
+        level = min(_MAX_LEVEL, level + units)
+        if level > BURST:
+            self.heavy.add(address)
+        self._buckets[address] = level, now
+        return max(0.0, level - BURST) * len(self.heavy) / HEAVY_RATE if others_active else 0.0
+
+
+# CPU seconds used by the current slot, in a list because the contexts of its threads are copies and must share it.
+_CPU_S: ContextVar[list[float]] = ContextVar("cpu_s")
+
+
+def charge_cpu_time(function: Callable[P, T]) -> Callable[P, T]:
+    """Wrap a function to charge its thread's CPU time to the slot that the calling context holds."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        began = time.thread_time()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _CPU_S.get([0.0])[0] += time.thread_time() - began
+
+    return call
+
+
+@contextmanager
+def limit_open(counts: Counter[str], address: str) -> Iterator[None]:
+    """Count an open request of an address for the duration of the block.
+
+    Raises:
+        ConfigError: the address already has MAX_OPEN requests.
+    """
+    if counts[address] >= MAX_OPEN:
+        sentence = f"This address already has {MAX_OPEN} open requests, which is the maximum. Try again later."
+        raise ConfigError("busy", sentence)
+    counts[address] += 1
+    try:
+        yield
+    finally:
+        counts[address] -= 1
+        if not counts[address]:
+            del counts[address]
+
+
+# FairQueue schedules calls, but a request runs in this process.
+_PLACEHOLDER: Call[None] = Call("request", lambda: None)
+
+
+class RequestSlots:
+    """Runs at most MAX_RUNNING requests at a time. The address with the lowest recent usage goes next.
+
+    All heavy addresses together hold at most one slot.
+    """
+
+    def __init__(self) -> None:
+        self.buckets = LeakyBuckets()
+        self._queue = FairQueue(MAX_RUNNING, reserved=MAX_RUNNING - 1, short_s=0.0)
+        self._may_run: dict[QueuedCall[None], asyncio.Event] = {}
+        self._open: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def acquire(self, address: str) -> AsyncIterator[None]:
+        """Hold a slot for the duration of the block, after waiting for one.
+
+        Raises:
+            ConfigError: the address already has MAX_OPEN requests here.
+        """
+        with limit_open(self._open, address):
+            estimate_s = 0.1 if address in self.buckets.heavy else 0.0
+            request, may_run, used_s = QueuedCall(_PLACEHOLDER, Client(address), estimate_s), asyncio.Event(), [0.0]
+            self._queue.waiting.append(request)
+            self._may_run[request] = may_run
+            self._start()
+            try:
+                await may_run.wait()
+                _CPU_S.set(used_s)
+                yield
+            finally:
+                del self._may_run[request]
+                if request in self._queue.running:
+                    self._queue.finish(request, used_s[0])
+                    self.buckets.charge(address, used_s[0] / UNIT_S)
+                else:
+                    self._queue.waiting.remove(request)
+                self._start()
+
+    async def throttle(self, address: str, units: float) -> None:
+        """Charge an address for its next request, and delay it if the address is heavy.
+
+        It then waits up to `_YIELD_S` while a light address holds or awaits a slot; a request for a file does not.
+        """
+        await asyncio.sleep(self.buckets.charge(address, units))
+        deadline = time.monotonic() + (_YIELD_S if units > UNITS_PER_FILE else 0.0)
+        while address in self.buckets.heavy and time.monotonic() < deadline and self._has_light():
+            await asyncio.sleep(0.05)
+
+    def _has_light(self) -> bool:
+        return any(request.client.address not in self.buckets.heavy for request in self._may_run)
+
+    def _start(self) -> None:
+        while len(self._queue.running) < MAX_RUNNING and (request := self._queue.pop()):
+            self._may_run[request].set()
+
+
+# The slots of redraws, replies and pages.
+REQUEST_SLOTS = RequestSlots()
