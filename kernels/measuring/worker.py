@@ -17,7 +17,7 @@ from kernels.gpus import on_zero_gpu
 from kernels.measuring.check import InsufficientMemory
 from kernels.results import Device, Failure
 
-# Added to the niceness of workers whose calls are not timed, so that the page's own process has priority.
+# Added to the niceness of workers that do not time a GPU, so that the page's own process has priority.
 _NICENESS = 15
 
 
@@ -53,6 +53,8 @@ def start(backend: str, cache_directory: str, preload: tuple[str, ...] = ()) -> 
             "Triton was imported before the worker knew whether to interpret: a script that starts a Session must "
             'import kernels under `if __name__ == "__main__":`, as worker processes import it again.'
         )
+    if backend != "cuda":
+        os.nice(_NICENESS)
     os.environ["TRITON_INTERPRET"] = "1" if backend == "interpreter" else "0"
     os.environ["TRITON_CACHE_DIR"] = cache_directory
     if backend == "interpreter":
@@ -61,8 +63,6 @@ def start(backend: str, cache_directory: str, preload: tuple[str, ...] = ()) -> 
         interpreter.patch_small_floats()
         interpreter.patch_tensor_index()
         interpreter.patch_language_once()
-    if backend in ("compile", "model"):
-        os.nice(_NICENESS)
     # Otherwise the first compile would wait a few seconds for these imports.
     for name in (*preload, "torch", "triton.backends.compiler") if backend == "compile" else preload:
         importlib.import_module(name)

@@ -276,7 +276,7 @@ def test_too_many_open_requests_or_streams_of_an_address_are_refused_until_some_
         app.go.set()
         replies = await asyncio.gather(*requests)
         assert [status for status, _ in replies].count(429) == 3
-        assert f"{MAX_OPEN} requests of this address are open".encode() in replies[-1][1]
+        assert f"already has {MAX_OPEN} open requests".encode() in replies[-1][1]
         assert await asyncio.gather(*other, app.request()) == [(200, b"done")] * 2
 
     run_coroutine(scene())
@@ -362,6 +362,21 @@ def test_unread_replies_are_bounded_by_bytes_per_address_and_in_total(queue):
         add_event(queue, f"heavy {number}", f"10.0.1.{number}").put_nowait(reply_of(MAX_UNREAD_BYTES - 1000))
     assert "light" in messages
     assert sum(each.size for each in messages.values()) <= MAX_TOTAL_UNREAD_BYTES
+
+
+def test_a_client_that_has_read_all_replies_is_removed_when_another_is_added(queue):
+    async def read():
+        messages, events = queue.pending_messages_per_session, queue.pending_event_ids_session
+        for client in ("done", "busy", "unread"):
+            add_event(queue, client).put_nowait("message")
+        for client in ("done", "busy"):
+            assert await messages[client].get() == "message"
+        events["done"].clear()
+        events["unread"].clear()
+        add_event(queue, "new")
+        assert set(messages) == set(events) == {"busy", "unread", "new"}
+
+    asyncio.run(read())
 
 
 def test_a_client_that_waits_for_a_message_or_is_between_two_reads_is_not_evicted(queue):

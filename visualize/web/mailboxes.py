@@ -8,7 +8,7 @@ import asyncio
 import functools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -58,6 +58,10 @@ class _Messages(asyncio.Queue[Any]):
         super().__init__()
         self.address, self.readers, self.reads, self.size, self._on_change = _ADDRESS.get(), 0, 0, 0, on_change
 
+    @property
+    def is_read(self) -> bool:
+        return self.reads > 0 and self.readers == 0 and self.empty()
+
     async def get(self) -> Any:
         self.readers += 1
         self.reads += 1
@@ -101,16 +105,21 @@ class Mailboxes(LRUCache[str, Any]):
     When an address exceeds a limit, its own clients are evicted: first those without a pending read, and the least
     recently changed first. A client's requests change nothing, only messages and reads do.
 
+    Clients that have read all replies are removed when another client is added. Gradio 6.31 would keep them.
+
     Args:
-        drop_events: called with each evicted client.
+        event_ids: ids of unfinished events by client.
+        drop_events: called with each removed client.
     """
 
-    def __init__(self, drop_events: Callable[[str], None]) -> None:
+    def __init__(self, event_ids: Mapping[str, set[str]], drop_events: Callable[[str], None]) -> None:
         super().__init__(1 << 30)
-        self._drop_events = drop_events
+        self._event_ids, self._drop_events = event_ids, drop_events
         self._clients, self._sizes = Counter[str](), Counter[str]()  # by address
 
     def __setitem__(self, key: str, value: Any) -> None:
+        for done in [done for done, messages in self.items() if messages.is_read and not self._event_ids[done]]:
+            self._remove(done)
         super().__setitem__(key, messages := _Messages(functools.partial(self._update, key)))
         self._clients[messages.address] += 1
         self._evict(messages.address)
@@ -142,8 +151,11 @@ class Mailboxes(LRUCache[str, Any]):
                 address = max(self._sizes, key=lambda each: self._sizes[each])
             candidates = [key for key, messages in self.items() if messages.address == address]
             key = next((key for key in candidates if not self[key].readers), candidates[0])
-            del self[key]
-            self._drop_events(key)
+            self._remove(key)
+
+    def _remove(self, key: str) -> None:
+        del self[key]
+        self._drop_events(key)
 
 
 class _EventIds(dict[str, set[str]]):
@@ -170,7 +182,8 @@ def limit_queue(queue: Queue, reconnect_s: float = RECONNECT_S) -> None:
         reconnect_s: seconds after the end of a client's stream in which it may open another one.
     """
     queue.pending_event_ids_session = _EventIds()
-    queue.pending_messages_per_session = Mailboxes(lambda session_hash: _drop_queued_events(queue, session_hash))
+    drop_events = functools.partial(_drop_queued_events, queue)
+    queue.pending_messages_per_session = Mailboxes(queue.pending_event_ids_session, drop_events)
     queue.ANALYTICS_MAX_EVENTS = 200  # Gradio keeps the durations of this many events
     clean_events, tasks = queue.clean_events, set[asyncio.Task[None]]()
 
