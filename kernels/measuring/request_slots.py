@@ -25,11 +25,11 @@ MAX_OPEN = 512
 # Rate limit per address: BURST units at once, then RATE units per second. Addresses above that are heavy. While other
 # addresses are active, all heavy addresses share HEAVY_RATE. A unit is about 10 ms of CPU time: 1 for a redraw or a
 # page, 4 for a queued event, 0.3 for a file, and 1 for each UNIT_BYTES of a reply. Opening the page takes about 20.
-BURST, RATE, HEAVY_RATE, UNIT_S = 50, 10, 40, 0.01
+BURST, RATE, HEAVY_RATE, UNIT_S = 30, 10, 40, 0.01
 UNITS_PER_EVENT, UNITS_PER_FILE, UNIT_BYTES = 4, 0.3, 64 << 10
 
 # Maximum level of a bucket, which bounds a request's delay. Maximum seconds that a heavy address yields to light ones.
-_MAX_LEVEL, _YIELD_S = 5 * BURST, 2.0
+_MAX_LEVEL, _YIELD_S = 8 * BURST, 2.0
 
 # Seconds after its last request that an address counts as active, and seconds until its usage is forgotten.
 _ACTIVE_S, _FORGOTTEN_S = 3.0, 60.0
