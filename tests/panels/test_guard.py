@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from contextlib import suppress
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import gradio as gr
 import pytest
 import uvicorn
 from gradio.queueing import EventQueue
+from gradio.routes import App
 from gradio.utils import set_task_name
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -415,6 +417,25 @@ def test_the_events_of_a_client_end_when_it_leaves_but_not_when_it_opens_its_nex
         return {task.get_name().partition("_7<")[0]: task.cancelled() for task in queue._asyncio_tasks}
 
     assert run_coroutine(leave()) == {"gone": True, "back": False, "gone_too": False}
+
+
+def test_the_events_of_a_client_that_never_opens_a_stream_end():
+    async def wait() -> str:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return ""
+
+    ended = threading.Event()
+    with gr.Blocks() as blocks:
+        gr.api(wait, api_name="wait")
+        limit_queue(blocks._queue, first_read_s=0.1)
+    with TestClient(App.create_app(blocks)) as browser:
+        browser.get("/gradio_api/startup-events")
+        event = browser.post("/gradio_api/call/wait", json={"data": []}).json()["event_id"]
+        assert ended.wait(30)
+        assert event not in blocks._queue.pending_messages_per_session, "a late reader would wait forever"
 
 
 def test_malformed_bodies_of_events_are_refused():

@@ -27,6 +27,9 @@ MAX_UNREAD = 30
 # has no unfinished event, possibly just as it starts one.
 RECONNECT_S = 3.0
 
+# Seconds in which a client must open its first stream before its events are cancelled.
+FIRST_READ_S = 30.0
+
 # The address of the current request.
 _ADDRESS: ContextVar[str] = ContextVar("address", default="")
 
@@ -119,7 +122,7 @@ class Mailboxes(LRUCache[str, Any]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         for done in [done for done, messages in self.items() if messages.is_read and not self._event_ids[done]]:
-            self._remove(done)
+            self.remove(done)
         super().__setitem__(key, messages := _Messages(functools.partial(self._update, key)))
         self._clients[messages.address] += 1
         self._evict(messages.address)
@@ -151,9 +154,9 @@ class Mailboxes(LRUCache[str, Any]):
                 address = max(self._sizes, key=lambda each: self._sizes[each])
             candidates = [key for key, messages in self.items() if messages.address == address]
             key = next((key for key in candidates if not self[key].readers), candidates[0])
-            self._remove(key)
+            self.remove(key)
 
-    def _remove(self, key: str) -> None:
+    def remove(self, key: str) -> None:
         del self[key]
         self._drop_events(key)
 
@@ -175,38 +178,51 @@ def _drop_queued_events(queue: Queue, session_hash: str) -> None:
             queue.event_ids_to_events.pop(event._id, None)
 
 
-def limit_queue(queue: Queue, reconnect_s: float = RECONNECT_S) -> None:
-    """Limit a queue's unread replies, and cancel a client's events after it disconnects. Call it before any request.
+def limit_queue(queue: Queue, reconnect_s: float = RECONNECT_S, first_read_s: float = FIRST_READ_S) -> None:
+    """Limit a queue's unread replies, and cancel the events of clients that do not read. Call it before any request.
 
     Args:
         reconnect_s: seconds after the end of a client's stream in which it may open another one.
+        first_read_s: seconds after an event in which a client must open its first stream.
     """
     queue.pending_event_ids_session = _EventIds()
     drop_events = functools.partial(_drop_queued_events, queue)
-    queue.pending_messages_per_session = Mailboxes(queue.pending_event_ids_session, drop_events)
+    queue.pending_messages_per_session = mailboxes = Mailboxes(queue.pending_event_ids_session, drop_events)
     queue.ANALYTICS_MAX_EVENTS = 200  # Gradio keeps the durations of this many events
-    clean_events, tasks = queue.clean_events, set[asyncio.Task[None]]()
+    clean_events, push, tasks = queue.clean_events, queue.push, set[asyncio.Task[None]]()
 
     def count_reads(session_hash: str) -> int:
-        messages = queue.pending_messages_per_session.get(session_hash)
+        messages = mailboxes.get(session_hash)
         return messages.reads if messages else 0
 
-    async def cancel_events(session_hash: str, reads: int) -> None:
-        await asyncio.sleep(reconnect_s)
+    async def cancel_events(session_hash: str, reads: int, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
         if count_reads(session_hash) > reads:
             return
+        if any(event.session_hash == session_hash for event in queue.event_ids_to_events.values()):
+            mailboxes.remove(session_hash)  # a late reader would wait forever
         await clean_events(session_hash=session_hash)
         for task in [*queue._asyncio_tasks]:
             # `gradio.utils.set_task_name` joins the hash, the event's number and its id.
             if task.get_name().rpartition("<gradio-sep>")[0].rpartition("_")[0] == session_hash:
                 task.cancel()
 
+    def cancel_unless_read(session_hash: str, reads: int, delay_s: float) -> None:
+        tasks.add(task := asyncio.create_task(cancel_events(session_hash, reads, delay_s)))
+        task.add_done_callback(tasks.discard)
+
+    async def push_and_expect_reader(body: Any, *args: Any, **kwargs: Any) -> Any:
+        result = await push(body, *args, **kwargs)
+        if body.session_hash is not None:
+            cancel_unless_read(body.session_hash, 0, first_read_s)
+        return result
+
     async def cancel_events_later(*, session_hash: str | None = None, event_id: str | None = None) -> None:
         """Gradio 6.31 drops a client's queued events as soon as its stream closes, even if it opens another at once."""
         if session_hash is None:
             await clean_events(event_id=event_id)
             return
-        tasks.add(task := asyncio.create_task(cancel_events(session_hash, count_reads(session_hash))))
-        task.add_done_callback(tasks.discard)
+        cancel_unless_read(session_hash, count_reads(session_hash), reconnect_s)
 
+    queue.push = push_and_expect_reader  # type: ignore[method-assign]
     queue.clean_events = cancel_events_later  # type: ignore[method-assign]
