@@ -404,19 +404,21 @@ def test_a_client_that_waits_for_a_message_or_is_between_two_reads_is_not_evicte
 def test_the_events_of_a_client_end_when_it_leaves_but_not_when_it_opens_its_next_stream(queue):
     async def leave():
         forever = asyncio.Event()
-        for client in ("gone", "back", "gone_too"):
+        for client in ("gone", "back", "gone_too", "about to read"):
             task = asyncio.create_task(forever.wait())
             set_task_name(task, client, 7, "event", batch=False)
             queue._asyncio_tasks.add(task)
         messages = add_event(queue, "back")
-        for client in ("gone", "back"):
+        for client in ("gone", "back", "about to read"):
             await queue.clean_events(session_hash=client)
         next_stream = asyncio.create_task(messages.get())
+        await asyncio.sleep(0)
+        add_event(queue, "about to read")
         await asyncio.sleep(0.1)
         next_stream.cancel()
         return {task.get_name().partition("_7<")[0]: task.cancelled() for task in queue._asyncio_tasks}
 
-    assert run_coroutine(leave()) == {"gone": True, "back": False, "gone_too": False}
+    assert run_coroutine(leave()) == {"gone": True, "back": False, "gone_too": False, "about to read": False}
 
 
 def test_the_events_of_a_client_that_never_opens_a_stream_end():

@@ -37,7 +37,7 @@ from kernels.measuring.request_slots import (
 )
 from visualize.startup import AUTH
 from visualize.web.connection import HEADER_DEADLINE_S
-from visualize.web.mailboxes import MAX_MAILBOXES, MAX_TOTAL_UNREAD_BYTES, MAX_UNREAD_BYTES, set_address
+from visualize.web.mailboxes import FIRST_READ_S, MAX_MAILBOXES, MAX_TOTAL_UNREAD_BYTES, MAX_UNREAD_BYTES, set_address
 
 LOG = logging.getLogger("tilescope.guard")
 
@@ -52,8 +52,9 @@ LOGIN_S = 1.0
 
 # The limits of requests, for `--doctor`.
 LIMITS = (
-    f"bodies of {MAX_BODY_BYTES >> 10} KiB within {BODY_DEADLINE_S:g} s, headers within {HEADER_DEADLINE_S:g} s. Per "
-    f"address: {MAX_OPEN} open requests, half of the connections, {MAX_MAILBOXES} clients with unread replies of "
+    f"bodies of {MAX_BODY_BYTES >> 10} KiB within {BODY_DEADLINE_S:g} s, headers within {HEADER_DEADLINE_S:g} s; work "
+    f"whose reply nobody reads ends after {FIRST_READ_S:g} s. Per address: {MAX_OPEN} open requests, half of the "
+    f"connections, {MAX_MAILBOXES} clients with unread replies of "
     f"{MAX_UNREAD_BYTES >> 20} MiB ({MAX_TOTAL_UNREAD_BYTES >> 20} MiB in total), one login per {LOGIN_S:g} s, "
     f"{BURST * UNIT_S:g} s of CPU time at once and then {100 * RATE * UNIT_S:g} % of a core. Addresses that use more "
     f"share {100 * HEAVY_RATE * UNIT_S:g} % of a core while others are active"

@@ -191,13 +191,10 @@ def limit_queue(queue: Queue, reconnect_s: float = RECONNECT_S, first_read_s: fl
     queue.ANALYTICS_MAX_EVENTS = 200  # Gradio keeps the durations of this many events
     clean_events, push, tasks = queue.clean_events, queue.push, set[asyncio.Task[None]]()
 
-    def count_reads(session_hash: str) -> int:
-        messages = mailboxes.get(session_hash)
-        return messages.reads if messages else 0
-
-    async def cancel_events(session_hash: str, reads: int, delay_s: float) -> None:
+    async def cancel_events(session_hash: str, messages: _Messages | None, reads: int, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
-        if count_reads(session_hash) > reads:
+        current = mailboxes.get(session_hash)
+        if current is not None and (current.reads > reads or current is not messages):
             return
         if any(event.session_hash == session_hash for event in queue.event_ids_to_events.values()):
             mailboxes.remove(session_hash)  # a late reader would wait forever
@@ -207,14 +204,16 @@ def limit_queue(queue: Queue, reconnect_s: float = RECONNECT_S, first_read_s: fl
             if task.get_name().rpartition("<gradio-sep>")[0].rpartition("_")[0] == session_hash:
                 task.cancel()
 
-    def cancel_unless_read(session_hash: str, reads: int, delay_s: float) -> None:
-        tasks.add(task := asyncio.create_task(cancel_events(session_hash, reads, delay_s)))
+    def cancel_unless_read(session_hash: str, is_first: bool, delay_s: float) -> None:
+        messages = mailboxes.get(session_hash)
+        reads = messages.reads if messages and not is_first else 0
+        tasks.add(task := asyncio.create_task(cancel_events(session_hash, messages, reads, delay_s)))
         task.add_done_callback(tasks.discard)
 
     async def push_and_expect_reader(body: Any, *args: Any, **kwargs: Any) -> Any:
         result = await push(body, *args, **kwargs)
         if body.session_hash is not None:
-            cancel_unless_read(body.session_hash, 0, first_read_s)
+            cancel_unless_read(body.session_hash, True, first_read_s)
         return result
 
     async def cancel_events_later(*, session_hash: str | None = None, event_id: str | None = None) -> None:
@@ -222,7 +221,7 @@ def limit_queue(queue: Queue, reconnect_s: float = RECONNECT_S, first_read_s: fl
         if session_hash is None:
             await clean_events(event_id=event_id)
             return
-        cancel_unless_read(session_hash, count_reads(session_hash), reconnect_s)
+        cancel_unless_read(session_hash, False, reconnect_s)
 
     queue.push = push_and_expect_reader  # type: ignore[method-assign]
     queue.clean_events = cancel_events_later  # type: ignore[method-assign]
