@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import orjson
 import pytest
 
 from tests.kernels.test_export import run_scripts
@@ -37,7 +38,7 @@ def ask(redraw):
     api = Api(redraw.session, redraw.predictions)
     panels = [panel for panels in redraw.panels.values() for panel in panels]
     functions = {one.name: reply_safely(one.function) for panel in panels for one in panel.endpoints(api)}
-    return lambda name, *arguments: run_coroutine(functions[name](*arguments))
+    return lambda name, *arguments: orjson.loads(orjson.dumps(run_coroutine(functions[name](*arguments))))
 
 
 def test_the_form_and_the_address_hold_the_familys_knobs():

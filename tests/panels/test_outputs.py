@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
+import orjson
 import plotly
 import plotly.graph_objects as go
 import pytest
@@ -195,7 +196,7 @@ def endpoints(tmp_path):
 
 def reply_of(function, payload):
     """Return a reply, as it goes through JSON."""
-    return json.loads(json.dumps(asyncio.run(function(payload)), allow_nan=False))
+    return orjson.loads(orjson.dumps(asyncio.run(function(payload))))
 
 
 def test_script_and_notebook_are_of_the_experiment(endpoints):

@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import orjson
 import pytest
 
 from kernels import discover
@@ -399,7 +400,8 @@ async def call(panel, experiment=None, vary=VARY, **arguments):
     """Return the reply of /sweep, on made-up devices."""
     (endpoint,) = panel.endpoints(Api(Session()))
     function = reply_safely(endpoint.function)
-    return await function(experiment or {"kernel": "matmul.grouped", "gpu": "H200"}, vary=vary, **arguments)
+    reply = await function(experiment or {"kernel": "matmul.grouped", "gpu": "H200"}, vary=vary, **arguments)
+    return orjson.loads(orjson.dumps(reply))
 
 
 def test_the_endpoint_replies_with_every_config_the_best_first(panel):

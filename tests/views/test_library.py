@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
+import orjson
 import pytest
 
 from kernels.experiment import from_json
@@ -26,6 +27,7 @@ from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboa
 from visualize.views import compare, theme
 from visualize.views.library import scoreboard, view
 from visualize.views.library.figures import scoreboard_figure
+from visualize.views.panel import encode
 from visualize.views.state import Snapshot
 from visualize.views.summaries import key_numbers
 from visualize.views.tabs import SETTINGS
@@ -62,7 +64,7 @@ def file_rows(panel, action, **flat):
 def ask(panel, *arguments, **named):
     """Return the reply of a panel's endpoint."""
     (endpoint,) = panel().endpoints(SimpleNamespace())
-    return endpoint.function(*arguments, **named)
+    return orjson.loads(encode(endpoint.function(*arguments, **named)))
 
 
 # Recorded.

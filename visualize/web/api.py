@@ -20,6 +20,7 @@ from inspect import Parameter
 from typing import Any
 
 import gradio as gr
+import orjson
 
 from kernels import discover
 from kernels.experiment import (
@@ -35,7 +36,7 @@ from kernels.experiment import (
 from kernels.gpus import DEFAULT_GPU, GPUS
 from kernels.knobs import ConfigError, Knob, knobs
 from visualize.predict.offer import offer, offers
-from visualize.views.panel import EXPERIMENT, Api, Endpoint, Panel, PlainJson, reply_safely, to_json
+from visualize.views.panel import EXPERIMENT, Api, Endpoint, Panel, Reply, encode, reply_safely
 
 # The experiment of the API page's snippets. It is quick under the interpreter, too.
 EXAMPLE = {
@@ -77,7 +78,7 @@ def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], wit
         with_tools: also register an MCP tool for each endpoint.
     """
 
-    def kernels() -> dict[str, Any]:
+    def kernels() -> Reply:
         """Every kernel with its knobs, problem fields, presets and exact JSON Schema; the GPU table; this GPU or null.
 
         `recommended` lists the configs that searches found, and one for each preset shape without a search.
@@ -86,7 +87,7 @@ def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], wit
         return list_kernels()
 
     @functools.cache
-    def list_kernels() -> PlainJson:
+    def list_kernels() -> bytes:
         gpu = api.session.gpu or GPUS[DEFAULT_GPU]
         reply = {
             "kernels": [
@@ -107,7 +108,7 @@ def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], wit
             "gpu_table": {name: asdict(gpu) for name, gpu in GPUS.items()},
             "device": api.session.gpu and asdict(api.session.gpu),
         }
-        return PlainJson(to_json(reply))
+        return encode(reply)
 
     def recommend(experiment: dict[str, Any]) -> dict[str, Any]:
         """Recommends a config for this experiment's kernel, problem and GPU; its own config is ignored.
@@ -179,7 +180,7 @@ def create_tools(endpoints: Sequence[Endpoint]) -> list[Endpoint]:
         `arguments` says what each argument of the other tools means. Also the names of the GPUs that predictions can
         be for, and this machine's GPU (null: predictions and recorded results only).
         """
-        reply = in_full.function()
+        reply = orjson.loads(in_full.function())
         return {
             "kernels": [
                 {
@@ -239,7 +240,7 @@ def _tool(endpoint: Endpoint) -> Endpoint:
             nested = {part: {name: given[name] for name in fields if name in given} for part, fields in parts.items()}
             arguments[EXPERIMENT] = {"kernel": given.get("kernel"), "gpu": given.get("gpu"), **nested}
         reply = await reply_safely(endpoint.function)(**arguments)
-        return json.dumps(shortened(reply, given.get("fields")))
+        return json.dumps(shortened(orjson.loads(orjson.dumps(reply)), given.get("fields")))
 
     # The signature and the description that Gradio needs for an MCP tool.
     defaults = {"kernel": Parameter.empty, **{name: parameters[name].default for name in parameters}}

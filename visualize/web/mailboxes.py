@@ -6,13 +6,14 @@ Gradio 6.31 keeps the unread replies of up to 2,000 clients, of any size; no ups
 
 import asyncio
 import functools
-import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import orjson
 from gradio.queueing import Queue
 from gradio.utils import LRUCache
 
@@ -45,7 +46,7 @@ def set_address(address: str) -> Iterator[None]:
 
 
 class _Messages(asyncio.Queue[Any]):
-    """One client's unread messages. When full, it drops the oldest.
+    """One client's unread messages, with their data as JSON. When full, it drops the oldest.
 
     Args:
         on_change: called with the change of `size` after each message and after each read.
@@ -82,24 +83,16 @@ class _Messages(asyncio.Queue[Any]):
     def put_nowait(self, item: Any) -> None:
         if self.qsize() >= MAX_UNREAD:
             self.get_nowait()
-        size = _count_bytes(getattr(item, "output", None))
-        super().put_nowait((size, item))
-        self._add(size)
+        data = b""
+        if "data" in (output := getattr(item, "output", {})):
+            data = orjson.dumps(output["data"], default=str)
+            item.output = {**output, "data": orjson.Fragment(data)}
+        super().put_nowait((len(data), item))
+        self._add(len(data))
 
     def _add(self, size: int) -> None:
         self.size += size
         self._on_change(self, size)
-
-
-def _count_bytes(value: object) -> int:
-    """Estimate a JSON value's memory."""
-    if isinstance(value, dict):
-        return 64 + sum(64 + _count_bytes(item) for item in value.values())
-    if isinstance(value, list | tuple):
-        # Sample long lists, which hold similar items.
-        step = 1 + len(value) // 16
-        return 64 + step * sum(map(_count_bytes, value[::step]))
-    return sys.getsizeof(value)
 
 
 class Mailboxes(LRUCache[str, Any]):
@@ -191,10 +184,10 @@ def limit_queue(queue: Queue, reconnect_s: float = RECONNECT_S, first_read_s: fl
     queue.ANALYTICS_MAX_EVENTS = 200  # Gradio keeps the durations of this many events
     clean_events, push, tasks = queue.clean_events, queue.push, set[asyncio.Task[None]]()
 
-    async def cancel_events(session_hash: str, messages: _Messages | None, reads: int, delay_s: float) -> None:
+    async def cancel_events(session_hash: str, mailbox: Callable[[], object], reads: int, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
         current = mailboxes.get(session_hash)
-        if current is not None and (current.reads > reads or current is not messages):
+        if current is not None and (current.reads > reads or current is not mailbox()):
             return
         if any(event.session_hash == session_hash for event in queue.event_ids_to_events.values()):
             mailboxes.remove(session_hash)  # a late reader would wait forever
@@ -207,7 +200,8 @@ def limit_queue(queue: Queue, reconnect_s: float = RECONNECT_S, first_read_s: fl
     def cancel_unless_read(session_hash: str, is_first: bool, delay_s: float) -> None:
         messages = mailboxes.get(session_hash)
         reads = messages.reads if messages and not is_first else 0
-        tasks.add(task := asyncio.create_task(cancel_events(session_hash, messages, reads, delay_s)))
+        mailbox = weakref.ref(messages) if messages else lambda: None  # does not keep an evicted client's replies
+        tasks.add(task := asyncio.create_task(cancel_events(session_hash, mailbox, reads, delay_s)))
         task.add_done_callback(tasks.discard)
 
     async def push_and_expect_reader(body: Any, *args: Any, **kwargs: Any) -> Any:

@@ -20,7 +20,7 @@ from visualize.views import prose, slots
 from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.scoreboard import recorded_launch, scoreboard
 from visualize.views.numbers import Number, bytes_of, count_noun, join_names, percent, significant
-from visualize.views.panel import Api, Endpoint, PlainJson, Slots, read_options, select_fields, to_json
+from visualize.views.panel import Api, Endpoint, Reply, Slots, encode, read_options, select_fields
 from visualize.views.slots import NONE, plot, plot_value, slot
 from visualize.views.state import Snapshot, query
 from visualize.views.summaries import key_numbers
@@ -205,8 +205,8 @@ def score_address(score: Score) -> str:
 
 
 @functools.lru_cache(maxsize=4)
-def compare_scores(view: Any, has_count: bool) -> PlainJson:
-    """Return the reply of /scoreboard. Without filters, it takes a second and 10 MB."""
+def compare_scores(view: Any, has_count: bool) -> bytes:
+    """Return the reply of /scoreboard. Without filters, it takes a second."""
     board = scores_of((view.score_count,) if has_count else COUNTS, view.score_gpu, view.score_kernel)
     launches = dict.fromkeys(score.experiment for score in (*board.scores, *board.lower_bounds))
     indices = {experiment: index for index, experiment in enumerate(launches)}
@@ -240,7 +240,7 @@ def compare_scores(view: Any, has_count: bool) -> PlainJson:
             "not_predicted": [payload(experiment) for experiment in board.unpredicted],
         },
     }
-    return PlainJson(to_json(reply))
+    return encode(reply)
 
 
 class ScoreboardPanel(ListPanel):
@@ -265,7 +265,7 @@ class ScoreboardPanel(ListPanel):
         }
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        def scoreboard_of(kernel: str = "", gpu: str = "", count: str = "") -> dict[str, Any]:
+        def scoreboard_of(kernel: str = "", gpu: str = "", count: str = "") -> Reply:
             """Compares the prediction of every recorded launch with the counts from a GPU.
 
             `totals` has, per count (sectors, requests, dram_bytes), how many are compared, how many are equal, and the

@@ -177,7 +177,7 @@ def schedule_json(snapshot: Snapshot) -> dict[str, Any]:
     ends = np.searchsorted(tiles.program, np.arange(min(predicted.programs, _MOST_LISTED_PROGRAMS)), side="right")
     ends = ends[ends <= _MOST_LISTED_TILES]
     part = slice(int(ends[-1]) if len(ends) else 0)
-    listed = np.stack([tiles.pid_m[part], tiles.pid_n[part], tiles.pid_k[part]], axis=1).tolist()
+    listed = np.stack([tiles.pid_m[part], tiles.pid_n[part], tiles.pid_k[part]], axis=1)
     counts = np.arange(1, min(predicted.programs, _COMPARED_PROGRAMS) + 1)
     notes = ("" if snapshot.compiled else text.NOT_COMPILED_YET, kernel.note(launch))
     return {
