@@ -76,7 +76,7 @@ class QueuedCall(Generic[T]):
 
     @property
     def has_waiters(self) -> bool:
-        return not all(future.cancelled() for future in self.futures)
+        return bool(self.futures)
 
 
 class FairQueue:

@@ -252,7 +252,7 @@ class Pool:
                 each.kill()
             self._changed.notify_all()
         for queued in waiting:
-            _resolve(queued.futures, _closed_failure(queued.call.stage))
+            _resolve(queued, _closed_failure(queued.call.stage))
         for each in workers:
             each.explain_end()
 
@@ -263,6 +263,7 @@ class Pool:
         with suppress(RuntimeError):  # the cancelled future may have been notified
             future.set_running_or_notify_cancel()
         with self._changed:
+            queued.futures = [each for each in queued.futures if each is not future]
             if not queued.has_waiters and queued in self._queue.waiting:
                 self._queue.waiting.remove(queued)
 
@@ -287,7 +288,7 @@ class Pool:
             with self._changed:
                 self._queue.finish(queued, time.monotonic() - began)
                 self._changed.notify_all()
-            _resolve(queued.futures, result)
+            _resolve(queued, result)
 
     def _next_call(self, slot: Slot) -> QueuedCall[Any] | None:
         """Wait for the next call, and replace the worker if it dies or stops in the meantime. None: pool closed."""
@@ -379,7 +380,9 @@ class Pool:
                 slot.worker = None
 
 
-def _resolve(futures: Sequence[Future[Any]], result: Any) -> None:
+def _resolve(queued: QueuedCall[Any], result: Any) -> None:
+    # Each future refers to its call. Such a cycle would keep the result and the request until the next full collection.
+    futures, queued.futures = queued.futures, []
     for future in futures:
         with suppress(InvalidStateError):  # cancelled
             future.set_result(result)

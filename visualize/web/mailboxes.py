@@ -46,7 +46,7 @@ def set_address(address: str) -> Iterator[None]:
 
 
 class _Messages(asyncio.Queue[Any]):
-    """One client's unread messages, with their data as JSON. When full, it drops the oldest.
+    """One client's unread messages. When full, it drops the oldest.
 
     Args:
         on_change: called with the change of `size` after each message and after each read.
@@ -83,12 +83,9 @@ class _Messages(asyncio.Queue[Any]):
     def put_nowait(self, item: Any) -> None:
         if self.qsize() >= MAX_UNREAD:
             self.get_nowait()
-        data = b""
-        if "data" in (output := getattr(item, "output", {})):
-            data = orjson.dumps(output["data"], default=str)
-            item.output = {**output, "data": orjson.Fragment(data)}
-        super().put_nowait((len(data), item))
-        self._add(len(data))
+        size = len(orjson.dumps(getattr(item, "output", None), default=str))
+        super().put_nowait((size, item))
+        self._add(size)
 
     def _add(self, size: int) -> None:
         self.size += size

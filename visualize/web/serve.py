@@ -115,6 +115,7 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
     session.warm_up()
     compare_scores(ScoreView(), False)  # fills the cache: the first call reads all recordings (3 s)
     gc.freeze()  # each full collection would search the recordings for 0.4 s
+    gc.collect()  # from now on, the next one follows a few thousand new objects, not a quarter of all
     blocks.block_thread()
 
 
