@@ -51,7 +51,7 @@ MAX_RESULTS = 64
 
 # Maximum characters of all cached compiled kernels. A kernel has about 100,000, or millions if a tile spills. Each
 # counts as at least MIN_CHARACTERS, so at most 64 kernels are cached.
-MAX_CHARACTERS, MIN_CHARACTERS = 16_000_000, 250_000
+MAX_CHARACTERS, MIN_CHARACTERS = 8_000_000, 125_000
 
 
 class BoundedCache(Generic[V]):
