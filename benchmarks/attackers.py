@@ -39,7 +39,7 @@ class Target:
     statuses: Counter[int] = field(default_factory=Counter)
 
     def connect(self, address: str) -> httpx.AsyncClient:
-        """Return a client at an address of this machine, such as 127.0.0.9."""
+        """Return a client that connects from a loopback address, such as 127.0.0.9."""
 
         async def count(response: httpx.Response) -> None:
             self.statuses[response.status_code] += 1
@@ -53,7 +53,7 @@ Attack = Callable[[Target, str], Awaitable[None]]
 
 
 async def _repeat(target: Target, address: str, connections: int, send: Callable[[httpx.AsyncClient], Any]) -> None:
-    """Call `send` on some connections forever."""
+    """Call `send` forever, `connections` at a time."""
 
     async def send_forever(client: httpx.AsyncClient) -> None:
         while True:
@@ -148,7 +148,7 @@ async def stall(target: Target, address: str) -> None:
 
 async def send_malformed(target: Target, address: str) -> None:
     """Send random values, types and paths to endpoints, page events and Gradio's own routes."""
-    draw = random.Random(1)
+    rng = random.Random(1)
     values = [None, -1, 1e400, "x" * 300, [], {}, [[[]]], {"kernel": 3}, {"kernel": "matmul.grouped", "problem": []}]
     paths = (
         "call/schedule", "call/v2/schedule", "call/v2/none", "call/none", "queue/join", "run/predict", "api/none",
@@ -157,15 +157,15 @@ async def send_malformed(target: Target, address: str) -> None:
     names = ("data", "fn_index", "session_hash", "event_id", "experiment", "trigger_id", "batched", "event_data")
 
     async def send(client: httpx.AsyncClient) -> None:
-        body: Any = {name: draw.choice(values) for name in names if draw.random() < 0.5}
-        if draw.random() < 0.5:
-            body["data"] = [draw.choice(values) for _ in range(draw.randrange(4))]
-        text = json.dumps(draw.choice((body, body, body, *values)))
-        content = draw.choice((text, text, text, text[:-1], "\x00" + text)).encode()
-        kind = draw.choice(("application/json", "application/json", "text/plain", "multipart/form-data"))
-        prefix = draw.choice(("gradio_api/", "gradio_api/", ""))
-        path = prefix + draw.choice(paths) + draw.choice(("", "", "/", "/%00", "//..%2f"))
-        if draw.random() < 0.1:
+        body: Any = {name: rng.choice(values) for name in names if rng.random() < 0.5}
+        if rng.random() < 0.5:
+            body["data"] = [rng.choice(values) for _ in range(rng.randrange(4))]
+        text = json.dumps(rng.choice((body, body, body, *values)))
+        content = rng.choice((text, text, text, text[:-1], "\x00" + text)).encode()
+        kind = rng.choice(("application/json", "application/json", "text/plain", "multipart/form-data"))
+        prefix = rng.choice(("gradio_api/", "gradio_api/", ""))
+        path = prefix + rng.choice(paths) + rng.choice(("", "", "/", "/%00", "//..%2f"))
+        if rng.random() < 0.1:
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.5):
                     await client.get(path, params={"session_hash": "x", "x": text[:100]})
@@ -176,7 +176,7 @@ async def send_malformed(target: Target, address: str) -> None:
 
 
 async def send_expensive(target: Target, address: str) -> None:
-    """Keep slow compiles, predictions of seconds and schedules of two million tiles in flight."""
+    """Keep slow compiles, slow predictions and schedules of a million tiles in flight."""
     requests = expensive_requests()
 
     async def send(client: httpx.AsyncClient) -> None:
@@ -231,7 +231,7 @@ async def call(client: httpx.AsyncClient, name: str, experiment: dict[str, Any])
 
 
 def expensive_requests() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield distinct requests forever: slow compiles, predictions of seconds, schedules of two million tiles."""
+    """Yield distinct requests forever: slow compiles, slow predictions, schedules of a million tiles."""
     for number in itertools.count():
         depth = 16 * (1 + number % 1000)
         yield "reuse", product({"M": 16384, "N": 16384, "K": depth}, BLOCK_M=32, BLOCK_N=32, BLOCK_K=16)
@@ -241,5 +241,5 @@ def expensive_requests() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def product(problem: dict[str, int], gpu: str = "H200", **config: int) -> dict[str, Any]:
-    """Return a matmul as the API takes it."""
+    """Return a matmul experiment in JSON."""
     return {"kernel": "matmul.grouped", "gpu": gpu, "problem": problem, "config": config}

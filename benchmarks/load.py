@@ -1,8 +1,8 @@
-"""Measure ordinary clients' latency beside attackers: `python -m benchmarks.load --attack lists`, or `all` for all.
+"""Measure ordinary clients' latency under attack: `python -m benchmarks.load --attack lists`, or `all` at once.
 
 Starts the page. Each client has its own address and moves a slider every few seconds: three in five on the page, two in
-five through /schedule. Each attacker has one more address (see `attackers`). Prints the clients' latency, their failed
-calls, the memory and the log of the page's process, and the replies to the attackers.
+five through /schedule. Each attacker has one more address (see `attackers`). Prints the clients' latency and failed
+calls, the page process's memory, CPU time and log size, and the replies to the attackers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Observed:
 
     Attributes:
         ms: latencies by kind of call, including failed calls.
-        failed: errors.
+        failed: error messages of failed calls.
         megabytes: resident memory of the page's process, every second.
         core_s: CPU time of the page's process.
         log_bytes: length of the page's output.
@@ -62,7 +62,7 @@ class Observed:
 
     @contextmanager
     def time(self, kind: str) -> Iterator[None]:
-        """Add the latency of a request, or its error."""
+        """Record a request's latency, and its error if any."""
         began = time.perf_counter()
         try:
             yield
@@ -75,14 +75,14 @@ async def move_slider(target: Target, place: int, every_s: float, until: float, 
     """Move a slider every few seconds, on the page or through /schedule."""
     from tests.messages import settings_of
 
-    draw, session = random.Random(place), uuid.uuid4().hex
+    rng, session = random.Random(place), uuid.uuid4().hex
     kind = "page" if place % 5 < 3 else "/schedule"
     async with target.connect(f"127.0.1.{1 + place % 250}") as client:
-        await asyncio.sleep(draw.uniform(0, every_s))
+        await asyncio.sleep(rng.uniform(0, every_s))
         while time.monotonic() < until:
-            problem = {name: draw.randrange(512, 8192, 64) for name in "MNK"}
-            config = {name: draw.choice((64, 128)) for name in ("BLOCK_M", "BLOCK_N")}
-            config["GROUP_SIZE"] = draw.randint(1, 8)
+            problem = {name: rng.randrange(512, 8192, 64) for name in "MNK"}
+            config = {name: rng.choice((64, 128)) for name in ("BLOCK_M", "BLOCK_N")}
+            config["GROUP_SIZE"] = rng.randint(1, 8)
             message = settings_of({"kernel": "matmul.grouped", **problem, **config}) if kind == "page" else ""
             with observed.time(kind):
                 if kind == "page":
@@ -138,7 +138,7 @@ async def serve(log: IO[str] | None = None) -> AsyncIterator[tuple[str, int, dic
 
 
 async def measure(attacks: list[str], clients: int, seconds: float, every_s: float) -> Observed:
-    """Start a page, and measure it under light clients and attackers."""
+    """Start a page, and measure it under ordinary clients and attackers."""
     from tests.messages import settings_of
 
     observed = Observed()

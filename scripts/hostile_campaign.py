@@ -148,7 +148,7 @@ async def send(client: httpx.AsyncClient, request: tuple[str, str, str], observe
             # The first version of the API also delivers replies to requests of the second.
             answer = (await client.get(f"call/{path.rsplit('/', 1)[-1]}/{reply.json()['event_id']}")).text
             outcome = "refused" if '"failure"' in answer or "event: error" in answer else "accepted"
-            if "Tilescope failed on this" in answer:
+            if "Tilescope had an internal error" in answer:
                 observed.broken.append(f"{text} → {answer[:200]}")
     except httpx.HTTPError as error:
         observed.broken.append(f"{type(error).__name__} {text}")

@@ -232,8 +232,7 @@ def doctor(checks: Iterable[Check]) -> int:
 
 def run_checks(host: str, port: int, gpu: Gpu | None) -> Iterator[Check]:
     """Check this machine. The checks that start workers come last, and take some seconds each."""
-    from visualize.web.connection import max_connections
-    from visualize.web.guard import LIMITS
+    from visualize.web.guard import LIMITS, max_connections
 
     yield check_python(sys.version_info[:2])
     yield check_packages({package.name: package.version for package in metadata.distributions()})

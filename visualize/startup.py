@@ -1,4 +1,4 @@
-"""Prepare the page's process before Gradio is imported: address, login, log, memory. Standard library only.
+"""Prepare the page's process without importing Gradio: address, login, log, memory. Standard library only.
 
 The log goes to stderr, one line per record: text or, with TILESCOPE_LOG=json, JSON. Each finished job is a record with
 its id, stages and outcome in `fields`.
@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-# Environment variables: a user name and a password, and the form of the log.
-AUTH, LOG_FORM = "TILESCOPE_AUTH", "TILESCOPE_LOG"
+# Environment variables: a user name and a password, and the log format.
+AUTH, LOG_FORMAT = "TILESCOPE_AUTH", "TILESCOPE_LOG"
 
 # Options of mallopt(3), <malloc.h>.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
@@ -49,7 +49,7 @@ def login() -> tuple[str, str] | None:
     """Return the user name and password that visitors need; None if they need none.
 
     Raises:
-        ValueError: the variable is not such a pair. The message does not repeat it.
+        ValueError: the variable is not name:password. The message omits its value.
     """
     value = os.environ.get(AUTH, "")
     if not value:
@@ -61,7 +61,7 @@ def login() -> tuple[str, str] | None:
 
 
 def obstacle(host: str, port: int) -> str:
-    """Say why nothing can listen on host:port; return "" if it can."""
+    """Return why the server cannot listen on host:port; "" if it can."""
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = addresses[0]
@@ -71,11 +71,11 @@ def obstacle(host: str, port: int) -> str:
     except (socket.gaierror, UnicodeError):
         return f"--host must be an address of this machine, or 0.0.0.0 to serve other machines (got {host[:100]!r})."
     except PermissionError:
-        return f"Port {port} is reserved for the system; choose one above 1023 with --port."
+        return f"Port {port} is privileged; choose one above 1023 with --port."
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return f"Port {port} of {host} is in use; choose another with --port."
-        return f"Nothing can listen on {host}, port {port}: {error.strerror}."
+        return f"Cannot listen on {host}, port {port}: {error.strerror}."
     return ""
 
 
@@ -95,9 +95,9 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def log_here() -> None:
-    """Start logging. As text, log only warnings and errors."""
-    is_json = os.environ.get(LOG_FORM, "").strip().lower() == "json"
+def configure_logging() -> None:
+    """Configure logging. Text logs have only warnings and errors."""
+    is_json = os.environ.get(LOG_FORMAT, "").strip().lower() == "json"
     stream = logging.StreamHandler(sys.stderr)
     stream.setFormatter(JsonLines() if is_json else logging.Formatter("%(levelname)s: %(name)s: %(message)s"))
     logger = logging.getLogger("tilescope")
@@ -109,17 +109,17 @@ def log_here() -> None:
 def return_large_arrays() -> None:
     """Make glibc return each large array to the system when it is freed, and keep the memory of smaller ones.
 
-    By default, glibc raises this threshold up to 32 MiB with each large array that is freed. The arrays of a large
+    By default, glibc raises its mmap threshold up to 32 MiB as large arrays are freed. The arrays of a large
     launch would then stay in the heap of the thread that drew it. A redraw of 512 × 512 tiles allocates dozens of
-    arrays of 2 MiB. If glibc returned these, too, page faults would take most of its time.
+    arrays of 2 MiB. If glibc returned these, too, page faults would dominate the redraw.
 
-    All threads share two heaps. By default each has its own, which keeps what the thread has freed.
+    All threads share one arena. By default each has its own, which keeps the memory that it frees.
     """
     with suppress(AttributeError, TypeError):  # musl and macOS have no mallopt, and Windows has no CDLL(None)
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, 1 << 22)
         mallopt(_TRIM_THRESHOLD, 1 << 26)
-        mallopt(_ARENA_MAX, 2)
+        mallopt(_ARENA_MAX, 1)
 
 
 @contextmanager

@@ -39,7 +39,7 @@ DEADLINES_S = {
     "model": 20.0,
 }
 
-# Seconds that a call with a key keeps running after all its clients have left. It may be about to finish, killing it
+# Seconds after its start during which a call with a key is not killed, even if all its clients have left. Killing it
 # costs a worker, and a user who drags a slider often returns to the same value.
 PATIENCE_S = 3.0
 
@@ -76,7 +76,7 @@ class Stopped(Exception):
 
 
 class Worker:
-    """A process forked on this machine that answers calls (see `worker.serve`).
+    """A process on this machine that answers calls (see `worker.serve`).
 
     Args:
         environment: the process's environment variables.
@@ -163,7 +163,7 @@ class Pool:
     """Worker processes with one fair queue. A worker is started when first needed.
 
     The pool replaces a worker that dies or is stopped, whether busy or idle. At most the call that the worker had taken
-    is lost. A thread of this process sends calls to each worker and monitors it.
+    is lost. One thread per worker sends it calls and monitors it.
 
     Args:
         backend, cache_directory, preload: as for `worker.start`.
@@ -268,7 +268,7 @@ class Pool:
                 self._queue.waiting.remove(queued)
 
     def _abandon(self, queued: QueuedCall[Any]) -> bool:
-        """Return whether a running call has no waiters left. If so, no client can join it any longer."""
+        """Give up a running call that has no waiters, so that no client joins it. Return whether it did."""
         with self._changed:
             if not queued.has_waiters:
                 self._queue.running.pop(queued, None)
@@ -291,7 +291,7 @@ class Pool:
             _resolve(queued, result)
 
     def _next_call(self, slot: Slot) -> QueuedCall[Any] | None:
-        """Wait for the next call, and replace the worker if it dies or stops in the meantime. None: pool closed."""
+        """Wait for the next call, and replace the worker if it dies or stops in the meantime. None if closed."""
         while not self.is_closed:
             with self._changed:
                 if (queued := self._queue.pop()) is not None:
@@ -368,7 +368,7 @@ class Pool:
                 message = f"The {stage} stage did not end within {deadline_s:g} s, so its worker was killed. {_NEXT}"
                 raise Stopped(Failure(stage, "timeout", message))
             if current.is_stopped():
-                raise Stopped(worker_death(stage, "it was stopped"))
+                raise Stopped(worker_death(stage, "it was suspended"))
             if queued and now - queued.started > (queued.call.key is not None) * PATIENCE_S and self._abandon(queued):
                 raise Stopped(cancellation(stage))
         return current.connection.recv()
@@ -381,7 +381,7 @@ class Pool:
 
 
 def _resolve(queued: QueuedCall[Any], result: Any) -> None:
-    # Each future refers to its call. Such a cycle would keep the result and the request until the next full collection.
+    # A call and its futures refer to each other. This cycle would keep the result until the next full collection.
     futures, queued.futures = queued.futures, []
     for future in futures:
         with suppress(InvalidStateError):  # cancelled
@@ -397,10 +397,10 @@ def worker_death(stage: str, how: str) -> Failure:
 
 
 def _closed_failure(stage: str) -> Failure:
-    return Failure(stage, "cancelled", "The page was closed.")
+    return Failure(stage, "cancelled", "Tilescope is shutting down.")
 
 
-_NEXT = "The next run gets a fresh one."
+_NEXT = "The next run gets a new worker."
 
 
 def _limit_stalls(connection: "Connection[Any, Any]") -> None:

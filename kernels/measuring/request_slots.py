@@ -15,8 +15,8 @@ from kernels.measuring.fair_queue import Call, Client, FairQueue, QueuedCall
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Maximum concurrent requests in the server process: redraws, replies and pages. Even short ones wait for Python's lock
-# half of the time. At most one of these slots serves heavy addresses.
+# Maximum concurrent requests in the server process: redraws, replies and pages. Even short ones wait for the GIL half
+# of the time. At most one of these slots serves heavy addresses.
 MAX_RUNNING = 6
 
 # Maximum open requests per address. A classroom behind one router shares an address. Each open page holds two requests.
@@ -126,10 +126,10 @@ class RequestSlots:
 
     @asynccontextmanager
     async def acquire(self, address: str) -> AsyncIterator[None]:
-        """Hold a slot for the duration of the block, after waiting for one.
+        """Wait for a slot, and hold it for the duration of the block.
 
         Raises:
-            ConfigError: the address already has MAX_OPEN requests here.
+            ConfigError: the address already has MAX_OPEN requests.
         """
         with limit_open(self._open, address):
             estimate_s = 0.1 if address in self.buckets.heavy else 0.0
@@ -153,7 +153,7 @@ class RequestSlots:
     async def throttle(self, address: str, units: float) -> None:
         """Charge an address for its next request, and delay it if the address is heavy.
 
-        It then waits up to `_YIELD_S` while a light address holds or awaits a slot; a request for a file does not.
+        A heavy request, unless for a file, then waits up to `_YIELD_S` while a light address holds or awaits a slot.
         """
         await asyncio.sleep(self.buckets.charge(address, units))
         deadline = time.monotonic() + (_YIELD_S if units > UNITS_PER_FILE else 0.0)

@@ -50,8 +50,8 @@ JOB_LIMITS = (
 MAX_RESULTS = 64
 
 # Maximum characters of all cached compiled kernels. A kernel has about 100,000, or millions if a tile spills. Each
-# counts as at least MIN_CHARACTERS, so at most 64 kernels are cached.
-MAX_CHARACTERS, MIN_CHARACTERS = 8_000_000, 125_000
+# counts as at least MIN_CHARACTERS, so at most 64 kernels are cached. Triton's own cache on disk keeps all.
+MAX_CHARACTERS, MIN_CHARACTERS = 4_000_000, 62_500
 
 
 class BoundedCache(Generic[V]):

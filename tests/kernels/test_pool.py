@@ -162,7 +162,7 @@ def test_a_worker_that_dies_or_is_stopped_costs_its_own_call_and_is_replaced(poo
     assert waiting.result(PATIENCE_S) != process
     assert time.monotonic() - began < REPLACED_WITHIN_S
     until(lambda: not is_alive(process))
-    assert_failed(call, "launch", "worker_died", "SIGKILL" if sent == signal.SIGKILL else "stopped")
+    assert_failed(call, "launch", "worker_died", "SIGKILL" if sent == signal.SIGKILL else "suspended")
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=lambda sent: sent.name)
@@ -241,7 +241,7 @@ def test_closing_ends_every_call(pool, held):
     pool.close()
     assert not is_alive(process)
     for call in (*calls, pool.submit(held.call("late"))):
-        assert_failed(call, "launch", "cancelled", "The page was closed")
+        assert_failed(call, "launch", "cancelled", "Tilescope is shutting down")
 
 
 class Interrupting:
@@ -259,7 +259,7 @@ def test_a_signal_handler_may_close_a_pool_in_the_middle_of_submit(pool, held):
     try:
         calls = [pool.submit(held.call(name, Interrupting())) for name in ("running", "late")]
         for call in calls:
-            assert_failed(call, "launch", "cancelled", "The page was closed")
+            assert_failed(call, "launch", "cancelled", "Tilescope is shutting down")
     finally:
         signal.signal(signal.SIGUSR1, before)
 

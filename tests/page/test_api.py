@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
+import orjson
 import pytest
 from gradio_client import Client
 
@@ -24,7 +25,7 @@ from kernels.gpus import GPUS
 from tests.kernels.trees import is_alive
 from tests.page.conftest import App, served
 from tests.waiting import until
-from visualize.views.panel import to_json
+from visualize.views.panel import encode
 
 
 def test_kernels_lists_knobs_problem_gpus_and_device(client: Client) -> None:
@@ -125,8 +126,9 @@ def test_an_endpoint_refuses_what_it_cannot_compute_with_a_sentence(
 
 
 def test_not_a_number_becomes_null_with_a_count_beside_it() -> None:
-    reply = to_json({"a": math.nan, "b": [1, math.inf, np.float32(2)], "c": {"d": np.inf}, "e": np.int64(3)})
-    assert reply == {"a": None, "b": [1, None, 2.0], "c": {"d": None, "not_finite": 1}, "e": 3, "not_finite": 2}
+    values = {"a": math.nan, "b": [1, math.inf, np.float32(2)], "c": {"d": np.inf}, "e": np.int64(3)}
+    inner = {"d": None, "not_finite": 1}
+    assert orjson.loads(encode(values)) == {"a": None, "b": [1, None, 2.0], "c": inner, "e": 3, "not_finite": 2}
 
 
 def test_the_guard_stands_in_front_of_gradio_and_of_the_health_check(app: App) -> None:

@@ -25,9 +25,16 @@ from uvicorn.server import ServerState
 
 from kernels.measuring.request_slots import BURST, HEAVY_RATE, MAX_OPEN, MAX_RUNNING, RequestSlots
 from tests.waiting import run_coroutine
-from visualize.web import connection
-from visualize.web.connection import Connection
-from visualize.web.guard import HOSTS, MAX_BODY_BYTES, Guard, allowed_hosts, framing_sites, trust_hub_proxies
+from visualize.web import guard
+from visualize.web.guard import (
+    HOSTS,
+    MAX_BODY_BYTES,
+    Connection,
+    Guard,
+    allowed_hosts,
+    framing_sites,
+    trust_hub_proxies,
+)
 from visualize.web.mailboxes import (
     MAX_MAILBOXES,
     MAX_TOTAL_UNREAD_BYTES,
@@ -211,10 +218,10 @@ def test_on_a_space_the_address_is_the_last_public_one_that_the_hub_forwards(mon
 
 
 class GuardedApp:
-    """A guarded ASGI app whose replies wait until a test sets `go`, and requests to it."""
+    """A guarded ASGI app that replies once a test sets `go`, and requests to it, whose clients leave at `left`."""
 
     def __init__(self, **options):
-        self.addresses, self.bodies, self.go = [], [], asyncio.Event()
+        self.addresses, self.bodies, self.go, self.left = [], [], asyncio.Event(), asyncio.Event()
         self._guard = Guard(self._reply, hosts=(), slots=RequestSlots(), **options)
 
     async def _reply(self, scope, receive, send):
@@ -225,13 +232,14 @@ class GuardedApp:
         await send({"type": "http.response.body", "body": b"done"})
 
     async def request(self, address="10.0.0.1", path=REDRAW, method="POST", parts=(b"{}",), is_read=True, root_path=""):
-        """Return the status and the body of a reply. The request's body stays unfinished if its last part is None."""
+        """Return a reply's status and body; None without a reply. If the last part is None, the body does not end."""
         unsent, reply = list(parts), []
 
         async def receive():
             part = unsent.pop(0) if unsent else None
             if part is None:
-                await asyncio.Event().wait()
+                await self.left.wait()
+                return {"type": "http.disconnect"}
             return {"type": "http.request", "body": part, "more_body": bool(unsent)}
 
         async def send(message):
@@ -241,12 +249,12 @@ class GuardedApp:
 
         scope = {"type": "http", "method": method, "path": path, "root_path": root_path, "query_string": b""}
         await self._guard({**scope, "headers": [], "client": (address, 1)}, receive, send)
-        return reply[0]["status"], reply[1]["body"]
+        return (reply[0]["status"], reply[1]["body"]) if reply else None
 
     async def start(self, count, **options):
         """Start requests, and let them run until they wait."""
         requests = [asyncio.create_task(self.request(**options)) for _ in range(count)]
-        for _ in range(20):
+        for _ in range(200):
             await asyncio.sleep(0)
         return requests
 
@@ -471,6 +479,20 @@ def test_an_address_that_floods_the_page_waits_and_others_do_not():
     run_coroutine(scene())
 
 
+def test_a_delayed_request_whose_client_has_left_is_dropped():
+    async def scene():
+        app = GuardedApp()
+        app.go.set()
+        await app.request(address="10.0.0.2")
+        flood = await app.start(BURST + 20)
+        app.left.set()
+        replies = await asyncio.gather(*flood)
+        assert replies.count(None) >= 15
+        assert replies.count((200, b"done")) >= BURST
+
+    run_coroutine(scene())
+
+
 def test_an_address_guesses_one_password_at_a_time():
     async def scene():
         app = GuardedApp(login_s=0.01)
@@ -517,14 +539,14 @@ GET = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
 def test_a_connection_whose_head_does_not_end_is_closed(monkeypatch):
-    monkeypatch.setattr(connection, "HEADER_DEADLINE_S", 0.2)
+    monkeypatch.setattr(guard, "HEADER_DEADLINE_S", 0.2)
     assert run_coroutine(open_connections(1, GET[:-2])) == [b""]
     (reply,) = run_coroutine(open_connections(1, GET))
     assert b"served" in reply
 
 
 def test_one_address_gets_half_of_the_connections(monkeypatch):
-    monkeypatch.setattr(connection, "max_connections", lambda: 4)
+    monkeypatch.setattr(guard, "max_connections", lambda: 4)
     replies = run_coroutine(open_connections(3, GET))
     assert [b"served" in reply for reply in replies] == [True, True, False]
 

@@ -107,7 +107,7 @@ def test_an_unknown_preset_and_a_message_that_is_nested_too_deeply_are_refused(s
     last = len(presets(grouped, grouped.family.problem(), GPUS["H200"], None)) - 1
     assert sentence == f"The preset is {number!r}; matmul.grouped has presets 0 to {last}."
     for text in ("[" * 30_000, '{"kernel":' * 6_000):
-        assert "which the page does not send" in slots_of(shared_page.on_message(request(), text))["problems"]
+        assert "must be a JSON object" in slots_of(shared_page.on_message(request(), text))["problems"]
 
 
 HOSTILE = '<script>alert("{0}")</script> & {gpu}'

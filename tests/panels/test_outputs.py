@@ -27,7 +27,7 @@ from tests.messages import decode, opened
 from visualize.views.panel import Api, reply_safely
 from visualize.views.result.view import ExportPanel
 from visualize.views.slots import PLOTLY_JS, plot_value
-from visualize.web.first_reply import FirstReply, first_picture, still
+from visualize.web.first_reply import FirstReply, draw_svg, first_picture
 from visualize.web.redraw import MAX_LINK, qr
 
 
@@ -144,7 +144,7 @@ def test_the_body_begins_with_the_first_picture_if_the_address_has_no_settings(c
 
 def test_the_first_picture_has_both_orders_of_the_nine_results():
     html = first_picture(None)
-    assert 'aria-label="grouped order, GROUP_SIZE 3 beside row-major order"' in html
+    assert 'aria-label="grouped order, GROUP_SIZE 3 and row-major order"' in html
     assert len(re.findall(r"M\d+ \d+H\d+V\d+H\d+z", html)) == 2 * 3 * 9 * 9, "tiles of C, blocks of A and of B"
 
 
@@ -171,7 +171,7 @@ MAPS = {
 
 
 def test_each_cell_that_is_not_masked_lies_between_its_edges_and_has_the_colour_of_its_value():
-    picture, cells = ElementTree.fromstring(f"<figure>{still(MAPS)}</figure>"), {}
+    picture, cells = ElementTree.fromstring(f"<figure>{draw_svg(MAPS)}</figure>"), {}
     for path in picture.iter("path"):
         for corners in re.findall(r"M(\d+) (\d+)H(\d+)V(\d+)H\d+z", path.attrib["d"]):
             cells[tuple(map(int, corners))] = path.attrib["fill"]  # (left, top, right, bottom) → colour

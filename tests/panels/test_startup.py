@@ -64,7 +64,7 @@ def test_only_a_free_port_of_this_machine_has_no_obstacle():
         assert startup.obstacle("127.0.0.1", port) == f"Port {port} of 127.0.0.1 is in use; choose another with --port."
     assert startup.obstacle("127.0.0.1", port) == ""
     assert "must be an address of this machine" in startup.obstacle("a" * 300, 7860)
-    assert "Nothing can listen on 192.0.2.1, port 7860: " in startup.obstacle("192.0.2.1", 7860)
+    assert "Cannot listen on 192.0.2.1, port 7860: " in startup.obstacle("192.0.2.1", 7860)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ Validation, conversion to JSON and error handling of all endpoints are here.
 import asyncio
 import functools
 import inspect
-import math
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
@@ -66,7 +65,7 @@ class Endpoint:
     """A named function of the API. Its docstring is its description. Its parameter `experiment` takes a JSON object.
 
     Attributes:
-        launches: whether the kernel is launched, so that `run` is an argument, too.
+        launches: whether it launches the kernel. If not, its MCP tool has no `run` fields.
         schemas: JSON Schemas by parameter; the other parameters have the schema of their type.
         is_flat: as an MCP tool, it takes the experiment's fields as separate arguments.
     """
@@ -89,14 +88,14 @@ class Api:
         self,
         payload: object,
         body: Callable[[Snapshot], Reply],
-        or_not: bool = False,
+        allow_failure: bool = False,
         within_s: float | None = None,
         seconds: Callable[[Snapshot], float] = lambda snapshot: 0.0,
     ) -> Reply:
         """Compile, then reply with `body` of the snapshot.
 
         Args:
-            or_not: also call `body` if compilation fails.
+            allow_failure: also call `body` if compilation fails.
             within_s: deadline after which `body` is called without the compiled kernel. The compile continues for
                 later requests, until its client requests another one.
             seconds: estimates the core time of `body`. A slow body runs in another process, so it must be a
@@ -115,7 +114,7 @@ class Api:
                 before.cancel()
             self._unfinished[client] = compile_
             compile_.add_done_callback(lambda _: self._unfinished.pop(client, None))
-        if isinstance(compiled, Failure) and not or_not:
+        if isinstance(compiled, Failure) and not allow_failure:
             return compiled
         async with REQUEST_SLOTS.acquire(client.address):
             snapshot = await asyncio.to_thread(charge_cpu_time(self.take_snapshot), experiment, compiled)
@@ -161,7 +160,7 @@ def build_reply(snapshot: Snapshot, body: Callable[[Snapshot], Reply]) -> Reply:
     """Return `body` of a snapshot with the experiment and the resolved GPU."""
     try:
         fields = body(snapshot)
-    except Exception as error:  # the pool of prediction processes has no sentence for a ConfigError
+    except Exception as error:  # a prediction process would report a ConfigError as a bug
         return failure(error)
     gpu = snapshot.state.gpu.name
     experiment = replace(snapshot.state.experiment, gpu=gpu).to_json()
@@ -201,33 +200,25 @@ def failure(error: Exception) -> Failure:
     if isinstance(error, ConfigError):
         return Failure("config", error.kind, str(error))
     traceback.print_exception(error)
-    return Failure("config", "internal_error", f"Tilescope failed on this: {type(error).__name__}.")
-
-
-class PlainList(list[Any]):
-    """A list of plain JSON or integer arrays: a list of tiles has up to 800,000 numbers."""
+    return Failure("config", "internal_error", f"Tilescope had an internal error: {type(error).__name__}.")
 
 
 def encode(reply: Any) -> bytes:
     """Return a reply as JSON. Its values would take ten times the memory."""
-    return reply if isinstance(reply, bytes) else orjson.dumps(to_json(reply), option=orjson.OPT_SERIALIZE_NUMPY)
+    if isinstance(reply, bytes):
+        return reply
+    return orjson.dumps(to_json(reply), default=np.ndarray.tolist, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def to_json(value: Any) -> Any:
-    """Return plain JSON. NaN and infinity become null, and `not_finite` beside them counts them."""
-    if isinstance(value, PlainList):
-        return value
+    """Return a value as orjson expects it. NaN and infinity will be null; `not_finite` beside them counts them."""
     if isinstance(value, Failure):
-        return {"failure": {"stage": value.stage, "kind": value.kind, "message": value.message}}
+        return {"failure": select_fields(value, "stage", "kind", "message")}
     if isinstance(value, dict):
         plain = {str(key): to_json(item) for key, item in value.items()}
-        nulls = sum(_count_not_finite(item) for item in value.values())
+        nulls = sum(map(_count_not_finite, value.values()))
         return {**plain, "not_finite": nulls} if nulls else plain
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist() if value.dtype.kind in "iub" else to_json(value.tolist())
-    if isinstance(value, list | tuple):
-        return [to_json(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return [to_json(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def select_fields(value: object, *names: str) -> dict[str, Any]:
@@ -237,7 +228,7 @@ def select_fields(value: object, *names: str) -> dict[str, Any]:
 
 def _count_not_finite(value: Any) -> int:
     """Count the numbers that become null in a value or its lists. Inner objects count their own."""
-    if isinstance(value, list | tuple) and not isinstance(value, PlainList):
+    if isinstance(value, list | tuple):
         return sum(map(_count_not_finite, value))
     if isinstance(value, float | np.floating | np.ndarray) and np.asarray(value).dtype.kind == "f":
         return int(np.count_nonzero(~np.isfinite(value)))
@@ -266,8 +257,8 @@ class Panel(ABC):
     """A panel of the page. It holds no state of a browser.
 
     Attributes:
-        options: types of its part of the View, dataclasses of knobs.
-        forms: those of them that have controls, each with the slot of its form.
+        options: the dataclasses of knobs that are its part of the View.
+        forms: the options that have controls, each with the slot of its form.
         uses_compiler: whether its picture changes once the kernel is compiled.
         is_compared: whether a pinned experiment's values appear next to its own.
     """
@@ -294,15 +285,15 @@ class Panel(ABC):
         return {}
 
     def seconds(self, snapshot: Snapshot) -> float:
-        """Estimate the seconds of a core that `draw` takes beyond what is quick for every launch."""
+        """Estimate the core seconds of `draw` beyond those of a small launch."""
         return 0.0
 
-    def waiting(self, snapshot: Snapshot, seconds: float) -> Slots:
-        """Fill its slots while the compiler has been working for some seconds."""
+    def draw_waiting(self, snapshot: Snapshot, seconds: float) -> Slots:
+        """Fill its slots during a compile that began `seconds` ago."""
         return {}
 
-    def predicting(self, snapshot: Snapshot) -> Slots:
-        """Fill its slots while another process draws it, which takes `seconds`."""
+    def draw_predicting(self, snapshot: Snapshot) -> Slots:
+        """Fill its slots while another process draws it."""
         return {}
 
     def has_live_updates(self, snapshot: Snapshot) -> bool:

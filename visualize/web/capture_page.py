@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+import orjson
 from markupsafe import Markup
 from starlette.middleware import Middleware
 
 from kernels.compiling.capture_file import Capture
 from kernels.examples import EXAMPLES
 from kernels.knobs import ConfigError, knobs, read_fields
-from visualize.startup import bypass_proxy, log_here
+from visualize.startup import bypass_proxy, configure_logging
 from visualize.views import slots, theme
 from visualize.views.capture.report import launch_json, report
 from visualize.views.capture.view import EXAMPLE, TABS, CapturePictures, CaptureView, capture_options, layout
-from visualize.views.panel import Slots, to_json
+from visualize.views.panel import Slots, encode
 from visualize.views.slots import PLOTLY_JS, slot
 from visualize.views.state import query
 from visualize.web import assets
@@ -79,7 +80,7 @@ class CapturePage:
 
     def requests(self) -> dict[str, Any]:
         """Count the memory requests of every Triton launch in the capture, as `show --json` does."""
-        return to_json(report(self.pictures.capture))
+        return orjson.loads(encode(report(self.pictures.capture)))
 
     def mcp_requests(self) -> str:
         """Count the memory requests of every Triton launch in the capture.
@@ -224,7 +225,7 @@ def serve_capture(
     mcp: bool = False,
 ) -> None:
     """Serve the page of a capture until the process ends. With `mcp`, its report is also an MCP tool."""
-    log_here()
+    configure_logging()
     gr.set_static_paths([PLOTLY_JS])
     blocks = capture_blocks(CapturePage(path, script, recapture), mcp)
     guard = Middleware(Guard, hosts=allowed_hosts(host), frames=framing_sites(), defaults=argument_defaults(blocks))

@@ -28,13 +28,13 @@ from visualize.views.tabs import SETTINGS
 _BODY = re.compile(rb"<body\b[^>]*>")
 _PRELOAD = f"<gradio_api/file={PLOTLY_JS}>; rel=preload; as=script"
 
-# Units of the drawing along each side.
+# Width and height of the SVG's viewBox.
 _SIDE = 1000
 
-# Paths of the page and of the lists that Gradio builds from its components, which never change, for each request.
+# Paths of the page, and of the descriptions of its components, which Gradio rebuilds though they never change.
 _PAGE, _LISTS = ("", "/"), ("/config", "/gradio_api/info", "/gradio_api/openapi.json")
 
-# Headers on which these replies depend: they contain the server's address.
+# Request headers on which these replies depend. The replies contain the server's address.
 _VARIES = (b"host", b"x-forwarded-host", b"x-forwarded-proto", b"accept-encoding")
 
 # Maximum replies that are cached, of up to a megabyte each.
@@ -48,10 +48,10 @@ def _has_settings(names: Iterable[str]) -> bool:
 class FirstReply:
     """ASGI middleware that caches and compresses the page, and makes the browser fetch Plotly with Gradio's scripts.
 
-    Gradio 6.31 compresses only scripts and styles. Browsers would fetch a component's script when they show it.
+    Gradio 6.31 compresses only scripts and styles. By default, browsers fetch Plotly when they show the first plot.
 
     Args:
-        picture: HTML at the start of the body, if the URL sets nothing; "" for none.
+        picture: HTML at the start of the body, if the URL has no settings; "" for none.
         is_cached: whether all visitors get the same replies, because there is no login.
     """
 
@@ -59,7 +59,7 @@ class FirstReply:
         self._app, self._is_cached = app, is_cached
         self._replies: BoundedCache[list[Message]] = BoundedCache(_MAX_REPLIES)
         self._picture = picture.encode()
-        # A tenth of the size at level 1 takes 7 ms, an eighth at level 4 takes 11 ms; higher levels gain nothing.
+        # Level 1 takes 7 ms; level 4 takes 11 ms and compresses better. Higher levels gain nothing.
         self._compress = GZipMiddleware(self._complete, compresslevel=4)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -109,16 +109,16 @@ class FirstReply:
 
 
 def first_picture(gpu: Gpu | None) -> str:
-    """Return HTML for the start of the page's body if the URL sets nothing. Its script removes it later."""
+    """Return HTML for the start of the page's body if the URL has no settings. Its script removes it later."""
     state = SETTINGS.state(SETTINGS.opening, gpu)
     orders = orders_of(Snapshot(state))  # without recordings, which take long to read
-    label = " beside ".join(order.name for order in orders)
-    drawing = still(map_figure(orders, state.view.of(ScheduleView).color))
+    label = " and ".join(order.name for order in orders)
+    drawing = draw_svg(map_figure(orders, state.view.of(ScheduleView).color))
     text = Path(__file__).with_name("first_picture.html").read_text(encoding="utf-8")
     return text.replace("LABEL", escape(label)).replace("DRAWING", drawing)
 
 
-def still(picture: Mapping[str, Any]) -> Markup:
+def draw_svg(picture: Mapping[str, Any]) -> Markup:
     """Return a figure's heatmaps as SVG, with their titles. The heatmaps have edges and share one colour axis.
 
     The drawing stretches to the plot's area, without its margins, as Plotly's does.
@@ -140,9 +140,9 @@ def _axis(layout: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _paths(trace: Mapping[str, Any], layout: Mapping[str, Any]) -> Iterator[str]:
-    """Yield one path for all cells of a colour."""
-    across = _along(trace["x"], _axis(layout, trace.get("xaxis", "x")))
-    down = _SIDE - _along(trace["y"], _axis(layout, trace.get("yaxis", "y")))
+    """Yield an SVG path per colour, with all its cells."""
+    across = _positions(trace["x"], _axis(layout, trace.get("xaxis", "x")))
+    down = _SIDE - _positions(trace["y"], _axis(layout, trace.get("yaxis", "y")))
     colors = layout["coloraxis"]
     grid = np.ma.filled(np.ma.masked_invalid(trace["z"]).astype(float), np.nan)
     for value in np.unique(grid[~np.isnan(grid)]):
@@ -155,7 +155,7 @@ def _paths(trace: Mapping[str, Any], layout: Mapping[str, Any]) -> Iterator[str]
         yield f'<path fill="{shade}" d="{squares}"/>'
 
 
-def _along(edges: Any, axis: Mapping[str, Any]) -> np.ndarray:
+def _positions(edges: Any, axis: Mapping[str, Any]) -> np.ndarray:
     """Return the positions of edges, in units of the drawing."""
     first, last = axis["range"]
     begin, end = axis.get("domain", (0, 1))

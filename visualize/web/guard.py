@@ -1,4 +1,4 @@
-"""ASGI middleware: reject invalid requests, and throttle the rest per client address.
+"""Reject invalid requests, and limit the connections and the request rate of each address.
 
 Gradio 6.31 checks no Host header, limits neither bodies nor session hashes, and accepts uploads from anyone.
 """
@@ -9,17 +9,21 @@ import json
 import logging
 import os
 import re
+import resource
 import traceback
 import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, ClassVar
 
+import h11
 from starlette._utils import get_route_path  # the path that routes match: without the root path
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kernels.knobs import ConfigError
 from kernels.measuring.request_slots import (
@@ -36,10 +40,15 @@ from kernels.measuring.request_slots import (
     limit_open,
 )
 from visualize.startup import AUTH
-from visualize.web.connection import HEADER_DEADLINE_S
 from visualize.web.mailboxes import FIRST_READ_S, MAX_MAILBOXES, MAX_TOTAL_UNREAD_BYTES, MAX_UNREAD_BYTES, set_address
 
 LOG = logging.getLogger("tilescope.guard")
+
+# Seconds to receive a request's headers, and idle seconds until the server closes a connection.
+HEADER_DEADLINE_S, KEEP_ALIVE_S = 10.0, 75
+
+# Maximum open connections, unless the limit of open files is lower, and file descriptors reserved for other uses.
+MAX_CONNECTIONS, _RESERVED_FILES = 4096, 256
 
 # Bytes of a request's body, and seconds to receive it. The page's largest request, with a saved run, is about 30 kB.
 MAX_BODY_BYTES, BODY_DEADLINE_S = 64 * 1024, 10.0
@@ -54,7 +63,7 @@ LOGIN_S = 1.0
 LIMITS = (
     f"bodies of {MAX_BODY_BYTES >> 10} KiB within {BODY_DEADLINE_S:g} s, headers within {HEADER_DEADLINE_S:g} s; work "
     f"whose reply nobody reads ends after {FIRST_READ_S:g} s. Per address: {MAX_OPEN} open requests, half of the "
-    f"connections, {MAX_MAILBOXES} clients with unread replies of "
+    f"connections, unread replies of {MAX_MAILBOXES} clients and "
     f"{MAX_UNREAD_BYTES >> 20} MiB ({MAX_TOTAL_UNREAD_BYTES >> 20} MiB in total), one login per {LOGIN_S:g} s, "
     f"{BURST * UNIT_S:g} s of CPU time at once and then {100 * RATE * UNIT_S:g} % of a core. Addresses that use more "
     f"share {100 * HEAVY_RATE * UNIT_S:g} % of a core while others are active"
@@ -66,13 +75,13 @@ _REDRAW = ("/run/", "/api/")
 # Gradio's pages and JSON descriptions, which it builds again for each request.
 _PAGES = ("", "/", "/config", "/config/", "/info", "/info/", "/openapi.json", "/theme.css")
 
-# Gradio's event routes. They raise an error for arguments that they do not expect.
+# Gradio's event routes. Unexpected arguments raise exceptions in them.
 _EVENTS = (*_REDRAW, "/call/", "/queue/", "/cancel", "/reset")
 
 # Gradio's routes that send the replies of events.
 _REPLIES = (*_REDRAW, "/call/", "/queue/data")
 
-# Gradio's routes that skip the login check.
+# Gradio's routes that skip its login check; the guard adds one.
 _BEHIND_LOGIN = ("/heartbeat/", "/cancel", "/reset", "/token", "/app_id", "/openapi.json", "/startup-events")
 
 # Gradio's routes for uploads, proxying and development. The page uses none of them.
@@ -88,8 +97,8 @@ _HEADERS = (
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 )
 
-# Gradio treats an object with this key anywhere in an argument as a file, which it would read or fetch.
-_FILE_KEY = "gradio.FileData"
+# Gradio treats an object of this type anywhere in an argument as a file, which it would read or fetch.
+_FILE_TYPE = "gradio.FileData"
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "[::1]")
 
@@ -192,11 +201,12 @@ class Guard:
 
         try:
             with limit_open(self._open, address), set_address(address):
-                if is_post or not path.startswith(_REPLIES):  # do not delay streams: an unread reply stays in memory
-                    async with self._throttle_locks.setdefault(address, asyncio.Lock()):
-                        await self._slots.throttle(address, _units(is_post, path))
+                try:
+                    body = await self._read_body(request)
+                finally:
+                    if is_post or not path.startswith(_REPLIES):  # streams are not delayed: unread replies need memory
+                        await self._throttle(request, _units(is_post, path))
                 self._check_head(request, path)
-                body = await self._read_body(request)
                 content = _read_json(body)
                 if is_post and path.startswith(_EVENTS) and content is None:
                     raise HTTPException(400, "The body must be a JSON object.")
@@ -230,6 +240,13 @@ class Guard:
                 return
             sentence = f"Gradio could not process the request: {str(error)[:200]}\n"
             await PlainTextResponse(sentence, 400)(scope, receive, send_with_headers)
+
+    async def _throttle(self, request: Request, units: float) -> None:
+        address = _address(request.scope)
+        async with self._throttle_locks.setdefault(address, asyncio.Lock()):
+            if await request.is_disconnected():
+                raise ClientDisconnect
+            await self._slots.throttle(address, units)
 
     def _check_head(self, request: Request, path: str) -> None:
         origin, forwarded = request.headers.get("origin"), request.headers.get("x-forwarded-host")
@@ -294,7 +311,7 @@ class Guard:
 
 @functools.lru_cache(maxsize=100)
 def _log_once(error: str, function: str) -> None:
-    """Log the first error of a kind, because a client could send thousands."""
+    """Log the first error of a kind, because a client could cause thousands."""
     LOG.warning("An event request raised %s in %s. Later errors of this kind are not logged.", error, function)
 
 
@@ -312,14 +329,14 @@ def _read_json(body: bytes) -> dict[str, Any] | None:
     """Return the JSON object of a body; None for other bodies."""
     try:
         content = json.loads(body or b"null")
-        has_file = _FILE_KEY in json.dumps(content)
+        has_file = _FILE_TYPE in json.dumps(content)
     except RecursionError:
         # Gradio's parser may accept deeper nesting, so a file could hide from this check.
         raise HTTPException(400, "The body is nested too deeply.") from None
     except ValueError:
         return None
     if has_file:
-        raise HTTPException(400, f"The body contains {_FILE_KEY!r}, but the page accepts no files.")
+        raise HTTPException(400, f"The body contains {_FILE_TYPE!r}, but the page accepts no files.")
     return content if isinstance(content, dict) else None
 
 
@@ -333,3 +350,56 @@ def _check_session_hashes(path: str, request: Request, content: Mapping[str, Any
 
 def _without_port(host: str) -> str:
     return re.sub(r":\d*$", "", host).lower()
+
+
+class Connection(H11Protocol):
+    """A connection to a client. It closes if its address has too many connections, or if headers arrive too late."""
+
+    _open: ClassVar = Counter[str]()
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._open[self._address] += 1
+        limit = max_connections()
+        if len(self.connections) > limit or self._open[self._address] > limit // 2:
+            transport.abort()
+        else:
+            self._deadline = self.loop.call_later(HEADER_DEADLINE_S, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._cancel_deadline()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(HEADER_DEADLINE_S, self.transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_deadline()
+        self._open[self._address] -= 1
+        if not self._open[self._address]:
+            del self._open[self._address]
+        super().connection_lost(exc)
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else ""
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def max_connections() -> int:
+    """Return the maximum number of open connections, given this process's limit of open files."""
+    return max(1, min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVED_FILES))
+
+
+def raise_file_limit() -> None:
+    """Raise this process's limit of open files as far as MAX_CONNECTIONS needs and the system permits."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = MAX_CONNECTIONS + _RESERVED_FILES
+    if soft < enough:
+        with suppress(ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (enough if hard < 0 else min(enough, hard), hard))

@@ -1,7 +1,7 @@
 """Limit the memory of unread replies in Gradio's queue, and cancel the events of disconnected clients.
 
-Gradio 6.31 keeps the unread replies of up to 2,000 clients, of any size; no upstream issue reports it. Remove
-`Mailboxes` when its `Queue` bounds `pending_messages_per_session` and `pending_event_ids_session`.
+Gradio 6.31 keeps unread replies of any size for up to 2,000 clients; no upstream issue reports it. Remove
+`Mailboxes` when Gradio's `Queue` bounds `pending_messages_per_session` and `pending_event_ids_session`.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ MAX_UNREAD = 30
 # has no unfinished event, possibly just as it starts one.
 RECONNECT_S = 3.0
 
-# Seconds in which a client must open its first stream before its events are cancelled.
+# Seconds within which a client must open its first stream, or its events are cancelled.
 FIRST_READ_S = 30.0
 
 # The address of the current request.
@@ -95,10 +95,10 @@ class _Messages(asyncio.Queue[Any]):
 class Mailboxes(LRUCache[str, Any]):
     """Unread messages by client. The client whose mailbox changed last is at the end.
 
-    When an address exceeds a limit, its own clients are evicted: first those without a pending read, and the least
-    recently changed first. A client's requests change nothing, only messages and reads do.
+    When an address exceeds a limit, its own clients are evicted: those without a pending read first, in order of their
+    last change. Only messages and reads are changes; requests are not.
 
-    Clients that have read all replies are removed when another client is added. Gradio 6.31 would keep them.
+    Adding a client removes those with no unread replies and no unfinished events. Gradio 6.31 would keep them.
 
     Args:
         event_ids: ids of unfinished events by client.
@@ -136,7 +136,7 @@ class Mailboxes(LRUCache[str, Any]):
             self._evict(messages.address)
 
     def _evict(self, address: str) -> None:
-        """Evict clients of an address that exceeds a limit, then of the largest address if the total does."""
+        """Evict this address's clients while it exceeds a limit, then the largest address's while the total does."""
         while True:
             if self._clients[address] <= MAX_MAILBOXES and self._sizes[address] <= MAX_UNREAD_BYTES:
                 if self._sizes.total() <= MAX_TOTAL_UNREAD_BYTES:
@@ -173,7 +173,7 @@ def limit_queue(queue: Queue, reconnect_s: float = RECONNECT_S, first_read_s: fl
 
     Args:
         reconnect_s: seconds after the end of a client's stream in which it may open another one.
-        first_read_s: seconds after an event in which a client must open its first stream.
+        first_read_s: seconds after a call within which a client must open a first stream.
     """
     queue.pending_event_ids_session = _EventIds()
     drop_events = functools.partial(_drop_queued_events, queue)

@@ -102,7 +102,7 @@ def page(session: Session, with_tools: bool = False) -> gr.Blocks:
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as blocks:
         outbox = _hidden("outbox", "web/assets/outbox.js")
         stage = gr.HTML(
-            value=redraw.opening(),
+            value=redraw.initial_update(),
             html_template=layout(redraw),
             js_on_load=assets.page_script(constants),
             # Served by the app; relative, so that it works behind a proxy's path.

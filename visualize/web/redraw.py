@@ -48,12 +48,12 @@ _MAX_MESSAGE = 64_000
 MAX_LINK = 1200
 
 # Maximum concurrent StreamActions. Each may wait for the compiler in a thread.
-_QUESTIONS = 64
+_MAX_STREAM_ACTIONS = 64
 
-# Seconds without a change before a compile starts.
-_REST_S = 0.2
+# Debounce: seconds without a change before a compile starts.
+_DEBOUNCE_S = 0.2
 
-# Seconds between two looks at a measurement or at work in another process, and looks between two progress messages.
+# Seconds between two polls of a measurement or of another process, and polls between two progress messages.
 _POLL_S, _POLLS_PER_MESSAGE = 0.25, 4
 
 
@@ -141,7 +141,7 @@ class Redraw:
         self._result = ResultPanel()
         self._guide = Guide(session)
         self._pages = OpenPages()
-        self._threads = ThreadPoolExecutor(_QUESTIONS, "question")
+        self._threads = ThreadPoolExecutor(_MAX_STREAM_ACTIONS, "action")
 
     # Gradio event handlers.
 
@@ -151,7 +151,7 @@ class Redraw:
         page = self._pages.find(request)
         page.changes += 1
         change = page.changes
-        # The change ended the stream of the previous state. If it is refused, that state may still have more.
+        # The change ended the stream of the previous state. If it is invalid, that state may have more updates.
         fields, slots, problems, has_more = dict[str, Any](), Slots(), dict[str, str](), True
         try:
             fields = read_message(message)
@@ -173,10 +173,10 @@ class Redraw:
             slots, has_more = {}, False
         return page.update(slots, fields.get("number"), has_more)
 
-    def opening(self) -> str:
-        """Return the update of a page without an address, which a browser draws before it has sent a message."""
+    def initial_update(self) -> str:
+        """Return the update of a page without URL parameters, which a browser draws before it sends a message."""
         state = SETTINGS.state(SETTINGS.opening, self.session.gpu)
-        # Without results: to read all recordings would hold up the start.
+        # Without results: reading all recordings would delay the start.
         picture = draw_view(self.panels[state.view.tab], Snapshot(state), None)
         return OpenPage().update(self._settings(state) | picture)
 
@@ -242,7 +242,7 @@ class Redraw:
         return SETTINGS.state(flat, self.session.gpu)
 
     def _open(self, fields: Mapping[str, Any]) -> tuple[State, dict[str, str]]:
-        """Read an address. An empty one opens the opening state, and bad fields take their defaults."""
+        """Read a link. An empty link opens the initial state, and invalid fields take their defaults."""
         self.predictions.warm_up()
         link = fields.get("open", fields.get("follow"))
         if not isinstance(link, str):
@@ -268,7 +268,7 @@ class Redraw:
         return slots | self._pair_run(run, pinned)
 
     def _link(self, state: State) -> str:
-        # The full address detects results of other experiments, and the title is for talk mode.
+        # Browsers detect other experiments' results by the full address. Talk mode shows the title.
         full, short = query(state.to_address()), query(SETTINGS.short_address(state))
         return json.dumps({"full": full, "short": short, "title": stage_title(state.experiment, state.gpu.name)})
 
@@ -280,7 +280,9 @@ class Redraw:
         """
         panels, snapshots = self.panels[state.view.tab], self.take_snapshots(state)
         is_slow = draw_seconds(panels, *snapshots) > NEAR_S
-        slots = merge(panel.predicting(snapshots[0]) for panel in panels) if is_slow else draw_view(panels, *snapshots)
+        slots = (
+            merge(panel.draw_predicting(snapshots[0]) for panel in panels) if is_slow else draw_view(panels, *snapshots)
+        )
         has_live_updates = any(panel.has_live_updates(snapshots[0]) for panel in panels)
         return slots, is_slow or has_live_updates or bool(_missing_compiles(panels, snapshots))
 
@@ -301,12 +303,12 @@ class Redraw:
         panels, client = self.panels[state.view.tab], current_client()
         snapshots = self.take_snapshots(state)
         if missing := _missing_compiles(panels, snapshots):
-            await asyncio.sleep(_REST_S)
+            await asyncio.sleep(_DEBOUNCE_S)
             if not is_current():
                 return
             compiles = [self.session.compile(experiment, client=client) for experiment in missing]
             async for seconds in _wait(compiles, is_current):
-                if waiting := merge(panel.waiting(snapshots[0], seconds) for panel in panels):
+                if waiting := merge(panel.draw_waiting(snapshots[0], seconds) for panel in panels):
                     yield waiting
             if not is_current():
                 return
@@ -347,7 +349,7 @@ class Redraw:
     # Actions.
 
     async def _answer(self, page: OpenPage, state: State, action: StreamAction) -> AsyncIterator[str]:
-        context, loop = contextvars.copy_context(), asyncio.get_running_loop()  # names the client in the thread
+        context, loop = contextvars.copy_context(), asyncio.get_running_loop()  # for `current_client` in the thread
         answers = action.question(self.session, state, page.name)
         all_slots: Slots = {"problems": problems_value({})}
 
@@ -384,7 +386,7 @@ class Redraw:
         if not isinstance(outcome, Failure):
             if measurement == "run":
                 ended |= await asyncio.to_thread(self._show_run, state, outcome)
-            with suppress(ConfigError):  # the sentence stands next to the control already
+            with suppress(ConfigError):  # its control shows the error already
                 drawing, has_more = await asyncio.to_thread(self.draw, page.state or state)
                 ended |= drawing
         elif outcome.field:
@@ -421,14 +423,15 @@ def read_message(message: object) -> dict[str, Any]:
     """Return a message that a browser sent.
 
     Raises:
-        ConfigError: the page sends no such message.
+        ConfigError: it is no JSON object, or too long.
     """
     try:
         fields = json.loads(message) if isinstance(message, str) and len(message) <= _MAX_MESSAGE else None
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise ConfigError("not_settings", f"The message is {quote(message)}, which the page does not send.")
+        sentence = f"The message must be a JSON object of at most {_MAX_MESSAGE:,} characters (got {quote(message)})."
+        raise ConfigError("not_settings", sentence)
     return fields
 
 
@@ -449,7 +452,7 @@ def draw_qr(link: str) -> str:
 
 
 def refused(error: ConfigError) -> Slots:
-    """Show a sentence next to the control that caused it."""
+    """Show an error next to the control that caused it."""
     return {"problems": problems_value({error.field: str(error)})}
 
 

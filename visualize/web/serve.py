@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import concurrent.futures
+import ctypes
 import gc
 import json
 import os
@@ -28,15 +29,22 @@ from kernels.jit import HAS_TRITON
 from kernels.measuring.pool import kill_fork_server
 from kernels.measuring.session import MAX_JOBS, Session
 from kernels.results import Failure
-from visualize.startup import bypass_proxy, log_here, return_large_arrays
+from visualize.startup import bypass_proxy, configure_logging, return_large_arrays
 from visualize.views.library.view import ScoreView, compare_scores
 from visualize.views.slots import PLOTLY_JS
 from visualize.views.theme import variables
 from visualize.web import assets
 from visualize.web.api import argument_defaults, offer_tools_alone
-from visualize.web.connection import KEEP_ALIVE_S, Connection, raise_file_limit
 from visualize.web.first_reply import FirstReply, first_picture
-from visualize.web.guard import Guard, allowed_hosts, framing_sites, trust_hub_proxies
+from visualize.web.guard import (
+    KEEP_ALIVE_S,
+    Connection,
+    Guard,
+    allowed_hosts,
+    framing_sites,
+    raise_file_limit,
+    trust_hub_proxies,
+)
 from visualize.web.mailboxes import limit_queue
 from visualize.web.page import HEAD, THEME, page
 
@@ -56,7 +64,7 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
         mcp: also serve MCP at /gradio_api/mcp/. Requires the package mcp.
         login: user name and password that visitors must enter.
     """
-    log_here()
+    configure_logging()
     return_large_arrays()
     # Threads that compute yield to the event loop after 1 ms instead of 5 ms.
     sys.setswitchinterval(0.001)
@@ -106,7 +114,7 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
         app_kwargs={"middleware": [guard, first_reply], "routes": [Route("/healthz", Health(session).reply)]},
     )
     limit_queue(blocks._queue)
-    # uvicorn reads these for each connection. By default it closes idle ones after 5 s, when a client may be sending.
+    # uvicorn reads these for each connection. By default it closes idle connections after 5 s: a client may be sending.
     blocks.server.config.http_protocol_class, blocks.server.config.timeout_keep_alive = Connection, KEEP_ALIVE_S
     if blocks.mcp_server_obj:
         offer_tools_alone(blocks.mcp_server_obj)
@@ -114,17 +122,27 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
         sys.exit(f"The MCP server did not start: {blocks.mcp_error}")
     session.warm_up()
     compare_scores(ScoreView(), False)  # fills the cache: the first call reads all recordings (3 s)
-    gc.freeze()  # each full collection would search the recordings for 0.4 s
-    gc.collect()  # from now on, the next one follows a few thousand new objects, not a quarter of all
+    gc.freeze()  # a full collection would traverse the recordings for 0.4 s
+    threading.Thread(target=return_memory, daemon=True).start()
     blocks.block_thread()
+
+
+def return_memory(every_s: float = 10.0) -> None:
+    """Regularly return free memory to the system. glibc keeps the gaps between used blocks: 30 MB after an attack."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
+    while True:
+        gc.collect()  # rarely runs automatically
+        if trim:
+            trim(0)
+        time.sleep(every_s)
 
 
 def skip_copies_and_searches() -> None:
     """Remove work that Gradio 6.31 does for each client and each reply, and that this page does not need.
 
     Gradio copies all components and their configs for each client (30 ms of CPU time), and keeps the client's last
-    values. It searches each reply three times for files and models (0.3 s for a megabyte), on the event loop, and some
-    it encodes with `json` (30 ms). No event of this page changes a component, the guard refuses files, and each reply
+    values. It searches each reply three times for files and Pydantic models (0.3 s for 1 MB) on the event loop, and
+    encodes some with `json` (30 ms). No event of this page changes a component, the guard refuses files, and each reply
     is JSON. No upstream issue reports this.
     """
 

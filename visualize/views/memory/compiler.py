@@ -50,7 +50,7 @@ class CompilerPanel(Panel):
             "resources": resources_table(launch, compiled),
         }
 
-    def waiting(self, snapshot: Snapshot, seconds: float) -> Slots:
+    def draw_waiting(self, snapshot: Snapshot, seconds: float) -> Slots:
         return {"compiler-claim": status.render_compiling(snapshot.state.gpu.name, seconds)}
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:

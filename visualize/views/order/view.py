@@ -23,7 +23,7 @@ from visualize.views import prose, slots, status
 from visualize.views.numbers import Number, count_noun, source
 from visualize.views.order import figures, text
 from visualize.views.order.map_figure import Order, map_figure, player_data
-from visualize.views.panel import Api, Endpoint, Panel, PlainList, Reply, RunAction, Slots, select_fields
+from visualize.views.panel import Api, Endpoint, Panel, Reply, RunAction, Slots, select_fields
 from visualize.views.prose import Link, Sentence, picture_caption
 from visualize.views.slots import NONE, button, fold, plot, plot_value, slot
 from visualize.views.state import PlayerView, ScheduleView, Snapshot, query
@@ -126,7 +126,7 @@ class SchedulePanel(Panel):
             null without a reduction. Needs no GPU. `resident_source` is "assumed" where the compiler needs longer than
             a moment: ask again for what it says.
             """
-            return await api.reply_compiled(experiment, schedule_json, or_not=True, within_s=_COMPILE_WAIT_S)
+            return await api.reply_compiled(experiment, schedule_json, allow_failure=True, within_s=_COMPILE_WAIT_S)
 
         return (Endpoint("schedule", schedule_of),)
 
@@ -185,8 +185,8 @@ def schedule_json(snapshot: Snapshot) -> dict[str, Any]:
         "grid": list(kernel.grid(launch)),
         "tile_grid": list(predicted.extents),
         **select_fields(predicted, "resident_programs", "resident_source", "waves", "tail_programs"),
-        "tiles": PlainList(listed[start:end] for start, end in pairwise([0, *ends.tolist()])),
-        "loads": None if predicted.panels is None else PlainList(loads(predicted, counts).tolist()),
+        "tiles": [listed[start:end] for start, end in pairwise([0, *ends.tolist()])],
+        "loads": None if predicted.panels is None else loads(predicted, counts),
         "note": snapshot.failure.message if snapshot.failure else " ".join(filter(None, notes)),
     }
 
@@ -299,7 +299,7 @@ class ReusePanel(Panel):
         launch, compiled = snapshot.launch, snapshot.compiled
         return reuse_seconds(snapshot.state.kernel, launch, programs_per_sm(launch, compiled))
 
-    def predicting(self, snapshot: Snapshot) -> Slots:
+    def draw_predicting(self, snapshot: Snapshot) -> Slots:
         return {"reuse-claim": status.render_predicting(self.seconds(snapshot))}
 
     def draw(self, snapshot: Snapshot) -> Slots:
@@ -350,7 +350,7 @@ class ReusePanel(Panel):
             `recommended_group_size` the one to take. `bounds` has the ms that DRAM, L2, load and store units and
             arithmetic each need, so whether fewer bytes buy time. `measured` is a recorded comparison, or null.
             """
-            return await api.reply_compiled(experiment, reuse_json, or_not=True, seconds=self.seconds)
+            return await api.reply_compiled(experiment, reuse_json, allow_failure=True, seconds=self.seconds)
 
         return (Endpoint("reuse", reuse_of),)
 
