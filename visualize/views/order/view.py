@@ -186,7 +186,7 @@ def schedule_json(snapshot: Snapshot) -> dict[str, Any]:
         "tile_grid": list(predicted.extents),
         **select_fields(predicted, "resident_programs", "resident_source", "waves", "tail_programs"),
         "tiles": [listed[start:end] for start, end in pairwise([0, *ends.tolist()])],
-        "loads": None if predicted.panels is None else loads(predicted, counts),
+        "loads": None if predicted.panels is None else loads(predicted, counts).tolist(),
         "note": snapshot.failure.message if snapshot.failure else " ".join(filter(None, notes)),
     }
 
