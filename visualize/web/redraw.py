@@ -90,7 +90,7 @@ class OpenPage:
         """
         self.updates += 1
         message = {"number": self.updates, "reply_to": reply_to, "has_more": has_more, "slots": slots}
-        return json.dumps(message, ensure_ascii=False)
+        return json.dumps(message)  # in ASCII: other strings take two bytes per character
 
 
 class OpenPages:
