@@ -153,7 +153,7 @@ class RequestSlots:
     async def throttle(self, address: str, units: float) -> None:
         """Charge an address for its next request, and delay it if the address is heavy.
 
-        A heavy request, unless for a file, then waits up to `_YIELD_S` while a light address holds or awaits a slot.
+        Unless it requests a file, a heavy address then waits up to `_YIELD_S` while a light one uses or awaits a slot.
         """
         await asyncio.sleep(self.buckets.charge(address, units))
         deadline = time.monotonic() + (_YIELD_S if units > UNITS_PER_FILE else 0.0)

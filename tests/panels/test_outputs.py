@@ -1,4 +1,4 @@
-"""What leaves the server: figures, the first reply with its picture, scripts, notebooks, traces and QR codes."""
+"""The outputs of the page: figures, the first reply with its picture, scripts, notebooks, traces and QR codes."""
 
 from __future__ import annotations
 

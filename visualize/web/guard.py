@@ -61,9 +61,9 @@ LOGIN_S = 1.0
 
 # The limits of requests, for `--doctor`.
 LIMITS = (
-    f"bodies of {MAX_BODY_BYTES >> 10} KiB within {BODY_DEADLINE_S:g} s, headers within {HEADER_DEADLINE_S:g} s; work "
-    f"whose reply nobody reads ends after {FIRST_READ_S:g} s. Per address: {MAX_OPEN} open requests, half of the "
-    f"connections, unread replies of {MAX_MAILBOXES} clients and "
+    f"bodies of {MAX_BODY_BYTES >> 10} KiB within {BODY_DEADLINE_S:g} s, headers within {HEADER_DEADLINE_S:g} s; calls "
+    f"whose replies are not read within {FIRST_READ_S:g} s are cancelled. Per address: {MAX_OPEN} open requests, "
+    f"half of the connections, unread replies of {MAX_MAILBOXES} clients and "
     f"{MAX_UNREAD_BYTES >> 20} MiB ({MAX_TOTAL_UNREAD_BYTES >> 20} MiB in total), one login per {LOGIN_S:g} s, "
     f"{BURST * UNIT_S:g} s of CPU time at once and then {100 * RATE * UNIT_S:g} % of a core. Addresses that use more "
     f"share {100 * HEAVY_RATE * UNIT_S:g} % of a core while others are active"
