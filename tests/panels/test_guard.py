@@ -24,7 +24,7 @@ from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
 from kernels.measuring.request_slots import BURST, HEAVY_RATE, MAX_OPEN, MAX_RUNNING, RequestSlots
-from tests.waiting import run_coroutine
+from tests.waiting import run_coroutine, until
 from visualize.web import guard
 from visualize.web.guard import (
     HOSTS,
@@ -429,7 +429,10 @@ def test_the_events_of_a_client_end_when_it_leaves_but_not_when_it_opens_its_nex
     assert run_coroutine(leave()) == {"gone": True, "back": False, "gone_too": False, "about to read": False}
 
 
-def test_the_events_of_a_client_that_never_opens_a_stream_end():
+def test_the_events_of_a_client_that_never_opens_a_stream_end_and_its_replies_are_dropped():
+    def reply() -> str:
+        return "reply"
+
     async def wait() -> str:
         try:
             await asyncio.sleep(60)
@@ -439,13 +442,16 @@ def test_the_events_of_a_client_that_never_opens_a_stream_end():
 
     ended = threading.Event()
     with gr.Blocks() as blocks:
+        gr.api(reply, api_name="reply")
         gr.api(wait, api_name="wait")
-        limit_queue(blocks._queue, first_read_s=0.1)
+        limit_queue(blocks._queue, first_read_s=1)
     with TestClient(App.create_app(blocks)) as browser:
         browser.get("/gradio_api/startup-events")
-        event = browser.post("/gradio_api/call/wait", json={"data": []}).json()["event_id"]
+        paths = ("/gradio_api/call/reply", "/gradio_api/call/wait")
+        events = [browser.post(path, json={"data": []}).json()["event_id"] for path in paths]
+        assert set(events) == set(blocks._queue.pending_messages_per_session)
         assert ended.wait(30)
-        assert event not in blocks._queue.pending_messages_per_session, "a late reader would wait forever"
+        until(lambda: not blocks._queue.pending_messages_per_session)
 
 
 def test_malformed_bodies_of_events_are_refused():

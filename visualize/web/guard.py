@@ -201,11 +201,12 @@ class Guard:
 
         try:
             with limit_open(self._open, address), set_address(address):
-                try:
-                    body = await self._read_body(request)
-                finally:
-                    if is_post or not path.startswith(_REPLIES):  # streams are not delayed: unread replies need memory
-                        await self._throttle(request, _units(is_post, path))
+                body = await self._read_body(request)
+                if is_post or not path.startswith(_REPLIES):  # streams are not delayed: unread replies need memory
+                    await self._throttle(request, _units(is_post, path))
+                if len(body) > MAX_BODY_BYTES:
+                    sentence = f"The body exceeds {MAX_BODY_BYTES:,} bytes, the maximum."
+                    raise HTTPException(413, sentence, {"connection": "close"})
                 self._check_head(request, path)
                 content = _read_json(body)
                 if is_post and path.startswith(_EVENTS) and content is None:
@@ -269,14 +270,14 @@ class Guard:
                 raise HTTPException(401, "This route requires a login.")
 
     async def _read_body(self, request: Request) -> bytes:
+        """Return a request's body, or the beginning of one that is too long."""
         body = b""
         try:
             async with asyncio.timeout(self._body_deadline_s):
                 async for chunk in request.stream():
                     body += chunk
                     if len(body) > MAX_BODY_BYTES:
-                        sentence = f"The body exceeds {MAX_BODY_BYTES:,} bytes, the maximum."
-                        raise HTTPException(413, sentence, {"connection": "close"})
+                        break
         except TimeoutError:
             sentence = f"The body did not arrive within {self._body_deadline_s:g} s."
             raise HTTPException(408, sentence, {"connection": "close"}) from None

@@ -28,8 +28,8 @@ MAX_UNREAD = 30
 # has no unfinished event, possibly just as it starts one.
 RECONNECT_S = 3.0
 
-# Seconds within which a client must open its first stream, or its events are cancelled.
-FIRST_READ_S = 30.0
+# Seconds after a call in which its client must open a first stream. Then its events end, and its replies are dropped.
+FIRST_READ_S = 20.0
 
 # The address of the current request.
 _ADDRESS: ContextVar[str] = ContextVar("address", default="")
@@ -186,8 +186,8 @@ def limit_queue(queue: Queue, reconnect_s: float = RECONNECT_S, first_read_s: fl
         current = mailboxes.get(session_hash)
         if current is not None and (current.reads > reads or current is not mailbox()):
             return
-        if any(event.session_hash == session_hash for event in queue.event_ids_to_events.values()):
-            mailboxes.remove(session_hash)  # a late reader would wait forever
+        if not reads or any(event.session_hash == session_hash for event in queue.event_ids_to_events.values()):
+            mailboxes.remove(session_hash)  # a reader of a cancelled event would wait forever
         await clean_events(session_hash=session_hash)
         for task in [*queue._asyncio_tasks]:
             # `gradio.utils.set_task_name` joins the hash, the event's number and its id.

@@ -109,6 +109,7 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
         auth=login,
         mcp_server=mcp,
         max_threads=_MAX_EVENTS,
+        state_session_capacity=_MAX_EVENTS,
         run_history=False,
         _frontend=False,  # otherwise launch() raises if its own page takes more than 3 s to respond
         app_kwargs={"middleware": [guard, first_reply], "routes": [Route("/healthz", Health(session).reply)]},
