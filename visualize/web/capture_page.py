@@ -5,7 +5,7 @@ import json
 import threading
 import urllib.parse
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -60,23 +60,25 @@ class CapturePage:
         """Redraw after the user changes the view or a control."""
         page = self._pages.find(request)
         page.changes += 1
-        fields_, update, problems = dict[str, Any](), Slots(), dict[str, str]()
+        fields, update, problems = dict[str, Any](), Slots(), dict[str, str]()
         try:
-            fields_ = read_message(message)
-            link = fields_.get("open", fields_.get("follow"))
+            fields = read_message(message)
+            link = fields.get("open", fields.get("follow"))
             given = (
-                dict(urllib.parse.parse_qsl(str(link).removeprefix("?"))) if link is not None else fields_["settings"]
+                dict(urllib.parse.parse_qsl(str(link).removeprefix("?"))) if link is not None else fields["settings"]
             )
             if self._recapture and link is None:
                 self._choose(given)
             version = self._version
-            view = self.pictures.clip(self._read(given))
+            # URL parameters are strings, which `read_fields` converts.
+            values = {name: given[name] for name in knobs(CaptureView) if name in given}
+            view = self.pictures.clip(read_fields(CaptureView, values, "the page"))
             self._drawn[page.name] = view, version
             update = self._fill(view)
         except ConfigError as error:
             problems[error.field] = str(error)
         update["problems"] = slots.problems_value(problems or ({"": self._problem} if self._problem else {}))
-        return page.update(update, fields_.get("number"), has_more=self._recapture is not None)
+        return page.update(update, fields.get("number"), has_more=self._recapture is not None)
 
     def requests(self) -> dict[str, Any]:
         """Count the memory requests of every Triton launch in the capture, as `show --json` does."""
@@ -145,14 +147,6 @@ class CapturePage:
             self._capture_again()
             if self._script != script:
                 self._before = None  # nothing to compare with
-
-    def _read(self, given: dict[str, Any]) -> CaptureView:
-        """Read the view from the page's settings or from URL parameters, whose values are strings."""
-        values: dict[str, Any] = {name: given[name] for name in knobs(CaptureView) if name in given}
-        for field in fields(CaptureView):
-            if field.type is int and str(values.get(field.name, "")).isdigit():
-                values[field.name] = int(values[field.name])
-        return read_fields(CaptureView, values, "the page")
 
     def _fill(self, view: CaptureView) -> Slots:
         before = None
