@@ -28,7 +28,7 @@ from visualize.web import assets
 from visualize.web.api import argument_defaults, offer_tools_alone
 from visualize.web.guard import Guard, allowed_hosts, framing_sites
 from visualize.web.page import DRAWER, HEAD, THEME, keys
-from visualize.web.redraw import OpenPages, read_message
+from visualize.web.redraw import OpenPages, read_message, refused
 
 # Seconds between checks of the script's modification time.
 _POLL_S = 0.2
@@ -60,7 +60,7 @@ class CapturePage:
         """Redraw after the user changes the view or a control."""
         page = self._pages.find(request)
         page.changes += 1
-        fields, update, problems = dict[str, Any](), Slots(), dict[str, str]()
+        fields = dict[str, Any]()
         try:
             fields = read_message(message)
             link = fields.get("open", fields.get("follow"))
@@ -76,8 +76,7 @@ class CapturePage:
             self._drawn[page.name] = view, version
             update = self._fill(view)
         except ConfigError as error:
-            problems[error.field] = str(error)
-        update["problems"] = slots.problems_value(problems or ({"": self._problem} if self._problem else {}))
+            update = refused(error)
         return page.update(update, fields.get("number"), has_more=self._recapture is not None)
 
     def requests(self) -> dict[str, Any]:
@@ -103,8 +102,7 @@ class CapturePage:
             await asyncio.to_thread(self._refresh)
             if drawn != self._version and page.changes == change:
                 drawn, view = self._version, self.pictures.clip(view)
-                problems = slots.problems_value({"": self._problem} if self._problem else {})
-                yield page.update({**self._fill(view), "problems": problems})
+                yield page.update(self._fill(view))
 
     def _modified(self) -> int:
         """Return the script's modification time in ns; 0 if there is no script."""
@@ -162,6 +160,7 @@ class CapturePage:
             "tab": view.tab,
             "link": json.dumps(link),
             "title": Markup("<h1>{}</h1>").format(self.pictures.content.script),
+            "problems": slots.problems_value({"": self._problem} if self._problem else {}),
             **self.pictures.draw(view, before),
         }
 
