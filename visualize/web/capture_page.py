@@ -27,7 +27,7 @@ from visualize.views.state import query
 from visualize.web import assets
 from visualize.web.api import argument_defaults, offer_tools_alone
 from visualize.web.guard import Guard, allowed_hosts, framing_sites
-from visualize.web.page import DRAWER, HEAD, THEME, keys
+from visualize.web.page import DRAWER, HEAD, PROBLEM, THEME, VIEW, add_stage, frame, keys
 from visualize.web.redraw import OpenPages, read_message, refused
 
 # Seconds between checks of the script's modification time.
@@ -167,14 +167,8 @@ class CapturePage:
 
 def capture_blocks(page: CapturePage, mcp: bool = False) -> gr.Blocks:
     """Return the Gradio page of a capture."""
-    constants = {
-        "themes": theme.THEMES, "scale": theme.LOAD_SCALE, "to_come": theme.OPAQUE_TO_COME, "base": "", "tours": [],
-        "needs_gpu": [],
-    }  # fmt: skip
     content = page.pictures.content
-    tabs = Markup("").join(
-        Markup('<button type="button" data-tabs="{}">{}</button>').format(*tab) for tab in TABS.items()
-    )
+    tabs = Markup("").join(VIEW.format(*tab) for tab in TABS.items())
     header = slots.row(
         slot("title"),
         slot("tab", "tabs", Markup('<nav aria-label="Views">{}</nav>').format(tabs)),
@@ -184,29 +178,13 @@ def capture_blocks(page: CapturePage, mcp: bool = False) -> gr.Blocks:
         name="header",
         classes="bar",
     )  # fmt: skip
-    controls = slots.row(slots.form("capture", "Launch and operation"), name="controls", classes="column")
-    problem = slot("elsewhere", content='<p class="problem" role="alert"></p>')
-    body = slots.row(controls, slots.row(problem, layout(), name="results", classes="column"), name="body")
-    awaited = slot("awaited", content='<div role="progressbar" aria-label="Waiting for a reply" hidden></div>')
-    html = awaited + slot("settings", "settings") + header + body + slot("problems", "problems") + keys()
+    html = frame(header, slots.form("capture", "Launch and operation"), PROBLEM, layout()) + keys()
     with gr.Blocks(title=f"{content.script} – Tilescope", fill_width=True, analytics_enabled=False) as blocks:
-        outbox = _hidden("outbox", "web/assets/outbox.js")
-        stage = gr.HTML(
-            value="", html_template=html, js_on_load=assets.page_script(constants), apply_default_css=False,
-            head=f'<script src="gradio_api/file={PLOTLY_JS}"></script>', elem_id="stage",
-        )  # fmt: skip
-        stream = _hidden("stream", "web/assets/inbox.js")
-        quiet: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "multiple", "api_visibility": "private"}
-        outbox.input(page.on_message, [outbox], [stage], queue=False, **quiet)
-        outbox.play(page.on_stream, None, [stream], concurrency_limit=None, **quiet)
+        add_stage(html, page.on_message, page.on_stream, base="", tours=[], needs_gpu=[])
         gr.api(page.requests, api_name="requests")
         if mcp:  # whose clients would get the repr of a dict
             gr.api(page.mcp_requests, api_name="mcp_requests")
     return blocks
-
-
-def _hidden(name: str, script: str) -> gr.HTML:
-    return gr.HTML("", html_template="<div></div>", js_on_load=assets.text(script), elem_id=name, visible="hidden")
 
 
 def serve_capture(

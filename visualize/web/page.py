@@ -5,6 +5,7 @@ starts when the user presses its button.
 """
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
@@ -52,11 +53,14 @@ _NAME = Markup('<h1 title="What your Triton kernel really does. {}">Tilescope</h
 _SECTION = Markup('<section id="{0}-tab" class="tabitem" aria-label="{0}" hidden>{1}{2}</section>')
 _PICTURES = Markup('<nav class="pictures" aria-label="Pictures of this view">{}</nav>')
 _PICTURE = Markup('<button type="button" data-tab="{}">{}</button>')
-_VIEW = Markup('<button type="button" data-tabs="{}">{}</button>')
+VIEW = Markup('<button type="button" data-tabs="{}">{}</button>')
 _LIBRARY = Markup('<button type="button" class="library" data-tabs="{}">Library</button>')
 
 # On a narrow screen the controls are a drawer at the bottom, so that the picture stays visible.
 DRAWER = '<button type="button" aria-expanded="false" aria-controls="controls">Controls</button>'
+
+# The slot of sentences about settings without a control in view.
+PROBLEM = slot("elsewhere", content='<p class="problem" role="alert"></p>')
 
 # A menu of rarely used links and settings.
 _MORE = Markup(
@@ -69,6 +73,9 @@ _COPY = (
     '<div class="link"><button type="button" class="copy-link">Copy link</button>'
     '<button type="button" class="theme-switch">Light / dark</button></div>'
 )
+
+# Options of the page's events.
+_QUIET: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "multiple", "api_visibility": "private"}
 
 # An entry of a list.
 _ITEM = Markup("<div><dt>{}</dt><dd>{}</dd></div>")
@@ -91,36 +98,49 @@ def page(session: Session, with_tools: bool = False) -> gr.Blocks:
     predictions = PredictionProcess(session)
     redraw = Redraw(session, predictions)
     space = os.environ.get("SPACE_ID")
-    constants = {
-        "themes": theme.THEMES,
-        "scale": theme.LOAD_SCALE,
-        "to_come": theme.OPAQUE_TO_COME,
-        "base": f"https://huggingface.co/spaces/{space}" if space else "",  # in a Space, the page is a frame
-        "tours": list(tours()),
-        "needs_gpu": redraw.missing_gpu(),
-    }
+    base = f"https://huggingface.co/spaces/{space}" if space else ""  # in a Space, the page is a frame
+    given = {"base": base, "tours": list(tours()), "needs_gpu": redraw.missing_gpu()}
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as blocks:
-        outbox = _hidden("outbox", "web/assets/outbox.js")
-        stage = gr.HTML(
-            value=redraw.initial_update(),
-            html_template=layout(redraw),
-            js_on_load=assets.page_script(constants),
-            # Served by the app; relative, so that it works behind a proxy's path.
-            head=f'<script src="gradio_api/file={PLOTLY_JS}"></script>',
-            apply_default_css=False,
-            elem_id="stage",
-        )
-        stream, replies = (_hidden(name, "web/assets/inbox.js") for name in ("stream", "replies"))
-        quiet: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "multiple", "api_visibility": "private"}
-        # A redraw bypasses Gradio's queue; the page sends the next one when it has the reply. The session has its own
-        # queue for everything that takes longer.
-        outbox.input(redraw.on_message, [outbox], [stage], queue=False, **quiet)
-        outbox.play(redraw.on_stream, None, [stream], concurrency_limit=None, **quiet)
-        outbox.submit(redraw.on_action, [outbox], [replies], concurrency_limit=None, **quiet)
-        outbox.stop(redraw.on_cancel, None, None, queue=False, **quiet)
+        first_update = redraw.initial_update()
+        outbox = add_stage(layout(redraw), redraw.on_message, redraw.on_stream, first_update, **given)
+        replies = _hidden("replies", "web/assets/inbox.js")
+        outbox.submit(redraw.on_action, [outbox], [replies], concurrency_limit=None, **_QUIET)
+        outbox.stop(redraw.on_cancel, None, None, queue=False, **_QUIET)
         blocks.unload(redraw.on_unload)
         register_endpoints(blocks, Api(session, predictions), redraw.all_panels, with_tools)
     return blocks
+
+
+def add_stage(
+    html: str, on_message: Callable[..., str], on_stream: Callable[..., object], value: str = "", **given: Any
+) -> gr.HTML:
+    """Add the components that show any page and request its redraws; call inside the Blocks context.
+
+    Args:
+        html: the page's HTML, with slots.
+        value: the first update.
+        given: constants of the page's script that differ from page to page.
+
+    Returns:
+        The component that sends the page's messages.
+    """
+    shared = {"themes": theme.THEMES, "scale": theme.LOAD_SCALE, "to_come": theme.OPAQUE_TO_COME}
+    outbox = _hidden("outbox", "web/assets/outbox.js")
+    stage = gr.HTML(
+        value=value,
+        html_template=html,
+        js_on_load=assets.page_script({**shared, **given}),
+        # Served by the app; relative, so that it works behind a proxy's path.
+        head=f'<script src="gradio_api/file={PLOTLY_JS}"></script>',
+        apply_default_css=False,
+        elem_id="stage",
+    )
+    stream = _hidden("stream", "web/assets/inbox.js")
+    # A redraw bypasses Gradio's queue; the page sends the next one when it has the reply. The session has its own queue
+    # for everything that takes longer.
+    outbox.input(on_message, [outbox], [stage], queue=False, **_QUIET)
+    outbox.play(on_stream, None, [stream], concurrency_limit=None, **_QUIET)
+    return outbox
 
 
 def _hidden(name: str, script: str) -> gr.HTML:
@@ -134,16 +154,9 @@ def layout(redraw: Redraw) -> Markup:
         _SECTION.format(name, _pictures(name), Markup("").join(panel.layout() for panel in panels))
         for name, panels in redraw.panels.items()
     )
-    problem = slot("elsewhere", content='<p class="problem" role="alert"></p>')
-    stage = slots.row(slot("compare"), problem, sections, name="results", classes="column")
-    controls = slots.row(slots.form("experiment", "Kernel, problem and config"), name="controls", classes="column")
+    form = slots.form("experiment", "Kernel, problem and config")
     return (
-        # Visible while the page waits for a reply.
-        slot("awaited", content='<div role="progressbar" aria-label="Waiting for a reply" hidden></div>')
-        + slot("settings", "settings")
-        + _header(redraw.session.gpu)
-        + slots.row(controls, stage, name="body")
-        + slot("problems", "problems")
+        frame(_header(redraw.session.gpu), form, slot("compare"), PROBLEM, sections)
         + slot("stored-run", "stored_run")
         + slot("saved-file", "saved_file")
         + tour_bar()
@@ -152,9 +165,23 @@ def layout(redraw: Redraw) -> Markup:
     )
 
 
+def frame(header: Markup, form: Markup, *results: Markup) -> Markup:
+    """Return the HTML of any page down to its results: header, controls, and the slots of the page's script."""
+    controls = slots.row(form, name="controls", classes="column")
+    stage = slots.row(*results, name="results", classes="column")
+    return (
+        # Visible while the page waits for a reply.
+        slot("awaited", content='<div role="progressbar" aria-label="Waiting for a reply" hidden></div>')
+        + slot("settings", "settings")
+        + header
+        + slots.row(controls, stage, name="body")
+        + slot("problems", "problems")
+    )
+
+
 def _header(gpu: Gpu | None) -> Markup:
     where = f"Live on this machine's {gpu.name}." if gpu else "No GPU here: predictions, recordings and an interpreter."
-    views = Markup("").join(_VIEW.format(" ".join(pictures), name) for name, pictures in VIEWS.items())
+    views = Markup("").join(VIEW.format(" ".join(pictures), name) for name, pictures in VIEWS.items())
     ways = Markup("").join(Link(question, query) for question, query in WAYS.items())
     return slots.row(
         slot("title", content=_SKIP + _NAME.format(where)),
