@@ -75,37 +75,32 @@ class FirstReply:
         is_cached = self._is_cached and is_plain and len(str(key)) < 1000
         reply = self._replies.get(key) if is_cached else None
         if reply is None:
-            reply = []
-
-            async def keep(message: Message) -> None:
-                reply.append(message)
-
-            await self._compress(scope, receive, keep)
+            reply = await _collect(self._compress, scope, receive)
             if is_cached and reply[0]["status"] == 200:
                 self._replies.put(key, reply)
         for message in reply:
             await send({**message, "headers": [*message["headers"]]} if "headers" in message else message)
 
     async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_page = get_route_path(scope) in _PAGE
-        picture = b"" if _has_settings(QueryParams(scope["query_string"])) or not is_page else self._picture
-        start, body = dict[str, Any](), bytearray()
+        picture = b"" if _has_settings(QueryParams(scope["query_string"])) else self._picture
+        start, *bodies = await _collect(self._app, scope, receive)
+        content = b"".join(message.get("body", b"") for message in bodies)
+        if start["status"] == 200 and get_route_path(scope) in _PAGE:
+            content = _BODY.sub(lambda tag: tag[0] + picture, content, count=1)
+            MutableHeaders(scope=start).update({"content-length": str(len(content)), "link": _PRELOAD})
+        await send(start)
+        await send({"type": "http.response.body", "body": content})
 
-        async def send_complete(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                start.update(message)
-                return
-            body.extend(message.get("body", b""))
-            if message.get("more_body"):
-                return
-            content = bytes(body)
-            if start["status"] == 200 and is_page:
-                content = _BODY.sub(lambda tag: tag[0] + picture, content, count=1)
-                MutableHeaders(scope=start).update({"content-length": str(len(content)), "link": _PRELOAD})
-            await send(start)
-            await send({"type": "http.response.body", "body": content})
 
-        await self._app(scope, receive, send_complete)
+async def _collect(app: ASGIApp, scope: Scope, receive: Receive) -> list[Message]:
+    """Return the messages of an app's reply."""
+    messages = list[Message]()
+
+    async def keep(message: Message) -> None:
+        messages.append(message)
+
+    await app(scope, receive, keep)
+    return messages
 
 
 def first_picture(gpu: Gpu | None) -> str:
