@@ -78,16 +78,13 @@ def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], wit
         with_tools: also register an MCP tool for each endpoint.
     """
 
+    @functools.cache
     def kernels() -> Reply:
         """Every kernel with its knobs, problem fields, presets and exact JSON Schema; the GPU table; this GPU or null.
 
         `recommended` lists the configs that searches found, and one for each preset shape without a search.
         `gpu_table` gives each figure of a GPU with its source.
         """
-        return list_kernels()
-
-    @functools.cache
-    def list_kernels() -> bytes:
         gpu = api.session.gpu or GPUS[DEFAULT_GPU]
         reply = {
             "kernels": [
