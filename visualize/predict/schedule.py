@@ -87,11 +87,9 @@ def max_programs_per_sm(gpu: Gpu, num_warps: int) -> int:
     return max(1, min(gpu.max_programs_per_sm, gpu.max_warps_per_sm // num_warps))
 
 
-def programs_per_sm(launch: Launch, compiled: CompiledFacts | None, assumed: int = 0) -> int:
-    """Return the programs that an SM holds: `assumed` unless it is 0, else as compiled, else one."""
-    if assumed or compiled is None:
-        return assumed or 1
-    return max(1, occupancy_of(launch, compiled).programs_per_sm)
+def programs_per_sm(launch: Launch, compiled: CompiledFacts | None) -> int:
+    """Return the programs that an SM holds, as compiled; one before a compile."""
+    return 1 if compiled is None else max(1, occupancy_of(launch, compiled).programs_per_sm)
 
 
 @dataclass(frozen=True)
@@ -219,7 +217,7 @@ def schedule(kernel: Kernel, launch: Launch, assumed: int = 0, compiled: Compile
         k_blocks=extents.get("k", 0),
         slices=extents.get("slice", 1),
         sms=gpu.sms,
-        resident_programs=gpu.sms * programs_per_sm(launch, compiled, assumed),
+        resident_programs=gpu.sms * (assumed or programs_per_sm(launch, compiled)),
         resident_source="assumed" if assumed or compiled is None else "compiled",
     )
 
