@@ -164,7 +164,6 @@ class Matrix:
 First = tuple[int, ...]
 RequestsAt = Callable[[Access | FlatAccess, Matrix, First], Requests]
 CostOf = Callable[[Requests], Cost]
-CostAt = Callable[[First], Cost]
 
 
 @dataclass(frozen=True)
@@ -241,7 +240,7 @@ def count_access(
     return _count_blocks(access, matrix, extents, cost_at), cost_at(first)
 
 
-def _count_blocks(access: Access, matrix: Matrix, extents: dict[str, int], cost_at: CostAt) -> Cost:
+def _count_blocks(access: Access, matrix: Matrix, extents: dict[str, int], cost_at: Callable[[First], Cost]) -> Cost:
     """Count one block per program class and multiply.
 
     A launch has many programs but few program classes. Blocks with the same offset in a line and the same in-bounds
