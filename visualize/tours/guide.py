@@ -14,7 +14,6 @@ from kernels.measuring.session import Session
 from visualize.tours import tours
 from visualize.tours.tour import NoFact, Stop, Tour, Value, compute_facts, facts_named
 from visualize.views.numbers import mark
-from visualize.views.slots import slot
 from visualize.views.state import query
 from visualize.views.tabs import SETTINGS
 
@@ -35,11 +34,6 @@ _QUESTION = Markup(
 _CHOICE = Markup('<button type="button" class="choice"{}><kbd>{}</kbd> {}</button>')
 _LINK = Markup('<a class="{}" href="?tour={}&stop={}">{}</a>')
 _END = Markup('<button type="button" class="leave next">End</button>')
-
-
-def tour_bar() -> Markup:
-    """Return the bar's slot. If the page's address names a stop, it starts the action "tour"."""
-    return slot("tour", "tour", Markup('<div class="tour-bar"></div>'))
 
 
 def menu(tours: Mapping[str, Tour]) -> Markup:

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from kernels.gpus import Gpu
 from kernels.measuring.session import Session
 from visualize.tours import tours
-from visualize.tours.guide import menu, tour_bar
+from visualize.tours.guide import menu
 from visualize.views import slots, theme
 from visualize.views.glossary import glossary
 from visualize.views.panel import Api
@@ -72,6 +72,18 @@ _MORE = Markup(
 _COPY = (
     '<div class="link"><button type="button" class="copy-link">Copy link</button>'
     '<button type="button" class="theme-switch">Light / dark</button></div>'
+)
+
+# The Share button and its dialog. Opening the dialog starts the action "share".
+_SHARE = slot(
+    "share",
+    "share",
+    '<button type="button" class="open-share" title="Link and QR code (Q)">Share</button>'
+    '<dialog class="share" aria-labelledby="share-title"><h2 id="share-title">Share this page</h2>'
+    '<div class="qr" role="img" aria-label="QR code of the link"></div>'
+    '<p><input type="text" readonly aria-label="Link"></p>'
+    '<form method="dialog"><button type="button" class="copy">Copy</button><button>Close</button></form>'
+    "</dialog>",
 )
 
 # Options of the page's events.
@@ -159,7 +171,8 @@ def layout(redraw: Redraw) -> Markup:
         frame(_header(redraw.session.gpu), form, slot("compare"), PROBLEM, sections)
         + slot("stored-run", "stored_run")
         + slot("saved-file", "saved_file")
-        + tour_bar()
+        # If the page's address names a stop, it starts the action "tour".
+        + slot("tour", "tour", '<div class="tour-bar"></div>')
         + keys()
         + glossary_dialog()
     )
@@ -191,7 +204,7 @@ def _header(gpu: Gpu | None) -> Markup:
         slots.row(ResultPanel().card(), slot("status"), name="outcome"),
         slot("tours", content=menu(tours())),
         _LIBRARY.format(" ".join(LIBRARY)),
-        share(),
+        _SHARE,
         _MORE.format(ways, slot("link", "link", _COPY)),
         slot("drawer", content=DRAWER),
         name="header",
@@ -234,17 +247,3 @@ def glossary_dialog() -> Markup:
         '<h2 id="glossary-title">Glossary</h2>'
         '<button type="button" popovertarget="glossary" autofocus>Close</button>{}</dialog>'
     ).format(sections)
-
-
-def share() -> Markup:
-    """Return the slot of the Share button and its dialog. Opening the dialog starts the action "share"."""
-    return slot(
-        "share",
-        "share",
-        '<button type="button" class="open-share" title="Link and QR code (Q)">Share</button>'
-        '<dialog class="share" aria-labelledby="share-title"><h2 id="share-title">Share this page</h2>'
-        '<div class="qr" role="img" aria-label="QR code of the link"></div>'
-        '<p><input type="text" readonly aria-label="Link"></p>'
-        '<form method="dialog"><button type="button" class="copy">Copy</button><button>Close</button></form>'
-        "</dialog>",
-    )
