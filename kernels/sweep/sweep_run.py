@@ -293,33 +293,29 @@ class SweepRun:
             self.changes += 1
 
 
-def refuse_configs(space: Space, gpu: Gpu) -> dict[Experiment, str]:
-    """Return the configs that a sweep does not compile, with the reason: the family rejects them, or they spill."""
-    reasons = {}
-    for experiment in space.experiments:
-        kernel, launch = launch_of(experiment, gpu)
-        try:
-            kernel.family.refuse(launch.problem, launch.config)
-            reason = explain_spill(kernel, launch)
-        except ConfigError as error:
-            reason = str(error)
-        if reason:
-            reasons[experiment] = reason
-    return reasons
+def explain_refusal(experiment: Experiment, gpu: Gpu) -> str:
+    """Return why a sweep does not compile a config: the family rejects it, or it spills. "" if a sweep compiles it."""
+    kernel, launch = launch_of(experiment, gpu)
+    try:
+        kernel.family.refuse(launch.problem, launch.config)
+    except ConfigError as error:
+        return str(error)
+    return explain_spill(kernel, launch)
 
 
 def initial_rows(
     space: Space, gpu: Gpu, takes_times: bool, predict: Predict, earlier: Sequence[SweepRow]
 ) -> list[SweepRow]:
     """Make a row for each config. Reuse the earlier rows that are done for this GPU."""
-    refused = refuse_configs(space, gpu)
     # A machine that takes times retries configs that were only checked or predicted.
     done = {status for status in DONE if not takes_times or status not in ("checked", "predicted")}
     rows = {row.experiment: row for row in earlier if row.device == gpu.name and row.status in done}
     for experiment in space.experiments:
-        if experiment not in rows and experiment in refused:
-            rows[experiment] = SweepRow(experiment, "set aside", refused[experiment], gpu.name)
-        elif experiment not in rows:
+        if experiment in rows:
+            continue
+        if reason := explain_refusal(experiment, gpu):
+            rows[experiment] = SweepRow(experiment, "set aside", reason, gpu.name)
+        else:
             predicted = predict(*launch_of(experiment, gpu), None)
             rows[experiment] = SweepRow(experiment, "not tried", device=gpu.name, predicted=predicted)
     return [rows[experiment] for experiment in space.experiments]

@@ -11,7 +11,7 @@ from fakes import GPU
 from kernels.experiment import from_json
 from kernels.knobs import ConfigError
 from kernels.space import MAX_CONFIGS, Space, space, space_from_json
-from kernels.sweep.sweep_run import refuse_configs
+from kernels.sweep.sweep_run import explain_refusal
 
 
 def base(**config: int) -> Any:
@@ -44,9 +44,10 @@ def test_a_config_that_the_family_rejects_is_refused_with_the_reason() -> None:
     float8 = space(
         from_json({"kernel": "matmul.grouped", "problem": {"dtype": "float8_e4m3fn"}}), {"BLOCK_K": [16, 32]}
     )
-    assert refuse_configs(float8, GPU) == {
-        float8.experiments[0]: "BLOCK_K must be at least 32 for float8_e4m3fn (got 16)."
-    }
+    assert [explain_refusal(each, GPU) for each in float8.experiments] == [
+        "BLOCK_K must be at least 32 for float8_e4m3fn (got 16).",
+        "",
+    ]
 
 
 @pytest.mark.parametrize(
