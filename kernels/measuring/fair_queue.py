@@ -61,7 +61,7 @@ class QueuedCall(Generic[T]):
 
     Attributes:
         estimate_s: the call's estimated duration.
-        on_result: called with a result that is not a Failure, before any future receives it.
+        on_result: called with the result or Failure of a call that has left the queue, before any future gets it.
         context: the request's context, by which ZeroGPU's hub identifies the visitor.
         started: the time at which a worker took the call; infinity until then.
     """
@@ -69,7 +69,7 @@ class QueuedCall(Generic[T]):
     call: Call[T]
     client: Client = INTERNAL
     estimate_s: float = 0.0
-    on_result: Callable[[T], None] | None = None
+    on_result: Callable[[T | Failure], None] | None = None
     futures: list[Future[T | Failure]] = field(default_factory=list)
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     started: float = math.inf

@@ -197,7 +197,7 @@ class Pool:
         call: Call[T],
         client: Client = INTERNAL,
         estimate_s: float = 0.0,
-        on_result: Callable[[T], None] | None = None,
+        on_result: Callable[[T | Failure], None] | None = None,
     ) -> Future[T | Failure]:
         """Queue a call, or join a call in flight that has the same key. Return immediately.
 
@@ -207,7 +207,7 @@ class Pool:
 
         Args:
             estimate_s: the call's estimated duration.
-            on_result: called with a result that is not a Failure, before any future receives it.
+            on_result: called with the result or Failure of a call that has left the queue, before any future gets it.
         """
         future: Future[T | Failure] = Future()
         with self._changed:
@@ -283,7 +283,7 @@ class Pool:
                 is_lost = isinstance(result, Failure) and result.kind == "worker_died"
                 if queued.started < math.inf or not is_lost:
                     break
-            if queued.on_result is not None and not isinstance(result, Failure):
+            if queued.on_result is not None:
                 queued.on_result(result)
             with self._changed:
                 self._queue.finish(queued, time.monotonic() - began)

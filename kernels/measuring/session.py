@@ -205,16 +205,13 @@ class Session:
             done.set_result(outcome)
             return done
         call = Call("compile", compiler.compile_experiment, (experiment, gpu, specialization), key)
-        estimate_s = compile_cost.compile_seconds(kernel, launch)
-        future = self.compilers.submit(call, client, estimate_s, on_result=lambda made: self._compiled.put(key, made))
 
-        def cache_refusal(done: Future[Compiled | Failure]) -> None:
+        def cache(compiled: Compiled | Failure) -> None:
             # Other failures may depend on this machine or its load.
-            if not done.cancelled() and isinstance(made := done.result(), Failure) and made.kind == "out_of_resources":
-                self._compiled.put(key, made)
+            if not isinstance(compiled, Failure) or compiled.kind == "out_of_resources":
+                self._compiled.put(key, compiled)
 
-        future.add_done_callback(cache_refusal)
-        return future
+        return self.compilers.submit(call, client, compile_cost.compile_seconds(kernel, launch), on_result=cache)
 
     def find_compiled(self, experiment: Experiment, specialization: str = "launcher") -> Compiled | Failure | None:
         """Return a compiled kernel, or why its config does not fit on the GPU, if cached. Return immediately."""
