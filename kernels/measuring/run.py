@@ -50,11 +50,15 @@ class Prepared:
 
     def bind(self) -> Callable[[], Any]:
         """Return a function that launches with the grids and arguments bound, to call in a loop."""
+        import torch
+
         setting = self.setting
         specs = self.kernel.workspaces(setting)
         for name, spec in specs.items():
             if (name, spec) not in self.workspaces:
-                self.workspaces[name, spec] = self._allocate(spec)
+                dtype = getattr(torch, spec.dtype_in(setting.problem))
+                empty = torch.empty_strided(spec.shape, spec.strides, dtype=dtype, device=self.output.device)
+                self.workspaces[name, spec] = empty.zero_() if spec.starts_zeroed else empty
         workspaces = {name: self.workspaces[name, spec] for name, spec in specs.items()}
         tensors = {**self.inputs, self.kernel.family.output(setting.problem): self.output, **workspaces}
         *before, last = [
@@ -68,13 +72,6 @@ class Prepared:
             return last()
 
         return launch_all if before else last
-
-    def _allocate(self, spec: TensorSpec) -> Any:
-        import torch
-
-        dtype = getattr(torch, spec.dtype_in(self.experiment.problem))
-        empty = torch.empty_strided(spec.shape, spec.strides, dtype=dtype, device=self.output.device)
-        return empty.zero_() if spec.starts_zeroed else empty
 
     def check(self) -> tuple[Check, Diff]:
         """Compare the output with the reference."""
@@ -233,17 +230,6 @@ def refuse_slow_run(experiment: Experiment, gpu: Gpu, is_interpreted: bool) -> N
         raise ConfigError("too_slow_here", reason + alternative)
 
 
-def _warn_of_shared_memory(kernel: Kernel, launch: Launch) -> str:
-    """Return a sentence if the launch's GPU has probably too little shared memory, which the interpreter ignores."""
-    needed, most = estimate_shared_bytes(kernel, launch), launch.gpu.shared_bytes_per_program
-    if needed <= most:
-        return ""
-    return (
-        f" It probably can't launch on {launch.gpu.name}: it takes {needed:,} bytes of shared memory per program, "
-        f"where {most:,} are allowed."
-    )
-
-
 def measure_run(experiment: Experiment, stages: Stages, is_timed: bool = True) -> RunResult:
     """Launch and check. Time the kernel if `is_timed` and the result is correct."""
     stages.compile(experiment)
@@ -252,7 +238,13 @@ def measure_run(experiment: Experiment, stages: Stages, is_timed: bool = True) -
     verdict, diff = stages.work("check", check_output)
     if device.backend == "interpreter":
         note = "Triton's interpreter ran this on the CPU: the result is checked, and there is no time to report."
-        note += _warn_of_shared_memory(*launch_of(experiment, stages.gpu))
+        # The interpreter ignores the GPU's limit on shared memory.
+        needed, most = estimate_shared_bytes(*launch_of(experiment, stages.gpu)), stages.gpu.shared_bytes_per_program
+        if needed > most:
+            note += (
+                f" It probably can't launch on {stages.gpu.name}: it takes {needed:,} bytes of shared memory per "
+                f"program, where {most:,} are allowed."
+            )
     elif not is_timed:
         note = "Checked but not timed."
     else:
