@@ -68,15 +68,16 @@ class Experiment:
 
     def short_address(self) -> dict[str, int | str]:
         """Return the kernel and the URL parameters that differ from its defaults."""
-        defaults = _default_address(self.kernel)
+        defaults = default_experiment(self.kernel).to_address()
         return {
             name: value for name, value in self.to_address().items() if name == "kernel" or defaults.get(name) != value
         }
 
 
 @once
-def _default_address(kernel: str) -> Mapping[str, int | str]:
-    return from_json({"kernel": kernel}).to_address()
+def default_experiment(kernel: str) -> Experiment:
+    """Return the kernel's experiment with the default of every field."""
+    return from_json({"kernel": kernel})
 
 
 def kernel_knob() -> Knob:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from kernels import jit
-from kernels.experiment import Experiment, from_json
+from kernels.experiment import Experiment, default_experiment, from_json
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.results import Measured, ResumePoint, RunResult, Sweep, SweepRow, Timeline, codec, records
@@ -319,10 +319,10 @@ def experiment_text(experiment: Experiment) -> str:
 
     Published defaults never change, so adding a knob to a kernel does not change the texts of earlier results.
     """
-    fields = experiment.to_json()
+    fields, defaults = experiment.to_json(), default_experiment(experiment.kernel).to_json()
     fields.pop("gpu", None)
-    for part, defaults in _defaults(experiment.kernel).items():
-        fields[part] = {name: value for name, value in fields[part].items() if defaults.get(name) != value}
+    for part in ("problem", "config", "run"):
+        fields[part] = {name: value for name, value in fields[part].items() if defaults[part].get(name) != value}
     return json.dumps({name: value for name, value in fields.items() if value}, sort_keys=True, separators=(",", ":"))
 
 
@@ -337,12 +337,6 @@ def read_experiment(text: str) -> Experiment | None:
         return from_json(json.loads(text))
     except ValueError:
         return None
-
-
-@functools.cache
-def _defaults(kernel: str) -> dict[str, Json]:
-    fields = from_json({"kernel": kernel}).to_json()
-    return {part: fields[part] for part in ("problem", "config", "run")}
 
 
 def _summarize(measured: Measured) -> Summary:
