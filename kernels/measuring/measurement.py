@@ -245,7 +245,7 @@ class Stages:
         if self._has_turn and failure is not None and (failure.stage == "worker" or failure.kind in _POISONS):
             self._session.runner.replace()
         if self._used_worker:
-            self._session.runner.release()
+            self._session.runner.submit(Call("worker", worker.finish))
         self._job.leave_queue()
 
     def _wait(self, stage: str, *futures: Future[V | Failure]) -> list[V]:

@@ -232,10 +232,6 @@ class Pool:
         future.add_done_callback(lambda done: self._leave(joined, done) if done.cancelled() else None)
         return future
 
-    def release(self) -> None:
-        """Queue a call that frees the memory of the worker's kept value."""
-        self.submit(Call("worker", worker.finish))
-
     def replace(self) -> None:
         """Kill the workers. Calls that they have taken fail, and new workers take the waiting calls."""
         with self._changed:

@@ -83,7 +83,7 @@ def test_one_lease_answers_all_calls_of_a_job_and_keeps_its_values(pool, hub, tm
     call(pool, worker.set_kept_value, [1, 2], stage="launch").result(10)
     assert call(pool, worker.get_kept_value, stage="check").result(10) == [1, 2]
     assert len(hub.asked) == 1
-    pool.release()
+    call(pool, worker.finish)
     until(lambda: hub.alive == 0)
     assert call(pool, describe_process).result(10)[0] != first[0]
     assert hub.asked == [("nobody", LEASE_S)] * 2
@@ -92,7 +92,7 @@ def test_one_lease_answers_all_calls_of_a_job_and_keeps_its_values(pool, hub, tm
 def test_a_lease_that_is_released_in_the_middle_of_a_call_ends_with_that_call(pool, hub, held):
     running = pool.submit(held.call("running"))
     process = held.process("running")
-    pool.release()
+    call(pool, worker.finish)
     held.end("running")
     assert running.result(10) == process
     until(lambda: hub.alive == 0)
