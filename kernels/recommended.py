@@ -1,18 +1,17 @@
-"""Look up fast configs that searches found. Standard library only.
+"""Look up fast configs that searches found.
 
 A kernel's published default config never changes. `python -m scripts.search_configs FILE` appends
 lines in this file's format.
 """
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kernels import once
-from kernels.experiment import Experiment, from_json
 from kernels.gpus import GPUS, Gpu
+from kernels.results import codec
 from kernels.spec import Kernel
 
 FILE = Path(__file__).with_name("recommended.jsonl")
@@ -33,7 +32,7 @@ class Recommended:
             call.
     """
 
-    experiment: Experiment
+    experiment: codec.MeasuredExperiment
     gpu: str
     date: str
     compared: int
@@ -41,16 +40,12 @@ class Recommended:
     library: str
     ratio: float | None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields, as the file contains them."""
-        return {**vars(self), "experiment": self.experiment.to_json()}
-
 
 @once
 def shipped() -> tuple[Recommended, ...]:
     """Return all recommended configs in the file."""
-    rows = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
-    return tuple(Recommended(**{**row, "experiment": from_json(row["experiment"])}) for row in rows)
+    lines = codec.parse_lines(FILE.read_text(encoding="utf-8"), FILE.name)
+    return tuple(codec.from_json(Recommended, fields, place) for place, fields in lines)
 
 
 def similar(kernel: Kernel, problem: Any, gpu: Gpu) -> list[Recommended]:

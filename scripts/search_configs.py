@@ -23,7 +23,7 @@ from kernels.experiment import Experiment, from_json
 from kernels.gpus import this_gpu
 from kernels.knobs import ConfigError
 from kernels.recommended import Recommended
-from kernels.results import Strategy, Sweep
+from kernels.results import Strategy, Sweep, codec
 from kernels.space import Space as SweptSpace
 
 # Worker processes import this file before they set how Triton runs, so modules that import Triton are imported below.
@@ -167,7 +167,7 @@ def main() -> int:
             best = search(case, session)
             without += best is None
             if best:
-                print(json.dumps(best.to_json()), file=target, flush=True)
+                print(json.dumps(codec.to_json(best)), file=target, flush=True)
     return without
 
 

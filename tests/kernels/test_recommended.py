@@ -9,6 +9,7 @@ import pytest
 from kernels import discover, recommended
 from kernels.compiling.compile_cost import estimate_shared_bytes
 from kernels.gpus import GPUS
+from kernels.results import codec
 from kernels.spec import Launch
 from scripts import search_configs
 from visualize.predict.launch_time import predict_time
@@ -84,7 +85,7 @@ def test_a_transpose_without_a_search_is_offered_nothing() -> None:
 def test_writing_a_line_gives_the_line_that_was_read() -> None:
     lines = recommended.FILE.read_text(encoding="utf-8").splitlines()
     assert lines
-    assert [json.dumps(one.to_json()) for one in recommended.shipped()] == lines
+    assert [json.dumps(codec.to_json(one)) for one in recommended.shipped()] == lines
 
 
 def test_a_search_tries_only_configs_that_the_kernel_accepts_and_each_once() -> None:

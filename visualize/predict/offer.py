@@ -41,7 +41,7 @@ class Offer:
 
     def to_json(self) -> dict[str, Any]:
         """Return the API's payload. The search's fields are None if the origin is RANKED."""
-        search = self.search.to_json() if self.search else dict.fromkeys(field.name for field in fields(Recommended))
+        search = vars(self.search) if self.search else dict.fromkeys(field.name for field in fields(Recommended))
         return {
             **search,
             "experiment": self.experiment.to_json(),
