@@ -101,7 +101,6 @@ class FairQueue:
         self, workers: int, reserved: int = 1, short_s: float = math.inf, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._most_long, self._short_s, self._now = max(1, workers - reserved), short_s, now
-        self._workers = workers
         self.waiting: list[QueuedCall[Any]] = []
         self.running: dict[QueuedCall[Any], bool] = {}
         self.usage: dict[Client, float] = {}
@@ -123,7 +122,7 @@ class FairQueue:
     def pop(self) -> QueuedCall[Any] | None:
         """Return the call that a free worker takes next; None if no call may run now."""
         self._decay()
-        is_reserved = self._workers > 1 and sum(self.running.values()) >= self._most_long
+        is_reserved = sum(self.running.values()) >= self._most_long
         eligible = [queued for queued in self.waiting if not is_reserved or self._is_short(queued)]
         if not eligible:
             return None
