@@ -32,8 +32,7 @@ from kernels.results.store import Store, machine_store
 from kernels.results.sweep import PATIENCE, STRATEGIES, ResumePoint
 from kernels.space import Space, parse_varied, space
 from kernels.spec import format_duration
-from kernels.sweep.cluster import SCHEDULER, connect
-from kernels.sweep.devices import concurrent_compiles
+from kernels.sweep.devices import SCHEDULER, concurrent_compiles, connect
 from kernels.sweep.files import SUFFIXES, check_suffix, read_rows, write_sweep
 from kernels.sweep.sweep_run import SweepRun, estimate_seconds, sweep_here, sweep_on_cluster
 from visualize import startup

@@ -1,24 +1,37 @@
-"""A builder, which compiles a sweep's configs ahead, and devices, which carry out its trials."""
+"""A builder, which compiles a sweep's configs ahead, and devices, which carry out its trials.
+
+A sweep on several GPUs uses Dask's `distributed`: the GPUs of this host, or of an existing cluster. Each GPU has one
+worker process with one thread and the resource GPU=1. A trial is one task, bound to one worker. If the worker dies, its
+task fails. The search can then try the configs on another worker, and Dask's nanny restarts the dead worker. A failure
+that may have corrupted a CUDA context also restarts the worker. `distributed` is an optional dependency, imported only
+when needed.
+"""
 
 import dataclasses
 import os
-from collections.abc import Callable
+import pickle
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Protocol, TypeVar
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
 
 from kernels.accesses import CompiledFacts
 from kernels.compiling.compiler import compile_experiment
 from kernels.experiment import Experiment, launch_of
-from kernels.gpus import Gpu
+from kernels.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.measuring.fair_queue import Call
 from kernels.measuring.interpreter import explain_slow_launch
 from kernels.measuring.measurement import Job, Stages
-from kernels.measuring.pool import Pool, Stopped, cancellation
+from kernels.measuring.pool import DEADLINES_S, Pool, Stopped, cancellation, worker_death
 from kernels.measuring.session import Session
 from kernels.results import Device, Failure, Prediction
 from kernels.spec import Kernel, Launch
+from kernels.sweep import cluster_worker
 from kernels.sweep.search import Build, Outcomes, Trial
 from kernels.sweep.trial import run_trial
 
@@ -32,6 +45,20 @@ DEVICE_LOST = "device_gone"
 
 # Each compile process uses hundreds of megabytes.
 _MAX_COMPILES = 64
+
+# Environment variable with the address of an existing cluster's scheduler, such as tcp://host:8786.
+SCHEDULER = "TILESCOPE_SCHEDULER"
+
+# The Dask resource. Each worker has one unit of it.
+RESOURCE = "GPU"
+
+# Maximum seconds until a worker connects, and until the nanny has restarted a worker.
+ARRIVAL_S = 60.0
+
+_POLL_S = 0.1
+
+# Kinds of failures after which the worker's CUDA context may be corrupt.
+_POISONS = {"cuda_error", "error", "timeout"}
 
 
 class TrialDevice(Protocol):
@@ -162,3 +189,192 @@ class LocalDevice:
         self._is_cancelled = True
         if (job := self._job) is not None:
             job.cancel()
+
+
+class ClusterDevice:
+    """A `TrialDevice` that is one worker of a cluster.
+
+    Args:
+        name: the worker's name, which it keeps after a restart.
+        device: the worker's device.
+        gpu: the worker's GPU; for the interpreter, the GPU that predictions are for.
+        run: the worker's function that carries out a trial.
+        deadline_s: maximum seconds of a trial.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        name: str,
+        device: Device,
+        gpu: Gpu,
+        where: str,
+        run: Callable[[bytes], bytes] = cluster_worker.run_trial,
+        deadline_s: float = DEADLINES_S["time"],
+    ) -> None:
+        self._client, self._name, self._device = client, name, device
+        self._run, self._deadline_s = run, deadline_s
+        self.gpu, self.where = gpu, where
+        self.takes_times = device.backend == "cuda"
+        self._cancelled = threading.Event()
+
+    def describe(self) -> Device:
+        return self._device
+
+    def refusal(self, experiment: Experiment) -> str:
+        return "" if self.takes_times else explain_slow_launch(*launch_of(experiment, self.gpu))
+
+    def attempt(self, trial: Trial) -> Outcomes | Failure:
+        """Carry out a trial on this worker. Return a Failure of kind "worker_died" if the worker dies."""
+        deadline = time.monotonic() + ARRIVAL_S
+        while not (address := self._address()):
+            if self._cancelled.wait(_POLL_S):
+                return cancellation("time")
+            if time.monotonic() > deadline:
+                return Failure("worker", DEVICE_LOST, f"{self.where} did not come back within {ARRIVAL_S:.0f} s.")
+        task = _submit(self._client, address, self._run, pickle.dumps((trial, self.gpu)))
+        deadline = time.monotonic() + self._deadline_s
+        while not task.done():
+            if self._address() != address:
+                return worker_death("time", self.where)
+            if self._cancelled.wait(_POLL_S):
+                self._restart(address)
+                return cancellation("time")
+            if time.monotonic() > deadline:
+                self._restart(address)
+                message = f"The trial did not end within {self._deadline_s:.0f} s, so its worker was killed."
+                return Failure("time", "timeout", message)
+        try:
+            result: Outcomes | Failure = pickle.loads(task.result())
+        except Exception as error:  # raised by the worker or by Dask
+            result = Failure("time", "error", f"{self.where}: {type(error).__name__}: {error}")
+        if isinstance(result, Failure) and result.kind in _POISONS:
+            self._restart(address)
+        return result
+
+    def _address(self) -> str:
+        """Return the worker's address, which changes at each restart; "" while the worker is not connected."""
+        return next((address for address, worker in _workers(self._client) if str(worker["name"]) == self._name), "")
+
+    def _restart(self, address: str) -> None:
+        """Make the worker's process exit, so that its nanny restarts it. A worker without a nanny keeps running.
+
+        The process exits immediately. A restart by the nanny would wait for the task.
+        """
+        if dict(_workers(self._client)).get(address, {}).get("nanny"):
+            self._client.run(os._exit, 1, workers=[address], on_error="ignore")
+            deadline = time.monotonic() + ARRIVAL_S
+            while self._address() == address and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+
+@contextmanager
+def connect(gpus: int | None) -> Iterator[Any]:
+    """Connect to the cluster that SCHEDULER names or, without it, start one on this host.
+
+    Args:
+        gpus: the number of this host's visible GPUs to use; None for all.
+
+    Raises:
+        ConfigError: if `distributed` is not installed, the host has too few GPUs, or the scheduler does not answer.
+    """
+    try:
+        import distributed
+    except ImportError as error:
+        raise ConfigError(
+            "no_distributed", "Several GPUs need the package distributed: pip install -r requirements-cluster.txt"
+        ) from error
+    if scheduler := os.environ.get(SCHEDULER):
+        try:
+            client = distributed.Client(scheduler, timeout=ARRIVAL_S / 2, set_as_default=False)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise ConfigError("no_scheduler", f"No scheduler answers at {scheduler!r} ({SCHEDULER}).") from error
+        with client:
+            yield client
+        return
+    devices = visible_devices()
+    if not devices or (gpus or 1) > len(devices):
+        raise ConfigError("too_few_gpus", f"--gpus is {gpus or 'all'}; this host has {len(devices) or 'none'}.")
+    with start_workers(devices[:gpus]) as client:
+        yield client
+
+
+@contextmanager
+def start_workers(devices: Sequence[str]) -> Iterator[Any]:
+    """Start a cluster on this host with one worker per device, and stop it at the end.
+
+    Args:
+        devices: as CUDA_VISIBLE_DEVICES names them; "" hides all GPUs from a worker.
+    """
+    import distributed
+
+    common = {"nthreads": 1, "resources": {RESOURCE: 1}, "dashboard": False, "silence_logs": "ERROR"}
+    common |= {"preload": [cluster_worker.__name__], "memory_limit": 0}  # never kill a worker for its large tensors
+    spec = {
+        f"gpu-{number}": {"cls": distributed.Nanny, "options": {**common, "env": {"CUDA_VISIBLE_DEVICES": device}}}
+        for number, device in enumerate(devices)
+    }
+    scheduler = {"cls": distributed.Scheduler, "options": {"dashboard": False, "port": 0, "host": "127.0.0.1"}}
+    with (
+        distributed.SpecCluster(spec, scheduler=scheduler, silence_logs="ERROR") as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def _workers(client: Any) -> list[tuple[str, Any]]:
+    """Return (address, description) of each connected worker that has the resource."""
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    return [(address, worker) for address, worker in workers.items() if (worker["resources"] or {}).get(RESOURCE)]
+
+
+def _submit(client: Any, address: str, function: Callable[..., bytes], *args: object) -> Any:
+    return client.submit(function, *args, workers=[address], resources={RESOURCE: 1}, pure=False)
+
+
+def find_devices(client: Any, base: Experiment) -> list[ClusterDevice]:
+    """Return a cluster's workers with one kind of GPU as devices. Wait until the first worker connects.
+
+    Args:
+        base: its `gpu` selects the kind if there are several.
+
+    Raises:
+        ConfigError: if there are no workers, none of the named kind, or several kinds and the experiment names none.
+    """
+    deadline = time.monotonic() + ARRIVAL_S
+    while not (workers := _workers(client)):
+        if time.monotonic() > deadline:
+            fix = f"start each with --nthreads 1 --resources {RESOURCE}=1"
+            raise ConfigError("no_workers", f"The cluster has no worker with a GPU: {fix}.")
+        time.sleep(_POLL_S)
+    calls = [_submit(client, address, cluster_worker.describe) for address, _ in workers]
+    devices = []
+    for (_, worker), call in zip(workers, calls, strict=True):
+        device, gpu, where = pickle.loads(call.result(DEADLINES_S["worker"]))
+        if isinstance(device, Failure):
+            raise ConfigError("no_worker", f"{where}: {device.message}")
+        target = gpu or GPUS[base.gpu if base.gpu in GPUS else DEFAULT_GPU]
+        devices.append(ClusterDevice(client, str(worker["name"]), device, target, where))
+    return select_kind(devices, base)
+
+
+def select_kind(devices: Sequence[ClusterDevice], base: Experiment) -> list[ClusterDevice]:
+    """Select the devices of one kind of GPU, because times of different GPUs are never ranked together.
+
+    Raises:
+        ConfigError: if the named kind does not exist, or there are several kinds and none is named.
+    """
+    counts = Counter(device.gpu.name for device in devices)
+    named = base.gpu if base.gpu not in ("", "this") else ""
+    if named in counts:
+        return [device for device in devices if device.gpu.name == named]
+    present = ", ".join(f"{count} × {name}" for name, count in counts.items())
+    if named:
+        raise ConfigError("no_such_gpu", f"gpu is {named!r}, but the cluster has {present}.", "gpu")
+    if len(counts) > 1:
+        reason = f"The cluster has {present}; times of different GPUs are not ranked together."
+        raise ConfigError("several_gpus", f"{reason} Name one as the experiment's gpu.", "gpu")
+    return list(devices)

@@ -25,8 +25,7 @@ from kernels.results import Device, Failure, Strategy, Sweep, SweepRow
 from kernels.results.store import Store
 from kernels.results.sweep import DONE, ResumePoint, Status
 from kernels.space import Space
-from kernels.sweep.cluster import find_devices
-from kernels.sweep.devices import DEVICE_LOST, Builder, LocalDevice, Predict, TrialDevice
+from kernels.sweep.devices import DEVICE_LOST, Builder, LocalDevice, Predict, TrialDevice, find_devices
 from kernels.sweep.search import Build, Search, Trial
 
 # Compiles queued per worker: the second one keeps the worker busy until the next is submitted.

@@ -17,7 +17,7 @@ from kernels.gpus import GPUS, visible_devices
 from kernels.knobs import ConfigError
 from kernels.results import Device, Strategy
 from kernels.space import space
-from kernels.sweep.cluster import ClusterDevice, connect, find_devices, select_kind, start_workers
+from kernels.sweep.devices import ClusterDevice, connect, find_devices, select_kind, start_workers
 from kernels.sweep.search import Trial
 
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.filterwarnings("default")]
