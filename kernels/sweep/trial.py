@@ -17,7 +17,7 @@ from kernels.measuring.check import InsufficientMemory
 from kernels.measuring.gated_stream import GatedStream
 from kernels.measuring.run import Prepared, library_calls, prepare
 from kernels.measuring.timing import Effort, Stream, sample
-from kernels.measuring.worker import interprets
+from kernels.measuring.worker import interprets, to_failure
 from kernels.results import Check
 from kernels.spec import Allowance
 from kernels.sweep.search import Outcome, Outcomes, Trial
@@ -123,8 +123,7 @@ def _launch(config: Prepared) -> Outcome:
     except (torch.AcceleratorError, torch.cuda.OutOfMemoryError):  # these concern every config
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines() or ["no message"]
-        return Outcome("failed", f"It could not be launched: {type(error).__name__}: {lines[0]}")
+        return Outcome("failed", f"It could not be launched: {to_failure('launch', error).message}")
     return Outcome("checked", "Correct under the interpreter, which measures no times.")
 
 
