@@ -5,6 +5,7 @@ This module uses no CUDA: a `Stream` launches and times the calls. Tests pass a 
 
 import math
 import time
+import timeit
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -208,16 +209,9 @@ def measure_launch_overhead(
         kernel_ms: duration of one launch.
         now: a clock in seconds.
     """
-
-    def wall_ms(*steps: Callable[[], Any]) -> float:
-        began = now()
-        for step in steps:
-            step()
-        return (now() - began) * 1000
-
     calls = max(_MIN_CALLS, min(_MAX_CALLS, int(_OVERHEAD_BUDGET_MS / kernel_ms)))
     synchronize()
-    enqueue_ms = [wall_ms(call) for _ in range(calls)]
+    enqueue_s = timeit.repeat(call, timer=now, repeat=calls, number=1)
     synchronize()
-    synchronized_ms = [wall_ms(call, synchronize) for _ in range(calls)]
-    return LaunchOverhead(float(np.median(enqueue_ms)), float(np.median(synchronized_ms)), calls)
+    synchronized_s = timeit.repeat(lambda: (call(), synchronize()), timer=now, repeat=calls, number=1)
+    return LaunchOverhead(float(np.median(enqueue_s)) * 1000, float(np.median(synchronized_s)) * 1000, calls)
