@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
-import pkgutil
+import importlib
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,12 +20,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 def discover() -> Mapping[str, Kernel[Any, Any]]:
     """Return every declared kernel by id, in alphabetical order. A package with a `problem.py` is a family."""
     kernels: dict[str, Kernel[Any, Any]] = {}
-    for folder in pkgutil.iter_modules(__path__):
-        if not folder.ispkg or importlib.util.find_spec(f"{__name__}.{folder.name}.problem") is None:
-            continue
-        package = importlib.import_module(f"{__name__}.{folder.name}")
-        for file in pkgutil.iter_modules(package.__path__):
-            module = importlib.import_module(f"{package.__name__}.{file.name}")
+    for problem in sorted(Path(__file__).parent.glob("*/problem.py")):
+        for file in sorted(problem.parent.glob("[!_]*.py")):
+            module = importlib.import_module(f"{__name__}.{problem.parent.name}.{file.stem}")
             if kernel := getattr(module, "KERNEL", None):
                 kernels[kernel.id] = kernel
     return MappingProxyType(kernels)
