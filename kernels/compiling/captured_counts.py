@@ -1,7 +1,6 @@
 """Count the requests of every launch in a capture."""
 
 import logging
-import time
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -73,13 +72,11 @@ class LaunchCounts:
 
     Attributes:
         notes: assumptions and omissions of the evaluation.
-        seconds: how long the evaluation took.
         aligned: the operations of the launch if its arguments were aligned; () if they would be the same.
     """
 
     operations: tuple[OperationCounts, ...]
     notes: tuple[str, ...]
-    seconds: float
     refused: str = ""
     aligned: tuple[OperationCounts, ...] = ()
 
@@ -108,21 +105,20 @@ def count_launch(
     Raises:
         UnreadableCapture: the launch's compiled code is damaged.
     """
-    start = time.perf_counter()
     try:
         counts = _evaluate(capture, launch, programs, is_textbook)
     except UnsupportedOperation as error:
-        counts = LaunchCounts((), (), 0.0, str(error))
+        counts = LaunchCounts((), (), str(error))
     except UnreadableCapture:
         raise
     except Exception as error:  # a capture file may hold arbitrary text as compiled code
         LOG.warning("A launch could not be evaluated.", exc_info=True)
         why = f"The compiled code is damaged or in an unknown format ({type(error).__name__}: {error})."
-        counts = LaunchCounts((), (), 0.0, why)
+        counts = LaunchCounts((), (), why)
     if launch.aligned and programs is None and not is_textbook:
         changed = replace(launch, kernel=launch.aligned.kernel, arguments=launch.aligned.arguments, aligned=None)
         counts = replace(counts, aligned=count_launch(capture, changed).operations)
-    return replace(counts, seconds=time.perf_counter() - start)
+    return counts
 
 
 def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | None, is_textbook: bool) -> LaunchCounts:
@@ -161,7 +157,7 @@ def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | N
             has_mask=op.mask is not None,
         )
         operations += [replace(counts, op="load", counter="ld"), counts] if made and made.swaps else [counts]
-    return LaunchCounts(tuple(operations), tuple(sorted(evaluator.notes)), 0.0)
+    return LaunchCounts(tuple(operations), tuple(sorted(evaluator.notes)))
 
 
 def _storages(capture: Capture, launch: CapturedLaunch) -> list[Storage]:
