@@ -136,10 +136,8 @@ def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | N
     memory = Memory(body, _storages(capture, launch), instructions)
     evaluator = Evaluator(body, arguments, launch.grid, memory, programs)
     evaluator.run()
-    names: dict[int, list[str]] = {}
-    for argument in launch.arguments:
-        if tensor := argument.own_tensor:
-            names.setdefault(tensor.storage, []).append(argument.name)
+    owners = [(tensor.storage, argument.name) for argument in launch.arguments if (tensor := argument.own_tensor)]
+    owners.sort(key=lambda owner: owner[0])
     operations = []
     for op in ttgir.memory_ops(body):
         tally, instruction, access = memory.tallies[op.line], instructions[op.line], ttgir.MEMORY_OPS[op.name]
@@ -150,7 +148,7 @@ def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | N
             op=access.kind,
             counter=made.counter if made else access.counter,
             source=op.location[0][:2] if op.location else (kernel.file, kernel.line),
-            tensors=tuple(name for storage in sorted(tally.storages) for name in names.get(storage, ())),
+            tensors=tuple(name for storage, name in owners if storage in tally.storages),
             instruction=made,
             tally=tally,
             depends_on=frozenset(argument.name for argument, name in given if name in reached),
