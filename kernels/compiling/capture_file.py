@@ -18,8 +18,6 @@ from pydantic import Field, TypeAdapter
 
 from kernels.accesses import Layout
 
-FORMAT = 1
-
 # Maximum bytes of the file and of each array, of each text, and of all members unpacked; maximum elements of a block.
 _MOST_BYTES, _MOST_TEXT_BYTES, _MOST_UNPACKED_BYTES, _MOST_ELEMENTS = 64 << 20, 16 << 20, 1 << 30, 1 << 20
 
