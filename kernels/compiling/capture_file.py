@@ -205,11 +205,9 @@ class CapturedStorage:
 
 
 @dataclass(frozen=True)
-class Stop:
+class Stop(Place):
     """Where and why a script stopped early."""
 
-    file: str
-    line: int
     kind: str
     message: str
 
