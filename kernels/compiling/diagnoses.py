@@ -1,6 +1,6 @@
 """Find inefficient or invalid accesses of an operation, and suggest fixes."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,18 +17,15 @@ _ALIGNMENT, _WIDEST_BYTES = 16, 16
 _WASTEFUL = 2
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(NamedTuple):
     """A finding about one operation.
 
     Attributes:
         kind: "outside", "divisibility", "misaligned", "mask", "strided" or "scattered".
-        source: (file without its folders, line) of the operation.
         text: the finding and a suggested fix.
     """
 
     kind: str
-    source: tuple[str, int]
     text: str
 
 
@@ -38,13 +35,13 @@ def diagnose(operation: OperationCounts, launch: CapturedLaunch, addresses: dict
     Args:
         addresses: for each tensor argument, the address of its first byte; only the low bits are valid.
     """
-    name, findings = " or ".join(operation.tensors) or "memory", []
+    name, findings = " or ".join(operation.tensors) or "memory", list[Diagnosis]()
     made, example = operation.instruction, operation.tally.example
     if operation.tally.outside:
-        findings.append(("outside", _explain_outside(*operation.tally.outside, made, name)))
+        findings.append(Diagnosis("outside", _explain_outside(*operation.tally.outside, made, name)))
     if made and made.layout and example and operation.op != "atomic":
         findings += filter(None, [_explain_cost(operation, made, made.layout, example, launch, addresses, name)])
-    return [Diagnosis(kind, operation.source, text) for kind, text in findings]
+    return findings
 
 
 def _explain_outside(example: Example, index: tuple[int, ...], made: Instruction | None, name: str) -> str:
@@ -62,8 +59,8 @@ def _explain_outside(example: Example, index: tuple[int, ...], made: Instruction
 def _explain_cost(
     operation: OperationCounts, made: Instruction, layout: Layout, example: Example, launch: CapturedLaunch,
     addresses: dict[str, int], name: str,
-) -> tuple[str, str] | None:  # fmt: skip
-    """Return the kind and the text of the finding about an operation's width or, if there is none, its sectors."""
+) -> Diagnosis | None:  # fmt: skip
+    """Return the finding about an operation's width or, if there is none, its sectors."""
     lanes = vectors(layout, max(1, made.width_bytes // made.element_bytes))
     issued = example.active.ravel()[lanes.element].sum(axis=1)
     first = example.address.ravel()[lanes.element][int(issued.argmax())]
@@ -82,17 +79,17 @@ def _explain_cost(
     excess = f"It touches {ratio:.3g} × its ideal sectors"
     if is_regular and abs(step) >= SECTOR_BYTES:
         text = f"{excess}: neighbouring lanes are {step:,} bytes apart. Map the lanes to {name}'s contiguous"
-        return "strided", f"{text} dimension, or load a tile and transpose it."
+        return Diagnosis("strided", f"{text} dimension, or load a tile and transpose it.")
     if is_regular and step:
         text = f"{excess}: neighbouring lanes are {step} bytes apart, so {step - made.width_bytes} of every"
-        return "strided", f"{text} {step} bytes are unused. Make {name} contiguous."
+        return Diagnosis("strided", f"{text} {step} bytes are unused. Make {name} contiguous.")
     text = f"{excess}: its lanes access scattered addresses. Sort the indices, or pad each row to whole sectors."
-    return "scattered", text
+    return Diagnosis("scattered", text)
 
 
 def _explain_width(
     operation: OperationCounts, launch: CapturedLaunch, addresses: dict[str, int], name: str, narrow: str, run: int
-) -> tuple[str, str] | None:
+) -> Diagnosis | None:
     """Explain why the lanes of a contiguous access move less than 16 bytes each.
 
     Args:
@@ -101,7 +98,7 @@ def _explain_width(
     for tensor in operation.tensors:
         if offset := addresses.get(tensor, 0) % _ALIGNMENT:
             text = f"{tensor} starts {offset} bytes after a multiple of {_ALIGNMENT}, so {narrow}."
-            return "misaligned", f"{text} Copy the view, or start it at an aligned element."
+            return Diagnosis("misaligned", f"{text} Copy the view, or start it at an aligned element.")
     odd = [a for a in launch.arguments if a.name in operation.depends_on and _is_indivisible(a)]
     if odd:
         values = ", ".join(f"{a.name} = {a.value}" for a in odd)
@@ -113,10 +110,11 @@ def _explain_width(
         if rest := [f"{a.name} = {a.number + -a.number % _ALIGNMENT}" for a in odd if a.name not in enough]:
             fixes.append(f"Pad {name}, and pass {', '.join(rest)}.")
         text = f"{values} {verb} of {_ALIGNMENT}, so the compiler can't assume alignment: {narrow}."
-        return "divisibility", " ".join([text, *fixes])
+        return Diagnosis("divisibility", " ".join([text, *fixes]))
     if run:
         text = f"The mask may change within a lane's {run} bytes, so {narrow}."
-        return "mask", f"{text} Pad {name}, and round the mask's bound up in the kernel: tl.cdiv(n, 16) * 16."
+        fix = f"Pad {name}, and round the mask's bound up in the kernel: tl.cdiv(n, 16) * 16."
+        return Diagnosis("mask", f"{text} {fix}")
     return None
 
 
