@@ -128,9 +128,7 @@ def _run_bytes(made: Instruction, layout: Layout, example: Example) -> int:
     """Return the consecutive bytes of one lane's registers, at most 16."""
     single = vectors(layout, 1)
     address = example.address.ravel()[single.element[single.warp == 0, 0]]
-    length = 1
-    while length < len(address) and length * made.element_bytes < _WIDEST_BYTES:
-        if not (np.diff(address[: 2 * length]) == made.element_bytes).all():
-            break
+    most, length = min(len(address), _WIDEST_BYTES // made.element_bytes), 1
+    while length < most and (np.diff(address[: 2 * length]) == made.element_bytes).all():
         length *= 2
     return length * made.element_bytes
