@@ -479,11 +479,8 @@ def _measure_once(recorder: Recorder, measure: Callable[..., Any]) -> Callable[.
         if recorder.runs != "cuda" or not recorder.is_timed:
             count = len(options.get("quantiles") or ()) or (options.get("return_mode") == "all")
             return [1.0] * count if count else 1.0
-        recorder.is_paused = True
-        try:
+        with mock.patch.object(recorder, "is_paused", True):
             return measure(call, *arguments, **options)
-        finally:
-            recorder.is_paused = False
 
     return measure_once
 
@@ -757,10 +754,9 @@ def run_case(recorder: Recorder, name: str, function: Any, settings: Mapping[str
         results = {output: compare(keywords[output], result) for output, result in expected[0].items()}
         launch.content["results"] = results
     if launch.content["ran"] == "cuda" and recorder.is_timed:
-        recorder.is_paused = True
         call = functools.partial(kernel[grid], **keywords)
-        launch.content["elapsed_ms"] = triton.testing.do_bench(call, return_mode="median")
-        recorder.is_paused = False
+        with mock.patch.object(recorder, "is_paused", True):
+            launch.content["elapsed_ms"] = triton.testing.do_bench(call, return_mode="median")
         launch.events.clear()
 
 
