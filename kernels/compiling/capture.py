@@ -389,10 +389,8 @@ def read_ttgir(ttgir: str) -> tuple[list[dict[str, Any] | None], list[int]]:
                 sources[block.arg(number).id()].add(region)
             if name.endswith((".yield", ".condition", ".return")) or name.startswith("cf."):
                 sources[region].update(operands)
-        if name in (
-            "tt.addptr",
-            "tt.load",
-        ):  # an offset, and the address of a loaded value, are not the result's origin
+        # An offset, and the address of a loaded value, are not the result's origin.
+        if name in ("tt.addptr", "tt.load"):
             operands = operands[: name == "tt.addptr"]
         regions = [op.get_region(number).id() for number in range(op.get_num_regions())]
         for value in (*regions, *(op.get_result(number).id() for number in range(op.get_num_results()))):
