@@ -73,7 +73,10 @@ class Evaluator:
         arriving: dict[str, list[tuple[np.ndarray, list[Any]]]] = {}
         for op in region.ops:
             if op.name == "cf.block":
-                active = self._enter_block(op, arriving.get(op.text, []))
+                active = np.zeros(len(self.programs), bool)
+                for mask, passed in arriving.get(op.text, []):
+                    self._assign(op.results, passed, mask if active.any() else None)
+                    active = active | mask
             elif op.targets:
                 masks = self._split(active, op.operands[0]) if op.name == "cf.cond_br" else (active,)
                 for (label, passed), mask in zip(op.targets, masks, strict=True):
@@ -84,13 +87,6 @@ class Evaluator:
                     self._run(op, active)
                 except UnsupportedOperation as error:
                     self._refuse(op, str(error) if active.any() else "")
-
-    def _enter_block(self, op: Op, branches: list[tuple[np.ndarray, list[Any]]]) -> np.ndarray:
-        active = np.zeros(len(self.programs), bool)
-        for mask, passed in branches:
-            self._assign(op.results, passed, mask if active.any() else None)
-            active = active | mask
-        return active
 
     def _refuse(self, op: Op, why: str) -> None:
         for inner in memory_ops(Region([], [op])):
