@@ -173,7 +173,7 @@ def persistent_arguments(
     Args:
         columns: for each tensor that is copied once per tile, the number of columns per copy.
     """
-    config, problem = launch.config, launch.problem
+    config = launch.config
     are_whole = family.extents(launch)["m"] % config.GROUP_SIZE == 0
     plain = {**family.arguments(tensors, launch), "WHOLE_GROUPS": are_whole}
     for name in ("PROGRAMS_PER_SM", "SPLIT_K", "PAD"):  # only the grid, the slices and the copies depend on them
@@ -188,9 +188,8 @@ def persistent_arguments(
     if tma_fallback_reason(specs, launch) or not all(_fits_descriptor(read[name]) for name in blocks):
         return {**plain, "USE_TMA": False, "STORE_TMA": False, "A_TRANSPOSED": False, "B_TRANSPOSED": False}
     descriptors = {name.lower(): _descriptor(read[name], specs[name], blocks[name]) for name in blocks}
-    a_transposed, b_transposed = (letter == "T" for letter in problem.layout)
-    form = {"USE_TMA": True, "STORE_TMA": store_tma, "A_TRANSPOSED": a_transposed, "B_TRANSPOSED": b_transposed}
-    return {**plain, **descriptors, **form}
+    form = {f"{name}_TRANSPOSED": specs[name].transposed for name in ("A", "B")}
+    return {**plain, **descriptors, "USE_TMA": True, "STORE_TMA": store_tma, **form}
 
 
 def _fits_descriptor(tensor: Any) -> bool:
