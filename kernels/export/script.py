@@ -142,13 +142,10 @@ def launch_code(kernel: Kernel, launch: Launch) -> dict[str, Any]:
     # A plain number other than 1 may still depend on a field.
     if untraced or any(type(size) is int and size != 1 for size in shape):
         grid = f"{kernel.grid(launch)}  # for this problem and config, on {launch.gpu.name}"
-    tensors = {
-        name: _SymbolicTensor("output" if name == output else f'inputs["{name}"]', spec, launch.problem.dtype, untraced)
-        for name, spec in specs.items()
-    }
-    workspaces = kernel.workspaces(launch)
-    for name, spec in workspaces.items():
-        tensors[name] = _SymbolicTensor(f'workspaces["{name}"]', spec, spec.dtype_in(launch.problem), untraced)
+    workspaces, tensors = kernel.workspaces(launch), {}
+    for name, spec in {**specs, **workspaces}.items():
+        text = "output" if name == output else f'{"workspaces" if name in workspaces else "inputs"}["{name}"]'
+        tensors[name] = _SymbolicTensor(text, spec, spec.dtype_in(launch.problem), untraced)
     first = kernel.first(launch)
     return {
         "workspaces": workspaces,
