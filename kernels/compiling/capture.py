@@ -436,9 +436,8 @@ def _describe_kernel(kernel: tuple[Any, Any]) -> tuple[dict[str, Any], dict[str,
     """Return the JSON of a kernel (its function and the compiled kernel), and its TTGIR, PTX and SASS by stage."""
     asm, metadata, function = kernel[1].asm, kernel[1].metadata, kernel[0].fn
     registers, spilled = _resources(asm["cubin"])
-    codes = {"ttgir": asm["ttgir"], "ptx": asm["ptx"]}
-    if sass := _run_tool("nvdisasm", asm["cubin"], "-g", "-c", "-ndf"):
-        codes["sass"] = sass
+    sass = _run_tool("nvdisasm", asm["cubin"], "-g", "-c", "-ndf")
+    codes = {"ttgir": asm["ttgir"], "ptx": asm["ptx"], "sass": sass}
     (source, line), file = inspect.getsourcelines(function), inspect.getsourcefile(function) or ""
     compiled_from = re.search(r'^#loc = loc\("([^"]+)":', asm["ttgir"], re.MULTILINE)
     if compiled_from and Path(file).name not in asm["ttgir"]:  # Triton's cache knows the same source in another file

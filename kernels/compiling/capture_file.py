@@ -271,9 +271,8 @@ class Capture:
 
     def read_code(self, kernel: int, stage: str) -> str:
         """Return the text of a kernel's "ttgir", "ptx" or "sass"; "" if the capture has no SASS."""
-        name = f"kernels/{kernel}.{stage}"
         with self._checked():
-            return "" if stage == "sass" and name not in self._zip.namelist() else self._zip.read(name).decode()
+            return self._zip.read(f"kernels/{kernel}.{stage}").decode()
 
     def read_array(self, number: int) -> np.ndarray:
         """Return the elements of an array.
