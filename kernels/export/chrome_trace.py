@@ -25,10 +25,9 @@ def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
     kernel, launch = launch_of(timeline.experiment, gpu)
     assigned = kernel.tiles(np.arange(len(timeline.sm)), launch)
     tiles: list[list[dict[str, int]]] = [[] for _ in timeline.sm]
-    names = ("pid_m", "pid_n", "pid_k", "group")
-    coordinates = np.stack([getattr(assigned, name) for name in names], axis=1).tolist()
-    for program, coordinate in zip(assigned.program.tolist(), coordinates, strict=True):
-        tiles[program].append(dict(zip(names, coordinate, strict=True)))
+    for numbers in zip(*(column.tolist() for column in vars(assigned).values()), strict=True):
+        tile = dict(zip(vars(assigned), numbers, strict=True))
+        tiles[tile.pop("program")].append(tile)
     slots = assign_slots(timeline.sm, timeline.start_ns, timeline.end_ns)
     events: list[dict[str, Any]] = []
 
@@ -47,8 +46,7 @@ def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
         where = {"name": name, "cat": "program", "ph": "X", "pid": sm, "tid": slot}
         when = {"ts": start / 1000, "dur": (end - start) / 1000}
         events.append({**where, **when, "args": {"program": pid, "tiles": computed}})
-    about = {
-        **{"experiment": timeline.experiment.to_json(), "kernel": kernel.title, "gpu": gpu.name},
-        **{"source": "recorded" if timeline.backend == "recorded" else "measured", "slots": "counted"},
-    }
+    source = "recorded" if timeline.backend == "recorded" else "measured"
+    about = {"experiment": timeline.experiment.to_json(), "kernel": kernel.title, "gpu": gpu.name}
+    about |= {"source": source, "slots": "counted"}
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": about}
