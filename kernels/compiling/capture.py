@@ -572,22 +572,20 @@ def _run_pinned(self: Any, recorder: Recorder, *arguments: Any, **keywords: Any)
             name = self.base_fn.__name__
             raise UsageError(f"--config {name}={number}: {name} has configs 1 to {len(self.configs)}.")
         configs = [self.configs[number - 1]]
-    count, context, configs = len(recorder.launches), recorder.context, configs[:_MOST_CONFIGS]
+    count, configs = len(recorder.launches), configs[:_MOST_CONFIGS]
     for place, config in enumerate(configs, start=1):
         self.best_config, values = config, config.all_kwargs()
         if config.pre_hook is not None:
             config.pre_hook({**self.nargs, **keywords, **values})
-        if len(self.configs) > 1:
-            number = self.configs.index(config) + 1 if config in self.configs else place
-            recorder.context = {**context, "tuned": {"number": number, "of": len(self.configs)}}
+        number = self.configs.index(config) + 1 if config in self.configs else place
+        tuned = {"tuned": {"number": number, "of": len(self.configs)}} if len(self.configs) > 1 else {}
         try:
-            return self.fn.run(*arguments, **keywords, **values)
+            with mock.patch.object(recorder, "context", {**recorder.context, **tuned}):
+                return self.fn.run(*arguments, **keywords, **values)
         except Exception:
             if place == len(configs):
                 raise
             del recorder.launches[count:]
-        finally:
-            recorder.context = context
 
 
 # ---------------------------------------------------------------- a machine without a GPU
