@@ -262,12 +262,10 @@ class Capture:
             for launch in self.content.launches:
                 self._check_references(launch)
             if _COUNTED in self._zip.namelist():
-                self._add_counters(TypeAdapter(tuple[CountedLaunch, ...]).validate_json(self._zip.read(_COUNTED)))
-
-    def _add_counters(self, counted: Sequence[CountedLaunch]) -> None:
-        pairs = zip(self.content.launches, counted, strict=True)
-        launches = tuple(replace(launch, **vars(measured)) for launch, measured in pairs)
-        self.content = replace(self.content, launches=launches)
+                counted = TypeAdapter(tuple[CountedLaunch, ...]).validate_json(self._zip.read(_COUNTED))
+                pairs = zip(self.content.launches, counted, strict=True)
+                launches = tuple(replace(launch, **vars(measured)) for launch, measured in pairs)
+                self.content = replace(self.content, launches=launches)
 
     def read_code(self, kernel: int, stage: str) -> str:
         """Return the text of a kernel's "ttgir", "ptx" or "sass"; "" if the capture has no SASS."""
@@ -299,10 +297,9 @@ class Capture:
         return [Layout(b.shape, b.register, b.lane, b.warp) if b else None for b in kernel.layouts]
 
     def write_counters(self, counted: Sequence[CountedLaunch]) -> None:
-        """Add Nsight Compute's counters to the file."""
+        """Add Nsight Compute's counters to the file. They are read when it is opened again."""
         with zipfile.ZipFile(self.path, "a") as file:
             file.writestr(_COUNTED, TypeAdapter(tuple[CountedLaunch, ...]).dump_json(tuple(counted)))
-        self._add_counters(counted)
 
     def _check_references(self, launch: CapturedLaunch) -> None:
         arrays, storages = len(self.content.arrays), len(self.content.storages)
