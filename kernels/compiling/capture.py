@@ -144,10 +144,9 @@ class Recorder:
                 with contextlib.suppress(Exception):  # without it, the cost of misalignment is not reported
                     aligned = self._compile(function, sizes, {**stand_ins, **better}, options)
             if aligned and aligned.hash != compiled.hash:
-                sizes = [tensor["element_bytes"] for tensor in map(_own_tensor, content["arguments"]) if tensor]
-                content["aligned"] = {
-                    "arguments": [_describe_aligned(a, better, min(sizes, default=1)) for a in content["arguments"]]
-                }
+                tensors = filter(None, map(_own_tensor, content["arguments"]))
+                size = min((tensor["element_bytes"] for tensor in tensors), default=1)
+                content["aligned"] = {"arguments": [_describe_aligned(a, better, size) for a in content["arguments"]]}
         made = Launch(function, values, compiled, content, [], content["aligned"] and aligned)
         self.launches.append(made)
         return made
