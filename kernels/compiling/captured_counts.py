@@ -161,12 +161,10 @@ def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | N
 def _storages(capture: Capture, launch: CapturedLaunch) -> list[Storage]:
     storages = [Storage(storage.bytes, storage.address_bytes) for storage in capture.content.storages]
     for tensor in filter(None, (argument.own_tensor for argument in launch.arguments)):
-        old = storages[tensor.storage]
         if not tensor.is_known:
-            storages[tensor.storage] = replace(old, why_unknown=_NOT_RUN)
+            storages[tensor.storage] = replace(storages[tensor.storage], why_unknown=_NOT_RUN)
         elif tensor.array is not None:
-            read = partial(_read_array, capture, tensor.array)
-            storages[tensor.storage] = replace(old, contents={**old.contents, tensor.element_bytes: read})
+            storages[tensor.storage].contents[tensor.element_bytes] = partial(_read_array, capture, tensor.array)
     return storages
 
 

@@ -61,7 +61,7 @@ class Storage:
 
     bytes: int
     start_bytes: int = 0
-    contents: Mapping[int, Callable[[], np.ndarray]] = field(default_factory=dict)
+    contents: dict[int, Callable[[], np.ndarray]] = field(default_factory=dict)
     why_unknown: str = "The capture holds no copy of the tensor's values."
 
 
