@@ -97,13 +97,11 @@ class Inliner:
         if not is_jitted:
             yield from ((start, span(annotation)[1], "") for start, annotation in annotations)
         ignored = {part for _, annotation in annotations for part in ast.walk(annotation)}
-        local = _local_names(function.__code__)
-        known = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
+        outer = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
+        names = outer.keys() - _local_names(function.__code__)  # without builtins
         for chain in sorted(_chains(tree, ignored), key=lambda chain: span(chain[0])):
             base = ast.unparse(chain[0])
-            if base in local or base not in known:  # a local name or a builtin
-                continue
-            if replaced := self._reference(chain, known[base], function):
+            if base in names and (replaced := self._reference(chain, outer[base], function)):
                 yield *span(replaced[0]), replaced[1]
 
     def _reference(self, chain: list[ast.expr], value: Any, function: FunctionType) -> tuple[ast.expr, str] | None:
