@@ -1,5 +1,6 @@
 """Estimate a compile's time and the kernel's accumulator registers and shared memory, before compiling."""
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -120,13 +121,11 @@ def suggest_smaller_config(kernel: Kernel, launch: Launch, shared_bytes: int) ->
             for values in itertools.product(*(lower[name] for name in names)):
                 changes = dict(zip(names, values, strict=True))
                 smaller = dataclasses.replace(launch, config=dataclasses.replace(config, **changes))
-                try:
+                with contextlib.suppress(ConfigError):
                     kernel.family.refuse(smaller.problem, smaller.config)
-                except ConfigError:
-                    continue
-                needed = estimate_shared_bytes(kernel, smaller)
-                if needed * correction <= launch.gpu.shared_bytes_per_program:
-                    fitting[", ".join(f"{name} {value}" for name, value in changes.items())] = needed
+                    needed = estimate_shared_bytes(kernel, smaller)
+                    if needed * correction <= launch.gpu.shared_bytes_per_program:
+                        fitting[", ".join(f"{name} {value}" for name, value in changes.items())] = needed
         if fitting:
             return max(fitting, key=lambda change: fitting[change])
     return ""
