@@ -19,7 +19,7 @@ from kernels.compiling.memory_operations import memory_lines
 from kernels.compiling.requests import textbook
 from kernels.examples import EXAMPLES
 from kernels.gpus import GPUS
-from kernels.knobs import knob
+from kernels.knobs import Knob, knob
 from kernels.sectors import IDEAL, LINES
 from visualize.predict.schedule import occupancy
 from visualize.predict.traffic import Matrix, Requests
@@ -30,7 +30,7 @@ from visualize.views.memory.view import SCRUBBER
 from visualize.views.numbers import count_noun, milliseconds, percent, significant
 from visualize.views.panel import Slots
 from visualize.views.prose import Code, Link, Mark, Strong, headline, say
-from visualize.views.slots import NONE, plot, plot_value, slot
+from visualize.views.slots import NONE, control, plot, plot_value, slot
 from visualize.views.tables import table
 
 # Field names in the page's settings: the prefix of a case's parameters, the sweep over them, the prefix of an autotuned
@@ -164,18 +164,13 @@ class CapturePictures:
         if parameters := {} if others or not case else self.content.cases[case]:
             yield from ((_parameter(name, default), default) for name, default in parameters.items())
             numbers = [f"{name}={value},{2 * value}" for name, value in parameters.items() if type(value) is int]
-            yield {
-                "name": _SWEEP, "label": "sweep", "group": "Case", "kind": "text", "longest": 300,
-                "placeholder": f"such as {numbers[-1]}" if numbers else "",
-                "help": "Comma-separated values of one or more parameters. Every combination is launched.",
-            }, ""  # fmt: skip
+            values = "Comma-separated values of one or more parameters. Every combination is launched."
+            sweep = control(_SWEEP, Knob("", "Case", values, longest=300))
+            yield {**sweep, "placeholder": f"such as {numbers[-1]}" if numbers else ""}, ""
         launches = ((self.content.kernels[launch.kernel].name, launch.tuned) for launch in self.content.launches)
         for name, number in {name: tuned.of for name, tuned in launches if tuned}.items():
-            yield {
-                "name": _CONFIG + name, "label": name, "group": "Autotuner config", "kind": "number", "low": 0,
-                "high": number, "stops": "", "cap": None,
-                "help": "Number of the config to launch. 0 launches the first that compiles and fits.",
-            }, 0  # fmt: skip
+            which = "Number of the config to launch. 0 launches the first that compiles and fits."
+            yield control(_CONFIG + name, Knob(0, "Autotuner config", which, high=number, label=name)), 0
 
     def _launches(self, view: CaptureView) -> Markup:
         rows: list[tuple[Any, ...]] = []
@@ -302,10 +297,9 @@ class CapturePictures:
 
 
 _EXAMPLES = {
-    "name": EXAMPLE, "label": "example", "group": "Script", "kind": "menu",
-    "help": "One of the example scripts that ship with Tilescope.",
-    "choices": EXAMPLES, "labels": [Path(path).stem.replace("_", " ") for path in EXAMPLES],
-}  # fmt: skip
+    **control(EXAMPLE, Knob("", "Script", "One of the example scripts that ship with Tilescope.", choices=EXAMPLES)),
+    "labels": [Path(path).stem.replace("_", " ") for path in EXAMPLES],
+}
 
 
 def capture_options(chosen: Mapping[str, Any]) -> list[str]:
@@ -320,12 +314,12 @@ def capture_options(chosen: Mapping[str, Any]) -> list[str]:
 
 def _parameter(name: str, default: Any) -> dict[str, Any]:
     """Return the control of a case's parameter: a menu, a text field, or a slider with a number field."""
-    shared = {"name": _CASE + name, "label": name, "group": "Case", "help": f"Parameter {name} of the case."}
+    allowed: dict[str, Any] = {"longest": 100}
     if isinstance(default, bool):
-        return {**shared, "kind": "menu", "choices": [False, True]}
-    if isinstance(default, int):
-        return {**shared, "kind": "number", "low": 0, "high": max(1 << 16, 4 * default), "stops": "powers", "cap": None}
-    return {**shared, "kind": "text", "longest": 100}
+        allowed = {"choices": (False, True)}
+    elif isinstance(default, int):
+        allowed = {"high": max(1 << 16, 4 * default), "stops": "powers"}
+    return control(_CASE + name, Knob(default, "Case", f"Parameter {name} of the case.", label=name, **allowed))
 
 
 def _ratio(operations: Sequence[OperationCounts]) -> float:
