@@ -173,34 +173,32 @@ class CapturePictures:
             yield control(_CONFIG + name, Knob(0, "Autotuner config", which, high=number, label=name)), 0
 
     def _launches(self, view: CaptureView) -> Markup:
-        rows: list[tuple[Any, ...]] = []
+        rows: list[dict[str, Any]] = []
         for number, launch in enumerate(self.content.launches):
             kernel, counts = self.content.kernels[launch.kernel], self.counts(number)
             ratio, results = _ratio(counts.operations), (launch.results or {}).values()
+            wrong = wrong_counters(launch.counters, counts.totals()) if launch.counters else []
+            refused = filter(None, (counts.refused, *(op.tally.refused for op in counts.operations)))
             rows.append(
-                (
-                    Strong(number) if number == view.launch else number,
-                    Link(kernel.name, f"launch={number}&tab={view.tab}"),
-                    " × ".join(map(str, launch.grid)).removesuffix(" × 1").removesuffix(" × 1"),
-                    settings_text(launch.settings),
-                    settings_text(launch.config),
-                    f"{launch.tuned.number} of {launch.tuned.of}" if launch.tuned else "",
-                    "" if launch.elapsed_ms is None else milliseconds(launch.elapsed_ms),
-                    ("passed" if all(errors.passed for errors in results) else "FAILED") if results else "",
-                    f"{sum(op.sectors for op in counts.operations):,}",
-                    f"{significant(ratio)} ×" if ratio else "",
-                    ", ".join(wrong_counters(launch.counters, counts.totals())) or "agree" if launch.counters else "",
-                    counts.refused or next((op.tally.refused for op in counts.operations if op.tally.refused), ""),
-                )
+                {
+                    "": Strong(number) if number == view.launch else number,
+                    "kernel": Link(kernel.name, f"launch={number}&tab={view.tab}"),
+                    "grid": " × ".join(map(str, launch.grid)).removesuffix(" × 1").removesuffix(" × 1"),
+                    "case": settings_text(launch.settings),
+                    "config": settings_text(launch.config),
+                    "tuned": f"{launch.tuned.number} of {launch.tuned.of}" if launch.tuned else "",
+                    "time": "" if launch.elapsed_ms is None else milliseconds(launch.elapsed_ms),
+                    "check": ("passed" if all(errors.passed for errors in results) else "FAILED") if results else "",
+                    "sectors": f"{sum(op.sectors for op in counts.operations):,}",
+                    "vs. ideal": f"{significant(ratio)} ×" if ratio else "",
+                    "counters": (", ".join(wrong) or "agree") if launch.counters else "",
+                    "not counted": next(refused, ""),
+                }
             )
-        header = (
-            "", "kernel", "grid", "case", "config", "tuned", "time", "check", "sectors", "vs. ideal", "counters",
-            "not counted",
-        )  # fmt: skip
-        used = [place for place in range(len(header)) if any(str(row[place]) for row in rows)]
+        used = [name for name in rows[0] if any(str(row[name]) for row in rows)]
         notes = [self.content.about.partition("\n\n")[0], self.content.stopped.message if self.content.stopped else ""]
         sentences = Markup(" ").join(filter(None, [*notes, self._fastest(), *self.content.not_captured]))
-        shown = table([header[place] for place in used], [[row[place] for place in used] for row in rows])
+        shown = table(used, ([row[name] for name in used] for row in rows))
         return Markup('<p class="note">{}</p>').format(sentences) + shown
 
     def _fastest(self) -> str:
