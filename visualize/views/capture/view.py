@@ -1,6 +1,7 @@
 """Draw a capture: the list of launches, one request (lanes to bytes), the code, and the map of programs."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -91,12 +92,9 @@ class CapturePictures:
         if not self.content.launches:
             return view
         number = min(view.launch, len(self.content.launches) - 1)
-        last = max(0, len(self.counts(number).operations) - 1)
-        grid = self.content.launches[number].grid
-        programs = grid[0] * grid[1] * grid[2]
-        return replace(
-            view, launch=number, operation=min(view.operation, last), program=min(view.program, programs - 1)
-        )
+        operation = min(view.operation, max(0, len(self.counts(number).operations) - 1))
+        program = min(view.program, math.prod(self.content.launches[number].grid) - 1)
+        return replace(view, launch=number, operation=operation, program=program)
 
     def draw(self, view: CaptureView, before: Mapping[str, Any] | None = None) -> Slots:
         """Fill the slots of the open view.
@@ -105,11 +103,8 @@ class CapturePictures:
             before: the report of the same launch in the previous capture.
         """
         if not self.content.launches:
-            message = (
-                self.content.stopped.message
-                if self.content.stopped
-                else f"{self.content.script} launched no Triton kernels."
-            )
+            stopped = self.content.stopped
+            message = stopped.message if stopped else f"{self.content.script} launched no Triton kernels."
             return {"launches": "", "claim": headline("0", "launches", message, is_failure=True)}
         launch = self.content.launches[view.launch]
         kernel, counts = self.content.kernels[launch.kernel], self.counts(view.launch)
@@ -134,15 +129,14 @@ class CapturePictures:
             chosen: values of the script's controls that differ from the defaults; None if the script can't run again.
         """
         launch, operation, program = slots.controls(CaptureView)
-        launches = [str(number) for number in range(len(self.content.launches))]
-        names = [self.content.kernels[launch.kernel].name for launch in self.content.launches]
-        titles = [f"{number}: {name}" for number, name in zip(launches, names, strict=True)]
+        launches = self.content.launches
+        titles = [f"{number}: {self.content.kernels[each.kernel].name}" for number, each in enumerate(launches)]
         ops = self.counts(view.launch).operations if launches else ()
         launch |= {"kind": "menu", "choices": list(range(len(launches))), "labels": titles}
         labels = [f"{op.op} {', '.join(op.tensors)}, line {op.source[1]}" for op in ops]
         operation |= {"kind": "menu", "choices": list(range(len(ops))), "labels": labels}
-        grid = self.content.launches[view.launch].grid if launches else (1, 1, 1)
-        program |= {"high": grid[0] * grid[1] * grid[2] - 1}
+        grid = launches[view.launch].grid if launches else (1, 1, 1)
+        program |= {"high": math.prod(grid) - 1}
         values: dict[str, Any] = {"launch": view.launch, "operation": view.operation, "program": view.program}
         fields = [launch, operation, program]
         if chosen is not None:
@@ -218,8 +212,7 @@ class CapturePictures:
         memory = f"{kernel.registers} registers per thread, {kernel.shared_bytes:,} bytes of shared memory"
         changes = ""
         if before:
-            pair = ({"launches": [before]}, {"launches": [result]})
-            changed = list(differences(*pair))
+            changed = differences({"launches": [before]}, {"launches": [result]})
             old = [op for op in before["ops"] if op["width_bytes"] and op["counter"] in ("ld", "st")]
             was = sum(op["sectors"] for op in old) / max(1, sum(op["ideal_sectors"] for op in old))
             start = [f"Before: {significant(was)} ×."] if significant(was) != significant(ratio) else []
@@ -302,11 +295,10 @@ _EXAMPLES = {
 
 def capture_options(chosen: Mapping[str, Any]) -> list[str]:
     """Return the options of capture.py for the given control values."""
-    settings = {name.removeprefix(_CASE): value for name, value in chosen.items() if name.startswith(_CASE)}
-    swept = str(chosen.get(_SWEEP, "")).split()
+    settings = [f"{name.removeprefix(_CASE)}={value}" for name, value in chosen.items() if name.startswith(_CASE)]
     configs = [f"{name.removeprefix(_CONFIG)}={value}" for name, value in chosen.items() if name.startswith(_CONFIG)]
-    options = [("--set", f"{name}={value}") for name, value in settings.items()]
-    options += [("--set", setting) for setting in swept] + [("--config", config) for config in configs]
+    swept = str(chosen.get(_SWEEP, "")).split()
+    options = [("--set", setting) for setting in (*settings, *swept)] + [("--config", config) for config in configs]
     return [part for option in options for part in option]
 
 
@@ -335,19 +327,15 @@ def outputs(launch: CapturedLaunch) -> Markup:
     """Return the errors of a launch's outputs as a table, or the reason why there are none."""
     if launch.results:
         header = "output", "relative RMS error", "largest absolute error", "check"
-        errors = launch.results.items()
         rows = (
-            (n, f"{e.relative_rms:.3g}", f"{e.max_abs_error:.3g}", "passed" if e.passed else "FAILED")
-            for n, e in errors
+            (name, f"{errors.relative_rms:.3g}", f"{errors.max_abs_error:.3g}", "passed" if errors.passed else "FAILED")
+            for name, errors in launch.results.items()
         )
         return table(header, rows)
+    reason = "This launch did not run, because there is no GPU. Use --values to run it in Triton's interpreter."
     if launch.ran:
-        return Markup("<p>{}</p>").format(
-            "There is no expected output to compare with. A case can return one: see docs/show.md."
-        )
-    return Markup("<p>{}</p>").format(
-        "This launch did not run, because there is no GPU. Use --values to run it in Triton's interpreter."
-    )
+        reason = "There is no expected output to compare with. A case can return one: see docs/show.md."
+    return Markup("<p>{}</p>").format(reason)
 
 
 def captured_flow(operation: OperationCounts, launch: CapturedLaunch, model: str) -> Flow | None:
@@ -411,7 +399,7 @@ def order_slots(launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCo
                 **theme.matrix_axes("block row", "block column", (0, 0), shape),
             ),
         }  # fmt: skip
-        programs, waves = launch.grid[0] * launch.grid[1] * launch.grid[2], ""
+        programs, waves = math.prod(launch.grid), ""
         if row_of_gpu := GPUS.get(gpu):
             each = occupancy(row_of_gpu, kernel.num_warps, kernel.registers, kernel.shared_bytes).programs_per_sm
             resident = max(1, each) * row_of_gpu.sms
