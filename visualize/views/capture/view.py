@@ -111,7 +111,7 @@ class CapturePictures:
         drawn: Slots = {"launches": self._launches(view), "claim": self._claim(launch, kernel, counts, before)}
         if view.tab == "requests":
             drawn |= {
-                "request-plot": self._flow(view, launch, counts),
+                "request-plot": self._flow(view, launch),
                 "operations": self._operations(view, launch, counts),
             }
         elif view.tab == "code":
@@ -230,12 +230,10 @@ class CapturePictures:
             *(wrong_counters(launch.counters, counts.totals()) if launch.counters else ()),
         )
 
-    def _flow(self, view: CaptureView, launch: CapturedLaunch, counts: LaunchCounts) -> str:
-        ops = self.counts(view.launch, view.program).operations
-        if not ops or ops[view.operation].tally.example is None:
+    def _flow(self, view: CaptureView, launch: CapturedLaunch) -> str:
+        if not (ops := self.counts(view.launch, view.program).operations):
             return NONE
-        operation = ops[view.operation]
-        main, other = (captured_flow(operation, launch, model) for model in ("compiled", "textbook"))
+        main, other = (captured_flow(ops[view.operation], launch, model) for model in ("compiled", "textbook"))
         if view.model == "textbook":
             main, other = other, main
         if main is None or other is None:
@@ -341,10 +339,9 @@ def outputs(launch: CapturedLaunch) -> Markup:
 def captured_flow(operation: OperationCounts, launch: CapturedLaunch, model: str) -> Flow | None:
     """Return an example execution of an operation as a flow from lanes to bytes; None if it has no lanes."""
     made, example = operation.instruction, operation.tally.example
+    if made and model == "textbook":
+        made = textbook(made)
     if made is None or made.layout is None or example is None:
-        return None
-    made = textbook(made) if model == "textbook" else made
-    if made.layout is None:
         return None
     lanes = vectors(made.layout, max(1, made.width_bytes // made.element_bytes))
     place = np.ravel_multi_index(tuple(lanes.place), made.layout.shape)
