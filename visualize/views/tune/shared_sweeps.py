@@ -10,7 +10,7 @@ from typing import Any
 from kernels.experiment import resolve_gpu
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
-from kernels.measuring.session import Session
+from kernels.measuring.session import BoundedCache, Session
 from kernels.results import Strategy, Sweep
 from kernels.results.store import Store
 from kernels.results.sweep import ResumePoint
@@ -47,7 +47,7 @@ class SharedSweeps:
         self._last_watched = 0.0
         self._is_cancelled = False
         # (space, GPU) → the store's latest sweep at that time, and the latest sweep with all its rows.
-        self._latest: dict[tuple[str, str], tuple[Any, tuple[Sweep, ResumePoint] | None]] = {}
+        self._latest = BoundedCache[tuple[Any, tuple[Sweep, ResumePoint] | None]](_MAX_ENDED)
 
     def start(
         self,
@@ -146,7 +146,8 @@ class SharedSweeps:
                         if not self._active_watchers() and idle_s > self._unwatched_s:
                             self._cancel()
                 sweep, stored = run.result(), session.store.latest_sweep(run.space, run.gpu)
-                self._remember(run.space, run.gpu, stored, (sweep, ResumePoint(sweep.rows, run.name)))
+                latest = sweep, ResumePoint(sweep.rows, run.name)
+                self._latest.put((run.space.identity, run.gpu.name), (stored, latest))
                 with self._lock:
                     if not spaces or self._is_cancelled or sweep.ended in ("cancelled", "failed"):
                         return
@@ -157,17 +158,9 @@ class SharedSweeps:
 
     def _find_latest(self, store: Store, space: Space, gpu: Gpu) -> tuple[Sweep, ResumePoint] | None:
         """Return the latest sweep from memory, unless the store has a newer one. Without a store, memory decides."""
-        stored = store.latest_sweep(space, gpu)
-        with self._lock:
-            before, latest = self._latest.get((space.identity, gpu.name), (None, None))
+        stored, key = store.latest_sweep(space, gpu), (space.identity, gpu.name)
+        before, latest = self._latest.get(key) or (None, None)
         if stored is not None and stored != before:
             latest = store.load_sweep(space, gpu) or latest
-            self._remember(space, gpu, stored, latest)
+            self._latest.put(key, (stored, latest))
         return latest
-
-    def _remember(self, space: Space, gpu: Gpu, stored: Any, latest: tuple[Sweep, ResumePoint] | None) -> None:
-        with self._lock:
-            self._latest.pop((space.identity, gpu.name), None)
-            self._latest[space.identity, gpu.name] = stored, latest
-            if len(self._latest) > _MAX_ENDED:
-                del self._latest[next(iter(self._latest))]
