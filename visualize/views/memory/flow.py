@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from kernels import discover, orders
 from kernels.accesses import MemoryOperation
-from kernels.experiment import Experiment, from_json, resolve_gpu
+from kernels.experiment import Experiment, from_json, launch_of, resolve_gpu
 from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knob
 from kernels.measuring.counters import COUNTERS
@@ -385,6 +385,5 @@ def _recorded_launch(kernel_id: str, problem: Any, gpu: str) -> Contrast | None:
     differing = vars(experiment.problem).items() - vars(recorded.problem).items()
     if counters is None or any(isinstance(value, str) or value % DIVISOR for _, value in differing):
         return None
-    launch = Launch(experiment.problem, experiment.config, resolve_gpu(experiment, None))
-    operations = coalescing.operations(discover()[kernel_id], launch, counters.compiled.operations)
-    return Contrast(experiment, launch, operations)
+    kernel, launch = launch_of(experiment, resolve_gpu(experiment, None))
+    return Contrast(experiment, launch, coalescing.operations(kernel, launch, counters.compiled.operations))

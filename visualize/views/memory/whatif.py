@@ -8,9 +8,8 @@ from typing import Any
 import plotly.graph_objects as go
 from markupsafe import Markup
 
-from kernels import discover
 from kernels.accesses import CompiledFacts
-from kernels.experiment import Experiment, resolve_gpu
+from kernels.experiment import Experiment, launch_of, resolve_gpu
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError, knob
 from kernels.matmul.problem import transpose_operand
@@ -116,9 +115,8 @@ def _compile(session: Session, experiment: Experiment, name: str = "", specializ
 
 
 def _build(session: Session, experiment: Experiment, facts: CompiledFacts, triton: str) -> Build:
-    launch = Launch(experiment.problem, experiment.config, resolve_gpu(experiment, session.gpu))
-    operations = coalescing.operations(discover()[experiment.kernel], launch, facts.operations)
-    return Build(launch, triton, facts, operations)
+    kernel, launch = launch_of(experiment, resolve_gpu(experiment, session.gpu))
+    return Build(launch, triton, facts, coalescing.operations(kernel, launch, facts.operations))
 
 
 def faults(session: Session, state: State) -> Iterator[Answer]:
@@ -131,8 +129,7 @@ def faults(session: Session, state: State) -> Iterator[Answer]:
         except NotCompiledError as error:
             builds[name] = str(error)
         yield builds_table(builds, caption), ""
-    built = {name: build for name, build in builds.items() if isinstance(build, Build)}
-    totals = {name: sum_costs(build.operations).requests for name, build in built.items()}
+    totals = {name: sum_costs(build.operations).requests for name, build in builds.items() if isinstance(build, Build)}
     yield prose.claim(best_changes(totals)) + builds_table(builds, caption), ""
 
 
