@@ -14,8 +14,8 @@ from kernels.compiling.diagnoses import diagnose
 from kernels.sectors import IDEAL, LINES
 from visualize.views.numbers import count_noun
 
-# Kernel properties that `differences` compares.
-_COMPARED = ("registers", "spilled_bytes", "shared_bytes")
+# Properties of a compiled kernel that reports hold, and that `differences` compares.
+_NEEDS = ("registers", "spilled_bytes", "shared_bytes")
 
 
 def report(capture: Capture) -> dict[str, Any]:
@@ -55,9 +55,7 @@ def launch_json(
         "elapsed_ms": launch.elapsed_ms,
         "settings": dict(launch.settings),
         "results": launch.results and {name: asdict(errors) for name, errors in launch.results.items()},
-        "registers": kernel.registers,
-        "spilled_bytes": kernel.spilled_bytes,
-        "shared_bytes": kernel.shared_bytes,
+        **{name: getattr(kernel, name) for name in _NEEDS},
         "ops": [operation_json(group, launch, addresses, counts.aligned) for group in by_line(counts.operations)],
         "totals": totals,
         "lower_bound": {name: counts.lower_bound(name) for name in COUNTERS if totals[name] is None},
@@ -160,7 +158,7 @@ def _compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Di
             for unit in ("sectors", "requests"):
                 counts = (sum(op[unit] for op in ops) for ops in (was, now))
                 yield Difference(where, unit, *counts)
-        for name in _COMPARED:
+        for name in _NEEDS:
             yield Difference(f"{new['source']}:{new['line']} {new['kernel']}", name, old[name], new[name])
 
 
