@@ -59,7 +59,7 @@ def add_comparison(slots: Slots, snapshot: Snapshot, pinned: Snapshot | None, pa
             pinned_slots |= panel.draw_run(pinned) if isinstance(panel, ResultPanel) else {}
             pinned_slots |= panel.draw(pinned) if panel.is_compared else {}
         slots = pair_slots(slots, pinned_slots)
-        fields, pinned_fields = _fields(state), _fields(pinned.state)
+        fields, pinned_fields = ({**s.experiment.to_address(), "gpu": s.gpu.name} for s in (state, pinned.state))
         strip = render_comparison(fields, pinned_fields, view_numbers(snapshot, panels), view_numbers(pinned, panels))
     except ConfigError as error:
         strip = Markup('<p class="problem" role="alert">{}</p>').format(error)
@@ -67,10 +67,6 @@ def add_comparison(slots: Slots, snapshot: Snapshot, pinned: Snapshot | None, pa
     links = Link("Swap", swapped.link()), Link("Unpin", state.link(**{PINNED: ""}))
     strip += Markup('<p class="ways">{} {}</p>').format(*links)
     return {**slots, "compare": Markup('<div class="compared">{}</div>').format(strip)}
-
-
-def _fields(state: State) -> dict[str, Any]:
-    return {**state.experiment.to_address(), "gpu": state.gpu.name}
 
 
 def render_comparison(
