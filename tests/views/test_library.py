@@ -27,9 +27,9 @@ from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboa
 from visualize.views import compare, theme
 from visualize.views.library import scoreboard, view
 from visualize.views.library.figures import scoreboard_figure
+from visualize.views.numbers import key_numbers
 from visualize.views.panel import encode
 from visualize.views.state import Snapshot
-from visualize.views.summaries import key_numbers
 from visualize.views.tabs import SETTINGS
 
 FORMS = {measurement.form.word: measurement.form for measurement in MEASUREMENTS.values()}

@@ -10,13 +10,13 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels.knobs import ConfigError
-from visualize.views.numbers import Number, significant
+from kernels.results import RunResult
+from visualize.views.numbers import Number, key_numbers, significant, wrong_elements
 from visualize.views.panel import Panel, Slots
 from visualize.views.prose import Link, Mark, Sentence, Strong, join, say
 from visualize.views.result.view import ResultPanel
 from visualize.views.slots import NONE
 from visualize.views.state import PINNED, Snapshot, State, pin_text
-from visualize.views.summaries import view_numbers
 from visualize.views.tables import table
 
 # A ratio closer to 1 than this is shown as "same".
@@ -67,6 +67,21 @@ def add_comparison(slots: Slots, snapshot: Snapshot, pinned: Snapshot | None, pa
     links = Link("Swap", swapped.link()), Link("Unpin", state.link(**{PINNED: ""}))
     strip += Markup('<p class="ways">{} {}</p>').format(*links)
     return {**slots, "compare": Markup('<div class="compared">{}</div>').format(strip)}
+
+
+def view_numbers(snapshot: Snapshot, panels: Sequence[Panel]) -> list[Number]:
+    """Return the numbers of a view's panels, and the check and the time of a run if it is known.
+
+    Raises:
+        ConfigError: a panel cannot be drawn.
+    """
+    numbers = [number for panel in panels for number in panel.summary(snapshot)]
+    run = snapshot.result(RunResult)
+    if run is None:
+        return numbers
+    # The interpreter measures no time, but its result may hold a recorded run.
+    timed = run.recorded or run
+    return list(dict.fromkeys((*numbers, wrong_elements(timed), *key_numbers(timed))))
 
 
 def render_comparison(

@@ -1,11 +1,13 @@
-"""Numbers with their units and sources, as the page writes them."""
+"""Numbers with their units and sources, as the page writes them, and the main numbers of each kind of result."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 
+from kernels.results import Counters, GroupSizeStudy, RunResult, Timeline, Timing
 from visualize.views.glossary import meaning
 
 # Sources of numbers. The page shows the source as a small mark.
@@ -141,3 +143,31 @@ def source(backend: str, live: str = "measured") -> str:
         live: the source of results from this machine's GPU: "measured" or "counted".
     """
     return {"cuda": live}.get(backend, backend)
+
+
+def key_numbers(measured: Any) -> tuple[Number, ...]:
+    """Return the one or two main numbers of a result; () for unknown kinds of results."""
+    is_counted = isinstance(measured, Counters | GroupSizeStudy)
+    of = source(getattr(measured, "backend", ""), "counted" if is_counted else "measured")
+    match measured:
+        case RunResult(timing=Timing() as timing):
+            rate, unit = (timing.tflops, "TFLOP/s") if timing.tflops is not None else (timing.gbps or 0.0, "GB/s")
+            return Number("time", timing.median_ms, "ms", of), Number("rate", rate, unit, of)
+        case RunResult():
+            return (wrong_elements(measured),)
+        case Counters(launch=counts):
+            requests = sum(counts[f"{operation}_requests"] for operation in ("ld", "st", "red", "atom"))
+            traffic = counts["dram_read_bytes"] + counts["dram_write_bytes"]
+            return Number("requests", requests, "", of), Number("DRAM traffic", traffic, "bytes", of)
+        case GroupSizeStudy(rows=rows):
+            reads = [row.read_bytes for row in rows if row.read_bytes]
+            extremes = (("fewest", min), ("most", max))[: len(reads)]
+            return tuple(Number(f"{name} DRAM reads", pick(reads), "bytes", of) for name, pick in extremes)
+        case Timeline():
+            duration = Number("first start to last end", measured.span_ns / 1e6, "ms", of)
+            return Number("programs", len(measured.sm), "", of), duration
+    return ()
+
+
+def wrong_elements(run: RunResult) -> Number:
+    return Number("wrong elements", run.check.mismatched, "", source(run.backend))

@@ -19,11 +19,10 @@ from visualize.predict.scores import ALLOWED_ERROR, COUNTS, DRAM, EXACT_COUNTS, 
 from visualize.views import prose, slots
 from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.scoreboard import recorded_launch, scoreboard
-from visualize.views.numbers import Number, bytes_of, count_noun, join_names, percent, significant
+from visualize.views.numbers import Number, bytes_of, count_noun, join_names, key_numbers, percent, significant
 from visualize.views.panel import Api, Endpoint, Reply, Slots, encode, read_options, select_fields
 from visualize.views.slots import NONE, plot, plot_value, slot
 from visualize.views.state import Snapshot, query
-from visualize.views.summaries import key_numbers
 from visualize.views.tables import ALL, Column, ListPanel, Table, experiment_columns, kind_column
 
 # The picture that shows a kind of recording. A kind without one opens the page's first picture.

@@ -17,12 +17,11 @@ from visualize.predict.traffic import Operation
 from visualize.views import slots, status, theme
 from visualize.views.memory import flow, tables, text
 from visualize.views.memory.flow import LaneView, TileView
-from visualize.views.numbers import Number, significant
+from visualize.views.numbers import Number, key_numbers, significant
 from visualize.views.panel import Api, Endpoint, Panel, Reply, RunAction, Slots, select_fields
 from visualize.views.prose import picture_caption
 from visualize.views.slots import NONE, button, fold, plot, plot_value, slot
 from visualize.views.state import Snapshot, query
-from visualize.views.summaries import key_numbers
 
 # Further arguments of /coalescing.
 SCHEMAS: dict[str, JsonSchema] = {
