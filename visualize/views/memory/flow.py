@@ -14,7 +14,6 @@ from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knob
 from kernels.measuring.counters import COUNTERS
 from kernels.results import records
-from kernels.sectors import SECTOR_BYTES
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, TensorSpec
 from visualize.predict import coalescing, request_lines, textbook
 from visualize.predict.request_lines import WANTED, WASTED, RequestLines
@@ -278,7 +277,7 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
     return {"data": [memory, lines, lanes], "layout": layout}
 
 
-def tile_figure(tile: Tile, tensor: str, color: str, sector_bytes: int = SECTOR_BYTES) -> go.Figure:
+def tile_figure(tile: Tile, tensor: str, color: str, sector_bytes: int) -> go.Figure:
     """Draw each element of a tile in the colour of its request, warp, lane or register; colours repeat every eight.
 
     Args:
