@@ -21,7 +21,6 @@ from visualize.views.glossary import glossary
 from visualize.views.panel import Api
 from visualize.views.prediction_process import PredictionProcess
 from visualize.views.prose import Link
-from visualize.views.result.view import ResultPanel
 from visualize.views.slots import PLOTLY_JS, slot
 from visualize.views.tabs import LIBRARY, TABS, VIEWS, WAYS
 from visualize.web import assets
@@ -201,7 +200,7 @@ def _header(gpu: Gpu | None) -> Markup:
         slot("tab", "tabs", Markup('<nav aria-label="Views">{}</nav>').format(views)),
         slots.button("run", "Run", primary=True),
         slots.button("cancel", "Cancel", is_enabled=False),
-        slots.row(ResultPanel().card(), slot("status"), name="outcome"),
+        slots.row(slot("card", "result"), slot("status"), name="outcome"),
         slot("tours", content=menu(tours())),
         _LIBRARY.format(" ".join(LIBRARY)),
         _SHARE,

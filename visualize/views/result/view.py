@@ -43,7 +43,7 @@ NO_ROOF = "No peak rates of this GPU are recorded for this dtype, so there is no
 
 
 class ResultPanel(Panel):
-    """One run: its check, its error as a picture, its time."""
+    """One run: its check, its error as a picture, its time. The header holds the slot "card" for all views."""
 
     uses_compiler = False
 
@@ -58,10 +58,6 @@ class ResultPanel(Panel):
             + fold("result-numbers", "All numbers of this run", slot("result-tables"))
             + fold("roofline-fold", "Roofline", slot("roofline"), plot("roofline-plot", roofline))
         )
-
-    def card(self) -> Markup:
-        """Return the slot of the run's card and its progress, which the header shows for all views."""
-        return slot("card", "result")
 
     def draw_end(self, outcome: RunResult, snapshot: Snapshot) -> Slots:
         """Show a run that has just ended, mark its tiles, and give it to the browser to keep."""
