@@ -77,9 +77,9 @@ def by_line(operations: Sequence[OperationCounts]) -> list[list[OperationCounts]
     """Group the copies of an operation that pipelining or unrolling created."""
     groups: dict[tuple[Any, ...], list[OperationCounts]] = {}
     for op in operations:
-        if not (op.tally.executions or op.tally.refused):
-            continue  # never executed, such as a pipelined copy in a loop with one iteration
-        groups.setdefault((op.source, op.op, op.tensors, op.width_bytes), []).append(op)
+        # An operation may never be executed, such as a pipelined copy in a loop with one iteration.
+        if op.tally.executions or op.tally.refused:
+            groups.setdefault((op.source, op.op, op.tensors, op.width_bytes), []).append(op)
     return sorted(groups.values(), key=lambda group: group[0].source)
 
 
