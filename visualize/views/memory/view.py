@@ -80,20 +80,18 @@ class CoalescingPanel(Panel):
 
     def draw(self, snapshot: Snapshot) -> Slots:
         state, compiled, view = snapshot.state, snapshot.compiled, snapshot.state.view.of(LaneView)
-        machine, problem = state.view.of(Textbook), _problem(snapshot)
+        machine, problem, is_textbook = state.view.of(Textbook), _problem(snapshot), view.model == "textbook"
         verdicts = Verdicts(state.kernel, state.launch, compiled, snapshot.result(Counters), machine)
-        wasteful = worst(verdicts, view.model == "textbook")
+        wasteful = worst(verdicts, is_textbook)
         number = wasteful if view.operation == "worst" else min(int(view.operation), len(verdicts.board) - 1)
         main, other = flow.make_flow(state.kernel, state.launch, number, machine, view.program), None
         pending = "The kernel could not be compiled" if problem else f"Compiling for {state.gpu.name}"
         if compiled and not problem:
             pending, code = "", compiled.operations[number]
             other = flow.make_flow(state.kernel, state.launch, number, code, view.program)
-            if view.model == "compiled":
+            if not is_textbook:
                 main, other = other, main
-        headline = text.memory_headline(verdicts, number, wasteful)
-        if view.model == "textbook":
-            headline = text.textbook_headline(verdicts)
+        headline = text.textbook_headline(verdicts) if is_textbook else text.memory_headline(verdicts, number, wasteful)
         about = picture_caption(state.experiment, state.gpu.name, main.model)
         color, sector_bytes = state.view.of(TileView).tile_color, main.lanes.matrix.sector_bytes
         tile = flow.tile_figure(main.tile, main.access.tensor, color, sector_bytes)
