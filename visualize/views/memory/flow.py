@@ -373,7 +373,8 @@ def _recorded_launch(kernel_id: str, problem: Any, gpu: str) -> Contrast | None:
     """Return all operations of a kernel with its default config for a problem, as its recorded code carries them out.
 
     The result is None if no code was recorded, or code for another type or layout, or if 16 does not divide a size that
-    differs: the compiler then chooses other layouts.
+    differs: the compiler then chooses other layouts. It is also None if the kernel accesses other tensors for this
+    problem: Stream-K uses its workspace only if tiles are split.
     """
     try:
         recorded = from_json({"kernel": kernel_id, "gpu": gpu})
@@ -385,4 +386,8 @@ def _recorded_launch(kernel_id: str, problem: Any, gpu: str) -> Contrast | None:
     if counters is None or any(isinstance(value, str) or value % DIVISOR for _, value in differing):
         return None
     kernel, launch = launch_of(experiment, resolve_gpu(experiment, None))
+    launches = launch, replace(launch, problem=recorded.problem)
+    accesses, recorded_accesses = ([(a.op, a.tensor) for a in kernel.all_accesses(each)] for each in launches)
+    if accesses != recorded_accesses:
+        return None
     return Contrast(experiment, launch, coalescing.operations(kernel, launch, counters.compiled.operations))
