@@ -128,7 +128,7 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
     blocks.block_thread()
 
 
-def return_memory(every_s: float = 10.0) -> None:
+def return_memory(every_s: float = 5.0) -> None:
     """Regularly return free memory to the system. glibc keeps the gaps between used blocks: 30 MB after an attack."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
     while True:
