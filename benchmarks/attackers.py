@@ -28,9 +28,9 @@ class Target:
 
     Attributes:
         url: ends with a slash.
-        event: the number of the event of a changed experiment.
+        event: Gradio's id of the event that a changed experiment triggers.
         message: a valid argument of that event.
-        statuses: number of replies to attackers by status.
+        statuses: number of replies by HTTP status, to all clients of `connect`.
     """
 
     url: str
@@ -87,7 +87,7 @@ async def request_lists(target: Target, address: str) -> None:
 
 
 async def open_pages(target: Target, address: str) -> None:
-    """Request the page and its config."""
+    """Request the page, its config and its API description."""
     paths = itertools.cycle(("", "config", "gradio_api/info"))
     await _repeat(target, address, 15, lambda client: client.get(next(paths)))
 
@@ -218,7 +218,8 @@ async def call(client: httpx.AsyncClient, name: str, experiment: dict[str, Any])
     """Return the reply of an endpoint.
 
     Raises:
-        RuntimeError: Gradio reports an error.
+        RuntimeError: the event did not complete.
+        httpx.HTTPError: the request failed or was refused.
     """
     data = [experiment, *(["compiled", None] if name == "coalescing" else [])]
     begun = (await client.post(f"gradio_api/call/{name}", json={"data": data})).raise_for_status().json()

@@ -1,7 +1,7 @@
-"""Measure ordinary clients' latency under attack: `python -m benchmarks.load --attack lists`, or `all` at once.
+"""Measure ordinary clients' latency under attack: `python -m benchmarks.load --attack lists`, or `--attack all`.
 
 Starts the page. Each client has its own address and moves a slider every few seconds: three in five on the page, two in
-five through /schedule. Each attacker has one more address (see `attackers`). Prints the clients' latency and failed
+five through /schedule. Each attacker has its own address, too (see `attackers`). Prints the clients' latency and failed
 calls, the page process's memory, CPU time and log size, and the replies to the attackers.
 """
 
@@ -36,8 +36,8 @@ from benchmarks.attackers import ATTACKS, TIMEOUT_S, Target, attack, call, produ
 MAX_P95_MS = {"page": 500, "/schedule": 1000}
 MAX_MEGABYTES, MAX_GROWTH, MAX_LOG_BYTES = 600, 0.10, 1_000_000
 
-# Seconds after an attack until memory is compared. By then abandoned jobs have ended, and the page has dropped unread
-# replies and returned free memory.
+# Seconds to wait after an attack before memory is compared. By then abandoned jobs have ended, and the page has dropped
+# unread replies and returned free memory.
 _REST_S = 30.0
 
 
@@ -193,7 +193,8 @@ def main(names: list[str], clients: int, minutes: float, every_s: float) -> None
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     choices = ["none", *ATTACKS, "all"]
-    parser.add_argument("--attack", nargs="*", choices=choices, default=choices, help="attacks, each on a new page")
+    attack_help = "attacks, each on a new page; all: all at the same time"
+    parser.add_argument("--attack", nargs="*", choices=choices, default=choices, help=attack_help)
     parser.add_argument("--clients", type=int, default=40)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--every", type=float, default=4, help="seconds between a client's slider moves")

@@ -61,7 +61,7 @@ class QueuedCall(Generic[T]):
 
     Attributes:
         estimate_s: the call's estimated duration.
-        on_result: called with the result or Failure of a call that has left the queue, before any future gets it.
+        on_result: called with the result or Failure of a call that a worker took, before any future receives it.
         context: the request's context, by which ZeroGPU's hub identifies the visitor.
         started: the time at which a worker took the call; infinity until then.
     """
@@ -87,7 +87,7 @@ class FairQueue:
 
     Args:
         workers: number of calls that can run at a time.
-        reserved: number of workers for short calls alone, if there are more workers.
+        reserved: number of workers that take only short calls. At least one worker takes any call.
         short_s: calls with a longer estimate are long.
         now: a clock in seconds.
 

@@ -207,7 +207,7 @@ class Pool:
 
         Args:
             estimate_s: the call's estimated duration.
-            on_result: called with the result or Failure of a call that has left the queue, before any future gets it.
+            on_result: called with the result or Failure of a call that a worker took, before any future receives it.
         """
         future: Future[T | Failure] = Future()
         with self._changed:

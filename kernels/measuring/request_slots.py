@@ -22,8 +22,8 @@ MAX_RUNNING = 6
 # Maximum open requests per address. A classroom behind one router shares an address. Each open page holds two requests.
 MAX_OPEN = 512
 
-# Rate limit per address: BURST units at once, then RATE units per second. Addresses above that are heavy. While other
-# addresses are active, all heavy addresses share HEAVY_RATE. A unit is about 10 ms of CPU time: 1 for a redraw or a
+# An address is heavy if it uses more than BURST units at once and then RATE units per second. While other addresses are
+# active, all heavy addresses share HEAVY_RATE. A unit is about 10 ms of CPU time: 1 for a redraw or a
 # page, 4 for a queued event, 0.3 for a file, and 1 for each UNIT_BYTES of a reply. Opening the page takes about 20.
 BURST, RATE, HEAVY_RATE, UNIT_S = 30, 10, 40, 0.01
 UNITS_PER_EVENT, UNITS_PER_FILE, UNIT_BYTES = 4, 0.3, 64 << 10
@@ -51,7 +51,7 @@ class LeakyBuckets:
         self.heavy: set[str] = set()
 
     def charge(self, address: str, units: float) -> float:
-        """Add units to an address's bucket. Return the delay in seconds before its next request."""
+        """Add the units of a request to its address's bucket. Return the seconds by which to delay the request."""
         if not address:
             return 0.0
         now = self._now()
@@ -108,7 +108,7 @@ def limit_open(counts: Counter[str], address: str) -> Iterator[None]:
             del counts[address]
 
 
-# FairQueue schedules calls, but a request runs in this process.
+# FairQueue schedules Calls to worker processes. Requests run in this process, so each queues this placeholder.
 _PLACEHOLDER: Call[None] = Call("request", lambda: None)
 
 
@@ -151,7 +151,7 @@ class RequestSlots:
                 self._start()
 
     async def throttle(self, address: str, units: float) -> None:
-        """Charge an address for its next request, and delay it if the address is heavy.
+        """Charge an address for a request, and delay the request if the address is heavy.
 
         Unless it requests a file, a heavy address then waits up to `_YIELD_S` while a light one uses or awaits a slot.
         """

@@ -84,7 +84,7 @@ def test_a_body_that_is_too_large_is_refused_with_or_without_its_length():
     page = client()
     assert len(page.post("/", content=b"x" * MAX_BODY_BYTES).content) == MAX_BODY_BYTES
     refused = page.post("/", content=b"x" * (MAX_BODY_BYTES + 1))
-    assert (refused.status_code, refused.text) == (413, "The body exceeds 65,536 bytes, the maximum.\n")
+    assert (refused.status_code, refused.text) == (413, "The body exceeds the maximum of 65,536 bytes.\n")
     chunked = page.post("/", content=(b"x" * 1024 for _ in range(100)))
     assert "content-length" not in chunked.request.headers
     assert chunked.status_code == 413

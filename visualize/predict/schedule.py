@@ -88,7 +88,7 @@ def max_programs_per_sm(gpu: Gpu, num_warps: int) -> int:
 
 
 def programs_per_sm(launch: Launch, compiled: CompiledFacts | None) -> int:
-    """Return the programs that an SM holds, as compiled; one before a compile."""
+    """Return how many programs an SM holds: at least 1 by the compiled kernel's resources, or 1 before a compile."""
     return 1 if compiled is None else max(1, occupancy_of(launch, compiled).programs_per_sm)
 
 

@@ -50,7 +50,7 @@ HEADER_DEADLINE_S, KEEP_ALIVE_S = 10.0, 75
 # Maximum open connections, unless the limit of open files is lower, and file descriptors reserved for other uses.
 MAX_CONNECTIONS, _RESERVED_FILES = 4096, 256
 
-# Bytes of a request's body, and seconds to receive it. The page's largest request, with a saved run, is about 30 kB.
+# Maximum bytes of a request's body, and seconds to receive it. The page sends at most 42,000 characters.
 MAX_BODY_BYTES, BODY_DEADLINE_S = 64 * 1024, 10.0
 
 # Maximum characters of a session hash, which Gradio uses as a key. Gradio's own hashes have 11.
@@ -61,10 +61,10 @@ LOGIN_S = 1.0
 
 # The limits of requests, for `--doctor`.
 LIMITS = (
-    f"bodies of {MAX_BODY_BYTES >> 10} KiB within {BODY_DEADLINE_S:g} s, headers within {HEADER_DEADLINE_S:g} s; calls "
-    f"whose replies are not read within {FIRST_READ_S:g} s are cancelled. Per address: {MAX_OPEN} open requests, "
-    f"half of the connections, unread replies of {MAX_MAILBOXES} clients and "
-    f"{MAX_UNREAD_BYTES >> 20} MiB ({MAX_TOTAL_UNREAD_BYTES >> 20} MiB in total), one login per {LOGIN_S:g} s, "
+    f"bodies of {MAX_BODY_BYTES >> 10} KiB within {BODY_DEADLINE_S:g} s, headers within {HEADER_DEADLINE_S:g} s; a "
+    f"call is cancelled, and its reply dropped, if its client opens no stream within {FIRST_READ_S:g} s. Per address: "
+    f"{MAX_OPEN} open requests, half of the connections, unread replies for {MAX_MAILBOXES} clients, at most "
+    f"{MAX_UNREAD_BYTES >> 20} MiB ({MAX_TOTAL_UNREAD_BYTES >> 20} MiB for all), one login per {LOGIN_S:g} s, "
     f"{BURST * UNIT_S:g} s of CPU time at once and then {100 * RATE * UNIT_S:g} % of a core. Addresses that use more "
     f"share {100 * HEAVY_RATE * UNIT_S:g} % of a core while others are active"
 )
@@ -102,7 +102,7 @@ _FILE_TYPE = "gradio.FileData"
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "[::1]")
 
-# Environment variable with additional host names of the page, for example a reverse proxy's.
+# Environment variable with the host names that requests may use besides this machine's, such as a reverse proxy's.
 HOSTS = "TILESCOPE_HOSTS"
 
 
@@ -147,10 +147,10 @@ def trust_hub_proxies() -> None:
 
 
 class Guard:
-    """ASGI middleware that rejects invalid requests, throttles heavy addresses, and runs redraws and pages in slots.
+    """ASGI middleware that rejects invalid requests, throttles heavy addresses, and limits concurrent redraws.
 
     It reads the whole body before it acquires a slot, and sends the reply after it releases the slot, so slow clients
-    occupy none. The address is the connection's, or the one that a trusted proxy reports.
+    occupy none. Limits apply to the connection's address, or to the client's address that a trusted proxy reports.
 
     Args:
         hosts: see `allowed_hosts`.
@@ -159,7 +159,7 @@ class Guard:
             missing arguments, although its own client fills in defaults.
         body_deadline_s: seconds in which a body must arrive.
         login_s: delay of each login attempt.
-        slots: the slots of redraws and pages.
+        slots: limit concurrent redraws and pages; see `RequestSlots`.
     """
 
     def __init__(
@@ -202,10 +202,11 @@ class Guard:
         try:
             with limit_open(self._open, address), set_address(address):
                 body = await self._read_body(request)
-                if is_post or not path.startswith(_REPLIES):  # streams are not delayed: unread replies need memory
+                # Streams are never delayed: replies that wait to be read occupy memory.
+                if is_post or not path.startswith(_REPLIES):
                     await self._throttle(request, _units(is_post, path))
                 if len(body) > MAX_BODY_BYTES:
-                    sentence = f"The body exceeds {MAX_BODY_BYTES:,} bytes, the maximum."
+                    sentence = f"The body exceeds the maximum of {MAX_BODY_BYTES:,} bytes."
                     raise HTTPException(413, sentence, {"connection": "close"})
                 self._check_head(request, path)
                 content = _read_json(body)
@@ -284,7 +285,7 @@ class Guard:
         return body
 
     def _complete_arguments(self, path: str, content: dict[str, Any]) -> bytes | None:
-        """Return the body of a call with all arguments of its event; None if the request calls no event."""
+        """Return the body with missing arguments added and surplus ones dropped; None if it calls no known event."""
         data, number = content.get("data"), content.get("fn_index")
         defaults = self._defaults.get(number if isinstance(number, int) else path.rpartition("/")[2])
         if defaults is None or not isinstance(data, list):
@@ -354,7 +355,7 @@ def _without_port(host: str) -> str:
 
 
 class Connection(H11Protocol):
-    """A connection to a client. It closes if its address has too many connections, or if headers arrive too late."""
+    """A connection to a client. It closes if the server or its address has too many, or if headers arrive too late."""
 
     _open: ClassVar = Counter[str]()
     _deadline: asyncio.TimerHandle | None = None

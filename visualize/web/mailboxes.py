@@ -28,7 +28,8 @@ MAX_UNREAD = 30
 # has no unfinished event, possibly just as it starts one.
 RECONNECT_S = 3.0
 
-# Seconds after a call in which its client must open a first stream. Then its events end, and its replies are dropped.
+# Seconds after a call within which its client must open a first stream. Otherwise the server cancels the client's
+# events and drops its replies.
 FIRST_READ_S = 20.0
 
 # The address of the current request.
@@ -98,7 +99,8 @@ class Mailboxes(LRUCache[str, Any]):
     When an address exceeds a limit, its own clients are evicted: those without a pending read first, in order of their
     last change. Only messages and reads are changes; requests are not.
 
-    Adding a client removes those with no unread replies and no unfinished events. Gradio 6.31 would keep them.
+    Adding a client removes those that have read all replies, await none, and have no unfinished events. Gradio 6.31
+    keeps them.
 
     Args:
         event_ids: ids of unfinished events by client.
@@ -187,7 +189,8 @@ def limit_queue(queue: Queue, reconnect_s: float = RECONNECT_S, first_read_s: fl
         if current is not None and (current.reads > reads or current is not mailbox()):
             return
         if not reads or any(event.session_hash == session_hash for event in queue.event_ids_to_events.values()):
-            mailboxes.remove(session_hash)  # a reader of a cancelled event would wait forever
+            # This drops unread replies. A later reader of a cancelled event would wait forever.
+            mailboxes.remove(session_hash)
         await clean_events(session_hash=session_hash)
         for task in [*queue._asyncio_tasks]:
             # `gradio.utils.set_task_name` joins the hash, the event's number and its id.
@@ -197,7 +200,8 @@ def limit_queue(queue: Queue, reconnect_s: float = RECONNECT_S, first_read_s: fl
     def cancel_unless_read(session_hash: str, is_first: bool, delay_s: float) -> None:
         messages = mailboxes.get(session_hash)
         reads = messages.reads if messages and not is_first else 0
-        mailbox = weakref.ref(messages) if messages else lambda: None  # does not keep an evicted client's replies
+        # A weak reference, so that an evicted client's replies are freed.
+        mailbox = weakref.ref(messages) if messages else lambda: None
         tasks.add(task := asyncio.create_task(cancel_events(session_hash, mailbox, reads, delay_s)))
         task.add_done_callback(tasks.discard)
 

@@ -58,7 +58,7 @@ _LIBRARY = Markup('<button type="button" class="library" data-tabs="{}">Library<
 # On a narrow screen the controls are a drawer at the bottom, so that the picture stays visible.
 DRAWER = '<button type="button" aria-expanded="false" aria-controls="controls">Controls</button>'
 
-# The slot of sentences about settings without a control in view.
+# The slot of error messages about settings whose control is not visible.
 PROBLEM = slot("elsewhere", content='<p class="problem" role="alert"></p>')
 
 # A menu of rarely used links and settings.
@@ -125,7 +125,7 @@ def page(session: Session, with_tools: bool = False) -> gr.Blocks:
 def add_stage(
     html: str, on_message: Callable[..., str], on_stream: Callable[..., object], value: str = "", **given: Any
 ) -> gr.HTML:
-    """Add the components that show any page and request its redraws; call inside the Blocks context.
+    """Add the components that show a page and request its redraws. Call it inside the Blocks context.
 
     Args:
         html: the page's HTML, with slots.
@@ -170,7 +170,7 @@ def layout(redraw: Redraw) -> Markup:
         frame(_header(redraw.session.gpu), form, slot("compare"), PROBLEM, sections)
         + slot("stored-run", "stored_run")
         + slot("saved-file", "saved_file")
-        # If the page's address names a stop, it starts the action "tour".
+        # If the URL names a stop of a tour, this slot starts the action "tour".
         + slot("tour", "tour", '<div class="tour-bar"></div>')
         + keys()
         + glossary_dialog()
@@ -178,7 +178,7 @@ def layout(redraw: Redraw) -> Markup:
 
 
 def frame(header: Markup, form: Markup, *results: Markup) -> Markup:
-    """Return the HTML of any page down to its results: header, controls, and the slots of the page's script."""
+    """Return the HTML that every page shares: header, controls, results, and the slots of the page's script."""
     controls = slots.row(form, name="controls", classes="column")
     stage = slots.row(*results, name="results", classes="column")
     return (

@@ -48,8 +48,9 @@ from visualize.web.guard import (
 from visualize.web.mailboxes import limit_queue
 from visualize.web.page import HEAD, THEME, page
 
-# Maximum concurrent events, including those that wait for a slot, a worker or a sweep. Most occupy no thread.
-_MAX_EVENTS = 1000
+# Maximum concurrent events, including those that wait for a slot, a worker or a sweep (most occupy no thread), and
+# maximum clients that Gradio remembers.
+_MAX_EVENTS = _MAX_CLIENTS = 1000
 
 # Seconds after SIGTERM before the process exits without waiting for threads and workers.
 _END_DEADLINE_S = 4.0
@@ -109,13 +110,14 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
         auth=login,
         mcp_server=mcp,
         max_threads=_MAX_EVENTS,
-        state_session_capacity=_MAX_EVENTS,
+        state_session_capacity=_MAX_CLIENTS,
         run_history=False,
         _frontend=False,  # otherwise launch() raises if its own page takes more than 3 s to respond
         app_kwargs={"middleware": [guard, first_reply], "routes": [Route("/healthz", Health(session).reply)]},
     )
     limit_queue(blocks._queue)
-    # uvicorn reads these for each connection. By default it closes idle connections after 5 s: a client may be sending.
+    # uvicorn reads these for each connection. By default it closes idle connections after 5 s, possibly just as a
+    # client sends its next request.
     blocks.server.config.http_protocol_class, blocks.server.config.timeout_keep_alive = Connection, KEEP_ALIVE_S
     if blocks.mcp_server_obj:
         offer_tools_alone(blocks.mcp_server_obj)

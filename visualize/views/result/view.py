@@ -43,7 +43,7 @@ NO_ROOF = "No peak rates of this GPU are recorded for this dtype, so there is no
 
 
 class ResultPanel(Panel):
-    """One run: its check, its error as a picture, its time. The header holds the slot "card" for all views."""
+    """One run: its check, its error as a picture, its time. Its card is in the header of every view."""
 
     uses_compiler = False
 
