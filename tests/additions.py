@@ -1,7 +1,5 @@
 """Tests of an added family and an added panel. test_additions.py runs them in a copy of the project that has both."""
 
-from __future__ import annotations
-
 import json
 
 import orjson

@@ -3,12 +3,9 @@
 The test process reads kernels but never runs one, because importing Triton fixes whether it interprets.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -36,13 +33,13 @@ settings.register_profile("default", max_examples=25, derandomize=True, deadline
 settings.register_profile("all", max_examples=300, deadline=None)
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     parser.addoption(
         "--all-combinations", action="store_true", help="run all combinations, not only every pair; more drawn examples"
     )
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     """Deselect GPU tests unless the run selects by marker or names a single test."""
     settings.load_profile("all" if config.option.all_combinations else "default")
     if not config.option.markexpr and not any("::" in argument for argument in config.args):
@@ -50,14 +47,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[object]:
+def pytest_collection():
     """Import test files with `quick_import`, because they import Gradio."""
     with quick_import():
         return (yield)
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     """Deselect combinations whose pairs of values other tests cover, unless the run includes all combinations."""
     if config.getoption("loadgroup", default=False):
         _name_groups(items)
@@ -71,7 +68,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in left_out]
 
 
-def _name_groups(items: list[pytest.Item]) -> None:
+def _name_groups(items):
     """Append each test's group to its id, so that pytest-xdist runs all tests of a group in one worker.
 
     pytest-xdist 3.8 does this in a way that pytest 9.2 ignores: https://github.com/pytest-dev/pytest-xdist/issues/1386.
@@ -82,19 +79,19 @@ def _name_groups(items: list[pytest.Item]) -> None:
             item._id = type(item._id).parse(item.nodeid + suffix)
 
 
-def _is_for_gpu(config: pytest.Config) -> bool:
+def _is_for_gpu(config):
     """Return whether the run contains only GPU tests."""
     return bool(config.option.markexpr.startswith("gpu"))
 
 
-def _missing_for_the_page(config: pytest.Config) -> list[str]:
+def _missing_for_the_page(config):
     """In a run of only GPU tests, return the missing packages that tests of the page need."""
     if not _is_for_gpu(config):
         return []
     return [name for name in ("gradio", "playwright") if importlib.util.find_spec(name) is None]
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+def pytest_ignore_collect(collection_path, config):
     """In a run of only GPU tests, collect only files that contain them: other files may import missing packages.
 
     If the packages that drive the page are missing, the summary says so, and the other tests run.
@@ -106,7 +103,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if lacks_page or not any("mark.gpu" in file.read_text() for file in files) else None
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter, config):
     if missing := _missing_for_the_page(config):
         why = f"this Python has no {' and no '.join(missing)} (requirements-dev.txt has both)"
         terminalreporter.write_line(f"NOT RUN: the page on this GPU, tests/page: {why}.", red=True, bold=True)

@@ -4,11 +4,9 @@ Most defects need one value, or two together, to show. So the default test run t
 takes every combination.
 """
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Hashable
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -16,11 +14,7 @@ import pytest
 Case = TypeVar("Case", bound=tuple[Hashable, ...])
 
 
-def covering(
-    cases: Iterable[Case],
-    cost: Callable[[Case], float] = lambda case: 1.0,
-    together: Sequence[tuple[int, int]] | None = None,
-) -> list[Case]:
+def covering(cases, cost=lambda case: 1.0, together=None):
     """Cases that hold every pair of values that any case holds, chosen greedily: the most new pairs per cost first.
 
     Args:
@@ -30,14 +24,14 @@ def covering(
     """
     cases = list(cases)
     places = list(itertools.combinations_with_replacement(range(len(cases[0])), 2))
-    numbers: dict[Hashable, int] = {}
+    numbers = {}
     pairs = np.array(
         [[numbers.setdefault((i, j, case[i], case[j]), len(numbers)) for i, j in places] for case in cases]
     )
     wanted = [places.index(pair) for pair in together or itertools.combinations(range(len(cases[0])), 2)]
     costs = np.array([cost(case) for case in cases])
     uses = np.zeros(len(numbers), dtype=int)
-    chosen: set[int] = set()
+    chosen = set()
     while (new := (uses[pairs[:, wanted]] == 0).sum(axis=1)).any():
         # Of cases that are as good, the one whose values have met the least.
         gains = new / costs
@@ -47,18 +41,14 @@ def covering(
     return [cases[place] for place in sorted(chosen)]
 
 
-def pairs_of(
-    cases: Iterable[Case],
-    cost: Callable[[Case], float] = lambda case: 1.0,
-    together: Sequence[tuple[int, int]] | None = None,
-) -> list[Any]:
+def pairs_of(cases, cost=lambda case: 1.0, together=None):
     """All cases as parameters, of which a run without `--all-combinations` takes those that hold every pair."""
     cases = list(cases)
     chosen = set(covering(cases, cost, together))
     return [pytest.param(*case, marks=[] if case in chosen else pytest.mark.all_combinations) for case in cases]
 
 
-def values_of(cases: Iterable[Case]) -> list[Any]:
+def values_of(cases):
     """The same, where it is enough that every value is met: the mechanism is one, whatever the others are."""
     cases = list(cases)
     return pairs_of(cases, together=[(place, place) for place in range(len(cases[0]))])

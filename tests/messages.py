@@ -1,7 +1,5 @@
 """Messages that a browser sends to the page's handlers, and what it reads in updates: slots, figures, text, links."""
 
-from __future__ import annotations
-
 import base64
 import html
 import json
@@ -9,7 +7,6 @@ import re
 import urllib.parse
 import zlib
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
@@ -17,12 +14,12 @@ from tests.waiting import run_coroutine
 from visualize.views.tabs import SETTINGS
 
 
-def decode(value: str) -> dict[str, Any]:
+def decode(value):
     """Return a figure that `plot_value` encoded: data, layout, `about`; as plot.js decodes it."""
     stream = zlib.decompress(zlib.decompress(base64.b64decode(value, validate=True)))
     size = int.from_bytes(stream[:4], "little")
 
-    def array(item: dict[str, Any]) -> Any:
+    def array(item):
         if "lag" not in item:
             return item
         words = np.frombuffer(stream, "<u4", np.prod(item["shape"], dtype=int), 4 + 4 * item["first"])
@@ -33,12 +30,12 @@ def decode(value: str) -> dict[str, Any]:
     return json.loads(stream[4 + size :], object_hook=array)
 
 
-def text_of(markup: str) -> str:
+def text_of(markup):
     """Return the visible text, with a space for each tag."""
     return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", str(markup)).split()))
 
 
-def links(markup: str) -> list[tuple[str, dict[str, str]]]:
+def links(markup):
     """Return the text and the fields in the address of each link to a state of the page."""
     found = re.findall(r'<a href="\?([^"]*)"[^>]*>(.*?)</a>', str(markup))
     return [(text_of(text), dict(urllib.parse.parse_qsl(address.replace("&amp;", "&")))) for address, text in found]

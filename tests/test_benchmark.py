@@ -1,7 +1,5 @@
 """`make bench` without a GPU, with made-up times; how soon a sweep finds a fast config, on recorded times."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

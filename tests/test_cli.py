@@ -1,7 +1,5 @@
 """The sweep command and the doctor. One sweep is real; the others run on a fake device."""
 
-from __future__ import annotations
-
 import _thread
 import csv
 import itertools

@@ -1,7 +1,5 @@
 """Where the project is installed: Spaces, the lock file, the container, `make run`, and without GPU libraries."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -178,7 +176,7 @@ def test_its_page_starts_from_a_read_only_tree_without_a_home(tmp_path):
     assert page.returncode == 0, log.read_text()
 
 
-def test_make_run_serves_and_the_example_prints_what_it_says(tmp_path: Path) -> None:
+def test_make_run_serves_and_the_example_prints_what_it_says(tmp_path):
     port = free_port()
     command = ["make", "run", f"PORT={port}", f"VENV_PYTHON={sys.executable}"]
     environment = {**os.environ, "TILESCOPE_CACHE": str(tmp_path)}
@@ -225,7 +223,7 @@ print("predicted")
 """
 
 
-def test_without_gpu_libraries_every_module_imports_and_every_kernel_is_predicted() -> None:
+def test_without_gpu_libraries_every_module_imports_and_every_kernel_is_predicted():
     """The page's process starts without torch, and a run says that Triton is missing."""
     done = python(TREE, "-c", CODE)
     assert done.stdout.split() == ["imported", "predicted"], done.stderr

@@ -1,22 +1,18 @@
 """Wait for another thread, process, server or event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T], timeout_s: float = 60.0) -> T:
+def until(condition, timeout_s=60.0):
     """Call `condition` until it returns a true value, and return that value.
 
     Raises:
@@ -29,13 +25,13 @@ def until(condition: Callable[[], T], timeout_s: float = 60.0) -> T:
     return value
 
 
-def run_coroutine(coroutine: Coroutine[Any, Any, T], timeout_s: float = 100.0) -> T:
+def run_coroutine(coroutine, timeout_s=100.0):
     """Return a coroutine's result. After browser tests, the main thread already has a running loop."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: asyncio.run(coroutine)).result(timeout_s)
 
 
-def free_port() -> int:
+def free_port():
     """Return a port of this machine that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -43,9 +39,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(
-    command: Sequence[str], url: str, log: Path, **options: Any
-) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
+def serving(command, url, log, **options):
     """Run a server. Yield its process and its first reply for a URL, and end the process afterwards.
 
     Args:
@@ -55,7 +49,7 @@ def serving(
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, **options)
 
-    def reply() -> bytes:
+    def reply():
         assert process.poll() is None, f"the server ended with {process.returncode}:\n{log.read_text()}"
         with suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
             return bytes(answer.read())

@@ -1,7 +1,5 @@
 """Matrices and their products, for tests of the check. On CPU tensors."""
 
-from __future__ import annotations
-
 import functools
 
 import torch

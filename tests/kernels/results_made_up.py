@@ -1,13 +1,11 @@
 """Made-up results of measurements, for tests of stored results and their pictures."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 
 import numpy as np
 
-from kernels.experiment import Experiment, from_json
+from kernels.experiment import from_json
 from kernels.results.run import Baseline, Check, Device, RunResult, Timing
 
 START = datetime.datetime(2026, 11, 1, 9, 0, tzinfo=datetime.UTC)
@@ -18,11 +16,11 @@ INTERPRETER = Device("interpreter", "Triton's interpreter on the CPU", "2.13.0",
 PASSED = Check(True, 1e-4, 2e-4, 0.01, 1e-3, 0, 0, 4096, (1, 2), 0.5, 0.5, 0.7)
 
 
-def experiment(kernel: str = "transpose.tiled", **problem: int) -> Experiment:
+def experiment(kernel="transpose.tiled", **problem):
     return from_json({"kernel": kernel, "problem": problem})
 
 
-def run(of: Experiment, median_ms: float | None = 0.1, device: Device = H200, spread: float = 0.005) -> RunResult:
+def run(of, median_ms=0.1, device=H200, spread=0.005):
     """Return a run that passed. `spread` is the relative distance of its 20th and 80th percentiles from the median."""
     if median_ms is None:
         return RunResult(of, device.backend, device, PASSED, None, note="Checked but not timed.")
@@ -31,6 +29,6 @@ def run(of: Experiment, median_ms: float | None = 0.1, device: Device = H200, sp
     return RunResult(of, device.backend, device, PASSED, None, timing, Baseline("copy", library, 1.2, 1.19, 1.21))
 
 
-def noisy(median_ms: float, count: int, seed: int = 0, scatter: float = 0.005) -> list[float]:
+def noisy(median_ms, count, seed=0, scatter=0.005):
     """Return medians of repeated runs that scatter as they do on a GPU."""
     return list(median_ms * (1 + scatter * np.random.default_rng(seed).standard_normal(count)))

@@ -1,7 +1,5 @@
 """Write to a store and read from it, in this process and in others."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Errors that rounding explains pass the check; a sum that lacks one product never does. On CPU tensors."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

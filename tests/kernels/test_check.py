@@ -1,7 +1,5 @@
 """The check passes right results, locates wrong ones, and refuses tensors that exceed free memory. On CPU tensors."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

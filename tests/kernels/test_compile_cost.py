@@ -1,7 +1,5 @@
 """The estimated time of a compile, and which launches are refused because of it."""
 
-from __future__ import annotations
-
 import itertools
 import re
 

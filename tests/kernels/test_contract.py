@@ -1,7 +1,5 @@
 """Every kernel's result is right, whatever the dtype, the shape, the tiles and the inputs."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

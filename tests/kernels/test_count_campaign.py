@@ -1,7 +1,5 @@
 """Recording: which experiments are measured, and how results are written and compared with their predictions."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Counting with a fake Nsight Compute that is missing, denied, hangs, fails, or omits numbers."""
 
-from __future__ import annotations
-
 import os
 import select
 

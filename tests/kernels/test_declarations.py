@@ -1,7 +1,5 @@
 """A kernel's declarations agree with each other and with the source of its jitted function."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect

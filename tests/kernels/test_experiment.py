@@ -1,7 +1,5 @@
 """An Experiment survives JSON and URLs, and an error names the field, the value and what is allowed."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

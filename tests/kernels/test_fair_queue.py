@@ -1,7 +1,5 @@
 """The order in which clients are served, the reserved worker, and the limits. The test sets the clock."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernels.measuring import fair_queue

@@ -1,7 +1,5 @@
 """The gate, the order of launches and the clock, on a fake device with a fake host clock."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from types import SimpleNamespace

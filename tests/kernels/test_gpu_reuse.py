@@ -1,7 +1,5 @@
 """GROUP_SIZEs compared on a real GPU: counted and timed, and only timed where nothing can be counted."""
 
-from __future__ import annotations
-
 import statistics
 
 import pytest

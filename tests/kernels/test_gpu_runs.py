@@ -1,7 +1,5 @@
 """Runs on a real GPU: the largest sides, every way to measure time, and workers that die or hang during a run."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

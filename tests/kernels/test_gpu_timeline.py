@@ -1,7 +1,5 @@
 """Timelines on a real GPU: every program once, on existing SMs, and a span that is the kernel's own time."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernels import discover

@@ -1,7 +1,5 @@
 """Timing on a real GPU: ratios, clocks, graphs, a cold L2, and what a call costs."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernels.experiment import from_json

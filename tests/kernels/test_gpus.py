@@ -1,7 +1,5 @@
 """The GPU table, and which row describes a device of a given name."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernels.gpus import GPUS, table_name, this_gpu

@@ -1,7 +1,5 @@
 """Triton's interpreter: its patched operations are right, unpatched they are wrong, and slow launches are refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernels.experiment import from_json

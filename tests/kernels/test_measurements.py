@@ -1,7 +1,5 @@
 """Rules for every measurement: names, refusals, cancels, workers after failures, and which results are kept."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A value that several threads request at once is computed once."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

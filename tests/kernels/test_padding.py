@@ -1,16 +1,12 @@
 """Copies of misaligned operands to aligned rows, which descriptors can load."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
-from kernels.measuring.session import Session
 from kernels.results import Compiled, RunResult
 from kernels.spec import Launch
 from visualize.predict import coalescing
@@ -20,7 +16,7 @@ PERSISTENT, FUSED = (discover()[f"matmul.{name}"] for name in ("persistent", "fu
 ODD = {"M": 129, "N": 131, "K": 77}
 
 
-def launch_of(problem: dict[str, Any], gpu: str = "H200", **config: Any) -> Launch[Any, Any]:
+def launch_of(problem, gpu="H200", **config):
     return Launch(PERSISTENT.family.problem(**problem), PERSISTENT.config(**config), GPUS[gpu])
 
 
@@ -36,14 +32,14 @@ def launch_of(problem: dict[str, Any], gpu: str = "H200", **config: Any) -> Laun
         ({**ODD, "dtype": "float8_e4m3fn"}, {"A": (129, 128), "B": (77, 256)}),
     ],
 )
-def test_misaligned_operands_get_rows_of_whole_lines(problem: dict[str, Any], padded: dict[str, Any]) -> None:
+def test_misaligned_operands_get_rows_of_whole_lines(problem, padded):
     found = PERSISTENT.workspaces(launch_of(problem, PAD="always"))
     assert {name.removeprefix("padded "): spec.shape for name, spec in found.items()} == padded
     assert not PERSISTENT.workspaces(launch_of(problem, PAD="never"))
     assert not PERSISTENT.workspaces(launch_of(problem, "A10G", PAD="always"))
 
 
-def test_auto_copies_only_if_that_should_save_time() -> None:
+def test_auto_copies_only_if_that_should_save_time():
     odd, tiny = {"M": 511, "N": 513, "K": 515}, {"M": 64, "N": 63, "K": 63}
     assert PERSISTENT.workspaces(launch_of(odd, PAD="auto"))
     assert not PERSISTENT.workspaces(launch_of(tiny, PAD="auto"))
@@ -54,7 +50,7 @@ def test_auto_copies_only_if_that_should_save_time() -> None:
 @pytest.mark.xdist_group("interpreted")
 @pytest.mark.parametrize("kernel", [PERSISTENT, FUSED], ids=lambda kernel: kernel.id)
 @pytest.mark.parametrize("layout", ["NN", "TT"])
-def test_padded_products_are_right(session: Session, kernel: Any, layout: str) -> None:
+def test_padded_products_are_right(session, kernel, layout):
     config = {"BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 32, "PAD": "always"}
     payload = {"kernel": kernel.id, "problem": {**ODD, "layout": layout}, "config": config, "gpu": "H200"}
     found = session.submit(replace(from_json(payload), gpu="")).result()
@@ -63,7 +59,7 @@ def test_padded_products_are_right(session: Session, kernel: Any, layout: str) -
 
 
 @pytest.mark.xdist_group("compiled")
-def test_counts_include_the_copies(session: Session) -> None:
+def test_counts_include_the_copies(session):
     """Each row of A is loaded by whole warps, 2 bytes per lane, and stored 16 bytes per lane."""
     problem, config = {"M": 256, "N": 257, "K": 257}, {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "PAD": "always"}
     payload = {"kernel": PERSISTENT.id, "problem": problem, "config": config, "gpu": "H200"}

@@ -1,9 +1,6 @@
 """The persistent matmul: one loop over the steps of all tiles, in which half a tile waits for the next one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -11,7 +8,6 @@ from kernels import discover
 from kernels.accesses import Access
 from kernels.experiment import Experiment, from_json
 from kernels.gpus import GPUS
-from kernels.measuring.session import Session
 from kernels.results import Compiled, RunResult
 from kernels.spec import Launch
 
@@ -28,7 +24,7 @@ KERNEL = discover()["matmul.persistent"]
         ((17 * 128 - 8, 16 * 256 - 136, 5 * 16 - 8), 1),
     ],
 )
-def test_each_half_of_each_tile_is_stored(session: Session, shape: tuple[int, int, int], group_size: int) -> None:
+def test_each_half_of_each_tile_is_stored(session, shape, group_size):
     """The shapes have 1, 2, 4 and 5 steps. Their 17 rows of tiles divide into groups of one, and not of three.
 
     On 132 SMs, four programs have two tiles. In the last shape, eight have three, and the last halves are outside C.
@@ -41,12 +37,12 @@ def test_each_half_of_each_tile_is_stored(session: Session, shape: tuple[int, in
     assert found.check.nonfinite == 0
 
 
-def launch_of(dtype: str, block_m: int, block_n: int) -> Launch[Any, Any]:
+def launch_of(dtype, block_m, block_n):
     config = KERNEL.config(BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=32, num_warps=8)
     return Launch(KERNEL.family.problem(dtype=dtype), config, GPUS["H200"])
 
 
-def test_no_more_programs_start_than_there_are_tiles() -> None:
+def test_no_more_programs_start_than_there_are_tiles():
     gpu, problem = replace(GPUS["H200"], sms=4), KERNEL.family.problem(M=640, N=640, K=64)
     for per_sm, programs in ((1, 4), (2, 8), (8, 25)):
         assert KERNEL.programs(Launch(problem, KERNEL.config(PROGRAMS_PER_SM=per_sm), gpu)) == programs
@@ -63,14 +59,14 @@ def test_no_more_programs_start_than_there_are_tiles() -> None:
         ("float32", (128, 128), [64, 64]),
     ],
 )
-def test_a_tile_of_more_than_32_kib_is_stored_in_halves(dtype: str, tile: tuple[int, int], blocks: list[int]) -> None:
+def test_a_tile_of_more_than_32_kib_is_stored_in_halves(dtype, tile, blocks):
     stores = [one for one in KERNEL.accesses(launch_of(dtype, *tile)) if one.tensor == "C"]
     assert [one.columns.block for one in stores if isinstance(one, Access)] == blocks
 
 
 @pytest.mark.xdist_group("compiled")
 @pytest.mark.parametrize(("dtype", "tile"), [("float16", (128, 256)), ("float32", (128, 128))])
-def test_each_half_is_stored_on_its_declared_line(session: Session, dtype: str, tile: tuple[int, int]) -> None:
+def test_each_half_is_stored_on_its_declared_line(session, dtype, tile):
     """The right half is stored later in 16-bit types, and immediately in float32."""
     launch = launch_of(dtype, *tile)
     compiled = session.compile(Experiment(KERNEL.id, launch.problem, launch.config, "H200")).result()

@@ -1,7 +1,5 @@
 """Worker processes: deadlines, cancels, shared calls, deaths, and the end of the page."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Recommended configs: what the file holds, and which config is offered for a shape."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -18,7 +16,7 @@ from visualize.predict.offer import FOUND, NEIGHBOUR, RANKED, Offer, offer
 PERSISTENT = discover()["matmul.persistent"]
 
 
-def test_each_config_is_offered_for_the_shape_it_was_found_for() -> None:
+def test_each_config_is_offered_for_the_shape_it_was_found_for():
     """Each is for a different launch, and was compared with other configs."""
     every = recommended.shipped()
     assert len({(one.gpu, one.experiment.kernel, one.experiment.problem) for one in every}) == len(every)
@@ -43,9 +41,7 @@ def test_each_config_is_offered_for_the_shape_it_was_found_for() -> None:
         (4096, "H200", {"dtype": "float8_e5m2"}, RANKED, None),
     ],
 )
-def test_another_shape_gets_a_neighbours_config_only_if_the_model_ranks_it_first(
-    size, gpu, fields, origin, searched
-) -> None:
+def test_another_shape_gets_a_neighbours_config_only_if_the_model_ranks_it_first(size, gpu, fields, origin, searched):
     problem = PERSISTENT.family.problem(M=size, N=size, K=size, **fields)
     offered = offer(PERSISTENT, problem, GPUS[gpu])
     assert (offered.origin, offered.search and offered.search.experiment.problem.M) == (origin, searched)
@@ -61,7 +57,7 @@ def test_another_shape_gets_a_neighbours_config_only_if_the_model_ranks_it_first
 
 
 @pytest.mark.parametrize("gpu", GPUS)
-def test_every_matmul_preset_gets_a_config_that_fits_in_shared_memory(gpu) -> None:
+def test_every_matmul_preset_gets_a_config_that_fits_in_shared_memory(gpu):
     for kernel in discover().values():
         for preset in kernel.presets:
             problem = kernel.family.problem(**preset.problem)
@@ -72,29 +68,29 @@ def test_every_matmul_preset_gets_a_config_that_fits_in_shared_memory(gpu) -> No
             assert estimate_shared_bytes(kernel, launch) <= GPUS[gpu].shared_bytes_per_program
 
 
-def test_misaligned_rows_get_padding() -> None:
+def test_misaligned_rows_get_padding():
     offered = offer(PERSISTENT, PERSISTENT.family.problem(M=4097, N=4097, K=4097), GPUS["H200"])
     assert offered.experiment.config.PAD == "auto"
 
 
-def test_a_transpose_without_a_search_is_offered_nothing() -> None:
+def test_a_transpose_without_a_search_is_offered_nothing():
     tiled = discover()["transpose.tiled"]
     assert offer(tiled, tiled.family.problem(M=64, N=64), GPUS["T4"]) is None
 
 
-def test_writing_a_line_gives_the_line_that_was_read() -> None:
+def test_writing_a_line_gives_the_line_that_was_read():
     lines = recommended.FILE.read_text(encoding="utf-8").splitlines()
     assert lines
     assert [json.dumps(codec.to_json(one)) for one in recommended.shipped()] == lines
 
 
-def test_a_search_tries_only_configs_that_the_kernel_accepts_and_each_once() -> None:
+def test_a_search_tries_only_configs_that_the_kernel_accepts_and_each_once():
     problem = {"M": 64, "N": 64, "K": 64, "dtype": "float8_e4m3fn"}
     space = [{"BLOCK_M": [64], "BLOCK_K": [16, 32]}, {"BLOCK_M": [64, 3], "BLOCK_K": [32]}]
     tried = search_configs.candidates("matmul.grouped", problem, "events", space)
     assert [(one.config.BLOCK_M, one.config.BLOCK_K) for one in tried] == [(64, 32)]
 
 
-def test_every_case_of_the_search_has_many_legal_configs() -> None:
+def test_every_case_of_the_search_has_many_legal_configs():
     for case in search_configs.cases():
         assert len(search_configs.candidates(*case)) >= 16

@@ -1,7 +1,5 @@
 """Recordings: shipped lines are read and written unchanged, errors say where, and pictures of errors stay small."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

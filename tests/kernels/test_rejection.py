@@ -1,7 +1,5 @@
 """Compiler errors become a sentence, and none of the compiler's output reaches the terminal."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

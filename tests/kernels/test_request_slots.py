@@ -1,7 +1,5 @@
 """Light clients go first, and heavy clients are throttled. Some tests set the clock."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

@@ -1,7 +1,5 @@
 """Comparing GROUP_SIZEs without a GPU: which sizes are compared, recordings, and ncu's page of many launches."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Kernels touch nothing out of bounds, and one that forgets a mask is caught. Needs a GPU and compute-sanitizer."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.kernels.trees import ROOT, copied, python

@@ -1,7 +1,5 @@
 """JSON Schemas: an exact one per kernel, and one for all kernels that allows all values that any kernel accepts."""
 
-from __future__ import annotations
-
 import jsonschema
 import pytest
 

@@ -1,7 +1,5 @@
 """A session under the interpreter: stages, the queue, cancels, deadlines, and workers that die or are killed."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal

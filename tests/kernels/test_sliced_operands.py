@@ -1,7 +1,5 @@
 """Matmuls are right on operands that are slices of larger tensors, in every layout."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 

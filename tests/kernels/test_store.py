@@ -1,7 +1,5 @@
 """The store returns what was written, survives killed processes, and explains what is wrong with its file."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import os

@@ -1,7 +1,5 @@
 """A session stores finished measurements, and later sessions find them."""
 
-from __future__ import annotations
-
 import datetime
 import sqlite3
 from contextlib import closing

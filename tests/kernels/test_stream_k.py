@@ -1,17 +1,13 @@
 """The Stream-K matmul: whole tiles in full waves, and the tiles of the last, partial wave in slices of K."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from kernels import discover
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
-from kernels.measuring.session import Session
 from kernels.results import Compiled
 from kernels.spec import Launch
 from kernels.sweep.search import Trial
@@ -36,12 +32,12 @@ CASES = (
 )
 
 
-def launch_of(shape: tuple[int, int, int], config: dict[str, Any], sms: int = 132, **problem: Any) -> Launch[Any, Any]:
+def launch_of(shape, config, sms=132, **problem):
     gpu = replace(GPUS["H200"], sms=sms)
     return Launch(KERNEL.family.problem(*shape, **problem), KERNEL.config(**config), gpu)
 
 
-def launch_twice(shape: tuple[int, int, int], config: dict[str, Any]) -> tuple[float, bool, int]:
+def launch_twice(shape, config):
     """Run in the worker. Return the largest error, whether both results are equal, and the number of raised flags."""
     import torch
 
@@ -62,14 +58,12 @@ def launch_twice(shape: tuple[int, int, int], config: dict[str, Any]) -> tuple[f
 
 @pytest.mark.xdist_group("interpreted")
 @pytest.mark.parametrize(("shape", "config"), CASES)
-def test_each_launch_gives_the_same_exact_result_and_lowers_its_flags(
-    session: Session, shape: tuple[int, int, int], config: dict[str, Any]
-) -> None:
+def test_each_launch_gives_the_same_exact_result_and_lowers_its_flags(session, shape, config):
     assert session.call_runner(functools.partial(launch_twice, shape, config)) == (0.0, True, 0)
 
 
 @pytest.mark.xdist_group("interpreted")
-def test_configs_of_a_trial_share_only_workspaces_of_equal_size(session: Session) -> None:
+def test_configs_of_a_trial_share_only_workspaces_of_equal_size(session):
     problem = KERNEL.family.problem(96, 128, 256)
     configs = (KERNEL.config(**SMALL, SPLIT_K=slices) for slices in (1, 4, 2))
     trial = Trial(tuple(Experiment(KERNEL.id, problem, config) for config in configs), phase="explore")
@@ -87,9 +81,7 @@ def test_configs_of_a_trial_share_only_workspaces_of_equal_size(session: Session
         ((1536, 2816, 512), 0, 1, 132),  # one full wave
     ],
 )
-def test_the_last_wave_is_split_if_that_saves_time(
-    shape: tuple[int, int, int], shared: int, slices: int, last: int
-) -> None:
+def test_the_last_wave_is_split_if_that_saves_time(shape, shared, slices, last):
     """The steps of a launch are slices. Only programs with a slice of a shared tile have a last step."""
     launch = launch_of(shape, LARGE)
     planned = schedule(KERNEL, launch)
@@ -100,7 +92,7 @@ def test_the_last_wave_is_split_if_that_saves_time(
 
 
 @pytest.mark.xdist_group("compiled")
-def test_partial_tiles_are_stored_and_loaded_once_in_whole_lines(session: Session) -> None:
+def test_partial_tiles_are_stored_and_loaded_once_in_whole_lines(session):
     launch = launch_of((3072, 3072, 3072), LARGE)
     compiled = session.compile(Experiment(KERNEL.id, launch.problem, launch.config, "H200")).result()
     assert isinstance(compiled, Compiled), compiled

@@ -1,7 +1,5 @@
 """When and where each program ran: the timed build, its record, and the reply. Without a GPU."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

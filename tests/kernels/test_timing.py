@@ -1,7 +1,5 @@
 """When sampling ends, what a call costs, and ratios of paired times: with made-up times and a fake clock."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

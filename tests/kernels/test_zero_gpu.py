@@ -1,7 +1,5 @@
 """GPUs that ZeroGPU lends for one job at a time, with a fake hub that forks a process per lease and has no GPU."""
 
-from __future__ import annotations
-
 import contextvars
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Copies of the project's source for tests that change it, and child processes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ The counts were taken on one H200 (driver 580, torch 2.11.0, triton 3.6.0, 2026-
 `tr_flat` of that file compile to the same PTX as transpose.tiled and transpose.flat.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from kernels import discover
@@ -16,7 +14,7 @@ from kernels.transpose.problem import accesses
 
 
 @triton.jit
-def tr_naive(a, b, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def tr_naive(a, b, M, N, BLOCK_M, BLOCK_N):
     r = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     for first in range(0, N, BLOCK_N):
         c = first + tl.arange(0, BLOCK_N)
@@ -26,8 +24,8 @@ def tr_naive(a, b, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def mm(a, b, c, M, N, K, a_strides, b_strides, c_strides, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-       BLOCK_K: tl.constexpr, GROUP_SIZE: tl.constexpr, EVEN: tl.constexpr):  # fmt: skip
+def mm(a, b, c, M, N, K, a_strides, b_strides, c_strides, BLOCK_M, BLOCK_N,
+       BLOCK_K, GROUP_SIZE, EVEN):  # fmt: skip
     pid = tl.program_id(0)
     nm, nn = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     first = pid // (GROUP_SIZE * nn) * GROUP_SIZE

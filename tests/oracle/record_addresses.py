@@ -4,8 +4,6 @@ Run as a process: `TRITON_INTERPRET=1 python record_addresses.py OUT < CASES`. C
 config, SMs]. OUT gets a pickled list per case: (op, tensor, source, program, element offsets, mask) of each execution.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 import sys

@@ -8,7 +8,6 @@ import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,12 +15,11 @@ from kernels import discover
 from kernels.compiling.compiler import compile_experiment
 from kernels.gpus import GPUS
 from kernels.measuring.group_sizes import GROUP_SIZES
-from kernels.results import Compiled, GroupSizeRow, GroupSizeStudy, records
+from kernels.results import Compiled, records
 from kernels.results.counters import any_group_size
-from kernels.results.records import Recording
-from kernels.spec import Kernel, Launch
+from kernels.spec import Launch
 from visualize.predict.bounds import writes_in_parts
-from visualize.predict.l2 import CONSTANTS, Constants
+from visualize.predict.l2 import CONSTANTS
 from visualize.predict.reuse import DramTraffic, Reuse, by_group_size, recommended, reuse
 from visualize.views.library.scoreboard import shipped_predictions
 
@@ -41,14 +39,14 @@ class RecordedLaunch:
         rows: counts and times by GROUP_SIZE; None for a kernel without GROUP_SIZE.
     """
 
-    def __init__(self, recording: Recording[GroupSizeStudy]) -> None:
+    def __init__(self, recording):
         self.study, experiment = recording.measured, recording.measured.experiment
-        self.kernel: Kernel = discover()[experiment.kernel]
+        self.kernel = discover()[experiment.kernel]
         self.launch = Launch(experiment.problem, experiment.config, GPUS[recording.gpu])
-        self.rows: Mapping[int | None, GroupSizeRow] = {row.group_size: row for row in self.study.rows}
+        self.rows = {row.group_size: row for row in self.study.rows}
 
     @functools.cached_property
-    def traffic(self) -> DramTraffic:
+    def traffic(self):
         """The model's input. The first access compiles the kernel into Triton's cache directory."""
         made, first = compile_experiment(any_group_size(self.study.experiment), self.launch.gpu), self.study.rows[0]
         assert isinstance(made, Compiled), made
@@ -56,40 +54,40 @@ class RecordedLaunch:
         return DramTraffic(self.kernel, self.launch, made, self.study)
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self):
         return tuple(size for size in vars(self.launch.problem).values() if isinstance(size, int))
 
     @property
-    def tile(self) -> tuple[int, ...]:
+    def tile(self):
         sides = ("BLOCK_M", "BLOCK_N", "BLOCK")
         return tuple(getattr(self.launch.config, side) for side in sides if hasattr(self.launch.config, side))
 
     @property
-    def is_matmul(self) -> bool:
+    def is_matmul(self):
         return self.kernel.family.root.id == "matmul"
 
-    def __str__(self) -> str:
+    def __str__(self):
         kernel = self.kernel.id.partition(".")[2]
         sizes, tile = (" × ".join(map(str, sides)) for sides in (self.shape, self.tile))
         return f"{kernel} {self.launch.problem.dtype} {sizes}, {tile} tiles, {self.launch.gpu.name}"
 
     @property
-    def times_ms(self) -> dict[int | None, float]:
+    def times_ms(self):
         """The median time of each GROUP_SIZE."""
         return {size: statistics.median(row.times_ms) for size, row in self.rows.items()}
 
     @property
-    def recommended_ms(self) -> float:
+    def recommended_ms(self):
         """The time of the GROUP_SIZE that is recommended, of those that were timed."""
         return self.times_ms[recommended(self.kernel, self.launch, self.predict(CONSTANTS))]
 
     @property
-    def regret(self) -> float:
+    def regret(self):
         """How much longer that is than the shortest time, as a share."""
         return self.recommended_ms / min(self.times_ms.values()) - 1
 
     @functools.cache  # noqa: B019 (few launches exist)
-    def predict(self, constants: Constants) -> dict[int | None, Reuse]:
+    def predict(self, constants):
         """Predict the reads by GROUP_SIZE."""
         model = self.traffic
         if None in self.rows:
@@ -113,16 +111,16 @@ class Row:
     predicted: Reuse | None = None
 
     @property
-    def error(self) -> float:
+    def error(self):
         """Of the prediction, as a share of what was counted; positive where it is too much."""
         return self.read_bytes / self.counted - 1
 
 
-def recorded_launches() -> tuple[RecordedLaunch, ...]:
+def recorded_launches():
     return tuple(map(RecordedLaunch, STUDIES))
 
 
-def rows(launches: Iterable[RecordedLaunch], constants: Constants = CONSTANTS) -> list[Row]:
+def rows(launches, constants=CONSTANTS):
     """Every GROUP_SIZE of several launches, as counted and as predicted."""
     return [
         Row(one, size, _counted(one, size), found.read_bytes, found.is_drift or found.is_edge, found)
@@ -131,7 +129,7 @@ def rows(launches: Iterable[RecordedLaunch], constants: Constants = CONSTANTS) -
     ]
 
 
-def scoreboards(launches: Sequence[RecordedLaunch]) -> list[Row]:
+def scoreboards(launches):
     """The same of all recorded launches, by the predictions that the scoreboard ships."""
     predictions = [one.reads for one in shipped_predictions() if one.reads]
     return [
@@ -141,33 +139,33 @@ def scoreboards(launches: Sequence[RecordedLaunch]) -> list[Row]:
     ]
 
 
-def _counted(one: RecordedLaunch, size: int | None) -> float:
+def _counted(one, size):
     return statistics.median(one.rows[size].dram_read_bytes)
 
 
-def within(judged: Iterable[Row], allowed: float = 0.2) -> float:
+def within(judged, allowed=0.2):
     """Return the share of rows whose error is at most `allowed`."""
     return statistics.mean(abs(row.error) <= allowed for row in judged)
 
 
-def median_error(judged: Iterable[Row]) -> float:
+def median_error(judged):
     return statistics.median(abs(row.error) for row in judged)
 
 
-def grid(**values: Iterable[float]) -> tuple[Constants, ...]:
+def grid(**values):
     """Return every combination of these values; other constants keep theirs."""
     return tuple(
         replace(CONSTANTS, **dict(zip(values, each, strict=True))) for each in itertools.product(*values.values())
     )
 
 
-def left_out(candidates: Sequence[Sequence[Row]]) -> list[Row]:
+def left_out(candidates):
     """Cross-validate: predict each shape with the candidate that has the least mean log error on all other shapes.
 
     Args:
         candidates: what each set of constants predicts: the same rows in the same order.
     """
-    judged: list[Row] = []
+    judged = []
     for shape in dict.fromkeys(row.of.shape for row in candidates[0]):
         best = min(
             candidates,

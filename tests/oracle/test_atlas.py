@@ -1,7 +1,5 @@
 """The atlas: what Nsight Compute counted of launches on two GPUs against the models, on the facts recorded with it."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import operator
@@ -11,7 +9,7 @@ import pytest
 from kernels.measuring.counters import COUNTERS
 from kernels.results import records
 from scripts.predict_records import counters_prediction, predict_counted
-from visualize.predict.agreement import Verdicts, count_of, launch_totals
+from visualize.predict.agreement import count_of, launch_totals
 from visualize.predict.schedule import occupancy
 from visualize.predict.traffic import wavefronts_per_instruction
 from visualize.views.library.scoreboard import shipped_predictions
@@ -24,7 +22,7 @@ LANES = ("ld", "st", "red", "atom")
 
 
 @functools.cache
-def predict(place) -> Verdicts:
+def predict(place):
     """Return the models' predictions for one recording, computed once for all tests."""
     return predict_counted(ATLAS[place])
 

@@ -1,7 +1,5 @@
 """Kernels compiled without a GPU: for every target, each memory operation is found in TTGIR, PTX and SASS."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

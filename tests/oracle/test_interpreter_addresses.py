@@ -1,7 +1,5 @@
 """The addresses that the models predict are those that Triton's interpreter really loads and stores."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import json

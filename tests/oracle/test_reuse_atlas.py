@@ -3,8 +3,6 @@
 Some constants were fitted to these counts, so the bars also hold with each shape left out of a fit.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 import statistics

@@ -1,7 +1,5 @@
 """Counts of real hardware: the compiled model gives every one of them, for kernels compiled here."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

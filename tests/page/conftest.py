@@ -1,18 +1,13 @@
 """The served page: one app process, one browser and its profile, and a new browser tab for each test."""
 
-from __future__ import annotations
-
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from gradio_client import Client
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from tests.kernels.trees import ROOT, children
 from tests.page import stored_sweep
@@ -45,17 +40,17 @@ expect.set_options(timeout=30_000)
 class App:
     """A running `python app.py`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
+    def __init__(self, process, url):
         self.process, self.url = process, url
 
-    def workers(self) -> list[int]:
+    def workers(self):
         """Return the process ids of its workers, children of the fork server."""
         servers = children(self.process.pid, "forkserver")
         return [worker for server in servers for worker in children(server, "forkserver")]
 
 
 @contextmanager
-def served(directory: Path, cache: Path | None = None, flags: Sequence[str] = ()) -> Iterator[App]:
+def served(directory, cache=None, flags=()):
     """Start the app on a free port, with its log, its store and, unless another is given, its cache in a directory."""
     environment = os.environ | {
         "TILESCOPE_CACHE": str(cache or directory),
@@ -70,7 +65,7 @@ def served(directory: Path, cache: Path | None = None, flags: Sequence[str] = ()
 
 
 @pytest.fixture(scope="session")
-def app(tmp_path_factory: pytest.TempPathFactory, tilescope_cache: Path) -> Iterator[App]:
+def app(tmp_path_factory, tilescope_cache):
     directory = tmp_path_factory.mktemp("app")
     stored_sweep.fill(directory / "tilescope.db")
     with served(directory, cache=tilescope_cache, flags=("--mcp",)) as running:
@@ -78,7 +73,7 @@ def app(tmp_path_factory: pytest.TempPathFactory, tilescope_cache: Path) -> Iter
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def browser():
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
     chromium = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
     if not chromium:
@@ -92,27 +87,27 @@ def browser() -> Iterator[Browser]:
 class Tab:
     """A browser tab with the page, the errors of its console, and the addresses that it fetched."""
 
-    def __init__(self, page: Page, url: str) -> None:
+    def __init__(self, page, url):
         self.page, self.url = page, url
-        self.errors: list[str] = []
-        self.requests: list[str] = []
+        self.errors = []
+        self.requests = []
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
         page.on("request", lambda request: self.requests.append(request.url))
 
-    def go(self, query: str = "") -> None:
+    def go(self, query=""):
         """Load the page, and ignore the errors of streams that this cuts off."""
         before = len(self.errors)
         self.page.goto(self.url + query)
         self.errors[before:] = [error for error in self.errors[before:] if not error.startswith(_CUT_OFF)]
 
-    def open(self, query: str = "") -> Tab:
+    def open(self, query=""):
         self.go(query)
         self.page.wait_for_selector("#experiment [data-ready] .field", state="attached")
         self.page.wait_for_function("location.search.includes('kernel=')")
         return self
 
-    def follow(self, query: str) -> Tab:
+    def follow(self, query):
         """Follow a link within the page: it takes a fifth of the time of opening the page."""
         self.page.evaluate(
             """query => {
@@ -124,55 +119,55 @@ class Tab:
         self.page.wait_for_function("document.body.dataset.address !== undefined")
         return self
 
-    def draws(self, plot: str) -> int:
+    def draws(self, plot):
         """Return how often a live plot has been drawn."""
         return int(self.page.locator(f"#{plot} .live-plot").get_attribute("data-draws") or 0)
 
-    def wait_for_draw(self, plot: str, after: int = 0) -> None:
+    def wait_for_draw(self, plot, after=0):
         self.page.wait_for_function(
             "([plot, n]) => Number(document.querySelector(`#${plot} .live-plot`)?.dataset.draws || 0) > n",
             arg=[plot, after],
         )
 
-    def preset(self, title: str) -> None:
+    def preset(self, title):
         self.unfold("#experiment .presets")
         self.page.get_by_role("button", name=title).click()
 
-    def unfold(self, selector: str) -> None:
+    def unfold(self, selector):
         """Open a menu or a fold, unless it is open."""
         details = self.page.locator(selector)
         if details.get_attribute("open") is None:
             details.locator("> summary").click()
 
-    def tab(self, name: str) -> None:
+    def tab(self, name):
         """Open a picture by its name in the address: its view first."""
         self.page.locator(f"#header [data-tabs~={name}]").click()
         if not self.page.locator(f"#{name}-tab").is_visible():
             self.page.locator(f".pictures [data-tab={name}]").filter(visible=True).click()
 
-    def run(self) -> None:
+    def run(self):
         """Press Run and wait for its result or failure. The card of an earlier run is neither."""
         self.page.evaluate("document.querySelector('#card').replaceChildren()")
         self.page.locator("#run").click()
         self.ended()
 
-    def ended(self, seconds: float = 90, place: str = "card") -> None:
+    def ended(self, seconds=90, place="card"):
         ends = f"#{place} :is([data-finished], .result-card, .failure)"
         self.page.wait_for_selector(ends, state="attached", timeout=1000 * seconds)
 
-    def wait_for_compiled(self) -> None:
+    def wait_for_compiled(self):
         """Wait for the last update of the Order view, after which the page asks for nothing more."""
         self.page.locator("#schedule-occupancy", has_text="registers per thread").wait_for(state="attached")
 
-    def text(self, selector: str) -> str:
+    def text(self, selector):
         """Return an element's current text. `says` and `reads` wait for a text."""
         return self.page.locator(selector).inner_text()
 
-    def says(self, selector: str, part: str, folded: bool = False) -> None:
+    def says(self, selector, part, folded=False):
         """Wait until the text of an element contains `part`; `folded` counts what a closed fold hides."""
         expect(self.page.locator(selector)).to_contain_text(part, use_inner_text=not folded)
 
-    def reads(self, selector: str, text: str) -> None:
+    def reads(self, selector, text):
         """Wait until the text of an element is `text`."""
         expect(self.page.locator(selector)).to_have_text(text, use_inner_text=True)
 
@@ -184,11 +179,11 @@ class Profile:
     half of the time of opening the page. A tab that stays on a plain file of the app keeps the process alive.
     """
 
-    def __init__(self, browser: Browser, url: str) -> None:
+    def __init__(self, browser, url):
         self._browser, self._url = browser, url
-        self._context: BrowserContext | None = None
+        self._context = None
 
-    def tab(self) -> Tab:
+    def tab(self):
         """Return a new tab, without the storage and the permissions of earlier tabs."""
         if self._context is None:
             # Reduced motion: the opening's animation would cost each test seconds of a core.
@@ -201,12 +196,12 @@ class Profile:
         assert self._anchor.evaluate("localStorage.clear() ?? localStorage.length") == 0
         return Tab(self._context.new_page(), self._url)
 
-    def close_tabs(self) -> None:
+    def close_tabs(self):
         for page in self._context.pages if self._context else ():
             if page is not self._anchor:
                 page.close()
 
-    def discard(self) -> None:
+    def discard(self):
         """Close the profile: the next tab gets a new one, in a new process."""
         if self._context:
             self._context.close()
@@ -214,14 +209,14 @@ class Profile:
 
 
 @pytest.fixture(scope="session")
-def profile(app: App, browser: Browser) -> Iterator[Profile]:
+def profile(app, browser):
     shared = Profile(browser, app.url)
     yield shared
     shared.discard()
 
 
 @pytest.fixture
-def tab(profile: Profile, request: pytest.FixtureRequest) -> Iterator[Tab]:
+def tab(profile, request):
     failed = request.session.testsfailed
     opened = profile.tab()
     yield opened
@@ -232,7 +227,7 @@ def tab(profile: Profile, request: pytest.FixtureRequest) -> Iterator[Tab]:
 
 
 @pytest.fixture(scope="module")
-def client(app: App) -> Iterator[Client]:
+def client(app):
     opened = Client(app.url, verbose=False)
     yield opened
     opened.close()

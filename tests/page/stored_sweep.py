@@ -1,9 +1,6 @@
 """A stored sweep with times of a made-up device, so that the page shows every picture without a GPU."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 from kernels.results import Failure, Strategy
 from kernels.results.store import Store
@@ -22,7 +19,7 @@ QUERY = "?kernel=matmul.grouped&M=4096&N=4096&K=4096&gpu=H200&tab=sweep&sweep_va
 )
 
 
-def fill(path: Path) -> None:
+def fill(path):
     """Sweep, and write the result to the store of that path. Some configs do not fit, and some results are wrong."""
     within, store = grid(VARY, M=4096, N=4096, K=4096), Store(path)
     refused = Failure("compile", "out_of_resources", "This config needs 245,760 bytes of shared memory per program.")

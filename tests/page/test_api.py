@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx
 import numpy as np
@@ -23,12 +23,12 @@ from gradio_client import Client
 from kernels import discover
 from kernels.gpus import GPUS
 from tests.kernels.trees import is_alive
-from tests.page.conftest import App, served
+from tests.page.conftest import served
 from tests.waiting import until
 from visualize.views.panel import encode
 
 
-def test_kernels_lists_knobs_problem_gpus_and_device(client: Client) -> None:
+def test_kernels_lists_knobs_problem_gpus_and_device(client):
     reply = client.predict(api_name="/kernels")
     assert [kernel["id"] for kernel in reply["kernels"]] == list(discover())
     grouped = next(kernel for kernel in reply["kernels"] if kernel["id"] == "matmul.grouped")
@@ -37,7 +37,7 @@ def test_kernels_lists_knobs_problem_gpus_and_device(client: Client) -> None:
     assert (reply["gpus"], reply["device"]) == (list(GPUS), None)
 
 
-def test_gradios_own_schema_shows_every_field_with_its_choices_and_default(app: App) -> None:
+def test_gradios_own_schema_shows_every_field_with_its_choices_and_default(app):
     named = httpx.get(f"{app.url}gradio_api/info").json()["named_endpoints"]
     for name in ("/run", "/schedule", "/reuse", "/coalescing", "/compile", "/counters"):
         experiment = named[name]["parameters"][0]
@@ -57,7 +57,7 @@ def test_gradios_own_schema_shows_every_field_with_its_choices_and_default(app: 
     assert documented == {name for name in named if not name.startswith("/mcp_")}, "docs/api.md documents them all"
 
 
-def test_schedule_lists_all_tiles_of_the_first_8192_programs(client: Client) -> None:
+def test_schedule_lists_all_tiles_of_the_first_8192_programs(client):
     reply = client.predict({"kernel": "transpose.row_strip", "problem": {"M": 3, "N": 1025}}, api_name="/schedule")
     assert reply["tiles"] == [[[0, 0, 0], [0, 1, 0], [0, 2, 0]], [[1, 0, 0], [1, 1, 0], [1, 2, 0]]]
     assert reply["loads"] is None
@@ -65,14 +65,14 @@ def test_schedule_lists_all_tiles_of_the_first_8192_programs(client: Client) -> 
     assert (reply["programs"], len(reply["tiles"]), len(reply["loads"])) == (1 << 20, 8192, 1024)
 
 
-def test_a_race_that_passes_in_the_interpreter_is_still_called_one(client: Client) -> None:
+def test_a_race_that_passes_in_the_interpreter_is_still_called_one(client):
     race = {"kernel": "matmul.split_k_race", "problem": {"M": 64, "N": 64, "K": 256}, "gpu": "this"}
     reply = client.predict(race, api_name="/run")
     assert (reply["backend"], reply["check"]["passed"], reply["gpu"]) == ("interpreter", True, "H200")
     assert "It passed, but it is still a race: 8 programs" in reply["note"]
 
 
-def test_compile_returns_facts_and_texts_for_the_requested_gpu(client: Client) -> None:
+def test_compile_returns_facts_and_texts_for_the_requested_gpu(client):
     experiment = {"kernel": "transpose.tiled", "problem": {"M": 256, "N": 256}, "gpu": "A100-80GB"}
     reply = client.predict(experiment, api_name="/compile")
     assert (reply["gpu"], reply["shared_bytes"], reply["spilled_bytes"]) == ("A100-80GB", 32768, 0)
@@ -82,7 +82,7 @@ def test_compile_returns_facts_and_texts_for_the_requested_gpu(client: Client) -
         assert part in reply[text]
 
 
-def test_a_layout_that_was_not_recorded_is_listed_without_a_run(client: Client) -> None:
+def test_a_layout_that_was_not_recorded_is_listed_without_a_run(client):
     problem = {"M": 4096, "N": 4096, "K": 4096, "dtype": "float32"}
     config = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "GROUP_SIZE": 8, "num_warps": 8}
     reply = client.predict({"kernel": "matmul.grouped", "problem": problem, "config": config}, api_name="/layouts")
@@ -117,21 +117,19 @@ GROUPED = {"kernel": "matmul.grouped"}
         ("/compile", [{**GROUPED, "problem": {"M": {"a": 1}}}], "config", "not_a_number"),
     ],
 )
-def test_an_endpoint_refuses_what_it_cannot_compute_with_a_sentence(
-    client: Client, endpoint: str, arguments: list[Any], stage: str, kind: str
-) -> None:
+def test_an_endpoint_refuses_what_it_cannot_compute_with_a_sentence(client, endpoint, arguments, stage, kind):
     failure = client.predict(*arguments, api_name=endpoint)["failure"]
     assert (failure["stage"], failure["kind"]) == (stage, kind)
     assert failure["message"].endswith(".")
 
 
-def test_not_a_number_becomes_null_with_a_count_beside_it() -> None:
+def test_not_a_number_becomes_null_with_a_count_beside_it():
     values = {"a": math.nan, "b": [1, math.inf, np.float32(2)], "c": {"d": np.inf}, "e": np.int64(3)}
     inner = {"d": None, "not_finite": 1}
     assert orjson.loads(encode(values)) == {"a": None, "b": [1, None, 2.0], "c": inner, "e": 3, "not_finite": 2}
 
 
-def test_the_guard_stands_in_front_of_gradio_and_of_the_health_check(app: App) -> None:
+def test_the_guard_stands_in_front_of_gradio_and_of_the_health_check(app):
     call, upload = f"{app.url}gradio_api/call/schedule", f"{app.url}gradio_api/upload"
     assert httpx.post(call, content=b"[" * 100_000).status_code == 413
     assert httpx.post(upload, files={"files": b"anything"}).status_code == 404
@@ -142,13 +140,13 @@ def test_the_guard_stands_in_front_of_gradio_and_of_the_health_check(app: App) -
     assert (reply.status_code, reply.json()["status"] in ("ok", "starting")) == (200, True)
 
 
-def cpu_seconds(process: int) -> float:
+def cpu_seconds(process):
     """Return the CPU time that a process has used."""
     user, system = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def test_sigterm_ends_the_app_without_waiting_for_compiles(tmp_path: Path, tilescope_cache: Path) -> None:
+def test_sigterm_ends_the_app_without_waiting_for_compiles(tmp_path, tilescope_cache):
     """Four compiles take a minute each, a schedule waits for one of them, too, and one worker is stopped.
 
     While the app ends, it ignores further signals: an interrupted thread may hold a lock that the end waits for.
@@ -182,12 +180,12 @@ class Section(NamedTuple):
     fields: set[str]
 
 
-def block(text: str, language: str) -> str:
+def block(text, language):
     (found,) = re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     return found
 
 
-def sections() -> list[Section]:
+def sections():
     _, *parts = re.split(r"^## `(/\w+)`$", DOCUMENT.split("\n## MCP\n")[0], flags=re.MULTILINE)
     fields = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
     return [
@@ -196,7 +194,7 @@ def sections() -> list[Section]:
     ]
 
 
-def by_curl(app: App, script: str) -> dict[str, Any]:
+def by_curl(app, script):
     if not shutil.which("curl"):
         pytest.fail("curl was not found: install it, as docs/api.md shows it.")
     command = ["bash", "-euo", "pipefail", "-c", script.replace(ADDRESS, app.url.rstrip("/"))]
@@ -207,11 +205,11 @@ def by_curl(app: App, script: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("section", sections(), ids=lambda section: section.endpoint)
-def test_each_example_has_the_documented_reply(app: App, client: Client, section: Section) -> None:
-    names: dict[str, Any] = {"client": client}
+def test_each_example_has_the_documented_reply(app, client, section):
+    names = {"client": client}
     first, *claims = ast.parse(section.python).body
 
-    def is_final() -> bool:
+    def is_final():
         """Whether the reply no longer waits for the compiler."""
         exec(compile(ast.Module([first], []), section.endpoint, "exec"), names)
         return "Ask again" not in str(names["reply"])
@@ -228,7 +226,7 @@ def test_each_example_has_the_documented_reply(app: App, client: Client, section
     assert by_curl(app, section.curl).items() >= reply.items()
 
 
-def test_the_introductions_experiment_and_failure_are_real_replies(client: Client) -> None:
+def test_the_introductions_experiment_and_failure_are_real_replies(client):
     introduction = DOCUMENT.split("\n## `/")[0]
     assert f'Client("{ADDRESS}")' in block(introduction, "python")
     experiment, failure = re.findall(r"^```json\n(.*?)^```", introduction, re.DOTALL | re.MULTILINE)

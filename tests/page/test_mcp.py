@@ -1,19 +1,14 @@
 """MCP tools: enabled by a flag, and enough for an agent that knows only the address."""
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.request
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kernels import discover
 from kernels.knobs import knobs
 from tests.kernels.trees import ROOT, python
-from tests.page.conftest import App
 from tests.waiting import run_coroutine
 
 NAMES = {
@@ -22,7 +17,7 @@ NAMES = {
 }  # fmt: skip
 
 
-async def ask(url: str, *calls: tuple[str, dict[str, Any]]) -> tuple[list[Any], list[Any]]:
+async def ask(url, *calls):
     """Return the tools, and the replies to calls."""
     from mcp import ClientSession
     from mcp.client.streamable_http import streamable_http_client
@@ -37,18 +32,18 @@ async def ask(url: str, *calls: tuple[str, dict[str, Any]]) -> tuple[list[Any], 
 
 
 @pytest.fixture(scope="module")
-def tools(app: App) -> dict[str, Any]:
+def tools(app):
     return {tool.name: tool for tool in run_coroutine(ask(app.url))[0]}
 
 
-def call(app: App, name: str, **arguments: Any) -> dict[str, Any]:
+def call(app, name, **arguments):
     """Return the reply of one tool."""
     _, (result,) = run_coroutine(ask(app.url, (name, arguments)))
     assert not result.isError, result.content
     return json.loads(result.content[0].text)
 
 
-def test_an_agent_finds_a_better_group_size(app: App) -> None:
+def test_an_agent_finds_a_better_group_size(app):
     done = python(ROOT, "scripts/mcp_client.py", app.url)
     assert done.returncode == 0, done.stdout + done.stderr
     default, better = map(int, re.findall(r"^GROUP_SIZE \d+: (\d+) bytes", done.stdout, re.MULTILINE))
@@ -57,7 +52,7 @@ def test_an_agent_finds_a_better_group_size(app: App) -> None:
     assert f"{default / better:.2f} × fewer bytes" in documented
 
 
-def test_the_tools_are_the_endpoints_in_few_characters(app: App, tools: dict[str, Any]) -> None:
+def test_the_tools_are_the_endpoints_in_few_characters(app, tools):
     with urllib.request.urlopen(f"{app.url}gradio_api/mcp/schema") as answer:
         assert {tool["name"] for tool in json.load(answer)} == set(tools) == NAMES  # Gradio's page shows the schema
     for tool in tools.values():
@@ -68,7 +63,7 @@ def test_the_tools_are_the_endpoints_in_few_characters(app: App, tools: dict[str
     assert sum(len(tool.model_dump_json(exclude_none=True)) for tool in tools.values()) < 31_500
 
 
-def test_every_knob_is_an_argument_with_its_allowed_values(app: App, tools: dict[str, Any]) -> None:
+def test_every_knob_is_an_argument_with_its_allowed_values(app, tools):
     meanings = call(app, "kernels")["arguments"]
     schema = tools["reuse"].inputSchema
     assert schema["required"] == ["kernel"]
@@ -85,7 +80,7 @@ def test_every_knob_is_an_argument_with_its_allowed_values(app: App, tools: dict
     assert ["seed" in tools[name].inputSchema["properties"] for name in ("reuse", "run")] == [False, True]
 
 
-def test_only_the_tool_kernels_explains_arguments(app: App, tools: dict[str, Any]) -> None:
+def test_only_the_tool_kernels_explains_arguments(app, tools):
     """Tools share no definitions: an agent would read each explanation ten times."""
     reply = call(app, "kernels")
     assert [kernel["id"] for kernel in reply["kernels"]] == list(discover())
@@ -97,7 +92,7 @@ def test_only_the_tool_kernels_explains_arguments(app: App, tools: dict[str, Any
         assert not any("description" in arguments[each] for each in arguments if each in reply["arguments"])
 
 
-def test_long_fields_are_sent_on_request(app: App) -> None:
+def test_long_fields_are_sent_on_request(app):
     reply = call(app, "compile", kernel="transpose.tiled")
     assert {"ttgir", "ptx", "sass"} == set(reply["left_out"])
     assert not {"ttgir", "ptx", "sass"} & set(reply)
@@ -106,7 +101,7 @@ def test_long_fields_are_sent_on_request(app: App) -> None:
     assert len(json.dumps(chosen["ptx"])) == reply["left_out"]["ptx"]
 
 
-def test_arguments_reach_their_part_of_the_experiment_and_their_endpoint(app: App) -> None:
+def test_arguments_reach_their_part_of_the_experiment_and_their_endpoint(app):
     reply = call(app, "schedule", kernel="matmul.grouped", M=576, N=576, K=288, BLOCK_N=64, GROUP_SIZE=3, gpu="T4")
     assert (reply["programs"], reply["loads"][8], reply["gpu"]) == (81, 54, "T4")
     board = call(app, "coalescing", kernel="transpose.tiled", model="textbook", textbook={"warp_size": 4})
@@ -117,7 +112,7 @@ def test_arguments_reach_their_part_of_the_experiment_and_their_endpoint(app: Ap
     assert (failure["kind"], "GROUP_SIZE" in failure["message"]) == ("unknown_field", True)
 
 
-def test_without_the_package_the_app_ends_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_app_ends_with_a_sentence(tmp_path, monkeypatch):
     hidden = tmp_path / "sitecustomize.py"
     hidden.write_text(
         "import importlib.util\n"

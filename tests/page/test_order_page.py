@@ -1,10 +1,6 @@
 """The Order view in a real browser, without the server: the player, the replay, and the layer over the map."""
 
-from __future__ import annotations
-
 import functools
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +9,11 @@ from playwright.sync_api import expect
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.spec import Launch
-from tests.page.conftest import Tab
 from tests.views.test_order import RECORDED as TIMELINES
 from tests.views.test_order import recorded
 from visualize.predict.execution import ideal_clock
 from visualize.predict.reuse import reuse
-from visualize.predict.schedule import Schedule, loads, row_major, schedule, steps
+from visualize.predict.schedule import loads, row_major, schedule, steps
 from visualize.views.numbers import count_noun
 from visualize.views.order.map_figure import map_grid
 
@@ -29,7 +24,7 @@ ARTICLE = "?kernel=matmul.grouped&gpu=H200&M=576&N=576&K=288&BLOCK_M=64&BLOCK_N=
 EARLIER, AGAIN, NEW = 1, 2, 3
 
 
-def orders(problem: tuple[int, int, int], size: int) -> Iterator[tuple[int, Schedule]]:
+def orders(problem, size):
     """Yield the number and the schedule of each half of the picture."""
     kernel = discover()["matmul.grouped"]
     config = kernel.config(BLOCK_M=64, BLOCK_N=64, GROUP_SIZE=size)
@@ -37,7 +32,7 @@ def orders(problem: tuple[int, int, int], size: int) -> Iterator[tuple[int, Sche
     yield from enumerate((planned, row_major(planned)))
 
 
-def values(tab: Tab, half: int, name: str = "z") -> np.ndarray:
+def values(tab, half, name="z"):
     """Return the values in the cells of one half of the picture."""
     read = (
         "([i, name]) => document.querySelector('#schedule-plot .live-plot').data[i][name]"
@@ -46,7 +41,7 @@ def values(tab: Tab, half: int, name: str = "z") -> np.ndarray:
     return np.array(tab.page.evaluate(read, [half, name]))
 
 
-def parts(tab: Tab, half: int, launch: Schedule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def parts(tab, half, launch):
     """Return the values of C, A and B in one half, with one column or row per cell along K."""
     grid, place = values(tab, half), map_grid(launch)
     top, left = place.down.lead, place.across.lead
@@ -54,23 +49,23 @@ def parts(tab: Tab, half: int, launch: Schedule) -> tuple[np.ndarray, np.ndarray
     return grid[top:, left:].astype(float), a[:, :: place.across.repeat], b[:: place.down.repeat]
 
 
-def count(tab: Tab, half: int) -> tuple[int, str]:
+def count(tab, half):
     """Return the large number beside an order, and what it counts."""
     corner = tab.page.locator("#schedule-plot .corner").nth(half)
     what = str(corner.locator(".what").get_attribute("title"))
     return int(corner.locator(".count b").inner_text().replace(",", "")), what
 
 
-def wait_for_step(tab: Tab, step: int) -> None:
+def wait_for_step(tab, step):
     tab.page.wait_for_function(f"document.querySelector('.player')?.dataset.step === '{step}'")
 
 
-def piece_values(now: np.ndarray, before: np.ndarray) -> np.ndarray:
+def piece_values(now, before):
     """Return the values of a panel's pieces: new, reused, earlier, or not used yet."""
     return np.where(now & before, AGAIN, np.where(now, NEW, np.where(before, EARLIER, 0)))
 
 
-def assert_shows(tab: Tab, step: int, single: bool = False) -> None:
+def assert_shows(tab, step, single=False):
     """Assert that both halves show this step, counted from 1, as the model has it."""
     for half, order in orders((576, 576, 288) if single else (2048, 2048, 512), 3 if single else 4):
         when = np.full(order.extents, -1)
@@ -90,13 +85,13 @@ def assert_shows(tab: Tab, step: int, single: bool = False) -> None:
             assert what.startswith(f"distinct blocks for wave {step}: ")
 
 
-def open_page(tab: Tab, query: str) -> None:
+def open_page(tab, query):
     tab.open(query)
     tab.wait_for_draw("schedule-plot")
     tab.wait_for_compiled()
 
 
-def test_the_nine_results_program_by_program_until_54_and_90_blocks(tab: Tab) -> None:
+def test_the_nine_results_program_by_program_until_54_and_90_blocks(tab):
     open_page(tab, ARTICLE)
     paths = tab.page.evaluate("document.querySelector('#schedule-plot .live-plot').layout.shapes.map((s) => s.path)")
     corners = [np.array([point.split(",") for point in path[1:].replace("M", "L").split("L")], int) for path in paths]
@@ -116,7 +111,7 @@ def test_the_nine_results_program_by_program_until_54_and_90_blocks(tab: Tab) ->
 
 
 @pytest.mark.all_combinations
-def test_play_pauses_at_the_compared_programs_and_keys_do_what_buttons_do(tab: Tab) -> None:
+def test_play_pauses_at_the_compared_programs_and_keys_do_what_buttons_do(tab):
     """It ends at the last program, and Pause writes its step into the address."""
     open_page(tab, ARTICLE)
     tab.page.keyboard.press("ArrowRight")
@@ -146,7 +141,7 @@ def test_play_pauses_at_the_compared_programs_and_keys_do_what_buttons_do(tab: T
     wait_for_step(tab, int(step))  # the hidden player has kept it
 
 
-def test_one_step_on_draws_the_next_wave_of_both_orders(tab: Tab) -> None:
+def test_one_step_on_draws_the_next_wave_of_both_orders(tab):
     """By the buttons, and by the scrubber from the keyboard, which names the step."""
     open_page(tab, LAUNCH)
     tab.reads("#player output", "whole launch")
@@ -170,7 +165,7 @@ def test_one_step_on_draws_the_next_wave_of_both_orders(tab: Tab) -> None:
     assert "wave 4 of 8; grouped order, GROUP_SIZE 4: 640 distinct blocks" in str(scrub.get_attribute("aria-valuetext"))
 
 
-def test_a_link_opens_its_step_a_slider_keeps_it_and_a_preset_ends_it(tab: Tab) -> None:
+def test_a_link_opens_its_step_a_slider_keeps_it_and_a_preset_ends_it(tab):
     open_page(tab, LAUNCH + "&step=5")
     wait_for_step(tab, 5)
     assert_shows(tab, 5)
@@ -191,7 +186,7 @@ def test_a_link_opens_its_step_a_slider_keeps_it_and_a_preset_ends_it(tab: Tab) 
 
 
 @pytest.mark.all_combinations
-def test_split_k_counts_started_slices_and_a_transpose_has_its_input_and_output_side_by_side(tab: Tab) -> None:
+def test_split_k_counts_started_slices_and_a_transpose_has_its_input_and_output_side_by_side(tab):
     tab.open(
         "?kernel=matmul.split_k_atomic&gpu=H200&M=512&N=512&K=4096&BLOCK_M=64&BLOCK_N=64&SPLIT_K=8"
         "&programs_per_sm=1&step=2"
@@ -217,7 +212,7 @@ def test_split_k_counts_started_slices_and_a_transpose_has_its_input_and_output_
 
 
 @pytest.mark.parametrize("motion", ["no-preference", pytest.param("reduce", marks=pytest.mark.all_combinations)])
-def test_without_an_address_it_plays_once_by_itself(tab: Tab, motion: str) -> None:
+def test_without_an_address_it_plays_once_by_itself(tab, motion):
     tab.page.add_init_script(
         "window.seen = []; document.addEventListener('tilescope:paint', () => setTimeout(() => "
         "window.seen.push(Number(document.querySelector('.player').dataset.step)), 0))"
@@ -256,7 +251,7 @@ SEEN = """async () => {
 }"""
 
 
-def redraw(tab: Tab, change: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def redraw(tab, change):
     """Return the picture before a change, redrawn in place, and redrawn by Plotly."""
     # Once the kernel is compiled, the same picture is drawn again; Plotly follows when the plot rests.
     tab.unfold("#waves")
@@ -290,7 +285,7 @@ MOVE = """
 
 
 @pytest.mark.parametrize("color", ["order", pytest.param("group", marks=pytest.mark.all_combinations)])
-def test_a_moved_slider_and_a_step_look_in_place_as_plotly_draws_them(tab: Tab, color: str) -> None:
+def test_a_moved_slider_and_a_step_look_in_place_as_plotly_draws_them(tab, color):
     tab.open(f"{MAP}&color={color}&GROUP_SIZE=4")
     tab.wait_for_draw("schedule-plot")
     before, in_place, by_plotly = redraw(tab, MOVE)
@@ -321,14 +316,14 @@ def launch():
     return plan, course, begun, done, ideal_clock(begun, plan.step, course.span_ns)
 
 
-def open_timeline(tab: Tab, query: str = RECORDED) -> None:
+def open_timeline(tab, query=RECORDED):
     tab.open(query)
     for plot in ("moment-plot", "ideal-plot", "gantt-plot"):
         tab.wait_for_draw(plot)
     tab.wait_for_compiled()
 
 
-def assert_shows_time(tab: Tab, now: int) -> None:
+def assert_shows_time(tab, now):
     """Both maps and the words show this time, in ns, as the model has it."""
     plan, course, begun, done, clock = launch()
     ideal, step = (clock[plan.step], clock[plan.step + 1]), min(int((clock <= now).sum()), 4)
@@ -346,11 +341,11 @@ def assert_shows_time(tab: Tab, now: int) -> None:
     tab.says("#clock output", f": {count_noun(int(running.sum()), 'program')} on {count_noun(sms, 'SM')}")
 
 
-def now(tab: Tab) -> int:
+def now(tab):
     return int(str(tab.page.locator("#clock .clock").get_attribute("data-now")))
 
 
-def test_a_recorded_timeline_is_drawn_at_once_with_what_it_cost_and_replayed_without_the_server(tab: Tab) -> None:
+def test_a_recorded_timeline_is_drawn_at_once_with_what_it_cost_and_replayed_without_the_server(tab):
     open_timeline(tab)
     for words in (
         "On NVIDIA H200, 512 programs ran on 132 SMs in 0.189 ms",
@@ -377,7 +372,7 @@ def test_a_recorded_timeline_is_drawn_at_once_with_what_it_cost_and_replayed_wit
 
 
 @pytest.mark.all_combinations
-def test_the_cursor_stands_at_the_time_a_bar_names_its_program_and_the_replay_ends_with_every_tile(tab: Tab) -> None:
+def test_the_cursor_stands_at_the_time_a_bar_names_its_program_and_the_replay_ends_with_every_tile(tab):
     open_timeline(tab)
     plan, course, *_ = launch()
     scrub = tab.page.get_by_role("slider", name="Time from the first start")
@@ -414,19 +409,19 @@ _PLACE = """([x, y, map]) => {
 }"""
 
 
-def place(tab: Tab, x: float, y: float, axis: str = "") -> tuple[float, float]:
+def place(tab, x, y, axis=""):
     left, top = tab.page.evaluate(_PLACE, [x, y, axis])
     return left, top
 
 
-def drag(tab: Tab, handle: str, x: float, y: float) -> None:
+def drag(tab, handle, x, y):
     tab.page.locator(f".handle[data-name={handle}]").hover()  # once it no longer moves
     tab.page.mouse.down()
     tab.page.mouse.move(*place(tab, x, y), steps=4)
     tab.page.mouse.up()
 
 
-def test_a_tile_lights_up_its_row_and_column_within_50_ms_and_opens_its_program_in_memory(tab: Tab) -> None:
+def test_a_tile_lights_up_its_row_and_column_within_50_ms_and_opens_its_program_in_memory(tab):
     """In both maps; a block names its first reader. The first five visits explain what a block is."""
     open_page(tab, ARTICLE)
     before, lit = len(tab.requests), tab.page.locator(".touch svg rect[fill-opacity]")
@@ -461,7 +456,7 @@ def test_a_tile_lights_up_its_row_and_column_within_50_ms_and_opens_its_program_
     tab.page.wait_for_function("/tab=coalescing/.test(location.search) && /program=7(&|$)/.test(location.search)")
 
 
-def test_edges_of_a_tile_and_of_a_group_are_dragged(tab: Tab) -> None:
+def test_edges_of_a_tile_and_of_a_group_are_dragged(tab):
     open_page(tab, ARTICLE)
     drag(tab, "GROUP_SIZE", 1.5, 5.1)
     tab.page.wait_for_function("document.body.dataset.address.includes('GROUP_SIZE=5')")
@@ -476,7 +471,7 @@ def test_edges_of_a_tile_and_of_a_group_are_dragged(tab: Tab) -> None:
     tab.page.wait_for_function("document.body.dataset.address.includes('BLOCK_M=32')")
 
 
-def test_keys_move_over_tiles_resize_them_and_open_memory(tab: Tab) -> None:
+def test_keys_move_over_tiles_resize_them_and_open_memory(tab):
     open_page(tab, ARTICLE)
     layer = tab.page.get_by_role("application")
     layer.focus()
@@ -497,7 +492,7 @@ def test_keys_move_over_tiles_resize_them_and_open_memory(tab: Tab) -> None:
 LAUNCHES = [(576, 576, 288, 3), (8192, 8192, 8192, 1), (8192, 8192, 8192, 8), (16000, 16000, 1000, 2)]
 
 
-def test_the_corner_shows_what_the_model_of_the_l2_predicts_for_both_orders(tab: Tab) -> None:
+def test_the_corner_shows_what_the_model_of_the_l2_predicts_for_both_orders(tab):
     """Within 5 % where blocks reach past an edge; exactly otherwise."""
     open_page(tab, ARTICLE)
     kernel = discover()["matmul.grouped"]

@@ -1,18 +1,15 @@
 """The page in a real browser: what a person sets, and what they read off it."""
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import expect
 
 from kernels.jit import memory_lines
 from kernels.matmul import tile
-from tests.page.conftest import Tab
 
 pytestmark = pytest.mark.browser
 
 
-def test_the_articles_nine_by_nine_tiles_need_54_loads_grouped_and_90_row_major(tab: Tab) -> None:
+def test_the_articles_nine_by_nine_tiles_need_54_loads_grouped_and_90_row_major(tab):
     """And nothing is fetched from elsewhere."""
     tab.open()
     tab.preset("The 9 × 9 tiles of the article")
@@ -30,7 +27,7 @@ def test_the_articles_nine_by_nine_tiles_need_54_loads_grouped_and_90_row_major(
     assert any("plotly-cartesian.min.js" in url for url in tab.requests)
 
 
-def test_one_click_loads_the_blackboards_transactions(tab: Tab) -> None:
+def test_one_click_loads_the_blackboards_transactions(tab):
     """And the lane that loaded an element stores it in 16."""
     tab.open()
     for kernel, preset, loads, stores, each in (
@@ -49,7 +46,7 @@ def test_one_click_loads_the_blackboards_transactions(tab: Tab) -> None:
     tab.says("#coalescing-claim", "16 to store B", folded=True)
 
 
-def test_a_copied_link_reopens_the_same_page(tab: Tab) -> None:
+def test_a_copied_link_reopens_the_same_page(tab):
     tab.open("?kernel=transpose.tiled&M=1000&N=129&BLOCK_M=32&tab=coalescing&operation=1&program=3&warp_size=16&seed=7")
     address = tab.page.evaluate("location.search")
     tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -65,7 +62,7 @@ def test_a_copied_link_reopens_the_same_page(tab: Tab) -> None:
     assert tab.page.locator("#experiment-seed").input_value() == "7"
 
 
-def test_bad_values_get_sentences_beside_them_and_the_last_picture_stays(tab: Tab) -> None:
+def test_bad_values_get_sentences_beside_them_and_the_last_picture_stays(tab):
     tab.open("?kernel=matmul.grouped&tab=schedule&M=banana&N=1024&BLOCK_K=17")
     tab.says('.field[data-field="M"] .problem', "M must be a whole number from 1 to 16384 (got 'banana').")
     tab.says('.field[data-field="BLOCK_K"] .problem', "BLOCK_K must be 16, 32, 64, 128 or 256 (got 17).")
@@ -82,7 +79,7 @@ def test_bad_values_get_sentences_beside_them_and_the_last_picture_stays(tab: Ta
     tab.page.locator('.field[data-field="M"] .problem').wait_for(state="hidden")
 
 
-def test_a_moved_slider_redraws_the_schedule_and_the_address_and_keeps_the_zoom(tab: Tab) -> None:
+def test_a_moved_slider_redraws_the_schedule_and_the_address_and_keeps_the_zoom(tab):
     """And the picture's clips, which name it by the address."""
     tab.open("?tab=schedule&M=2048&N=2048")
     tab.wait_for_draw("schedule-plot")
@@ -107,7 +104,7 @@ def test_a_moved_slider_redraws_the_schedule_and_the_address_and_keeps_the_zoom(
     assert all(clip.startswith(("url(#", "url('#")) for clip in clips)
 
 
-def test_the_compiler_shows_an_operation_in_all_texts_and_follows_the_controls(tab: Tab) -> None:
+def test_the_compiler_shows_an_operation_in_all_texts_and_follows_the_controls(tab):
     tab.open("?kernel=matmul.grouped&tab=compiler")
     tab.page.wait_for_selector("#listing .pane", timeout=60_000)
     tab.says("#compiler-claim", "registers")
@@ -125,7 +122,7 @@ def test_the_compiler_shows_an_operation_in_all_texts_and_follows_the_controls(t
     tab.says("#compiler-claim", "registers")
 
 
-def test_a_line_shows_that_the_page_waits_for_a_reply(tab: Tab) -> None:
+def test_a_line_shows_that_the_page_waits_for_a_reply(tab):
     tab.open("?kernel=matmul.grouped")
     line = tab.page.get_by_role("progressbar", name="Waiting for a reply")
     line.wait_for(state="hidden")
@@ -150,7 +147,7 @@ _LIVE = """() => {
 }"""
 
 
-def test_it_needs_no_script_and_stands_where_the_live_picture_comes(tab: Tab) -> None:
+def test_it_needs_no_script_and_stands_where_the_live_picture_comes(tab):
     page = tab.page
     for width, height in ((1280, 720), (1920, 1080)):
         page.set_viewport_size({"width": width, "height": height})

@@ -1,14 +1,10 @@
 """The page on a real GPU, in a real browser: what is measured and counted here when a button is pressed."""
 
-from __future__ import annotations
-
 import re
-from typing import Any
 
 import pytest
 
-from kernels.gpus import Gpu, table_name
-from tests.page.conftest import App, Tab
+from kernels.gpus import table_name
 
 pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu, pytest.mark.browser, pytest.mark.usefixtures("here")]
 
@@ -25,7 +21,7 @@ STUDIED = "?kernel=matmul.grouped&M=2048&N=2048&K=1024&BLOCK_M=128&BLOCK_N=128&B
 GROUP_SIZES = [1, 2, 4, 8, 16]
 
 
-def press(tab: Tab, button: str) -> str:
+def press(tab, button):
     """Press a button whose action takes the GPU, wait for its end, and return what the page says then."""
     place = "card" if button == "run" else "status"
     tab.page.evaluate("place => document.getElementById(place).replaceChildren()", place)
@@ -36,34 +32,34 @@ def press(tab: Tab, button: str) -> str:
     return text
 
 
-def match(pattern: str, text: str) -> re.Match[str]:
+def match(pattern, text):
     found = re.search(pattern, text)
     assert found, text
     return found
 
 
-def number(pattern: str, text: str) -> float:
+def number(pattern, text):
     return float(match(pattern, text)[1].replace(",", ""))
 
 
-def is_this_gpu(name: str, here: Gpu) -> bool:
+def is_this_gpu(name, here):
     """Return whether a device's own name is that of this machine's GPU."""
     return here.name in (name, table_name(name))
 
 
-def traces(tab: Tab, plot: str, fields: str) -> Any:
+def traces(tab, plot, fields):
     """Return `fields` of each trace `t` of a live plot, as the browser has it."""
     return tab.page.evaluate(f"document.querySelector('#{plot} .live-plot').data.map((t) => ({fields}))")
 
 
-def numbers(tab: Tab) -> str:
+def numbers(tab):
     """Open the result's tables, and return their text."""
     tab.tab("result")
     tab.unfold("#result-numbers")
     return tab.text("#result-tables")
 
 
-def assert_measured(tab: Tab, here: Gpu, work: float, rate_unit: str) -> None:
+def assert_measured(tab, here, work, rate_unit):
     """The card and the tables show a right result, timed on this GPU, at the rate that its time gives."""
     card, tables = tab.text("#card"), numbers(tab)
     assert "✓ 0 wrong" in card
@@ -79,20 +75,20 @@ def assert_measured(tab: Tab, here: Gpu, work: float, rate_unit: str) -> None:
         assert is_this_gpu(match(device, tables)[1], here), tables
 
 
-def test_the_page_says_which_gpu_it_runs_on(tab: Tab, here: Gpu) -> None:
+def test_the_page_says_which_gpu_it_runs_on(tab, here):
     tab.open()
     assert f"Live on this machine's {here.name}." in str(tab.page.locator("#title h1").get_attribute("title"))
     assert f"this: {here.name}" in tab.page.get_by_label("GPU", exact=True).inner_text()
 
 
-def test_a_run_is_timed_and_right_on_this_gpu(tab: Tab, here: Gpu) -> None:
+def test_a_run_is_timed_and_right_on_this_gpu(tab, here):
     tab.open("?kernel=transpose.tiled&M=16384&N=16384")
     press(tab, "run")
     assert_measured(tab, here, 2 * 4 * 16384**2 / 1e6, "GB/s")
     tab.wait_for_draw("diff-plot")
 
 
-def test_a_race_is_wrong_on_a_gpu_and_drawn_and_not_timed(tab: Tab) -> None:
+def test_a_race_is_wrong_on_a_gpu_and_drawn_and_not_timed(tab):
     tab.open("?kernel=matmul.split_k_race")
     press(tab, "run")
     tab.says("#card", "✗")
@@ -109,7 +105,7 @@ def test_a_race_is_wrong_on_a_gpu_and_drawn_and_not_timed(tab: Tab) -> None:
         "?kernel=transpose.tiled&M=999&N=520&dtype=float16",
     ],
 )
-def test_what_is_counted_on_this_gpu_is_what_was_predicted(tab: Tab, here: Gpu, query: str) -> None:
+def test_what_is_counted_on_this_gpu_is_what_was_predicted(tab, here, query):
     tab.open(f"{query}&tab=coalescing")
     tab.says("#coalescing-claim", f"As compiled for {here.name}", folded=True)
     before = tab.page.locator("#coalescing-claim").text_content() or ""
@@ -124,7 +120,7 @@ def test_what_is_counted_on_this_gpu_is_what_was_predicted(tab: Tab, here: Gpu, 
     assert tab.page.locator("#coalescing-totals .wrong-value").count() == 0, tab.text("#coalescing-totals")
 
 
-def test_a_recorded_timeline_holds_every_program(tab: Tab, here: Gpu) -> None:
+def test_a_recorded_timeline_holds_every_program(tab, here):
     programs = 96 * 48
     tab.open(f"{MATMUL}&tab=schedule")
     tab.wait_for_draw("schedule-plot")
@@ -144,7 +140,7 @@ def test_a_recorded_timeline_holds_every_program(tab: Tab, here: Gpu) -> None:
     tab.says("#moment-plot", f"programs: {programs:,} done, 0 running", folded=True)
 
 
-def test_every_group_size_is_counted_and_timed(tab: Tab) -> None:
+def test_every_group_size_is_counted_and_timed(tab):
     tab.open(f"{STUDIED}&tab=reuse")
     tab.wait_for_draw("reuse-plot")
     tab.unfold("#compare-fold")
@@ -162,7 +158,7 @@ def test_every_group_size_is_counted_and_timed(tab: Tab) -> None:
     tab.says("#reuse-way", "SMs receive")
 
 
-def test_a_launch_is_cancelled_in_the_middle_and_the_next_run_is_right(tab: Tab, app: App, here: Gpu) -> None:
+def test_a_launch_is_cancelled_in_the_middle_and_the_next_run_is_right(tab, app, here):
     tab.open(SLOW)
     tab.page.locator("#run").click()
     tab.page.wait_for_selector("#card li.now:has-text('time')", timeout=1000 * PATIENCE_S)

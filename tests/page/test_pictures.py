@@ -1,14 +1,10 @@
 """Each picture in a real browser: requests as flow, DRAM reads, the scoreboard, and a sweep with its table."""
 
-from __future__ import annotations
-
 import math
 import re
 
 import pytest
 from playwright.sync_api import expect
-
-from tests.page.conftest import Tab
 
 pytestmark = pytest.mark.browser
 
@@ -22,20 +18,20 @@ LINES = """({ data: [memory, lines, lanes], layout: { yaxis } }) => [
 ]"""
 
 
-def title(tab: Tab, plot: str = "request-plot") -> str:
+def title(tab, plot="request-plot"):
     return str(tab.page.evaluate(f"document.querySelector('#{plot} .live-plot').layout.title.text"))
 
 
-def wait_for_title(tab: Tab, part: str) -> None:
+def wait_for_title(tab, part):
     tab.page.wait_for_function(f"part => {PLOT}.layout?.title.text.includes(part)", arg=part)
 
 
-def open_compiled(tab: Tab, query: str) -> None:
+def open_compiled(tab, query):
     tab.open(f"?{query}&tab=coalescing")
     wait_for_title(tab, "Compiled: ")
 
 
-def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(tab: Tab) -> None:
+def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(tab):
     open_compiled(tab, "kernel=transpose.flat")
     tab.says("#coalescing-claim .number", "8 ×")
     tab.says("#coalescing-claim .claim", "32 lanes touch 32 different sectors and use 4 bytes of each.")
@@ -57,7 +53,7 @@ def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(
     tab.says("#flow-title", "This kernel: transpose: tiles, 64 × 128, store of B")
 
 
-def test_requests_are_stepped_through_without_the_server_and_stand_in_the_address(tab: Tab) -> None:
+def test_requests_are_stepped_through_without_the_server_and_stand_in_the_address(tab):
     open_compiled(tab, "kernel=transpose.tiled&operation=1")
     scrubber = tab.page.locator("#scrubber input")
     assert scrubber.get_attribute("max") == "63"
@@ -73,7 +69,7 @@ def test_requests_are_stepped_through_without_the_server_and_stand_in_the_addres
     assert [url for url in tab.requests[sent:] if "queue" in url or "call" in url] == []
 
 
-def test_each_lanes_line_ends_at_the_first_byte_that_it_accesses(tab: Tab) -> None:
+def test_each_lanes_line_ends_at_the_first_byte_that_it_accesses(tab):
     open_compiled(tab, "kernel=transpose.flat&operation=1&M=33&N=31&request=31")  # the last lane is inactive
     texts, ends, ticks = tab.page.evaluate(f"({LINES})({PLOT})")
     first_bytes = {row: int(text.replace(",", "")) for row, text in ticks if text}
@@ -88,7 +84,7 @@ def test_each_lanes_line_ends_at_the_first_byte_that_it_accesses(tab: Tab) -> No
         assert first_bytes.get(row, byte // 128 * 128) == byte // 128 * 128
 
 
-def test_the_switch_moves_the_lines_to_the_blackboards_request_for_the_same_bytes(tab: Tab) -> None:
+def test_the_switch_moves_the_lines_to_the_blackboards_request_for_the_same_bytes(tab):
     tab.page.emulate_media(reduced_motion="no-preference")
     open_compiled(tab, "kernel=transpose.tiled&operation=1&request=2")
     tab.page.evaluate(
@@ -110,7 +106,7 @@ def test_the_switch_moves_the_lines_to_the_blackboards_request_for_the_same_byte
     assert tab.page.evaluate("window.moves") == 32
 
 
-def test_a_link_opens_a_request_that_the_first_figure_would_not_carry(tab: Tab) -> None:
+def test_a_link_opens_a_request_that_the_first_figure_would_not_carry(tab):
     tab.open("?kernel=transpose.tiled&model=textbook&lanes=loaded&operation=1&request=200&tab=coalescing")
     wait_for_title(tab, "Blackboard: request 201 of 256")
     tab.page.locator("#scrubber input").fill("3")
@@ -119,7 +115,7 @@ def test_a_link_opens_a_request_that_the_first_figure_would_not_carry(tab: Tab) 
     tab.page.wait_for_function(f"{PLOT}.data[0].z.length >= 4 && {PLOT}.data[0].z[0].length === 4")
 
 
-def test_dram_reads_have_bytes_times_and_bounds_and_a_moved_group_size_redraws_the_claim(tab: Tab) -> None:
+def test_dram_reads_have_bytes_times_and_bounds_and_a_moved_group_size_redraws_the_claim(tab):
     """Without a GPU the button can not be pressed, and says why."""
     tab.open("?tab=reuse&M=8192&N=8192&K=8192&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8")
     tab.unfold("#reuse-behind")
@@ -149,7 +145,7 @@ _HIGHEST = """() => {
 }"""
 
 
-def test_a_scoreboards_points_and_rows_open_their_launch_and_facets_change_the_picture(tab: Tab) -> None:
+def test_a_scoreboards_points_and_rows_open_their_launch_and_facets_change_the_picture(tab):
     tab.open("?kernel=matmul.grouped&tab=scoreboard&score_kernel=transpose.flat&score_gpu=H200")
     tab.wait_for_draw("scoreboard-plot")
     exact, total = re.findall(r"\d+", tab.text("#scoreboard-claim"))[:2]
@@ -177,7 +173,7 @@ def test_a_scoreboards_points_and_rows_open_their_launch_and_facets_change_the_p
     tab.page.wait_for_function("location.search.includes('tab=reuse')")
 
 
-def test_links_sort_and_filter_a_sweeps_table_and_a_button_saves_it(tab: Tab) -> None:
+def test_links_sort_and_filter_a_sweeps_table_and_a_button_saves_it(tab):
     """The interpreter checks the four configs in no time, so the sweep spends its time on compiling."""
     tab.open("?kernel=transpose.tiled&M=65&N=33&tab=sweep&sweep_vary=BLOCK_M%3D16,128+BLOCK_N%3D16,32")
     tab.says("#sweep-claim", "config")
@@ -196,7 +192,7 @@ def test_links_sort_and_filter_a_sweeps_table_and_a_button_saves_it(tab: Tab) ->
     expect(rows).to_have_count(2)
     assert set(rows.locator("td:nth-child(3)").all_inner_texts()) == {"32"}
     assert "ranking_BLOCK_N=32" in tab.page.url
-    saved: list[str] = []
+    saved = []
     tab.page.on("download", lambda file: saved.append(file.suggested_filename))
     with tab.page.expect_download() as download:
         tab.page.locator("#ranking-csv").click()

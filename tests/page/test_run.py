@@ -1,7 +1,5 @@
 """Runs from the page, under the interpreter, and the figures, tables and scripts that the browser saves."""
 
-from __future__ import annotations
-
 import datetime
 import re
 import struct
@@ -13,7 +11,7 @@ from playwright.sync_api import expect
 
 from kernels import discover
 from tests.messages import text_of
-from tests.page.conftest import App, Tab
+from tests.page.conftest import Tab
 from tests.waiting import until
 
 pytestmark = pytest.mark.browser
@@ -31,7 +29,7 @@ FIRST = {kernel.family.root.id: kernel.id for kernel in reversed(discover().valu
 @pytest.mark.parametrize(
     "kernel", [pytest.param(name, marks=() if name in FIRST else pytest.mark.all_combinations) for name in discover()]
 )
-def test_a_run_shows_its_check_and_no_time_and_the_worst_tile_with_its_values(tab: Tab, kernel: str) -> None:
+def test_a_run_shows_its_check_and_no_time_and_the_worst_tile_with_its_values(tab, kernel):
     tab.open(f"?kernel={kernel}&M=129&N=100&tab=schedule")
     tab.run()
     tab.says("#card", "✓ 0 wrong")
@@ -51,7 +49,7 @@ def test_a_run_shows_its_check_and_no_time_and_the_worst_tile_with_its_values(ta
         expect(values.locator("td", has_text=around[1]).first).to_be_visible()
 
 
-def test_a_result_is_greyed_while_the_controls_differ_and_a_recorded_run_has_no_other_runs_picture(tab: Tab) -> None:
+def test_a_result_is_greyed_while_the_controls_differ_and_a_recorded_run_has_no_other_runs_picture(tab):
     tab.open("?kernel=transpose.tiled&M=128&N=128&tab=result")
     tab.run()
     tab.wait_for_draw("diff-plot")
@@ -72,7 +70,7 @@ def test_a_result_is_greyed_while_the_controls_differ_and_a_recorded_run_has_no_
     expect(tab.page.locator("#diff-plot .main-svg")).to_have_count(0)
 
 
-def test_control_and_enter_runs_and_the_result_comes_back_after_a_reload(tab: Tab) -> None:
+def test_control_and_enter_runs_and_the_result_comes_back_after_a_reload(tab):
     tab.open("?kernel=transpose.tiled&M=136&N=128")
     before = datetime.datetime.now()
     tab.page.get_by_label("M", exact=True).press("Control+Enter")
@@ -92,7 +90,7 @@ def test_control_and_enter_runs_and_the_result_comes_back_after_a_reload(tab: Ta
     assert datetime.timedelta(minutes=-1) <= utc - before.astimezone() <= datetime.timedelta(minutes=3)
 
 
-def test_cancel_ends_the_work_and_the_next_run_succeeds(tab: Tab, app: App) -> None:
+def test_cancel_ends_the_work_and_the_next_run_succeeds(tab, app):
     tab.open(LONG)
     tab.page.locator("#run").click()
     tab.page.wait_for_selector("#card li.now:has-text('launch')")
@@ -107,7 +105,7 @@ def test_cancel_ends_the_work_and_the_next_run_succeeds(tab: Tab, app: App) -> N
 
 
 @pytest.mark.all_combinations
-def test_a_page_that_is_closed_ends_its_run(tab: Tab, app: App) -> None:
+def test_a_page_that_is_closed_ends_its_run(tab, app):
     closed = Tab(tab.page.context.new_page(), app.url).open(LONG)
     closed.page.locator("#run").click()
     closed.page.wait_for_selector("#card li.now:has-text('launch')")
@@ -116,7 +114,7 @@ def test_a_page_that_is_closed_ends_its_run(tab: Tab, app: App) -> None:
     until(lambda: not set(busy) <= set(app.workers()))
 
 
-def test_the_tiles_of_a_lost_race_stay_marked_in_the_program_order_until_something_changes(tab: Tab) -> None:
+def test_the_tiles_of_a_lost_race_stay_marked_in_the_program_order_until_something_changes(tab):
     tab.open("?kernel=matmul.split_k_race&gpu=H200&tab=schedule")
     tab.wait_for_draw("schedule-plot")
     tab.run()
@@ -145,14 +143,14 @@ GROUPED = "?kernel=matmul.grouped&M=576&N=576&K=288&BLOCK_M=64&BLOCK_N=64&GROUP_
 BUTTONS = ["Zoom", "Pan", "Reset axes", "Save as PNG, at 2×", "Save as SVG"]
 
 
-def saved(tab: Tab, selector: str) -> tuple[str, bytes]:
+def saved(tab, selector):
     """Click a button and return the name and the content of the file that it saves."""
     with tab.page.expect_download() as download:
         tab.page.locator(selector).first.click()
     return download.value.suggested_filename, Path(download.value.path()).read_bytes()
 
 
-def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_script(tab: Tab) -> None:
+def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_script(tab):
     tab.open(GROUPED + "reuse")
     tab.wait_for_draw("reuse-plot")
     plot = tab.page.locator("#reuse-plot .live-plot")
@@ -189,7 +187,7 @@ def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_sc
     tab.says("#take-it .problem", "no timeline of this experiment on H200 was recorded")
 
 
-def test_a_table_is_saved_as_it_stands(tab: Tab) -> None:
+def test_a_table_is_saved_as_it_stands(tab):
     """And without a GPU, recorded counts are listed, but nothing can be counted."""
     tab.open("?kernel=matmul.grouped&gpu=H200&tab=coalescing")
     tab.unfold("#verdicts-fold")

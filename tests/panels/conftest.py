@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernels.experiment import Experiment
-from kernels.gpus import Gpu
-from kernels.measuring.fair_queue import INTERNAL, Client
+from kernels.measuring.fair_queue import INTERNAL
 from kernels.measuring.session import Session
 from tests.panels.sweeps_made_up import Started
 from visualize.views.prediction_process import PredictionProcess
@@ -31,21 +29,19 @@ class ScriptedSession(Session):
     compiler: Callable[[], Future[Any]] | None = None
     finder: Callable[[Experiment], Any] | None = None
 
-    def compile(
-        self, experiment: Experiment, specialization: str = "launcher", client: Client = INTERNAL
-    ) -> Future[Any]:
+    def compile(self, experiment, specialization="launcher", client=INTERNAL):
         return self.compiler() if self.compiler else super().compile(experiment, specialization, client)
 
-    def find_compiled(self, experiment: Experiment, specialization: str = "launcher") -> Any:
+    def find_compiled(self, experiment, specialization="launcher"):
         return self.finder(experiment) if self.finder else super().find_compiled(experiment, specialization)
 
 
 @pytest.fixture
-def make_page(compiled_before: Path) -> Iterator[Callable[..., Redraw]]:
+def make_page(compiled_before):
     """A function that makes the handlers of the page on a machine with this GPU."""
     with ExitStack() as closing:
 
-        def make(gpu: Gpu | None = None) -> Redraw:
+        def make(gpu=None):
             session = ScriptedSession(gpu, compiled_before)
             closing.callback(session.close)
             return Redraw(session, PredictionProcess(session))
@@ -54,13 +50,13 @@ def make_page(compiled_before: Path) -> Iterator[Callable[..., Redraw]]:
 
 
 @pytest.fixture
-def page(make_page: Callable[..., Redraw]) -> Redraw:
+def page(make_page):
     """The handlers on a machine without a GPU."""
     return make_page()
 
 
 @pytest.fixture(scope="module")
-def shared_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redraw]:
+def shared_page(tmp_path_factory):
     """The handlers of one page for all tests of a file, with nothing compiled."""
     session = Session(None, tmp_path_factory.mktemp("cache"))
     yield Redraw(session, PredictionProcess(session))
@@ -68,7 +64,7 @@ def shared_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redraw]:
 
 
 @pytest.fixture
-def started() -> Iterator[Started]:
+def started():
     """Sweeps on made-up devices."""
     made = Started()
     yield made
@@ -76,7 +72,7 @@ def started() -> Iterator[Started]:
 
 
 @pytest.fixture
-def panel(started: Started) -> SweepPanel:
+def panel(started):
     """The Sweep panel, whose sweeps run on made-up devices."""
     made = SweepPanel()
     made.sweeps = started.sweeps()

@@ -1,7 +1,5 @@
 """Sweeps on made-up devices, as the page starts them."""
 
-from __future__ import annotations
-
 import threading
 
 from kernels.gpus import GPUS

@@ -1,7 +1,5 @@
 """Requests that the page's server refuses, the slots in which it serves redraws, and bounds of unread messages."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading
@@ -17,7 +15,6 @@ from gradio.routes import App
 from gradio.utils import set_task_name
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
@@ -47,7 +44,7 @@ from visualize.web.mailboxes import (
 REDRAW = "/gradio_api/run/predict"
 
 
-async def echo(request: Request) -> PlainTextResponse:
+async def echo(request):
     return PlainTextResponse(await request.body())
 
 
@@ -156,7 +153,7 @@ def test_an_argument_that_gradio_would_take_for_a_file_is_refused():
 def test_an_argument_of_an_unknown_name_is_refused():
     """Gradio 6.31 raises TypeError for one, out of the route."""
 
-    async def fail(request: Request) -> PlainTextResponse:
+    async def fail(request):
         raise TypeError("Parameter `x` is not a valid key-word argument.")
 
     refused = client(endpoint=fail).get("/gradio_api/call/v2/schedule")

@@ -1,7 +1,5 @@
 """Hostile messages get a sentence or change nothing, and text from outside is shown as text and never as markup."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """The outputs of the page: figures, the first reply with its picture, scripts, notebooks, traces and QR codes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -15,7 +13,6 @@ import plotly.graph_objects as go
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
@@ -85,7 +82,7 @@ TEXT = "<html><body class='a'>" + "<p>What does my kernel really do?</p>" * 10_0
 PICTURE = "<svg>\\1 é</svg>"
 
 
-async def reply(request: Request) -> PlainTextResponse:
+async def reply(request):
     return PlainTextResponse(TEXT, status_code=401 if "refused" in request.query_params else 200)
 
 

@@ -1,7 +1,5 @@
 """Long predictions run in another process, once for all clients; /schedule and /reuse do not wait for long compiles."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The page's handlers, without a browser: each message gets a reply, a late one changes nothing; and Pin."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import re

@@ -1,7 +1,5 @@
 """Starting the app: flags and variables that end it with a sentence, a quick import of Gradio, /healthz and the log."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import asyncio

@@ -1,7 +1,5 @@
 """The Tune view beside its search: the pictures and the text of a sweep, and the history of stored results."""
 
-from __future__ import annotations
-
 import datetime
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Plain counting, to which the models are compared: every execution, request, lane and byte, one by one."""
 
-from __future__ import annotations
-
 import itertools
 
 from kernels.spec import FlatAccess

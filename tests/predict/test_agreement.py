@@ -1,7 +1,5 @@
 """Textbook, compiled and counted cost of one operation, whether they agree, and the most wasteful operation."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Wavefronts of instructions on shared memory, against what the rules of the banks say."""
 
-from __future__ import annotations
-
 import collections
 
 import pytest

@@ -1,7 +1,5 @@
 """The time that each resource needs, from first principles: bytes / rate, products / units, requests / cycle."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

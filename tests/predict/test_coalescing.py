@@ -3,8 +3,6 @@
 Layouts are drawn at random; what the compiler really chooses, and what hardware counted, is in tests/oracle.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A launch as it ran, against plain counting, program by program."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import example, given

@@ -1,7 +1,5 @@
 """When programs run, and what an L2 of two halves keeps: against program-by-program and access-by-access replays."""
 
-from __future__ import annotations
-
 import heapq
 from collections import OrderedDict
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The model that orders a sweep, against recorded launches and between configs; and the random search beside it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import groupby, permutations

@@ -1,7 +1,5 @@
 """Requests laid on the lines that they touch: every wanted byte is drawn, and no other; costs are as counted."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """DRAM reads by order, against plain counting: compulsory reads, what each wave reads, and recommended sizes."""
 
-from __future__ import annotations
-
 from dataclasses import astuple, replace
 
 import pytest

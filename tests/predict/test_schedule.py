@@ -1,7 +1,5 @@
 """The schedule against plain counting, every program, one after the other; and the occupancy by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

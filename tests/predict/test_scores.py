@@ -1,7 +1,5 @@
 """Scores: exact counts, misses, and the parts of a scoreboard."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

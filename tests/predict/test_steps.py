@@ -1,7 +1,5 @@
 """Steps of a launch against plain counting, every tile, one after the other; and the first loads of two orders."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from dataclasses import replace
 

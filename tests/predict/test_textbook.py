@@ -1,7 +1,5 @@
 """Requests, sectors and lines of textbook lanes against plain counting."""
 
-from __future__ import annotations
-
 import tracemalloc
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Changes in the times of past runs: steps are found in place, and noise is not reported."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -3,8 +3,6 @@
 What the compiler really chooses, and what hardware counted, is in tests/oracle.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,13 +1,11 @@
 """The page's state, read from flat fields, checked once, and carried over to another kernel; and its presets."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
 
 from kernels import discover
-from kernels.gpus import GPUS, Gpu
+from kernels.gpus import GPUS
 from kernels.knobs import ConfigError, knobs
 from kernels.recommended import shipped
 from visualize.predict.textbook import Textbook
@@ -70,13 +68,13 @@ SET = {"M": 4096, "N": 4096, "K": 4096, "dtype": "float16", "GROUP_SIZE": 3, "ta
 H200 = GPUS["H200"]
 
 
-def labels(kernel: str, this: Gpu | None = None, **fields: object) -> tuple[str, ...]:
+def labels(kernel, this=None, **fields):
     declared = KERNELS[kernel]
     problem = {name: value for name, value in {**SET, **fields}.items() if name in knobs(declared.family.problem)}
     return presets(declared, declared.family.problem(**problem), H200, this)
 
 
-def click(kernel: str, label: str, this: Gpu | None = None, **fields: object) -> dict[str, object]:
+def click(kernel, label, this=None, **fields):
     number = next(n for n, title in enumerate(labels(kernel, this, **fields)) if title.startswith(label))
     return apply_preset({**SET, **fields}, KERNELS[kernel], number, this)
 
@@ -90,14 +88,14 @@ def click(kernel: str, label: str, this: Gpu | None = None, **fields: object) ->
         ("matmul.stream_k", {"layout": "TT"}, "Predicted fastest config, not searched"),
     ],
 )
-def test_the_last_preset_names_its_configs_origin_and_follows_the_sweep_preset_on_a_gpu(kernel, fields, label) -> None:
+def test_the_last_preset_names_its_configs_origin_and_follows_the_sweep_preset_on_a_gpu(kernel, fields, label):
     assert labels(kernel, **fields)[-1] == label
     *_, sweep, last = labels(kernel, this=H200, **fields)
     assert last == label
     assert re.fullmatch(r"Open Tune to sweep this shape \(about \d.* on this GPU\)", sweep)
 
 
-def test_the_offered_config_and_the_sweep_preset_keep_all_other_settings() -> None:
+def test_the_offered_config_and_the_sweep_preset_keep_all_other_settings():
     searched = [one.experiment for one in shipped() if one.experiment.kernel == "matmul.persistent"]
     found = next(one for one in searched if (one.problem.K, one.problem.dtype) == (4096, "float16"))
     clicked = click("matmul.persistent", "Fastest")
@@ -106,14 +104,14 @@ def test_the_offered_config_and_the_sweep_preset_keep_all_other_settings() -> No
     assert swept == {**clicked, "tab": "sweep"}
 
 
-def test_no_config_is_offered_for_a_transpose_on_a_gpu_without_searches() -> None:
+def test_no_config_is_offered_for_a_transpose_on_a_gpu_without_searches():
     tiled = KERNELS["transpose.tiled"]
     titles = presets(tiled, tiled.family.problem(), GPUS["T4"], None)
     assert titles == tuple(preset.title for preset in tiled.presets)
 
 
 @pytest.mark.parametrize("size", [4096, 99_999])
-def test_the_kernels_own_presets_start_at_its_defaults_and_replace_an_invalid_problem(size: int) -> None:
+def test_the_kernels_own_presets_start_at_its_defaults_and_replace_an_invalid_problem(size):
     preset = PERSISTENT.presets[0]
     assert apply_preset({**SET, "M": size}, PERSISTENT, 0, None) == {
         **{"seed": 7, "gpu": "", "kernel": "matmul.persistent"}, **preset.problem, **preset.config, **preset.view

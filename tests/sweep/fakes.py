@@ -1,7 +1,5 @@
 """A device whose times are a known function with noise, so that the best config is known, and a builder for it."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal
@@ -10,15 +8,13 @@ import zlib
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
-from kernels.results import Device, Failure, Prediction, Strategy, Sweep
-from kernels.space import Space, space
+from kernels.results import Device, Failure, Prediction
+from kernels.space import space
 from kernels.sweep.search import Build, Outcome, Outcomes
 from kernels.sweep.sweep_run import SweepRun
 
@@ -33,7 +29,7 @@ GPU = GPUS["H200"]
 STEADY = 0.0005
 
 
-def grid(vary: Any = None, **problem: Any) -> Space:
+def grid(vary=None, **problem):
     base = from_json({"kernel": "matmul.grouped", "problem": problem})
     return space(base, vary or VARY)
 
@@ -41,7 +37,7 @@ def grid(vary: Any = None, **problem: Any) -> Space:
 ALL = grid().experiments
 
 
-def true_ms(experiment: Any) -> float:
+def true_ms(experiment):
     """Return a made-up time. Large square tiles are fast, deep tiles a little faster, and four warps are the best."""
     config = experiment.config
     reuse = 1 / config.BLOCK_M + 1 / config.BLOCK_N
@@ -49,10 +45,10 @@ def true_ms(experiment: Any) -> float:
     return float(ms * (1 + 0.1 * abs(np.log2(config.num_warps / 4))) * (1.05 if config.num_stages == 2 else 1))
 
 
-def predicting(ms_of: Any = true_ms, error: float = 0.0, seed: int = 0) -> Any:
+def predicting(ms_of=true_ms, error=0.0, seed=0):
     """Return a model with a relative error that is random, but always the same for a config."""
 
-    def predict(kernel: Any, launch: Any, compiled: Any) -> Prediction:
+    def predict(kernel, launch, compiled):
         experiment = replace(grid().base, problem=launch.problem, config=launch.config)
         key = zlib.crc32(repr((seed, launch.config)).encode())
         ms = ms_of(experiment) * float(np.random.default_rng(key).lognormal(0, error))
@@ -81,10 +77,10 @@ class FakeDevice:
         self.noise, self.seed, self.dice = noise, seed, np.random.default_rng(seed)
         self.wrong, self.deadly, self.dies_once = wrong, deadly, set(dies_once)
         self.where = where
-        self.trials: list[Any] = []
+        self.trials = []
         self.ms_of = true_ms
         self.is_cancelled = False
-        self.before: Any = lambda trial: None
+        self.before = lambda trial: None
 
     def describe(self):
         return Device("cuda", "Fake H200", "none", "none")
@@ -132,14 +128,14 @@ class FakeBuilder:
 
     def __init__(self, predict=None, failures=lambda experiment: None):
         self.predict, self.failures = predict or predicting(), failures
-        self.submitted: list[Any] = []
+        self.submitted = []
         self.is_closed = False
         self.lock = threading.Lock()
 
     def submit(self, experiment):
         with self.lock:
             self.submitted.append(experiment)
-        result: Future[Any] = Future()
+        result = Future()
         failure = self.failures(experiment)
         shared = experiment.config.BLOCK_M * experiment.config.num_stages
         result.set_result(failure or Build(64, 0, shared, 1.0, self.predict(None, experiment, object())))
@@ -149,28 +145,26 @@ class FakeBuilder:
         self.is_closed = True
 
 
-def make_run(
-    strategy: Strategy, device: Any = None, predict: Any = None, within: Space | None = None, **options: Any
-) -> SweepRun:
+def make_run(strategy, device=None, predict=None, within=None, **options):
     predict = predict or predicting()
     devices = device if isinstance(device, list) else [device or FakeDevice()]
     builder = options.pop("builder", None) or FakeBuilder(predict)
     return SweepRun(within or grid(), strategy, devices, builder, predict, **options)
 
 
-def swept(*arguments: Any, **options: Any) -> Sweep:
+def swept(*arguments, **options):
     """Sweep to the end. For the arguments, see `make_run`."""
     run = make_run(*arguments, **options)
     run.start()
     return run.result(60)
 
 
-def explored(device: FakeDevice) -> list[Any]:
+def explored(device):
     """Return the configs that a device explored, in order."""
     return [experiment for trial in device.trials if trial.phase == "explore" for experiment in trial.experiments]
 
 
-def run_trial(folder: Path, payload: bytes) -> bytes:
+def run_trial(folder, payload):
     """Return a trial's times, in a Dask worker. The first one to try the config in the file `dies_at` kills itself."""
     trial, _ = pickle.loads(payload)
     dies_at = folder / "dies_at"

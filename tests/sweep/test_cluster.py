@@ -1,7 +1,5 @@
 """Sweeps through Dask: two workers on this machine that check in the interpreter or return made-up times."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import sys
@@ -42,7 +40,7 @@ def devices(client, tmp_path):
     return [device(client, number, functools.partial(run_trial, tmp_path)) for number in range(2)]
 
 
-def never_end(payload: bytes) -> bytes:
+def never_end(payload):
     threading.Event().wait()
     return b""
 

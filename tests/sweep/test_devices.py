@@ -1,7 +1,5 @@
 """This machine as a sweep's device and builder: real compiles, the interpreter's checks, refusals and cancelling."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 

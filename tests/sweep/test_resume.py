@@ -1,7 +1,5 @@
 """Cancelled, killed and resumed sweeps; what the store and files keep of them."""
 
-from __future__ import annotations
-
 import csv
 import json
 import signal

@@ -1,7 +1,5 @@
 """The search on devices with known, noisy times: the best config, ties, wrong results and failures."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

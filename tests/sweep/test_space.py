@@ -1,46 +1,43 @@
 """Spaces of configs: grid order, JSON, identity, rejected configs, and invalid spaces."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
 from fakes import GPU
 
 from kernels.experiment import from_json
 from kernels.knobs import ConfigError
-from kernels.space import MAX_CONFIGS, Space, space, space_from_json
+from kernels.space import MAX_CONFIGS, space, space_from_json
 from kernels.sweep.sweep_run import explain_refusal
 
 
-def base(**config: int) -> Any:
+def base(**config):
     return from_json({"kernel": "matmul.grouped", "config": config})
 
 
-def make_space(**config: int) -> Space:
+def make_space(**config):
     return space(base(**config), {"BLOCK_M": [128, 64, 64], "num_warps": ["8", 4]})
 
 
-def test_experiments_are_distinct_in_grid_order_and_keep_the_base_s_other_values() -> None:
+def test_experiments_are_distinct_in_grid_order_and_keep_the_base_s_other_values():
     configs = [experiment.config for experiment in make_space(BLOCK_N=32).experiments]
     assert [(config.BLOCK_M, config.num_warps) for config in configs] == [(64, 4), (64, 8), (128, 4), (128, 8)]
     assert {config.BLOCK_N for config in configs} == {32}
     assert make_space().size == len(configs)
 
 
-def test_a_space_comes_back_from_json() -> None:
+def test_a_space_comes_back_from_json():
     assert space_from_json(json.loads(json.dumps(make_space(BLOCK_N=32).to_json()))) == make_space(BLOCK_N=32)
 
 
-def test_the_identity_ignores_the_base_s_values_of_varied_knobs_and_nothing_else() -> None:
+def test_the_identity_ignores_the_base_s_values_of_varied_knobs_and_nothing_else():
     assert make_space(BLOCK_M=16).identity == make_space(BLOCK_M=256, num_warps=1).identity
     assert make_space(BLOCK_N=32).identity != make_space(BLOCK_N=64).identity
     assert space(base(), {"BLOCK_M": [64]}).identity != make_space().identity
     assert make_space().identity == "ea536aa1215cc99d", "another identity would orphan every stored sweep"
 
 
-def test_a_config_that_the_family_rejects_is_refused_with_the_reason() -> None:
+def test_a_config_that_the_family_rejects_is_refused_with_the_reason():
     float8 = space(
         from_json({"kernel": "matmul.grouped", "problem": {"dtype": "float8_e4m3fn"}}), {"BLOCK_K": [16, 32]}
     )
@@ -63,13 +60,13 @@ def test_a_config_that_the_family_rejects_is_refused_with_the_reason() -> None:
         ({"GROUP_SIZE": list(range(1, 1000)), "num_stages": [1, 2, 3, 4, 5]}, f"at most {MAX_CONFIGS:,} are allowed"),
     ],
 )
-def test_an_invalid_space_is_refused_with_the_reason(vary: Any, message: str) -> None:
+def test_an_invalid_space_is_refused_with_the_reason(vary, message):
     with pytest.raises(ConfigError) as error:
         space(base(), vary)
     assert message in str(error.value)
 
 
 @pytest.mark.parametrize("payload", [[], {}, {"experiment": {"kernel": "matmul.grouped"}, "vary": [1]}])
-def test_json_of_another_shape_is_refused(payload: Any) -> None:
+def test_json_of_another_shape_is_refused(payload):
     with pytest.raises(ConfigError):
         space_from_json(payload)

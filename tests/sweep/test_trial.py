@@ -53,9 +53,9 @@ class Log:
     """Runs trials, and logs launches, checks and timed calls."""
 
     def __init__(self):
-        self.launched: list[Any] = []
-        self.checked: list[Any] = []
-        self.timed: list[Any] = []
+        self.launched = []
+        self.checked = []
+        self.timed = []
         self.output = torch.zeros(4)
 
     def run(self, *experiments, writes=None, allowed=None, **fields):

@@ -1,7 +1,5 @@
 """The Library: recordings listed once with links to their states, and every recorded count compared once and drawn."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """The Memory view: its headlines, tables and reasons for compiled kernels, its figures, and What-if."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from importlib.metadata import version

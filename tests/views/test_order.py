@@ -1,7 +1,5 @@
 """The Order view: its figures and its sentences hold what the models predict and what was recorded."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from dataclasses import replace

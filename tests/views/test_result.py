@@ -1,7 +1,5 @@
 """The Result view: the text of a run, its pictures, what /run replies, and the run that a browser keeps."""
 
-from __future__ import annotations
-
 import datetime
 import html
 import json
@@ -16,7 +14,7 @@ from kernels import discover
 from kernels.experiment import from_json, launch_of
 from kernels.gpus import GPUS
 from kernels.measuring.run import RUN
-from kernels.results import Failure, RunResult, Timing, records
+from kernels.results import Failure, Timing, records
 from kernels.results.run import Baseline, Check, Clocks, Closeup, Diff, LaunchOverhead, Peak
 from tests.messages import decode, text_of
 from visualize.predict.bounds import Roof, intensity, predicted_point
@@ -34,11 +32,11 @@ FITS_L2 = {"kernel": "transpose.tiled"}
 LARGE = {"kernel": "transpose.tiled", "problem": {"M": 8192, "N": 8192}}
 
 
-def recorded(payload=MATMUL) -> RunResult:
+def recorded(payload=MATMUL):
     return records.find(RUN.form, from_json(payload), "H200")
 
 
-def measured(payload=MATMUL, median_ms=0.007, ratio=(0.97, 0.975, 0.98), **changes) -> RunResult:
+def measured(payload=MATMUL, median_ms=0.007, ratio=(0.97, 0.975, 0.98), **changes):
     """A recorded run, as if this machine had just measured it, with all that a run measures."""
     run = recorded(payload)
     gbps = None if run.timing.gbps is None else 1000.0
