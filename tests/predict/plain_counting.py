@@ -2,7 +2,10 @@
 
 import itertools
 
-from kernels.spec import FlatAccess
+from hypothesis import strategies as st
+
+from kernels.knobs import knobs
+from kernels.spec import FlatAccess, Launch
 from visualize.predict.traffic import NO_COST, Cost
 
 
@@ -38,7 +41,8 @@ def plain_cost(requests, sector_bytes=32, line_bytes=128, bypasses_l1=False):
     for lanes in requests:
         touched = {byte for _, start, width in lanes for byte in range(start, start + width)}
         sectors, lines = (len({byte // unit for byte in touched}) for unit in (sector_bytes, line_bytes))
-        extra, by_sectors = 0, 0
+        extra = 0
+        by_sectors = 0
         if bypasses_l1:  # by pairs of lanes: the lines of 32 consecutive bytes, and the sectors of others
             pairs = [[start for lane, start, _ in lanes if lane // 2 == pair] for pair in {at[0] // 2 for at in lanes}]
             units = [line_bytes if len(pair) == 2 and pair[1] - pair[0] == 16 else sector_bytes for pair in pairs]
@@ -50,3 +54,19 @@ def plain_cost(requests, sector_bytes=32, line_bytes=128, bypasses_l1=False):
         amounts = (bool(lanes), sectors + extra, lines, ideal, wanted, extra, by_sectors)
         total += Cost(*amounts, sector_bytes=sector_bytes)
     return total
+
+
+@st.composite
+def small_launches(draw, kernels, gpus):
+    """Draw a kernel and a launch whose tiles are small and do not divide the problem."""
+    kernel = draw(st.sampled_from(kernels))
+    declared = kernel.problem_knobs()
+    problem = {name: draw(st.integers(1, 40)) for name in "MNK" if name in declared}
+    for name in [name for name in ("dtype", "layout") if name in declared]:
+        problem[name] = draw(st.sampled_from(declared[name].choices))
+    tile = {name: knob.choices or (1, 2, 3) for name, knob in knobs(kernel.config).items() if knob.group == "Tile"}
+    config = {name: draw(st.sampled_from(choices[:3])) for name, choices in tile.items()}
+    if problem["dtype"].startswith("float8") and "BLOCK_K" in config:
+        config["BLOCK_K"] = 32
+    gpu = draw(st.sampled_from(gpus))
+    return kernel, Launch(kernel.family.problem(**problem), kernel.config(**config), gpu)

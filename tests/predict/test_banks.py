@@ -19,13 +19,8 @@ def operation(width, lane, warp=(), matrices=0):
     ("width", "lane", "matrices", "expected", "ideal"),
     [
         (4, (4, 8, 16, 32, 64), 0, 1, 1),  # neighbours
-        (4, (0, 0, 0, 0, 0), 0, 1, 1),  # one word for all
         (4, (128, 256, 512, 1024, 2048), 0, 32, 1),  # one bank for all
-        (4, (8, 16, 32, 64, 128), 0, 2, 1),  # every second bank
         (2, (2, 4, 8, 16, 32), 0, 1, 1),  # halves of words
-        (8, (8, 16, 32, 64, 128), 0, 2, 2),
-        (16, (16, 32, 64, 128, 256), 0, 4, 4),
-        (16, (128, 256, 512, 1024, 2048), 0, 32, 4),
         (16, (16, 32, 64, 144, 288), 0, 4, 4),  # a swizzle
         (16, (16, 32, 64, 128, 256), 4, 4, 4),  # four matrices
         (16, (128, 256, 512, 16, 32), 4, 32, 4),  # whose rows share banks

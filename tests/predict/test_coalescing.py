@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from kernels import discover
 from kernels.accesses import Layout, MemoryOperation
 from kernels.gpus import GPUS
-from kernels.knobs import knobs
 from kernels.spec import DTYPE_BYTES, FlatAccess, Launch
-from tests.predict.plain_counting import executions, lane_bytes, plain_cost, run_element
+from tests.predict.plain_counting import executions, lane_bytes, plain_cost, run_element, small_launches
 from visualize.predict.coalescing import operations, requests, tile
 from visualize.predict.traffic import Matrix, count, count_bypassing
 
@@ -47,7 +46,8 @@ def where(access, first, place, shape):
 
 def counted(access, made, shape, extents, size):
     """The cost of every instruction of every warp."""
-    layout, length = made.layout, made.width_bytes // made.element_bytes
+    layout = made.layout
+    length = made.width_bytes // made.element_bytes
     originals = [r for r in range(1 << len(layout.register)) if not has_copies(layout.register, r)]
     issuing = {
         warp: [
@@ -72,39 +72,41 @@ def layouts(draw, shape, fast, vector):
     """A layout of a block: `vector` neighbours along dimension `fast` first, all other bits anywhere, copies too."""
     bits = [[tuple((1 << b) * (d == dim) for d in range(len(shape))) for b in range(size.bit_length() - 1)]
             for dim, size in enumerate(shape)]  # fmt: skip
-    first, bits[fast] = bits[fast][:vector], bits[fast][vector:]
+    first = bits[fast][:vector]
+    bits[fast] = bits[fast][vector:]
     rest = draw(st.permutations([base for bases in bits for base in bases]))
     zero = (0,) * len(shape)
-    warps, extra = draw(st.integers(0, 3)), draw(st.integers(0, 2))
+    warps = draw(st.integers(0, 3))
+    extra = draw(st.integers(0, 2))
     rest += [zero] * max(0, 5 + warps + extra - len(rest))
     rest = draw(st.permutations(rest))
     return Layout(shape, (*first, *rest[5 + warps :]), tuple(rest[:5]), tuple(rest[5 : 5 + warps]))
 
 
+# An old GPU: without descriptors.
+LAUNCHES = small_launches(
+    [kernel for kernel in discover().values() if kernel.id != "matmul.persistent"], [GPUS["A100-40GB"]]
+)
+
+
 @st.composite
 def launches(draw):
     """A small launch of any kernel with pointers, and for each access an operation with a layout drawn at random."""
-    kernel = draw(st.sampled_from([k for k in discover().values() if k.id != "matmul.persistent"]))
-    dtype = draw(st.sampled_from(kernel.problem_knobs()["dtype"].choices))
-    sizes = {name: draw(st.integers(1, 40)) for name in ("M", "N", "K") if name in kernel.problem_knobs()}
-    if "layout" in kernel.problem_knobs():
-        sizes["layout"] = draw(st.sampled_from(("NN", "NT", "TN", "TT")))
-    smallest = {n: min(k.choices) for n, k in knobs(kernel.config).items() if k.choices and k.group == "Tile"}
-    config = {name: draw(st.sampled_from((low, 2 * low, 4 * low))) for name, low in smallest.items()}
-    if dtype.startswith("float8") and "BLOCK_K" in config:
-        config["BLOCK_K"] = 32
-    # An old GPU: without descriptors.
-    launch = Launch(kernel.family.problem(**sizes, dtype=dtype), kernel.config(**config), GPUS["A100-40GB"])
+    kernel, launch = draw(LAUNCHES)
     made = []
     for access in kernel.accesses(launch):
         tensor = kernel.tensors(launch)[access.tensor]
-        size, shape = DTYPE_BYTES[tensor.dtype_in(launch.problem)], tensor.stored
+        size = DTYPE_BYTES[tensor.dtype_in(launch.problem)]
+        shape = tensor.stored
         if isinstance(access, FlatAccess):
-            block, fast, pitch = (access.run.block,), 0, (1 if access.transposed else shape[0] * shape[1])
+            block = (access.run.block,)
+            fast = 0
+            pitch = 1 if access.transposed else shape[0] * shape[1]
         else:
             lengths = {axis.index: axis.block for axis in (access.rows, access.columns)}
             block = tuple(lengths[i] for i in access.dims)
-            fast, pitch = access.dims.index(access.columns.index), shape[1]
+            fast = access.dims.index(access.columns.index)
+            pitch = shape[1]
         # A vector must be aligned, wholly in the tensor or wholly out of it, and no longer than the block.
         widest = min(block[fast].bit_length() - 1, (pitch & -pitch).bit_length() - 1, 4 - (size.bit_length() - 1))
         vector = draw(st.integers(0, widest))
@@ -119,7 +121,8 @@ def launches(draw):
 @given(launches())
 def test_a_launch_costs_what_counting_every_lane_gives(case):
     kernel, launch, made = case
-    extents, tensors = kernel.extents(launch), kernel.tensors(launch)
+    extents = kernel.extents(launch)
+    tensors = kernel.tensors(launch)
     for op, operation in zip(operations(kernel, launch, made), made, strict=True):
         shape = tensors[op.access.tensor].stored
         assert op.launch == counted(op.access, operation, shape, extents, operation.element_bytes), op.access
@@ -145,7 +148,8 @@ def test_the_pictured_tile_has_each_element_once(case):
     for access, operation in zip(kernel.accesses(launch), made, strict=True):
         first = (0,) if isinstance(access, FlatAccess) else (0, 0)
         matrix = Matrix(*tensors[access.tensor].stored, operation.element_bytes)
-        drawn, lanes = tile(access, matrix, first, operation), requests(access, matrix, first, operation)
+        drawn = tile(access, matrix, first, operation)
+        lanes = requests(access, matrix, first, operation)
         begins = lanes.address[drawn.request, drawn.lane]
         assert ((begins <= drawn.address) & (drawn.address < begins + operation.width_bytes)).all()
         assert len(drawn.row) == access.elements
@@ -162,14 +166,16 @@ def test_copies_past_l1_count_the_lines_of_each_pair_of_lanes():
     row, column = np.divmod(np.arange(16)[None], 4)
     within = Matrix(4, 144, 1).requests(row, 16 * column, True, 16)
     assert count(within).sectors == 2 + 3 + 2 + 3
-    assert (count_bypassing(within).sectors, count_bypassing(within).touched_sectors) == (8, 10)
+    assert count_bypassing(within).sectors == 8
+    assert count_bypassing(within).touched_sectors == 10
     # ncu's count of the instruction: two sectors of each pair that begins inside one.
     assert count_bypassing(within).repeated_sectors == 2 * 1
     # Seven lanes from byte 112: the first of a pair before a line's end, the second behind it.
     column = 112 + 16 * np.arange(8)[None]
     across = Matrix(1, 224, 1).requests(0 * column, column, True, 16)
     assert count(across).sectors == 1 + 3
-    assert (count_bypassing(across).sectors, count_bypassing(across).touched_sectors) == (1 + 4, 4)
+    assert count_bypassing(across).sectors == 1 + 4
+    assert count_bypassing(across).touched_sectors == 4
 
 
 def test_a_compare_and_swap_atomic_is_a_load_and_at_least_one_iteration():

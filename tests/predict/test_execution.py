@@ -76,11 +76,13 @@ def test_the_round_robin_share_is_one_for_the_ideal_dispatch_and_drops_with_each
 def test_the_tiles_of_a_program_follow_one_another_from_its_start_to_its_end(kernel_id):
     plan = planned(kernel_id, M=2048, N=4096, K=64)
     pids = np.arange(plan.programs)
-    start, end = pids * 3, pids * 4 + 1000
+    start = pids * 3
+    end = pids * 4 + 1000
     begin, done = Execution(pids % 132, start, end, 132).tile_times(plan)
     for pid in pids:
         mine = plan.tiles.program == pid
-        assert (begin[mine][0], done[mine][-1]) == (start[pid], end[pid])
+        assert begin[mine][0] == start[pid]
+        assert done[mine][-1] == end[pid]
         assert np.array_equal(begin[mine][1:], done[mine][:-1])
         assert np.ptp(done[mine] - begin[mine]) <= 1
 
@@ -91,9 +93,11 @@ def test_an_ideal_step_begins_with_the_first_tile_beyond_the_earlier_steps(tiles
     step = np.unique(step, return_inverse=True)[1]
     begin -= begin.min()
     clock = ideal_clock(begin, step, 100)
-    assert (clock[0], clock[-1]) == (0, 100)
+    assert clock[0] == 0
+    assert clock[-1] == 100
     for t in range(100):
-        now, started = int((clock[:-1] <= t).sum()) - 1, int((begin <= t).sum())
+        now = int((clock[:-1] <= t).sum()) - 1
+        started = int((begin <= t).sum())
         assert now == max(k for k in range(step.max() + 1) if (step < k).sum() < started)
 
 

@@ -35,9 +35,13 @@ def facts(registers, shared_bytes, spilled_bytes=0):
 def recorded():
     """(launch, compiled, ms) of float16 products, by problem with at least five tiles."""
     found = []
-    for one in records.shipped(GROUP_SIZES.form):
-        study = one.measured
-        if one.gpu != "H200" or study.experiment.kernel != KERNEL.id or study.experiment.problem.dtype != "float16":
+    for recording in records.shipped(GROUP_SIZES.form):
+        study = recording.measured
+        if (
+            recording.gpu != "H200"
+            or study.experiment.kernel != KERNEL.id
+            or study.experiment.problem.dtype != "float16"
+        ):
             continue
         config = study.experiment.config
         row = next(row for row in study.rows if row.group_size == config.GROUP_SIZE)
@@ -88,8 +92,8 @@ def test_fewer_stages_few_warps_or_rows_and_spilled_registers_cost_time():
 
 
 def test_only_an_accumulator_larger_than_the_registers_spills():
-    said = explain_spill(KERNEL, launch_of(BLOCK_M=256, BLOCK_N=256, num_warps=4))
-    assert "512 registers per thread with num_warps 4" in said
+    spill = explain_spill(KERNEL, launch_of(BLOCK_M=256, BLOCK_N=256, num_warps=4))
+    assert "512 registers per thread with num_warps 4" in spill
     assert not explain_spill(KERNEL, launch_of(BLOCK_M=128, BLOCK_N=256, num_warps=8))
     assert not explain_spill(discover()["transpose.tiled"], transposed(BLOCK_M=256, BLOCK_N=256, num_warps=1))
 

@@ -21,27 +21,10 @@ def lay_out(lanes):
     return request_lines(lanes, np.arange(len(lanes.row)))
 
 
-def test_a_strided_request_wants_four_bytes_of_each_sector_and_wastes_the_rest():
-    drawn = lay_out(of_addresses([0, 4096, 8192]))
-    assert drawn.line[0, :3].tolist() == [0, 32, 64]
-    assert (drawn.state[0, :3, 0] == WANTED).all()
-    assert (drawn.state[0, :3, 1:8] == WASTED).all()
-    assert (drawn.state[0, :, 8:] == UNTOUCHED).all()
-    assert drawn.lane[0, :3, 0].tolist() == [0, 1, 2]
-    assert (drawn.sectors[0], drawn.wanted_bytes[0], drawn.lines[0]) == (3, 12, 3)
-
-
 def test_the_first_of_several_lanes_with_the_same_bytes_is_shown():
     drawn = lay_out(of_addresses([8, 8, 4, 4]))
     assert drawn.lane[0, 0, :4].tolist() == [-1, 2, 0, -1]
     assert drawn.wanted_bytes[0] == 8
-
-
-def test_inactive_lanes_access_nothing():
-    drawn = lay_out(of_addresses([[0, 4], [256, 260]], active=[[True, False], [False, False]]))
-    assert drawn.wanted_bytes.tolist() == [4, 0]
-    assert drawn.sectors.tolist() == [1, 0]
-    assert not (drawn.state[1] == WANTED).any()
 
 
 @pytest.mark.parametrize(
@@ -60,7 +43,9 @@ def test_rows_hold_the_touched_lines_and_the_following_ones_up_to_the_tensors_en
     assert drawn.state[0, :, 0].tolist() == [states[line] for line in lines]
     assert (drawn.state[0, [line < 0 for line in lines]] == ABSENT).all()
     count = len(touched)
-    assert (drawn.lines[0], drawn.sectors[0], drawn.wanted_bytes[0]) == (count, count, 4 * count), "without a row, too"
+    assert drawn.lines[0] == count
+    assert drawn.sectors[0] == count
+    assert drawn.wanted_bytes[0] == 4 * count, "without a row, too"
 
 
 @given(st.data(), st.sampled_from([1, 2, 4, 8, 16]))
@@ -71,7 +56,8 @@ def test_the_costs_are_those_of_the_counts_and_every_wanted_byte_is_drawn(data, 
     lanes = of_addresses(width * np.array(units).reshape(shape), np.array(mask).reshape(shape), width)
     drawn = lay_out(lanes)
     counted = count(lanes)
-    assert (drawn.sectors.sum(), drawn.lines.sum()) == (counted.sectors, counted.lines)
+    assert drawn.sectors.sum() == counted.sectors
+    assert drawn.lines.sum() == counted.lines
     for request in range(shape[0]):
         row, cell = np.nonzero(drawn.state[request] == WANTED)
         found = drawn.line[request, row] * 128 + cell * width

@@ -38,10 +38,10 @@ def found(read, ahead=0.0, asked=1000):
 
 def test_if_all_inputs_fit_every_group_size_reads_each_input_once():
     launch = launch_of(1024, 1000, 577)
-    for size, one in every_size(launch, pressure=2.0).items():
-        assert one.read_bytes == pytest.approx(one.compulsory_bytes), size
-        assert one.compulsory_bytes == 2 * (1024 + 1000) * 577
-        assert not one.is_edge
+    for size, prediction in every_size(launch, pressure=2.0).items():
+        assert prediction.read_bytes == pytest.approx(prediction.compulsory_bytes), size
+        assert prediction.compulsory_bytes == 2 * (1024 + 1000) * 577
+        assert not prediction.is_edge
 
 
 @pytest.mark.parametrize("rows_a_wave", [1, 2, 4])
@@ -49,7 +49,8 @@ def test_row_by_row_a_b_that_does_not_fit_is_read_once_a_wave(rows_a_wave):
     """Each wave computes whole rows of tiles, so it needs all of B, and panels of A that no program has read."""
     launch = launch_of(8192, 8192, 8192, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1)
     launch = replace(launch, gpu=replace(H200, sms=64 * rows_a_wave))
-    matrix, waves = 2 * 8192**2, 64 // rows_a_wave
+    matrix = 2 * 8192**2
+    waves = 64 // rows_a_wave
     assert predicted(launch).read_bytes == pytest.approx(matrix + waves * matrix)
 
 
@@ -58,8 +59,8 @@ def test_the_written_output_takes_room():
     launch = launch_of(8192, 8192, 64, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1)
     matrix = 2 * 8192 * 64
     for l2_mib, times in ((3, 64), (30, 1)):
-        one = predicted(replace(launch, gpu=replace(H200, sms=64, l2_bytes=l2_mib << 20)))
-        assert one.read_bytes == pytest.approx(matrix + times * matrix, rel=0.02), l2_mib
+        prediction = predicted(replace(launch, gpu=replace(H200, sms=64, l2_bytes=l2_mib << 20)))
+        assert prediction.read_bytes == pytest.approx(matrix + times * matrix, rel=0.02), l2_mib
 
 
 def test_by_groups_of_as_many_rows_as_columns_a_wave_reads_least():
@@ -88,8 +89,12 @@ def test_without_an_l2_every_wave_reads_the_panels_of_its_tiles(case):
     launch = replace(launch, gpu=replace(launch.gpu, l2_bytes=1))
     planned = schedule(kernel, launch)
     read = reuse(planned, 0.0)
-    tiles, config, problem, size = planned.tiles, launch.config, launch.problem, DTYPE_BYTES[launch.problem.dtype]
-    long, total = -(-planned.k_blocks // planned.slices) * config.BLOCK_K, 0
+    tiles = planned.tiles
+    config = launch.config
+    problem = launch.problem
+    size = DTYPE_BYTES[launch.problem.dtype]
+    long = -(-planned.k_blocks // planned.slices) * config.BLOCK_K
+    total = 0
     for step in range(planned.step.max() + 1):
         now = planned.step == step
         for pid, block, whole in ((tiles.pid_m, config.BLOCK_M, problem.M), (tiles.pid_n, config.BLOCK_N, problem.N)):
@@ -104,12 +109,12 @@ def test_without_an_l2_every_wave_reads_the_panels_of_its_tiles(case):
 def test_no_less_than_compulsory_is_read_and_no_more_than_asked(case, pressure, l2_bytes):
     kernel, launch = case
     launch = replace(launch, gpu=replace(launch.gpu, l2_bytes=l2_bytes))
-    one = predicted(launch, pressure, kernel)
+    prediction = predicted(launch, pressure, kernel)
     slack = 1 + 1e-9
-    assert one.compulsory_bytes <= slack * one.low_bytes
-    assert one.low_bytes <= slack * one.read_bytes
-    assert one.read_bytes <= slack * one.high_bytes
-    assert one.high_bytes <= slack * (one.asked_bytes + added_at_most(kernel, launch))
+    assert prediction.compulsory_bytes <= slack * prediction.low_bytes
+    assert prediction.low_bytes <= slack * prediction.read_bytes
+    assert prediction.read_bytes <= slack * prediction.high_bytes
+    assert prediction.high_bytes <= slack * (prediction.asked_bytes + added_at_most(kernel, launch))
 
 
 @pytest.mark.parametrize("kernel", REDUCING, ids=lambda kernel: kernel.id)
@@ -120,21 +125,22 @@ def test_panels_clipped_at_edges_and_slices_of_k_make_up_a_and_b_exactly(kernel,
         for cut in ((1,), (4,), (16,)) if "SPLIT_K" in vars(kernel.config()) else ((),):
             launch = launch_of(m, n, k, kernel, dtype=dtype, **dict(zip(("SPLIT_K",), cut, strict=False)))
             more = m * n if kernel.id == "matmul.fused_add_relu" else 0
-            one = predicted(launch, 0.0, kernel)
-            assert one.compulsory_bytes == 2 * (m * k + k * n + more), (n, k, cut)
+            prediction = predicted(launch, 0.0, kernel)
+            assert prediction.compulsory_bytes == 2 * (m * k + k * n + more), (n, k, cut)
             workspaces = sum(spec.stored_bytes(launch.problem) for spec in kernel.workspaces(launch).values())
-            assert one.write_bytes == 2 * m * n + workspaces
+            assert prediction.write_bytes == 2 * m * n + workspaces
 
 
 def test_an_input_without_panels_is_requested_once_and_the_l2_alone_reads_an_output_that_it_adds_to():
     """64 tiles of 128 × 128, all in the L2."""
-    output, asked = 2 * 1024**2, 2 * 64 * 256 * 1024
+    output = 2 * 1024**2
+    asked = 2 * 64 * 256 * 1024
     for name, once, added in (("grouped", 0, 0), ("fused_add_relu", output, 0), ("split_k_atomic", 0, output)):
         kernel = discover()[f"matmul.{name}"]
-        one = predicted(launch_of(1024, 1024, 1024, kernel, BLOCK_M=128, BLOCK_N=128), 0.0, kernel)
-        assert one.compulsory_bytes == 4 * 1024**2 + once, name
-        assert one.read_bytes == pytest.approx(one.compulsory_bytes + added), name
-        assert one.asked_bytes == asked + once, name
+        prediction = predicted(launch_of(1024, 1024, 1024, kernel, BLOCK_M=128, BLOCK_N=128), 0.0, kernel)
+        assert prediction.compulsory_bytes == 4 * 1024**2 + once, name
+        assert prediction.read_bytes == pytest.approx(prediction.compulsory_bytes + added), name
+        assert prediction.asked_bytes == asked + once, name
 
 
 def test_slices_read_the_output_again_if_the_l2_has_evicted_it():
@@ -157,9 +163,9 @@ def test_a_size_is_predicted_alike_alone_and_among_others(pressure):
     launch = launch_of(4096, 8192, 4096)
     planned = schedule(GROUPED, launch)
     sizes = by_group_size(planned, pressure, range(1, 12))
-    for size, one in sizes.items():
+    for size, prediction in sizes.items():
         alone = predicted(replace(launch, config=replace(launch.config, GROUP_SIZE=size)), pressure)
-        assert astuple(one) == pytest.approx(astuple(alone))
+        assert astuple(prediction) == pytest.approx(astuple(alone))
 
 
 def test_inputs_about_as_large_as_the_l2_holds_are_flagged_as_its_edge():
@@ -206,7 +212,8 @@ def test_if_the_l2_is_the_limit_the_largest_size_that_leaves_dram_time_is_recomm
     assert recommended(GROUPED, replace(launch, gpu=replace(H200, dram_gbps=0)), sizes) == 4
     hardly = {size: replace(each, ahead=0.09) for size, each in sizes.items()}
     assert recommended(GROUPED, launch, hardly) == 4, "programs request too little more than the L2 delivers"
-    assert recommended(GROUPED, launch, {size: replace(one, read_bytes=900 + size) for size, one in sizes.items()}) == 1
+    alike = {size: replace(each, read_bytes=900 + size) for size, each in sizes.items()}
+    assert recommended(GROUPED, launch, alike) == 1
 
 
 def test_a_copy_reads_its_input_once_and_its_output_where_it_writes_parts_of_sectors(kernels):
@@ -244,9 +251,10 @@ def test_degenerate_shapes_are_predicted(case, pressure, per_sm):
     """One row, column or element; fewer tiles than SMs; a single program."""
     kernel, launch = case
     planned = schedule(kernel, launch, min(per_sm, max_programs_per_sm(launch.gpu, launch.config.num_warps)))
-    one = reuse(planned, pressure)
-    assert one.compulsory_bytes <= (1 + 1e-9) * one.read_bytes
+    prediction = reuse(planned, pressure)
+    assert prediction.compulsory_bytes <= (1 + 1e-9) * prediction.read_bytes
     if hasattr(launch.config, "GROUP_SIZE") and planned.panels is not None:
         sizes = by_group_size(planned, pressure, group_sizes(planned))
         assert recommended(kernel, launch, sizes) in sizes
-        assert sizes[min(launch.config.GROUP_SIZE, planned.extents[0])].read_bytes == pytest.approx(one.read_bytes)
+        own = sizes[min(launch.config.GROUP_SIZE, planned.extents[0])]
+        assert own.read_bytes == pytest.approx(prediction.read_bytes)

@@ -39,7 +39,8 @@ def columns(planned):
 
 def computed(planned):
     """Step → the (program, pid_m, pid_n, slice) that it computes, by walking through the programs."""
-    found, taken = defaultdict(list), Counter()
+    found = defaultdict(list)
+    taken = Counter()
     most = max(Counter(planned.tiles.program.tolist()).values())
     for entry in columns(planned):
         program = entry[0]
@@ -51,14 +52,16 @@ def computed(planned):
 @given(launches(sizes=SMALL))
 def test_a_step_computes_the_next_tile_of_each_program_of_a_wave(launch):
     planned = schedule(*launch)
-    made, expected = steps(planned), computed(planned)
+    made = steps(planned)
+    expected = computed(planned)
     assert made.tiles.tolist() == [len(expected[step]) for step in range(max(expected) + 1)]
     in_time = [columns(planned)[entry] for entry in made.entries]
     assert in_time == [tile for step in sorted(expected) for tile in expected[step]]
     timed = [tile[1:] for tile in columns(made.timed)]
     assert timed == [tile[1:] for tile in in_time], "each tile as a program"
     single = steps(planned, "program")
-    assert (set(single.tiles.tolist()), single.entries.tolist()) == ({1}, made.entries.tolist())
+    assert set(single.tiles.tolist()) == {1}
+    assert single.entries.tolist() == made.entries.tolist()
     assert single.name == ("program" if planned.turns == 1 else "tile")
 
 
@@ -75,7 +78,8 @@ def test_auto_steps_are_single_programs_if_these_are_few_or_all_in_one_wave(kern
 def test_a_step_reads_the_blocks_of_its_tiles_panels(launch):
     planned = schedule(*launch)
     for order in (planned, row_major(planned)):
-        made, depth = steps(order), slice_blocks(order)
+        made = steps(order)
+        depth = slice_blocks(order)
         for step, tiles in computed(order).items():
             pieces = {("A", m, k) for _, m, _, k in tiles} | {("B", n, k) for _, _, n, k in tiles}
             assert made.blocks[step] == sum(int(depth[k]) for _, _, k in pieces)
@@ -95,7 +99,9 @@ def test_a_step_after_all_programs_of_a_wave_have_ended_reads_nothing(kernels):
 def test_panels_hold_the_bytes_of_a_and_b_that_each_tile_and_slice_covers(launch):
     kernel, launch = launch
     planned = schedule(kernel, launch)
-    read, problem, config = panels(planned), launch.problem, launch.config
+    read = panels(planned)
+    problem = launch.problem
+    config = launch.config
     length = -(-planned.k_blocks // planned.slices) * config.BLOCK_K
     for side, block, total in (
         (read.row_bytes, config.BLOCK_M, problem.M),
@@ -113,7 +119,8 @@ def test_panels_hold_the_bytes_of_a_and_b_that_each_tile_and_slice_covers(launch
 def test_the_first_read_is_the_first_in_time(launch):
     planned = schedule(*launch)
     a, b = first_reads(steps(planned))
-    first_a, first_b = {}, {}
+    first_a = {}
+    first_b = {}
     for step, tiles in sorted(computed(planned).items()):
         for _, m, n, k in tiles:
             first_a.setdefault((m, k), step)
@@ -138,7 +145,9 @@ def test_the_last_step_is_idle_if_it_has_fewer_tiles_than_slots(
     kernel = kernels[kernel_id]
     launch = Launch(kernel.family.problem(M=2048, N=n, K=64), kernel.config(**config), H200)
     made = steps(schedule(kernel, launch, per_sm))
-    assert (made.name, made.tiles.tolist(), made.slots) == (name, tiles, slots)
+    assert made.name == name
+    assert made.tiles.tolist() == tiles
+    assert made.slots == slots
     assert (made.tail_idle, made.idle) == pytest.approx((idle / slots, idle / slots / len(tiles)))
 
 
@@ -158,7 +167,8 @@ SHORT_ROWS = {"M": 4096, "N": 4096, "K": 4096}, LARGE[1]
     ],
 )
 def test_the_first_programs_are_compared_with_row_major_order(kernels, launch, wanted, expected):
-    kernel, (problem, config) = kernels["matmul.grouped"], launch
+    kernel = kernels["matmul.grouped"]
+    (problem, config) = launch
     planned = schedule(kernel, Launch(kernel.family.problem(**problem), kernel.config(**config), H200))
     for by in ("wave", "program"):
         own, reference = (steps(order, by) for order in (planned, row_major(planned)))

@@ -96,8 +96,8 @@ def test_the_last_preset_names_its_configs_origin_and_follows_the_sweep_preset_o
 
 
 def test_the_offered_config_and_the_sweep_preset_keep_all_other_settings():
-    searched = [one.experiment for one in shipped() if one.experiment.kernel == "matmul.persistent"]
-    found = next(one for one in searched if (one.problem.K, one.problem.dtype) == (4096, "float16"))
+    searched = [search.experiment for search in shipped() if search.experiment.kernel == "matmul.persistent"]
+    found = next(each for each in searched if each.problem.K == 4096 and each.problem.dtype == "float16")
     clicked = click("matmul.persistent", "Fastest")
     assert clicked == {**SET, "kernel": "matmul.persistent", **vars(found.config)}
     swept = click("matmul.persistent", "Open Tune", H200)
@@ -114,5 +114,5 @@ def test_no_config_is_offered_for_a_transpose_on_a_gpu_without_searches():
 def test_the_kernels_own_presets_start_at_its_defaults_and_replace_an_invalid_problem(size):
     preset = PERSISTENT.presets[0]
     assert apply_preset({**SET, "M": size}, PERSISTENT, 0, None) == {
-        **{"seed": 7, "gpu": "", "kernel": "matmul.persistent"}, **preset.problem, **preset.config, **preset.view
+        "seed": 7, "gpu": "", "kernel": "matmul.persistent", **preset.problem, **preset.config, **preset.view
     }  # fmt: skip

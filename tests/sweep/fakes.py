@@ -71,11 +71,16 @@ class FakeDevice:
         before: called with each trial. A Failure that it returns is the trial's result.
     """
 
-    gpu, takes_times = GPU, True
+    gpu = GPU
+    takes_times = True
 
     def __init__(self, noise=STEADY, seed=0, wrong=lambda e: False, deadly=lambda e: False, dies_once=(), where=""):
-        self.noise, self.seed, self.dice = noise, seed, np.random.default_rng(seed)
-        self.wrong, self.deadly, self.dies_once = wrong, deadly, set(dies_once)
+        self.noise = noise
+        self.seed = seed
+        self.dice = np.random.default_rng(seed)
+        self.wrong = wrong
+        self.deadly = deadly
+        self.dies_once = set(dies_once)
         self.where = where
         self.trials = []
         self.ms_of = true_ms
@@ -95,20 +100,24 @@ class FakeDevice:
             return failure
         if self.is_cancelled:
             return Failure("time", "cancelled", "Cancelled.")
-        if dying := {one for one in trial.experiments if self.deadly(one) or one in self.dies_once}:
+        experiments = trial.experiments
+        dying = {each for each in experiments if self.deadly(each) or each in self.dies_once}
+        if dying:
             self.dies_once -= dying
             return Failure("time", "worker_died", "The worker died in the time stage (killed by SIGKILL).")
-        wrong = [trial.phase == "explore" and self.wrong(one) for one in trial.experiments]
-        right = [one for one, is_wrong in zip(trial.experiments, wrong, strict=True) if not is_wrong]
+        wrong = {each for each in experiments if trial.phase == "explore" and self.wrong(each)}
+        right = [each for each in experiments if each not in wrong]
         if not right:
-            return Outcomes(tuple(Outcome("wrong", "The result is wrong.") for _ in wrong))
+            return Outcomes((Outcome("wrong", "The result is wrong."),) * len(experiments))
         turns = 100 if trial.phase == "final" else trial.turns
         shared = self.dice.lognormal(0, self.noise / 2, turns) if self.noise > STEADY else np.ones(turns)
-        times = {one: shared * self._launches(one, turns) for one in {*right, trial.reference or right[0]}}
-        reference_ms = times[trial.reference or right[0]]
+        reference = trial.reference or right[0]
+        times = {each: shared * self._launches(each, turns) for each in {*right, reference}}
         each = [
-            Outcome("wrong", "The result is wrong.") if is_wrong else Outcome("timed", "", times[one], reference_ms)
-            for one, is_wrong in zip(trial.experiments, wrong, strict=True)
+            Outcome("wrong", "The result is wrong.")
+            if experiment in wrong
+            else Outcome("timed", "", times[experiment], times[reference])
+            for experiment in experiments
         ]
         library = (("torch.matmul", shared * 0.5),) if trial.phase == "final" else ()
         return Outcomes(tuple(each), library)
@@ -127,7 +136,8 @@ class FakeBuilder:
     max_concurrency = 4
 
     def __init__(self, predict=None, failures=lambda experiment: None):
-        self.predict, self.failures = predict or predicting(), failures
+        self.predict = predict or predicting()
+        self.failures = failures
         self.submitted = []
         self.is_closed = False
         self.lock = threading.Lock()

@@ -85,7 +85,8 @@ def test_cancelling_gives_up_the_current_task(client):
 
 def test_gpus_of_different_kinds_are_not_ranked_together():
     h200, a100, other_h200 = (device(gpu=gpu) for gpu in ("H200", "A100-80GB", "H200"))
-    base, mixed = grid().base, [h200, a100, other_h200]
+    base = grid().base
+    mixed = [h200, a100, other_h200]
     assert select_kind(mixed, replace(base, gpu="A100-80GB")) == [a100]
     assert select_kind([h200, other_h200], base) == [h200, other_h200]
     with pytest.raises(ConfigError, match="has 2 × H200, 1 × A100-80GB; times of different GPUs are not ranked"):

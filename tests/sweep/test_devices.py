@@ -30,9 +30,12 @@ def test_a_build_has_the_compilers_figures_and_a_closed_builder_compiles_nothing
 
 def test_the_interpreter_checks_a_config_and_takes_no_times(session):
     device = LocalDevice(session, SMALL, GPU)
-    assert (device.takes_times, device.refusal(SMALL), device.describe().backend) == (False, "", "interpreter")
+    assert not device.takes_times
+    assert device.refusal(SMALL) == ""
+    assert device.describe().backend == "interpreter"
     (outcome,) = device.attempt(Trial((SMALL,), phase="explore")).each
-    assert (outcome.status, len(outcome.times_ms)) == ("checked", 0)
+    assert outcome.status == "checked"
+    assert len(outcome.times_ms) == 0
 
 
 @pytest.mark.parametrize(
@@ -49,7 +52,8 @@ def test_a_config_that_cannot_be_checked_is_only_predicted(session, experiment, 
 
 def test_without_its_gpu_a_device_predicts(session):
     described = LocalDevice(session, replace(SMALL, gpu="B200"), GPUS["B200"]).describe()
-    assert (described.backend, described.name) == ("predicted", "B200")
+    assert described.backend == "predicted"
+    assert described.name == "B200"
 
 
 def test_cancelling_kills_the_current_trial(session):

@@ -52,15 +52,18 @@ def without_builds(rows):
 def test_a_cancelled_sweep_resumes_from_the_store_to_the_rows_of_an_uninterrupted_one(store, strategy, trials):
     whole = swept(strategy, FakeDevice(), predicting(error=0.1))
     cut = cut_off(trials, strategy, store=store)
-    assert (cut.ended, cut.final) == ("cancelled", None)
-    reopened, device = again(store), FakeDevice()
+    assert cut.ended == "cancelled"
+    assert cut.final is None
+    reopened = again(store)
+    device = FakeDevice()
     run = make_run(strategy, device, predicting(error=0.1), store=reopened)
     done = {row.experiment for row in cut.rows if row.status in DONE}
     assert run.resumed == len(done) < len(ALL)
     run.start()
     resumed = run.result(60)
     assert without_builds(resumed.rows) == without_builds(whole.rows)
-    assert (resumed.best.experiment, resumed.ended) == (whole.best.experiment, whole.ended)
+    assert resumed.best.experiment == whole.best.experiment
+    assert resumed.ended == whole.ended
     assert not done & set(explored(device))
     assert len(reopened.sweeps(9)) == 1, "the same sweep goes on"
     assert without_builds(again(store).load_sweep(grid(), GPU)[0].rows) == without_builds(resumed.rows)
@@ -74,7 +77,8 @@ def test_a_cancelled_sweep_ranks_the_rows_that_are_done():
 
 @pytest.mark.parametrize("changed", [{"device": "A100-80GB"}, {"status": "failed", "reason": "It died."}], ids=str)
 def test_rows_of_another_gpu_and_failed_rows_are_tried_again(changed):
-    strategy, device = Strategy("grid", budget=20), FakeDevice()
+    strategy = Strategy("grid", budget=20)
+    device = FakeDevice()
     rows = tuple(replace(row, **changed) for row in swept(strategy).rows)
     sweep = swept(strategy, device, resume=ResumePoint(rows))
     assert len(explored(device)) == sweep.count("timed") == 20
@@ -84,10 +88,13 @@ def test_rows_of_another_gpu_and_failed_rows_are_tried_again(changed):
 
 def test_a_machine_that_takes_no_times_keeps_timed_rows_and_one_that_does_times_predicted_rows():
     few = grid({"BLOCK_M": [16, 32]})
-    whole, checking = swept(GRID, within=few), FakeDevice()
+    whole = swept(GRID, within=few)
+    checking = FakeDevice()
     checking.takes_times = False
     resumed = swept(GRID, checking, within=few, resume=ResumePoint(whole.rows))
-    assert (resumed.rows, resumed.best, checking.trials) == (whole.rows, whole.best, [])
+    assert resumed.rows == whole.rows
+    assert resumed.best == whole.best
+    assert checking.trials == []
     predicted = tuple(SweepRow(experiment, "predicted", "No GPU.", GPU.name) for experiment in few.experiments)
     assert swept(GRID, within=few, resume=ResumePoint(predicted)).count("timed") == few.size
 
@@ -105,7 +112,8 @@ def test_an_exception_in_a_compile_is_a_failed_row():
 
     builder.submit = submit_or_break
     sweep = swept(GRID, builder=builder)
-    assert (sweep.rows[0].status, sweep.rows[0].reason) == ("failed", "EOFError: half an answer")
+    assert sweep.rows[0].status == "failed"
+    assert sweep.rows[0].reason == "EOFError: half an answer"
     assert sweep.count("timed") == len(ALL) - 1
 
 
@@ -123,17 +131,23 @@ def test_updates_end_with_the_sweep():
     run = make_run(GRID)
     run.start()
     *_, last = run.updates(0.01)
-    assert (last.phase, last.done, last.total, last.remaining_s) == ("over", len(ALL), len(ALL), 0.0)
+    assert last.phase == "over"
+    assert last.done == len(ALL)
+    assert last.total == len(ALL)
+    assert last.remaining_s == 0.0
     assert last.best.experiment == run.result(0).best.experiment
     assert run.changes > 0
 
 
 def test_rows_are_stored_before_anyone_sees_them(store):
-    device, reader, seen = FakeDevice(), again(store), []
+    device = FakeDevice()
+    reader = again(store)
+    seen = []
     run = make_run(GRID, device, store=store)
 
     def look(trial):
-        sweep, stored = run.snapshot(), reader.load_sweep(grid(), GPU)[0]
+        sweep = run.snapshot()
+        stored = reader.load_sweep(grid(), GPU)[0]
         seen.append((sweep.ended, sweep.count("timed"), stored.count("timed")))
 
     device.before = look
@@ -147,7 +161,8 @@ def test_a_device_that_does_not_start_ends_the_sweep_with_its_reason():
     device = FakeDevice()
     device.describe = lambda: Failure("worker", "error", "There is no driver.")
     sweep = swept(GRID, device)
-    assert (sweep.ended, sweep.note) == ("failed", "There is no driver.")
+    assert sweep.ended == "failed"
+    assert sweep.note == "There is no driver."
 
 
 def test_the_estimate_is_the_time_of_the_compiles_or_of_the_trials_whichever_is_longer():
@@ -176,11 +191,13 @@ def test_a_killed_process_loses_only_its_current_trial(store_path):
         killed = subprocess.run([sys.executable, "-c", KILLED, str(store_path), str(trial)], cwd=ROOT, check=False)
         assert killed.returncode == -signal.SIGKILL
         with closing(Store(store_path)) as store:
-            sweep, (listed,) = store.load_sweep(SOME, GPU)[0], store.sweeps(5)
+            sweep = store.load_sweep(SOME, GPU)[0]
+            (listed,) = store.sweeps(5)
         assert sweep.ended == listed.ended == "cut off"
         assert [row.status for row in sweep.rows] == ["timed"] * done + ["not tried"] * (36 - done)
         assert [row.turn for row in sweep.rows[:done]] == list(range(done))
-        assert (listed.done, listed.total) == (done, 36)
+        assert listed.done == done
+        assert listed.total == 36
         assert listed.best_ms == min(row.median_ms for row in sweep.rows[:done])
     device = FakeDevice()
     with closing(Store(store_path)) as store:
@@ -228,7 +245,8 @@ def test_a_sweep_with_another_triton_starts_again_and_says_so(store):
 
 def test_a_new_sweep_leaves_the_earlier_one_unchanged(store):
     swept(GRID, within=SOME, store=store)
-    before, device = store.latest_sweep(SOME, GPU), FakeDevice(seed=1, noise=10 * STEADY)
+    before = store.latest_sweep(SOME, GPU)
+    device = FakeDevice(seed=1, noise=10 * STEADY)
     swept(GRID, device, within=SOME, store=store, resume=ResumePoint())
     assert len(explored(device)) == SOME.size
     latest, earlier = store.sweeps(5)

@@ -82,7 +82,7 @@ def test_an_output_equal_to_a_correct_one_needs_no_check_where_the_same_error_is
     writes = {WRONG: 7.0, SLOW: 1.0}
     found = log.run(WRONG, FAST, SLOW, WRONG, writes=writes, allowed={FAST: "a", SLOW: "a"}, phase="explore").each
     assert log.checked == [WRONG, FAST, WRONG]
-    assert [one.status for one in found] == ["wrong", "timed", "timed", "wrong"]
+    assert [outcome.status for outcome in found] == ["wrong", "timed", "timed", "wrong"]
     other = Log()
     other.run(FAST, SLOW, allowed={FAST: "a", SLOW: "b"}, phase="explore")
     assert other.checked == [FAST, SLOW]
@@ -123,8 +123,8 @@ def test_a_hopeless_config_keeps_its_first_sample_beside_the_reference_of_that_t
 def test_many_turns_are_queued_in_batches(log):
     several = grid({"BLOCK_M": [16], "num_warps": [4], "GROUP_SIZE": list(range(5, 20))}).experiments
     found = log.run(*several, reference=FAST, turns=160)
-    assert {len(one.times_ms) for one in found.each} == {160}
-    assert all(np.allclose(one.times_ms / one.reference_ms, 2.0) for one in found.each)
+    assert {len(outcome.times_ms) for outcome in found.each} == {160}
+    assert all(np.allclose(outcome.times_ms / outcome.reference_ms, 2.0) for outcome in found.each)
 
 
 def test_finalists_are_timed_until_known_beside_the_library_even_if_slow(log):
@@ -138,10 +138,8 @@ def test_finalists_are_timed_until_known_beside_the_library_even_if_slow(log):
 
 def test_a_config_that_cannot_be_launched_fails_alone(log):
     refused, fast = log.run(REFUSED, FAST, phase="explore").each
-    assert (refused.status, refused.reason) == (
-        "failed",
-        "It could not be launched: ValueError: Too many resources.",
-    )
+    assert refused.status == "failed"
+    assert refused.reason == "It could not be launched: ValueError: Too many resources."
     assert len(fast.times_ms) == 10
 
 
@@ -158,4 +156,4 @@ def test_nothing_is_timed_if_every_result_is_wrong(log):
 
 def test_unchecked_configs_are_launched_once_before_they_are_timed(log):
     log.run(FAST, SLOW)
-    assert [one for one, _ in log.launched] == [FAST, SLOW]
+    assert [experiment for experiment, _ in log.launched] == [FAST, SLOW]
