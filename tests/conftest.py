@@ -18,6 +18,7 @@ from kernels.gpus import GPUS, this_gpu
 from kernels.knobs import ConfigError, knobs
 from kernels.measuring.measurement import Measurement
 from kernels.measuring.session import MEASUREMENTS, Session
+from kernels.results import Compiled
 from kernels.results.store import Store
 from kernels.spec import Launch
 from visualize.startup import quick_import
@@ -154,15 +155,6 @@ def accepted(kernel, problem, config):
     return True
 
 
-def in_turns(*gpus):
-    """Pair each kernel with one GPU, in rotation, or with every GPU in a run of all combinations."""
-    return [
-        pytest.param(kernel, gpu, marks=[] if (number + place) % len(gpus) == 0 else pytest.mark.all_combinations)
-        for number, kernel in enumerate(discover().values())
-        for place, gpu in enumerate(gpus)
-    ]
-
-
 @pytest.fixture
 def configs(kernel):
     return configs_of(kernel)
@@ -209,6 +201,18 @@ def session(compiled_before):
     session = Session(None, compiled_before)
     yield session
     session.close()
+
+
+@pytest.fixture(scope="session")
+def compile_kernel(session):
+    """Return a function that compiles an experiment, and fails with the compiler's reason."""
+
+    def compile_experiment(experiment):
+        outcome = session.compile(experiment).result()
+        assert isinstance(outcome, Compiled), outcome
+        return outcome
+
+    return compile_experiment
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,8 @@ def product(m, n, k, dtype, distribution="normal"):
 
 @functools.lru_cache(maxsize=8)
 def _product(m, n, k, dtype, distribution):
-    a, b = values((m, k), dtype, distribution, 1), values((k, n), dtype, distribution, 2)
+    a = values((m, k), dtype, distribution, 1)
+    b = values((k, n), dtype, distribution, 2)
     return a, b, (a.double() @ b.double()).to(getattr(torch, dtype))
 
 

@@ -12,7 +12,8 @@ from tests.kernels.results_made_up import H200, START, experiment
 from tests.kernels.trees import ROOT
 
 RUN = MEASUREMENTS["run"]
-ONE, OTHER = experiment(M=128), experiment(M=256)
+ONE = experiment(M=128)
+OTHER = experiment(M=256)
 
 
 def put(store, measured, gpu="H200", ended=START, kind=RUN):
@@ -37,7 +38,7 @@ ALL = ResultFilter()
 
 
 def medians(store, wanted=ALL):
-    return [one.summary.median_ms for one in store.latest(wanted, 1000)]
+    return [result.summary.median_ms for result in store.latest(wanted, 1000)]
 
 
 WRITING = """

@@ -28,7 +28,9 @@ def test_the_rounded_product_passes(k, distribution, any_dtype):
         inputs, exact = product(m, n, k, any_dtype, distribution)
         result, diff = checked_product(exact, inputs, any_dtype)
         assert result.passed, (m, n, result)
-        assert (result.mismatched, result.nonfinite, result.elements) == (0, 0, m * n)
+        assert result.mismatched == 0
+        assert result.nonfinite == 0
+        assert result.elements == m * n
         assert result.relative_rms <= result.tolerance
         assert diff.cells.max() <= 1
 
@@ -50,7 +52,8 @@ def test_partial_sums_added_in_a_half_type_pass_only_where_the_kernel_adds_them(
 def test_float8_stops_at_its_largest_number():
     for dtype in ("float8_e4m3fn", "float8_e5m2"):
         a = torch.full((64, 64), 32.0).to(getattr(torch, dtype))
-        inputs, most = {"A": a, "B": a}, torch.finfo(a.dtype).max
+        inputs = {"A": a, "B": a}
+        most = torch.finfo(a.dtype).max
         stopped = torch.full((64, 64), min(64 * 32.0 * 32.0, most)).to(a.dtype)
         assert checked_product(stopped, inputs, dtype)[0].passed
         assert not checked_product((stopped.float() / 2).to(a.dtype), inputs, dtype)[0].passed
@@ -135,13 +138,9 @@ def test_skipping_the_last_product_fails(k, any_dtype, how):
         ("grouped", {"interpreted": True, "precision": "tf32_rounded"}, {"operands": "tf32_rounded"}),
         ("grouped", {"gpu": "T4"}, {}),
         ("grouped", {"distribution": "integers"}, {}),
-        ("grouped", {"distribution": "zeros"}, {}),
-        ("grouped", {"distribution": "uniform"}, {"operands": "tf32"}),
-        ("grouped", {"dtype": "float16"}, {}),
         ("grouped", {"dtype": "float8_e5m2"}, {"coarse_sums": True}),
         ("grouped", {"dtype": "float8_e4m3fn", "gpu": "L4"}, {"coarse_sums": True}),
         ("grouped", {"dtype": "float8_e4m3fn", "gpu": "B200"}, {}),
-        ("grouped", {"dtype": "float8_e4m3fn", "interpreted": True}, {}),
         ("split_k_atomic", {"K": 8192}, {"roundings": 8, "operands": "tf32"}),
         ("split_k_atomic", {"K": 64}, {"roundings": 2, "operands": "tf32"}),
         ("split_k_atomic", {"K": 32}, {"operands": "tf32"}),

@@ -59,7 +59,8 @@ def test_a_large_transpose_on_one_warp_is_estimated_to_take_long():
 def test_a_compile_that_would_exceed_its_deadline_is_refused_with_the_figures(gpu, warps):
     """256 × 256 × 64: the tile that stopped a page for minutes."""
     failure = refuse_compile(*product(gpu, 256, 256, 64, warps))
-    assert (failure.stage, failure.kind) == ("compile", "too_slow_to_compile")
+    assert failure.stage == "compile"
+    assert failure.kind == "too_slow_to_compile"
     why = failure.message
     assert f"takes {2048 // warps} registers per thread with num_warps {warps}; a thread has 255" in why
     assert f"the limit is {COMPILE_DEADLINE_S:.0f} s" in why
@@ -68,9 +69,9 @@ def test_a_compile_that_would_exceed_its_deadline_is_refused_with_the_figures(gp
 
 def test_recorded_kernels_need_hardly_more_shared_memory_than_estimated():
     needs = []
-    for one in records.shipped(COUNTERS.form):
-        estimate = estimate_shared_bytes(*launch_of(one.measured.experiment, GPUS[one.gpu]))
-        needs.append(one.measured.compiled.shared_bytes / estimate)
+    for recording in records.shipped(COUNTERS.form):
+        estimate = estimate_shared_bytes(*launch_of(recording.measured.experiment, GPUS[recording.gpu]))
+        needs.append(recording.measured.compiled.shared_bytes / estimate)
     assert len(needs) > 700
     assert max(needs) < 1.25
     assert sum(need > 1.01 for need in needs) < 10
@@ -111,7 +112,7 @@ def test_nothing_that_the_project_shows_is_refused():
 @pytest.mark.parametrize("gpu", GPUS)
 def test_defaults_and_presets_may_use_the_worker_reserved_for_short_jobs(gpu):
     for kernel in discover().values():
-        for preset in ({}, *(dict(one.config) for one in kernel.presets)):
+        for preset in ({}, *(dict(declared.config) for declared in kernel.presets)):
             launch = launch_from({"kernel": kernel.id, "config": preset, "gpu": gpu})
             if launch[1].gpu.compute_capability >= (8, 0):
                 assert compile_seconds(*launch) <= QUICK_COMPILE_S, preset

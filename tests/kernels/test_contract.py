@@ -115,7 +115,9 @@ def test_every_result_is_right_under_the_interpreter(session, kernel, cases, con
         assert result.check.passed, (case, result.check)
         output = kernel.family.tensors(case.problem)[kernel.family.output(case.problem)]
         assert result.check.elements == math.prod(output.shape)
-        assert (result.backend, result.timing, result.baseline) == ("interpreter", None, None)
+        assert result.backend == "interpreter"
+        assert result.timing is None
+        assert result.baseline is None
         assert result.experiment == case
 
 
@@ -135,7 +137,8 @@ def test_every_result_is_right_on_a_gpu(gpu, kernel, configs, problem_of):
     for case, result in zip(cases, results, strict=True):
         assert isinstance(result, RunResult), (case, result)
         assert result.check.passed, (case, result.check)
-        assert (result.backend, result.timing) == ("cuda", None)
+        assert result.backend == "cuda"
+        assert result.timing is None
 
 
 def races(kernel, **config):

@@ -9,8 +9,7 @@ import pytest
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.results import Failure, records
-from kernels.spec import DTYPE_BYTES, Launch
-from scripts.drawn_experiments import LARGEST, draw, presets, valid_experiments, with_descriptors
+from scripts.drawn_experiments import draw, presets, valid_experiments
 from scripts.record import KINDS, choose_experiments, parse_flags, record
 
 H200 = GPUS["H200"]
@@ -24,54 +23,14 @@ def chosen(kind, *flags):
     return choose_experiments(parse_flags([kind, "FILE", *flags]), H200)
 
 
-def is_prime(number):
-    return number > 1 and all(number % divisor for divisor in range(2, int(number**0.5) + 1))
-
-
-def test_a_seed_repeats_its_draw_and_another_seed_draws_others():
-    first, again, other = (take(valid_experiments(draw(seed)), 30) for seed in (1, 1, 2))
-    assert first == again
-    assert not set(first) & set(other)
-
-
-def test_a_draw_has_primes_powers_of_two_and_tiny_sizes():
-    found = take(valid_experiments(draw(0)), 300)
-    sizes = {getattr(one.problem, name) for one in found for name in "MNK" if hasattr(one.problem, name)}
-    assert min(sizes) >= 1
-    assert max(sizes) <= LARGEST
-    assert sum(map(is_prime, sizes)) > 50
-    assert len({2**k + step for k in range(1, 13) for step in (-1, 0, 1)} & sizes) > 15
-    assert len([size for size in sizes if size <= 40]) > 15
-    assert {one.config.num_warps for one in found} == {1, 2, 4, 8, 16}
-
-
-def test_a_draw_with_descriptors_has_all_types_layouts_and_widths_of_box_rows(kernels):
-    found = take(valid_experiments(with_descriptors(draw(0), H200)), 120)
-    widths, begins = set(), set()
-    for one in found:
-        launch = Launch(one.problem, one.config, H200)
-        size = DTYPE_BYTES[one.problem.dtype]
-        for access in kernels[one.kernel].accesses(launch):
-            if access.tensor == "partials":
-                continue
-            assert access.op == "descriptor"
-            widths.add(min(128, access.columns.block * size))
-            begins.add(kernels[one.kernel].family.tensors(one.problem)[access.tensor].stored[1] * size % 32)
-    assert widths == {16, 32, 64, 128}
-    assert begins == {0, 16}, "rows that begin in the middle of a sector, too"
-    assert {one.problem.dtype for one in found} == set(DTYPE_BYTES)
-    assert {one.problem.layout for one in found} == {"NN", "NT", "TN", "TT"}
-    assert any(is_prime(one.problem.M) for one in found), "a size that is no row of a tensor stays as drawn"
-
-
 def test_all_experiments_with_a_recording_of_the_kind_are_recorded_again_each_once(kernels):
     for kind in KINDS:
         found = chosen(kind)
         assert len(set(found)) == len(found) > 10
     assert set(valid_experiments(presets())) <= set(chosen("counters"))
-    assert {(one.kernel, one.problem.dtype) for one in valid_experiments(presets(every_dtype=True))} == {
-        (name, dtype) for name, kernel in kernels.items() for dtype in kernel.problem_knobs()["dtype"].choices
-    }
+    assert {
+        (experiment.kernel, experiment.problem.dtype) for experiment in valid_experiments(presets(every_dtype=True))
+    } == {(name, dtype) for name, kernel in kernels.items() for dtype in kernel.problem_knobs()["dtype"].choices}
 
 
 def test_a_draw_has_as_many_experiments_as_asked_for():
@@ -83,7 +42,10 @@ def test_experiments_of_a_file_are_measured_in_its_order(tmp_path):
     payloads = [{"kernel": "transpose.flat"}, {"kernel": "matmul.grouped", "problem": {"M": 77}}]
     file.write_text("\n\n".join(map(json.dumps, payloads)))
     found = chosen("counters", "--these", str(file))
-    assert [(one.kernel, one.problem.M) for one in found] == [("transpose.flat", 1024), ("matmul.grouped", 77)]
+    assert [(experiment.kernel, experiment.problem.M) for experiment in found] == [
+        ("transpose.flat", 1024),
+        ("matmul.grouped", 77),
+    ]
     file.write_text(json.dumps({"kernel": "matmul.grouped", "problem": {"M": 0}}))
     with pytest.raises(ConfigError, match="M must be a whole number from 1 to 16384"):
         chosen("counters", "--these", str(file))
@@ -92,10 +54,10 @@ def test_experiments_of_a_file_are_measured_in_its_order(tmp_path):
 @pytest.fixture
 def counts():
     """Two recorded launches on an H200: one with lanes, one with descriptors."""
-    found = [one.measured for one in _shipped("counters") if one.gpu == "H200"]
+    found = [measured.measured for measured in _shipped("counters") if measured.gpu == "H200"]
     return [
-        next(one for one in found if one.experiment.kernel == "transpose.tiled"),
-        next(one for one in found if one.launch["tma_ld_sectors"]),
+        next(measured for measured in found if measured.experiment.kernel == "transpose.tiled"),
+        next(measured for measured in found if measured.launch["tma_ld_sectors"]),
     ]
 
 
@@ -109,7 +71,7 @@ def test_counts_are_recorded_beside_their_predictions_and_differences_are_report
     file = tmp_path / "counted.jsonl"
     persistent = counts[1]
     sectors = f"{persistent.launch['tma_ld_sectors']:,.0f}"
-    assert record("counters", [(one.experiment, one) for one in counts], file, "H200") == 0
+    assert record("counters", [(measured.experiment, measured) for measured in counts], file, "H200") == 0
     assert f"TMA load: {sectors} sectors predicted, {sectors} counted: equal" in capsys.readouterr().out
     assert len(file.read_text().splitlines()) == 2
 

@@ -9,7 +9,6 @@ from kernels.compiling.listings import instructions
 from kernels.experiment import from_json
 from kernels.measuring import counters
 from kernels.measuring.counters import METRICS, sum_instructions
-from kernels.results import Compiled
 
 pytestmark = pytest.mark.xdist_group("compiled")
 
@@ -76,7 +75,8 @@ def raw_page(metrics=METRICS, launches=1, units=None, **changed):
 
 
 def test_counts_with_thousands_separators_are_parsed():
-    sectors, read = METRICS["ld_sectors"], METRICS["dram_read_bytes"]
+    sectors = METRICS["ld_sectors"]
+    read = METRICS["dram_read_bytes"]
     (launch,) = counters.parse_launches(raw_page(**{sectors: "1,234,567", read: "1,500"}), METRICS)
     assert launch["ld_sectors"] == 1_234_567
     assert launch["dram_read_bytes"] == 1500
@@ -103,9 +103,8 @@ def test_a_page_with_another_unit_or_without_a_number_is_an_error(page, message)
 
 
 @pytest.fixture
-def compiled(session, experiment):
-    made = session.compile(experiment).result()
-    assert isinstance(made, Compiled)
+def compiled(compile_kernel, experiment):
+    made = compile_kernel(experiment)
     return made
 
 

@@ -22,6 +22,7 @@ def test_a_directory_in_place_of_a_cached_file_is_replaced(tmp_path, suffix):
         second = pool.submit(call).result()
         assert isinstance(first, Compiled), first
         assert isinstance(second, Compiled), second
-        assert (first.registers, first.ptx) == (second.registers, second.ptx)
+        assert first.registers == second.registers
+        assert first.ptx == second.ptx
     finally:
         pool.close()

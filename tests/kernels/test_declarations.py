@@ -75,7 +75,8 @@ def test_tensors_have_the_bytes_and_strides_of_an_array_of_their_shape(kernel, l
 def test_every_tile_is_computed_once_by_programs_in_launch_order(kernel, launches):
     """Groups are numbered without gaps, in the order in which programs take them."""
     for launch in launches:
-        extents, programs = kernel.extents(launch), kernel.programs(launch)
+        extents = kernel.extents(launch)
+        programs = kernel.programs(launch)
         tiles = kernel.tiles(np.arange(programs), launch)
         every = np.stack([tiles.pid_m, tiles.pid_n, tiles.pid_k], axis=1)
         shape = extents["m"], extents["n"], extents.get("slice", 1)
@@ -109,7 +110,8 @@ def starts_and_lengths(access, shape):
 def test_blocks_of_the_accesses_of_a_tensor_cover_it_evenly(kernel, launches):
     """All operations on a tensor together touch each element equally often."""
     for launch in launches:
-        extents, tensors = kernel.extents(launch), kernel.tensors(launch)
+        extents = kernel.extents(launch)
+        tensors = kernel.tensors(launch)
         touched = {}
         for access in kernel.accesses(launch):
             for place, (axis, length) in enumerate(starts_and_lengths(access, tensors[access.tensor].stored)):
@@ -125,8 +127,11 @@ def test_blocks_of_the_accesses_of_a_tensor_cover_it_evenly(kernel, launches):
 def test_accesses_agree_with_tensors_panels_and_output_tiles(kernel, launches):
     """The models read panels from the family, not from the accesses."""
     for launch in launches:
-        tensors, output = kernel.family.tensors(launch.problem), kernel.family.output(launch.problem)
-        extents, panels, workspaces = kernel.extents(launch), kernel.family.panels or (), kernel.workspaces(launch)
+        tensors = kernel.family.tensors(launch.problem)
+        output = kernel.family.output(launch.problem)
+        extents = kernel.extents(launch)
+        panels = kernel.family.panels or ()
+        workspaces = kernel.workspaces(launch)
         accesses = [access for access in kernel.accesses(launch) if access.tensor not in workspaces]
         assert {access.tensor for access in accesses} == set(tensors)
         written = {access.tensor for access in accesses if access.op in ("store", "atomic")}
@@ -238,8 +243,13 @@ def test_slices_of_k_are_its_steps_one_after_the_other(steps, slices):
 
 JITTED_ORDERS = [value for value in vars(orders).values() if hasattr(value, "fn")]
 ARGUMENTS = {
-    **{"num_pid_m": 7, "num_pid_n": 129, "GROUP_SIZE": 4, "WHOLE_GROUPS": False},
-    **{"BLOCK": 1, "steps": 577, "SPLIT_K": 8},
+    "num_pid_m": 7,
+    "num_pid_n": 129,
+    "GROUP_SIZE": 4,
+    "WHOLE_GROUPS": False,
+    "BLOCK": 1,
+    "steps": 577,
+    "SPLIT_K": 8,
 }
 
 

@@ -14,8 +14,22 @@ from kernels.knobs import ConfigError, knobs
 
 KERNELS = discover()
 NOT_A_NUMBER = (
-    *(None, True, False, [], [1], {}, {"a": 1}, "", "abc", "1.5", "0x10"),
-    *(1.5, float("nan"), float("inf"), b"1", object()),
+    None,
+    True,
+    False,
+    [],
+    [1],
+    {},
+    {"a": 1},
+    "",
+    "abc",
+    "1.5",
+    "0x10",
+    1.5,
+    float("nan"),
+    float("inf"),
+    b"1",
+    object(),
 )
 NOT_A_WORD = (*NOT_A_NUMBER, 0, -1, 10**30, "FLOAT16", "float16 ")
 NOT_AN_OBJECT = (None, [], [1], "abc", "", 1, 1.5, float("nan"), True, ("kernel",))
@@ -56,7 +70,8 @@ def test_every_allowed_value_is_read_as_json_or_a_url_writes_it(kernel, kernels)
             for written in (value, float(value), str(value)) if isinstance(value, int) else (value,):
                 payload = {"kernel": kernel.id, part: {name: written}}
                 read = getattr(getattr(from_json(payload, together=False), part), name)
-                assert (read, type(read)) == (value, type(knob.default))
+                assert read == value
+                assert type(read) is type(knob.default)
 
 
 def test_omitted_fields_take_the_kernels_defaults(kernel, kernels):
@@ -69,7 +84,8 @@ def refuse(payload, kind, field, *parts):
     """Check that a payload is refused with this kind and field, and a sentence that has these parts."""
     with pytest.raises(ConfigError) as caught:
         from_json(payload)
-    assert (caught.value.kind, caught.value.field) == (kind, field)
+    assert caught.value.kind == kind
+    assert caught.value.field == field
     message = str(caught.value)
     assert message.endswith(".")
     assert all(str(part) in message for part in parts), message
@@ -165,4 +181,5 @@ def test_a_gpu_that_is_not_here_or_lacks_the_dtype_is_refused(name, kind, field,
     payload = {"kernel": "matmul.grouped", "problem": {"dtype": "float8_e4m3fn"}, "gpu": name}
     with pytest.raises(ConfigError, match=message) as caught:
         resolve_gpu(from_json(payload), None)
-    assert (caught.value.kind, caught.value.field) == (kind, field)
+    assert caught.value.kind == kind
+    assert caught.value.field == field

@@ -5,8 +5,11 @@ import pytest
 from kernels.measuring import fair_queue
 from kernels.measuring.fair_queue import INTERNAL, Call, Client, FairQueue, QueuedCall
 
-SHORT, LONG = 1.0, 30.0
-ANN, ANNS_OTHER_PAGE, BEN = Client("10.0.0.1", "a"), Client("10.0.0.1", "b"), Client("10.0.0.2", "a")
+SHORT = 1.0
+LONG = 30.0
+ANN = Client("10.0.0.1", "a")
+ANNS_OTHER_PAGE = Client("10.0.0.1", "b")
+BEN = Client("10.0.0.2", "a")
 ANNS_PAGES = [Client(ANN.address, page) for page in "xyz"]
 
 

@@ -19,7 +19,8 @@ class Event:
         self.device = device
 
     def record(self):
-        self.opens_s, self.ms = self.device.opens_s, self.device.gpu_ms
+        self.opens_s = self.device.opens_s
+        self.ms = self.device.gpu_ms
 
     def query(self):
         return self.device.now_s > self.opens_s
@@ -38,8 +39,14 @@ class FakeDevice:
     """
 
     def __init__(self, host_s):
-        self.host_s, self.launch_s, self.now_s, self.opens_s, self.gpu_ms = host_s, FIRST_LAUNCH_S, 0.0, 0.0, 0.0
-        self.spins, self.replays, self.numbers = [], [], []
+        self.host_s = host_s
+        self.launch_s = FIRST_LAUNCH_S
+        self.now_s = 0.0
+        self.opens_s = 0.0
+        self.gpu_ms = 0.0
+        self.spins = []
+        self.replays = []
+        self.numbers = []
         self.cuda = SimpleNamespace(
             Event=functools.partial(Event, self),
             CUDAGraph=lambda: SimpleNamespace(replay=lambda: self.replays.append(len(self.spins))),
@@ -85,7 +92,8 @@ def test_no_batch_of_usual_launches_is_discarded(host_s):
     device = FakeDevice(host_s)
     batch = device.stream(16).batch(20)
     assert batch.times_ms.shape == (16, 20)
-    assert (batch.clock_mhz, batch.limits) == (1980.0, ("power limit",))
+    assert batch.clock_mhz == 1980.0
+    assert batch.limits == ("power limit",)
     assert len(device.spins) == 1
 
 
@@ -193,7 +201,8 @@ class Library:
     """A fake NVML that has one device."""
 
     def __init__(self, reasons, may_read=True):
-        self.reasons, self.may_read = reasons, may_read
+        self.reasons = reasons
+        self.may_read = may_read
 
     def nvmlInit_v2(self):
         return 0

@@ -33,7 +33,8 @@ def test_each_group_size_is_counted_five_times_and_timed_in_turns(gpu):
     kernel = discover()[experiment.kernel]
     launch = Launch(experiment.problem, experiment.config, gpu.gpu)
     compulsory = reuse(schedule(kernel, launch), 0.0).compulsory_bytes
-    assert (study.backend, study.device.backend) == ("cuda", "cuda")
+    assert study.backend == "cuda"
+    assert study.device.backend == "cuda"
     assert study.tool.startswith("Nsight Compute")
     assert [row.group_size for row in study.rows] == [1, 2, 4, 8]
     for row in study.rows:
@@ -53,5 +54,6 @@ def test_without_ncu_sizes_are_only_timed_and_the_note_says_why(gpu, monkeypatch
     assert study.tool == ""
     assert "ncu is not installed" in study.note
     for row in study.rows:
-        assert (row.dram_read_bytes, row.received_bytes) == ((), None)
+        assert row.dram_read_bytes == ()
+        assert row.received_bytes is None
         assert len(row.times_ms) >= 10

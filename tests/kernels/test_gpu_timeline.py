@@ -5,7 +5,7 @@ import pytest
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.measuring import worker
-from kernels.results import Failure, Timeline
+from kernels.results import Timeline
 from kernels.spec import Launch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu]
@@ -19,7 +19,8 @@ LONG = [
     ("matmul.grid_2d", (4096, 4096, 4096), {}),
     ("transpose.tiled", (16384, 16384), {}),
 ]
-LONG_MS, SPAN_TOLERANCE = 0.2, 0.03
+LONG_MS = 0.2
+SPAN_TOLERANCE = 0.03
 
 COMPILES = []
 
@@ -87,11 +88,3 @@ def test_a_kernel_that_races_has_a_timeline_and_a_wrong_output(gpu):
     timeline = taken(gpu, "matmul.split_k_race")
     assert_holds(timeline, gpu)
     assert not timeline.passed
-
-
-def test_what_cannot_be_compiled_is_refused_as_in_a_run(gpu):
-    config = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128, "num_stages": 8, "num_warps": 8}
-    outcome = gpu.submit(from_json({"kernel": "matmul.grouped", "config": config}), "timeline").result()
-    assert isinstance(outcome, Failure), outcome
-    assert (outcome.stage, outcome.kind) == ("compile", "out_of_resources")
-    assert_holds(taken(gpu, "matmul.grouped"), gpu)

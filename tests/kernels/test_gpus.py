@@ -23,7 +23,13 @@ DEVICES = {
     "NVIDIA B200": "B200",
 }
 OTHERS = (
-    *("NVIDIA GH200 480GB", "NVIDIA GB200", "NVIDIA H20", "NVIDIA L40", "NVIDIA A10", "NVIDIA T400 4GB", ""),
+    "NVIDIA GH200 480GB",
+    "NVIDIA GB200",
+    "NVIDIA H20",
+    "NVIDIA L40",
+    "NVIDIA A10",
+    "NVIDIA T400 4GB",
+    "",
     *(f"NVIDIA GeForce RTX {model}{more}" for model in (4090, 5090) for more in (" D", " Laptop GPU")),
     "NVIDIA RTX 6000 Ada Generation",
 )

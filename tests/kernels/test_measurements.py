@@ -70,7 +70,8 @@ def test_a_compile_that_fails_leaves_the_run_worker_alone(deviceless, monkeypatc
     monkeypatch.setitem(DEADLINES_S, "compile", 1.0)
     before = process_of(deviceless)
     outcome = deviceless.submit(SLOW, "run").result(60)
-    assert (outcome.stage, outcome.kind) == ("compile", "timeout")
+    assert outcome.stage == "compile"
+    assert outcome.kind == "timeout"
     assert process_of(deviceless) == before
 
 
@@ -89,16 +90,18 @@ def test_a_job_is_cancelled_while_it_compiles(deviceless, name):
     job.cancel()
     outcome = job.result(20)
     assert isinstance(outcome, Failure)
-    assert (outcome.stage, outcome.kind) == ("compile", "cancelled")
+    assert outcome.stage == "compile"
+    assert outcome.kind == "cancelled"
 
 
-@pytest.mark.parametrize("name", [name for name, one in MEASUREMENTS.items() if not one.is_interpreted])
+@pytest.mark.parametrize("name", [name for name, measurement in MEASUREMENTS.items() if not measurement.is_interpreted])
 def test_a_measurement_that_needs_a_gpu_is_refused_without_one_in_its_own_sentence(session, name):
     experiment = replace(QUICK, gpu="B200")
     for asked, gpu in ((experiment, "B200"), (QUICK, "H200")):
         outcome = session.submit(asked, name).result(0)
         assert isinstance(outcome, Failure)
-        assert (outcome.stage, outcome.kind) == ("config", "not_recorded")
+        assert outcome.stage == "config"
+        assert outcome.kind == "not_recorded"
         assert outcome.message == MEASUREMENTS[name].not_recorded.format(this="no GPU", gpu=gpu)
 
 
@@ -129,7 +132,8 @@ def test_without_ncu_a_recording_replaces_the_counts(deviceless, monkeypatch):
     assert found.note.startswith("Nsight Compute's ncu is not installed here")
     assert found.note.endswith(recorded.note)
     failure = deviceless.submit(QUICK, "counters").result(60)
-    assert (failure.stage, failure.kind) == ("launch", "no_ncu")
+    assert failure.stage == "launch"
+    assert failure.kind == "no_ncu"
     assert deviceless.find_value(QUICK, "counters") is None
 
 
@@ -137,6 +141,7 @@ def test_a_defect_in_a_measurement_ends_its_job_and_the_next_one_runs(session, m
     made_up(lambda *_: {}["nothing"])
     outcome = session.submit(QUICK, "made_up").result(60)
     assert isinstance(outcome, Failure)
-    assert (outcome.stage, outcome.kind) == ("worker", "error")
+    assert outcome.stage == "worker"
+    assert outcome.kind == "error"
     assert "KeyError" in outcome.message
     assert isinstance(session.submit(QUICK).result(60), RunResult)

@@ -8,7 +8,7 @@ from kernels import discover
 from kernels.accesses import Access
 from kernels.experiment import Experiment, from_json
 from kernels.gpus import GPUS
-from kernels.results import Compiled, RunResult
+from kernels.results import RunResult
 from kernels.spec import Launch
 
 KERNEL = discover()["matmul.persistent"]
@@ -43,7 +43,8 @@ def launch_of(dtype, block_m, block_n):
 
 
 def test_no_more_programs_start_than_there_are_tiles():
-    gpu, problem = replace(GPUS["H200"], sms=4), KERNEL.family.problem(M=640, N=640, K=64)
+    gpu = replace(GPUS["H200"], sms=4)
+    problem = KERNEL.family.problem(M=640, N=640, K=64)
     for per_sm, programs in ((1, 4), (2, 8), (8, 25)):
         assert KERNEL.programs(Launch(problem, KERNEL.config(PROGRAMS_PER_SM=per_sm), gpu)) == programs
 
@@ -60,15 +61,14 @@ def test_no_more_programs_start_than_there_are_tiles():
     ],
 )
 def test_a_tile_of_more_than_32_kib_is_stored_in_halves(dtype, tile, blocks):
-    stores = [one for one in KERNEL.accesses(launch_of(dtype, *tile)) if one.tensor == "C"]
-    assert [one.columns.block for one in stores if isinstance(one, Access)] == blocks
+    stores = [access for access in KERNEL.accesses(launch_of(dtype, *tile)) if access.tensor == "C"]
+    assert [access.columns.block for access in stores if isinstance(access, Access)] == blocks
 
 
 @pytest.mark.xdist_group("compiled")
 @pytest.mark.parametrize(("dtype", "tile"), [("float16", (128, 256)), ("float32", (128, 128))])
-def test_each_half_is_stored_on_its_declared_line(session, dtype, tile):
+def test_each_half_is_stored_on_its_declared_line(compile_kernel, dtype, tile):
     """The right half is stored later in 16-bit types, and immediately in float32."""
     launch = launch_of(dtype, *tile)
-    compiled = session.compile(Experiment(KERNEL.id, launch.problem, launch.config, "H200")).result()
-    assert isinstance(compiled, Compiled), compiled
+    compiled = compile_kernel(Experiment(KERNEL.id, launch.problem, launch.config, "H200"))
     assert not compiled.unreadable

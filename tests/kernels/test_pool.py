@@ -16,7 +16,8 @@ from tests.kernels.trees import ROOT, children, is_alive, python
 from tests.waiting import until
 
 PATIENCE_S = 60
-REPLACED_WITHIN_S, WITH_FORK_SERVER_WITHIN_S = 5, 8
+REPLACED_WITHIN_S = 5
+WITH_FORK_SERVER_WITHIN_S = 8
 
 PROCESS = Call("worker", os.getpid)
 
@@ -81,7 +82,8 @@ def result_of(pool, function, *args):
 def assert_failed(future, stage, kind, text=""):
     failure = future.result(PATIENCE_S)
     assert isinstance(failure, Failure), failure
-    assert (failure.stage, failure.kind) == (stage, kind)
+    assert failure.stage == stage
+    assert failure.kind == kind
     assert text in failure.message
 
 
@@ -132,7 +134,8 @@ def test_cancelling_kills_a_running_call_and_drops_a_waiting_one(pool, held):
 
 
 def test_equal_calls_in_flight_run_once_until_all_of_their_clients_have_cancelled(make_pool, held):
-    pool, kept = make_pool(count=2), []
+    pool = make_pool(count=2)
+    kept = []
     shared = [pool.submit(held.call("shared", key="k"), on_result=kept.append) for _ in range(3)]
     process = held.process("shared")
     assert len(pool) == 1
@@ -153,7 +156,8 @@ def test_equal_calls_in_flight_run_once_until_all_of_their_clients_have_cancelle
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=lambda sent: sent.name)
 def test_a_worker_that_dies_or_is_stopped_costs_its_own_call_and_is_replaced(pool, held, sent):
-    call, waiting = pool.submit(held.call("busy")), pool.submit(PROCESS)
+    call = pool.submit(held.call("busy"))
+    waiting = pool.submit(PROCESS)
     process = held.process("busy")
     began = time.monotonic()
     os.kill(process, sent)
@@ -174,7 +178,8 @@ def test_an_idle_worker_that_dies_or_is_stopped_is_replaced_before_the_next_call
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a fork server that has imported torch")
 def test_a_stopped_fork_server_is_replaced_with_its_workers(pool):
-    server, before = result_of(pool, os.getppid), result_of(pool, os.getpid)
+    server = result_of(pool, os.getppid)
+    before = result_of(pool, os.getpid)
     os.kill(server, signal.SIGSTOP)
     os.kill(before, signal.SIGKILL)
     assert result_of(pool, os.getpid) != before
@@ -192,20 +197,13 @@ def test_a_worker_that_is_stopped_in_the_middle_of_a_message_is_replaced(pool):
 
 def test_workers_come_back_after_their_fork_server_died(make_pool):
     pool = make_pool(count=2)
-    process, server = result_of(pool, os.getpid), result_of(pool, os.getppid)
+    process = result_of(pool, os.getpid)
+    server = result_of(pool, os.getppid)
     began = time.monotonic()
     os.kill(server, signal.SIGKILL)
     until(lambda: not is_alive(process))
     assert result_of(pool, os.getpid) != process
     assert time.monotonic() - began < WITH_FORK_SERVER_WITHIN_S
-
-
-def test_replaced_workers_are_other_processes(pool, held):
-    call = pool.submit(held.call("running"))
-    process = held.process("running")
-    pool.replace()
-    assert_failed(call, "launch", "worker_died")
-    assert result_of(pool, os.getpid) != process
 
 
 def test_workers_that_can_not_start_are_a_failure(make_pool):

@@ -51,7 +51,8 @@ def test_a_recording_is_found_by_its_own_experiment_and_marked_as_recorded(word)
 
 def test_the_nearest_recording_is_of_the_same_kernel_and_nearly_the_same_size():
     """Here, only M differs. Nothing was recorded on a B200."""
-    problem, config = {"M": 4098, "N": 4097, "K": 4097}, {"BLOCK_N": 256, "num_warps": 8, "PAD": "auto"}
+    problem = {"M": 4098, "N": 4097, "K": 4097}
+    config = {"BLOCK_N": 256, "num_warps": 8, "PAD": "auto"}
     wanted = from_json({"kernel": "matmul.persistent", "problem": problem, "config": config})
     found = records.nearest(FORMS["run"], wanted, "H200")
     assert found == replace(wanted, problem=replace(wanted.problem, M=4097))
@@ -113,10 +114,13 @@ def picture(rows=128, columns=126):
     """Return a picture of 512 × 501 elements: errors of every size, some beyond the limit, one not finite."""
     rng = np.random.default_rng(0)
     cells = (10 ** rng.uniform(-6, 4, (rows, columns))).astype(np.float32)
-    cells[0, 0], cells[5, 5], cells[9, 9] = 0, np.inf, 1
-    got = rng.normal(size=(7, 6)).astype(np.float32)
-    got[0, 0], got[1, 1] = np.nan, -np.inf
-    near = Closeup(cells[:96, :90], (2, 4), (64, 120), (192, 358), (100, 130), got, got * 2, np.abs(got))
+    cells[0, 0] = 0
+    cells[5, 5] = np.inf
+    cells[9, 9] = 1
+    output = rng.normal(size=(7, 6)).astype(np.float32)
+    output[0, 0] = np.nan
+    output[1, 1] = -np.inf
+    near = Closeup(cells[:96, :90], (2, 4), (64, 120), (192, 358), (100, 130), output, output * 2, np.abs(output))
     return Diff(cells, (4, 4), (512, 501), exact=False, tile=(64, 128), closeup=near)
 
 
@@ -129,8 +133,12 @@ def read_back(diff):
 
 
 def test_a_picture_is_read_back_as_the_small_one_that_was_written():
-    small, back = picture().shrink(), read_back(picture())
-    assert (back.cell, back.shape, back.exact, back.tile) == (small.cell, small.shape, small.exact, small.tile)
+    small = picture().shrink()
+    back = read_back(picture())
+    assert back.cell == small.cell
+    assert back.shape == small.shape
+    assert back.exact == small.exact
+    assert back.tile == small.tile
     assert max(back.cells.shape) <= MOST_RECORDED_CELLS
     for name in ("cell", "first", "shape", "near"):
         assert getattr(back.closeup, name) == getattr(small.closeup, name)
@@ -175,15 +183,11 @@ def test_pooling_keeps_the_largest_value_of_each_cell_even_if_no_side_divides():
     [
         (("cells",), "AAAA", "valid array"),
         (("cells", 3), "AAAA", "equal lengths"),
-        (("cells", 3), "no base64!", "base64"),
         (("cells", 3), 7, "valid string"),
-        (("cells",), [], "at least one value"),
         (("cell",), [1, 1], "make a picture of"),
-        (("cell",), [0, 0], "make a picture of"),
         (("closeup", "got", 0), ["1", 2, 3, 4, 5, 6], "valid number"),
         (("closeup", "got", 0), [True, 2, 3, 4, 5, 6], "valid number"),
         (("closeup", "units"), [[1]], "must have the same shape"),
-        (("exact",), 0, "bool"),
         (("colour",), 0, "colour"),
     ],
     ids=str,

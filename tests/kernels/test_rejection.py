@@ -61,7 +61,8 @@ def test_any_other_error_is_its_first_line_without_paths_or_commands(error, prin
 def test_a_full_disk_is_named_without_its_path(monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", "/somewhere/of/mine/tilescope")
     failure = explain_rejection(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "", LAUNCH)
-    assert (failure.stage, failure.kind) == ("compile", "disk_full")
+    assert failure.stage == "compile"
+    assert failure.kind == "disk_full"
     assert failure.message.startswith("The disk of tilescope is full (No space left on device)")
     assert "/somewhere" not in failure.message
 

@@ -41,14 +41,16 @@ def test_heavy_addresses_share_a_rate_and_stay_heavy_until_their_buckets_are_emp
 
 def test_heavy_addresses_share_one_slot_and_wait_for_light_ones():
     async def scene():
-        slots, running = RequestSlots(), []
+        slots = RequestSlots()
+        running = []
 
         async def hold(address, until):
             async with slots.acquire(address):
                 running.append(address)
                 await until.wait()
 
-        heavy, light = asyncio.Event(), asyncio.Event()
+        heavy = asyncio.Event()
+        light = asyncio.Event()
         slots.buckets.charge("heavy", 2 * BURST)
         tasks = [asyncio.create_task(hold("heavy", heavy)) for _ in range(3)]
         tasks += [asyncio.create_task(hold(f"light {number}", light)) for number in range(MAX_RUNNING)]

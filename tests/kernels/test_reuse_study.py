@@ -27,10 +27,11 @@ def experiment_of(payload=RECORDED, **config):
 
 @pytest.mark.parametrize("size", [1, 3, 8, 1024])
 def test_without_a_gpu_the_recorded_study_is_given_for_any_group_size(session, size):
-    experiment = experiment_of(GROUP_SIZE=size)
+    experiment = experiment_of({**RECORDED, "run": {"seed": size, "l2": "cold"}}, GROUP_SIZE=size)
     study = session.submit(experiment, "reuse").result()
     assert isinstance(study, GroupSizeStudy), study
-    assert (study.backend, study.device.name) == ("recorded", "NVIDIA H200")
+    assert study.backend == "recorded"
+    assert study.device.name == "NVIDIA H200"
     assert study.experiment == experiment
     assert [row.group_size for row in study.rows] == [1, 2, 4, 8, 16, 32]
     assert study.tool.startswith("Nsight Compute 20")
@@ -38,20 +39,12 @@ def test_without_a_gpu_the_recorded_study_is_given_for_any_group_size(session, s
     assert session.find_value(experiment, "reuse").rows == study.rows
 
 
-def test_a_recorded_study_is_found_for_any_inputs_and_timing_options(session):
-    payload = {**RECORDED, "run": {"seed": 5, "l2": "cold"}}
-    payload["problem"] = {**RECORDED["problem"], "precision": "ieee"}
-    assert isinstance(session.submit(from_json(payload), "reuse").result(), GroupSizeStudy)
-
-
 @pytest.mark.parametrize(
     ("m", "own", "compared"),
     [
         (8192, 8, (1, 2, 4, 8, 16, 32, 64)),
-        (6000, 4, (1, 2, 4, 8, 16, 32, 47)),
         (6000, 6, (1, 2, 4, 6, 8, 16, 32, 47)),
         (129, 1, (1, 2)),
-        (1, 1, (1,)),
         (1, 9, (1, 9)),
     ],
 )
@@ -123,22 +116,27 @@ def test_each_experiment_gets_its_own_launches_of_dram_and_one_of_the_l2(ncu_cal
     calls = ncu_calls(dram=2 * REPEATS, l2=2)
     first, second = count_variants([experiment_of(GROUP_SIZE=size) for size in (1, 2)], cache="/tmp")
     assert counters.tool() == "Nsight Compute 1.2.3"
-    assert [one["read"] for one in first[0]] == list(range(1, REPEATS + 1))
-    assert [one["read"] for one in second[0]] == list(range(REPEATS + 1, 2 * REPEATS + 1))
+    assert [counts["read"] for counts in first[0]] == list(range(1, REPEATS + 1))
+    assert [counts["read"] for counts in second[0]] == list(range(REPEATS + 1, 2 * REPEATS + 1))
     assert (first[1], second[1]) == tuple({"received": n, "looked_up": n} for n in (1.0, 2.0))
     dram, l2 = calls.read_text(encoding="utf-8").splitlines()
-    assert ("lts__" in dram, "dram__" in l2) == (False, False)
+    assert "lts__" not in dram
+    assert "dram__" not in l2
 
 
-def test_a_row_has_bytes_of_what_was_counted_in_sectors(ncu_calls, session):
-    compiled = session.compile(experiment_of()).result()
+def test_a_row_has_bytes_of_what_was_counted_in_sectors(ncu_calls, compile_kernel):
+    compiled = compile_kernel(experiment_of())
     ncu_calls(dram=REPEATS, l2=1)
     (found,) = count_variants([experiment_of()], cache="/tmp")
     of_four = make_row(experiment_of(GROUP_SIZE=4), compiled, found, [0.12345678])
     assert of_four.dram_read_bytes == of_four.dram_write_bytes == tuple(range(1, REPEATS + 1))
-    assert (of_four.received_bytes, of_four.l2_read_bytes) == (32, 32)
-    assert (of_four.group_size, of_four.registers) == (4, compiled.registers)
+    assert of_four.received_bytes == 32
+    assert of_four.l2_read_bytes == 32
+    assert of_four.group_size == 4
+    assert of_four.registers == compiled.registers
     assert of_four.shared_bytes == compiled.shared_bytes
     assert of_four.times_ms == (0.123457,)
     uncounted = make_row(experiment_of(), compiled, ((), None), [1.0])
-    assert (uncounted.dram_read_bytes, uncounted.received_bytes, uncounted.l2_read_bytes) == ((), None, None)
+    assert uncounted.dram_read_bytes == ()
+    assert uncounted.received_bytes is None
+    assert uncounted.l2_read_bytes is None

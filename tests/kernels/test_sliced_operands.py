@@ -51,7 +51,8 @@ def check_slices(kernel, launch, margin, device):
 
 def check_cases(kernel_id, device, takes_all):
     """Run in the worker. Return the failed cases, of all combinations or of every pair of shape, margin and layout."""
-    kernel, gpu = discover()[kernel_id], this_gpu() if device == "cuda" else GPUS["H200"]
+    kernel = discover()[kernel_id]
+    gpu = this_gpu() if device == "cuda" else GPUS["H200"]
     split = {"SPLIT_K": 1 if "race" in kernel.id else 2} if hasattr(kernel.config, "SPLIT_K") else {}
     config = kernel.config(BLOCK_M=32, BLOCK_N=32, BLOCK_K=32, **split)
     every = list(itertools.product(SHAPES, (5, 16), LAYOUTS))

@@ -52,7 +52,8 @@ def test_a_run_under_the_interpreter_comes_back_after_a_restart(sessions, store)
 
 def test_a_stored_check_comes_with_the_recorded_time_as_a_live_one_does(sessions, store):
     shipped = records.shipped(RUN.form)[0]
-    of, gpu = shipped.measured.experiment, "H200"
+    of = shipped.measured.experiment
+    gpu = "H200"
     recorded = records.find(RUN.form, of, gpu)
     put(store, run(of, None, INTERPRETER), gpu=gpu)
     back = sessions().find_value(of, "run")
@@ -63,14 +64,17 @@ def test_a_stored_check_comes_with_the_recorded_time_as_a_live_one_does(sessions
 @pytest.mark.parametrize("name", [name for name in MEASUREMENTS if name != "check"])
 def test_a_result_of_a_gpu_comes_back_with_its_date_and_takes_precedence_over_shipped_ones(sessions, store, name):
     kind = MEASUREMENTS[name]
-    shipped = next(one for one in records.shipped(kind.form) if one.gpu == "H200")
+    shipped = next(recording for recording in records.shipped(kind.form) if recording.gpu == "H200")
     put(store, replace(shipped.measured, device=replace(shipped.measured.device, triton="9.9")), kind=kind)
     of = shipped.measured.experiment
     found = sessions(GPUS["H200"]).find_result(of, name)
-    assert (found.ended, found.value.experiment, found.value.device.triton) == (START, of, "9.9")
+    assert found.ended == START
+    assert found.value.experiment == of
+    assert found.value.device.triton == "9.9"
     assert found.value.backend == found.value.device.backend == "recorded"
     assert found.value.note.startswith(f"{kind.form.verb} earlier on this machine, 2026-11-01 09:00 UTC.")
-    without_gpu, named = sessions(), replace(of, gpu="H200")
+    without_gpu = sessions()
+    named = replace(of, gpu="H200")
     assert without_gpu.find_value(named, name).device.triton == "9.9"
     assert without_gpu.submit(named, name).result(0).device.triton == "9.9"
     assert sessions(GPUS["H100"]).find_value(replace(of, gpu="B200"), name) is None
@@ -85,12 +89,16 @@ def test_a_measurement_on_a_gpu_is_stored_under_that_gpu(sessions, monkeypatch):
     session = sessions(GPUS["H200"])
     assert session.submit(replace(QUICK, gpu="this")).result().timing.median_ms == 0.25
     (row,) = session.store.latest(ResultFilter(), 5)
-    assert (row.gpu, row.device, row.triton, row.summary.median_ms) == ("H200", "NVIDIA H200", "3.7.1", 0.25)
+    assert row.gpu == "H200"
+    assert row.device == "NVIDIA H200"
+    assert row.triton == "3.7.1"
+    assert row.summary.median_ms == 0.25
     assert row.experiment == QUICK
     for spelled in ("", "this", "H200"):
         assert session.find_value(replace(QUICK, gpu=spelled), "run").backend == "cuda"
     again = sessions(GPUS["H200"]).find_value(QUICK, "run")
-    assert (again.timing.median_ms, again.device.triton) == (0.25, "3.7.1")
+    assert again.timing.median_ms == 0.25
+    assert again.device.triton == "3.7.1"
 
 
 def test_failures_and_recordings_are_not_stored(sessions, store, monkeypatch):
@@ -99,7 +107,7 @@ def test_failures_and_recordings_are_not_stored(sessions, store, monkeypatch):
     shipped = records.shipped(RUN.form)[0]
     assert session.submit(replace(shipped.measured.experiment, gpu=shipped.gpu)).result(0).backend == "recorded"
     monkeypatch.setenv("PATH", "")  # a recording replaces counts without ncu
-    shipped = next(one for one in records.shipped(COUNTERS.form) if one.gpu == "H200")
+    shipped = next(recording for recording in records.shipped(COUNTERS.form) if recording.gpu == "H200")
     found = sessions(GPUS["H200"]).submit(shipped.measured.experiment, "counters").result()
     assert found.backend == "recorded"
     assert store.count(ResultFilter()) == 0
@@ -112,12 +120,3 @@ def test_a_session_whose_store_is_locked_still_answers_and_reports_the_lock(sess
         assert isinstance(session.submit(QUICK).result(), RunResult)
         assert "another program has locked it" in session.store.problem
         assert session.find_value(QUICK, "run") is not None
-
-
-def test_the_machines_session_has_the_machines_store(tmp_path, monkeypatch):
-    monkeypatch.setenv("TILESCOPE_DB", str(tmp_path / "mine.db"))
-    monkeypatch.setenv("TILESCOPE_CACHE", str(tmp_path))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    session = Session.here()
-    assert session.store.path == tmp_path / "mine.db"
-    session.close()

@@ -1,5 +1,6 @@
 """When and where each program ran: the timed build, its record, and the reply. Without a GPU."""
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -10,12 +11,12 @@ from kernels import discover
 from kernels.compiling import compiler
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
+from kernels.knobs import knobs
 from kernels.measuring.fair_queue import Call
 from kernels.measuring.pool import Pool
 from kernels.measuring.timeline import MAX_PROGRAMS, read_record
 from kernels.results import Compiled, Failure, Timeline, Timing
 from kernels.spec import Launch
-from tests.conftest import in_turns
 from tests.kernels.results_made_up import H200
 from visualize.views.order.view import timeline_json
 
@@ -42,15 +43,17 @@ def pool(compiled_before):
 
 
 def both_builds(kernel_id, gpu):
-    """Compile a kernel's default on 8 warps, plain and as a timed build. In a compile worker."""
+    """Compile a kernel with small tiles, plain and as a timed build. In a compile worker."""
     declared = discover()[kernel_id]
-    launch = Launch(declared.family.problem(), declared.config(num_warps=8), gpu)
+    tile = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
+    config = {name: value for name, value in tile.items() if name in knobs(declared.config)}
+    launch = Launch(declared.family.problem(), declared.config(**config), gpu)
     return [compiler.compile_launch(build, launch) for build in (declared, compiler.timed_build(declared, launch))]
 
 
-@pytest.mark.parametrize(("kernel", "gpu"), in_turns("H200", "A100-40GB"), ids=lambda part: getattr(part, "id", part))
-def test_the_timed_build_does_what_the_kernel_does_and_records_its_times(pool, kernel, gpu):
-    builds = pool.submit(Call("compile", both_builds, (kernel.id, GPUS[gpu]))).result()
+@pytest.mark.parametrize(("kernel_id", "gpu"), [*zip(discover(), itertools.cycle(("H200", "A100-40GB")), strict=False)])
+def test_the_timed_build_does_what_the_kernel_does_and_records_its_times(pool, kernel_id, gpu):
+    builds = pool.submit(Call("compile", both_builds, (kernel_id, GPUS[gpu]))).result()
     assert isinstance(builds, list), builds
     plain, timed = builds
     assert isinstance(plain, Compiled), plain
@@ -59,7 +62,8 @@ def test_the_timed_build_does_what_the_kernel_does_and_records_its_times(pool, k
     assert timed.shared_bytes == plain.shared_bytes
     assert timed.spilled_bytes <= plain.spilled_bytes
     ptx = timed.ptx
-    first, last = ptx.index("%globaltimer"), ptx.rindex("%globaltimer")
+    first = ptx.index("%globaltimer")
+    last = ptx.rindex("%globaltimer")
     moves = [place for word in ("ld.global", "cp.async", "bulk.tensor") if (place := ptx.find(word)) >= 0]
     assert first < min(moves)
     assert max(ptx[:last].rfind(word) for word in ("bar.sync", "barrier.sync")) > max(
@@ -90,17 +94,23 @@ def test_times_are_counted_from_the_first_start():
 def test_a_program_that_did_not_write_once_is_a_failure_that_names_it(row):
     failure = read_record(np.array([(1000, 2000, 3, 0), row]))
     assert isinstance(failure, Failure)
-    assert (failure.stage, failure.kind) == ("time", "not_written_once")
+    assert failure.stage == "time"
+    assert failure.kind == "not_written_once"
     assert "1 of 2 programs" in failure.message
     assert failure.message.endswith("program 1.")
 
 
 def test_the_tick_divides_all_differences_and_the_step_is_the_smallest():
-    assert (timeline().tick_ns, timeline().step_ns, timeline().span_ns) == (32, 32, 2080)
+    assert timeline().tick_ns == 32
+    assert timeline().step_ns == 32
+    assert timeline().span_ns == 2080
     coarse = timeline(start_ns=(0, 0, 96), end_ns=(160, 160, 320))
-    assert (coarse.tick_ns, coarse.step_ns) == (32, 64)
+    assert coarse.tick_ns == 32
+    assert coarse.step_ns == 64
     still = timeline(start_ns=(0, 0, 0), end_ns=(0, 0, 0))
-    assert (still.tick_ns, still.step_ns, still.span_ns) == (0, 0, 0)
+    assert still.tick_ns == 0
+    assert still.step_ns == 0
+    assert still.span_ns == 0
 
 
 def test_the_reply_lists_every_program_and_what_recording_costs():
@@ -119,6 +129,7 @@ def test_more_programs_than_a_timeline_holds_are_refused_with_the_number(session
     most = session.submit(from_json(payload), "timeline").result()
     assert most.kind == "not_recorded"
     failure = session.submit(from_json({**payload, "problem": {**problem, "M": 8193}}), "timeline").result()
-    assert (failure.stage, failure.kind) == ("config", "too_many_programs")
+    assert failure.stage == "config"
+    assert failure.kind == "too_many_programs"
     assert f"{MAX_PROGRAMS + 512:,} programs" in failure.message
     assert f"at most {MAX_PROGRAMS:,}" in failure.message

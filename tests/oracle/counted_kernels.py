@@ -27,7 +27,8 @@ def tr_naive(a, b, M, N, BLOCK_M, BLOCK_N):
 def mm(a, b, c, M, N, K, a_strides, b_strides, c_strides, BLOCK_M, BLOCK_N,
        BLOCK_K, GROUP_SIZE, EVEN):  # fmt: skip
     pid = tl.program_id(0)
-    nm, nn = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    nm = tl.cdiv(M, BLOCK_M)
+    nn = tl.cdiv(N, BLOCK_N)
     first = pid // (GROUP_SIZE * nn) * GROUP_SIZE
     size = min(nm - first, GROUP_SIZE)
     pm = first + (pid % (GROUP_SIZE * nn)) % size

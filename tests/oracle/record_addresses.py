@@ -59,13 +59,15 @@ class Recorder:
             frame = frame.f_back
         source = (str(Path(frame.f_code.co_filename).relative_to(ROOT)), frame.f_lineno)
         builder = interpreter.interpreter_builder
-        (x, y, z), (grid_x, grid_y, _) = builder.grid_idx, builder.grid_dim
+        (x, y, z) = builder.grid_idx
+        (grid_x, grid_y, _) = builder.grid_dim
         offsets, rest = np.divmod(addresses - starts[name][0], self.tensors[name].itemsize)
         assert not rest.any()
         self.executions.append((op, name, source, x + y * grid_x + z * grid_x * grid_y, offsets, active))
 
     def launch(self, kernel, launch):
-        self.executions, self.tensors = [], {}
+        self.executions = []
+        self.tensors = {}
         self.flags = {name for name, spec in kernel.tensors(launch).items() if spec.starts_zeroed}
         for name, spec in kernel.tensors(launch).items():
             stored = torch.zeros(spec.stored, dtype=getattr(torch, spec.dtype_in(launch.problem)))

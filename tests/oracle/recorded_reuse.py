@@ -40,7 +40,8 @@ class RecordedLaunch:
     """
 
     def __init__(self, recording):
-        self.study, experiment = recording.measured, recording.measured.experiment
+        self.study = recording.measured
+        experiment = recording.measured.experiment
         self.kernel = discover()[experiment.kernel]
         self.launch = Launch(experiment.problem, experiment.config, GPUS[recording.gpu])
         self.rows = {row.group_size: row for row in self.study.rows}
@@ -48,7 +49,8 @@ class RecordedLaunch:
     @functools.cached_property
     def traffic(self):
         """The model's input. The first access compiles the kernel into Triton's cache directory."""
-        made, first = compile_experiment(any_group_size(self.study.experiment), self.launch.gpu), self.study.rows[0]
+        made = compile_experiment(any_group_size(self.study.experiment), self.launch.gpu)
+        first = self.study.rows[0]
         assert isinstance(made, Compiled), made
         made = replace(made, registers=first.registers, shared_bytes=first.shared_bytes)
         return DramTraffic(self.kernel, self.launch, made, self.study)
@@ -123,24 +125,24 @@ def recorded_launches():
 def rows(launches, constants=CONSTANTS):
     """Every GROUP_SIZE of several launches, as counted and as predicted."""
     return [
-        Row(one, size, _counted(one, size), found.read_bytes, found.is_drift or found.is_edge, found)
-        for one in launches
-        for size, found in one.predict(constants).items()
+        Row(launch, size, _counted(launch, size), found.read_bytes, found.is_drift or found.is_edge, found)
+        for launch in launches
+        for size, found in launch.predict(constants).items()
     ]
 
 
 def scoreboards(launches):
     """The same of all recorded launches, by the predictions that the scoreboard ships."""
-    predictions = [one.reads for one in shipped_predictions() if one.reads]
+    predictions = [prediction.reads for prediction in shipped_predictions() if prediction.reads]
     return [
-        Row(one, size, _counted(one, size), read_bytes, is_flagged)
-        for one, reads in zip(launches, predictions, strict=True)
+        Row(launch, size, _counted(launch, size), read_bytes, is_flagged)
+        for launch, reads in zip(launches, predictions, strict=True)
         for size, read_bytes, is_flagged in reads
     ]
 
 
-def _counted(one, size):
-    return statistics.median(one.rows[size].dram_read_bytes)
+def _counted(launch, size):
+    return statistics.median(launch.rows[size].dram_read_bytes)
 
 
 def within(judged, allowed=0.2):

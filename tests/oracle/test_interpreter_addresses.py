@@ -62,7 +62,8 @@ def launch_of(experiment):
 def operation_count(case):
     """Number of memory operations that the interpreter executes: each takes about as long."""
     experiment = from_json(as_json(*case))
-    launch, kernel = launch_of(experiment), discover()[experiment.kernel]
+    launch = launch_of(experiment)
+    kernel = discover()[experiment.kernel]
     return sum(len(list(executions(access, kernel.extents(launch)))) for access in kernel.accesses(launch))
 
 
@@ -99,7 +100,8 @@ def predict(access, shape, first):
         place = first[0] + np.arange(access.run.block)
         offset = place % shape[0] * shape[1] + place // shape[0] if access.transposed else place
         return 2 * offset + (place < shape[0] * shape[1])
-    row, column = first[0] + np.arange(access.rows.block)[:, None], first[1] + np.arange(access.columns.block)
+    row = first[0] + np.arange(access.rows.block)[:, None]
+    column = first[1] + np.arange(access.columns.block)
     touched = 2 * (row * shape[1] + column) + ((row < shape[0]) & (column < shape[1]))
     return (touched if access.dims[0] == access.rows.index else touched.T).ravel()
 
@@ -129,7 +131,8 @@ def test_every_operation_touches_the_predicted_elements(case):
 
 def test_every_program_touches_the_elements_of_its_tiles(case):
     launch, kernel, touched = case
-    extents, tensors = kernel.extents(launch), kernel.family.tensors(launch.problem)
+    extents = kernel.extents(launch)
+    tensors = kernel.family.tensors(launch.problem)
     programs = kernel.programs(launch)
     tiles = kernel.tiles(np.arange(programs), launch)
     slices = extents.get("slice", 1)

@@ -30,10 +30,12 @@ def space_of(vary=FEW, **flat):
 class Session:
     """A session whose sweeps are of made-up devices."""
 
-    gpu, cache = None, ""
+    gpu = None
+    cache = ""
 
     def __init__(self, store=NOTHING):
-        self.store, self.ends = store, []
+        self.store = store
+        self.ends = []
         self.before_close = self.ends.append
 
 
@@ -46,7 +48,9 @@ class Started:
     """
 
     def __init__(self):
-        self.devices, self.done, self.go = [], [], threading.Event()
+        self.devices = []
+        self.done = []
+        self.go = threading.Event()
         self.go.set()
 
     def sweep_here(self, session, space, strategy, predict, resume):

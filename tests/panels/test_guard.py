@@ -54,12 +54,15 @@ def client(listening_on="127.0.0.1", host="127.0.0.1:7860", endpoint=echo, root_
     return TestClient(Starlette(routes=routes, middleware=[guard]), f"http://{host}", root_path=root_path)
 
 
-def test_a_local_page_accepts_this_machines_names_alone():
+@pytest.mark.parametrize("header", ["host", "x-forwarded-host"])
+def test_a_local_page_accepts_this_machines_names_alone(header):
     for host in ("127.0.0.1:7860", "localhost", "LOCALHOST:7860", "[::1]:7860"):
-        assert client(host=host).get("/").status_code == 200
-    for host in ("evil.example", "127.0.0.1.evil.example:7860", "localhost.evil.example", "10.0.0.1"):
-        refused = client(host=host).get("/")
-        assert (refused.status_code, f"The host {host!r} is not allowed" in refused.text) == (400, True)
+        assert client().get("/", headers={header: host}).status_code == 200
+    names = ("evil.example", "127.0.0.1.evil.example:7860", "localhost.evil.example", "10.0.0.1")
+    for host in (*names, "localhost, evil.example"):
+        refused = client().get("/", headers={header: host})
+        assert refused.status_code == 400
+        assert "is not allowed" in refused.text
 
 
 def test_a_page_for_others_accepts_any_name_unless_names_are_listed(monkeypatch):
@@ -81,7 +84,8 @@ def test_a_body_that_is_too_large_is_refused_with_or_without_its_length():
     page = client()
     assert len(page.post("/", content=b"x" * MAX_BODY_BYTES).content) == MAX_BODY_BYTES
     refused = page.post("/", content=b"x" * (MAX_BODY_BYTES + 1))
-    assert (refused.status_code, refused.text) == (413, "The body exceeds the maximum of 65,536 bytes.\n")
+    assert refused.status_code == 413
+    assert refused.text == "The body exceeds the maximum of 65,536 bytes.\n"
     chunked = page.post("/", content=(b"x" * 1024 for _ in range(100)))
     assert "content-length" not in chunked.request.headers
     assert chunked.status_code == 413
@@ -91,11 +95,13 @@ def test_a_body_that_is_too_large_is_refused_with_or_without_its_length():
 @pytest.mark.parametrize("prefix", ["", "/tools/x"])
 def test_closed_routes_stay_closed_below_a_root_path(prefix):
     """Starlette serves a path with and without its root path in front, so a proxy may strip it or not."""
-    page, proxy = client(root_path="/tools/x"), "proxy=http://169.254.169.254/"
+    page = client(root_path="/tools/x")
+    proxy = "proxy=http://169.254.169.254/"
     for path in ("upload", proxy, "component_server", "stream/x", "vibe-edit", "monitoring", "dev/reload"):
         for route in (f"{prefix}/{path}", f"{prefix}/gradio_api/{path}"):
             refused = page.post(route)
-            assert (refused.status_code, refused.headers["x-content-type-options"]) == (404, "nosniff")
+            assert refused.status_code == 404
+            assert refused.headers["x-content-type-options"] == "nosniff"
     assert page.post(f"{prefix}{REDRAW}", content="{}").status_code == 200
 
 
@@ -136,7 +142,7 @@ def test_a_call_gets_the_defaults_of_the_arguments_that_it_leaves_out():
         for name, route in (("join", "queue"), ("predict", "run")):
             by_number = {"fn_index": 7, "data": arguments}
             assert call(name, json.dumps(by_number), route).json() == {**by_number, "data": complete}
-    for body in ('{"data": [{}]}', '{"experiment": {}}', '{"data": 3}'):
+    for body in ('{"data": [{}]}', '{"experiment": {}}', '{"data": 3}', '{"session_hash": 7}'):
         assert call("unknown", body).text == body
 
 
@@ -146,7 +152,8 @@ def test_an_argument_that_gradio_would_take_for_a_file_is_refused():
         body = json.dumps({"data": [argument]})
         for text in (body, body.replace("FileData", "\\u0046ileData")):
             refused = call("coalescing", text)
-            assert (refused.status_code, "accepts no files" in refused.text) == (400, True)
+            assert refused.status_code == 400
+            assert "accepts no files" in refused.text
     assert call("coalescing", "[" * 30_000 + "]" * 30_000).status_code == 400, "too deep to be searched"
 
 
@@ -157,7 +164,8 @@ def test_an_argument_of_an_unknown_name_is_refused():
         raise TypeError("Parameter `x` is not a valid key-word argument.")
 
     refused = client(endpoint=fail).get("/gradio_api/call/v2/schedule")
-    assert (refused.status_code, "Parameter `x` is not" in refused.text) == (400, True)
+    assert refused.status_code == 400
+    assert "Parameter `x` is not" in refused.text
     with pytest.raises(TypeError):
         client(endpoint=fail).get("/elsewhere")
 
@@ -165,7 +173,8 @@ def test_an_argument_of_an_unknown_name_is_refused():
 @pytest.mark.parametrize(("length", "status"), [(64, 200), (65, 400), (60_000, 400)])
 def test_a_session_hash_over_64_characters_is_refused_wherever_gradio_reads_one(length, status):
     """In a body, also in an encoding and spelling that only a JSON reader knows; in a query; in a path."""
-    name, page = "é" + "x" * (length - 1), client()
+    name = "é" + "x" * (length - 1)
+    page = client()
     body = json.dumps({"data": [], "session_hash": name})
     paths = ("run/predict", "api/predict/", "queue/join", "cancel")
     replies = [page.post(f"/gradio_api/{path}", content=body) for path in paths]
@@ -180,11 +189,6 @@ def test_a_session_hash_over_64_characters_is_refused_wherever_gradio_reads_one(
     if status == 400:
         sentence = f"The session hash has {length:,} characters; the maximum is 64.\n"
         assert {reply.text for reply in replies} == {sentence}
-
-
-def test_a_body_without_a_session_hash_reaches_the_app():
-    body = b'{"session_hash": 7}'
-    assert client().post(REDRAW, content=body).content == body
 
 
 @pytest.mark.parametrize(
@@ -218,7 +222,10 @@ class GuardedApp:
     """A guarded ASGI app that replies once a test sets `go`, and requests to it, whose clients leave at `left`."""
 
     def __init__(self, **options):
-        self.addresses, self.bodies, self.go, self.left = [], [], asyncio.Event(), asyncio.Event()
+        self.addresses = []
+        self.bodies = []
+        self.go = asyncio.Event()
+        self.left = asyncio.Event()
         self._guard = Guard(self._reply, hosts=(), slots=RequestSlots(), **options)
 
     async def _reply(self, scope, receive, send):
@@ -230,7 +237,8 @@ class GuardedApp:
 
     async def request(self, address="10.0.0.1", path=REDRAW, method="POST", parts=(b"{}",), is_read=True, root_path=""):
         """Return a reply's status and body; None without a reply. If the last part is None, the body does not end."""
-        unsent, reply = list(parts), []
+        unsent = list(parts)
+        reply = []
 
         async def receive():
             part = unsent.pop(0) if unsent else None
@@ -330,7 +338,8 @@ def test_a_client_that_never_reads_keeps_the_latest_messages(queue):
 
 
 def test_an_address_with_too_many_clients_evicts_its_own_alone(queue):
-    messages, events = queue.pending_messages_per_session, queue.pending_event_ids_session
+    messages = queue.pending_messages_per_session
+    events = queue.pending_event_ids_session
     light = [f"light {number}" for number in range(40)]
     for client in light:
         add_event(queue, client, "10.0.0.2")
@@ -373,7 +382,8 @@ def test_unread_replies_are_bounded_by_bytes_per_address_and_in_total(queue):
 
 def test_a_client_that_has_read_all_replies_is_removed_when_another_is_added(queue):
     async def read():
-        messages, events = queue.pending_messages_per_session, queue.pending_event_ids_session
+        messages = queue.pending_messages_per_session
+        events = queue.pending_event_ids_session
         for client in ("done", "busy", "unread"):
             add_event(queue, client).put_nowait("message")
         for client in ("done", "busy"):
@@ -456,13 +466,8 @@ def test_malformed_bodies_of_events_are_refused():
     for path in ("queue/join", "call/schedule", "run/predict", "cancel"):
         for body in (b"", b"3", b"[1]", b"{", b"\xff"):
             refused = client().post(f"/gradio_api/{path}", content=body)
-            assert (refused.status_code, refused.text) == (400, "The body must be a JSON object.\n")
-
-
-def test_a_forwarded_host_is_checked_like_the_host():
-    assert client().get("/", headers={"x-forwarded-host": "evil.example"}).status_code == 400
-    assert client().get("/", headers={"x-forwarded-host": "localhost, evil.example"}).status_code == 400
-    assert client().get("/", headers={"x-forwarded-host": "localhost:7860"}).status_code == 200
+            assert refused.status_code == 400
+            assert refused.text == "The body must be a JSON object.\n"
 
 
 def test_an_address_that_floods_the_page_waits_and_others_do_not():
@@ -556,7 +561,9 @@ def test_one_address_gets_half_of_the_connections(monkeypatch):
 
 def test_routes_that_gradio_leaves_open_need_the_login():
     app = client().app
-    app.auth, app.tokens, app.cookie_id = {"me": "secret"}, {"token": "me"}, "id"
+    app.auth = {"me": "secret"}
+    app.tokens = {"token": "me"}
+    app.cookie_id = "id"
     page = TestClient(app, "http://127.0.0.1:7860")
     for path in ("/gradio_api/heartbeat/hash", "/gradio_api/token", "/openapi.json"):
         assert page.get(path).status_code == 401

@@ -149,7 +149,8 @@ def endpoint_of(page, kind):
 
 def test_a_schedule_replies_before_the_compiler_and_says_so(page, compiles):
     reply = orjson.loads(run_coroutine(endpoint_of(page, SchedulePanel)(PAYLOAD)))
-    assert (reply["resident_source"], reply["programs"]) == ("assumed", 32)
+    assert reply["resident_source"] == "assumed"
+    assert reply["programs"] == 32
     assert reply["note"].startswith("Not compiled yet, so one program per SM is assumed. Ask again")
     assert not compiles[0].done(), "the compile continues for the next request"
 
@@ -174,7 +175,8 @@ def test_a_schedule_says_why_its_kernel_cannot_be_compiled(page, compiles):
         return await work
 
     reply = orjson.loads(run_coroutine(reply_after_failure()))
-    assert (reply["resident_source"], reply["note"]) == ("assumed", "It took too long.")
+    assert reply["resident_source"] == "assumed"
+    assert reply["note"] == "It took too long."
 
 
 def test_a_client_that_leaves_cancels_its_compile(page, compiles):

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import pytest
 
 from kernels.experiment import Run
-from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.measuring.measurement import Job
 from kernels.measuring.session import MEASUREMENTS
@@ -54,7 +53,9 @@ def open_address(page, stored_run="", **fields):
 
 
 def test_a_slow_reply_to_a_slider_does_not_undo_a_preset(page):
-    started, go_on, late = threading.Event(), threading.Event(), []
+    started = threading.Event()
+    go_on = threading.Event()
+    late = []
 
     def find_slowly(_):
         if not started.is_set():
@@ -74,7 +75,9 @@ def test_a_slow_reply_to_a_slider_does_not_undo_a_preset(page):
 
 
 def test_a_compile_of_earlier_settings_is_not_drawn(page):
-    started, compiled, late = threading.Event(), Future(), []
+    started = threading.Event()
+    compiled = Future()
+    late = []
 
     def compile_slowly():
         started.set()
@@ -96,10 +99,12 @@ def test_a_reply_has_numbers_and_says_whether_more_follows(page):
     update = json.loads(page.on_message(request(), settings_of({"M": 640})))
     assert "M=640" in update["slots"]["link"]
     assert update["slots"]["schedule-plot"]
-    assert (update["number"], update["reply_to"]) == (1, 1)
+    assert update["number"] == 1
+    assert update["reply_to"] == 1
     assert update["has_more"], "the kernel is not compiled yet"
     update = json.loads(page.on_message(request(), settings_of({"tab": "recorded"})))
-    assert (update["number"], update["has_more"]) == (2, False)
+    assert update["number"] == 2
+    assert not update["has_more"]
     update = json.loads(page.on_message(request(), "no message"))
     assert update["has_more"], "it ended the stream of the settings before"
 
@@ -113,26 +118,6 @@ def test_a_value_that_cannot_be_drawn_is_refused_next_to_its_control(page):
     assert "programs_per_sm must be at most 4" in json.loads(refused["problems"])["programs_per_sm"]
 
 
-def test_a_timeline_of_this_machine_takes_precedence_over_the_recorded_one(make_page, monkeypatch):
-    page = make_page(GPUS["H200"])
-    experiment = records.experiments(TIMELINE.form, "H200")[0]
-    flat = {**experiment.to_address(), "gpu": "H200", "tab": "schedule", "seed": 3}
-    current = SETTINGS.state(flat, page.session.gpu)
-
-    def timeline():
-        return page.draw(current)[0]["timeline"]
-
-    recorded = page.session.find_value(current.experiment, "timeline")
-    assert recorded.backend == "recorded", "whatever the seed"
-    assert "Recorded on H200" in timeline()
-    live = replace(recorded, backend="cuda", note="", experiment=current.experiment)
-    monkeypatch.setattr(TIMELINE, "measure", lambda *_: live)
-    assert page.session.submit(current.experiment, "timeline").result() is live
-    assert page.session.find_value(replace(current.experiment, run=experiment.run), "timeline") is live
-    assert "Recorded on H200" not in timeline()
-    assert 'class="mark measured"' in timeline()
-
-
 def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
     def last_update(flat):
         change(page, flat)
@@ -143,7 +128,7 @@ def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
     last = last_update(recorded)
     assert "256 programs" in last["timeline"]
     assert last["gantt-plot"]
-    loops = next(one for one in others if one.kernel == "matmul.persistent")
+    loops = next(experiment for experiment in others if experiment.kernel == "matmul.persistent")
     last = last_update({**loops.to_address(), "gpu": "H200", "tab": "schedule"})
     assert "tiles; their equal times are" in last["timeline"]
     assert decode(last["moment-plot"])["layout"]["title"]["text"] == "True time, tiles spread evenly (assumed)"
@@ -165,7 +150,8 @@ def test_a_bad_value_during_a_run_keeps_its_sentence_and_the_run_its_result(page
     async def scene():
         stream = page.on_action(request(), settings_of(flat, action="run"))
         started = slots_of(await anext(stream))
-        assert (json.loads(started["problems"]), "starting" in started["card"]) == ({}, True)
+        assert json.loads(started["problems"]) == {}
+        assert "starting" in started["card"]
         assert "M must be" in slots_of(page.on_message(request(), json.dumps(message)))["problems"]
         progress = slots_of(await anext(stream))
         job.end(RECORDED_RUN)
@@ -239,12 +225,15 @@ def test_the_least_recently_used_page_is_evicted_first():
 
 
 def test_a_new_measurement_cancels_the_previous_one_and_closing_the_page_cancels_both():
-    pages, before, after = OpenPages(), Job(None), Job(None)
+    pages = OpenPages()
+    before = Job(None)
+    after = Job(None)
     page = pages.find(request())
     page.changes = 1
     page.replace_job(before)
     page.replace_job(after)
-    assert (before.is_cancelled, after.is_cancelled) == (True, False)
+    assert before.is_cancelled
+    assert not after.is_cancelled
     pages.close(request())
     assert after.is_cancelled
     assert page.changes != 1, "its handlers are superseded"
@@ -295,7 +284,8 @@ def test_the_strip_names_differences_and_a_few_numbers_and_folds_the_table_of_al
     assert "knob3 3 → <b>–</b>, 3 more." in render_comparison({}, many, [], [])
 
 
-TIME, LOADS = Number("time", 2.0, "ms", "recorded"), [Number(name, 5, "", "predicted") for name in "abcd"]
+TIME = Number("time", 2.0, "ms", "recorded")
+LOADS = [Number(name, 5, "", "predicted") for name in "abcd"]
 NO_NUMBER = "No number is known for both experiments. Press Run; for the pinned one, press Swap first."
 HALF = [replace(number, value=number.value / 2) for number in (*LOADS, TIME)]
 
@@ -325,9 +315,12 @@ def test_pin_swap_and_unpin_are_links_to_states(shared_page):
     pin = dict(links(compare_with(shared_page, {**SET, "with": ""})["compare"]))["Pin"]
     assert "Nothing differs yet" in followed(shared_page, urllib.parse.urlencode(pin))["compare"]
     ways = dict(links(compare_with(shared_page, SET)["compare"]))
-    swapped, unpinned = opened(ways["Swap"]), opened(ways["Unpin"])
-    assert (swapped.experiment.config.GROUP_SIZE, swapped.pinned.config.GROUP_SIZE) == (1, 3)
-    assert (unpinned.experiment.config.GROUP_SIZE, unpinned.pinned) == (3, None)
+    swapped = opened(ways["Swap"])
+    unpinned = opened(ways["Unpin"])
+    assert swapped.experiment.config.GROUP_SIZE == 1
+    assert swapped.pinned.config.GROUP_SIZE == 3
+    assert unpinned.experiment.config.GROUP_SIZE == 3
+    assert unpinned.pinned is None
 
 
 def test_a_link_holds_both_and_another_kernel_keeps_the_pinned_experiment(shared_page):
@@ -338,14 +331,6 @@ def test_a_link_holds_both_and_another_kernel_keeps_the_pinned_experiment(shared
     assert kept["with"] == PINNED
     opened = followed(shared_page, urllib.parse.urlencode({"kernel": "matmul.grouped", "with": PINNED}))
     assert json.loads(opened["settings"])["with"] == PINNED
-
-
-def test_recorded_runs_are_compared(shared_page):
-    there = {"kernel": "matmul.grouped", "tab": "result", "gpu": "H200", "with": "kernel=matmul.persistent&gpu=H200"}
-    answer = followed(shared_page, urllib.parse.urlencode(there))
-    assert answer["card"].count('class="mark recorded"') == 1
-    assert "TFLOP/s" in answer["compare"]
-    assert " ×" in answer["compare"]
 
 
 @pytest.mark.parametrize(
@@ -370,13 +355,13 @@ def test_a_pinned_experiment_that_cannot_be_drawn_says_why_beside_the_current_on
 
 
 def test_the_ratio_of_two_numbers():
-    def one(value, unit="", name="n"):
+    def number(value, unit="", name="n"):
         return Number(name, value, unit, "predicted")
 
-    assert ratio(one(54), one(90)) == "0.600 ×"
-    assert ratio(one(5), one(5)) == ratio(one(0), one(0)) == "same"
-    assert ratio(one(5), one(0)) == "+5"
-    assert ratio(one(5), None) == ratio(None, one(5)) == ratio(one(5, "ms"), one(5, "bytes")) == ""
+    assert ratio(number(54), number(90)) == "0.600 ×"
+    assert ratio(number(5), number(5)) == ratio(number(0), number(0)) == "same"
+    assert ratio(number(5), number(0)) == "+5"
+    assert ratio(number(5), None) == ratio(None, number(5)) == ratio(number(5, "ms"), number(5, "bytes")) == ""
 
 
 def test_a_plot_without_a_figure_shows_the_pinned_one():
