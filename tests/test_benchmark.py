@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.kernel_cases import CASES, COMPILED
-from benchmarks.kernels import config_of
 from benchmarks.search import FIRST, RECORDED, read, replay, sweep, timed_rows
-from kernels import discover
 from kernels.gpus import GPUS
 from kernels.results import Strategy
 
@@ -46,18 +44,6 @@ def rows_under_the_interpreter():
     return [entry for case in of_kind() for entry in measure(case, GPUS["H200"], _taken)]
 
 
-def rows_of_a_wrong_result():
-    """The rows of a case whose kernel writes nothing. In the run worker."""
-    from benchmarks import kernels
-    from kernels.measuring.run import Prepared
-
-    bind, Prepared.bind = Prepared.bind, lambda self: lambda: None
-    try:
-        return list(kernels.measure(_small(CASES[0]), GPUS["H200"], _taken))
-    finally:
-        Prepared.bind = bind
-
-
 def test_every_kind_of_case_is_checked_and_compared_with_the_fastest_of_its_calls(session):
     entries = session.call_runner(rows_under_the_interpreter)
     checked = [entry for entry in entries if "float8" not in entry.work]  # which torch multiplies on a GPU alone
@@ -72,22 +58,9 @@ def test_every_kind_of_case_is_checked_and_compared_with_the_fastest_of_its_call
             assert entry.their_error < 0.01
     # Times are made up by place: addmm comes before eager, and one row compares with eager alone.
     eager, best = (entry for entry in entries if entry.work.startswith("relu"))
-    assert (eager.fastest, best.fastest) == ("torch eager, three calls", "torch.addmm, then relu_")
+    assert eager.fastest == "torch eager, three calls"
+    assert best.fastest == "torch.addmm, then relu_"
     assert any("transposition counted" in entry.work for entry in checked)
-
-
-def test_a_wrong_result_has_no_time_and_the_row_says_so(session):
-    for entry in session.call_runner(rows_of_a_wrong_result):
-        assert entry.failure.startswith("wrong: 1,024 elements")
-        assert entry.ratio is entry.ms is None
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.work)
-def test_every_case_has_a_config_that_a_search_found_and_its_problem_takes(case):
-    config, source = config_of(case, GPUS["H200"])
-    kernel = discover()[case.kernel]
-    kernel.family.refuse(kernel.family.problem(**case.problem), config)
-    assert source.startswith("found on H200 for ")
 
 
 SHAPES = read(RECORDED)
@@ -103,7 +76,9 @@ def test_the_models_order_has_a_config_within_one_per_cent_of_the_best_among_the
 
 def test_the_winner_among_all_configs_is_within_one_per_cent_of_the_best():
     result = replay(SHAPES[0])
-    assert (result.configs, result.grid <= 0.01, result.guided <= 0.01) == (212, True, True)
+    assert result.configs == 212
+    assert result.grid <= 0.01
+    assert result.guided <= 0.01
     assert result.tried < result.configs / 4
     low, median, high = result.random_first
     assert result.first < low < median < high

@@ -27,8 +27,10 @@ class Command:
     """The command on a fake device, which a test may change. `out` and `err` are the last call's output."""
 
     def __init__(self, experiment, capsys):
-        self.experiment, self.capsys = experiment, capsys
-        self.device, self.builder = FakeDevice(), FakeBuilder()
+        self.experiment = experiment
+        self.capsys = capsys
+        self.device = FakeDevice()
+        self.builder = FakeBuilder()
         self.out = self.err = ""
 
     def sweep(self, *arguments):
@@ -55,7 +57,8 @@ def command(tmp_path, monkeypatch, capsys):
 def test_a_sweep_without_a_gpu_predicts_and_prints_few_lines_into_a_pipe(tmp_path, tilescope_cache, monkeypatch):
     """An H200 has too little shared memory for one of the two configs. The other is compiled, predicted and not run."""
     described = {"kernel": "matmul.grouped", "config": {"BLOCK_M": 128, "BLOCK_K": 64}, "gpu": "H200"}
-    experiment, out = tmp_path / "experiment.json", tmp_path / "rows.csv"
+    experiment = tmp_path / "experiment.json"
+    out = tmp_path / "rows.csv"
     experiment.write_text(json.dumps(described), encoding="utf-8")
     cache = {"TILESCOPE_CACHE": str(tilescope_cache), "TILESCOPE_DB": "off", "CUDA_VISIBLE_DEVICES": ""}
     for name, value in cache.items():
@@ -64,10 +67,13 @@ def test_a_sweep_without_a_gpu_predicts_and_prints_few_lines_into_a_pipe(tmp_pat
     assert done.returncode == 0, done.stderr
     with out.open(encoding="utf-8") as file:
         right, aside = csv.DictReader(file)
-    assert (right["num_stages"], right["status"], right["device"]) == ("3", "predicted", "H200")
+    assert right["num_stages"] == "3"
+    assert right["status"] == "predicted"
+    assert right["device"] == "H200"
     assert float(right["predicted_ms"]) > 0
     assert int(float(right["registers"])) > 16
-    assert (aside["num_stages"], aside["status"]) == ("8", "set aside")
+    assert aside["num_stages"] == "8"
+    assert aside["status"] == "set aside"
     assert "bytes of shared memory per program; H200 allows 232,448" in aside["reason"]
     assert "µs  predicted       num_stages 3" in done.stdout
     assert 'triton.Config({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_SIZE": 4}' in done.stdout
@@ -104,7 +110,8 @@ def test_flags_that_argparse_refuses_end_with_2_and_the_reason(command, capsys):
     ):
         with pytest.raises(SystemExit) as ended:
             command.sweep(*VARY, *flags)
-        assert (ended.value.code, message in capsys.readouterr().err) == (2, True)
+        assert ended.value.code == 2
+        assert message in capsys.readouterr().err
 
 
 def test_an_invalid_experiment_is_refused_with_the_reason(command):
@@ -134,14 +141,14 @@ def test_a_sweep_prints_the_best_config_and_its_rows_are_not_tried_again_except_
 
 def test_a_failed_config_ends_with_1_and_one_that_cannot_launch_with_0(command):
     refused = Failure("compile", "out_of_resources", "This config needs too much.")
-    command.builder.failures = lambda one: refused if one.config.BLOCK_M == 16 else None
+    command.builder.failures = lambda experiment: refused if experiment.config.BLOCK_M == 16 else None
     assert command.sweep(*VARY) == 0
     assert "4 set aside" in command.out
     command.builder = FakeBuilder()
-    command.device.deadly = lambda one: one.config.BLOCK_M == 16 and one.config.BLOCK_N == 16
+    command.device.deadly = lambda experiment: experiment.config.BLOCK_M == 16 and experiment.config.BLOCK_N == 16
     assert command.sweep(*VARY, "--anew") == 1
     assert "2 failed" in command.out
-    command.device = FakeDevice(wrong=lambda one: True)
+    command.device = FakeDevice(wrong=lambda experiment: True)
     assert command.sweep(*VARY, "--anew") == 1
     assert "No config is correct" in command.out
 
@@ -149,7 +156,8 @@ def test_a_failed_config_ends_with_1_and_one_that_cannot_launch_with_0(command):
 def test_ctrl_c_keeps_the_rows_and_resuming_skips_them(command, tmp_path, request):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background process ignores it
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
-    out, device = tmp_path / "rows.jsonl", command.device
+    out = tmp_path / "rows.jsonl"
+    device = command.device
 
     def interrupt(trial):
         if len(device.trials) == 2:
@@ -170,7 +178,8 @@ def test_ctrl_c_keeps_the_rows_and_resuming_skips_them(command, tmp_path, reques
 
 
 def test_rows_that_a_sweep_does_not_use_are_not_overwritten(command, tmp_path):
-    out, others = tmp_path / "rows.jsonl", tmp_path / "others.jsonl"
+    out = tmp_path / "rows.jsonl"
+    others = tmp_path / "others.jsonl"
     first = ["--vary", "BLOCK_M=16,32", "--out", out]
     assert command.sweep(*first) == 0
     assert command.sweep("--vary", "BLOCK_N=16,32", "--resume", out) == 2
@@ -194,9 +203,11 @@ def test_the_doctor_needs_tested_versions_a_writable_cache_and_stores_results_if
     installed = {"gradio": "6", "torch": "2", "plotly": "7", "pandas": "3"}
     assert cli.check_packages(installed).state == WORKS
     check = cli.check_packages({"gradio": "6"})
-    assert (check.state, check.remedy) == (FAILS, "pip install -r requirements.txt.")
+    assert check.state == FAILS
+    assert check.remedy == "pip install -r requirements.txt."
     assert "pandas missing" in check.detail
-    assert (cli.check_gpu(GPUS["H200"]).detail, cli.check_gpu(None).state) == ("H200, 132 SMs", LIMITED)
+    assert cli.check_gpu(GPUS["H200"]).detail == "H200, 132 SMs"
+    assert cli.check_gpu(None).state == LIMITED
     (tmp_path / "file").write_text("")
     caches = ((tmp_path / "new", 0), (tmp_path, 1 << 62), (tmp_path / "file" / "below", 0))
     assert [cli.check_cache(path, free).state for path, free in caches] == [WORKS, LIMITED, FAILS]

@@ -25,7 +25,10 @@ _CUT_OFF = (
 )
 
 _FLAGS = (
-    *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"),
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-dev-shm-usage",
     "--process-per-site",  # see Profile
     "--js-flags=--no-opt --no-maglev",  # most code runs too briefly to be worth optimizing
     # Parts of Chromium's window that load pages beside each of ours. The list replaces Playwright's own, so it repeats
@@ -41,7 +44,8 @@ class App:
     """A running `python app.py`."""
 
     def __init__(self, process, url):
-        self.process, self.url = process, url
+        self.process = process
+        self.url = url
 
     def workers(self):
         """Return the process ids of its workers, children of the fork server."""
@@ -59,7 +63,8 @@ def served(directory, cache=None, flags=()):
     # The app must not ask a proxy for its own page: this one does not reply.
     environment |= dict.fromkeys(("HTTP_PROXY", "http_proxy"), "http://127.0.0.1:9")
     port = free_port()
-    command, url = [sys.executable, "app.py", "--port", str(port), *flags], f"http://127.0.0.1:{port}/"
+    command = [sys.executable, "app.py", "--port", str(port), *flags]
+    url = f"http://127.0.0.1:{port}/"
     with serving(command, url, directory / "log", cwd=ROOT, env=environment) as (process, _):
         yield App(process, url)
 
@@ -88,7 +93,8 @@ class Tab:
     """A browser tab with the page, the errors of its console, and the addresses that it fetched."""
 
     def __init__(self, page, url):
-        self.page, self.url = page, url
+        self.page = page
+        self.url = url
         self.errors = []
         self.requests = []
         page.on("pageerror", lambda error: self.errors.append(str(error)))
@@ -180,7 +186,8 @@ class Profile:
     """
 
     def __init__(self, browser, url):
-        self._browser, self._url = browser, url
+        self._browser = browser
+        self._url = url
         self._context = None
 
     def tab(self):

@@ -21,7 +21,8 @@ QUERY = "?kernel=matmul.grouped&M=4096&N=4096&K=4096&gpu=H200&tab=sweep&sweep_va
 
 def fill(path):
     """Sweep, and write the result to the store of that path. Some configs do not fit, and some results are wrong."""
-    within, store = grid(VARY, M=4096, N=4096, K=4096), Store(path)
+    within = grid(VARY, M=4096, N=4096, K=4096)
+    store = Store(path)
     refused = Failure("compile", "out_of_resources", "This config needs 245,760 bytes of shared memory per program.")
     predict = predicting(error=0.15)
     swept(

@@ -13,7 +13,7 @@ from tests.views.test_order import RECORDED as TIMELINES
 from tests.views.test_order import recorded
 from visualize.predict.execution import ideal_clock
 from visualize.predict.reuse import reuse
-from visualize.predict.schedule import loads, row_major, schedule, steps
+from visualize.predict.schedule import loads, row_major, schedule
 from visualize.views.numbers import count_noun
 from visualize.views.order.map_figure import map_grid
 
@@ -21,7 +21,9 @@ pytestmark = pytest.mark.browser
 
 LAUNCH = "?kernel=matmul.grouped&gpu=H200&M=2048&N=2048&K=512&BLOCK_M=64&BLOCK_N=64&GROUP_SIZE=4&programs_per_sm=1"
 ARTICLE = "?kernel=matmul.grouped&gpu=H200&M=576&N=576&K=288&BLOCK_M=64&BLOCK_N=64&BLOCK_K=32&GROUP_SIZE=3&first=9"
-EARLIER, AGAIN, NEW = 1, 2, 3
+EARLIER = 1
+AGAIN = 2
+NEW = 3
 
 
 def orders(problem, size):
@@ -32,20 +34,18 @@ def orders(problem, size):
     yield from enumerate((planned, row_major(planned)))
 
 
-def values(tab, half, name="z"):
-    """Return the values in the cells of one half of the picture."""
-    read = (
-        "([i, name]) => document.querySelector('#schedule-plot .live-plot').data[i][name]"
-        ".map((row) => Array.from(row, (value) => Number.isNaN(value) ? null : value))"
-    )
-    return np.array(tab.page.evaluate(read, [half, name]))
-
-
 def parts(tab, half, launch):
     """Return the values of C, A and B in one half, with one column or row per cell along K."""
-    grid, place = values(tab, half), map_grid(launch)
-    top, left = place.down.lead, place.across.lead
-    a, b = grid[top:, : left - place.across.gap], grid[: top - place.down.gap, left:]
+    read = (
+        "(i) => document.querySelector('#schedule-plot .live-plot').data[i].z"
+        ".map((row) => Array.from(row, (value) => Number.isNaN(value) ? null : value))"
+    )
+    grid = np.array(tab.page.evaluate(read, half))
+    place = map_grid(launch)
+    top = place.down.lead
+    left = place.across.lead
+    a = grid[top:, : left - place.across.gap]
+    b = grid[: top - place.down.gap, left:]
     return grid[top:, left:].astype(float), a[:, :: place.across.repeat], b[:: place.down.repeat]
 
 
@@ -70,10 +70,12 @@ def assert_shows(tab, step, single=False):
     for half, order in orders((576, 576, 288) if single else (2048, 2048, 512), 3 if single else 4):
         when = np.full(order.extents, -1)
         when[order.tiles.pid_m, order.tiles.pid_n] = order.tiles.program if single else order.step
-        now, before = when == step - 1, when < step - 1
+        now = when == step - 1
+        before = when < step - 1
         c, a, b = parts(tab, half, order)
         assert np.array_equal(c, np.where(now, NEW, before)), half
-        rows, columns = piece_values(now.any(1), before.any(1)), piece_values(now.any(0), before.any(0))
+        rows = piece_values(now.any(1), before.any(1))
+        columns = piece_values(now.any(0), before.any(0))
         assert all(np.array_equal(column, rows) for column in a.T), half
         assert all(np.array_equal(row, columns) for row in b), half
         blocks, what = count(tab, half)
@@ -108,37 +110,6 @@ def test_the_nine_results_program_by_program_until_54_and_90_blocks(tab):
     tab.reads("#player .first", "first 9 programs")
     tab.follow("kernel=transpose.tiled&tab=schedule")
     tab.page.wait_for_selector("#player .first", state="hidden")
-
-
-@pytest.mark.all_combinations
-def test_play_pauses_at_the_compared_programs_and_keys_do_what_buttons_do(tab):
-    """It ends at the last program, and Pause writes its step into the address."""
-    open_page(tab, ARTICLE)
-    tab.page.keyboard.press("ArrowRight")
-    wait_for_step(tab, 1)
-    tab.page.keyboard.press("ArrowLeft")
-    wait_for_step(tab, 0)
-    speed, play = tab.page.get_by_label("Speed"), tab.page.get_by_role("button", name="Play")
-    speed.select_option(label="20 steps/s")
-    tab.page.evaluate("document.activeElement.blur()")  # a menu takes the keys
-    tab.page.keyboard.press(" ")
-    tab.page.wait_for_function("/step=9(&|$)/.test(location.search)")
-    assert [count(tab, half)[0] for half in (0, 1)] == [54, 90]
-    play.click()
-    tab.page.wait_for_function("location.search.includes('step=81')")
-    assert [count(tab, half)[0] for half in (0, 1)] == [162, 162], "all blocks of A and B"
-    speed.select_option(label="1 step/s")
-    play.click()
-    wait_for_step(tab, 1)
-    tab.page.get_by_role("button", name="Pause").click()
-    play.wait_for()
-    step = str(tab.page.locator(".player").first.get_attribute("data-step"))  # on a slow machine, later than 1
-    tab.page.wait_for_function("n => new URLSearchParams(location.search).get('step') === n", arg=step)
-    tab.tab("reuse")
-    tab.page.evaluate("document.activeElement.blur()")
-    tab.page.keyboard.press("ArrowLeft")
-    tab.tab("schedule")
-    wait_for_step(tab, int(step))  # the hidden player has kept it
 
 
 def test_one_step_on_draws_the_next_wave_of_both_orders(tab):
@@ -183,32 +154,6 @@ def test_a_link_opens_its_step_a_slider_keeps_it_and_a_preset_ends_it(tab):
     tab.follow(LAUNCH + "&step=999")
     wait_for_step(tab, 8)
     assert_shows(tab, 8)
-
-
-@pytest.mark.all_combinations
-def test_split_k_counts_started_slices_and_a_transpose_has_its_input_and_output_side_by_side(tab):
-    tab.open(
-        "?kernel=matmul.split_k_atomic&gpu=H200&M=512&N=512&K=4096&BLOCK_M=64&BLOCK_N=64&SPLIT_K=8"
-        "&programs_per_sm=1&step=2"
-    )
-    wait_for_step(tab, 2)
-    kernel = discover()["matmul.split_k_atomic"]
-    config = kernel.config(BLOCK_M=64, BLOCK_N=64, SPLIT_K=8)
-    launch = schedule(kernel, Launch(kernel.family.problem(M=512, N=512, K=4096), config, GPUS["H200"]))
-    place = map_grid(launch)
-    started = values(tab, 0, "text")[place.down.lead :, place.across.lead :].astype(int)
-    pids = np.arange(2 * 132)  # started in two waves, pid_m first, then pid_n, then the slice
-    assert np.array_equal(started.T.ravel(), np.bincount(pids % 64, minlength=64))
-    _, a, _ = parts(tab, 0, launch)
-    assert np.array_equal(a, [[1, 1, AGAIN, NEW, NEW, 0, 0, 0]] * 8), "pids 132 to 263 are of slices 2, 3 and 4"
-    assert count(tab, 0)[0] == steps(launch).blocks[1]
-    tab.follow("?kernel=transpose.tiled&gpu=H200&M=512&N=1024&BLOCK_M=64&BLOCK_N=64&tab=schedule&step=3&by=program")
-    tab.page.wait_for_function("!document.querySelector('.corner')")  # nothing is loaded twice
-    wait_for_step(tab, 3)
-    read, written = values(tab, 0), values(tab, 1)
-    assert read.shape == (8, 16)
-    assert np.array_equal(read.T, written)
-    assert sorted(read.ravel())[-4:] == [0, EARLIER, EARLIER, NEW]
 
 
 @pytest.mark.parametrize("motion", ["no-preference", pytest.param("reduce", marks=pytest.mark.all_combinations)])
@@ -326,7 +271,8 @@ def open_timeline(tab, query=RECORDED):
 def assert_shows_time(tab, now):
     """Both maps and the words show this time, in ns, as the model has it."""
     plan, course, begun, done, clock = launch()
-    ideal, step = (clock[plan.step], clock[plan.step + 1]), min(int((clock <= now).sum()), 4)
+    ideal = (clock[plan.step], clock[plan.step + 1])
+    step = min(int((clock <= now).sum()), 4)
     times = {"moment-plot": ("programs", begun, done), "ideal-plot": (f"wave {step} of 4", *ideal)}
     for plot, (name, begins, ends) in times.items():
         words = f"{name}: {(ends <= now).sum()} done, {((begins <= now) & (now < ends)).sum()} running"
@@ -371,36 +317,6 @@ def test_a_recorded_timeline_is_drawn_at_once_with_what_it_cost_and_replayed_wit
     assert len(tab.requests) == before
 
 
-@pytest.mark.all_combinations
-def test_the_cursor_stands_at_the_time_a_bar_names_its_program_and_the_replay_ends_with_every_tile(tab):
-    open_timeline(tab)
-    plan, course, *_ = launch()
-    scrub = tab.page.get_by_role("slider", name="Time from the first start")
-    cursor = "document.querySelector('.cursor').getBoundingClientRect().x"
-    scrub.press("Home")
-    left = tab.page.evaluate(cursor)
-    scrub.press("PageUp")
-    width = tab.page.evaluate("document.querySelector('#gantt-plot .live-plot')._fullLayout.xaxis._length")
-    assert tab.page.evaluate(cursor) - left == pytest.approx(now(tab) / course.span_ns * width, abs=2)
-    tab.page.locator("#gantt-plot").scroll_into_view_if_needed()
-    place = tab.page.evaluate(
-        """([x, y]) => { const plot = document.querySelector('#gantt-plot .live-plot'), full = plot._fullLayout;
-        const box = plot.getBoundingClientRect();
-        return [box.x + full.xaxis._offset + full.xaxis.d2p(x), box.y + full.yaxis._offset + full.yaxis.d2p(y)]; }""",
-        [(course.start_ns[0] + course.end_ns[0]) / 2000, float(course.sm[0])],
-    )
-    tab.page.mouse.move(*place)
-    tab.says(".tip", f"pid 0: tile ({plan.tiles.pid_m[0]}, {plan.tiles.pid_n[0]})")
-    tab.says(".tip", f"SM {course.sm[0]}, ideal wave 1 of 4")
-    scrub.press("End")
-    for _ in range(6):
-        scrub.press("PageDown")
-    tab.page.get_by_role("button", name="Replay").click()
-    tab.page.wait_for_function(f"document.querySelector('.clock').dataset.now === '{course.span_ns}'")
-    tab.page.get_by_role("button", name="Replay").wait_for()
-    assert_shows_time(tab, course.span_ns)
-
-
 # Client coordinates of a place in a map, in tiles.
 _PLACE = """([x, y, map]) => {
   const plot = document.querySelector('#schedule-plot .live-plot'), frame = plot.getBoundingClientRect();
@@ -424,7 +340,8 @@ def drag(tab, handle, x, y):
 def test_a_tile_lights_up_its_row_and_column_within_50_ms_and_opens_its_program_in_memory(tab):
     """In both maps; a block names its first reader. The first five visits explain what a block is."""
     open_page(tab, ARTICLE)
-    before, lit = len(tab.requests), tab.page.locator(".touch svg rect[fill-opacity]")
+    before = len(tab.requests)
+    lit = tab.page.locator(".touch svg rect[fill-opacity]")
     explanation = "A block is what one step of its loop along K loads."
     for axis, at, words, count in (
         ("", (2.5, 1.5), ("pid 7 ", "pid_m 1, pid_n 2: wave 1", "by pid 1.", explanation), 2),
@@ -503,9 +420,11 @@ def test_the_corner_shows_what_the_model_of_the_l2_predicts_for_both_orders(tab)
         )
         config = kernel.config(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP_SIZE=size, num_warps=8)
         own = schedule(kernel, Launch(kernel.family.problem(M=m, N=n, K=k), config, GPUS["H200"]), 1)
-        inputs, uses = 2 * (m * k + k * n), 2 * own.programs * own.k_blocks
+        inputs = 2 * (m * k + k * n)
+        uses = 2 * own.programs * own.k_blocks
         for half, order in enumerate((own, row_major(own))):
-            fetched, rel = reuse(order, 0.0).lockstep_bytes, 1e-3 if m % 256 == 0 else 0.05
+            fetched = reuse(order, 0.0).lockstep_bytes
+            rel = 1e-3 if m % 256 == 0 else 0.05
             corner = f"document.querySelectorAll('#schedule-plot .corner')[{half}]"
             tab.page.wait_for_function(f"Math.abs({corner}?.dataset.fetched - {fetched}) <= {rel * fetched}")
             read = "({ fetched, evicted, hits }) => [fetched, evicted, hits].map(Number)"

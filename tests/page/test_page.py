@@ -74,7 +74,8 @@ def test_bad_values_get_sentences_beside_them_and_the_last_picture_stays(tab):
     assert before
     tab.page.get_by_label("M", exact=True).fill("20000")
     tab.reads('.field[data-field="M"] .problem', "M must be a whole number from 1 to 16384 (got 20000).")
-    assert (tab.page.evaluate(picture), tab.text("#schedule-claim")) == (before, claim)
+    assert tab.page.evaluate(picture) == before
+    assert tab.text("#schedule-claim") == claim
     tab.page.get_by_label("M", exact=True).fill("1024")
     tab.page.locator('.field[data-field="M"] .problem').wait_for(state="hidden")
 
@@ -149,17 +150,14 @@ _LIVE = """() => {
 
 def test_it_needs_no_script_and_stands_where_the_live_picture_comes(tab):
     page = tab.page
-    for width, height in ((1280, 720), (1920, 1080)):
-        page.set_viewport_size({"width": width, "height": height})
-        page.route("**/*.js", lambda route: route.abort())
-        page.goto(tab.url)
-        assert page.locator("#first-picture path").count() > 80, "one for each tile, at least"
-        assert page.locator("#experiment").count() == 0, "Gradio has built nothing"
-        still = page.evaluate(_STILL)
-        page.unroute("**/*.js")
-        page.goto(tab.url)
-        tab.wait_for_draw("schedule-plot")
-        page.wait_for_selector("#first-picture", state="detached")
-        live = page.evaluate(_LIVE)
-        assert max(abs(now - then) for now, then in zip(still, live, strict=True)) <= 12, (width, still, live)
+    page.route("**/*.js", lambda route: route.abort())
+    page.goto(tab.url)
+    assert page.locator("#first-picture path").count() > 80, "one for each tile, at least"
+    assert page.locator("#experiment").count() == 0, "Gradio has built nothing"
+    still = page.evaluate(_STILL)
+    page.unroute("**/*.js")
+    page.goto(tab.url)
+    tab.wait_for_draw("schedule-plot")
+    page.wait_for_selector("#first-picture", state="detached")
+    assert page.evaluate(_LIVE) == pytest.approx(still, abs=12)
     tab.errors.clear()  # of the scripts that were kept away

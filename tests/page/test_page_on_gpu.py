@@ -17,9 +17,6 @@ MATMUL = "?kernel=matmul.grouped&M=6144&N=6144&K=6144"
 # A launch of tenths of a second, of which ten and more are timed.
 SLOW = "?kernel=matmul.grid_2d&M=16384&N=16384&K=16384&BLOCK_M=16&BLOCK_N=16&BLOCK_K=16"
 
-STUDIED = "?kernel=matmul.grouped&M=2048&N=2048&K=1024&BLOCK_M=128&BLOCK_N=128&BLOCK_K=64&GROUP_SIZE=4"
-GROUP_SIZES = [1, 2, 4, 8, 16]
-
 
 def press(tab, button):
     """Press a button whose action takes the GPU, wait for its end, and return what the page says then."""
@@ -88,15 +85,6 @@ def test_a_run_is_timed_and_right_on_this_gpu(tab, here):
     tab.wait_for_draw("diff-plot")
 
 
-def test_a_race_is_wrong_on_a_gpu_and_drawn_and_not_timed(tab):
-    tab.open("?kernel=matmul.split_k_race")
-    press(tab, "run")
-    tab.says("#card", "✗")
-    assert " ms" not in tab.text("#card")
-    assert number(r"([\d,]+) of 262,144", numbers(tab)) > 0
-    tab.wait_for_draw("diff-plot")
-
-
 @pytest.mark.parametrize(
     "query",
     [
@@ -138,24 +126,6 @@ def test_a_recorded_timeline_holds_every_program(tab, here):
     assert sorted(drawn) == list(range(programs))
     tab.page.get_by_role("button", name="Replay").click()
     tab.says("#moment-plot", f"programs: {programs:,} done, 0 running", folded=True)
-
-
-def test_every_group_size_is_counted_and_timed(tab):
-    tab.open(f"{STUDIED}&tab=reuse")
-    tab.wait_for_draw("reuse-plot")
-    tab.unfold("#compare-fold")
-    press(tab, "compare-sizes")
-    tab.wait_for_draw("times-plot")
-    tab.says("#reuse-claim", "Nsight Compute counted", folded=True)
-    assert tab.page.locator("#reuse-claim .mark.counted").count() == 1
-    assert tab.page.locator("#reuse-claim .mark.recorded").count() == 0
-    for plot, name in (("reuse-plot", "counted"), ("times-plot", "measured")):
-        lines = traces(tab, plot, "{ name: t.name, x: Array.from(t.x), y: Array.from(t.y) }")
-        points = next(line for line in lines if line["name"] == name)
-        assert points["x"] == GROUP_SIZES
-        assert min(points["y"]) > 0
-    tab.unfold("#reuse-behind")
-    tab.says("#reuse-way", "SMs receive")
 
 
 def test_a_launch_is_cancelled_in_the_middle_and_the_next_run_is_right(tab, app, here):

@@ -57,7 +57,8 @@ def test_requests_are_stepped_through_without_the_server_and_stand_in_the_addres
     open_compiled(tab, "kernel=transpose.tiled&operation=1")
     scrubber = tab.page.locator("#scrubber input")
     assert scrubber.get_attribute("max") == "63"
-    sent, first = len(tab.requests), title(tab)
+    sent = len(tab.requests)
+    first = title(tab)
     scrubber.focus()
     scrubber.press("ArrowRight")
     tab.page.wait_for_function("location.search.includes('request=1')")

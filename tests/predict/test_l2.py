@@ -168,10 +168,3 @@ def test_some_sets_are_full_before_the_l2_is():
     assert share[3] == pytest.approx(0.5, abs=0.06)
     assert share[4] > 0.95
     assert share[5] == pytest.approx(1)
-
-
-def test_written_lines_take_room():
-    planned, order = order_of(4)
-    timeline = expected_timeline(planned, PRESSURE)
-    none, much = (fetched_bytes(panels(), written, timeline, [order], [80])[0, 0] for written in (0.0, 1.0))
-    assert much > 1.1 * none

@@ -267,16 +267,6 @@ def test_the_interval_of_a_median_contains_it_in_95_of_100_cases(count):
     assert 930 <= sum(low <= 0 <= high for low, high in intervals) <= 990
 
 
-def test_a_row_has_the_figures_of_the_compiler_and_the_model():
-    row = swept(Strategy("guided", budget=3)).best
-    assert row.registers == 64
-    assert row.spilled_bytes == 0
-    assert row.compile_s == 1.0
-    assert row.device == "H200"
-    assert row.predicted.ms == pytest.approx(true_ms(row.experiment))
-    assert row.low_ms <= row.median_ms <= row.high_ms
-
-
 @pytest.mark.parametrize("devices", [1, 2, 3])
 def test_a_round_of_the_race_is_shared_evenly_among_devices(devices):
     shared = [FakeDevice(where=f"GPU {number}") for number in range(devices)]
