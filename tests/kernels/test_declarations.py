@@ -198,7 +198,7 @@ def test_every_operation_of_the_source_is_declared(kernel, launches):
     assert all(len(set(of_launch)) == len(of_launch) for of_launch in declared)
 
 
-def test_knobs_presets_and_headlines_are_complete_and_legal(kernel, kernels):
+def test_knobs_presets_and_headlines_are_complete_and_legal(kernel):
     assert kernel.title
     assert kernel.headline.endswith(".")
     for declared, allowed in (declared_parts(kernel)[part] for part in ("problem", "config")):

@@ -64,7 +64,7 @@ def test_an_experiment_survives_json_and_a_url_with_other_parameters(experiment,
     assert ("gpu" in address) == bool(experiment.gpu)
 
 
-def test_every_allowed_value_is_read_as_json_or_a_url_writes_it(kernel, kernels):
+def test_every_allowed_value_is_read_as_json_or_a_url_writes_it(kernel):
     for part, name, knob in fields(kernel):
         for value in {knob.default, *(knob.choices or (knob.low, knob.high))}:
             for written in (value, float(value), str(value)) if isinstance(value, int) else (value,):
@@ -74,7 +74,7 @@ def test_every_allowed_value_is_read_as_json_or_a_url_writes_it(kernel, kernels)
                 assert type(read) is type(knob.default)
 
 
-def test_omitted_fields_take_the_kernels_defaults(kernel, kernels):
+def test_omitted_fields_take_the_kernels_defaults(kernel):
     default = Experiment(kernel.id, kernel.family.problem(), kernel.config())
     for gpu in ({}, {"gpu": None}, {"gpu": ""}):
         assert from_json({"kernel": kernel.id, **gpu}) == default

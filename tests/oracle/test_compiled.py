@@ -128,9 +128,7 @@ def test_what_became_of_every_access_is_read_for_any_gpu(compile_kernel, kernels
         ("fused_add_relu", "float8_e4m3fn", 32, [32, 32, 0, 0, 0, 0]),
     ],
 )
-def test_a_descriptors_block_is_swizzled_as_wide_as_its_rows_allow(
-    compile_kernel, kernels, gpu, name, dtype, tile, expected
-):
+def test_a_descriptors_block_is_swizzled_as_wide_as_its_rows_allow(compile_kernel, name, dtype, tile, expected):
     """0 for rows of 16 bytes, which no swizzle is narrow enough for; the widest, 128, for longer ones, in two boxes."""
     kernel = discover()[f"matmul.{name}"]
     config = kernel.config(BLOCK_M=tile, BLOCK_N=tile, BLOCK_K=tile, num_warps=4)
