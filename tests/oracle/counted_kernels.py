@@ -14,7 +14,7 @@ from kernels.transpose.problem import accesses
 
 
 @triton.jit
-def tr_naive(a, b, M, N, BLOCK_M, BLOCK_N):
+def tr_naive(a, b, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     r = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     for first in range(0, N, BLOCK_N):
         c = first + tl.arange(0, BLOCK_N)
@@ -24,11 +24,10 @@ def tr_naive(a, b, M, N, BLOCK_M, BLOCK_N):
 
 
 @triton.jit
-def mm(a, b, c, M, N, K, a_strides, b_strides, c_strides, BLOCK_M, BLOCK_N,
-       BLOCK_K, GROUP_SIZE, EVEN):  # fmt: skip
+def mm(a, b, c, M, N, K, a_strides, b_strides, c_strides, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+       BLOCK_K: tl.constexpr, GROUP_SIZE: tl.constexpr, EVEN: tl.constexpr):  # fmt: skip
     pid = tl.program_id(0)
-    nm = tl.cdiv(M, BLOCK_M)
-    nn = tl.cdiv(N, BLOCK_N)
+    nm, nn = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     first = pid // (GROUP_SIZE * nn) * GROUP_SIZE
     size = min(nm - first, GROUP_SIZE)
     pm = first + (pid % (GROUP_SIZE * nn)) % size
