@@ -412,9 +412,8 @@ def test_a_change_is_a_line_with_its_label_where_no_point_is(runs, x, color, sid
     assert label.y == 1
 
 
-def test_few_dates_are_labelled_and_the_year_once():
+def test_few_dates_are_labelled():
     axis = history_figure([made_up_runs(noisy(0.2, 60), every=datetime.timedelta(hours=6))]).layout.xaxis
-    assert axis.title.text == "runs, oldest first, 2026"
     assert axis.ticktext[-1] == "Nov 1"
     assert 2 <= len(set(axis.ticktext)) == len(axis.ticktext) <= 5
     for place, words in zip(axis.tickvals, axis.ticktext, strict=True):
