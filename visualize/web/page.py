@@ -78,7 +78,7 @@ _SHARE = slot(
     "share",
     "share",
     '<button type="button" class="open-share" title="Link and QR code (Q)">Share</button>'
-    '<dialog class="share" aria-labelledby="share-title"><h2 id="share-title">Share this page</h2>'
+    '<dialog class="share" closedby="any" aria-labelledby="share-title"><h2 id="share-title">Share this page</h2>'
     '<div class="qr" role="img" aria-label="QR code of the link"></div>'
     '<p><input type="text" readonly aria-label="Link"></p>'
     '<form method="dialog"><button type="button" class="copy">Copy</button><button>Close</button></form>'
@@ -229,7 +229,7 @@ def keys() -> Markup:
         "keys",
         '<button type="button" class="open-keys" aria-label="Keys" title="Keys (?)">?</button>'
         '<h1 class="on-stage"></h1><a class="open-whole" target="_blank" rel="noopener">Open in Tilescope</a>'
-        '<dialog class="keys" aria-labelledby="keys-title"><h2 id="keys-title">Keys</h2>'
+        '<dialog class="keys" closedby="any" aria-labelledby="keys-title"><h2 id="keys-title">Keys</h2>'
         f'<dl>{listed}</dl><form method="dialog"><button type="button" class="to-talk">Talk mode</button>'
         "<button>Close</button></form></dialog>",
     )

@@ -236,7 +236,7 @@ class Overlay {
     if (this.drag || isHandle || (!isInside && (!before || this.layer.contains(document.activeElement)))) return;
     const point = isInside ? this.pointAt(event) : null;
     if (isSame(point, before)) return;
-    if (point && !before) localStorage.setItem("tilescope-hovers", Number(localStorage.getItem("tilescope-hovers")) + 1);
+    if (point && !before) memory.write("hovers", Number(memory.read("hovers")) + 1);
     this.choose(point);
   }
 
@@ -336,7 +336,7 @@ class Overlay {
       lines.push(`${side ? `Column ${n}` : `Row ${m}`} of ${panels[side]}, ${counted(blocks, "block")}: ${by}.`);
     }
     // The first few visits explain the words.
-    if (Number(localStorage.getItem("tilescope-hovers")) <= 5) lines.push("A block is what one step of its loop along K loads.");
+    if (Number(memory.read("hovers")) <= 5) lines.push("A block is what one step of its loop along K loads.");
     return lines;
   }
 

@@ -41,7 +41,7 @@ function tell() {
   emit("address");
 }
 
-onClick(".copy-link", (button) => copyText(button, document.body.dataset.link));
+onClick(".copy-link", () => copyText(document.body.dataset.link));
 onClick('a[href^="?"]', (link, event) => {
   if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
   event.preventDefault();

@@ -33,10 +33,17 @@ function savePicture(node, about, format) {
   window.Plotly.downloadImage({ data: node.data, layout }, { format, filename, width, height: layout.height, scale: 2 });
 }
 
-// Copies a text, and says so on the button.
-async function copyText(button, text) {
-  const label = (button.dataset.label ??= button.textContent);
-  await navigator.clipboard.writeText(text);
-  button.textContent = "Copied";
-  setTimeout(() => { button.textContent = label; }, 1500);
+// Copies a text. In a frame of another site, and without HTTPS, browsers refuse the clipboard to all but the old command.
+async function copyText(text) {
+  const copy = (event) => {
+    event.preventDefault();
+    event.clipboardData.setData("text/plain", text);
+  };
+  try {
+    await navigator.clipboard.writeText(text);
+    notify("Copied");
+  } catch {
+    document.addEventListener("copy", copy, { once: true });
+    notify(document.execCommand("copy") ? "Copied" : "The browser refused access to the clipboard.");
+  }
 }

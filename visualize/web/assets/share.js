@@ -12,7 +12,7 @@ function open() {
   send.act("share", { link: field.value });
 }
 
-onClick("#share .copy", (button) => copyText(button, field.value));
+onClick("#share .copy", () => copyText(field.value));
 onClick(".open-share", open);
 dialog.addEventListener("keydown", (event) => { if (event.key.toLowerCase() === "q") dialog.close(); });
 watch("value", () => {

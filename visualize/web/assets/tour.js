@@ -55,7 +55,6 @@ bar.addEventListener("click", (event) => {
   else if (button?.matches(".next") && document.body.classList.contains("asked")) reveal(event);
   else if (button?.matches(".leave")) emit("follow", document.body.dataset.address);
 });
-document.addEventListener("click", ({ target }) => { if (!target.closest(".tours > summary")) document.querySelector(".tours").open = false; });
 document.addEventListener("tilescope:address", followAddress);
 new ResizeObserver(() => {
   if (bar.offsetHeight) document.body.style.setProperty("--bar", `${bar.offsetHeight}px`);
