@@ -284,6 +284,10 @@ class Panel(ABC):
         """
         return {}
 
+    def draw_pinned(self, pinned: Snapshot, snapshot: Snapshot) -> Slots:
+        """Fill its slots from the pinned experiment, which is shown beside `snapshot`."""
+        return self.draw(pinned)
+
     def seconds(self, snapshot: Snapshot) -> float:
         """Estimate the core seconds of `draw` beyond those of a small launch."""
         return 0.0

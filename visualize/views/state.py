@@ -3,6 +3,7 @@
 Snapshot: everything known about a State's Experiment, taken once per redraw or reply.
 """
 
+import dataclasses
 import datetime
 import urllib.parse
 from collections.abc import Mapping
@@ -120,6 +121,12 @@ class State:
     def link(self, **changes: object) -> str:
         """Return the query of the short address."""
         return query(self.short_address(**changes))
+
+    def with_options(self, kind: type, **changes: object) -> "State":
+        """Return this state with other values of a panel's options."""
+        others = (options for options in self.view.options if type(options) is not kind)
+        options = *others, dataclasses.replace(self.view.of(kind), **changes)
+        return dataclasses.replace(self, view=View(self.view.tab, options))
 
     def pinned_state(self, this: Gpu | None) -> "State | None":
         """Return the pinned experiment with this view, or None."""

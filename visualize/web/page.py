@@ -244,5 +244,5 @@ def glossary_dialog() -> Markup:
     return Markup(
         '<dialog popover id="glossary" class="keys" aria-labelledby="glossary-title">'
         '<h2 id="glossary-title">Glossary</h2>'
-        '<button type="button" popovertarget="glossary" autofocus>Close</button>{}</dialog>'
+        '<button type="button" popovertarget="glossary">Close</button>{}</dialog>'
     ).format(sections)

@@ -98,8 +98,10 @@ def bytes_figure(predicted: Mapping[int, Reuse], rows: Sequence[GroupSizeRow], o
     ]
     # The axis spans at least a factor of three, so that small differences look small.
     span = {"include": [math.sqrt(low * high / 3), max(math.sqrt(low * high * 3), 1.05 * high)]}
-    ticks = {"tickformat": "~s", "dtick": "D2" if high > 10 * low else "D1"}
-    axis = {"type": "log", **ticks, "autorangeoptions": span}
+    # Of every decade, as a pinned figure may extend the axis.
+    steps = (1, 2, 5) if high > 100 * low else (1, 1.5, 2, 3, 5, 7)
+    ticks = [step * 10**decade for decade in range(15) for step in steps]
+    axis = {"type": "log", "tickformat": "~s", "tickvals": ticks, "autorangeoptions": span}
     layout = _group_size_layout("DRAM reads by GROUP_SIZE", "bytes read from DRAM (log scale)", axis, sizes[-1], own)
     return {"data": traces, "layout": layout}
 
@@ -159,8 +161,8 @@ def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: st
     slowest = max(resources, key=lambda bound: bound.ms)
     longest = max(slowest.ms, measured_ms or 0.0)
     unit, scale = time_unit(longest)
-    labels = [f"{significant(bound.ms * scale)} {unit}" for bound in resources]
-    labels[resources.index(slowest)] += " (bottleneck)" if slowest.ms > ENDS_MS else " (longest)"
+    labels = [f"\u2002{significant(bound.ms * scale)} {unit}" for bound in resources]
+    labels[resources.index(slowest)] += "\u2002(bottleneck)" if slowest.ms > ENDS_MS else "\u2002(longest)"
     grey = theme.CATEGORIES[7]
 
     def bars(name: str, rows: list[str], ms: list[float], marker: Figure, about: list[str], **labels: Any) -> Figure:
@@ -171,11 +173,11 @@ def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: st
     colors = [theme.NEW if bound is slowest else theme.MODEL for bound in resources]
     about = [f"{bound.name}, {bound.why}" for bound in resources]
     rows, alone = [bound.name for bound in resources], [bound.ms for bound in resources]
-    traces = [bars("alone", rows, alone, {"color": colors}, about, text=labels, textposition="auto")]
+    traces = [bars("alone", rows, alone, {"color": colors}, about, text=labels, textposition="outside")]
     layout = theme.layout(
         "Time each resource would take alone",
         barmode="stack",
-        xaxis={"title": {"text": unit}, "range": [0, 1.15 * longest * scale]},
+        xaxis={"title": {"text": unit}, "rangemode": "tozero"},
         yaxis={"automargin": True, "autorange": "reversed"},
     )
     if measured_ms is not None:
@@ -184,7 +186,7 @@ def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: st
         tail, rest = TAIL if tail_ms > 0.03 * measured_ms else "", "rest" if rest_ms > 0.05 * measured_ms else ""
         marker = {"color": [theme.CATEGORIES[1], theme.CATEGORIES[3], grey], "pattern": {"shape": ["", "", "/"]}}
         about, parts = [slowest.name, TAIL, "not explained by these"], [slowest.ms, tail_ms, rest_ms]
-        style = {"text": [slowest.name, tail, rest], "textposition": ["inside", "inside", "outside"], "textangle": 0}
+        style = {"text": [slowest.name, tail, rest], "textposition": ["inside", "inside", "outside"]}
         traces.append(bars("time", [source] * 3, parts, marker, about, **style))
         end = {"x0": measured_ms * scale, "x1": measured_ms * scale, "y0": 0, "y1": 1, "yref": "y domain"}
         layout["shapes"] = [{"type": "line", **end, "line": {"dash": "dot", "color": grey}}]

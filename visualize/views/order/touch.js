@@ -110,8 +110,8 @@ class Corner {
     const { firstOfPiece, meta: { l2, piece_bytes: bytes } } = this.order, sizes = [0, 0, 0];
     const kind = (piece) => (!used.has(piece) ? 2 : firstOfPiece[piece] < from ? 1 : 0);
     held.forEach((size, piece) => { sizes[kind(piece)] += 100 * (this.isSmall ? Math.min(size, bytes[piece]) / this.inputs : size / l2.bytes); });
-    const [isNew, reused, before] = sizes, end = isNew + reused + before;
-    shelf.style.background = `linear-gradient(90deg, var(--new) ${isNew}%, var(--reused) ${isNew}% ${isNew + reused}%, var(--before) ${isNew + reused}% ${end}%, transparent ${end}%)`;
+    const [isNew, reused, before] = sizes;
+    shelf.replaceChildren(...[["new", isNew], ["reused", reused], ["before", before]].map(([name, width]) => make("i", { style: `background: var(--${name}); width: ${width}%` })));
   }
 }
 

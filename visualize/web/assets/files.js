@@ -11,26 +11,85 @@ function fileName(text) {
   return text.replace(/<[^>]*>/g, " ").replace(/[^A-Za-z0-9.]+/g, "_").replace(/^_+|_+$/g, "").slice(0, 80) || "tilescope";
 }
 
-// Saves a figure as it is drawn, with its description below.
-function savePicture(node, about, format) {
-  const { width, height, _size: size, font } = node._fullLayout, letters = 0.78 * font.size;
+// The page's typeface, for SVG that is shown outside the page.
+async function fontFaces() {
+  const rules = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]);
+  const faces = rules.filter((rule) => rule instanceof CSSFontFaceRule && rule.style.fontFamily.includes("Plex Sans"));
+  const embed = async ({ cssText, parentStyleSheet: { href } }) => {
+    const [whole, path] = cssText.match(/url\("(.*?)"\)/), file = await fetch(new URL(path, href));
+    const bytes = Array.from(new Uint8Array(await file.arrayBuffer()), (byte) => String.fromCharCode(byte));
+    return cssText.replace(whole, `url("data:font/woff2;base64,${btoa(bytes.join(""))}")`);
+  };
+  return (await Promise.all(faces.map(embed))).join("");
+}
+
+const tag = (name, attributes, content = "") => `<${name} ${Object.entries(attributes).map(([key, value]) => `${key}="${value}"`).join(" ")}>${content}</${name}>`;
+const escaped = (text) => make("p", {}, text).innerHTML;
+
+function svgText(text, x, y, { fontSize, fontWeight, color }) {
+  return tag("text", { x, y, "font-size": fontSize, "font-weight": fontWeight, fill: color }, escaped(text));
+}
+
+// Whether the middle of a box is in a frame. What a frame clips is beyond its edges.
+const isWithin = (frame, { left, top, width, height }) =>
+  left + width / 2 < frame.right && left + width / 2 > frame.left && top + height / 2 < frame.bottom && top + height / 2 > frame.top;
+
+// The lines of a text node, as SVG. A line's baseline is below four fifths of its height.
+function traceText(node, style, frame, { left, top }) {
+  const range = document.createRange(), lines = new Map(); // baseline → x and words
+  for (const { 0: word, index } of node.data.matchAll(/\S+/g)) {
+    range.setStart(node, index);
+    range.setEnd(node, index + word.length);
+    const box = range.getBoundingClientRect(), y = box.top - top + 0.79 * box.height;
+    if (!isWithin(frame, box)) continue;
+    if (!lines.has(y)) lines.set(y, { x: box.left - left, words: [] });
+    lines.get(y).words.push(word);
+  }
+  return [...lines].map(([y, { x, words }]) => svgText(words.join(" "), x, y, style));
+}
+
+// An element of the page as SVG, which other programs open: backgrounds, borders, text and drawings.
+function traceElement(element, origin) {
+  const frame = element.getBoundingClientRect(), nodes = [element, ...element.querySelectorAll("*")];
+  return nodes.filter((node) => node.checkVisibility() && isWithin(frame, node.getBoundingClientRect())).flatMap((node) => {
+    const { left, top, width, height } = node.getBoundingClientRect(), style = getComputedStyle(node);
+    const place = { x: left - origin.left, y: top - origin.top, width, height }, id = `gradient-${left}-${top}`;
+    if (node.matches("canvas")) return tag("image", { ...place, href: node.toDataURL() });
+    const colors = style.backgroundImage.match(/rgba?\(.*?\)/g) ?? [], border = parseFloat(style.borderTopWidth);
+    const stops = colors.map((color, at) => tag("stop", { offset: at / (colors.length - 1), "stop-color": color }));
+    const box = { ...place, rx: parseFloat(style.borderTopLeftRadius), fill: stops.length ? `url(#${id})` : style.backgroundColor };
+    const texts = [...node.childNodes].filter(({ nodeType }) => nodeType === Node.TEXT_NODE).flatMap((text) => traceText(text, style, frame, origin));
+    return [stops.length ? tag("linearGradient", { id }, stops.join("")) : "", tag("rect", { ...box, ...(border && { stroke: style.borderTopColor, "stroke-width": border }) }), ...texts];
+  }).join("");
+}
+
+// Saves a figure as it looks: with the HTML that stands over it, its legends, and its description below.
+async function savePicture(node, about, format) {
+  const { width, height: drawn, font } = node._fullLayout, { color } = font, html = { over: [], legends: [] };
+  node.dispatchEvent(new CustomEvent("tilescope:save", { bubbles: true, detail: html }));
+  const legends = html.legends.filter((legend) => legend.checkVisibility()), boxes = legends.map((legend) => legend.getBoundingClientRect());
+  const origin = { left: Math.min(...boxes.map(({ left }) => left)) - 10, top: Math.min(...boxes.map(({ top }) => top)) - drawn - 4 };
+  const legendBottom = Math.max(drawn, ...boxes.map(({ bottom }) => bottom - origin.top));
   // Lines that fit, broken after commas and dots.
-  const most = Math.max(40, Math.floor((width - 20) / (0.6 * letters)));
-  const lines = about.match(new RegExp(`\\S.{0,${most}}(?:,| ·|$)`, "g"));
-  const below = 1.45 * letters * lines.length + 10;
-  const note = {
-    text: lines.join("<br>"), showarrow: false, font: { size: letters }, align: "left",
-    xref: "paper", x: 0, xanchor: "left", xshift: 10 - size.l,
-    yref: "paper", y: 0, yanchor: "bottom", yshift: 6 - size.b - below,
-  };
-  const layout = {
-    ...node.layout, width, height: height + below, autosize: false,
-    paper_bgcolor: getComputedStyle(document.body).backgroundColor,
-    margin: { l: size.l, r: size.r, t: size.t, b: size.b + below },
-    annotations: [...(node.layout.annotations ?? []), note],
-  };
-  const filename = fileName(`${about.split(" · ")[0]} ${node.layout.title?.text ?? ""}`);
-  window.Plotly.downloadImage({ data: node.data, layout }, { format, filename, width, height: layout.height, scale: 2 });
+  const letters = 0.78 * font.size, most = Math.max(40, Math.floor((width - 20) / (0.6 * letters)));
+  const lines = about.match(new RegExp(`\\S.{0,${most}}(?:,| ·|$)`, "g")), line = 1.45 * letters;
+  const height = Math.ceil(legendBottom + line * lines.length + 12);
+  const plot = decodeURIComponent((await window.Plotly.toImage(node, { format: "svg", width, height: drawn })).replace(/^.*?,/, ""));
+  const svg = tag("svg", { xmlns: "http://www.w3.org/2000/svg", width, height, viewBox: `0 0 ${width} ${height}`, "font-family": escaped(font.family) }, [
+    tag("style", {}, await fontFaces()),
+    tag("rect", { width, height, fill: getComputedStyle(document.body).backgroundColor }),
+    plot,
+    ...html.over.map((each) => traceElement(each, node.getBoundingClientRect())),
+    ...legends.map((legend) => traceElement(legend, origin)),
+    ...lines.map((text, i) => svgText(text, 10, legendBottom + line * (i + 1), { fontSize: letters, fontWeight: 400, color })),
+  ].join(""));
+  const name = `${fileName(`${about.split(" · ")[0]} ${node.layout.title?.text ?? ""}`)}.${format}`;
+  if (format === "svg") return saveFile(name, "image/svg+xml", svg);
+  const image = new Image(), canvas = make("canvas", { width: 2 * width, height: 2 * height });
+  image.src = `data:image/svg+xml,${encodeURIComponent(svg)}`;
+  await image.decode();
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  return canvas.toBlob((blob) => saveFile(name, "image/png", blob));
 }
 
 // Copies a text. In a frame of another site, and without HTTPS, browsers refuse the clipboard to all but the old command.

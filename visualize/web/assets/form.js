@@ -98,12 +98,19 @@ function refresh() {
     update(values[name]);
     row.hidden = condition !== undefined && !condition.values.includes(values[condition.name]);
   }
+  const numbers = controls.filter(({ field }) => field.kind === "number").map(({ field }) => String(values[field.name]).length);
+  root.style.setProperty("--digits", Math.max(5, ...numbers)); // the width of all number boxes
   const summary = root.querySelector(".more > summary");
   const words = ["dtype", "layout", "precision"].filter((name) => values[name] && !controls.find(({ field }) => field.name === name)?.row.hidden);
   for (const button of root.querySelectorAll(".presets button")) button.textContent = state.presets[button.value];
   if (summary) summary.textContent = [...words.map((name) => values[name]), "more"].join(" · ");
 }
 
+document.addEventListener("tilescope:set", ({ detail: { name, value } }) => {
+  if (!(name in state.values)) return;
+  state.values[name] = value;
+  refresh();
+});
 watch("value", () => {
   if (!props.value) return;
   const next = JSON.parse(props.value), { activeElement } = document;
