@@ -347,7 +347,8 @@ class Overlay {
     if (point && !this.drag && !("k" in point)) this.drawTile(parts);
     if (this.isOwn && handles.GROUP_SIZE) {
       const { extents: [rows, columns] } = this.picture.meta, size = Math.min(handles.GROUP_SIZE.value, rows);
-      const { x, y, width } = this.box(0, 0, size, Math.min(size, columns), size), place = { x: x + width / 2 - 14, y: y - 4, width: 28, height: 8 };
+      const { x, y, width } = this.box(0, 0, size, Math.min(size, columns), size), cell = this.box(0, 0, 0, 1, 1).height;
+      const height = Math.min(8, cell / 4), place = { x: x + width / 2 - 14, y: y - height / 2, width: 28, height };
       parts.push(rect(place, { rx: 4, class: "handle down group", "data-name": "GROUP_SIZE" }));
     }
     this.svg.innerHTML = parts.join("");

@@ -92,17 +92,8 @@ async function savePicture(node, about, format) {
   return canvas.toBlob((blob) => saveFile(name, "image/png", blob));
 }
 
-// Copies a text. In a frame of another site, and without HTTPS, browsers refuse the clipboard to all but the old command.
+// Copies a text. Browsers refuse it without HTTPS, and in a frame of another site.
 async function copyText(text) {
-  const copy = (event) => {
-    event.preventDefault();
-    event.clipboardData.setData("text/plain", text);
-  };
-  try {
-    await navigator.clipboard.writeText(text);
-    notify("Copied");
-  } catch {
-    document.addEventListener("copy", copy, { once: true });
-    notify(document.execCommand("copy") ? "Copied" : "The browser refused access to the clipboard.");
-  }
+  const copied = await navigator.clipboard?.writeText(text).then(() => true, () => false);
+  notify(copied ? "Copied" : "The browser refused access to the clipboard.");
 }

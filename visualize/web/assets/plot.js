@@ -1,35 +1,6 @@
 // The live plot (see slots.py). `props.value` has its figure and the pinned one (see figures.js).
 const NARROW = 480; // pixels
 
-const pen = document.createElement("canvas").getContext("2d");
-
-// Labels of bars have the size of other text and are never turned. Those beside a bar break into two lines if they would
-// take most of the axis, which leaves room for them. Those within a bar are left out if it is too short.
-function placeLabels(bars, layout) {
-  const { font, margin, width, template } = layout, ends = new Map(); // row → the end of its bars
-  pen.font = `700 ${font.size}px ${template.layout.font.family}`;
-  const length = (line) => pen.measureText(line.replace(/<[^>]*>/g, "")).width;
-  const size = (text) => Math.max(...text.split("<br>").map(length)) + font.size;
-  const room = width - margin.r - Math.max(margin.l, ...bars.flatMap(({ y }) => y.map(size)));
-  const isBeside = ({ textposition: place }, i) => (Array.isArray(place) ? place[i] : place) === "outside";
-  let end = 0;
-  for (const bar of bars) {
-    Object.assign(bar, { textangle: 0, constraintext: "none", cliponaxis: false });
-    bar.text = bar.text.map((text, i) => (isBeside(bar, i) && size(text) > room / 2 ? text.replace(/(?<=\S)\u2002/, "<br>\u2002") : text));
-    bar.y.forEach((row, i) => {
-      const sum = (ends.get(row) ?? 0) + bar.x[i] + (bar.error_x?.array[i] ?? 0), share = isBeside(bar, i) ? size(bar.text[i]) / room : 0;
-      ends.set(row, sum);
-      end = Math.max(end, sum / (1 - Math.min(share, 0.7)));
-    });
-  }
-  for (const bar of bars) {
-    const spaces = (i) => "\u2002".repeat(Math.ceil(2 * room * (bar.error_x?.array[i] ?? 0) / end / font.size)); // clear of a whisker
-    const place = (text, i) => (isBeside(bar, i) ? spaces(i) + text : size(text) <= room * bar.x[i] / end ? text : "");
-    bar.text = bar.text.map(place);
-  }
-  layout.xaxis = { ...layout.xaxis, autorangeoptions: { include: [end] } };
-}
-
 // Fit a figure to its place: type and margins grow with the page's, and a picture fills its height.
 function fit({ data, layout }, node) {
   const rem = parseFloat(getComputedStyle(document.documentElement).fontSize), grow = Math.max(1, rem / 15);
@@ -53,9 +24,7 @@ function fit({ data, layout }, node) {
   const note = ({ yshift, ...rest }) => ({ ...rest, ...(yshift && { yshift: yshift * grow }) });
   if (layout.annotations) fitted.annotations = layout.annotations.map(note);
   const trace = ({ textfont, ...rest }) => ({ ...rest, ...(textfont && { textfont: { ...textfont, size: textfont.size * grow } }) });
-  const traces = data.map(trace), bars = traces.filter(({ type }) => type === "bar");
-  if (bars.length) placeLabels(bars, fitted);
-  return { data: traces, layout: fitted };
+  return { data: data.map(trace), layout: fitted };
 }
 
 // One Plotly figure, redrawn in place.
