@@ -80,8 +80,10 @@ _SHARE = slot(
     '<button type="button" class="open-share" title="Link and QR code (Q)">Share</button>'
     '<dialog class="share" closedby="any" aria-labelledby="share-title"><h2 id="share-title">Share this page</h2>'
     '<div class="qr" role="img" aria-label="QR code of the link"></div>'
-    '<p><input type="text" readonly aria-label="Link"></p>'
-    '<form method="dialog"><button type="button" class="copy">Copy</button><button>Close</button></form>'
+    '<p><input type="text" readonly aria-label="Link"><button type="button" class="copy">Copy link</button></p>'
+    '<p><input type="text" readonly aria-label="Frame for a slide or a web page">'
+    '<button type="button" class="copy">Copy embed</button></p>'
+    '<form method="dialog"><button>Close</button></form>'
     "</dialog>",
 )
 
@@ -94,6 +96,7 @@ _ITEM = Markup("<div><dt>{}</dt><dd>{}</dd></div>")
 KEYS = (
     ("← →", "step back or forward; in a tour, go to the previous or next stop"),
     ("Space", "play and pause"),
+    ("Ctrl+Enter", "Run"),
     ("T", "talk mode: the headline and the picture fill the window"),
     ("F", "full screen"),
     ("Q", "link and QR code of the current page"),

@@ -19,7 +19,7 @@ from visualize.predict.coalescing import row_bytes
 from visualize.predict.traffic import Cost, Operation
 from visualize.views.memory.flow import DIVISOR
 from visualize.views.numbers import count_noun, join_names, percent, source
-from visualize.views.prose import Code, Link, Sentence, Sourced, Strong, config_text, headline, html, say
+from visualize.views.prose import Code, Link, Sentence, Sourced, Strong, config_text, headline, html, say, term
 
 # The widest access of one lane.
 _WIDEST_BYTES = 16
@@ -90,7 +90,7 @@ def memory_headline(verdicts: Verdicts, number: int, worst: int) -> Markup:
     """
     op, operations, comparison = _find(verdicts, number), verdicts.compiled, ""
     share, factor = _used_share([op]), op.launch.sectors / max(op.launch.ideal_sectors, 1)
-    amount, what = f"{factor:.2g} ×", "the sectors needed"
+    amount, what = f"{factor:.2g} ×", say("the {} needed", term("sector", "sectors"))
     if factor < _NOTABLE_FACTOR:
         amount, what = share, f"of the moved bytes are used{': fully coalesced' if share == '100 %' else ''}"
     if number != worst and operations and (most := _find(verdicts, worst)).launch.wasted_sectors > 0:
@@ -115,8 +115,8 @@ def _use_sentence(op: Operation, share: str, board: Cost) -> Sentence:
         means = used / max(cost.requests * op.width_bytes, 1), cost.sectors / max(cost.requests, 1), used / cost.sectors
         if cost.requests and all(mean.is_integer() for mean in means):  # all requests are alike
             lanes, sectors, each = map(int, means)
-            sentence = "{} lanes touch {} different sectors and use {} of each. In the {}, {}."
-            return say(sentence, lanes, sectors, count_noun(each, "byte"), named, cause(op))
+            sentence = "{} {} touch {} different sectors and use {} of each. In the {}, {}."
+            return say(sentence, lanes, term("lane", "lanes"), sectors, count_noun(each, "byte"), named, cause(op))
         return say("The {} uses only {} of the bytes in its sectors: {}.", named, Strong(share), cause(op))
     if share != "100 %":
         return say("The {} touches as few sectors as possible, but uses only {} of their bytes.", named, share)

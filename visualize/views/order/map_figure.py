@@ -162,7 +162,7 @@ def map_figure(orders: Sequence[Order], color: str) -> dict[str, Any]:
         if launch.panels:
             left, top = (f"<b>{tensor}</b>" for tensor in launch.panels)
             # In a split-K launch, the numbers of a step count slices.
-            numbered = ": the pid of each tile" if is_numbered and launch.slices == 1 else ""
+            numbered = ": pid per tile" if is_numbered and launch.slices == 1 else ""
             below = {"xanchor": "right", "yanchor": "top", "yshift": -18}
             notes += [
                 {"text": left, "xref": x, "x": np.mean(grid.across.along_k), "yref": y, "y": 0, "yanchor": "bottom"},

@@ -63,10 +63,11 @@ def loads_headline(
     inputs, first = traffic.kernel.family.panels or ("", ""), count_noun(loads.first, unit)
     need = f"{count_noun(rows, 'row')} of {inputs[0]} and {count_noun(columns, 'column')} of {inputs[1]}"
     other_need = Sourced(f"{count_noun(other_rows, 'row')} and {count_noun(other_columns, 'column')}", "predicted")
-    beside = f"blocks instead of {loads.row_major_blocks:,} for {first}"
+    blocks = term("block", "blocks")
+    beside = say("{} instead of {:,} for {}", blocks, loads.row_major_blocks, first)
     reasons: list[Any] = [say("The first {} need {}; row-major order needs {}.", first, need, other_need)]
     if loads.blocks == loads.row_major_blocks:
-        beside, reasons = "blocks in either order", [say("{} {}", _equal_loads(loads, unit), larger)]
+        beside, reasons = say("{} in either order", blocks), [say("{} {}", _equal_loads(loads, unit), larger)]
     elif loads.blocks > loads.row_major_blocks:
         narrow = f"C is only {other_columns} tiles wide, so grouping loads more."
         reasons.insert(0, f"{narrow} DRAM reads shows whether the L2 makes up for it.")

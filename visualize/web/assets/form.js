@@ -118,14 +118,11 @@ watch("value", () => {
   const busy = root.contains(activeElement) ? activeElement.closest(".field")?.dataset.field : undefined;
   if (busy in state.values && next.values.kernel === state.values.kernel) next.values[busy] = state.values[busy];
   state = next;
-  const shape = JSON.stringify([state.fields, state.presets.length]);
-  if (shape !== built) {
-    const focused = root.contains(activeElement) ? activeElement.id : "";
-    build();
-    built = shape;
-    document.getElementById(focused)?.focus();
-  }
+  const shape = JSON.stringify([state.fields, state.presets.length]), focused = root.contains(activeElement) ? activeElement.id : "";
+  if (shape !== built) build();
   refresh();
+  if (shape !== built) document.getElementById(focused)?.focus(); // once it has its value
+  built = shape;
   for (const { name } of state.fields) send.settings[name] = state.values[name];
   root.dataset.ready = "true";
   showProblems();

@@ -64,6 +64,8 @@ onClick(".to-talk", () => {
   dialog.close();
   talk(!shows("talk"));
 });
+// The glossary opens at the term.
+onClick(".term", ({ value }) => setTimeout(() => [...document.querySelectorAll("#glossary dt")].find(({ textContent }) => textContent === value).scrollIntoView()));
 onClick(".theme-switch", () => display("__theme", document.body.classList.toggle("dark") ? "dark" : "light"));
 // The embed view links to the same state of the whole page, and talk mode says what the picture shows.
 document.addEventListener("tilescope:address", () => {
