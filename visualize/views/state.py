@@ -35,21 +35,22 @@ COLORS = ("order", "group", "wave", "sm")
 class ScheduleView:
     """Options of the schedule, in ideal waves and as it ran."""
 
-    color: str = knob("order", "Schedule", "Meaning of a tile's colour.", choices=COLORS)
+    color: str = knob("order", "Schedule", "Meaning of a tile's colour.", choices=COLORS, label="Colours")
     programs_per_sm: int = knob(
-        0, "Schedule", "Assumed number of programs resident on one SM. 0: the compiled kernel's limit.", low=0, high=32
+        0, "Schedule", "Assumed number of programs resident on one SM. 0: the compiled kernel's limit.", low=0, high=32,
+        label="Programs per SM",
     )
     by: str = knob(
         "auto", "Schedule", "Step size. auto: single programs if the launch is small or fits in one wave.",
-        choices=STEPPING,
+        choices=STEPPING, label="Steps",
     )  # fmt: skip
     picture: str = knob(
         "steps", "Schedule", "The picture at the top. timeline: the launch as it ran, if measured or recorded.",
-        choices=("steps", "timeline"),
+        choices=("steps", "timeline"), label="Picture at the top",
     )  # fmt: skip
     first: int = knob(
         0, "Schedule", "Compare the loads of this many programs. 0: all resident programs.",
-        low=0, high=2**21, stops="powers",
+        low=0, high=2**21, stops="powers", label="Compared programs",
     )  # fmt: skip
 
 

@@ -39,9 +39,6 @@ from visualize.views.tables import table
 _CASE, _SWEEP, _CONFIG, EXAMPLE = "case_", "sweep", "config_", "example"
 GPU = "gpu"
 
-# Programs in which the page looks for the most wasteful request.
-_COMPARED_PROGRAMS = 4
-
 _UNCHANGED = "No counts, registers or memory sizes changed."
 
 TABS = {"requests": "Requests", "code": "Code", "order": "Order", "result": "Result"}
@@ -102,17 +99,14 @@ class CapturePictures:
         return replace(view, launch=number, operation=operation, program=program)
 
     def most_wasteful(self, view: CaptureView) -> CaptureView:
-        """Return the view of the operation and the program, of the first few, that waste the most sectors."""
-        if not self.content.launches:
+        """Return the view of the operation and the program, of the first four, that waste the most sectors."""
+        if not self.content.launches or not self.counts(view.launch).operations:
             return view
-
-        def waste(program: int | None) -> list[int]:
-            return [op.sectors - int(op.tally.counts[IDEAL]) for op in self.counts(view.launch, program).operations]
-
-        operation = int(np.argmax(waste(None) or [0]))
-        programs = range(min(_COMPARED_PROGRAMS, math.prod(self.content.launches[view.launch].grid)))
-        program = max(programs, key=lambda number: (waste(number) or [0])[operation])
-        return replace(view, operation=operation, program=program)
+        programs = range(min(4, math.prod(self.content.launches[view.launch].grid)))
+        counts = [self.counts(view.launch, number).operations for number in programs]
+        wasted = [[op.sectors - int(op.tally.counts[IDEAL]) for op in operations] for operations in counts]
+        program, operation = np.unravel_index(np.argmax(wasted), np.shape(wasted))
+        return replace(view, operation=int(operation), program=int(program))
 
     def draw(self, view: CaptureView, before: Mapping[str, Any] | None = None) -> Slots:
         """Fill the slots of the open view.

@@ -196,7 +196,7 @@ class Picture {
     detail.layout = { ...layout, coloraxis, ...this.stacked(layout) };
     if (!meta.first || !meta.panels) return;
     // Black in white, to be seen on every colour of the map.
-    const isSmall = this.numberSize(layout, 0, 1) < 13;
+    const isSmall = data[0].texttemplate && this.numberSize(layout, 0, 1) < 13;
     const lines = [{ width: isSmall ? 3 : 6, color: "#ffffff" }, { width: isSmall ? 1.5 : 2.5, color: "#111827" }];
     detail.layout.shapes = orders.flatMap((order, map) => {
       const [xref, yref] = map ? ["x2", "y2"] : ["x", "y"], path = (order.edge ??= order.outline(meta.first));

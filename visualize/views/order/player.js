@@ -130,7 +130,7 @@ document.addEventListener("tilescope:save", ({ target, detail }) => {
   const overlay = overlays().find(({ plot }) => plot === target);
   if (!overlay) return;
   detail.over.push(...overlay.layer.querySelectorAll(".corner:not([hidden]), canvas"));
-  detail.legends.push(...root.querySelectorAll(".legend"));
+  detail.legend = root.querySelector(".legend");
 });
 document.addEventListener("tilescope:followed", () => {
   sent = null;

@@ -119,7 +119,7 @@ function point({ target, clientX, clientY }) {
 
 document.addEventListener("tilescope:paint", lay);
 document.addEventListener("tilescope:save", ({ target, detail }) => {
-  if (maps.has(target)) detail.legends.push(...root.querySelectorAll(".legend"));
+  if (maps.has(target)) detail.legend = root.querySelector(".legend");
 });
 document.addEventListener("tilescope:cleared", ({ target }) => {
   if (target !== gantt) return;

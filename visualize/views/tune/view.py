@@ -57,22 +57,22 @@ class SweepOptions:
 
     sweep_vary: str = knob(
         "", "Sweep", "Knobs and their values: BLOCK_M=64,128 num_warps=4,8. Empty: tiles around the current one.",
-        longest=400, label="vary",
+        longest=400, label="Knobs",
     )  # fmt: skip
     sweep_over: str = knob(
         "", "Sweep", "A dimension and its sizes, each with its own sweep: K=512,1024. Empty: the current shape.",
-        longest=200, label="over",
+        longest=200, label="Sizes",
     )  # fmt: skip
     sweep_picture: str = knob(
         "heatmap", "Sweep", "heatmap: two knobs, the best of the others. bound: time against its prediction. "
         "convergence: fastest so far. library: its time over the best, by size.",
-        choices=PICTURES, label="picture",
+        choices=PICTURES, label="Picture",
     )  # fmt: skip
     sweep_x: str = knob(
-        AUTO, "Sweep", "The knob across the heatmap.", choices=(AUTO, *KNOBS), only_with=_HEATMAP, label="across"
+        AUTO, "Sweep", "The knob across the heatmap.", choices=(AUTO, *KNOBS), only_with=_HEATMAP, label="Across"
     )
     sweep_y: str = knob(
-        AUTO, "Sweep", "The knob up the heatmap.", choices=(AUTO, *KNOBS), only_with=_HEATMAP, label="up"
+        AUTO, "Sweep", "The knob up the heatmap.", choices=(AUTO, *KNOBS), only_with=_HEATMAP, label="Up"
     )
 
 
@@ -82,14 +82,14 @@ class SweepSearch:
 
     sweep_strategy: str = knob(
         "guided", "Sweep", "guided: by predicted time, ends early. grid: all, in order. random: all, shuffled.",
-        choices=STRATEGIES, label="strategy",
+        choices=STRATEGIES, label="Strategy",
     )  # fmt: skip
     sweep_budget: int = knob(
         0, "Sweep", "Maximum number of configs to time. 0: no limit.", low=0, high=MAX_CONFIGS, stops="powers",
-        label="budget",
+        label="Budget",
     )  # fmt: skip
     sweep_seed: int = knob(
-        0, "Sweep", "The order of random.", low=0, high=999, only_with=("sweep_strategy", ("random",)), label="seed"
+        0, "Sweep", "The order of random.", low=0, high=999, only_with=("sweep_strategy", ("random",)), label="Seed"
     )
 
     @property

@@ -25,63 +25,50 @@ async function fontFaces() {
 
 const tag = (name, attributes, content = "") => `<${name} ${Object.entries(attributes).map(([key, value]) => `${key}="${value}"`).join(" ")}>${content}</${name}>`;
 const escaped = (text) => make("p", {}, text).innerHTML;
-
-function svgText(text, x, y, { fontSize, fontWeight, color }) {
-  return tag("text", { x, y, "font-size": fontSize, "font-weight": fontWeight, fill: color }, escaped(text));
-}
-
-// Whether the middle of a box is in a frame. What a frame clips is beyond its edges.
-const isWithin = (frame, { left, top, width, height }) =>
-  left + width / 2 < frame.right && left + width / 2 > frame.left && top + height / 2 < frame.bottom && top + height / 2 > frame.top;
+const svgText = (text, x, y, { fontSize, fontWeight, color }) => tag("text", { x, y, "font-size": fontSize, "font-weight": fontWeight, fill: color }, escaped(text));
 
 // The lines of a text node, as SVG. A line's baseline is below four fifths of its height.
-function traceText(node, style, frame, { left, top }) {
+function traceText(node, left, top) {
   const range = document.createRange(), lines = new Map(); // baseline → x and words
   for (const { 0: word, index } of node.data.matchAll(/\S+/g)) {
     range.setStart(node, index);
     range.setEnd(node, index + word.length);
     const box = range.getBoundingClientRect(), y = box.top - top + 0.79 * box.height;
-    if (!isWithin(frame, box)) continue;
     if (!lines.has(y)) lines.set(y, { x: box.left - left, words: [] });
     lines.get(y).words.push(word);
   }
-  return [...lines].map(([y, { x, words }]) => svgText(words.join(" "), x, y, style));
+  return [...lines].map(([y, { x, words }]) => svgText(words.join(" "), x, y, getComputedStyle(node.parentNode)));
 }
 
-// An element of the page as SVG, which other programs open: backgrounds, borders, text and drawings.
-function traceElement(element, origin) {
-  const frame = element.getBoundingClientRect(), nodes = [element, ...element.querySelectorAll("*")];
-  return nodes.filter((node) => node.checkVisibility() && isWithin(frame, node.getBoundingClientRect())).flatMap((node) => {
-    const { left, top, width, height } = node.getBoundingClientRect(), style = getComputedStyle(node);
-    const place = { x: left - origin.left, y: top - origin.top, width, height }, id = `gradient-${left}-${top}`;
+// An element of the page as SVG, which other programs open: backgrounds, lines of text and drawings.
+function traceElement(root, left, top) {
+  const frame = root.getBoundingClientRect();
+  return [root, ...root.querySelectorAll("*")].map((node) => {
+    const box = node.getBoundingClientRect(), { backgroundColor: fill, borderTopLeftRadius: radius } = getComputedStyle(node);
+    if (!node.checkVisibility() || box.left >= frame.right || box.top >= frame.bottom) return ""; // clipped
+    const place = { x: box.left - left, y: box.top - top, width: box.width, height: box.height };
     if (node.matches("canvas")) return tag("image", { ...place, href: node.toDataURL() });
-    const colors = style.backgroundImage.match(/rgba?\(.*?\)/g) ?? [], border = parseFloat(style.borderTopWidth);
-    const stops = colors.map((color, at) => tag("stop", { offset: at / (colors.length - 1), "stop-color": color }));
-    const box = { ...place, rx: parseFloat(style.borderTopLeftRadius), fill: stops.length ? `url(#${id})` : style.backgroundColor };
-    const texts = [...node.childNodes].filter(({ nodeType }) => nodeType === Node.TEXT_NODE).flatMap((text) => traceText(text, style, frame, origin));
-    return [stops.length ? tag("linearGradient", { id }, stops.join("")) : "", tag("rect", { ...box, ...(border && { stroke: style.borderTopColor, "stroke-width": border }) }), ...texts];
+    const texts = [...node.childNodes].filter(({ nodeType }) => nodeType === Node.TEXT_NODE).flatMap((text) => traceText(text, left, top));
+    return tag("rect", { ...place, fill, rx: parseFloat(radius) }) + texts.join("");
   }).join("");
 }
 
-// Saves a figure as it looks: with the HTML that stands over it, its legends, and its description below.
+// Saves a figure as it looks: with the HTML over it, its legend, and its description below.
 async function savePicture(node, about, format) {
-  const { width, height: drawn, font } = node._fullLayout, { color } = font, html = { over: [], legends: [] };
+  const { width, height: drawn, font } = node._fullLayout, html = { over: [], legend: null };
   node.dispatchEvent(new CustomEvent("tilescope:save", { bubbles: true, detail: html }));
-  const legends = html.legends.filter((legend) => legend.checkVisibility()), boxes = legends.map((legend) => legend.getBoundingClientRect());
-  const origin = { left: Math.min(...boxes.map(({ left }) => left)) - 10, top: Math.min(...boxes.map(({ top }) => top)) - drawn - 4 };
-  const legendBottom = Math.max(drawn, ...boxes.map(({ bottom }) => bottom - origin.top));
+  const { left, top } = node.getBoundingClientRect(), legend = html.legend?.getBoundingClientRect(), end = drawn + (legend?.height ?? 0) + 4;
   // Lines that fit, broken after commas and dots.
-  const letters = 0.78 * font.size, most = Math.max(40, Math.floor((width - 20) / (0.6 * letters)));
-  const lines = about.match(new RegExp(`\\S.{0,${most}}(?:,| ·|$)`, "g")), line = 1.45 * letters;
-  const height = Math.ceil(legendBottom + line * lines.length + 12);
-  const plot = decodeURIComponent((await window.Plotly.toImage(node, { format: "svg", width, height: drawn })).replace(/^.*?,/, ""));
+  const letters = 0.78 * font.size, line = 1.45 * letters, most = Math.max(40, Math.floor((width - 20) / (0.6 * letters)));
+  const lines = about.match(new RegExp(`\\S.{0,${most}}(?:,| ·|$)`, "g")), height = Math.ceil(end + line * lines.length + 8);
+  const plot = await window.Plotly.toImage(node, { format: "svg", width, height: drawn });
   const svg = tag("svg", { xmlns: "http://www.w3.org/2000/svg", width, height, viewBox: `0 0 ${width} ${height}`, "font-family": escaped(font.family) }, [
     tag("style", {}, await fontFaces()),
     tag("rect", { width, height, fill: getComputedStyle(document.body).backgroundColor }),
-    plot,
-    ...html.over.map((each) => traceElement(each, node.getBoundingClientRect())),
-    ...legends.map((legend) => traceElement(legend, origin)),
-    ...lines.map((text, i) => svgText(text, 10, legendBottom + line * (i + 1), { fontSize: letters, fontWeight: 400, color })),
+    decodeURIComponent(plot.replace(/^.*?,/, "")),
+    ...html.over.map((each) => traceElement(each, left, top)),
+    legend ? traceElement(html.legend, legend.left - 10, legend.top - drawn - 4) : "",
+    ...lines.map((text, i) => svgText(text, 10, end + line * (i + 1), { fontSize: letters, fontWeight: 400, color: font.color })),
   ].join(""));
   const name = `${fileName(`${about.split(" · ")[0]} ${node.layout.title?.text ?? ""}`)}.${format}`;
   if (format === "svg") return saveFile(name, "image/svg+xml", svg);

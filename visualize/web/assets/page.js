@@ -45,13 +45,8 @@ function notify(words) {
 // Menus close on a click elsewhere, after a choice, and on Escape, which no other script gets then.
 const OPEN_MENUS = ":is(#header, .headline) details[open], .presets[open]";
 
-document.addEventListener("click", ({ target, detail }) => {
-  for (const menu of document.querySelectorAll(OPEN_MENUS)) {
-    const isInside = menu.contains(target);
-    if (isInside && !target.closest("a, button")) continue;
-    menu.open = false;
-    if (isInside && detail === 0) menu.querySelector("summary").focus(); // chosen by a key
-  }
+document.addEventListener("click", ({ target }) => {
+  for (const menu of document.querySelectorAll(OPEN_MENUS)) menu.open = menu.contains(target) && !target.closest("a, button");
 });
 document.addEventListener("keydown", (event) => {
   const menu = event.key === "Escape" && [...document.querySelectorAll(OPEN_MENUS)].at(-1);

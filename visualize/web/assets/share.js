@@ -9,7 +9,7 @@ function open() {
   frame.value = `<iframe src="${field.value}&embed=1" width="960" height="600"></iframe>`;
   code.replaceChildren();
   dialog.showModal();
-  field.setSelectionRange(0, 0); // its start is in view
+  field.scrollLeft = 0;
   send.act("share", { link: field.value });
 }
 
