@@ -111,11 +111,11 @@ def test_c_lies_at_its_tile_numbers_with_a_at_its_left_and_b_above():
     notes = {(note["xref"], note["text"]): note for note in layout["annotations"]}
     for number in ("", "2"):
         x, y = layout[f"xaxis{number}"], layout[f"yaxis{number}"]
-        assert (x["title"]["text"], x["range"][1], y["range"][0]) == ("pid_n", 5, 9), "pid_m down"
+        assert (x["title"]["text"], int(x["range"][1]), int(y["range"][0])) == ("pid_n", 5, 9), "pid_m down"
         assert dict(zip(x["ticktext"], x["tickvals"], strict=True))["4"] == 4.5
         a, b = notes[f"x{number}", "<b>A</b>"], notes[f"x{number}", "<b>B</b>"]
         assert (a["x"] < 0, a["y"], b["y"] < 0, b["x"]) == (True, 0, True, 0)
-        assert (f"x{number} domain", "<b>C</b>: the pid of each tile") in notes
+        assert (f"x{number} domain", "<b>C</b>: pid per tile") in notes
     assert (layout["xaxis2"]["matches"], layout["yaxis2"]["matches"]) == ("x", "y"), "zoomed together"
     for unnumbered in (grouped(30, 41, 8), split(3, 9, 4)):
         texts = [note["text"] for note in map_figure(unnumbered, "order")["layout"]["annotations"]]
@@ -207,7 +207,9 @@ def test_times_are_medians_from_the_20th_to_the_80th_percentile_and_equal_reads_
     equal = {size: Reuse(GB, GB, GB, GB, GB, 9 * GB, GB) for size in (1, 2)}
     traces, layout = by_name(figures.bytes_figure(equal, [], 1, "counted"))
     low, high = layout.yaxis.autorangeoptions.include
-    assert (high / low, layout.yaxis.dtick, "counted" in traces) == (pytest.approx(3), "D1", False)
+    assert (high / low, "counted" in traces) == (pytest.approx(3), False)
+    ticks = [tick for tick in layout.yaxis.tickvals if low <= tick <= high]
+    assert len(ticks) >= 2, "a value between them can be read off"
 
 
 @pytest.mark.parametrize(
@@ -220,12 +222,15 @@ def test_the_bottleneck_is_marked_and_the_rest_of_the_time_is_what_it_and_the_ta
     bounds = [replace(bound, ms=bound.ms * scale) for bound in BOUNDS]
     traces, layout = by_name(figures.bounds_figure(bounds, measured_ms, "recorded"))
     assert list(traces["alone"].y) == ["DRAM", "L2", "arithmetic"]
-    marked = "30.0 µs (bottleneck)" if unit == "µs" else "3.00 ms (bottleneck)"
-    assert [text for text in traces["alone"].text if "bottleneck" in text] == [marked]
+    labels = dict(zip(traces["labels"].y, traces["labels"].text, strict=True))
+    longest = "30.0 µs" if unit == "µs" else "3.00 ms"
+    assert labels["arithmetic"] == f" {longest}<br> bottleneck"
+    assert [row for row, label in labels.items() if "bottleneck" in label] == ["arithmetic"]
+    assert labels["recorded"].endswith("arithmetic + tail wave + rest" if stack[2] else "arithmetic + tail wave")
     assert list(traces["time"].x) == pytest.approx(stack)
     assert list(traces["time"].customdata) == ["arithmetic", figures.TAIL, "not explained by these"]
     assert layout.xaxis.title.text == unit
-    assert set(by_name(figures.bounds_figure(bounds, None, "measured"))[0]) == {"alone"}
+    assert set(by_name(figures.bounds_figure(bounds, None, "measured"))[0]) == {"alone", "labels"}
 
 
 RECORDED = records.experiments(TIMELINE.form, "H200")

@@ -381,15 +381,16 @@ def test_an_element_that_is_not_finite_is_above_all_errors_and_all_errors_of_an_
 
 def test_the_time_figure_has_a_bar_per_call_and_another_colour_for_the_host():
     figure = time_figure(measured())
-    (bars,) = figure.data
+    bars, labels = figure.data
     assert list(bars.y) == [THIS_KERNEL, "torch.matmul", "torch.matmul, cuBLASLt", ENQUEUED, SYNCHRONIZED]
     assert max(map(len, figure.layout.xaxis.title.text.split("<br>"))) <= 20, "a phone has no room for more"
     assert list(bars.x) == pytest.approx([7.0, 6.825, 6.825, 31.0, 44.0])
     kernel, library, _, *host = bars.marker.color
     assert (kernel, len(set(host)), library in host) == (theme.HARDWARE, 1, False)
     assert [error > 0 for error in bars.error_x.array] == [True, True, True, False, False]
-    assert ["7.00 µs" in bars.text[0], "31.0 µs" in bars.text[3]] == [True, True], "three digits, zeros included"
-    (bars,) = time_figure(measured(baselines=(), launch_overhead=None)).data
+    assert ["7.00 µs" in labels.text[0], "31.0 µs" in labels.text[3]] == [True, True], "three digits, zeros included"
+    assert all(np.array(labels.x) >= bars.x), "beside the bars"
+    bars, _ = time_figure(measured(baselines=(), launch_overhead=None)).data
     assert list(bars.y) == [THIS_KERNEL], "a dtype that no library call accepts"
 
 

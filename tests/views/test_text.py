@@ -306,7 +306,7 @@ def test_only_known_sources_have_a_mark_and_only_glossary_terms_a_hover_text():
     with pytest.raises(ValueError, match="guessed"):
         mark("guessed")
     wave = prose.term("wave", "waves")
-    assert (str(wave), html([wave])[:20]) == ("waves", '<span title="The pro')
+    assert (str(wave), 'title="The programs that' in html([wave])) == ("waves", True)
     with pytest.raises(LookupError, match=r"glossary\.md does not define 'wavelet'"):
         prose.term("wavelet")
 

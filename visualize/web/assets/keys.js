@@ -52,7 +52,7 @@ document.addEventListener("keydown", (event) => {
     document.querySelector("#run").click();
   }
   if (event.defaultPrevented || isModified || event.altKey || event.isComposing) return;
-  if (shows("embed") || document.querySelector("dialog[open]") || belongsTo(target, key)) return;
+  if (shows("embed") || document.querySelector("dialog:is([open], :popover-open)") || belongsTo(target, key)) return;
   const action = actionOf(key.length === 1 ? key.toLowerCase() : key);
   if (!action) return;
   event.preventDefault();
