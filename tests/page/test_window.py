@@ -117,7 +117,9 @@ def test_a_frame_of_another_site_without_storage_draws_and_runs_and_forgets(tab:
     ],
 )
 def test_a_menu_closes_on_escape_on_a_click_elsewhere_and_after_a_choice(tab: Tab, summary: str, choice: str) -> None:
-    tab.open("?kernel=matmul.grouped&M=16384&N=16384&K=4096&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8")
+    tab.open(
+        "?kernel=matmul.grouped&M=16384&N=16384&K=4096&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8"
+    )
     opener, menu = tab.page.locator(summary), tab.page.locator(summary).locator("xpath=..")
     expect(opener).to_be_visible()
     opener.click()
@@ -149,7 +151,9 @@ def test_a_comparison_fits_into_a_small_window(tab: Tab, name: str, plot: str) -
     pinned = "&with=kernel%3Dmatmul.grouped%26M%3D4096%26N%3D4096%26K%3D4096%26GROUP_SIZE%3D1%26gpu%3DH200"
     tab.open(f"?kernel=matmul.grouped&M=4096&N=4096&K=4096&GROUP_SIZE=8&gpu=H200&tab={name}{pinned}")
     tab.page.wait_for_function(_TWIN.format(plot))
-    bottom = f"Math.max(...[...document.querySelectorAll('#{plot} > *')].map((node) => node.getBoundingClientRect().bottom))"
+    bottom = (
+        f"Math.max(...[...document.querySelectorAll('#{plot} > *')].map((node) => node.getBoundingClientRect().bottom))"
+    )
     assert tab.page.evaluate(bottom) <= 720
 
 

@@ -297,6 +297,15 @@ def test_the_strip_names_differences_and_a_few_numbers_and_folds_the_table_of_al
     assert "knob3 3 → <b>–</b>, 3 more." in render_comparison({}, many, [], [])
 
 
+def test_the_pinned_picture_shows_the_same_operation_although_another_one_wastes_more(shared_page):
+    tall, wide = ({"BLOCK_M": rows, "BLOCK_N": columns} for rows, columns in ((128, 64), (64, 128)))
+    own = {"kernel": "matmul.grouped", "tab": "coalescing", "model": "textbook", **tall}
+    pinned = urllib.parse.urlencode({"kernel": "matmul.grouped", **wide})
+    titles = (compare_with(shared_page, flat)["flow-title"] for flat in (own, own | wide, {**own, "with": pinned}))
+    operations = [re.findall("load of [AB]", title) for title in titles]
+    assert operations == [["load of A"], ["load of B"], ["load of A", "load of A"]]
+
+
 TIME, LOADS = Number("time", 2.0, "ms", "recorded"), [Number(name, 5, "", "predicted") for name in "abcd"]
 NO_NUMBER = "No number is known for both experiments. Press Run; for the pinned one, press Swap first."
 HALF = [replace(number, value=number.value / 2) for number in (*LOADS, TIME)]

@@ -37,7 +37,11 @@ class ScheduleView:
 
     color: str = knob("order", "Schedule", "Meaning of a tile's colour.", choices=COLORS, label="Colours")
     programs_per_sm: int = knob(
-        0, "Schedule", "Assumed number of programs resident on one SM. 0: the compiled kernel's limit.", low=0, high=32,
+        0,
+        "Schedule",
+        "Assumed number of programs resident on one SM. 0: the compiled kernel's limit.",
+        low=0,
+        high=32,
         label="Programs per SM",
     )
     by: str = knob(

@@ -221,7 +221,8 @@ def serve_capture(
     bypass_proxy(host)
     blocks.launch(
         server_name=host, server_port=port, theme=THEME, head=HEAD, css=theme.variables() + assets.styles(),
-        footer_links=["api"], favicon_path=assets.ICON, mcp_server=mcp, ssr_mode=False, _frontend=False, app_kwargs={"middleware": [guard]},
+        footer_links=["api"],
+        favicon_path=assets.ICON, mcp_server=mcp, ssr_mode=False, _frontend=False, app_kwargs={"middleware": [guard]},
         prevent_thread_lock=True,
     )  # fmt: skip
     if blocks.mcp_server_obj:

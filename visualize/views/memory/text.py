@@ -90,7 +90,8 @@ def memory_headline(verdicts: Verdicts, number: int, worst: int) -> Markup:
     """
     op, operations, comparison = _find(verdicts, number), verdicts.compiled, ""
     share, factor = _used_share([op]), op.launch.sectors / max(op.launch.ideal_sectors, 1)
-    amount, what = f"{factor:.2g} ×", say("the {} needed", term("sector", "sectors"))
+    amount = f"{factor:.2g} ×"
+    what: Sentence | str = say("the {} needed", term("sector", "sectors"))
     if factor < _NOTABLE_FACTOR:
         amount, what = share, f"of the moved bytes are used{': fully coalesced' if share == '100 %' else ''}"
     if number != worst and operations and (most := _find(verdicts, worst)).launch.wasted_sectors > 0:
