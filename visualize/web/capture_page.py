@@ -53,8 +53,8 @@ class CapturePage:
         self._version = 0  # incremented by each capture
         # For each page, its view and the capture's version when it was drawn.
         self._drawn: dict[str, tuple[CaptureView, int]] = {}
-        # The GPU, and values of the script's controls that differ from the defaults.
-        self._chosen: dict[str, Any] = {GPU: self.pictures.gpu}
+        # Values of the script's controls that differ from the defaults, and the GPU if it was chosen on the page.
+        self._chosen: dict[str, Any] = {}
         self._is_stale = False  # whether the pictures are of an earlier version of the script
         self._lock = threading.Lock()
 
@@ -148,13 +148,15 @@ class CapturePage:
     def _choose(self, given: Mapping[str, Any]) -> None:
         """Capture again if the user chose another example or changed one of the script's controls."""
         script = self._script
+        chosen_gpu = given.get(GPU, self.pictures.gpu)
         with self._lock:
+            gpu = {GPU: chosen_gpu} if chosen_gpu != self.pictures.gpu or GPU in self._chosen else {}
             if given.get(EXAMPLE) in EXAMPLES and given[EXAMPLE] != self._script:
                 self._script = given[EXAMPLE]
-                self._chosen = {GPU: self._chosen[GPU]}
+                self._chosen = gpu
                 self._changed = self._modified()
             else:
-                chosen = self.pictures.chosen(given)
+                chosen = gpu | self.pictures.chosen(given)
                 if chosen == self._chosen:
                     return
                 self._chosen = chosen

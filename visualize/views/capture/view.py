@@ -153,17 +153,16 @@ class CapturePictures:
         fields = [launch, operation, program]
         if chosen is not None:
             fields = [*([_EXAMPLES] if script in EXAMPLES else []), _GPUS, *fields]
-            values |= {EXAMPLE: script, GPU: self.gpu}
+            values |= {EXAMPLE: script, GPU: chosen.get(GPU, self.gpu)}
             for field, default in self._script_controls():
                 fields.append(field)
                 values[field["name"]] = chosen.get(field["name"], default)
         return slots.form_value(fields, values)
 
     def chosen(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the GPU, and the values of the script's controls that differ from their defaults."""
+        """Return the values of the script's controls that differ from their defaults."""
         defaults = {field["name"]: default for field, default in self._script_controls()}
-        chosen = {name: given[name] for name, value in defaults.items() if given.get(name, "") not in ("", value)}
-        return {GPU: given.get(GPU, self.gpu), **chosen}
+        return {name: given[name] for name, value in defaults.items() if given.get(name, "") not in ("", value)}
 
     def _script_controls(self) -> Iterator[tuple[dict[str, Any], Any]]:
         """Yield each control of the script with its default."""
@@ -312,7 +311,7 @@ def capture_options(chosen: Mapping[str, Any]) -> list[str]:
     settings = [f"{name.removeprefix(_CASE)}={value}" for name, value in chosen.items() if name.startswith(_CASE)]
     configs = [f"{name.removeprefix(_CONFIG)}={value}" for name, value in chosen.items() if name.startswith(_CONFIG)]
     swept = str(chosen.get(_SWEEP, "")).split()
-    gpu = [("--gpu-json", json.dumps(asdict(GPUS[chosen[GPU]])))] if chosen[GPU] in GPUS else []
+    gpu = [("--gpu-json", json.dumps(asdict(GPUS[chosen[GPU]])))] if chosen.get(GPU) in GPUS else []
     options = gpu + [("--set", setting) for setting in (*settings, *swept)]
     options += [("--config", config) for config in configs]
     return [part for option in options for part in option]

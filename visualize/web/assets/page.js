@@ -39,7 +39,7 @@ const memory = {
 function notify(words) {
   const toast = document.body.appendChild(make("p", { class: "toast", role: "status", popover: "manual" }, words));
   toast.showPopover();
-  setTimeout(() => toast.remove(), 2500);
+  setTimeout(() => toast.remove(), 4000);
 }
 
 // Menus close on a click elsewhere, after a choice, and on Escape, which no other script gets then.
