@@ -478,7 +478,9 @@ def test_edges_of_a_tile_and_of_a_group_are_dragged(tab: Tab) -> None:
     tab.page.mouse.move(*place(tab, 2.5, 2.5))
     drag(tab, "BLOCK_N", 4.1, 2.5)
     tab.page.wait_for_function("document.body.dataset.address.includes('BLOCK_N=128')")
-    tab.page.wait_for_function("document.querySelector('#schedule-plot .live-plot')._fullLayout.xaxis.range[1] === 5")
+    tab.page.wait_for_function(
+        "Math.floor(document.querySelector('#schedule-plot .live-plot')._fullLayout.xaxis.range[1]) === 5"
+    )
     tab.page.mouse.move(*place(tab, 1.5, 2.5))
     drag(tab, "BLOCK_M", 1.5, 2.45)
     tab.page.wait_for_function("document.body.dataset.address.includes('BLOCK_M=32')")
