@@ -13,10 +13,10 @@ from typing import Any
 from kernels.compiling.compile_cost import estimate_shared_bytes
 from kernels.experiment import Experiment, launch_of, without_gpu
 from kernels.gpus import Gpu
+from kernels.interpreter_time import explain_slow_launch
 from kernels.knobs import ConfigError
 from kernels.measuring import check, timing, worker
 from kernels.measuring.gated_stream import GatedStream
-from kernels.measuring.interpreter import explain_slow_launch
 from kernels.measuring.measurement import Measurement, Stages
 from kernels.numerics import values
 from kernels.pairs import FEWEST, pair

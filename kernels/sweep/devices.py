@@ -22,10 +22,10 @@ from kernels.accesses import CompiledFacts
 from kernels.compiling.compiler import compile_experiment
 from kernels.experiment import Experiment, launch_of
 from kernels.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices
+from kernels.interpreter_time import explain_slow_launch
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.measuring.fair_queue import Call
-from kernels.measuring.interpreter import explain_slow_launch
 from kernels.measuring.measurement import Job, Stages
 from kernels.measuring.pool import DEADLINES_S, Pool, Stopped, cancellation, worker_death
 from kernels.measuring.session import Session
