@@ -69,12 +69,16 @@ def compile_seconds(kernel: Kernel, launch: Launch) -> float:
     if not sums:
         most = max(access.elements for access in kernel.accesses(launch))
         return 1.0 + 14.0 * (most // (LANES * launch.config.num_warps)) / 2048
-    # From compute capability 8.0 on, Triton multiplies on matrix units, except for IEEE float32.
-    if launch.gpu.compute_capability >= (8, 0) and kernel.family.matrix_passes(launch.problem):
+    if uses_matrix_units(kernel, launch):
         return _BASE_S * max(1.0, sums / (MOST_REGISTERS + 1)) ** 3.3
     rows, _ = kernel.output_tile(launch) or (1, 1)
     depth = next((access.elements // rows for access in panel_loads(kernel, launch)), 1)
     return 1.0 + 3.1 * (sums / 128) ** 1.45 * (depth / 16) ** 0.9
+
+
+def uses_matrix_units(kernel: Kernel, launch: Launch) -> bool:
+    """Return whether Triton multiplies on matrix units: from compute capability 8.0 on, except for IEEE float32."""
+    return launch.gpu.compute_capability >= (8, 0) and kernel.family.matrix_passes(launch.problem) > 0
 
 
 def panel_loads(kernel: Kernel, launch: Launch) -> list[Access]:

@@ -259,8 +259,8 @@ RUN = Measurement(
     "run",
     records.RecordForm("run", RunResult, key=without_gpu, compact=RunResult.compact),
     measure_run,
-    "This machine has {this}, and no run of this experiment on {gpu} was recorded. To run it here, leave gpu out, or "
-    "choose the menu's first entry.",
+    "This machine has {this}, and no run of this experiment on {gpu} was recorded. To run it here, omit gpu, or choose "
+    "this machine's GPU.",
     refuse_slow_run,
     is_interpreted=True,
 )

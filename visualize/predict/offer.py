@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from kernels import discover
-from kernels.compiling.compile_cost import estimate_shared_bytes
+from kernels.compiling.compile_cost import estimate_shared_bytes, explain_spill, uses_matrix_units
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.knobs import knobs
@@ -15,8 +15,11 @@ from kernels.recommended import Recommended, octaves, shipped, similar
 from kernels.spec import DTYPE_BYTES, Kernel, Launch, shape_text
 from visualize.predict.launch_time import predict_time
 
+_KIB = 1024
+
 # The values of an offer's origin.
 FOUND, NEIGHBOUR, RANKED = "found for this shape", "found for a neighbouring shape", "ranked first by the model"
+PUBLISHED = "published default"
 
 # Standard tiles: BLOCK_M, BLOCK_N, bytes of BLOCK_K, num_warps, maximum num_stages. On an H200, 22 tiles of
 # matmul.stream_k were timed at 26 random float16 shapes. The best of the first four is at most 6 % slower than the best
@@ -31,8 +34,8 @@ class Offer:
     """A config for a problem, and how it was obtained.
 
     Attributes:
-        origin: FOUND, NEIGHBOUR or RANKED.
-        search: the search that found the config; None if the origin is RANKED.
+        origin: FOUND, NEIGHBOUR, RANKED or PUBLISHED.
+        search: the search that found the config; None if no search did.
     """
 
     experiment: Experiment
@@ -40,7 +43,7 @@ class Offer:
     search: Recommended | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the API's payload. The search's fields are None if the origin is RANKED."""
+        """Return the API's payload. The search's fields are None if no search found the config."""
         search = vars(self.search) if self.search else dict.fromkeys(field.name for field in fields(Recommended))
         return {
             **search,
@@ -66,6 +69,40 @@ def offer(kernel: Kernel, problem: Any, gpu: Gpu) -> Offer | None:
     None if no candidate fits on the GPU.
     """
     return _offer(kernel.id, problem, gpu)
+
+
+def explain_misfit(kernel: Kernel, problem: Any, gpu: Gpu) -> str:
+    """Return why a kernel's published default config does not launch on a GPU, as a sentence; "" if it does.
+
+    Without matrix units, a kernel whose accumulator spills takes minutes to compile.
+    """
+    launch = Launch(problem, kernel.config(), gpu)
+    needed = estimate_shared_bytes(kernel, launch)
+    if needed > gpu.shared_bytes_per_program:
+        return (
+            f"The published default config of {kernel.id} needs {needed / _KIB:.0f} KiB of shared memory per program; "
+            f"{gpu.name} has {gpu.shared_bytes_per_program / _KIB:.0f} KiB."
+        )
+    if not uses_matrix_units(kernel, launch) and (spill := explain_spill(kernel, launch)):
+        return f"The published default config of {kernel.id} does not fit {gpu.name}. {spill.partition(' Make ')[0]}"
+    return ""
+
+
+def opening_config(kernel: Kernel, problem: Any, gpu: Gpu) -> Any:
+    """Return the config that a kernel opens with: its published default or, if that does not launch, the offer."""
+    offered = offer(kernel, problem, gpu) if explain_misfit(kernel, problem, gpu) else None
+    return offered.experiment.config if offered else kernel.config()
+
+
+def explain_opening(kernel: Kernel, launch: Launch) -> str:
+    """Return why a launch has the offered config and not the published default; "" if it does not have it."""
+    why = explain_misfit(kernel, launch.problem, launch.gpu)
+    if not why or launch.config == kernel.config():
+        return ""
+    offered = offer(kernel, launch.problem, launch.gpu)
+    if offered is None or offered.experiment.config != launch.config:
+        return ""
+    return f"{why} So it opens with the config that is offered for {launch.gpu.name}, {offered.origin}."
 
 
 # Each move of a slider asks again, mostly for the same problem; an offer takes milliseconds.
