@@ -171,11 +171,13 @@ def test_a_sweep_whose_client_leaves_frees_its_slot_within_5_s(app: App, client:
         return client.predict(*small, api_name="/sweep").get("failure", {}).get("kind") == "busy"
 
     assert not is_busy()  # its rows are stored now, so that the next calls return immediately
+    workers = set(app.workers())
     if how == "cancelled":
         leave = Client(app.url, verbose=False).submit(large, api_name="/sweep").cancel
     else:
         leave = open_call(app, "sweep", large)
-    until(is_busy)
+    until(lambda: set(app.workers()) - workers)
+    assert is_busy()
     left = time.monotonic()
     leave()
     until(lambda: not is_busy())
