@@ -84,8 +84,8 @@ def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_her
         with ExitStack() as stack:
             session = stack.enter_context(closing(Session.here()))
             if flags.gpus != 1 or os.environ.get(SCHEDULER):
-                client = stack.enter_context(connect(flags.gpus))
-                run = sweep_on_cluster(client, session.store, within, strategy, predict_time, resume)
+                devices = stack.enter_context(connect(flags.gpus, within.base))
+                run = sweep_on_cluster(devices, session.store, within, strategy, predict_time, resume)
             else:
                 run = prepare(session, within, strategy, predict_time, resume)
             result = _run_sweep(run, flags, rows)
