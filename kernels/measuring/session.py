@@ -177,13 +177,16 @@ class Session:
             ValueError: there is no such measurement.
         """
         measurement, gpu = _get_measurement(name), resolve_gpu(experiment, self.gpu)
-        if self._measures(measurement, experiment, gpu, interprets_any_gpu=True):
+        recorded = self.store.find(measurement, experiment, gpu.name)
+        # Without a GPU, a named GPU's recording says more than the interpreter's check.
+        is_enough = recorded is not None and self.gpu is None and experiment.gpu != ""
+        if not is_enough and self._measures(measurement, experiment, gpu, interprets_any_gpu=True):
             live = self._measured.get((name, measurement.form.key(experiment), gpu.name))
             if live is not None:
                 return KnownResult(live)
             if self.gpu is None and (earlier := self.store.find(measurement, experiment, gpu.name, "interpreter")):
                 return replace(earlier, value=self._add_recorded(measurement, earlier.value, gpu))
-        return self.store.find(measurement, experiment, gpu.name)
+        return recorded
 
     def compile(
         self, experiment: Experiment, specialization: str = "launcher", client: Client = INTERNAL

@@ -74,8 +74,8 @@ def test_every_matmul_preset_gets_a_config_that_fits_in_shared_memory(gpu) -> No
 
 
 REPLACED = {
-    ("matmul.fused_add_relu", "RTX5090"): "needs 112 KiB of shared memory per program; RTX5090 has 99 KiB.",
-    ("matmul.fused_add_relu", "RTXPRO6000"): "needs 112 KiB of shared memory per program; RTXPRO6000 has 99 KiB.",
+    ("matmul.fused_add_relu", "RTX5090"): "takes 112 KiB of shared memory per program; RTX5090 has 99 KiB.",
+    ("matmul.fused_add_relu", "RTXPRO6000"): "takes 112 KiB of shared memory per program; RTXPRO6000 has 99 KiB.",
     ("matmul.fused_add_relu", "T4"): "takes 256 registers per thread with num_warps 4; a thread has 255,",
 }
 
@@ -90,7 +90,7 @@ def test_every_kernel_opens_with_a_config_that_launches(kernel, gpu) -> None:
     why = REPLACED.get((kernel.id, gpu))
     assert (launch.config == kernel.config()) == (why is None)
     text = explain_opening(kernel, launch)
-    assert (why in text and text.endswith(f"offered for {gpu}, {RANKED}.")) if why else text == ""
+    assert (why in text and text.endswith(f"offered for {gpu}: {RANKED}.")) if why else text == ""
     assert explain_opening(kernel, replace(launch, config=kernel.config())) == "", "the user chose the default"
 
 

@@ -88,7 +88,7 @@ def test_a_kernel_without_a_config_gets_one_that_launches_and_the_reply_says_so(
     reply = client.predict(fused, api_name="/compile")
     assert reply["shared_bytes"] <= GPUS["RTXPRO6000"].shared_bytes_per_program
     assert reply["experiment"]["config"]["BLOCK_M"] == 64
-    assert reply["config_note"].startswith("The published default config of matmul.fused_add_relu needs 112 KiB")
+    assert reply["config_note"].startswith("The default config takes 112 KiB of shared memory")
     assert "config_note" not in client.predict({**fused, "gpu": "H200"}, api_name="/schedule")
     explicit = client.predict({**fused, "config": discover()[fused["kernel"]].config().__dict__}, api_name="/compile")
     assert explicit["failure"]["kind"] == "out_of_resources", "a chosen config is kept"

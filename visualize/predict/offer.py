@@ -80,11 +80,11 @@ def explain_misfit(kernel: Kernel, problem: Any, gpu: Gpu) -> str:
     needed = estimate_shared_bytes(kernel, launch)
     if needed > gpu.shared_bytes_per_program:
         return (
-            f"The published default config of {kernel.id} needs {needed / _KIB:.0f} KiB of shared memory per program; "
+            f"The default config takes {needed / _KIB:.0f} KiB of shared memory per program; "
             f"{gpu.name} has {gpu.shared_bytes_per_program / _KIB:.0f} KiB."
         )
     if not uses_matrix_units(kernel, launch) and (spill := explain_spill(kernel, launch)):
-        return f"The published default config of {kernel.id} does not fit {gpu.name}. {spill.partition(' Make ')[0]}"
+        return f"The default config would compile for minutes. {spill.partition(' Make ')[0]}"
     return ""
 
 
@@ -102,7 +102,7 @@ def explain_opening(kernel: Kernel, launch: Launch) -> str:
     offered = offer(kernel, launch.problem, launch.gpu)
     if offered is None or offered.experiment.config != launch.config:
         return ""
-    return f"{why} So it opens with the config that is offered for {launch.gpu.name}, {offered.origin}."
+    return f"{why} This is the config offered for {launch.gpu.name}: {offered.origin}."
 
 
 # Each move of a slider asks again, mostly for the same problem; an offer takes milliseconds.
