@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -223,7 +224,8 @@ def doctor(checks: Iterable[Check]) -> int:
     failed = False
     for check in checks:
         failed |= check.state == FAILS
-        print(f"{check.state:8} {check.name:12} {check.detail}", flush=True)
+        line = f"{check.state:8} {check.name:12} {check.detail}"
+        print(textwrap.fill(line, 110, subsequent_indent=" " * 22, break_on_hyphens=False), flush=True)
         if check.remedy and check.state != WORKS:
             print(f"{'':21} {check.remedy}", flush=True)
     return int(failed)

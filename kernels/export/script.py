@@ -252,6 +252,7 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
         f'    "{name}": values("{run.distribution}", {stored}, generator, DEVICE).to(dtype){".t()" * transposed},'
         for name, stored, transposed in code["inputs"]
     )
+    race = kernel.race(launch)
     start, comment = 'float("nan")', "NaN: an element that is not written fails the check"
     if kernel.zeroed_output:
         start, comment = "0.0", "zeros: the kernel adds to it"
@@ -276,6 +277,7 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
         allocated=_workspaces(code["workspaces"]),
         first="".join(_first(name, *code["first"]) for name in firsts),
         interpret_function="\n\n\n".join(interpret_texts),
+        race=f"\nprint({literal(f'It passed, but it is still a race: {race}.')})" if race else "",
         estimate=_estimate(kernel, launch, is_general="#" not in code["grid"]),
         check_functions="\n\n\n".join(check_texts + family_texts),
         allowed=_allowed(kernel, launch, run.distribution),

@@ -27,6 +27,7 @@ from kernels.measuring.request_slots import charge_cpu_time
 from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Compiled, Failure
 from visualize.predict.offer import opening_config
+from visualize.tours import tours
 from visualize.tours.guide import Guide, expand_stop
 from visualize.views import compare, status
 from visualize.views.panel import Panel, RunAction, Slots, StreamAction, current_client
@@ -265,7 +266,10 @@ class Redraw:
         # Talk mode and the embed view do not describe an experiment.
         flat = {name: flat[name] for name in flat if not name.startswith("__") and name not in ("talk", "embed")}
         described: Mapping[str, object] = flat or (SETTINGS.opening if "open" in fields else {})
-        return SETTINGS.state_or_defaults(expand_stop(described), self.session.gpu)
+        state, problems = SETTINGS.state_or_defaults(expand_stop(described), self.session.gpu)
+        if (tour := flat.get("tour", "")) not in ("", *tours()):
+            problems["tour"] = f"tour is {quote(tour)}; allowed are {', '.join(tours())}."
+        return state, problems
 
     def _settings(self, state: State) -> Slots:
         return {
