@@ -20,6 +20,9 @@ QUICK_COMPILE_S = 5.0
 # Factor by which the estimate may be wrong, because machines differ and the model is incomplete.
 _UNCERTAINTY = 2.0
 
+# Largest part of a product's tile that changes its layout at once.
+_LARGEST_PART_BYTES = 64 * 1024
+
 # Compile time of a matrix-unit kernel whose accumulator fits in registers.
 _BASE_S = 3.0
 
@@ -100,8 +103,10 @@ def estimate_shared_bytes(kernel: Kernel, launch: Launch) -> int:
     blocks = [access for access in accesses if isinstance(access, Access) and access not in panels]
     tiles = {access.tensor: access.elements for access in blocks if uses_tma}
     pipelined = buffers * sum(access.elements for access in panels) + sum(tiles.values())
-    largest = max(access.elements for access in accesses)
-    return DTYPE_BYTES[launch.problem.dtype] * max(pipelined, largest)
+    size = DTYPE_BYTES[launch.problem.dtype]
+    largest = size * max(access.elements for access in accesses)
+    # A tile of a product changes its layout in parts.
+    return max(size * pipelined, min(largest, _LARGEST_PART_BYTES) if panels else largest)
 
 
 def suggest_smaller_config(kernel: Kernel, launch: Launch, shared_bytes: int) -> str:

@@ -14,7 +14,8 @@ from kernels.results import codec
 from kernels.spec import Launch
 from scripts import search_configs
 from visualize.predict.launch_time import predict_time
-from visualize.predict.offer import FOUND, NEIGHBOUR, RANKED, Offer, explain_opening, offer, opening_config
+from visualize.predict.offer import FOUND, NEIGHBOUR, RANKED, Offer, offer
+from visualize.views.opening import explain_opening, opening_config
 
 PERSISTENT = discover()["matmul.persistent"]
 

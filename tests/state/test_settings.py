@@ -11,9 +11,9 @@ from kernels import discover
 from kernels.gpus import GPUS, Gpu
 from kernels.knobs import ConfigError, knobs
 from kernels.recommended import shipped
-from visualize.predict.offer import opening_config
 from visualize.predict.textbook import Textbook
 from visualize.views.memory.flow import LaneView
+from visualize.views.opening import opening_config
 from visualize.views.state import ScheduleView, View
 from visualize.views.tabs import SETTINGS
 from visualize.web.controls import apply_preset, experiment_form, presets

@@ -165,7 +165,10 @@ def test_a_race_that_passes_is_still_called_one_and_the_headline_says_why_it_doe
     lost = recorded({"kernel": "matmul.split_k_race"})
     assert not lost.check.passed, "the default lost its race when it was recorded"
     won = replace(lost, backend="interpreter", check=recorded().check, recorded=lost)
-    assert card(won) == f"✓ 0 wrong, still a race interpreter ✗ {lost.check.mismatched:,} of 262,144 wrong recorded"
+    assert (
+        card(won)
+        == f"✓ 0 wrong, still a race, checked in the interpreter ✗ {lost.check.mismatched:,} of 262,144 wrong recorded"
+    )
     assert "It passed, but it is still a race: 8 programs" in headline(won)
     assert "so it can't show a race" in headline(won)
     live = headline(replace(measured(), experiment=lost.experiment))
@@ -183,7 +186,7 @@ def test_a_launch_that_falls_back_on_pointers_says_why():
 
 def test_an_interpreters_check_says_if_the_gpu_could_not_launch_the_config():
     run = replace(recorded(), backend="interpreter", timing=None, baseline=None, recorded=recorded())
-    assert re.fullmatch(r"✓ 0 wrong interpreter ✓ 0 wrong · .* torch’s speed recorded", card(run))
+    assert re.fullmatch(r"✓ 0 wrong, checked in the interpreter ✓ 0 wrong · .* torch’s speed recorded", card(run))
     too_large = Failure("compile", "out_of_resources", "It needs 2,097,152 bytes.")
     expected = "This config can't launch on H200; the interpreter has no such limit. It needs 2,097,152 bytes."
     for each, failure in ((run, replace(too_large, kind="timeout")), (replace(run, backend="cuda"), too_large)):

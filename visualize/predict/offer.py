@@ -7,15 +7,13 @@ from functools import lru_cache
 from typing import Any
 
 from kernels import discover
-from kernels.compiling.compile_cost import estimate_shared_bytes, explain_spill, uses_matrix_units
+from kernels.compiling.compile_cost import estimate_shared_bytes
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.knobs import knobs
 from kernels.recommended import Recommended, octaves, shipped, similar
 from kernels.spec import DTYPE_BYTES, Kernel, Launch, shape_text
 from visualize.predict.launch_time import predict_time
-
-_KIB = 1024
 
 # The values of an offer's origin.
 FOUND, NEIGHBOUR, RANKED = "found for this shape", "found for a neighbouring shape", "ranked first by the model"
@@ -69,40 +67,6 @@ def offer(kernel: Kernel, problem: Any, gpu: Gpu) -> Offer | None:
     None if no candidate fits on the GPU.
     """
     return _offer(kernel.id, problem, gpu)
-
-
-def explain_misfit(kernel: Kernel, problem: Any, gpu: Gpu) -> str:
-    """Return why a kernel's published default config does not launch on a GPU, as a sentence; "" if it does.
-
-    Without matrix units, a kernel whose accumulator spills takes minutes to compile.
-    """
-    launch = Launch(problem, kernel.config(), gpu)
-    needed = estimate_shared_bytes(kernel, launch)
-    if needed > gpu.shared_bytes_per_program:
-        return (
-            f"The default config takes {needed / _KIB:.0f} KiB of shared memory per program; "
-            f"{gpu.name} has {gpu.shared_bytes_per_program / _KIB:.0f} KiB."
-        )
-    if not uses_matrix_units(kernel, launch) and (spill := explain_spill(kernel, launch)):
-        return f"The default config would compile for minutes. {spill.partition(' Make ')[0]}"
-    return ""
-
-
-def opening_config(kernel: Kernel, problem: Any, gpu: Gpu) -> Any:
-    """Return the config that a kernel opens with: its published default or, if that does not launch, the offer."""
-    offered = offer(kernel, problem, gpu) if explain_misfit(kernel, problem, gpu) else None
-    return offered.experiment.config if offered else kernel.config()
-
-
-def explain_opening(kernel: Kernel, launch: Launch) -> str:
-    """Return why a launch has the offered config and not the published default; "" if it does not have it."""
-    why = explain_misfit(kernel, launch.problem, launch.gpu)
-    if not why or launch.config == kernel.config():
-        return ""
-    offered = offer(kernel, launch.problem, launch.gpu)
-    if offered is None or offered.experiment.config != launch.config:
-        return ""
-    return f"{why} This is the config offered for {launch.gpu.name}: {offered.origin}."
 
 
 # Each move of a slider asks again, mostly for the same problem; an offer takes milliseconds.

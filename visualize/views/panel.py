@@ -24,8 +24,8 @@ from kernels.measuring.fair_queue import INTERNAL, Client
 from kernels.measuring.request_slots import REQUEST_SLOTS, charge_cpu_time
 from kernels.measuring.session import Session
 from kernels.results import Compiled, Failure, codec
-from visualize.predict.offer import explain_opening
 from visualize.views.numbers import Number
+from visualize.views.opening import explain_opening
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
 from visualize.views.slots import form_of
 from visualize.views.state import Snapshot, State, View, open_experiment, take_snapshot

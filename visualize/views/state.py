@@ -18,8 +18,8 @@ from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Compiled, Failure
 from kernels.results.store import Store
 from kernels.spec import Kernel, Launch
-from visualize.predict.offer import explain_misfit, opening_config
 from visualize.predict.schedule import STEPPING, Schedule, schedule
+from visualize.views.opening import explain_misfit, opening_config
 
 T = TypeVar("T")
 

@@ -12,7 +12,8 @@ from kernels.space import space
 from kernels.spec import Kernel, format_duration, shape_text
 from kernels.sweep.devices import concurrent_compiles
 from kernels.sweep.sweep_run import estimate_seconds
-from visualize.predict.offer import FOUND, NEIGHBOUR, RANKED, explain_opening, offer
+from visualize.predict.offer import FOUND, NEIGHBOUR, RANKED, offer
+from visualize.views.opening import explain_opening
 from visualize.views.slots import control, controls, form_value
 from visualize.views.state import PINNED, State
 from visualize.views.tune.view import default_values

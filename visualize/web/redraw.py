@@ -26,10 +26,10 @@ from kernels.measuring.measurement import Job
 from kernels.measuring.request_slots import charge_cpu_time
 from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Compiled, Failure
-from visualize.predict.offer import opening_config
 from visualize.tours import tours
 from visualize.tours.guide import Guide, expand_stop
 from visualize.views import compare, status
+from visualize.views.opening import opening_config
 from visualize.views.panel import Panel, RunAction, Slots, StreamAction, current_client
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
 from visualize.views.prose import stage_title
