@@ -94,11 +94,14 @@ def estimate_shared_bytes(kernel: Kernel, launch: Launch) -> int:
     """Estimate the shared memory of one program in bytes, usually from above.
 
     The panels of A and B have a buffer per stage on compute capability 9.0 and 10.0, whose matrix units read shared
-    memory, and one fewer elsewhere. With TMA, each tensor after the loop needs a tile; without it, one tile may
-    change its layout there. Of 740 recorded compiles (Triton 3.7.1, H100 and H200), six need 1 % to 20 % more.
+    memory, one fewer elsewhere, and one before 8.0. With TMA, each tensor after the loop needs a tile; without it, one
+    tile may change its layout there. Of 740 recorded compiles (Triton 3.7.1, H100 and H200), six need 1 % to 20 % more.
     """
     panels, accesses = panel_loads(kernel, launch), kernel.accesses(launch)
-    buffers = max(1, launch.config.num_stages - (launch.gpu.compute_capability not in ((9, 0), (10, 0))))
+    capability = launch.gpu.compute_capability
+    buffers = max(1, launch.config.num_stages - (capability not in ((9, 0), (10, 0))))
+    if capability < (8, 0):  # without asynchronous copies, loads are not pipelined
+        buffers = 1
     uses_tma = any(access.op == "descriptor" for access in accesses)
     blocks = [access for access in accesses if isinstance(access, Access) and access not in panels]
     tiles = {access.tensor: access.elements for access in blocks if uses_tma}

@@ -134,6 +134,7 @@ def test_a_script_runs_without_our_modules(kernel, ended, all_combinations):
             assert code == 0, (name, said)
             assert said.startswith("Triton's interpreter takes about 1 s for "), (name, said)
             assert "\ncheck passed: 0 of" in said, (name, said)
+            assert ("it is still a race: " in said) == (kernel.id == "matmul.split_k_race"), (name, said)
             assert "Not timed" in said, name
 
 

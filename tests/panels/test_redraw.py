@@ -96,6 +96,11 @@ def test_a_config_that_nobody_chose_follows_the_gpu(page):
     assert config_of(turn_to("H200", chosen)) == chosen
 
 
+def test_an_unknown_tour_is_named_with_those_there_are(page):
+    problems = json.loads(open_address(page, tour="nothing")["problems"])
+    assert problems["tour"].startswith("tour is 'nothing'; allowed are why-grouping, ")
+
+
 def test_a_compile_of_earlier_settings_is_not_drawn(page):
     started, compiled, late = threading.Event(), Future(), []
 
