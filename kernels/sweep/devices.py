@@ -315,7 +315,8 @@ def connect(gpus: int | None, base: Experiment) -> Iterator[list[ClusterDevice]]
         with client:
             yield find_devices(client, base)
         return
-    names, found = visible_devices(), visible_gpus()
+    names = visible_devices()
+    found = visible_gpus()
     if not found or (gpus or 1) > len(found):
         raise ConfigError("too_few_gpus", f"--gpus is {gpus or 'all'}; this host has {len(found) or 'none'}.")
     # The thread ends before the cluster is stopped.
@@ -323,7 +324,7 @@ def connect(gpus: int | None, base: Experiment) -> Iterator[list[ClusterDevice]]
         started = thread.submit(stack.enter_context, start_workers(names[:gpus]))
         host = socket.gethostname()
         devices = [
-            ClusterDevice(started, worker_name(number), None, gpu, f"{host}, GPU {names[number]}")
+            ClusterDevice(started, f"gpu-{number}", None, gpu, f"{host}, GPU {names[number]}")
             for number, gpu in enumerate(found[:gpus])
         ]
         yield select_kind(devices, base)
@@ -341,7 +342,7 @@ def start_workers(devices: Sequence[str]) -> Iterator[Any]:
     common = {"nthreads": 1, "resources": {RESOURCE: 1}, "dashboard": False, "silence_logs": "ERROR"}
     common |= {"preload": [cluster_worker.__name__], "memory_limit": 0}  # never kill a worker for its large tensors
     spec = {
-        worker_name(number): {"cls": distributed.Nanny, "options": {**common, "env": {"CUDA_VISIBLE_DEVICES": device}}}
+        f"gpu-{number}": {"cls": distributed.Nanny, "options": {**common, "env": {"CUDA_VISIBLE_DEVICES": device}}}
         for number, device in enumerate(devices)
     }
     scheduler = {"cls": distributed.Scheduler, "options": {"dashboard": False, "port": 0, "host": "127.0.0.1"}}
@@ -350,11 +351,6 @@ def start_workers(devices: Sequence[str]) -> Iterator[Any]:
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         yield client
-
-
-def worker_name(number: int) -> str:
-    """Return the name of a worker on this host."""
-    return f"gpu-{number}"
 
 
 def describe_worker(client: Any, address: str) -> tuple[Device | Failure, Gpu | None, str]:

@@ -18,7 +18,7 @@ from kernels.gpus import GPUS, visible_devices
 from kernels.knobs import ConfigError
 from kernels.results import Device, Strategy
 from kernels.space import space
-from kernels.sweep.devices import ClusterDevice, connect, select_kind, start_workers, worker_name
+from kernels.sweep.devices import ClusterDevice, connect, select_kind, start_workers
 from kernels.sweep.search import Trial
 from tests.waiting import until
 
@@ -42,7 +42,7 @@ def started(client):
 
 def device(client=None, number=0, run=None, gpu="H200", **options):
     faked = Device("cuda", f"Fake {gpu}", "none", "none")
-    return ClusterDevice(started(client), worker_name(number), faked, GPUS[gpu], f"worker {number}", run, **options)
+    return ClusterDevice(started(client), f"gpu-{number}", faked, GPUS[gpu], f"worker {number}", run, **options)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_two_workers_share_a_sweep_and_a_killed_one_loses_nothing(devices, tmp_p
 def test_compiles_begin_before_the_workers_have_started(client, tmp_path):
     starting, builder = Future(), FakeBuilder()
     late = [
-        ClusterDevice(starting, worker_name(number), None, GPUS["H200"], f"worker {number}", run)
+        ClusterDevice(starting, f"gpu-{number}", None, GPUS["H200"], f"worker {number}", run)
         for number, run in enumerate([functools.partial(run_trial, tmp_path)] * 2)
     ]
     run = make_run(Strategy("grid"), late, within=SPACE, builder=builder)
@@ -96,7 +96,7 @@ def test_compiles_begin_before_the_workers_have_started(client, tmp_path):
 
 
 def test_a_worker_that_has_not_started_can_be_cancelled():
-    late = ClusterDevice(Future(), worker_name(0), None, GPUS["H200"], "worker 0")
+    late = ClusterDevice(Future(), "gpu-0", None, GPUS["H200"], "worker 0")
     late.cancel()
     assert late.describe().kind == late.attempt(None).kind == "cancelled"
 

@@ -1,7 +1,9 @@
 """The config that a kernel opens with: its published default or, if that does not launch on the GPU, the offer."""
 
+from functools import lru_cache
 from typing import Any
 
+from kernels import discover
 from kernels.compiling.compile_cost import estimate_shared_bytes, explain_spill, uses_matrix_units
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
@@ -13,36 +15,36 @@ from visualize.predict.offer import offer
 _KIB = 1024
 
 
-def explain_misfit(kernel: Kernel, problem: Any, gpu: Gpu) -> str:
-    """Return why a kernel's published default config does not launch on a GPU, as a sentence; "" if it does.
+# Each move of a slider asks again.
+@lru_cache(maxsize=256)
+def _open(kernel_id: str, problem: Any, gpu: Gpu) -> tuple[Any, str]:
+    """Return a config, and why it is not the published default; "" if it is.
 
-    The estimate of shared memory may be too high, but a recorded run proves that the config launches. Without matrix
+    The estimate of shared memory may be too high, but a recorded run proves that the default launches. Without matrix
     units, a kernel whose accumulator spills takes minutes to compile.
     """
-    launch = Launch(problem, kernel.config(), gpu)
+    kernel = discover()[kernel_id]
+    default = kernel.config()
+    launch = Launch(problem, default, gpu)
     needed = estimate_shared_bytes(kernel, launch)
-    if needed > gpu.shared_bytes_per_program:
-        if records.find(RUN.form, Experiment(kernel.id, problem, kernel.config()), gpu.name):
-            return ""
-        return (
-            f"The default config takes {needed / _KIB:.0f} KiB of shared memory per program; "
-            f"{gpu.name} has {gpu.shared_bytes_per_program / _KIB:.0f} KiB."
-        )
-    if not uses_matrix_units(kernel, launch) and (spill := explain_spill(kernel, launch)):
-        return f"The default config would compile for minutes. {spill.partition(' Make ')[0]}"
-    return ""
+    most = gpu.shared_bytes_per_program
+    spill = "" if uses_matrix_units(kernel, launch) else explain_spill(kernel, launch).partition(" Make ")[0]
+    why = spill and f"The default config would compile for minutes. {spill}"
+    if needed > most and not records.find(RUN.form, Experiment(kernel_id, problem, default), gpu.name):
+        needs = f"The default config takes {needed / _KIB:.0f} KiB of shared memory per program"
+        why = f"{needs}; {gpu.name} has {most / _KIB:.0f} KiB."
+    offered = offer(kernel, problem, gpu) if why else None
+    if offered is None:
+        return default, ""
+    return offered.experiment.config, f"{why} This is the config offered for {gpu.name}: {offered.origin}."
 
 
 def opening_config(kernel: Kernel, problem: Any, gpu: Gpu) -> Any:
     """Return the config with which a kernel opens on a GPU."""
-    offered = offer(kernel, problem, gpu) if explain_misfit(kernel, problem, gpu) else None
-    return offered.experiment.config if offered else kernel.config()
+    return _open(kernel.id, problem, gpu)[0]
 
 
 def explain_opening(kernel: Kernel, launch: Launch) -> str:
     """Return why a launch has the offered config and not the published default; "" if it does not have it."""
-    why = explain_misfit(kernel, launch.problem, launch.gpu)
-    offered = offer(kernel, launch.problem, launch.gpu) if why else None
-    if offered is None or launch.config != offered.experiment.config:
-        return ""
-    return f"{why} This is the config offered for {launch.gpu.name}: {offered.origin}."
+    config, why = _open(kernel.id, launch.problem, launch.gpu)
+    return why if launch.config == config else ""

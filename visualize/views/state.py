@@ -19,7 +19,7 @@ from kernels.results import Compiled, Failure
 from kernels.results.store import Store
 from kernels.spec import Kernel, Launch
 from visualize.predict.schedule import STEPPING, Schedule, schedule
-from visualize.views.opening import explain_misfit, opening_config
+from visualize.views.opening import opening_config
 
 T = TypeVar("T")
 
@@ -116,7 +116,8 @@ class State:
         defaults = View("", tuple(type(options)() for options in self.view.options)).to_address()
         view = {name: value for name, value in self.view.to_address().items() if value != defaults[name]}
         short = self.experiment.short_address()
-        if explain_misfit(self.kernel, self.experiment.problem, self.gpu):  # a link without a config opens the offer
+        # A link without a config may open another one.
+        if opening_config(self.kernel, self.experiment.problem, self.gpu) != self.kernel.config():
             short |= vars(self.experiment.config)
         address = {**short, **view, **self._pin(), **changes}
         return {name: value for name, value in address.items() if value != ""}

@@ -91,7 +91,8 @@ class ResultPanel(Panel):
 
     def draw(self, snapshot: Snapshot) -> Slots:
         """Predict the time of a launch without a timed run."""
-        run, predicted = snapshot.result(RunResult), predict_time(snapshot.state.kernel, snapshot.launch, None)
+        run = snapshot.result(RunResult)
+        predicted = predict_time(snapshot.state.kernel, snapshot.launch, None)
         has_time = run is not None and text.timed_run(run) is not None
         return {"predicted-time": text.render_prediction(predicted) if predicted and not has_time else ""}
 
