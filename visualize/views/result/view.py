@@ -64,7 +64,10 @@ class ResultPanel(Panel):
     def draw_end(self, outcome: RunResult, snapshot: Snapshot) -> Slots:
         """Show a run that has just ended, mark its tiles, and give it to the browser to keep."""
         slots = draw_result(outcome, snapshot.launch, snapshot.failure)
-        if marks := tile_marks(outcome):
+        # A race that passes in the interpreter may have lost on the GPU.
+        recorded = outcome.recorded
+        marked = recorded if recorded and not recorded.check.passed else outcome
+        if marks := tile_marks(marked):
             slots["card"] += str(Markup('<span hidden data-tiles="{}"></span>').format(json.dumps(marks)))
         now = datetime.datetime.now(datetime.UTC)
         return {**slots, "stored-run": encode_run(outcome, snapshot.state.gpu.name, now)}
