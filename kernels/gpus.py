@@ -174,18 +174,28 @@ def _driver() -> tuple[Any, int]:
     return cuda, 0 if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) else count.value
 
 
-@functools.cache
 def this_gpu() -> Gpu | None:
-    """Read the first visible GPU through the CUDA driver. Return None if there is none.
+    """Return the first visible GPU, or None if there is none."""
+    return next(iter(visible_gpus()), None)
+
+
+@functools.cache
+def visible_gpus() -> tuple[Gpu, ...]:
+    """Read the visible GPUs through the CUDA driver.
 
     Reading attributes creates no context and allocates no GPU memory. A slice of a larger GPU (MIG,
     ZeroGPU) reports its own SMs and L2.
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES", "unset") in ("", "-1"):
-        return None
+        return ()
     cuda, count = _driver()
+    return tuple(gpu for number in range(count) if (gpu := _read_gpu(cuda, number)))
+
+
+def _read_gpu(cuda: Any, number: int) -> Gpu | None:
+    """Read a GPU by its number among the visible ones. Return None if the driver refuses."""
     device, buffer = ctypes.c_int(), ctypes.create_string_buffer(128)
-    if not count or cuda.cuDeviceGet(ctypes.byref(device), 0) or cuda.cuDeviceGetName(buffer, len(buffer), device):
+    if cuda.cuDeviceGet(ctypes.byref(device), number) or cuda.cuDeviceGetName(buffer, len(buffer), device):
         return None
 
     def read(attribute: int) -> int:

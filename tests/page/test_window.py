@@ -312,6 +312,16 @@ def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab: Tab) -> None:
     tab.page.locator("#gantt-plot").wait_for(state="hidden")
 
 
+def test_a_stop_that_speaks_of_the_timeline_shows_it_first(tab: Tab) -> None:
+    tab.page.set_viewport_size({"width": 1280, "height": 720})
+    tab.open("?tour=tail-wave&stop=4")
+    at_stop(tab, 4, 6)
+    tab.wait_for_draw("gantt-plot")
+    top, bottom = edges(tab, "#gantt-plot")
+    assert 0 < top < bottom <= min(edges(tab, ".tour")[0], edges(tab, "#schedule-plot")[0]) + 1
+    assert not tab.page.locator("#schedule-claim").filter(visible=True).count(), "it speaks of another picture"
+
+
 def test_the_embed_view_has_the_claim_the_picture_and_a_link_and_takes_no_keys(tab: Tab) -> None:
     tab.page.set_viewport_size({"width": 800, "height": 500})
     tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=reuse&gpu=H200&embed=1")

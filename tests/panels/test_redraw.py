@@ -75,6 +75,32 @@ def test_a_slow_reply_to_a_slider_does_not_undo_a_preset(page):
     assert late == [{}]
 
 
+def test_a_config_that_nobody_chose_follows_the_gpu(page):
+    """The published default of fused_add_relu needs more shared memory than RTXPRO6000 has."""
+
+    def turn_to(gpu, config):
+        """Choose a GPU in the menu; the other controls hold this config. Return the new settings."""
+        slots = change(page, {"kernel": "matmul.fused_add_relu", "gpu": gpu, **config})
+        return json.loads(slots["settings"])
+
+    def config_of(settings):
+        return {name: settings[name] for name in published}
+
+    published = vars(opened({"kernel": "matmul.fused_add_relu"}).experiment.config)
+    change(page, {"kernel": "matmul.fused_add_relu"})
+    offered = config_of(turn_to("RTXPRO6000", published))
+    assert offered != published
+    assert config_of(turn_to("H200", offered)) == published
+    assert config_of(turn_to("RTXPRO6000", published)) == offered
+    chosen = {**offered, "GROUP_SIZE": 3}
+    assert config_of(turn_to("H200", chosen)) == chosen
+
+
+def test_an_unknown_tour_is_named_with_those_there_are(page):
+    problems = json.loads(open_address(page, tour="nothing")["problems"])
+    assert problems["tour"].startswith("tour is 'nothing'; allowed are why-grouping, ")
+
+
 def test_a_compile_of_earlier_settings_is_not_drawn(page):
     started, compiled, late = threading.Event(), Future(), []
 
@@ -159,7 +185,7 @@ def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
 
 def test_a_bad_value_during_a_run_keeps_its_sentence_and_the_run_its_result(page):
     job = Job(RECORDED_RUN.experiment)
-    page.session.submit = lambda *_: job
+    page.session.submit = lambda *_, **__: job
     flat = RECORDED_RUN.experiment.to_address()
     message = json.loads(settings_of(flat))
     message["settings"]["M"] = 20_000
@@ -183,7 +209,7 @@ def test_a_run_that_ends_appears_on_the_open_history(page, store):
     flat = {**RECORDED_RUN.experiment.to_address(), "gpu": "H200", "tab": "history"}
     assert "<b>0</b> runs of this experiment" in change(page, flat)["history-claim"]
     job = Job(RECORDED_RUN.experiment)
-    page.session.submit = lambda *_: job
+    page.session.submit = lambda *_, **__: job
     store.put(RUN, "H200", replace(RECORDED_RUN, backend="cuda", note=""), datetime.datetime.now(datetime.UTC))
     job.end(RECORDED_RUN)
     *_, ended = updates(page.on_action, settings_of(flat, action="run"))

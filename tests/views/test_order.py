@@ -389,7 +389,9 @@ def test_fewer_blocks_are_the_number_and_rows_and_columns_the_reason():
 def test_more_blocks_are_explained():
     number, claim, more = loads_claim(FirstLoads(132, 512, 1792, 1600, ((12, 16), (9, 16)), False, (7360, 6336)))
     assert number == "1,792 blocks instead of 1,600 for 132 programs"
-    assert claim == "C is only 16 tiles wide, so grouping loads more. DRAM reads shows whether the L2 makes up for it."
+    assert (
+        claim == "C is only 16 tiles wide, so grouping loads more. “DRAM reads” shows whether the L2 makes up for it."
+    )
     assert "need 12 rows of A and 16 columns of B; row-major order needs 9 rows and 16 columns." in more
     assert "All waves together load 7,360 blocks; in row-major order, 6,336." in more
 
@@ -427,9 +429,10 @@ def test_predicted_reads_stand_beside_counted_reads():
     assert GROUPED.own.read_bytes == pytest.approx(counted, rel=0.02)
     assert f"Nsight Compute counted {counted / 1e9:.2f} GB." in said(GROUPED)
     assert "The L2 serves 88 % of the 12.9 GB that the programs request." in said(GROUPED)
-    number, claim, _ = headline_parts(reuse_headline(GROUPED, "No compiler."))
+    number, claim, more = headline_parts(reuse_headline(GROUPED, "No compiler."))
     assert number == "5.6 × the input bytes read from DRAM"
-    assert "Nsight Compute counted" in claim
+    assert claim.endswith("so DRAM is not the bottleneck.")
+    assert "Nsight Compute counted" in more
 
 
 def test_an_output_that_is_added_to_has_no_share_that_the_l2_serves():

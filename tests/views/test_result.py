@@ -18,6 +18,7 @@ from kernels.gpus import GPUS
 from kernels.measuring.run import RUN
 from kernels.results import Failure, RunResult, Timing, records
 from kernels.results.run import Baseline, Check, Clocks, Closeup, Diff, LaunchOverhead, Peak
+from kernels.space import space
 from tests.messages import decode, text_of
 from visualize.predict.bounds import Roof, intensity, predicted_point
 from visualize.predict.reuse import asked_bytes
@@ -27,7 +28,9 @@ from visualize.views.result import text, view
 from visualize.views.result.figures import closeup_figure, error_figure, time_figure
 from visualize.views.result.text import ENQUEUED, SYNCHRONIZED, THIS_KERNEL
 from visualize.views.slots import NONE
+from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS
+from visualize.views.tune.view import predict_sweep
 
 MATMUL = {"kernel": "matmul.grouped"}
 FITS_L2 = {"kernel": "transpose.tiled"}
@@ -66,6 +69,25 @@ def wrong(run=None, **check):
     run = run or measured()
     failed = replace(run.check, **{"passed": False, "mismatched": 1234, **check})
     return replace(run, check=failed, timing=None, baseline=None, peak=None)
+
+
+def test_a_launch_without_a_timed_run_has_a_predicted_time():
+    """The same as in Tune; a recorded run has its own."""
+
+    def drawn(payload):
+        state = SETTINGS.state({**payload, "tab": "result"}, None)
+        run = records.find(RUN.form, state.experiment, "H200")
+        snapshot = Snapshot(state, measured={"run": run} if run else {})
+        panel = view.ResultPanel()
+        (number,) = panel.summary(snapshot)
+        (row,) = predict_sweep(space(state.experiment, {"num_warps": [4]}), state.gpu).rows
+        assert number.value == row.predicted.ms
+        return panel.draw(snapshot)["predicted-time"], str(number)
+
+    text, number = drawn({"kernel": "matmul.grouped", "M": 900, "N": 900, "K": 900})
+    assert text_of(text).startswith(f"{number} predicted without a compile predicted Mostly latency.")
+    assert "DRAM" in text
+    assert drawn(MATMUL)[0] == ""
 
 
 def render(run, renderer, **more):
@@ -165,7 +187,10 @@ def test_a_race_that_passes_is_still_called_one_and_the_headline_says_why_it_doe
     lost = recorded({"kernel": "matmul.split_k_race"})
     assert not lost.check.passed, "the default lost its race when it was recorded"
     won = replace(lost, backend="interpreter", check=recorded().check, recorded=lost)
-    assert card(won) == f"✓ 0 wrong, still a race interpreter ✗ {lost.check.mismatched:,} of 262,144 wrong recorded"
+    assert (
+        card(won)
+        == f"✓ 0 wrong, still a race, checked in the interpreter ✗ {lost.check.mismatched:,} of 262,144 wrong recorded"
+    )
     assert "It passed, but it is still a race: 8 programs" in headline(won)
     assert "so it can't show a race" in headline(won)
     live = headline(replace(measured(), experiment=lost.experiment))
@@ -183,7 +208,7 @@ def test_a_launch_that_falls_back_on_pointers_says_why():
 
 def test_an_interpreters_check_says_if_the_gpu_could_not_launch_the_config():
     run = replace(recorded(), backend="interpreter", timing=None, baseline=None, recorded=recorded())
-    assert re.fullmatch(r"✓ 0 wrong interpreter ✓ 0 wrong · .* torch’s speed recorded", card(run))
+    assert re.fullmatch(r"✓ 0 wrong, checked in the interpreter ✓ 0 wrong · .* torch’s speed recorded", card(run))
     too_large = Failure("compile", "out_of_resources", "It needs 2,097,152 bytes.")
     expected = "This config can't launch on H200; the interpreter has no such limit. It needs 2,097,152 bytes."
     for each, failure in ((run, replace(too_large, kind="timeout")), (replace(run, backend="cuda"), too_large)):

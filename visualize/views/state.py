@@ -7,7 +7,7 @@ import dataclasses
 import datetime
 import urllib.parse
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from kernels.results import Compiled, Failure
 from kernels.results.store import Store
 from kernels.spec import Kernel, Launch
 from visualize.predict.schedule import STEPPING, Schedule, schedule
+from visualize.views.opening import opening_config
 
 T = TypeVar("T")
 
@@ -120,7 +121,11 @@ class State:
         """
         defaults = View("", tuple(type(options)() for options in self.view.options)).to_address()
         view = {name: value for name, value in self.view.to_address().items() if value != defaults[name]}
-        address = {**self.experiment.short_address(), **view, **self._pin(), **changes}
+        short = self.experiment.short_address()
+        # A link without a config may open another one.
+        if opening_config(self.kernel, self.experiment.problem, self.gpu) != self.kernel.config():
+            short |= vars(self.experiment.config)
+        address = {**short, **view, **self._pin(), **changes}
         return {name: value for name, value in address.items() if value != ""}
 
     def link(self, **changes: object) -> str:
@@ -180,6 +185,20 @@ def read_pinned(text: object, this: Gpu | None) -> Experiment | None:
     return pinned
 
 
+def open_experiment(payload: object, this: Gpu | None) -> Experiment:
+    """Read an experiment. If it has no config, and its kernel's default does not launch on its GPU, use the offer.
+
+    Raises:
+        ConfigError: as for `from_json`.
+    """
+    chosen = experiment.from_json(payload)
+    # Without a GPU, "this" is the interpreter, which launches every config.
+    if (isinstance(payload, Mapping) and payload.get("config")) or (chosen.gpu == "this" and this is None):
+        return chosen
+    gpu = experiment.resolve_gpu(chosen, this)
+    return replace(chosen, config=opening_config(discover()[chosen.kernel], chosen.problem, gpu))
+
+
 @dataclass(frozen=True)
 class Settings:
     """The page's settings besides an Experiment.
@@ -207,7 +226,7 @@ class Settings:
         Raises:
             ConfigError: with the field that caused it.
         """
-        chosen = experiment.from_json(experiment.nest({"kernel": DEFAULT_KERNEL, **flat}))
+        chosen = open_experiment(experiment.nest({"kernel": DEFAULT_KERNEL, **flat}), this)
         options = []
         for declared in self.options:
             each = read_fields(declared, {k: flat[k] for k in knobs(declared) if k in flat}, declared.__name__)

@@ -134,10 +134,10 @@ def launch_sentences(verdicts: Verdicts) -> tuple[Sentence | str, ...]:
     if not operations:
         return ()
     cost = sum_costs(operations)
-    sectors = Sourced(Strong(f"{cost.sectors:,} sectors"), "predicted")
+    sectors = Sourced(Strong(count_noun(cost.sectors, "sector")), "predicted")
     issued = say("As compiled for {}, no lane issues a request: the TMA copies boxes of {}.", gpu, sectors)
     if not all(op.is_box for op in operations):
-        requests = Strong(f"{'at least ' * cost.is_lower_bound}{cost.requests:,} requests")
+        requests = Strong("at least " * cost.is_lower_bound + count_noun(cost.requests, "request"))
         sentence = "As compiled for {}, the launch issues {} that touch {}; {} of them are needed."
         issued = say(sentence, gpu, requests, sectors, Strong(percent(cost.efficiency)))
     return issued, _agreement_sentence(verdicts)
@@ -173,10 +173,10 @@ def _textbook_sentences(verdicts: Verdicts) -> tuple[Sentence, Sentence]:
     for op in operations:  # an output written by two instructions is stored once
         lines[f"to {_VERBS.get(op.access.op, op.access.op)} {op.access.tensor}"] += op.tile.lines
     if verdicts.kernel.family.panels is None:  # the kernel stores what it loads
-        each = operations[-1].tile.bytes_wanted // operations[-1].width_bytes / lines.total()
-        ratio = say(": less than one element per transaction")
-        if each >= 1:
-            ratio = say(": {} elements per transaction", Strong(f"{each:.2f}"))
+        elements = operations[-1].tile.bytes_wanted // operations[-1].width_bytes
+        ratio = say(", more transactions than its {:,} elements", elements)
+        if elements >= lines.total():
+            ratio = say(": {} elements per transaction", Strong(f"{elements / lines.total():.2f}"))
     parts = join_names([f"{count:,} {purpose}" for purpose, count in lines.items()])
     total = Strong(parts.replace(" to ", " transactions to ", 1))
     first_tile = say("On the blackboard, the first tile takes {}{}.", total, ratio)
@@ -198,8 +198,8 @@ def launch_bar(operations: Sequence[Operation], beside: Sequence[Operation], *mo
         more: sentences below. Empty ones are omitted.
     """
     used, moved, other = sum(map(used_bytes, operations)), _moved_bytes(operations), _moved_bytes(beside)
-    sectors = f"{sum_costs(operations).sectors:,}"
-    sentence = say("Whole launch: {} sectors, {} used.", sectors, _used_share(operations))
+    sectors = count_noun(sum_costs(operations).sectors, "sector")
+    sentence = say("Whole launch: {}, {} used.", sectors, _used_share(operations))
     return Markup(
         '<div class="bytes" aria-hidden="true" style="width: {:.2f}%"><i style="width: {:.2f}%"></i></div><p>{}</p>'
     ).format(100 * moved / max(moved, other, 1), 100 * min(1, used / max(moved, 1)), html([sentence, *more]))
@@ -220,7 +220,7 @@ def count_sentence(verdicts: Verdicts, number: int) -> Sentence | str:
     device = Sourced(counters.device.name, source(counters.backend, "counted"))
     together = f" for {join_names(tensors)}" if len(tensors) > 1 else ""
     agreement = _AGREEMENTS[cost.agreement].format(code)
-    return say("Counted on {}{}: {:,} sectors, {}.", device, together, cost.sectors, agreement)
+    return say("Counted on {}{}: {}, {}.", device, together, count_noun(cost.sectors, "sector"), agreement)
 
 
 def explain(op: Operation, verdicts: Verdicts) -> str:
