@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import kernels.compiling
 from kernels.compiling.capture_file import Capture, CountedLaunch, UnreadableCapture
 from kernels.compiling.captured_counts import COUNTERS
 from kernels.examples import EXAMPLES
-from kernels.gpus import DEFAULT_GPU, GPUS, this_gpu
+from kernels.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
 from kernels.measuring.counters import METRICS, CountingFailed, parse_launches
 from kernels.measuring.worker import default_cache_directory
 from visualize import startup
@@ -28,6 +29,7 @@ FINE, GREW, USAGE = 0, 1, 2
 
 _CAPTURE = Path(kernels.compiling.__file__).with_name("capture.py")
 _STDERR = 2  # its file descriptor
+_OLDEST_TRITON = (3, 6)
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -48,9 +50,9 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add(
         "--gpu",
-        type=str.upper,
-        choices=(*GPUS,),
-        help=f"compile for this GPU (default: this machine's, or else {DEFAULT_GPU})",
+        type=_gpu,
+        metavar="NAME",
+        help=f"compile for this GPU (default: this machine's, or else {DEFAULT_GPU}): {', '.join(GPUS)}",
     )
     add("--text", action="store_true", help="print a table and exit")
     add("--json", action="store_true", help="print one JSON object and exit")
@@ -94,7 +96,11 @@ def show(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="tilescope-") as folder:
         path = Path(flags.script)
         is_capture = path.suffix == ".tilescope"
+        before = None
         try:
+            if flags.against:
+                before = read_report(flags.against)
+            packages = install_triton(flags.triton) if flags.triton and not flags.against else None
             if not is_capture:
                 path = flags.out or Path(folder) / "script.tilescope"
             if not prints:
@@ -111,12 +117,10 @@ def show(arguments: Sequence[str]) -> int:
                     count(flags, path, flags.script)
             capture = Capture(path)
             is_failed = capture.content.stopped is not None and capture.content.stopped.kind == "exception"
-            content, before = report(capture), None
-            if flags.against:
-                before = read_report(flags.against)
-            elif flags.triton:
+            content = report(capture)
+            if packages:
                 other = Path(folder) / "other.tilescope"
-                run_capture(flags, capture_arguments(flags, other, flags.script), install_triton(flags.triton))
+                run_capture(flags, capture_arguments(flags, other, flags.script), packages)
                 before = report(Capture(other))
             changed = [] if before is None else list(differences(before, content))
         except (UnreadableCapture, CaptureFailed) as error:
@@ -139,6 +143,13 @@ def show(arguments: Sequence[str]) -> int:
     grown = [d for d in changed if d.after > d.before or d.what == "launches"] if flags.against else []
     print("".join(f"{d.sentence}\n" for d in grown), end="", file=sys.stderr)
     return GREW if grown else USAGE if is_failed else FINE
+
+
+def _gpu(text: str) -> str:
+    try:
+        return find_gpu(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _obstacle(flags: argparse.Namespace) -> str:
@@ -197,7 +208,8 @@ def run_capture(
     Raises:
         CaptureFailed: no capture was written. The script's own messages are on stderr.
     """
-    environment = {**os.environ, "PYTHONPATH": str(packages)} if packages else None
+    paths = filter(None, (str(packages), os.environ.get("PYTHONPATH")))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)} if packages else None
     command = [*profiler, flags.python, str(_CAPTURE), *arguments]
     try:
         # The script's output goes to stderr, because stdout is for the report.
@@ -282,8 +294,10 @@ def install_triton(version: str) -> Path:
     """Return the cache folder of a Triton version, and install that version if it is missing.
 
     Raises:
-        CaptureFailed: pip could not install it.
+        CaptureFailed: pip could not install it, or it is too old.
     """
+    if not re.fullmatch(r"\d+\.\d+\S*", version) or tuple(map(int, version.split(".")[:2])) < _OLDEST_TRITON:
+        raise CaptureFailed(f"--triton {version}: Tilescope needs Triton 3.6 or later, such as 3.6.0.")
     folder = default_cache_directory() / f"triton-{version}"
     if not folder.exists():
         print(f"Installing Triton {version} in {folder}.", file=sys.stderr)

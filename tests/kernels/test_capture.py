@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import kernels.compiling
-from kernels.compiling.capture_file import Capture
+from kernels.compiling.capture_file import Capture, UnreadableCapture
 
 SCRIPT = """
 import sys, torch, triton
@@ -17,6 +17,10 @@ import triton.language as tl
 def copy(x, out, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out + i, tl.load(x + i, mask=i < n) + 1, mask=i < n)
+@triton.jit
+def gather(index, x, out, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + tl.load(index + i)))
 def launch(x):
     out = torch.empty_like(x)
     copy[(triton.cdiv(x.numel(), 256),)](x, out, x.numel(), BLOCK=256, num_warps=2)
@@ -94,7 +98,8 @@ def test_recording_stops_where_the_script_reads_a_result(capture):
 
 
 def test_values_continue_past_a_read_with_the_results(capture):
-    captured, launches, _ = capture("out = launch(x)\nassert out[0].item() == 1\nlaunch(out)", "--values")
+    text = "out = launch(x)\nassert out[0].item() == 1\ngather[(16,)](out, x, x.clone(), BLOCK=256)"
+    captured, launches, _ = capture(text, "--values")
     assert [launch.ran for launch in launches] == ["interpreter", "interpreter"]
     assert captured.read_array(launches[1].arguments[0].tensor.array).tolist() == list(range(1, 4097))
 
@@ -142,11 +147,35 @@ load[(1,)](TensorDescriptor.from_tensor(x.view(32, 128), [16, 32]), x.clone())""
     assert [argument.value for argument in arguments.values()] == [None, 32, 128, 128, 1, None]
 
 
-def test_integers_are_kept_and_large_float_tensors_are_not(capture):
-    captured, launches, _ = capture("x = torch.arange(1 << 19, device='cuda')\nlaunch(x)\nlaunch(x.float())")
-    integers, floats = (launch.arguments[0].tensor for launch in launches)
-    assert captured.read_array(integers.array).tolist() == list(range(1 << 19))
-    assert (floats.array, floats.is_known) == (None, True)
+def test_values_are_kept_only_where_addresses_depend_on_them(capture):
+    """An index may be stored as a float, and the loop that adds tiles moves a pointer that is loaded from a table."""
+    text = """
+@triton.jit
+def route(table, places, bound, values, out, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    source = values + tl.load(table + tl.program_id(0))
+    total = tl.zeros((BLOCK,), tl.float32)
+    for step in range(tl.load(bound)):
+        total += tl.load(source + i)
+        source += BLOCK
+    tl.store(out + tl.load(places + i).to(tl.int32), total)
+table = torch.arange(0, 512, 128, device="cuda")
+places = torch.arange(64, device="cuda", dtype=torch.float16)
+values = torch.zeros(4096, device="cuda")
+bound = torch.full((1,), 4, dtype=torch.int32, device="cuda")
+route[(4,)](table, places, bound, values, values.clone(), BLOCK=64)"""
+    captured, _, arguments = capture(text)
+    arrays = {name: a.tensor.array for name, a in arguments.items() if a.tensor}
+    assert [name for name, array in arrays.items() if array is not None] == ["table", "places", "bound"]
+    assert captured.read_array(arrays["table"]).tolist() == [0, 128, 256, 384]
+    assert captured.read_array(arrays["places"]).tolist() == list(range(64))
+
+
+def test_values_that_are_too_large_are_refused_with_the_limit(capture):
+    text = "index = torch.zeros(1 << 24, dtype=torch.int32, device='cuda')\ngather[(16,)](index, x, x.clone(), BLOCK=256)"
+    captured, (launch,), arguments = capture(text)
+    with pytest.raises(UnreadableCapture, match="values of index, 64 MiB. A capture keeps at most 60 MiB"):
+        captured.read_array(arguments["index"].tensor.array)
 
 
 def test_a_script_does_not_see_the_folder_of_capture_py(capture):

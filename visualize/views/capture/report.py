@@ -185,15 +185,17 @@ def table(content: Mapping[str, Any]) -> str:
         config = " ".join(f"{name}={value}" for name, value in {**launch["settings"], **launch["config"]}.items())
         memory = f"{launch['registers']} registers, {launch['spilled_bytes']} bytes spilled"
         lines.append(f"   {config}\n   {memory}, {launch['shared_bytes']:,} bytes of shared memory")
-        lines.append(
-            f"   {'line':24} {'op':11} {'tensor':20} {'bytes':>5} {'requests':>13} {'sectors':>13} {'ideal%':>6}"
-        )
+        width = max([20, *(len(op["tensor"]) for op in launch["ops"])])
+        counts = f"{'bytes':>5} {'requests':>13} {'sectors':>13} {'ideal%':>6}"
+        lines.append(f"   {'line':24} {'op':11} {'tensor':{width}} {counts}")
         for op in launch["ops"]:
             efficiency = "" if op["efficiency"] is None else f"{op['efficiency']:.0%}"
-            place = f"{op['file']}:{op['line']}"
+            line = f":{op['line']}"
+            space = 24 - len(line)
+            file = op["file"] if len(op["file"]) <= space else f"{op['file'][: space - 1]}…"
             requests, sectors = (("≥ " if op["refused"] else "") + f"{op[unit]:,}" for unit in ("requests", "sectors"))
             counts = f"{op['width_bytes'] or '':>5} {requests:>13} {sectors:>13} {efficiency:>6}"
-            lines.append(f"   {place:24.24} {op['op']:11} {op['tensor']:20.20} {counts}")
+            lines.append(f"   {file + line:24} {op['op']:11} {op['tensor']:{width}} {counts}")
             if op["why"]:
                 lines.append(f"      → {op['why']}")
         if launch["counted"]:
