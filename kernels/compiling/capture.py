@@ -347,7 +347,7 @@ def write_capture(
         return content["refused"]
     if status and "is_complete" not in content:
         end = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
-        message = f"{script} {end} after {len(content['launches'])} launches"
+        message = f"{script} {end}; launches before that: {len(content['launches'])}"
         place = content["launches"][-1]["caller"] if content["launches"] else {"file": "", "line": 0}
         content["stopped"] = {**place, "kind": "exception", "message": message}
     total = 0
@@ -819,7 +819,7 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
         if not (launch := recorder.find_unknown((arguments, options))):
             return function(*map(_on_cpu, arguments), **options)
         if function in (_T.__repr__, _T.__format__):
-            return f"unknown ({launch} did not run)"
+            return f"<unknown: {launch} did not run>"
         if function in _READS:
             raise HostRead(_READ.format(function.__name__, launch))
         try:
@@ -908,6 +908,8 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
     kinds = "device", "device_of", "_DeviceGuard", "stream", "Stream", "Event", "CUDAGraph"
     yield from ((torch.cuda, name, _Stub) for name in kinds)
     yield torch.cuda, "default_generators", (generator,)
+    for owner in (torch.cuda, torch.cuda.memory):
+        yield owner, "reset_peak_memory_stats", _returning(None)
     yield torch.cuda, "graph", graph
     yield torch.cuda, "make_graphed_callables", lambda calls, *_, **__: calls
     yield torch._C, "_cuda_getCurrentRawStream", _returning(0)
@@ -1033,7 +1035,8 @@ def describe_stop(error: BaseException, path: Path) -> dict[str, Any]:
     if isinstance(error, HostRead):
         kind, message = "host_read", f"{Path(line['file']).name}:{line['line']} reads {error}"
     if "relative import" in str(error):
-        message += f". Show a script that says `from {path.parent.name}.{path.stem} import *`"
+        module = f"{path.parent.name}.{path.stem}"
+        message += f". Write a script beside the folder that says `from {module} import *`, and show that"
     return {**line, "kind": kind, "message": "; ".join([message, *getattr(error, "__notes__", [])])}
 
 
@@ -1046,7 +1049,7 @@ def _first_words(error: BaseException) -> str:
         function = re.search(r"def (\w+)", error.src or "")
         place = f"line {error.node.lineno} of {function[1]}: " if function and hasattr(error.node, "lineno") else ""
         text = place + (error.error_message or str(error.__cause__ or error))
-    return " ".join(f"{type(error).__name__}: {text}".split())[:300]
+    return " ".join(f"{type(error).__name__}: {text}".split()).rstrip(":")[:300]
 
 
 def print_exception(error: BaseException) -> None:
