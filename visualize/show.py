@@ -1,6 +1,7 @@
 """`app.py show`: run a script, and serve or print the memory requests of every Triton launch in it."""
 
 import argparse
+import csv
 import json
 import os
 import re
@@ -11,15 +12,16 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
 import kernels.compiling
-from kernels.compiling.capture_file import Capture, CountedLaunch, UnreadableCapture
+from kernels.compiling.capture_file import Capture, Content, CountedLaunch, UnreadableCapture
 from kernels.compiling.captured_counts import COUNTERS
 from kernels.examples import EXAMPLES
 from kernels.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
-from kernels.measuring.counters import METRICS, CountingFailed, parse_launches
+from kernels.measuring.counters import METRICS, CountingFailed, parse_count
 from kernels.measuring.worker import default_cache_directory
 from visualize import startup
 from visualize.views.capture.report import differences, report, table
@@ -263,7 +265,7 @@ def count(flags: argparse.Namespace, path: Path, script: str, settings: Sequence
     """Capture the script again under Nsight Compute, and replace the capture with the new one and its counters.
 
     Raises:
-        CaptureFailed: ncu is missing or failed, or counted a different number of launches.
+        CaptureFailed: there is no GPU or ncu.
     """
     if this_gpu() is None or not (ncu := shutil.which("ncu")):
         raise CaptureFailed("--count needs a GPU and Nsight Compute's ncu on the PATH.")
@@ -271,23 +273,52 @@ def count(flags: argparse.Namespace, path: Path, script: str, settings: Sequence
     names = sorted({kernel.name for kernel in before.kernels})
     metrics = {name: METRICS[name] for name in COUNTERS}
     with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder, "log.csv")
+        log, again = Path(folder, "log.csv"), Path(folder, "counted.tilescope")
         command = [ncu, "--clock-control", "none", "--metrics", ",".join(metrics.values()), "--kernel-name"]
         command += [f"regex:^({'|'.join(names)})$", "--csv", "--page", "raw", "--print-units", "base"]
-        arguments = capture_arguments(flags, path, script, ["--untimed", *settings])
-        run_capture(flags, arguments, profiler=[*command, "--log-file", str(log)])
-        try:
-            counted = parse_launches(log.read_text(encoding="utf-8"), metrics)
-        except (OSError, CountingFailed) as error:
-            raise CaptureFailed(f"Nsight Compute counted nothing: {error}") from error
-    capture = Capture(path)  # of the counted run: random data differs between runs
-    if not len(counted) == len(capture.content.launches) == len(before.launches):
-        raise CaptureFailed(
-            f"Nsight Compute counted {len(counted)} launches; the first run had {len(before.launches)}."
-        )
-    times = (launch.elapsed_ms for launch in before.launches)  # measured without the profiler
-    rows = ({name: int(value) for name, value in row.items()} for row in counted)
-    capture.write_counters([CountedLaunch(row, time) for row, time in zip(rows, times, strict=True)])
+        arguments = capture_arguments(flags, again, script, ["--untimed", *settings])
+        with suppress(CaptureFailed):  # the script may fail while it is counted
+            run_capture(flags, arguments, profiler=[*command, "--log-file", str(log)])
+        page = log.read_text(encoding="utf-8") if log.exists() else ""
+        if again.exists():
+            shutil.move(again, path)  # random data differs between runs
+    capture = Capture(path)
+    counters = join_counters(capture.content, page)
+    launches = launch_keys(capture.content)
+    pairs = match_in_order(launches, launch_keys(before))
+    times = {number: before.launches[pairs[number]].elapsed_ms for number in pairs}  # without the profiler
+    capture.write_counters([CountedLaunch(counters.get(number), times.get(number)) for number in range(len(launches))])
+    if len(counters) < len(launches):
+        last = "".join(page.splitlines()[-1:])
+        print(f"Nsight Compute counted {len(counters)} of {len(launches)} launches. {last}", file=sys.stderr)
+
+
+def launch_keys(content: Content) -> list[tuple[str, ...]]:
+    """Return the kernel and the grid of each launch that ran, as Nsight Compute writes them."""
+    return [
+        (content.kernels[launch.kernel].name if launch.ran else "", "({}, {}, {})".format(*launch.grid))
+        for launch in content.launches
+    ]
+
+
+def join_counters(content: Content, page: str) -> dict[int, dict[str, int]]:
+    """Return the counters of launches, by number, from ncu's raw page.
+
+    Launches are joined by kernel, grid and order: a script may launch more or less while it is counted.
+    """
+    rows = []
+    for row in csv.DictReader(page[page.find('"ID"') :].splitlines()):
+        with suppress(CountingFailed):  # the row of units, or a launch that failed
+            counters = {name: int(parse_count(row, METRICS[name])) for name in COUNTERS}
+            rows.append(((row["Kernel Name"], row["Grid Size"]), counters))
+    pairs = match_in_order(launch_keys(content), [key for key, _ in rows])
+    return {number: rows[row][1] for number, row in pairs.items()}
+
+
+def match_in_order(first: Sequence[Any], second: Sequence[Any]) -> dict[int, int]:
+    """Return which elements of two sequences correspond, by their numbers."""
+    blocks = SequenceMatcher(None, first, second, autojunk=False).get_matching_blocks()
+    return {block.a + i: block.b + i for block in blocks for i in range(block.size)}
 
 
 def install_triton(version: str) -> Path:

@@ -124,7 +124,7 @@ class Recorder:
 
     def __init__(self, gpu: Mapping[str, Any], runs: str, folder: Path | None) -> None:
         self.gpu, self.runs, self.configs = gpu, runs, dict[str, int]()
-        self._temporary = None if folder else tempfile.TemporaryDirectory(prefix="tilescope-")
+        self._temporary = tempfile.TemporaryDirectory(prefix="tilescope-")
         self.folder = folder or Path(self._temporary.name)
         self._journal = (self.folder / "journal").open("ab", buffering=0)
         self.launches, self.not_captured = list[Launch](), list[str]()
@@ -277,7 +277,7 @@ class Recorder:
         else:
             return
         number = len(self.arrays)
-        key = why or hashlib.blake2b(elements, key=tensor["dtype"].encode()).digest()
+        key = why or hashlib.blake2b(elements.data, key=tensor["dtype"].encode()).digest()
         tensor["array"] = self.arrays.setdefault(key, number)
         if tensor["array"] == number:
             np.save(self.folder / f"{number}.npy", elements, allow_pickle=False)
@@ -324,9 +324,7 @@ class Recorder:
         write_capture(self.folder, path)
 
 
-def write_capture(
-    folder: Path, path: Path, script: str = "", arguments: Sequence[str] = (), status: int = 0
-) -> str:
+def write_capture(folder: Path, path: Path, script: str = "", arguments: Sequence[str] = (), status: int = 0) -> str:
     """Write a capture from the files of a recorder. Return "", or why nothing was captured.
 
     Args:
@@ -613,7 +611,6 @@ def _read_kernel(folder: Path, number: int, file: str) -> tuple[tuple[int, int],
     return resources, codes
 
 
-
 # ---------------------------------------------------------------- launches
 
 
@@ -657,7 +654,9 @@ def _launch(recorder: Recorder, function: Any, arguments: Sequence[Any], grid: A
         run = functools.partial(_RUN, function, *arguments, grid=grid, warmup=False, **keywords)
         if not _is_graph(recorder):
             return _run_and_time(recorder, launch, run)
-        recorder.note("Launches captured into a CUDA graph were recorded once, without times. Replays were not recorded.")
+        recorder.note(
+            "Launches captured into a CUDA graph were recorded once, without times. Replays were not recorded."
+        )
         return run()
     tensors = filter(None, map(_own_tensor, launch.content["arguments"]))
     if recorder.runs and all(tensor["is_known"] for tensor in tensors):
@@ -708,9 +707,7 @@ def _interpret(launch: Launch, values: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def recording(
-    gpu: Mapping[str, Any] = H200, runs: str = "", folder: Path | None = None
-) -> Iterator[Recorder]:
+def recording(gpu: Mapping[str, Any] = H200, runs: str = "", folder: Path | None = None) -> Iterator[Recorder]:
     """Record all Triton launches. Unless `runs` is "cuda", tensors in host memory report a CUDA device."""
     recorder = Recorder(gpu, runs, folder)
 
@@ -785,7 +782,9 @@ def _run_pinned(self: Any, recorder: Recorder, *arguments: Any, **keywords: Any)
 
 # ---------------------------------------------------------------- a machine without a GPU
 
-_READ = "a tensor (with {}) that depends on {}, which did not run. Use --values to run launches in Triton's interpreter."
+_READ = (
+    "a tensor (with {}) that depends on {}, which did not run. Use --values to run launches in Triton's interpreter."
+)
 _CUDA = torch.device("cuda", 0)
 _T: Any = torch.Tensor
 _ANSWERS = {
@@ -913,7 +912,8 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
     yield torch.cuda, "graph", graph
     yield torch.cuda, "make_graphed_callables", lambda calls, *_, **__: calls
     yield torch._C, "_cuda_getCurrentRawStream", _returning(0)
-    yield torch._C._dynamo.guards, "_empty_strided_cuda", torch._C._dynamo.guards._empty_strided_cpu
+    guards: Any = torch._C._dynamo.guards
+    yield guards, "_empty_strided_cuda", guards._empty_strided_cpu
     yield CompiledKernel, "_init_handles", _returning(None)
     yield CompiledKernel, "n_regs", property(lambda self: _resources(self.kernel, self.asm["ptx"])[0])
     in_registers = property(lambda self: _resources(self.kernel, self.asm["ptx"])[1] // 4)
@@ -1040,7 +1040,7 @@ def describe_stop(error: BaseException, path: Path) -> dict[str, Any]:
     return {**line, "kind": kind, "message": "; ".join([message, *getattr(error, "__notes__", [])])}
 
 
-def _first_words(error: BaseException) -> str:
+def _first_words(error: Any) -> str:
     """Return an exception's type and the beginning of its message. Of a CompilationError, that is the reason."""
     text = str(error)
     if isinstance(error, CompilationError):

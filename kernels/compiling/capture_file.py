@@ -118,9 +118,9 @@ class OutputErrors:
 
 @dataclass(frozen=True)
 class CountedLaunch:
-    """Measurements of a launch: Nsight Compute's counters, and its time without the profiler."""
+    """Measurements of a launch: Nsight Compute's counters, if it saw the launch, and its time without the profiler."""
 
-    counters: Mapping[str, Count]
+    counters: Mapping[str, Count] | None
     elapsed_ms: float | None
 
 

@@ -172,9 +172,10 @@ route[(4,)](table, places, bound, values, values.clone(), BLOCK=64)"""
 
 
 def test_values_that_are_too_large_are_refused_with_the_limit(capture):
-    text = "index = torch.zeros(1 << 24, dtype=torch.int32, device='cuda')\ngather[(16,)](index, x, x.clone(), BLOCK=256)"
-    captured, (launch,), arguments = capture(text)
-    with pytest.raises(UnreadableCapture, match="values of index, 64 MiB. A capture keeps at most 60 MiB"):
+    text = """index = torch.zeros(1 << 24, dtype=torch.int32, device="cuda")
+gather[(16,)](index, x, x.clone(), BLOCK=256)"""
+    captured, _, arguments = capture(text)
+    with pytest.raises(UnreadableCapture, match=r"values of index, 64 MiB\. A capture keeps at most 60 MiB"):
         captured.read_array(arguments["index"].tensor.array)
 
 

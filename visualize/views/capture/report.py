@@ -178,6 +178,7 @@ def _pair_lines(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any
 def table(content: Mapping[str, Any]) -> str:
     """Return a report as text."""
     lines = [f"Triton {content['triton']}, {content['gpu']}: {count_noun(len(content['launches']), 'launch')}"]
+    is_counted = any(launch["counted"] for launch in content["launches"])
     for number, launch in enumerate(content["launches"]):
         grid = " × ".join(map(str, launch["grid"]))
         tuned = f", config {launch['tuned']['number']} of {launch['tuned']['of']}" if launch["tuned"] else ""
@@ -198,6 +199,8 @@ def table(content: Mapping[str, Any]) -> str:
             lines.append(f"   {file + line:24} {op['op']:11} {op['tensor']:{width}} {counts}")
             if op["why"]:
                 lines.append(f"      → {op['why']}")
+        if launch["counted"] is None and is_counted:
+            lines.append("   Nsight Compute: not counted")
         if launch["counted"]:
             wrong = ", ".join(wrong_counters(launch["counted"], launch["totals"]))
             lines.append(f"   Nsight Compute: {wrong or 'all ten counters agree'}")
