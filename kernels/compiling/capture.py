@@ -585,7 +585,7 @@ def _resources(cubin: bytes, ptx: str) -> tuple[int, int]:
         (target,) = re.findall(r"^\.target (sm_(\d+)\w*)", ptx, re.MULTILINE)
         name = "ptxas_blackwell" if int(target[1]) >= 100 else "ptxas"
         messages = _run_tool(name, ptx.encode(), "-v", "--gpu-name", target[0], "--output-file", os.devnull)
-        spilled = max(map(int, re.findall(r"(\d+) bytes spill", messages)), default=0)
+        spilled = sum(map(int, re.findall(r"(\d+) bytes spill stores", messages)))
     return max(16, used.get("REG", 0)), spilled
 
 
@@ -1129,9 +1129,13 @@ def record_script(flags: argparse.Namespace, folder: Path) -> None:
     """Run a script, and record its launches and how it ended."""
     file, _, case = flags.script.partition(":")
     path = Path(file).resolve()
-    runs = "cuda" if torch.cuda.is_available() else "interpreter" if flags.values else ""
-    gpu = {**H200, **(flags.gpu_json or (this_gpu() if runs == "cuda" else {}))}
+    here = this_gpu() if torch.cuda.is_available() else {}
+    gpu = {**H200, **(flags.gpu_json or here)}
+    is_here = here and all(here[name] == gpu[name] for name in ("sms", "compute_capability"))
+    runs = "cuda" if is_here else "interpreter" if flags.values else ""
     with recording(gpu, runs, folder) as recorder:
+        if here and not is_here:
+            recorder.note(f"Nothing ran on the GPU: this is {here['name']}, and --gpu names {gpu['name']}.")
         try:
             if not path.is_file():
                 raise UsageError(f"There is no script {file}.")

@@ -163,16 +163,21 @@ def _compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Di
 
 
 def _pair_lines(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, Any]]:
-    """Pair the operations of two launches, by source line. Lines correspond in order, because edits move them."""
-    lines = []
-    for ops in (old, new):
-        groups: dict[Any, dict[Any, list[Mapping[str, Any]]]] = {}
+    """Pair the operations of two launches, by source line. Lines correspond in order, because edits move them.
+
+    Another compiler may turn a load into an asynchronous copy, of which each pipeline stage accesses other tensors.
+    """
+    groups: dict[Any, tuple[list[Any], list[Any]]] = {}
+    for side, ops in enumerate((old, new)):
+        lines: dict[Any, list[Mapping[str, Any]]] = {}
         for op in ops:
-            key = op["counter"].removeprefix("tma_"), op["tensor"]
-            groups.setdefault(key, {}).setdefault((op["file"], op["line"]), []).append(op)
-        lines.append(groups)
-    for key in dict.fromkeys([*lines[0], *lines[1]]):
-        yield from zip_longest(*(groups.get(key, {}).values() for groups in lines), fillvalue=[])
+            kind = op["counter"].removeprefix("tma_").replace("red", "atom")
+            lines.setdefault((kind, op["file"], op["line"]), []).append(op)
+        for (kind, *_), on_line in lines.items():
+            tensors = {name for op in on_line for name in op["tensor"].split(", ")}
+            groups.setdefault((kind, *sorted(tensors)), ([], []))[side].append(on_line)
+    for pair in groups.values():
+        yield from zip_longest(*pair, fillvalue=[])
 
 
 def table(content: Mapping[str, Any]) -> str:
