@@ -290,8 +290,8 @@ def test_an_output_file_of_inductor_is_captured(capture):
 
 
 def test_a_case_may_launch_its_kernel_itself(capture):
-    _, (launch,), arguments = capture("def case_itself(n=512):\n    launch(x[:n])", case=":case_itself")
-    assert (launch.case, launch.settings, arguments["n"].value) == ("case_itself", {"n": 512}, 512)
+    _, (launch,), arguments = capture("def case_it(n=4):\n    launch(x[:n])", "--set", "n=512", case=":case_it")
+    assert (launch.case, launch.settings, arguments["n"].value) == ("case_it", {"n": 512}, 512)
 
 
 def test_paths_are_those_of_plain_python(run, tmp_path, monkeypatch):
