@@ -9,10 +9,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -283,42 +283,41 @@ def count(flags: argparse.Namespace, path: Path, script: str, settings: Sequence
         if again.exists():
             shutil.move(again, path)  # random data differs between runs
     capture = Capture(path)
-    counters = join_counters(capture.content, page)
-    launches = launch_keys(capture.content)
-    pairs = match_in_order(launches, launch_keys(before))
-    times = {number: before.launches[pairs[number]].elapsed_ms for number in pairs}  # without the profiler
-    capture.write_counters([CountedLaunch(counters.get(number), times.get(number)) for number in range(len(launches))])
-    if len(counters) < len(launches):
+    keys, counters = launch_keys(capture.content), read_counters(page)
+    elapsed = (launch.elapsed_ms for launch in before.launches)  # without the profiler
+    times = dict(zip(launch_keys(before), elapsed, strict=True))
+    capture.write_counters([CountedLaunch(counters.get(key), times.get(key)) for key in keys])
+    if missing := len(set(keys) - set(counters)):
         last = "".join(page.splitlines()[-1:])
-        print(f"Nsight Compute counted {len(counters)} of {len(launches)} launches. {last}", file=sys.stderr)
+        print(f"Nsight Compute did not count {missing} of {len(keys)} launches. {last}", file=sys.stderr)
 
 
 def launch_keys(content: Content) -> list[tuple[str, ...]]:
-    """Return the kernel and the grid of each launch that ran, as Nsight Compute writes them."""
-    return [
-        (content.kernels[launch.kernel].name if launch.ran else "", "({}, {}, {})".format(*launch.grid))
-        for launch in content.launches
-    ]
+    """Return what identifies each launch: see `read_counters`."""
+    names = (content.kernels[launch.kernel].name if launch.ran else "" for launch in content.launches)
+    return _number((name, str(launch.grid)) for name, launch in zip(names, content.launches, strict=True))
 
 
-def join_counters(content: Content, page: str) -> dict[int, dict[str, int]]:
-    """Return the counters of launches, by number, from ncu's raw page.
+def read_counters(page: str) -> dict[tuple[str, ...], dict[str, int]]:
+    """Return launches' counters from ncu's raw page, by kernel, grid, and how often the two came before.
 
-    Launches are joined by kernel, grid and order: a script may launch more or less while it is counted.
+    A script may launch more or less often while it is counted.
     """
-    rows = []
+    keys, counters = [], []
     for row in csv.DictReader(page[page.find('"ID"') :].splitlines()):
         with suppress(CountingFailed):  # the row of units, or a launch that failed
-            counters = {name: int(parse_count(row, METRICS[name])) for name in COUNTERS}
-            rows.append(((row["Kernel Name"], row["Grid Size"]), counters))
-    pairs = match_in_order(launch_keys(content), [key for key, _ in rows])
-    return {number: rows[row][1] for number, row in pairs.items()}
+            counters.append({name: int(parse_count(row, METRICS[name])) for name in COUNTERS})
+            keys.append((row["Kernel Name"], row["Grid Size"]))
+    return dict(zip(_number(keys), counters, strict=True))
 
 
-def match_in_order(first: Sequence[Any], second: Sequence[Any]) -> dict[int, int]:
-    """Return which elements of two sequences correspond, by their numbers."""
-    blocks = SequenceMatcher(None, first, second, autojunk=False).get_matching_blocks()
-    return {block.a + i: block.b + i for block in blocks for i in range(block.size)}
+def _number(keys: Iterable[tuple[str, str]]) -> list[tuple[str, ...]]:
+    seen = Counter[tuple[str, str]]()
+    numbered = list[tuple[str, ...]]()
+    for key in keys:
+        numbered.append((*key, str(seen[key])))
+        seen[key] += 1
+    return numbered
 
 
 def install_triton(version: str) -> Path:

@@ -266,16 +266,14 @@ class Recorder:
         base = self.bases[tensor["storage"]]
         memory, dtype = base.untyped_storage(), base.dtype
         why, elements = "", np.empty(0)
+        if _is_graph(self) or tensor["dtype"] != _dtype(base):
+            return
         if memory.nbytes() > _MOST_BYTES:
             why = _TOO_LARGE.format(f"{name}, {memory.nbytes() >> 20:,} MiB")
-        elif _is_graph(self):
-            why = f"Addresses depend on the values of {name}, which a CUDA graph captured. Launch it without a graph."
-        elif tensor["dtype"] == _dtype(base):
+        else:
             flat = base.new_empty(0).set_(memory, 0, (memory.nbytes() // dtype.itemsize,), (1,))
             is_numpy = not dtype.is_floating_point or dtype in (torch.float16, torch.float32, torch.float64)
             elements = flat.to("cpu", dtype if is_numpy else torch.float32).numpy()
-        else:
-            return
         number = len(self.arrays)
         key = why or hashlib.blake2b(elements.data, key=tensor["dtype"].encode()).digest()
         tensor["array"] = self.arrays.setdefault(key, number)
@@ -472,66 +470,59 @@ def read_ttgir(ttgir: str) -> Facts:
         module = ir.parse_mlir_module(file.name, context)
     builder = gluon_ir.GluonOpBuilder(context)
     layouts: list[dict[str, Any] | None] = []
-    # The values from which a value derives: as a pointer, and in addition as a number. What enters or leaves a region
-    # passes through a node per type.
-    sources, offsets = defaultdict[Any, set[Any]](set), defaultdict[Any, set[Any]](set)
-    loads = defaultdict[Any, set[int]](set)  # the pointers from which a value was loaded
+    # The values from which a value derives: as a pointer, in addition as a number, and by a load from a pointer. What
+    # enters or leaves a region passes through a node per type.
+    sources, offsets, loads = (defaultdict[Any, set[Any]](set) for _ in range(3))
     stores, roots = set[int](), set[int]()
+
+    def link(targets: Iterable[Any], origins: Iterable[Any], edges: dict[Any, set[Any]] = sources) -> None:
+        for target in targets:
+            edges[target].update(origins)
 
     def visit(op: Any) -> None:
         name, block = op.get_name(), op.get_block()
         operands = _values(op.get_operand, op.get_num_operands())
         results = _values(op.get_result, op.get_num_results())
-        inner = [op.get_region(number).id() for number in range(op.get_num_regions())]
+        values, made = [value for value, _ in operands], [value for value, _ in results]
         if name in _POINTER_OPS:
             layouts.append(_layout(builder, op.get_operand(0)))
         if name in _POINTER_OPS or re.match(_TMA_COPIES, name):
-            roots.update(value for value, kind in operands[:1])
-            roots.update(value for value, kind in operands if re.search(_NUMBERS if "tma" in name else "i1", kind))
+            kinds = _NUMBERS if "tma" in name else "i1"
+            roots.update(values[:1], (value for value, kind in operands if re.search(kinds, kind)))
         if re.match(_STORES, name):
-            stores.update(value for value, _ in operands[:1])  # the op that waits for a store has no operand
+            stores.update(values[:1])  # the op that waits for a store has no operand
         if re.match(_BRANCHES, name):
-            roots.update(value for value, _ in operands[: 3 if name == "scf.for" else 1])
+            roots.update(values[: 3 if name == "scf.for" else 1])
         if name == "ttng.tensormap_create":  # writes a descriptor of its second operand to its first
-            sources[operands[0][0]].add(operands[1][0])
+            link(values[:1], values[1:2])
         if block is not None:
             region = block.get_parent().id()
             for value, kind in _values(block.arg, block.get_num_arguments()):
-                sources[value].add((region, kind))
+                link([value], [(region, kind)])
             if name.endswith((".yield", ".condition", ".return")) or name.startswith("cf."):
                 for value, kind in operands:
-                    sources[region, kind].add(value)
+                    link([(region, kind)], [value])
         if name.startswith("scf."):
-            for value, kind in operands:
-                for region in inner:
-                    sources[region, kind].add(value)
-            for value, kind in results:
-                nodes = {(region, kind) for region in inner}
-                for node in (value, *nodes):
-                    sources[node] |= nodes
+            for value, kind in (*operands, *results):
+                alike = [value, *((op.get_region(number).id(), kind) for number in range(op.get_num_regions()))]
+                link(alike, alike)
             return
-        origins = {value for value, _ in operands}
-        shared = {value for value, kind in operands if "memdesc" in kind}
-        written = {value for value, _ in results} or shared
-        if name.startswith("ttg.memdesc_"):  # a view, through which its memory may be written
-            written |= shared
+        shared = [value for value, kind in operands if "memdesc" in kind]
+        made = made + shared if name.startswith("ttg.memdesc_") else made or shared  # a view shares its memory
         if name in _POINTER_OPS or name.startswith("ttng.async_tma_copy_global"):
-            for value in written:
-                loads[value].update(value for value, _ in operands[:1])
+            link(made, values[:1], loads)
         if name == "tt.addptr" or name in _POINTER_OPS:
-            for value in written:
-                offsets[value] |= origins
+            link(made, values, offsets)
             # An offset, and the address of a loaded value, are not the result's origin.
-            origins = {value for value, _ in operands[: name == "tt.addptr"]}
-        for value in written:
-            sources[value] |= origins
+            values = values[: name == "tt.addptr"]
+        link(made, values)
 
     def reach(values: Iterable[Any], *edges: Mapping[Any, set[Any]]) -> set[Any]:
         reached, todo = set(), list(values)
         while todo:
             if (value := todo.pop()) not in reached:
                 reached.add(value)
-                todo += (source for each in edges for source in each.get(value, ()))
+                todo += itertools.chain(*(each.get(value, ()) for each in edges))
         return reached
 
     def find_arguments(values: set[Any]) -> list[int]:
@@ -541,11 +532,8 @@ def read_ttgir(ttgir: str) -> Facts:
     function = module.get_function(module.get_entry_func_name())
     count = len(module.get_function_signature(function))
     stored = reach(stores, sources)
-    tables, needed = (
-        reach((pointer for value in values for pointer in loads.get(value, ())), sources)
-        for values in (stored, reach(roots, sources, offsets))
-    )
-    return Facts(layouts, *map(find_arguments, (stored, tables, needed)))
+    loaded = (itertools.chain(*map(loads.__getitem__, v)) for v in (stored, reach(roots, sources, offsets)))
+    return Facts(layouts, *map(find_arguments, (stored, *(reach(pointers, sources) for pointers in loaded))))
 
 
 def _values(get: Callable[[int], Any], count: int) -> list[tuple[int, str]]:
@@ -1042,13 +1030,9 @@ def describe_stop(error: BaseException, path: Path) -> dict[str, Any]:
 
 def _first_words(error: Any) -> str:
     """Return an exception's type and the beginning of its message. Of a CompilationError, that is the reason."""
-    text = str(error)
-    if isinstance(error, CompilationError):
-        while isinstance(error.__cause__, CompilationError):
-            error = error.__cause__
-        function = re.search(r"def (\w+)", error.src or "")
-        place = f"line {error.node.lineno} of {function[1]}: " if function and hasattr(error.node, "lineno") else ""
-        text = place + (error.error_message or str(error.__cause__ or error))
+    while isinstance(error, CompilationError) and isinstance(error.__cause__, CompilationError):
+        error = error.__cause__
+    text = getattr(error, "error_message", "") or error
     return " ".join(f"{type(error).__name__}: {text}".split()).rstrip(":")[:300]
 
 
@@ -1058,8 +1042,7 @@ def print_exception(error: BaseException) -> None:
     chain = [described]
     for link in chain:
         chain += filter(None, (link.__cause__, link.__context__))
-        frames = (frame for frame in link.stack if frame.filename not in (__file__, torch.overrides.__file__))
-        link.stack = traceback.StackSummary.from_list(frames)
+        link.stack[:] = (f for f in link.stack if f.filename not in (__file__, torch.overrides.__file__))
     print("".join(described.format()), end="", file=sys.stderr)
 
 

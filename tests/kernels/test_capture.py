@@ -191,8 +191,7 @@ bad[(1,)](x)  # here"""
     assert traceback.startswith(f'  File "{tmp_path / "script.py"}", line {line}, in <module>')
     assert "compiling/capture.py" not in finished.stderr
     stop = Capture(tmp_path / "script.tilescope").content.stopped
-    reason = "line 2 of inner: arange's range must be a power of 2"
-    assert stop.message == f"script.py raised CompilationError: {reason}"
+    assert stop.message == "script.py raised CompilationError: arange's range must be a power of 2"
 
 
 def test_a_tensor_that_depends_on_a_launch_names_it_when_it_is_printed_or_compared(run, tmp_path):
