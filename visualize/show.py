@@ -273,7 +273,8 @@ def count(flags: argparse.Namespace, path: Path, script: str, settings: Sequence
     names = sorted({kernel.name for kernel in before.kernels})
     metrics = {name: METRICS[name] for name in COUNTERS}
     with tempfile.TemporaryDirectory() as folder:
-        log, again = Path(folder, "log.csv"), Path(folder, "counted.tilescope")
+        log = Path(folder, "log.csv")
+        again = Path(folder, "counted.tilescope")
         command = [ncu, "--clock-control", "none", "--metrics", ",".join(metrics.values()), "--kernel-name"]
         command += [f"regex:^({'|'.join(names)})$", "--csv", "--page", "raw", "--print-units", "base"]
         arguments = capture_arguments(flags, again, script, ["--untimed", *settings])
@@ -283,7 +284,8 @@ def count(flags: argparse.Namespace, path: Path, script: str, settings: Sequence
         if again.exists():
             shutil.move(again, path)  # random data differs between runs
     capture = Capture(path)
-    keys, counters = launch_keys(capture.content), read_counters(page)
+    keys = launch_keys(capture.content)
+    counters = read_counters(page)
     elapsed = (launch.elapsed_ms for launch in before.launches)  # without the profiler
     times = dict(zip(launch_keys(before), elapsed, strict=True))
     capture.write_counters([CountedLaunch(counters.get(key), times.get(key)) for key in keys])
@@ -303,7 +305,8 @@ def read_counters(page: str) -> dict[tuple[str, ...], dict[str, int]]:
 
     A script may launch more or less often while it is counted.
     """
-    keys, counters = [], []
+    keys = []
+    counters = []
     for row in csv.DictReader(page[page.find('"ID"') :].splitlines()):
         with suppress(CountingFailed):  # the row of units, or a launch that failed
             counters.append({name: int(parse_count(row, METRICS[name])) for name in COUNTERS})

@@ -265,7 +265,8 @@ class Recorder:
         """Copy the storage of an argument on whose values addresses, masks or branches depend."""
         base = self.bases[tensor["storage"]]
         memory, dtype = base.untyped_storage(), base.dtype
-        why, elements = "", np.empty(0)
+        why = ""
+        elements = np.empty(0)
         if _is_graph(self) or tensor["dtype"] != _dtype(base):
             return
         if memory.nbytes() > _MOST_BYTES:
@@ -356,7 +357,8 @@ def write_capture(folder: Path, path: Path, script: str = "", arguments: Sequenc
             else:
                 file.write(array_path, f"arrays/{array_path.name}")
         files = (kernel["file"] for kernel in content["kernels"])
-        read = ThreadPoolExecutor().map(_read_kernel, itertools.repeat(folder), itertools.count(), files)
+        with ThreadPoolExecutor() as pool:  # no thread may be left when `serve` forks
+            read = list(pool.map(_read_kernel, itertools.repeat(folder), itertools.count(), files))
         for number, (resources, codes) in enumerate(read):
             content["kernels"][number] |= dict(zip(("registers", "spilled_bytes"), resources, strict=True))
             for stage, code in codes.items():
@@ -483,7 +485,8 @@ def read_ttgir(ttgir: str) -> Facts:
         name, block = op.get_name(), op.get_block()
         operands = _values(op.get_operand, op.get_num_operands())
         results = _values(op.get_result, op.get_num_results())
-        values, made = [value for value, _ in operands], [value for value, _ in results]
+        values = [value for value, _ in operands]
+        made = [value for value, _ in results]
         if name in _POINTER_OPS:
             layouts.append(_layout(builder, op.get_operand(0)))
         if name in _POINTER_OPS or re.match(_TMA_COPIES, name):
@@ -939,7 +942,8 @@ def parse_settings(settings: Iterable[str], case: str, defaults: Mapping[str, An
 def run_case(recorder: Recorder, name: str, function: Any, settings: Mapping[str, Any]) -> None:
     """Launch a case. If it ran, compare its outputs with the expected ones and, on a GPU, time it."""
     recorder.context = {"case": name, "tuned": None, "settings": settings}
-    count, returned = len(recorder.launches), function(**settings)
+    count = len(recorder.launches)
+    returned = function(**settings)
     if not isinstance(returned, tuple) or not hasattr(returned[0], "run"):
         if len(recorder.launches) == count:
             raise UsageError(f"{name} must launch a kernel, or return (kernel, grid, arguments).")
@@ -986,7 +990,8 @@ def run_script(recorder: Recorder, path: Path, case: str, settings: Sequence[str
     """Run a script as `__main__`, then the named case, or all cases if the script launched nothing."""
     module = types.ModuleType("__main__")
     module.__file__ = str(path)
-    names, ended = vars(module), None
+    names = vars(module)
+    ended = None
     sys.modules["__main__"] = module
     sys.path.insert(0, str(path.parent))
     try:
@@ -994,7 +999,8 @@ def run_script(recorder: Recorder, path: Path, case: str, settings: Sequence[str
     except (HostRead, SystemExit) as error:
         ended = error
     cases = {name: value for name, value in names.items() if name.startswith("case") and inspect.isfunction(value)}
-    defaults, plain = {}, {}
+    defaults = {}
+    plain = {}
     for name, function in cases.items():
         parameters = inspect.signature(function).parameters.values()
         defaults[name] = {p.name: p.default for p in parameters if p.default is not p.empty}
