@@ -1035,10 +1035,10 @@ def describe_stop(error: BaseException, path: Path) -> dict[str, Any]:
 
 
 def _first_words(error: Any) -> str:
-    """Return an exception's type and the beginning of its message. Of a CompilationError, that is the reason."""
+    """Return an exception's type and the first line of its message. Of a CompilationError, return the reason."""
     while isinstance(error, CompilationError) and isinstance(error.__cause__, CompilationError):
         error = error.__cause__
-    text = getattr(error, "error_message", "") or error
+    text = getattr(error, "error_message", "") or str(error).partition("\n")[0]
     return " ".join(f"{type(error).__name__}: {text}".split()).rstrip(":")[:300]
 
 
