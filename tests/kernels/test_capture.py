@@ -422,4 +422,6 @@ def test_flags_that_select_nothing_end_with_one_sentence(run, tmp_path):
     finished = run("", case="", script="note.ipynb")
     assert (finished.returncode, "is a notebook" in finished.stderr) == (2, True)
     (tmp_path / "module.py").write_text("from .other import kernel")
-    assert f"says `from {tmp_path.name}.module import *`" in run("", script="module.py").stderr
+    run("", script="module.py")
+    stop = Capture(tmp_path / "script.tilescope").content.stopped
+    assert f"says `from {tmp_path.name}.module import *`" in stop.message
