@@ -1,6 +1,6 @@
 """Fit the constants that estimate the time of Triton's interpreter: `python -m benchmarks.interpreter`.
 
-`kernels/measuring/interpreter.py` holds these constants.
+`kernels/interpreter_time.py` holds these constants.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kernels.spec import Launch
 
 def main() -> None:
     # Worker processes import this file before they set how Triton runs, so imports of Triton come later.
-    from kernels.measuring.interpreter import estimate_seconds
+    from kernels.interpreter_time import estimate_seconds
     from kernels.measuring.session import Session
 
     payloads = [

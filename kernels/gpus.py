@@ -26,6 +26,8 @@ class Gpu:
         matrix_tflops: dense matrix rate with float32 sums, by input dtype; empty if unknown.
         l2_gbps_per_sm: rate at which an SM receives data from the L2 in long, L2-bound launches; 0 if not measured.
         clock_mhz: the SM clock at which the matrix rates hold; for a device not in the table, its maximum clock.
+        device_name: its name in CUDA.
+        memory_gib, bus_bits: capacity of the DRAM, and the width of its bus; 0 if unknown.
         assumed: a description of the values that come from the table instead of the device; "" for a table row.
         caveat: a warning for users who pick this GPU, or "".
     """
@@ -42,6 +44,9 @@ class Gpu:
     clock_mhz: float
     compute_capability: tuple[int, int]
     source: str
+    device_name: str
+    memory_gib: int
+    bus_bits: int
     assumed: str = ""
     caveat: str = ""
     l2_gbps_per_sm: float = 0.0
@@ -67,28 +72,38 @@ _LIMITS = {
 
 def _row(
     name: str, sms: int, l2_mib: int, gbps: float, half: float, tf32: float, mhz: float, cc: tuple[int, int],
-    source: str, **more: Any,
+    source: str, device_name: str, memory_gib: int, bus_bits: int, **more: Any,
 ) -> Gpu:  # fmt: skip
     rates = {"float16": half, "bfloat16": half, "float32": tf32} if tf32 else {"float16": half}
-    return Gpu(name, sms, l2_mib * _KIB * _KIB, *_LIMITS[cc], gbps, rates, mhz, cc, source, **more)
+    memory = device_name, memory_gib, bus_bits
+    return Gpu(name, sms, l2_mib * _KIB * _KIB, *_LIMITS[cc], gbps, rates, mhz, cc, source, *memory, **more)
 
 
 _TABLE = (
-    # Name, SMs, L2 (MiB), DRAM (GB/s), half types and tf32 (TFLOP/s), clock (MHz), compute capability, source.
+    # Name, SMs, L2 (MiB), DRAM (GB/s), half types and tf32 (TFLOP/s), clock (MHz), compute capability, source, CUDA's
+    # name, DRAM (GiB), bus (bits).
     _row("T4", 40, 4, 320, 65, 0, 1590, (7, 5), "NVIDIA Turing whitepaper; no bfloat16 or tf32 in its matrix units",
+         "Tesla T4", 16, 256,
          caveat="Triton 3 no longer uses Turing's matrix units: tl.dot runs on the ordinary float32 units."),
-    _row("A10G", 80, 6, 600, 70, 35, 1710, (8, 6), "AWS EC2 G5 and NVIDIA A10G product brief"),
-    _row("L4", 58, 48, 300, 121, 60, 2040, (8, 9), "NVIDIA L4 datasheet, dense; Ada whitepaper"),
-    _row("L40S", 142, 96, 864, 362, 183, 2520, (8, 9), "NVIDIA L40S datasheet, dense"),
-    _row("RTX4090", 128, 72, 1008, 165.2, 82.6, 2520, (8, 9), "NVIDIA Ada whitepaper, appendix A"),
-    _row("RTX5090", 170, 96, 1792, 209.5, 104.8, 2407, (12, 0), "NVIDIA RTX Blackwell whitepaper, appendix A"),
-    _row("RTXPRO6000", 188, 128, 1792, 503.8, 251.9, 2617, (12, 0), "NVIDIA RTX PRO Blackwell whitepaper"),
-    _row("A100-40GB", 108, 40, 1555, 312, 156, 1410, (8, 0), "NVIDIA A100 datasheet, SXM"),
-    _row("A100-80GB", 108, 40, 2039, 312, 156, 1410, (8, 0), "NVIDIA A100 datasheet, SXM"),
-    _row("H100", 132, 50, 3350, 989.4, 494.7, 1830, (9, 0), "NVIDIA H100 datasheet, SXM, dense", l2_gbps_per_sm=70.0),
+    _row("A10G", 80, 6, 600, 70, 35, 1710, (8, 6), "AWS EC2 G5 and NVIDIA A10G product brief", "NVIDIA A10G", 24, 384),
+    _row("L4", 58, 48, 300, 121, 60, 2040, (8, 9), "NVIDIA L4 datasheet, dense; Ada whitepaper", "NVIDIA L4", 24, 192),
+    _row("L40S", 142, 96, 864, 362, 183, 2520, (8, 9), "NVIDIA L40S datasheet, dense", "NVIDIA L40S", 48, 384),
+    _row("RTX4090", 128, 72, 1008, 165.2, 82.6, 2520, (8, 9), "NVIDIA Ada whitepaper, appendix A",
+         "NVIDIA GeForce RTX 4090", 24, 384),
+    _row("RTX5090", 170, 96, 1792, 209.5, 104.8, 2407, (12, 0), "NVIDIA RTX Blackwell whitepaper, appendix A",
+         "NVIDIA GeForce RTX 5090", 32, 512),
+    _row("RTXPRO6000", 188, 128, 1792, 503.8, 251.9, 2617, (12, 0), "NVIDIA RTX PRO Blackwell whitepaper",
+         "NVIDIA RTX PRO 6000 Blackwell Server Edition", 96, 512),
+    _row("A100-40GB", 108, 40, 1555, 312, 156, 1410, (8, 0), "NVIDIA A100 datasheet, SXM",
+         "NVIDIA A100-SXM4-40GB", 40, 5120),
+    _row("A100-80GB", 108, 40, 2039, 312, 156, 1410, (8, 0), "NVIDIA A100 datasheet, SXM",
+         "NVIDIA A100-SXM4-80GB", 80, 5120),
+    _row("H100", 132, 50, 3350, 989.4, 494.7, 1830, (9, 0), "NVIDIA H100 datasheet, SXM, dense",
+         "NVIDIA H100 80GB HBM3", 80, 5120, l2_gbps_per_sm=70.0),
     _row("H200", 132, 60, 4800, 989.4, 494.7, 1830, (9, 0),
-         "NVIDIA H200 datasheet, dense; SMs and L2 read from a device", l2_gbps_per_sm=77.0),
-    _row("B200", 148, 126, 8000, 2250, 1125, 1850, (10, 0), "NVIDIA DGX B200 datasheet, dense, a GPU's share"),
+         "NVIDIA H200 datasheet, dense; SMs and L2 read from a device", "NVIDIA H200", 141, 6144, l2_gbps_per_sm=77.0),
+    _row("B200", 148, 126, 8000, 2250, 1125, 1850, (10, 0), "NVIDIA DGX B200 datasheet, dense, a GPU's share",
+         "NVIDIA B200", 180, 8192),
 )  # fmt: skip
 
 GPUS: dict[str, Gpu] = {gpu.name: gpu for gpu in _TABLE}
@@ -116,7 +131,24 @@ def table_name(device_name: str) -> str | None:
     >>> table_name("NVIDIA A100-SXM4-80GB")
     'A100-80GB'
     """
-    return next((name for name in GPUS if re.search(_DEVICE_NAMES.get(name, rf"\b{name}\b"), device_name)), None)
+    patterns = ((name, _DEVICE_NAMES.get(name, rf"\b{name}\b")) for name in GPUS)
+    return next((name for name, pattern in patterns if re.search(pattern, device_name, re.IGNORECASE)), None)
+
+
+def find_gpu(text: str) -> str:
+    """Return the table's name for a GPU as people write it: in any case, with spaces, hyphens or the vendor's name.
+
+    >>> find_gpu("nvidia geforce rtx_4090")
+    'RTX4090'
+
+    Raises:
+        ValueError: the table has no such GPU.
+    """
+    squeezed, *rows = (re.sub(r"[\W_]|nvidia|geforce|tesla", "", name.lower()) for name in (text, *GPUS))
+    name = dict(zip(rows, GPUS, strict=True)).get(squeezed) or table_name(text)
+    if name is None:
+        raise ValueError(f"there is no GPU {text!r}; choose from {', '.join(GPUS)}")
+    return name
 
 
 def on_zero_gpu() -> bool:
@@ -138,7 +170,7 @@ def gpu_or_slice(device_name: str, sms: int, capability: tuple[int, int]) -> Gpu
         raise ValueError(f"{device_name} has compute capability {capability[0]}.{capability[1]}; supported: {known}.")
     source = f"reported for this device, {device_name}"
     if row is None:
-        gpu = _row(device_name, sms, 0, 0, 0, 0, 0, capability, source)
+        gpu = _row(device_name, sms, 0, 0, 0, 0, 0, capability, source, device_name, 0, 0)
         return replace(gpu, matrix_tflops={}, assumed="L2, DRAM and matrix rates are unknown")
     if row.sms == sms:
         return replace(row, assumed="everything except the number of SMs, from the table")
@@ -174,18 +206,28 @@ def _driver() -> tuple[Any, int]:
     return cuda, 0 if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) else count.value
 
 
-@functools.cache
 def this_gpu() -> Gpu | None:
-    """Read the first visible GPU through the CUDA driver. Return None if there is none.
+    """Return the first visible GPU, or None if there is none."""
+    return next(iter(visible_gpus()), None)
+
+
+@functools.cache
+def visible_gpus() -> tuple[Gpu, ...]:
+    """Read the visible GPUs through the CUDA driver.
 
     Reading attributes creates no context and allocates no GPU memory. A slice of a larger GPU (MIG,
     ZeroGPU) reports its own SMs and L2.
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES", "unset") in ("", "-1"):
-        return None
+        return ()
     cuda, count = _driver()
+    return tuple(gpu for number in range(count) if (gpu := _read_gpu(cuda, number)))
+
+
+def _read_gpu(cuda: Any, number: int) -> Gpu | None:
+    """Read a GPU by its number among the visible ones. Return None if the driver refuses."""
     device, buffer = ctypes.c_int(), ctypes.create_string_buffer(128)
-    if not count or cuda.cuDeviceGet(ctypes.byref(device), 0) or cuda.cuDeviceGetName(buffer, len(buffer), device):
+    if cuda.cuDeviceGet(ctypes.byref(device), number) or cuda.cuDeviceGetName(buffer, len(buffer), device):
         return None
 
     def read(attribute: int) -> int:
@@ -193,6 +235,8 @@ def this_gpu() -> Gpu | None:
         return 0 if cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device) else value.value
 
     device_name = buffer.value.decode()
+    memory_bytes = ctypes.c_size_t()
+    cuda.cuDeviceTotalMem_v2(ctypes.byref(memory_bytes), device)
     row = GPUS.get(table_name(device_name) or "")
     read_row = Gpu(
         name=device_name,
@@ -208,6 +252,9 @@ def this_gpu() -> Gpu | None:
         clock_mhz=read(_CLOCK_KHZ) / 1000,
         compute_capability=(read(_CC_MAJOR), read(_CC_MINOR)),
         source=f"read from this device, {device_name}",
+        device_name=device_name,
+        memory_gib=memory_bytes.value >> 30,
+        bus_bits=read(_BUS_BITS),
     )
     if row is None or row.sms != read_row.sms:
         return read_row  # the table's name and rates do not apply to another model or to a slice

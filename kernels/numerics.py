@@ -1,4 +1,4 @@
-"""Generate input values, compare a result with its reference, and time a script's launch.
+"""Generate input values, interpret a launch, compare a result with its reference, and time a script's launch.
 
 Measurements and exported scripts share `values` and `compare`. The exporter copies the source of these functions into
 the script. They import torch when they are called.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+import threading
+import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -31,6 +33,36 @@ def values(distribution: str, shape: tuple[int, int], generator: Any, device: st
     if distribution == "integers":
         return empty.random_(-4, 5, generator=generator)
     return empty.zero_()
+
+
+def interpret(launch: Callable[[], Any], output: Any, estimate: str, every_s: float = 10.0) -> None:
+    """Launch under Triton's interpreter. Print how long that takes, and then how much of the output is written.
+
+    Args:
+        output: a contiguous tensor. Elements that still have their first value, or are NaN, count as not written.
+        estimate: a sentence about the launch's duration.
+        every_s: seconds between two reports.
+    """
+    import torch
+
+    # A part of the elements, because the whole of a large output takes seconds.
+    sample = output.view(-1)[::101]
+    before = sample.clone().float()
+    has_ended = threading.Event()
+
+    def report() -> None:
+        began = time.monotonic()
+        while not has_ended.wait(every_s):
+            now = sample.float()
+            written = 1 - (torch.isnan(now) | (now == before)).float().mean().item()
+            print(f"{time.monotonic() - began:.0f} s: {written:.0%} of the output is written", flush=True)
+
+    print(estimate, flush=True)
+    threading.Thread(target=report, daemon=True).start()
+    try:
+        launch()
+    finally:
+        has_ended.set()
 
 
 def comparison_dtype(dtype: torch.dtype, reference_dtype: str) -> torch.dtype:

@@ -2,6 +2,9 @@
 
 Each script runs in a separate Python process, in an empty folder, without this project on its path. Prints how it
 ended, its check, and on a GPU its times beside torch's. A kernel that declares a data race is expected to be wrong.
+
+`--shipped` runs every default, preset and recommended config instead. `--jobs` runs several scripts at a time: their
+checks hold, but their times do not.
 """
 
 from __future__ import annotations
@@ -11,14 +14,17 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from kernels import discover
-from kernels.experiment import Experiment, from_json, resolve_gpu
+from kernels.experiment import Experiment, default_experiment, from_json, resolve_gpu
 from kernels.export.script import script
-from kernels.gpus import Gpu, this_gpu
+from kernels.gpus import DEFAULT_GPU, GPUS, Gpu, this_gpu
 from kernels.spec import Launch
+from visualize.predict.offer import offers
 
 # A large problem in each family's default type, and scripts with other features.
 LARGE = {"M": 2048, "N": 2048, "K": 2048}
@@ -36,30 +42,49 @@ MORE: list[dict[str, Any]] = [
 
 
 def main() -> int:
-    """Run all scripts, one after the other; return the number that ended unexpectedly."""
+    """Run all scripts; return the number that ended unexpectedly."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keep", type=Path, help="a folder for the scripts; by default they are deleted")
-    keep, gpu, unexpected = parser.parse_args().keep, this_gpu(), 0
-    payloads: list[dict[str, Any]] = [
-        {"kernel": name, "problem": {size: LARGE[size] for size in LARGE if size in kernel.problem_knobs()}}
-        for name, kernel in discover().items()
-    ]
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = (keep or Path(temporary)).resolve()
+    parser.add_argument("--shipped", action="store_true", help="every default, preset and recommended config")
+    parser.add_argument("--jobs", type=int, default=1, help="number of scripts that run at a time")
+    options, gpu = parser.parse_args(), this_gpu()
+    chosen = shipped_experiments(gpu or GPUS[DEFAULT_GPU]) if options.shipped else map(from_json, _payloads())
+    experiments = [each if gpu else _shrink(each) for each in chosen]
+    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(options.jobs) as threads:
+        folder = (options.keep or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        for number, payload in enumerate([*payloads, *MORE]):
-            experiment = from_json(payload if gpu else _shrink(payload))
+        paths = []
+        for number, experiment in enumerate(experiments):
             exported = script(experiment, resolve_gpu(experiment, gpu))
-            path = folder / f"{number:02}_{exported.name}.py"
-            path.write_text(exported.text, encoding="utf-8")
-            code, output = run(path)
+            paths.append(folder / f"{number:03}_{exported.name}.py")
+            paths[-1].write_text(exported.text, encoding="utf-8")
+        unexpected = 0
+        for path, experiment, (code, output) in zip(paths, experiments, threads.map(run, paths), strict=True):
             end = "ok" if code == 0 else _expected_failure(experiment, gpu, output)
             unexpected += not end
             print(f"{path.stem}: {end or f'UNEXPECTED, exit {code}'}")
             print("".join(f"    {line}\n" for line in output.strip().splitlines()[-12:]), end="", flush=True)
     where = gpu.name if gpu else "the interpreter"
-    print(f"{len(payloads) + len(MORE)} scripts on {where}: {unexpected} ended unexpectedly.")
+    print(f"{len(experiments)} scripts on {where}: {unexpected} ended unexpectedly.")
     return unexpected
+
+
+def shipped_experiments(gpu: Gpu) -> Iterator[Experiment]:
+    """Yield every default, preset and recommended config."""
+    for name, kernel in discover().items():
+        yield default_experiment(name)
+        for preset in kernel.presets:
+            yield from_json({"kernel": name, "problem": preset.problem, "config": preset.config})
+        for offered in offers(kernel, gpu):
+            yield offered.experiment
+
+
+def _payloads() -> list[dict[str, Any]]:
+    """Return one large problem of each kernel, and more."""
+    return [
+        {"kernel": name, "problem": {size: LARGE[size] for size in LARGE if size in kernel.problem_knobs()}}
+        for name, kernel in discover().items()
+    ] + MORE
 
 
 def _expected_failure(experiment: Experiment, gpu: Gpu | None, output: str) -> str:
@@ -74,14 +99,15 @@ def run(path: Path) -> tuple[int, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     command = [sys.executable, "-I", str(path)]
     with tempfile.TemporaryDirectory() as empty:
-        ended = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, timeout=300)
+        ended = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, timeout=540)
     return ended.returncode, ended.stdout + ended.stderr
 
 
-def _shrink(payload: dict[str, Any]) -> dict[str, Any]:
-    """The payload with a problem that the interpreter finishes quickly."""
+def _shrink(experiment: Experiment) -> Experiment:
+    """Return the experiment with a problem that the interpreter finishes quickly."""
+    payload = experiment.to_json()
     problem = {name: min(value, 96) if isinstance(value, int) else value for name, value in payload["problem"].items()}
-    return {**payload, "problem": problem}
+    return from_json({**payload, "problem": problem})
 
 
 if __name__ == "__main__":

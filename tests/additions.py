@@ -82,7 +82,7 @@ def test_it_runs_within_its_familys_allowance_and_its_script_without_our_modules
     failure = ask("run", {**EXPERIMENT, "config": {"BLOCK_N": 512}})["failure"]
     assert failure["message"] == "BLOCK_N must be at least N, which is 1,008 (got 512)."
     script = ask("script", EXPERIMENT)["script"]
-    assert run_scripts(tmp_path, {"new": script})["new"][1].startswith("check passed")
+    assert "\ncheck passed" in run_scripts(tmp_path, {"new": script})["new"][1]
 
 
 def test_the_panel_has_a_tab_an_option_and_an_endpoint(redraw, ask):

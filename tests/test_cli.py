@@ -231,6 +231,7 @@ def test_the_doctor_runs_a_kernel_and_ends_with_1_if_a_check_fails(tmp_path, mon
     assert cli.doctor(cli.run_checks("127.0.0.1", port, None)) == 0
     lines = capsys.readouterr().out
     assert "works    compiler     transpose.tiled: " in lines
+    assert max(map(len, lines.splitlines())) <= max(120, 30 + len(str(tmp_path)))
     assert "works    run          transpose.tiled equals torch (interpreter)" in lines
     assert f"works    database     {tmp_path / 'tilescope.db'}" in lines
     assert "limited  GPU          none: Triton's interpreter checks results" in lines

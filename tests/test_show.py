@@ -1,18 +1,23 @@
 """`app.py show`: reports, findings and comparisons of a script with kernels that waste something."""
 
 import asyncio
+import csv
+import io
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from kernels.compiling.capture_file import Capture, CountedLaunch
+from kernels.compiling.captured_counts import COUNTERS
 from kernels.examples import EXAMPLES
+from kernels.measuring.counters import METRICS
 from tests.kernels.trees import ROOT
-from visualize.show import GREW, USAGE, show
+from visualize.show import GREW, USAGE, launch_keys, read_counters, show
 from visualize.views.capture.report import differences, report, table
 from visualize.views.capture.view import CapturePictures, CaptureView, capture_options
 from visualize.web.capture_page import CapturePage
@@ -169,6 +174,29 @@ def test_counters_are_kept_in_the_capture_and_compared(capture_path, tmp_path):
     )
 
 
+def test_counters_join_the_launches_that_nsight_compute_saw(capture_path, tmp_path):
+    """A benchmark launches more or less often under the profiler, and a launch that fails has no counters."""
+    path = Path(shutil.copy(capture_path, tmp_path))
+    content = Capture(path).content
+    content = replace(content, launches=tuple(replace(launch, ran="cuda") for launch in content.launches))
+    totals = [launch["totals"] for launch in report(Capture(path))["launches"]]
+    rows = [(totals[number], *key[:2]) for number, key in enumerate(launch_keys(content)) if number not in (1, 3)]
+    rows.insert(1, (totals[0], "other", "(1, 1, 1)"))
+    rows.insert(4, ({**totals[4], "ld_sectors": "n/a"}, "rows", "(8, 1, 1)"))
+    header = ['"ID"', "Kernel Name", "Grid Size", *(METRICS[name] for name in COUNTERS)]
+    lines = [[number, name, grid, *(row[name] for name in COUNTERS)] for number, (row, name, grid) in enumerate(rows)]
+    page = io.StringIO("==PROF== Connected\n")
+    page.seek(0, io.SEEK_END)
+    print(",".join(header), file=page)
+    print(",".join(['""'] * 3 + ["sector"] * len(COUNTERS)), file=page)
+    csv.writer(page).writerows(lines)
+    counters = read_counters(page.getvalue())
+    joined = [counters.get(key) for key in launch_keys(content)]
+    assert joined == [None if number in (1, 3) else totals[number] for number in range(7)]
+    Capture(path).write_counters([CountedLaunch(row, None) for row in joined])
+    assert table(report(Capture(path))).count("Nsight Compute: not counted") == 2
+
+
 def test_controls_of_the_page_become_options_of_the_capture():
     chosen = {"case_cols": 1024, "sweep": "num_warps=2,4 rows=8", "config_softmax": 3}
     options = ["--set", "cols=1024", "--set", "num_warps=2,4", "--set", "rows=8", "--config", "softmax=3"]
@@ -216,6 +244,33 @@ def test_a_script_that_fails_has_a_table_of_its_launches_and_a_status_that_ci_se
     assert "unmasked: launches fell from 1 to 0." in capfd.readouterr().err
 
 
+def test_a_load_that_becomes_asynchronous_copies_is_the_same_operation():
+    """Each pipeline stage of a load through a table may access other tensors. A `red` is an atomic without a result."""
+
+    def launch(*ops):
+        keys = "op", "counter", "tensor", "sectors"
+        common = {"file": "a.py", "line": 8, "requests": 0}
+        needs = {"registers": 16, "spilled_bytes": 0, "shared_bytes": 0}
+        ops = [{**common, **dict(zip(keys, op, strict=True))} for op in ops]
+        return {"launches": [{"kernel": "k", "source": "a.py", "line": 1, "ops": ops, **needs}]}
+
+    before = launch(("load", "ld", "a, b", 8), ("atomic", "atom", "c", 2))
+    copies = ("async copy", "ld", "a", 2), ("async copy", "ld", "a, b", 6)
+    assert list(differences(before, launch(*copies, ("atomic", "red", "c", 2)))) == []
+    (difference,) = differences(launch(*copies), launch(("load", "ld", "a, b", 9)))
+    assert difference.sentence == "a.py:8 in k, load a, b: sectors rose from 8 to 9."
+
+
+def test_the_table_shortens_file_names_and_no_line_number(launches):
+    ops = [
+        {**op, "file": "a_script_with_a_long_name.py", "tensor": "a_name_of_more_than_20_letters"}
+        for op in launches[0]["ops"]
+    ]
+    content = {"triton": "3", "gpu": "", "stopped": None, "not_captured": [], "launches": [{**launches[0], "ops": ops}]}
+    line = next(line for line in table(content).splitlines() if "load" in line)
+    assert line.split()[:3] == [f"a_script_with_a_long…:{ops[0]['line']}", "load", "a_name_of_more_than_20_letters"]
+
+
 def test_differences_name_the_line_and_both_values(launches):
     before, after = ({"launches": [launch]} for launch in (launches[0], launches[2]))
     sentences = [difference.sentence for difference in differences(before, after)]
@@ -228,7 +283,9 @@ def test_differences_name_the_line_and_both_values(launches):
         (["missing.py", "--text"], "There is no script missing.py."),
         (["--host", "0.0.0.0", "x.py"], "listens only on this machine"),
         ([str(ROOT / "README.md") + ".tilescope", "--text"], "can't be read"),
-        (["{capture}", "--text", "--against", "missing.json"], "is not a report of `show --json`"),
+        (["missing.py", "--text", "--against", "missing.json"], "is not a report of `show --json`"),
+        (["missing.py", "--text", "--triton", "3.2.0"], "Tilescope needs Triton 3.6 or later"),
+        (["missing.py", "--gpu", "RTX 4091"], "there is no GPU 'RTX 4091'"),
     ],
 )
 def test_bad_input_ends_with_status_2_and_one_sentence(arguments, sentence, capture_path, capfd):

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -84,8 +85,8 @@ def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_her
         with ExitStack() as stack:
             session = stack.enter_context(closing(Session.here()))
             if flags.gpus != 1 or os.environ.get(SCHEDULER):
-                client = stack.enter_context(connect(flags.gpus))
-                run = sweep_on_cluster(client, session.store, within, strategy, predict_time, resume)
+                devices = stack.enter_context(connect(flags.gpus, within.base))
+                run = sweep_on_cluster(devices, session.store, within, strategy, predict_time, resume)
             else:
                 run = prepare(session, within, strategy, predict_time, resume)
             result = _run_sweep(run, flags, rows)
@@ -223,7 +224,8 @@ def doctor(checks: Iterable[Check]) -> int:
     failed = False
     for check in checks:
         failed |= check.state == FAILS
-        print(f"{check.state:8} {check.name:12} {check.detail}", flush=True)
+        line = f"{check.state:8} {check.name:12} {check.detail}"
+        print(textwrap.fill(line, 110, subsequent_indent=" " * 22, break_on_hyphens=False), flush=True)
         if check.remedy and check.state != WORKS:
             print(f"{'':21} {check.remedy}", flush=True)
     return int(failed)

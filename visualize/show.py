@@ -1,24 +1,27 @@
 """`app.py show`: run a script, and serve or print the memory requests of every Triton launch in it."""
 
 import argparse
+import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import kernels.compiling
-from kernels.compiling.capture_file import Capture, CountedLaunch, UnreadableCapture
+from kernels.compiling.capture_file import Capture, Content, CountedLaunch, UnreadableCapture
 from kernels.compiling.captured_counts import COUNTERS
 from kernels.examples import EXAMPLES
-from kernels.gpus import DEFAULT_GPU, GPUS, this_gpu
-from kernels.measuring.counters import METRICS, CountingFailed, parse_launches
+from kernels.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
+from kernels.measuring.counters import METRICS, CountingFailed, parse_count
 from kernels.measuring.worker import default_cache_directory
 from visualize import startup
 from visualize.views.capture.report import differences, report, table
@@ -28,6 +31,7 @@ FINE, GREW, USAGE = 0, 1, 2
 
 _CAPTURE = Path(kernels.compiling.__file__).with_name("capture.py")
 _STDERR = 2  # its file descriptor
+_OLDEST_TRITON = (3, 6)
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -48,9 +52,9 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add(
         "--gpu",
-        type=str.upper,
-        choices=(*GPUS,),
-        help=f"compile for this GPU (default: this machine's, or else {DEFAULT_GPU})",
+        type=_gpu,
+        metavar="NAME",
+        help=f"compile for this GPU (default: this machine's, or else {DEFAULT_GPU}): {', '.join(GPUS)}",
     )
     add("--text", action="store_true", help="print a table and exit")
     add("--json", action="store_true", help="print one JSON object and exit")
@@ -94,7 +98,11 @@ def show(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="tilescope-") as folder:
         path = Path(flags.script)
         is_capture = path.suffix == ".tilescope"
+        before = None
         try:
+            if flags.against:
+                before = read_report(flags.against)
+            packages = install_triton(flags.triton) if flags.triton and not flags.against else None
             if not is_capture:
                 path = flags.out or Path(folder) / "script.tilescope"
             if not prints:
@@ -111,12 +119,10 @@ def show(arguments: Sequence[str]) -> int:
                     count(flags, path, flags.script)
             capture = Capture(path)
             is_failed = capture.content.stopped is not None and capture.content.stopped.kind == "exception"
-            content, before = report(capture), None
-            if flags.against:
-                before = read_report(flags.against)
-            elif flags.triton:
+            content = report(capture)
+            if packages:
                 other = Path(folder) / "other.tilescope"
-                run_capture(flags, capture_arguments(flags, other, flags.script), install_triton(flags.triton))
+                run_capture(flags, capture_arguments(flags, other, flags.script), packages)
                 before = report(Capture(other))
             changed = [] if before is None else list(differences(before, content))
         except (UnreadableCapture, CaptureFailed) as error:
@@ -139,6 +145,13 @@ def show(arguments: Sequence[str]) -> int:
     grown = [d for d in changed if d.after > d.before or d.what == "launches"] if flags.against else []
     print("".join(f"{d.sentence}\n" for d in grown), end="", file=sys.stderr)
     return GREW if grown else USAGE if is_failed else FINE
+
+
+def _gpu(text: str) -> str:
+    try:
+        return find_gpu(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _obstacle(flags: argparse.Namespace) -> str:
@@ -197,7 +210,8 @@ def run_capture(
     Raises:
         CaptureFailed: no capture was written. The script's own messages are on stderr.
     """
-    environment = {**os.environ, "PYTHONPATH": str(packages)} if packages else None
+    paths = filter(None, (str(packages), os.environ.get("PYTHONPATH")))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)} if packages else None
     command = [*profiler, flags.python, str(_CAPTURE), *arguments]
     try:
         # The script's output goes to stderr, because stdout is for the report.
@@ -251,7 +265,7 @@ def count(flags: argparse.Namespace, path: Path, script: str, settings: Sequence
     """Capture the script again under Nsight Compute, and replace the capture with the new one and its counters.
 
     Raises:
-        CaptureFailed: ncu is missing or failed, or counted a different number of launches.
+        CaptureFailed: there is no GPU or ncu.
     """
     if this_gpu() is None or not (ncu := shutil.which("ncu")):
         raise CaptureFailed("--count needs a GPU and Nsight Compute's ncu on the PATH.")
@@ -260,30 +274,63 @@ def count(flags: argparse.Namespace, path: Path, script: str, settings: Sequence
     metrics = {name: METRICS[name] for name in COUNTERS}
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log.csv")
+        again = Path(folder, "counted.tilescope")
         command = [ncu, "--clock-control", "none", "--metrics", ",".join(metrics.values()), "--kernel-name"]
         command += [f"regex:^({'|'.join(names)})$", "--csv", "--page", "raw", "--print-units", "base"]
-        arguments = capture_arguments(flags, path, script, ["--untimed", *settings])
-        run_capture(flags, arguments, profiler=[*command, "--log-file", str(log)])
-        try:
-            counted = parse_launches(log.read_text(encoding="utf-8"), metrics)
-        except (OSError, CountingFailed) as error:
-            raise CaptureFailed(f"Nsight Compute counted nothing: {error}") from error
-    capture = Capture(path)  # of the counted run: random data differs between runs
-    if not len(counted) == len(capture.content.launches) == len(before.launches):
-        raise CaptureFailed(
-            f"Nsight Compute counted {len(counted)} launches; the first run had {len(before.launches)}."
-        )
-    times = (launch.elapsed_ms for launch in before.launches)  # measured without the profiler
-    rows = ({name: int(value) for name, value in row.items()} for row in counted)
-    capture.write_counters([CountedLaunch(row, time) for row, time in zip(rows, times, strict=True)])
+        arguments = capture_arguments(flags, again, script, ["--untimed", *settings])
+        with suppress(CaptureFailed):  # the script may fail while it is counted
+            run_capture(flags, arguments, profiler=[*command, "--log-file", str(log)])
+        page = log.read_text(encoding="utf-8") if log.exists() else ""
+        if again.exists():
+            shutil.move(again, path)  # random data differs between runs
+    capture = Capture(path)
+    keys = launch_keys(capture.content)
+    counters = read_counters(page)
+    elapsed = (launch.elapsed_ms for launch in before.launches)  # without the profiler
+    times = dict(zip(launch_keys(before), elapsed, strict=True))
+    capture.write_counters([CountedLaunch(counters.get(key), times.get(key)) for key in keys])
+    if missing := len(set(keys) - set(counters)):
+        last = "".join(page.splitlines()[-1:])
+        print(f"Nsight Compute did not count {missing} of {len(keys)} launches. {last}", file=sys.stderr)
+
+
+def launch_keys(content: Content) -> list[tuple[str, ...]]:
+    """Return what identifies each launch: see `read_counters`."""
+    names = (content.kernels[launch.kernel].name if launch.ran else "" for launch in content.launches)
+    return _number((name, str(launch.grid)) for name, launch in zip(names, content.launches, strict=True))
+
+
+def read_counters(page: str) -> dict[tuple[str, ...], dict[str, int]]:
+    """Return launches' counters from ncu's raw page, by kernel, grid, and how often the two came before.
+
+    A script may launch more or less often while it is counted.
+    """
+    keys = []
+    counters = []
+    for row in csv.DictReader(page[page.find('"ID"') :].splitlines()):
+        with suppress(CountingFailed):  # the row of units, or a launch that failed
+            counters.append({name: int(parse_count(row, METRICS[name])) for name in COUNTERS})
+            keys.append((row["Kernel Name"], row["Grid Size"]))
+    return dict(zip(_number(keys), counters, strict=True))
+
+
+def _number(keys: Iterable[tuple[str, str]]) -> list[tuple[str, ...]]:
+    seen = Counter[tuple[str, str]]()
+    numbered = list[tuple[str, ...]]()
+    for key in keys:
+        numbered.append((*key, str(seen[key])))
+        seen[key] += 1
+    return numbered
 
 
 def install_triton(version: str) -> Path:
     """Return the cache folder of a Triton version, and install that version if it is missing.
 
     Raises:
-        CaptureFailed: pip could not install it.
+        CaptureFailed: pip could not install it, or it is too old.
     """
+    if not re.fullmatch(r"\d+\.\d+\S*", version) or tuple(map(int, version.split(".")[:2])) < _OLDEST_TRITON:
+        raise CaptureFailed(f"--triton {version}: Tilescope needs Triton 3.6 or later, such as 3.6.0.")
     folder = default_cache_directory() / f"triton-{version}"
     if not folder.exists():
         print(f"Installing Triton {version} in {folder}.", file=sys.stderr)

@@ -20,7 +20,8 @@ import json
 import math
 import os
 import re
-import runpy
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,23 +35,25 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-if __name__ == "__main__":
+if __name__ == "__main__" and not sys.flags.safe_path:
     del sys.path[0]  # this folder, whose files could shadow packages
 
 import numpy as np
 import torch
 import triton
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _triton as torch_triton
 from torch.utils._pytree import tree_leaves
 from triton._C.libtriton import gluon_ir, ir, nvidia
 from triton.backends.compiler import GPUTarget
-from triton.compiler import CompiledKernel
-from triton.runtime import Autotuner, driver, interpreter, jit
+from triton.backends.nvidia.driver import CudaDriver
+from triton.compiler import CompilationError, CompiledKernel
+from triton.runtime import Autotuner, OutOfResources, driver, interpreter, jit
 
 FORMAT = 1
 
-# Maximum bytes of all arrays in the file, and of a floating-point tensor's storage (which rarely holds indices).
-_MOST_BYTES, _MOST_FLOAT_BYTES = 60 << 20, 1 << 20
+# Maximum bytes of all arrays in the file.
+_MOST_BYTES = 60 << 20
 
 # Counts depend on addresses modulo this: see `kernels/atomics.py`.
 _ADDRESS_RANGE = 1 << 29
@@ -61,12 +64,19 @@ _ALIGNMENT = 16
 # Maximum number of autotuner configs to try until one compiles and fits, and of combinations in a sweep.
 _MOST_CONFIGS, _MOST_COMBINATIONS = 8, 256
 
+_TOO_LARGE = f"Addresses depend on the values of {{}}. A capture keeps at most {_MOST_BYTES >> 20} MiB of values, so \
+make the tensors smaller."
+
 _POINTER_OPS = "tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas", "ttg.async_copy_global_to_local"
+_TMA_COPIES = r"ttng\.async_tma_(copy|store|gather|scatter|reduce)"
+_NUMBERS = r"^(tensor<[\dx]+)?i\d+"
+_BRANCHES = r"scf\.(if|for|condition|index_switch)$|cf\.cond_br$"
 _STORES = r"tt\.(store|atomic|descriptor_(store|scatter|reduce))|ttng\.async_tma_(copy_local|store|scatter|reduce)"
 
 H200 = {
-    "name": "H200", "sms": 132, "compute_capability": [9, 0], "shared_bytes_per_program": 232448,
-    "l2_bytes": 60 << 20, "shared_bytes_per_sm": 228 << 10, "registers_per_sm": 65536,
+    "name": "H200", "device_name": "NVIDIA H200", "sms": 132, "compute_capability": [9, 0], "l2_bytes": 60 << 20,
+    "shared_bytes_per_sm": 228 << 10, "shared_bytes_per_program": 227 << 10, "registers_per_sm": 65536,
+    "max_warps_per_sm": 64, "clock_mhz": 1830, "dram_gbps": 4800, "bus_bits": 6144, "memory_gib": 141,
 }  # fmt: skip
 
 _RUN = jit.JITFunction.run
@@ -83,13 +93,18 @@ class UsageError(Exception):
 # ---------------------------------------------------------------- what is recorded
 
 
-# The kernel's function, the bound arguments, the compiled kernel, the launch's JSON, the CUDA events around it, and the
-# kernel compiled for aligned arguments (None if it is the same).
-Launch = namedtuple("Launch", "function bound compiled content events aligned")
+# A launch's number, its kernel's function, its compiled kernel, and its JSON.
+Launch = namedtuple("Launch", "number function compiled content")
+
+# The layouts of the pointers of each operation on pointers, and numbers of arguments: those that are stored to, those
+# that hold pointers to what is stored to, and those whose values addresses, masks or branches depend on.
+Facts = namedtuple("Facts", "layouts stored tables needed")
 
 
 class Recorder:
     """Records launches while `recording` is active.
+
+    Whatever is recorded is written to `folder` at once, because the process may be killed at any time.
 
     Args:
         gpu: properties of the GPU to compile for.
@@ -98,26 +113,57 @@ class Recorder:
     Attributes:
         configs: number of the autotuner config to pin, from 1, by kernel name.
         context: JSON to add to the next launch.
-        numbers: storage numbers by device and address.
-        storages: one tensor per storage, kept alive so that no later storage reuses its address.
-        unknown: storages with values that depend on launches that did not run.
-        arrays: dtype and elements, by a hash of them.
+        storages: number of storages so far.
+        numbers: a storage's number and a weak reference to it, by device and address.
+        unknown: by storage, the launch that did not run and on which its values depend.
+        pointees: a launch that did not run, and the sorted addresses to which it would have stored.
+        kernels, arrays: numbers by key.
+        bases: the tensors of the launch being recorded, by storage.
         is_timed: whether cases and `do_bench` calls are launched repeatedly on a GPU to time them.
-        cases: the parameters of each of the script's cases.
     """
 
-    def __init__(self, gpu: Mapping[str, Any], runs: str) -> None:
+    def __init__(self, gpu: Mapping[str, Any], runs: str, folder: Path | None) -> None:
         self.gpu, self.runs, self.configs = gpu, runs, dict[str, int]()
-        self.launches, self.storages, self.not_captured = list[Launch](), list[torch.Tensor](), list[str]()
-        self.numbers, self.unknown = dict[tuple[str, int], int](), set[int]()
-        self.arrays, self.cases = dict[bytes, tuple[str, np.ndarray]](), dict[str, dict[str, Any]]()
+        self._temporary = tempfile.TemporaryDirectory(prefix="tilescope-")
+        self.folder = folder or Path(self._temporary.name)
+        self._journal = (self.folder / "journal").open("ab", buffering=0)
+        self.launches, self.not_captured = list[Launch](), list[str]()
+        self.storages = 0
+        self.numbers = dict[tuple[str, int], tuple[int, StorageWeakRef]]()
+        self.unknown = dict[int, str]()
+        self.pointees = list[tuple[str, np.ndarray]]()
+        self.kernels = dict[Any, int]()
+        self.arrays = dict[bytes | str, int]()
+        self.bases = dict[int, torch.Tensor]()
         self.context: dict[str, Any] = {"case": None, "tuned": None}
-        self.stopped: dict[str, Any] | None = None
-        self.about = ""  # the script's docstring
         self.is_paused, self.is_timed = False, True
+        self.write("gpu", gpu)
+        self.write("backend", runs or "none")
 
-    def record(self, function: Any, arguments: Sequence[Any], grid: Any, keywords: Mapping[str, Any]) -> Launch:
-        """Compile and describe a launch."""
+    def write(self, name: str, value: Any, number: int | None = None) -> None:
+        """Write an entry of the capture's JSON, or replace a list from an element on."""
+        self._journal.write(json.dumps([name, number, value]).encode() + b"\n")
+
+    def note(self, text: str) -> None:
+        """Add a sentence to `not_captured`."""
+        if text not in self.not_captured:
+            self.not_captured.append(text)
+            self.write("not_captured", self.not_captured)
+
+    def keep(self, launch: Launch, **changes: Any) -> None:
+        """Write a launch with changes to its JSON."""
+        launch.content.update(changes)
+        self.write("launches", [launch.content], launch.number)
+
+    def drop(self, number: int) -> None:
+        """Forget the launches from a number on."""
+        del self.launches[number:]
+        self.write("launches", [], number)
+
+    def record(
+        self, function: Any, arguments: Sequence[Any], grid: Any, keywords: Mapping[str, Any]
+    ) -> tuple[Launch, dict[str, Any]]:
+        """Compile and describe a launch. Return it and its arguments by name."""
         names = function.arg_names
         bound = function.signature.bind(*arguments, **{k: v for k, v in keywords.items() if k in names})
         bound.apply_defaults()
@@ -132,12 +178,18 @@ class Recorder:
             _, kinds, _ = binder(**stand_ins, **{"debug": False, "instrumentation_mode": "", **options})
             config = {parameter.name: values[parameter.name] for parameter in function.params if parameter.is_constexpr}
             config |= {"num_warps": metadata.num_warps, "num_stages": getattr(metadata, "num_stages", None)}
+            facts = read_ttgir(compiled.asm["ttgir"])
             groups = map(self._describe, stand_ins, stand_ins.values(), (kind for kind, *_ in kinds))
             content = {
                 "grid": [*sizes, 1, 1][:3], "caller": _users_line(traceback.extract_stack()), **self.context,
                 "config": {name: _plain(value) for name, value in config.items()},
                 "ran": False, "elapsed_ms": None, "results": None, "arguments": [a for group in groups for a in group],
+                "kernel": self._keep_kernel(function, compiled),
             }  # fmt: skip
+            for number in facts.needed:
+                argument = content["arguments"][number]
+                if (tensor := _own_tensor(argument)) and tensor["is_known"]:
+                    self._keep_values(argument["name"], tensor)
             better = {name: _align(value) for name, value in stand_ins.items() if name not in config}
             content["aligned"], aligned = None, None
             if any(value is not stand_ins[name] for name, value in better.items()):
@@ -147,16 +199,17 @@ class Recorder:
                 tensors = filter(None, map(_own_tensor, content["arguments"]))
                 size = min((tensor["element_bytes"] for tensor in tensors), default=1)
                 content["aligned"] = {"arguments": [_describe_aligned(a, better, size) for a in content["arguments"]]}
-        made = Launch(function, values, compiled, content, [], content["aligned"] and aligned)
-        self.launches.append(made)
-        return made
+                content["aligned"]["kernel"] = self._keep_kernel(function, aligned)
+        launch = Launch(len(self.launches), function, compiled, content)
+        self.launches.append(launch)
+        self.keep(launch)
+        self.bases.clear()
+        return launch, values
 
     def _compile(self, function: Any, grid: Any, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
         compiled = _RUN(function, grid=grid, warmup=True, **arguments, **options)
         if (needed := compiled.metadata.shared) > (limit := self.gpu["shared_bytes_per_program"]):
-            raise RuntimeError(
-                f"{function.__name__} needs {needed:,} bytes of shared memory; the GPU allows {limit:,}."
-            )
+            raise OutOfResources(needed, limit, "shared memory")
         return compiled
 
     def _describe(self, name: str, value: Any, kind: Any) -> Iterator[dict[str, Any]]:
@@ -188,80 +241,130 @@ class Recorder:
             yield {"name": name, "value": value if math.isfinite(value) else str(value)}
 
     def _describe_tensor(self, tensor: Any) -> dict[str, Any]:
-        """Return a tensor's JSON, and keep a copy of its storage if it may hold indices."""
         base, storage = tensor.base, self.storage(tensor.base)
-        is_known = storage not in self.unknown
+        self.bases[storage] = base
         return {
             "dtype": _dtype(tensor), "shape": list(base.shape), "strides": list(base.stride()), "storage": storage,
-            "element_bytes": getattr(tensor.dtype, "itemsize", None) or base.element_size(), "is_known": is_known,
-            "offset_bytes": tensor.offset_bytes,
-            "array": self._copy(base) if is_known and tensor.dtype == base.dtype else None,
+            "element_bytes": getattr(tensor.dtype, "itemsize", None) or base.element_size(),
+            "is_known": not self.find_unknown(base), "offset_bytes": tensor.offset_bytes, "array": None,
         }  # fmt: skip
 
     def storage(self, tensor: torch.Tensor) -> int:
         """Return the number of a tensor's storage."""
-        number = self.numbers.setdefault(_address(tensor), len(self.storages))
-        if number == len(self.storages):
-            self.storages.append(tensor.detach())
+        number, reference = self.numbers.get(_address(tensor), (0, None))
+        if reference is None or reference.expired():  # a later storage may have the same address
+            memory = tensor.untyped_storage()
+            number = self.storages
+            self.storages += 1
+            self.numbers[_address(tensor)] = number, StorageWeakRef(memory)
+            size = {"bytes": memory.nbytes(), "address_bytes": _start(tensor) % _ADDRESS_RANGE}
+            self.write("storages", [size], number)
         return number
 
-    def _copy(self, tensor: torch.Tensor) -> int | None:
-        """Return the number of a copy of the tensor's storage; None if it is too large."""
-        dtype, memory, is_float = tensor.dtype, tensor.untyped_storage(), tensor.is_floating_point()
-        if dtype.is_complex or memory.nbytes() > (_MOST_FLOAT_BYTES if is_float else 4 * _MOST_BYTES):
-            return None
-        flat = tensor.new_empty(0).set_(memory, 0, (memory.nbytes() // dtype.itemsize,), (1,))
-        is_numpy = not is_float or dtype in (torch.float16, torch.float32, torch.float64)
-        elements = flat.to("cpu", dtype if is_numpy else torch.float32, copy=True).numpy()
-        digest = hashlib.blake2b(elements.tobytes(), key=str(dtype).encode()).digest()
-        self.arrays.setdefault(digest, (_dtype(tensor), elements))
-        return list(self.arrays).index(digest)
+    def _keep_values(self, name: str, tensor: dict[str, Any]) -> None:
+        """Copy the storage of an argument on whose values addresses, masks or branches depend."""
+        base = self.bases[tensor["storage"]]
+        memory, dtype = base.untyped_storage(), base.dtype
+        why = ""
+        elements = np.empty(0)
+        if _is_graph(self) or tensor["dtype"] != _dtype(base):
+            return
+        if memory.nbytes() > _MOST_BYTES:
+            why = _TOO_LARGE.format(f"{name}, {memory.nbytes() >> 20:,} MiB")
+        else:
+            flat = base.new_empty(0).set_(memory, 0, (memory.nbytes() // dtype.itemsize,), (1,))
+            is_numpy = not dtype.is_floating_point or dtype in (torch.float16, torch.float32, torch.float64)
+            elements = flat.to("cpu", dtype if is_numpy else torch.float32).numpy()
+        number = len(self.arrays)
+        key = why or hashlib.blake2b(elements.data, key=tensor["dtype"].encode()).digest()
+        tensor["array"] = self.arrays.setdefault(key, number)
+        if tensor["array"] == number:
+            np.save(self.folder / f"{number}.npy", elements, allow_pickle=False)
+            self.write("arrays", [{"dtype": tensor["dtype"], "length": elements.size, "why_missing": why}], number)
 
-    def is_unknown(self, values: Any) -> bool:
-        """Return whether the values contain a tensor that depends on a launch that did not run."""
+    def _keep_kernel(self, function: Any, compiled: Any) -> int:
+        """Return the number of a compiled kernel, and write its code."""
+        number = len(self.kernels)
+        if self.kernels.setdefault((function, compiled.hash), number) == number:
+            for stage in ("ttgir", "ptx"):
+                (self.folder / f"{number}.{stage}").write_text(compiled.asm[stage])
+            (self.folder / f"{number}.cubin").write_bytes(compiled.asm["cubin"])
+            self.write("kernels", [_describe_kernel(compiled)], number)
+        return self.kernels[function, compiled.hash]
+
+    def find_unknown(self, values: Any) -> str:
+        """Return which launch did not run although a tensor among the values depends on it; "" without one."""
+        if not self.unknown and not self.pointees:
+            return ""
         with torch._C.DisableTorchFunction():
-            return any(self.numbers.get(_address(tensor)) in self.unknown for tensor in _tensors(values))
+            for tensor in _tensors(values):
+                number, reference = self.numbers.get(_address(tensor), (-1, None))
+                if number in self.unknown and reference and not reference.expired():
+                    return self.unknown[number]
+                start, size = tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes()
+                for launch, addresses in self.pointees:
+                    first, last = np.searchsorted(addresses, (start, start + size))
+                    if first < last:
+                        return launch
+        return ""
 
-    def save(self, path: Path, script: str = "", arguments: Sequence[str] = ()) -> None:
+    def mark_unknown(self, launch: Launch) -> None:
+        """Remember the tensors that a launch would have stored to."""
+        name = f"launch {launch.number} ({launch.function.__name__})"
+        facts, tensors = read_ttgir(launch.compiled.asm["ttgir"]), list(map(_own_tensor, launch.content["arguments"]))
+        self.unknown |= {tensors[number]["storage"]: name for number in facts.stored if tensors[number]}
+        for number in facts.tables:
+            array = (tensors[number] or {}).get("array")
+            if array is not None:
+                self.pointees.append((name, np.sort(np.load(self.folder / f"{array}.npy"))))
+
+    def save(self, path: Path) -> None:
         """Write the capture."""
-        if self.runs == "cuda":
-            torch.cuda.synchronize()
-        if getattr(sys.modules.get("torch._inductor.metrics"), "generated_kernel_count", 0):
-            self.not_captured.append("Kernels generated by torch.compile were not recorded: Inductor launches them.")
-        kernels = {(launch.function, launch.compiled.hash): launch.compiled for launch in self.launches}
-        for launch in self.launches:
-            if launch.aligned:
-                key = launch.function, launch.aligned.hash
-                kernels.setdefault(key, launch.aligned)
-                launch.content["aligned"]["kernel"] = list(kernels).index(key)
-            launch.content["kernel"] = list(kernels).index((launch.function, launch.compiled.hash))
-            if launch.events:
-                launch.content["elapsed_ms"] = launch.events[0].elapsed_time(launch.events[1])
-        described = list(ThreadPoolExecutor().map(_describe_kernel, kernels.values()))
-        arrays = [{"dtype": dtype, "length": len(array), "why_missing": ""} for dtype, array in self.arrays.values()]
-        content = {
-            "format": FORMAT, "triton": triton.__version__, "torch": torch.__version__, "script": script,
-            "python": sys.version.split()[0], "arguments": list(arguments), "gpu": self.gpu, "cases": self.cases,
-            "about": self.about, "backend": self.runs or "none", "stopped": self.stopped, "arrays": arrays,
-            "not_captured": list(dict.fromkeys(self.not_captured)), "kernels": [kernel for kernel, _ in described],
-            "storages": [
-                {"bytes": t.untyped_storage().nbytes(), "address_bytes": _start(t) % _ADDRESS_RANGE}
-                for t in self.storages
-            ],
-            "launches": [launch.content for launch in self.launches],
-        }  # fmt: skip
-        total = 0
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-            for number, (_, array) in sorted(enumerate(self.arrays.values()), key=lambda item: item[1][1].nbytes):
-                total += array.nbytes
-                if total > _MOST_BYTES:
-                    arrays[number]["why_missing"] = f"its {array.nbytes:,} bytes would exceed the file's limit"
-                    continue
-                with file.open(f"arrays/{number}.npy", "w") as stream:
-                    np.save(stream, array, allow_pickle=False)
-            for number, stage in ((n, stage) for n, (_, codes) in enumerate(described) for stage in codes):
-                file.writestr(f"kernels/{number}.{stage}", described[number][1][stage])
-            file.writestr("capture.json", json.dumps(content))
+        write_capture(self.folder, path)
+
+
+def write_capture(folder: Path, path: Path, script: str = "", arguments: Sequence[str] = (), status: int = 0) -> str:
+    """Write a capture from the files of a recorder. Return "", or why nothing was captured.
+
+    Args:
+        status: the exit status of the recorder's process, or minus the signal that killed it.
+    """
+    content: dict[str, Any] = {
+        "format": FORMAT, "triton": triton.__version__, "torch": torch.__version__, "script": script,
+        "python": sys.version.split()[0], "arguments": list(arguments), "cases": {}, "about": "", "stopped": None,
+        "not_captured": [], "arrays": [], "kernels": [], "storages": [], "launches": [], "refused": "",
+    }  # fmt: skip
+    *lines, _ = (folder / "journal").read_bytes().split(b"\n")
+    for name, number, value in map(json.loads, lines):
+        if number is None:
+            content[name] = value
+        else:
+            content[name][number:] = value
+    if content["refused"]:
+        return content["refused"]
+    if status and "is_complete" not in content:
+        end = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
+        message = f"{script} {end}; launches before that: {len(content['launches'])}"
+        place = content["launches"][-1]["caller"] if content["launches"] else {"file": "", "line": 0}
+        content["stopped"] = {**place, "kind": "exception", "message": message}
+    total = 0
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        sizes = {folder / f"{number}.npy": array for number, array in enumerate(content["arrays"])}
+        for array_path in sorted(sizes, key=lambda array_path: array_path.stat().st_size):
+            total += array_path.stat().st_size
+            if total > _MOST_BYTES:
+                sizes[array_path]["why_missing"] = _TOO_LARGE.format("several tensors")
+            else:
+                file.write(array_path, f"arrays/{array_path.name}")
+        files = (kernel["file"] for kernel in content["kernels"])
+        with ThreadPoolExecutor() as pool:  # no thread may be left when `serve` forks
+            read = list(pool.map(_read_kernel, itertools.repeat(folder), itertools.count(), files))
+        for number, (resources, codes) in enumerate(read):
+            content["kernels"][number] |= dict(zip(("registers", "spilled_bytes"), resources, strict=True))
+            for stage, code in codes.items():
+                file.writestr(f"kernels/{number}.{stage}", code)
+        file.writestr("capture.json", json.dumps(content))
+    return ""
 
 
 class _AlignedTensor:
@@ -346,7 +449,7 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 
 def _users_line(frames: Iterable[traceback.FrameSummary]) -> dict[str, Any]:
     """Return the innermost of the frames that is in the user's code."""
-    skipped = [__file__, runpy.__file__, contextlib.__file__, functools.__file__, "<frozen", "<string"]
+    skipped = [__file__, contextlib.__file__, functools.__file__, "<frozen", "<string"]
     skipped += [f"{package.__path__[0]}/" for package in (torch, triton)]
     lines = [{"file": f.filename, "line": f.lineno} for f in frames if not f.filename.startswith(tuple(skipped))]
     return lines[-1] if lines else {"file": "", "line": 0}
@@ -356,8 +459,8 @@ def _users_line(frames: Iterable[traceback.FrameSummary]) -> dict[str, Any]:
 
 
 @functools.cache
-def read_ttgir(ttgir: str) -> tuple[list[dict[str, Any] | None], list[int]]:
-    """Return the pointers' layout of each operation on pointers, and the numbers of the arguments that are stored to.
+def read_ttgir(ttgir: str) -> Facts:
+    """Return what a capture needs to know about a kernel.
 
     A layout is None for a scalar pointer. An argument is stored to if a store's pointer may derive from it.
     """
@@ -369,39 +472,76 @@ def read_ttgir(ttgir: str) -> tuple[list[dict[str, Any] | None], list[int]]:
         module = ir.parse_mlir_module(file.name, context)
     builder = gluon_ir.GluonOpBuilder(context)
     layouts: list[dict[str, Any] | None] = []
-    sources = defaultdict[int, set[int]](set)  # by value or region; a region's are all values that enter or leave it
-    stored, todo = set[int](), list[int]()
+    # The values from which a value derives: as a pointer, in addition as a number, and by a load from a pointer. What
+    # enters or leaves a region passes through a node per type.
+    sources, offsets, loads = (defaultdict[Any, set[Any]](set) for _ in range(3))
+    stores, roots = set[int](), set[int]()
+
+    def link(targets: Iterable[Any], origins: Iterable[Any], edges: dict[Any, set[Any]] = sources) -> None:
+        for target in targets:
+            edges[target].update(origins)
 
     def visit(op: Any) -> None:
         name, block = op.get_name(), op.get_block()
-        operands = [op.get_operand(number).id() for number in range(op.get_num_operands())]
+        operands = _values(op.get_operand, op.get_num_operands())
+        results = _values(op.get_result, op.get_num_results())
+        values = [value for value, _ in operands]
+        made = [value for value, _ in results]
         if name in _POINTER_OPS:
             layouts.append(_layout(builder, op.get_operand(0)))
+        if name in _POINTER_OPS or re.match(_TMA_COPIES, name):
+            kinds = _NUMBERS if "tma" in name else "i1"
+            roots.update(values[:1], (value for value, kind in operands if re.search(kinds, kind)))
         if re.match(_STORES, name):
-            todo.extend(operands[:1])  # the op that waits for a store has no operand
+            stores.update(values[:1])  # the op that waits for a store has no operand
+        if re.match(_BRANCHES, name):
+            roots.update(values[: 3 if name == "scf.for" else 1])
         if name == "ttng.tensormap_create":  # writes a descriptor of its second operand to its first
-            sources[operands[0]].add(operands[1])
+            link(values[:1], values[1:2])
         if block is not None:
             region = block.get_parent().id()
-            for number in range(block.get_num_arguments()):
-                sources[block.arg(number).id()].add(region)
+            for value, kind in _values(block.arg, block.get_num_arguments()):
+                link([value], [(region, kind)])
             if name.endswith((".yield", ".condition", ".return")) or name.startswith("cf."):
-                sources[region].update(operands)
-        # An offset, and the address of a loaded value, are not the result's origin.
-        if name in ("tt.addptr", "tt.load"):
-            operands = operands[: name == "tt.addptr"]
-        regions = [op.get_region(number).id() for number in range(op.get_num_regions())]
-        for value in (*regions, *(op.get_result(number).id() for number in range(op.get_num_results()))):
-            sources[value].update(operands, regions)
+                for value, kind in operands:
+                    link([(region, kind)], [value])
+        if name.startswith("scf."):
+            for value, kind in (*operands, *results):
+                alike = [value, *((op.get_region(number).id(), kind) for number in range(op.get_num_regions()))]
+                link(alike, alike)
+            return
+        shared = [value for value, kind in operands if "memdesc" in kind]
+        made = made + shared if name.startswith("ttg.memdesc_") else made or shared  # a view shares its memory
+        if name in _POINTER_OPS or name.startswith("ttng.async_tma_copy_global"):
+            link(made, values[:1], loads)
+        if name == "tt.addptr" or name in _POINTER_OPS:
+            link(made, values, offsets)
+            # An offset, and the address of a loaded value, are not the result's origin.
+            values = values[: name == "tt.addptr"]
+        link(made, values)
+
+    def reach(values: Iterable[Any], *edges: Mapping[Any, set[Any]]) -> set[Any]:
+        reached, todo = set(), list(values)
+        while todo:
+            if (value := todo.pop()) not in reached:
+                reached.add(value)
+                todo += itertools.chain(*(each.get(value, ()) for each in edges))
+        return reached
+
+    def find_arguments(values: set[Any]) -> list[int]:
+        return [number for number in range(count) if function.args(number).id() in values]
 
     module.walk(visit)
-    while todo:
-        if (value := todo.pop()) not in stored:
-            stored.add(value)
-            todo += sources[value]
     function = module.get_function(module.get_entry_func_name())
     count = len(module.get_function_signature(function))
-    return layouts, [number for number in range(count) if function.args(number).id() in stored]
+    stored = reach(stores, sources)
+    loaded = (itertools.chain(*map(loads.__getitem__, v)) for v in (stored, reach(roots, sources, offsets)))
+    return Facts(layouts, *map(find_arguments, (stored, *(reach(pointers, sources) for pointers in loaded))))
+
+
+def _values(get: Callable[[int], Any], count: int) -> list[tuple[int, str]]:
+    """Return the ids and types of values of the IR."""
+    return [(value.id(), str(value.get_type())) for value in map(get, range(count))]
 
 
 def _layout(builder: Any, pointer: Any) -> dict[str, Any] | None:
@@ -413,39 +553,53 @@ def _layout(builder: Any, pointer: Any) -> dict[str, Any] | None:
     return {"shape": shape, "register": layout.reg_bases, "lane": layout.lane_bases, "warp": layout.warp_bases}
 
 
-def _run_tool(name: str, cubin: bytes, *flags: str) -> str:
-    """Return the output of one of the CUDA tools in Triton's wheel for a cubin; "" if the tool is missing."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file, contextlib.suppress(OSError, AttributeError):
-        Path(file.name).write_bytes(cubin)
+def _run_tool(name: str, code: bytes, *flags: str) -> str:
+    """Return the messages of one of the CUDA tools in Triton's wheel for a file; "" if the tool is missing."""
+    with tempfile.NamedTemporaryFile() as file, contextlib.suppress(OSError, AttributeError):
+        Path(file.name).write_bytes(code)
         command = [getattr(triton.knobs.nvidia, name).path, *flags, file.name]
-        return subprocess.run(command, capture_output=True, text=True).stdout
+        done = subprocess.run(command, capture_output=True, text=True)
+        return done.stdout + done.stderr
     return ""
 
 
 @functools.cache
-def _resources(cubin: bytes) -> tuple[int, int]:
-    """Return a kernel's registers and spilled bytes, both per thread."""
+def _resources(cubin: bytes, ptx: str) -> tuple[int, int]:
+    """Return a kernel's registers and spilled bytes, both per thread.
+
+    A stack frame may hold arrays, too, such as a table of `sin`, so the assembler is asked what it spills.
+    """
     usage = _run_tool("cuobjdump", cubin, "--dump-resource-usage")
     used = {name: int(number) for name, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
-    return max(16, used.get("REG", 0)), used.get("STACK", 0) + used.get("LOCAL", 0)
+    spilled = 0
+    if used.get("STACK", 0) + used.get("LOCAL", 0):
+        (target,) = re.findall(r"^\.target (sm_(\d+)\w*)", ptx, re.MULTILINE)
+        name = "ptxas_blackwell" if int(target[1]) >= 100 else "ptxas"
+        messages = _run_tool(name, ptx.encode(), "-v", "--gpu-name", target[0], "--output-file", os.devnull)
+        spilled = sum(map(int, re.findall(r"(\d+) bytes spill stores", messages)))
+    return max(16, used.get("REG", 0)), spilled
 
 
-def _describe_kernel(compiled: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the JSON of a compiled kernel, and its TTGIR, PTX and SASS by stage."""
-    asm, metadata, function = compiled.asm, compiled.metadata, compiled.src.fn.fn
-    registers, spilled = _resources(asm["cubin"])
-    sass = _run_tool("nvdisasm", asm["cubin"], "-g", "-c", "-ndf")
-    codes = {"ttgir": asm["ttgir"], "ptx": asm["ptx"], "sass": sass}
-    (source, line), file = inspect.getsourcelines(function), inspect.getsourcefile(function) or ""
-    compiled_from = re.search(r'^#loc = loc\("([^"]+)":', asm["ttgir"], re.MULTILINE)
-    if compiled_from and Path(file).name not in asm["ttgir"]:  # Triton's cache knows the same source in another file
-        old, new = Path(compiled_from[1]).name, Path(file).name
-        codes = {stage: code.replace(old, new) for stage, code in codes.items()}
+def _describe_kernel(compiled: Any) -> dict[str, Any]:
+    metadata, function = compiled.metadata, compiled.src.fn.fn
+    source, line = inspect.getsourcelines(function)
     return {
-        "name": function.__name__, "file": file, "line": line,
-        "source": "".join(source), "registers": registers, "spilled_bytes": spilled, "shared_bytes": metadata.shared,
-        "num_warps": metadata.num_warps, "num_ctas": metadata.num_ctas, "layouts": read_ttgir(asm["ttgir"])[0],
-    }, codes  # fmt: skip
+        "name": function.__name__, "file": inspect.getsourcefile(function) or "", "line": line,
+        "source": "".join(source), "shared_bytes": metadata.shared, "num_warps": metadata.num_warps,
+        "num_ctas": metadata.num_ctas, "layouts": read_ttgir(compiled.asm["ttgir"]).layouts,
+    }  # fmt: skip
+
+
+def _read_kernel(folder: Path, number: int, file: str) -> tuple[tuple[int, int], dict[str, str]]:
+    """Return a kernel's registers and spilled bytes, and its TTGIR, PTX and SASS by stage."""
+    codes = {stage: (folder / f"{number}.{stage}").read_text() for stage in ("ttgir", "ptx")}
+    cubin = (folder / f"{number}.cubin").read_bytes()
+    resources = _resources(cubin, codes["ptx"])
+    codes["sass"] = _run_tool("nvdisasm", cubin, "-g", "-c", "-ndf")
+    new, compiled_from = Path(file).name, re.search(r'^#loc = loc\("([^"]+)":', codes["ttgir"], re.MULTILINE)
+    if compiled_from and new not in codes["ttgir"]:  # Triton's cache knows the same source in another file
+        codes = {stage: code.replace(Path(compiled_from[1]).name, new) for stage, code in codes.items()}
+    return resources, codes
 
 
 # ---------------------------------------------------------------- launches
@@ -480,32 +634,53 @@ def _measure_once(recorder: Recorder, measure: Callable[..., Any]) -> Callable[.
     return measure_once
 
 
+def _is_graph(recorder: Recorder) -> bool:
+    return recorder.runs == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 def _launch(recorder: Recorder, function: Any, arguments: Sequence[Any], grid: Any, keywords: dict[str, Any]) -> Any:
     """Record a launch, and run it on the GPU or in the interpreter if the recorder does so."""
-    launch = recorder.record(function, arguments, grid, keywords)
+    launch, values = recorder.record(function, arguments, grid, keywords)
     if recorder.runs == "cuda":
-        launch.compiled._init_handles()  # load the code now, so that the first launch's time excludes it
-        launch.events.extend(torch.cuda.Event(enable_timing=True) for _ in range(2))
-        launch.events[0].record()
-        kernel = _RUN(function, *arguments, grid=grid, warmup=False, **keywords)
-        launch.events[1].record()
-        launch.content["ran"] = "cuda"
-        return kernel
-    tensors = list(map(_own_tensor, launch.content["arguments"]))
-    if recorder.runs and all(tensor["is_known"] for tensor in tensors if tensor):
+        run = functools.partial(_RUN, function, *arguments, grid=grid, warmup=False, **keywords)
+        if not _is_graph(recorder):
+            return _run_and_time(recorder, launch, run)
+        recorder.note(
+            "Launches captured into a CUDA graph were recorded once, without times. Replays were not recorded."
+        )
+        return run()
+    tensors = filter(None, map(_own_tensor, launch.content["arguments"]))
+    if recorder.runs and all(tensor["is_known"] for tensor in tensors):
         try:
-            _interpret(launch)
-            launch.content["ran"] = "interpreter"
+            _interpret(launch, values)
+            recorder.keep(launch, ran="interpreter")
         except Exception as error:
-            note = f"{function.__name__} did not run in the interpreter: {type(error).__name__}: {error}"
-            recorder.not_captured.append(note[:200])
+            recorder.note(f"{function.__name__} did not run in the interpreter: {_first_words(error)}")
     if not launch.content["ran"]:
-        written = [tensors[number] for number in read_ttgir(launch.compiled.asm["ttgir"])[1]]
-        recorder.unknown |= {tensor["storage"] for tensor in written if tensor}
+        recorder.mark_unknown(launch)
     return launch.compiled
 
 
-def _interpret(launch: Launch) -> None:
+def _run_and_time(recorder: Recorder, launch: Launch, run: Callable[[], Any]) -> Any:
+    """Launch on the GPU, and wait for the end, so that a fault belongs to this launch and no other."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.current_stream().synchronize()  # a fault of earlier work appears here
+    launch.compiled._init_handles()  # load the code now, so that the first launch's time excludes it
+    try:
+        start.record()
+        kernel = run()
+        end.record()
+        end.synchronize()
+    except Exception as error:
+        name = f"launch {launch.number} ({launch.function.__name__})"
+        error.__notes__ = [name]
+        recorder.note(f"{name.capitalize()} failed: {_first_words(error)}")
+        raise
+    recorder.keep(launch, ran="cuda", elapsed_ms=start.elapsed_time(end))
+    return kernel
+
+
+def _interpret(launch: Launch, values: Mapping[str, Any]) -> None:
     """Run a launch in Triton's interpreter, on the tensors in main memory."""
 
     def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -519,24 +694,31 @@ def _interpret(launch: Launch) -> None:
 
     interpreted, grid = interpreter.InterpretedFunction(launch.function.fn), tuple(launch.content["grid"])
     with mock.patch.object(jit.JITFunction, "__call__", call), torch._C.DisableTorchFunction():
-        interpreted.run(grid=grid, warmup=False, **launch.bound)
+        interpreted.run(grid=grid, warmup=False, **values)
 
 
 @contextlib.contextmanager
-def recording(gpu: Mapping[str, Any] = H200, runs: str = "") -> Iterator[Recorder]:
+def recording(gpu: Mapping[str, Any] = H200, runs: str = "", folder: Path | None = None) -> Iterator[Recorder]:
     """Record all Triton launches. Unless `runs` is "cuda", tensors in host memory report a CUDA device."""
-    recorder = Recorder(gpu, runs)
+    recorder = Recorder(gpu, runs, folder)
 
     @functools.wraps(_RUN)
     def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **keywords: Any) -> Any:
-        is_graph = runs == "cuda" and torch.cuda.is_current_stream_capturing()
-        if is_graph:
-            recorder.not_captured.append("Launches captured into a CUDA graph were not recorded.")
-        if warmup or is_graph or recorder.is_paused:
+        if warmup or recorder.is_paused:
             return _RUN(self, *arguments, grid=grid, warmup=warmup, **keywords)
         for hook in self.pre_run_hooks:
             hook(*arguments, **keywords)
         return _launch(recorder, self, arguments, grid, keywords)
+
+    def run_generated(self: Any, *arguments: Any, stream: Any, **keywords: Any) -> Any:  # Inductor's code
+        config = self.configs[0]
+        arguments, grid = self._interpret_args_grid(arguments, config)
+        options = {name: getattr(config, name) for name in ("num_warps", "num_stages")}
+        return self.fn[grid](*arguments, **keywords, **config.kwargs, **options)
+
+    def compile_nothing(model: Any = None, **_: Any) -> Any:
+        recorder.note("Functions given to torch.compile ran uncompiled.")
+        return (lambda function: function) if model is None else model
 
     tuners: list[Any] = [Autotuner]
     for tuner in tuners:
@@ -545,16 +727,18 @@ def recording(gpu: Mapping[str, Any] = H200, runs: str = "") -> Iterator[Recorde
     # A tuner with its own search picks its first config, because all benchmark times are equal.
     replaced: list[tuple[Any, str, Any]] = [(jit.JITFunction, "run", run), (Autotuner, "_bench", bench)]
     replaced += [(tuner, "run", pinned) for tuner in tuners if "run" in tuner.__dict__]
-    replaced.append((CompiledKernel, "__getitem__", _relaunch))
+    replaced += [(CompiledKernel, "__getitem__", _relaunch), (torch, "compile", compile_nothing)]
     for name in ("do_bench", "do_bench_cudagraph"):
         replaced.append((triton.testing, name, _measure_once(recorder, getattr(triton.testing, name))))
     with contextlib.ExitStack() as stack:
 
         def pin_subclass(tuner: type) -> None:  # of a library that the script imports
-            if "run" in tuner.__dict__:
+            if issubclass(tuner, Autotuner) and "run" in tuner.__dict__:
                 stack.enter_context(mock.patch.object(tuner, "run", pinned))
+            elif tuner.__name__ == "CachingAutotuner":
+                stack.enter_context(mock.patch.multiple(tuner, run=run_generated, precompile=_returning(None)))
 
-        replaced.append((Autotuner, "__init_subclass__", classmethod(pin_subclass)))
+        replaced.append((jit.KernelInterface, "__init_subclass__", classmethod(pin_subclass)))
         for owner, name, value in [*replaced, *(_gpu_stand_ins(recorder) if runs != "cuda" else ())]:
             stack.enter_context(mock.patch.object(owner, name, value, create=True))
         if runs != "cuda":
@@ -584,20 +768,21 @@ def _run_pinned(self: Any, recorder: Recorder, *arguments: Any, **keywords: Any)
         except Exception:
             if place == len(configs):
                 raise
-            del recorder.launches[count:]
+            recorder.drop(count)
 
 
 # ---------------------------------------------------------------- a machine without a GPU
 
-_READ = "a tensor (with {}) that may depend on an earlier launch, and launches do not run without a GPU. \
-Use --values to run them in Triton's interpreter."
+_READ = (
+    "a tensor (with {}) that depends on {}, which did not run. Use --values to run launches in Triton's interpreter."
+)
 _CUDA = torch.device("cuda", 0)
 _T: Any = torch.Tensor
 _ANSWERS = {
     _T.device.__get__: _CUDA, _T.is_cuda.__get__: True, _T.is_cpu.__get__: False, _T.get_device: 0,
     _T.is_pinned: False, _T.record_stream: None,
 }  # fmt: skip
-_READS = {_T.item, _T.tolist, _T.numpy, _T.cpu, _T.__bool__, _T.__int__, _T.__float__, _T.__index__}
+_READS = {_T.item, _T.tolist, _T.numpy, _T.cpu, _T.__bool__, _T.__int__, _T.__float__, _T.__index__, _T.__array__}
 for _name in ("nonzero", "unique", "masked_select", "repeat_interleave", "equal", "allclose"):
     _READS |= {getattr(torch, _name), getattr(_T, _name)}
 
@@ -620,18 +805,19 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
         if function in (_T.cuda, _T.pin_memory):
             return arguments[0]
         recorder, keywords = self._recorder, keywords or {}
-        if function in _READS and not recorder.runs and recorder.is_unknown((arguments, keywords)):
-            raise HostRead(_READ.format(function.__name__))
         options = {name: name != "pin_memory" and _on_cpu(value) for name, value in keywords.items()}
+        if not (launch := recorder.find_unknown((arguments, options))):
+            return function(*map(_on_cpu, arguments), **options)
+        if function in (_T.__repr__, _T.__format__):
+            return f"<unknown: {launch} did not run>"
+        if function in _READS:
+            raise HostRead(_READ.format(function.__name__, launch))
         try:
             result = function(*map(_on_cpu, arguments), **options)
         except (IndexError, RuntimeError) as error:  # an index from a launch that did not run may be out of range
-            if recorder.runs or not recorder.is_unknown((arguments, options)):
-                raise
-            raise HostRead(_READ.format(function.__name__)) from error
-        if recorder.unknown and recorder.is_unknown((arguments, options)):
-            with torch._C.DisableTorchFunction():
-                recorder.unknown |= {recorder.storage(tensor) for tensor in _tensors(result)}
+            raise HostRead(_READ.format(function.__name__, launch)) from error
+        with torch._C.DisableTorchFunction():
+            recorder.unknown |= {recorder.storage(tensor): launch for tensor in _tensors(result)}
         return result
 
 
@@ -639,6 +825,7 @@ class _Stub(contextlib.ContextDecorator, contextlib.nullcontext[None]):
     """A stand-in for a driver, stream, event or guard. Its methods return the given values, or None."""
 
     cuda_stream, device, utils = 0, _CUDA, None
+    __class__ = property(lambda self: CudaDriver)  # Inductor's code replaces a driver of another class
 
     def __init__(self, *_: Any, **answers: Any) -> None:
         self._answers = {"elapsed_time": 1.0, "query": True, **answers}
@@ -667,22 +854,27 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
         get_current_target=GPUTarget("cuda", 10 * major + minor, 32), get_device_capability=(major, minor),
         get_current_device=0, get_current_stream=0, get_device_interface=torch.cuda, get_active_torch_device=_CUDA,
     )  # fmt: skip
+    memory_bytes = gpu["memory_gib"] << 30
+    clock_khz = round(1000 * gpu["clock_mhz"])
+    memory_clock_khz = round(4e6 * gpu["dram_gbps"] / gpu["bus_bits"])  # two transfers per clock
     active.utils = _Stub(cuOccupancyMaxActiveClusters=gpu["sms"], get_device_properties={
         "max_shared_mem": gpu["shared_bytes_per_program"], "max_num_regs": gpu["registers_per_sm"], "warpSize": 32,
-        "multiprocessor_count": gpu["sms"], "sm_clock_rate": 1980000, "mem_clock_rate": 3201000, "mem_bus_width": 6144,
+        "multiprocessor_count": gpu["sms"], "sm_clock_rate": clock_khz, "mem_clock_rate": memory_clock_khz,
+        "mem_bus_width": gpu["bus_bits"],
     })  # fmt: skip
     properties = types.SimpleNamespace(
-        name=f"NVIDIA {gpu['name']}", major=major, minor=minor, multi_processor_count=gpu["sms"], warp_size=32,
-        total_memory=150 * 10**9, max_threads_per_multi_processor=2048, max_threads_per_block=1024, gcnArchName="",
-        regs_per_multiprocessor=gpu["registers_per_sm"], shared_memory_per_block=49152, L2_cache_size=gpu["l2_bytes"],
-        shared_memory_per_block_optin=gpu["shared_bytes_per_program"], is_integrated=0,
-        shared_memory_per_multiprocessor=gpu["shared_bytes_per_sm"],
+        name=gpu["device_name"], major=major, minor=minor, multi_processor_count=gpu["sms"], warp_size=32,
+        total_memory=memory_bytes, max_threads_per_multi_processor=32 * gpu["max_warps_per_sm"], gcnArchName="",
+        max_threads_per_block=1024, regs_per_multiprocessor=gpu["registers_per_sm"], shared_memory_per_block=49152,
+        L2_cache_size=gpu["l2_bytes"], shared_memory_per_block_optin=gpu["shared_bytes_per_program"],
+        is_integrated=0, shared_memory_per_multiprocessor=gpu["shared_bytes_per_sm"], clock_rate=clock_khz,
+        memory_clock_rate=memory_clock_khz, memory_bus_width=gpu["bus_bits"],
     )  # fmt: skip
     answers = {
-        "is_available": True, "device_count": 1, "current_device": 0, "set_device": None, "get_arch_list": ["sm_90"],
-        "synchronize": None, "current_stream": _Stub(), "default_stream": _Stub(), "_lazy_init": None,
-        "is_current_stream_capturing": False, "mem_get_info": (140 * 10**9, 150 * 10**9), "_get_device_index": 0,
-        "get_device_properties": properties,
+        "is_available": True, "device_count": 1, "current_device": 0, "set_device": None, "_lazy_init": None,
+        "synchronize": None, "current_stream": _Stub(), "default_stream": _Stub(), "_get_device_index": 0,
+        "is_current_stream_capturing": False, "mem_get_info": (memory_bytes, memory_bytes),
+        "get_device_properties": properties, "get_arch_list": [f"sm_{major}{minor}"],
     }  # fmt: skip
     run_backward, implement = torch.autograd._engine_run_backward, torch.library.Library.impl
     custom_op = torch.library.custom_op
@@ -692,20 +884,31 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
             return run_backward(*arguments, **keywords)
 
     def implement_on_cpu(self: Any, op: Any, function: Any, dispatch_key: str = "", **keywords: Any) -> Any:
-        if (dispatch_key or self.dispatch_key) == "CUDA" and self.ns not in ("aten", "_inductor_test"):
+        if (dispatch_key or self.dispatch_key) == "CUDA" and self.ns not in ("aten", "_inductor_test", "fsdp"):
             with contextlib.suppress(Exception):
                 implement(self, op, function, "CPU", **keywords)
         return implement(self, op, function, dispatch_key, **keywords)
 
+    def graph(*_: Any, **__: Any) -> _Stub:
+        recorder.note("The code in a CUDA graph ran once, without a graph. Replaying the graph launched nothing.")
+        return _Stub()
+
     driver.set_active(active)
     yield from ((torch.cuda, name, _returning(value)) for name, value in answers.items())
-    kinds = "device", "device_of", "_DeviceGuard", "stream", "Stream", "Event"
+    kinds = "device", "device_of", "_DeviceGuard", "stream", "Stream", "Event", "CUDAGraph"
     yield from ((torch.cuda, name, _Stub) for name in kinds)
     yield torch.cuda, "default_generators", (generator,)
+    for owner in (torch.cuda, torch.cuda.memory):
+        yield owner, "reset_peak_memory_stats", _returning(None)
+    yield torch.cuda, "graph", graph
+    yield torch.cuda, "make_graphed_callables", lambda calls, *_, **__: calls
     yield torch._C, "_cuda_getCurrentRawStream", _returning(0)
+    guards: Any = torch._C._dynamo.guards
+    yield guards, "_empty_strided_cuda", guards._empty_strided_cpu
     yield CompiledKernel, "_init_handles", _returning(None)
-    yield CompiledKernel, "n_regs", property(lambda self: _resources(self.kernel)[0])
-    yield CompiledKernel, "n_spills", property(lambda self: _resources(self.kernel)[1] // 4)  # in registers
+    yield CompiledKernel, "n_regs", property(lambda self: _resources(self.kernel, self.asm["ptx"])[0])
+    in_registers = property(lambda self: _resources(self.kernel, self.asm["ptx"])[1] // 4)
+    yield CompiledKernel, "n_spills", in_registers
     yield torch.version, "cuda", torch.version.cuda or "13.0"
     yield torch_triton, "has_triton", _returning(True)
     yield torch.autograd, "_engine_run_backward", run_backward_as_if_cuda
@@ -738,19 +941,25 @@ def parse_settings(settings: Iterable[str], case: str, defaults: Mapping[str, An
 
 def run_case(recorder: Recorder, name: str, function: Any, settings: Mapping[str, Any]) -> None:
     """Launch a case. If it ran, compare its outputs with the expected ones and, on a GPU, time it."""
-    kernel, grid, keywords, *expected = function(**settings)
+    recorder.context = {"case": name, "tuned": None, "settings": settings}
+    count = len(recorder.launches)
+    returned = function(**settings)
+    if not isinstance(returned, tuple) or not hasattr(returned[0], "run"):
+        if len(recorder.launches) == count:
+            raise UsageError(f"{name} must launch a kernel, or return (kernel, grid, arguments).")
+        return
+    kernel, grid, keywords, *expected = returned
     caller = {"file": inspect.getsourcefile(function) or "", "line": inspect.getsourcelines(function)[1]}
-    recorder.context = {"case": name, "tuned": None, "caller": caller, "settings": settings}
+    recorder.context |= {"caller": caller}
     kernel[grid](**keywords)
     launch = recorder.launches[-1]
     if expected and launch.content["ran"]:
         results = {output: compare(keywords[output], result) for output, result in expected[0].items()}
-        launch.content["results"] = results
+        recorder.keep(launch, results=results)
     if launch.content["ran"] == "cuda" and recorder.is_timed:
         call = functools.partial(kernel[grid], **keywords)
         with mock.patch.object(recorder, "is_paused", True):
-            launch.content["elapsed_ms"] = triton.testing.do_bench(call, return_mode="median")
-        launch.events.clear()
+            recorder.keep(launch, elapsed_ms=triton.testing.do_bench(call, return_mode="median"))
 
 
 def run_sweep(recorder: Recorder, name: str, function: Any, values: Mapping[str, Sequence[Any]]) -> None:
@@ -765,7 +974,7 @@ def run_sweep(recorder: Recorder, name: str, function: Any, values: Mapping[str,
             if len(combinations) == 1:
                 raise
             chosen = " ".join(f"{parameter}={value}" for parameter, value in settings.items())
-            recorder.not_captured.append(f"{chosen}: {type(error).__name__}: {error}"[:300])
+            recorder.note(f"{chosen}: {_first_words(error)}")
 
 
 def compare(result: torch.Tensor, reference: torch.Tensor) -> dict[str, Any]:
@@ -777,35 +986,70 @@ def compare(result: torch.Tensor, reference: torch.Tensor) -> dict[str, Any]:
     return {"relative_rms": rms, "max_abs_error": most, "passed": rms <= 8 * epsilon}
 
 
-def run_script(recorder: Recorder, path: Path, case: str, settings: Sequence[str], arguments: Sequence[str]) -> None:
+def run_script(recorder: Recorder, path: Path, case: str, settings: Sequence[str]) -> None:
     """Run a script as `__main__`, then the named case, or all cases if the script launched nothing."""
-    sys.argv, sys.path[0] = [str(path), *arguments], str(path.parent)
-    names = runpy.run_path(str(path), run_name="__main__")
+    module = types.ModuleType("__main__")
+    module.__file__ = str(path)
+    names = vars(module)
+    ended = None
+    sys.modules["__main__"] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), names)
+    except (HostRead, SystemExit) as error:
+        ended = error
     cases = {name: value for name, value in names.items() if name.startswith("case") and inspect.isfunction(value)}
     defaults = {}
+    plain = {}
     for name, function in cases.items():
         parameters = inspect.signature(function).parameters.values()
         defaults[name] = {p.name: p.default for p in parameters if p.default is not p.empty}
-        recorder.cases[name] = {k: v for k, v in defaults[name].items() if isinstance(v, int | float | str)}
+        plain[name] = {k: v for k, v in defaults[name].items() if isinstance(v, int | float | str)}
+    recorder.write("cases", plain)
     if case and case not in cases:
+        if isinstance(ended, HostRead) and f"def {case}(" in path.read_text():
+            raise ended
         allowed = f"Its cases are {', '.join(cases)}." if cases else "It has no function whose name begins with `case`."
         raise UsageError(f"{path.name} has no case {case!r}. {allowed}")
     chosen = [case] if case else [] if recorder.launches else list(cases)
     if settings and len(chosen) != 1:
         raise UsageError("--set changes the parameters of one case: name it, as in script.py:case.")
+    if ended and (not chosen or getattr(ended, "code", None)):
+        raise ended
     if case:
-        recorder.launches.clear()
+        recorder.drop(0)
     for name in chosen:
         run_sweep(recorder, name, cases[name], parse_settings(settings, name, defaults[name]))
 
 
-def describe_stop(error: BaseException, script: str) -> dict[str, Any]:
+def describe_stop(error: BaseException, path: Path) -> dict[str, Any]:
     """Return the JSON that says where and why a script ended early."""
     line = _users_line(traceback.extract_tb(error.__traceback__))
-    kind, message = "exception", f"{script} raised {type(error).__name__}: {error}"
+    kind, message = "exception", f"{path.name} raised {_first_words(error)}"
     if isinstance(error, HostRead):
         kind, message = "host_read", f"{Path(line['file']).name}:{line['line']} reads {error}"
-    return {**line, "kind": kind, "message": message.splitlines()[0][:300]}
+    if "relative import" in str(error):
+        module = f"{path.parent.name}.{path.stem}"
+        message += f". Write a script beside the folder that says `from {module} import *`, and show that"
+    return {**line, "kind": kind, "message": "; ".join([message, *getattr(error, "__notes__", [])])}
+
+
+def _first_words(error: Any) -> str:
+    """Return an exception's type and the first line of its message. Of a CompilationError, return the reason."""
+    while isinstance(error, CompilationError) and isinstance(error.__cause__, CompilationError):
+        error = error.__cause__
+    text = getattr(error, "error_message", "") or str(error).partition("\n")[0]
+    return " ".join(f"{type(error).__name__}: {text}".split()).rstrip(":")[:300]
+
+
+def print_exception(error: BaseException) -> None:
+    """Print a traceback as plain Python does: without the frames of this file and of torch's dispatch to it."""
+    described = traceback.TracebackException.from_exception(error)
+    chain = [described]
+    for link in chain:
+        chain += filter(None, (link.__cause__, link.__context__))
+        link.stack[:] = (f for f in link.stack if f.filename not in (__file__, torch.overrides.__file__))
+    print("".join(described.format()), end="", file=sys.stderr)
 
 
 def this_gpu() -> dict[str, Any]:
@@ -821,23 +1065,17 @@ def this_gpu() -> dict[str, Any]:
 def serve() -> int:
     """Capture once per line of stdin, a JSON list of arguments. Reply with a line: the error, or nothing.
 
-    Each capture runs in a fork of this process, which has imported torch and Triton.
+    Each script runs in a fork of this process, which has imported torch and Triton.
     """
+    reply = os.dup(1)
+    os.dup2(2, 1)  # the scripts' output goes to stderr
     for line in sys.stdin:
-        if (child := os.fork()) == 0:
-            reply = os.dup(1)
-            os.dup2(2, 1)  # the script's output goes to stderr
-            message = capture(json.loads(line))
-            sys.stdout.flush()
-            os.write(reply, f"{message}\n".encode())
-            os._exit(0)
-        if status := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
-            print(f"The script's process ended with status {status}.", flush=True)
+        os.write(reply, f"{capture(json.loads(line))}\n".encode())
     return 0
 
 
 def capture(command_line: Sequence[str]) -> str:
-    """Run a script and write its capture. Return "", or a message if the command line is wrong."""
+    """Run a script in a fork, and write its capture even if it is killed. Return "", or why nothing was captured."""
     parser = argparse.ArgumentParser(description="Record the Triton launches of a script.")
     options: dict[str, dict[str, Any]] = {
         "--out": {"type": Path, "required": True}, "--gpu-json": {"type": json.loads, "default": None},
@@ -848,23 +1086,60 @@ def capture(command_line: Sequence[str]) -> str:
     for name, option in options.items():
         parser.add_argument(name, **option)
     flags = parser.parse_args(command_line)
+    folder = Path(tempfile.mkdtemp(prefix="tilescope-"))
+    status = 0
+    if flags.untimed:  # under a profiler, which may not follow a fork
+        record_script(flags, folder)
+    elif child := os.fork():
+        status = _wait(child)
+    else:
+        record_script(flags, folder)
+        sys.exit()
+    try:
+        script = Path(flags.script.partition(":")[0]).name
+        return write_capture(folder, flags.out, script, flags.arguments, status)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _wait(child: int) -> int:
+    """Wait for a process, whatever signals this one gets. Return its exit status, or minus the signal."""
+    handlers = {
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),  # the terminal interrupts the child, too
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM)),
+    }
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    return status
+
+
+def record_script(flags: argparse.Namespace, folder: Path) -> None:
+    """Run a script, and record its launches and how it ended."""
     file, _, case = flags.script.partition(":")
     path = Path(file).resolve()
-    runs = "cuda" if torch.cuda.is_available() else "interpreter" if flags.values else ""
-    gpu = {**H200, **(flags.gpu_json or (this_gpu() if runs == "cuda" else {}))}
-    with recording(gpu, runs) as recorder:
+    here = this_gpu() if torch.cuda.is_available() else {}
+    gpu = {**H200, **(flags.gpu_json or here)}
+    is_here = here and all(here[name] == gpu[name] for name in ("sms", "compute_capability"))
+    runs = "cuda" if is_here else "interpreter" if flags.values else ""
+    with recording(gpu, runs, folder) as recorder:
+        if here and not is_here:
+            recorder.note(f"Nothing ran on the GPU: this is {here['name']}, and --gpu names {gpu['name']}.")
         try:
             if not path.is_file():
                 raise UsageError(f"There is no script {file}.")
+            if path.suffix == ".ipynb":
+                raise UsageError(f"{file} is a notebook, which can't be run yet. Save its code as a .py file.")
             try:
-                recorder.about = ast.get_docstring(ast.parse(path.read_bytes())) or ""
+                recorder.write("about", ast.get_docstring(ast.parse(path.read_bytes(), path.name)) or "")
             except (SyntaxError, ValueError) as error:
                 raise UsageError(f"{file} is not Python: {error}.") from None
             if not all(re.fullmatch(r"\w+=\d+", text) for text in flags.config):
                 raise UsageError(f"--config must be KERNEL=N (got {' '.join(flags.config)}).")
             recorder.configs = {name: int(number) for name, number in (text.split("=") for text in flags.config)}
             recorder.is_timed = not flags.untimed
-            run_script(recorder, path, case, flags.set, flags.arguments)
+            sys.argv = [file, *flags.arguments]
+            run_script(recorder, path, case, flags.set)
             tuned = {launch.function.__name__ for launch in recorder.launches if launch.content["tuned"]}
             if unused := sorted({*recorder.configs} - tuned):
                 allowed = ", ".join(sorted(tuned)) or "none"
@@ -872,16 +1147,13 @@ def capture(command_line: Sequence[str]) -> str:
                     f"--config: no autotuned kernel {unused[0]} was launched. Autotuned kernels: {allowed}."
                 )
         except UsageError as error:
-            return str(error)
+            recorder.write("refused", str(error))
         except BaseException as error:
             if not isinstance(error, SystemExit | HostRead):
-                traceback.print_exception(error)
+                print_exception(error)
             if not isinstance(error, SystemExit) or error.code:
-                recorder.stopped = describe_stop(error, path.name)
-    recorder.save(flags.out, path.name, flags.arguments)
-    if recorder.stopped:
-        print(recorder.stopped["message"], file=sys.stderr)
-    return ""
+                recorder.write("stopped", describe_stop(error, path))
+        recorder.write("is_complete", True)
 
 
 def main() -> int:

@@ -118,9 +118,9 @@ class OutputErrors:
 
 @dataclass(frozen=True)
 class CountedLaunch:
-    """Measurements of a launch: Nsight Compute's counters, and its time without the profiler."""
+    """Measurements of a launch: Nsight Compute's counters, if it saw the launch, and its time without the profiler."""
 
-    counters: Mapping[str, Count]
+    counters: Mapping[str, Count] | None
     elapsed_ms: float | None
 
 
@@ -279,7 +279,7 @@ class Capture:
             UnreadableCapture: the array is missing or damaged.
         """
         if why := self.content.arrays[number].why_missing:
-            raise UnreadableCapture(f"The capture holds no copy of the tensor's values: {why}.")
+            raise UnreadableCapture(why)
         with self._checked():
             return np.load(io.BytesIO(self._zip.read(f"arrays/{number}.npy")), allow_pickle=False).ravel()
 

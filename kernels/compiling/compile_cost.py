@@ -20,6 +20,9 @@ QUICK_COMPILE_S = 5.0
 # Factor by which the estimate may be wrong, because machines differ and the model is incomplete.
 _UNCERTAINTY = 2.0
 
+# Largest part of a product's tile that changes its layout at once.
+_LARGEST_PART_BYTES = 64 * 1024
+
 # Compile time of a matrix-unit kernel whose accumulator fits in registers.
 _BASE_S = 3.0
 
@@ -69,12 +72,16 @@ def compile_seconds(kernel: Kernel, launch: Launch) -> float:
     if not sums:
         most = max(access.elements for access in kernel.accesses(launch))
         return 1.0 + 14.0 * (most // (LANES * launch.config.num_warps)) / 2048
-    # From compute capability 8.0 on, Triton multiplies on matrix units, except for IEEE float32.
-    if launch.gpu.compute_capability >= (8, 0) and kernel.family.matrix_passes(launch.problem):
+    if uses_matrix_units(kernel, launch):
         return _BASE_S * max(1.0, sums / (MOST_REGISTERS + 1)) ** 3.3
     rows, _ = kernel.output_tile(launch) or (1, 1)
     depth = next((access.elements // rows for access in panel_loads(kernel, launch)), 1)
     return 1.0 + 3.1 * (sums / 128) ** 1.45 * (depth / 16) ** 0.9
+
+
+def uses_matrix_units(kernel: Kernel, launch: Launch) -> bool:
+    """Return whether Triton multiplies on matrix units: from compute capability 8.0 on, except for IEEE float32."""
+    return launch.gpu.compute_capability >= (8, 0) and kernel.family.matrix_passes(launch.problem) > 0
 
 
 def panel_loads(kernel: Kernel, launch: Launch) -> list[Access]:
@@ -87,17 +94,22 @@ def estimate_shared_bytes(kernel: Kernel, launch: Launch) -> int:
     """Estimate the shared memory of one program in bytes, usually from above.
 
     The panels of A and B have a buffer per stage on compute capability 9.0 and 10.0, whose matrix units read shared
-    memory, and one fewer elsewhere. With TMA, each tensor after the loop needs a tile; without it, one tile may
-    change its layout there. Of 740 recorded compiles (Triton 3.7.1, H100 and H200), six need 1 % to 20 % more.
+    memory, one fewer elsewhere, and one before 8.0. With TMA, each tensor after the loop needs a tile; without it, one
+    tile may change its layout there. Of 740 recorded compiles (Triton 3.7.1, H100 and H200), six need 1 % to 20 % more.
     """
     panels, accesses = panel_loads(kernel, launch), kernel.accesses(launch)
-    buffers = max(1, launch.config.num_stages - (launch.gpu.compute_capability not in ((9, 0), (10, 0))))
+    capability = launch.gpu.compute_capability
+    buffers = max(1, launch.config.num_stages - (capability not in ((9, 0), (10, 0))))
+    if capability < (8, 0):  # without asynchronous copies, loads are not pipelined
+        buffers = 1
     uses_tma = any(access.op == "descriptor" for access in accesses)
     blocks = [access for access in accesses if isinstance(access, Access) and access not in panels]
     tiles = {access.tensor: access.elements for access in blocks if uses_tma}
     pipelined = buffers * sum(access.elements for access in panels) + sum(tiles.values())
-    largest = max(access.elements for access in accesses)
-    return DTYPE_BYTES[launch.problem.dtype] * max(pipelined, largest)
+    size = DTYPE_BYTES[launch.problem.dtype]
+    largest = size * max(access.elements for access in accesses)
+    # A tile of a product changes its layout in parts.
+    return max(size * pipelined, min(largest, _LARGEST_PART_BYTES) if panels else largest)
 
 
 def suggest_smaller_config(kernel: Kernel, launch: Launch, shared_bytes: int) -> str:

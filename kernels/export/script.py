@@ -23,7 +23,8 @@ from kernels import discover, numerics
 from kernels.experiment import Experiment
 from kernels.export.inline import CannotBeWritten, Inliner
 from kernels.gpus import Gpu
-from kernels.spec import DTYPE_BYTES, TYPE_BYTES, Kernel, Launch, TensorSpec, shape_text
+from kernels.interpreter_time import estimate_seconds
+from kernels.spec import DTYPE_BYTES, TYPE_BYTES, Kernel, Launch, TensorSpec, format_duration, shape_text
 
 _TEMPLATE = Path(__file__).with_name("script_template.txt")
 
@@ -70,12 +71,15 @@ def _without_needless_parentheses(expression: str) -> str:
 
 
 def _trace(name: str, sign: str) -> None:
-    """Define an operator of SymbolicInt."""
+    """Define an operator of SymbolicInt. With a number of another type, its result is a plain number."""
     compute = getattr(operator, name)
 
-    def operation(left: int, right: int) -> int:
-        text = _without_needless_parentheses(f"({left!r}) {sign} ({right!r})")
+    def operation(left: int, right: int) -> Any:
         untraced = next(number.untraced for number in (left, right) if isinstance(number, SymbolicInt))
+        if not (isinstance(left, int) and isinstance(right, int)):
+            untraced.append(name)
+            return NotImplemented
+        text = _without_needless_parentheses(f"({left!r}) {sign} ({right!r})")
         return SymbolicInt(compute(int.__index__(left), int.__index__(right)), text, untraced)
 
     setattr(SymbolicInt, f"__{name}__", operation)
@@ -233,6 +237,7 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
     code, inliner = launch_code(kernel, launch), Inliner(_RESERVED)
     # Inline the functions that the template calls first, so that they keep their names.
     _, values_texts = inliner.inline(numerics.values)
+    _, interpret_texts = inliner.inline(numerics.interpret)
     _, check_texts = inliner.inline(numerics.is_right)
     _, time_texts = inliner.inline(numerics.times_ms, numerics.describe_times)
     (*firsts, jitted), kernel_texts = inliner.inline(*(each.jitted for each in kernel.launches(launch)))
@@ -247,6 +252,7 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
         f'    "{name}": values("{run.distribution}", {stored}, generator, DEVICE).to(dtype){".t()" * transposed},'
         for name, stored, transposed in code["inputs"]
     )
+    race = kernel.race(launch)
     start, comment = 'float("nan")', "NaN: an element that is not written fails the check"
     if kernel.zeroed_output:
         start, comment = "0.0", "zeros: the kernel adds to it"
@@ -270,6 +276,9 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
         arguments=_lines(code["arguments"]),
         allocated=_workspaces(code["workspaces"]),
         first="".join(_first(name, *code["first"]) for name in firsts),
+        interpret_function="\n\n\n".join(interpret_texts),
+        race=f"\nprint({literal(f'It passed, but it is still a race: {race}.')})" if race else "",
+        estimate=_estimate(kernel, launch, is_general="#" not in code["grid"]),
         check_functions="\n\n\n".join(check_texts + family_texts),
         allowed=_allowed(kernel, launch, run.distribution),
         reference=reference,
@@ -322,6 +331,17 @@ def _about(kernel: Kernel, launch: Launch, experiment: Experiment) -> tuple[str,
         "",
         f"On the page: ?{urllib.parse.urlencode(experiment.to_address())}",
     )
+
+
+def _estimate(kernel: Kernel, launch: Launch, is_general: bool) -> str:
+    """Say how long the interpreter takes, and how to shorten that.
+
+    Args:
+        is_general: whether the script is also right for other sizes.
+    """
+    duration = format_duration(max(1.0, estimate_seconds(kernel, launch)))
+    shorten = "Make the sizes in `problem` smaller" if is_general else "Export a smaller shape"
+    return f"Triton's interpreter takes about {duration} for {shape_text(launch.problem)}. {shorten} to wait less."
 
 
 def _allowed(kernel: Kernel, launch: Launch, distribution: str) -> str:

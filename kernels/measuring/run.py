@@ -13,10 +13,10 @@ from typing import Any
 from kernels.compiling.compile_cost import estimate_shared_bytes
 from kernels.experiment import Experiment, launch_of, without_gpu
 from kernels.gpus import Gpu
+from kernels.interpreter_time import explain_slow_launch
 from kernels.knobs import ConfigError
 from kernels.measuring import check, timing, worker
 from kernels.measuring.gated_stream import GatedStream
-from kernels.measuring.interpreter import explain_slow_launch
 from kernels.measuring.measurement import Measurement, Stages
 from kernels.numerics import values
 from kernels.pairs import FEWEST, pair
@@ -259,8 +259,8 @@ RUN = Measurement(
     "run",
     records.RecordForm("run", RunResult, key=without_gpu, compact=RunResult.compact),
     measure_run,
-    "This machine has {this}, and no run of this experiment on {gpu} was recorded. To run it here, leave gpu out, or "
-    "choose the menu's first entry.",
+    "This machine has {this}, and no run of this experiment on {gpu} was recorded. To run it here, omit gpu, or choose "
+    "this machine's GPU.",
     refuse_slow_run,
     is_interpreted=True,
 )

@@ -128,7 +128,9 @@ class Session:
             return cls(zero_gpu(), store=store, lend=make_lend())
         return cls(this_gpu(), store=store)
 
-    def submit(self, experiment: Experiment, name: str = "run", client: Client = INTERNAL) -> Job:
+    def submit(
+        self, experiment: Experiment, name: str = "run", client: Client = INTERNAL, interprets_any_gpu: bool = False
+    ) -> Job:
         """Start a measurement. If this machine can't make it and has no recording, the job's outcome is a Failure.
 
         On a machine without a GPU, GPU "this" selects the interpreter, like an experiment that names no GPU.
@@ -136,6 +138,8 @@ class Session:
         Args:
             name: the measurement's name, one of MEASUREMENTS.
             client: the client that sent the request, for the queue of compiles.
+            interprets_any_gpu: whether a machine without a GPU also interprets a launch for the GPU that the experiment
+                names. If that takes too long, the job's outcome is a recording, if there is one.
 
         Raises:
             ValueError: there is no such measurement.
@@ -145,7 +149,7 @@ class Session:
             experiment = replace(experiment, gpu="")
         job = Job(experiment, name, client)
         try:
-            immediate = self._answer_immediately(experiment, measurement, client)
+            immediate = self._answer_immediately(experiment, measurement, client, interprets_any_gpu)
         except ConfigError as error:
             immediate = Failure("config", error.kind, str(error), error.field)
         if immediate is not None:
@@ -173,13 +177,16 @@ class Session:
             ValueError: there is no such measurement.
         """
         measurement, gpu = _get_measurement(name), resolve_gpu(experiment, self.gpu)
-        if self._measures(measurement, experiment, gpu):
-            live = self._measured.get((name, measurement.form.key(experiment)))
+        recorded = self.store.find(measurement, experiment, gpu.name)
+        # Without a GPU, a named GPU's recording says more than the interpreter's check.
+        is_enough = recorded is not None and self.gpu is None and experiment.gpu != ""
+        if not is_enough and self._measures(measurement, experiment, gpu, interprets_any_gpu=True):
+            live = self._measured.get((name, measurement.form.key(experiment), gpu.name))
             if live is not None:
                 return KnownResult(live)
             if self.gpu is None and (earlier := self.store.find(measurement, experiment, gpu.name, "interpreter")):
                 return replace(earlier, value=self._add_recorded(measurement, earlier.value, gpu))
-        return self.store.find(measurement, experiment, gpu.name)
+        return recorded
 
     def compile(
         self, experiment: Experiment, specialization: str = "launcher", client: Client = INTERNAL
@@ -252,15 +259,21 @@ class Session:
         self.store.close()
 
     def _answer_immediately(
-        self, experiment: Experiment, measurement: Measurement[Any], client: Client
+        self, experiment: Experiment, measurement: Measurement[Any], client: Client, interprets_any_gpu: bool
     ) -> Measured | Failure | None:
         """Return a recording or a Failure if this machine can't measure the experiment; None if it can."""
         gpu = resolve_gpu(experiment, self.gpu)
-        is_measured = self._measures(measurement, experiment, gpu)
-        if measurement.refuse is not None:
-            measurement.refuse(experiment, gpu, is_measured and HAS_TRITON and self.gpu is None)
+        is_measured = self._measures(measurement, experiment, gpu, interprets_any_gpu)
+        recorded = self.store.find(measurement, experiment, gpu.name)
+        try:
+            if measurement.refuse is not None:
+                measurement.refuse(experiment, gpu, is_measured and HAS_TRITON and self.gpu is None)
+        except ConfigError:
+            if not (interprets_any_gpu and recorded):
+                raise
+            is_measured = False
         if not is_measured:
-            if recorded := self.store.find(measurement, experiment, gpu.name):
+            if recorded:
                 return recorded.value
             reason = measurement.not_recorded.format(this=self.gpu.name if self.gpu else "no GPU", gpu=gpu.name)
             return Failure("config", "not_recorded", reason, "gpu" if measurement.is_interpreted else "")
@@ -290,7 +303,7 @@ class Session:
         # Store the result after the next job may begin, and before the page shows it, so that no shown result is lost.
         try:
             if not isinstance(result, Failure) and result.backend == self.backend:
-                self._measured.put((measurement.name, measurement.form.key(job.experiment)), result)
+                self._measured.put((measurement.name, measurement.form.key(job.experiment), gpu.name), result)
                 self.store.put(measurement, gpu.name, result, datetime.datetime.now(datetime.UTC))
         except Exception:  # the page shows the result even if a bug in the store loses it
             LOG.exception("A result of %s was not stored.", measurement.name)
@@ -304,10 +317,12 @@ class Session:
         recorded = self.store.find(measurement, value.experiment, gpu.name)
         return replace(value, recorded=recorded.value if recorded else None)
 
-    def _measures(self, measurement: Measurement[Any], experiment: Experiment, gpu: Gpu) -> bool:
+    def _measures(
+        self, measurement: Measurement[Any], experiment: Experiment, gpu: Gpu, interprets_any_gpu: bool
+    ) -> bool:
         """Return whether this machine measures the experiment: on its GPU or, without one, under the interpreter."""
         if self.gpu is None:
-            return measurement.is_interpreted and not experiment.gpu
+            return measurement.is_interpreted and (interprets_any_gpu or not experiment.gpu)
         return gpu is self.gpu
 
 

@@ -8,24 +8,26 @@ when needed.
 """
 
 import dataclasses
+import importlib.util
 import os
 import pickle
+import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, TypeVar
 
 from kernels.accesses import CompiledFacts
 from kernels.compiling.compiler import compile_experiment
 from kernels.experiment import Experiment, launch_of
-from kernels.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices
+from kernels.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices, visible_gpus
+from kernels.interpreter_time import explain_slow_launch
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.measuring.fair_queue import Call
-from kernels.measuring.interpreter import explain_slow_launch
 from kernels.measuring.measurement import Job, Stages
 from kernels.measuring.pool import DEADLINES_S, Pool, Stopped, cancellation, worker_death
 from kernels.measuring.session import Session
@@ -195,8 +197,9 @@ class ClusterDevice:
     """A `TrialDevice` that is one worker of a cluster.
 
     Args:
+        client: the cluster's client, once its workers have started.
         name: the worker's name, which it keeps after a restart.
-        device: the worker's device.
+        device: the worker's device; None for a GPU of this host, which the worker describes when it has started.
         gpu: the worker's GPU; for the interpreter, the GPU that predictions are for.
         run: the worker's function that carries out a trial.
         deadline_s: maximum seconds of a trial.
@@ -204,9 +207,9 @@ class ClusterDevice:
 
     def __init__(
         self,
-        client: Any,
+        client: Future[Any],
         name: str,
-        device: Device,
+        device: Device | None,
         gpu: Gpu,
         where: str,
         run: Callable[[bytes], bytes] = cluster_worker.run_trial,
@@ -215,24 +218,26 @@ class ClusterDevice:
         self._client, self._name, self._device = client, name, device
         self._run, self._deadline_s = run, deadline_s
         self.gpu, self.where = gpu, where
-        self.takes_times = device.backend == "cuda"
+        self.takes_times = device is None or device.backend == "cuda"
         self._cancelled = threading.Event()
 
-    def describe(self) -> Device:
-        return self._device
+    def describe(self) -> Device | Failure:
+        if self._device is not None:
+            return self._device
+        address = self._wait_for_worker()
+        if isinstance(address, Failure):
+            return address
+        return describe_worker(self._client.result(), address)[0]
 
     def refusal(self, experiment: Experiment) -> str:
         return "" if self.takes_times else explain_slow_launch(*launch_of(experiment, self.gpu))
 
     def attempt(self, trial: Trial) -> Outcomes | Failure:
         """Carry out a trial on this worker. Return a Failure of kind "worker_died" if the worker dies."""
-        deadline = time.monotonic() + ARRIVAL_S
-        while not (address := self._address()):
-            if self._cancelled.wait(_POLL_S):
-                return cancellation("time")
-            if time.monotonic() > deadline:
-                return Failure("worker", DEVICE_LOST, f"{self.where} did not come back within {ARRIVAL_S:.0f} s.")
-        task = _submit(self._client, address, self._run, pickle.dumps((trial, self.gpu)))
+        address = self._wait_for_worker()
+        if isinstance(address, Failure):
+            return address
+        task = _submit(self._client.result(), address, self._run, pickle.dumps((trial, self.gpu)))
         deadline = time.monotonic() + self._deadline_s
         while not task.done():
             if self._address() != address:
@@ -252,17 +257,29 @@ class ClusterDevice:
             self._restart(address)
         return result
 
+    def _wait_for_worker(self) -> str | Failure:
+        """Wait until the worker is connected, and return its address."""
+        deadline = time.monotonic() + ARRIVAL_S
+        while not (address := self._address()):
+            if self._cancelled.wait(_POLL_S):
+                return cancellation("time")
+            if time.monotonic() > deadline:
+                return Failure("worker", DEVICE_LOST, f"{self.where} did not connect within {ARRIVAL_S:.0f} s.")
+        return address
+
     def _address(self) -> str:
         """Return the worker's address, which changes at each restart; "" while the worker is not connected."""
-        return next((address for address, worker in _workers(self._client) if str(worker["name"]) == self._name), "")
+        workers = _workers(self._client.result()) if self._client.done() else []
+        return next((address for address, worker in workers if str(worker["name"]) == self._name), "")
 
     def _restart(self, address: str) -> None:
         """Make the worker's process exit, so that its nanny restarts it. A worker without a nanny keeps running.
 
         The process exits immediately. A restart by the nanny would wait for the task.
         """
-        if dict(_workers(self._client)).get(address, {}).get("nanny"):
-            self._client.run(os._exit, 1, workers=[address], on_error="ignore")
+        client = self._client.result()
+        if dict(_workers(client)).get(address, {}).get("nanny"):
+            client.run(os._exit, 1, workers=[address], on_error="ignore")
             deadline = time.monotonic() + ARRIVAL_S
             while self._address() == address and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
@@ -272,34 +289,45 @@ class ClusterDevice:
 
 
 @contextmanager
-def connect(gpus: int | None) -> Iterator[Any]:
-    """Connect to the cluster that SCHEDULER names or, without it, start one on this host.
+def connect(gpus: int | None, base: Experiment) -> Iterator[list[ClusterDevice]]:
+    """Return one kind of devices: of the cluster that SCHEDULER names or, without it, of this host.
+
+    This host's workers start in the background. A sweep can already compile for their GPUs.
 
     Args:
         gpus: the number of this host's visible GPUs to use; None for all.
+        base: its `gpu` selects the kind if there are several.
 
     Raises:
-        ConfigError: if `distributed` is not installed, the host has too few GPUs, or the scheduler does not answer.
+        ConfigError: if `distributed` is not installed, the host has too few GPUs, the scheduler does not answer, or the
+            devices do not fit `base` (see `find_devices`).
     """
-    try:
-        import distributed
-    except ImportError as error:
-        raise ConfigError(
-            "no_distributed", "Several GPUs need the package distributed: pip install -r requirements-cluster.txt"
-        ) from error
+    if importlib.util.find_spec("distributed") is None:
+        message = "Several GPUs need the package distributed: pip install -r requirements-cluster.txt"
+        raise ConfigError("no_distributed", message)
     if scheduler := os.environ.get(SCHEDULER):
+        import distributed
+
         try:
             client = distributed.Client(scheduler, timeout=ARRIVAL_S / 2, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:
             raise ConfigError("no_scheduler", f"No scheduler answers at {scheduler!r} ({SCHEDULER}).") from error
         with client:
-            yield client
+            yield find_devices(client, base)
         return
-    devices = visible_devices()
-    if not devices or (gpus or 1) > len(devices):
-        raise ConfigError("too_few_gpus", f"--gpus is {gpus or 'all'}; this host has {len(devices) or 'none'}.")
-    with start_workers(devices[:gpus]) as client:
-        yield client
+    names = visible_devices()
+    found = visible_gpus()
+    if not found or (gpus or 1) > len(found):
+        raise ConfigError("too_few_gpus", f"--gpus is {gpus or 'all'}; this host has {len(found) or 'none'}.")
+    # The thread ends before the cluster is stopped.
+    with ExitStack() as stack, ThreadPoolExecutor(1) as thread:
+        started = thread.submit(stack.enter_context, start_workers(names[:gpus]))
+        host = socket.gethostname()
+        devices = [
+            ClusterDevice(started, f"gpu-{number}", None, gpu, f"{host}, GPU {names[number]}")
+            for number, gpu in enumerate(found[:gpus])
+        ]
+        yield select_kind(devices, base)
 
 
 @contextmanager
@@ -323,6 +351,13 @@ def start_workers(devices: Sequence[str]) -> Iterator[Any]:
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         yield client
+
+
+def describe_worker(client: Any, address: str) -> tuple[Device | Failure, Gpu | None, str]:
+    """Return a worker's device, its GPU, and where it is. Its first call takes seconds."""
+    call = _submit(client, address, cluster_worker.describe)
+    described: tuple[Device | Failure, Gpu | None, str] = pickle.loads(call.result(DEADLINES_S["worker"]))
+    return described
 
 
 def _workers(client: Any) -> list[tuple[str, Any]]:
@@ -350,14 +385,16 @@ def find_devices(client: Any, base: Experiment) -> list[ClusterDevice]:
             fix = f"start each with --nthreads 1 --resources {RESOURCE}=1"
             raise ConfigError("no_workers", f"The cluster has no worker with a GPU: {fix}.")
         time.sleep(_POLL_S)
-    calls = [_submit(client, address, cluster_worker.describe) for address, _ in workers]
+    with ThreadPoolExecutor(len(workers)) as threads:
+        described = list(threads.map(lambda found: describe_worker(client, found[0]), workers))
+    connected: Future[Any] = Future()
+    connected.set_result(client)
     devices = []
-    for (_, worker), call in zip(workers, calls, strict=True):
-        device, gpu, where = pickle.loads(call.result(DEADLINES_S["worker"]))
+    for (_, worker), (device, gpu, where) in zip(workers, described, strict=True):
         if isinstance(device, Failure):
             raise ConfigError("no_worker", f"{where}: {device.message}")
         target = gpu or GPUS[base.gpu if base.gpu in GPUS else DEFAULT_GPU]
-        devices.append(ClusterDevice(client, str(worker["name"]), device, target, where))
+        devices.append(ClusterDevice(connected, str(worker["name"]), device, target, where))
     return select_kind(devices, base)
 
 

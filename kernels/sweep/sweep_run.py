@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from typing import Any
 
 from kernels.compiling.compile_cost import explain_spill
 from kernels.experiment import Experiment, launch_of, resolve_gpu
@@ -25,7 +24,7 @@ from kernels.results import Device, Failure, Strategy, Sweep, SweepRow
 from kernels.results.store import Store
 from kernels.results.sweep import DONE, ResumePoint, Status
 from kernels.space import Space
-from kernels.sweep.devices import DEVICE_LOST, Builder, LocalDevice, Predict, TrialDevice, find_devices
+from kernels.sweep.devices import DEVICE_LOST, Builder, LocalDevice, Predict, TrialDevice
 from kernels.sweep.search import Build, Search, Trial
 
 # Compiles queued per worker: the second one keeps the worker busy until the next is submitted.
@@ -336,7 +335,12 @@ def sweep_here(
 
 
 def sweep_on_cluster(
-    client: Any, store: Store, space: Space, strategy: Strategy, predict: Predict, resume: ResumePoint | None = None
+    devices: Sequence[TrialDevice],
+    store: Store,
+    space: Space,
+    strategy: Strategy,
+    predict: Predict,
+    resume: ResumePoint | None = None,
 ) -> SweepRun:
     """Prepare a sweep on the workers of a Dask cluster. This host compiles ahead and stores the rows.
 
@@ -346,9 +350,8 @@ def sweep_on_cluster(
     Args: as for SweepRun.
 
     Raises:
-        ConfigError: as for `find_devices`; if the GPU does not support the space's dtype.
+        ConfigError: if the GPU does not support the space's dtype.
     """
-    devices = find_devices(client, space.base)
     gpu = resolve_gpu(replace(space.base, gpu=""), devices[0].gpu)
     builder = Builder(gpu, predict, str(default_cache_directory() / "triton"))
     return SweepRun(space, strategy, devices, builder, predict, resume, store)

@@ -1,14 +1,17 @@
 """A script's launches are captured without a GPU, with everything that the counts need."""
 
+import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 import kernels.compiling
-from kernels.compiling.capture_file import Capture
+from kernels.compiling.capture_file import Capture, UnreadableCapture
+from kernels.gpus import GPUS
 
 SCRIPT = """
 import sys, torch, triton
@@ -17,6 +20,10 @@ import triton.language as tl
 def copy(x, out, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out + i, tl.load(x + i, mask=i < n) + 1, mask=i < n)
+@triton.jit
+def gather(index, x, out, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + tl.load(index + i)))
 def launch(x):
     out = torch.empty_like(x)
     copy[(triton.cdiv(x.numel(), 256),)](x, out, x.numel(), BLOCK=256, num_warps=2)
@@ -27,28 +34,48 @@ x = torch.arange(4096, device="cuda", dtype=torch.int32)
 """
 
 
+CAPTURE = Path(kernels.compiling.__file__).with_name("capture.py")
+
+
+def environment(compiled_before):
+    return {**os.environ, "TRITON_CACHE_DIR": str(compiled_before), "TRITON_INTERPRET": "0"}
+
+
 @pytest.fixture
 def run(tmp_path, compiled_before):
-    """Return a function that captures a script and returns the finished process."""
+    """Return a function that captures a script in a new process and returns the finished process."""
 
     def run(text, flags=(), case="", script="script.py"):
         (tmp_path / "script.py").write_text(SCRIPT + text)
-        environment = {**os.environ, "TRITON_CACHE_DIR": str(compiled_before), "TRITON_INTERPRET": "0"}
-        capture = Path(kernels.compiling.__file__).with_name("capture.py")
-        command = [sys.executable, capture, "--out", "script.tilescope", *flags, f"{script}{case}"]
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        command = [sys.executable, CAPTURE, "--out", "script.tilescope", *flags, f"{script}{case}"]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment(compiled_before), capture_output=True, text=True, timeout=300
+        )
 
     return run
 
 
+@pytest.fixture(scope="module")
+def server(compiled_before):
+    """A process that captures scripts without importing torch and Triton each time."""
+    with subprocess.Popen(
+        [sys.executable, CAPTURE, "--serve"],
+        env=environment(compiled_before), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        yield process
+        process.stdin.close()
+
+
 @pytest.fixture
-def capture(run, tmp_path):
+def capture(server, tmp_path):
     """Return a function that captures a script, and returns its capture, launches, and the first's arguments."""
 
     def capture(text, *flags, case=""):
-        finished = run(text, flags, case)
-        assert finished.returncode == 0, finished.stderr
-        captured = Capture(tmp_path / "script.tilescope")
+        script, out = tmp_path / "script.py", tmp_path / "script.tilescope"
+        script.write_text(SCRIPT + text)
+        print(json.dumps(["--out", str(out), *flags, f"{script}{case}"]), file=server.stdin, flush=True)
+        assert server.stdout.readline() == "\n"
+        captured = Capture(out)
         return captured, captured.content.launches, {a.name: a for a in captured.content.launches[0].arguments}
 
     return capture
@@ -94,7 +121,8 @@ def test_recording_stops_where_the_script_reads_a_result(capture):
 
 
 def test_values_continue_past_a_read_with_the_results(capture):
-    captured, launches, _ = capture("out = launch(x)\nassert out[0].item() == 1\nlaunch(out)", "--values")
+    text = "out = launch(x)\nassert out[0].item() == 1\ngather[(16,)](out, x, x.clone(), BLOCK=256)"
+    captured, launches, _ = capture(text, "--values")
     assert [launch.ran for launch in launches] == ["interpreter", "interpreter"]
     assert captured.read_array(launches[1].arguments[0].tensor.array).tolist() == list(range(1, 4097))
 
@@ -112,6 +140,7 @@ def test_set_changes_a_parameter_of_a_case(capture):
 
 REFUSED = [
     (("--set", "size=2"), ":case", "--set size=2: case has no parameter 'size'. It has n, offset."),
+    (("--set", "n=2"), "", "--set changes the parameters of one case: name it, as in script.py:case."),
     (("--set", "n=2.5"), ":case", "--set n=2.5: n must be a value of type int, such as 1000."),
     ((), ":other", "script.py has no case 'other'. Its cases are case."),
 ]
@@ -119,7 +148,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("flags", "case", "message"), REFUSED)
 def test_an_invalid_parameter_or_case_exits_with_one_sentence(run, flags, case, message):
-    finished = run("", flags, case)
+    finished = run("launch(x).sum().item()", flags, case)  # the script stops, and has launched something
     assert (finished.returncode, finished.stderr.strip()) == (2, message)
 
 
@@ -128,6 +157,192 @@ def test_a_script_that_raises_keeps_the_launches_before(capture):
     captured, (_,), _ = capture(text)
     stop = captured.content.stopped
     assert (stop.line, stop.message) == (place(text)[1], "script.py raised ValueError: no more")
+
+
+ENDS = [
+    ("os.kill(os.getpid(), signal.SIGKILL)", "script.py was killed by SIGKILL; launches before that: 1"),
+    ("os._exit(3)", "script.py exited with status 3; launches before that: 1"),
+    ("sys.exit(4)", "script.py raised SystemExit: 4"),
+    ("bytearray(1 << 62)", "script.py raised MemoryError"),
+    ("os._exit(0)", None),
+    ("sys.exit()", None),
+]
+
+
+@pytest.mark.parametrize(("end", "message"), ENDS)
+def test_however_a_script_ends_its_launches_are_captured(capture, end, message):
+    captured, (_,), _ = capture(f"import os, signal\nlaunch(x)\n{end}")
+    stop = captured.content.stopped
+    assert (stop and stop.message, stop and stop.kind) == (message, message and "exception")
+
+
+def test_a_traceback_begins_at_the_script_and_a_compilation_error_gives_its_reason(run, tmp_path):
+    text = """@triton.jit
+def inner(x):
+    return x + tl.arange(0, 100)
+@triton.jit
+def bad(x):
+    tl.store(x, inner(x))
+torch.zeros(3, device="cuda").sum()
+bad[(1,)](x)  # here"""
+    finished = run(text)
+    _, line = place(text)
+    traceback = finished.stderr.rpartition("Traceback (most recent call last):\n")[2]
+    assert traceback.startswith(f'  File "{tmp_path / "script.py"}", line {line}, in <module>')
+    assert "compiling/capture.py" not in finished.stderr
+    stop = Capture(tmp_path / "script.tilescope").content.stopped
+    assert stop.message == "script.py raised CompilationError: arange's range must be a power of 2"
+
+
+def test_a_tensor_that_depends_on_a_launch_names_it_when_it_is_printed_or_compared(run, tmp_path):
+    text = """y = launch(launch(x))
+print(y[:2], f"{y.max()}", f"{(y - x).float().mean():.3f}", str(y), x[:2])
+assert torch.allclose(y, x + 2), "never evaluated"  # here"""
+    finished = run(text)
+    unknown = "<unknown: launch 1 (copy) did not run>"
+    assert finished.stdout == f"{' '.join([unknown] * 4)} tensor([0, 1], dtype=torch.int32)\n"
+    stop = Capture(tmp_path / "script.tilescope").content.stopped
+    assert (stop.kind, stop.line) == ("host_read", place(text)[1])
+    assert "reads a tensor (with allclose) that depends on launch 1 (copy), which did not run." in stop.message
+
+
+def test_a_store_through_a_table_of_pointers_makes_their_tensors_unknown(capture):
+    text = """@triton.jit
+def scatter(table, BLOCK: tl.constexpr):
+    out = tl.load(table + tl.program_id(0)).to(tl.pointer_type(tl.int32))
+    tl.store(out + tl.arange(0, BLOCK), 1)
+outs = [torch.zeros(128, dtype=torch.int32, device="cuda") for _ in range(4)]
+scatter[(4,)](torch.tensor([out.data_ptr() for out in outs], device="cuda"), BLOCK=128)
+assert x.sum().item() == 4096 * 4095 // 2
+assert outs[3].sum() == 128  # here"""
+    captured, _, _ = capture(text)
+    stop = captured.content.stopped
+    assert (stop.kind, stop.line) == ("host_read", place(text)[1])
+
+
+def test_memory_of_a_tensor_that_was_freed_is_another_storage(capture):
+    """A script may allocate more in turn than there is memory."""
+    text = "for n in (1 << 28, 1 << 27):\n    launch(torch.zeros(n, dtype=torch.int32, device='cuda')[:256])"
+    captured, launches, _ = capture(text)
+    tensors = [launch.arguments[0].tensor for launch in launches]
+    assert [captured.content.storages[tensor.storage].bytes for tensor in tensors] == [1 << 30, 1 << 29]
+    assert [tensor.is_known for tensor in tensors] == [True, True]
+
+
+def test_compiled_functions_and_graphs_run_as_plain_code(capture):
+    text = """@torch.compile(mode="max-autotune")
+def double(x):
+    return launch(x) * 2
+double(x)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    torch.compile(launch)(x)
+graph.replay()"""
+    captured, launches, _ = capture(text)
+    assert (len(launches), captured.content.stopped) == (2, None)
+    assert captured.content.not_captured == (
+        "Functions given to torch.compile ran uncompiled.",
+        "The code in a CUDA graph ran once, without a graph. Replaying the graph launched nothing.",
+    )
+
+
+INDUCTOR = '''
+from torch._inductor.async_compile import AsyncCompile
+from torch._C import _cuda_getCurrentRawStream as get_raw_stream
+empty_strided_cuda = torch._C._dynamo.guards._empty_strided_cuda
+async_compile = AsyncCompile()
+triton_poi_fused_mul_0 = async_compile.triton("triton_poi_fused_mul_0", """
+import triton
+import triton.language as tl
+from torch._inductor.runtime import triton_helpers, triton_heuristics
+from torch._inductor.runtime.hints import DeviceProperties
+triton_helpers.set_driver_to_gpu()
+@triton_heuristics.pointwise(
+    size_hints={"x": 4096}, filename=__file__,
+    triton_meta={
+        "signature": {"in_ptr0": "*fp32", "out_ptr0": "*fp32", "xnumel": "i32", "XBLOCK": "constexpr"},
+        "device": DeviceProperties(type="cuda", index=0, multi_processor_count=132, cc=90), "constants": {},
+        "configs": [{(0,): [["tt.divisibility", 16]], (1,): [["tt.divisibility", 16]]}],
+    },
+    inductor_meta={"grid_type": "Grid1D", "kernel_name": "triton_poi_fused_mul_0", "mutated_arg_names": []},
+)
+@triton.jit
+def triton_poi_fused_mul_0(in_ptr0, out_ptr0, xnumel, XBLOCK: tl.constexpr):
+    xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:]
+    tl.store(out_ptr0 + xindex, tl.load(in_ptr0 + xindex, xindex < xnumel) * 2.0, xindex < xnumel)
+""", device_str="cuda")
+async_compile.wait(globals())
+torch.cuda.reset_peak_memory_stats()
+with torch.cuda._DeviceGuard(0):
+    torch.cuda.set_device(0)
+    out = empty_strided_cuda((4000,), (1,), torch.float32)
+    triton_poi_fused_mul_0.run(x.float(), out, 4000, stream=get_raw_stream(0))
+'''
+
+
+def test_an_output_file_of_inductor_is_captured(capture):
+    captured, (launch,), arguments = capture(INDUCTOR)
+    assert captured.content.stopped is None
+    assert captured.content.kernels[0].name == "triton_poi_fused_mul_0"
+    block = launch.config["XBLOCK"]
+    assert (launch.grid, arguments["xnumel"].value) == ((-(-4000 // block), 1, 1), 4000)
+
+
+def test_a_case_may_launch_its_kernel_itself(capture):
+    _, (launch,), arguments = capture("def case_it(n=4):\n    launch(x[:n])", "--set", "n=512", case=":case_it")
+    assert (launch.case, launch.settings, arguments["n"].value) == ("case_it", {"n": 512}, 512)
+
+
+def test_paths_are_those_of_plain_python(run, tmp_path, monkeypatch):
+    for folder, name in (("first", "one"), ("second", "two")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{name}.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'first'}:{tmp_path / 'second'}")
+    text = "import one, two\nprint([path for path in sys.path if 'pytest' in path], sys.argv[0])"
+    finished = run(text)
+    paths = [str(tmp_path / folder) for folder in ("", "first", "second")]
+    assert finished.stdout == f"{paths} script.py\n", finished.stderr
+
+
+def test_a_config_that_does_not_fit_raises_tritons_own_error(capture):
+    text = """from triton.runtime.errors import OutOfResources
+@triton.jit
+def square(a, b, c, depth, SIZE: tl.constexpr):
+    i = tl.arange(0, SIZE)
+    total = tl.zeros((SIZE, SIZE), tl.float32)
+    for first in range(0, depth, SIZE):
+        left = tl.load(a + i[:, None] * depth + first + i[None, :])
+        total = tl.dot(left, tl.load(b + (first + i)[:, None] * SIZE + i[None, :]), total)
+    tl.store(c + i[:, None] * SIZE + i[None, :], total)
+half = x.half()
+for stages in (8, 2):
+    try:
+        square[(1,)](half, half, x.float(), 4096, SIZE=128, num_stages=stages)
+    except OutOfResources as error:
+        assert (error.required > error.limit == 232448, error.name) == (True, "shared memory")"""
+    captured, (launch,), _ = capture(text)
+    assert (captured.content.stopped, launch.config["num_stages"]) == (None, 2)
+
+
+def test_spilled_bytes_exclude_arrays_in_local_memory(capture):
+    """The table of `sin` takes 32 bytes of the stack. ptxas reports no spill stores."""
+    text = """@triton.jit
+def wave(angle, height, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(height + i, tl.sin(tl.load(angle + i)))
+wave[(1,)](x.float(), x.float(), BLOCK=256)
+kernel = wave.warmup(x.float(), x.float(), BLOCK=256, grid=(1,))
+assert kernel.n_spills == 0"""
+    captured, _, _ = capture(text)
+    assert (captured.content.stopped, captured.content.kernels[0].spilled_bytes) == (None, 0)
+
+
+def test_the_stand_in_has_the_properties_of_the_gpu_that_is_named(run):
+    text = """p = torch.cuda.get_device_properties(0)
+print(p.name, p.multi_processor_count, p.total_memory >> 30, p.L2_cache_size >> 20, torch.cuda.get_arch_list())
+print(torch.cuda.get_device_capability(), p.max_threads_per_multi_processor, triton.testing.get_dram_gbps())"""
+    finished = run(text, ("--gpu-json", json.dumps(asdict(GPUS["L4"]))))
+    assert finished.stdout == "NVIDIA L4 58 24 48 ['sm_89']\n(8, 9) 1536 300.0\n", finished.stderr
 
 
 def test_a_host_descriptor_is_an_argument_with_its_shape_and_strides(capture):
@@ -142,11 +357,36 @@ load[(1,)](TensorDescriptor.from_tensor(x.view(32, 128), [16, 32]), x.clone())""
     assert [argument.value for argument in arguments.values()] == [None, 32, 128, 128, 1, None]
 
 
-def test_integers_are_kept_and_large_float_tensors_are_not(capture):
-    captured, launches, _ = capture("x = torch.arange(1 << 19, device='cuda')\nlaunch(x)\nlaunch(x.float())")
-    integers, floats = (launch.arguments[0].tensor for launch in launches)
-    assert captured.read_array(integers.array).tolist() == list(range(1 << 19))
-    assert (floats.array, floats.is_known) == (None, True)
+def test_values_are_kept_only_where_addresses_depend_on_them(capture):
+    """An index may be stored as a float, and the loop that adds tiles moves a pointer that is loaded from a table."""
+    text = """
+@triton.jit
+def route(table, places, bound, values, out, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    source = values + tl.load(table + tl.program_id(0))
+    total = tl.zeros((BLOCK,), tl.float32)
+    for step in range(tl.load(bound)):
+        total += tl.load(source + i)
+        source += BLOCK
+    tl.store(out + tl.load(places + i).to(tl.int32), total)
+table = torch.arange(0, 512, 128, device="cuda")
+places = torch.arange(64, device="cuda", dtype=torch.float16)
+values = torch.zeros(4096, device="cuda")
+bound = torch.full((1,), 4, dtype=torch.int32, device="cuda")
+route[(4,)](table, places, bound, values, values.clone(), BLOCK=64)"""
+    captured, _, arguments = capture(text)
+    arrays = {name: a.tensor.array for name, a in arguments.items() if a.tensor}
+    assert [name for name, array in arrays.items() if array is not None] == ["table", "places", "bound"]
+    assert captured.read_array(arrays["table"]).tolist() == [0, 128, 256, 384]
+    assert captured.read_array(arrays["places"]).tolist() == list(range(64))
+
+
+def test_values_that_are_too_large_are_refused_with_the_limit(capture):
+    text = """index = torch.zeros(1 << 24, dtype=torch.int32, device="cuda")
+gather[(16,)](index, x, x.clone(), BLOCK=256)"""
+    captured, _, arguments = capture(text)
+    with pytest.raises(UnreadableCapture, match=r"values of index, 64 MiB\. A capture keeps at most 60 MiB"):
+        captured.read_array(arguments["index"].tensor.array)
 
 
 def test_a_script_does_not_see_the_folder_of_capture_py(capture):
@@ -177,3 +417,11 @@ def test_flags_that_select_nothing_end_with_one_sentence(run, tmp_path):
     (tmp_path / "not.py").write_text("three words here")
     finished = run("", case="", script="not.py")
     assert (finished.returncode, "not.py is not Python" in finished.stderr) == (2, True)
+    assert "(not.py, line 1)" in finished.stderr
+    (tmp_path / "note.ipynb").write_text("{}")
+    finished = run("", case="", script="note.ipynb")
+    assert (finished.returncode, "is a notebook" in finished.stderr) == (2, True)
+    (tmp_path / "module.py").write_text("from .other import kernel")
+    run("", script="module.py")
+    stop = Capture(tmp_path / "script.tilescope").content.stopped
+    assert f"says `from {tmp_path.name}.module import *`" in stop.message

@@ -9,9 +9,9 @@ import pytest
 
 from kernels import discover
 from kernels.experiment import Experiment, Run
+from kernels.interpreter_time import estimate_seconds
 from kernels.matmul.problem import LAYOUTS, PRECISIONS
 from kernels.measuring import worker
-from kernels.measuring.interpreter import estimate_seconds
 from kernels.results import RunResult
 from kernels.spec import DTYPE_BYTES, Launch
 from tests.conftest import FEW_SMS, accepted

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import math
 import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from kernels import discover, numerics
-from kernels.experiment import Experiment, Run, from_json
+from kernels.experiment import Experiment, Run, declared_parts, default_experiment, from_json
 from kernels.export import script
 from kernels.export.chrome_trace import chrome_trace
 from kernels.export.inline import CannotBeWritten, Inliner
@@ -22,8 +26,10 @@ from kernels.measuring.check import check
 from kernels.measuring.timeline import TIMELINE
 from kernels.results import records
 from kernels.spec import Launch
+from scripts.run_exports import shipped_experiments
 from tests.conftest import FEW_SMS, accepted, configs_of, problem_for
 from tests.kernels.products import product
+from tests.waiting import until
 
 SHAPE = (80, 96, 64)
 ODD = (37, 45, 29)
@@ -83,6 +89,8 @@ def cases(kernel, all_combinations):
         found["precision"] = {"precision": ("ieee", "tf32_rounded", "tf32x3")[place % 3]}
     found["odd"] = {"shape": ODD, "run": Run("integers", seed=7, l2="cold")}
     found["old_gpu"] = {"gpu": GPUS["A100-80GB"], "run": Run("uniform", timer="graph")}
+    if hasattr(kernel.config(), "PAD"):
+        found["padded"] = {"shape": ODD, "config": kernel.config(PAD="always"), "dtype": "float16"}
     unequal, problem = configs_of(kernel)["unequal"], problem_for(kernel, ODD)
     if accepted(kernel, problem, unequal) and kernel.programs(Launch(problem, unequal, FEW_SMS)) <= 64:
         found["unequal"] = {"shape": ODD, "config": unequal, "dtype": "float16"}
@@ -102,13 +110,13 @@ def ended(tmp_path_factory, all_combinations):
 
 def planted():
     """Return scripts with a wrong result: one element, all of it, a formula."""
-    launched, start = "\nlaunch()\n", "return index * BLOCK\n"
+    launched, start = "        launch()\n    finally:\n", "return index * BLOCK\n"
     texts = {}
     for name in ("matmul.grouped", "transpose.tiled"):
         text = written(discover()[name])
         assert text.count(launched) == text.count(start) == 1
-        texts[f"wrong-{name}-element"] = text.replace(launched, f"{launched}output[3, 5] += 1\n")
-        texts[f"wrong-{name}-nothing"] = text.replace(launched, "\n")
+        texts[f"wrong-{name}-element"] = text.replace("# %% Check\n", "output[3, 5] += 1\n")
+        texts[f"wrong-{name}-nothing"] = text.replace(launched, launched.replace("launch()", "pass"))
         texts[f"wrong-{name}-formula"] = text.replace(start, "return index * BLOCK + 1\n")
     return texts
 
@@ -124,7 +132,9 @@ def test_a_script_runs_without_our_modules(kernel, ended, all_combinations):
             assert (code, said) == (1, script.NEEDS_GPU.format(dtype=dtype)), name
         else:
             assert code == 0, (name, said)
-            assert said.startswith("check passed: 0 of"), (name, said)
+            assert said.startswith("Triton's interpreter takes about 1 s for "), (name, said)
+            assert "\ncheck passed: 0 of" in said, (name, said)
+            assert ("it is still a race: " in said) == (kernel.id == "matmul.split_k_race"), (name, said)
             assert "Not timed" in said, name
 
 
@@ -170,6 +180,69 @@ def test_a_script_has_the_values_of_its_experiment():
         "num_warps=config.num_warps,",
     ):
         assert part in text, part
+
+
+def test_every_shipped_config_exports_a_script():
+    """Every default, preset and recommended config."""
+    shipped = list(shipped_experiments(GPUS["H200"]))
+    assert len(shipped) >= 119
+    for experiment in shipped:
+        compile(script.script(experiment, GPUS["H200"]).text, experiment.kernel, "exec")
+
+
+def test_every_value_of_every_knob_exports_a_script(kernel):
+    """At a shape with misaligned rows, so that PAD matters; on GPUs with and without descriptors, in turns."""
+    base = default_experiment(kernel.id)
+    sizes = {name: 1001 for name in vars(base.problem) if name in ("M", "N", "K")}
+    padded = {"PAD": "auto"} if hasattr(base.config, "PAD") else {}
+    base = replace(base, problem=replace(base.problem, **sizes), config=replace(base.config, **padded))
+    gpus = itertools.cycle(("H200", "A100-80GB"))
+    exported = 0
+    for part, (_, knobs) in declared_parts(kernel).items():
+        for name, knob in knobs.items():
+            for value in knob.choices or (knob.low, knob.high):
+                varied = {part: replace(getattr(base, part), **{name: value})}
+                experiment = replace(base, gpu=next(gpus), **varied)
+                if not accepted(kernel, experiment.problem, experiment.config):
+                    continue
+                gpu = GPUS[experiment.gpu]
+                compile(script.script(experiment, gpu).text, f"{kernel.id} {name}={value}", "exec")
+                exported += 1
+    assert exported >= 30
+
+
+def test_a_declaration_may_do_any_arithmetic(kernel):
+    """A result that is no expression of integers is written as a number, and a comment says for what it holds."""
+
+    def grid(launch):
+        rows, columns = launch.problem.M, launch.problem.N
+        terms = (
+            0.5 * rows,
+            rows * 0.5,
+            rows // 2.0,
+            columns / 3,
+            2**-columns,
+            7 - rows * 1.5,
+            columns % 7,
+            divmod(9, rows)[1],
+        )
+        return (max(1, math.ceil(sum(terms)) + round(columns / 3) + abs(-rows) + len([0] * columns)),)
+
+    launch = Launch(problem_for(kernel, SHAPE), kernel.config(), FEW_SMS)
+    code = script.launch_code(replace(kernel, grid=grid), launch)
+    assert code["grid"] == f"{grid(launch)}  # for this problem and config, on {FEW_SMS.name}"
+
+
+@pytest.mark.parametrize("start", [float("nan"), 0.0])
+def test_a_long_interpreted_launch_reports_how_much_is_written(capsys, start):
+    output = torch.full((100, 101), start)
+
+    def launch():
+        assert capsys.readouterr().out.startswith("It takes about 5 min.\n")
+        output[:50] = 1.0
+        until(lambda: " s: 50% of the output is written\n" in capsys.readouterr().out)
+
+    numerics.interpret(launch, output, "It takes about 5 min.", every_s=0.01)
 
 
 @pytest.mark.parametrize("shape", [SHAPE, ODD, (577, 129, 1000)])

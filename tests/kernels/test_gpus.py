@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernels.gpus import GPUS, table_name, this_gpu
+from kernels.gpus import GPUS, table_name, this_gpu, visible_gpus
 
 DEVICES = {
     "Tesla T4": "T4",
@@ -61,8 +61,8 @@ def test_the_figures_of_a_row_are_plausible_in_their_units(row):
 @pytest.mark.parametrize("hidden", ["", "-1"])
 def test_hidden_devices_are_not_found(monkeypatch, request, hidden):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    request.addfinalizer(this_gpu.cache_clear)
-    this_gpu.cache_clear()
+    request.addfinalizer(visible_gpus.cache_clear)
+    visible_gpus.cache_clear()
     assert this_gpu() is None
 
 

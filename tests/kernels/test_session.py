@@ -12,8 +12,8 @@ from kernels.experiment import from_json
 from kernels.measuring import worker
 from kernels.measuring.fair_queue import Client
 from kernels.measuring.run import check_output
-from kernels.measuring.session import MAX_JOBS, MAX_JOBS_PER_ADDRESS, BoundedCache
-from kernels.results import Compiled, Failure, RunResult
+from kernels.measuring.session import MAX_JOBS, MAX_JOBS_PER_ADDRESS, MEASUREMENTS, BoundedCache
+from kernels.results import Compiled, Failure, RunResult, records
 from scripts.inject_deaths import inject
 from tests.kernels.test_pool import PATIENCE_S, Held, assert_failed
 from tests.kernels.trees import ROOT, is_alive, python
@@ -140,6 +140,19 @@ def test_an_address_gets_half_of_the_runs(session, held):
 
 def test_a_shape_that_takes_too_long_is_refused_at_once(session):
     assert_failed(session.submit(experiment(problem={"M": 16384, "N": 16384, "K": 16384})), "config", "too_slow_here")
+
+
+def test_a_page_checks_in_the_interpreter_whatever_gpu_the_predictions_are_for(session):
+    """A launch that takes too long is the recorded one."""
+    foreign = replace(QUICK, gpu="B200")
+    checked = session.submit(foreign, interprets_any_gpu=True).result()
+    assert checked.backend == "interpreter"
+    assert checked.check.passed
+    assert checked.experiment == foreign
+    assert session.find_value(foreign, "run") == checked
+    assert session.find_value(replace(QUICK, gpu="A10G"), "run") is None, "a launch may depend on the GPU"
+    large = next(each for each in records.experiments(MEASUREMENTS["run"].form, "H200") if each.problem.M >= 4096)
+    assert session.submit(replace(large, gpu="H200"), interprets_any_gpu=True).result().backend == "recorded"
 
 
 def test_this_gpu_where_there_is_none_is_interpreted(session):

@@ -78,6 +78,17 @@ def test_compile_returns_facts_and_texts_for_the_requested_gpu(client):
         assert part in reply[text]
 
 
+def test_a_kernel_without_a_config_gets_one_that_launches_and_the_reply_says_so(client):
+    fused = {"kernel": "matmul.fused_add_relu", "gpu": "RTXPRO6000"}
+    reply = client.predict(fused, api_name="/compile")
+    assert reply["shared_bytes"] <= GPUS["RTXPRO6000"].shared_bytes_per_program
+    assert reply["experiment"]["config"]["BLOCK_M"] == 64
+    assert reply["config_note"].startswith("The default config takes 112 KiB of shared memory")
+    assert "config_note" not in client.predict({**fused, "gpu": "H200"}, api_name="/schedule")
+    explicit = client.predict({**fused, "config": discover()[fused["kernel"]].config().__dict__}, api_name="/compile")
+    assert explicit["failure"]["kind"] == "out_of_resources", "a chosen config is kept"
+
+
 def test_a_layout_that_was_not_recorded_is_listed_without_a_run(client):
     problem = {"M": 4096, "N": 4096, "K": 4096, "dtype": "float32"}
     config = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "GROUP_SIZE": 8, "num_warps": 8}
@@ -113,6 +124,66 @@ def test_an_endpoint_refuses_what_it_cannot_compute_with_a_sentence(client, endp
     assert failure["stage"] == stage
     assert failure["kind"] == kind
     assert failure["message"].endswith(".")
+
+
+# Endpoints that refuse some kernels, or that answer only for launches that were recorded.
+REFUSALS = {
+    ("/layouts", "transpose"): "not_a_choice",
+    **{(name, family): "not_recorded" for name in ("/timeline", "/trace") for family in ("matmul", "transpose")},
+}
+
+
+@pytest.mark.parametrize("kernel", discover())
+def test_every_endpoint_takes_its_default_arguments(app, client, kernel):
+    """Except /run and /sweep, which take long; their own tests do so."""
+    named = httpx.get(f"{app.url}gradio_api/info").json()["named_endpoints"]
+    takes_kernel = [
+        name
+        for name, endpoint in named.items()
+        if [argument["parameter_name"] for argument in endpoint["parameters"]][:1] == ["experiment"]
+    ]
+    assert {"/run", "/sweep", "/script", "/recommend", "/history"} <= set(takes_kernel)
+    for name in takes_kernel:
+        if name in ("/run", "/sweep") or name.startswith("/mcp_"):
+            continue
+        reply = client.predict({"kernel": kernel}, api_name=name)
+        kind = reply.get("failure", {}).get("kind")
+        assert kind == REFUSALS.get((name, kernel.split(".")[0])), (name, reply)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "disconnected"])
+def test_a_sweep_whose_client_leaves_frees_its_slot_within_5_s(app, client, how):
+    small = {"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64}}, {"num_warps": [4]}
+    large = {"kernel": "matmul.grouped", "problem": {"M": 256, "N": 256, "K": 256}}
+
+    def is_busy():
+        return client.predict(*small, api_name="/sweep").get("failure", {}).get("kind") == "busy"
+
+    assert not is_busy()  # its rows are stored now, so that the next calls return immediately
+    workers = set(app.workers())
+    if how == "cancelled":
+        leave = Client(app.url, verbose=False).submit(large, api_name="/sweep").cancel
+    else:
+        leave = open_call(app, "sweep", large)
+    until(lambda: set(app.workers()) - workers)
+    assert is_busy()
+    left = time.monotonic()
+    leave()
+    until(lambda: not is_busy())
+    assert time.monotonic() - left < 5
+
+
+def open_call(app, endpoint, *arguments):
+    """Call an endpoint and read its replies. Return a function that disconnects."""
+    events = httpx.get(f"{app.url}config").json()["dependencies"]
+    event = next(event["id"] for event in events if event["api_name"] == endpoint)
+    session = f"leaves {endpoint}"
+    call = {"fn_index": event, "session_hash": session, "data": arguments}
+    httpx.post(f"{app.url}gradio_api/queue/join", json=call).raise_for_status()
+    reader = httpx.Client()
+    request = reader.build_request("GET", f"{app.url}gradio_api/queue/data", params={"session_hash": session})
+    reader.send(request, stream=True)
+    return reader.close
 
 
 def test_not_a_number_becomes_null_with_a_count_beside_it():

@@ -73,6 +73,49 @@ def test_a_case_has_a_control_for_each_parameter(shown: Tab) -> None:
     shown.says("#claim", "requests rose from 32,768 to 131,072")
 
 
+def test_the_page_opens_at_the_most_wasteful_request(shown: Tab) -> None:
+    shown.page.locator("#capture-case_cols").fill("777")
+    shown.says("#claim", "cols = 777 is not a multiple of 16", folded=True)
+    shown.go()
+    shown.wait_for_draw("request-plot")
+    shown.says("#request-plot", "5 sectors: 128 of 160 bytes used")
+    shown.page.locator("#capture-case_cols").fill("1000")
+    shown.says("#claim", "cols = 1000 is not a multiple of 16", folded=True)
+
+
+def test_the_script_is_compiled_for_another_gpu_that_is_chosen_on_the_page(shown: Tab) -> None:
+    menu = shown.page.get_by_label("GPU", exact=True)
+    menu.select_option(label="A100-80GB")
+    shown.says("#about", "A100-80GB, Triton")
+    menu.select_option(label="H200")
+    shown.says("#about", "H200, Triton")
+
+
+def test_a_script_that_raises_greys_the_report_and_names_its_line(shown: Tab, script: Path) -> None:
+    text = script.read_text(encoding="utf-8")
+    script.write_text(text.replace("    x = torch", "    raise ValueError('no data')\n    x = torch"), encoding="utf-8")
+    line = text[: text.index("    x = torch")].count("\n") + 1
+    shown.says(
+        "#elsewhere", f"ValueError: no data ({script.name}, line {line}). The report below is of an earlier version."
+    )
+    gray = "getComputedStyle(document.querySelector('#claim')).filter"
+    shown.page.wait_for_function(f"{gray} === 'grayscale(1)'")
+    assert "No counts" not in shown.text("#claim")
+    script.write_text(text, encoding="utf-8")
+    shown.page.wait_for_function(f"{gray} === 'none'")
+
+
+def test_a_sweep_stays_in_its_field(shown: Tab) -> None:
+    field = shown.page.locator("#capture-sweep")
+    field.fill("cols=512,640")
+    field.press("Enter")
+    shown.says("#launches", "cols=640")
+    assert field.input_value() == "cols=512,640"
+    field.fill("")
+    field.press("Enter")
+    shown.page.locator("#launches", has_text="cols=640").wait_for(state="hidden")
+
+
 def test_saving_the_script_redraws_the_page_and_a_broken_script_loses_nothing(shown: Tab, script: Path) -> None:
     text = script.read_text(encoding="utf-8")
     script.write_text("import missing_module\n" + text, encoding="utf-8")

@@ -78,6 +78,21 @@ def test_bad_values_get_sentences_beside_them_and_the_last_picture_stays(tab):
     assert tab.text("#schedule-claim") == claim
     tab.page.get_by_label("M", exact=True).fill("1024")
     tab.page.locator('.field[data-field="M"] .problem').wait_for(state="hidden")
+    tab.open("?kernel=matmul.grouped&dtype=float64")
+    expect(tab.page.locator('.field[data-field="dtype"] .problem')).to_be_visible()
+    tab.says('.field[data-field="dtype"] .problem', "(got 'float64')")
+
+
+@pytest.mark.parametrize("width", [1280, 1440])
+def test_the_longest_numbers_fit_into_their_boxes(tab, width):
+    tab.page.set_viewport_size({"width": width, "height": 720})
+    tab.open("?kernel=matmul.grouped&M=16384&N=16384&K=16384&seed=1234567")
+    tab.unfold("#experiment .more")
+    cut = tab.page.evaluate(
+        """[...document.querySelectorAll("#experiment input[type=number]")]
+          .filter((box) => box.checkVisibility() && box.scrollWidth > box.clientWidth).map((box) => box.value)"""
+    )
+    assert cut == []
 
 
 def test_a_moved_slider_redraws_the_schedule_and_the_address_and_keeps_the_zoom(tab):

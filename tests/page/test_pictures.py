@@ -129,7 +129,7 @@ def test_dram_reads_have_bytes_times_and_bounds_and_a_moved_group_size_redraws_t
         ("way", "recorded"),
     ):
         tab.says(f"#reuse-{slot}", words)
-    tab.says("#resources-plot", "(bottleneck)")
+    tab.says("#resources-plot", "bottleneck")
     before = tab.draws("reuse-plot")
     tab.page.get_by_label("GROUP_SIZE", exact=True).fill("1")
     tab.wait_for_draw("reuse-plot", after=before)

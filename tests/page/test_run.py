@@ -4,7 +4,7 @@ import datetime
 import re
 import struct
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 from playwright.sync_api import expect
@@ -55,13 +55,12 @@ def test_a_result_is_greyed_while_the_controls_differ_and_a_recorded_run_has_no_
     expect(card).not_to_have_class(STALE)
     slider.press("ArrowRight")
     expect(card).to_have_class(STALE)
-    expect(card).to_have_attribute("data-stale", "Result for BLOCK_M 64. Run to update.")
+    expect(card).to_have_attribute("data-stale", "Result of other settings (BLOCK_M 64). Run to update.")
     slider.press("ArrowLeft")
     expect(card).not_to_have_class(STALE)
     for name in ("M", "N"):
-        tab.page.get_by_label(name, exact=True).fill("1024")
-    tab.page.get_by_label("GPU", exact=True).select_option(label="H200")
-    tab.page.wait_for_function("location.search.includes('gpu=H200')")
+        tab.page.get_by_label(name, exact=True).fill("8192")  # too large for the interpreter
+    tab.page.wait_for_function("location.search.includes('N=8192')")
     tab.page.locator("#run").click()
     tab.says("#card", "recorded")
     tab.says("#result", "was not recorded", folded=True)
@@ -175,6 +174,46 @@ def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_sc
     assert not {"/kernels", "/script", "/trace", "/sweep"} & offered
     tab.page.locator("[data-file=trace]").click()
     tab.says("#take-it .problem", "no timeline of this experiment on H200 was recorded")
+
+
+def test_a_saved_map_has_its_counters_its_legend_and_the_pages_typeface(tab):
+    tab.open(GROUPED + "schedule&BLOCK_N=64&GROUP_SIZE=3&first=9&step=9")
+    tab.says("#schedule-plot .corner >> nth=0", "54")
+    tab.page.locator("#schedule-plot .live-plot").hover()
+    _, svg = saved(tab, "#schedule-plot [data-title='Save as SVG']")
+    text = text_of(svg.decode())
+    for part in ("54", "90", "distinct blocks", "new", "reused", "first 9 programs", "matmul.grouped · M 576"):
+        assert part in text, part
+    assert b"font/woff2" in svg
+    drawn = tab.page.evaluate(
+        """svg => {
+          const frame = new DOMParser().parseFromString(svg, "image/svg+xml").documentElement;
+          const { left, top, right, bottom } = document.body.appendChild(frame).getBoundingClientRect();
+          const cut = [...frame.querySelectorAll("text")].filter((text) => {
+            const box = text.getBoundingClientRect();
+            return box.width && (box.left < left || box.top < top || box.right > right || box.bottom > bottom);
+          });
+          frame.remove();
+          return cut.map((text) => text.textContent);
+        }""",
+        svg.decode(),
+    )
+    assert drawn == [], "nothing is cut"
+
+
+def test_labels_of_bars_are_level_and_legible_beside_a_pinned_run(tab):
+    recorded = "kernel=matmul.grouped&M={0}&N={0}&K=4096&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8"
+    pinned = quote(f"{recorded.format(16384)}&gpu=H100")
+    tab.open(f"?{recorded.format(4096)}&gpu=H100&tab=result&with={pinned}")
+    tab.page.wait_for_selector("#time-plot .twin-plot .textpoint text")
+    labels = tab.page.evaluate(
+        """[...document.querySelectorAll("#time-plot .textpoint text")].map((text) => {
+          const { width, height, right } = text.getBoundingClientRect();
+          return [parseFloat(getComputedStyle(text).fontSize), width > height, right <= innerWidth, text.textContent];
+        })"""
+    )
+    assert len(labels) == 10
+    assert [label for label in labels if not (label[0] >= 11 and label[1] and label[2])] == []
 
 
 def test_a_table_is_saved_as_it_stands(tab):

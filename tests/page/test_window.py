@@ -6,7 +6,7 @@ import re
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import expect
+from playwright.sync_api import Error, expect
 
 from tests.page import stored_sweep
 from tests.page.conftest import Tab
@@ -71,6 +71,90 @@ def test_a_pair_of_plots_has_one_width_and_one_range_for_each_quantity_and_follo
     tab.unfold("#header .more")
     tab.page.get_by_role("button", name="Light / dark").click()
     tab.page.wait_for_function(f"light => {colors}.every((color) => !light.includes(color))", arg=light)
+
+
+# In a frame of another site, browsers may refuse all storage: private windows, Safari and Brave do.
+_REFUSE_STORAGE = """
+if (window !== top) for (const name of ["localStorage", "sessionStorage", "indexedDB"]) {
+  Object.defineProperty(window, name, { get() { throw new DOMException(`${name} is denied.`, "SecurityError"); } });
+}
+"""
+
+
+def test_a_frame_of_another_site_without_storage_draws_and_runs_and_forgets(tab: Tab) -> None:
+    tab.page.add_init_script(_REFUSE_STORAGE)
+    tab.page.goto(tab.url.replace("127.0.0.1", "localhost") + "theme.css")
+    address = f"{tab.url}?kernel=transpose.tiled&M=64&N=64"
+    tab.page.evaluate(
+        "src => document.body.replaceChildren(Object.assign(document.createElement('iframe'), "
+        "{ src, width: 1200, height: 700 }))",
+        address,
+    )
+    frame = tab.page.frame_locator("iframe")
+    expect(frame.locator("#schedule-plot .main-svg").first).to_be_visible()
+    (inner,) = tab.page.main_frame.child_frames
+    inner.wait_for_function("location.search.includes('kernel=')")
+    with pytest.raises(Error, match="localStorage is denied"):
+        inner.evaluate("localStorage.length")
+    frame.locator("#run").click()
+    expect(frame.locator("#card .result-card")).to_contain_text("0 wrong")
+    frame.locator("#schedule-plot .touch").press("ArrowRight")
+    expect(frame.locator(".tile-tip")).to_contain_text("computes this tile")
+    frame.locator("#header .more > summary").click()
+    frame.locator(".copy-link").click()
+    expect(frame.locator(".toast")).to_contain_text("refused access to the clipboard")
+    refusal = "The Clipboard API has been blocked"  # the browser's own message
+    tab.errors[:] = [error for error in tab.errors if refusal not in error]
+
+
+@pytest.mark.parametrize(
+    ("summary", "choice"),
+    [
+        ("#header .more > summary", ".more .theme-switch"),
+        (".tours > summary", ".tours a >> nth=0"),
+        ("#schedule-claim summary", "#schedule-claim details a >> nth=0"),
+        (".presets > summary", ".presets button >> nth=1"),
+    ],
+)
+def test_a_menu_closes_on_escape_on_a_click_elsewhere_and_after_a_choice(tab: Tab, summary: str, choice: str) -> None:
+    tab.open(
+        "?kernel=matmul.grouped&M=16384&N=16384&K=4096&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8"
+    )
+    opener, menu = tab.page.locator(summary), tab.page.locator(summary).locator("xpath=..")
+    expect(opener).to_be_visible()
+    opener.click()
+    expect(menu).to_have_attribute("open", "")
+    tab.page.keyboard.press("Escape")
+    expect(menu).not_to_have_attribute("open", "")
+    expect(opener).to_be_focused()
+    opener.click()
+    tab.page.locator("#title h1").click()
+    expect(menu).not_to_have_attribute("open", "")
+    opener.click()
+    tab.page.locator(choice).click()
+    expect(tab.page.locator(f"{summary} >> xpath=..")).not_to_have_attribute("open", "")
+
+
+def test_a_term_opens_the_glossary_at_its_definition(tab: Tab) -> None:
+    tab.open("?kernel=transpose.flat&tab=coalescing")
+    tab.page.get_by_role("button", name="sectors", exact=True).first.click()
+    term = tab.page.locator("#glossary dt", has_text=re.compile("^sector$"))
+    expect(term).to_be_in_viewport()
+    tab.page.keyboard.press("Escape")
+    expect(term).not_to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("name", "plot"), [("schedule", "schedule-plot"), ("reuse", "reuse-plot"), ("coalescing", "request-plot")]
+)
+def test_a_comparison_fits_into_a_small_window(tab: Tab, name: str, plot: str) -> None:
+    pinned = "&with=kernel%3Dmatmul.grouped%26M%3D4096%26N%3D4096%26K%3D4096%26GROUP_SIZE%3D1%26gpu%3DH200"
+    tab.open(f"?kernel=matmul.grouped&M=4096&N=4096&K=4096&GROUP_SIZE=8&gpu=H200&tab={name}{pinned}")
+    tab.page.wait_for_function(_TWIN.format(plot))
+    bottom = (
+        f"Math.max(...[...document.querySelectorAll('#{plot} > *')].map((node) => node.getBoundingClientRect().bottom))"
+    )
+    assert tab.page.evaluate(bottom) <= 720
 
 
 def test_a_recording_is_two_clicks_away(tab: Tab) -> None:
@@ -228,6 +312,16 @@ def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab: Tab) -> None:
     tab.page.locator("#gantt-plot").wait_for(state="hidden")
 
 
+def test_a_stop_that_speaks_of_the_timeline_shows_it_first(tab: Tab) -> None:
+    tab.page.set_viewport_size({"width": 1280, "height": 720})
+    tab.open("?tour=tail-wave&stop=4")
+    at_stop(tab, 4, 6)
+    tab.wait_for_draw("gantt-plot")
+    top, bottom = edges(tab, "#gantt-plot")
+    assert 0 < top < bottom <= min(edges(tab, ".tour")[0], edges(tab, "#schedule-plot")[0]) + 1
+    assert not tab.page.locator("#schedule-claim").filter(visible=True).count(), "it speaks of another picture"
+
+
 def test_the_embed_view_has_the_claim_the_picture_and_a_link_and_takes_no_keys(tab: Tab) -> None:
     tab.page.set_viewport_size({"width": 800, "height": 500})
     tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=reuse&gpu=H200&embed=1")
@@ -283,6 +377,8 @@ def test_the_qr_code_is_that_of_the_short_link(tab: Tab) -> None:
     tab.page.keyboard.press("q")
     dialog = tab.page.get_by_role("dialog", name="Share this page")
     expect(dialog.get_by_label("Link", exact=True)).to_have_value(tab.url + link)
+    frame = f'<iframe src="{tab.url}{link}&embed=1" width="960" height="600"></iframe>'
+    expect(dialog.get_by_label("Frame for a slide or a web page")).to_have_value(frame)
     tab.page.wait_for_function("link => document.querySelector('.qr').dataset.link === link", arg=tab.url + link)
     path = tab.page.locator(".qr path").last.get_attribute("d")
     codes = [re.findall(r' d="([^"]+)"', draw_qr(tab.url + text))[-1] for text in (link, f"{link}x")]

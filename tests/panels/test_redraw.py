@@ -74,6 +74,32 @@ def test_a_slow_reply_to_a_slider_does_not_undo_a_preset(page):
     assert late == [{}]
 
 
+def test_a_config_that_nobody_chose_follows_the_gpu(page):
+    """The published default of fused_add_relu needs more shared memory than RTXPRO6000 has."""
+
+    def turn_to(gpu, config):
+        """Choose a GPU in the menu; the other controls hold this config. Return the new settings."""
+        slots = change(page, {"kernel": "matmul.fused_add_relu", "gpu": gpu, **config})
+        return json.loads(slots["settings"])
+
+    def config_of(settings):
+        return {name: settings[name] for name in published}
+
+    published = vars(opened({"kernel": "matmul.fused_add_relu"}).experiment.config)
+    change(page, {"kernel": "matmul.fused_add_relu"})
+    offered = config_of(turn_to("RTXPRO6000", published))
+    assert offered != published
+    assert config_of(turn_to("H200", offered)) == published
+    assert config_of(turn_to("RTXPRO6000", published)) == offered
+    chosen = {**offered, "GROUP_SIZE": 3}
+    assert config_of(turn_to("H200", chosen)) == chosen
+
+
+def test_an_unknown_tour_is_named_with_those_there_are(page):
+    problems = json.loads(open_address(page, tour="nothing")["problems"])
+    assert problems["tour"].startswith("tour is 'nothing'; allowed are why-grouping, ")
+
+
 def test_a_compile_of_earlier_settings_is_not_drawn(page):
     started = threading.Event()
     compiled = Future()
@@ -142,7 +168,7 @@ def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
 
 def test_a_bad_value_during_a_run_keeps_its_sentence_and_the_run_its_result(page):
     job = Job(RECORDED_RUN.experiment)
-    page.session.submit = lambda *_: job
+    page.session.submit = lambda *_, **__: job
     flat = RECORDED_RUN.experiment.to_address()
     message = json.loads(settings_of(flat))
     message["settings"]["M"] = 20_000
@@ -167,7 +193,7 @@ def test_a_run_that_ends_appears_on_the_open_history(page, store):
     flat = {**RECORDED_RUN.experiment.to_address(), "gpu": "H200", "tab": "history"}
     assert "<b>0</b> runs of this experiment" in change(page, flat)["history-claim"]
     job = Job(RECORDED_RUN.experiment)
-    page.session.submit = lambda *_: job
+    page.session.submit = lambda *_, **__: job
     store.put(RUN, "H200", replace(RECORDED_RUN, backend="cuda", note=""), datetime.datetime.now(datetime.UTC))
     job.end(RECORDED_RUN)
     *_, ended = updates(page.on_action, settings_of(flat, action="run"))
@@ -282,6 +308,15 @@ def test_the_strip_names_differences_and_a_few_numbers_and_folds_the_table_of_al
     assert "All known numbers are equal." in compare_with(shared_page, SET)["compare"]
     many = {f"knob{place}": place for place in range(7)}
     assert "knob3 3 → <b>–</b>, 3 more." in render_comparison({}, many, [], [])
+
+
+def test_the_pinned_picture_shows_the_same_operation_although_another_one_wastes_more(shared_page):
+    tall, wide = ({"BLOCK_M": rows, "BLOCK_N": columns} for rows, columns in ((128, 64), (64, 128)))
+    own = {"kernel": "matmul.grouped", "tab": "coalescing", "model": "textbook", **tall}
+    pinned = urllib.parse.urlencode({"kernel": "matmul.grouped", **wide})
+    titles = (compare_with(shared_page, flat)["flow-title"] for flat in (own, own | wide, {**own, "with": pinned}))
+    operations = [re.findall("load of [AB]", title) for title in titles]
+    assert operations == [["load of A"], ["load of B"], ["load of A", "load of A"]]
 
 
 TIME = Number("time", 2.0, "ms", "recorded")

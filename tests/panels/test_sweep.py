@@ -15,6 +15,7 @@ import orjson
 import pytest
 
 from kernels import discover
+from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.results import Failure, Strategy
@@ -121,7 +122,7 @@ def test_by_default_tiles_around_the_current_one_vary(kernel):
     space = swept_space(SETTINGS.state({"kernel": kernel.id, "tab": "sweep"}, None))
     varied = dict(space.varied)
     assert varied.pop("num_warps") == (4, 8)
-    assert 1 < space.size <= 486
+    assert 1 < space.size <= view.MAX_CONFIGS_PER_CALL
     assert all(getattr(kernel.config(), name) in values for name, values in varied.items())
 
 
@@ -416,6 +417,17 @@ def test_the_endpoint_replies_with_every_config_the_best_first(panel):
     document = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     assert f"A call takes at most {view.MAX_CONFIGS_PER_CALL} configs" in document
     assert f"After {view.MAX_CALL_S / 60:.0f} minutes" in document
+
+
+def test_the_endpoint_takes_its_default_arguments_for_every_kernel(panel, kernel):
+    """The defaults, and each preset's problem and config."""
+    configs = [{}, *({"problem": dict(preset.problem), "config": dict(preset.config)} for preset in kernel.presets)]
+    for fields in configs:
+        space = view.space_of_call(from_json({"kernel": kernel.id, **fields}), None)
+        assert 1 < space.size <= view.MAX_CONFIGS_PER_CALL
+    if kernel.family.panels:  # made-up devices take matmuls
+        reply = asyncio.run(call(panel, {"kernel": kernel.id, "gpu": "H200"}, vary=None, budget=2))
+        assert reply["best"]
 
 
 @pytest.mark.parametrize(

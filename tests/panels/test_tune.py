@@ -317,7 +317,7 @@ def test_a_cell_has_its_fastest_time_and_that_config(timed, has_times):
         assert cells.z[i][j] == pytest.approx(min(times, default=np.nan), nan_ok=True)
         linked = sweep.rows[cells.customdata[i][j]]
         assert linked == times[min(times)] if times else linked in rows
-    assert cells.colorbar.title.text == f"ms, {'measured' if has_times else 'predicted'}"
+    assert cells.colorbar.title.text == f"ms, {'measured' if has_times else 'predicted'} (yellow: fast)"
     named = {mark.text: (mark.y, mark.x) for mark in figure.layout.annotations}
     assert named["fastest"] == np.unravel_index(np.nanargmin(cells.z), np.shape(cells.z))
     assert np.shape(heatmap_figure(sweep, "num_warps", "num_warps").data[0].z) == (1, 2)
@@ -446,7 +446,7 @@ def test_the_best_time_sets_the_unit_of_headline_labels_table_and_picture(sweep,
     table = text_of(text.ranking_table(predicted).render(predicted.rows, STATE))
     assert all(word in table for word in (f"Time, {unit} predicted", *cells))
     (heatmap,) = heatmap_figure(predicted, "BLOCK_M", "num_warps").data
-    assert heatmap.colorbar.title.text == f"{unit}, predicted"
+    assert heatmap.colorbar.title.text == f"{unit}, predicted (yellow: fast)"
     assert np.nanmin(heatmap.z) == pytest.approx(times[0] * (1000 if unit == "µs" else 1))
 
 

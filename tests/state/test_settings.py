@@ -1,5 +1,6 @@
 """The page's state, read from flat fields, checked once, and carried over to another kernel; and its presets."""
 
+import json
 import re
 
 import pytest
@@ -10,9 +11,12 @@ from kernels.knobs import ConfigError, knobs
 from kernels.recommended import shipped
 from visualize.predict.textbook import Textbook
 from visualize.views.memory.flow import LaneView
+from visualize.views.opening import opening_config
 from visualize.views.state import ScheduleView, View
 from visualize.views.tabs import SETTINGS
-from visualize.web.controls import apply_preset, presets
+from visualize.web.controls import apply_preset, experiment_form, presets
+
+H100 = GPUS["H100"]
 
 
 def test_every_field_of_the_address_reads_back():
@@ -22,6 +26,37 @@ def test_every_field_of_the_address_reads_back():
     assert state.view.of(LaneView).request == 3
     again = SETTINGS.state({name: str(value) for name, value in state.to_address().items()}, None)
     assert again == state
+
+
+def test_a_kernel_without_a_config_opens_with_one_that_launches_and_its_links_keep_the_chosen_one():
+    """The published default of fused_add_relu needs more shared memory than RTXPRO6000 has."""
+    fused = {"kernel": "matmul.fused_add_relu", "gpu": "RTXPRO6000"}
+    opened = SETTINGS.state(fused, None)
+    assert opened.experiment.config == opening_config(opened.kernel, opened.experiment.problem, opened.gpu)
+    assert SETTINGS.state(fused | {"gpu": ""}, None).experiment.config == opened.kernel.config()
+    assert SETTINGS.state(fused | {"GROUP_SIZE": 4}, None).experiment.config == opened.kernel.config(GROUP_SIZE=4)
+    chosen = SETTINGS.state(fused | vars(opened.kernel.config()), None)
+    assert chosen.experiment.config == opened.kernel.config()
+    for state in (opened, chosen):
+        assert SETTINGS.state(SETTINGS.short_address(state), None) == state
+
+
+@pytest.mark.parametrize(
+    ("gpu", "this", "value"),
+    [
+        ("", None, ""), ("H200", None, "H200"), ("T4", None, ""), ("", H100, ""), ("this", H100, "this"),
+        ("H100", H100, "H100"), ("H200", H100, ""),
+    ],
+)  # fmt: skip
+def test_the_menu_has_one_entry_for_each_gpu(gpu, this, value):
+    form = json.loads(experiment_form(SETTINGS.state({"gpu": gpu}, this), this))
+    field = next(field for field in form["fields"] if field["name"] == "gpu")
+    default = "this: H100" if this else "H200 (default)"
+    assert field["choices"][0] == value
+    assert field["labels"][0] == default
+    assert field["labels"][1:] == field["choices"][1:] == [name for name in GPUS if name not in default]
+    assert form["values"]["gpu"] == gpu
+    assert len(set(field["choices"])) == len(GPUS)
 
 
 def test_an_older_address_names_its_operation_by_number():

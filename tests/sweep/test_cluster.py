@@ -5,18 +5,20 @@ import functools
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
-from fakes import FakeBuilder, grid, run_trial, swept
+from fakes import FakeBuilder, grid, make_run, run_trial, swept
 
 from kernels.experiment import from_json
 from kernels.gpus import GPUS, visible_devices
 from kernels.knobs import ConfigError
 from kernels.results import Device, Strategy
 from kernels.space import space
-from kernels.sweep.devices import ClusterDevice, connect, find_devices, select_kind, start_workers
+from kernels.sweep.devices import ClusterDevice, connect, select_kind, start_workers
 from kernels.sweep.search import Trial
+from tests.waiting import until
 
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.filterwarnings("default")]
 
@@ -30,9 +32,15 @@ def client():
         yield client
 
 
+def started(client):
+    future = Future()
+    future.set_result(client)
+    return future
+
+
 def device(client=None, number=0, run=None, gpu="H200", **options):
     faked = Device("cuda", f"Fake {gpu}", "none", "none")
-    return ClusterDevice(client, f"gpu-{number}", faked, GPUS[gpu], f"worker {number}", run, **options)
+    return ClusterDevice(started(client), f"gpu-{number}", faked, GPUS[gpu], f"worker {number}", run, **options)
 
 
 @pytest.fixture
@@ -45,14 +53,15 @@ def never_end(payload):
     return b""
 
 
-def test_each_workers_interpreter_checks_configs(client):
+def test_each_interpreter_of_the_environments_scheduler_checks_configs(client, monkeypatch):
     """This test runs first: a process decides whether to interpret when it imports Triton, and the fakes import it."""
     base = from_json({"kernel": "transpose.tiled", "problem": {"M": 65, "N": 33}})
     four = space(base, {"BLOCK_M": [16, 32], "BLOCK_N": [16, 32]})
-    devices = find_devices(client, base)
-    assert [device.describe().backend for device in devices] == ["interpreter", "interpreter"]
-    builder = FakeBuilder(lambda *_: None)
-    sweep = swept(Strategy("grid"), devices, within=four, builder=builder, predict=lambda *_: None)
+    monkeypatch.setenv("TILESCOPE_SCHEDULER", client.scheduler.address)
+    with connect(None, base) as devices:
+        assert [device.describe().backend for device in devices] == ["interpreter", "interpreter"]
+        builder = FakeBuilder(lambda *_: None)
+        sweep = swept(Strategy("grid"), devices, within=four, builder=builder, predict=lambda *_: None)
     assert sweep.count("checked") == four.size
     assert {row.device for row in sweep.rows} == {"H200"}
     assert len({row.where for row in sweep.rows}) == 2
@@ -67,6 +76,29 @@ def test_two_workers_share_a_sweep_and_a_killed_one_loses_nothing(devices, tmp_p
     assert (tmp_path / "died").exists()
     assert sweep.count("timed") == SPACE.size
     assert sweep.best.experiment.config.BLOCK_M == sweep.best.experiment.config.BLOCK_N == 128
+
+
+def test_compiles_begin_before_the_workers_have_started(client, tmp_path):
+    starting = Future()
+    builder = FakeBuilder()
+    late = [
+        ClusterDevice(starting, f"gpu-{number}", None, GPUS["H200"], f"worker {number}", run)
+        for number, run in enumerate([functools.partial(run_trial, tmp_path)] * 2)
+    ]
+    run = make_run(Strategy("grid"), late, within=SPACE, builder=builder)
+    run.start()
+    until(lambda: len(builder.submitted) == SPACE.size)
+    assert run.progress.done == 0
+    starting.set_result(client)
+    sweep = run.result(60)
+    assert sweep.count("timed") == SPACE.size
+    assert sweep.device.backend == "interpreter"
+
+
+def test_a_worker_that_has_not_started_can_be_cancelled():
+    late = ClusterDevice(Future(), "gpu-0", None, GPUS["H200"], "worker 0")
+    late.cancel()
+    assert late.describe().kind == late.attempt(None).kind == "cancelled"
 
 
 def test_a_trial_that_takes_too_long_costs_only_its_worker(client, devices):
@@ -102,20 +134,14 @@ def test_gpus_of_different_kinds_are_not_ranked_together():
 def test_a_cluster_that_cannot_be_used_is_refused_with_the_reason(monkeypatch, scheduler, message):
     monkeypatch.setenv("TILESCOPE_SCHEDULER", scheduler)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(ConfigError, match=message), connect(2):
+    with pytest.raises(ConfigError, match=message), connect(2, grid().base):
         pass
 
 
 def test_without_dask_the_error_names_the_requirements_file(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)  # importing it raises ImportError
-    with pytest.raises(ConfigError, match=r"pip install -r requirements-cluster.txt"), connect(None):
+    with pytest.raises(ConfigError, match=r"pip install -r requirements-cluster.txt"), connect(None, grid().base):
         pass
-
-
-def test_the_environments_scheduler_is_used(client, monkeypatch):
-    monkeypatch.setenv("TILESCOPE_SCHEDULER", client.scheduler.address)
-    with connect(None) as connected:
-        assert connected.scheduler.address == client.scheduler.address
 
 
 class Driver:

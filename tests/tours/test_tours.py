@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import json
 import re
+from collections import Counter
 
 import pytest
 
+from kernels.measuring.session import Session
+from tests.messages import text_of
 from visualize.tours import DIRECTORY, tour, tours
-from visualize.tours.guide import bar, plain
+from visualize.tours.guide import Guide, bar, plain
 from visualize.views.state import ScheduleView
 
 STOPS = [
@@ -28,13 +34,69 @@ def test_the_seven_tours_are_in_their_order_and_each_asks_for_predictions() -> N
 def test_every_number_is_what_the_sentence_was_written_for(stop, session) -> None:
     facts = tour.compute_facts(stop.facts, stop.fields, session)
     assert {name: value.text for name, value in facts.items()} == {name: f.shown for name, f in stop.facts.items()}
-    text = plain(stop.say, facts)
+    text = plain(stop.say, stop, facts)
     assert 4 <= count_words(text) <= tour.MOST_WORDS, text
     if stop.ask:
         numbers = {name: value.number for name, value in facts.items()}
         assert sum(choice.is_right(numbers) for choice in stop.ask.choices) == 1
-        choices = [plain(choice.text, facts) for choice in stop.ask.choices]
+        choices = [plain(choice.text, stop, facts) for choice in stop.ask.choices]
         assert len(set(choices)) == len(choices)
+
+
+def test_the_letters_of_the_right_answers_are_spread_evenly() -> None:
+    letters = {name: [right_letter(stop) for stop in each.stops if stop.ask] for name, each in tours().items()}
+    counts = Counter(itertools.chain(*letters.values()))
+    assert set(counts) == set("abc")
+    assert max(counts.values()) - min(counts.values()) <= 1, counts
+    for name, ordered in letters.items():
+        assert all(one != other for one, other in itertools.pairwise(ordered)), name
+
+
+def right_letter(stop) -> str:
+    """Return the letter of the right answer, by the numbers that the file ships."""
+    factors = {"share": 0.01}
+    values = {
+        name: float(re.match(r"[\d.,]+", fact.shown)[0].replace(",", "")) * factors.get(fact.unit, 1)
+        for name, fact in stop.facts.items()
+    }
+    (letter,) = (letter for letter, choice in zip("abcd", stop.ask.choices, strict=False) if choice.is_right(values))
+    return letter
+
+
+def test_a_stop_has_no_holes_before_its_numbers_are_known_and_the_next_one_is_prepared(tmp_path) -> None:
+    """On an empty cache, with nothing compiled: the file ships the numbers."""
+    session = Session(None, tmp_path)
+    guide = Guide(session)
+    message = {"tour": "compiler-and-blackboard", "stop": 2}
+
+    async def first_bar() -> str:
+        stop = guide.show_stop(message)
+        bar = json.loads(await anext(stop))["html"]
+        await stop.aclose()
+        return bar
+
+    try:
+        shown = text_of(asyncio.run(first_bar()))
+        assert "Triton's tile touches 131,072 sectors, 1.00 × what its bytes need" in shown
+        for each in tours().values():
+            for number in range(1, len(each.stops) + 1):
+                assert "…" not in bar(each, number, {})
+        *_, last = run_all(guide, {"tour": "a-race", "stop": 1})
+        assert 'data-right="yes"' in last
+        first, *later = run_all(guide, {"tour": "a-race", "stop": 2})
+        assert "1.5 %" in first
+        assert later == [], "its numbers were computed while stop 1 was shown"
+    finally:
+        session.close()
+
+
+def run_all(guide, message) -> list[str]:
+    """Return the HTML of all values of a stop."""
+
+    async def collect() -> list[str]:
+        return [json.loads(value)["html"] async for value in guide.show_stop(message)]
+
+    return asyncio.run(collect())
 
 
 @pytest.mark.parametrize("stop", STOPS)

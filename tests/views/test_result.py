@@ -16,6 +16,7 @@ from kernels.gpus import GPUS
 from kernels.measuring.run import RUN
 from kernels.results import Failure, Timing, records
 from kernels.results.run import Baseline, Check, Clocks, Closeup, Diff, LaunchOverhead, Peak
+from kernels.space import space
 from tests.messages import decode, text_of
 from visualize.predict.bounds import Roof, intensity, predicted_point
 from visualize.predict.reuse import asked_bytes
@@ -25,7 +26,9 @@ from visualize.views.result import text, view
 from visualize.views.result.figures import closeup_figure, error_figure, time_figure
 from visualize.views.result.text import ENQUEUED, SYNCHRONIZED, THIS_KERNEL
 from visualize.views.slots import NONE
+from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS
+from visualize.views.tune.view import predict_sweep
 
 MATMUL = {"kernel": "matmul.grouped"}
 FITS_L2 = {"kernel": "transpose.tiled"}
@@ -64,6 +67,25 @@ def wrong(run=None, **check):
     run = run or measured()
     failed = replace(run.check, **{"passed": False, "mismatched": 1234, **check})
     return replace(run, check=failed, timing=None, baseline=None, peak=None)
+
+
+def test_a_launch_without_a_timed_run_has_a_predicted_time():
+    """The same as in Tune; a recorded run has its own."""
+
+    def drawn(payload):
+        state = SETTINGS.state({**payload, "tab": "result"}, None)
+        run = records.find(RUN.form, state.experiment, "H200")
+        snapshot = Snapshot(state, measured={"run": run} if run else {})
+        panel = view.ResultPanel()
+        (number,) = panel.summary(snapshot)
+        (row,) = predict_sweep(space(state.experiment, {"num_warps": [4]}), state.gpu).rows
+        assert number.value == row.predicted.ms
+        return panel.draw(snapshot)["predicted-time"], str(number)
+
+    text, number = drawn({"kernel": "matmul.grouped", "M": 900, "N": 900, "K": 900})
+    assert text_of(text).startswith(f"{number} predicted without a compile predicted Mostly latency.")
+    assert "DRAM" in text
+    assert drawn(MATMUL)[0] == ""
 
 
 def render(run, renderer, **more):
@@ -168,7 +190,10 @@ def test_a_race_that_passes_is_still_called_one_and_the_headline_says_why_it_doe
     lost = recorded({"kernel": "matmul.split_k_race"})
     assert not lost.check.passed, "the default lost its race when it was recorded"
     won = replace(lost, backend="interpreter", check=recorded().check, recorded=lost)
-    assert card(won) == f"✓ 0 wrong, still a race interpreter ✗ {lost.check.mismatched:,} of 262,144 wrong recorded"
+    assert (
+        card(won)
+        == f"✓ 0 wrong, still a race, checked in the interpreter ✗ {lost.check.mismatched:,} of 262,144 wrong recorded"
+    )
     assert "It passed, but it is still a race: 8 programs" in headline(won)
     assert "so it can't show a race" in headline(won)
     live = headline(replace(measured(), experiment=lost.experiment))
@@ -179,7 +204,7 @@ def test_a_race_that_passes_is_still_called_one_and_the_headline_says_why_it_doe
 
 def test_an_interpreters_check_says_if_the_gpu_could_not_launch_the_config():
     run = replace(recorded(), backend="interpreter", timing=None, baseline=None, recorded=recorded())
-    assert re.fullmatch(r"✓ 0 wrong interpreter ✓ 0 wrong · .* torch’s speed recorded", card(run))
+    assert re.fullmatch(r"✓ 0 wrong, checked in the interpreter ✓ 0 wrong · .* torch’s speed recorded", card(run))
     too_large = Failure("compile", "out_of_resources", "It needs 2,097,152 bytes.")
     expected = "This config can't launch on H200; the interpreter has no such limit. It needs 2,097,152 bytes."
     for each, failure in ((run, replace(too_large, kind="timeout")), (replace(run, backend="cuda"), too_large)):
@@ -386,7 +411,7 @@ def test_an_element_that_is_not_finite_is_above_all_errors_and_all_errors_of_an_
 
 def test_the_time_figure_has_a_bar_per_call_and_another_colour_for_the_host():
     figure = time_figure(measured())
-    (bars,) = figure.data
+    bars, labels = figure.data
     assert list(bars.y) == [THIS_KERNEL, "torch.matmul", "torch.matmul, cuBLASLt", ENQUEUED, SYNCHRONIZED]
     assert max(map(len, figure.layout.xaxis.title.text.split("<br>"))) <= 20, "a phone has no room for more"
     assert list(bars.x) == pytest.approx([7.0, 6.825, 6.825, 31.0, 44.0])
@@ -395,9 +420,10 @@ def test_the_time_figure_has_a_bar_per_call_and_another_colour_for_the_host():
     assert len(set(host)) == 1
     assert library not in host
     assert [error > 0 for error in bars.error_x.array] == [True, True, True, False, False]
-    assert "7.00 µs" in bars.text[0]
-    assert "31.0 µs" in bars.text[3], "three digits, zeros included"
-    (bars,) = time_figure(measured(baselines=(), launch_overhead=None)).data
+    assert "7.00 µs" in labels.text[0]
+    assert "31.0 µs" in labels.text[3], "three digits, zeros included"
+    assert all(np.array(labels.x) >= bars.x), "beside the bars"
+    bars, _ = time_figure(measured(baselines=(), launch_overhead=None)).data
     assert list(bars.y) == [THIS_KERNEL], "a dtype that no library call accepts"
 
 

@@ -17,6 +17,7 @@ from visualize.predict.launch_time import predict_time
 
 # The values of an offer's origin.
 FOUND, NEIGHBOUR, RANKED = "found for this shape", "found for a neighbouring shape", "ranked first by the model"
+PUBLISHED = "published default"
 
 # Standard tiles: BLOCK_M, BLOCK_N, bytes of BLOCK_K, num_warps, maximum num_stages. On an H200, 22 tiles of
 # matmul.stream_k were timed at 26 random float16 shapes. The best of the first four is at most 6 % slower than the best
@@ -31,8 +32,8 @@ class Offer:
     """A config for a problem, and how it was obtained.
 
     Attributes:
-        origin: FOUND, NEIGHBOUR or RANKED.
-        search: the search that found the config; None if the origin is RANKED.
+        origin: FOUND, NEIGHBOUR, RANKED or PUBLISHED.
+        search: the search that found the config; None if no search did.
     """
 
     experiment: Experiment
@@ -40,7 +41,7 @@ class Offer:
     search: Recommended | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the API's payload. The search's fields are None if the origin is RANKED."""
+        """Return the API's payload. The search's fields are None if no search found the config."""
         search = vars(self.search) if self.search else dict.fromkeys(field.name for field in fields(Recommended))
         return {
             **search,

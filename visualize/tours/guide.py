@@ -6,6 +6,7 @@ The bar follows the page's address (`?tour=why-grouping&stop=3`).
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -19,8 +20,6 @@ from visualize.views.tabs import SETTINGS
 
 Facts = Mapping[str, Value]
 
-# Placeholder for a number that is not known yet.
-PENDING = "…"
 _BAR = Markup(
     '<section class="tour" aria-label="Guided tour: {title}"><p class="where"><b>{title}</b> <span>{number} of {count}'
     '</span><span class="dots" aria-hidden="true">{dots}</span></p>{question}<p class="said" aria-live="polite">{said}'
@@ -51,7 +50,9 @@ class Guide:
         self._facts: dict[tuple[str, int], Facts] = {}  # by tour and stop: the files bound their number
 
     async def show_stop(self, message: Mapping[str, Any]) -> AsyncIterator[str]:
-        """Yield values of the slot "tour": the stop's sentence at once, then its numbers, which may need the compiler.
+        """Yield values of the slot "tour": the stop with the numbers that its file ships, then with this machine's.
+
+        Then compute the next stop's numbers, which may need the compiler.
 
         Args:
             message: the page's, with the `tour` and the `stop`.
@@ -68,13 +69,25 @@ class Guide:
             return json.dumps({"tour": tour.name, "stop": requested, "html": html, "query": address})
 
         yield value()
-        if key not in self._facts:
-            try:
-                self._facts[key] = await asyncio.to_thread(compute_facts, stop.facts, stop.fields, self._session)
-            except NoFact as error:
-                yield value(str(error))
-            else:
+        try:
+            if await self._compute(tour, number):
                 yield value()
+        except NoFact as error:
+            yield value(str(error))
+        with suppress(NoFact):
+            await self._compute(tour, tour.clip(number + 1))
+
+    async def _compute(self, tour: Tour, number: int) -> bool:
+        """Compute a stop's facts. Return whether they were not known before.
+
+        Raises:
+            NoFact: a fact can't be computed on this machine.
+        """
+        key, stop = (tour.name, number), tour.stops[number - 1]
+        if key in self._facts:
+            return False
+        self._facts[key] = await asyncio.to_thread(compute_facts, stop.facts, stop.fields, self._session)
+        return True
 
 
 def expand_stop(flat: Mapping[str, object]) -> Mapping[str, object]:
@@ -92,7 +105,7 @@ def bar(tour: Tour, number: int, facts: Facts, problem: str = "") -> Markup:
 
     Args:
         number: the stop, from 1.
-        facts: its facts; {} if they are not known yet.
+        facts: its facts; {} if they are not known yet. The sentence then has the numbers that its file ships.
         problem: why the facts can't be known, or "".
     """
     stop, count = tour.stops[number - 1], len(tour.stops)
@@ -104,7 +117,7 @@ def bar(tour: Tour, number: int, facts: Facts, problem: str = "") -> Markup:
         count=count,
         dots=Markup("").join(current_dot if each is stop else dot for each in tour.stops),
         question="" if problem else _question(stop, facts),
-        said=sentence(stop.say, facts),
+        said=sentence(stop, facts),
         note=Markup('<p class="note">{}</p>').format(note) if note else "",
         back=_LINK.format("back", tour.name, number - 1, "Back") if number > 1 else "",
         next=_LINK.format("next", tour.name, number + 1, "Next") if number < count else _END,
@@ -120,8 +133,8 @@ def _question(stop: Stop, facts: Facts) -> Markup:
         state = Markup(" disabled")
         if numbers:
             state = Markup(' data-right="{}"').format("yes" if choice.is_right(numbers) else "no")
-        choices += _CHOICE.format(state, letter, plain(choice.text, facts))
-    return _QUESTION.format(plain(stop.ask.ask, facts), choices)
+        choices += _CHOICE.format(state, letter, plain(choice.text, stop, facts))
+    return _QUESTION.format(plain(stop.ask.ask, stop, facts), choices)
 
 
 def _differences(stop: Stop, facts: Facts) -> str:
@@ -130,16 +143,19 @@ def _differences(stop: Stop, facts: Facts) -> str:
     return listed and f"Other numbers here: {listed}."
 
 
-def sentence(template: str, facts: Facts) -> Markup:
-    """Return a sentence with its numbers in bold, followed by a mark for each of their sources."""
-    names = facts_named(template)
-    bold = {name: Markup("<b>{}</b>").format(facts[name].text if facts else PENDING) for name in names}
-    text = escape(template).format(**bold)
+def sentence(stop: Stop, facts: Facts) -> Markup:
+    """Return a stop's sentence with its numbers in bold, followed by a mark for each of their sources."""
+    names = facts_named(stop.say)
+    text = escape(stop.say).format(**{name: Markup("<b>{}</b>").format(_text(name, stop, facts)) for name in names})
     sources = dict.fromkeys(facts[name].source for name in names if facts and facts[name].source)
     marks = Markup(" ").join(map(mark, sources))
     return text + Markup(' <span class="marks">{}</span>').format(marks) if marks else text
 
 
-def plain(template: str, facts: Facts) -> str:
-    """Return a sentence with its numbers as plain text."""
-    return template.format(**{name: facts[name].text if facts else PENDING for name in facts_named(template)})
+def plain(template: str, stop: Stop, facts: Facts) -> str:
+    """Return a sentence of a stop with its numbers as plain text."""
+    return template.format(**{name: _text(name, stop, facts) for name in facts_named(template)})
+
+
+def _text(name: str, stop: Stop, facts: Facts) -> str:
+    return facts[name].text if facts else stop.facts[name].shown

@@ -57,7 +57,7 @@ def add_comparison(slots: Slots, snapshot: Snapshot, pinned: Snapshot | None, pa
         pinned_slots: Slots = {}
         for panel in panels:
             pinned_slots |= panel.draw_run(pinned) if isinstance(panel, ResultPanel) else {}
-            pinned_slots |= panel.draw(pinned) if panel.is_compared else {}
+            pinned_slots |= panel.draw_pinned(pinned, snapshot) if panel.is_compared else {}
         slots = pair_slots(slots, pinned_slots)
         fields, pinned_fields = ({**s.experiment.to_address(), "gpu": s.gpu.name} for s in (state, pinned.state))
         strip = render_comparison(fields, pinned_fields, view_numbers(snapshot, panels), view_numbers(pinned, panels))

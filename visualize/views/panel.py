@@ -18,16 +18,17 @@ import orjson
 from gradio.context import LocalContext
 from markupsafe import Markup
 
-from kernels.experiment import Experiment, JsonSchema, from_json, resolve_gpu
+from kernels.experiment import Experiment, JsonSchema, resolve_gpu
 from kernels.knobs import ConfigError, read_fields
 from kernels.measuring.fair_queue import INTERNAL, Client
 from kernels.measuring.request_slots import REQUEST_SLOTS, charge_cpu_time
 from kernels.measuring.session import Session
 from kernels.results import Compiled, Failure, codec
 from visualize.views.numbers import Number
+from visualize.views.opening import explain_opening
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
 from visualize.views.slots import form_of
-from visualize.views.state import Snapshot, State, View, take_snapshot
+from visualize.views.state import Snapshot, State, View, open_experiment, take_snapshot
 
 V = TypeVar("V")
 
@@ -101,7 +102,7 @@ class Api:
             seconds: estimates the core time of `body`. A slow body runs in another process, so it must be a
                 module-level function.
         """
-        experiment, client = from_json(payload), current_client()
+        experiment, client = self.read(payload), current_client()
         compile_ = self.session.compile(experiment, client=client)
         try:
             await asyncio.wait([asyncio.wrap_future(compile_)], timeout=within_s)
@@ -126,7 +127,7 @@ class Api:
 
     def reply_predicted(self, payload: object, body: Callable[[Snapshot], Reply]) -> Reply:
         """Reply with `body` of the snapshot, without compiling."""
-        return build_reply(self.take_snapshot(from_json(payload)), body)
+        return build_reply(self.take_snapshot(self.read(payload)), body)
 
     async def reply_measured(
         self,
@@ -135,7 +136,7 @@ class Api:
         body: Callable[[Any, Snapshot], dict[str, Any]] = lambda outcome, _: codec.to_json(outcome),
     ) -> Reply:
         """Measure, and reply with `body` of the result and the snapshot; by default with the whole result."""
-        job = self.session.submit(from_json(payload), measurement, current_client())
+        job = self.session.submit(self.read(payload), measurement, current_client())
         try:
             await asyncio.wait([asyncio.wrap_future(job.done)])  # occupies no thread while the job is queued
         except asyncio.CancelledError:  # the client has left
@@ -147,9 +148,13 @@ class Api:
 
         def reply() -> dict[str, Any]:
             snapshot = self.take_snapshot(outcome.experiment)
-            return {"gpu": snapshot.state.gpu.name, **body(outcome, snapshot)}
+            return {"gpu": snapshot.state.gpu.name, **_opening_note(snapshot.state), **body(outcome, snapshot)}
 
         return await asyncio.to_thread(reply)
+
+    def read(self, payload: object) -> Experiment:
+        """Read an endpoint's experiment."""
+        return open_experiment(payload, self.session.gpu)
 
     def take_snapshot(self, chosen: Experiment, compiled: Compiled | Failure | None = None) -> Snapshot:
         """Return everything known about an experiment, with default options."""
@@ -164,7 +169,15 @@ def build_reply(snapshot: Snapshot, body: Callable[[Snapshot], Reply]) -> Reply:
         return failure(error)
     gpu = snapshot.state.gpu.name
     experiment = replace(snapshot.state.experiment, gpu=gpu).to_json()
-    return encode({"gpu": gpu, "experiment": experiment, **fields}) if isinstance(fields, dict) else fields
+    if not isinstance(fields, dict):
+        return fields
+    return encode({"gpu": gpu, "experiment": experiment, **_opening_note(snapshot.state), **fields})
+
+
+def _opening_note(state: State) -> dict[str, str]:
+    """Return `config_note`, which says why a reply is about the offered config; {} if it is not."""
+    note = explain_opening(state.kernel, state.launch)
+    return {"config_note": note} if note else {}
 
 
 def read_options(options: type[V], prefix: str, given: Mapping[str, object], endpoint: str) -> V:
@@ -283,6 +296,10 @@ class Panel(ABC):
             ConfigError: if it cannot be drawn, with the field that caused it.
         """
         return {}
+
+    def draw_pinned(self, pinned: Snapshot, snapshot: Snapshot) -> Slots:
+        """Fill its slots from the pinned experiment, which is shown beside `snapshot`."""
+        return self.draw(pinned)
 
     def seconds(self, snapshot: Snapshot) -> float:
         """Estimate the core seconds of `draw` beyond those of a small launch."""

@@ -69,9 +69,21 @@ class Hint(Inline):
         return Markup('<span title="{}" class="{}">{}</span>').format(str(self.title), self.style, self.value)
 
 
-def term(name: str, shown: str = "") -> Hint:
-    """Return a glossary term with its definition as hover text. `shown` replaces the term itself."""
-    return Hint(shown or name, meaning(name))
+@dataclass(frozen=True)
+class Term(Inline):
+    """A glossary term with its definition as hover text. It opens the glossary."""
+
+    name: str
+    meaning: str
+
+    def __html__(self) -> str:
+        tag = Markup('<button type="button" class="term" popovertarget="glossary" value="{}" title="{}">{}</button>')
+        return tag.format(self.name, self.meaning, self.value)
+
+
+def term(name: str, shown: str = "") -> Term:
+    """Return a glossary term. `shown` replaces the term itself."""
+    return Term(shown or name, name, meaning(name))
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,11 @@
 Snapshot: everything known about a State's Experiment, taken once per redraw or reply.
 """
 
+import dataclasses
 import datetime
 import urllib.parse
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from kernels.results import Compiled, Failure
 from kernels.results.store import Store
 from kernels.spec import Kernel, Launch
 from visualize.predict.schedule import STEPPING, Schedule, schedule
+from visualize.views.opening import opening_config
 
 T = TypeVar("T")
 
@@ -34,21 +36,26 @@ COLORS = ("order", "group", "wave", "sm")
 class ScheduleView:
     """Options of the schedule, in ideal waves and as it ran."""
 
-    color: str = knob("order", "Schedule", "Meaning of a tile's colour.", choices=COLORS)
+    color: str = knob("order", "Schedule", "Meaning of a tile's colour.", choices=COLORS, label="Colours")
     programs_per_sm: int = knob(
-        0, "Schedule", "Assumed number of programs resident on one SM. 0: the compiled kernel's limit.", low=0, high=32
+        0,
+        "Schedule",
+        "Assumed number of programs resident on one SM. 0: the compiled kernel's limit.",
+        low=0,
+        high=32,
+        label="Programs per SM",
     )
     by: str = knob(
         "auto", "Schedule", "Step size. auto: single programs if the launch is small or fits in one wave.",
-        choices=STEPPING,
+        choices=STEPPING, label="Steps",
     )  # fmt: skip
     picture: str = knob(
         "steps", "Schedule", "The picture at the top. timeline: the launch as it ran, if measured or recorded.",
-        choices=("steps", "timeline"),
+        choices=("steps", "timeline"), label="Picture at the top",
     )  # fmt: skip
     first: int = knob(
         0, "Schedule", "Compare the loads of this many programs. 0: all resident programs.",
-        low=0, high=2**21, stops="powers",
+        low=0, high=2**21, stops="powers", label="Compared programs",
     )  # fmt: skip
 
 
@@ -114,12 +121,22 @@ class State:
         """
         defaults = View("", tuple(type(options)() for options in self.view.options)).to_address()
         view = {name: value for name, value in self.view.to_address().items() if value != defaults[name]}
-        address = {**self.experiment.short_address(), **view, **self._pin(), **changes}
+        short = self.experiment.short_address()
+        # A link without a config may open another one.
+        if opening_config(self.kernel, self.experiment.problem, self.gpu) != self.kernel.config():
+            short |= vars(self.experiment.config)
+        address = {**short, **view, **self._pin(), **changes}
         return {name: value for name, value in address.items() if value != ""}
 
     def link(self, **changes: object) -> str:
         """Return the query of the short address."""
         return query(self.short_address(**changes))
+
+    def with_options(self, kind: type, **changes: object) -> "State":
+        """Return this state with other values of a panel's options."""
+        others = (options for options in self.view.options if type(options) is not kind)
+        options = *others, dataclasses.replace(self.view.of(kind), **changes)
+        return dataclasses.replace(self, view=View(self.view.tab, options))
 
     def pinned_state(self, this: Gpu | None) -> "State | None":
         """Return the pinned experiment with this view, or None."""
@@ -168,6 +185,20 @@ def read_pinned(text: object, this: Gpu | None) -> Experiment | None:
     return pinned
 
 
+def open_experiment(payload: object, this: Gpu | None) -> Experiment:
+    """Read an experiment. If it has no config, and its kernel's default does not launch on its GPU, use the offer.
+
+    Raises:
+        ConfigError: as for `from_json`.
+    """
+    chosen = experiment.from_json(payload)
+    # Without a GPU, "this" is the interpreter, which launches every config.
+    if (isinstance(payload, Mapping) and payload.get("config")) or (chosen.gpu == "this" and this is None):
+        return chosen
+    gpu = experiment.resolve_gpu(chosen, this)
+    return replace(chosen, config=opening_config(discover()[chosen.kernel], chosen.problem, gpu))
+
+
 @dataclass(frozen=True)
 class Settings:
     """The page's settings besides an Experiment.
@@ -195,7 +226,7 @@ class Settings:
         Raises:
             ConfigError: with the field that caused it.
         """
-        chosen = experiment.from_json(experiment.nest({"kernel": DEFAULT_KERNEL, **flat}))
+        chosen = open_experiment(experiment.nest({"kernel": DEFAULT_KERNEL, **flat}), this)
         options = []
         for declared in self.options:
             each = read_fields(declared, {k: flat[k] for k in knobs(declared) if k in flat}, declared.__name__)

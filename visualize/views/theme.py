@@ -104,6 +104,17 @@ def colorbar(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title, "side": "right"}, "thickness": 12, "outlinewidth": 0, "xpad": 8, **more}
 
 
+def bar_labels(rows: Sequence[str], ends: Sequence[float], labels: Sequence[str]) -> dict[str, Any]:
+    """Return a trace of labels to the right of horizontal bars: Plotly shrinks and turns those of the bars' trace."""
+    place = {"mode": "text", "textposition": "middle right", "cliponaxis": False, "hoverinfo": "skip"}
+    return {"type": "scatter", "name": "labels", "x": ends, "y": rows, "text": labels, **place}
+
+
+def bar_axis(title: str, longest: float) -> dict[str, Any]:
+    """Return the axis along horizontal bars, with room for their labels beside the longest one."""
+    return {"title": {"text": title}, "rangemode": "tozero", "autorangeoptions": {"include": [1.75 * longest]}}
+
+
 def diagonal(low: float, high: float, label: str, color: str) -> dict[str, Any]:
     """Return the layout of a labelled line on which x equals y, from `low` to `high` on logarithmic axes."""
     ends = {"x0": low, "y0": low, "x1": high, "y1": high}

@@ -34,8 +34,8 @@ from kernels.experiment import (
     resolve_gpu,
 )
 from kernels.gpus import DEFAULT_GPU, GPUS
-from kernels.knobs import ConfigError, Knob, knobs
-from visualize.predict.offer import offer, offers
+from kernels.knobs import Knob, knobs
+from visualize.predict.offer import PUBLISHED, Offer, offer, offers
 from visualize.views.panel import EXPERIMENT, Api, Endpoint, Panel, Reply, encode, reply_safely
 
 # The experiment of the API page's snippets. It is quick under the interpreter, too.
@@ -110,14 +110,13 @@ def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], wit
     def recommend(experiment: dict[str, Any]) -> dict[str, Any]:
         """Recommends a config for this experiment's kernel, problem and GPU; its own config is ignored.
 
-        `origin`: found by a search for this shape or a neighbouring one, or ranked first by the model.
+        `origin`: found by a search for this shape or a neighbouring one, ranked first by the model, or the published
+        default where neither exists.
         """
         requested = from_json(experiment)
         kernel, gpu = discover()[requested.kernel], resolve_gpu(requested, api.session.gpu)
-        offered = offer(kernel, requested.problem, gpu)
-        if offered is None:
-            why = "no similar problem was searched, and no standard tile fits"
-            raise ConfigError("not_searched", f"No config to offer for {kernel.id} on {gpu.name}: {why}.")
+        published = Offer(replace(requested, config=kernel.config()), PUBLISHED, None)
+        offered = offer(kernel, requested.problem, gpu) or published
         chosen = replace(requested, config=offered.experiment.config)
         return {**offered.to_json(), "experiment": chosen.to_json()}
 

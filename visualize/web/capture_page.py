@@ -20,14 +20,14 @@ from kernels.knobs import ConfigError, knobs, read_fields
 from visualize.startup import bypass_proxy, configure_logging
 from visualize.views import slots, theme
 from visualize.views.capture.report import launch_json, report
-from visualize.views.capture.view import EXAMPLE, TABS, CapturePictures, CaptureView, capture_options, layout
+from visualize.views.capture.view import EXAMPLE, GPU, TABS, CapturePictures, CaptureView, capture_options, layout
 from visualize.views.panel import Slots, encode
 from visualize.views.slots import PLOTLY_JS, slot
 from visualize.views.state import query
 from visualize.web import assets
 from visualize.web.api import argument_defaults, offer_tools_alone
 from visualize.web.guard import Guard, allowed_hosts, framing_sites
-from visualize.web.page import DRAWER, HEAD, PROBLEM, THEME, VIEW, add_stage, frame, keys
+from visualize.web.page import DRAWER, HEAD, PROBLEM, THEME, VIEW, add_stage, frame, glossary_dialog, keys
 from visualize.web.redraw import OpenPages, read_message, refused
 
 # Seconds between checks of the script's modification time.
@@ -53,7 +53,9 @@ class CapturePage:
         self._version = 0  # incremented by each capture
         # For each page, its view and the capture's version when it was drawn.
         self._drawn: dict[str, tuple[CaptureView, int]] = {}
-        self._chosen: dict[str, Any] = {}  # values of the script's controls that differ from the defaults
+        # Values of the script's controls that differ from the defaults, and the GPU if it was chosen on the page.
+        self._chosen: dict[str, Any] = {}
+        self._is_stale = False  # whether the pictures are of an earlier version of the script
         self._lock = threading.Lock()
 
     def on_message(self, request: gr.Request, message: object) -> str:
@@ -73,6 +75,8 @@ class CapturePage:
             # URL parameters are strings, which `read_fields` converts.
             values = {name: given[name] for name in knobs(CaptureView) if name in given}
             view = self.pictures.clip(read_fields(CaptureView, values, "the page"))
+            if link is not None and "operation" not in given:
+                view = self.pictures.most_wasteful(view)
             self._drawn[page.name] = view, version
             update = self._fill(view)
         except ConfigError as error:
@@ -104,15 +108,19 @@ class CapturePage:
                 drawn, view = self._version, self.pictures.clip(view)
                 yield page.update(self._fill(view))
 
-    def _modified(self) -> int:
-        """Return the script's modification time in ns; 0 if there is no script."""
+    def _modified(self) -> tuple[int, int]:
+        """Return the script's modification time in ns, and its size; zeros if there is no script."""
         path = Path(self._script.partition(":")[0])
-        return path.stat().st_mtime_ns if self._recapture and path.exists() else 0
+        if not self._recapture or not path.exists():
+            return 0, 0
+        # Editors that first truncate a file may write it within one tick of the file system's clock.
+        status = path.stat()
+        return status.st_mtime_ns, status.st_size
 
     def _refresh(self) -> None:
         """Capture the script again if its file has changed."""
         with self._lock:
-            if (changed := self._modified()) not in (0, self._changed):
+            if (changed := self._modified()) not in ((0, 0), self._changed):
                 self._changed = changed
                 self._capture_again()
 
@@ -122,23 +130,33 @@ class CapturePage:
             if self._recapture:
                 self._recapture(self._script, capture_options(self._chosen))
             new = CapturePictures(Capture(self._path))
-            stopped = new.content.stopped
-            self._problem = stopped.message if stopped else ""
-            if new.content.launches or not stopped:
-                self._before, self.pictures = self.pictures, new
+            content = new.content
+            self._problem = "" if content.launches else "".join(content.not_captured[:1])
+            if stopped := content.stopped:
+                self._problem = f"{stopped.message} ({Path(stopped.file).name}, line {stopped.line})."
+            self._is_stale = bool(self._problem) and not content.launches
+            if not self._is_stale:
+                self._before = self.pictures
+                self.pictures = new
         except Exception as error:
             self._problem = str(error)
+            self._is_stale = True
+        if self._is_stale:
+            self._problem = f"{self._problem.removesuffix('.')}. The report below is of an earlier version."
         self._version += 1
 
     def _choose(self, given: Mapping[str, Any]) -> None:
         """Capture again if the user chose another example or changed one of the script's controls."""
         script = self._script
+        chosen_gpu = given.get(GPU, self.pictures.gpu)
         with self._lock:
+            gpu = {GPU: chosen_gpu} if chosen_gpu != self.pictures.gpu or GPU in self._chosen else {}
             if given.get(EXAMPLE) in EXAMPLES and given[EXAMPLE] != self._script:
-                self._script, self._chosen = given[EXAMPLE], {}
+                self._script = given[EXAMPLE]
+                self._chosen = gpu
                 self._changed = self._modified()
             else:
-                chosen = self.pictures.chosen(given)
+                chosen = gpu | self.pictures.chosen(given)
                 if chosen == self._chosen:
                     return
                 self._chosen = chosen
@@ -148,18 +166,20 @@ class CapturePage:
 
     def _fill(self, view: CaptureView) -> Slots:
         before = None
-        if self._before and view.launch < len(self._before.content.launches):
+        if self._before and not self._is_stale and view.launch < len(self._before.content.launches):
             launch = self._before.content.launches[view.launch]
             kernel = self._before.content.kernels[launch.kernel]
             before = launch_json(self._before.capture, launch, kernel, self._before.counts(view.launch))
         address = query({name: str(value) for name, value in asdict(view).items()})
-        link = {"full": address, "short": address, "title": self.pictures.content.script}
+        content = self.pictures.content
+        link = {"full": address + "&picture=stale" * self._is_stale, "short": address, "title": content.script}
         return {
             "settings": json.dumps(asdict(view)),
             "capture": self.pictures.form(view, self._chosen if self._recapture else None, self._script),
             "tab": view.tab,
             "link": json.dumps(link),
-            "title": Markup("<h1>{}</h1>").format(self.pictures.content.script),
+            "title": Markup("<h1>{}</h1>").format(content.script),
+            "about": f"{self.pictures.gpu}, Triton {content.triton}",
             "problems": slots.problems_value({"": self._problem} if self._problem else {}),
             **self.pictures.draw(view, before),
         }
@@ -172,13 +192,13 @@ def capture_blocks(page: CapturePage, mcp: bool = False) -> gr.Blocks:
     header = slots.row(
         slot("title"),
         slot("tab", "tabs", Markup('<nav aria-label="Views">{}</nav>').format(tabs)),
-        slot("about", content=f"{content.gpu.get('name')}, Triton {content.triton}"),
+        slot("about"),
         slot("link", "link", '<button type="button" class="theme-switch">Light / dark</button>'),
         slot("drawer", content=DRAWER),
         name="header",
         classes="bar",
     )  # fmt: skip
-    html = frame(header, slots.form("capture", "Launch and operation"), PROBLEM, layout()) + keys()
+    html = frame(header, slots.form("capture", "Launch and operation"), PROBLEM, layout()) + keys() + glossary_dialog()
     with gr.Blocks(title=f"{content.script} – Tilescope", fill_width=True, analytics_enabled=False) as blocks:
         add_stage(html, page.on_message, page.on_stream, base="", tours=[], needs_gpu=[])
         gr.api(page.requests, api_name="requests")
@@ -203,6 +223,7 @@ def serve_capture(
     bypass_proxy(host)
     blocks.launch(
         server_name=host, server_port=port, theme=THEME, head=HEAD, css=theme.variables() + assets.styles(),
+        footer_links=["api"],
         favicon_path=assets.ICON, mcp_server=mcp, ssr_mode=False, _frontend=False, app_kwargs={"middleware": [guard]},
         prevent_thread_lock=True,
     )  # fmt: skip

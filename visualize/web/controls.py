@@ -5,14 +5,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernels import discover, experiment
-from kernels.experiment import GPU, GPU_CHOICES, Experiment, Run, kernel_knob
-from kernels.gpus import DEFAULT_GPU, Gpu
+from kernels.experiment import GPU, Experiment, Run, kernel_knob
+from kernels.gpus import DEFAULT_GPU, GPUS, Gpu
 from kernels.knobs import ConfigError, knobs, quote
 from kernels.space import space
 from kernels.spec import Kernel, format_duration, shape_text
 from kernels.sweep.devices import concurrent_compiles
 from kernels.sweep.sweep_run import estimate_seconds
 from visualize.predict.offer import FOUND, NEIGHBOUR, RANKED, offer
+from visualize.views.opening import explain_opening
 from visualize.views.slots import control, controls, form_value
 from visualize.views.state import PINNED, State
 from visualize.views.tune.view import default_values
@@ -31,7 +32,10 @@ def experiment_form(state: State, this: Gpu | None) -> str:
     """Return the value of the form of kernel, GPU, problem, config and run, with the kernel's presets."""
     kernels = discover()
     default = f"this: {this.name}" if this else f"{DEFAULT_GPU} (default)"
-    gpus = [name for name in GPU_CHOICES if name != "this" or this is not None or state.experiment.gpu == "this"]
+    # Several values name the default GPU; the menu has one entry for it.
+    same = ("", "this", this.name) if this else ("", DEFAULT_GPU)
+    own = state.experiment.gpu if state.experiment.gpu in same else ""
+    gpus = [own, *(name for name in GPUS if name not in same)]
     fields = [
         {
             **control("kernel", kernel_knob()),
@@ -40,8 +44,8 @@ def experiment_form(state: State, this: Gpu | None) -> str:
         },
         {
             **control("gpu", dataclasses.replace(GPU, choices=tuple(gpus))),
-            "labels": [{"": default, "this": "this GPU"}.get(name, name) for name in gpus],
-            "note": state.gpu.caveat,
+            "labels": [default, *gpus[1:]],
+            "note": " ".join(filter(None, (state.gpu.caveat, explain_opening(state.kernel, state.launch)))),
         },
         *(control(name, knob) for name, knob in state.kernel.problem_knobs().items()),
         *controls(state.kernel.config),

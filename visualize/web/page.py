@@ -78,10 +78,12 @@ _SHARE = slot(
     "share",
     "share",
     '<button type="button" class="open-share" title="Link and QR code (Q)">Share</button>'
-    '<dialog class="share" aria-labelledby="share-title"><h2 id="share-title">Share this page</h2>'
+    '<dialog class="share" closedby="any" aria-labelledby="share-title"><h2 id="share-title">Share this page</h2>'
     '<div class="qr" role="img" aria-label="QR code of the link"></div>'
-    '<p><input type="text" readonly aria-label="Link"></p>'
-    '<form method="dialog"><button type="button" class="copy">Copy</button><button>Close</button></form>'
+    '<p><input type="text" readonly aria-label="Link"><button type="button" class="copy">Copy link</button></p>'
+    '<p><input type="text" readonly aria-label="Frame for a slide or a web page">'
+    '<button type="button" class="copy">Copy embed</button></p>'
+    '<form method="dialog"><button>Close</button></form>'
     "</dialog>",
 )
 
@@ -94,6 +96,7 @@ _ITEM = Markup("<div><dt>{}</dt><dd>{}</dd></div>")
 KEYS = (
     ("← →", "step back or forward; in a tour, go to the previous or next stop"),
     ("Space", "play and pause"),
+    ("Ctrl+Enter", "Run"),
     ("T", "talk mode: the headline and the picture fill the window"),
     ("F", "full screen"),
     ("Q", "link and QR code of the current page"),
@@ -229,7 +232,7 @@ def keys() -> Markup:
         "keys",
         '<button type="button" class="open-keys" aria-label="Keys" title="Keys (?)">?</button>'
         '<h1 class="on-stage"></h1><a class="open-whole" target="_blank" rel="noopener">Open in Tilescope</a>'
-        '<dialog class="keys" aria-labelledby="keys-title"><h2 id="keys-title">Keys</h2>'
+        '<dialog class="keys" closedby="any" aria-labelledby="keys-title"><h2 id="keys-title">Keys</h2>'
         f'<dl>{listed}</dl><form method="dialog"><button type="button" class="to-talk">Talk mode</button>'
         "<button>Close</button></form></dialog>",
     )
@@ -244,5 +247,5 @@ def glossary_dialog() -> Markup:
     return Markup(
         '<dialog popover id="glossary" class="keys" aria-labelledby="glossary-title">'
         '<h2 id="glossary-title">Glossary</h2>'
-        '<button type="button" popovertarget="glossary" autofocus>Close</button>{}</dialog>'
+        '<button type="button" popovertarget="glossary">Close</button>{}</dialog>'
     ).format(sections)

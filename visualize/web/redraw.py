@@ -26,8 +26,10 @@ from kernels.measuring.measurement import Job
 from kernels.measuring.request_slots import charge_cpu_time
 from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Compiled, Failure
+from visualize.tours import tours
 from visualize.tours.guide import Guide, expand_stop
 from visualize.views import compare, status
+from visualize.views.opening import opening_config
 from visualize.views.panel import Panel, RunAction, Slots, StreamAction, current_client
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
 from visualize.views.prose import stage_title
@@ -159,10 +161,13 @@ class Redraw:
                 state, problems = self._open(fields)
                 keeps_forms = False
             else:
-                state, settings = self.read(fields), fields["settings"]
+                state, settings = self.read(fields, page.state), fields["settings"]
                 keeps_forms = settings.get("form_of") == state.kernel.id and settings.get("preset") is None
+            if not keeps_forms:
+                slots = self.fill(state, fields.get("stored_run", ""))
+            elif page.state and page.state.gpu != state.gpu:
+                slots = self._settings(state)
             page.state = state
-            slots = {} if keeps_forms else self.fill(state, fields.get("stored_run", ""))
             slots["link"] = self._link(state)
             drawing, has_more = self.draw(state)
             slots |= drawing
@@ -223,10 +228,14 @@ class Redraw:
 
     # Drawing.
 
-    def read(self, fields: Mapping[str, Any]) -> State:
+    def read(self, fields: Mapping[str, Any], before: State | None = None) -> State:
         """Return the state that a message describes.
 
-        A new kernel or a preset replaces the previous kernel's values.
+        A new kernel or a preset replaces the previous kernel's values. On a new GPU, a kernel that has the config with
+        which it opened on the GPU before opens again.
+
+        Args:
+            before: the page's state before this message.
 
         Raises:
             ConfigError: for the first invalid value.
@@ -239,7 +248,13 @@ class Redraw:
             flat = {"tab": flat.get("tab"), **apply_preset(flat, kernel, flat["preset"], self.session.gpu)}
         elif kernel.id != flat.get("form_of"):
             flat = {"tab": flat.get("tab"), **SETTINGS.change_kernel(flat, kernel.id)}
-        return SETTINGS.state(flat, self.session.gpu)
+        state = SETTINGS.state(flat, self.session.gpu)
+        if before and before.gpu != state.gpu:
+            opened = opening_config(kernel, state.experiment.problem, before.gpu)
+            if state.experiment.config == opened:
+                flat = {name: value for name, value in flat.items() if name not in vars(opened)}
+                return SETTINGS.state(flat, self.session.gpu)
+        return state
 
     def _open(self, fields: Mapping[str, Any]) -> tuple[State, dict[str, str]]:
         """Read a link. An empty link opens the initial state, and invalid fields take their defaults."""
@@ -251,7 +266,10 @@ class Redraw:
         # Talk mode and the embed view do not describe an experiment.
         flat = {name: flat[name] for name in flat if not name.startswith("__") and name not in ("talk", "embed")}
         described: Mapping[str, object] = flat or (SETTINGS.opening if "open" in fields else {})
-        return SETTINGS.state_or_defaults(expand_stop(described), self.session.gpu)
+        state, problems = SETTINGS.state_or_defaults(expand_stop(described), self.session.gpu)
+        if (tour := flat.get("tour", "")) not in ("", *tours()):
+            problems["tour"] = f"tour is {quote(tour)}; allowed are {', '.join(tours())}."
+        return state, problems
 
     def _settings(self, state: State) -> Slots:
         return {
@@ -362,7 +380,7 @@ class Redraw:
         yield page.update(all_slots, has_more=True)
 
     async def _measure(self, page: OpenPage, state: State, measurement: str) -> AsyncIterator[str]:
-        job = self.session.submit(state.experiment, measurement, current_client())
+        job = self.session.submit(state.experiment, measurement, current_client(), interprets_any_gpu=True)
         page.replace_job(job)
         change, ended = page.changes, {"problems": problems_value({}), "cancel": DISABLED}
         # A run's progress and failure take the place of its card.

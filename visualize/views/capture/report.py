@@ -163,21 +163,27 @@ def _compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Di
 
 
 def _pair_lines(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, Any]]:
-    """Pair the operations of two launches, by source line. Lines correspond in order, because edits move them."""
-    lines = []
-    for ops in (old, new):
-        groups: dict[Any, dict[Any, list[Mapping[str, Any]]]] = {}
+    """Pair the operations of two launches, by source line. Lines correspond in order, because edits move them.
+
+    Another compiler may turn a load into an asynchronous copy, of which each pipeline stage accesses other tensors.
+    """
+    groups: dict[Any, tuple[list[Any], list[Any]]] = {}
+    for side, ops in enumerate((old, new)):
+        lines: dict[Any, list[Mapping[str, Any]]] = {}
         for op in ops:
-            key = op["counter"].removeprefix("tma_"), op["tensor"]
-            groups.setdefault(key, {}).setdefault((op["file"], op["line"]), []).append(op)
-        lines.append(groups)
-    for key in dict.fromkeys([*lines[0], *lines[1]]):
-        yield from zip_longest(*(groups.get(key, {}).values() for groups in lines), fillvalue=[])
+            kind = op["counter"].removeprefix("tma_").replace("red", "atom")
+            lines.setdefault((kind, op["file"], op["line"]), []).append(op)
+        for (kind, *_), on_line in lines.items():
+            tensors = {name for op in on_line for name in op["tensor"].split(", ")}
+            groups.setdefault((kind, *sorted(tensors)), ([], []))[side].append(on_line)
+    for pair in groups.values():
+        yield from zip_longest(*pair, fillvalue=[])
 
 
 def table(content: Mapping[str, Any]) -> str:
     """Return a report as text."""
     lines = [f"Triton {content['triton']}, {content['gpu']}: {count_noun(len(content['launches']), 'launch')}"]
+    is_counted = any(launch["counted"] for launch in content["launches"])
     for number, launch in enumerate(content["launches"]):
         grid = " × ".join(map(str, launch["grid"]))
         tuned = f", config {launch['tuned']['number']} of {launch['tuned']['of']}" if launch["tuned"] else ""
@@ -185,17 +191,21 @@ def table(content: Mapping[str, Any]) -> str:
         config = " ".join(f"{name}={value}" for name, value in {**launch["settings"], **launch["config"]}.items())
         memory = f"{launch['registers']} registers, {launch['spilled_bytes']} bytes spilled"
         lines.append(f"   {config}\n   {memory}, {launch['shared_bytes']:,} bytes of shared memory")
-        lines.append(
-            f"   {'line':24} {'op':11} {'tensor':20} {'bytes':>5} {'requests':>13} {'sectors':>13} {'ideal%':>6}"
-        )
+        width = max([20, *(len(op["tensor"]) for op in launch["ops"])])
+        counts = f"{'bytes':>5} {'requests':>13} {'sectors':>13} {'ideal%':>6}"
+        lines.append(f"   {'line':24} {'op':11} {'tensor':{width}} {counts}")
         for op in launch["ops"]:
             efficiency = "" if op["efficiency"] is None else f"{op['efficiency']:.0%}"
-            place = f"{op['file']}:{op['line']}"
+            line = f":{op['line']}"
+            space = 24 - len(line)
+            file = op["file"] if len(op["file"]) <= space else f"{op['file'][: space - 1]}…"
             requests, sectors = (("≥ " if op["refused"] else "") + f"{op[unit]:,}" for unit in ("requests", "sectors"))
             counts = f"{op['width_bytes'] or '':>5} {requests:>13} {sectors:>13} {efficiency:>6}"
-            lines.append(f"   {place:24.24} {op['op']:11} {op['tensor']:20.20} {counts}")
+            lines.append(f"   {file + line:24} {op['op']:11} {op['tensor']:{width}} {counts}")
             if op["why"]:
                 lines.append(f"      → {op['why']}")
+        if launch["counted"] is None and is_counted:
+            lines.append("   Nsight Compute: not counted")
         if launch["counted"]:
             wrong = ", ".join(wrong_counters(launch["counted"], launch["totals"]))
             lines.append(f"   Nsight Compute: {wrong or 'all ten counters agree'}")

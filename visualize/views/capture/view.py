@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,13 +30,14 @@ from visualize.views.memory.flow import Flow, flow_plot
 from visualize.views.memory.view import SCRUBBER
 from visualize.views.numbers import count_noun, milliseconds, percent, significant
 from visualize.views.panel import Slots
-from visualize.views.prose import Code, Link, Mark, Strong, headline, say
+from visualize.views.prose import Code, Link, Mark, Strong, headline, say, term
 from visualize.views.slots import NONE, control, plot, plot_value, slot
 from visualize.views.tables import table
 
 # Field names in the page's settings: the prefix of a case's parameters, the sweep over them, the prefix of an autotuned
-# kernel's config number, and the example.
+# kernel's config number, the example, and the GPU.
 _CASE, _SWEEP, _CONFIG, EXAMPLE = "case_", "sweep", "config_", "example"
+GPU = "gpu"
 
 _UNCHANGED = "No counts, registers or memory sizes changed."
 
@@ -81,6 +82,7 @@ class CapturePictures:
 
     def __init__(self, capture: Capture) -> None:
         self.capture, self.content = capture, capture.content
+        self.gpu = str(self.content.gpu.get("name", ""))
         self.counts = lru_cache(maxsize=256)(self._count)
 
     def _count(self, number: int, program: int | None = None, is_textbook: bool = False) -> LaunchCounts:
@@ -95,6 +97,16 @@ class CapturePictures:
         operation = min(view.operation, max(0, len(self.counts(number).operations) - 1))
         program = min(view.program, math.prod(self.content.launches[number].grid) - 1)
         return replace(view, launch=number, operation=operation, program=program)
+
+    def most_wasteful(self, view: CaptureView) -> CaptureView:
+        """Return the view of the operation and the program, of the first four, that waste the most sectors."""
+        if not self.content.launches or not self.counts(view.launch).operations:
+            return view
+        programs = range(min(4, math.prod(self.content.launches[view.launch].grid)))
+        counts = [self.counts(view.launch, number).operations for number in programs]
+        wasted = [[op.sectors - int(op.tally.counts[IDEAL]) for op in operations] for operations in counts]
+        program, operation = np.unravel_index(np.argmax(wasted), np.shape(wasted))
+        return replace(view, operation=int(operation), program=int(program))
 
     def draw(self, view: CaptureView, before: Mapping[str, Any] | None = None) -> Slots:
         """Fill the slots of the open view.
@@ -119,7 +131,7 @@ class CapturePictures:
         elif view.tab == "result":
             drawn["outputs"] = outputs(launch)
         else:
-            drawn |= order_slots(launch, kernel, counts, str(self.content.gpu.get("name", "")))
+            drawn |= order_slots(launch, kernel, counts, self.gpu)
         return drawn
 
     def form(self, view: CaptureView, chosen: Mapping[str, Any] | None, script: str) -> str:
@@ -140,8 +152,8 @@ class CapturePictures:
         values: dict[str, Any] = {"launch": view.launch, "operation": view.operation, "program": view.program}
         fields = [launch, operation, program]
         if chosen is not None:
-            fields = [*([_EXAMPLES] if script in EXAMPLES else []), *fields]
-            values |= {EXAMPLE: script}
+            fields = [*([_EXAMPLES] if script in EXAMPLES else []), _GPUS, *fields]
+            values |= {EXAMPLE: script, GPU: chosen.get(GPU, self.gpu)}
             for field, default in self._script_controls():
                 fields.append(field)
                 values[field["name"]] = chosen.get(field["name"], default)
@@ -221,7 +233,7 @@ class CapturePictures:
         first = changes or (findings.pop(0) if findings else "No findings for this launch.")
         return headline(
             f"{significant(ratio)} ×" if ratio else "–",
-            say("the ideal sectors: {} {}", Code(f"{kernel.name}"), Mark("predicted")),
+            say("the {}: {} {}", term("ideal sectors"), Code(f"{kernel.name}"), Mark("predicted")),
             first,
             *findings,
             say("{}, {} bytes spilled.", memory, kernel.spilled_bytes),
@@ -238,7 +250,7 @@ class CapturePictures:
             main, other = other, main
         if main is None or other is None:
             return NONE
-        about = f"{self.content.script}, {self.content.gpu.get('name')}, Triton {self.content.triton}"
+        about = f"{self.content.script}, {self.gpu}, Triton {self.content.triton}"
         return flow_plot(main, view.request, about, other)
 
     def _operations(self, view: CaptureView, launch: CapturedLaunch, counts: LaunchCounts) -> Markup:
@@ -291,12 +303,17 @@ _EXAMPLES = {
 }
 
 
+_GPUS = control(GPU, Knob("", "Script", "The GPU that the script is compiled for.", choices=tuple(GPUS), label="GPU"))
+
+
 def capture_options(chosen: Mapping[str, Any]) -> list[str]:
     """Return the options of capture.py for the given control values."""
     settings = [f"{name.removeprefix(_CASE)}={value}" for name, value in chosen.items() if name.startswith(_CASE)]
     configs = [f"{name.removeprefix(_CONFIG)}={value}" for name, value in chosen.items() if name.startswith(_CONFIG)]
     swept = str(chosen.get(_SWEEP, "")).split()
-    options = [("--set", setting) for setting in (*settings, *swept)] + [("--config", config) for config in configs]
+    gpu = [("--gpu-json", json.dumps(asdict(GPUS[chosen[GPU]])))] if chosen.get(GPU) in GPUS else []
+    options = gpu + [("--set", setting) for setting in (*settings, *swept)]
+    options += [("--config", config) for config in configs]
     return [part for option in options for part in option]
 
 

@@ -63,7 +63,7 @@ function draw() {
     pane.dataset.name = pane.querySelector("b").textContent = name;
     text.setAttribute("aria-label", name);
     text.append(...lines.map((line) => Object.assign(document.createElement("div"), { textContent: line || " " })));
-    copy.addEventListener("click", () => copyText(copy, lines.join("\n")));
+    copy.addEventListener("click", () => copyText(lines.join("\n")));
   });
   mark();
   if (search) find(false);

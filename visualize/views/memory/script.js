@@ -139,5 +139,8 @@ for (const button of switches) {
     emit("set", { name: "model", value: model, redraw: true });
   });
 }
+document.addEventListener("tilescope:save", ({ target, detail }) => {
+  if (carried.has(target)) detail.legend = element.querySelector(".legend");
+});
 document.addEventListener("tilescope:paint", lay);
 document.addEventListener("tilescope:paint-twin", lay);

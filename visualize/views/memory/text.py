@@ -19,7 +19,7 @@ from visualize.predict.coalescing import row_bytes
 from visualize.predict.traffic import Cost, Operation
 from visualize.views.memory.flow import DIVISOR
 from visualize.views.numbers import count_noun, join_names, percent, source
-from visualize.views.prose import Code, Link, Sentence, Sourced, Strong, config_text, headline, html, say
+from visualize.views.prose import Code, Link, Sentence, Sourced, Strong, config_text, headline, html, say, term
 
 # The widest access of one lane.
 _WIDEST_BYTES = 16
@@ -90,7 +90,8 @@ def memory_headline(verdicts: Verdicts, number: int, worst: int) -> Markup:
     """
     op, operations, comparison = _find(verdicts, number), verdicts.compiled, ""
     share, factor = _used_share([op]), op.launch.sectors / max(op.launch.ideal_sectors, 1)
-    amount, what = f"{factor:.2g} ×", "the sectors needed"
+    amount = f"{factor:.2g} ×"
+    what: Sentence | str = say("the {} needed", term("sector", "sectors"))
     if factor < _NOTABLE_FACTOR:
         amount, what = share, f"of the moved bytes are used{': fully coalesced' if share == '100 %' else ''}"
     if number != worst and operations and (most := _find(verdicts, worst)).launch.wasted_sectors > 0:
@@ -115,8 +116,8 @@ def _use_sentence(op: Operation, share: str, board: Cost) -> Sentence:
         means = used / max(cost.requests * op.width_bytes, 1), cost.sectors / max(cost.requests, 1), used / cost.sectors
         if cost.requests and all(mean.is_integer() for mean in means):  # all requests are alike
             lanes, sectors, each = map(int, means)
-            sentence = "{} lanes touch {} different sectors and use {} of each. In the {}, {}."
-            return say(sentence, lanes, sectors, count_noun(each, "byte"), named, cause(op))
+            sentence = "{} {} touch {} different sectors and use {} of each. In the {}, {}."
+            return say(sentence, lanes, term("lane", "lanes"), sectors, count_noun(each, "byte"), named, cause(op))
         return say("The {} uses only {} of the bytes in its sectors: {}.", named, Strong(share), cause(op))
     if share != "100 %":
         return say("The {} touches as few sectors as possible, but uses only {} of their bytes.", named, share)
@@ -133,10 +134,10 @@ def launch_sentences(verdicts: Verdicts) -> tuple[Sentence | str, ...]:
     if not operations:
         return ()
     cost = sum_costs(operations)
-    sectors = Sourced(Strong(f"{cost.sectors:,} sectors"), "predicted")
+    sectors = Sourced(Strong(count_noun(cost.sectors, "sector")), "predicted")
     issued = say("As compiled for {}, no lane issues a request: the TMA copies boxes of {}.", gpu, sectors)
     if not all(op.is_box for op in operations):
-        requests = Strong(f"{'at least ' * cost.is_lower_bound}{cost.requests:,} requests")
+        requests = Strong("at least " * cost.is_lower_bound + count_noun(cost.requests, "request"))
         sentence = "As compiled for {}, the launch issues {} that touch {}; {} of them are needed."
         issued = say(sentence, gpu, requests, sectors, Strong(percent(cost.efficiency)))
     return issued, _agreement_sentence(verdicts)
@@ -172,10 +173,10 @@ def _textbook_sentences(verdicts: Verdicts) -> tuple[Sentence, Sentence]:
     for op in operations:  # an output written by two instructions is stored once
         lines[f"to {_VERBS.get(op.access.op, op.access.op)} {op.access.tensor}"] += op.tile.lines
     if verdicts.kernel.family.panels is None:  # the kernel stores what it loads
-        each = operations[-1].tile.bytes_wanted // operations[-1].width_bytes / lines.total()
-        ratio = say(": less than one element per transaction")
-        if each >= 1:
-            ratio = say(": {} elements per transaction", Strong(f"{each:.2f}"))
+        elements = operations[-1].tile.bytes_wanted // operations[-1].width_bytes
+        ratio = say(", more transactions than its {:,} elements", elements)
+        if elements >= lines.total():
+            ratio = say(": {} elements per transaction", Strong(f"{elements / lines.total():.2f}"))
     parts = join_names([f"{count:,} {purpose}" for purpose, count in lines.items()])
     total = Strong(parts.replace(" to ", " transactions to ", 1))
     first_tile = say("On the blackboard, the first tile takes {}{}.", total, ratio)
@@ -197,8 +198,8 @@ def launch_bar(operations: Sequence[Operation], beside: Sequence[Operation], *mo
         more: sentences below. Empty ones are omitted.
     """
     used, moved, other = sum(map(used_bytes, operations)), _moved_bytes(operations), _moved_bytes(beside)
-    sectors = f"{sum_costs(operations).sectors:,}"
-    sentence = say("Whole launch: {} sectors, {} used.", sectors, _used_share(operations))
+    sectors = count_noun(sum_costs(operations).sectors, "sector")
+    sentence = say("Whole launch: {}, {} used.", sectors, _used_share(operations))
     return Markup(
         '<div class="bytes" aria-hidden="true" style="width: {:.2f}%"><i style="width: {:.2f}%"></i></div><p>{}</p>'
     ).format(100 * moved / max(moved, other, 1), 100 * min(1, used / max(moved, 1)), html([sentence, *more]))
@@ -219,7 +220,7 @@ def count_sentence(verdicts: Verdicts, number: int) -> Sentence | str:
     device = Sourced(counters.device.name, source(counters.backend, "counted"))
     together = f" for {join_names(tensors)}" if len(tensors) > 1 else ""
     agreement = _AGREEMENTS[cost.agreement].format(code)
-    return say("Counted on {}{}: {:,} sectors, {}.", device, together, cost.sectors, agreement)
+    return say("Counted on {}{}: {}, {}.", device, together, count_noun(cost.sectors, "sector"), agreement)
 
 
 def explain(op: Operation, verdicts: Verdicts) -> str:

@@ -80,10 +80,10 @@ class CoalescingPanel(Panel):
 
     def draw(self, snapshot: Snapshot) -> Slots:
         state, compiled, view = snapshot.state, snapshot.compiled, snapshot.state.view.of(LaneView)
-        machine, problem, is_textbook = state.view.of(Textbook), _problem(snapshot), view.model == "textbook"
-        verdicts = Verdicts(state.kernel, state.launch, compiled, snapshot.result(Counters), machine)
-        wasteful = worst(verdicts, is_textbook)
-        number = wasteful if view.operation == "worst" else min(int(view.operation), len(verdicts.board) - 1)
+        machine = state.view.of(Textbook)
+        problem = _problem(snapshot)
+        is_textbook = view.model == "textbook"
+        verdicts, wasteful, number = _operation(snapshot)
         main, other = flow.make_flow(state.kernel, state.launch, number, machine, view.program), None
         pending = "The kernel could not be compiled" if problem else f"Compiling for {state.gpu.name}"
         if compiled and not problem:
@@ -105,6 +105,17 @@ class CoalescingPanel(Panel):
             "bank-conflicts": tables.conversions_table(verdicts),
             "coalescing-plot": plot_value(tile, f"{main.block} {main.tile.row.shape}", about=about),
         }
+
+    def draw_pinned(self, pinned: Snapshot, snapshot: Snapshot) -> Slots:
+        # The operation that `snapshot` shows, so that the pair shows accesses of one tensor.
+        verdicts, _, number = _operation(snapshot)
+        own = verdicts.board[number].access
+        accesses = pinned.state.kernel.all_accesses(pinned.state.launch)
+        alike = [other for other, access in enumerate(accesses) if flow.same_access(access, own)]
+        if alike:
+            shown = str(number if number in alike else alike[0])
+            pinned = dataclasses.replace(pinned, state=pinned.state.with_options(LaneView, operation=shown))
+        return self.draw(pinned)
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
         compiled, numbers = snapshot.compiled, []
@@ -145,6 +156,17 @@ class CoalescingPanel(Panel):
             Endpoint("coalescing", coalescing_of, schemas=SCHEMAS),
             Endpoint("counters", counters, launches=True),
         )
+
+
+def _operation(snapshot: Snapshot) -> tuple[Verdicts, int, int]:
+    """Return the costs of the launch's operations, the most wasteful one, and the one that is drawn."""
+    state = snapshot.state
+    view = state.view.of(LaneView)
+    counters = snapshot.result(Counters)
+    verdicts = Verdicts(state.kernel, state.launch, snapshot.compiled, counters, state.view.of(Textbook))
+    wasteful = worst(verdicts, view.model == "textbook")
+    number = wasteful if view.operation == "worst" else min(int(view.operation), len(verdicts.board) - 1)
+    return verdicts, wasteful, number
 
 
 def _problem(snapshot: Snapshot) -> Markup:

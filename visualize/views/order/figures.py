@@ -98,8 +98,10 @@ def bytes_figure(predicted: Mapping[int, Reuse], rows: Sequence[GroupSizeRow], o
     ]
     # The axis spans at least a factor of three, so that small differences look small.
     span = {"include": [math.sqrt(low * high / 3), max(math.sqrt(low * high * 3), 1.05 * high)]}
-    ticks = {"tickformat": "~s", "dtick": "D2" if high > 10 * low else "D1"}
-    axis = {"type": "log", **ticks, "autorangeoptions": span}
+    # Of every decade, as a pinned figure may extend the axis.
+    steps = (1, 2, 5) if high > 100 * low else (1, 1.5, 2, 3, 5, 7)
+    ticks = [step * 10**decade for decade in range(15) for step in steps]
+    axis = {"type": "log", "tickformat": "~s", "tickvals": ticks, "autorangeoptions": span}
     layout = _group_size_layout("DRAM reads by GROUP_SIZE", "bytes read from DRAM (log scale)", axis, sizes[-1], own)
     return {"data": traces, "layout": layout}
 
@@ -159,35 +161,38 @@ def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: st
     slowest = max(resources, key=lambda bound: bound.ms)
     longest = max(slowest.ms, measured_ms or 0.0)
     unit, scale = time_unit(longest)
-    labels = [f"{significant(bound.ms * scale)} {unit}" for bound in resources]
-    labels[resources.index(slowest)] += " (bottleneck)" if slowest.ms > ENDS_MS else " (longest)"
+    labels = [f" {significant(bound.ms * scale)} {unit}" for bound in resources]
+    labels[resources.index(slowest)] += "<br> bottleneck" if slowest.ms > ENDS_MS else "<br> longest"
     grey = theme.CATEGORIES[7]
 
-    def bars(name: str, rows: list[str], ms: list[float], marker: Figure, about: list[str], **labels: Any) -> Figure:
+    def bars(name: str, rows: list[str], ms: list[float], marker: Figure, about: list[str]) -> Figure:
         hover = f"%{{customdata}}: %{{x:.4g}} {unit}<extra></extra>"
         values = {"y": rows, "x": [scale * value for value in ms], "customdata": about, "hovertemplate": hover}
-        return {"type": "bar", "orientation": "h", "name": name, "marker": marker, **values, **labels}
+        return {"type": "bar", "orientation": "h", "name": name, "marker": marker, **values}
 
     colors = [theme.NEW if bound is slowest else theme.MODEL for bound in resources]
     about = [f"{bound.name}, {bound.why}" for bound in resources]
     rows, alone = [bound.name for bound in resources], [bound.ms for bound in resources]
-    traces = [bars("alone", rows, alone, {"color": colors}, about, text=labels, textposition="auto")]
+    traces = [bars("alone", [*rows], alone, {"color": colors}, about)]
     layout = theme.layout(
         "Time each resource would take alone",
         barmode="stack",
-        xaxis={"title": {"text": unit}, "range": [0, 1.15 * longest * scale]},
+        xaxis=theme.bar_axis(unit, longest * scale),
         yaxis={"automargin": True, "autorange": "reversed"},
     )
     if measured_ms is not None:
         tail_ms = sum(bound.ms for bound in bounds if bound.name == TAIL and slowest.name == "arithmetic")
         rest_ms = max(0.0, measured_ms - slowest.ms - tail_ms)
-        tail, rest = TAIL if tail_ms > 0.03 * measured_ms else "", "rest" if rest_ms > 0.05 * measured_ms else ""
         marker = {"color": [theme.CATEGORIES[1], theme.CATEGORIES[3], grey], "pattern": {"shape": ["", "", "/"]}}
         about, parts = [slowest.name, TAIL, "not explained by these"], [slowest.ms, tail_ms, rest_ms]
-        style = {"text": [slowest.name, tail, rest], "textposition": ["inside", "inside", "outside"], "textangle": 0}
-        traces.append(bars("time", [source] * 3, parts, marker, about, **style))
+        traces.append(bars("time", [source] * 3, parts, marker, about))
+        names = (slowest.name, TAIL if tail_ms else "", "rest" if rest_ms else "")
+        rows.append(source)
+        alone.append(measured_ms)
+        labels.append(f" {significant(measured_ms * scale)} {unit}<br> {' + '.join(filter(None, names))}")
         end = {"x0": measured_ms * scale, "x1": measured_ms * scale, "y0": 0, "y1": 1, "yref": "y domain"}
         layout["shapes"] = [{"type": "line", **end, "line": {"dash": "dot", "color": grey}}]
+    traces.append(theme.bar_labels(rows, [scale * ms for ms in alone], labels))
     return {"data": traces, "layout": layout}
 
 

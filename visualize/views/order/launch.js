@@ -156,6 +156,8 @@ class Order {
   }
 }
 
+const LEGIBLE = 7; // pixels of the smallest number
+
 // A picture of a launch in one order or two.
 class Picture {
   constructor(plot, meta) {
@@ -182,8 +184,9 @@ class Picture {
       const next = { ...trace }, order = this.orderOf(map);
       if (step) next.z = turn(order.frame(step), map);
       if (trace.texttemplate) {
-        next.text = turn(order.numbers(step), map);
-        next.textfont = { size: Math.min(trace.textfont.size, this.numberSize(layout, map)) };
+        const size = Math.min(trace.textfont.size, this.numberSize(layout, map, String(order.total).length));
+        if (size < LEGIBLE) next.texttemplate = "";
+        else Object.assign(next, { text: turn(order.numbers(step), map), textfont: { size } });
       }
       return next;
     });
@@ -193,7 +196,8 @@ class Picture {
     detail.layout = { ...layout, coloraxis, ...this.stacked(layout) };
     if (!meta.first || !meta.panels) return;
     // Black in white, to be seen on every colour of the map.
-    const lines = [{ width: 6, color: "#ffffff" }, { width: 2.5, color: "#111827" }];
+    const isSmall = data[0].texttemplate && this.numberSize(layout, 0, 1) < 13;
+    const lines = [{ width: isSmall ? 3 : 6, color: "#ffffff" }, { width: isSmall ? 1.5 : 2.5, color: "#111827" }];
     detail.layout.shapes = orders.flatMap((order, map) => {
       const [xref, yref] = map ? ["x2", "y2"] : ["x", "y"], path = (order.edge ??= order.outline(meta.first));
       return lines.map((line) => ({ type: "path", path, xref, yref, line }));
@@ -214,10 +218,12 @@ class Picture {
     };
   }
 
-  // Pixels of a number that fits into a cell: about 85 % of the picture's height is cells.
-  numberSize(layout, map) {
-    const { range: [bottom, top] } = layout[map ? "yaxis2" : "yaxis"];
-    return 0.75 * 0.85 * layout.height * (this.isStacked(layout) ? 0.44 : 1) / (bottom - top);
+  // Pixels of a number that fits into a cell: about 85 % of the picture's height and width are cells.
+  numberSize(layout, map, digits) {
+    const [y, x] = ["yaxis", "xaxis"].map((axis) => layout[map ? `${axis}2` : axis]), isStacked = this.isStacked(layout);
+    const cell = ({ range: [from, to] }, pixels) => 0.85 * pixels / Math.abs(to - from);
+    const height = cell(y, layout.height * (isStacked ? 0.44 : 1)), width = cell(x, layout.width * (isStacked ? 1 : x.domain[1] - x.domain[0]));
+    return Math.min(0.75 * height, 1.4 * width / digits);
   }
 
   // The number of blocks of a full bar: the most of any order.

@@ -149,8 +149,8 @@ def map_figure(orders: Sequence[Order], color: str) -> dict[str, Any]:
         (columns, across), (rows, down) = reversed(sides) if is_transposed else sides
         position = _positions("x", columns, has_gaps) | _positions("y", rows, has_gaps)
         traces.append({"type": "heatmap", "name": name, "xaxis": x, "yaxis": y, "z": cells, **position, **style})
-        x_axis = {"range": columns.edges[[0, -1]], "domain": [start, start + width], "anchor": y}
-        y_axis = {"range": rows.edges[[-1, 0]], "anchor": x}
+        x_axis = {"range": _range(columns), "domain": [start, start + width], "anchor": y}
+        y_axis = {"range": _range(rows)[::-1], "anchor": x}
         if index and launch.panels:
             x_axis["matches"], y_axis["matches"], down = "x", "y", ""
         axes |= {f"xaxis{ending}": _axis(columns, across) | x_axis, f"yaxis{ending}": _axis(rows, down) | y_axis}
@@ -162,8 +162,8 @@ def map_figure(orders: Sequence[Order], color: str) -> dict[str, Any]:
         if launch.panels:
             left, top = (f"<b>{tensor}</b>" for tensor in launch.panels)
             # In a split-K launch, the numbers of a step count slices.
-            numbered = ": the pid of each tile" if is_numbered and launch.slices == 1 else ""
-            below = {"xanchor": "right", "yanchor": "top", "yshift": -20}
+            numbered = ": pid per tile" if is_numbered and launch.slices == 1 else ""
+            below = {"xanchor": "right", "yanchor": "top", "yshift": -18}
             notes += [
                 {"text": left, "xref": x, "x": np.mean(grid.across.along_k), "yref": y, "y": 0, "yanchor": "bottom"},
                 {"text": top, "xref": x, "x": 0, "xanchor": "right", "yref": y, "y": np.mean(grid.down.along_k)},
@@ -197,6 +197,12 @@ def _positions(letter: str, side: MapSide, has_gaps: bool) -> dict[str, Any]:
     if has_gaps:
         return {letter: side.edges}
     return {f"{letter}0": float(side.edges[:2].mean()), f"d{letter}": side.stride}
+
+
+def _range(side: MapSide) -> np.ndarray:
+    """Leave room for an outline at the far edge, which Plotly would clip."""
+    first, last = side.edges[[0, -1]]
+    return np.array([first, last + 0.004 * (last - first)])
 
 
 def _axis(side: MapSide, title: str) -> dict[str, Any]:

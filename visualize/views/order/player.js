@@ -8,6 +8,7 @@ let step = 0; // from 1; 0 is the whole launch
 let addressed = null; // the step in the page's address
 let sent = null; // the latest launch and step from the server
 let position = 0; // the step during playback, with a fraction
+let launch = {}; // the unit of the latest launch's steps, and the settings that count in this unit
 
 const overlays = () => [own, pinned].filter((overlay) => overlay?.picture);
 const longest = () => Math.max(0, ...overlays().map(({ picture }) => picture.longest));
@@ -24,6 +25,7 @@ function lay({ target, detail }) {
     const revision = `${uirevision} ${meta.step}`;
     if (sent === revision && addressed !== null) meta.step = addressed;
     sent = revision;
+    followUnit(meta);
   }
   if (meta.step !== addressed) {
     addressed = meta.step;
@@ -38,6 +40,17 @@ function lay({ target, detail }) {
   if (!root.dataset.opened) open();
   own.lay(detail, step);
   tell();
+}
+
+// Changed sizes may turn steps of single programs into waves: the player and the comparison start again.
+function followUnit(meta) {
+  const before = launch, { first, by } = send.settings;
+  launch = { unit: meta.name, first, by };
+  if (!before.unit || before.unit === meta.name || before.by !== by) return;
+  const restart = (name, redraw) => setTimeout(emit, 0, "set", { name, value: 0, redraw });
+  if (meta.step === step) restart("step", false);
+  if (first && first === before.first) restart("first", true);
+  if (meta.step === step) meta.step = 0;
 }
 
 // The pinned picture follows the own one: program by program, both launches are at the same step.
@@ -113,7 +126,16 @@ function open() {
 
 document.addEventListener("tilescope:paint", lay);
 document.addEventListener("tilescope:paint-twin", layPinned);
-document.addEventListener("tilescope:followed", () => { sent = null; });
+document.addEventListener("tilescope:save", ({ target, detail }) => {
+  const overlay = overlays().find(({ plot }) => plot === target);
+  if (!overlay) return;
+  detail.over.push(...overlay.layer.querySelectorAll(".corner:not([hidden]), canvas"));
+  detail.legend = root.querySelector(".legend");
+});
+document.addEventListener("tilescope:followed", () => {
+  sent = null;
+  launch = {};
+});
 document.addEventListener("tilescope:cleared", ({ target }) => {
   if (target === own?.plot) own.place();
   if (target !== pinned?.plot) return;

@@ -118,6 +118,9 @@ function point({ target, clientX, clientY }) {
 }
 
 document.addEventListener("tilescope:paint", lay);
+document.addEventListener("tilescope:save", ({ target, detail }) => {
+  if (maps.has(target)) detail.legend = root.querySelector(".legend");
+});
 document.addEventListener("tilescope:cleared", ({ target }) => {
   if (target !== gantt) return;
   playback.stop();

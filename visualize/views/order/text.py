@@ -63,13 +63,14 @@ def loads_headline(
     inputs, first = traffic.kernel.family.panels or ("", ""), count_noun(loads.first, unit)
     need = f"{count_noun(rows, 'row')} of {inputs[0]} and {count_noun(columns, 'column')} of {inputs[1]}"
     other_need = Sourced(f"{count_noun(other_rows, 'row')} and {count_noun(other_columns, 'column')}", "predicted")
-    beside = f"blocks instead of {loads.row_major_blocks:,} for {first}"
+    blocks = term("block", "blocks")
+    beside = say("{} instead of {:,} for {}", blocks, loads.row_major_blocks, first)
     reasons: list[Any] = [say("The first {} need {}; row-major order needs {}.", first, need, other_need)]
     if loads.blocks == loads.row_major_blocks:
-        beside, reasons = "blocks in either order", [say("{} {}", _equal_loads(loads, unit), larger)]
+        beside, reasons = say("{} in either order", blocks), [say("{} {}", _equal_loads(loads, unit), larger)]
     elif loads.blocks > loads.row_major_blocks:
         narrow = f"C is only {other_columns} tiles wide, so grouping loads more."
-        reasons.insert(0, f"{narrow} DRAM reads shows whether the L2 makes up for it.")
+        reasons.insert(0, f"{narrow} “DRAM reads” shows whether the L2 makes up for it.")
     elif traffic.schedule.waves == traffic.schedule.turns == 1:
         reasons = [say("All {:,} {}s run at once here. {}", loads.tiles, unit, larger), *reasons]
     elif gain := _grouping_gain(traffic, first):
@@ -206,7 +207,7 @@ def reuse_headline(traffic: DramTraffic, failure: str, larger: Link | str = "") 
         larger: a link to a size at which GROUP_SIZE makes a difference, for a launch in which it makes none.
     """
     ratio, sentences = traffic.own.read_bytes / traffic.own.compulsory_bytes, reuse_sentences(traffic)
-    lead: list[Any] = [_time_alone(traffic), sentences[1] or sentences[0]]
+    lead: list[Any] = [_time_alone(traffic) or sentences[1] or sentences[0]]
     if no_gain := _no_gain(traffic):
         lead = [larger, no_gain]
     number = f"{significant(ratio, 2)} ×" if ratio > _EQUAL else ""

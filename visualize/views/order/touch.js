@@ -13,7 +13,7 @@ class L2 {
     const { wave_ends: ends } = this.order, count = this.bytes.length;
     if (!this.state || ends[this.state.waves - 1] > entries) {
       const last = new Int32Array(count).fill(-1), held = new Float64Array(count); // the last wave that reads each piece
-      this.state = { waves: 0, last, held, heldOfWave: [], fetched: 0, evicted: 0, hits: 0 };
+      this.state = { waves: 0, last, held, heldOfWave: [], fetched: 0, evicted: 0, hits: 0, loads: 0 };
     }
     while (ends[this.state.waves] <= entries) this.playWave(this.state, ends[this.state.waves]);
     if ((ends[this.state.waves - 1] ?? 0) === entries) return this.state;
@@ -56,6 +56,7 @@ class L2 {
         heldOfWave[before] -= held[piece];
       }
       state.hits += (count - share) * depths[piece % slices];
+      state.loads += count * depths[piece % slices];
       last[piece] = wave;
       held[piece] = copies(piece);
       heldOfWave[wave] += held[piece];
@@ -81,7 +82,7 @@ class Corner {
     const { piece_bytes: bytes, l2 } = order.meta, inputs = bytes.reduce((sum, size) => sum + size, 0);
     Object.assign(this, { order, node: make("div", { class: "corner" }), l2: new L2(order), inputs, isSmall: 2 * inputs < l2.bytes });
     this.node.innerHTML = '<p class="count"><b></b> <span class="what"></span></p><div class="bar"><i></i></div>'
-      + '<p class="l2"><b>L2</b> <span class="hits"></span></p><div class="shelf"></div><p class="caption"></p>';
+      + '<p class="l2"><b>L2 cache</b> <span class="hits"></span></p><div class="shelf"></div><p class="caption"></p>';
   }
 
   show(step, scale) {
@@ -92,10 +93,10 @@ class Corner {
     words.title = what + detail;
     bar.style.width = `${100 * Math.min(1, blocks / (scale || 1))}%`;
     const { held, ...totals } = this.l2.at(step ? order.end(step) : Math.min(first || order.total, order.total));
-    hits.textContent = `${written(Math.round(totals.hits))} hits`;
+    hits.textContent = `${written(Math.round(totals.hits))} of ${written(totals.loads)} loads hit`;
     const evicted = totals.evicted < 0.005 * totals.fetched ? "no evictions" : `${megabytes(totals.evicted)} evicted and fetched again`;
     const full = this.isSmall ? `${order.meta.panels.join(" and ")}, ${megabytes(this.inputs)}` : `the ${l2.gpu}’s ${megabytes(l2.bytes)}`;
-    caption.textContent = `Predicted: ${evicted}. Full bar = ${full}.`;
+    caption.textContent = `Predicted: ${evicted}. The whole bar is ${full}.`;
     const fetched = `Predicted, in lockstep: ${megabytes(totals.fetched)} of ${order.meta.panels.join(" and ")} fetched from DRAM.`;
     const assumed = l2.assumed ? " One program per SM is assumed." : "";
     shelf.title = `${fetched} Both halves of the L2 (${megabytes(l2.bytes)}) keep copies.${assumed}`;
@@ -110,8 +111,8 @@ class Corner {
     const { firstOfPiece, meta: { l2, piece_bytes: bytes } } = this.order, sizes = [0, 0, 0];
     const kind = (piece) => (!used.has(piece) ? 2 : firstOfPiece[piece] < from ? 1 : 0);
     held.forEach((size, piece) => { sizes[kind(piece)] += 100 * (this.isSmall ? Math.min(size, bytes[piece]) / this.inputs : size / l2.bytes); });
-    const [isNew, reused, before] = sizes, end = isNew + reused + before;
-    shelf.style.background = `linear-gradient(90deg, var(--new) ${isNew}%, var(--reused) ${isNew}% ${isNew + reused}%, var(--before) ${isNew + reused}% ${end}%, transparent ${end}%)`;
+    const [isNew, reused, before] = sizes;
+    shelf.replaceChildren(...[["new", isNew], ["reused", reused], ["before", before]].map(([name, width]) => make("i", { style: `background: var(--${name}); width: ${width}%` })));
   }
 }
 
@@ -236,7 +237,6 @@ class Overlay {
     if (this.drag || isHandle || (!isInside && (!before || this.layer.contains(document.activeElement)))) return;
     const point = isInside ? this.pointAt(event) : null;
     if (isSame(point, before)) return;
-    if (point && !before) localStorage.setItem("tilescope-hovers", Number(localStorage.getItem("tilescope-hovers")) + 1);
     this.choose(point);
   }
 
@@ -335,8 +335,6 @@ class Overlay {
       const by = first === entry ? "loaded now" : `already loaded by pid ${written(order.program(first))}`;
       lines.push(`${side ? `Column ${n}` : `Row ${m}`} of ${panels[side]}, ${counted(blocks, "block")}: ${by}.`);
     }
-    // The first few visits explain the words.
-    if (Number(localStorage.getItem("tilescope-hovers")) <= 5) lines.push("A block is what one step of its loop along K loads.");
     return lines;
   }
 
@@ -347,7 +345,8 @@ class Overlay {
     if (point && !this.drag && !("k" in point)) this.drawTile(parts);
     if (this.isOwn && handles.GROUP_SIZE) {
       const { extents: [rows, columns] } = this.picture.meta, size = Math.min(handles.GROUP_SIZE.value, rows);
-      const { x, y, width } = this.box(0, 0, size, Math.min(size, columns), size), place = { x: x + width / 2 - 14, y: y - 4, width: 28, height: 8 };
+      const { x, y, width } = this.box(0, 0, size, Math.min(size, columns), size), cell = this.box(0, 0, 0, 1, 1).height;
+      const height = Math.min(8, cell / 4), place = { x: x + width / 2 - 14, y: y - height / 2, width: 28, height };
       parts.push(rect(place, { rx: 4, class: "handle down group", "data-name": "GROUP_SIZE" }));
     }
     this.svg.innerHTML = parts.join("");

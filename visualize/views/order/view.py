@@ -44,14 +44,15 @@ _PLAYER = """<div class="player" role="group" aria-label="Player of the launch">
 <output>whole launch</output>
 <select aria-label="Speed" title="Speed"><option value="0">all in 8 s</option><option value="1">1 step/s</option>
 <option value="4">4 steps/s</option><option value="20">20 steps/s</option></select>
-<span class="legend steps">
+<div class="legend"><span class="steps">
 <span title="Used in this step, and loaded for the first time"><i style="background:var(--new)"></i>new</span>
 <span title="Used in this step, and loaded before"><i style="background:var(--reused)"></i>reused</span>
 <span title="Used only in earlier steps"><i style="background:var(--before)"></i>earlier</span>
 <span title="Not used yet"><i style="background:var(--to-come)"></i>to come</span></span>
-<span class="legend whole"><span class="ramp"><i></i>first to last</span>
-<span class="repeated">colours repeat every eight</span></span>
-<span class="legend first" hidden><span><i></i><span class="outlined"></span></span></span></div>"""
+<span class="whole"><span class="ramp"><i style="background:#3a62a8"></i><i style="background:#66738c"></i><i
+style="background:#8f8d83"></i><i style="background:#bbab70"></i><i style="background:#e8d157"></i><i
+style="background:#ffe945"></i>first to last</span><span class="repeated">colours repeat every eight</span></span>
+<span class="first" hidden><i><b></b></i><span class="outlined"></span></span></div></div>"""
 
 # The controls of a replay in measured time. The values of the menu are seconds.
 _REPLAY = """<div class="player clock" hidden role="group" aria-label="Replay of the launch in true time">

@@ -21,13 +21,7 @@ _WITHIN, _BEYOND = ("#0b2a5b", "#cfe0f3"), ("#fcd29f", "#e2691b", "#6d1602")
 # log10 of the smallest error / limit that has a colour.
 _SMALLEST = -2.0
 
-# A bar shorter than this share of the longest has its text outside.
-_MIN_INSIDE = 0.45
-
 _KERNEL, _LIBRARY, _PYTHON = theme.HARDWARE, theme.CATEGORIES[7], theme.CATEGORIES[3]
-
-# The colour of text on a bar, chosen for contrast.
-_TEXT_ON = {_KERNEL: "#ffffff", _LIBRARY: "#111827", _PYTHON: "#111827"}
 
 
 def error_figure(diff: Diff, check: Check, tensor: str) -> go.Figure:
@@ -172,35 +166,30 @@ def time_figure(result: RunResult) -> go.Figure:
     # Name, 20th percentile, median and 80th percentile, label.
     rows = [(name, time.p20_ms, time.median_ms, time.p80_ms, rate(time)) for name, time in times.items()]
     if cost := result.launch_overhead:
-        host = (ENQUEUED, cost.enqueue_ms, "call returns"), (SYNCHRONIZED, cost.synchronized_ms, "kernel included")
+        host = (ENQUEUED, cost.enqueue_ms, "call returns"), (SYNCHRONIZED, cost.synchronized_ms, "with kernel")
         rows += [(name, ms, ms, ms, label) for name, ms, label in host]
     unit, scale = time_unit(own.median_ms)
     names, *parts, _ = zip(*rows, strict=True)
     p20, median, p80 = scale * np.array(parts)
-    bar_colors = [colors.get(name, _LIBRARY) for name in names]
     bars = go.Bar(
         orientation="h",
         width=0.5,
         y=names,
         x=median,
         error_x={"symmetric": False, "color": theme.BORDER, "array": p80 - median, "arrayminus": median - p20},
-        marker={"color": bar_colors},
-        # The leading spaces keep a text outside its bar clear of the whisker.
-        text=[f"\u2002<b>{milliseconds(ms, own.median_ms)}</b>\u2002{label}" for _, _, ms, _, label in rows],
-        textposition=np.where(median > _MIN_INSIDE * median.max(), "inside", "outside"),
-        insidetextanchor="start",
-        insidetextfont={"color": [_TEXT_ON[color] for color in bar_colors]},
+        marker={"color": [colors.get(name, _LIBRARY) for name in names]},
         hovertemplate=f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>",
     )
+    texts = [f" <b>{milliseconds(ms, own.median_ms)}</b><br> {label}" for _, _, ms, _, label in rows]
     # The axis title has two lines, because one would be too long for a phone.
-    title = {"text": f"{unit}, median of {own.samples}<br>whiskers: p20 to p80"}
+    title = f"{unit}, median of {own.samples}<br>whiskers: p20 to p80"
     layout = theme.layout(
         f"Time on {result.device.name}, {source(result.backend)}",
-        xaxis={"title": title, "rangemode": "tozero"},
+        xaxis=theme.bar_axis(title, p80.max()),
         yaxis={"automargin": True, "autorange": "reversed"},
         margin={"l": 60, "r": 10, "t": 34, "b": 66},
     )
-    return go.Figure(bars, layout)
+    return go.Figure([bars, theme.bar_labels(names, p80, texts)], layout)
 
 
 def roofline_figure(

@@ -11,13 +11,13 @@ function settings() {
   return query.toString();
 }
 
-// Names the settings of a result that differ from the current ones; "" if none does.
+// Names the first of a result's settings that differ from the current ones; "" if none does.
 function describeChanges(experiment, current) {
   const then = new URLSearchParams(experiment);
   if (then.get("kernel") !== current.get("kernel")) return then.get("kernel");
   const names = ["gpu", ...[...then.keys()].filter((name) => name !== "gpu")];
   const changed = names.filter((name) => (current.get(name) ?? "") !== (then.get(name) ?? ""));
-  return changed.map((name) => `${name} ${then.get(name) || "default"}`).join(", ");
+  return changed.slice(0, 1).map((name) => `${name} ${then.get(name) || "default"}${changed.length > 1 ? ", …" : ""}`).join();
 }
 
 function markStale() {
@@ -26,7 +26,7 @@ function markStale() {
   const plots = document.querySelectorAll("#result-tab .slot[data-kind=plot]");
   for (const node of document.querySelectorAll("[data-experiment]:not(.pinned *)")) {
     const changes = describeChanges(node.dataset.experiment, current), isStale = isRefused || changes !== "";
-    node.dataset.stale = changes && `Result for ${changes}. Run to update.`;
+    node.dataset.stale = changes && `Result of other settings (${changes}). Run to update.`;
     for (const part of node.closest("#result") ? [node, ...plots] : [node]) part.classList.toggle("stale", isStale);
   }
 }

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from kernels.results import Prediction
 from kernels.results.run import Baseline, Check, Closeup, Diff, Failure, LaunchOverhead, RunResult, Timing
 from kernels.spec import Kernel, Launch
 from visualize.predict.bounds import Bound, Point, Roof
@@ -170,6 +171,15 @@ def _worst_values(check: Check) -> tuple[str, str]:
     return significant(check.worst_got, 6), significant(check.worst_expected, 6)
 
 
+def render_prediction(predicted: Prediction) -> Markup:
+    """Render the predicted time of a launch, and the time that each resource would take alone."""
+    beside = say("predicted without a compile {}", Mark("predicted"))
+    slowest_first = sorted(predicted.by_resource, key=lambda resource: -resource[1])
+    rows = [(name, milliseconds(ms, predicted.ms)) for name, ms in slowest_first]
+    alone = table(("resource", "time"), rows, "Time that each resource would take alone")
+    return headline(milliseconds(predicted.ms), beside, f"Mostly {predicted.resource}.") + alone
+
+
 def render_card(result: RunResult, kernel: Kernel, launch: Launch, when: object = "") -> Markup:
     """Render the card of a finished run: its check, its time and its ratio in one line, with their source.
 
@@ -188,6 +198,8 @@ def _card_line(run: RunResult, kernel: Kernel, launch: Launch) -> Markup:
     if not check.passed:
         count = f"{check.mismatched:,} of {check.elements:,} wrong" if check.mismatched else "wrong as a whole"
         verdict, style = f"✗ {count}", Markup(' class="failed"')
+    elif run.backend == "interpreter":
+        verdict += ", checked in the"  # the mark completes the sentence
     parts: list[Any] = [Hint(verdict, _CHECK_HINT)]
     if check.passed and run.timing:
         parts.append(milliseconds(run.timing.median_ms))

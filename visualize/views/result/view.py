@@ -25,10 +25,11 @@ from kernels.results.codec import UnreadableRecording, to_json
 from kernels.results.run import Closeup, Diff
 from kernels.spec import Kernel, Launch, shape_text
 from visualize.predict.bounds import Point, Roof, intensity, predicted_point
+from visualize.predict.launch_time import predict_time
 from visualize.predict.reuse import asked_bytes
 from visualize.predict.schedule import schedule
 from visualize.views import slots, status
-from visualize.views.numbers import source
+from visualize.views.numbers import Number, source
 from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
 from visualize.views.prose import claim, picture_caption, plain, tag_experiment
 from visualize.views.result import figures, text
@@ -54,7 +55,8 @@ class ResultPanel(Panel):
         times = plot("time-plot", "The time of the last run, beside the library's and a call's")
         return (
             slot("result")
-            + slots.picture(error, closeup, times)
+            # The predicted time replaces the plots if there is nothing to draw.
+            + slots.picture(error, closeup, times, slot("predicted-time"))
             + fold("result-numbers", "All numbers of this run", slot("result-tables"))
             + fold("roofline-fold", "Roofline", slot("roofline"), plot("roofline-plot", roofline))
         )
@@ -62,7 +64,10 @@ class ResultPanel(Panel):
     def draw_end(self, outcome: RunResult, snapshot: Snapshot) -> Slots:
         """Show a run that has just ended, mark its tiles, and give it to the browser to keep."""
         slots = draw_result(outcome, snapshot.launch, snapshot.failure)
-        if marks := tile_marks(outcome):
+        # A race that passes in the interpreter may have lost on the GPU.
+        recorded = outcome.recorded
+        marked = recorded if recorded and not recorded.check.passed else outcome
+        if marks := tile_marks(marked):
             slots["card"] += str(Markup('<span hidden data-tiles="{}"></span>').format(json.dumps(marks)))
         now = datetime.datetime.now(datetime.UTC)
         return {**slots, "stored-run": encode_run(outcome, snapshot.state.gpu.name, now)}
@@ -86,6 +91,17 @@ class ResultPanel(Panel):
         plots: Slots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot", "roofline-plot"), NONE)
         notes: Slots = dict.fromkeys(("card", "result-tables", "roofline"), status.NOT_RUN)
         return {**notes, "result": how, **plots}
+
+    def draw(self, snapshot: Snapshot) -> Slots:
+        """Predict the time of a launch without a timed run."""
+        run = snapshot.result(RunResult)
+        predicted = predict_time(snapshot.state.kernel, snapshot.launch, None)
+        has_time = run is not None and text.timed_run(run) is not None
+        return {"predicted-time": text.render_prediction(predicted) if predicted and not has_time else ""}
+
+    def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
+        predicted = predict_time(snapshot.state.kernel, snapshot.launch, None)
+        return (Number("predicted time", predicted.ms, "ms", "predicted"),) if predicted else ()
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def run(experiment: dict[str, Any]) -> Reply:

@@ -59,12 +59,12 @@ def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
     fastest = np.take_along_axis(times, best, axis=2)[..., 0]
     numbers = np.take_along_axis(by_cell(np.arange(len(sweep.rows))), best, axis=2)[..., 0]
     distinct = np.unique(fastest[np.isfinite(fastest)])
-    # For a single value, Plotly's own scale would reach below zero.
-    limits = {"zmin": 0, "zmax": distinct[0]} if len(distinct) == 1 else {}
+    # Times that look alike get one colour. For a single value, Plotly's own scale would reach below zero.
+    limits = {"zmin": 0, "zmax": distinct[-1]} if distinct.size and distinct[-1] < 1.002 * distinct[0] else {}
     trace = go.Heatmap(
         z=fastest, x=[str(value) for value in columns], y=[str(value) for value in rows], customdata=numbers,
         colorscale=theme.SEQUENCE, reversescale=True, xgap=2, ygap=2, hovertemplate=_LABEL, **limits,
-        colorbar=theme.colorbar(f"{unit}, {sweep.source}"),
+        colorbar=theme.colorbar(f"{unit}, {sweep.source} (yellow: fast)"),
         texttemplate="%{z:,.3r}" if fastest.size <= _MAX_NUMBERED_CELLS else None,
     )  # fmt: skip
     # Row, column, and pixels from the middle of the cell, where its time is.

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels import discover
-from kernels.experiment import Experiment, JsonSchema, argument_schemas, from_json
+from kernels.experiment import Experiment, JsonSchema, argument_schemas
 from kernels.export.script import config_line
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError, knob, knobs, quote
@@ -57,22 +58,22 @@ class SweepOptions:
 
     sweep_vary: str = knob(
         "", "Sweep", "Knobs and their values: BLOCK_M=64,128 num_warps=4,8. Empty: tiles around the current one.",
-        longest=400, label="vary",
+        longest=400, label="Knobs",
     )  # fmt: skip
     sweep_over: str = knob(
         "", "Sweep", "A dimension and its sizes, each with its own sweep: K=512,1024. Empty: the current shape.",
-        longest=200, label="over",
+        longest=200, label="Sizes",
     )  # fmt: skip
     sweep_picture: str = knob(
         "heatmap", "Sweep", "heatmap: two knobs, the best of the others. bound: time against its prediction. "
         "convergence: fastest so far. library: its time over the best, by size.",
-        choices=PICTURES, label="picture",
+        choices=PICTURES, label="Picture",
     )  # fmt: skip
     sweep_x: str = knob(
-        AUTO, "Sweep", "The knob across the heatmap.", choices=(AUTO, *KNOBS), only_with=_HEATMAP, label="across"
+        AUTO, "Sweep", "The knob across the heatmap.", choices=(AUTO, *KNOBS), only_with=_HEATMAP, label="Across"
     )
     sweep_y: str = knob(
-        AUTO, "Sweep", "The knob up the heatmap.", choices=(AUTO, *KNOBS), only_with=_HEATMAP, label="up"
+        AUTO, "Sweep", "The knob up the heatmap.", choices=(AUTO, *KNOBS), only_with=_HEATMAP, label="Up"
     )
 
 
@@ -82,14 +83,14 @@ class SweepSearch:
 
     sweep_strategy: str = knob(
         "guided", "Sweep", "guided: by predicted time, ends early. grid: all, in order. random: all, shuffled.",
-        choices=STRATEGIES, label="strategy",
+        choices=STRATEGIES, label="Strategy",
     )  # fmt: skip
     sweep_budget: int = knob(
         0, "Sweep", "Maximum number of configs to time. 0: no limit.", low=0, high=MAX_CONFIGS, stops="powers",
-        label="budget",
+        label="Budget",
     )  # fmt: skip
     sweep_seed: int = knob(
-        0, "Sweep", "The order of random.", low=0, high=999, only_with=("sweep_strategy", ("random",)), label="seed"
+        0, "Sweep", "The order of random.", low=0, high=999, only_with=("sweep_strategy", ("random",)), label="Seed"
     )
 
     @property
@@ -275,14 +276,18 @@ class SweepPanel(Panel):
             """
             search = {"strategy": strategy, "seed": seed, "budget": budget}
             options = read_options(SweepSearch, "sweep_", search, "/sweep")
-            space, name = space_of_call(from_json(experiment), vary), f"/sweep {next(_CALLS)}"
+            space, name = space_of_call(api.read(experiment), vary), f"/sweep {next(_CALLS)}"
             with self.sweeps.watched(name):
                 run = await asyncio.to_thread(self.sweeps.start, api.session, [space], options.strategy, name)
                 deadline = time.monotonic() + self.max_call_s
-                while not run.has_ended:  # poll: a blocked thread would delay the app's exit
-                    await asyncio.sleep(_POLL_S)
-                    if time.monotonic() > deadline and self.sweeps.leave(name):
-                        break  # the sweep continues for its other watchers
+                try:
+                    while not run.has_ended:  # poll: a blocked thread would delay the app's exit
+                        await asyncio.sleep(_POLL_S)
+                        if time.monotonic() > deadline and self.sweeps.leave(name):
+                            break  # the sweep continues for its other watchers
+                except asyncio.CancelledError:  # the client has left
+                    await asyncio.to_thread(self.sweeps.leave, name)
+                    raise
                 sweep = run.result() if run.has_ended else run.snapshot()
             return await asyncio.to_thread(build_reply, sweep)
 
@@ -390,7 +395,10 @@ def build_reply(sweep: Sweep) -> dict[str, Any]:
 
 
 def default_values(experiment: Experiment) -> dict[str, list[Any]]:
-    """Return default values: Tile choices and num_stages with their neighbours, and 4 or 8 warps."""
+    """Return default values: 4 or 8 warps, and num_stages and Tile choices with their neighbours.
+
+    A Tile knob keeps its own value if the combinations would be more than a call of /sweep takes.
+    """
     stages = experiment.config.num_stages
     values: dict[str, list[Any]] = {
         "num_warps": [4, 8],
@@ -399,5 +407,7 @@ def default_values(experiment: Experiment) -> dict[str, list[Any]]:
     for name, declared in knobs(type(experiment.config)).items():
         if declared.group == "Tile" and declared.choices is not None:
             place = declared.choices.index(getattr(experiment.config, name))
-            values[name] = list(declared.choices[max(0, place - 1) : place + 2])
+            near = list(declared.choices[max(0, place - 1) : place + 2])
+            if math.prod(map(len, (*values.values(), near))) <= MAX_CONFIGS_PER_CALL:
+                values[name] = near
     return values

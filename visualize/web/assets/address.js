@@ -41,7 +41,7 @@ function tell() {
   emit("address");
 }
 
-onClick(".copy-link", (button) => copyText(button, document.body.dataset.link));
+onClick(".copy-link", () => copyText(document.body.dataset.link));
 onClick('a[href^="?"]', (link, event) => {
   if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
   event.preventDefault();
@@ -73,6 +73,7 @@ watch("value", () => {
   const value = JSON.parse(props.value), before = full;
   [full, short] = [new URLSearchParams(value.full), new URLSearchParams(value.short)];
   document.body.dataset.shown = value.title;
+  if (before.size && full.has("with") && !before.has("with")) notify("Pinned. Change a setting to compare.");
   if (before.size && ["tab", "kernel"].some((name) => before.get(name) !== full.get(name))) isStep = true;
   for (const name of newer) {
     const latest = send.settings[name];

@@ -11,32 +11,76 @@ function fileName(text) {
   return text.replace(/<[^>]*>/g, " ").replace(/[^A-Za-z0-9.]+/g, "_").replace(/^_+|_+$/g, "").slice(0, 80) || "tilescope";
 }
 
-// Saves a figure as it is drawn, with its description below.
-function savePicture(node, about, format) {
-  const { width, height, _size: size, font } = node._fullLayout, letters = 0.78 * font.size;
-  // Lines that fit, broken after commas and dots.
-  const most = Math.max(40, Math.floor((width - 20) / (0.6 * letters)));
-  const lines = about.match(new RegExp(`\\S.{0,${most}}(?:,| ·|$)`, "g"));
-  const below = 1.45 * letters * lines.length + 10;
-  const note = {
-    text: lines.join("<br>"), showarrow: false, font: { size: letters }, align: "left",
-    xref: "paper", x: 0, xanchor: "left", xshift: 10 - size.l,
-    yref: "paper", y: 0, yanchor: "bottom", yshift: 6 - size.b - below,
+// The page's typeface, for SVG that is shown outside the page.
+async function fontFaces() {
+  const rules = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]);
+  const faces = rules.filter((rule) => rule instanceof CSSFontFaceRule && rule.style.fontFamily.includes("Plex Sans"));
+  const embed = async ({ cssText, parentStyleSheet: { href } }) => {
+    const [whole, path] = cssText.match(/url\("(.*?)"\)/), file = await fetch(new URL(path, href));
+    const bytes = Array.from(new Uint8Array(await file.arrayBuffer()), (byte) => String.fromCharCode(byte));
+    return cssText.replace(whole, `url("data:font/woff2;base64,${btoa(bytes.join(""))}")`);
   };
-  const layout = {
-    ...node.layout, width, height: height + below, autosize: false,
-    paper_bgcolor: getComputedStyle(document.body).backgroundColor,
-    margin: { l: size.l, r: size.r, t: size.t, b: size.b + below },
-    annotations: [...(node.layout.annotations ?? []), note],
-  };
-  const filename = fileName(`${about.split(" · ")[0]} ${node.layout.title?.text ?? ""}`);
-  window.Plotly.downloadImage({ data: node.data, layout }, { format, filename, width, height: layout.height, scale: 2 });
+  return (await Promise.all(faces.map(embed))).join("");
 }
 
-// Copies a text, and says so on the button.
-async function copyText(button, text) {
-  const label = (button.dataset.label ??= button.textContent);
-  await navigator.clipboard.writeText(text);
-  button.textContent = "Copied";
-  setTimeout(() => { button.textContent = label; }, 1500);
+const tag = (name, attributes, content = "") => `<${name} ${Object.entries(attributes).map(([key, value]) => `${key}="${value}"`).join(" ")}>${content}</${name}>`;
+const escaped = (text) => make("p", {}, text).innerHTML;
+const svgText = (text, x, y, { fontSize, fontWeight, color }) => tag("text", { x, y, "font-size": fontSize, "font-weight": fontWeight, fill: color }, escaped(text));
+
+// The lines of a text node, as SVG. A line's baseline is below four fifths of its height.
+function traceText(node, left, top) {
+  const range = document.createRange(), lines = new Map(); // baseline → x and words
+  for (const { 0: word, index } of node.data.matchAll(/\S+/g)) {
+    range.setStart(node, index);
+    range.setEnd(node, index + word.length);
+    const box = range.getBoundingClientRect(), y = box.top - top + 0.79 * box.height;
+    if (!lines.has(y)) lines.set(y, { x: box.left - left, words: [] });
+    lines.get(y).words.push(word);
+  }
+  return [...lines].map(([y, { x, words }]) => svgText(words.join(" "), x, y, getComputedStyle(node.parentNode)));
+}
+
+// An element of the page as SVG, which other programs open: backgrounds, lines of text and drawings.
+function traceElement(root, left, top) {
+  const frame = root.getBoundingClientRect();
+  return [root, ...root.querySelectorAll("*")].map((node) => {
+    const box = node.getBoundingClientRect(), { backgroundColor: fill, borderTopLeftRadius: radius } = getComputedStyle(node);
+    if (!node.checkVisibility() || box.left >= frame.right || box.top >= frame.bottom) return ""; // clipped
+    const place = { x: box.left - left, y: box.top - top, width: box.width, height: box.height };
+    if (node.matches("canvas")) return tag("image", { ...place, href: node.toDataURL() });
+    const texts = [...node.childNodes].filter(({ nodeType }) => nodeType === Node.TEXT_NODE).flatMap((text) => traceText(text, left, top));
+    return tag("rect", { ...place, fill, rx: parseFloat(radius) }) + texts.join("");
+  }).join("");
+}
+
+// Saves a figure as it looks: with the HTML over it, its legend, and its description below.
+async function savePicture(node, about, format) {
+  const { width, height: drawn, font } = node._fullLayout, html = { over: [], legend: null };
+  node.dispatchEvent(new CustomEvent("tilescope:save", { bubbles: true, detail: html }));
+  const { left, top } = node.getBoundingClientRect(), legend = html.legend?.getBoundingClientRect(), end = drawn + (legend?.height ?? 0) + 4;
+  // Lines that fit, broken after commas and dots.
+  const letters = 0.78 * font.size, line = 1.45 * letters, most = Math.max(40, Math.floor((width - 20) / (0.6 * letters)));
+  const lines = about.match(new RegExp(`\\S.{0,${most}}(?:,| ·|$)`, "g")), height = Math.ceil(end + line * lines.length + 8);
+  const plot = await window.Plotly.toImage(node, { format: "svg", width, height: drawn });
+  const svg = tag("svg", { xmlns: "http://www.w3.org/2000/svg", width, height, viewBox: `0 0 ${width} ${height}`, "font-family": escaped(font.family) }, [
+    tag("style", {}, await fontFaces()),
+    tag("rect", { width, height, fill: getComputedStyle(document.body).backgroundColor }),
+    decodeURIComponent(plot.replace(/^.*?,/, "")),
+    ...html.over.map((each) => traceElement(each, left, top)),
+    legend ? traceElement(html.legend, legend.left - 10, legend.top - drawn - 4) : "",
+    ...lines.map((text, i) => svgText(text, 10, end + line * (i + 1), { fontSize: letters, fontWeight: 400, color: font.color })),
+  ].join(""));
+  const name = `${fileName(`${about.split(" · ")[0]} ${node.layout.title?.text ?? ""}`)}.${format}`;
+  if (format === "svg") return saveFile(name, "image/svg+xml", svg);
+  const image = new Image(), canvas = make("canvas", { width: 2 * width, height: 2 * height });
+  image.src = `data:image/svg+xml,${encodeURIComponent(svg)}`;
+  await image.decode();
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  return canvas.toBlob((blob) => saveFile(name, "image/png", blob));
+}
+
+// Copies a text. Browsers refuse it without HTTPS, and in a frame of another site.
+async function copyText(text) {
+  const copied = await navigator.clipboard?.writeText(text).then(() => true, () => false);
+  notify(copied ? "Copied" : "The browser refused access to the clipboard.");
 }

@@ -98,12 +98,19 @@ function refresh() {
     update(values[name]);
     row.hidden = condition !== undefined && !condition.values.includes(values[condition.name]);
   }
+  const numbers = controls.filter(({ field }) => field.kind === "number").map(({ field }) => String(values[field.name]).length);
+  root.style.setProperty("--digits", Math.max(5, ...numbers)); // the width of all number boxes
   const summary = root.querySelector(".more > summary");
   const words = ["dtype", "layout", "precision"].filter((name) => values[name] && !controls.find(({ field }) => field.name === name)?.row.hidden);
   for (const button of root.querySelectorAll(".presets button")) button.textContent = state.presets[button.value];
   if (summary) summary.textContent = [...words.map((name) => values[name]), "more"].join(" · ");
 }
 
+document.addEventListener("tilescope:set", ({ detail: { name, value } }) => {
+  if (!(name in state.values)) return;
+  state.values[name] = value;
+  refresh();
+});
 watch("value", () => {
   if (!props.value) return;
   const next = JSON.parse(props.value), { activeElement } = document;
@@ -111,14 +118,11 @@ watch("value", () => {
   const busy = root.contains(activeElement) ? activeElement.closest(".field")?.dataset.field : undefined;
   if (busy in state.values && next.values.kernel === state.values.kernel) next.values[busy] = state.values[busy];
   state = next;
-  const shape = JSON.stringify([state.fields, state.presets.length]);
-  if (shape !== built) {
-    const focused = root.contains(activeElement) ? activeElement.id : "";
-    build();
-    built = shape;
-    document.getElementById(focused)?.focus();
-  }
+  const shape = JSON.stringify([state.fields, state.presets.length]), focused = root.contains(activeElement) ? activeElement.id : "";
+  if (shape !== built) build();
   refresh();
+  if (shape !== built) document.getElementById(focused)?.focus(); // once it has its value
+  built = shape;
   for (const { name } of state.fields) send.settings[name] = state.values[name];
   root.dataset.ready = "true";
   showProblems();

@@ -52,7 +52,7 @@ document.addEventListener("keydown", (event) => {
     document.querySelector("#run").click();
   }
   if (event.defaultPrevented || isModified || event.altKey || event.isComposing) return;
-  if (shows("embed") || document.querySelector("dialog[open]") || belongsTo(target, key)) return;
+  if (shows("embed") || document.querySelector("dialog:is([open], :popover-open)") || belongsTo(target, key)) return;
   const action = actionOf(key.length === 1 ? key.toLowerCase() : key);
   if (!action) return;
   event.preventDefault();
@@ -64,6 +64,8 @@ onClick(".to-talk", () => {
   dialog.close();
   talk(!shows("talk"));
 });
+// The glossary opens at the term.
+onClick(".term", ({ value }) => setTimeout(() => [...document.querySelectorAll("#glossary dt")].find(({ textContent }) => textContent === value).scrollIntoView()));
 onClick(".theme-switch", () => display("__theme", document.body.classList.toggle("dark") ? "dark" : "light"));
 // The embed view links to the same state of the whole page, and talk mode says what the picture shows.
 document.addEventListener("tilescope:address", () => {

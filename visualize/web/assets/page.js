@@ -24,6 +24,38 @@ function make(tag, attributes = {}, ...children) {
   return node;
 }
 
+// What the page remembers between visits. In a frame of another site or a private window, browsers may refuse the storage:
+// then it remembers nothing.
+const memory = {
+  read(name) {
+    try { return localStorage.getItem(`tilescope-${name}`) ?? ""; } catch { return ""; }
+  },
+  write(name, value) {
+    try { localStorage.setItem(`tilescope-${name}`, value); } catch { /* refused, or full */ }
+  },
+};
+
+// Shows a few words for a moment, above everything else.
+function notify(words) {
+  const toast = document.body.appendChild(make("p", { class: "toast", role: "status", popover: "manual" }, words));
+  toast.showPopover();
+  setTimeout(() => toast.remove(), 4000);
+}
+
+// Menus close on a click elsewhere, after a choice, and on Escape, which no other script gets then.
+const OPEN_MENUS = ":is(#header, .headline) details[open], .presets[open]";
+
+document.addEventListener("click", ({ target }) => {
+  for (const menu of document.querySelectorAll(OPEN_MENUS)) menu.open = menu.contains(target) && !target.closest("a, button");
+});
+document.addEventListener("keydown", (event) => {
+  const menu = event.key === "Escape" && [...document.querySelectorAll(OPEN_MENUS)].at(-1);
+  if (!menu) return;
+  event.stopPropagation();
+  menu.open = false;
+  menu.querySelector("summary").focus();
+}, true);
+
 function onClick(selector, action) {
   document.addEventListener("click", (event) => {
     const node = event.target.closest?.(selector);
@@ -103,14 +135,17 @@ function fill(node, html) {
   node.querySelectorAll("details").forEach((details, i) => { details.open ||= open[i] ?? false; });
 }
 
-// Shows each sentence next to the control that caused it (see form.js), and the others above the picture.
+// Shows each sentence next to the control that caused it (see form.js), whose group opens, and those whose control is not
+// visible above the picture.
 function showProblems() {
   const others = { ...problems };
   for (const field of document.querySelectorAll(".field")) {
     const { field: name } = field.dataset;
     field.querySelector(".problem").textContent = others[name] ?? "";
-    field.classList.toggle("wrong", name in others);
-    delete others[name];
+    const isWrong = name in others, group = field.closest("details");
+    field.classList.toggle("wrong", isWrong);
+    if (isWrong && group) group.open = true;
+    if (field.checkVisibility()) delete others[name];
   }
   element.querySelector("#elsewhere .problem").textContent = Object.values(others).join(" ");
   emit("problems");
@@ -125,7 +160,7 @@ const FILL = {
   result: fill,
   button: (node, value) => { node.disabled = value === "disabled"; },
   fold: (node, value) => { node.open = value === "open"; },
-  stored_run: (_, run) => localStorage.setItem("tilescope-run", run), // for the next visit
+  stored_run: (_, run) => memory.write("run", run), // for the next visit
   saved_file(node, value) { // the server wrote it when a button was pressed (see tables.py)
     const { id, name, type, text } = JSON.parse(value || "{}");
     if (!name || node.dataset.file === String(id)) return; // an action's last update repeats its values
@@ -161,4 +196,4 @@ element.querySelectorAll(".slot").forEach(mount);
 onClick("button.slot", ({ id }) => (id === "cancel" ? post("stop", {}) : send.act(id)));
 if (![...new URLSearchParams(location.search).keys()].some((name) => !name.startsWith("__"))) window.tilescopeReceive(props.value);
 watch("value", () => window.tilescopeReceive(props.value));
-request(() => ({ open: location.search, stored_run: localStorage.getItem("tilescope-run") ?? "" }));
+request(() => ({ open: location.search, stored_run: memory.read("run") }));

@@ -1,18 +1,19 @@
 // The dialog with the link and its QR code (see page.py). address.js keeps the link on the body.
 const dialog = element.querySelector("dialog");
-const field = element.querySelector("input");
+const [field, frame] = element.querySelectorAll("input");
 const code = element.querySelector(".qr");
 
 function open() {
   if (dialog.open) return;
   field.value = document.body.dataset.link;
+  frame.value = `<iframe src="${field.value}&embed=1" width="960" height="600"></iframe>`;
   code.replaceChildren();
   dialog.showModal();
-  field.setSelectionRange(0, 0); // its start is in view
+  field.scrollLeft = 0;
   send.act("share", { link: field.value });
 }
 
-onClick("#share .copy", (button) => copyText(button, field.value));
+onClick("#share .copy", ({ previousSibling }) => copyText(previousSibling.value));
 onClick(".open-share", open);
 dialog.addEventListener("keydown", (event) => { if (event.key.toLowerCase() === "q") dialog.close(); });
 watch("value", () => {

@@ -55,11 +55,12 @@ bar.addEventListener("click", (event) => {
   else if (button?.matches(".next") && document.body.classList.contains("asked")) reveal(event);
   else if (button?.matches(".leave")) emit("follow", document.body.dataset.address);
 });
-document.addEventListener("click", ({ target }) => { if (!target.closest(".tours > summary")) document.querySelector(".tours").open = false; });
 document.addEventListener("tilescope:address", followAddress);
 new ResizeObserver(() => {
   if (bar.offsetHeight) document.body.style.setProperty("--bar", `${bar.offsetHeight}px`);
   else document.body.style.removeProperty("--bar");
 }).observe(bar);
 watch("value", showStop);
+const asked = new URLSearchParams(location.search).get("tour");
+if (asked && !given.tours.includes(asked)) notify(`There is no tour ${asked}.`);
 followAddress();
