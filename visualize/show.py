@@ -9,10 +9,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +113,9 @@ def show(arguments: Sequence[str]) -> int:
                 server = None if is_capture else CaptureServer(flags, path)
                 if server:
                     server.capture(flags.script)
-                serve_capture(path, flags.script, server.capture if server else None, flags.host, flags.port, flags.mcp)
+                recapture = server.capture if server else None
+                compiler = server.compile if server else None
+                serve_capture(path, flags.script, recapture, compiler, flags.host, flags.port, flags.mcp)
                 return FINE
             if not is_capture:
                 run_capture(flags, capture_arguments(flags, path, flags.script))
@@ -119,7 +123,9 @@ def show(arguments: Sequence[str]) -> int:
                     count(flags, path, flags.script)
             capture = Capture(path)
             is_failed = capture.content.stopped is not None and capture.content.stopped.kind == "exception"
-            content = report(capture)
+            server = CaptureServer(flags, path)
+            content = report(capture, None if is_capture else server.compile)
+            server.close()
             if packages:
                 other = Path(folder) / "other.tilescope"
                 run_capture(flags, capture_arguments(flags, other, flags.script), packages)
@@ -223,19 +229,19 @@ def run_capture(
 
 
 class CaptureServer:
-    """A process that has imported torch and Triton, and captures scripts in forks of itself.
-
-    Raises:
-        CaptureFailed: `--python` could not be started.
-    """
+    """A process that has imported torch and Triton, and captures scripts or compiles in forks of itself."""
 
     def __init__(self, flags: argparse.Namespace, path: Path) -> None:
         self._flags, self._path = flags, path
-        command = [flags.python, str(_CAPTURE), "--serve"]
+        self._lock = threading.Lock()
+
+    @cached_property
+    def _process(self) -> subprocess.Popen[str]:
+        command = [self._flags.python, str(_CAPTURE), "--serve"]
         try:
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         except OSError as error:
-            raise CaptureFailed(f"--python {flags.python}: {error.strerror}.") from error
+            raise CaptureFailed(f"--python {self._flags.python}: {error.strerror}.") from error
 
     def capture(self, script: str, more: Sequence[str] = ()) -> None:
         """Capture a script.
@@ -246,19 +252,34 @@ class CaptureServer:
         Raises:
             CaptureFailed: no capture was written.
         """
-        request = json.dumps(capture_arguments(self._flags, self._path, script, more))
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with suppress(OSError):
-            self._process.stdin.write(f"{request}\n")
-            self._process.stdin.flush()
-        reply = self._process.stdout.readline()
+        reply = self._ask(capture_arguments(self._flags, self._path, script, more))
         if reply != "\n":
             raise CaptureFailed(
                 reply.strip() or f"The capture process ({self._flags.python}) exited; the terminal shows why."
             )
         if self._flags.count:
             count(self._flags, self._path, script, more)
+
+    def compile(self, request: Mapping[str, Any]) -> Sequence[Mapping[str, Any] | None]:
+        """Compile modules: see `capture.recompile`. Without a reply, nothing was compiled."""
+        try:
+            return json.loads(self._ask(request))
+        except ValueError:
+            return [None] * len(request["modules"])
+
+    def _ask(self, request: Any) -> str:
+        with self._lock:
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            with suppress(OSError):
+                self._process.stdin.write(f"{json.dumps(request)}\n")
+                self._process.stdin.flush()
+            return self._process.stdout.readline()
+
+    def close(self) -> None:
+        """End the process if it was started."""
+        if "_process" in vars(self):
+            self._process.communicate()
 
 
 def count(flags: argparse.Namespace, path: Path, script: str, settings: Sequence[str] = ()) -> None:

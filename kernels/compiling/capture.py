@@ -18,6 +18,7 @@ import inspect
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import types
 import zipfile
@@ -58,8 +60,8 @@ _MOST_BYTES = 60 << 20
 # Counts depend on addresses modulo this: see `kernels/atomics.py`.
 _ADDRESS_RANGE = 1 << 29
 
-# Triton specializes on integers and addresses that are multiples of this.
-_ALIGNMENT = 16
+# Maximum seconds of compiling a report's changed modules.
+_RECOMPILE_S = 20
 
 # Maximum number of autotuner configs to try until one compiles and fits, and of combinations in a sweep.
 _MOST_CONFIGS, _MOST_COMBINATIONS = 8, 256
@@ -190,16 +192,6 @@ class Recorder:
                 argument = content["arguments"][number]
                 if (tensor := _own_tensor(argument)) and tensor["is_known"]:
                     self._keep_values(argument["name"], tensor)
-            better = {name: _align(value) for name, value in stand_ins.items() if name not in config}
-            content["aligned"], aligned = None, None
-            if any(value is not stand_ins[name] for name, value in better.items()):
-                with contextlib.suppress(Exception):  # without it, the cost of misalignment is not reported
-                    aligned = self._compile(function, sizes, {**stand_ins, **better}, options)
-            if aligned and aligned.hash != compiled.hash:
-                tensors = filter(None, map(_own_tensor, content["arguments"]))
-                size = min((tensor["element_bytes"] for tensor in tensors), default=1)
-                content["aligned"] = {"arguments": [_describe_aligned(a, better, size) for a in content["arguments"]]}
-                content["aligned"]["kernel"] = self._keep_kernel(function, aligned)
         launch = Launch(len(self.launches), function, compiled, content)
         self.launches.append(launch)
         self.keep(launch)
@@ -286,7 +278,7 @@ class Recorder:
         """Return the number of a compiled kernel, and write its code."""
         number = len(self.kernels)
         if self.kernels.setdefault((function, compiled.hash), number) == number:
-            for stage in ("ttgir", "ptx"):
+            for stage in {"ttir", "ttgir", "ptx"} & compiled.asm.keys():
                 (self.folder / f"{number}.{stage}").write_text(compiled.asm[stage])
             (self.folder / f"{number}.cubin").write_bytes(compiled.asm["cubin"])
             self.write("kernels", [_describe_kernel(compiled)], number)
@@ -393,32 +385,8 @@ def _as_compiled(value: Any) -> Any:
     return _AlignedTensor(value) if hasattr(value, "data_ptr") and hasattr(value, "dtype") else value
 
 
-def _align(value: Any) -> Any:
-    """Return an aligned argument: an integer rounded up, or a tensor's start rounded down, to a multiple of 16."""
-    if type(value) is int and value > _ALIGNMENT:
-        return value + -value % _ALIGNMENT if value % _ALIGNMENT else value
-    if isinstance(value, _AlignedTensor) and (excess := value.offset_bytes % _ALIGNMENT):
-        aligned = _AlignedTensor(value.base)
-        aligned.offset_bytes = value.offset_bytes - excess
-        aligned.data_ptr = _returning(value.data_ptr() - excess)
-        return aligned
-    return value
-
-
 def _own_tensor(argument: dict[str, Any]) -> Any:
     return argument.get("tensor") or argument.get("descriptor", {}).get("tensor")
-
-
-def _describe_aligned(argument: dict[str, Any], better: Mapping[str, Any], element_bytes: int) -> dict[str, Any]:
-    """Return an argument's JSON with the value or the offset of its aligned version.
-
-    An integer keeps its value if that many elements fill a multiple of 16 bytes: declaring it constexpr is enough.
-    """
-    value = better.get(argument["name"])
-    if "tensor" in argument and isinstance(value, _AlignedTensor):
-        return {**argument, "tensor": {**argument["tensor"], "offset_bytes": value.offset_bytes}}
-    is_padded = type(before := argument.get("value")) is int and before * element_bytes % _ALIGNMENT
-    return {**argument, "value": value} if is_padded else argument
 
 
 def _returning(value: Any) -> Callable[..., Any]:
@@ -587,12 +555,14 @@ def _describe_kernel(compiled: Any) -> dict[str, Any]:
         "name": function.__name__, "file": inspect.getsourcefile(function) or "", "line": line,
         "source": "".join(source), "shared_bytes": metadata.shared, "num_warps": metadata.num_warps,
         "num_ctas": metadata.num_ctas, "layouts": read_ttgir(compiled.asm["ttgir"]).layouts,
+        "options": {name: value for name, value in metadata._asdict().items() if isinstance(value, int | str)},
     }  # fmt: skip
 
 
 def _read_kernel(folder: Path, number: int, file: str) -> tuple[tuple[int, int], dict[str, str]]:
-    """Return a kernel's registers and spilled bytes, and its TTGIR, PTX and SASS by stage."""
-    codes = {stage: (folder / f"{number}.{stage}").read_text() for stage in ("ttgir", "ptx")}
+    """Return a kernel's registers and spilled bytes, and its TTIR (unless Gluon made it), TTGIR, PTX and SASS."""
+    paths = ((stage, folder / f"{number}.{stage}") for stage in ("ttir", "ttgir", "ptx"))
+    codes = {stage: path.read_text() for stage, path in paths if path.exists()}
     cubin = (folder / f"{number}.cubin").read_bytes()
     resources = _resources(cubin, codes["ptx"])
     codes["sass"] = _run_tool("nvdisasm", cubin, "-g", "-c", "-ndf")
@@ -600,6 +570,36 @@ def _read_kernel(folder: Path, number: int, file: str) -> tuple[tuple[int, int],
     if compiled_from and new not in codes["ttgir"]:  # Triton's cache knows the same source in another file
         codes = {stage: code.replace(Path(compiled_from[1]).name, new) for stage, code in codes.items()}
     return resources, codes
+
+
+def recompile(modules: Sequence[Mapping[str, Any]], capability: int) -> list[dict[str, Any] | None]:
+    """Compile TTIR modules, each with its options. One that fails gives {}, and one that takes too long None."""
+    deadline = time.monotonic() + _RECOMPILE_S
+    replies: list[dict[str, Any] | None] = []
+    with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:  # threads may deadlock in Triton
+        results = [pool.apply_async(_recompile_one, (module, capability)) for module in modules]
+        for result in results:
+            try:
+                replies.append(result.get(max(0, deadline - time.monotonic())))
+            except multiprocessing.TimeoutError:
+                replies.append(None)
+            except Exception:  # the compiler can raise any type
+                replies.append({})
+    return replies
+
+
+def _recompile_one(module: Mapping[str, Any], capability: int) -> dict[str, Any]:
+    with tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:
+        Path(file.name).write_text(module["ttir"])
+        target = GPUTarget("cuda", capability, 32)
+        compiled = triton.compile(file.name, target=target, options=module["options"])
+    codes = {stage: compiled.asm[stage] for stage in ("ttgir", "ptx")}
+    codes["sass"] = _run_tool("nvdisasm", compiled.asm["cubin"], "-g", "-c", "-ndf")
+    registers, spilled = _resources(compiled.asm["cubin"], codes["ptx"])
+    return {
+        "registers": registers, "spilled_bytes": spilled, "shared_bytes": compiled.metadata.shared,
+        "num_warps": compiled.metadata.num_warps, "layouts": read_ttgir(codes["ttgir"]).layouts, "codes": codes,
+    }  # fmt: skip
 
 
 # ---------------------------------------------------------------- launches
@@ -761,7 +761,8 @@ def _run_pinned(self: Any, recorder: Recorder, *arguments: Any, **keywords: Any)
         if config.pre_hook is not None:
             config.pre_hook({**self.nargs, **keywords, **values})
         number = self.configs.index(config) + 1 if config in self.configs else place
-        tuned = {"tuned": {"number": number, "of": len(self.configs)}} if len(self.configs) > 1 else {}
+        tuned = {"tuned": {"number": number, "of": len(self.configs), "restored": _restored(self, config)}}
+        tuned = tuned if len(self.configs) > 1 else {}
         try:
             with mock.patch.object(recorder, "context", {**recorder.context, **tuned}):
                 return self.fn.run(*arguments, **keywords, **values)
@@ -769,6 +770,13 @@ def _run_pinned(self: Any, recorder: Recorder, *arguments: Any, **keywords: Any)
             if place == len(configs):
                 raise
             recorder.drop(count)
+
+
+def _restored(tuner: Any, config: Any) -> list[str] | None:
+    """Return the arguments that a tuner resets before each run; None if a hook of the user's may do so."""
+    if config.pre_hook or getattr(tuner, "user_defined_pre_hook", False):
+        return None
+    return [*getattr(tuner, "reset_to_zero", ()), *getattr(tuner, "restore_value", ())]
 
 
 # ---------------------------------------------------------------- a machine without a GPU
@@ -1063,14 +1071,19 @@ def this_gpu() -> dict[str, Any]:
 
 
 def serve() -> int:
-    """Capture once per line of stdin, a JSON list of arguments. Reply with a line: the error, or nothing.
+    """Serve requests, one JSON line of stdin each, with a reply of one line.
 
-    Each script runs in a fork of this process, which has imported torch and Triton.
+    A list holds the arguments of a capture; the reply is the error, or nothing. An object holds the arguments of
+    `recompile`; the reply is its result. Scripts run in forks of
+    this process, which has imported torch and Triton.
     """
     reply = os.dup(1)
     os.dup2(2, 1)  # the scripts' output goes to stderr
     for line in sys.stdin:
-        os.write(reply, f"{capture(json.loads(line))}\n".encode())
+        request = json.loads(line)
+        is_capture = isinstance(request, list)
+        message = capture(request) if is_capture else json.dumps(recompile(**request))
+        os.write(reply, f"{message}\n".encode())
     return 0
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, TypeAdapter
@@ -21,8 +21,8 @@ from kernels.accesses import Layout
 # Maximum bytes of the file and of each array, of each text, and of all members unpacked; maximum elements of a block.
 _MOST_BYTES, _MOST_TEXT_BYTES, _MOST_UNPACKED_BYTES, _MOST_ELEMENTS = 64 << 20, 16 << 20, 1 << 30, 1 << 20
 
-# The zip member with Nsight Compute's counters.
-_COUNTED = "counted.json"
+# The zip members with Nsight Compute's counters, and with the findings about each launch.
+_COUNTED, _FINDINGS = "counted.json", "findings.json"
 
 Count = Annotated[int, Field(ge=0, lt=1 << 40)]
 Extent = Annotated[int, Field(ge=1, lt=1 << 31)]
@@ -101,10 +101,15 @@ class Argument:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The autotuner config that was launched: `number`, from 1, out of `of`."""
+    """The autotuner config that was launched: `number`, from 1, out of `of`.
+
+    Attributes:
+        restored: the arguments that the tuner resets before each run; None if that is unknown.
+    """
 
     number: int
     of: int
+    restored: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -125,11 +130,40 @@ class CountedLaunch:
 
 
 @dataclass(frozen=True)
-class AlignedLaunch:
-    """A launch compiled as if its integers and tensor addresses were multiples of 16. It was not launched."""
+class Finding:
+    """A finding about a launch: a fact and, if `change` is set, an experiment that was made.
 
-    kernel: Count
-    arguments: tuple[Argument, ...]
+    Attributes:
+        kind: such as "misaligned" or "spills".
+        file, line: the place of the operation, or of the kernel if the finding is about the whole launch.
+        op, tensor: of the operation as in a report; "" if the finding is about the whole launch.
+        text: the fact.
+        change: what was changed.
+        before, after: numbers without and with the change, such as requests and sectors.
+        needs: what must hold for the change to keep the kernel's result.
+    """
+
+    kind: str
+    file: str
+    line: int
+    op: str
+    tensor: str
+    text: str
+    change: str = ""
+    before: Mapping[str, Count] = field(default_factory=dict)
+    after: Mapping[str, Count] = field(default_factory=dict)
+    needs: str = ""
+
+    @property
+    def place(self) -> tuple[str, int, str, str]:
+        return self.file, self.line, self.op, self.tensor
+
+    @property
+    def sentences(self) -> str:
+        changed = [name for name in self.before if self.before[name] != self.after[name]]
+        saved = [f"{name.replace('_', ' ')} from {self.before[name]:,} to {self.after[name]:,}" for name in changed]
+        effect = f"Tried: this changes {', '.join(saved)}." if saved else ""
+        return " ".join(filter(None, (self.text, self.change, effect, self.needs)))
 
 
 @dataclass(frozen=True)
@@ -139,6 +173,7 @@ class CapturedKernel:
     Attributes:
         file, line: where its function is defined.
         layouts: the layout of the pointers of each operation on pointers, in the TTGIR's order; None for a scalar.
+        options: of the compiler.
     """
 
     name: str
@@ -151,6 +186,7 @@ class CapturedKernel:
     num_warps: Annotated[int, Field(ge=1, le=64)]
     num_ctas: Annotated[int, Field(ge=1, le=16)]
     layouts: tuple[Bases | None, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -166,7 +202,6 @@ class CapturedLaunch:
         settings: the case's parameters that were set.
         arguments: of the compiled function, in order.
         results: the errors of a case's outputs.
-        aligned: None if it would be compiled the same.
         counters: Nsight Compute's counters, named as in `captured_counts.COUNTERS`; None if they were not collected.
     """
 
@@ -182,7 +217,13 @@ class CapturedLaunch:
     results: Mapping[str, OutputErrors] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     counters: Mapping[str, Count] | None = None
-    aligned: AlignedLaunch | None = None
+
+
+class Build(NamedTuple):
+    """A compiled kernel, and its code by stage."""
+
+    kernel: CapturedKernel
+    codes: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -238,6 +279,9 @@ class Content:
     about: str = ""
 
 
+_FINDINGS_TYPE = TypeAdapter[Sequence[Sequence[Finding]]](Sequence[Sequence[Finding]])
+
+
 class Capture:
     """A readable capture. Its compiled code and arrays are read from the file when they are needed."""
 
@@ -266,10 +310,22 @@ class Capture:
                 pairs = zip(self.content.launches, counted, strict=True)
                 launches = tuple(replace(launch, **vars(measured)) for launch, measured in pairs)
                 self.content = replace(self.content, launches=launches)
+            self.findings: Sequence[Sequence[Finding]] | None = None
+            if _FINDINGS in self._zip.namelist():
+                self.findings = _FINDINGS_TYPE.validate_json(self._zip.read(_FINDINGS))
+                if len(self.findings) != len(self.content.launches):
+                    raise UnreadableCapture(f"{path.name} is damaged: its findings do not match its launches.")
+
+    def build(self, kernel: int) -> Build:
+        """Return a kernel and its TTGIR, PTX and SASS."""
+        codes = {stage: self.read_code(kernel, stage) for stage in ("ttgir", "ptx", "sass")}
+        return Build(self.content.kernels[kernel], codes)
 
     def read_code(self, kernel: int, stage: str) -> str:
-        """Return the text of a kernel's "ttgir", "ptx" or "sass"; "" if the capture has no SASS."""
+        """Return the text of a kernel's "ttir", "ttgir", "ptx" or "sass"; "" if the capture has no TTIR or SASS."""
         with self._checked():
+            if stage == "ttir" and f"kernels/{kernel}.ttir" not in self._zip.namelist():
+                return ""
             return self._zip.read(f"kernels/{kernel}.{stage}").decode()
 
     def read_array(self, number: int) -> np.ndarray:
@@ -301,13 +357,17 @@ class Capture:
         with zipfile.ZipFile(self.path, "a") as file:
             file.writestr(_COUNTED, TypeAdapter(tuple[CountedLaunch, ...]).dump_json(tuple(counted)))
 
+    def write_findings(self, findings: Sequence[Sequence[Finding]]) -> None:
+        """Add the findings about each launch to the file."""
+        self.findings = findings
+        with zipfile.ZipFile(self.path, "a") as file:
+            file.writestr(_FINDINGS, _FINDINGS_TYPE.dump_json(findings))
+
     def _check_references(self, launch: CapturedLaunch) -> None:
         arrays, storages = len(self.content.arrays), len(self.content.storages)
-        arguments = (*launch.arguments, *(launch.aligned.arguments if launch.aligned else ()))
-        tensors = filter(None, (argument.own_tensor for argument in arguments))
+        tensors = filter(None, (argument.own_tensor for argument in launch.arguments))
         fits = all(t.storage < storages and (t.array is None or t.array < arrays) for t in tensors)
-        kernels = [launch.kernel, *([launch.aligned.kernel] if launch.aligned else [])]
-        if not fits or max(kernels) >= len(self.content.kernels):
+        if not fits or launch.kernel >= len(self.content.kernels):
             raise UnreadableCapture(f"{self.path.name} is damaged: a launch refers to something that is missing.")
 
     @contextmanager

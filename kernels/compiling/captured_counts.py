@@ -3,12 +3,13 @@
 import logging
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from kernels.compiling import ttgir
-from kernels.compiling.capture_file import Argument, Capture, CapturedLaunch, UnreadableCapture
-from kernels.compiling.evaluate import Evaluator
+from kernels.compiling.capture_file import Argument, Build, Capture, CapturedLaunch, UnreadableCapture
+from kernels.compiling.evaluate import Evaluator, Overflow
 from kernels.compiling.listings import UnsupportedOperation
 from kernels.compiling.memory import STORAGE_STEP, Descriptor, Memory, Storage, Tally
 from kernels.compiling.requests import Instruction, read_instructions, textbook
@@ -34,8 +35,9 @@ class OperationCounts:
         source: (file without its folders, line) of the operation.
         tensors: names of the arguments that it addresses.
         instruction: how it was compiled; None for a descriptor or if that is unknown.
-        depends_on: names of the arguments that its addresses and mask depend on, other than through a quotient.
-        has_mask: whether it has a mask.
+        addressed_by, masked_by: names of the arguments that its addresses and its mask depend on, other than through a
+            quotient.
+        index_line: the source line of a load that its addresses depend on; 0 without one.
     """
 
     op: str
@@ -44,8 +46,9 @@ class OperationCounts:
     tensors: tuple[str, ...]
     instruction: Instruction | None
     tally: Tally
-    depends_on: frozenset[str]
-    has_mask: bool
+    addressed_by: frozenset[str]
+    masked_by: frozenset[str]
+    index_line: int
 
     @property
     def is_lower_bound(self) -> bool:
@@ -72,13 +75,24 @@ class LaunchCounts:
 
     Attributes:
         notes: assumptions and omissions of the evaluation.
-        aligned: the operations of the launch if its arguments were aligned; () if they would be the same.
+        work: of the evaluation; a unit takes about 20 µs.
+        overflows: integer operations whose result wrapped.
     """
 
     operations: tuple[OperationCounts, ...]
     notes: tuple[str, ...]
     refused: str = ""
-    aligned: tuple[OperationCounts, ...] = ()
+    work: int = 0
+    overflows: tuple[Overflow, ...] = ()
+
+    def by_line(self) -> list[list[OperationCounts]]:
+        """Group the copies of an operation that pipelining or unrolling created."""
+        groups: dict[tuple[Any, ...], list[OperationCounts]] = {}
+        for op in self.operations:
+            # An operation may never be executed, such as a pipelined copy in a loop with one iteration.
+            if op.tally.executions or op.tally.refused:
+                groups.setdefault((op.source, op.op, op.tensors, op.width_bytes), []).append(op)
+        return sorted(groups.values(), key=lambda group: group[0].source)
 
     def totals(self) -> dict[str, int | None]:
         """Return the launch-wide counters; None where the count of an operation may be too low."""
@@ -94,42 +108,49 @@ class LaunchCounts:
 
 
 def count_launch(
-    capture: Capture, launch: CapturedLaunch, programs: np.ndarray | None = None, is_textbook: bool = False
+    capture: Capture,
+    launch: CapturedLaunch,
+    programs: np.ndarray | None = None,
+    is_textbook: bool = False,
+    build: Build | None = None,
 ) -> LaunchCounts:
     """Count a launch's requests.
 
     Args:
         programs: count only these programs.
         is_textbook: count as on the blackboard: lane i takes element i of the block, row by row.
+        build: how the kernel is compiled; None for the captured code.
 
     Raises:
         UnreadableCapture: the launch's compiled code is damaged.
     """
     try:
-        counts = _evaluate(capture, launch, programs, is_textbook)
+        return _evaluate(capture, launch, programs, is_textbook, build)
     except UnsupportedOperation as error:
-        counts = LaunchCounts((), (), str(error))
+        return LaunchCounts((), (), str(error))
     except UnreadableCapture:
         raise
     except Exception as error:  # a capture file may hold arbitrary text as compiled code
         LOG.warning("A launch could not be evaluated.", exc_info=True)
         why = f"The compiled code is damaged or in an unknown format ({type(error).__name__}: {error})."
-        counts = LaunchCounts((), (), why)
-    if launch.aligned and programs is None and not is_textbook:
-        changed = replace(launch, kernel=launch.aligned.kernel, arguments=launch.aligned.arguments, aligned=None)
-        counts = replace(counts, aligned=count_launch(capture, changed).operations)
-    return counts
+        return LaunchCounts((), (), why)
 
 
-def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | None, is_textbook: bool) -> LaunchCounts:
-    kernel = capture.content.kernels[launch.kernel]
+def _evaluate(
+    capture: Capture,
+    launch: CapturedLaunch,
+    programs: np.ndarray | None,
+    is_textbook: bool,
+    build: Build | None,
+) -> LaunchCounts:
+    kernel, codes = build or capture.build(launch.kernel)
     if kernel.num_ctas > 1:
         raise UnsupportedOperation("A launch with clusters (num_ctas > 1) is not modeled.")
-    text, ptx, sass = (capture.read_code(launch.kernel, stage) for stage in ("ttgir", "ptx", "sass"))
-    body = ttgir.parse(text)
+    body = ttgir.parse(codes["ttgir"])
     if len(launch.arguments) != len(body.arguments):
         raise UnsupportedOperation("The launch's arguments do not match the compiled function's.")
-    instructions = read_instructions(body, capture.layouts(kernel), ptx, sass, kernel.num_warps)
+    layouts = capture.layouts(kernel)
+    instructions = read_instructions(body, layouts, codes["ptx"], codes["sass"], kernel.num_warps)
     if is_textbook:
         instructions = {line: i if isinstance(i, str) else textbook(i) for line, i in instructions.items()}
     arguments = [_value(capture, argument) for argument in launch.arguments]
@@ -138,12 +159,17 @@ def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | N
     evaluator.run()
     owners = [(tensor.storage, argument.name) for argument in launch.arguments if (tensor := argument.own_tensor)]
     owners.sort(key=lambda owner: owner[0])
+    loads = {name: op.location for op in body.walk() if op.name == "tt.load" for name in op.results}
     operations = []
     for op in ttgir.memory_ops(body):
         tally, instruction, access = memory.tallies[op.line], instructions[op.line], ttgir.MEMORY_OPS[op.name]
         made = instruction if isinstance(instruction, Instruction) and access.kind != "descriptor" else None
-        reached = evaluator.slice.reach(filter(None, (op.mask, op.operands[0])), through_quotients=False)
-        given = zip(launch.arguments, body.arguments, strict=True)
+        pointer, mask = (
+            evaluator.slice.reach(names, through_quotients=False)
+            for names in (op.operands[:1], filter(None, [op.mask]))
+        )
+        given = [(argument.name, name) for argument, name in zip(launch.arguments, body.arguments, strict=True)]
+        indices = (location[0][1] for name, location in loads.items() if location and name in pointer)
         counts = OperationCounts(
             op=access.kind,
             counter=made.counter if made else access.counter,
@@ -151,11 +177,17 @@ def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | N
             tensors=tuple(name for storage, name in owners if storage in tally.storages),
             instruction=made,
             tally=tally,
-            depends_on=frozenset(argument.name for argument, name in given if name in reached),
-            has_mask=op.mask is not None,
+            addressed_by=frozenset(argument for argument, name in given if name in pointer),
+            masked_by=frozenset(argument for argument, name in given if name in mask),
+            index_line=next(indices, 0),
         )
         operations += [replace(counts, op="load", counter="ld"), counts] if made and made.swaps else [counts]
-    return LaunchCounts(tuple(operations), tuple(sorted(evaluator.notes)))
+    return LaunchCounts(
+        tuple(operations),
+        tuple(sorted(evaluator.notes)),
+        work=memory.work,
+        overflows=tuple(evaluator.overflows.values()),
+    )
 
 
 def _storages(capture: Capture, launch: CapturedLaunch) -> list[Storage]:

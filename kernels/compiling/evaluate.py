@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,15 @@ _MOST_PROGRAMS = 1 << 22
 
 # Bytes per element of CUtensorMapDataType (cuda.h).
 _TENSOR_MAP_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4, 1)
+
+
+class Overflow(NamedTuple):
+    """An integer operation whose result wrapped: its place, the first program, the exact value, and the type's bits."""
+
+    source: tuple[str, int]
+    program: int
+    value: int
+    bits: int
 
 
 class _Unknown(Value):
@@ -54,6 +63,7 @@ class Evaluator:
         self.slice = Slice(body)
         self.needed = self.slice.values
         self.notes: set[str] = set()
+        self.overflows: dict[int, Overflow] = {}
         self.values: dict[str, Any] = {}
         self.descriptors: list[Descriptor | None] = []
         for name, argument in zip(body.arguments, arguments, strict=True):
@@ -252,7 +262,18 @@ class Evaluator:
                 if slot not in buffer:
                     raise UnsupportedOperation("The contents of a shared buffer are unknown.")
                 return [buffer[slot]]
+        if op.name in ("arith.addi", "arith.muli") and op.location and re.search(r"[x ]i32\b", op.text):
+            self._check_overflow(op, operands)
         return [arithmetic.evaluate(op, operands)]
+
+    def _check_overflow(self, op: Op, operands: list[Value]) -> None:
+        exact = (multiply if op.name == "arith.muli" else add)(*operands)
+        if exact.is_boolean or exact.bounds()[1] < 1 << 31 or op.line in self.overflows:
+            return
+        highest = exact.base + sum(term.per_program(term.spans[1]) for term in exact.terms)
+        number = int(np.argmax(np.broadcast_to(highest, len(self.programs)) >= 1 << 31))
+        value = int(np.broadcast_to(highest, len(self.programs))[number])
+        self.overflows[op.line] = Overflow(op.location[0][:2], int(self.programs[number]), value, 32)
 
     def _put(self, slot: Any, value: Any, active: np.ndarray) -> None:
         if isinstance(slot, tuple) and value is not None:

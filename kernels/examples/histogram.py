@@ -1,4 +1,4 @@
-"""Histogram with atomics. Look at the sectors of the atomic: lanes that update the same bin are serialized."""
+"""Histogram with atomics. Look at the sectors of the atomic: its lanes update bins in different sectors."""
 
 import torch
 import triton

@@ -6,11 +6,11 @@ import operator
 
 import pytest
 
+from kernels.gpus import occupancy
 from kernels.measuring.counters import COUNTERS
 from kernels.results import records
 from scripts.predict_records import counters_prediction, predict_counted
 from visualize.predict.agreement import count_of, launch_totals
-from visualize.predict.schedule import occupancy
 from visualize.predict.traffic import wavefronts_per_instruction
 from visualize.views.library.scoreboard import shipped_predictions
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import discover
-from kernels.gpus import GPUS
+from kernels.gpus import GPUS, occupancy
 from kernels.knobs import ConfigError, knobs
 from kernels.spec import Launch
 from tests.conftest import FEW_SMS
-from visualize.predict.schedule import loads, max_programs_per_sm, occupancy, row_major, schedule
+from visualize.predict.schedule import loads, max_programs_per_sm, row_major, schedule
 
 KERNELS = tuple(discover().values())
 H200 = GPUS["H200"]

@@ -22,11 +22,12 @@ from kernels.compiling.compile_cost import (
     estimate_shared_bytes,
     panel_loads,
 )
+from kernels.gpus import occupancy
 from kernels.results import Prediction
 from kernels.spec import DTYPE_BYTES, Kernel, Launch
 from visualize.predict.bounds import SUSTAINED, arithmetic, bounds
 from visualize.predict.reuse import DramTraffic
-from visualize.predict.schedule import count_tiles, occupancy
+from visualize.predict.schedule import count_tiles
 
 # Registers per thread besides the accumulator: 38 to 65 in compiled float16 products.
 _OTHER_REGISTERS = 56

@@ -12,8 +12,8 @@ import numpy as np
 
 from kernels import orders
 from kernels.accesses import CompiledFacts
-from kernels.compiling.compile_cost import LANES, panel_loads
-from kernels.gpus import Gpu
+from kernels.compiling.compile_cost import panel_loads
+from kernels.gpus import Gpu, Occupancy, occupancy
 from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knobs
 from kernels.spec import DTYPE_BYTES, Kernel, Launch, Tiles
@@ -27,54 +27,6 @@ _FEW_PROGRAMS = 256
 
 # Maximum number of tiles for which the blocks of all waves are added up. More would make a slider lag.
 _MAX_TILES_ADDED = 1 << 15
-
-# NVIDIA's cuda_occupancy.h (CUDA 13.0): an SM has four partitions and allocates registers to a warp in units of 256.
-# It allocates shared memory to a program in units of 128 bytes, plus 1 KiB for the system from compute capability 8.0.
-_REGISTER_UNIT, _PARTITIONS = 256, 4
-_SHARED_UNIT, _SYSTEM_SHARED = 128, 1024
-
-
-@dataclass(frozen=True)
-class Occupancy:
-    """The programs that one SM holds.
-
-    Attributes:
-        programs_per_sm: resident programs; 0 if not even one fits.
-        occupancy: resident warps / maximum warps per SM, 0 to 1.
-        limits: programs allowed by each resource alone: "warps", "programs", "registers", "shared memory".
-        limited_by: the resources that allow the fewest programs.
-    """
-
-    programs_per_sm: int
-    occupancy: float
-    limits: dict[str, int]
-    limited_by: tuple[str, ...]
-
-
-def occupancy(gpu: Gpu, num_warps: int, registers: int, shared_bytes: int) -> Occupancy:
-    """Predict the occupancy of a compiled kernel by the rules of NVIDIA's cuda_occupancy.h.
-
-    Args:
-        registers: registers per thread.
-        shared_bytes: shared memory per program.
-
-    >>> from kernels.gpus import GPUS
-    >>> occupancy(GPUS["H200"], num_warps=8, registers=168, shared_bytes=0).limited_by
-    ('registers',)
-    """
-    registers_per_warp = -(-registers * LANES // _REGISTER_UNIT) * _REGISTER_UNIT
-    system = _SYSTEM_SHARED if gpu.compute_capability >= (8, 0) else 0
-    shared = -(-(shared_bytes + system) // _SHARED_UNIT) * _SHARED_UNIT
-    warps_by_registers = gpu.registers_per_sm // _PARTITIONS // max(registers_per_warp, 1) * _PARTITIONS
-    limits = {
-        "warps": gpu.max_warps_per_sm // num_warps,
-        "programs": gpu.max_programs_per_sm,
-        "registers": warps_by_registers // num_warps,
-        "shared memory": gpu.shared_bytes_per_sm // shared if shared else gpu.max_programs_per_sm,
-    }
-    programs = min(limits.values())
-    limited_by = tuple(name for name, limit in limits.items() if limit == programs)
-    return Occupancy(programs, programs * num_warps / gpu.max_warps_per_sm, limits, limited_by)
 
 
 def occupancy_of(launch: Launch, compiled: CompiledFacts) -> Occupancy:

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from starlette.middleware import Middleware
 
 from kernels.compiling.capture_file import Capture
+from kernels.compiling.findings import Compiler
 from kernels.examples import EXAMPLES
 from kernels.knobs import ConfigError, knobs, read_fields
 from visualize.startup import bypass_proxy, configure_logging
@@ -41,12 +42,20 @@ class CapturePage:
         path: the capture.
         script: the script, with its case, as on the command line.
         recapture: captures a script with further options of capture.py, or raises an exception. None if the page shows
-        a capture file.
+            a capture file.
+        compiler: see `findings.find`.
     """
 
-    def __init__(self, path: Path, script: str, recapture: Callable[[str, Sequence[str]], None] | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        script: str,
+        recapture: Callable[[str, Sequence[str]], None] | None,
+        compiler: Compiler | None = None,
+    ) -> None:
         self._path, self._script, self._recapture = path, script, recapture
-        self.pictures = CapturePictures(Capture(path))
+        self._compiler = compiler
+        self.pictures = CapturePictures(Capture(path), compiler)
         self._before: CapturePictures | None = None
         self._changed = self._modified()
         self._pages, self._problem = OpenPages(), ""
@@ -129,7 +138,7 @@ class CapturePage:
         try:
             if self._recapture:
                 self._recapture(self._script, capture_options(self._chosen))
-            new = CapturePictures(Capture(self._path))
+            new = CapturePictures(Capture(self._path), self._compiler)
             content = new.content
             self._problem = "" if content.launches else "".join(content.not_captured[:1])
             if stopped := content.stopped:
@@ -169,7 +178,8 @@ class CapturePage:
         if self._before and not self._is_stale and view.launch < len(self._before.content.launches):
             launch = self._before.content.launches[view.launch]
             kernel = self._before.content.kernels[launch.kernel]
-            before = launch_json(self._before.capture, launch, kernel, self._before.counts(view.launch))
+            known = self._before.counts(view.launch), self._before.findings(view.launch)
+            before = launch_json(launch, kernel, *known)
         address = query({name: str(value) for name, value in asdict(view).items()})
         content = self.pictures.content
         link = {"full": address + "&picture=stale" * self._is_stale, "short": address, "title": content.script}
@@ -211,6 +221,7 @@ def serve_capture(
     path: Path,
     script: str,
     recapture: Callable[[str, Sequence[str]], None] | None,
+    compiler: Compiler | None,
     host: str,
     port: int,
     mcp: bool = False,
@@ -218,7 +229,7 @@ def serve_capture(
     """Serve the page of a capture until the process ends. With `mcp`, its report is also an MCP tool."""
     configure_logging()
     gr.set_static_paths([PLOTLY_JS])
-    blocks = capture_blocks(CapturePage(path, script, recapture), mcp)
+    blocks = capture_blocks(CapturePage(path, script, recapture, compiler), mcp)
     guard = Middleware(Guard, hosts=allowed_hosts(host), frames=framing_sites(), defaults=argument_defaults(blocks))
     bypass_proxy(host)
     blocks.launch(

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from kernels.compiling.capture_file import Capture, CapturedKernel, CapturedLaunch
+from kernels.compiling.capture_file import Capture, CapturedKernel, CapturedLaunch, Finding
 from kernels.compiling.captured_counts import COUNTERS, LaunchCounts, OperationCounts, count_launch
-from kernels.compiling.diagnoses import diagnose
+from kernels.compiling.findings import Compiler, find
 from kernels.sectors import IDEAL, LINES
 from visualize.views.numbers import count_noun
 
@@ -18,29 +18,36 @@ from visualize.views.numbers import count_noun
 _NEEDS = ("registers", "spilled_bytes", "shared_bytes")
 
 
-def report(capture: Capture) -> dict[str, Any]:
-    """Return the JSON of a capture: per launch its operations by source line, its totals, and what was not counted."""
+def report(capture: Capture, compiler: Compiler | None = None) -> dict[str, Any]:
+    """Return the JSON of a capture: per launch its operations by source line, its totals, and what was not counted.
+
+    Args:
+        compiler: see `findings.find`.
+    """
     content = capture.content
+    counts = [count_launch(capture, launch) for launch in content.launches]
+    findings = find(capture, counts.__getitem__, compiler)
     return {
         "triton": content.triton,
         "gpu": content.gpu.get("name"),
         "launches": [
-            launch_json(capture, launch, content.kernels[launch.kernel], count_launch(capture, launch))
-            for launch in content.launches
+            launch_json(launch, content.kernels[launch.kernel], each, own)
+            for launch, each, own in zip(content.launches, counts, findings, strict=True)
         ],
+        "untried": untried(capture),
         "stopped": content.stopped.message if content.stopped else None,
         "not_captured": list(content.not_captured),
     }
 
 
+def untried(capture: Capture) -> str:
+    """Return why the findings of a capture contain no experiments; "" if they do."""
+    return "" if capture.findings is not None else "No changes were tried: the file holds no experiments."
+
+
 def launch_json(
-    capture: Capture, launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCounts
+    launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCounts, findings: Sequence[Finding]
 ) -> dict[str, Any]:
-    addresses = {
-        argument.name: tensor.offset_bytes + capture.content.storages[tensor.storage].address_bytes
-        for argument in launch.arguments
-        if (tensor := argument.own_tensor)
-    }
     totals = counts.totals()
     refused = {(op.source[1], op.tally.refused) for op in counts.operations if op.tally.refused}
     if counts.refused:
@@ -56,7 +63,8 @@ def launch_json(
         "settings": dict(launch.settings),
         "results": launch.results and {name: asdict(errors) for name, errors in launch.results.items()},
         **{name: getattr(kernel, name) for name in _NEEDS},
-        "ops": [operation_json(group, launch, addresses, counts.aligned) for group in by_line(counts.operations)],
+        "ops": [operation_json(group, findings) for group in counts.by_line()],
+        "findings": [{**asdict(finding), "text": finding.sentences} for finding in findings],
         "totals": totals,
         "lower_bound": {name: counts.lower_bound(name) for name in COUNTERS if totals[name] is None},
         "refused": [{"line": line, "why": why} for line, why in sorted(refused)],
@@ -73,33 +81,13 @@ def wrong_counters(counted: Mapping[str, int], totals: Mapping[str, int | None])
     return [f"{name} {counted[name]:,} (predicted {predicted[name]})" for name in wrong]
 
 
-def by_line(operations: Sequence[OperationCounts]) -> list[list[OperationCounts]]:
-    """Group the copies of an operation that pipelining or unrolling created."""
-    groups: dict[tuple[Any, ...], list[OperationCounts]] = {}
-    for op in operations:
-        # An operation may never be executed, such as a pipelined copy in a loop with one iteration.
-        if op.tally.executions or op.tally.refused:
-            groups.setdefault((op.source, op.op, op.tensors, op.width_bytes), []).append(op)
-    return sorted(groups.values(), key=lambda group: group[0].source)
-
-
-def operation_json(
-    group: Sequence[OperationCounts],
-    launch: CapturedLaunch,
-    addresses: Mapping[str, int],
-    aligned: Sequence[OperationCounts] = (),
-) -> dict[str, Any]:
+def operation_json(group: Sequence[OperationCounts], findings: Sequence[Finding]) -> dict[str, Any]:
     first, counts = group[0], np.sum([op.tally.counts for op in group], axis=0)
     sectors, ideal = sum(op.sectors for op in group), int(counts[IDEAL])
-    requests, cost = sum(op.requests for op in group), ""
+    requests = sum(op.requests for op in group)
     refused = next((op.tally.refused for op in group if op.tally.refused), "")
-    key = first.source, first.counter, first.tensors  # a load may become an asynchronous copy
-    better = [op for op in aligned if (op.source, op.counter, op.tensors) == key]
-    if better and (least := sum(op.requests for op in better)) < requests:
-        fewer = sum(op.sectors for op in better)
-        cost = f" Then it would take {least:,} requests and {fewer:,} sectors instead of {requests:,} and {sectors:,}."
-    findings = (finding for op in group for finding in diagnose(op, launch, dict(addresses)))
-    found = {finding.text + cost * (finding.kind in ("misaligned", "divisibility")) for finding in findings}
+    place = *first.source, first.op, ", ".join(first.tensors)
+    own = [finding.sentences for finding in findings if finding.place == place]
     return {
         "op": first.op,
         "counter": first.counter,
@@ -113,7 +101,7 @@ def operation_json(
         "ideal_sectors": ideal,
         "efficiency": None if refused or not (sectors and ideal) else ideal / sectors,
         "refused": refused,
-        "why": " ".join(sorted(found)),
+        "why": " ".join(own),
     }
 
 
@@ -206,10 +194,11 @@ def table(content: Mapping[str, Any]) -> str:
                 lines.append(f"      → {op['why']}")
         if launch["counted"] is None and is_counted:
             lines.append("   Nsight Compute: not counted")
+        lines += [f"   → {finding['text']}" for finding in launch["findings"] if not finding["op"]]
         if launch["counted"]:
             wrong = ", ".join(wrong_counters(launch["counted"], launch["totals"]))
             lines.append(f"   Nsight Compute: {wrong or 'all ten counters agree'}")
         lines += [f"   Line {refusal['line']} is not counted: {refusal['why']}" for refusal in launch["refused"]]
         lines += [f"   {note}" for note in launch["notes"]]
-    lines += [content["stopped"]] if content["stopped"] else []
+    lines += filter(None, [content["stopped"], content["untried"]])
     return "\n".join([*lines, *content["not_captured"]])

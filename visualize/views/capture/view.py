@@ -12,20 +12,21 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from kernels import once
 from kernels.accesses import MemoryOperation, vectors
-from kernels.compiling.capture_file import Capture, CapturedKernel, CapturedLaunch
+from kernels.compiling.capture_file import Capture, CapturedKernel, CapturedLaunch, Finding
 from kernels.compiling.captured_counts import LaunchCounts, OperationCounts, count_launch
+from kernels.compiling.findings import Compiler, find
 from kernels.compiling.memory import STORAGE_STEP
 from kernels.compiling.memory_operations import memory_lines
 from kernels.compiling.requests import textbook
 from kernels.examples import EXAMPLES
-from kernels.gpus import GPUS
+from kernels.gpus import GPUS, occupancy
 from kernels.knobs import Knob, knob
 from kernels.sectors import IDEAL, LINES
-from visualize.predict.schedule import occupancy
 from visualize.predict.traffic import Matrix, Requests
 from visualize.views import slots, theme
-from visualize.views.capture.report import differences, launch_json, wrong_counters
+from visualize.views.capture.report import differences, launch_json, untried, wrong_counters
 from visualize.views.memory.flow import Flow, flow_plot
 from visualize.views.memory.view import SCRUBBER
 from visualize.views.numbers import count_noun, milliseconds, percent, significant
@@ -80,10 +81,15 @@ def layout() -> Markup:
 class CapturePictures:
     """Draws one capture. Launches are counted when they are first shown."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: Capture, compiler: Compiler | None = None) -> None:
         self.capture, self.content = capture, capture.content
         self.gpu = str(self.content.gpu.get("name", ""))
         self.counts = lru_cache(maxsize=256)(self._count)
+        self._find = once(lambda: find(capture, self.counts, compiler))
+
+    def findings(self, number: int) -> Sequence[Finding]:
+        """Return the findings about a launch. The first call tries changes."""
+        return self._find()[number]
 
     def _count(self, number: int, program: int | None = None, is_textbook: bool = False) -> LaunchCounts:
         programs = None if program is None else np.array([program])
@@ -120,7 +126,9 @@ class CapturePictures:
             return {"launches": "", "claim": headline("0", "launches", message, is_failure=True)}
         launch = self.content.launches[view.launch]
         kernel, counts = self.content.kernels[launch.kernel], self.counts(view.launch)
-        drawn: Slots = {"launches": self._launches(view), "claim": self._claim(launch, kernel, counts, before)}
+        findings = self.findings(view.launch)
+        claim = self._claim(launch, kernel, counts, findings, before)
+        drawn: Slots = {"launches": self._launches(view), "claim": claim}
         if view.tab == "requests":
             drawn |= {
                 "request-plot": self._flow(view, launch),
@@ -217,25 +225,32 @@ class CapturePictures:
         return f"Fastest of {len(timed)}: launch {number} ({settings}) takes {milliseconds(time)}."
 
     def _claim(
-        self, launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCounts, before: Mapping[str, Any] | None
+        self,
+        launch: CapturedLaunch,
+        kernel: CapturedKernel,
+        counts: LaunchCounts,
+        findings: Sequence[Finding],
+        before: Mapping[str, Any] | None,
     ) -> Markup:
         ratio = _ratio(counts.operations)
-        result = launch_json(self.capture, launch, kernel, counts)
+        result = launch_json(launch, kernel, counts, findings)
         memory = f"{kernel.registers} registers per thread, {kernel.shared_bytes:,} bytes of shared memory"
         changes = ""
         if before:
             changed = differences({"launches": [before]}, {"launches": [result]})
-            old = [op for op in before["ops"] if op["width_bytes"] and op["counter"] in ("ld", "st")]
+            old = [op for op in before["ops"] if op["width_bytes"]]
             was = sum(op["sectors"] for op in old) / max(1, sum(op["ideal_sectors"] for op in old))
             start = [f"Before: {significant(was)} ×."] if significant(was) != significant(ratio) else []
             changes = " ".join([*start, *(difference.sentence for difference in changed)]) or _UNCHANGED
-        findings = [f"Line {op['line']}: {op['why']}" for op in result["ops"] if op["why"]]
-        first = changes or (findings.pop(0) if findings else "No findings for this launch.")
+        sentences = [f"Line {finding.line}: {finding.sentences}" for finding in findings]
+        none = "No findings for this launch."
+        first = changes or (sentences.pop(0) if sentences else none)
         return headline(
             f"{significant(ratio)} ×" if ratio else "–",
             say("the {}: {} {}", term("ideal sectors"), Code(f"{kernel.name}"), Mark("predicted")),
             first,
-            *findings,
+            *sentences,
+            untried(self.capture),
             say("{}, {} bytes spilled.", memory, kernel.spilled_bytes),
             *counts.notes,
             counts.refused,
@@ -255,8 +270,9 @@ class CapturePictures:
 
     def _operations(self, view: CaptureView, launch: CapturedLaunch, counts: LaunchCounts) -> Markup:
         board = self.counts(view.launch, None, True).operations
-        report = launch_json(self.capture, launch, self.content.kernels[launch.kernel], counts)
-        why = {(op["file"], op["line"], op["op"], op["tensor"]): op["why"] for op in report["ops"]}
+        why: dict[Any, list[str]] = {}
+        for finding in self.findings(view.launch):
+            why.setdefault(finding.place, []).append(finding.sentences)
         rows = []
         for number, (op, simple) in enumerate(zip(counts.operations, board, strict=True)):
             ideal, at_least = int(op.tally.counts[IDEAL]), "≥ " if op.tally.refused else ""
@@ -270,7 +286,7 @@ class CapturePictures:
                     *(f"{at_least}{count:,}" for count in (op.requests, op.sectors, int(op.tally.counts[LINES]))),
                     percent(ideal / op.sectors) if op.sectors and ideal and not op.tally.refused else "",
                     f"{simple.sectors:,}" if op.instruction else "",
-                    op.tally.refused or why.get((*op.source, op.op, ", ".join(op.tensors)), ""),
+                    op.tally.refused or " ".join(why.get((*op.source, op.op, ", ".join(op.tensors)), ())),
                 )
             )
         header = (
@@ -328,8 +344,8 @@ def _parameter(name: str, default: Any) -> dict[str, Any]:
 
 
 def _ratio(operations: Sequence[OperationCounts]) -> float:
-    """Return sectors divided by ideal sectors, over all loads and stores except TMA copies; 0 if there are none."""
-    counted = [op for op in operations if op.instruction and op.counter in ("ld", "st")]
+    """Return sectors divided by ideal sectors, over all operations except TMA copies; 0 if there are none."""
+    counted = [op for op in operations if op.instruction]
     ideal = sum(int(op.tally.counts[IDEAL]) for op in counted)
     return sum(op.sectors for op in counted) / ideal if ideal else 0.0
 

@@ -1,0 +1,296 @@
+"""Findings are experiments: what a change promises equals the numbers of the kernel that was changed by hand."""
+
+import pytest
+
+from kernels.compiling.capture_file import Capture
+from visualize.show import show
+from visualize.views.capture.report import report, table
+
+SCRIPT = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def copy(x, out, n, STEP: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i * STEP, mask=i < n), mask=i < n)
+
+
+@triton.jit
+def rows(x, out, cols, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * cols + tl.arange(0, BLOCK)
+    inside = tl.arange(0, BLOCK) < cols
+    tl.store(out + i, tl.load(x + i, mask=inside), mask=inside)
+
+
+@triton.jit
+def rows_of_constant_length(x, out, cols: tl.constexpr, BLOCK: tl.constexpr):
+    rows(x, out, cols, BLOCK)
+
+
+@triton.jit
+def bounded(x, out, N: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, mask=i < N), mask=i < N)
+
+
+@triton.jit
+def unpack(left, words, out, depth, width, ONCE: tl.constexpr, WIDE: tl.constexpr):
+    y, k, x = tl.arange(0, 16), tl.arange(0, 32), tl.program_id(0) * WIDE + tl.arange(0, WIDE)
+    total = tl.zeros((16, WIDE), tl.float32)
+    for first in range(0, depth, 32):
+        a = tl.load(left + y[:, None] * depth + first + k[None, :])
+        if ONCE:
+            few = tl.load(words + (first // 8 + tl.arange(0, 4)[:, None]) * width + x[None, :])
+            word = tl.reshape(tl.broadcast_to(few[:, None, :], (4, 8, WIDE)), (32, WIDE))
+        else:
+            word = tl.load(words + (first // 8 + k[:, None] // 8) * width + x[None, :])
+        total = tl.dot(a, (word >> k[:, None] % 8 * 4 & 15).to(tl.float16), total)
+    tl.store(out + y[:, None] * width + x[None, :], total)
+
+
+@triton.jit
+def add(x, out, BLOCK: tl.constexpr, ORDER: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(out + i % 64, tl.load(x + i), sem=ORDER)
+
+
+@triton.jit
+def from_table(pointers, out, KNOWN: tl.constexpr, BLOCK: tl.constexpr):
+    p = tl.load(pointers + tl.program_id(0)).to(tl.pointer_type(tl.float32))
+    if KNOWN:
+        p = tl.multiple_of(p, 16)
+    i = tl.arange(0, BLOCK)
+    tl.store(out + tl.program_id(0) * BLOCK + i, tl.load(p + i))
+
+
+@triton.jit
+def wide_rows(x, out, stride, IS_WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    if IS_WIDE:
+        row = row.to(tl.int64)
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + row * stride + i))
+
+
+@triton.jit
+def twice(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    a = tl.load(x + i)
+    tl.store(out + tl.program_id(0) * N * N + i, a * tl.sum(a, 1)[:, None] * tl.sum(a, 0)[None, :])
+
+
+@triton.jit
+def reverse(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + n - 1 - i))
+
+
+@triton.jit
+def halve(source, target, rows, WIDTH: tl.constexpr, TALL: tl.constexpr):
+    y = tl.program_id(0) * TALL + tl.arange(0, TALL)[:, None]
+    x = tl.arange(0, WIDTH)[None, :]
+    values = tl.load(source + y * WIDTH + x, mask=y < rows)
+    tl.store(target + y * WIDTH + x, values * 0.5, mask=y < rows)
+
+
+x = torch.zeros(1 << 16, device="cuda")
+out = torch.zeros(1 << 16, device="cuda")
+addresses = torch.tensor([x.data_ptr() + 4096 * k for k in range(4)], device="cuda")
+words = torch.zeros(512, 1024, dtype=torch.int32, device="cuda")
+left = torch.zeros(16, 4096, dtype=torch.float16, device="cuda")
+huge = torch.empty((1 << 31) + (1 << 16), dtype=torch.int8, device="cuda")
+small = torch.empty(64, 4096, dtype=torch.float16, device="cuda")
+tuned = triton.autotune([triton.Config({"BLOCK": b}) for b in (256, 512)], key=[])(add)
+reset = triton.autotune([triton.Config({"BLOCK": b}) for b in (256, 512)], key=[], reset_to_zero=["out"])(add)
+
+copy[(2,)](x[1:], out, 1024, 1, BLOCK=512)  # 0
+copy[(2,)](x, out, 1024, 1, BLOCK=512)
+copy[(8,)](x, out, 1024, 8, BLOCK=128)  # 2
+copy[(8,)](x, out, 1024, 1, BLOCK=128)
+copy[(8,)](x, out, 1024, 2, BLOCK=128)  # 4
+rows[(8,)](x, out, 1001, BLOCK=1024)  # 5
+rows[(8,)](x, out, 1008, BLOCK=1024)
+rows[(8,)](x, out, 1000, BLOCK=1024)  # 7
+rows_of_constant_length[(8,)](x, out, 1000, BLOCK=1024)
+bounded[(1,)](x, out, 1001, BLOCK=1024)  # 9
+bounded[(1,)](x, out, 1008, BLOCK=1024)
+unpack[(4,)](left, words, out, 4096, 1024, ONCE=False, WIDE=256)  # 11
+unpack[(4,)](left, words, out, 4096, 1024, ONCE=True, WIDE=256)
+add[(16,)](x, out, BLOCK=256, ORDER="acq_rel")  # 13
+add[(16,)](x, out, BLOCK=256, ORDER="relaxed")
+from_table[(4,)](addresses, out, KNOWN=False, BLOCK=1024)  # 15
+from_table[(4,)](addresses, out, KNOWN=True, BLOCK=1024)
+wide_rows[((1 << 21) + 2,)](huge, out, 1024, IS_WIDE=False, BLOCK=1024)  # 17
+wide_rows[((1 << 21) + 2,)](huge, out, 1024, IS_WIDE=True, BLOCK=1024)
+twice[(400,)](x, out, 128, num_warps=2)  # 19
+twice[(400,)](x, out, 128, num_warps=4)
+reverse[(16,)](x, out, 16384, BLOCK=1024)  # 21
+halve[(1001,)](small, small.clone(), 4001, WIDTH=64, TALL=4)  # 22
+tuned[(16,)](x, out, ORDER="relaxed")  # 23
+reset[(16,)](x, out, ORDER="relaxed")
+copy[(200,)](x[:1000].clone(), torch.zeros(1 << 18, device="cuda"), 1 << 18, 1, BLOCK=1024)  # 25
+"""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory, compiled_before):
+    folder = tmp_path_factory.mktemp("findings")
+    script = folder / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
+        capture = folder / "script.tilescope"
+        assert show([str(script), "--text", "--gpu", "H200", "--out", str(capture)]) == 0
+    return capture
+
+
+@pytest.fixture(scope="module")
+def launches(path):
+    return report(Capture(path))["launches"]
+
+
+def find(launch, kind, op=""):
+    return next(each for each in launch["findings"] if each["kind"] == kind and op in each["op"])
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "op", "cause", "needs"),
+    [
+        (0, "misaligned", "load", "x starts 4 bytes after a multiple of 16", ""),
+        (
+            2,
+            "strided",
+            "load",
+            "lane 1 is 32 bytes after lane 0",
+            "All users of x must expect that order.",
+        ),
+        (
+            5,
+            "divisibility",
+            "load",
+            "cols = 1001 is not a multiple of 16",
+            "only if x has memory for the elements",
+        ),
+        (
+            5,
+            "divisibility",
+            "store",
+            "cols = 1001 is not a multiple of 16",
+            "only if out has memory for",
+        ),
+        (7, "divisibility", "load", "cols = 1000 is not a multiple of 16", ""),
+        (7, "divisibility", "store", "cols = 1000 is not a multiple of 16", ""),
+        (
+            9,
+            "mask",
+            "load",
+            "The mask's bound 1001 is not a multiple of 16",
+            "only if x has memory",
+        ),
+        (
+            9,
+            "mask",
+            "store",
+            "The mask's bound 1001 is not a multiple of 16",
+            "only if out has memory",
+        ),
+        (11, "repeated", "async copy", "8 times in all", ""),
+        (13, "ordering", "atomic", "acq_rel", "only if no other program waits"),
+        (
+            15,
+            "table",
+            "load",
+            "alignment of the addresses in a table",
+            "all addresses in the table are multiples",
+        ),
+    ],
+)
+def test_a_change_promises_the_numbers_of_the_kernel_changed_by_hand(launches, number, kind, op, cause, needs):
+    finding = find(launches[number], kind, op)
+    assert cause in finding["text"]
+    assert needs in finding["needs"]
+    pairs = zip(launches[number]["ops"], launches[number + 1]["ops"], strict=True)
+    before, after = next(pair for pair in pairs if pair[0]["op"] == op and pair[0]["line"] == finding["line"])
+    for unit in ("requests", "sectors"):
+        assert finding["before"][unit] == before[unit]
+        assert finding["after"][unit] == after[unit]
+    assert finding["after"] != finding["before"]
+
+
+def test_a_ratio_of_exactly_two_is_reported(launches):
+    finding = find(launches[4], "strided", "load")
+    assert "It touches 2 × its ideal sectors" in finding["text"]
+    assert finding["after"]["sectors"] == launches[3]["ops"][0]["sectors"]
+
+
+def test_bytes_loaded_more_than_once_are_compared_with_the_size_of_the_tensor(launches):
+    words = 512 * 1024 * 4 // 32
+    finding = find(launches[11], "repeated")
+    assert f"{8 * words:,} sectors, where {words:,} suffice" in finding["text"]
+    assert finding["after"]["sectors"] == words
+
+
+def test_an_overflow_is_named_with_its_line_program_and_the_largest_size_and_64_bits_cure_it(
+    launches,
+):
+    finding = find(launches[17], "overflow", "load")
+    assert f"from program {1 << 21:,} on, the value {1 << 31:,} wraps" in finding["text"]
+    assert f"at most {1 << 31:,} elements" in finding["text"]
+    assert ".to(tl.int64)" in finding["change"]
+    assert {each["kind"] for each in launches[18]["findings"]} == {"race"}
+
+
+def test_an_option_promises_the_resources_of_the_kernel_launched_with_it(launches):
+    finding = find(launches[19], "spills")
+    assert finding["change"] == "Pass num_warps = 4."
+    for name in ("registers", "spilled_bytes", "shared_bytes"):
+        assert finding["before"][name] == launches[19][name]
+        assert finding["after"][name] == launches[20][name]
+
+
+def test_a_reversed_access_names_the_order_and_advises_nothing(launches):
+    finding = find(launches[21], "reversed", "load")
+    assert "16 bytes before lane 0" in finding["text"]
+    assert finding["change"] == ""
+
+
+def test_an_argument_that_limits_nothing_is_not_blamed(launches):
+    assert launches[22]["findings"] == []
+
+
+def test_an_autotuned_kernel_that_adds_needs_reset_to_zero(launches):
+    assert "reset_to_zero=['out']" in find(launches[23], "autotuner")["text"]
+    assert not any(each["kind"] == "autotuner" for each in launches[24]["findings"])
+
+
+def test_two_programs_that_store_to_one_address_are_named(launches):
+    assert "Programs 0 and 1, warp 0, lane 0 store to the same address of out" in find(launches[17], "race")["text"]
+
+
+def test_an_access_outside_its_tensor_is_a_fact_without_advice(launches):
+    finding = find(launches[25], "outside")
+    assert (
+        "Program 0, warp 3, lane 26: element (1000) of the block lies outside x, 0 bytes after its end."
+        in finding["text"]
+    )
+    assert finding["change"] == ""
+
+
+def test_a_small_grid_leaves_sms_idle(launches):
+    assert find(launches[0], "grid")["text"] == "130 of 132 SMs stay idle, because the grid's size is 2."
+
+
+def test_findings_are_kept_in_the_file_and_a_file_without_them_says_that_nothing_was_tried(path, launches):
+    again = report(Capture(path))
+    assert [launch["findings"] for launch in again["launches"]] == [launch["findings"] for launch in launches]
+    assert again["untried"] == ""
+    capture = Capture(path)
+    capture.findings = None
+    untried = report(capture)
+    assert "No changes were tried" in table(untried)
+    assert not any(
+        each["change"] for launch in untried["launches"] for each in launch["findings"] if each["kind"] != "overflow"
+    )
