@@ -141,7 +141,8 @@ def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | N
     operations = []
     for op in ttgir.memory_ops(body):
         tally, instruction, access = memory.tallies[op.line], instructions[op.line], ttgir.MEMORY_OPS[op.name]
-        made = instruction if isinstance(instruction, Instruction) and access.kind != "descriptor" else None
+        has_lanes = access.kind not in ("descriptor", "tensor map")
+        made = instruction if isinstance(instruction, Instruction) and has_lanes else None
         reached = evaluator.slice.reach(filter(None, (op.mask, op.operands[0])), through_quotients=False)
         given = zip(launch.arguments, body.arguments, strict=True)
         counts = OperationCounts(
@@ -182,4 +183,4 @@ def _value(capture: Capture, argument: Argument) -> int | float | bool | Descrip
     address = (tensor.storage + 1) * STORAGE_STEP + start
     if (made := argument.descriptor) is None:
         return address
-    return Descriptor(made.shape, made.strides, tensor.element_bytes, address)
+    return Descriptor(tensor.element_bytes, np.array([[address, *made.shape, *made.strides]]))

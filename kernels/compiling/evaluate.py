@@ -13,15 +13,21 @@ import numpy as np
 
 from kernels.compiling import arithmetic
 from kernels.compiling.listings import UnsupportedOperation
-from kernels.compiling.memory import CHUNK, Descriptor, Memory
-from kernels.compiling.ttgir import MEMORY_OPS, OTHER_MEMORY_OPS, POINTER_OPS, Op, Region, Slice, memory_ops
+from kernels.compiling.memory import CHUNK, STORAGE_STEP, Descriptor, Memory
+from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Slice, memory_ops
 from kernels.compiling.values import Value, add, check_size, choose, conjunction, from_table, group, keys_of, multiply
 
 # Maximum number of programs of a launch.
 _MOST_PROGRAMS = 1 << 22
 
-# Bytes per element of CUtensorMapDataType (cuda.h).
-_TENSOR_MAP_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4, 1)
+# Bytes per element of `tensormap.replace`'s .elemtype (PTX ISA 9.0). Its numbers differ from CUtensorMapDataType's.
+_TENSOR_MAP_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
+# Copies that are not counted, in the kernel's words.
+_UNCOUNTED = {
+    "ttng.async_tma_gather": "A descriptor's gather",
+    "ttng.async_tma_scatter": "A descriptor's scatter",
+    "ttng.async_tma_reduce": "A descriptor's atomic",
+}
 
 
 class _Unknown(Value):
@@ -55,11 +61,14 @@ class Evaluator:
         self.needed = self.slice.values
         self.notes: set[str] = set()
         self.values: dict[str, Any] = {}
-        self.descriptors: list[Descriptor | None] = []
+        # By address. Memory for the descriptors that programs make is allocated in steps of STORAGE_STEP.
+        self.descriptors: dict[int, Descriptor] = {}
+        self.allocated = 0
         for name, argument in zip(body.arguments, arguments, strict=True):
             if isinstance(argument, Descriptor):
-                self.descriptors.append(argument)
-                argument = len(self.descriptors) - 1
+                slot = self._allocate()
+                self.descriptors[slot] = argument
+                argument = slot
             self.values[name] = Value(argument)
 
     def run(self) -> None:
@@ -102,10 +111,14 @@ class Evaluator:
             if op.line not in self.slice.sunk:
                 self._count(op, active)
             self._load(op, active)
+        elif op.name == "ttng.tensormap_create":
+            self._create_descriptor(op, active)
+        elif op.name in _UNCOUNTED:
+            raise UnsupportedOperation(f"{_UNCOUNTED[op.name]} is not counted. Its load and store are.")
         elif op.name in MEMORY_OPS:
             self._copy_block(op, active)
-        elif op.name == "ttng.tensormap_create":
-            self._create_descriptor(op)
+        elif op.name == "tt.call":
+            raise UnsupportedOperation("A function that is not inlined is not counted. Remove noinline=True.")
         elif op.name == "ttg.warp_specialize":
             for region in op.regions:
                 self._assign(region.arguments, self._get(op.operands)[: len(region.arguments)])
@@ -113,10 +126,6 @@ class Evaluator:
         elif op.name == "ttg.local_store":
             value, slot = self._get(op.operands)
             self._put(slot, value, active)
-        elif OTHER_MEMORY_OPS.match(op.name):
-            self.notes.add(f"{op.name} is not counted.")
-            if not self.needed.isdisjoint(op.results):
-                raise UnsupportedOperation(f"Addresses depend on {op.name}, which is not modeled.")
         elif is_needed and op.name in _CONTROL_FLOW:
             _CONTROL_FLOW[op.name](self, op, active)
         elif is_needed:
@@ -148,7 +157,8 @@ class Evaluator:
         induction, *carried = body.arguments
         most, fewest = int(trips[active].max(initial=0)), int(trips[active].min(initial=1 << 62))
         at_once = CHUNK // max((math.prod(inner.shape) for inner in memory_ops(body)), default=1)
-        if most > 4 and at_once > 2 * np.count_nonzero(active):
+        makes_descriptors = any(inner.name == "ttng.tensormap_create" for inner in body.walk())
+        if most > 4 and at_once > 2 * np.count_nonzero(active) and not makes_descriptors:
             steps = self._constant_steps(op)
             if steps is not None:
                 steps[induction] = Value(low), Value(step)
@@ -237,8 +247,7 @@ class Evaluator:
             case "tt.reduce" | "tt.scan":
                 return self._fold(op, operands)
             case "ttg.global_scratch_alloc":
-                self.descriptors.append(None)
-                return [Value(len(self.descriptors) - 1)]
+                return [Value(self._allocate())]
             case "ttg.local_alloc":
                 return [(dict(enumerate(operands)), 0)]
             case "ttg.memdesc_index" | "ttg.memdesc_subview":
@@ -312,29 +321,41 @@ class Evaluator:
 
     # Descriptors.
 
-    def _create_descriptor(self, op: Op) -> None:
+    def _allocate(self) -> int:
+        self.allocated += STORAGE_STEP
+        return self.allocated
+
+    def _create_descriptor(self, op: Op, active: np.ndarray) -> None:
         """Read `ttng.tensormap_create`: sizes start with the fastest dimension; strides, in bytes, omit it."""
         box, sizes, strides = (part.count("%") for part in re.findall(r"\[(.*?)\]", op.text)[:3])
-        numbers = [self.values[name].base for name in op.operands]
-        if any(len(np.unique(number)) > 1 for number in numbers[1:]):
-            raise UnsupportedOperation("Programs create different descriptors.")
-        slot, address, *rest = (int(number[0]) for number in numbers)
-        size = _TENSOR_MAP_BYTES[op.attribute("elem_type")]
-        shape = tuple(rest[box : box + sizes][::-1])
-        steps = (*(stride // size for stride in rest[box + sizes : box + sizes + strides][::-1]), 1)
-        self.descriptors[slot] = Descriptor(shape, steps, size, address)
+        number = op.attribute("elem_type")
+        if number >= len(_TENSOR_MAP_BYTES):
+            raise UnsupportedOperation("Descriptors of elements smaller than a byte are not counted.")
+        size = _TENSOR_MAP_BYTES[number]
+        running = np.flatnonzero(active)
+        slots, address, *rest = (self._per_program(name)[running] for name in op.operands)
+        shape = rest[box : box + sizes][::-1]
+        steps = [stride // size for stride in rest[box + sizes : box + sizes + strides][::-1]]
+        facts = np.stack([address, *shape, *steps, np.ones_like(address)], axis=1)
+        for slot in np.unique(slots).tolist():
+            made = self.descriptors.get(slot)
+            if made is None:
+                made = Descriptor(size, np.zeros((math.prod(self.grid), facts.shape[1]), np.int64))
+                self.descriptors[slot] = made
+            made.facts[self.programs[running[slots == slot]]] = facts[slots == slot]
+        self.memory.count_descriptors(op, address)
 
     def _copy_block(self, op: Op, active: np.ndarray) -> None:
         programs = np.flatnonzero(active & self._per_program(op.mask) if op.mask else active)
         self.memory.tallies[op.line].executions += len(programs)
-        if not len(programs):
-            return
-        numbers = np.unique(self._per_program(op.operands[0])[programs])
-        descriptor = self.descriptors[int(numbers[0])]
-        if len(numbers) > 1 or descriptor is None:
-            raise UnsupportedOperation("Programs use different descriptors in one copy.")
-        at = np.stack([self._per_program(name)[programs] for name in op.coordinates], axis=1)
-        self.memory.copy_block(op, descriptor, at)
+        slots = self._per_program(op.operands[0])[programs]
+        for slot in np.unique(slots).tolist():
+            some = programs[slots == slot]
+            descriptor = self.descriptors.get(slot)
+            if descriptor is None:
+                raise UnsupportedOperation("The descriptor was loaded from memory. Pass it as an argument.")
+            at = np.stack([self._per_program(name)[some] for name in op.coordinates], axis=1)
+            self.memory.copy_block(op, descriptor.element_bytes, descriptor.of(self.programs[some]), at)
 
 
 _CONTROL_FLOW = {"scf.for": Evaluator._run_for, "scf.while": Evaluator._run_while, "scf.if": Evaluator._run_if}

@@ -81,7 +81,7 @@ def lane_bytes(instruction: str, line: str) -> int:
     Raises:
         UnsupportedOperation: the instruction's name gives no width.
     """
-    if instruction.startswith("cp.async.bulk"):
+    if instruction.startswith(("cp.async.bulk", "tensormap")):
         return 0
     if instruction.startswith("cp.async"):
         return int(line.split(",")[2].strip().rstrip(";"), 0)

@@ -15,7 +15,7 @@ from kernels.compiling.listings import UnsupportedOperation
 from kernels.compiling.requests import Instruction, count_blocks
 from kernels.compiling.ttgir import MEMORY_OPS, Op, Region, memory_ops
 from kernels.compiling.values import Value, apply, check_size, group, pick
-from kernels.sectors import GRANULE_BYTES, LINE_BYTES, REQUESTS, SECTORS, box_row_bytes, count_padding, count_requests
+from kernels.sectors import GRANULE_BYTES, LINE_BYTES, REQUESTS, SECTOR_BYTES, SECTORS, box_row_bytes, count_padding, count_requests
 
 # Storages are this far apart, so an address identifies its storage, even if it lies before the storage's start.
 STORAGE_STEP = 1 << 40
@@ -36,16 +36,19 @@ def storage_number(address: Any) -> Any:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A tensor descriptor. Shape and strides are in elements.
+    """A tensor descriptor of each program.
 
     Attributes:
-        address: first byte of its tensor.
+        facts: (programs, 1 + 2 * dimensions) int64, or one row if the host made it: the first byte of its tensor, its
+            shape and its strides in elements.
     """
 
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
     element_bytes: int
-    address: int
+    facts: np.ndarray
+
+    def of(self, programs: np.ndarray) -> np.ndarray:
+        """Return the facts of some programs, a row for each."""
+        return np.broadcast_to(pick(self.facts, programs), (len(programs), self.facts.shape[1]))
 
 
 @dataclass(frozen=True)
@@ -238,29 +241,45 @@ class Memory:
             facts.append(np.column_stack([counts, low, np.where(active, address, -1).max(axis=1)]))
         return np.concatenate(facts)
 
-    def copy_block(self, op: Op, descriptor: Descriptor, at: np.ndarray) -> None:
+    def count_descriptors(self, op: Op, address: np.ndarray) -> None:
+        """Count the descriptors that programs make: a warp writes each, 128 bytes, by an atomic exchange.
+
+        Args:
+            address: (programs,) the first byte of each descriptor's tensor.
+        """
+        tally = self.tallies[op.line]
+        tally.executions += len(address)
+        tally.storages.update(np.unique(storage_number(address)).tolist())
+        tally.counts += len(address) * np.array([1, LINE_BYTES // SECTOR_BYTES, 1, LINE_BYTES // SECTOR_BYTES])
+
+    def copy_block(self, op: Op, size: int, facts: np.ndarray, at: np.ndarray) -> None:
         """Count a copy by the tensor memory accelerator, box row by box row: see `kernels.sectors`.
 
         Args:
+            size: bytes per element.
+            facts: (programs, 1 + 2 * dimensions) of their descriptors.
             at: (programs, dimensions) int64, the block's first element.
         """
         tally, is_load = self.tallies[op.line], MEMORY_OPS[op.name].counter == "tma_ld"
-        tally.storages.add(storage_number(descriptor.address))
-        self.stored |= set() if is_load else tally.storages
+        block = np.array(op.shape[-at.shape[1] :])
+        address, shape, strides = np.split(facts, [1, 1 + len(block)], axis=1)
+        storages = set(np.unique(storage_number(address)).tolist())
+        tally.storages |= storages
+        self.stored |= set() if is_load else storages
         check_size(*op.shape)
-        size, strides, block = descriptor.element_bytes, np.array(descriptor.strides), np.array(op.shape)
-        before, after = np.clip(-at, 0, block), np.clip(np.array(descriptor.shape) - at, 0, block)
-        start = (descriptor.address + (at * strides).sum(axis=1) * size) % LINE_BYTES
-        classes, times = np.unique(np.column_stack([start, before, after]), axis=0, return_counts=True)
+        before, after = np.clip(-at, 0, block), np.clip(shape - at, 0, block)
+        start = (address[:, 0] + (at * strides).sum(axis=1) * size) % LINE_BYTES
+        rows = np.column_stack([start, before, after, strides])
+        classes, times = np.unique(rows, axis=0, return_counts=True)
         granule = GRANULE_BYTES // size
-        places = np.indices((*op.shape[:-1], op.shape[-1] // granule)).reshape(len(block), -1)
+        places = np.indices((*block[:-1], block[-1] // granule)).reshape(len(block), -1)
         places[-1] *= granule
-        per_row = box_row_bytes(op.swizzle_bytes, op.shape[-1] * size) // GRANULE_BYTES
-        address = ((places * strides[:, None]).sum(axis=0) * size).reshape(-1, per_row)
-        for (start, *limits), count in zip(classes, times.tolist(), strict=True):
-            low, high = np.split(np.array(limits)[:, None], 2)
+        per_row = box_row_bytes(op.swizzle_bytes, int(block[-1]) * size) // GRANULE_BYTES
+        for (first, *limits), count in zip(classes, times.tolist(), strict=True):
+            low, high, steps = np.split(np.array(limits)[:, None], 3)
+            row = ((places * steps).sum(axis=0) * size).reshape(-1, per_row)
             inside = ((places >= low) & (places < high)).all(axis=0).reshape(-1, per_row)
-            sectors = count_requests(start + address, inside, GRANULE_BYTES)[:, SECTORS].sum()
+            sectors = count_requests(first + row, inside, GRANULE_BYTES)[:, SECTORS].sum()
             tally.counts[SECTORS] += (sectors + is_load * count_padding(inside).sum()) * count
 
 

@@ -19,10 +19,11 @@ from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, memory_
 from kernels.sectors import count_requests
 
 PTX_MEMORY = re.compile(
-    r"\b(?P<name>(?:ld|st)(?:\.[a-z]+)*\.global[\w.:]*|(?:red|atom)\.[\w.:]+|cp\.async\.(?:c[ag]|bulk\.tensor)\.[\w.:]+)"
+    r"\b(?P<name>(?:ld|st)(?:\.[a-z]+)*\.global[\w.:]*|(?:red|atom)\.(?!shared)[\w.:]+|"
+    r"cp\.async\.(?:c[ag]|bulk\.tensor)\.[\w.:]+|tensormap\.cp[\w.:]+)"
 )
 # The start of an instruction's name and the kind of the operations that it implements.
-_KINDS = {"ld": "load", "st": "store", "cp.async.c": "async copy", "cp.async.b": "descriptor", "": "atomic"}
+_KINDS = {"ld": "load", "st": "store", "cp.async.c": "async copy", "cp.async.b": "descriptor", "tensormap": "tensor map", "": "atomic"}
 
 
 @dataclass(frozen=True)

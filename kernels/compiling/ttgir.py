@@ -19,8 +19,8 @@ class AccessKind(NamedTuple):
     """How an operation accesses global memory. Its first operand is the pointer or the descriptor.
 
     Attributes:
-        kind: "load", "async copy" (a load straight to shared memory), "store", "atomic", or "descriptor" (a copy by the
-            tensor memory accelerator, TMA).
+        kind: "load", "async copy" (a load straight to shared memory), "store", "atomic", "descriptor" (a copy by the
+            tensor memory accelerator, TMA), or "tensor map" (a program makes a descriptor).
         counter: Nsight Compute's name of the kind: "ld", "st", "atom", "tma_ld" or "tma_st".
         mask: index of the mask among the operands; None without one.
     """
@@ -43,9 +43,11 @@ MEMORY_OPS = {
     "ttng.async_tma_copy_global_to_local": AccessKind("descriptor", "tma_ld", -1),
     "ttng.async_tma_copy_local_to_global": AccessKind("descriptor", "tma_st"),
     "ttng.async_tma_store": AccessKind("descriptor", "tma_st"),
+    "ttng.async_tma_gather": AccessKind("descriptor", "tma_ld"),
+    "ttng.async_tma_scatter": AccessKind("descriptor", "tma_st"),
+    "ttng.async_tma_reduce": AccessKind("descriptor", "tma_st"),
+    "ttng.tensormap_create": AccessKind("tensor map", "atom"),
 }
-# Operations that access global memory in ways that are not evaluated.
-OTHER_MEMORY_OPS = re.compile(r"tt\.(descriptor_|call$)|ttng\.async_tma_(?!copy_|store|wait)")
 
 _VALUES = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _ARGUMENTS = re.compile(r"(%[\w$.-]+): ")
@@ -276,13 +278,14 @@ class Slice:
 
     def _collect(self, region: Region) -> bool:
         for op in region.ops:
-            is_access = op.name in MEMORY_OPS or op.name == "ttng.tensormap_create"
             inner = [self._collect(inner) for inner in op.regions]
-            op.has_memory = is_access or bool(OTHER_MEMORY_OPS.match(op.name)) or any(inner)
+            op.has_memory = op.name in MEMORY_OPS or any(inner)
             self._connect(op)
-            if op.name in MEMORY_OPS:
+            if op.name in ("ttng.tensormap_create", "cf.cond_br"):
+                self._roots += op.operands
+            elif op.name in MEMORY_OPS:
                 self._roots += filter(None, (op.operands[0], *op.coordinates, op.mask))
-            elif is_access or op.name == "cf.cond_br" or (op.has_memory and op.name in ("scf.for", "scf.if")):
+            elif op.has_memory and op.name in ("scf.for", "scf.if"):
                 self._roots += op.operands
             elif op.has_memory and op.name == "scf.while":
                 self._roots.append(op.regions[0].yielded[0])
