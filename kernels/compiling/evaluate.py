@@ -5,7 +5,7 @@ Only the operations that addresses, masks and control flow depend on are evaluat
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from kernels.compiling import arithmetic
 from kernels.compiling.listings import UnsupportedOperation
 from kernels.compiling.memory import CHUNK, STORAGE_STEP, Descriptor, Memory
-from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Slice, memory_ops
+from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Slice, Source, memory_ops
 from kernels.compiling.values import Value, add, check_size, choose, conjunction, from_table, group, keys_of, multiply
 
 # Maximum number of programs of a launch.
@@ -46,10 +46,17 @@ class Evaluator:
     Args:
         arguments: of the function, in order: numbers, descriptors, or addresses made with STORAGE_STEP.
         programs: the programs to evaluate; None for all.
+        depths: for each source line, how many branches of the SASS skip its loads.
     """
 
     def __init__(
-        self, body: Region, arguments: Sequence[Any], grid: Sequence[int], memory: Memory, programs: np.ndarray | None
+        self,
+        body: Region,
+        arguments: Sequence[Any],
+        grid: Sequence[int],
+        memory: Memory,
+        programs: np.ndarray | None,
+        depths: Mapping[Source, int],
     ) -> None:
         self.body, self.grid, self.memory = body, (*grid, 1, 1)[:3], memory
         count = math.prod(self.grid)
@@ -57,7 +64,7 @@ class Evaluator:
             raise UnsupportedOperation(f"The launch has {count:,} programs; the limit is {_MOST_PROGRAMS:,}.")
         # Several entries per program while a loop is unrolled.
         self.programs = np.arange(count) if programs is None else programs
-        self.slice = Slice(body)
+        self.slice = Slice(body, depths)
         self.needed = self.slice.values
         self.notes: set[str] = set()
         self.values: dict[str, Any] = {}
@@ -108,7 +115,7 @@ class Evaluator:
         is_needed = op.has_memory or not self.needed.isdisjoint(op.results)
         self.memory.spend(is_needed + (is_needed * len(self.programs) >> 12))
         if op.name in POINTER_OPS:
-            if op.line not in self.slice.sunk:
+            if op not in self.slice.sunk:
                 self._count(op, active)
             self._load(op, active)
         elif op.name == "ttng.tensormap_create":
@@ -151,9 +158,7 @@ class Evaluator:
     def _run_for(self, op: Op, active: np.ndarray) -> None:
         body, (low, high, step) = op.regions[0], (self.values[name].base for name in op.operands)
         trips = np.broadcast_to(np.maximum(-((low - high) // step), 0), len(self.programs))
-        for load in self.body.ops:
-            if self.slice.sunk.get(load.line) is op:
-                self._count(load, active & (trips > 0))
+        self._count_sunk_loads(op, active & (trips > 0))
         induction, *carried = body.arguments
         most, fewest = int(trips[active].max(initial=0)), int(trips[active].min(initial=1 << 62))
         at_once = CHUNK // max((math.prod(inner.shape) for inner in memory_ops(body)), default=1)
@@ -215,7 +220,10 @@ class Evaluator:
         while True:
             self._run_region(before, running)
             self._assign(op.results, self._get(passed), None if running is active else running)
+            entering = running is active
             running = self._split(running, condition)[0]
+            if entering:
+                self._count_sunk_loads(op, running)
             if not running.any():
                 return
             self._assign(after.arguments, self._get(passed))
@@ -224,7 +232,9 @@ class Evaluator:
 
     def _run_if(self, op: Op, active: np.ndarray) -> None:
         results = []
-        for region, mask in zip(op.regions, self._split(active, op.operands[0]), strict=False):
+        masks = self._split(active, op.operands[0])
+        self._count_sunk_loads(op, masks[0])
+        for region, mask in zip(op.regions, masks, strict=False):
             if mask.any() or op.results:
                 self._run_region(region, mask)
             results.append(self._get(region.yielded))
@@ -301,6 +311,11 @@ class Evaluator:
 
     def _count(self, op: Op, active: np.ndarray) -> None:
         self.memory.count(op, self.values[op.operands[0]], self._mask(op, active), self.programs)
+
+    def _count_sunk_loads(self, into: Op, active: np.ndarray) -> None:
+        for load, op in self.slice.sunk.items():
+            if op is into:
+                self._count(load, active)
 
     def _load(self, op: Op, active: np.ndarray) -> None:
         """Read the values that an access loads, if addresses depend on them."""

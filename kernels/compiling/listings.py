@@ -13,6 +13,8 @@ _PLACE = re.compile(r'"?([^"\s(]+?)"?:(\d+):(\d+)')
 _MARKERS = {"ptx": re.compile(r"\s*\.loc\s"), "sass": re.compile(r"\s*//## File ")}
 _SASS_PLACE = re.compile(r'File "([^"]+)", line (\d+)()')
 _INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([\w.]+)")
+_LABEL = re.compile(r"(\.L_\w+):")
+_BRANCH = re.compile(r"\bBRA\b.*`\((\.L_\w+)\)")
 
 
 class UnsupportedOperation(Exception):
@@ -69,6 +71,23 @@ def instructions(sass: str) -> list[tuple[str, Location]]:
     """Return the opcode and location of every SASS instruction, in order."""
     located = ((_INSTRUCTION.match(line), location) for line, location in locate_lines(sass, "sass"))
     return [(match[1], location) for match, location in located if match]
+
+
+def skip_depths(sass: str) -> list[int]:
+    """Return for every SASS instruction how many branches may skip it."""
+    labels, branches, count = dict[str, int](), list[tuple[int, str]](), 0
+    for line in sass.splitlines():
+        if label := _LABEL.match(line):
+            labels[label[1]] = count
+        elif _INSTRUCTION.match(line):
+            count += 1
+            if target := _BRANCH.search(line):
+                branches.append((count, target[1]))
+    depths = [0] * count
+    for start, label in branches:
+        for skipped in range(start, labels.get(label, 0)):
+            depths[skipped] += 1
+    return depths
 
 
 def lane_bytes(instruction: str, line: str) -> int:

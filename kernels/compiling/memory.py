@@ -12,7 +12,7 @@ import numpy as np
 
 from kernels.atomics import ADDRESS_RANGE
 from kernels.compiling.listings import UnsupportedOperation
-from kernels.compiling.requests import Instruction, count_blocks
+from kernels.compiling.requests import Instruction, count_lanes, lanes_of
 from kernels.compiling.ttgir import MEMORY_OPS, Op, Region, memory_ops
 from kernels.compiling.values import Value, apply, check_size, group, pick
 from kernels.sectors import GRANULE_BYTES, LINE_BYTES, REQUESTS, SECTOR_BYTES, SECTORS, box_row_bytes, count_padding, count_requests
@@ -89,6 +89,7 @@ class Tally:
         starts: (program, address of its block's lowest byte) of the first executions, (executions,) each.
         outside: an execution with an element outside its storage, and the element's index in the block.
         refused: why the counts are incomplete; "" if they are complete.
+        issued: for each instruction of a warp, whether any lane executed it.
         classes: for each set of classes, as far as remembered, (classes, 6) int64: counts, and the smallest and largest
             address of an active element, from the block's first element.
     """
@@ -100,6 +101,7 @@ class Tally:
     starts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     outside: tuple[Example, tuple[int, ...]] | None = None
     refused: str = ""
+    issued: np.ndarray = field(default_factory=lambda: np.zeros(1, bool))
     classes: dict[bytes, np.ndarray] = field(default_factory=dict)
 
 
@@ -190,6 +192,8 @@ class Memory:
             self.stored |= tally.storages
         if isinstance(instruction, str):
             raise UnsupportedOperation(instruction)
+        if instruction.is_merged and all(instruction.is_merged):
+            return
         keys = [pick(key, running) for key in keys]
         first, index = group(keys)
         name = b"".join(np.broadcast_to(pick(key, first), len(first)).tobytes() for key in keys)
@@ -227,18 +231,26 @@ class Memory:
         self, op: Op, pointer: Value, mask: Value, instruction: Instruction, members: np.ndarray, programs: np.ndarray
     ) -> np.ndarray:
         """Return for each member its counts and the smallest and largest address of an active element."""
-        tally, size = self.tallies[op.line], math.prod(op.shape)
-        self.spend(len(members) * size >> 9)
+        tally, rank = self.tallies[op.line], len(op.shape)
+        place, owner = lanes_of(instruction, op.name == "tt.load")
+        last = max(0, instruction.width_bytes - instruction.element_bytes)
+        self.spend(len(members) * owner.size >> 9)
         facts = []
-        for some in np.array_split(members, -(-len(members) // max(1, CHUNK // size))):
-            address, active = _blocks(op, pointer, mask, some)
-            counts = count_blocks(instruction, op.name == "tt.load", address, active)
+        for some in np.array_split(members, -(-len(members) // max(1, CHUNK // owner.size))):
+            shape = len(some), *owner.shape
+            address, on = (np.broadcast_to(value.with_rank(rank).at(some, place), shape) for value in (pointer, mask))
+            on = on & owner
+            counts = count_lanes(instruction, address, on)
+            issued = counts[..., REQUESTS].any(axis=0).reshape(-1, instruction.count - sum(instruction.is_merged))
+            tally.issued = tally.issued | issued.any(axis=0)
+            counts = counts.sum(axis=1)
             if tally.example is None and counts[:, REQUESTS].any():
                 row = int(counts[:, REQUESTS].argmax())
-                tally.example = Example(int(programs[some[row]]), address[row], active[row])
-            address, active = (part.reshape(len(some), -1) for part in (address, active))
-            low = np.where(active, address, np.iinfo(np.int64).max).min(axis=1)
-            facts.append(np.column_stack([counts, low, np.where(active, address, -1).max(axis=1)]))
+                block = (part[0] for part in _blocks(op, pointer, mask, some[[row]]))
+                tally.example = Example(int(programs[some[row]]), *block)
+            low = np.where(on, address, np.iinfo(np.int64).max).min(axis=(1, 2))
+            high = np.where(on, address, -1).max(axis=(1, 2)) + last
+            facts.append(np.column_stack([counts, low, high]))
         return np.concatenate(facts)
 
     def count_descriptors(self, op: Op, address: np.ndarray) -> None:

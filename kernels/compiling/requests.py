@@ -1,6 +1,8 @@
 """Read how operations on global memory were compiled, and count their requests as Nsight Compute does.
 
-The TTGIR gives an operation's layout, the PTX its width and the kind of instruction.
+The TTGIR gives an operation's layout, the PTX its width and the kind of instruction. The SASS says which of the PTX's
+instructions the assembler kept: it merges loads of the same bytes, omits accesses whose mask is never true, and copies
+the bodies of loops that it unrolls.
 """
 
 import math
@@ -14,8 +16,8 @@ import numpy as np
 
 from kernels.accesses import Layout, vectors
 from kernels.compiling.compile_cost import LANES
-from kernels.compiling.listings import Location, instructions, lane_bytes, locate_lines
-from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, memory_ops
+from kernels.compiling.listings import Location, instructions, lane_bytes, locate_lines, skip_depths
+from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Source, memory_ops
 from kernels.sectors import count_requests
 
 PTX_MEMORY = re.compile(
@@ -26,19 +28,31 @@ PTX_MEMORY = re.compile(
 _KINDS = {"ld": "load", "st": "store", "cp.async.c": "async copy", "cp.async.b": "descriptor", "tensormap": "tensor map", "": "atomic"}
 
 
-@dataclass(frozen=True)
+# The operations that a SASS instruction may implement.
+_SASS_KINDS = {
+    "LDG": "load", "LDGSTS": "async copy", "STG": "store", "UTMALDG": "descriptor", "UTMASTG": "descriptor",
+    **dict.fromkeys(("RED", "REDG", "ATOM", "ATOMG"), "atomic"),
+}  # fmt: skip
+_ADDRESS = re.compile(r"\[\s*(%\w+)\s*(?:\+\s*(-?\d+))?\s*\]")
+_OFFSET = re.compile(r"\s*add\.s64\s+(%\w+), (%\w+), (-?\d+);")
+
+# A kind of operations and the source line.
+Site = tuple[str, Source]
+
+
+@dataclass
 class PtxInstruction:
     """An access to global memory in the PTX.
 
     Attributes:
         name: the instruction without its operands.
         width_bytes: bytes that a lane moves; 0 for a descriptor.
-        is_repeated: whether an earlier load has loaded the same address.
+        is_repeated: whether another load, with no store or branch in between, loads the same bytes.
     """
 
     name: str
     width_bytes: int
-    is_repeated: bool
+    is_repeated: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,8 @@ class Instruction:
         layout: layout of the block of pointers; None for a scalar pointer or a descriptor.
         num_warps: warps that issue a scalar load.
         swaps: whether it became a load and a compare-and-swap loop, which retries after a conflict.
-        is_merged: for each instruction of a warp, whether ptxas merged it into an earlier load; () if unknown.
+        count: instructions of a warp for one execution.
+        is_merged: for each of them, whether ptxas merged it into another load; () if unknown.
     """
 
     counter: str
@@ -63,25 +78,31 @@ class Instruction:
     layout: Layout | None
     num_warps: int
     swaps: bool
+    count: int = 1
     is_merged: tuple[bool, ...] = ()
 
 
 def read_instructions(
-    body: Region, layouts: Sequence[Layout | None], ptx: str, sass: str, num_warps: int
+    body: Region,
+    layouts: Sequence[Layout | None],
+    in_ptx: Mapping[tuple[str, Location], Sequence[PtxInstruction]],
+    sass: str,
+    num_warps: int,
 ) -> dict[int, Instruction | str]:
     """Match the operations on global memory to the PTX by their full locations.
 
     Args:
         layouts: the layout of the pointers of each operation on pointers, in the order of the text.
+        in_ptx: the result of `find_instructions`.
         sass: "" if it is unknown. Then no load is assumed to be merged.
 
     Returns:
         For the line of each operation in the TTGIR its instruction, or a sentence that says why it is unknown.
     """
-    in_ptx = find_instructions(ptx)
-    in_sass = [(opcode, location[0][:2]) for opcode, location in instructions(sass) if location]
-    merged_lines = _merged_lines(in_ptx, Counter(line for opcode, line in in_sass if opcode.startswith("LDG.")))
-    swapping_lines = {line for opcode, line in in_sass if re.match(r"ATOM.*\.CAS", opcode)}
+    opcodes = defaultdict[Site, list[str]](list)
+    for opcode, location in instructions(sass):
+        opcodes[_SASS_KINDS.get(opcode.partition(".")[0], ""), location[0][:2] if location else ()].append(opcode)
+    merged_lines = _merged_lines(in_ptx, Counter({site: len(made) for site, made in opcodes.items()}))
     used = {value for op in body.walk() for value in (*op.operands, *op.inits)}
     pointer_ops = (op.line for op in body.walk() if op.name in POINTER_OPS)
     layout_of = dict(zip(pointer_ops, layouts, strict=True))
@@ -92,7 +113,7 @@ def read_instructions(
     for (kind, location), group in by_location.items():
         matches, starts = in_ptx.get((kind, location), []), [0]
         for op in group:
-            match = matches[min(starts[-1], len(matches) - 1)] if matches else PtxInstruction("", 0, False)
+            match = matches[min(starts[-1], len(matches) - 1)] if matches else PtxInstruction("", 0)
             starts.append(starts[-1] + _count_needed(op, layout_of.get(op.line), match))
         are_complete = starts[-1] == len(matches)
         for op, (start, end) in zip(group, pairwise(starts), strict=True):
@@ -104,8 +125,11 @@ def read_instructions(
                 result[op.line] = f"{op.name} {found}."
                 continue
             ((name, width),), size = widths, op.element_bytes
-            is_reduction = kind == "atomic" and _is_reduction(op, name, used)
+            names = {opcode.partition(".")[0] for opcode in opcodes[kind, location[0][:2]]}
+            is_known = kind == "atomic" and bool(names) and len({"RED" in own for own in names}) == 1
+            is_reduction = kind == "atomic" and ("RED" in names.pop() if is_known else _is_reduction(op, name, used))
             is_on_merged_line = are_complete and location[0][:2] in merged_lines
+            swaps = ".cas" in name or any(".CAS" in opcode for opcode in opcodes[kind, location[0][:2]])
             result[op.line] = Instruction(
                 counter="red" if is_reduction else MEMORY_OPS[op.name].counter,
                 name=name,
@@ -113,7 +137,8 @@ def read_instructions(
                 element_bytes=size,
                 layout=layout_of.get(op.line),
                 num_warps=num_warps,
-                swaps=op.name == "tt.atomic_rmw" and (".cas" in name or location[0][:2] in swapping_lines),
+                swaps=op.name == "tt.atomic_rmw" and swaps,
+                count=end - start,
                 is_merged=tuple(match.is_repeated for match in own) if is_on_merged_line else (),
             )
     return result
@@ -127,41 +152,112 @@ def _count_needed(op: Op, layout: Layout | None, match: PtxInstruction) -> int:
 
 
 def _merged_lines(
-    in_ptx: Mapping[tuple[str, Location], list[PtxInstruction]], in_sass: Counter[tuple[str, int]]
-) -> set[tuple[str, int]]:
-    """Return the source lines whose repeated loads ptxas has merged: the SASS has fewer loads than the PTX.
+    in_ptx: Mapping[tuple[str, Location], Sequence[PtxInstruction]], in_sass: Counter[Site]
+) -> set[Source]:
+    """Return the source lines whose repeated loads ptxas has merged.
 
     Args:
-        in_sass: number of loads of each line in the SASS.
+        in_sass: the number of instructions of each site in the SASS.
     """
-    loads, repeated = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    loads, kept = Counter[Site](), Counter[Site]()
     for (kind, location), matches in in_ptx.items():
         if kind == "load":
-            loads[location[0][:2]] += len(matches)
-            repeated[location[0][:2]] += sum(match.is_repeated for match in matches)
-    missing = loads.total() - in_sass.total()  # ptxas assigns some instructions to a neighbouring line
-    return {line for line, count in repeated.items() if 0 < count <= min(missing, loads[line] - in_sass[line])}
+            site = kind, location[0][:2]
+            loads[site] += len(matches)
+            kept[site] += sum(not match.is_repeated for match in matches)
+    total = sum(in_sass[site] for site in in_sass if site[0] == "load")
+    repeating = [site for site in loads if kept[site] < loads[site]]
+    if total in (0, loads.total(), kept.total()):  # ptxas assigns some instructions to a neighbouring line
+        return {line for _, line in repeating} if total == kept.total() else set()
+    return {site[1] for site in repeating if in_sass[site] != loads[site] and in_sass[site] % kept[site] == 0}
+
+
+def find_doubts(
+    body: Region, instructions_of: Mapping[int, Instruction | str], active: Mapping[int, int], sass: str
+) -> dict[Site, str]:
+    """Compare the SASS with the instructions that were counted, and say where it has others.
+
+    A line's instructions are as expected if they are as many as counted, or a multiple, as in an unrolled loop. They
+    may be fewer by those that no lane of the launch ever executes.
+
+    Args:
+        active: for the line of each operation in the TTGIR, the number of instructions that any lane executes.
+
+    Returns:
+        A sentence for each site with unexpected instructions.
+    """
+    expected, alive, present = Counter[Site](), Counter[Site](), Counter[Site]()
+    units = defaultdict[Site, int](int)
+    for op in memory_ops(body):
+        instruction = instructions_of[op.line]
+        if not isinstance(instruction, str):
+            kind = "atomic" if op.name == "ttng.tensormap_create" else MEMORY_OPS[op.name].kind
+            site = kind, op.location[0][:2] if op.location else ()
+            kept = instruction.count - sum(instruction.is_merged)
+            expected[site] += kept
+            units[site] = math.gcd(units[site], kept)
+            expected["load", site[1]] += instruction.swaps * instruction.count  # of the word that it swaps
+            alive[site] += active[op.line]
+    for opcode, location in instructions(sass):
+        if kind := _SASS_KINDS.get(opcode.partition(".")[0], ""):
+            present[kind, location[0][:2] if location else ()] += 1
+    doubts = {}
+    for kind in {kind for kind, _ in (*expected, *present)}:
+        # Loads alone can be merged. An additional copy of another instruction is harmless.
+        is_load = kind == "load"
+        sites = {site for site in (*expected, *present) if site[0] == kind}
+        extra = {site: present[site] - expected[site] for site in sites}
+        unlike = {site for site in sites if extra[site] and (extra[site] < 0 or is_load)}
+        unlike -= {site for site in unlike if alive[site] <= present[site] < expected[site]}
+        unlike -= {site for site in unlike if extra[site] > 0 and units[site] and extra[site] % units[site] == 0}
+        # ptxas assigns some instructions to a neighbouring line.
+        if sum(extra[site] for site in unlike):
+            for site in unlike:
+                have = f"{present[site]} instead of {expected[site]}"
+                doubts[site] = f"The assembler made {have} instructions for this line, for an unknown reason."
+    return doubts
+
+
+def load_depths(sass: str) -> dict[Source, int]:
+    """Return for each source line with loads how many branches skip the one that is skipped by the fewest."""
+    depths = dict[Source, int]()
+    for (opcode, location), depth in zip(instructions(sass), skip_depths(sass), strict=True):
+        if opcode.startswith("LDG.") and location:
+            depths[location[0][:2]] = min(depth, depths.get(location[0][:2], depth))
+    return depths
 
 
 def find_instructions(ptx: str) -> dict[tuple[str, Location], list[PtxInstruction]]:
     """Return the accesses to global memory by kind and location, in order.
 
-    ptxas may merge loads with the same predicate and address if no store or branch lies between them.
+    ptxas may merge loads with the same predicate and bytes if no store or branch lies between them.
     """
     result: dict[tuple[str, Location], list[PtxInstruction]] = defaultdict(list)
-    loaded: set[tuple[str, ...]] = set()
+    bases: dict[str, tuple[str, int]] = {}
+    loaded: list[tuple[tuple[str, str], range, PtxInstruction]] = []
     for line, location in locate_lines(ptx, "ptx"):
         if match := PTX_MEMORY.search(line):
             name = match["name"]
             kind = next(kind for start, kind in _KINDS.items() if name.startswith(start))
-            load = name, line[: match.start()].strip(), *re.findall(r"\[.*?\]", line)[:1]
-            if location:
-                is_repeated = kind == "load" and load in loaded
-                result[kind, location].append(PtxInstruction(name, lane_bytes(name, line), is_repeated))
-            if kind == "load":
-                loaded.add(load)
-            elif kind in ("store", "atomic"):
+            instruction = PtxInstruction(name, lane_bytes(name, line))
+            result[kind, location].append(instruction)
+            address = _ADDRESS.search(line)
+            if kind in ("store", "atomic"):
                 loaded.clear()
+            elif kind == "load" and address:
+                base, offset = bases.get(address[1], (address[1], 0))
+                start = offset + int(address[2] or 0)
+                own = range(start, start + instruction.width_bytes)
+                key = line[: match.start()].strip(), base
+                for other_key, other, earlier in loaded:
+                    if key == other_key and other.start <= own.start and own.stop <= other.stop:
+                        instruction.is_repeated = True
+                    elif key == other_key and own.start <= other.start and other.stop <= own.stop:
+                        earlier.is_repeated = True
+                loaded.append((key, own, instruction))
+        elif sum_of := _OFFSET.match(line):
+            base, offset = bases.get(sum_of[2], (sum_of[2], 0))
+            bases[sum_of[1]] = base, offset + int(sum_of[3])
         elif re.match(r"\$|.*\b(bra|bar\.sync|ret)\b", line):
             loaded.clear()
     return result
@@ -186,27 +282,35 @@ def textbook(instruction: Instruction) -> Instruction:
     return replace(instruction, layout=layout, width_bytes=size, name=counter, is_merged=(), num_warps=1)
 
 
-def count_blocks(instruction: Instruction, is_load: bool, address: np.ndarray, active: np.ndarray) -> np.ndarray:
-    """Count executions of an operation.
+def lanes_of(instruction: Instruction, is_load: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lanes of the requests of one execution, in the order of warps, then registers.
 
     Args:
         is_load: whether all warps and lanes issue the operation, and not only the owners of an element.
-        address: (executions, *block) int64, first byte of each element.
-        active: (executions, *block) bool, the operation's mask.
 
     Returns:
-        (executions, 4) int64: requests, sectors, lines of 128 bytes, and ideal sectors.
+        The coordinates in the block of each lane's first element, (dimensions, requests, lanes) int64, and which lanes
+        take part, (requests, lanes) bool.
     """
-    count = len(address)
     if instruction.layout is None:
-        issued = active.reshape(count, 1) * (instruction.num_warps if is_load else 1)
-        return np.repeat(issued.astype(np.int64), 4, axis=1)
+        requests = instruction.num_warps if is_load else 1
+        return np.zeros((0, requests, 1), np.int64), np.ones((requests, 1), bool)
     lanes = vectors(instruction.layout, max(1, instruction.width_bytes // instruction.element_bytes))
-    element, owner = lanes.element, lanes.owner
-    if any(instruction.is_merged):
-        issued = np.resize(~np.array(instruction.is_merged), len(element))
-        element, owner = element[issued], owner[issued]
-    at, on = (block.reshape(count, -1)[:, element] for block in (address, active))
-    on = on if is_load else on & owner
-    counts = count_requests(at.reshape(-1, LANES), on.reshape(-1, LANES), instruction.width_bytes, instruction.name)
-    return counts.reshape(count, -1, 4).sum(axis=1)
+    owner = np.ones_like(lanes.owner) if is_load else lanes.owner
+    issued = ~np.resize(np.array(instruction.is_merged or [False]), len(owner))
+    return lanes.place[:, issued], owner[issued]
+
+
+def count_lanes(instruction: Instruction, address: np.ndarray, active: np.ndarray) -> np.ndarray:
+    """Count executions of an operation.
+
+    Args:
+        address: (executions, requests, lanes) int64, the first byte of each lane.
+        active: (executions, requests, lanes) bool.
+
+    Returns:
+        (executions, requests, 4) int64: requests, sectors, lines of 128 bytes, and ideal sectors.
+    """
+    executions, requests, lanes = address.shape
+    parts = (part.reshape(-1, lanes) for part in (address, active))
+    return count_requests(*parts, instruction.width_bytes, instruction.name).reshape(executions, requests, 4)

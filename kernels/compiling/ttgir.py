@@ -6,7 +6,7 @@ form. It differs slightly between Triton versions: 3.6 prints an attribute dicti
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -49,6 +49,9 @@ MEMORY_OPS = {
     "ttng.tensormap_create": AccessKind("tensor map", "atom"),
 }
 
+# A file without its folders and a line; () if unknown.
+Source = tuple[str, int] | tuple[()]
+
 _VALUES = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _ARGUMENTS = re.compile(r"(%[\w$.-]+): ")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -85,6 +88,11 @@ class Op:
     targets: list[tuple[str, list[str]]] = field(default_factory=list)
     swizzle_bytes: int | None = None
     has_memory: bool = False
+
+    @property
+    def source(self) -> Source:
+        """The innermost file and line; () if unknown."""
+        return self.location[0][:2] if self.location else ()
 
     @cached_property
     def type(self) -> str:
@@ -252,16 +260,16 @@ class Slice:
 
     Attributes:
         values: names of the values.
-        sunk: the loop for each load that ptxas moves past the loop's entry test, by the load's line.
+        sunk: the loop or branch for each load that ptxas moves behind its test.
     """
 
-    def __init__(self, body: Region) -> None:
+    def __init__(self, body: Region, depths: Mapping[Source, int]) -> None:
         self._sources: dict[str, list[str]] = defaultdict(list)
         self._quotients = set[str]()
         self._roots: list[str] = []
         self._collect(body)
         self.values = self.reach(self._roots)
-        self.sunk = dict(_sunk_loads(body))
+        self.sunk = dict(_sunk_loads(body, depths))
 
     def reach(self, names: Iterable[str], through_quotients: bool = True) -> set[str]:
         """Return the values that the given values depend on, including themselves.
@@ -326,17 +334,22 @@ class Slice:
                 sources[op.operands[0]] += op.results  # a buffer depends on the indices of its slots
 
 
-def _sunk_loads(region: Region) -> Iterator[tuple[int, Op]]:
-    """Yield the line of each unmasked scalar load that is used in one loop only, and the loop.
+def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[Op, Op]]:
+    """Yield each unmasked scalar load that is used in one loop or branch only, and the loop or branch.
 
-    ptxas moves such a load behind the branch that skips the loop if it has no iterations.
+    ptxas moves such a load behind the test that skips the loop. Whether it does so is visible in the SASS: more
+    branches skip the load than other accesses of its region.
     """
+    own = [op for op in region.ops if op.name in POINTER_OPS]
+    for op in region.ops:
+        for inner in op.regions:
+            yield from _sunk_loads(inner, depths)
     users: dict[str, set[Op]] = defaultdict(set)
     for op in region.ops:
         for inner in Region([], [op]).walk():
             for name in (*inner.operands, *inner.inits):
                 users[name].add(op)
-    for load in region.ops:
+    for load in own:
         if load.name != "tt.load" or load.shape or load.mask:
             continue
         derived, ends = list(load.results), set[Op]()
@@ -347,5 +360,9 @@ def _sunk_loads(region: Region) -> Iterator[tuple[int, Op]]:
                 else:
                     ends.add(op)
         (loop,) = ends if len(ends) == 1 else (None,)
-        if loop and loop.name == "scf.for" and not {*load.results} & {*loop.operands, *loop.inits}:
-            yield load.line, loop
+        if not loop or not loop.regions or {*load.results} & {*loop.operands, *loop.inits}:
+            continue
+        depth = depths.get(load.source)
+        least = min((depths.get(op.source, 0) for op in own if op is not load), default=0)
+        if loop.name == "scf.for" if depth is None else depth > least:
+            yield load, loop

@@ -93,6 +93,21 @@ class Value:
             total = total & part if self.is_boolean else total + part
         return total
 
+    def at(self, programs: np.ndarray, place: np.ndarray) -> np.ndarray:
+        """Return elements of the blocks of the given programs: (programs or 1, ...).
+
+        Args:
+            place: (dimensions, ...) int64, their coordinates.
+        """
+        total = pick(self.base, programs).reshape(-1, *[1] * (place.ndim - 1))
+        for term in self.terms:
+            rows = term.table[:1] if term.index is None else term.table[term.index[programs]]
+            sizes = rows.shape[1:]
+            where = (axis if size > 1 else axis * 0 for axis, size in zip(place, sizes, strict=True))
+            part = rows[(slice(None), *where)]
+            total = total & part if self.is_boolean else total + part
+        return total
+
     def bounds(self) -> tuple[int, int]:
         """Return a lower and an upper bound of all elements of all programs."""
         spans = [term.spans for term in self.terms]
