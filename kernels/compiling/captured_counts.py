@@ -22,6 +22,7 @@ COUNTERS = (
 )  # fmt: skip
 
 _NOT_RUN = "Addresses depend on values from an earlier launch, which did not run. Use --values to interpret it."
+_RETRIES = "The GPU has no such atomic: lanes swap in a changed word, and try again if another lane was faster."
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,7 @@ class OperationCounts:
     @property
     def is_lower_bound(self) -> bool:
         """Whether the launch may execute it more often than counted."""
-        swaps = self.op == "atomic" and self.instruction is not None and self.instruction.swaps
-        return swaps or bool(self.tally.refused)
+        return bool(self.tally.refused) and not self.tally.is_upper_bound
 
     @property
     def requests(self) -> int:
@@ -81,16 +81,24 @@ class LaunchCounts:
     aligned: tuple[OperationCounts, ...] = ()
 
     def totals(self) -> dict[str, int | None]:
-        """Return the launch-wide counters; None where the count of an operation may be too low."""
+        """Return the launch-wide counters; None where the count of an operation is incomplete or a bound."""
         return {name: None if self._is_incomplete(name) else self.lower_bound(name) for name in COUNTERS}
 
     def lower_bound(self, name: str) -> int:
         kind, _, unit = name.rpartition("_")
-        return sum(getattr(op, unit) for op in self.operations if op.counter == kind)
+        return sum(
+            getattr(op, unit) for op in self.operations if op.counter == kind and not op.tally.is_upper_bound
+        )
 
     def _is_incomplete(self, name: str) -> bool:
         kind = name.rpartition("_")[0]
-        return bool(self.refused) or any(op.is_lower_bound for op in self.operations if op.counter == kind)
+        # How an atomic is counted depends on its instruction.
+        kinds = ("red", "atom") if kind in ("red", "atom") else (kind,)
+        return bool(self.refused) or any(
+            op.tally.refused
+            for op in self.operations
+            if op.counter == kind or (op.counter in kinds and (not op.instruction or op.instruction.swaps))
+        )
 
 
 def count_launch(
@@ -138,8 +146,7 @@ def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | N
     evaluator = Evaluator(body, arguments, launch.grid, memory, programs, load_depths(sass))
     evaluator.run()
     active = {line: int(tally.issued.sum()) for line, tally in memory.tallies.items()}
-    doubts = find_doubts(body, instructions, active, sass) if sass and not is_textbook else {}
-    if doubts: print("DOUBT", doubts)
+    doubts = {} if is_textbook else find_doubts(body, instructions, active, in_ptx, sass)
     owners = [(tensor.storage, argument.name) for argument in launch.arguments if (tensor := argument.own_tensor)]
     owners.sort(key=lambda owner: owner[0])
     operations = []
@@ -159,7 +166,18 @@ def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | N
             depends_on=frozenset(argument.name for argument, name in given if name in reached),
             has_mask=op.mask is not None,
         )
-        operations += [replace(counts, op="load", counter="ld"), counts] if made and made.swaps else [counts]
+        if doubt := doubts.get(op.site):
+            tally.is_upper_bound = doubt.is_upper_bound and not tally.refused
+            tally.refused = tally.refused or doubt.text
+        if made and made.swaps:
+            operations.append(replace(counts, op="load", counter="ld", tally=replace(tally)))
+            tally.refused = tally.refused or _RETRIES
+        operations.append(counts)
+    for kind, source in doubts.keys() - {op.site for op in ttgir.memory_ops(body)}:
+        tally = Tally(refused=doubts[kind, source].text)
+        counter = next(access.counter for access in ttgir.MEMORY_OPS.values() if access.kind == kind)
+        place = source or (kernel.file, kernel.line)
+        operations.append(OperationCounts(kind, counter, place, (), None, tally, frozenset(), has_mask=False))
     return LaunchCounts(tuple(operations), tuple(sorted(evaluator.notes)))
 
 

@@ -67,6 +67,7 @@ class Evaluator:
         self.slice = Slice(body, depths)
         self.needed = self.slice.values
         self.notes: set[str] = set()
+        self.locks: list[Op] = []
         self.values: dict[str, Any] = {}
         # By address. Memory for the descriptors that programs make is allocated in steps of STORAGE_STEP.
         self.descriptors: dict[int, Descriptor] = {}
@@ -215,11 +216,17 @@ class Evaluator:
     def _run_while(self, op: Op, active: np.ndarray) -> None:
         before, after = op.regions
         condition, *passed = before.yielded
+        is_lock = not op.inits or self._is_contended(condition)
+        if is_lock:
+            self._doubt(op, active, "Each program tries this once or more often, which depends on the others.")
+            self.locks.append(op)
         running = active
         self._assign(before.arguments, self._get(op.inits))
         while True:
             self._run_region(before, running)
             self._assign(op.results, self._get(passed), None if running is active else running)
+            if is_lock:
+                return
             entering = running is active
             running = self._split(running, condition)[0]
             if entering:
@@ -232,6 +239,8 @@ class Evaluator:
 
     def _run_if(self, op: Op, active: np.ndarray) -> None:
         results = []
+        if self._is_contended(op.operands[0]):
+            self._doubt(op, active, "Whether a program comes here depends on the others.")
         masks = self._split(active, op.operands[0])
         self._count_sunk_loads(op, masks[0])
         for region, mask in zip(op.regions, masks, strict=False):
@@ -240,6 +249,15 @@ class Evaluator:
             results.append(self._get(region.yielded))
         self._assign(op.results, results[-1])
         self._assign(op.results, results[0], self._per_program(op.operands[0]))
+
+    def _is_contended(self, condition: str) -> bool:
+        """Return whether a condition depends on the result of an atomic."""
+        return not self.slice.atomics.isdisjoint(self.slice.reach([condition]))
+
+    def _doubt(self, op: Op, active: np.ndarray, why: str) -> None:
+        for inner in memory_ops(Region([], [op])) if active.any() else ():
+            tally = self.memory.tallies[inner.line]
+            tally.refused = tally.refused or why
 
     # Values that need more than arithmetic.
 
@@ -324,15 +342,38 @@ class Evaluator:
         if isinstance(slot, tuple) or (is_needed and op.name == "tt.load"):
             has_default = op.name == "tt.load" and len(op.operands) > 2
             default = self.values[op.operands[2]] if has_default else Value(0)
-            loaded = self.memory.load(op, self.values[op.operands[0]], self._mask(op, active), default)
+            if self.locks and not op.shape and (stored := self._value_stored_at(op.operands[0])):
+                loaded = self._load_in_turn(op, active, stored)
+            else:
+                loaded = self.memory.load(op, self.values[op.operands[0]], self._mask(op, active), default)
             self._put(slot, loaded, active)
             if op.name == "tt.load":
                 self.values[op.results[0]] = loaded
         elif is_needed and op.name == "tt.atomic_cas":
-            self.notes.add("tt.atomic_cas is evaluated as if no other program interfered.")
             self.values[op.results[0]] = self.values[op.operands[1]]
         elif is_needed and op.name == "tt.atomic_rmw":
-            raise UnsupportedOperation(f"Addresses depend on the result of {op.name}.")
+            raise UnsupportedOperation("Accesses depend on the result of an atomic, and so on the order of programs.")
+
+    def _value_stored_at(self, pointer: str) -> Value | None:
+        """Return the constant that the kernel stores at a scalar pointer; None if it stores none."""
+        ops = list(self.body.walk())
+        stores = (op for op in ops if op.name == "tt.store" or (op.name == "tt.atomic_rmw" and "exch" in op.text))
+        names = {op.operands[1] for op in stores if op.operands[0] == pointer}
+        constants = [op for op in ops if op.name == "arith.constant" and names == set(op.results)]
+        return arithmetic.constant(constants[0]) if constants else None
+
+    def _load_in_turn(self, op: Op, active: np.ndarray, stored: Value) -> Value:
+        """Return what programs load behind a lock: the first at each address the old value, the others the stored one.
+
+        The order of the programs does not matter for the counts if they do the same behind the lock.
+        """
+        pointer = self.values[op.operands[0]]
+        address = np.broadcast_to(pointer.base, len(active))
+        first = np.zeros(len(active), bool)
+        running = np.flatnonzero(active)
+        first[running[np.unique(address[running], return_index=True)[1]]] = True
+        initial = self.memory.load(op, pointer, Value(active), Value(0), is_locked=True)
+        return choose(first, initial, stored)
 
     # Descriptors.
 

@@ -67,10 +67,11 @@ def _ttgir_locations(lines: list[str]) -> list[Location]:
     return [resolve(match[1]) if match else () for match in used]
 
 
-def instructions(sass: str) -> list[tuple[str, Location]]:
+@functools.lru_cache(maxsize=4)
+def instructions(sass: str) -> tuple[tuple[str, Location], ...]:
     """Return the opcode and location of every SASS instruction, in order."""
     located = ((_INSTRUCTION.match(line), location) for line, location in locate_lines(sass, "sass"))
-    return [(match[1], location) for match, location in located if match]
+    return tuple((match[1], location) for match, location in located if match)
 
 
 def skip_depths(sass: str) -> list[int]:

@@ -88,7 +88,8 @@ class Tally:
         example: an early execution, the one with the most requests in the first batch.
         starts: (program, address of its block's lowest byte) of the first executions, (executions,) each.
         outside: an execution with an element outside its storage, and the element's index in the block.
-        refused: why the counts are incomplete; "" if they are complete.
+        refused: why the counts are incomplete or a bound; "" if they are exact.
+        is_upper_bound: whether the launch may execute less than the counts, not more.
         issued: for each instruction of a warp, whether any lane executed it.
         classes: for each set of classes, as far as remembered, (classes, 6) int64: counts, and the smallest and largest
             address of an active element, from the block's first element.
@@ -101,6 +102,7 @@ class Tally:
     starts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     outside: tuple[Example, tuple[int, ...]] | None = None
     refused: str = ""
+    is_upper_bound: bool = False
     issued: np.ndarray = field(default_factory=lambda: np.zeros(1, bool))
     classes: dict[bytes, np.ndarray] = field(default_factory=dict)
 
@@ -134,15 +136,19 @@ class Memory:
                 f"The launch's loops or grid are too large to evaluate: over {_MOST_WORK:,} steps."
             )
 
-    def load(self, op: Op, pointer: Value, mask: Value, default: Value) -> Value:
-        """Return the values that an operation loads."""
+    def load(self, op: Op, pointer: Value, mask: Value, default: Value, is_locked: bool = False) -> Value:
+        """Return the values that an operation loads.
+
+        Args:
+            is_locked: whether it is known which programs load them before the kernel stores others.
+        """
         size, shape = op.element_bytes, op.shape
 
         def read(address: np.ndarray, active: np.ndarray, result: np.ndarray) -> np.ndarray:
             address, active, result = np.broadcast_arrays(address, active, result)
             storage = storage_number(address)
             for number in np.unique(storage[active]).tolist():
-                contents, inside = self._contents(number, size), active & (storage == number)
+                contents, inside = self._contents(number, size, is_locked), active & (storage == number)
                 place = (address[inside] - self.starts[number]) // size
                 if place.min() < 0 or place.max() >= len(contents):
                     raise UnsupportedOperation("A load that addresses depend on reads outside its tensor's memory.")
@@ -154,11 +160,11 @@ class Memory:
         loaded = apply(read, pointer, mask, default)
         return loaded.map_blocks(lambda table: np.broadcast_to(table, (len(table), *shape)))
 
-    def _contents(self, number: int, size: int) -> np.ndarray:
+    def _contents(self, number: int, size: int, is_locked: bool) -> np.ndarray:
         if not 0 <= number < len(self.storages):
             raise UnsupportedOperation("Addresses depend on a load through a pointer that was itself loaded.")
-        if number in self.stored:
-            raise UnsupportedOperation("Addresses depend on values that this kernel stores.")
+        if number in self.stored and not is_locked:
+            raise UnsupportedOperation("Accesses depend on values that this kernel itself stores.")
         storage = self.storages[number]
         if size not in storage.contents:
             raise UnsupportedOperation(storage.why_unknown)

@@ -11,13 +11,14 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from kernels.accesses import Layout, vectors
 from kernels.compiling.compile_cost import LANES
 from kernels.compiling.listings import Location, instructions, lane_bytes, locate_lines, skip_depths
-from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Source, memory_ops
+from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Site, Source, memory_ops
 from kernels.sectors import count_requests
 
 PTX_MEMORY = re.compile(
@@ -30,14 +31,23 @@ _KINDS = {"ld": "load", "st": "store", "cp.async.c": "async copy", "cp.async.b":
 
 # The operations that a SASS instruction may implement.
 _SASS_KINDS = {
-    "LDG": "load", "LDGSTS": "async copy", "STG": "store", "UTMALDG": "descriptor", "UTMASTG": "descriptor",
+    "LDG": "load", "LD": "load", "LDGSTS": "async copy", "STG": "store", "ST": "store", "UTMALDG": "descriptor",
+    "UTMASTG": "descriptor",
     **dict.fromkeys(("RED", "REDG", "ATOM", "ATOMG"), "atomic"),
 }  # fmt: skip
 _ADDRESS = re.compile(r"\[\s*(%\w+)\s*(?:\+\s*(-?\d+))?\s*\]")
 _OFFSET = re.compile(r"\s*add\.s64\s+(%\w+), (%\w+), (-?\d+);")
 
-# A kind of operations and the source line.
-Site = tuple[str, Source]
+# The compiler's own loads, from tables of constants: of tl.sin and tl.cos, for arguments above 105,615.
+_TABLE = ".CONSTANT"
+
+
+class Doubt(NamedTuple):
+    """Why the instructions of a line are unlike the counted ones, and whether the count is an upper bound, or a lower."""
+
+    text: str
+    is_upper_bound: bool
+
 
 
 @dataclass
@@ -53,6 +63,10 @@ class PtxInstruction:
     name: str
     width_bytes: int
     is_repeated: bool = False
+
+
+# Accesses to global memory by kind and location.
+Ptx = Mapping[tuple[str, Location], Sequence[PtxInstruction]]
 
 
 @dataclass(frozen=True)
@@ -85,7 +99,7 @@ class Instruction:
 def read_instructions(
     body: Region,
     layouts: Sequence[Layout | None],
-    in_ptx: Mapping[tuple[str, Location], Sequence[PtxInstruction]],
+    in_ptx: Ptx,
     sass: str,
     num_warps: int,
 ) -> dict[int, Instruction | str]:
@@ -151,9 +165,7 @@ def _count_needed(op: Op, layout: Layout | None, match: PtxInstruction) -> int:
     return max(1, registers * op.element_bytes // max(1, width))
 
 
-def _merged_lines(
-    in_ptx: Mapping[tuple[str, Location], Sequence[PtxInstruction]], in_sass: Counter[Site]
-) -> set[Source]:
+def _merged_lines(in_ptx: Ptx, in_sass: Counter[Site]) -> set[Source]:
     """Return the source lines whose repeated loads ptxas has merged.
 
     Args:
@@ -173,48 +185,47 @@ def _merged_lines(
 
 
 def find_doubts(
-    body: Region, instructions_of: Mapping[int, Instruction | str], active: Mapping[int, int], sass: str
-) -> dict[Site, str]:
-    """Compare the SASS with the instructions that were counted, and say where it has others.
+    body: Region, instructions_of: Mapping[int, Instruction | str], active: Mapping[int, int], ptx: Ptx, sass: str
+) -> dict[Site, Doubt]:
+    """Find the source lines whose PTX or SASS has other instructions than those that were counted.
 
-    A line's instructions are as expected if they are as many as counted, or a multiple, as in an unrolled loop. They
-    may be fewer by those that no lane of the launch ever executes.
+    A line's loads are as expected if they are as many as counted, or a multiple, as in an unrolled loop. Of other
+    instructions, more are harmless. There may be fewer by those that no lane of the launch ever executes.
 
     Args:
         active: for the line of each operation in the TTGIR, the number of instructions that any lane executes.
-
-    Returns:
-        A sentence for each site with unexpected instructions.
     """
     expected, alive, present = Counter[Site](), Counter[Site](), Counter[Site]()
     units = defaultdict[Site, int](int)
+    doubts = {}
     for op in memory_ops(body):
         instruction = instructions_of[op.line]
         if not isinstance(instruction, str):
-            kind = "atomic" if op.name == "ttng.tensormap_create" else MEMORY_OPS[op.name].kind
-            site = kind, op.location[0][:2] if op.location else ()
             kept = instruction.count - sum(instruction.is_merged)
-            expected[site] += kept
-            units[site] = math.gcd(units[site], kept)
-            expected["load", site[1]] += instruction.swaps * instruction.count  # of the word that it swaps
-            alive[site] += active[op.line]
+            expected[op.site] += kept
+            units[op.site] = math.gcd(units[op.site], kept)
+            expected["load", op.source] += instruction.swaps * instruction.count  # of the word that it swaps
+            alive[op.site] += active[op.line]
+    known = {(MEMORY_OPS[op.name].kind, op.location) for op in memory_ops(body)}
+    for kind, location in ptx.keys() - known:
+        text = "Inline assembly accesses memory here, which is not counted."
+        doubts[kind, location[0][:2] if location else ()] = Doubt(text, False)
     for opcode, location in instructions(sass):
-        if kind := _SASS_KINDS.get(opcode.partition(".")[0], ""):
+        if (kind := _SASS_KINDS.get(opcode.partition(".")[0], "")) and not opcode.endswith(_TABLE):
             present[kind, location[0][:2] if location else ()] += 1
-    doubts = {}
-    for kind in {kind for kind, _ in (*expected, *present)}:
-        # Loads alone can be merged. An additional copy of another instruction is harmless.
-        is_load = kind == "load"
+    for kind in {kind for kind, _ in (*expected, *present)} if present else ():
         sites = {site for site in (*expected, *present) if site[0] == kind}
         extra = {site: present[site] - expected[site] for site in sites}
-        unlike = {site for site in sites if extra[site] and (extra[site] < 0 or is_load)}
+        unlike = {site for site in sites if extra[site] and (extra[site] < 0 or kind == "load")}
         unlike -= {site for site in unlike if alive[site] <= present[site] < expected[site]}
         unlike -= {site for site in unlike if extra[site] > 0 and units[site] and extra[site] % units[site] == 0}
         # ptxas assigns some instructions to a neighbouring line.
-        if sum(extra[site] for site in unlike):
+        if total := sum(extra[site] for site in unlike):
+            text = "The compiled code has {} {} instructions for this line, and {} were expected."
+            more = "So this is at least what is executed." if total > 0 else "So this is at most what is executed."
             for site in unlike:
-                have = f"{present[site]} instead of {expected[site]}"
-                doubts[site] = f"The assembler made {have} instructions for this line, for an unknown reason."
+                sentence = text.format(present[site], kind, expected[site])
+                doubts.setdefault(site, Doubt(f"{sentence} {more}", total < 0))
     return doubts
 
 
@@ -236,7 +247,8 @@ def find_instructions(ptx: str) -> dict[tuple[str, Location], list[PtxInstructio
     bases: dict[str, tuple[str, int]] = {}
     loaded: list[tuple[tuple[str, str], range, PtxInstruction]] = []
     for line, location in locate_lines(ptx, "ptx"):
-        if match := PTX_MEMORY.search(line):
+        match = PTX_MEMORY.search(line)
+        if match and ".nc" not in match["name"]:
             name = match["name"]
             kind = next(kind for start, kind in _KINDS.items() if name.startswith(start))
             instruction = PtxInstruction(name, lane_bytes(name, line))

@@ -49,8 +49,9 @@ MEMORY_OPS = {
     "ttng.tensormap_create": AccessKind("tensor map", "atom"),
 }
 
-# A file without its folders and a line; () if unknown.
+# A file without its folders and a line; () if unknown. A site is a kind of instruction on a line.
 Source = tuple[str, int] | tuple[()]
+Site = tuple[str, Source]
 
 _VALUES = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _ARGUMENTS = re.compile(r"(%[\w$.-]+): ")
@@ -93,6 +94,10 @@ class Op:
     def source(self) -> Source:
         """The innermost file and line; () if unknown."""
         return self.location[0][:2] if self.location else ()
+
+    @property
+    def site(self) -> Site:
+        return "atomic" if self.name == "ttng.tensormap_create" else MEMORY_OPS[self.name].kind, self.source
 
     @cached_property
     def type(self) -> str:
@@ -260,12 +265,14 @@ class Slice:
 
     Attributes:
         values: names of the values.
+        atomics: the results of atomics.
         sunk: the loop or branch for each load that ptxas moves behind its test.
     """
 
     def __init__(self, body: Region, depths: Mapping[Source, int]) -> None:
         self._sources: dict[str, list[str]] = defaultdict(list)
         self._quotients = set[str]()
+        self.atomics = set[str]()
         self._roots: list[str] = []
         self._collect(body)
         self.values = self.reach(self._roots)
@@ -303,6 +310,8 @@ class Slice:
         """Record on which values an operation's results and its regions' arguments depend."""
         sources, last = self._sources, [inner.yielded for inner in op.regions]
         sources |= {name: list(op.operands) for name in op.results}
+        if op.name.startswith("tt.atomic"):
+            self.atomics.update(op.results)
         if op.name in ("arith.divsi", "arith.divui", "arith.ceildivsi"):
             self._quotients.update(op.results)
         match op.name:
@@ -361,6 +370,8 @@ def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[
                     ends.add(op)
         (loop,) = ends if len(ends) == 1 else (None,)
         if not loop or not loop.regions or {*load.results} & {*loop.operands, *loop.inits}:
+            continue
+        if loop.name == "scf.if" and any(set(derived) & {*op.operands} for other in loop.regions[1:] for op in other.walk()):
             continue
         depth = depths.get(load.source)
         least = min((depths.get(op.source, 0) for op in own if op is not load), default=0)
