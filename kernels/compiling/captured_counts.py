@@ -8,7 +8,7 @@ import numpy as np
 
 from kernels.compiling import ttgir
 from kernels.compiling.capture_file import Argument, Capture, CapturedLaunch, UnreadableCapture
-from kernels.compiling.evaluate import Evaluator
+from kernels.compiling.evaluate import Evaluator, Overflow
 from kernels.compiling.listings import UnsupportedOperation
 from kernels.compiling.memory import STORAGE_STEP, Descriptor, Memory, Storage, Tally
 from kernels.compiling.requests import Instruction, find_doubts, find_instructions, load_depths, read_instructions, textbook
@@ -21,7 +21,7 @@ COUNTERS = (
     "tma_ld_sectors", "tma_st_sectors",
 )  # fmt: skip
 
-_NOT_RUN = "Addresses depend on values from an earlier launch, which did not run. Use --values to interpret it."
+_NOT_RUN = "Accesses depend on values from an earlier launch, which did not run. Pass --values to interpret it."
 _RETRIES = "The GPU has no such atomic: lanes swap in a changed word, and try again if another lane was faster."
 
 
@@ -73,12 +73,14 @@ class LaunchCounts:
     Attributes:
         notes: assumptions and omissions of the evaluation.
         aligned: the operations of the launch if its arguments were aligned; () if they would be the same.
+        overflows: operations on integers whose results do not fit.
     """
 
     operations: tuple[OperationCounts, ...]
     notes: tuple[str, ...]
     refused: str = ""
     aligned: tuple[OperationCounts, ...] = ()
+    overflows: tuple[Overflow, ...] = ()
 
     def totals(self) -> dict[str, int | None]:
         """Return the launch-wide counters; None where the count of an operation is incomplete or a bound."""
@@ -132,7 +134,7 @@ def count_launch(
 def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | None, is_textbook: bool) -> LaunchCounts:
     kernel = capture.content.kernels[launch.kernel]
     if kernel.num_ctas > 1:
-        raise UnsupportedOperation("A launch with clusters (num_ctas > 1) is not modeled.")
+        raise UnsupportedOperation("Launches with num_ctas > 1 are not evaluated. On a GPU, --count counts them.")
     text, ptx, sass = (capture.read_code(launch.kernel, stage) for stage in ("ttgir", "ptx", "sass"))
     body = ttgir.parse(text)
     if len(launch.arguments) != len(body.arguments):
@@ -178,7 +180,8 @@ def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | N
         counter = next(access.counter for access in ttgir.MEMORY_OPS.values() if access.kind == kind)
         place = source or (kernel.file, kernel.line)
         operations.append(OperationCounts(kind, counter, place, (), None, tally, frozenset(), has_mask=False))
-    return LaunchCounts(tuple(operations), tuple(sorted(evaluator.notes)))
+    overflows = tuple(evaluator.overflows.values())
+    return LaunchCounts(tuple(operations), tuple(sorted(evaluator.notes)), overflows=overflows)
 
 
 def _storages(capture: Capture, launch: CapturedLaunch) -> list[Storage]:

@@ -6,6 +6,7 @@ Only the operations that addresses, masks and control flow depend on are evaluat
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -14,11 +15,15 @@ import numpy as np
 from kernels.compiling import arithmetic
 from kernels.compiling.listings import UnsupportedOperation
 from kernels.compiling.memory import CHUNK, STORAGE_STEP, Descriptor, Memory
-from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Slice, Source, memory_ops
+from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Slice, Source, memory_ops, shape_of
 from kernels.compiling.values import Value, add, check_size, choose, conjunction, from_table, group, keys_of, multiply
 
-# Maximum number of programs of a launch.
-_MOST_PROGRAMS = 1 << 22
+# Maximum number of programs of a launch, and of those that are evaluated at once.
+_MOST_PROGRAMS, _PROGRAMS_AT_ONCE = 1 << 26, 1 << 20
+# Maximum number of programs in which an overflow is looked for.
+_MOST_CANDIDATES = 64
+# The programs that a GPU allows along each axis (CUDA C++ Programming Guide 13.0, "Compute Capabilities").
+_MOST_ALONG = {"x": (1 << 31) - 1, "y": 65_535, "z": 65_535}
 
 # Bytes per element of `tensormap.replace`'s .elemtype (PTX ISA 9.0). Its numbers differ from CUtensorMapDataType's.
 _TENSOR_MAP_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
@@ -38,6 +43,23 @@ class _Unknown(Value):
 
     def __getattr__(self, name: str) -> Any:
         raise UnsupportedOperation(self.why)
+
+
+@dataclass(frozen=True)
+class Overflow:
+    """An operation on integers whose result does not fit in its type.
+
+    Attributes:
+        source: its file and line.
+        program: the first program in which it does not fit.
+        value: the mathematical result there.
+        bits: the width of its type.
+    """
+
+    source: tuple[str, int]
+    program: int
+    value: int
+    bits: int
 
 
 class Evaluator:
@@ -61,13 +83,22 @@ class Evaluator:
         self.body, self.grid, self.memory = body, (*grid, 1, 1)[:3], memory
         count = math.prod(self.grid)
         if count > _MOST_PROGRAMS:
-            raise UnsupportedOperation(f"The launch has {count:,} programs; the limit is {_MOST_PROGRAMS:,}.")
+            raise UnsupportedOperation(
+                f"The launch has {count:,} programs; at most {_MOST_PROGRAMS:,} are evaluated. Use larger blocks."
+            )
+        for (axis, most), size in zip(_MOST_ALONG.items(), self.grid, strict=True):
+            if size > most:
+                raise UnsupportedOperation(
+                    f"The grid has {size:,} programs along {axis}; a GPU allows {most:,}. Use a longer axis."
+                )
+        self.all_programs = np.arange(count) if programs is None else programs
         # Several entries per program while a loop is unrolled.
-        self.programs = np.arange(count) if programs is None else programs
+        self.programs = self.all_programs[:0]
         self.slice = Slice(body, depths)
         self.needed = self.slice.values
         self.notes: set[str] = set()
         self.locks: list[Op] = []
+        self.overflows: dict[Source, Overflow] = {}
         self.values: dict[str, Any] = {}
         # By address. Memory for the descriptors that programs make is allocated in steps of STORAGE_STEP.
         self.descriptors: dict[int, Descriptor] = {}
@@ -81,8 +112,13 @@ class Evaluator:
 
     def run(self) -> None:
         """Evaluate the launch: fill the tallies of its memory."""
+        if any(op.name == "tt.call" for op in self.body.walk()):
+            raise UnsupportedOperation("The kernel calls a function with noinline=True. Remove it to count the launch.")
+        count = len(self.all_programs)
         with np.errstate(all="ignore"):
-            self._run_region(self.body, np.ones(len(self.programs), bool))
+            for part in np.array_split(self.all_programs, -(-count // _PROGRAMS_AT_ONCE) or 1):
+                self.programs = part
+                self._run_region(self.body, np.ones(len(part), bool))
 
     # Control flow. `active` says which programs execute an operation.
 
@@ -122,11 +158,9 @@ class Evaluator:
         elif op.name == "ttng.tensormap_create":
             self._create_descriptor(op, active)
         elif op.name in _UNCOUNTED:
-            raise UnsupportedOperation(f"{_UNCOUNTED[op.name]} is not counted. Its load and store are.")
+            raise UnsupportedOperation(f"{_UNCOUNTED[op.name]} is not evaluated. {arithmetic.COUNT_IT}")
         elif op.name in MEMORY_OPS:
             self._copy_block(op, active)
-        elif op.name == "tt.call":
-            raise UnsupportedOperation("A function that is not inlined is not counted. Remove noinline=True.")
         elif op.name == "ttg.warp_specialize":
             for region in op.regions:
                 self._assign(region.arguments, self._get(op.operands)[: len(region.arguments)])
@@ -274,6 +308,10 @@ class Evaluator:
                 return [Value(self.grid["xyz".index(op.text.split()[0])])]
             case "tt.reduce" | "tt.scan":
                 return self._fold(op, operands)
+            case "tt.split":
+                return [operands[0].map_blocks(lambda table, i=i: table[..., min(i, table.shape[-1] - 1)]) for i in (0, 1)]
+            case "tt.gather":
+                return [self._gather(op, operands)]
             case "ttg.global_scratch_alloc":
                 return [Value(self._allocate())]
             case "ttg.local_alloc":
@@ -282,14 +320,43 @@ class Evaluator:
                 index = self._per_program(op.operands[1])
                 slots = np.unique(index[active] if active.any() else index[:1]).tolist()
                 if len(slots) > 1:
-                    raise UnsupportedOperation("Programs read different slots of a shared buffer.")
+                    why = "Programs load addresses from different stages of a pipelined loop. Use num_stages=1."
+                    raise UnsupportedOperation(why)
                 return [(operands[0][0], slots[0])]
             case "ttg.local_load":
                 buffer, slot = operands[0]
                 if slot not in buffer:
-                    raise UnsupportedOperation("The contents of a shared buffer are unknown.")
+                    raise UnsupportedOperation(f"Accesses depend on a copy in shared memory. {arithmetic.COUNT_IT}")
                 return [buffer[slot]]
-        return [arithmetic.evaluate(op, operands)]
+        result = arithmetic.evaluate(op, operands)
+        if result.unwrapped:
+            self._note_overflow(op, result.unwrapped, active)
+        return [result]
+
+    def _note_overflow(self, op: Op, value: Value, active: np.ndarray) -> None:
+        """Note the first program in which an operation's result does not fit in its type."""
+        bits = arithmetic.bits_of(op.type)
+        low, high = value.bounds_by_program()
+        wraps = active & ((low < -(1 << bits - 1)) | (high >= 1 << bits - 1))
+        if op.source and op.source not in self.overflows:
+            for member in np.flatnonzero(wraps)[:_MOST_CANDIDATES]:
+                block = value.blocks(np.array([member]))
+                wrong = block[(block < -(1 << bits - 1)) | (block >= 1 << bits - 1)]
+                if wrong.size:
+                    overflow = Overflow(op.source, int(self.programs[member]), int(wrong[0]), bits)
+                    self.overflows[op.source] = overflow
+                    break
+
+    def _gather(self, op: Op, operands: list[Value]) -> Value:
+        """Evaluate tl.gather: elements of a block along an axis."""
+        first, index = group(keys_of(*operands))
+        shapes = (op.shape, shape_of(op.type))
+        check_size(len(first), *op.shape)
+        source, at = (
+            np.broadcast_to(value.with_rank(len(shape)).blocks(first), (len(first), *shape))
+            for value, shape in zip(operands, shapes, strict=True)
+        )
+        return from_table(np.take_along_axis(source, at, op.attribute("axis") + 1), index)
 
     def _put(self, slot: Any, value: Any, active: np.ndarray) -> None:
         if isinstance(slot, tuple) and value is not None:
@@ -352,7 +419,8 @@ class Evaluator:
         elif is_needed and op.name == "tt.atomic_cas":
             self.values[op.results[0]] = self.values[op.operands[1]]
         elif is_needed and op.name == "tt.atomic_rmw":
-            raise UnsupportedOperation("Accesses depend on the result of an atomic, and so on the order of programs.")
+            why = "Accesses depend on the result of an atomic, and so on the order of programs."
+            raise UnsupportedOperation(f"{why} {arithmetic.COUNT_IT}")
 
     def _value_stored_at(self, pointer: str) -> Value | None:
         """Return the constant that the kernel stores at a scalar pointer; None if it stores none."""
@@ -396,6 +464,7 @@ class Evaluator:
         for slot in np.unique(slots).tolist():
             made = self.descriptors.get(slot)
             if made is None:
+                check_size(math.prod(self.grid), facts.shape[1])
                 made = Descriptor(size, np.zeros((math.prod(self.grid), facts.shape[1]), np.int64))
                 self.descriptors[slot] = made
             made.facts[self.programs[running[slots == slot]]] = facts[slots == slot]

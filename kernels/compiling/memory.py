@@ -133,7 +133,7 @@ class Memory:
         self.work += work
         if self.work > _MOST_WORK:
             raise UnsupportedOperation(
-                f"The launch's loops or grid are too large to evaluate: over {_MOST_WORK:,} steps."
+                "The loops or the grid of this launch are too large to evaluate. Launch a smaller shape."
             )
 
     def load(self, op: Op, pointer: Value, mask: Value, default: Value, is_locked: bool = False) -> Value:
@@ -151,7 +151,7 @@ class Memory:
                 contents, inside = self._contents(number, size, is_locked), active & (storage == number)
                 place = (address[inside] - self.starts[number]) // size
                 if place.min() < 0 or place.max() >= len(contents):
-                    raise UnsupportedOperation("A load that addresses depend on reads outside its tensor's memory.")
+                    raise UnsupportedOperation("Accesses depend on an index that is loaded from outside its tensor.")
                 is_float = contents.dtype.kind == "f"
                 result = result.astype(np.result_type(result, contents if is_float else np.int64))
                 result[inside] = contents[place]
@@ -162,7 +162,7 @@ class Memory:
 
     def _contents(self, number: int, size: int, is_locked: bool) -> np.ndarray:
         if not 0 <= number < len(self.storages):
-            raise UnsupportedOperation("Addresses depend on a load through a pointer that was itself loaded.")
+            raise UnsupportedOperation("Accesses depend on a load through a pointer that was itself loaded.")
         if number in self.stored and not is_locked:
             raise UnsupportedOperation("Accesses depend on values that this kernel itself stores.")
         storage = self.storages[number]
