@@ -171,6 +171,8 @@ def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | N
         if doubt := doubts.get(op.site):
             tally.is_upper_bound = doubt.is_upper_bound and not tally.refused
             tally.refused = tally.refused or doubt.text
+            if not doubt.text:  # the compiler found that nothing needs it
+                tally.counts[:] = 0
         if made and made.swaps:
             operations.append(replace(counts, op="load", counter="ld", tally=replace(tally)))
             tally.refused = tally.refused or _RETRIES

@@ -43,7 +43,12 @@ _TABLE = ".CONSTANT"
 
 
 class Doubt(NamedTuple):
-    """Why the instructions of a line are unlike the counted ones, and whether the count is an upper bound, or a lower."""
+    """A line whose instructions are unlike the counted ones.
+
+    Attributes:
+        text: why its count is a bound; "" if the compiled code has no instruction for the line.
+        is_upper_bound: whether it is an upper bound, not a lower one.
+    """
 
     text: str
     is_upper_bound: bool
@@ -219,8 +224,12 @@ def find_doubts(
         unlike = {site for site in sites if extra[site] and (extra[site] < 0 or kind == "load")}
         unlike -= {site for site in unlike if alive[site] <= present[site] < expected[site]}
         unlike -= {site for site in unlike if extra[site] > 0 and units[site] and extra[site] % units[site] == 0}
+        absent = {site for site in unlike if not present[site]}
         # ptxas assigns some instructions to a neighbouring line.
-        if total := sum(extra[site] for site in unlike):
+        total = sum(extra[site] for site in unlike)
+        if absent == unlike and max(extra.values()) <= 0:
+            doubts |= dict.fromkeys(absent, Doubt("", True))
+        elif total:
             text = "The compiled code has {} {} instructions for this line, and {} were expected."
             more = "So this is at least what is executed." if total > 0 else "So this is at most what is executed."
             for site in unlike:
