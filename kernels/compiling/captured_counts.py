@@ -11,7 +11,7 @@ from kernels.compiling.capture_file import Argument, Capture, CapturedLaunch, Un
 from kernels.compiling.evaluate import Evaluator, Overflow
 from kernels.compiling.listings import UnsupportedOperation
 from kernels.compiling.memory import STORAGE_STEP, Descriptor, Memory, Storage, Tally
-from kernels.compiling.requests import Instruction, find_doubts, find_instructions, load_depths, read_instructions, textbook
+from kernels.compiling.requests import Instruction, find_doubts, load_depths, read_instructions, textbook
 from kernels.sectors import REQUESTS, SECTORS
 
 LOG = logging.getLogger("tilescope.captures")
@@ -139,8 +139,7 @@ def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | N
     body = ttgir.parse(text)
     if len(launch.arguments) != len(body.arguments):
         raise UnsupportedOperation("The launch's arguments do not match the compiled function's.")
-    in_ptx = find_instructions(ptx)
-    instructions = read_instructions(body, capture.layouts(kernel), in_ptx, sass, kernel.num_warps)
+    instructions = read_instructions(body, capture.layouts(kernel), ptx, sass, kernel.num_warps)
     if is_textbook:
         instructions = {line: i if isinstance(i, str) else textbook(i) for line, i in instructions.items()}
     arguments = [_value(capture, argument) for argument in launch.arguments]
@@ -148,7 +147,7 @@ def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | N
     evaluator = Evaluator(body, arguments, launch.grid, memory, programs, load_depths(sass))
     evaluator.run()
     active = {line: int(tally.issued.sum()) for line, tally in memory.tallies.items()}
-    doubts = {} if is_textbook else find_doubts(body, instructions, active, in_ptx, sass)
+    doubts = {} if is_textbook else find_doubts(body, instructions, active, ptx, sass)
     owners = [(tensor.storage, argument.name) for argument in launch.arguments if (tensor := argument.own_tensor)]
     owners.sort(key=lambda owner: owner[0])
     operations = []

@@ -62,7 +62,7 @@ def read_operations(
         Layout(tuple(b["shape"]), *(tuple(map(tuple, b[side])) for side in ("register", "lane", "warp"))) if b else None
         for b in read_ttgir.__wrapped__(ttgir)[0]  # without its cache, which would grow in a worker
     ]
-    compiled = read_instructions(body, layouts, in_ptx, sass, 1)
+    compiled = read_instructions(body, layouts, ptx, sass, 1)
     by_location: dict[Location, MemoryOperation] = {}
     copies: Counter[Location] = Counter()  # pipelining a loop duplicates its operations
     for op in memory_ops(body):

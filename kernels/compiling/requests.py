@@ -5,6 +5,7 @@ instructions the assembler kept: it merges loads of the same bytes, omits access
 the bodies of loops that it unrolls.
 """
 
+import functools
 import math
 import re
 from collections import Counter, defaultdict
@@ -36,6 +37,7 @@ _SASS_KINDS = {
     **dict.fromkeys(("RED", "REDG", "ATOM", "ATOMG"), "atomic"),
 }  # fmt: skip
 _ADDRESS = re.compile(r"\[\s*(%\w+)\s*(?:\+\s*(-?\d+))?\s*\]")
+_ADDITION = re.compile(r"\b(add|sub|fma)(\.rn)?(\.ftz)?\.f32\b")
 _OFFSET = re.compile(r"\s*add\.s64\s+(%\w+), (%\w+), (-?\d+);")
 
 # The compiler's own loads, from tables of constants: of tl.sin and tl.cos, for arguments above 105,615.
@@ -104,7 +106,7 @@ class Instruction:
 def read_instructions(
     body: Region,
     layouts: Sequence[Layout | None],
-    in_ptx: Ptx,
+    ptx: str,
     sass: str,
     num_warps: int,
 ) -> dict[int, Instruction | str]:
@@ -112,12 +114,12 @@ def read_instructions(
 
     Args:
         layouts: the layout of the pointers of each operation on pointers, in the order of the text.
-        in_ptx: the result of `find_instructions`.
         sass: "" if it is unknown. Then no load is assumed to be merged.
 
     Returns:
         For the line of each operation in the TTGIR its instruction, or a sentence that says why it is unknown.
     """
+    in_ptx = find_instructions(ptx)
     opcodes = defaultdict[Site, list[str]](list)
     for opcode, location in instructions(sass):
         opcodes[_SASS_KINDS.get(opcode.partition(".")[0], ""), location[0][:2] if location else ()].append(opcode)
@@ -190,7 +192,7 @@ def _merged_lines(in_ptx: Ptx, in_sass: Counter[Site]) -> set[Source]:
 
 
 def find_doubts(
-    body: Region, instructions_of: Mapping[int, Instruction | str], active: Mapping[int, int], ptx: Ptx, sass: str
+    body: Region, instructions_of: Mapping[int, Instruction | str], active: Mapping[int, int], ptx: str, sass: str
 ) -> dict[Site, Doubt]:
     """Find the source lines whose PTX or SASS has other instructions than those that were counted.
 
@@ -212,7 +214,7 @@ def find_doubts(
             expected["load", op.source] += instruction.swaps * instruction.count  # of the word that it swaps
             alive[op.site] += active[op.line]
     known = {(MEMORY_OPS[op.name].kind, op.location) for op in memory_ops(body)}
-    for kind, location in ptx.keys() - known:
+    for kind, location in find_instructions(ptx).keys() - known:
         text = "Inline assembly accesses memory here, which is not counted."
         doubts[kind, location[0][:2] if location else ()] = Doubt(text, False)
     for opcode, location in instructions(sass):
@@ -230,12 +232,40 @@ def find_doubts(
         if absent == unlike and max(extra.values()) <= 0:
             doubts |= dict.fromkeys(absent, Doubt("", True))
         elif total:
-            text = "The compiled code has {} {} instructions for this line, and {} were expected."
-            more = "So this is at least what is executed." if total > 0 else "So this is at most what is executed."
+            bound = "a lower bound" if total > 0 else "an upper bound"
             for site in unlike:
-                sentence = text.format(present[site], kind, expected[site])
-                doubts.setdefault(site, Doubt(f"{sentence} {more}", total < 0))
+                text = f"The compiler made {present[site]} {kind} instructions of this line's {expected[site]}."
+                doubts.setdefault(site, Doubt(f"{text} This is {bound}.", total < 0))
+    text = "The compiler unrolled this loop and merged loads of different iterations. This is an upper bound."
+    for site in _merged_in_unrolled_loops(body, expected, present, ptx, sass):
+        doubts.setdefault(site, Doubt(text, True))
     return doubts
+
+
+def _merged_in_unrolled_loops(
+    body: Region, expected: Counter[Site], present: Counter[Site], ptx: str, sass: str
+) -> set[Site]:
+    """Return the loads in unrolled loops of which the SASS has fewer copies than of the loop's other instructions.
+
+    ptxas merges loads of different iterations. Additions show how many copies of a body there are.
+    """
+    loops_of = defaultdict[Source, set[Op | None]](set)
+    for op, loop in body.walk_loops():
+        loops_of[op.source].add(loop)
+    copies: dict[Op, list[tuple[float, Site]]] = defaultdict(list)
+    for site in expected:
+        (loop, *others) = loops_of[site[1]]
+        if loop and not others and expected[site]:
+            copies[loop].append((present[site] / expected[site], site))
+    merged = set()
+    for loop, ratios in copies.items():
+        if max(ratios)[0] > 1:
+            lines = {source for source, loops in loops_of.items() if loops == {loop}}
+            added = sum(bool(_ADDITION.search(line)) for line, at in locate_lines(ptx, "ptx") if at and at[0][:2] in lines)
+            made = sum(opcode[:4] in ("FADD", "FFMA") for opcode, at in instructions(sass) if at and at[0][:2] in lines)
+            most = max(max(ratios)[0], round(made / added) if added else 0)
+            merged |= {site for ratio, site in ratios if site[0] == "load" and ratio < most}
+    return merged
 
 
 def load_depths(sass: str) -> dict[Source, int]:
@@ -247,6 +277,7 @@ def load_depths(sass: str) -> dict[Source, int]:
     return depths
 
 
+@functools.lru_cache(maxsize=4)
 def find_instructions(ptx: str) -> dict[tuple[str, Location], list[PtxInstruction]]:
     """Return the accesses to global memory by kind and location, in order.
 

@@ -161,6 +161,14 @@ class Region:
                 yield from inner.walk()
 
 
+    def walk_loops(self, loop: Op | None = None) -> Iterator[tuple[Op, Op | None]]:
+        """Yield all operations, each with its innermost loop."""
+        for op in self.ops:
+            yield op, loop
+            for inner in op.regions:
+                yield from inner.walk_loops(op if op.name in ("scf.for", "scf.while") else loop)
+
+
 def shape_of(text: str) -> tuple[int, ...]:
     match = _SHAPE.search(text)
     return tuple(map(int, match[1][:-1].split("x"))) if match else ()
