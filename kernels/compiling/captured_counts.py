@@ -173,7 +173,9 @@ def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | N
             if not doubt.text:  # the compiler found that nothing needs it
                 tally.counts[:] = 0
         if made and made.swaps:
-            operations.append(replace(counts, op="load", counter="ld", tally=replace(tally)))
+            loaded = tally.counts.copy()
+            loaded[SECTORS] = tally.loaded_sectors
+            operations.append(replace(counts, op="load", counter="ld", tally=replace(tally, counts=loaded)))
             tally.refused = tally.refused or _RETRIES
         operations.append(counts)
     for kind, source in doubts.keys() - {op.site for op in ttgir.memory_ops(body)}:

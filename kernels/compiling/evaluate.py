@@ -97,7 +97,7 @@ class Evaluator:
         self.slice = Slice(body, depths)
         self.needed = self.slice.values
         self.notes: set[str] = set()
-        self.locks: list[Op] = []
+        self.has_locks = False
         self.overflows: dict[Source, Overflow] = {}
         self.values: dict[str, Any] = {}
         # By address. Memory for the descriptors that programs make is allocated in steps of STORAGE_STEP.
@@ -252,8 +252,10 @@ class Evaluator:
         condition, *passed = before.yielded
         is_lock = not op.inits or self._is_contended(condition)
         if is_lock:
-            self._doubt(op, active, "Each program tries this once or more often, which depends on the others.")
-            self.locks.append(op)
+            self.has_locks = True
+            for inner in memory_ops(Region([], [op])) if active.any() else ():
+                tally = self.memory.tallies[inner.line]
+                tally.refused = tally.refused or "Each program tries at least once. The others decide how often it tries."
         running = active
         self._assign(before.arguments, self._get(op.inits))
         while True:
@@ -274,7 +276,8 @@ class Evaluator:
     def _run_if(self, op: Op, active: np.ndarray) -> None:
         results = []
         if self._is_contended(op.operands[0]):
-            self._doubt(op, active, "Whether a program comes here depends on the others.")
+            why = "Whether a program comes here depends on the order of programs."
+            raise UnsupportedOperation(f"{why} {arithmetic.COUNT_IT}")
         masks = self._split(active, op.operands[0])
         self._count_sunk_loads(op, masks[0])
         for region, mask in zip(op.regions, masks, strict=False):
@@ -287,11 +290,6 @@ class Evaluator:
     def _is_contended(self, condition: str) -> bool:
         """Return whether a condition depends on the result of an atomic."""
         return not self.slice.atomics.isdisjoint(self.slice.reach([condition]))
-
-    def _doubt(self, op: Op, active: np.ndarray, why: str) -> None:
-        for inner in memory_ops(Region([], [op])) if active.any() else ():
-            tally = self.memory.tallies[inner.line]
-            tally.refused = tally.refused or why
 
     # Values that need more than arithmetic.
 
@@ -409,7 +407,7 @@ class Evaluator:
         if isinstance(slot, tuple) or (is_needed and op.name == "tt.load"):
             has_default = op.name == "tt.load" and len(op.operands) > 2
             default = self.values[op.operands[2]] if has_default else Value(0)
-            if self.locks and not op.shape and (stored := self._value_stored_at(op.operands[0])):
+            if self.has_locks and not op.shape and (stored := self._value_stored_at(op.operands[0])):
                 loaded = self._load_in_turn(op, active, stored)
             else:
                 loaded = self.memory.load(op, self.values[op.operands[0]], self._mask(op, active), default)

@@ -5,7 +5,7 @@ Each class of equal executions is counted once: addresses that are equal up to w
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,7 @@ class Tally:
     Attributes:
         executions: number of executions with an active program, over all programs.
         counts: (4,) int64: requests, sectors, lines, ideal sectors.
+        loaded_sectors: sectors of the words that a compare-and-swap loop loads first.
         storages: the storages that it addresses.
         example: an early execution, the one with the most requests in the first batch.
         starts: (program, address of its block's lowest byte) of the first executions, (executions,) each.
@@ -91,12 +92,13 @@ class Tally:
         refused: why the counts are incomplete or a bound; "" if they are exact.
         is_upper_bound: whether the launch may execute less than the counts, not more.
         issued: for each instruction of a warp, whether any lane executed it.
-        classes: for each set of classes, as far as remembered, (classes, 6) int64: counts, and the smallest and largest
-            address of an active element, from the block's first element.
+        classes: for each set of classes, as far as remembered, (classes, 7) int64: counts, the smallest and largest
+            address of an active element, from the block's first element, and the loaded sectors.
     """
 
     executions: int = 0
     counts: np.ndarray = field(default_factory=lambda: np.zeros(4, np.int64))
+    loaded_sectors: int = 0
     storages: set[int] = field(default_factory=set)
     example: Example | None = None
     starts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
@@ -206,10 +208,11 @@ class Memory:
         facts = tally.classes.get(name)
         if facts is None:
             facts = self._count_classes(op, pointer, mask, instruction, running[first], programs)
-            facts[:, 4:] -= base[running[first], None]
+            facts[:, 4:6] -= base[running[first], None]
             tally.classes |= {name: facts} if len(first) <= _MOST_REMEMBERED else {}
         times = np.array([len(running)]) if index is None else np.bincount(index)
         tally.counts += (facts[:, :4] * times[:, None]).sum(axis=0)
+        tally.loaded_sectors += int((facts[:, 6] * times).sum())
         issued = facts[:, REQUESTS] > 0
         if not issued.any():
             return
@@ -220,7 +223,7 @@ class Memory:
         span = lowest + facts[issued, 4].min(), highest + facts[issued, 5].max()
         if tally.outside is None and self._are_outside(np.array(span)).any():
             some = np.flatnonzero(issued[each])
-            outside = self._are_outside(starts[some, None] + facts[each[some], 4:]).any(axis=1)
+            outside = self._are_outside(starts[some, None] + facts[each[some], 4:6]).any(axis=1)
             for member in running[some[outside]][:1]:
                 address, active = (part[0] for part in _blocks(op, pointer, mask, np.array([member])))
                 example = Example(int(programs[member]), address, active)
@@ -236,7 +239,7 @@ class Memory:
     def _count_classes(
         self, op: Op, pointer: Value, mask: Value, instruction: Instruction, members: np.ndarray, programs: np.ndarray
     ) -> np.ndarray:
-        """Return for each member its counts and the smallest and largest address of an active element."""
+        """Return for each member its facts: see `Tally.classes`."""
         tally, rank = self.tallies[op.line], len(op.shape)
         place, owner = lanes_of(instruction, op.name == "tt.load")
         last = max(0, instruction.width_bytes - instruction.element_bytes)
@@ -256,7 +259,11 @@ class Memory:
                 tally.example = Example(int(programs[some[row]]), *block)
             low = np.where(on, address, np.iinfo(np.int64).max).min(axis=(1, 2))
             high = np.where(on, address, -1).max(axis=(1, 2)) + last
-            facts.append(np.column_stack([counts, low, high]))
+            loaded = counts[:, SECTORS]
+            if instruction.swaps:
+                words = replace(instruction, name="ld")
+                loaded = count_lanes(words, address, on)[..., SECTORS].sum(axis=1)
+            facts.append(np.column_stack([counts, low, high, loaded]))
         return np.concatenate(facts)
 
     def count_descriptors(self, op: Op, address: np.ndarray) -> None:
