@@ -7,11 +7,12 @@ from functools import partial
 import numpy as np
 
 from kernels.compiling import ttgir
+from kernels.compiling.assembly import find_doubts, load_depths
 from kernels.compiling.capture_file import Argument, Capture, CapturedLaunch, UnreadableCapture
 from kernels.compiling.evaluate import Evaluator, Overflow
 from kernels.compiling.listings import UnsupportedOperation
 from kernels.compiling.memory import STORAGE_STEP, Descriptor, Memory, Storage, Tally
-from kernels.compiling.requests import Instruction, find_doubts, load_depths, read_instructions, textbook
+from kernels.compiling.requests import Instruction, read_instructions, textbook
 from kernels.sectors import REQUESTS, SECTORS
 
 LOG = logging.getLogger("tilescope.captures")
@@ -146,8 +147,7 @@ def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | N
     memory = Memory(body, _storages(capture, launch), instructions)
     evaluator = Evaluator(body, arguments, launch.grid, memory, programs, load_depths(sass))
     evaluator.run()
-    active = {line: int(tally.issued.sum()) for line, tally in memory.tallies.items()}
-    doubts = {} if is_textbook else find_doubts(body, instructions, active, ptx, sass)
+    doubts = {} if is_textbook else find_doubts(body, instructions, memory.tallies, ptx, sass)
     owners = [(tensor.storage, argument.name) for argument in launch.arguments if (tensor := argument.own_tensor)]
     owners.sort(key=lambda owner: owner[0])
     operations = []

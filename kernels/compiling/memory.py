@@ -26,6 +26,8 @@ _MOST_WORK = 1 << 18
 CHUNK = 1 << 22
 # Counts of executions with more classes than this are not cached: most of their classes occur once.
 _MOST_REMEMBERED = 1 << 12
+# Number of executions of a program that are compared with one another.
+_MOST_ADDRESSES = 64
 # Number of executions whose start is remembered: enough for a map of programs.
 _MOST_STARTS = 1 << 16
 
@@ -91,6 +93,7 @@ class Tally:
         outside: an execution with an element outside its storage, and the element's index in the block.
         refused: why the counts are incomplete or a bound; "" if they are exact.
         is_upper_bound: whether the launch may execute less than the counts, not more.
+        first_addresses: for the launch's first program, the block that it addresses in each of its first executions.
         issued: for each instruction of a warp, whether any lane executed it.
         classes: for each set of classes, as far as remembered, (classes, 7) int64: counts, the smallest and largest
             address of an active element, from the block's first element, and the loaded sectors.
@@ -105,6 +108,7 @@ class Tally:
     outside: tuple[Example, tuple[int, ...]] | None = None
     refused: str = ""
     is_upper_bound: bool = False
+    first_addresses: list[tuple[int, ...]] = field(default_factory=list)
     issued: np.ndarray = field(default_factory=lambda: np.zeros(1, bool))
     classes: dict[bytes, np.ndarray] = field(default_factory=dict)
 
@@ -190,8 +194,13 @@ class Memory:
         # of addresses that are equal up to whole lines is counted.
         is_small = len(programs) * math.prod(op.shape) <= CHUNK
         unit = ADDRESS_RANGE if op.name.startswith("tt.atomic") and is_small else LINE_BYTES
-        keys = [base % unit, *(term.per_program(term.fingerprints) for term in terms)]
+        fingerprints = [term.per_program(term.fingerprints) for term in terms]
+        keys = [base % unit, *fingerprints]
         base = np.broadcast_to(base, len(programs))
+        if len(tally.first_addresses) < _MOST_ADDRESSES:
+            own = running[programs[running] == programs[0]].tolist()
+            pairs = [np.broadcast_to(key, len(programs)) for key in (base, *fingerprints)]
+            tally.first_addresses += [tuple(int(key[member]) for key in pairs) for member in own[:_MOST_ADDRESSES]]
         starts = base if len(running) == len(base) else base[running]
         lowest, highest = int(starts.min()), int(starts.max())
         is_single = storage_number(lowest) == storage_number(highest)

@@ -12,13 +12,12 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
 from kernels.accesses import Layout, vectors
 from kernels.compiling.compile_cost import LANES
-from kernels.compiling.listings import Location, instructions, lane_bytes, locate_lines, skip_depths
+from kernels.compiling.listings import Location, instructions, lane_bytes, locate_lines
 from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Site, Source, memory_ops
 from kernels.sectors import count_requests
 
@@ -31,31 +30,13 @@ _KINDS = {"ld": "load", "st": "store", "cp.async.c": "async copy", "cp.async.b":
 
 
 # The operations that a SASS instruction may implement.
-_SASS_KINDS = {
+SASS_KINDS = {
     "LDG": "load", "LD": "load", "LDGSTS": "async copy", "STG": "store", "ST": "store", "UTMALDG": "descriptor",
     "UTMASTG": "descriptor",
     **dict.fromkeys(("RED", "REDG", "ATOM", "ATOMG"), "atomic"),
 }  # fmt: skip
 _ADDRESS = re.compile(r"\[\s*(%\w+)\s*(?:\+\s*(-?\d+))?\s*\]")
-_ADDITION = re.compile(r"\b(add|sub|fma)(\.rn)?(\.ftz)?\.f32\b")
 _OFFSET = re.compile(r"\s*add\.s64\s+(%\w+), (%\w+), (-?\d+);")
-
-# The compiler's own loads, from tables of constants: of tl.sin and tl.cos, for arguments above 105,615.
-_TABLE = ".CONSTANT"
-
-
-class Doubt(NamedTuple):
-    """A line whose instructions are unlike the counted ones.
-
-    Attributes:
-        text: why its count is a bound; "" if the compiled code has no instruction for the line.
-        is_upper_bound: whether it is an upper bound, not a lower one.
-    """
-
-    text: str
-    is_upper_bound: bool
-
-
 
 @dataclass
 class PtxInstruction:
@@ -122,7 +103,7 @@ def read_instructions(
     in_ptx = find_instructions(ptx)
     opcodes = defaultdict[Site, list[str]](list)
     for opcode, location in instructions(sass):
-        opcodes[_SASS_KINDS.get(opcode.partition(".")[0], ""), location[0][:2] if location else ()].append(opcode)
+        opcodes[SASS_KINDS.get(opcode.partition(".")[0], ""), location[0][:2] if location else ()].append(opcode)
     merged_lines = _merged_lines(in_ptx, Counter({site: len(made) for site, made in opcodes.items()}))
     used = {value for op in body.walk() for value in (*op.operands, *op.inits)}
     pointer_ops = (op.line for op in body.walk() if op.name in POINTER_OPS)
@@ -189,92 +170,6 @@ def _merged_lines(in_ptx: Ptx, in_sass: Counter[Site]) -> set[Source]:
     if total in (0, loads.total(), kept.total()):  # ptxas assigns some instructions to a neighbouring line
         return {line for _, line in repeating} if total == kept.total() else set()
     return {site[1] for site in repeating if in_sass[site] != loads[site] and in_sass[site] % kept[site] == 0}
-
-
-def find_doubts(
-    body: Region, instructions_of: Mapping[int, Instruction | str], active: Mapping[int, int], ptx: str, sass: str
-) -> dict[Site, Doubt]:
-    """Find the source lines whose PTX or SASS has other instructions than those that were counted.
-
-    A line's loads are as expected if they are as many as counted, or a multiple, as in an unrolled loop. Of other
-    instructions, more are harmless. There may be fewer by those that no lane of the launch ever executes.
-
-    Args:
-        active: for the line of each operation in the TTGIR, the number of instructions that any lane executes.
-    """
-    expected, alive, present = Counter[Site](), Counter[Site](), Counter[Site]()
-    units = defaultdict[Site, int](int)
-    doubts = {}
-    for op in memory_ops(body):
-        instruction = instructions_of[op.line]
-        if not isinstance(instruction, str):
-            kept = instruction.count - sum(instruction.is_merged)
-            expected[op.site] += kept
-            units[op.site] = math.gcd(units[op.site], kept)
-            expected["load", op.source] += instruction.swaps * instruction.count  # of the word that it swaps
-            alive[op.site] += active[op.line]
-    known = {(MEMORY_OPS[op.name].kind, op.location) for op in memory_ops(body)}
-    for kind, location in find_instructions(ptx).keys() - known:
-        text = "Inline assembly accesses memory here, which is not counted."
-        doubts[kind, location[0][:2] if location else ()] = Doubt(text, False)
-    for opcode, location in instructions(sass):
-        if (kind := _SASS_KINDS.get(opcode.partition(".")[0], "")) and not opcode.endswith(_TABLE):
-            present[kind, location[0][:2] if location else ()] += 1
-    for kind in {kind for kind, _ in (*expected, *present)} if present else ():
-        sites = {site for site in (*expected, *present) if site[0] == kind}
-        extra = {site: present[site] - expected[site] for site in sites}
-        unlike = {site for site in sites if extra[site] and (extra[site] < 0 or kind == "load")}
-        unlike -= {site for site in unlike if alive[site] <= present[site] < expected[site]}
-        unlike -= {site for site in unlike if extra[site] > 0 and units[site] and extra[site] % units[site] == 0}
-        absent = {site for site in unlike if not present[site]}
-        # ptxas assigns some instructions to a neighbouring line.
-        total = sum(extra[site] for site in unlike)
-        if absent == unlike and max(extra.values()) <= 0:
-            doubts |= dict.fromkeys(absent, Doubt("", True))
-        elif total:
-            bound = "a lower bound" if total > 0 else "an upper bound"
-            for site in unlike:
-                text = f"The compiler made {present[site]} {kind} instructions of this line's {expected[site]}."
-                doubts.setdefault(site, Doubt(f"{text} This is {bound}.", total < 0))
-    text = "The compiler unrolled this loop and merged loads of different iterations. This is an upper bound."
-    for site in _merged_in_unrolled_loops(body, expected, present, ptx, sass):
-        doubts.setdefault(site, Doubt(text, True))
-    return doubts
-
-
-def _merged_in_unrolled_loops(
-    body: Region, expected: Counter[Site], present: Counter[Site], ptx: str, sass: str
-) -> set[Site]:
-    """Return the loads in unrolled loops of which the SASS has fewer copies than of the loop's other instructions.
-
-    ptxas merges loads of different iterations. Additions show how many copies of a body there are.
-    """
-    loops_of = defaultdict[Source, set[Op | None]](set)
-    for op, loop in body.walk_loops():
-        loops_of[op.source].add(loop)
-    copies: dict[Op, list[tuple[float, Site]]] = defaultdict(list)
-    for site in expected:
-        (loop, *others) = loops_of[site[1]]
-        if loop and not others and expected[site]:
-            copies[loop].append((present[site] / expected[site], site))
-    merged = set()
-    for loop, ratios in copies.items():
-        if max(ratios)[0] > 1:
-            lines = {source for source, loops in loops_of.items() if loops == {loop}}
-            added = sum(bool(_ADDITION.search(line)) for line, at in locate_lines(ptx, "ptx") if at and at[0][:2] in lines)
-            made = sum(opcode[:4] in ("FADD", "FFMA") for opcode, at in instructions(sass) if at and at[0][:2] in lines)
-            most = max(max(ratios)[0], round(made / added) if added else 0)
-            merged |= {site for ratio, site in ratios if site[0] == "load" and ratio < most}
-    return merged
-
-
-def load_depths(sass: str) -> dict[Source, int]:
-    """Return for each source line with loads how many branches skip the one that is skipped by the fewest."""
-    depths = dict[Source, int]()
-    for (opcode, location), depth in zip(instructions(sass), skip_depths(sass), strict=True):
-        if opcode.startswith("LDG.") and location:
-            depths[location[0][:2]] = min(depth, depths.get(location[0][:2], depth))
-    return depths
 
 
 @functools.lru_cache(maxsize=4)
