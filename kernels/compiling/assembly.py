@@ -73,7 +73,7 @@ def find_doubts(
             for site in unlike:
                 text = f"The compiler made {present[site]} {kind} instructions of this line's {expected[site]}."
                 doubts.setdefault(site, Doubt(f"{text} This is {bound}.", total < 0))
-    text = "The compiler unrolled this loop and merged loads of different iterations. This is an upper bound."
+    text = "The compiler unrolled this loop, and may merge accesses of several iterations. This is an upper bound."
     for site in _merged_in_unrolled_loops(body, tallies, expected, present, ptx, sass):
         doubts.setdefault(site, Doubt(text, True))
     return doubts
@@ -87,20 +87,23 @@ def _merged_in_unrolled_loops(
     ptx: str,
     sass: str,
 ) -> set[Site]:
-    """Return the loads in unrolled loops of which the SASS has fewer copies than of the loop's other instructions.
+    """Return the accesses in unrolled loops of which the SASS has fewer copies than of the loop's other instructions.
 
-    ptxas merges loads of different iterations. Additions show how many copies of a body there are. Without them, loads
-    that repeat an address may be merged.
+    ptxas merges accesses of different iterations. Additions show how many copies of a body there are. Without them,
+    accesses that repeat an address may be merged.
     """
     loops_of = defaultdict[Source, set[Op | None]](set)
-    repeated = defaultdict[Op | None, list[tuple[int, ...]]](list)
+    loops_at = defaultdict[Site, set[Op | None]](set)
+    repeated = defaultdict[tuple[Op | None, str], list[tuple[int, ...]]](list)
     for op, loop in body.walk_loops():
         loops_of[op.source].add(loop)
-        if op.name == "tt.load":
-            repeated[loop] += tallies[op.line].first_addresses
+        if op.name in MEMORY_OPS:
+            loops_at[op.site].add(loop)
+        if op.name in ("tt.load", "tt.store"):
+            repeated[loop, op.name] += tallies[op.line].first_addresses
     copies: dict[Op, list[tuple[float, Site]]] = defaultdict(list)
     for site in expected:
-        (loop, *others) = loops_of[site[1]]
+        (loop, *others) = loops_at[site] or {None}
         if loop and not others and expected[site]:
             copies[loop].append((present[site] / expected[site], site))
     merged = set()
@@ -110,15 +113,17 @@ def _merged_in_unrolled_loops(
             added = sum(bool(_ADDITION.search(line)) for line, at in locate_lines(ptx, "ptx") if at and at[0][:2] in lines)
             made = sum(opcode[:4] in ("FADD", "FFMA") for opcode, at in instructions(sass) if at and at[0][:2] in lines)
             most = max(max(ratios)[0], round(made / added) if added else 0)
-            is_unclear = not added and len(set(repeated[loop])) < len(repeated[loop])
-            merged |= {site for ratio, site in ratios if site[0] == "load" and (ratio < most or is_unclear)}
+            for kind in ("load", "store"):
+                blocks = repeated[loop, f"tt.{kind}"]
+                is_unclear = not added and len(set(blocks)) < len(blocks)
+                merged |= {site for ratio, site in ratios if site[0] == kind and (ratio < most or is_unclear)}
     return merged
 
 
 def load_depths(sass: str) -> dict[Source, int]:
-    """Return for each source line with loads how many branches skip the one that is skipped by the fewest."""
+    """Return for each source line with accesses how many branches skip the one that is skipped by the fewest."""
     depths = dict[Source, int]()
     for (opcode, location), depth in zip(instructions(sass), skip_depths(sass), strict=True):
-        if opcode.startswith("LDG.") and location:
+        if opcode.startswith(("LDG.", "STG.")) and location:
             depths[location[0][:2]] = min(depth, depths.get(location[0][:2], depth))
     return depths

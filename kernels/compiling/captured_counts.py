@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from kernels.compiling import ttgir
-from kernels.compiling.assembly import find_doubts, load_depths
+from kernels.compiling.assembly import Doubt, find_doubts, load_depths
 from kernels.compiling.capture_file import Argument, Capture, CapturedLaunch, UnreadableCapture
 from kernels.compiling.evaluate import Evaluator, Overflow
 from kernels.compiling.listings import UnsupportedOperation
@@ -167,6 +167,8 @@ def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | N
             depends_on=frozenset(argument.name for argument, name in given if name in reached),
             has_mask=op.mask is not None,
         )
+        if op in evaluator.slice.sunk and evaluator.slice.sunk[op] is None:
+            doubts.setdefault(op.site, Doubt("The compiler moved this load behind a branch. This is an upper bound.", True))
         if doubt := doubts.get(op.site):
             tally.is_upper_bound = doubt.is_upper_bound and not tally.refused
             tally.refused = tally.refused or doubt.text

@@ -152,7 +152,7 @@ class Evaluator:
         is_needed = op.has_memory or not self.needed.isdisjoint(op.results)
         self.memory.spend(is_needed + (is_needed * len(self.programs) >> 12))
         if op.name in POINTER_OPS:
-            if op not in self.slice.sunk:
+            if self.slice.sunk.get(op) is None:
                 self._count(op, active)
             self._load(op, active)
         elif op.name == "ttng.tensormap_create":

@@ -14,7 +14,7 @@ _MARKERS = {"ptx": re.compile(r"\s*\.loc\s"), "sass": re.compile(r"\s*//## File 
 _SASS_PLACE = re.compile(r'File "([^"]+)", line (\d+)()')
 _INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([\w.]+)")
 _LABEL = re.compile(r"(\.L_\w+):")
-_BRANCH = re.compile(r"\bBRA\b.*`\((\.L_\w+)\)")
+_BRANCH = re.compile(r"\bBRA\b.*`\((\.L_\w+)\)|@!?U?P\w+\s+(EXIT)\b")
 
 
 class UnsupportedOperation(Exception):
@@ -83,10 +83,14 @@ def skip_depths(sass: str) -> list[int]:
         elif _INSTRUCTION.match(line):
             count += 1
             if target := _BRANCH.search(line):
-                branches.append((count, target[1]))
+                branches.append((count, target[1] or target[2]))
+    jumps = [(start, labels[label]) for start, label in branches if label in labels]
+    # What follows a conditional exit is skipped, up to code that another branch reaches.
+    exits = [start for start, label in branches if label == "EXIT"]
+    jumps += [(start, min((end for a, end in jumps if a < start < end), default=count)) for start in exits]
     depths = [0] * count
-    for start, label in branches:
-        for skipped in range(start, labels.get(label, 0)):
+    for start, end in jumps:
+        for skipped in range(start, end):
             depths[skipped] += 1
     return depths
 

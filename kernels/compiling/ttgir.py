@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from kernels.compiling.listings import Location, UnsupportedOperation, locate_lines
@@ -146,6 +146,7 @@ class Op:
 class Region:
     arguments: list[str]
     ops: list[Op] = field(default_factory=list)
+    is_body: bool = False
 
     @property
     def yielded(self) -> list[str]:
@@ -188,7 +189,9 @@ def parse(text: str) -> Region:
     for number, (line, _) in parser.lines:
         if line.lstrip().startswith("tt.func"):
             arguments = _ARGUMENTS.findall(line.split("(", 1)[1])
-            return parser.read_region(parser.define(arguments, number))[0]
+            body = parser.read_region(parser.define(arguments, number))[0]
+            body.is_body = True
+            return body
     raise UnsupportedOperation("The TTGIR has no function.")
 
 
@@ -274,7 +277,7 @@ class Slice:
     Attributes:
         values: names of the values.
         atomics: the results of atomics.
-        sunk: the loop or branch for each load that ptxas moves behind its test.
+        sunk: the loop or branch for each load that ptxas moves behind its test; None if that is unclear.
     """
 
     def __init__(self, body: Region, depths: Mapping[Source, int]) -> None:
@@ -351,23 +354,37 @@ class Slice:
                 sources[op.operands[0]] += op.results  # a buffer depends on the indices of its slots
 
 
-def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[Op, Op]]:
-    """Yield each unmasked scalar load that is used in one loop or branch only, and the loop or branch.
+def _find_moved(region: Region, depths: Mapping[Source, int]) -> set[Op]:
+    """Return the loads of a region, without inner ones, that more branches skip in the SASS than its other accesses."""
+    returns = list(accumulate(op.name == "cf.cond_br" for op in region.ops))
+    heights = {
+        op: depths[op.source] - count
+        for op, count in zip(region.ops, returns, strict=True)
+        if op.name in ("tt.load", "tt.store") and op.source in depths
+    }
+    least = 0 if len(heights) == 1 and region.is_body else min(heights.values(), default=0)
+    return {op for op, height in heights.items() if height > least and op.name == "tt.load"}
 
-    ptxas moves such a load behind the test that skips the loop. Whether it does so is visible in the SASS: more
-    branches skip the load than other accesses of its region.
+
+def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[Op, Op | None]]:
+    """Yield each load that ptxas moves behind the test of the only loop or branch that uses it, and the loop or branch.
+
+    Whether ptxas moves it is visible in the SASS. Without the SASS, an unmasked scalar load that one loop uses moves.
+    The second operation is None if several loops or branches use a moved scalar.
     """
-    own = [op for op in region.ops if op.name in POINTER_OPS]
     for op in region.ops:
         for inner in op.regions:
             yield from _sunk_loads(inner, depths)
+    moved = _find_moved(region, depths)
+    returns = any(op.name == "cf.cond_br" for op in region.ops)
     users: dict[str, set[Op]] = defaultdict(set)
     for op in region.ops:
         for inner in Region([], [op]).walk():
             for name in (*inner.operands, *inner.inits):
                 users[name].add(op)
-    for load in own:
-        if load.name != "tt.load" or load.shape or load.mask:
+    for load in region.ops:
+        is_plain = load.name == "tt.load" and not load.shape and not load.mask
+        if load not in moved and (depths or not is_plain):
             continue
         derived, ends = list(load.results), set[Op]()
         for name in derived:
@@ -376,12 +393,10 @@ def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[
                     derived += (result for result in op.results if result not in derived)
                 else:
                     ends.add(op)
-        (loop,) = ends if len(ends) == 1 else (None,)
-        if not loop or not loop.regions or {*load.results} & {*loop.operands, *loop.inits}:
-            continue
-        if loop.name == "scf.if" and any(set(derived) & {*op.operands} for other in loop.regions[1:] for op in other.walk()):
-            continue
-        depth = depths.get(load.source)
-        least = min((depths.get(op.source, 0) for op in own if op is not load), default=0)
-        if loop.name == "scf.for" if depth is None else depth > least:
-            yield load, loop
+        tests = [op for op in ends if op.regions and not {*load.results} & {*op.operands, *op.inits}]
+        alternatives = (inner for op in tests if op.name == "scf.if" for inner in op.regions[1:])
+        is_in_else = any(set(derived) & {*op.operands} for inner in alternatives for op in inner.walk())
+        if len(tests) == 1 and not is_in_else and (depths or (tests[0].name == "scf.for" and len(ends) == 1)):
+            yield load, tests[0]
+        elif tests and is_plain and depths and not returns:
+            yield load, None
