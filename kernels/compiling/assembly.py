@@ -96,7 +96,8 @@ def _merged_in_unrolled_loops(
     loops_at = defaultdict[Site, set[Op | None]](set)
     repeated = defaultdict[tuple[Op | None, str], list[tuple[int, ...]]](list)
     for op, loop in body.walk_loops():
-        loops_of[op.source].add(loop)
+        if op.name in ("arith.addf", "arith.subf", "math.fma"):
+            loops_of[op.source].add(loop)
         if op.name in MEMORY_OPS:
             loops_at[op.site].add(loop)
         if op.name in ("tt.load", "tt.store"):

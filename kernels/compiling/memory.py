@@ -26,8 +26,8 @@ _MOST_WORK = 1 << 18
 CHUNK = 1 << 22
 # Counts of executions with more classes than this are not cached: most of their classes occur once.
 _MOST_REMEMBERED = 1 << 12
-# Number of executions of a program that are compared with one another.
-_MOST_ADDRESSES = 64
+# Number of executions whose addresses are compared with one another, and of programs at a time.
+_MOST_ADDRESSES, _FIRST_PROGRAMS = 512, 8
 # Number of executions whose start is remembered: enough for a map of programs.
 _MOST_STARTS = 1 << 16
 
@@ -93,7 +93,7 @@ class Tally:
         outside: an execution with an element outside its storage, and the element's index in the block.
         refused: why the counts are incomplete or a bound; "" if they are exact.
         is_upper_bound: whether the launch may execute less than the counts, not more.
-        first_addresses: for the launch's first program, the block that it addresses in each of its first executions.
+        first_addresses: the program and what identifies the addressed block, of early executions.
         issued: for each instruction of a warp, whether any lane executed it.
         classes: for each set of classes, as far as remembered, (classes, 7) int64: counts, the smallest and largest
             address of an active element, from the block's first element, and the loaded sectors.
@@ -198,9 +198,9 @@ class Memory:
         keys = [base % unit, *fingerprints]
         base = np.broadcast_to(base, len(programs))
         if len(tally.first_addresses) < _MOST_ADDRESSES:
-            own = running[programs[running] == programs[0]].tolist()
-            pairs = [np.broadcast_to(key, len(programs)) for key in (base, *fingerprints)]
-            tally.first_addresses += [tuple(int(key[member]) for key in pairs) for member in own[:_MOST_ADDRESSES]]
+            some = running[:_FIRST_PROGRAMS]
+            parts = [np.broadcast_to(pick(key, some), len(some)) for key in (programs, base, *fingerprints)]
+            tally.first_addresses += map(tuple, np.stack(parts, axis=1).tolist())
         starts = base if len(running) == len(base) else base[running]
         lowest, highest = int(starts.min()), int(starts.max())
         is_single = storage_number(lowest) == storage_number(highest)
