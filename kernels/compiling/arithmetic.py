@@ -263,7 +263,9 @@ _RULES: dict[str, Callable[..., Value]] = {
     "arith.cmpf": _compare_floats,
     "arith.extsi": lambda op, a: apply(lambda x: -x.astype(np.int64), a) if a.is_boolean else a,
     "arith.extui": _extend_unsigned,
-    "arith.trunci": lambda op, a: apply(lambda x: x & 1 == 1, a) if bits_of(op.type) == 1 else _fit(a, bits_of(op.type)),
+    "arith.trunci": lambda op, a: (
+        apply(lambda x: x & 1 == 1, a) if bits_of(op.type) == 1 else _fit(a, bits_of(op.type))
+    ),
     **dict.fromkeys(("arith.sitofp", "arith.extf", "arith.truncf"), _to_float),
     "arith.uitofp": lambda op, a: apply(lambda x: _unsigned(x, bits_of(_source_type(op))).astype(_float(op.type)), a),
     **dict.fromkeys(("arith.fptosi", "arith.fptoui"), lambda op, a: apply(lambda x: x.astype(np.int64), a)),

@@ -111,7 +111,9 @@ def _merged_in_unrolled_loops(
     for loop, ratios in copies.items():
         if max(ratios)[0] > 1:
             lines = {source for source, loops in loops_of.items() if loops == {loop}}
-            added = sum(bool(_ADDITION.search(line)) for line, at in locate_lines(ptx, "ptx") if at and at[0][:2] in lines)
+            added = sum(
+                bool(_ADDITION.search(line)) for line, at in locate_lines(ptx, "ptx") if at and at[0][:2] in lines
+            )
             made = sum(opcode[:4] in ("FADD", "FFMA") for opcode, at in instructions(sass) if at and at[0][:2] in lines)
             most = max(max(ratios)[0], round(made / added) if added else 0)
             for kind in ("load", "store"):

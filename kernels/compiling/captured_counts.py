@@ -89,9 +89,7 @@ class LaunchCounts:
 
     def lower_bound(self, name: str) -> int:
         kind, _, unit = name.rpartition("_")
-        return sum(
-            getattr(op, unit) for op in self.operations if op.counter == kind and not op.tally.is_upper_bound
-        )
+        return sum(getattr(op, unit) for op in self.operations if op.counter == kind and not op.tally.is_upper_bound)
 
     def _is_incomplete(self, name: str) -> bool:
         kind = name.rpartition("_")[0]
@@ -168,7 +166,9 @@ def _evaluate(capture: Capture, launch: CapturedLaunch, programs: np.ndarray | N
             has_mask=op.mask is not None,
         )
         if op in evaluator.slice.sunk and evaluator.slice.sunk[op] is None:
-            doubts.setdefault(op.site, Doubt("The compiler moved this load behind a branch. This is an upper bound.", True))
+            doubts.setdefault(
+                op.site, Doubt("The compiler moved this load behind a branch. This is an upper bound.", True)
+            )
         if doubt := doubts.get(op.site):
             tally.is_upper_bound = doubt.is_upper_bound and not tally.refused
             tally.refused = tally.refused or doubt.text

@@ -255,7 +255,9 @@ class Evaluator:
             self.has_locks = True
             for inner in memory_ops(Region([], [op])) if active.any() else ():
                 tally = self.memory.tallies[inner.line]
-                tally.refused = tally.refused or "Each program tries at least once. The others decide how often it tries."
+                tally.refused = (
+                    tally.refused or "Each program tries at least once. The others decide how often it tries."
+                )
         running = active
         self._assign(before.arguments, self._get(op.inits))
         while True:
@@ -307,7 +309,9 @@ class Evaluator:
             case "tt.reduce" | "tt.scan":
                 return self._fold(op, operands)
             case "tt.split":
-                return [operands[0].map_blocks(lambda table, i=i: table[..., min(i, table.shape[-1] - 1)]) for i in (0, 1)]
+                return [
+                    operands[0].map_blocks(lambda table, i=i: table[..., min(i, table.shape[-1] - 1)]) for i in (0, 1)
+                ]
             case "tt.gather":
                 return [self._gather(op, operands)]
             case "ttg.global_scratch_alloc":

@@ -15,7 +15,16 @@ from kernels.compiling.listings import UnsupportedOperation
 from kernels.compiling.requests import Instruction, count_lanes, lanes_of
 from kernels.compiling.ttgir import MEMORY_OPS, Op, Region, memory_ops
 from kernels.compiling.values import Value, apply, check_size, group, pick
-from kernels.sectors import GRANULE_BYTES, LINE_BYTES, REQUESTS, SECTOR_BYTES, SECTORS, box_row_bytes, count_padding, count_requests
+from kernels.sectors import (
+    GRANULE_BYTES,
+    LINE_BYTES,
+    REQUESTS,
+    SECTOR_BYTES,
+    SECTORS,
+    box_row_bytes,
+    count_padding,
+    count_requests,
+)
 
 # Storages are this far apart, so an address identifies its storage, even if it lies before the storage's start.
 STORAGE_STEP = 1 << 40

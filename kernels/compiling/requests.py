@@ -16,7 +16,6 @@ from itertools import pairwise
 import numpy as np
 
 from kernels.accesses import Layout, vectors
-from kernels.compiling.compile_cost import LANES
 from kernels.compiling.listings import Location, instructions, lane_bytes, locate_lines
 from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Site, Source, memory_ops
 from kernels.sectors import count_requests
@@ -26,7 +25,14 @@ PTX_MEMORY = re.compile(
     r"cp\.async\.(?:c[ag]|bulk\.tensor)\.[\w.:]+|tensormap\.cp[\w.:]+)"
 )
 # The start of an instruction's name and the kind of the operations that it implements.
-_KINDS = {"ld": "load", "st": "store", "cp.async.c": "async copy", "cp.async.b": "descriptor", "tensormap": "tensor map", "": "atomic"}
+_KINDS = {
+    "ld": "load",
+    "st": "store",
+    "cp.async.c": "async copy",
+    "cp.async.b": "descriptor",
+    "tensormap": "tensor map",
+    "": "atomic",
+}
 
 
 # The operations that a SASS instruction may implement.
@@ -37,6 +43,7 @@ SASS_KINDS = {
 }  # fmt: skip
 _ADDRESS = re.compile(r"\[\s*(%\w+)\s*(?:\+\s*(-?\d+))?\s*\]")
 _OFFSET = re.compile(r"\s*add\.s64\s+(%\w+), (%\w+), (-?\d+);")
+
 
 @dataclass
 class PtxInstruction:
@@ -259,5 +266,7 @@ def count_lanes(instruction: Instruction, address: np.ndarray, active: np.ndarra
         (executions, requests, 4) int64: requests, sectors, lines of 128 bytes, and ideal sectors.
     """
     executions, requests, lanes = address.shape
-    parts = (part.reshape(-1, lanes) for part in (address, active))
-    return count_requests(*parts, instruction.width_bytes, instruction.name).reshape(executions, requests, 4)
+    counts = count_requests(
+        address.reshape(-1, lanes), active.reshape(-1, lanes), instruction.width_bytes, instruction.name
+    )
+    return counts.reshape(executions, requests, 4)

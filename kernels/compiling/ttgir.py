@@ -161,7 +161,6 @@ class Region:
             for inner in op.regions:
                 yield from inner.walk()
 
-
     def walk_loops(self, loop: Op | None = None) -> Iterator[tuple[Op, Op | None]]:
         """Yield all operations, each with its innermost loop."""
         for op in self.ops:
@@ -379,8 +378,8 @@ def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[
     returns = any(op.name == "cf.cond_br" for op in region.ops)
     users: dict[str, set[Op]] = defaultdict(set)
     for op in region.ops:
-        for inner in Region([], [op]).walk():
-            for name in (*inner.operands, *inner.inits):
+        for nested in Region([], [op]).walk():
+            for name in (*nested.operands, *nested.inits):
                 users[name].add(op)
     for load in region.ops:
         is_plain = load.name == "tt.load" and not load.shape and not load.mask

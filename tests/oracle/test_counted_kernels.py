@@ -34,6 +34,8 @@ def test_totals_are_exact_or_bounds(capture):
     recording, counted = capture
     assert len(recording.content.launches) == len(counted)
     for number, (launch, expected) in enumerate(zip(recording.content.launches, counted, strict=True)):
+        if expected.get("triton", recording.content.triton) != recording.content.triton:
+            continue  # another version compiles it to other instructions
         counts = count_launch(recording, launch)
         totals = counts.totals()
         for name, value in expected["exact"].items():

@@ -1,15 +1,21 @@
 """Atomics on 16 bits, packed or as loops; other orders."""
-import torch, triton, triton.language as tl
+
+import torch
+import triton
+import triton.language as tl
+
 
 @triton.jit
 def scatter(source, index, target, SEM: tl.constexpr, SIZE: tl.constexpr):
     i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     tl.atomic_add(target + tl.load(index + i), tl.load(source + i), sem=SEM)
 
+
 @triton.jit
 def add_rows(source, target, SIZE: tl.constexpr):
     i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     tl.atomic_add(target + i, tl.load(source + i), sem="relaxed")
+
 
 @triton.jit
 def last_adds(source, target, counter, SIZE: tl.constexpr):
@@ -19,6 +25,7 @@ def last_adds(source, target, counter, SIZE: tl.constexpr):
     if tl.atomic_cas(counter, 0, 1) == 0:
         tl.store(target + i, x + 1)
 
+
 i = torch.randint(0, 512, (1024,), dtype=torch.int32, device="cuda")
 for dtype in (torch.bfloat16, torch.float16, torch.float32):
     x = torch.ones(1024, dtype=dtype, device="cuda")
@@ -26,4 +33,9 @@ for dtype in (torch.bfloat16, torch.float16, torch.float32):
     for sem in ("relaxed", "acq_rel"):
         scatter[(2,)](x, i, t, sem, 512)
     add_rows[(2,)](x, t, 512)
-last_adds[(4,)](torch.ones(1024, device="cuda"), torch.zeros(1024, device="cuda"), torch.zeros(1, dtype=torch.int32, device="cuda"), 256)
+last_adds[(4,)](
+    torch.ones(1024, device="cuda"),
+    torch.zeros(1024, device="cuda"),
+    torch.zeros(1, dtype=torch.int32, device="cuda"),
+    256,
+)

@@ -1,9 +1,23 @@
 """Triton's tutorial 08 with its pointer table, and the variant with descriptors."""
-import torch, triton, triton.language as tl
+
+import torch
+import triton
+import triton.language as tl
+
 
 @triton.jit
-def grouped_matmul_kernel(group_a_ptrs, group_b_ptrs, group_c_ptrs, group_gemm_sizes, g_lds, group_size,
-                          NUM_SM: tl.constexpr, BLOCK_SIZE_M: tl.constexpr, BLOCK_SIZE_N: tl.constexpr, BLOCK_SIZE_K: tl.constexpr):
+def grouped_matmul_kernel(
+    group_a_ptrs,
+    group_b_ptrs,
+    group_c_ptrs,
+    group_gemm_sizes,
+    g_lds,
+    group_size,
+    NUM_SM: tl.constexpr,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_K: tl.constexpr,
+):
     tile_idx = tl.program_id(0)
     last_problem_end = 0
     for g in range(group_size):
@@ -13,7 +27,7 @@ def grouped_matmul_kernel(group_a_ptrs, group_b_ptrs, group_c_ptrs, group_gemm_s
         num_m_tiles = tl.cdiv(gm, BLOCK_SIZE_M)
         num_n_tiles = tl.cdiv(gn, BLOCK_SIZE_N)
         num_tiles = num_m_tiles * num_n_tiles
-        while (tile_idx >= last_problem_end and tile_idx < last_problem_end + num_tiles):
+        while tile_idx >= last_problem_end and tile_idx < last_problem_end + num_tiles:
             k = gk
             lda = tl.load(g_lds + g * 3)
             ldb = tl.load(g_lds + g * 3 + 1)
@@ -30,7 +44,7 @@ def grouped_matmul_kernel(group_a_ptrs, group_b_ptrs, group_c_ptrs, group_gemm_s
             a_ptrs = a_ptr + offs_am[:, None] * lda + offs_k[None, :]
             b_ptrs = b_ptr + offs_k[:, None] * ldb + offs_bn[None, :]
             accumulator = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=tl.float32)
-            for kk in range(0, tl.cdiv(k, BLOCK_SIZE_K)):
+            for _ in range(0, tl.cdiv(k, BLOCK_SIZE_K)):
                 tl.multiple_of(a_ptrs, [16, 16])
                 tl.multiple_of(b_ptrs, [16, 16])
                 a = tl.load(a_ptrs)
@@ -46,9 +60,20 @@ def grouped_matmul_kernel(group_a_ptrs, group_b_ptrs, group_c_ptrs, group_gemm_s
             tile_idx += NUM_SM
         last_problem_end = last_problem_end + num_tiles
 
+
 @triton.jit
-def grouped_matmul_tma_kernel(group_a_ptrs, group_b_ptrs, group_c_ptrs, group_gemm_sizes, g_lds, group_size,
-                          NUM_SM: tl.constexpr, BLOCK_SIZE_M: tl.constexpr, BLOCK_SIZE_N: tl.constexpr, BLOCK_SIZE_K: tl.constexpr):
+def grouped_matmul_tma_kernel(
+    group_a_ptrs,
+    group_b_ptrs,
+    group_c_ptrs,
+    group_gemm_sizes,
+    g_lds,
+    group_size,
+    NUM_SM: tl.constexpr,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_K: tl.constexpr,
+):
     tile_idx = tl.program_id(0)
     last_problem_end = 0
     for g in range(group_size):
@@ -65,10 +90,16 @@ def grouped_matmul_tma_kernel(group_a_ptrs, group_b_ptrs, group_c_ptrs, group_ge
             a_ptr = tl.load(group_a_ptrs + g).to(tl.pointer_type(tl.float16))
             b_ptr = tl.load(group_b_ptrs + g).to(tl.pointer_type(tl.float16))
             c_ptr = tl.load(group_c_ptrs + g).to(tl.pointer_type(tl.float16))
-            a_desc = tl.make_tensor_descriptor(a_ptr, shape=[gm, gk], strides=[lda, 1], block_shape=[BLOCK_SIZE_M, BLOCK_SIZE_K])
-            b_desc = tl.make_tensor_descriptor(b_ptr, shape=[gn, gk], strides=[ldb, 1], block_shape=[BLOCK_SIZE_N, BLOCK_SIZE_K])
-            c_desc = tl.make_tensor_descriptor(c_ptr, shape=[gm, gn], strides=[ldc, 1], block_shape=[BLOCK_SIZE_M, BLOCK_SIZE_N])
-            while (tile_idx >= last_problem_end and tile_idx < last_problem_end + num_tiles):
+            a_desc = tl.make_tensor_descriptor(
+                a_ptr, shape=[gm, gk], strides=[lda, 1], block_shape=[BLOCK_SIZE_M, BLOCK_SIZE_K]
+            )
+            b_desc = tl.make_tensor_descriptor(
+                b_ptr, shape=[gn, gk], strides=[ldb, 1], block_shape=[BLOCK_SIZE_N, BLOCK_SIZE_K]
+            )
+            c_desc = tl.make_tensor_descriptor(
+                c_ptr, shape=[gm, gn], strides=[ldc, 1], block_shape=[BLOCK_SIZE_M, BLOCK_SIZE_N]
+            )
+            while tile_idx >= last_problem_end and tile_idx < last_problem_end + num_tiles:
                 k = gk
                 tile_idx_in_gemm = tile_idx - last_problem_end
                 tile_m_idx = tile_idx_in_gemm // num_n_tiles
@@ -87,14 +118,29 @@ def grouped_matmul_tma_kernel(group_a_ptrs, group_b_ptrs, group_c_ptrs, group_ge
                 tile_idx += NUM_SM
         last_problem_end = last_problem_end + num_tiles
 
+
 triton.set_allocator(lambda size, align, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
 sizes = [1024, 512, 256, 128]
 for kernel in (grouped_matmul_kernel, grouped_matmul_tma_kernel):
     A = [torch.empty(n, n, dtype=torch.float16, device="cuda") for n in sizes]
     B = [torch.empty(n, n, dtype=torch.float16, device="cuda") for n in sizes]
     C = [torch.empty(n, n, dtype=torch.float16, device="cuda") for n in sizes]
-    table = lambda ts: torch.tensor([t.data_ptr() for t in ts], device="cuda")
+
+    def table(ts):
+        return torch.tensor([t.data_ptr() for t in ts], device="cuda")
+
     gs = torch.tensor([v for n in sizes for v in (n, n, n)], dtype=torch.int32, device="cuda")
     lds = torch.tensor([v for n in sizes for v in (n, n, n)], dtype=torch.int32, device="cuda")
     for cfg in ((84, 128, 128, 32), (128, 128, 128, 32), (84, 64, 64, 32), (128, 64, 64, 32)):
-        kernel[(cfg[0],)](table(A), table(B), table(C), gs, lds, 4, NUM_SM=cfg[0], BLOCK_SIZE_M=cfg[1], BLOCK_SIZE_N=cfg[2], BLOCK_SIZE_K=cfg[3])
+        kernel[(cfg[0],)](
+            table(A),
+            table(B),
+            table(C),
+            gs,
+            lds,
+            4,
+            NUM_SM=cfg[0],
+            BLOCK_SIZE_M=cfg[1],
+            BLOCK_SIZE_N=cfg[2],
+            BLOCK_SIZE_K=cfg[3],
+        )

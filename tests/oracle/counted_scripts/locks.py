@@ -1,5 +1,9 @@
 """Locks: a counter behind a lock (as in Triton's layer norm), a lock by exchange, a flag that programs wait for."""
-import torch, triton, triton.language as tl
+
+import torch
+import triton
+import triton.language as tl
+
 
 @triton.jit
 def partial_rows(source, total, locks, rows, GROUP: tl.constexpr, WIDTH: tl.constexpr):
@@ -18,6 +22,7 @@ def partial_rows(source, total, locks, rows, GROUP: tl.constexpr, WIDTH: tl.cons
     tl.debug_barrier()
     tl.atomic_xchg(lock, 0)
 
+
 @triton.jit
 def exchange_lock(source, total, lock, WIDTH: tl.constexpr):
     i = tl.arange(0, WIDTH)
@@ -27,6 +32,7 @@ def exchange_lock(source, total, lock, WIDTH: tl.constexpr):
     tl.store(total + i, tl.load(total + i) + row)
     tl.debug_barrier()
     tl.atomic_xchg(lock, 0)
+
 
 @triton.jit
 def counted_tries(source, total, lock, tries, WIDTH: tl.constexpr):
@@ -40,7 +46,16 @@ def counted_tries(source, total, lock, tries, WIDTH: tl.constexpr):
     tl.debug_barrier()
     tl.atomic_xchg(lock, 0)
 
+
 x = torch.ones(64, 1024, device="cuda")
-partial_rows[(64,)](x, torch.zeros(8, 1024, device="cuda"), torch.zeros(16, dtype=torch.int32, device="cuda"), 64, GROUP=8, WIDTH=1024)
+partial_rows[(64,)](
+    x, torch.zeros(8, 1024, device="cuda"), torch.zeros(16, dtype=torch.int32, device="cuda"), 64, GROUP=8, WIDTH=1024
+)
 exchange_lock[(64,)](x, torch.zeros(1024, device="cuda"), torch.zeros(1, dtype=torch.int32, device="cuda"), WIDTH=1024)
-counted_tries[(64,)](x, torch.zeros(1024, device="cuda"), torch.zeros(1, dtype=torch.int32, device="cuda"), torch.zeros(64, dtype=torch.int32, device="cuda"), WIDTH=1024)
+counted_tries[(64,)](
+    x,
+    torch.zeros(1024, device="cuda"),
+    torch.zeros(1, dtype=torch.int32, device="cuda"),
+    torch.zeros(64, dtype=torch.int32, device="cuda"),
+    WIDTH=1024,
+)

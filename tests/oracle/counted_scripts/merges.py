@@ -1,5 +1,9 @@
 """Loads that the assembler may merge, drop or move."""
-import torch, triton, triton.language as tl
+
+import torch
+import triton
+import triton.language as tl
+
 
 @triton.jit
 def window(source, target, STEPS: tl.constexpr, STRIDE: tl.constexpr, SIZE: tl.constexpr):
@@ -9,6 +13,7 @@ def window(source, target, STEPS: tl.constexpr, STRIDE: tl.constexpr, SIZE: tl.c
         total += tl.load(source + STRIDE * step + i)
     tl.store(target + i, total)
 
+
 @triton.jit
 def twice(source, target, n, SIZE: tl.constexpr):
     i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
@@ -16,6 +21,7 @@ def twice(source, target, n, SIZE: tl.constexpr):
     b = tl.load(source + i, mask=i < n)
     c = tl.load(source + i + 4, mask=i < n)
     tl.store(target + i, a * b + c, mask=i < n)
+
 
 @triton.jit
 def unrolled(source, target, rows, cols, SIZE: tl.constexpr):
@@ -29,6 +35,7 @@ def unrolled(source, target, rows, cols, SIZE: tl.constexpr):
         total += x * y + z
     tl.store(target + tl.program_id(0) * SIZE + i, total)
 
+
 @triton.jit
 def neighbours(source, target, n, SIZE: tl.constexpr):
     i = tl.arange(0, SIZE)
@@ -38,6 +45,7 @@ def neighbours(source, target, n, SIZE: tl.constexpr):
         right = tl.load(source + (k + 1) * SIZE + i)
         total += left * right
     tl.store(target + i, total)
+
 
 @triton.jit
 def three_neighbours(source, weight, target, n, SIZE: tl.constexpr):
@@ -50,6 +58,7 @@ def three_neighbours(source, weight, target, n, SIZE: tl.constexpr):
         total += left * right * w
     tl.store(target + i, total)
 
+
 @triton.jit
 def scalars(source, table, target, n, SIZE: tl.constexpr):
     pid = tl.program_id(0)
@@ -60,6 +69,7 @@ def scalars(source, table, target, n, SIZE: tl.constexpr):
         for k in range(a):
             tl.store(target + b * 8192 + k * SIZE + i, tl.load(source + b * 8192 + k * SIZE + i))
 
+
 @triton.jit
 def small_branch(source, table, target, n, SIZE: tl.constexpr):
     pid = tl.program_id(0)
@@ -69,12 +79,14 @@ def small_branch(source, table, target, n, SIZE: tl.constexpr):
     if a > 2:
         tl.store(target + pid * SIZE + i, b.to(tl.float32) + i)
 
+
 @triton.jit
 def unused(source, table, target, n, SIZE: tl.constexpr, USE: tl.constexpr):
     i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     w = tl.load(source + i, mask=i < n, other=0.0)
     v = tl.load(source + i + 16, mask=(i < n) & (i % 2 == 3), other=0.0)
     tl.store(target + i, tl.where(i % 2 == 3, w, v), mask=i < n)
+
 
 x = torch.empty(1 << 16, device="cuda")
 y = torch.empty(1 << 18, device="cuda")

@@ -1,5 +1,9 @@
 """Loads that may move, and merges in unrolled loops of integers and on one line."""
-import torch, triton, triton.language as tl
+
+import torch
+import triton
+import triton.language as tl
+
 
 @triton.jit
 def in_else(table, target, SIZE: tl.constexpr):
@@ -13,6 +17,7 @@ def in_else(table, target, SIZE: tl.constexpr):
         for k in range(b):
             tl.store(target + pid * SIZE + i, i + k + b)
 
+
 @triton.jit
 def in_while(table, target, n, SIZE: tl.constexpr):
     pid = tl.program_id(0)
@@ -25,6 +30,7 @@ def in_while(table, target, n, SIZE: tl.constexpr):
             tl.store(target + k * SIZE + i, i + b)
             k += 16
 
+
 @triton.jit
 def in_both(table, target, SIZE: tl.constexpr):
     pid = tl.program_id(0)
@@ -36,6 +42,7 @@ def in_both(table, target, SIZE: tl.constexpr):
     if a > 3:
         tl.store(target + pid * SIZE + i, b + i)
 
+
 @triton.jit
 def same_line(source, target, n, SIZE: tl.constexpr):
     i = tl.arange(0, SIZE)
@@ -43,6 +50,7 @@ def same_line(source, target, n, SIZE: tl.constexpr):
     for k in range(n):
         total += tl.load(source + k * SIZE + i) * tl.load(source + (k + 1) * SIZE + i)
     tl.store(target + i, total)
+
 
 @triton.jit
 def integers(source, target, n, SIZE: tl.constexpr):
@@ -54,6 +62,7 @@ def integers(source, target, n, SIZE: tl.constexpr):
         total ^= left * right
     tl.store(target + i, total)
 
+
 @triton.jit
 def integers_on_one_line(source, target, n, SIZE: tl.constexpr):
     i = tl.arange(0, SIZE)
@@ -61,6 +70,7 @@ def integers_on_one_line(source, target, n, SIZE: tl.constexpr):
     for k in range(n):
         total ^= tl.load(source + k * SIZE + i) * tl.load(source + (k + 1) * SIZE + i)
     tl.store(target + i, total)
+
 
 @triton.jit
 def recurrence(source, gate, target, n, D: tl.constexpr):
@@ -71,6 +81,7 @@ def recurrence(source, gate, target, n, D: tl.constexpr):
         h = tl.load(gate + at).to(tl.float32) * h + tl.load(source + at).to(tl.float32)
         tl.store(target + at, h.to(tl.bfloat16))
 
+
 @triton.jit
 def clamped(source, target, n, SIZE: tl.constexpr):
     i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
@@ -78,6 +89,7 @@ def clamped(source, target, n, SIZE: tl.constexpr):
     here = tl.load(source + i, mask=i < n)
     right = tl.load(source + tl.minimum(i + 1, n - 1), mask=i < n)
     tl.store(target + i, left + here + right, mask=i < n)
+
 
 t = (torch.arange(128, device="cuda") % 5).to(torch.int32)
 y = torch.empty(1 << 16, dtype=torch.int32, device="cuda")

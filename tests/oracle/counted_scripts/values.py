@@ -1,5 +1,9 @@
 """Joins, splits, gathers and histograms in addresses, and beside atomics."""
-import torch, triton, triton.language as tl
+
+import torch
+import triton
+import triton.language as tl
+
 
 @triton.jit
 def pairs(source, target, SIZE: tl.constexpr):
@@ -7,11 +11,13 @@ def pairs(source, target, SIZE: tl.constexpr):
     at = tl.join(i * 2, i * 2 + 1)
     tl.store(target + at, tl.load(source + at))
 
+
 @triton.jit
 def interleaved(source, target, SIZE: tl.constexpr):
     i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     at = tl.interleave(i, i + 4096)
     tl.store(target + at, tl.load(source + at))
+
 
 @triton.jit
 def halves(source, target, SIZE: tl.constexpr):
@@ -19,16 +25,19 @@ def halves(source, target, SIZE: tl.constexpr):
     a, b = tl.split(tl.reshape(i * 3, [SIZE // 2, 2]))
     tl.store(target + a, tl.load(source + b))
 
+
 @triton.jit
 def gathered(source, order, target, SIZE: tl.constexpr):
     i = tl.arange(0, SIZE)
     at = tl.gather(i * 7, tl.load(order + i), 0)
     tl.store(target + at, tl.load(source + at))
 
+
 @triton.jit
 def one_line(values, bins, SIZE: tl.constexpr, BINS: tl.constexpr):
     i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     tl.atomic_add(bins + tl.arange(0, BINS), tl.histogram(tl.load(values + i), BINS))
+
 
 @triton.jit
 def relaxed(values, bins, n, SIZE: tl.constexpr, BINS: tl.constexpr):
@@ -38,12 +47,14 @@ def relaxed(values, bins, n, SIZE: tl.constexpr, BINS: tl.constexpr):
         counts += tl.histogram(tl.load(values + tl.program_id(0) * n + start + tl.arange(0, SIZE)), BINS)
     tl.atomic_add(bins + b, counts, sem="relaxed", mask=counts > -1)
 
+
 @triton.jit
 def two(values, bins, SIZE: tl.constexpr):
     i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     v = tl.load(values + i)
     tl.atomic_add(bins + tl.arange(0, 64), tl.histogram(v % 64, 64))
     tl.atomic_max(bins + tl.arange(0, 256), tl.histogram(v, 256), sem="relaxed")
+
 
 x = torch.empty(1 << 15, device="cuda")
 y = torch.empty(1 << 15, device="cuda")

@@ -201,9 +201,7 @@ def table(content: Mapping[str, Any]) -> str:
             space = 24 - len(line)
             file = op["file"] if len(op["file"]) <= space else f"{op['file'][: space - 1]}…"
             bound = "≤ " if op["is_upper_bound"] else "≥ "
-            requests, sectors = (
-                (bound if op["refused"] else "") + f"{op[unit]:,}" for unit in ("requests", "sectors")
-            )
+            requests, sectors = ((bound if op["refused"] else "") + f"{op[unit]:,}" for unit in ("requests", "sectors"))
             counts = f"{op['width_bytes'] or '':>5} {requests:>13} {sectors:>13} {efficiency:>6}"
             lines.append(f"   {file + line:24} {op['op']:11} {op['tensor']:{width}} {counts}")
             if op["why"]:
