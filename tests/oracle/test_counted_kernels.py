@@ -45,3 +45,44 @@ def test_totals_are_exact_or_bounds(capture):
             assert counts.lower_bound(name) <= value, (number, name)
         if expected["bounds"]:
             assert counts.refused or any(op.tally.refused for op in counts.operations)
+
+
+WRAPS = """
+import torch, triton
+import triton.language as tl
+@triton.jit
+def scatter(x, SIZE: tl.constexpr):
+    i = tl.program_id(0) * 1048576 + tl.arange(0, SIZE)
+    tl.store(x + i * 16, 1.0)
+x = torch.empty(1024, device="cuda")
+scatter[(130,)](x, SIZE=256)
+scatter[(1, 70000)](x, SIZE=256)
+"""
+
+
+@pytest.fixture(scope="module")
+def wrapped(tmp_path_factory, compiled_before):
+    """The capture of a launch whose offsets wrap, and of a launch with too many programs along y."""
+    folder = tmp_path_factory.mktemp("wraps")
+    (folder / "wraps.py").write_text(WRAPS)
+    command = [
+        sys.executable,
+        Path(kernels.compiling.__file__).with_name("capture.py"),
+        "--out",
+        folder / "out.tilescope",
+    ]
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(compiled_before), "TRITON_INTERPRET": "0"}
+    subprocess.run([*command, folder / "wraps.py"], env=environment, check=True)
+    return Capture(folder / "out.tilescope")
+
+
+def test_the_first_program_whose_offset_wraps_is_noted(wrapped):
+    (overflow,) = count_launch(wrapped, wrapped.content.launches[0]).overflows
+    assert (overflow.source, overflow.program) == (("wraps.py", 7), 128)
+    assert (overflow.value, overflow.bits) == (1 << 31, 32)
+
+
+def test_a_grid_that_no_gpu_launches_is_refused(wrapped):
+    refused = count_launch(wrapped, wrapped.content.launches[1]).refused
+    assert "70,000 programs along y" in refused
+    assert "65,535" in refused
