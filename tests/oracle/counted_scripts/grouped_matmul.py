@@ -121,6 +121,7 @@ def grouped_matmul_tma_kernel(
 
 triton.set_allocator(lambda size, align, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
 sizes = [1024, 512, 256, 128]
+kept = []  # memory that is reused would mix up the tensors of a capture
 for kernel in (grouped_matmul_kernel, grouped_matmul_tma_kernel):
     A = [torch.empty(n, n, dtype=torch.float16, device="cuda") for n in sizes]
     B = [torch.empty(n, n, dtype=torch.float16, device="cuda") for n in sizes]
@@ -131,11 +132,11 @@ for kernel in (grouped_matmul_kernel, grouped_matmul_tma_kernel):
 
     gs = torch.tensor([v for n in sizes for v in (n, n, n)], dtype=torch.int32, device="cuda")
     lds = torch.tensor([v for n in sizes for v in (n, n, n)], dtype=torch.int32, device="cuda")
+    tables = [table(tensors) for tensors in (A, B, C)]
+    kept += [A, B, C, gs, lds, tables]
     for cfg in ((84, 128, 128, 32), (128, 128, 128, 32), (84, 64, 64, 32), (128, 64, 64, 32)):
         kernel[(cfg[0],)](
-            table(A),
-            table(B),
-            table(C),
+            *tables,
             gs,
             lds,
             4,
