@@ -121,6 +121,8 @@ def grouped_matmul_tma_kernel(
 
 triton.set_allocator(lambda size, align, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
 sizes = [1024, 512, 256, 128]
+gs = torch.tensor([v for n in sizes for v in (n, n, n)], dtype=torch.int32, device="cuda")
+lds = torch.tensor([v for n in [*sizes, 0] for v in (n, n, n)], dtype=torch.int32, device="cuda")
 kept = []  # memory that is reused would mix up the tensors of a capture
 for kernel in (grouped_matmul_kernel, grouped_matmul_tma_kernel):
     A = [torch.empty(n, n, dtype=torch.float16, device="cuda") for n in sizes]
@@ -130,8 +132,6 @@ for kernel in (grouped_matmul_kernel, grouped_matmul_tma_kernel):
     def table(ts):
         return torch.tensor([t.data_ptr() for t in ts], device="cuda")
 
-    gs = torch.tensor([v for n in sizes for v in (n, n, n)], dtype=torch.int32, device="cuda")
-    lds = torch.tensor([v for n in sizes for v in (n, n, n)], dtype=torch.int32, device="cuda")
     tables = [table(tensors) for tensors in (A, B, C)]
     kept += [A, B, C, gs, lds, tables]
     for cfg in ((84, 128, 128, 32), (128, 128, 128, 32), (84, 64, 64, 32), (128, 64, 64, 32)):
