@@ -13,6 +13,15 @@ from kernels.compiling.listings import UnsupportedOperation
 from kernels.compiling.ttgir import Op, shape_of
 from kernels.compiling.values import Value, add, apply, check_size, compare, conjunction, from_table, multiply
 
+# What a user can do about operations that are not evaluated.
+COUNT_IT = "On a GPU, --count counts it."
+_USERS_NAMES = {
+    "tt.cat": "tl.cat",
+    "tt.dot": "tl.dot",
+    "tt.elementwise_inline_asm": "inline assembly",
+    "tt.extern_elementwise": "a libdevice function",
+    "tt.histogram": "tl.histogram",
+}
 _FLOATS = {"f16": "f2", "bf16": "f4", "f32": "f4", "f64": "f8"}
 
 
@@ -27,13 +36,14 @@ def evaluate(op: Op, operands: list[Value]) -> Value:
     if op.name in _FUNCTIONS:
         return apply(_FUNCTIONS[op.name], *operands)
     if op.name in _UNSIGNED_FUNCTIONS:
-        bits = _bits(op.type)
+        bits = bits_of(op.type)
         function = _on_unsigned(_UNSIGNED_FUNCTIONS[op.name], bits)
         return apply(lambda *parts: _wrap(function(*parts), bits), *operands)
-    raise UnsupportedOperation(f"{op.name} is not modeled.")
+    name = _USERS_NAMES.get(op.name, op.name)
+    raise UnsupportedOperation(f"Accesses depend on {name}, which is not evaluated. {COUNT_IT}")
 
 
-def _bits(type_text: str) -> int:
+def bits_of(type_text: str) -> int:
     """Return the width of the integers of a type such as i32 or tensor<64x1xi32, #blocked>."""
     match = re.search(r"(?:^|[x<])i(\d+)\b", type_text)
     return int(match[1]) if match else 64
@@ -43,7 +53,7 @@ def _float(type_text: str) -> np.dtype[Any] | None:
     """Return the NumPy dtype for a floating-point type; None for other types."""
     match = re.search(r"(?:^|[x<])(b?f\d+\w*)", type_text)
     if match and match[1] not in _FLOATS:
-        raise UnsupportedOperation(f"The floating-point type {match[1]} is not modeled.")
+        raise UnsupportedOperation(f"Accesses depend on numbers of type {match[1]}. {COUNT_IT}")
     return np.dtype(_FLOATS[match[1]]) if match else None
 
 
@@ -66,11 +76,23 @@ def _on_unsigned(function: Callable[..., Any], bits: int) -> Callable[..., Any]:
 
 
 def _fit(value: Value, bits: int) -> Value:
-    """Wrap a result that may not fit in its type."""
-    if value.is_boolean or value.base.dtype.kind == "f":
+    """Wrap a result that may not fit in its type. Most programs shift by whole multiples, and keep their terms."""
+    half, size = 1 << bits - 1, 1 << bits
+    if value.is_boolean or value.base.dtype.kind == "f" or bits >= 64:
         return value
-    low, high = value.bounds()
-    return value if -(1 << bits - 1) <= low and high < 1 << bits - 1 else apply(lambda x: _wrap(x, bits), value)
+    low, high = value.bounds_by_program()
+    if -half <= low.min() and high.max() < half:
+        return value
+    if (high - low).max() >= size:
+        result = apply(lambda x: _wrap(x, bits), value)
+    else:
+        turns = (low + half) // size
+        result = Value(value.base - turns * size, value.terms)
+        if (high - turns * size).max() >= half:
+            is_over = compare(np.greater_equal, result, Value(half))
+            result = add(result, apply(lambda x: x * size, is_over), -1)
+    result.unwrapped = value if max(-low.min(), high.max()) < size << 8 else None
+    return result
 
 
 def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -136,8 +158,11 @@ def constant(op: Op) -> Value:
 def _linear(op: Op, a: Value, b: Value) -> Value:
     if a.is_boolean:
         return apply(np.bitwise_and if op.name == "arith.muli" else np.bitwise_xor, a, b)
-    result = multiply(a, b) if op.name == "arith.muli" else add(a, b, 1 if op.name == "arith.addi" else -1)
-    return _fit(result, _bits(op.type))
+    if op.name == "arith.muli":
+        return _fit(multiply(a, b), bits_of(op.type))
+    # A sum wraps to the same number whether or not its operands were wrapped before.
+    result = add(a.unwrapped or a, b.unwrapped or b, 1 if op.name == "arith.addi" else -1)
+    return _fit(result, bits_of(op.type))
 
 
 def _quotient(op: Op, a: Value, b: Value) -> Value:
@@ -157,7 +182,7 @@ def _compare_integers(op: Op, a: Value, b: Value) -> Value:
     if a.is_boolean:
         return apply(predicate, a, b)
     if name.startswith("u") and min(a.bounds()[0], b.bounds()[0]) < 0:
-        return apply(_on_unsigned(predicate, _bits(op.type)), a, b)
+        return apply(_on_unsigned(predicate, bits_of(op.type)), a, b)
     return compare(predicate, a, b)
 
 
@@ -177,7 +202,7 @@ def _compare_floats(op: Op, a: Value, b: Value) -> Value:
 def _extend_unsigned(op: Op, a: Value) -> Value:
     if a.is_boolean:
         return apply(lambda x: x.astype(np.int64), a)
-    bits = _bits(_source_type(op))
+    bits = bits_of(_source_type(op))
     return a if a.bounds()[0] >= 0 else apply(lambda x: x & ((1 << bits) - 1), a)
 
 
@@ -186,15 +211,15 @@ def _bitcast(op: Op, a: Value) -> Value:
     if "ptr" in op.type or (source and target):
         return a
     if (source or target) and "bf16" in op.text:
-        raise UnsupportedOperation("tt.bitcast of bfloat16 is not modeled.")
+        raise UnsupportedOperation(f"Accesses depend on the bits of bfloat16 numbers. {COUNT_IT}")
     if source:
         return apply(lambda x: x.astype(source).view(f"i{source.itemsize}").astype(np.int64), a)
     return apply(lambda x: x.astype(f"i{target.itemsize}").view(target), a) if target else a
 
 
 def _high_half(op: Op, a: Value, b: Value) -> Value:
-    if _bits(op.type) != 32:
-        raise UnsupportedOperation("tt.mulhiui of 64-bit integers is not modeled.")
+    if bits_of(op.type) != 32:
+        raise UnsupportedOperation(f"Accesses depend on tl.umulhi of 64-bit integers. {COUNT_IT}")
     return apply(lambda x, y: _wrap((_unsigned(x, 32) * _unsigned(y, 32)) >> np.uint64(32), 32), a, b)
 
 
@@ -216,6 +241,11 @@ def _reshape(op: Op, a: Value) -> Value:
     return a.map_blocks(lambda table: np.broadcast_to(table, (len(table), *old)).reshape(len(table), *new))
 
 
+def _join(op: Op, a: Value, b: Value) -> Value:
+    rank = len(shape_of(op.type)) - 1
+    return apply(lambda x, y: np.stack(np.broadcast_arrays(x, y), axis=-1), a.with_rank(rank), b.with_rank(rank))
+
+
 def _to_float(op: Op, a: Value) -> Value:
     return apply(lambda x: x.astype(_float(op.type)), a)
 
@@ -228,14 +258,16 @@ _RULES: dict[str, Callable[..., Value]] = {
     **dict.fromkeys(("arith.addi", "arith.subi", "arith.muli"), _linear),
     **dict.fromkeys(("arith.divsi", "arith.remsi"), _quotient),
     "arith.andi": lambda op, a, b: conjunction(a, b) if a.is_boolean else apply(np.bitwise_and, a, b),
-    "arith.shli": lambda op, a, b: apply(lambda x, y: _wrap(x << y, _bits(op.type)), a, b),
+    "arith.shli": lambda op, a, b: apply(lambda x, y: _wrap(x << y, bits_of(op.type)), a, b),
     "arith.cmpi": _compare_integers,
     "arith.cmpf": _compare_floats,
     "arith.extsi": lambda op, a: apply(lambda x: -x.astype(np.int64), a) if a.is_boolean else a,
     "arith.extui": _extend_unsigned,
-    "arith.trunci": lambda op, a: apply(lambda x: x & 1 == 1, a) if _bits(op.type) == 1 else _fit(a, _bits(op.type)),
+    "arith.trunci": lambda op, a: (
+        apply(lambda x: x & 1 == 1, a) if bits_of(op.type) == 1 else _fit(a, bits_of(op.type))
+    ),
     **dict.fromkeys(("arith.sitofp", "arith.extf", "arith.truncf"), _to_float),
-    "arith.uitofp": lambda op, a: apply(lambda x: _unsigned(x, _bits(_source_type(op))).astype(_float(op.type)), a),
+    "arith.uitofp": lambda op, a: apply(lambda x: _unsigned(x, bits_of(_source_type(op))).astype(_float(op.type)), a),
     **dict.fromkeys(("arith.fptosi", "arith.fptoui"), lambda op, a: apply(lambda x: x.astype(np.int64), a)),
     **dict.fromkeys(("tt.bitcast", "arith.bitcast"), _bitcast),
     "tt.mulhiui": _high_half,
@@ -244,4 +276,5 @@ _RULES: dict[str, Callable[..., Value]] = {
     "tt.expand_dims": lambda op, a: a.map_blocks(lambda table: np.expand_dims(table, op.attribute("axis") + 1)),
     "tt.trans": _transpose,
     "tt.reshape": _reshape,
+    "tt.join": _join,
 }

@@ -466,6 +466,7 @@ def read_ttgir(ttgir: str) -> Facts:
             roots.update(values[: 3 if name == "scf.for" else 1])
         if name == "ttng.tensormap_create":  # writes a descriptor of its second operand to its first
             link(values[:1], values[1:2])
+            roots.update(values)  # its shape and strides
         if block is not None:
             region = block.get_parent().id()
             for value, kind in _values(block.arg, block.get_num_arguments()):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from kernels.compiling import ttgir
+from kernels.compiling.assembly import Doubt, find_doubts, load_depths
 from kernels.compiling.capture_file import Argument, Build, Capture, CapturedLaunch, UnreadableCapture
 from kernels.compiling.evaluate import Evaluator, Overflow
 from kernels.compiling.listings import UnsupportedOperation
@@ -22,7 +23,8 @@ COUNTERS = (
     "tma_ld_sectors", "tma_st_sectors",
 )  # fmt: skip
 
-_NOT_RUN = "Addresses depend on values from an earlier launch, which did not run. Use --values to interpret it."
+_NOT_RUN = "Accesses depend on values from an earlier launch, which did not run. Pass --values to interpret it."
+_RETRIES = "The GPU has no such atomic: lanes swap in a changed word, and try again if another lane was faster."
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,14 @@ class OperationCounts:
     tensors: tuple[str, ...]
     instruction: Instruction | None
     tally: Tally
-    addressed_by: frozenset[str]
-    masked_by: frozenset[str]
-    index_line: int
+    addressed_by: frozenset[str] = frozenset()
+    masked_by: frozenset[str] = frozenset()
+    index_line: int = 0
 
     @property
     def is_lower_bound(self) -> bool:
         """Whether the launch may execute it more often than counted."""
-        swaps = self.op == "atomic" and self.instruction is not None and self.instruction.swaps
-        return swaps or bool(self.tally.refused)
+        return bool(self.tally.refused) and not self.tally.is_upper_bound
 
     @property
     def requests(self) -> int:
@@ -76,7 +77,7 @@ class LaunchCounts:
     Attributes:
         notes: assumptions and omissions of the evaluation.
         work: of the evaluation; a unit takes about 20 µs.
-        overflows: integer operations whose result wrapped.
+        overflows: operations on integers whose results do not fit.
     """
 
     operations: tuple[OperationCounts, ...]
@@ -95,16 +96,22 @@ class LaunchCounts:
         return sorted(groups.values(), key=lambda group: group[0].source)
 
     def totals(self) -> dict[str, int | None]:
-        """Return the launch-wide counters; None where the count of an operation may be too low."""
+        """Return the launch-wide counters; None where the count of an operation is incomplete or a bound."""
         return {name: None if self._is_incomplete(name) else self.lower_bound(name) for name in COUNTERS}
 
     def lower_bound(self, name: str) -> int:
         kind, _, unit = name.rpartition("_")
-        return sum(getattr(op, unit) for op in self.operations if op.counter == kind)
+        return sum(getattr(op, unit) for op in self.operations if op.counter == kind and not op.tally.is_upper_bound)
 
     def _is_incomplete(self, name: str) -> bool:
         kind = name.rpartition("_")[0]
-        return bool(self.refused) or any(op.is_lower_bound for op in self.operations if op.counter == kind)
+        # How an atomic is counted depends on its instruction.
+        kinds = ("red", "atom") if kind in ("red", "atom") else (kind,)
+        return bool(self.refused) or any(
+            op.tally.refused
+            for op in self.operations
+            if op.counter == kind or (op.counter in kinds and (not op.instruction or op.instruction.swaps))
+        )
 
 
 def count_launch(
@@ -145,7 +152,7 @@ def _evaluate(
 ) -> LaunchCounts:
     kernel, codes = build or capture.build(launch.kernel)
     if kernel.num_ctas > 1:
-        raise UnsupportedOperation("A launch with clusters (num_ctas > 1) is not modeled.")
+        raise UnsupportedOperation("Launches with num_ctas > 1 are not evaluated. On a GPU, --count counts them.")
     body = ttgir.parse(codes["ttgir"])
     if len(launch.arguments) != len(body.arguments):
         raise UnsupportedOperation("The launch's arguments do not match the compiled function's.")
@@ -155,15 +162,17 @@ def _evaluate(
         instructions = {line: i if isinstance(i, str) else textbook(i) for line, i in instructions.items()}
     arguments = [_value(capture, argument) for argument in launch.arguments]
     memory = Memory(body, _storages(capture, launch), instructions)
-    evaluator = Evaluator(body, arguments, launch.grid, memory, programs)
+    evaluator = Evaluator(body, arguments, launch.grid, memory, programs, load_depths(codes["sass"]))
     evaluator.run()
+    doubts = {} if is_textbook else find_doubts(body, instructions, memory.tallies, codes["ptx"], codes["sass"])
     owners = [(tensor.storage, argument.name) for argument in launch.arguments if (tensor := argument.own_tensor)]
     owners.sort(key=lambda owner: owner[0])
     loads = {name: op.location for op in body.walk() if op.name == "tt.load" for name in op.results}
     operations = []
     for op in ttgir.memory_ops(body):
         tally, instruction, access = memory.tallies[op.line], instructions[op.line], ttgir.MEMORY_OPS[op.name]
-        made = instruction if isinstance(instruction, Instruction) and access.kind != "descriptor" else None
+        has_lanes = access.kind not in ("descriptor", "tensor map")
+        made = instruction if isinstance(instruction, Instruction) and has_lanes else None
         pointer, mask = (
             evaluator.slice.reach(names, through_quotients=False)
             for names in (op.operands[:1], filter(None, [op.mask]))
@@ -181,7 +190,26 @@ def _evaluate(
             masked_by=frozenset(argument for argument, name in given if name in mask),
             index_line=next(indices, 0),
         )
-        operations += [replace(counts, op="load", counter="ld"), counts] if made and made.swaps else [counts]
+        if op in evaluator.slice.sunk and evaluator.slice.sunk[op] is None:
+            doubts.setdefault(
+                op.site, Doubt("The compiler moved this load behind a branch. This is an upper bound.", True)
+            )
+        if doubt := doubts.get(op.site):
+            tally.is_upper_bound = doubt.is_upper_bound and not tally.refused
+            tally.refused = tally.refused or doubt.text
+            if not doubt.text:  # the compiler found that nothing needs it
+                tally.counts[:] = 0
+        if made and made.swaps:
+            loaded = tally.counts.copy()
+            loaded[SECTORS] = tally.loaded_sectors
+            operations.append(replace(counts, op="load", counter="ld", tally=replace(tally, counts=loaded)))
+            tally.refused = tally.refused or _RETRIES
+        operations.append(counts)
+    for kind, source in doubts.keys() - {op.site for op in ttgir.memory_ops(body)}:
+        tally = Tally(refused=doubts[kind, source].text)
+        counter = next(access.counter for access in ttgir.MEMORY_OPS.values() if access.kind == kind)
+        place = source or (kernel.file, kernel.line)
+        operations.append(OperationCounts(kind, counter, place, (), None, tally))
     return LaunchCounts(
         tuple(operations),
         tuple(sorted(evaluator.notes)),
@@ -214,4 +242,4 @@ def _value(capture: Capture, argument: Argument) -> int | float | bool | Descrip
     address = (tensor.storage + 1) * STORAGE_STEP + start
     if (made := argument.descriptor) is None:
         return address
-    return Descriptor(made.shape, made.strides, tensor.element_bytes, address)
+    return Descriptor(tensor.element_bytes, np.array([[address, *made.shape, *made.strides]]))

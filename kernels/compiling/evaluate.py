@@ -5,32 +5,34 @@ Only the operations that addresses, masks and control flow depend on are evaluat
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from kernels.compiling import arithmetic
 from kernels.compiling.listings import UnsupportedOperation
-from kernels.compiling.memory import CHUNK, Descriptor, Memory
-from kernels.compiling.ttgir import MEMORY_OPS, OTHER_MEMORY_OPS, POINTER_OPS, Op, Region, Slice, memory_ops
+from kernels.compiling.memory import CHUNK, STORAGE_STEP, Descriptor, Memory
+from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Slice, Source, memory_ops, shape_of
 from kernels.compiling.values import Value, add, check_size, choose, conjunction, from_table, group, keys_of, multiply
 
-# Maximum number of programs of a launch.
-_MOST_PROGRAMS = 1 << 22
+# Maximum number of programs of a launch, and of those that are evaluated at once.
+_MOST_PROGRAMS, _PROGRAMS_AT_ONCE = 1 << 26, 1 << 20
+# Maximum number of programs in which an overflow is looked for.
+_MOST_CANDIDATES = 64
+# The programs that a GPU allows along each axis (CUDA C++ Programming Guide 13.0, "Compute Capabilities").
+_MOST_ALONG = {"x": (1 << 31) - 1, "y": 65_535, "z": 65_535}
 
-# Bytes per element of CUtensorMapDataType (cuda.h).
-_TENSOR_MAP_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4, 1)
-
-
-class Overflow(NamedTuple):
-    """An integer operation whose result wrapped: its place, the first program, the exact value, and the type's bits."""
-
-    source: tuple[str, int]
-    program: int
-    value: int
-    bits: int
+# Bytes per element of `tensormap.replace`'s .elemtype (PTX ISA 9.0). Its numbers differ from CUtensorMapDataType's.
+_TENSOR_MAP_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
+# Copies that are not counted, in the kernel's words.
+_UNCOUNTED = {
+    "ttng.async_tma_gather": "A descriptor's gather",
+    "ttng.async_tma_scatter": "A descriptor's scatter",
+    "ttng.async_tma_reduce": "A descriptor's atomic",
+}
 
 
 class _Unknown(Value):
@@ -43,39 +45,80 @@ class _Unknown(Value):
         raise UnsupportedOperation(self.why)
 
 
+@dataclass(frozen=True)
+class Overflow:
+    """An operation on integers whose result does not fit in its type.
+
+    Attributes:
+        source: its file and line.
+        program: the first program in which it does not fit.
+        value: the mathematical result there.
+        bits: the width of its type.
+    """
+
+    source: tuple[str, int]
+    program: int
+    value: int
+    bits: int
+
+
 class Evaluator:
     """The state of one evaluation: values by name. A slot of a shared buffer is a pair: the values by index, an index.
 
     Args:
         arguments: of the function, in order: numbers, descriptors, or addresses made with STORAGE_STEP.
         programs: the programs to evaluate; None for all.
+        depths: for each source line, how many branches of the SASS skip its loads.
     """
 
     def __init__(
-        self, body: Region, arguments: Sequence[Any], grid: Sequence[int], memory: Memory, programs: np.ndarray | None
+        self,
+        body: Region,
+        arguments: Sequence[Any],
+        grid: Sequence[int],
+        memory: Memory,
+        programs: np.ndarray | None,
+        depths: Mapping[Source, int],
     ) -> None:
         self.body, self.grid, self.memory = body, (*grid, 1, 1)[:3], memory
         count = math.prod(self.grid)
         if count > _MOST_PROGRAMS:
-            raise UnsupportedOperation(f"The launch has {count:,} programs; the limit is {_MOST_PROGRAMS:,}.")
+            raise UnsupportedOperation(
+                f"The launch has {count:,} programs; at most {_MOST_PROGRAMS:,} are evaluated. Use larger blocks."
+            )
+        for (axis, most), size in zip(_MOST_ALONG.items(), self.grid, strict=True):
+            if size > most:
+                raise UnsupportedOperation(
+                    f"The grid has {size:,} programs along {axis}; a GPU allows {most:,}. Use a longer axis."
+                )
+        self.all_programs = np.arange(count) if programs is None else programs
         # Several entries per program while a loop is unrolled.
-        self.programs = np.arange(count) if programs is None else programs
-        self.slice = Slice(body)
+        self.programs = self.all_programs[:0]
+        self.slice = Slice(body, depths)
         self.needed = self.slice.values
         self.notes: set[str] = set()
-        self.overflows: dict[int, Overflow] = {}
+        self.has_locks = False
+        self.overflows: dict[Source, Overflow] = {}
         self.values: dict[str, Any] = {}
-        self.descriptors: list[Descriptor | None] = []
+        # By address. Memory for the descriptors that programs make is allocated in steps of STORAGE_STEP.
+        self.descriptors: dict[int, Descriptor] = {}
+        self.allocated = 0
         for name, argument in zip(body.arguments, arguments, strict=True):
             if isinstance(argument, Descriptor):
-                self.descriptors.append(argument)
-                argument = len(self.descriptors) - 1
+                slot = self._allocate()
+                self.descriptors[slot] = argument
+                argument = slot
             self.values[name] = Value(argument)
 
     def run(self) -> None:
         """Evaluate the launch: fill the tallies of its memory."""
+        if any(op.name == "tt.call" for op in self.body.walk()):
+            raise UnsupportedOperation("The kernel calls a function with noinline=True. Remove it to count the launch.")
+        count = len(self.all_programs)
         with np.errstate(all="ignore"):
-            self._run_region(self.body, np.ones(len(self.programs), bool))
+            for part in np.array_split(self.all_programs, -(-count // _PROGRAMS_AT_ONCE) or 1):
+                self.programs = part
+                self._run_region(self.body, np.ones(len(part), bool))
 
     # Control flow. `active` says which programs execute an operation.
 
@@ -109,13 +152,15 @@ class Evaluator:
         is_needed = op.has_memory or not self.needed.isdisjoint(op.results)
         self.memory.spend(is_needed + (is_needed * len(self.programs) >> 12))
         if op.name in POINTER_OPS:
-            if op.line not in self.slice.sunk:
+            if self.slice.sunk.get(op) is None:
                 self._count(op, active)
             self._load(op, active)
+        elif op.name == "ttng.tensormap_create":
+            self._create_descriptor(op, active)
+        elif op.name in _UNCOUNTED:
+            raise UnsupportedOperation(f"{_UNCOUNTED[op.name]} is not evaluated. {arithmetic.COUNT_IT}")
         elif op.name in MEMORY_OPS:
             self._copy_block(op, active)
-        elif op.name == "ttng.tensormap_create":
-            self._create_descriptor(op)
         elif op.name == "ttg.warp_specialize":
             for region in op.regions:
                 self._assign(region.arguments, self._get(op.operands)[: len(region.arguments)])
@@ -123,10 +168,6 @@ class Evaluator:
         elif op.name == "ttg.local_store":
             value, slot = self._get(op.operands)
             self._put(slot, value, active)
-        elif OTHER_MEMORY_OPS.match(op.name):
-            self.notes.add(f"{op.name} is not counted.")
-            if not self.needed.isdisjoint(op.results):
-                raise UnsupportedOperation(f"Addresses depend on {op.name}, which is not modeled.")
         elif is_needed and op.name in _CONTROL_FLOW:
             _CONTROL_FLOW[op.name](self, op, active)
         elif is_needed:
@@ -152,13 +193,12 @@ class Evaluator:
     def _run_for(self, op: Op, active: np.ndarray) -> None:
         body, (low, high, step) = op.regions[0], (self.values[name].base for name in op.operands)
         trips = np.broadcast_to(np.maximum(-((low - high) // step), 0), len(self.programs))
-        for load in self.body.ops:
-            if self.slice.sunk.get(load.line) is op:
-                self._count(load, active & (trips > 0))
+        self._count_sunk_loads(op, active & (trips > 0))
         induction, *carried = body.arguments
         most, fewest = int(trips[active].max(initial=0)), int(trips[active].min(initial=1 << 62))
         at_once = CHUNK // max((math.prod(inner.shape) for inner in memory_ops(body)), default=1)
-        if most > 4 and at_once > 2 * np.count_nonzero(active):
+        makes_descriptors = any(inner.name == "ttng.tensormap_create" for inner in body.walk())
+        if most > 4 and at_once > 2 * np.count_nonzero(active) and not makes_descriptors:
             steps = self._constant_steps(op)
             if steps is not None:
                 steps[induction] = Value(low), Value(step)
@@ -210,12 +250,25 @@ class Evaluator:
     def _run_while(self, op: Op, active: np.ndarray) -> None:
         before, after = op.regions
         condition, *passed = before.yielded
+        is_lock = not op.inits or self._is_contended(condition)
+        if is_lock:
+            self.has_locks = True
+            for inner in memory_ops(Region([], [op])) if active.any() else ():
+                tally = self.memory.tallies[inner.line]
+                tally.refused = (
+                    tally.refused or "Each program tries at least once. The others decide how often it tries."
+                )
         running = active
         self._assign(before.arguments, self._get(op.inits))
         while True:
             self._run_region(before, running)
             self._assign(op.results, self._get(passed), None if running is active else running)
+            if is_lock:
+                return
+            entering = running is active
             running = self._split(running, condition)[0]
+            if entering:
+                self._count_sunk_loads(op, running)
             if not running.any():
                 return
             self._assign(after.arguments, self._get(passed))
@@ -224,12 +277,21 @@ class Evaluator:
 
     def _run_if(self, op: Op, active: np.ndarray) -> None:
         results = []
-        for region, mask in zip(op.regions, self._split(active, op.operands[0]), strict=False):
+        if self._is_contended(op.operands[0]):
+            why = "Whether a program comes here depends on the order of programs."
+            raise UnsupportedOperation(f"{why} {arithmetic.COUNT_IT}")
+        masks = self._split(active, op.operands[0])
+        self._count_sunk_loads(op, masks[0])
+        for region, mask in zip(op.regions, masks, strict=False):
             if mask.any() or op.results:
                 self._run_region(region, mask)
             results.append(self._get(region.yielded))
         self._assign(op.results, results[-1])
         self._assign(op.results, results[0], self._per_program(op.operands[0]))
+
+    def _is_contended(self, condition: str) -> bool:
+        """Return whether a condition depends on the result of an atomic."""
+        return not self.slice.atomics.isdisjoint(self.slice.reach([condition]))
 
     # Values that need more than arithmetic.
 
@@ -246,34 +308,57 @@ class Evaluator:
                 return [Value(self.grid["xyz".index(op.text.split()[0])])]
             case "tt.reduce" | "tt.scan":
                 return self._fold(op, operands)
+            case "tt.split":
+                return [
+                    operands[0].map_blocks(lambda table, i=i: table[..., min(i, table.shape[-1] - 1)]) for i in (0, 1)
+                ]
+            case "tt.gather":
+                return [self._gather(op, operands)]
             case "ttg.global_scratch_alloc":
-                self.descriptors.append(None)
-                return [Value(len(self.descriptors) - 1)]
+                return [Value(self._allocate())]
             case "ttg.local_alloc":
                 return [(dict(enumerate(operands)), 0)]
             case "ttg.memdesc_index" | "ttg.memdesc_subview":
                 index = self._per_program(op.operands[1])
                 slots = np.unique(index[active] if active.any() else index[:1]).tolist()
                 if len(slots) > 1:
-                    raise UnsupportedOperation("Programs read different slots of a shared buffer.")
+                    why = "Programs load addresses from different stages of a pipelined loop. Use num_stages=1."
+                    raise UnsupportedOperation(why)
                 return [(operands[0][0], slots[0])]
             case "ttg.local_load":
                 buffer, slot = operands[0]
                 if slot not in buffer:
-                    raise UnsupportedOperation("The contents of a shared buffer are unknown.")
+                    raise UnsupportedOperation(f"Accesses depend on a copy in shared memory. {arithmetic.COUNT_IT}")
                 return [buffer[slot]]
-        if op.name in ("arith.addi", "arith.muli") and op.location and re.search(r"[x ]i32\b", op.text):
-            self._check_overflow(op, operands)
-        return [arithmetic.evaluate(op, operands)]
+        result = arithmetic.evaluate(op, operands)
+        if result.unwrapped:
+            self._note_overflow(op, result.unwrapped, active)
+        return [result]
 
-    def _check_overflow(self, op: Op, operands: list[Value]) -> None:
-        exact = (multiply if op.name == "arith.muli" else add)(*operands)
-        if exact.is_boolean or exact.bounds()[1] < 1 << 31 or op.line in self.overflows:
-            return
-        highest = exact.base + sum(term.per_program(term.spans[1]) for term in exact.terms)
-        number = int(np.argmax(np.broadcast_to(highest, len(self.programs)) >= 1 << 31))
-        value = int(np.broadcast_to(highest, len(self.programs))[number])
-        self.overflows[op.line] = Overflow(op.location[0][:2], int(self.programs[number]), value, 32)
+    def _note_overflow(self, op: Op, value: Value, active: np.ndarray) -> None:
+        """Note the first program in which an operation's result does not fit in its type."""
+        bits = arithmetic.bits_of(op.type)
+        low, high = value.bounds_by_program()
+        wraps = active & ((low < -(1 << bits - 1)) | (high >= 1 << bits - 1))
+        if op.source and op.source not in self.overflows:
+            for member in np.flatnonzero(wraps)[:_MOST_CANDIDATES]:
+                block = value.blocks(np.array([member]))
+                wrong = block[(block < -(1 << bits - 1)) | (block >= 1 << bits - 1)]
+                if wrong.size:
+                    overflow = Overflow(op.source, int(self.programs[member]), int(wrong[0]), bits)
+                    self.overflows[op.source] = overflow
+                    break
+
+    def _gather(self, op: Op, operands: list[Value]) -> Value:
+        """Evaluate tl.gather: elements of a block along an axis."""
+        first, index = group(keys_of(*operands))
+        shapes = (op.shape, shape_of(op.type))
+        check_size(len(first), *op.shape)
+        source, at = (
+            np.broadcast_to(value.with_rank(len(shape)).blocks(first), (len(first), *shape))
+            for value, shape in zip(operands, shapes, strict=True)
+        )
+        return from_table(np.take_along_axis(source, at, op.attribute("axis") + 1), index)
 
     def _put(self, slot: Any, value: Any, active: np.ndarray) -> None:
         if isinstance(slot, tuple) and value is not None:
@@ -314,6 +399,11 @@ class Evaluator:
     def _count(self, op: Op, active: np.ndarray) -> None:
         self.memory.count(op, self.values[op.operands[0]], self._mask(op, active), self.programs)
 
+    def _count_sunk_loads(self, into: Op, active: np.ndarray) -> None:
+        for load, op in self.slice.sunk.items():
+            if op is into:
+                self._count(load, active)
+
     def _load(self, op: Op, active: np.ndarray) -> None:
         """Read the values that an access loads, if addresses depend on them."""
         slot = self.values.get(op.operands[1]) if op.name == "ttg.async_copy_global_to_local" else None
@@ -321,41 +411,78 @@ class Evaluator:
         if isinstance(slot, tuple) or (is_needed and op.name == "tt.load"):
             has_default = op.name == "tt.load" and len(op.operands) > 2
             default = self.values[op.operands[2]] if has_default else Value(0)
-            loaded = self.memory.load(op, self.values[op.operands[0]], self._mask(op, active), default)
+            if self.has_locks and not op.shape and (stored := self._value_stored_at(op.operands[0])):
+                loaded = self._load_in_turn(op, active, stored)
+            else:
+                loaded = self.memory.load(op, self.values[op.operands[0]], self._mask(op, active), default)
             self._put(slot, loaded, active)
             if op.name == "tt.load":
                 self.values[op.results[0]] = loaded
         elif is_needed and op.name == "tt.atomic_cas":
-            self.notes.add("tt.atomic_cas is evaluated as if no other program interfered.")
             self.values[op.results[0]] = self.values[op.operands[1]]
         elif is_needed and op.name == "tt.atomic_rmw":
-            raise UnsupportedOperation(f"Addresses depend on the result of {op.name}.")
+            why = "Accesses depend on the result of an atomic, and so on the order of programs."
+            raise UnsupportedOperation(f"{why} {arithmetic.COUNT_IT}")
+
+    def _value_stored_at(self, pointer: str) -> Value | None:
+        """Return the constant that the kernel stores at a scalar pointer; None if it stores none."""
+        ops = list(self.body.walk())
+        stores = (op for op in ops if op.name == "tt.store" or (op.name == "tt.atomic_rmw" and "exch" in op.text))
+        names = {op.operands[1] for op in stores if op.operands[0] == pointer}
+        constants = [op for op in ops if op.name == "arith.constant" and names == set(op.results)]
+        return arithmetic.constant(constants[0]) if constants else None
+
+    def _load_in_turn(self, op: Op, active: np.ndarray, stored: Value) -> Value:
+        """Return what programs load behind a lock: the first at each address the old value, the others the stored one.
+
+        The order of the programs does not matter for the counts if they do the same behind the lock.
+        """
+        pointer = self.values[op.operands[0]]
+        address = np.broadcast_to(pointer.base, len(active))
+        first = np.zeros(len(active), bool)
+        running = np.flatnonzero(active)
+        first[running[np.unique(address[running], return_index=True)[1]]] = True
+        initial = self.memory.load(op, pointer, Value(active), Value(0), is_locked=True)
+        return choose(first, initial, stored)
 
     # Descriptors.
 
-    def _create_descriptor(self, op: Op) -> None:
+    def _allocate(self) -> int:
+        self.allocated += STORAGE_STEP
+        return self.allocated
+
+    def _create_descriptor(self, op: Op, active: np.ndarray) -> None:
         """Read `ttng.tensormap_create`: sizes start with the fastest dimension; strides, in bytes, omit it."""
         box, sizes, strides = (part.count("%") for part in re.findall(r"\[(.*?)\]", op.text)[:3])
-        numbers = [self.values[name].base for name in op.operands]
-        if any(len(np.unique(number)) > 1 for number in numbers[1:]):
-            raise UnsupportedOperation("Programs create different descriptors.")
-        slot, address, *rest = (int(number[0]) for number in numbers)
-        size = _TENSOR_MAP_BYTES[op.attribute("elem_type")]
-        shape = tuple(rest[box : box + sizes][::-1])
-        steps = (*(stride // size for stride in rest[box + sizes : box + sizes + strides][::-1]), 1)
-        self.descriptors[slot] = Descriptor(shape, steps, size, address)
+        number = op.attribute("elem_type")
+        if number >= len(_TENSOR_MAP_BYTES):
+            raise UnsupportedOperation("Descriptors of elements smaller than a byte are not counted.")
+        size = _TENSOR_MAP_BYTES[number]
+        running = np.flatnonzero(active)
+        slots, address, *rest = (self._per_program(name)[running] for name in op.operands)
+        shape = rest[box : box + sizes][::-1]
+        steps = [stride // size for stride in rest[box + sizes : box + sizes + strides][::-1]]
+        facts = np.stack([address, *shape, *steps, np.ones_like(address)], axis=1)
+        for slot in np.unique(slots).tolist():
+            made = self.descriptors.get(slot)
+            if made is None:
+                check_size(math.prod(self.grid), facts.shape[1])
+                made = Descriptor(size, np.zeros((math.prod(self.grid), facts.shape[1]), np.int64))
+                self.descriptors[slot] = made
+            made.facts[self.programs[running[slots == slot]]] = facts[slots == slot]
+        self.memory.count_descriptors(op, address)
 
     def _copy_block(self, op: Op, active: np.ndarray) -> None:
         programs = np.flatnonzero(active & self._per_program(op.mask) if op.mask else active)
         self.memory.tallies[op.line].executions += len(programs)
-        if not len(programs):
-            return
-        numbers = np.unique(self._per_program(op.operands[0])[programs])
-        descriptor = self.descriptors[int(numbers[0])]
-        if len(numbers) > 1 or descriptor is None:
-            raise UnsupportedOperation("Programs use different descriptors in one copy.")
-        at = np.stack([self._per_program(name)[programs] for name in op.coordinates], axis=1)
-        self.memory.copy_block(op, descriptor, at)
+        slots = self._per_program(op.operands[0])[programs]
+        for slot in np.unique(slots).tolist():
+            some = programs[slots == slot]
+            descriptor = self.descriptors.get(slot)
+            if descriptor is None:
+                raise UnsupportedOperation("The descriptor was loaded from memory. Pass it as an argument.")
+            at = np.stack([self._per_program(name)[some] for name in op.coordinates], axis=1)
+            self.memory.copy_block(op, descriptor.element_bytes, descriptor.of(self.programs[some]), at)
 
 
 _CONTROL_FLOW = {"scf.for": Evaluator._run_for, "scf.while": Evaluator._run_while, "scf.if": Evaluator._run_if}

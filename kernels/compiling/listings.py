@@ -13,6 +13,8 @@ _PLACE = re.compile(r'"?([^"\s(]+?)"?:(\d+):(\d+)')
 _MARKERS = {"ptx": re.compile(r"\s*\.loc\s"), "sass": re.compile(r"\s*//## File ")}
 _SASS_PLACE = re.compile(r'File "([^"]+)", line (\d+)()')
 _INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([\w.]+)")
+_LABEL = re.compile(r"(\.L_\w+):")
+_BRANCH = re.compile(r"\bBRA\b.*`\((\.L_\w+)\)|@!?U?P\w+\s+(EXIT)\b")
 
 
 class UnsupportedOperation(Exception):
@@ -65,10 +67,32 @@ def _ttgir_locations(lines: list[str]) -> list[Location]:
     return [resolve(match[1]) if match else () for match in used]
 
 
-def instructions(sass: str) -> list[tuple[str, Location]]:
+@functools.lru_cache(maxsize=4)
+def instructions(sass: str) -> tuple[tuple[str, Location], ...]:
     """Return the opcode and location of every SASS instruction, in order."""
     located = ((_INSTRUCTION.match(line), location) for line, location in locate_lines(sass, "sass"))
-    return [(match[1], location) for match, location in located if match]
+    return tuple((match[1], location) for match, location in located if match)
+
+
+def skip_depths(sass: str) -> list[int]:
+    """Return for every SASS instruction how many branches may skip it."""
+    labels, branches, count = dict[str, int](), list[tuple[int, str]](), 0
+    for line in sass.splitlines():
+        if label := _LABEL.match(line):
+            labels[label[1]] = count
+        elif _INSTRUCTION.match(line):
+            count += 1
+            if target := _BRANCH.search(line):
+                branches.append((count, target[1] or target[2]))
+    jumps = [(start, labels[label]) for start, label in branches if label in labels]
+    # What follows a conditional exit is skipped, up to code that another branch reaches.
+    exits = [start for start, label in branches if label == "EXIT"]
+    jumps += [(start, min((end for a, end in jumps if a < start < end), default=count)) for start in exits]
+    depths = [0] * count
+    for start, end in jumps:
+        for skipped in range(start, end):
+            depths[skipped] += 1
+    return depths
 
 
 def lane_bytes(instruction: str, line: str) -> int:
@@ -81,7 +105,7 @@ def lane_bytes(instruction: str, line: str) -> int:
     Raises:
         UnsupportedOperation: the instruction's name gives no width.
     """
-    if instruction.startswith("cp.async.bulk"):
+    if instruction.startswith(("cp.async.bulk", "tensormap")):
         return 0
     if instruction.startswith("cp.async"):
         return int(line.split(",")[2].strip().rstrip(";"), 0)

@@ -5,17 +5,26 @@ Each class of equal executions is counted once: addresses that are equal up to w
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from kernels.atomics import ADDRESS_RANGE
 from kernels.compiling.listings import UnsupportedOperation
-from kernels.compiling.requests import Instruction, count_blocks
+from kernels.compiling.requests import Instruction, count_lanes, lanes_of
 from kernels.compiling.ttgir import MEMORY_OPS, Op, Region, memory_ops
 from kernels.compiling.values import Value, apply, check_size, group, pick
-from kernels.sectors import GRANULE_BYTES, LINE_BYTES, REQUESTS, SECTORS, box_row_bytes, count_padding, count_requests
+from kernels.sectors import (
+    GRANULE_BYTES,
+    LINE_BYTES,
+    REQUESTS,
+    SECTOR_BYTES,
+    SECTORS,
+    box_row_bytes,
+    count_padding,
+    count_requests,
+)
 
 # Storages are this far apart, so an address identifies its storage, even if it lies before the storage's start.
 STORAGE_STEP = 1 << 40
@@ -26,6 +35,8 @@ _MOST_WORK = 1 << 18
 CHUNK = 1 << 22
 # Counts of executions with more classes than this are not cached: most of their classes occur once.
 _MOST_REMEMBERED = 1 << 12
+# Number of executions whose addresses are compared with one another, and of programs at a time.
+_MOST_ADDRESSES, _FIRST_PROGRAMS = 512, 8
 # Number of executions whose start is remembered: enough for a map of programs.
 _MOST_STARTS = 1 << 16
 
@@ -36,16 +47,19 @@ def storage_number(address: Any) -> Any:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A tensor descriptor. Shape and strides are in elements.
+    """A tensor descriptor of each program.
 
     Attributes:
-        address: first byte of its tensor.
+        facts: (programs, 1 + 2 * dimensions) int64, or one row if the host made it: the first byte of its tensor, its
+            shape and its strides in elements.
     """
 
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
     element_bytes: int
-    address: int
+    facts: np.ndarray
+
+    def of(self, programs: np.ndarray) -> np.ndarray:
+        """Return the facts of some programs, a row for each."""
+        return np.broadcast_to(pick(self.facts, programs), (len(programs), self.facts.shape[1]))
 
 
 @dataclass(frozen=True)
@@ -81,22 +95,30 @@ class Tally:
     Attributes:
         executions: number of executions with an active program, over all programs.
         counts: (4,) int64: requests, sectors, lines, ideal sectors.
+        loaded_sectors: sectors of the words that a compare-and-swap loop loads first.
         storages: the storages that it addresses.
         example: an early execution, the one with the most requests in the first batch.
         starts: (program, address of its block's lowest byte) of the first executions, (executions,) each.
         outside: an execution with an element outside its storage, and the element's index in the block.
-        refused: why the counts are incomplete; "" if they are complete.
-        classes: for each set of classes, as far as remembered, (classes, 6) int64: counts, and the smallest and largest
-            address of an active element, from the block's first element.
+        refused: why the counts are incomplete or a bound; "" if they are exact.
+        is_upper_bound: whether the launch may execute less than the counts, not more.
+        first_addresses: the program and what identifies the addressed block, of early executions.
+        issued: for each instruction of a warp, whether any lane executed it.
+        classes: for each set of classes, as far as remembered, (classes, 7) int64: counts, the smallest and largest
+            address of an active element, from the block's first element, and the loaded sectors.
     """
 
     executions: int = 0
     counts: np.ndarray = field(default_factory=lambda: np.zeros(4, np.int64))
+    loaded_sectors: int = 0
     storages: set[int] = field(default_factory=set)
     example: Example | None = None
     starts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     outside: tuple[Example, tuple[int, ...]] | None = None
     refused: str = ""
+    is_upper_bound: bool = False
+    first_addresses: list[tuple[int, ...]] = field(default_factory=list)
+    issued: np.ndarray = field(default_factory=lambda: np.zeros(1, bool))
     classes: dict[bytes, np.ndarray] = field(default_factory=dict)
 
 
@@ -126,21 +148,25 @@ class Memory:
         self.work += work
         if self.work > _MOST_WORK:
             raise UnsupportedOperation(
-                f"The launch's loops or grid are too large to evaluate: over {_MOST_WORK:,} steps."
+                "The loops or the grid of this launch are too large to evaluate. Launch a smaller shape."
             )
 
-    def load(self, op: Op, pointer: Value, mask: Value, default: Value) -> Value:
-        """Return the values that an operation loads."""
+    def load(self, op: Op, pointer: Value, mask: Value, default: Value, is_locked: bool = False) -> Value:
+        """Return the values that an operation loads.
+
+        Args:
+            is_locked: whether it is known which programs load them before the kernel stores others.
+        """
         size, shape = op.element_bytes, op.shape
 
         def read(address: np.ndarray, active: np.ndarray, result: np.ndarray) -> np.ndarray:
             address, active, result = np.broadcast_arrays(address, active, result)
             storage = storage_number(address)
             for number in np.unique(storage[active]).tolist():
-                contents, inside = self._contents(number, size), active & (storage == number)
+                contents, inside = self._contents(number, size, is_locked), active & (storage == number)
                 place = (address[inside] - self.starts[number]) // size
                 if place.min() < 0 or place.max() >= len(contents):
-                    raise UnsupportedOperation("A load that addresses depend on reads outside its tensor's memory.")
+                    raise UnsupportedOperation("Accesses depend on an index that is loaded from outside its tensor.")
                 is_float = contents.dtype.kind == "f"
                 result = result.astype(np.result_type(result, contents if is_float else np.int64))
                 result[inside] = contents[place]
@@ -149,11 +175,11 @@ class Memory:
         loaded = apply(read, pointer, mask, default)
         return loaded.map_blocks(lambda table: np.broadcast_to(table, (len(table), *shape)))
 
-    def _contents(self, number: int, size: int) -> np.ndarray:
+    def _contents(self, number: int, size: int, is_locked: bool) -> np.ndarray:
         if not 0 <= number < len(self.storages):
-            raise UnsupportedOperation("Addresses depend on a load through a pointer that was itself loaded.")
-        if number in self.stored:
-            raise UnsupportedOperation("Addresses depend on values that this kernel stores.")
+            raise UnsupportedOperation("Accesses depend on a load through a pointer that was itself loaded.")
+        if number in self.stored and not is_locked:
+            raise UnsupportedOperation("Accesses depend on values that this kernel itself stores.")
         storage = self.storages[number]
         if size not in storage.contents:
             raise UnsupportedOperation(storage.why_unknown)
@@ -177,8 +203,13 @@ class Memory:
         # of addresses that are equal up to whole lines is counted.
         is_small = len(programs) * math.prod(op.shape) <= CHUNK
         unit = ADDRESS_RANGE if op.name.startswith("tt.atomic") and is_small else LINE_BYTES
-        keys = [base % unit, *(term.per_program(term.fingerprints) for term in terms)]
+        fingerprints = [term.per_program(term.fingerprints) for term in terms]
+        keys = [base % unit, *fingerprints]
         base = np.broadcast_to(base, len(programs))
+        if len(tally.first_addresses) < _MOST_ADDRESSES:
+            some = running[:_FIRST_PROGRAMS]
+            parts = [np.broadcast_to(pick(key, some), len(some)) for key in (programs, base, *fingerprints)]
+            tally.first_addresses += map(tuple, np.stack(parts, axis=1).tolist())
         starts = base if len(running) == len(base) else base[running]
         lowest, highest = int(starts.min()), int(starts.max())
         is_single = storage_number(lowest) == storage_number(highest)
@@ -187,16 +218,19 @@ class Memory:
             self.stored |= tally.storages
         if isinstance(instruction, str):
             raise UnsupportedOperation(instruction)
+        if instruction.is_merged and all(instruction.is_merged):
+            return
         keys = [pick(key, running) for key in keys]
         first, index = group(keys)
         name = b"".join(np.broadcast_to(pick(key, first), len(first)).tobytes() for key in keys)
         facts = tally.classes.get(name)
         if facts is None:
             facts = self._count_classes(op, pointer, mask, instruction, running[first], programs)
-            facts[:, 4:] -= base[running[first], None]
+            facts[:, 4:6] -= base[running[first], None]
             tally.classes |= {name: facts} if len(first) <= _MOST_REMEMBERED else {}
         times = np.array([len(running)]) if index is None else np.bincount(index)
         tally.counts += (facts[:, :4] * times[:, None]).sum(axis=0)
+        tally.loaded_sectors += int((facts[:, 6] * times).sum())
         issued = facts[:, REQUESTS] > 0
         if not issued.any():
             return
@@ -207,7 +241,7 @@ class Memory:
         span = lowest + facts[issued, 4].min(), highest + facts[issued, 5].max()
         if tally.outside is None and self._are_outside(np.array(span)).any():
             some = np.flatnonzero(issued[each])
-            outside = self._are_outside(starts[some, None] + facts[each[some], 4:]).any(axis=1)
+            outside = self._are_outside(starts[some, None] + facts[each[some], 4:6]).any(axis=1)
             for member in running[some[outside]][:1]:
                 address, active = (part[0] for part in _blocks(op, pointer, mask, np.array([member])))
                 example = Example(int(programs[member]), address, active)
@@ -223,44 +257,72 @@ class Memory:
     def _count_classes(
         self, op: Op, pointer: Value, mask: Value, instruction: Instruction, members: np.ndarray, programs: np.ndarray
     ) -> np.ndarray:
-        """Return for each member its counts and the smallest and largest address of an active element."""
-        tally, size = self.tallies[op.line], math.prod(op.shape)
-        self.spend(len(members) * size >> 9)
+        """Return for each member its facts: see `Tally.classes`."""
+        tally, rank = self.tallies[op.line], len(op.shape)
+        place, owner = lanes_of(instruction, op.name == "tt.load")
+        last = max(0, instruction.width_bytes - instruction.element_bytes)
+        self.spend(len(members) * owner.size >> 9)
         facts = []
-        for some in np.array_split(members, -(-len(members) // max(1, CHUNK // size))):
-            address, active = _blocks(op, pointer, mask, some)
-            counts = count_blocks(instruction, op.name == "tt.load", address, active)
+        for some in np.array_split(members, -(-len(members) // max(1, CHUNK // owner.size))):
+            shape = len(some), *owner.shape
+            address, on = (np.broadcast_to(value.with_rank(rank).at(some, place), shape) for value in (pointer, mask))
+            on = on & owner
+            counts = count_lanes(instruction, address, on)
+            issued = counts[..., REQUESTS].any(axis=0).reshape(-1, instruction.count - sum(instruction.is_merged))
+            tally.issued = tally.issued | issued.any(axis=0)
+            counts = counts.sum(axis=1)
             if tally.example is None and counts[:, REQUESTS].any():
                 row = int(counts[:, REQUESTS].argmax())
-                tally.example = Example(int(programs[some[row]]), address[row], active[row])
-            address, active = (part.reshape(len(some), -1) for part in (address, active))
-            low = np.where(active, address, np.iinfo(np.int64).max).min(axis=1)
-            facts.append(np.column_stack([counts, low, np.where(active, address, -1).max(axis=1)]))
+                block = (part[0] for part in _blocks(op, pointer, mask, some[[row]]))
+                tally.example = Example(int(programs[some[row]]), *block)
+            low = np.where(on, address, np.iinfo(np.int64).max).min(axis=(1, 2))
+            high = np.where(on, address, -1).max(axis=(1, 2)) + last
+            loaded = counts[:, SECTORS]
+            if instruction.swaps:
+                words = replace(instruction, name="ld")
+                loaded = count_lanes(words, address, on)[..., SECTORS].sum(axis=1)
+            facts.append(np.column_stack([counts, low, high, loaded]))
         return np.concatenate(facts)
 
-    def copy_block(self, op: Op, descriptor: Descriptor, at: np.ndarray) -> None:
+    def count_descriptors(self, op: Op, address: np.ndarray) -> None:
+        """Count the descriptors that programs make: a warp writes each, 128 bytes, by an atomic exchange.
+
+        Args:
+            address: (programs,) the first byte of each descriptor's tensor.
+        """
+        tally = self.tallies[op.line]
+        tally.executions += len(address)
+        tally.storages.update(np.unique(storage_number(address)).tolist())
+        tally.counts += len(address) * np.array([1, LINE_BYTES // SECTOR_BYTES, 1, LINE_BYTES // SECTOR_BYTES])
+
+    def copy_block(self, op: Op, size: int, facts: np.ndarray, at: np.ndarray) -> None:
         """Count a copy by the tensor memory accelerator, box row by box row: see `kernels.sectors`.
 
         Args:
+            size: bytes per element.
+            facts: (programs, 1 + 2 * dimensions) of their descriptors.
             at: (programs, dimensions) int64, the block's first element.
         """
         tally, is_load = self.tallies[op.line], MEMORY_OPS[op.name].counter == "tma_ld"
-        tally.storages.add(storage_number(descriptor.address))
-        self.stored |= set() if is_load else tally.storages
+        block = np.array(op.shape[-at.shape[1] :])
+        address, shape, strides = np.split(facts, [1, 1 + len(block)], axis=1)
+        storages = set(np.unique(storage_number(address)).tolist())
+        tally.storages |= storages
+        self.stored |= set() if is_load else storages
         check_size(*op.shape)
-        size, strides, block = descriptor.element_bytes, np.array(descriptor.strides), np.array(op.shape)
-        before, after = np.clip(-at, 0, block), np.clip(np.array(descriptor.shape) - at, 0, block)
-        start = (descriptor.address + (at * strides).sum(axis=1) * size) % LINE_BYTES
-        classes, times = np.unique(np.column_stack([start, before, after]), axis=0, return_counts=True)
+        before, after = np.clip(-at, 0, block), np.clip(shape - at, 0, block)
+        start = (address[:, 0] + (at * strides).sum(axis=1) * size) % LINE_BYTES
+        rows = np.column_stack([start, before, after, strides])
+        classes, times = np.unique(rows, axis=0, return_counts=True)
         granule = GRANULE_BYTES // size
-        places = np.indices((*op.shape[:-1], op.shape[-1] // granule)).reshape(len(block), -1)
+        places = np.indices((*block[:-1], block[-1] // granule)).reshape(len(block), -1)
         places[-1] *= granule
-        per_row = box_row_bytes(op.swizzle_bytes, op.shape[-1] * size) // GRANULE_BYTES
-        address = ((places * strides[:, None]).sum(axis=0) * size).reshape(-1, per_row)
-        for (start, *limits), count in zip(classes, times.tolist(), strict=True):
-            low, high = np.split(np.array(limits)[:, None], 2)
+        per_row = box_row_bytes(op.swizzle_bytes, int(block[-1]) * size) // GRANULE_BYTES
+        for (first, *limits), count in zip(classes, times.tolist(), strict=True):
+            low, high, steps = np.split(np.array(limits)[:, None], 3)
+            row = ((places * steps).sum(axis=0) * size).reshape(-1, per_row)
             inside = ((places >= low) & (places < high)).all(axis=0).reshape(-1, per_row)
-            sectors = count_requests(start + address, inside, GRANULE_BYTES)[:, SECTORS].sum()
+            sectors = count_requests(first + row, inside, GRANULE_BYTES)[:, SECTORS].sum()
             tally.counts[SECTORS] += (sectors + is_load * count_padding(inside).sum()) * count
 
 

@@ -1,8 +1,11 @@
 """Read how operations on global memory were compiled, and count their requests as Nsight Compute does.
 
-The TTGIR gives an operation's layout, the PTX its width and the kind of instruction.
+The TTGIR gives an operation's layout, the PTX its width and the kind of instruction. The SASS says which of the PTX's
+instructions the assembler kept: it merges loads of the same bytes, omits accesses whose mask is never true, and copies
+the bodies of loops that it unrolls.
 """
 
+import functools
 import math
 import re
 from collections import Counter, defaultdict
@@ -13,31 +16,52 @@ from itertools import pairwise
 import numpy as np
 
 from kernels.accesses import Layout, vectors
-from kernels.compiling.compile_cost import LANES
 from kernels.compiling.listings import Location, instructions, lane_bytes, locate_lines
-from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, memory_ops
+from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Site, Source, memory_ops
 from kernels.sectors import count_requests
 
 PTX_MEMORY = re.compile(
-    r"\b(?P<name>(?:ld|st)(?:\.[a-z]+)*\.global[\w.:]*|(?:red|atom)\.[\w.:]+|cp\.async\.(?:c[ag]|bulk\.tensor)\.[\w.:]+)"
+    r"\b(?P<name>(?:ld|st)(?:\.[a-z]+)*\.global[\w.:]*|(?:red|atom)\.(?!shared)[\w.:]+|"
+    r"cp\.async\.(?:c[ag]|bulk\.tensor)\.[\w.:]+|tensormap\.cp[\w.:]+)"
 )
 # The start of an instruction's name and the kind of the operations that it implements.
-_KINDS = {"ld": "load", "st": "store", "cp.async.c": "async copy", "cp.async.b": "descriptor", "": "atomic"}
+_KINDS = {
+    "ld": "load",
+    "st": "store",
+    "cp.async.c": "async copy",
+    "cp.async.b": "descriptor",
+    "tensormap": "tensor map",
+    "": "atomic",
+}
 
 
-@dataclass(frozen=True)
+# The operations that a SASS instruction may implement.
+SASS_KINDS = {
+    "LDG": "load", "LD": "load", "LDGSTS": "async copy", "STG": "store", "ST": "store", "UTMALDG": "descriptor",
+    "UTMASTG": "descriptor",
+    **dict.fromkeys(("RED", "REDG", "ATOM", "ATOMG"), "atomic"),
+}  # fmt: skip
+_ADDRESS = re.compile(r"\[\s*(%\w+)\s*(?:\+\s*(-?\d+))?\s*\]")
+_OFFSET = re.compile(r"\s*add\.s64\s+(%\w+), (%\w+), (-?\d+);")
+
+
+@dataclass
 class PtxInstruction:
     """An access to global memory in the PTX.
 
     Attributes:
         name: the instruction without its operands.
         width_bytes: bytes that a lane moves; 0 for a descriptor.
-        is_repeated: whether an earlier load has loaded the same address.
+        is_repeated: whether another load, with no store or branch in between, loads the same bytes.
     """
 
     name: str
     width_bytes: int
-    is_repeated: bool
+    is_repeated: bool = False
+
+
+# Accesses to global memory by kind and location.
+Ptx = Mapping[tuple[str, Location], Sequence[PtxInstruction]]
 
 
 @dataclass(frozen=True)
@@ -52,7 +76,8 @@ class Instruction:
         layout: layout of the block of pointers; None for a scalar pointer or a descriptor.
         num_warps: warps that issue a scalar load.
         swaps: whether it became a load and a compare-and-swap loop, which retries after a conflict.
-        is_merged: for each instruction of a warp, whether ptxas merged it into an earlier load; () if unknown.
+        count: instructions of a warp for one execution.
+        is_merged: for each of them, whether ptxas merged it into another load; () if unknown.
     """
 
     counter: str
@@ -62,11 +87,16 @@ class Instruction:
     layout: Layout | None
     num_warps: int
     swaps: bool
+    count: int = 1
     is_merged: tuple[bool, ...] = ()
 
 
 def read_instructions(
-    body: Region, layouts: Sequence[Layout | None], ptx: str, sass: str, num_warps: int
+    body: Region,
+    layouts: Sequence[Layout | None],
+    ptx: str,
+    sass: str,
+    num_warps: int,
 ) -> dict[int, Instruction | str]:
     """Match the operations on global memory to the PTX by their full locations.
 
@@ -78,9 +108,10 @@ def read_instructions(
         For the line of each operation in the TTGIR its instruction, or a sentence that says why it is unknown.
     """
     in_ptx = find_instructions(ptx)
-    in_sass = [(opcode, location[0][:2]) for opcode, location in instructions(sass) if location]
-    merged_lines = _merged_lines(in_ptx, Counter(line for opcode, line in in_sass if opcode.startswith("LDG.")))
-    swapping_lines = {line for opcode, line in in_sass if re.match(r"ATOM.*\.CAS", opcode)}
+    opcodes = defaultdict[Site, list[str]](list)
+    for opcode, location in instructions(sass):
+        opcodes[SASS_KINDS.get(opcode.partition(".")[0], ""), location[0][:2] if location else ()].append(opcode)
+    merged_lines = _merged_lines(in_ptx, Counter({site: len(made) for site, made in opcodes.items()}))
     used = {value for op in body.walk() for value in (*op.operands, *op.inits)}
     pointer_ops = (op.line for op in body.walk() if op.name in POINTER_OPS)
     layout_of = dict(zip(pointer_ops, layouts, strict=True))
@@ -91,7 +122,7 @@ def read_instructions(
     for (kind, location), group in by_location.items():
         matches, starts = in_ptx.get((kind, location), []), [0]
         for op in group:
-            match = matches[min(starts[-1], len(matches) - 1)] if matches else PtxInstruction("", 0, False)
+            match = matches[min(starts[-1], len(matches) - 1)] if matches else PtxInstruction("", 0)
             starts.append(starts[-1] + _count_needed(op, layout_of.get(op.line), match))
         are_complete = starts[-1] == len(matches)
         for op, (start, end) in zip(group, pairwise(starts), strict=True):
@@ -103,8 +134,11 @@ def read_instructions(
                 result[op.line] = f"{op.name} {found}."
                 continue
             ((name, width),), size = widths, op.element_bytes
-            is_reduction = kind == "atomic" and _is_reduction(op, name, used)
+            names = {opcode.partition(".")[0] for opcode in opcodes[kind, location[0][:2]]}
+            is_known = kind == "atomic" and bool(names) and len({"RED" in own for own in names}) == 1
+            is_reduction = kind == "atomic" and ("RED" in names.pop() if is_known else _is_reduction(op, name, used))
             is_on_merged_line = are_complete and location[0][:2] in merged_lines
+            swaps = ".cas" in name or any(".CAS" in opcode for opcode in opcodes[kind, location[0][:2]])
             result[op.line] = Instruction(
                 counter="red" if is_reduction else MEMORY_OPS[op.name].counter,
                 name=name,
@@ -112,7 +146,8 @@ def read_instructions(
                 element_bytes=size,
                 layout=layout_of.get(op.line),
                 num_warps=num_warps,
-                swaps=op.name == "tt.atomic_rmw" and (".cas" in name or location[0][:2] in swapping_lines),
+                swaps=op.name == "tt.atomic_rmw" and swaps,
+                count=end - start,
                 is_merged=tuple(match.is_repeated for match in own) if is_on_merged_line else (),
             )
     return result
@@ -125,42 +160,58 @@ def _count_needed(op: Op, layout: Layout | None, match: PtxInstruction) -> int:
     return max(1, registers * op.element_bytes // max(1, width))
 
 
-def _merged_lines(
-    in_ptx: Mapping[tuple[str, Location], list[PtxInstruction]], in_sass: Counter[tuple[str, int]]
-) -> set[tuple[str, int]]:
-    """Return the source lines whose repeated loads ptxas has merged: the SASS has fewer loads than the PTX.
+def _merged_lines(in_ptx: Ptx, in_sass: Counter[Site]) -> set[Source]:
+    """Return the source lines whose repeated loads ptxas has merged.
 
     Args:
-        in_sass: number of loads of each line in the SASS.
+        in_sass: the number of instructions of each site in the SASS.
     """
-    loads, repeated = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    loads, kept = Counter[Site](), Counter[Site]()
     for (kind, location), matches in in_ptx.items():
         if kind == "load":
-            loads[location[0][:2]] += len(matches)
-            repeated[location[0][:2]] += sum(match.is_repeated for match in matches)
-    missing = loads.total() - in_sass.total()  # ptxas assigns some instructions to a neighbouring line
-    return {line for line, count in repeated.items() if 0 < count <= min(missing, loads[line] - in_sass[line])}
+            site = kind, location[0][:2]
+            loads[site] += len(matches)
+            kept[site] += sum(not match.is_repeated for match in matches)
+    total = sum(in_sass[site] for site in in_sass if site[0] == "load")
+    repeating = [site for site in loads if kept[site] < loads[site]]
+    if total in (0, loads.total(), kept.total()):  # ptxas assigns some instructions to a neighbouring line
+        return {line for _, line in repeating} if total == kept.total() else set()
+    return {site[1] for site in repeating if in_sass[site] != loads[site] and in_sass[site] % kept[site] == 0}
 
 
+@functools.lru_cache(maxsize=4)
 def find_instructions(ptx: str) -> dict[tuple[str, Location], list[PtxInstruction]]:
     """Return the accesses to global memory by kind and location, in order.
 
-    ptxas may merge loads with the same predicate and address if no store or branch lies between them.
+    ptxas may merge loads with the same predicate and bytes if no store or branch lies between them.
     """
     result: dict[tuple[str, Location], list[PtxInstruction]] = defaultdict(list)
-    loaded: set[tuple[str, ...]] = set()
+    bases: dict[str, tuple[str, int]] = {}
+    loaded: list[tuple[tuple[str, str], range, PtxInstruction]] = []
     for line, location in locate_lines(ptx, "ptx"):
-        if match := PTX_MEMORY.search(line):
+        match = PTX_MEMORY.search(line)
+        if match and ".nc" not in match["name"]:
             name = match["name"]
             kind = next(kind for start, kind in _KINDS.items() if name.startswith(start))
-            load = name, line[: match.start()].strip(), *re.findall(r"\[.*?\]", line)[:1]
-            if location:
-                is_repeated = kind == "load" and load in loaded
-                result[kind, location].append(PtxInstruction(name, lane_bytes(name, line), is_repeated))
-            if kind == "load":
-                loaded.add(load)
-            elif kind in ("store", "atomic"):
+            instruction = PtxInstruction(name, lane_bytes(name, line))
+            result[kind, location].append(instruction)
+            address = _ADDRESS.search(line)
+            if kind in ("store", "atomic"):
                 loaded.clear()
+            elif kind == "load" and address:
+                base, offset = bases.get(address[1], (address[1], 0))
+                start = offset + int(address[2] or 0)
+                own = range(start, start + instruction.width_bytes)
+                key = line[: match.start()].strip(), base
+                for other_key, other, earlier in loaded:
+                    if key == other_key and other.start <= own.start and own.stop <= other.stop:
+                        instruction.is_repeated = True
+                    elif key == other_key and own.start <= other.start and other.stop <= own.stop:
+                        earlier.is_repeated = True
+                loaded.append((key, own, instruction))
+        elif sum_of := _OFFSET.match(line):
+            base, offset = bases.get(sum_of[2], (sum_of[2], 0))
+            bases[sum_of[1]] = base, offset + int(sum_of[3])
         elif re.match(r"\$|.*\b(bra|bar\.sync|ret)\b", line):
             loaded.clear()
     return result
@@ -185,27 +236,37 @@ def textbook(instruction: Instruction) -> Instruction:
     return replace(instruction, layout=layout, width_bytes=size, name=counter, is_merged=(), num_warps=1)
 
 
-def count_blocks(instruction: Instruction, is_load: bool, address: np.ndarray, active: np.ndarray) -> np.ndarray:
-    """Count executions of an operation.
+def lanes_of(instruction: Instruction, is_load: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lanes of the requests of one execution, in the order of warps, then registers.
 
     Args:
         is_load: whether all warps and lanes issue the operation, and not only the owners of an element.
-        address: (executions, *block) int64, first byte of each element.
-        active: (executions, *block) bool, the operation's mask.
 
     Returns:
-        (executions, 4) int64: requests, sectors, lines of 128 bytes, and ideal sectors.
+        The coordinates in the block of each lane's first element, (dimensions, requests, lanes) int64, and which lanes
+        take part, (requests, lanes) bool.
     """
-    count = len(address)
     if instruction.layout is None:
-        issued = active.reshape(count, 1) * (instruction.num_warps if is_load else 1)
-        return np.repeat(issued.astype(np.int64), 4, axis=1)
+        requests = instruction.num_warps if is_load else 1
+        return np.zeros((0, requests, 1), np.int64), np.ones((requests, 1), bool)
     lanes = vectors(instruction.layout, max(1, instruction.width_bytes // instruction.element_bytes))
-    element, owner = lanes.element, lanes.owner
-    if any(instruction.is_merged):
-        issued = np.resize(~np.array(instruction.is_merged), len(element))
-        element, owner = element[issued], owner[issued]
-    at, on = (block.reshape(count, -1)[:, element] for block in (address, active))
-    on = on if is_load else on & owner
-    counts = count_requests(at.reshape(-1, LANES), on.reshape(-1, LANES), instruction.width_bytes, instruction.name)
-    return counts.reshape(count, -1, 4).sum(axis=1)
+    owner = np.ones_like(lanes.owner) if is_load else lanes.owner
+    issued = ~np.resize(np.array(instruction.is_merged or [False]), len(owner))
+    return lanes.place[:, issued], owner[issued]
+
+
+def count_lanes(instruction: Instruction, address: np.ndarray, active: np.ndarray) -> np.ndarray:
+    """Count executions of an operation.
+
+    Args:
+        address: (executions, requests, lanes) int64, the first byte of each lane.
+        active: (executions, requests, lanes) bool.
+
+    Returns:
+        (executions, requests, 4) int64: requests, sectors, lines of 128 bytes, and ideal sectors.
+    """
+    executions, requests, lanes = address.shape
+    counts = count_requests(
+        address.reshape(-1, lanes), active.reshape(-1, lanes), instruction.width_bytes, instruction.name
+    )
+    return counts.reshape(executions, requests, 4)

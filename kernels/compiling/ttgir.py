@@ -6,10 +6,10 @@ form. It differs slightly between Triton versions: 3.6 prints an attribute dicti
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from kernels.compiling.listings import Location, UnsupportedOperation, locate_lines
@@ -19,8 +19,8 @@ class AccessKind(NamedTuple):
     """How an operation accesses global memory. Its first operand is the pointer or the descriptor.
 
     Attributes:
-        kind: "load", "async copy" (a load straight to shared memory), "store", "atomic", or "descriptor" (a copy by the
-            tensor memory accelerator, TMA).
+        kind: "load", "async copy" (a load straight to shared memory), "store", "atomic", "descriptor" (a copy by the
+            tensor memory accelerator, TMA), or "tensor map" (a program makes a descriptor).
         counter: Nsight Compute's name of the kind: "ld", "st", "atom", "tma_ld" or "tma_st".
         mask: index of the mask among the operands; None without one.
     """
@@ -43,9 +43,15 @@ MEMORY_OPS = {
     "ttng.async_tma_copy_global_to_local": AccessKind("descriptor", "tma_ld", -1),
     "ttng.async_tma_copy_local_to_global": AccessKind("descriptor", "tma_st"),
     "ttng.async_tma_store": AccessKind("descriptor", "tma_st"),
+    "ttng.async_tma_gather": AccessKind("descriptor", "tma_ld"),
+    "ttng.async_tma_scatter": AccessKind("descriptor", "tma_st"),
+    "ttng.async_tma_reduce": AccessKind("descriptor", "tma_st"),
+    "ttng.tensormap_create": AccessKind("tensor map", "atom"),
 }
-# Operations that access global memory in ways that are not evaluated.
-OTHER_MEMORY_OPS = re.compile(r"tt\.(descriptor_|call$)|ttng\.async_tma_(?!copy_|store|wait)")
+
+# A file without its folders and a line; () if unknown. A site is a kind of instruction on a line.
+Source = tuple[str, int] | tuple[()]
+Site = tuple[str, Source]
 
 _VALUES = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _ARGUMENTS = re.compile(r"(%[\w$.-]+): ")
@@ -83,6 +89,15 @@ class Op:
     targets: list[tuple[str, list[str]]] = field(default_factory=list)
     swizzle_bytes: int | None = None
     has_memory: bool = False
+
+    @property
+    def source(self) -> Source:
+        """The innermost file and line; () if unknown."""
+        return self.location[0][:2] if self.location else ()
+
+    @property
+    def site(self) -> Site:
+        return "atomic" if self.name == "ttng.tensormap_create" else MEMORY_OPS[self.name].kind, self.source
 
     @cached_property
     def type(self) -> str:
@@ -131,6 +146,7 @@ class Op:
 class Region:
     arguments: list[str]
     ops: list[Op] = field(default_factory=list)
+    is_body: bool = False
 
     @property
     def yielded(self) -> list[str]:
@@ -144,6 +160,13 @@ class Region:
             yield op
             for inner in op.regions:
                 yield from inner.walk()
+
+    def walk_loops(self, loop: Op | None = None) -> Iterator[tuple[Op, Op | None]]:
+        """Yield all operations, each with its innermost loop."""
+        for op in self.ops:
+            yield op, loop
+            for inner in op.regions:
+                yield from inner.walk_loops(op if op.name in ("scf.for", "scf.while") else loop)
 
 
 def shape_of(text: str) -> tuple[int, ...]:
@@ -165,7 +188,9 @@ def parse(text: str) -> Region:
     for number, (line, _) in parser.lines:
         if line.lstrip().startswith("tt.func"):
             arguments = _ARGUMENTS.findall(line.split("(", 1)[1])
-            return parser.read_region(parser.define(arguments, number))[0]
+            body = parser.read_region(parser.define(arguments, number))[0]
+            body.is_body = True
+            return body
     raise UnsupportedOperation("The TTGIR has no function.")
 
 
@@ -250,16 +275,18 @@ class Slice:
 
     Attributes:
         values: names of the values.
-        sunk: the loop for each load that ptxas moves past the loop's entry test, by the load's line.
+        atomics: the results of atomics.
+        sunk: the loop or branch for each load that ptxas moves behind its test; None if that is unclear.
     """
 
-    def __init__(self, body: Region) -> None:
+    def __init__(self, body: Region, depths: Mapping[Source, int]) -> None:
         self._sources: dict[str, list[str]] = defaultdict(list)
         self._quotients = set[str]()
+        self.atomics = set[str]()
         self._roots: list[str] = []
         self._collect(body)
         self.values = self.reach(self._roots)
-        self.sunk = dict(_sunk_loads(body))
+        self.sunk = dict(_sunk_loads(body, depths))
 
     def reach(self, names: Iterable[str], through_quotients: bool = True) -> set[str]:
         """Return the values that the given values depend on, including themselves.
@@ -276,13 +303,14 @@ class Slice:
 
     def _collect(self, region: Region) -> bool:
         for op in region.ops:
-            is_access = op.name in MEMORY_OPS or op.name == "ttng.tensormap_create"
             inner = [self._collect(inner) for inner in op.regions]
-            op.has_memory = is_access or bool(OTHER_MEMORY_OPS.match(op.name)) or any(inner)
+            op.has_memory = op.name in MEMORY_OPS or any(inner)
             self._connect(op)
-            if op.name in MEMORY_OPS:
+            if op.name in ("ttng.tensormap_create", "cf.cond_br"):
+                self._roots += op.operands
+            elif op.name in MEMORY_OPS:
                 self._roots += filter(None, (op.operands[0], *op.coordinates, op.mask))
-            elif is_access or op.name == "cf.cond_br" or (op.has_memory and op.name in ("scf.for", "scf.if")):
+            elif op.has_memory and op.name in ("scf.for", "scf.if"):
                 self._roots += op.operands
             elif op.has_memory and op.name == "scf.while":
                 self._roots.append(op.regions[0].yielded[0])
@@ -292,6 +320,8 @@ class Slice:
         """Record on which values an operation's results and its regions' arguments depend."""
         sources, last = self._sources, [inner.yielded for inner in op.regions]
         sources |= {name: list(op.operands) for name in op.results}
+        if op.name.startswith("tt.atomic"):
+            self.atomics.update(op.results)
         if op.name in ("arith.divsi", "arith.divui", "arith.ceildivsi"):
             self._quotients.update(op.results)
         match op.name:
@@ -323,18 +353,37 @@ class Slice:
                 sources[op.operands[0]] += op.results  # a buffer depends on the indices of its slots
 
 
-def _sunk_loads(region: Region) -> Iterator[tuple[int, Op]]:
-    """Yield the line of each unmasked scalar load that is used in one loop only, and the loop.
+def _find_moved(region: Region, depths: Mapping[Source, int]) -> set[Op]:
+    """Return the loads of a region, without inner ones, that more branches skip in the SASS than its other accesses."""
+    returns = list(accumulate(op.name == "cf.cond_br" for op in region.ops))
+    heights = {
+        op: depths[op.source] - count
+        for op, count in zip(region.ops, returns, strict=True)
+        if op.name in ("tt.load", "tt.store") and op.source in depths
+    }
+    least = 0 if len(heights) == 1 and region.is_body else min(heights.values(), default=0)
+    return {op for op, height in heights.items() if height > least and op.name == "tt.load"}
 
-    ptxas moves such a load behind the branch that skips the loop if it has no iterations.
+
+def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[Op, Op | None]]:
+    """Yield each load that ptxas moves behind the test of the only loop or branch that uses it, and the loop or branch.
+
+    Whether ptxas moves it is visible in the SASS. Without the SASS, an unmasked scalar load that one loop uses moves.
+    The second operation is None if several loops or branches use a moved scalar.
     """
+    for op in region.ops:
+        for inner in op.regions:
+            yield from _sunk_loads(inner, depths)
+    moved = _find_moved(region, depths)
+    returns = any(op.name == "cf.cond_br" for op in region.ops)
     users: dict[str, set[Op]] = defaultdict(set)
     for op in region.ops:
-        for inner in Region([], [op]).walk():
-            for name in (*inner.operands, *inner.inits):
+        for nested in Region([], [op]).walk():
+            for name in (*nested.operands, *nested.inits):
                 users[name].add(op)
     for load in region.ops:
-        if load.name != "tt.load" or load.shape or load.mask:
+        is_plain = load.name == "tt.load" and not load.shape and not load.mask
+        if load not in moved and (depths or not is_plain):
             continue
         derived, ends = list(load.results), set[Op]()
         for name in derived:
@@ -343,6 +392,10 @@ def _sunk_loads(region: Region) -> Iterator[tuple[int, Op]]:
                     derived += (result for result in op.results if result not in derived)
                 else:
                     ends.add(op)
-        (loop,) = ends if len(ends) == 1 else (None,)
-        if loop and loop.name == "scf.for" and not {*load.results} & {*loop.operands, *loop.inits}:
-            yield load.line, loop
+        tests = [op for op in ends if op.regions and not {*load.results} & {*op.operands, *op.inits}]
+        alternatives = (inner for op in tests if op.name == "scf.if" for inner in op.regions[1:])
+        is_in_else = any(set(derived) & {*op.operands} for inner in alternatives for op in inner.walk())
+        if len(tests) == 1 and not is_in_else and (depths or (tests[0].name == "scf.for" and len(ends) == 1)):
+            yield load, tests[0]
+        elif tests and is_plain and depths and not returns:
+            yield load, None

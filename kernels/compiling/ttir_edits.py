@@ -46,7 +46,7 @@ class Module:
 
     def constant_bounds(self, op: Op) -> list[tuple[Op, int]]:
         """Return the comparisons that an operation's mask consists of, with the constant bound of each."""
-        reached = Slice(self.body).reach(filter(None, [op.mask]))
+        reached = Slice(self.body, {}).reach(filter(None, [op.mask]))
         bounds = []
         for name in sorted(reached & self._makers.keys()):
             maker = self._makers[name]

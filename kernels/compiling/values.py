@@ -71,7 +71,10 @@ class Value:
     Attributes:
         base: (programs,), or (1,) if all programs have the same number.
         terms: their blocks have the same number of dimensions.
+        unwrapped: the mathematical result, if it did not fit in the type of the operation that made the value.
     """
+
+    unwrapped: "Value | None" = None
 
     def __init__(self, base: Any, terms: Sequence[Term] = ()) -> None:
         self.base, self.terms = np.atleast_1d(base), tuple(terms)
@@ -93,11 +96,39 @@ class Value:
             total = total & part if self.is_boolean else total + part
         return total
 
+    def at(self, programs: np.ndarray, place: np.ndarray) -> np.ndarray:
+        """Return elements of the blocks of the given programs: (programs or 1, ...).
+
+        Args:
+            place: (dimensions, ...) int64, their coordinates.
+        """
+        total = pick(self.base, programs).reshape(-1, *[1] * (place.ndim - 1))
+        for term in self.terms:
+            rows = term.table[:1] if term.index is None else term.table[term.index[programs]]
+            sizes = rows.shape[1:]
+            where = (axis if size > 1 else axis * 0 for axis, size in zip(place, sizes, strict=True))
+            part = rows[(slice(None), *where)]
+            total = total & part if self.is_boolean else total + part
+        return total
+
     def bounds(self) -> tuple[int, int]:
         """Return a lower and an upper bound of all elements of all programs."""
         spans = [term.spans for term in self.terms]
         low = int(self.base.min()) + sum(int(least.min()) for least, _ in spans)
         return low, int(self.base.max()) + sum(int(greatest.max()) for _, greatest in spans)
+
+    def bounds_by_program(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return a lower and an upper bound of each program's elements: (programs,), or (1,) if all have the same."""
+        low, high = self.base, self.base
+        for term in self.terms:
+            least, greatest = map(term.per_program, term.spans)
+            low, high = low + least, high + greatest
+        return low, high
+
+    def merge_terms(self) -> "Value":
+        """Return the same sum with a single term."""
+        terms = apply(lambda x: x, Value(np.zeros(1, self.base.dtype), self.terms)).terms
+        return Value(self.base, terms)
 
     def map_blocks(self, change: Callable[[np.ndarray], np.ndarray]) -> "Value":
         """Change the shape of the blocks. `change` takes and returns tables."""
@@ -150,7 +181,7 @@ def _number(key: np.ndarray) -> tuple[np.ndarray, int]:
 def check_size(*shape: int) -> None:
     if math.prod(shape) > _MOST_ELEMENTS:
         what = f"{math.prod(shape):,} elements; the limit is {_MOST_ELEMENTS:,}"
-        raise UnsupportedOperation(f"The programs have too many distinct blocks: {what}.")
+        raise UnsupportedOperation(f"The programs' addresses differ too much: {what}. Launch fewer programs.")
 
 
 def keys_of(*values: Value) -> list[np.ndarray | None]:
@@ -187,7 +218,7 @@ def add(a: Value, b: Value, sign: int = 1) -> Value:
         else:
             terms.append(term)
     total = Value(a.base + sign * b.base, terms)
-    return apply(lambda x: x, total) if len(terms) > _MOST_TERMS else total
+    return total.merge_terms() if len(terms) > _MOST_TERMS else total
 
 
 def multiply(a: Value, b: Value) -> Value:
@@ -212,9 +243,7 @@ def compare(predicate: Callable[..., Any], a: Value, b: Value) -> Value:
     if a.base.dtype.kind == "f" or b.base.dtype.kind == "f" or not (a.terms or b.terms):
         return apply(predicate, a, b)
     difference, zero = add(a, b, -1), Value(np.zeros(1, np.int64))
-    if len(difference.terms) != 1:
-        return apply(predicate, difference, zero)
-    (term,) = difference.terms
+    (term,) = difference.merge_terms().terms
     least, greatest = map(term.per_program, term.spans)
     return apply(predicate, Value(np.clip(difference.base, -greatest - 1, 1 - least), [term]), zero)
 

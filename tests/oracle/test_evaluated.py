@@ -74,7 +74,7 @@ def test_evaluated_requests_and_sectors_equal_the_declared_ones(number, captures
     sources = {source for source, _ in declared}
     for captured in capture.content.launches:
         for operation in count_launch(capture, captured).operations:
-            assert not operation.tally.refused
+            assert not operation.tally.refused or operation.instruction.swaps  # retries are not counted
             if operation.source in sources:  # the flags of stream-K are not declared
                 evaluated[operation.source, "requests"] += operation.requests
                 evaluated[operation.source, "sectors"] += operation.sectors

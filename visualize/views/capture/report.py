@@ -101,6 +101,7 @@ def operation_json(group: Sequence[OperationCounts], findings: Sequence[Finding]
         "ideal_sectors": ideal,
         "efficiency": None if refused or not (sectors and ideal) else ideal / sectors,
         "refused": refused,
+        "is_upper_bound": any(op.tally.is_upper_bound for op in group),
         "why": " ".join(own),
     }
 
@@ -187,7 +188,8 @@ def table(content: Mapping[str, Any]) -> str:
             line = f":{op['line']}"
             space = 24 - len(line)
             file = op["file"] if len(op["file"]) <= space else f"{op['file'][: space - 1]}…"
-            requests, sectors = (("≥ " if op["refused"] else "") + f"{op[unit]:,}" for unit in ("requests", "sectors"))
+            bound = "≤ " if op["is_upper_bound"] else "≥ "
+            requests, sectors = ((bound if op["refused"] else "") + f"{op[unit]:,}" for unit in ("requests", "sectors"))
             counts = f"{op['width_bytes'] or '':>5} {requests:>13} {sectors:>13} {efficiency:>6}"
             lines.append(f"   {file + line:24} {op['op']:11} {op['tensor']:{width}} {counts}")
             if op["why"]:
@@ -198,7 +200,7 @@ def table(content: Mapping[str, Any]) -> str:
         if launch["counted"]:
             wrong = ", ".join(wrong_counters(launch["counted"], launch["totals"]))
             lines.append(f"   Nsight Compute: {wrong or 'all ten counters agree'}")
-        lines += [f"   Line {refusal['line']} is not counted: {refusal['why']}" for refusal in launch["refused"]]
+        lines += [f"   Line {refusal['line']}: {refusal['why']}" for refusal in launch["refused"]]
         lines += [f"   {note}" for note in launch["notes"]]
     lines += filter(None, [content["stopped"], content["untried"]])
     return "\n".join([*lines, *content["not_captured"]])

@@ -1,0 +1,132 @@
+"""Compare the SASS with the instructions that were counted, because ptxas merges, drops, copies and moves accesses."""
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kernels.compiling.listings import instructions, locate_lines, skip_depths
+from kernels.compiling.memory import Tally
+from kernels.compiling.requests import SASS_KINDS, Instruction, find_instructions
+from kernels.compiling.ttgir import MEMORY_OPS, Op, Region, Site, Source, memory_ops
+
+# The compiler's own loads, from tables of constants: of tl.sin and tl.cos, for arguments above 105,615.
+_TABLE = ".CONSTANT"
+_ADDITION = re.compile(r"\b(add|sub|fma)(\.rn)?(\.ftz)?\.f32\b")
+
+
+class Doubt(NamedTuple):
+    """A line whose instructions are unlike the counted ones.
+
+    Attributes:
+        text: why its count is a bound; "" if the compiled code has no instruction for the line.
+        is_upper_bound: whether it is an upper bound, not a lower one.
+    """
+
+    text: str
+    is_upper_bound: bool
+
+
+def find_doubts(
+    body: Region, instructions_of: Mapping[int, Instruction | str], tallies: Mapping[int, Tally], ptx: str, sass: str
+) -> dict[Site, Doubt]:
+    """Find the source lines whose PTX or SASS has other instructions than those that were counted.
+
+    A line's loads are as expected if they are as many as counted, or a multiple, as in an unrolled loop. Of other
+    instructions, more are harmless. There may be fewer by those that no lane of the launch ever executes.
+
+    Args:
+        instructions_of, tallies: by the line of each operation in the TTGIR.
+    """
+    expected, alive, present = Counter[Site](), Counter[Site](), Counter[Site]()
+    units = defaultdict[Site, int](int)
+    doubts = {}
+    for op in memory_ops(body):
+        instruction = instructions_of[op.line]
+        if not isinstance(instruction, str):
+            kept = instruction.count - sum(instruction.is_merged)
+            expected[op.site] += kept
+            units[op.site] = math.gcd(units[op.site], kept)
+            expected["load", op.source] += instruction.swaps * instruction.count  # of the word that it swaps
+            alive[op.site] += int(tallies[op.line].issued.sum())
+    known = {(MEMORY_OPS[op.name].kind, op.location) for op in memory_ops(body)}
+    for kind, location in find_instructions(ptx).keys() - known:
+        text = "Inline assembly accesses memory here, which is not counted."
+        doubts[kind, location[0][:2] if location else ()] = Doubt(text, False)
+    for opcode, location in instructions(sass):
+        if (kind := SASS_KINDS.get(opcode.partition(".")[0], "")) and not opcode.endswith(_TABLE):
+            present[kind, location[0][:2] if location else ()] += 1
+    for kind in {kind for kind, _ in (*expected, *present)} if present else ():
+        sites = {site for site in (*expected, *present) if site[0] == kind}
+        extra = {site: present[site] - expected[site] for site in sites}
+        unlike = {site for site in sites if extra[site] and (extra[site] < 0 or kind == "load")}
+        unlike -= {site for site in unlike if alive[site] <= present[site] < expected[site]}
+        unlike -= {site for site in unlike if extra[site] > 0 and units[site] and extra[site] % units[site] == 0}
+        absent = {site for site in unlike if not present[site]}
+        # ptxas assigns some instructions to a neighbouring line.
+        total = sum(extra[site] for site in unlike)
+        if absent == unlike and max(extra.values()) <= 0:
+            doubts |= dict.fromkeys(absent, Doubt("", True))
+        elif total:
+            bound = "a lower bound" if total > 0 else "an upper bound"
+            for site in unlike:
+                text = f"The compiler made {present[site]} {kind} instructions of this line's {expected[site]}."
+                doubts.setdefault(site, Doubt(f"{text} This is {bound}.", total < 0))
+    text = "The compiler unrolled this loop, and may merge accesses of several iterations. This is an upper bound."
+    for site in _merged_in_unrolled_loops(body, tallies, expected, present, ptx, sass):
+        doubts.setdefault(site, Doubt(text, True))
+    return doubts
+
+
+def _merged_in_unrolled_loops(
+    body: Region,
+    tallies: Mapping[int, Tally],
+    expected: Counter[Site],
+    present: Counter[Site],
+    ptx: str,
+    sass: str,
+) -> set[Site]:
+    """Return the accesses in unrolled loops of which the SASS has fewer copies than of the loop's other instructions.
+
+    ptxas merges accesses of different iterations. Additions show how many copies of a body there are. Without them,
+    accesses that repeat an address may be merged.
+    """
+    loops_of = defaultdict[Source, set[Op | None]](set)
+    loops_at = defaultdict[Site, set[Op | None]](set)
+    repeated = defaultdict[tuple[Op | None, str], list[tuple[int, ...]]](list)
+    for op, loop in body.walk_loops():
+        if op.name in ("arith.addf", "arith.subf", "math.fma"):
+            loops_of[op.source].add(loop)
+        if op.name in MEMORY_OPS:
+            loops_at[op.site].add(loop)
+        if op.name in ("tt.load", "tt.store"):
+            repeated[loop, op.name] += tallies[op.line].first_addresses
+    copies: dict[Op, list[tuple[float, Site]]] = defaultdict(list)
+    for site in expected:
+        (loop, *others) = loops_at[site] or {None}
+        if loop and not others and expected[site]:
+            copies[loop].append((present[site] / expected[site], site))
+    merged = set()
+    for loop, ratios in copies.items():
+        if max(ratios)[0] > 1:
+            lines = {source for source, loops in loops_of.items() if loops == {loop}}
+            added = sum(
+                bool(_ADDITION.search(line)) for line, at in locate_lines(ptx, "ptx") if at and at[0][:2] in lines
+            )
+            made = sum(opcode[:4] in ("FADD", "FFMA") for opcode, at in instructions(sass) if at and at[0][:2] in lines)
+            most = max(max(ratios)[0], round(made / added) if added else 0)
+            for kind in ("load", "store"):
+                blocks = repeated[loop, f"tt.{kind}"]
+                is_unclear = not added and len(set(blocks)) < len(blocks)
+                merged |= {site for ratio, site in ratios if site[0] == kind and (ratio < most or is_unclear)}
+    return merged
+
+
+def load_depths(sass: str) -> dict[Source, int]:
+    """Return for each source line with accesses how many branches skip the one that is skipped by the fewest."""
+    depths = dict[Source, int]()
+    for (opcode, location), depth in zip(instructions(sass), skip_depths(sass), strict=True):
+        if opcode.startswith(("LDG.", "STG.")) and location:
+            depths[location[0][:2]] = min(depth, depths.get(location[0][:2], depth))
+    return depths
