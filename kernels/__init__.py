@@ -34,7 +34,8 @@ def once(function: F) -> F:
     `functools.cache` alone lets concurrent first calls each compute the result: when the page starts, forty threads
     would each read all recordings.
     """
-    results, lock = dict[tuple[Any, ...], Any](), threading.RLock()
+    results = dict[tuple[Any, ...], Any]()
+    lock = threading.RLock()
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:

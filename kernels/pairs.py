@@ -55,7 +55,8 @@ def pair(times_ms: Sequence[float] | np.ndarray, others_ms: Sequence[float] | np
     """
     if len(times_ms) != len(others_ms) or not len(times_ms):
         raise ValueError(f"{len(times_ms)} and {len(others_ms)} times can't be paired.")
-    first, second = np.asarray(times_ms, dtype=float), np.asarray(others_ms, dtype=float)
+    first = np.asarray(times_ms, dtype=float)
+    second = np.asarray(others_ms, dtype=float)
     ratios = np.sort(first / second)
     ratio = float(np.median(ratios))
     if len(ratios) < FEWEST:

@@ -13,7 +13,8 @@ import numpy as np
 from kernels.atomics import atomic_sectors
 
 # Units of a GPU's L1 (CUDA C++ Best Practices Guide 13.0, "Coalesced Access to Global Memory").
-SECTOR_BYTES, LINE_BYTES = 32, 128
+SECTOR_BYTES = 32
+LINE_BYTES = 128
 # TMA requires row sizes that are multiples of 16 bytes, so box rows consist of 16-byte granules.
 GRANULE_BYTES = 16
 # The widest swizzle is also the widest box row.

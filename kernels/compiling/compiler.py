@@ -90,15 +90,19 @@ def _compile_one(declared: Kernel, launch: Launch, specialization: str) -> Compi
     kernel = _compile(declared, launch, specialization)
     if isinstance(kernel, Failure):
         return kernel
-    asm, sass = kernel.asm, disassemble(kernel)
+    asm = kernel.asm
+    sass = disassemble(kernel)
     usage = cuda_tool(triton.knobs.nvidia.cuobjdump.path, asm["cubin"], "--dump-resource-usage")
     used = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", usage))
-    accesses, tensors = declared.accesses(launch), declared.tensors(launch)
+    accesses = declared.accesses(launch)
+    tensors = declared.tensors(launch)
     shapes = [tensors[access.tensor].stored for access in accesses]
     try:
-        operations, unreadable = read_operations(accesses, shapes, asm["ttgir"], asm["ptx"], sass), ""
+        operations = read_operations(accesses, shapes, asm["ttgir"], asm["ptx"], sass)
+        unreadable = ""
     except UnsupportedOperation as error:
-        operations, unreadable = (), str(error)
+        operations = ()
+        unreadable = str(error)
     return Compiled(
         gpu=launch.gpu.name,
         registers=max(int(used["REG"]), _LEAST_REGISTERS),

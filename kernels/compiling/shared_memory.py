@@ -32,14 +32,20 @@ def shared_operations(ptx: str, num_warps: int) -> tuple[SharedOperation, ...]:
     evaluate = _make_evaluator(ptx, num_warps)
     counts: Counter[SharedOperation] = Counter()
     for line, location in locate_lines(ptx, "ptx"):
-        match, address = _ON_SHARED.search(line), _ADDRESS.search(line)
+        match = _ON_SHARED.search(line)
+        address = _ADDRESS.search(line)
         if not (match and address and location):
             continue
-        name, kind, matrices = match["name"], "load" if match["name"].startswith("ld") else "store", 0
+        name = match["name"]
+        kind = "load" if match["name"].startswith("ld") else "store"
+        matrices = 0
         if many := re.search(r"matrix\..*\.x(\d)", line):
-            kind, matrices, width_bytes = f"{kind} matrix", int(many[1]), _MATRIX_ROW_BYTES
+            kind = f"{kind} matrix"
+            matrices = int(many[1])
+            width_bytes = _MATRIX_ROW_BYTES
         else:
-            kind, width_bytes = "async copy" if name.startswith("cp.async") else kind, lane_bytes(name, line)
+            kind = "async copy" if name.startswith("cp.async") else kind
+            width_bytes = lane_bytes(name, line)
         bases = _linear_bases(evaluate(address[1]), 8 * matrices or LANES)
         if bases is not None:
             counts[SharedOperation(kind, location[0][:2], name, width_bytes, matrices, *bases, 0)] += 1
@@ -105,7 +111,8 @@ def _extract_bits(name: str, values: np.ndarray, start: np.ndarray, length: np.n
 
 
 def _compare(name: str, a: np.ndarray, b: np.ndarray, *_: np.ndarray) -> np.ndarray:
-    a, b = _signed(name, a), _signed(name, b)
+    a = _signed(name, a)
+    b = _signed(name, b)
     results = {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}
     return results.get(name.split(".")[1], a == b).astype(np.int64)
 

@@ -41,7 +41,8 @@ def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
         describe("thread_name", sm, slot, name=f"slot {slot}")
     programs = zip(timeline.sm, slots, timeline.start_ns, timeline.end_ns, tiles, strict=True)
     for pid, (sm, slot, start, end, computed) in enumerate(programs):
-        first, more = computed[0], f" +{len(computed) - 1}" if len(computed) > 1 else ""
+        first = computed[0]
+        more = f" +{len(computed) - 1}" if len(computed) > 1 else ""
         name = f"pid {pid} ({first['pid_m']}, {first['pid_n']}){more}"
         where = {"name": name, "cat": "program", "ph": "X", "pid": sm, "tid": slot}
         when = {"ts": start / 1000, "dur": (end - start) / 1000}

@@ -13,7 +13,8 @@ from kernels.results import Failure
 T = TypeVar("T")
 
 # Maximum waiting calls per page and per address. A room full of people may share an address.
-MAX_WAITING_PER_PAGE, MAX_WAITING_PER_ADDRESS = 8, 32
+MAX_WAITING_PER_PAGE = 8
+MAX_WAITING_PER_ADDRESS = 32
 
 # Seconds after which half of a client's usage is forgotten.
 HALF_LIFE_S = 120.0
@@ -100,7 +101,9 @@ class FairQueue:
     def __init__(
         self, workers: int, reserved: int = 1, short_s: float = math.inf, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._most_long, self._short_s, self._now = max(1, workers - reserved), short_s, now
+        self._most_long = max(1, workers - reserved)
+        self._short_s = short_s
+        self._now = now
         self.waiting: list[QueuedCall[Any]] = []
         self.running: dict[QueuedCall[Any], bool] = {}
         self.usage: dict[Client, float] = {}

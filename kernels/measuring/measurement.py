@@ -83,7 +83,9 @@ class Job:
 
     def __init__(self, experiment: Experiment, name: str = "run", client: Client = INTERNAL) -> None:
         self.id = secrets.token_hex(4)
-        self.experiment, self.name, self.client = experiment, name, client
+        self.experiment = experiment
+        self.name = name
+        self.client = client
         self.done: Future[Measured | Failure] = Future()
         self.stages: dict[str, float] = {}
         self.is_cancelled = False
@@ -146,7 +148,8 @@ class Job:
     def wait_for_turn(self, queue: list[Job]) -> bool:
         """Join a queue, and wait until this job is first or cancelled. Return False if it is cancelled."""
         with self._changed:
-            self._stage, self._queue = "queued", queue
+            self._stage = "queued"
+            self._queue = queue
             queue.append(self)
             self._changed.notify_all()
             self._changed.wait_for(lambda: queue[0] is self or self.is_cancelled)
@@ -168,7 +171,9 @@ class Stages:
     """
 
     def __init__(self, job: Job, session: Session, gpu: Gpu) -> None:
-        self.gpu, self._job, self._session = gpu, job, session
+        self.gpu = gpu
+        self._job = job
+        self._session = session
         self.seconds = job.stages
         self._has_turn = self._used_worker = False
 

@@ -51,7 +51,8 @@ _STOPPED_POLLS = 4
 
 # Seconds that a transfer may stall, because a worker can be stopped in the middle of a message. A send that stalls
 # after its first bytes takes twice as long to fail.
-_RECEIVE_STALL_S, _SEND_STALL_S = 3, 1
+_RECEIVE_STALL_S = 3
+_SEND_STALL_S = 1
 
 # Maximum number of workers tried per call. The second also fails if the fork server was killed together with the first.
 _TRIES = 3
@@ -242,7 +243,8 @@ class Pool:
         """Kill the workers without replacement. Calls in flight fail."""
         with self._changed:
             self.is_closed = True
-            waiting, self._queue.waiting = self._queue.waiting, []
+            waiting = self._queue.waiting
+            self._queue.waiting = []
             workers = self._workers()
             for each in workers:
                 each.kill()
@@ -378,7 +380,8 @@ class Pool:
 
 def _resolve(queued: QueuedCall[Any], result: Any) -> None:
     # A call and its futures refer to each other. This cycle would keep the result until the next full collection.
-    futures, queued.futures = queued.futures, []
+    futures = queued.futures
+    queued.futures = []
     for future in futures:
         with suppress(InvalidStateError):  # cancelled
             future.set_result(result)

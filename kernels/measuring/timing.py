@@ -21,17 +21,21 @@ MOST_TURNS = 20
 _BATCH_MS = 50.0
 
 # Take at least ten turns. If ten would exceed 10 s, take as many as fit, but at least three.
-_MIN_TURNS, _MIN_TURNS_MS, _MIN_LONG_TURNS = 10, 10_000.0, 3
+_MIN_TURNS = 10
+_MIN_TURNS_MS = 10_000.0
+_MIN_LONG_TURNS = 3
 
 # Warm-up ends when this many consecutive batches agree within this share.
-_STEADY_BATCHES, _STEADY_SHARE = 4, 0.01
+_STEADY_BATCHES = 4
+_STEADY_SHARE = 0.01
 
 # Recompute the ratios each time the samples have grown by this factor, because a bootstrap takes a few milliseconds.
 _GROWTH = 1.3
 
 # Calls timed for the launch overhead, fewer for long kernels. The GPU's queue holds about 1,000 launches, so none of
 # these calls blocks on a full queue.
-_MAX_CALLS, _MIN_CALLS = 200, 5
+_MAX_CALLS = 200
+_MIN_CALLS = 5
 _OVERHEAD_BUDGET_MS = 100.0
 
 # How the clock is read.
@@ -144,7 +148,8 @@ def sample(stream: Stream, effort: Effort, now: Callable[[], float] = time.perf_
     min_turns = min(_MIN_TURNS, max(_MIN_LONG_TURNS, int(_MIN_TURNS_MS / warm_up_ms[-1])))
     turns = _turns_per_batch(warm_up_ms[-1], stream)
     batches: list[Batch] = []
-    began, next_check = now(), effort.fewest
+    began = now()
+    next_check = effort.fewest
     while True:
         batches.append(stream.batch(turns))
         times_ms = np.concatenate([batch.times_ms for batch in batches], axis=1)

@@ -83,7 +83,8 @@ class ZeroGpuPool(Pool):
 
     def __init__(self, lend: Lend, cache_directory: str) -> None:
         super().__init__("cuda", cache_directory)
-        self.lend, self.cache_directory = lend, cache_directory
+        self.lend = lend
+        self.cache_directory = cache_directory
 
     def _start_worker(self, queued: QueuedCall[Any] | None) -> Worker:
         assert queued is not None

@@ -80,7 +80,8 @@ class RecordForm(Generic[T]):
     def recall(self, measured: T, experiment: Experiment, note: str, backend: str = "recorded") -> T:
         """Adapt an earlier result to an experiment with the same key."""
         run = measured.experiment.run if self.keeps_run else experiment.run
-        adapted, device = replace(experiment, run=run), replace(measured.device, backend=backend)
+        adapted = replace(experiment, run=run)
+        device = replace(measured.device, backend=backend)
         return replace(measured, experiment=adapted, backend=backend, device=device, note=note)
 
 

@@ -169,7 +169,8 @@ class Store(Database):
             gpu: the GPU that ran the measurement; for the interpreter, the GPU that predictions are for.
             ended: time zone aware.
         """
-        experiment, device = replace(measured.experiment, gpu=""), measured.device
+        experiment = replace(measured.experiment, gpu="")
+        device = measured.device
         compact = kind.form.compact(replace(measured, experiment=experiment))
         row = {
             **{"kind": kind.name, "kernel": experiment.kernel, "key": experiment_key(kind.form.key(experiment))},
@@ -190,7 +191,8 @@ class Store(Database):
         Args:
             backend: "cuda", or "interpreter" for an earlier result of Triton's interpreter.
         """
-        form, matches = kind.form, "key = ? AND kind = ? AND gpu = ? AND backend = ?"
+        form = kind.form
+        matches = "key = ? AND kind = ? AND gpu = ? AND backend = ?"
         query = f"SELECT number, recording, ended FROM result WHERE {matches} ORDER BY number DESC LIMIT 1"
         given = experiment_key(form.key(experiment)), kind.name, gpu, backend
         for number, recording, date in self.rows(query, given):
@@ -277,7 +279,8 @@ class Store(Database):
         another version of Triton starts again, because times of two compilers are not ranked together. Return None if
         there is no sweep or this version can't read it.
         """
-        latest, experiments = self.latest_sweep(space, gpu), space.experiments
+        latest = self.latest_sweep(space, gpu)
+        experiments = space.experiments
         if latest is None:
             return None
         query = "SELECT place, row FROM sweep_row JOIN sweep ON sweep = number WHERE name = ?"
@@ -319,7 +322,8 @@ def experiment_text(experiment: Experiment) -> str:
 
     Published defaults never change, so adding a knob to a kernel does not change the texts of earlier results.
     """
-    fields, defaults = experiment.to_json(), default_experiment(experiment.kernel).to_json()
+    fields = experiment.to_json()
+    defaults = default_experiment(experiment.kernel).to_json()
     fields.pop("gpu", None)
     for part in ("problem", "config", "run"):
         fields[part] = {name: value for name, value in fields[part].items() if defaults[part].get(name) != value}
@@ -341,9 +345,13 @@ def read_experiment(text: str) -> Experiment | None:
 
 def _summarize(measured: Measured) -> Summary:
     if isinstance(measured, RunResult):
-        timing, baseline, passed = measured.timing, measured.baseline, measured.check.passed
+        timing = measured.timing
+        baseline = measured.baseline
+        passed = measured.check.passed
     elif isinstance(measured, Timeline):
-        timing, baseline, passed = measured.plain, None, measured.passed
+        timing = measured.plain
+        baseline = None
+        passed = measured.passed
     else:
         return Summary()
     times = {name: getattr(timing, name, None) for name in ("median_ms", "p20_ms", "p80_ms", "samples")}

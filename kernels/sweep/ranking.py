@@ -55,7 +55,8 @@ def median_interval(times_ms: np.ndarray) -> tuple[float, float]:
     >>> median_interval(np.arange(1.0, 102.0))
     (41.0, 61.0)
     """
-    ranked, count = np.sort(times_ms), len(times_ms)
+    ranked = np.sort(times_ms)
+    count = len(times_ms)
     if count < FEWEST:
         return float(ranked[0]), float(ranked[-1])
     # The number of times below the median is binomial.

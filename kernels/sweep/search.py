@@ -23,7 +23,8 @@ from kernels.sweep.ranking import correct_predictions, encode_knobs, median_inte
 
 # Samples per config while exploring. Each round of the race takes ETA times as many. With 2 % of noise, the median of
 # ten pairs is within 1 %, so the first quarter contains every config within a few percent of the best.
-TURNS, MAX_TURNS = 10, 160
+TURNS = 10
+MAX_TURNS = 160
 
 # One in ETA configs enters the next round, with ETA times the samples, so each round takes about the same time:
 # successive halving (Jamieson and Talwalkar, AISTATS 2016).
@@ -39,7 +40,8 @@ REFERENCE_AMONG = 4
 
 # A guided search compiles this many configs ahead per concurrent compile, up to a limit, because the first trial waits
 # for all of them.
-_AHEAD_PER_COMPILE, MAX_AHEAD = 2, 24
+_AHEAD_PER_COMPILE = 2
+MAX_AHEAD = 24
 
 # A config improves on the fastest so far only if it is faster by this share; less is noise.
 _IMPROVEMENT = 0.005
@@ -143,10 +145,14 @@ class Search:
         max_compiles: int,
         devices: int,
     ) -> None:
-        self.experiments, self.strategy, self.rows = experiments, strategy, list(rows)
-        self.phase, self.ended = "explore", ""
+        self.experiments = experiments
+        self.strategy = strategy
+        self.rows = list(rows)
+        self.phase = "explore"
+        self.ended = ""
         self.final: Final | None = None
-        self._takes_times, self._devices = takes_times, devices
+        self._takes_times = takes_times
+        self._devices = devices
         self._is_guided = strategy.name == "guided"
         self._explored_per_trial = (GUIDED_PER_TRIAL if self._is_guided else MAX_PER_TRIAL) if takes_times else 1
         ahead = min(MAX_AHEAD, _AHEAD_PER_COMPILE * max_compiles) if takes_times else 0
@@ -155,11 +161,13 @@ class Search:
         self._built: set[int] = set()
         self._pending = [number for number in initial_order(strategy, rows) if rows[number].status == "not tried"]
         self._racing: list[int] = []
-        self._turns, self._finals = TURNS, 0
+        self._turns = TURNS
+        self._finals = 0
         self._open: list[Trial] = []
         self._queue: list[Trial] = []  # second attempts, then the rest of a round of the race
         self._reference: int | None = None
-        self._improved_at, self._fastest = 0, math.inf
+        self._improved_at = 0
+        self._fastest = math.inf
         # Rows that an earlier sweep timed restore its reference and its patience.
         self._next_turn = sum(row.status == "checked" for row in rows)
         timed = [(row.turn, n) for n, row in enumerate(rows) if row.status == "timed" and row.turn is not None]

@@ -20,7 +20,8 @@ class Problem:
 
 def extents(launch: Launch[Problem]) -> dict[str, int]:
     """Return the number of tiles of A along M and N."""
-    problem, config = launch.problem, launch.config
+    problem = launch.problem
+    config = launch.config
     return {"m": -(-problem.M // config.BLOCK_M), "n": -(-problem.N // config.BLOCK_N)}
 
 
@@ -30,8 +31,10 @@ def accesses(jitted: Any, launch: Launch[Problem], stored: tuple[str, str] | Non
     Args:
         stored: the store's `pointers`.
     """
-    start, config = on_arrays(orders.tile_start), launch.config
-    m, n = Axis("m", config.BLOCK_M, start), Axis("n", config.BLOCK_N, start)
+    start = on_arrays(orders.tile_start)
+    config = launch.config
+    m = Axis("m", config.BLOCK_M, start)
+    n = Axis("n", config.BLOCK_N, start)
     load, store = memory_lines(jitted)
     return (
         Access("load", "A", m, n, ("m", "n"), load),

@@ -76,7 +76,9 @@ class Verdicts:
 
 def count_of(op: Operation, found: Verdicts) -> Cost | None:
     """Return Nsight Compute's count of one operation; None if there is none, as for a descriptor copy."""
-    counters, predicted, kind = found.counters, op.launch, op.access.op
+    counters = found.counters
+    predicted = op.launch
+    kind = op.access.op
     if counters is None or op.compiled is None or op.is_box:
         return None
     own = [row for row in counters.ops if row.operation == op.number]

@@ -95,7 +95,8 @@ class Execution:
         """
         program = schedule.tiles.program
         tiles = np.bincount(program, minlength=schedule.programs)[program]
-        start, took = self.start_ns[program], (self.end_ns - self.start_ns)[program]
+        start = self.start_ns[program]
+        took = (self.end_ns - self.start_ns)[program]
         return start + took * schedule.turn // tiles, start + took * (schedule.turn + 1) // tiles
 
 

@@ -105,7 +105,8 @@ def find_changes(times_ms: np.ndarray) -> tuple[Change, ...]:
     Args:
         times_ms: (3, runs), the median, 20th and 80th percentile of each run, oldest first, positive.
     """
-    logs, count = np.log(times_ms[0]), times_ms.shape[1]
+    logs = np.log(times_ms[0])
+    count = times_ms.shape[1]
     scatter = _STD_PER_DIFFERENCE * float(np.median(np.abs(np.diff(logs)))) if count > 1 else 0.0
     least = max(np.log1p(MIN_CHANGE), SCATTERS * scatter)
     places = _splits(logs, 0)
@@ -145,14 +146,17 @@ def _refine(logs: np.ndarray, start: int, place: int, end: int) -> int:
 
 
 def _change(times_ms: np.ndarray, start: int, place: int, end: int) -> Change:
-    before, after = times_ms[:, start:place], times_ms[:, place:end]
-    (least, most), (low, high) = _interval(before), _interval(after)
+    before = times_ms[:, start:place]
+    after = times_ms[:, place:end]
+    (least, most) = _interval(before)
+    (low, high) = _interval(after)
     ratio = statistics.median(after[0]) / statistics.median(before[0])
     return Change(place, float(ratio), low / most, high / least, place - start, end - place)
 
 
 def _interval(times_ms: np.ndarray) -> tuple[float, float]:
     """Return a side's interval according to the second rule."""
-    ranked, quarter = np.sort(times_ms[0]), (times_ms.shape[1] - 1) // 4
+    ranked = np.sort(times_ms[0])
+    quarter = (times_ms.shape[1] - 1) // 4
     low, high = (statistics.median(percentiles) for percentiles in times_ms[1:])
     return float(min(ranked[quarter], low)), float(max(ranked[-1 - quarter], high))

@@ -22,10 +22,12 @@ import numpy as np
 from visualize.predict.schedule import Panels, Schedule
 
 # Times are whole ticks, which makes sorting and counting fast. Gaps between uses are counted in bins per octave.
-_TICKS_PER_TILE, _BINS_PER_OCTAVE = 256, 8
+_TICKS_PER_TILE = 256
+_BINS_PER_OCTAVE = 8
 
 # Maximum number of panel uses counted per order. If there are more, some panels represent their neighbours.
-_MAX_USES, _MIN_PANELS = 1 << 12, 16
+_MAX_USES = 1 << 12
+_MIN_PANELS = 16
 
 # Maximum number of time spans for which contents are modelled. A launch of more waves has several waves per span.
 _MAX_SPANS = 1 << 12
@@ -99,7 +101,8 @@ def expected_timeline(
         l2_pressure: the L2's time divided by that of the next slowest resource; 0 if unknown.
         is_staggered: whether programs of an SM are evenly staggered from the start.
     """
-    sms, per_sm = schedule.sms, schedule.programs_per_sm
+    sms = schedule.sms
+    per_sm = schedule.programs_per_sm
     can_drift = l2_pressure > 0 and schedule.turns == 1
     lead = ahead(l2_pressure, constants) if can_drift else 0.0
     jitter = constants.jitter if can_drift else 0.0
@@ -112,7 +115,8 @@ def expected_timeline(
     np.random.default_rng(0).standard_normal(out=noise[1:])
     fast = np.arange(sms) * constants.fast_sms % 1 < constants.fast_sms - 1e-9
     free = (wave + offset + jitter * noise.cumsum(0)) * np.where(fast, 1 - lead, 1.0)
-    start, duration = free[:-1].ravel(), np.diff(free, axis=0).ravel()
+    start = free[:-1].ravel()
+    duration = np.diff(free, axis=0).ravel()
     # Programs are assigned to slots in the order in which slots become free.
     slot = np.argsort(start, kind="stable")[: schedule.programs][schedule.tiles.program]
     return Timeline(start[slot] * schedule.turns + schedule.turn, duration[slot], slot % sms)
@@ -138,9 +142,11 @@ def fetched_bytes(
     Returns:
         (orders, capacities).
     """
-    tiles, end = len(timeline.start), float((timeline.start + timeline.duration).max())
+    tiles = len(timeline.start)
+    end = float((timeline.start + timeline.duration).max())
     panel_bytes = np.concatenate([panels.row_bytes, panels.column_bytes]).astype(float)
-    row_panels, spans = len(panels.row_bytes), min(max(1, int(end)), _MAX_SPANS)
+    row_panels = len(panels.row_bytes)
+    spans = min(max(1, int(end)), _MAX_SPANS)
     random = np.random.default_rng(0)
     number, weight = _sampled_panels((panels.row_bytes, panels.column_bytes), -(-2 * tiles // _MAX_USES), random)
     place, start, duration = random.random(len(weight)), *(np.tile(each, 2) for each in timeline[:2])
@@ -177,9 +183,12 @@ class _Uses:
     """
 
     def __init__(self, key: np.ndarray, tick: np.ndarray, weight: np.ndarray, bin_of: np.ndarray, spans: int) -> None:
-        ticks, bins, bits = len(bin_of), int(bin_of[-1]) + 1, len(bin_of).bit_length()
+        ticks = len(bin_of)
+        bins = int(bin_of[-1]) + 1
+        bits = len(bin_of).bit_length()
         uses = np.sort(key << bits | tick)
-        key, tick = uses >> bits, uses & ((1 << bits) - 1)
+        key = uses >> bits
+        tick = uses & ((1 << bits) - 1)
         is_first = np.append(True, key[1:] != key[:-1])
         gap = np.where(is_first, 0, np.append(0, np.diff(tick)))
         binned = np.where(is_first, bins, bin_of[gap])
@@ -196,7 +205,9 @@ def _sampled_panels(
     sides: tuple[np.ndarray, np.ndarray], every: int, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sample one in `every` panels. Return each panel's sample number (-1: none), and the bytes per sample."""
-    numbers, weights, known = [], [], 0
+    numbers = []
+    weights = []
+    known = 0
     for sizes in sides:
         first = np.arange(0, len(sizes), max(1, min(every, len(sizes) // _MIN_PANELS)))
         chosen = first + (random.random(len(first)) * np.diff(first, append=len(sizes))).astype(int)
@@ -225,7 +236,8 @@ def evicted_share(touched: np.ndarray | float, ways: int) -> np.ndarray:
 @functools.cache
 def _full_sets(ways: int) -> np.ndarray:
     lines = ways * _TOUCHED
-    fewer, term = np.zeros_like(lines), np.exp(-lines)
+    fewer = np.zeros_like(lines)
+    term = np.exp(-lines)
     for count in range(1, ways + 1):
         fewer += term
         term = term * lines / count

@@ -9,7 +9,8 @@ from visualize.predict.traffic import Requests
 # State of a cell: past the tensor's end; in a sector that is not fetched; fetched, but accessed by no lane; accessed.
 ABSENT, UNTOUCHED, WASTED, WANTED = range(4)
 # Minimum and maximum number of rows per request.
-FEWEST_LINES, MOST_LINES = 32, 64
+FEWEST_LINES = 32
+MOST_LINES = 64
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,15 @@ def request_lines(lanes: Requests, numbers: np.ndarray) -> RequestLines:
     Args:
         numbers: (requests,) int64, indices of requests in the execution. Duplicates are allowed.
     """
-    matrix, width, count = lanes.matrix, lanes.width_bytes, len(numbers)
-    sector_bytes, line_bytes = matrix.sector_bytes, matrix.line_bytes
+    matrix = lanes.matrix
+    width = lanes.width_bytes
+    count = len(numbers)
+    sector_bytes = matrix.sector_bytes
+    line_bytes = matrix.line_bytes
     request, lane = np.nonzero(lanes.active[numbers])
     # If several lanes access the same bytes, the first lane is written last, so it is shown.
-    request, lane = request[::-1], lane[::-1]
+    request = request[::-1]
+    lane = lane[::-1]
     address = lanes.address[numbers][request, lane]
     existing = -(-matrix.rows * matrix.columns * matrix.element_bytes // line_bytes)
     span_bytes = (int(address.max(initial=0)) // line_bytes + 1) * line_bytes
@@ -75,7 +80,8 @@ def request_lines(lanes: Requests, numbers: np.ndarray) -> RequestLines:
     units = line_bytes, sector_bytes, width
     lines, sectors, wanted = (np.bincount(distinct(unit)[0], minlength=count) for unit in units)
     if existing <= MOST_LINES:
-        rows, row_of = max(FEWEST_LINES, existing), touched_line
+        rows = max(FEWEST_LINES, existing)
+        row_of = touched_line
         line = np.broadcast_to(np.arange(rows), (count, rows))
     else:
         rows = max(FEWEST_LINES, min(MOST_LINES, int(lines.max(initial=0))))
@@ -87,7 +93,8 @@ def request_lines(lanes: Requests, numbers: np.ndarray) -> RequestLines:
         line = np.where(line < 0, line.max(axis=1)[:, None] + np.arange(1, rows + 1) - lines[:, None], line)
     line = np.where(line < existing, line, -1)
 
-    row, cell = row_of[which], address % line_bytes // width
+    row = row_of[which]
+    cell = address % line_bytes // width
     has_row = row < rows
     holder = np.full((count, rows, line_bytes // width), -1, dtype=np.int64)
     holder[request[has_row], row[has_row], cell[has_row]] = lane[has_row]

@@ -92,8 +92,11 @@ def tile(lanes: Requests) -> Tile:
 
 def operations(kernel: Kernel, launch: Launch, board: Textbook) -> tuple[Operation, ...]:
     """Return every operation of a launch with its cost."""
-    tensors, extents, problem = kernel.tensors(launch), kernel.extents(launch), launch.problem
-    requests_at, result = functools.partial(requests, board=board), []
+    tensors = kernel.tensors(launch)
+    extents = kernel.extents(launch)
+    problem = launch.problem
+    requests_at = functools.partial(requests, board=board)
+    result = []
     for number, access in enumerate(kernel.all_accesses(launch)):
         matrix = board.matrix(tensors[access.tensor].stored, tensors[access.tensor].dtype_in(problem))
         costs = count_access(access, matrix, extents, requests_at, count)

@@ -17,7 +17,9 @@ from kernels.spec import Access, FlatAccess
 # Shared memory has 32 banks of 4 bytes, each of which serves one word per wavefront. Any number of lanes may share a
 # word (CUDA C++ Programming Guide 13.0, "Shared Memory"). Wider accesses are split into parts of 128 bytes: half a warp
 # at 8 bytes per lane, a quarter warp at 16, or the 8 rows of 16 bytes of a matrix.
-_BANKS, _WORD_BYTES, _LANES = 32, 4, 32
+_BANKS = 32
+_WORD_BYTES = 4
+_LANES = 32
 _WAVEFRONT_BYTES = _BANKS * _WORD_BYTES
 
 
@@ -196,7 +198,8 @@ def count(lanes: Requests, times: np.ndarray | int = 1) -> Cost:
     Args:
         times: (requests,) number of times that each request is issued.
     """
-    sector_bytes, line_bytes = lanes.matrix.sector_bytes, lanes.matrix.line_bytes
+    sector_bytes = lanes.matrix.sector_bytes
+    line_bytes = lanes.matrix.line_bytes
     counts = count_requests(lanes.address, lanes.active, lanes.width_bytes, "", sector_bytes, line_bytes)
     by_lanes = np.count_nonzero(lanes.active, axis=1) * lanes.width_bytes
     parts = (int((part * times).sum()) for part in (*counts.T, by_lanes))
@@ -214,7 +217,8 @@ def count_bypassing(lanes: Requests) -> Cost:
     touched = count(lanes)
     pairs = count(replace(lanes, address=lanes.address.reshape(-1, 2), active=lanes.active.reshape(-1, 2)))
     counts = count_requests(lanes.address, lanes.active, lanes.width_bytes, "cp.async.cg")
-    sectors, repeated = int(counts[:, SECTORS].sum()), pairs.sectors - touched.sectors
+    sectors = int(counts[:, SECTORS].sum())
+    repeated = pairs.sectors - touched.sectors
     return replace(touched, sectors=sectors, extra_sectors=sectors - touched.sectors, repeated_sectors=repeated)
 
 
@@ -246,7 +250,8 @@ def _count_blocks(access: Access, matrix: Matrix, extents: dict[str, int], cost_
     A launch has many programs but few program classes. Blocks with the same offset in a line and the same in-bounds
     size have the same cost.
     """
-    sides, line_bytes = [], matrix.line_bytes
+    sides = []
+    line_bytes = matrix.line_bytes
     for axis, length, pitch in ((access.rows, matrix.rows, matrix.columns), (access.columns, matrix.columns, 1)):
         starts = axis.start(np.arange(extents[axis.index], dtype=np.int64), axis.block)
         keys = np.stack([starts * pitch * matrix.element_bytes % line_bytes, np.clip(length - starts, 0, axis.block)])
@@ -272,18 +277,23 @@ def _count_runs(access: FlatAccess, matrix: Matrix, lanes: Requests) -> Cost:
     Args:
         lanes: the first run in a tensor of one long row: `column` is each lane's element, `active` whether it issues.
     """
-    rows, length = matrix.rows, matrix.rows * matrix.columns
-    block, line_elements = access.run.block, matrix.line_bytes // matrix.element_bytes
+    rows = matrix.rows
+    length = matrix.rows * matrix.columns
+    block = access.run.block
+    line_elements = matrix.line_bytes // matrix.element_bytes
     first_of = lanes.column[:, 0]
     offsets = np.concatenate([lanes.column - first_of[:, None], lanes.active], axis=1)
     patterns, pattern_of = np.unique(offsets, axis=0, return_inverse=True)
     step = max(1, block // len(first_of))
     if len(patterns) == 1 and np.array_equal(np.sort(first_of), np.arange(0, block, step)):
         # A run of equal, adjacent requests costs the same as separate runs of one request, whose period is shorter.
-        block, first_of, pattern_of = step, np.zeros(1, np.int64), pattern_of[:1]
+        block = step
+        first_of = np.zeros(1, np.int64)
+        pattern_of = pattern_of[:1]
     period = math.lcm(block, (rows if access.transposed else 1) * line_elements)
     whole, rest = divmod(length, period)
-    total, runs = NO_COST, period // block
+    total = NO_COST
+    runs = period // block
     offset, owner = np.split(patterns, 2, axis=1)
     span = int(offset.max()) + 1
     for first, count_of_runs, times in ((0, min(whole, 1) * runs, whole), (whole * runs, -(-rest // block), 1)):

@@ -25,8 +25,10 @@ from markupsafe import Markup
 from kernels.knobs import Knob, knobs
 
 # Values of a button's and a fold's slot.
-ENABLED, DISABLED = "enabled", "disabled"
-OPEN, CLOSED = "open", "closed"
+ENABLED = "enabled"
+DISABLED = "disabled"
+OPEN = "open"
+CLOSED = "closed"
 
 # The value that hides a plot. "" means that its first figure is still to come.
 NONE = "none"
@@ -82,7 +84,8 @@ def plot_value(
         # Neighbours in a map differ by the same integers again and again, which deflate to some ‰ of their bytes.
         lag = 0 if kind == "f" else value.shape[2] if value.ndim == 3 else 1
         if np.ma.is_masked(value):
-            value, kind = np.ma.filled(value.astype(np.float32), np.nan), "f"
+            value = np.ma.filled(value.astype(np.float32), np.nan)
+            kind = "f"
         numbers = value.astype(f"<{kind}4", order="C")
         if kind != "f" and not np.array_equal(numbers, value):
             raise ValueError(f"A figure's integers must fit in 32 bits, not {value.min()} to {value.max()}.")
@@ -106,7 +109,8 @@ def form(name: str, label: str) -> Markup:
 
 def button(name: str, label: str, primary: bool = False, is_enabled: bool = True) -> Markup:
     """Return a button that starts the page's action of the same name."""
-    style, state = " primary" if primary else "", Markup("") if is_enabled else Markup(" disabled")
+    style = " primary" if primary else ""
+    state = Markup("") if is_enabled else Markup(" disabled")
     tag = Markup('<button type="button" id="{}" class="slot button{}" data-kind="button"{}>{}</button>')
     return tag.format(name, style, state, label)
 

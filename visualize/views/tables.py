@@ -38,7 +38,8 @@ def table(header: Iterable[Any], rows: Iterable[Iterable[Any]], caption: Any = "
 
     A cell is a `prose` value or anything that `str` accepts; strings are escaped.
     """
-    headings, cells = [*map(_heading, header)], [[*map(_cell, row)] for row in rows]
+    headings = [*map(_heading, header)]
+    cells = [[*map(_cell, row)] for row in rows]
     file = urllib.parse.quote(_csv([_number(cell.striptags()) for cell in row] for row in (headings, *cells)))
     name = _cell(caption).striptags() or headings[0].striptags() or "table"
     save = Markup('<a class="save-csv" download="{}.csv" href="data:text/csv,{}" title="Save as CSV">CSV</a>')
@@ -191,7 +192,8 @@ class Table(Generic[R]):
         Args:
             options: values by their names in the address.
         """
-        matching, order = self._match(rows, options), options[f"{self.name}_sort"]
+        matching = self._match(rows, options)
+        order = options[f"{self.name}_sort"]
         column = next((column for column in self.columns if column.name == order.removeprefix("-")), None)
         if column is None:
             return matching
@@ -250,10 +252,12 @@ class Table(Generic[R]):
 
         A facet with one value is hidden.
         """
-        link, current = Markup('<a href="?{}"{}>{} <span>{:,}</span></a>'), Markup(' aria-current="true"')
+        link = Markup('<a href="?{}"{}>{} <span>{:,}</span></a>')
+        current = Markup(' aria-current="true"')
         lines = Markup()
         for column in self._facets:
-            chosen, values = options[f"{self.name}_{column.name}"], {column.value_of(row) for row in rows}
+            chosen = options[f"{self.name}_{column.name}"]
+            values = {column.value_of(row) for row in rows}
             if len(values) < 2 and chosen == ALL:
                 continue
             counts = Counter(str(column.value_of(row)) for row in self._match(rows, options, ignore=column))

@@ -32,7 +32,8 @@ _PRELOAD = f"<gradio_api/file={PLOTLY_JS}>; rel=preload; as=script"
 _SIDE = 1000
 
 # Paths of the page, and of the descriptions of its components, which Gradio rebuilds though they never change.
-_PAGE, _LISTS = ("", "/"), ("/config", "/gradio_api/info", "/gradio_api/openapi.json")
+_PAGE = ("", "/")
+_LISTS = ("/config", "/gradio_api/info", "/gradio_api/openapi.json")
 
 # Request headers on which these replies depend. The replies contain the server's address.
 _VARIES = (b"host", b"x-forwarded-host", b"x-forwarded-proto", b"accept-encoding")
@@ -56,7 +57,8 @@ class FirstReply:
     """
 
     def __init__(self, app: ASGIApp, picture: str = "", is_cached: bool = False) -> None:
-        self._app, self._is_cached = app, is_cached
+        self._app = app
+        self._is_cached = is_cached
         self._replies: BoundedCache[list[Message]] = BoundedCache(_MAX_REPLIES)
         self._picture = picture.encode()
         # Level 1 takes 7 ms; level 4 takes 11 ms and compresses better. Higher levels gain nothing.
@@ -145,7 +147,8 @@ def _paths(trace: Mapping[str, Any], layout: Mapping[str, Any]) -> Iterator[str]
         (shade,) = sample_colorscale(colors["colorscale"], [position])
         squares = ""
         for row, column in np.argwhere(grid == value):
-            (left, right), (top, bottom) = across[column : column + 2], down[row : row + 2]
+            (left, right) = across[column : column + 2]
+            (top, bottom) = down[row : row + 2]
             squares += f"M{left:.0f} {top:.0f}H{right:.0f}V{bottom:.0f}H{left:.0f}z"
         yield f'<path fill="{shade}" d="{squares}"/>'
 

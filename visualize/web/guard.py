@@ -45,13 +45,16 @@ from visualize.web.mailboxes import FIRST_READ_S, MAX_MAILBOXES, MAX_TOTAL_UNREA
 LOG = logging.getLogger("tilescope.guard")
 
 # Seconds to receive a request's headers, and idle seconds until the server closes a connection.
-HEADER_DEADLINE_S, KEEP_ALIVE_S = 10.0, 75
+HEADER_DEADLINE_S = 10.0
+KEEP_ALIVE_S = 75
 
 # Maximum open connections, unless the limit of open files is lower, and file descriptors reserved for other uses.
-MAX_CONNECTIONS, _RESERVED_FILES = 4096, 256
+MAX_CONNECTIONS = 4096
+_RESERVED_FILES = 256
 
 # Maximum bytes of a request's body, and seconds to receive it. The page sends at most 42,000 characters.
-MAX_BODY_BYTES, BODY_DEADLINE_S = 64 * 1024, 10.0
+MAX_BODY_BYTES = 64 * 1024
+BODY_DEADLINE_S = 10.0
 
 # Maximum characters of a session hash, which Gradio uses as a key. Gradio's own hashes have 11.
 MAX_SESSION_HASH = 64
@@ -137,7 +140,8 @@ def framing_sites() -> tuple[str, ...]:
 
 # Environment variable with the networks from which uvicorn accepts X-Forwarded-For, and its value on a Space. The hub's
 # proxies have private addresses, and append the visitor's address to any header that the visitor sends.
-_PROXIES, _HUB_NETWORKS = "FORWARDED_ALLOW_IPS", "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,127.0.0.1,::1"
+_PROXIES = "FORWARDED_ALLOW_IPS"
+_HUB_NETWORKS = "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,127.0.0.1,::1"
 
 
 def trust_hub_proxies() -> None:
@@ -172,11 +176,15 @@ class Guard:
         login_s: float = LOGIN_S,
         slots: RequestSlots = REQUEST_SLOTS,
     ) -> None:
-        self._app, self._hosts, self._body_deadline_s, self._login_s = app, hosts, body_deadline_s, login_s
+        self._app = app
+        self._hosts = hosts
+        self._body_deadline_s = body_deadline_s
+        self._login_s = login_s
         self._defaults = defaults or {}
         policy = f"frame-ancestors {' '.join(frames)}".encode()
         self._headers = [*_HEADERS, (b"content-security-policy", policy)] if frames else _HEADERS
-        self._slots, self._open = slots, Counter[str]()
+        self._slots = slots
+        self._open = Counter[str]()
         self._login_locks = weakref.WeakValueDictionary[str, asyncio.Lock]()
         self._throttle_locks = weakref.WeakValueDictionary[str, asyncio.Lock]()
 
@@ -186,8 +194,10 @@ class Guard:
             return
 
         # Gradio serves each route with this prefix and without it.
-        path, request = get_route_path(scope).removeprefix("/gradio_api"), Request(scope, receive)
-        address, is_post = _address(scope), scope["method"] == "POST"
+        path = get_route_path(scope).removeprefix("/gradio_api")
+        request = Request(scope, receive)
+        address = _address(scope)
+        is_post = scope["method"] == "POST"
         has_started = False
 
         async def send_with_headers(message: Message) -> None:
@@ -251,7 +261,8 @@ class Guard:
             await self._slots.throttle(address, units)
 
     def _check_head(self, request: Request, path: str) -> None:
-        origin, forwarded = request.headers.get("origin"), request.headers.get("x-forwarded-host")
+        origin = request.headers.get("origin")
+        forwarded = request.headers.get("x-forwarded-host")
         for host in (request.headers.get("host", ""), *(forwarded.split(",") if forwarded else ())):
             if self._hosts and _without_port(host.strip()) not in self._hosts:
                 allowed = ", ".join(self._hosts)
@@ -286,7 +297,8 @@ class Guard:
 
     def _complete_arguments(self, path: str, content: dict[str, Any]) -> bytes | None:
         """Return the body with missing arguments added and surplus ones dropped; None if it calls no known event."""
-        data, number = content.get("data"), content.get("fn_index")
+        data = content.get("data")
+        number = content.get("fn_index")
         defaults = self._defaults.get(number if isinstance(number, int) else path.rpartition("/")[2])
         if defaults is None or not isinstance(data, list):
             return None

@@ -254,7 +254,8 @@ class ScoreboardPanel(ListPanel):
 
     def draw(self, snapshot: Snapshot) -> Slots:
         view = snapshot.state.view.of(ScoreView)
-        count, launches = view.score_count, (view.score_gpu, view.score_kernel)
+        count = view.score_count
+        launches = (view.score_gpu, view.score_kernel)
         board = scores_of((count,), *launches)
         rows = SCORES.render(by_error(snapshot), snapshot.state, score_address)
         return {
@@ -314,10 +315,12 @@ def scoreboard_headline(board: Scoreboard, count: str, exact_counts: Scoreboard)
         board: scores of `count` only.
         exact_counts: scores of sectors and requests for the same GPU and kernel.
     """
-    total, misses = len(board.scores), board.misses
+    total = len(board.scores)
+    misses = board.misses
     if not total:
         return prose.headline("", "", f"No {NOUNS[count]} of this kernel were counted on this GPU.")
-    launches, gpus = count_noun(board.launches, "launch"), join_names(board.gpus)
+    launches = count_noun(board.launches, "launch")
+    gpus = join_names(board.gpus)
     if count == DRAM:
         sentence = prose.say(
             "{:,} program orders of {} on {}: {} are {} within {} of the bytes {}. DRAM reads depend on timing.",

@@ -36,7 +36,8 @@ class CompilerPanel(Panel):
         )
 
     def draw(self, snapshot: Snapshot) -> Slots:
-        compiled, launch = snapshot.compiled, snapshot.launch
+        compiled = snapshot.compiled
+        launch = snapshot.launch
         if snapshot.failure:
             return {"compiler-claim": status.render_failure(snapshot.failure), "listing": NONE, "resources": ""}
         if compiled is None:
@@ -79,7 +80,8 @@ class CompilerPanel(Panel):
 def compiler_headline(launch: Launch, compiled: Compiled) -> Markup:
     """Render the predicted occupancy, and the registers and shared memory behind it."""
     resident = occupancy_of(launch, compiled)
-    held, warps = count_noun(resident.programs_per_sm, "program"), resident.programs_per_sm * launch.config.num_warps
+    held = count_noun(resident.programs_per_sm, "program")
+    warps = resident.programs_per_sm * launch.config.num_warps
     spills = f"{compiled.spilled_bytes:,} bytes spilled" if compiled.spilled_bytes else "none spilled"
     needs = bytes_of(compiled.shared_bytes), count_noun(compiled.registers, "register"), Sourced(spills, "compiled")
     return headline(
@@ -112,7 +114,9 @@ def resources_table(launch: Launch, compiled: Compiled) -> Markup:
 def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> dict[str, Any]:
     """Return panes of lines, and for each memory operation its lines in each pane, counted from 0."""
     accesses = kernel.accesses(launch)
-    source, starts, operations = list[str](), dict[str, int](), []
+    source = list[str]()
+    starts = dict[str, int]()
+    operations = []
     for file in dict.fromkeys([source_file(kernel.jitted), *(access.source[0] for access in accesses)]):
         starts[file] = len(source)
         source += [f"# {file}", *source_lines(file), ""]
@@ -122,7 +126,8 @@ def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> dict[str, An
         lines = re.sub(r"(?<=\*/) {3,}", "  ", getattr(compiled, kind)).splitlines()
         panes.append({"name": kind.upper(), "lines": lines})
     for access in accesses:
-        (file, first), last = access.source, last_line(access.source)
+        (file, first) = access.source
+        last = last_line(access.source)
         name = file.rsplit("/", 1)[-1]
         marks = {kind.upper(): memory_lines(getattr(compiled, kind), kind, name, first, last) for kind in _TEXTS}
         marks["Source"] = [starts[file] + line for line in range(first, last + 1)]

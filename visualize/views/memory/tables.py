@@ -39,7 +39,9 @@ def operations_table(verdicts: Verdicts) -> Markup:
         *("operation", "line", "verdict", term("width"), term("request", "requests"), term("sector", "sectors")),
         *(term("line", "lines"), term("ideal sectors", "ideal"), term("efficiency"), "agrees"),
     )
-    counters, rows, reasons = verdicts.counters, [], Markup()
+    counters = verdicts.counters
+    rows = []
+    reasons = Markup()
     for board in verdicts.board:
         compiled, predicted = (
             [op for op in operations if op.number == board.number]
@@ -56,7 +58,8 @@ def operations_table(verdicts: Verdicts) -> Markup:
 
 
 def _cost_row(verdict: str, op: Operation, cost: Cost) -> tuple[Any, ...]:
-    sign, requests = "≥ " * cost.is_lower_bound, Hint("below", "The counter holds all operations of this kind.", "hint")
+    sign = "≥ " * cost.is_lower_bound
+    requests = Hint("below", "The counter holds all operations of this kind.", "hint")
     numbers = (f"{sign}{value:,}" for value in (cost.sectors, cost.lines, cost.ideal_sectors))
     executed = f"{cost.executed:,} warp instructions, including those without an active lane"
     return (
@@ -72,7 +75,9 @@ def _cost_row(verdict: str, op: Operation, cost: Cost) -> tuple[Any, ...]:
 
 def traffic_section(verdicts: Verdicts) -> Markup:
     """Render the bytes from lanes to DRAM as bars, and the hardware's counters beside their predictions."""
-    operations, counters, parts = verdicts.compiled, verdicts.counters, Markup()
+    operations = verdicts.compiled
+    counters = verdicts.counters
+    parts = Markup()
     if operations:
         stages: list[tuple[Any, int, str]] = [
             ("used by lanes and boxes", sum(map(used_bytes, operations)), "predicted"),
@@ -98,13 +103,15 @@ def traffic_section(verdicts: Verdicts) -> Markup:
 
 def conversions_table(verdicts: Verdicts) -> Markup:
     """Render each step of each layout conversion: wavefronts predicted and, if this code was counted, counted."""
-    code, rows = verdicts.code, []
+    code = verdicts.code
+    rows = []
     if code is None:
         return hint(_NOT_COMPILED)
     for number, conversion in enumerate(code.conversions):
         counts = _conversion_counts(verdicts, number, conversion)
         steps = [step for step in code.shared if step.source == conversion.source]
-        shape, size = " × ".join(map(str, conversion.shape)), conversion.element_bytes * math.prod(conversion.shape)
+        shape = " × ".join(map(str, conversion.shape))
+        size = conversion.element_bytes * math.prod(conversion.shape)
         first = Code("{}:{}".format(*conversion.source)), f"{shape} of {conversion.element_bytes} B: {size:,} bytes"
         for kind, opcode in _OPCODES.items():
             if alike := [step for step in steps if step.op == kind]:

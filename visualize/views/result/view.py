@@ -78,9 +78,12 @@ class ResultPanel(Panel):
         Args:
             stored_text: the run that the browser stores. Its card says when it ended.
         """
-        stored, run, when = decode_run(stored_text, snapshot.state), snapshot.result(RunResult), Markup()
+        stored = decode_run(stored_text, snapshot.state)
+        run = snapshot.result(RunResult)
+        when = Markup()
         if stored and (run is None or _strip_pictures(stored[0]) == _strip_pictures(run)):
-            run, when = run or stored[0], status.render_end_time(stored[1], "kept by this browser")
+            run = run or stored[0]
+            when = status.render_end_time(stored[1], "kept by this browser")
         elif ended := snapshot.ended.get("run"):
             when = status.render_end_time(ended, "stored on this machine")
         return draw_result(run, snapshot.launch, snapshot.failure, when) if run else {}
@@ -127,7 +130,8 @@ class ResultPanel(Panel):
 
 def run_reply(outcome: RunResult, snapshot: Snapshot) -> dict[str, Any]:
     """Return the body of /run."""
-    kernel, launch = snapshot.state.kernel, snapshot.launch
+    kernel = snapshot.state.kernel
+    launch = snapshot.launch
     note = plain([outcome.note, *text.remarks(outcome, kernel, launch, snapshot.failure)])
     working_set_bytes = kernel.family.minimal_bytes(launch.problem)
     fits_l2 = working_set_bytes <= launch.gpu.l2_bytes
@@ -151,7 +155,8 @@ def layouts_reply(snapshot: Snapshot, session: Session) -> Reply:
     Raises:
         ConfigError: if the kernel takes no layout.
     """
-    experiment, layout = snapshot.state.experiment, snapshot.state.kernel.problem_knobs().get("layout")
+    experiment = snapshot.state.experiment
+    layout = snapshot.state.kernel.problem_knobs().get("layout")
     if layout is None:
         message = f"kernel is {experiment.kernel}, which takes no layout; a matmul does."
         raise ConfigError("not_a_choice", message, "kernel")
@@ -170,7 +175,9 @@ def draw_result(result: RunResult, launch: Launch, failure: Failure | None = Non
         failure: the reason why the launch can't be compiled for its GPU, if known.
         when: when a stored run ended.
     """
-    experiment, check, diff = result.experiment, result.check, result.diff
+    experiment = result.experiment
+    check = result.check
+    diff = result.diff
     kernel = discover()[experiment.kernel]
 
     def draw(figure: go.Figure, run: RunResult) -> str:
@@ -178,7 +185,8 @@ def draw_result(result: RunResult, launch: Launch, failure: Failure | None = Non
         return plot_value(figure, revision=query(experiment.to_address()), about=about)
 
     plots: Slots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot"), NONE)
-    values, timed = Markup(), text.timed_run(result)
+    values = Markup()
+    timed = text.timed_run(result)
     if timed and check.passed:
         plots["time-plot"] = draw(figures.time_figure(timed), timed)
     if diff:
@@ -271,7 +279,9 @@ def decode_run(stored_text: object, state: State) -> tuple[RunResult, datetime.d
         ended = datetime.datetime.fromisoformat(recording.date)
     except (ValueError, TypeError, AttributeError, RecursionError, UnreadableRecording):
         return None
-    run, problem, family = recording.measured, state.experiment.problem, state.kernel.family
+    run = recording.measured
+    problem = state.experiment.problem
+    family = state.kernel.family
     # A picture of another output could not be drawn, and would keep the page from opening.
     output = tuple(family.tensors(problem)[family.output(problem)].shape)
     can_draw = run.diff is None or (run.diff.shape == output and min(run.diff.tile or (1, 1)) >= 1)
@@ -281,7 +291,9 @@ def decode_run(stored_text: object, state: State) -> tuple[RunResult, datetime.d
 
 def draw_roofline(run: RunResult, launch: Launch) -> Slots:
     """Fill the roofline's slots. Without a roof, there is no picture, and the text gives the reason."""
-    experiment, kernel, gpu = run.experiment, discover()[run.experiment.kernel], launch.gpu.name
+    experiment = run.experiment
+    kernel = discover()[run.experiment.kernel]
+    gpu = launch.gpu.name
     recorded = roofs(((each.gpu, each.measured) for each in records.shipped(RUN.form)), launch.problem.dtype)
     if run.backend == "cuda" and run.peak and run.copy_gbps:
         # A device's own roof replaces the recorded one.
@@ -336,10 +348,12 @@ def points(kernel: Kernel, run: RunResult, gpu: str, source: str) -> tuple[Point
 def _recorded_points(run: RunResult) -> Iterator[Point]:
     # Launches of the same family and dtype, on every GPU.
     kernels = discover()
-    family, dtype = kernels[run.experiment.kernel].family, run.experiment.problem.dtype
+    family = kernels[run.experiment.kernel].family
+    dtype = run.experiment.problem.dtype
     for recording in records.shipped(RUN.form):
         recorded = recording.measured
-        kernel, problem = kernels[recorded.experiment.kernel], recorded.experiment.problem
+        kernel = kernels[recorded.experiment.kernel]
+        problem = recorded.experiment.problem
         if kernel.family.id == family.id and problem.dtype == dtype and recorded.check.passed:
             for point in points(kernel, recorded, recording.gpu, "recorded")[:1]:
                 yield replace(point, name=f"{kernel.id} {shape_text(problem)}")

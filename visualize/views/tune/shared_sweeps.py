@@ -39,7 +39,9 @@ class SharedSweeps:
     def __init__(
         self, predict: Predict, prepare: Callable[..., SweepRun] = sweep_here, unwatched_s: float = 30.0
     ) -> None:
-        self._predict, self._prepare, self._unwatched_s = predict, prepare, unwatched_s
+        self._predict = predict
+        self._prepare = prepare
+        self._unwatched_s = unwatched_s
         self._lock = threading.RLock()
         self._run: SweepRun | None = None
         self._watchers: Counter[str] = Counter()
@@ -76,7 +78,8 @@ class SharedSweeps:
                 message = f"A sweep of {swept.size:,} configs of {swept.base.kernel} runs on this machine; one runs at "
                 raise ConfigError("busy", f"{message}a time. Cancel it, or wait.")
             session.before_close(self._cancel)  # cancelling several times is harmless
-            self._left, self._is_cancelled = set(), False
+            self._left = set()
+            self._is_cancelled = False
             self._last_watched = time.monotonic()
             run = self._begin(session, first, strategy, from_scratch)
         threading.Thread(target=self._drive, args=(session, run, others, from_scratch), daemon=True).start()
@@ -145,7 +148,8 @@ class SharedSweeps:
                         idle_s = time.monotonic() - self._last_watched
                         if not self._active_watchers() and idle_s > self._unwatched_s:
                             self._cancel()
-                sweep, stored = run.result(), session.store.latest_sweep(run.space, run.gpu)
+                sweep = run.result()
+                stored = session.store.latest_sweep(run.space, run.gpu)
                 latest = sweep, ResumePoint(sweep.rows, run.name)
                 self._latest.put((run.space.identity, run.gpu.name), (stored, latest))
                 with self._lock:
@@ -158,7 +162,8 @@ class SharedSweeps:
 
     def _find_latest(self, store: Store, space: Space, gpu: Gpu) -> tuple[Sweep, ResumePoint] | None:
         """Return the latest sweep from memory, unless the store has a newer one. Without a store, memory decides."""
-        stored, key = store.latest_sweep(space, gpu), (space.identity, gpu.name)
+        stored = store.latest_sweep(space, gpu)
+        key = (space.identity, gpu.name)
         before, latest = self._latest.get(key) or (None, None)
         if stored is not None and stored != before:
             latest = store.load_sweep(space, gpu) or latest

@@ -88,7 +88,9 @@ def plan_headline(plan: Sweep, seconds: float, has_times: bool) -> Markup:
         has_times: whether this machine's GPU times configs.
     """
     skipped = plan.count("set aside")
-    count, kernel, varied = len(plan.rows) - skipped, plan.experiment.kernel, varied_text(plan.space)
+    count = len(plan.rows) - skipped
+    kernel = plan.experiment.kernel
+    varied = varied_text(plan.space)
     how = "timed on this machine's GPU" if has_times else "compiled, and ranked by predicted time alone"
     sentence = say("{} over {}: {}. About {}.", kernel, varied, how, format_duration(seconds))
     aside = f"Set aside before any compile: {count_noun(skipped, 'config')}." if skipped else ""
@@ -100,7 +102,8 @@ def sweep_headline(sweep: Sweep) -> Markup:
     counts = ", ".join(f"{count:,} {status}" for status in STATUSES if (count := sweep.count(status)))
     problem = sweep.experiment.problem
     tried = say("{}, {}, {}: {}.", shape_text(problem), problem.dtype, count_noun(len(sweep.rows), "config"), counts)
-    is_running, ending = sweep.ended == "running", ENDINGS[sweep.ended]
+    is_running = sweep.ended == "running"
+    ending = ENDINGS[sweep.ended]
     if sweep.best is None:
         nothing = "No config has a result so far." if is_running else "No config has a correct result."
         return headline("", "", nothing, tried, ending, sweep.note)
@@ -159,7 +162,8 @@ def point_label(row: SweepRow, sweep: Sweep) -> str:
 def sweep_caption(sweep: Sweep) -> str:
     """Return the caption of a saved picture."""
     base = sweep.experiment
-    shape, varied = f"{shape_text(base.problem)}, {base.problem.dtype}", varied_text(sweep.space)
+    shape = f"{shape_text(base.problem)}, {base.problem.dtype}"
+    varied = varied_text(sweep.space)
     return " · ".join((base.kernel, shape, varied, sweep.rows[0].device, sweep.source))
 
 
@@ -170,9 +174,14 @@ KNOBS = tuple(dict.fromkeys(name for kernel in discover().values() for name in k
 def sweep_columns(sweep: Sweep | None = None) -> tuple[Column[SweepRow], ...]:
     """Return the columns of a sweep's rows: rank, knobs, times, resources, outcome. Default: those of all sweeps."""
     names: Sequence[str] = KNOBS
-    (unit, scale), source, fastest, ranks = ("ms", 1.0), "measured", 1.0, dict[int, int]()
+    (unit, scale) = ("ms", 1.0)
+    source = "measured"
+    fastest = 1.0
+    ranks = dict[int, int]()
     if sweep:
-        names, (unit, scale), source = [name for name, _ in sweep.space.varied], sweep_unit(sweep), sweep.source
+        names = [name for name, _ in sweep.space.varied]
+        (unit, scale) = sweep_unit(sweep)
+        source = sweep.source
         fastest = (sweep.best and sweep.best.relative) or 1.0
         ranks = {id(row): rank for rank, row in enumerate(sweep.ranked, 1)}
 
@@ -276,7 +285,8 @@ def sizes_headline(dimension: str, sizes: int, timed: Sequence[tuple[int, Sweep]
         return headline("", "", f"{count_noun(sizes, 'size')} of {dimension} to sweep. Library ratios need a GPU.")
     ratios = {size: sweep.baselines[0] for size, sweep in timed}
     best, worst = (pick(ratios, key=lambda size: ratios[size].ratio) for pick in (max, min))
-    call, source = ratios[best], timed[0][1].source
+    call = ratios[best]
+    source = timed[0][1].source
     sentence = f"95 % interval {call.low:.3f} to {call.high:.3f}."
     if worst != best:
         sentence += f" At {dimension} {worst:,}: {ratio_text(ratios[worst])}."
@@ -296,9 +306,13 @@ def sizes_table(dimension: str, sweeps: Mapping[int, Sweep | None], address: Cal
     source = next((sweep.source for sweep in sweeps.values() if sweep and sweep.is_timed), "predicted")
     rows = []
     for size, sweep in sweeps.items():
-        config, time, ratios, ended = "", "", dict[str, str](), "not swept"
+        config = ""
+        time = ""
+        ratios = dict[str, str]()
+        ended = "not swept"
         if sweep:
-            ratios, ended = {ratio.name: ratio_text(ratio) for ratio in sweep.baselines}, sweep.ended
+            ratios = {ratio.name: ratio_text(ratio) for ratio in sweep.baselines}
+            ended = sweep.ended
         if sweep and sweep.best:
             config = knobs_text(sweep.best.experiment, sweep.space)
             time = milliseconds(time_ms(sweep.best, sweep.is_timed))
@@ -370,7 +384,8 @@ def change_label(runs: PastRuns, change: Change) -> str:
 
 def run_label(runs: PastRuns, place: int) -> str:
     """Return the label of a run, with Plotly's line breaks. Plotly renders some markup, so names are escaped."""
-    (torch, triton), device = map(escape, runs.versions[place]), escape(runs.device)
+    (torch, triton) = map(escape, runs.versions[place])
+    device = escape(runs.device)
     median, low, high = (milliseconds(float(ms[place])) for ms in (runs.median_ms, runs.p20_ms, runs.p80_ms))
     return (
         f"<b>{median}</b>, p20 to p80: {low} to {high}<br>"
