@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 @functools.cache
 def discover() -> Mapping[str, Kernel[Any, Any]]:
     """Return every declared kernel by id, in alphabetical order. A package with a `problem.py` is a family."""
-    kernels: dict[str, Kernel[Any, Any]] = {}
+    kernels = {}
     for problem in sorted(Path(__file__).parent.glob("*/problem.py")):
         for file in sorted(problem.parent.glob("[!_]*.py")):
             module = importlib.import_module(f"{__name__}.{problem.parent.name}.{file.stem}")

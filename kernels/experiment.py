@@ -309,7 +309,7 @@ def _name(ids: list[str], kernels: tuple[str, ...]) -> str:
     >>> _name(["matmul.grouped", "transpose.flat"], ("matmul.grouped", "matmul.grid_2d", "transpose.flat"))
     'matmul.grouped, transpose.*'
     """
-    words: list[str] = []
+    words = []
     for kernel in ids:
         family = kernel.split(".")[0]
         siblings = {other for other in kernels if other.split(".")[0] == family}

@@ -82,7 +82,7 @@ class Inliner:
         assert isinstance(tree, ast.FunctionDef)
         at = source.index(tree.name.encode(), span(tree)[0] + len("def "))
         yield at, at + len(tree.name.encode()), name
-        annotations: list[tuple[int, ast.expr]] = []  # (first byte to drop, annotation)
+        annotations = []  # (first byte to drop, annotation)
         for node in ast.walk(tree):
             if isinstance(node, ast.arg) and node.annotation:
                 annotations.append((span(node)[0] + len(node.arg.encode()), node.annotation))

@@ -144,8 +144,15 @@ def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
     b = tensors["B"]
     c = tensors["C"]
     return {
-        **{"a": a, "b": b, "c": c, "M": problem.M, "N": problem.N, "K": problem.K},
-        **{"a_strides": a.stride(), "b_strides": b.stride(), "c_strides": c.stride()},
+        "a": a,
+        "b": b,
+        "c": c,
+        "M": problem.M,
+        "N": problem.N,
+        "K": problem.K,
+        "a_strides": a.stride(),
+        "b_strides": b.stride(),
+        "c_strides": c.stride(),
         "PRECISION": problem.precision if problem.dtype == "float32" else "tf32",
         **vars(launch.config),
     }

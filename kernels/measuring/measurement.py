@@ -256,7 +256,7 @@ class Stages:
     def _wait(self, stage: str, *futures: Future[V | Failure]) -> list[V]:
         """Wait for all results. If the job is cancelled or one call fails, cancel the other calls."""
         self._job.attach(*(future.cancel for future in futures))
-        results: list[V] = []
+        results = []
         try:
             for future in futures:
                 value = future.result()

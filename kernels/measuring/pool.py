@@ -150,8 +150,7 @@ def kill_fork_server() -> None:
 
 
 def _fork_server_id() -> int | None:
-    process_id: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-    return process_id
+    return forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
 
 
 class Slot:

@@ -147,7 +147,7 @@ def sample(stream: Stream, effort: Effort, now: Callable[[], float] = time.perf_
         warnings.append(f"Warm-up ended after {now() - began:.1f} s, before times were steady.")
     min_turns = min(_MIN_TURNS, max(_MIN_LONG_TURNS, int(_MIN_TURNS_MS / warm_up_ms[-1])))
     turns = _turns_per_batch(warm_up_ms[-1], stream)
-    batches: list[Batch] = []
+    batches = []
     began = now()
     next_check = effort.fewest
     while True:

@@ -64,8 +64,9 @@ class ResultFilter:
 
     def where(self) -> tuple[str, list[str]]:
         """Return the SQL condition with placeholders, and the placeholders' values."""
-        single = {"kernel": self.kernel, "device": self.device}
-        allowed = {"kind": self.kinds, "key": self.keys, **{name: (value,) for name, value in single.items() if value}}
+        kernels = (self.kernel,) if self.kernel else ()
+        devices = (self.device,) if self.device else ()
+        allowed = {"kind": self.kinds, "key": self.keys, "kernel": kernels, "device": devices}
         terms = [f"{column} IN ({', '.join('?' * len(values))})" for column, values in allowed.items() if values]
         return " AND ".join(terms) or "1", [value for values in allowed.values() for value in values]
 
@@ -173,9 +174,14 @@ class Store(Database):
         device = measured.device
         compact = kind.form.compact(replace(measured, experiment=experiment))
         row = {
-            **{"kind": kind.name, "kernel": experiment.kernel, "key": experiment_key(kind.form.key(experiment))},
-            **{"gpu": gpu, "device": device.name, "backend": device.backend},
-            **{"torch": device.torch, "triton": device.triton},
+            "kind": kind.name,
+            "kernel": experiment.kernel,
+            "key": experiment_key(kind.form.key(experiment)),
+            "gpu": gpu,
+            "device": device.name,
+            "backend": device.backend,
+            "torch": device.torch,
+            "triton": device.triton,
             "ended": ended.astimezone(datetime.UTC).isoformat(timespec="seconds"),
             "experiment": experiment_text(experiment),
             "summary": json.dumps(vars(_summarize(measured))),
@@ -231,9 +237,17 @@ class Store(Database):
         """
         space = sweep.space
         row = {
-            **{"name": name, "kernel": space.base.kernel, "space": space.identity, "gpu": gpu.name, "triton": TRITON},
-            **{"began": began.isoformat(timespec="seconds"), "state": "running", "details": _details(sweep)},
-            **{"total": space.size, "done": 0, "changes": 0},
+            "name": name,
+            "kernel": space.base.kernel,
+            "space": space.identity,
+            "gpu": gpu.name,
+            "triton": TRITON,
+            "began": began.isoformat(timespec="seconds"),
+            "state": "running",
+            "details": _details(sweep),
+            "total": space.size,
+            "done": 0,
+            "changes": 0,
         }
         resume = "ON CONFLICT (name) DO UPDATE SET state = excluded.state, details = excluded.details"
         return self.write(lambda connection: _insert(connection, "sweep", row, f"{resume}, changes = changes + 1"))

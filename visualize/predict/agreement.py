@@ -121,9 +121,9 @@ def launch_totals(found: Verdicts) -> dict[str, tuple[Cost, Cost]]:
 
     Atomics of a kernel with flags are omitted: it polls flags with exchanges, so their number varies.
     """
-    totals: dict[str, tuple[Cost, Cost]] = {}
     if found.counters is None:
-        return totals
+        return {}
+    totals = {}
     has_flags = any(spec.starts_zeroed for spec in found.kernel.workspaces(found.launch).values())
     for kind in COUNTERS:
         if kind == "atomic" and has_flags:

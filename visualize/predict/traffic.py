@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from kernels.accesses import MemoryOperation, SharedOperation, expand_bases
-from kernels.sectors import LINE_BYTES, SECTOR_BYTES, SECTORS, count_requests
+from kernels.sectors import LINE_BYTES, SECTOR_BYTES, count_requests
 from kernels.spec import Access, FlatAccess
 
 # Shared memory has 32 banks of 4 bytes, each of which serves one word per wavefront. Any number of lanes may share a
@@ -192,19 +191,20 @@ class Tile:
     register: np.ndarray
 
 
-def count(lanes: Requests, times: np.ndarray | int = 1) -> Cost:
+def count(lanes: Requests, times: np.ndarray | int = 1, instruction: str = "") -> Cost:
     """Count requests, and the sectors and lines of each. A request with no active lane is not issued.
 
     Args:
         times: (requests,) number of times that each request is issued.
+        instruction: as for `count_requests`.
     """
     sector_bytes = lanes.matrix.sector_bytes
     line_bytes = lanes.matrix.line_bytes
-    counts = count_requests(lanes.address, lanes.active, lanes.width_bytes, "", sector_bytes, line_bytes)
+    parts = lanes.address, lanes.active, lanes.width_bytes, instruction, sector_bytes, line_bytes
+    counts = count_requests(*parts)
     by_lanes = np.count_nonzero(lanes.active, axis=1) * lanes.width_bytes
-    parts = (int((part * times).sum()) for part in (*counts.T, by_lanes))
-    requests, sectors, lines, ideal_sectors, bytes_wanted = parts
-    return Cost(requests, sectors, lines, ideal_sectors, bytes_wanted, sector_bytes=sector_bytes)
+    amounts = (int((part * times).sum()) for part in (*counts.T, by_lanes))
+    return Cost(*amounts, sector_bytes=sector_bytes)
 
 
 def count_bypassing(lanes: Requests) -> Cost:
@@ -216,10 +216,10 @@ def count_bypassing(lanes: Requests) -> Cost:
     """
     touched = count(lanes)
     pairs = count(replace(lanes, address=lanes.address.reshape(-1, 2), active=lanes.active.reshape(-1, 2)))
-    counts = count_requests(lanes.address, lanes.active, lanes.width_bytes, "cp.async.cg")
-    sectors = int(counts[:, SECTORS].sum())
+    sectors = count(lanes, instruction="cp.async.cg").sectors
     repeated = pairs.sectors - touched.sectors
-    return replace(touched, sectors=sectors, extra_sectors=sectors - touched.sectors, repeated_sectors=repeated)
+    extra = sectors - touched.sectors
+    return replace(touched, sectors=sectors, extra_sectors=extra, repeated_sectors=repeated)
 
 
 def count_access(
@@ -257,13 +257,13 @@ def _count_blocks(access: Access, matrix: Matrix, extents: dict[str, int], cost_
         keys = np.stack([starts * pitch * matrix.element_bytes % line_bytes, np.clip(length - starts, 0, axis.block)])
         (offsets, inside), where, counts = np.unique(keys, axis=1, return_index=True, return_counts=True)
         sides.append(list(zip(*(part.tolist() for part in (offsets, inside, starts[where], counts)), strict=True)))
-    classes: Counter[tuple[int, int, int]] = Counter()
-    starts_of: dict[tuple[int, int, int], tuple[int, int]] = {}
+    total = NO_COST
+    costs = dict[tuple[int, int, int], Cost]()
     for row, column in itertools.product(*sides):
         key = (row[0] + column[0]) % line_bytes, row[1], column[1]
-        classes[key] += row[3] * column[3]
-        starts_of[key] = row[2], column[2]
-    total = sum((cost_at(starts_of[key]) * times for key, times in classes.items()), NO_COST)
+        if key not in costs:
+            costs[key] = cost_at((row[2], column[2]))
+        total += costs[key] * (row[3] * column[3])
     return total * math.prod(extents[i] for i in access.over if i not in (access.rows.index, access.columns.index))
 
 

@@ -50,8 +50,16 @@ SETTINGS = Settings(
     options=tuple(kind for tab in TABS for panel in tab.panels for kind in panel.options),
     # A story that can be told in ten seconds: nine programs, 54 blocks instead of 90.
     opening={
-        **{"kernel": "matmul.grouped", "M": 576, "N": 576, "K": 288, "tab": "schedule", "first": 9},
-        **{"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_SIZE": 3},
+        "kernel": "matmul.grouped",
+        "M": 576,
+        "N": 576,
+        "K": 288,
+        "tab": "schedule",
+        "first": 9,
+        "BLOCK_M": 64,
+        "BLOCK_N": 64,
+        "BLOCK_K": 32,
+        "GROUP_SIZE": 3,
     },
 )
 

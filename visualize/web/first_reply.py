@@ -24,6 +24,7 @@ from visualize.views.order.view import orders_of
 from visualize.views.slots import PLOTLY_JS
 from visualize.views.state import ScheduleView, Snapshot
 from visualize.views.tabs import SETTINGS
+from visualize.web.guard import collect_reply
 
 _BODY = re.compile(rb"<body\b[^>]*>")
 _PRELOAD = f"<gradio_api/file={PLOTLY_JS}>; rel=preload; as=script"
@@ -77,7 +78,7 @@ class FirstReply:
         is_cached = self._is_cached and is_plain and len(str(key)) < 1000
         reply = self._replies.get(key) if is_cached else None
         if reply is None:
-            reply = await _collect(self._compress, scope, receive)
+            reply = await collect_reply(self._compress, scope, receive)
             if is_cached and reply[0]["status"] == 200:
                 self._replies.put(key, reply)
         for message in reply:
@@ -85,24 +86,13 @@ class FirstReply:
 
     async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
         picture = b"" if _has_settings(QueryParams(scope["query_string"])) else self._picture
-        start, *bodies = await _collect(self._app, scope, receive)
+        start, *bodies = await collect_reply(self._app, scope, receive)
         content = b"".join(message.get("body", b"") for message in bodies)
         if start["status"] == 200 and get_route_path(scope) in _PAGE:
             content = _BODY.sub(lambda tag: tag[0] + picture, content, count=1)
             MutableHeaders(scope=start).update({"content-length": str(len(content)), "link": _PRELOAD})
         await send(start)
         await send({"type": "http.response.body", "body": content})
-
-
-async def _collect(app: ASGIApp, scope: Scope, receive: Receive) -> list[Message]:
-    """Return the messages of an app's reply."""
-    messages = list[Message]()
-
-    async def keep(message: Message) -> None:
-        messages.append(message)
-
-    await app(scope, receive, keep)
-    return messages
 
 
 def first_picture(gpu: Gpu | None) -> str:

@@ -275,7 +275,7 @@ class Guard:
             raise HTTPException(404, "This route is disabled.")
         if not path.isprintable():
             raise HTTPException(400, "The path contains a control character.")
-        app: Any = request.scope.get("app")
+        app = request.scope.get("app")
         if path.startswith(_BEHIND_LOGIN) and getattr(app, "auth", None):
             cookies = (request.cookies.get(f"access-token-{kind}{app.cookie_id}") for kind in ("", "unsecure-"))
             if not any(cookie in app.tokens for cookie in cookies):
@@ -306,13 +306,8 @@ class Guard:
         return json.dumps({**content, "data": arguments}).encode()
 
     async def _run_in_slot(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reply: list[Message] = []
-
-        async def buffer(message: Message) -> None:
-            reply.append(message)
-
         async with self._slots.acquire(_address(scope)):
-            await self._app(scope, receive, buffer)
+            reply = await collect_reply(self._app, scope, receive)
         for message in reply:
             await send(message)
 
@@ -360,6 +355,17 @@ def _check_session_hashes(path: str, request: Request, content: Mapping[str, Any
     longest = max(len(value) for value in hashes if isinstance(value, str))
     if longest > MAX_SESSION_HASH:
         raise HTTPException(400, f"The session hash has {longest:,} characters; the maximum is {MAX_SESSION_HASH}.")
+
+
+async def collect_reply(app: ASGIApp, scope: Scope, receive: Receive) -> list[Message]:
+    """Return the messages of an app's reply."""
+    messages = list[Message]()
+
+    async def keep(message: Message) -> None:
+        messages.append(message)
+
+    await app(scope, receive, keep)
+    return messages
 
 
 def _without_port(host: str) -> str:

@@ -300,7 +300,8 @@ def recorded_headline(scoreboard_address: str) -> Markup:
     """Return how many predictions agree, and what is recorded."""
     gpus = join_names(sorted({entry.experiment.gpu for entry in entries()}))
     return prose.headline(
-        *(agreement(scoreboard().part(EXACT_COUNTS)), "sector and request counts are predicted exactly"),
+        agreement(scoreboard().part(EXACT_COUNTS)),
+        "sector and request counts are predicted exactly",
         f"{len(entries()):,} recordings, viewable without a GPU.",
         f"They are from {gpus}. Each row is a run, a timeline, the counts of a launch, or a study of its GROUP_SIZE. "
         "Click it to see it.",
@@ -324,12 +325,20 @@ def scoreboard_headline(board: Scoreboard, count: str, exact_counts: Scoreboard)
     if count == DRAM:
         sentence = prose.say(
             "{:,} program orders of {} on {}: {} are {} within {} of the bytes {}. DRAM reads depend on timing.",
-            *(total, launches, gpus, percent(1 - len(misses) / total)),
-            *(prose.Mark("predicted"), percent(ALLOWED_ERROR), prose.Mark("counted")),
+            total,
+            launches,
+            gpus,
+            percent(1 - len(misses) / total),
+            prose.Mark("predicted"),
+            percent(ALLOWED_ERROR),
+            prose.Mark("counted"),
         )
-        flags = sum(score.is_flagged for score in board.scores), sum(not score.is_flagged for score in misses)
-        template = "Without seeing the counts, the model flags {:,} as uncertain. Others outside this range: {:,}."
-        doubt = prose.say(template, *flags)
+        flagged = sum(score.is_flagged for score in board.scores)
+        others = sum(not score.is_flagged for score in misses)
+        doubt = (
+            f"Without seeing the counts, the model flags {flagged:,} as uncertain. "
+            f"Others outside this range: {others:,}."
+        )
         return prose.headline(percent(board.median_error), "median error of DRAM reads", sentence, doubt)
     sentence = prose.say("{} on {}, {} by Nsight Compute.", launches, gpus, prose.Mark("counted"))
     how = "The predictions come from index arithmetic and the compiler's layouts."

@@ -16,7 +16,7 @@ from visualize.views.memory.flow import LaneView
 from visualize.views.memory.text import label, place
 from visualize.views.numbers import Number, bytes_of, count_noun, join_names
 from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots, select_fields
-from visualize.views.prose import Mark, Sourced, Strong, headline, say, term
+from visualize.views.prose import Sourced, Strong, headline, say, term
 from visualize.views.slots import NONE, fold, slot
 from visualize.views.state import Snapshot
 from visualize.views.tables import table
@@ -86,13 +86,16 @@ def compiler_headline(launch: Launch, compiled: Compiled) -> Markup:
     needs = bytes_of(compiled.shared_bytes), count_noun(compiled.registers, "register"), Sourced(spills, "compiled")
     return headline(
         f"{100 * resident.occupancy:.3g} %",
-        say("theoretical occupancy on {} {}", compiled.gpu, Mark("predicted")),
+        Sourced(f"theoretical occupancy on {compiled.gpu}", "predicted"),
         say(
             "An SM can hold {} ({} of its {} warps). The limit is {}.",
-            *(Strong(held), warps, launch.gpu.max_warps_per_sm, join_names(resident.limited_by)),
+            Strong(held),
+            warps,
+            launch.gpu.max_warps_per_sm,
+            join_names(resident.limited_by),
         ),
         say("{} of shared memory per program, {} per thread, {}.", *needs),
-        say("Triton {} compiled it.", compiled.triton),
+        f"Triton {compiled.triton} compiled it.",
         launch.gpu.caveat,
     )
 

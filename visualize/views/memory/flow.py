@@ -266,7 +266,11 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
     layout["title"] |= {"y": 1, "yref": "container", "pad": {"t": 26}}
     places = {"x0": 0.5 / cells, "dx": 1 / cells, "y0": 0.5 / rows, "dy": 1 / rows}
     memory = {
-        **{"type": "heatmap", "zmin": request_lines.ABSENT, "zmax": WANTED, "showscale": False, **places},
+        "type": "heatmap",
+        "zmin": request_lines.ABSENT,
+        "zmax": WANTED,
+        "showscale": False,
+        **places,
         "colorscale": theme.discrete_scale((theme.NOTHING, theme.TO_COME, theme.WASTED, theme.WANTED)),
         "xgap": 1 if cells <= _SEPARATE_CELLS else 0,
         "ygap": 2 if rows <= _SEPARATE_ROWS else 1,
@@ -276,7 +280,10 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
     colors = [1] * len(names)  # 0 for an inactive lane, otherwise 1
     scale = {"colorscale": [[0, theme.TO_COME], [1, theme.WANTED]], "cmin": 0, "cmax": 1}
     lanes = {
-        **{"type": "scatter", "mode": "markers+text", "text": names, "textposition": "middle left"},
+        "type": "scatter",
+        "mode": "markers+text",
+        "text": names,
+        "textposition": "middle left",
         "x": np.full(len(names), _LANES_AT),
         "y": (np.arange(len(names)) + 0.5) / len(names),
         "marker": {"symbol": "square", "size": 9, "color": colors, **scale},

@@ -36,8 +36,16 @@ _OPCODES = {"store": "STS", "store matrix": "STSM", "load": "LDS", "load matrix"
 def operations_table(verdicts: Verdicts) -> Markup:
     """Render the textbook, compiled and counted cost of each operation, and the reasons for them."""
     header = (
-        *("operation", "line", "verdict", term("width"), term("request", "requests"), term("sector", "sectors")),
-        *(term("line", "lines"), term("ideal sectors", "ideal"), term("efficiency"), "agrees"),
+        "operation",
+        "line",
+        "verdict",
+        term("width"),
+        term("request", "requests"),
+        term("sector", "sectors"),
+        term("line", "lines"),
+        term("ideal sectors", "ideal"),
+        term("efficiency"),
+        "agrees",
     )
     counters = verdicts.counters
     rows = []
@@ -63,7 +71,8 @@ def _cost_row(verdict: str, op: Operation, cost: Cost) -> tuple[Any, ...]:
     numbers = (f"{sign}{value:,}" for value in (cost.sectors, cost.lines, cost.ideal_sectors))
     executed = f"{cost.executed:,} warp instructions, including those without an active lane"
     return (
-        *(label(op.access), place(op.access)),
+        label(op.access),
+        place(op.access),
         Hint(verdict, f"{', '.join(cost.opcodes)}: {executed}") if cost.opcodes else verdict,
         f"{op.width_bytes} B" if op.width_bytes else "",
         f"{sign}{cost.requests:,}" if cost.has_requests else requests,
@@ -79,7 +88,7 @@ def traffic_section(verdicts: Verdicts) -> Markup:
     counters = verdicts.counters
     parts = Markup()
     if operations:
-        stages: list[tuple[Any, int, str]] = [
+        stages = [
             ("used by lanes and boxes", sum(map(used_bytes, operations)), "predicted"),
             ("moved in sectors, through L1", SECTOR_BYTES * sum_costs(operations).sectors, "predicted"),
             ("least: each tensor once", verdicts.kernel.family.minimal_bytes(verdicts.launch.problem), "predicted"),

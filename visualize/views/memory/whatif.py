@@ -38,8 +38,17 @@ Answer = tuple[Markup, str]
 Question = Callable[[Session, State], Iterator[Answer]]
 
 _HEADER = (
-    *("change", "operation", "width", "requests", "", "sectors", ""),
-    *("registers", "spilled bytes", "shared bytes", "occupancy"),
+    "change",
+    "operation",
+    "width",
+    "requests",
+    "",
+    "sectors",
+    "",
+    "registers",
+    "spilled bytes",
+    "shared bytes",
+    "occupancy",
 )
 
 
@@ -232,8 +241,8 @@ def cliff(session: Session, state: State) -> Iterator[Answer]:
     last = -(-getattr(state.experiment.problem, name) // DIVISOR) * DIVISOR
     sizes = range(max(last - _BEFORE, knobs[name].low), min(last, knobs[name].high) + 1)
     yield prose.hint(f"Compiling for {len(sizes)} sizes"), ""
-    costs: dict[int, Cost] = {}
-    changes: dict[str, Build] = {}
+    costs = {}
+    changes = {}
     choices: list[str] = []
     for size in sizes:
         problem = replace(state.experiment.problem, **{name: size})

@@ -128,32 +128,32 @@ def render_headline(result: RunResult, kernel: Kernel, launch: Launch, failure: 
     """
     check = result.check
     baseline = result.baseline
-    mark = Mark(source(result.backend))
     first = _explain_race(result, kernel, launch)
     # A race passes by luck, which matters more than its speed.
     if check.passed and baseline and result.timing and not first:
         interval = _interval(baseline)
         number = speed(baseline)
-        beside = say("the speed of {}{} {}", baseline.name, interval and f" ({interval})", mark)
+        beside = f"the speed of {baseline.name}{interval and f' ({interval})'}"
         if baseline.is_tie:
             number = "Tied"
-            beside = say("with {}: {:.3f}, {} {}", baseline.name, baseline.ratio, interval, mark)
+            beside = f"with {baseline.name}: {baseline.ratio:.3f}, {interval}"
         first = explain_slow_library(result, kernel, launch)
         if (overhead := result.launch_overhead) and overhead.enqueue_ms > result.timing.median_ms:
             first = _compare_overhead(overhead, result.timing)  # no faster kernel would help
     elif check.elements == 1:
         number = f"The only element is {'correct' if check.passed else 'wrong'}"
-        beside = say("{}", mark)
+        beside = ""
     elif check.passed or check.mismatched:
         verb = "is" if check.mismatched == 1 else "are"
         number = f"{check.mismatched:,}"
-        beside = say("of {:,} elements {} wrong {}", check.elements, verb, mark)
+        beside = f"of {check.elements:,} elements {verb} wrong"
     else:
         number = "Wrong"
-        beside = say("as a whole {}", mark)
+        beside = "as a whole"
     settings = [f"{name} {value}" for name, value in result.experiment.to_address().items() if name != "kernel"]
     stages = [f"{name} {seconds:.2f}" for name, seconds in result.stages.items() if name != "worker"]
-    rest = [
+    sentences = [
+        first,
         _verdict(check, kernel),
         *(sentence for sentence in remarks(result, kernel, launch, failure) if sentence != first),
         "The picture of the error was not recorded." if result.diff is None else "",
@@ -161,7 +161,8 @@ def render_headline(result: RunResult, kernel: Kernel, launch: Launch, failure: 
         f"Seconds by stage: {', '.join(stages)}." if stages else "",
         f"{result.experiment.kernel}: {', '.join(settings)}.",
     ]
-    return headline(number, beside, *([first] if first else []), *rest, is_failure=not check.passed)
+    what = Sourced(beside, source(result.backend))
+    return headline(number, what, *filter(str, sentences), is_failure=not check.passed)
 
 
 def _verdict(check: Check, kernel: Kernel) -> Sentence | str:

@@ -91,7 +91,7 @@ class ResultPanel(Panel):
     def draw_placeholder(self, snapshot: Snapshot) -> Slots:
         """Fill the slots of an experiment without a run."""
         how = status.render_run_hint(snapshot.here is not None, snapshot.state)
-        plots: Slots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot", "roofline-plot"), NONE)
+        plots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot", "roofline-plot"), NONE)
         notes: Slots = dict.fromkeys(("card", "result-tables", "roofline"), status.NOT_RUN)
         return {**notes, "result": how, **plots}
 
@@ -184,7 +184,7 @@ def draw_result(result: RunResult, launch: Launch, failure: Failure | None = Non
         about = picture_caption(experiment, launch.gpu.name, source(run.backend))
         return plot_value(figure, revision=query(experiment.to_address()), about=about)
 
-    plots: Slots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot"), NONE)
+    plots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot"), NONE)
     values = Markup()
     timed = text.timed_run(result)
     if timed and check.passed:

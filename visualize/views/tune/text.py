@@ -89,10 +89,9 @@ def plan_headline(plan: Sweep, seconds: float, has_times: bool) -> Markup:
     """
     skipped = plan.count("set aside")
     count = len(plan.rows) - skipped
-    kernel = plan.experiment.kernel
-    varied = varied_text(plan.space)
+    what = f"{plan.experiment.kernel} over {varied_text(plan.space)}"
     how = "timed on this machine's GPU" if has_times else "compiled, and ranked by predicted time alone"
-    sentence = say("{} over {}: {}. About {}.", kernel, varied, how, format_duration(seconds))
+    sentence = f"{what}: {how}. About {format_duration(seconds)}."
     aside = f"Set aside before any compile: {count_noun(skipped, 'config')}." if skipped else ""
     return headline(f"{count:,}", "config to try" if count == 1 else "configs to try", sentence, aside)
 
@@ -101,7 +100,8 @@ def sweep_headline(sweep: Sweep) -> Markup:
     """Render the best config and its time, so far or at the end."""
     counts = ", ".join(f"{count:,} {status}" for status in STATUSES if (count := sweep.count(status)))
     problem = sweep.experiment.problem
-    tried = say("{}, {}, {}: {}.", shape_text(problem), problem.dtype, count_noun(len(sweep.rows), "config"), counts)
+    configs = count_noun(len(sweep.rows), "config")
+    tried = f"{shape_text(problem)}, {problem.dtype}, {configs}: {counts}."
     is_running = sweep.ended == "running"
     ending = ENDINGS[sweep.ended]
     if sweep.best is None:
@@ -113,7 +113,7 @@ def sweep_headline(sweep: Sweep) -> Markup:
     what = say("{} for the {}", Mark(sweep.source), "fastest config so far" if is_running else best_of)
     preposition = "on" if sweep.is_timed else "for"
     best = Strong(knobs_text(sweep.best.experiment, sweep.space))
-    libraries = [say("{} takes {} times as long.", call.name, ratio_text(call)) for call in sweep.baselines]
+    libraries = (f"{call.name} takes {ratio_text(call)} times as long." for call in sweep.baselines)
     return headline(
         f"{significant(time_ms(sweep.best, sweep.is_timed) * scale)} {unit}", what,
         say("{} {} {}.", best, preposition, sweep.best.device),
@@ -335,7 +335,7 @@ def history_headline(series: Sequence[PastRuns], runs: Sequence[StoredResult]) -
         passed = sum(bool(run.summary.passed) for run in runs)
         source = "interpreter" if any(run.backend == "interpreter" for run in runs) else "recorded"
         note = "On a GPU, times are stored, too." if source == "interpreter" else "None of these runs was timed."
-        return headline(f"{passed:,} of {len(runs):,}", say("checks passed {}", Mark(source)), note)
+        return headline(f"{passed:,} of {len(runs):,}", Sourced("checks passed", source), note)
     how = "Press Run (Ctrl+Enter) to store a result of this machine. Recorded lists results of other machines."
     return headline("0", "runs of this experiment are stored", how)
 
@@ -351,7 +351,7 @@ def _times_headline(runs: PastRuns, *others: PastRuns) -> Markup:
         change_text = _change_text(other, other.changes[-1]) if other.changes else latest
         more.append(f"On {other.device}: {count_noun(len(other), 'run')}, {change_text}.")
     if not runs.changes:
-        what = say("in the latest of {} on {} {}", count_noun(len(runs), "run"), runs.device, Mark("recorded"))
+        what = Sourced(f"in the latest of {count_noun(len(runs), 'run')} on {runs.device}", "recorded")
         spread = max(float(np.ptp(runs.median_ms) / runs.median_ms.mean()) / 2, 0.0001)
         sentence = f"No change since {runs.ended[0]:%Y-%m-%d}: the medians lie within ± {percent(spread)}."
         if len(runs) == 1:
@@ -359,7 +359,7 @@ def _times_headline(runs: PastRuns, *others: PastRuns) -> Markup:
         return headline(milliseconds(float(runs.median_ms[-1])), what, sentence, *more)
     change = runs.changes[-1]
     number, word = _ratio(change)
-    what = say("{} since {:%Y-%m-%d} on {} {}", word, runs.ended[change.place], runs.device, Mark("recorded"))
+    what = Sourced(f"{word} since {runs.ended[change.place]:%Y-%m-%d} on {runs.device}", "recorded")
     upgrade = " and ".join(runs.upgrade(change))
     cause = f"It coincides with {upgrade}." if upgrade else "The versions of torch and triton are the same."
     before, after = (milliseconds(ms) for _, _, ms in runs.levels[-2:])
