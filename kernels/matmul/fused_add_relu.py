@@ -10,7 +10,7 @@ from kernels.matmul import padding, persistent, tile
 from kernels.matmul import problem as family
 from kernels.matmul.problem import FAMILY, Problem, block_k, block_n, with_tf32
 from kernels.orders import grouped, tile_start
-from kernels.spec import DTYPE_BYTES, Launch, Preset, Tensors, TensorSpec
+from kernels.spec import DTYPE_BYTES, Launch, Tensors, TensorSpec, preset
 
 
 @dataclass(frozen=True)
@@ -143,18 +143,12 @@ KERNEL = replace(
     arguments=arguments,
     note=lambda launch: persistent.note(_tensors(launch.problem), launch),
     presets=(
-        Preset("Large: 4096³", {"M": 4096, "N": 4096, "K": 4096}, {"BLOCK_K": 64, "num_warps": 8}),
-        Preset(
+        preset("Large: 4096³", "M=4096&N=4096&K=4096", "BLOCK_K=64&num_warps=8"),
+        preset(
             "The article's grid search, at six K",
-            {"M": 8192, "N": 8192, "K": 1024},
-            {"BLOCK_K": 64, "num_warps": 8},
-            {
-                "tab": "sweep",
-                "sweep_vary": "BLOCK_M=64,128,256 BLOCK_N=64,128,256 BLOCK_K=32,64,128 num_warps=4,8",
-                "sweep_over": "K=512,1024,2048,4096,8192,16384",
-                "sweep_strategy": "grid",
-                "sweep_picture": "library",
-            },
+            "M=8192&N=8192&K=1024",
+            "BLOCK_K=64&num_warps=8",
+            "tab=sweep&sweep_vary=BLOCK_M=64,128,256+BLOCK_N=64,128,256+BLOCK_K=32,64,128+num_warps=4,8&sweep_over=K=512,1024,2048,4096,8192,16384&sweep_strategy=grid&sweep_picture=library",
         ),
     ),
 )

@@ -11,7 +11,7 @@ from kernels.matmul import padding, tile
 from kernels.matmul import problem as family
 from kernels.matmul.problem import ALIGNED_BYTES, FAMILY, Problem, block_k, block_m, block_n, group_size, is_aligned
 from kernels.orders import grouped, tile_start
-from kernels.spec import DTYPE_BYTES, Kernel, Launch, Preset, Tensors, TensorSpec
+from kernels.spec import DTYPE_BYTES, Kernel, Launch, Tensors, TensorSpec, preset
 
 # The largest tile that is stored in one piece. Four stages of 128 × 256 × 128 in float8 take 192 of the 227 KiB that a
 # program may use on Hopper. The stored tile must fit in the rest.
@@ -262,14 +262,14 @@ KERNEL = Kernel[Problem, Any](
     arguments=arguments,
     note=lambda launch: note(FAMILY.tensors(launch.problem), launch),
     presets=(
-        Preset("Large: 4096³", {"M": 4096, "N": 4096, "K": 4096}, {"BLOCK_N": 256, "num_warps": 8}),
-        Preset("No descriptor: K = 4095", {"M": 4096, "N": 4096, "K": 4095}, {"num_warps": 8}, {"tab": "result"}),
-        Preset(
+        preset("Large: 4096³", "M=4096&N=4096&K=4096", "BLOCK_N=256&num_warps=8"),
+        preset("No descriptor: K = 4095", "M=4096&N=4096&K=4095", "num_warps=8", "tab=result"),
+        preset(
             "Odd rows, padded: 4097³",
-            {"M": 4097, "N": 4097, "K": 4097},
-            {"BLOCK_N": 256, "num_warps": 8, "PAD": "auto"},
-            {"tab": "coalescing"},
+            "M=4097&N=4097&K=4097",
+            "BLOCK_N=256&num_warps=8&PAD=auto",
+            "tab=coalescing",
         ),
-        Preset("More tiles than SMs: 2048³", {"M": 2048, "N": 2048, "K": 2048}, {}, {"tab": "schedule"}),
+        preset("More tiles than SMs: 2048³", "M=2048&N=2048&K=2048", "", "tab=schedule"),
     ),
 )

@@ -12,7 +12,7 @@ from kernels.matmul import problem as family
 from kernels.matmul import tile
 from kernels.matmul.problem import FAMILY, Problem, arguments, block_k, block_m, block_n
 from kernels.orders import slice_of_k, tile_offsets
-from kernels.spec import Kernel, Launch, Preset
+from kernels.spec import Kernel, Launch, preset
 
 
 @dataclass(frozen=True)
@@ -118,10 +118,13 @@ KERNEL = Kernel(
     roundings=roundings,
     note=note,
     presets=(
-        Preset("Split wins: 512 × 512 × 16384", {"M": 512, "N": 512, "K": 16384}, {"BLOCK_K": 64}, {"tab": "result"}),
-        Preset(
-            "In true time: 512 × 512 × 8192", {"M": 512, "N": 512, "K": 8192}, {}, {"tab": "schedule", "color": "wave"}
+        preset("Split wins: 512 × 512 × 16384", "M=512&N=512&K=16384", "BLOCK_K=64", "tab=result"),
+        preset(
+            "In true time: 512 × 512 × 8192",
+            "M=512&N=512&K=8192",
+            "",
+            "tab=schedule&color=wave",
         ),
-        Preset("Split is slow: 4096³", {"M": 4096, "N": 4096, "K": 4096}, {"BLOCK_K": 64}, {"tab": "result"}),
+        preset("Split is slow: 4096³", "M=4096&N=4096&K=4096", "BLOCK_K=64", "tab=result"),
     ),
 )

@@ -13,7 +13,7 @@ from kernels.matmul import padding, persistent, tile
 from kernels.matmul import problem as family
 from kernels.matmul.problem import Problem, block_k, block_m, block_n, deal, group_size, tiles_at
 from kernels.orders import grouped, slice_of_k, tile_start
-from kernels.spec import DTYPE_BYTES, Launch, Preset, Tensors, TensorSpec
+from kernels.spec import DTYPE_BYTES, Launch, Tensors, TensorSpec, preset
 
 # Times in µs for choosing the number of slices, measured on an H100: a million products of 2-byte elements; storing a
 # million partial sums; the fixed cost of a part that is added and stored; and adding a million partial sums.
@@ -266,9 +266,5 @@ KERNEL = replace(
     arguments=arguments,
     reduction_ms=lambda launch: divide_tiles(launch).reduction_us / 1e3,
     note=note,
-    presets=(
-        Preset(
-            "No tail: 3072³", {"M": 3072, "N": 3072, "K": 3072}, {"BLOCK_N": 256, "num_warps": 8}, {"tab": "schedule"}
-        ),
-    ),
+    presets=(preset("No tail: 3072³", "M=3072&N=3072&K=3072", "BLOCK_N=256&num_warps=8", "tab=schedule"),),
 )
