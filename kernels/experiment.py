@@ -73,6 +73,10 @@ class Experiment:
             name: value for name, value in self.to_address().items() if name == "kernel" or defaults.get(name) != value
         }
 
+    def short_json(self) -> dict[str, Any]:
+        """Return the API's payload without the kernel's defaults."""
+        return {name: value for name, value in nest(self.short_address()).items() if value}
+
 
 @once
 def default_experiment(kernel: str) -> Experiment:

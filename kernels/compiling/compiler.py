@@ -163,9 +163,11 @@ def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher")
     major, minor = gpu.compute_capability
     capability = 10 * major + minor
     # This driver only names the target. Triton caches kernels by device, so each target gets its own device number.
-    stand_in = SimpleNamespace(get_current_stream=lambda device: 0)
-    stand_in.get_current_target = lambda: GPUTarget("cuda", capability, 32)
-    stand_in.get_current_device = lambda: capability
+    stand_in = SimpleNamespace(
+        get_current_stream=lambda device: 0,
+        get_current_target=lambda: GPUTarget("cuda", capability, 32),
+        get_current_device=lambda: capability,
+    )
     driver.set_active(stand_in)
     tensors = {
         name: _stand_in_tensor(spec.dtype_in(launch.problem), spec) for name, spec in declared.tensors(launch).items()

@@ -5,6 +5,7 @@ unknown before the launch (arguments, the program id, a loop counter) are equal 
 evaluator sets them to 0, because they shift all addresses together, by whole buffers.
 """
 
+import operator
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -49,7 +50,7 @@ def shared_operations(ptx: str, num_warps: int) -> tuple[SharedOperation, ...]:
         bases = _linear_bases(evaluate(address[1]), 8 * matrices or LANES)
         if bases is not None:
             counts[SharedOperation(kind, location[0][:2], name, width_bytes, matrices, *bases, 0)] += 1
-    return tuple(replace(operation, count=count) for operation, count in counts.items())
+    return tuple(replace(shared, count=count) for shared, count in counts.items())
 
 
 def conversions(ttgir: str) -> tuple[Conversion, ...]:
@@ -90,11 +91,13 @@ def _make_evaluator(ptx: str, num_warps: int) -> Callable[[str], np.ndarray]:
         if operand not in values:
             values[operand] = np.zeros_like(thread)  # stops the recursion for a register that a loop updates
             name, operands = definitions.get(operand, ("", []))
-            operation = _OPERATIONS.get(name.split(".")[0])
+            kind = name.split(".")[0]
             if re.fullmatch(r"-?(0x[0-9a-fA-F]+|\d+)", operand):
                 values[operand] = np.full_like(thread, int(operand, 0) & _MASK)
-            elif operation:
-                values[operand] = operation(name, *map(evaluate, operands)) & _MASK
+            elif kind in _OPERATIONS:
+                values[operand] = _OPERATIONS[kind](*map(evaluate, operands)) & _MASK
+            elif kind in _TYPED_OPERATIONS:
+                values[operand] = _TYPED_OPERATIONS[kind](name, *map(evaluate, operands)) & _MASK
         return values[operand]
 
     return evaluate
@@ -118,20 +121,25 @@ def _compare(name: str, a: np.ndarray, b: np.ndarray, *_: np.ndarray) -> np.ndar
 
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("mov", "cvt"), lambda _, a: a),
-    "add": lambda _, a, b: a + b,
-    "sub": lambda _, a, b: a - b,
-    "mul": lambda _, a, b: a * b,
-    "mad": lambda _, a, b, c: a * b + c,
-    "and": lambda _, a, b: a & b,
-    "or": lambda _, a, b: a | b,
-    "xor": lambda _, a, b: a ^ b,
-    "not": lambda _, a: ~a,
-    "neg": lambda _, a: -a,
-    "shl": lambda _, a, b: a << b,
+    "mov": operator.pos,
+    "cvt": operator.pos,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "mad": lambda a, b, c: a * b + c,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+    "not": operator.invert,
+    "neg": operator.neg,
+    "shl": operator.lshift,
+    "selp": lambda a, b, chosen: np.where(chosen != 0, a, b),
+    "shfl": lambda a, lane, *_: a[np.arange(len(a)) // LANES * LANES + lane % LANES],
+}
+
+# Instructions whose result depends on their type or comparison, which their name contains.
+_TYPED_OPERATIONS = {
     "shr": lambda name, a, b: _signed(name, a) >> b,
     "bfe": _extract_bits,
-    "selp": lambda _, a, b, chosen: np.where(chosen != 0, a, b),
     "setp": _compare,
-    "shfl": lambda _, a, lane, *__: a[np.arange(len(a)) // LANES * LANES + lane % LANES],
 }

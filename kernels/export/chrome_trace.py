@@ -6,6 +6,7 @@ Source of the format: Google's "Trace Event Format", complete events ("X") and m
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from kernels.experiment import launch_of
 from kernels.gpus import Gpu
@@ -25,8 +26,7 @@ def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
     kernel, launch = launch_of(timeline.experiment, gpu)
     assigned = kernel.tiles(np.arange(len(timeline.sm)), launch)
     tiles: list[list[dict[str, int]]] = [[] for _ in timeline.sm]
-    for numbers in zip(*(column.tolist() for column in vars(assigned).values()), strict=True):
-        tile = dict(zip(vars(assigned), numbers, strict=True))
+    for tile in pd.DataFrame(vars(assigned)).to_dict("records"):
         tiles[tile.pop("program")].append(tile)
     slots = assign_slots(timeline.sm, timeline.start_ns, timeline.end_ns)
     events: list[dict[str, Any]] = []

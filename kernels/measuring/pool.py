@@ -256,7 +256,7 @@ class Pool:
     def _workers(self) -> list[Worker]:
         return [slot.worker for slot in self._slots if slot.worker is not None]
 
-    def _leave(self, queued: QueuedCall[Any], future: Future[Any]) -> None:
+    def _leave(self, queued: QueuedCall, future: Future[Any]) -> None:
         with suppress(RuntimeError):  # the cancelled future may have been notified
             future.set_running_or_notify_cancel()
         with self._changed:
@@ -264,7 +264,7 @@ class Pool:
             if not queued.has_waiters and queued in self._queue.waiting:
                 self._queue.waiting.remove(queued)
 
-    def _abandon(self, queued: QueuedCall[Any]) -> bool:
+    def _abandon(self, queued: QueuedCall) -> bool:
         """Give up a running call that has no waiters, so that no client joins it. Return whether it did."""
         with self._changed:
             if not queued.has_waiters:
@@ -287,7 +287,7 @@ class Pool:
                 self._changed.notify_all()
             _resolve(queued, result)
 
-    def _next_call(self, slot: Slot) -> QueuedCall[Any] | None:
+    def _next_call(self, slot: Slot) -> QueuedCall | None:
         """Wait for the next call, and replace the worker if it dies or stops in the meantime. None if closed."""
         while not self.is_closed:
             with self._changed:
@@ -305,7 +305,7 @@ class Pool:
                         self._drop(slot)
         return None
 
-    def _attempt(self, slot: Slot, queued: QueuedCall[Any]) -> Any:
+    def _attempt(self, slot: Slot, queued: QueuedCall) -> Any:
         """Return a call's result or a Failure. Start a worker if there is none. Drop it if it dies or is killed."""
         call = queued.call
         try:
@@ -327,10 +327,10 @@ class Pool:
         self._drop(slot)
         return _closed_failure(call.stage) if self.is_closed else failure
 
-    def _start_worker(self, queued: QueuedCall[Any] | None) -> Worker:
+    def _start_worker(self, queued: QueuedCall | None) -> Worker:
         return Worker(*self._worker_arguments)
 
-    def _start(self, slot: Slot, queued: QueuedCall[Any] | None) -> Worker:
+    def _start(self, slot: Slot, queued: QueuedCall | None) -> Worker:
         """Start a worker, and wait until it is ready.
 
         Raises:
@@ -350,7 +350,7 @@ class Pool:
         self.has_started = True
         return started
 
-    def _receive(self, current: Worker, deadline_s: float, queued: QueuedCall[Any] | None) -> Any:
+    def _receive(self, current: Worker, deadline_s: float, queued: QueuedCall | None) -> Any:
         """Return a worker's next message.
 
         Raises:
@@ -377,7 +377,7 @@ class Pool:
                 slot.worker = None
 
 
-def _resolve(queued: QueuedCall[Any], result: Any) -> None:
+def _resolve(queued: QueuedCall, result: Any) -> None:
     # A call and its futures refer to each other. This cycle would keep the result until the next full collection.
     futures = queued.futures
     queued.futures = []

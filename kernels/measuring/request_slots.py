@@ -128,7 +128,7 @@ class RequestSlots:
     def __init__(self) -> None:
         self.buckets = LeakyBuckets()
         self._queue = FairQueue(MAX_RUNNING, reserved=MAX_RUNNING - 1, short_s=0.0)
-        self._may_run: dict[QueuedCall[None], asyncio.Event] = {}
+        self._may_run: dict[QueuedCall, asyncio.Event] = {}
         self._open: Counter[str] = Counter()
 
     @asynccontextmanager

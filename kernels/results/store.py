@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from kernels import jit
-from kernels.experiment import Experiment, default_experiment, from_json
+from kernels.experiment import Experiment, from_json
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.results import Measured, ResumePoint, RunResult, Sweep, SweepRow, Timeline, codec, records
@@ -336,12 +336,8 @@ def experiment_text(experiment: Experiment) -> str:
 
     Published defaults never change, so adding a knob to a kernel does not change the texts of earlier results.
     """
-    fields = experiment.to_json()
-    defaults = default_experiment(experiment.kernel).to_json()
-    fields.pop("gpu", None)
-    for part in ("problem", "config", "run"):
-        fields[part] = {name: value for name, value in fields[part].items() if defaults[part].get(name) != value}
-    return json.dumps({name: value for name, value in fields.items() if value}, sort_keys=True, separators=(",", ":"))
+    payload = replace(experiment, gpu="").short_json()
+    return json.dumps(payload, sort_keys=True, separators=(",", ":"))
 
 
 def experiment_key(experiment: Experiment) -> str:
@@ -359,18 +355,16 @@ def read_experiment(text: str) -> Experiment | None:
 
 def _summarize(measured: Measured) -> Summary:
     if isinstance(measured, RunResult):
-        timing = measured.timing
-        baseline = measured.baseline
-        passed = measured.check.passed
+        known = {
+            **(vars(measured.baseline) if measured.baseline else {}),
+            **(vars(measured.timing) if measured.timing else {}),
+            "passed": measured.check.passed,
+        }
     elif isinstance(measured, Timeline):
-        timing = measured.plain
-        baseline = None
-        passed = measured.passed
+        known = {**vars(measured.plain), "passed": measured.passed}
     else:
-        return Summary()
-    times = {name: getattr(timing, name, None) for name in ("median_ms", "p20_ms", "p80_ms", "samples")}
-    ratios = {name: getattr(baseline, name, None) for name in ("ratio", "ratio_low", "ratio_high")}
-    return Summary(**times, **ratios, passed=passed)
+        known = {}
+    return Summary(**{field.name: known.get(field.name) for field in fields(Summary)})
 
 
 def _details(sweep: Sweep) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels import discover, once
-from kernels.experiment import Experiment, JsonSchema, argument_schemas, nest
+from kernels.experiment import Experiment, JsonSchema, argument_schemas
 from kernels.gpus import GPUS
 from kernels.knobs import knob, read_fields
 from kernels.measuring.session import MEASUREMENTS
@@ -116,11 +116,6 @@ class Part:
 _COUNT: JsonSchema = {"type": "string", "enum": list(COUNTS), "description": "The count to compare. Default: all."}
 
 
-def payload(experiment: Experiment) -> dict[str, Any]:
-    """Return an experiment as the API takes it, without the kernel's defaults."""
-    return {name: value for name, value in nest(experiment.short_address()).items() if value}
-
-
 def address(experiment: Experiment, kind: str) -> str:
     """Return the query that shows an experiment's result of a kind."""
     return query(experiment.short_address() | ({"tab": TABS_BY_KIND[kind]} if kind in TABS_BY_KIND else {}))
@@ -175,7 +170,7 @@ class RecordedPanel(ListPanel):
                 "recorded": [
                     {
                         "kind": row.kind,
-                        "experiment": payload(row.experiment),
+                        "experiment": row.experiment.short_json(),
                         "gpu": row.experiment.gpu,
                         "date": row.date,
                         "numbers": [vars(number) for number in row.numbers],
@@ -231,12 +226,12 @@ def compare_scores(view: Any, has_count: bool) -> bytes:
             for name in COUNTS
             if (part := board.part((name,))).scores
         },
-        "launches": [{"experiment": payload(experiment), "gpu": experiment.gpu} for experiment in launches],
+        "launches": [{"experiment": launch.short_json(), "gpu": launch.gpu} for launch in launches],
         "points": points(board.scores),
         "misses": points(board.misses),
         "left_out": {
             "lower_bounds": points(board.lower_bounds),
-            "not_predicted": [payload(experiment) for experiment in board.unpredicted],
+            "not_predicted": [experiment.short_json() for experiment in board.unpredicted],
         },
     }
     return encode(reply)

@@ -16,7 +16,7 @@ from kernels.results.store import ResultFilter, Store, StoredResult, StoredSweep
 from kernels.space import Space
 from visualize.predict.history import PastRuns
 from visualize.views import slots
-from visualize.views.library.view import address, payload
+from visualize.views.library.view import address
 from visualize.views.numbers import milliseconds
 from visualize.views.panel import Api, Endpoint, Slots, read_options, select_fields
 from visualize.views.prose import Sourced, headline, picture_caption
@@ -276,7 +276,7 @@ def _result_json(result: StoredResult) -> dict[str, Any]:
     experiment = measured_experiment(result)
     return {
         **select_fields(result, "kind", "kernel"),
-        "experiment": payload(experiment) if experiment else None,
+        "experiment": experiment and experiment.short_json(),
         **select_fields(result, "gpu", "device", "backend", "torch", "triton"),
         "ended": result.ended.isoformat(),
         **vars(result.summary),
@@ -286,7 +286,7 @@ def _result_json(result: StoredResult) -> dict[str, Any]:
 
 def _sweep_json(sweep: StoredSweep, space: Space) -> dict[str, Any]:
     return {
-        "experiment": payload(space.base),
+        "experiment": space.base.short_json(),
         "vary": {name: list(values) for name, values in space.varied},
         **select_fields(sweep, "gpu", "triton", "done", "total", "best_ms", "ended"),
         "began": sweep.began.isoformat(),
