@@ -161,7 +161,7 @@ def resolve_gpu(experiment: Experiment, this: Gpu | None) -> Gpu:
     if name == "this" and this is None:
         message = f'gpu is "this", but this machine has no GPU. Omit gpu or choose {", ".join(GPUS)}.'
         raise ConfigError("no_gpu", message, "gpu")
-    gpu = this if this is not None and name in ("", "this", this.name) else GPUS[name or DEFAULT_GPU]
+    gpu = this if this and name in ("", "this", this.name) else GPUS[name or DEFAULT_GPU]
     major, minor = DTYPE_CAPABILITY.get(experiment.problem.dtype, (0, 0))
     if gpu.compute_capability < (major, minor):
         has = f"{gpu.name} has {gpu.compute_capability[0]}.{gpu.compute_capability[1]}"

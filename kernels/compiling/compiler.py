@@ -74,7 +74,7 @@ def compile_launch(declared: Kernel, launch: Launch, specialization: str = "laun
     for kernel in declared.launches(launch):
         if isinstance(compiled := _compile_one(kernel, launch, specialization), Failure):
             return compiled
-        if first is not None:
+        if first:
             unreadable = first.unreadable or compiled.unreadable
             operations = () if unreadable else first.operations + compiled.operations
             seconds = first.seconds + compiled.seconds

@@ -138,7 +138,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 # Instructions whose result depends on their type or comparison, which their name contains.
-_TYPED_OPERATIONS = {
+_TYPED_OPERATIONS: dict[str, Callable[..., Any]] = {
     "shr": lambda name, a, b: _signed(name, a) >> b,
     "bfe": _extract_bits,
     "setp": _compare,

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
@@ -276,15 +277,15 @@ def sum_instructions(
     words = ((word for word in row["Source"].split() if not word.startswith("@")) for row in rows)
     if [opcode for opcode, _ in listed] != [next(row_words, "").rstrip(";") for row_words in words]:
         raise CountingFailed("The code that ncu counted differs from the compiled code.")
-    ops: dict[tuple[int, str], list[list[int]]] = {}
-    shared: dict[tuple[tuple[str, int], str], list[list[int]]] = {}
+    ops = defaultdict[tuple[int, str], list[list[int]]](list)
+    shared = defaultdict[tuple[tuple[str, int], str], list[list[int]]](list)
     for (opcode, location), number, row in zip(listed, match_instructions(listed, operations), rows, strict=True):
         kind = opcode.partition(".")[0]
         if kind in GLOBAL_OPCODES and number is not None:
-            ops.setdefault((number, opcode), []).append(_counts(row, _GLOBAL))
+            ops[number, opcode].append(_counts(row, _GLOBAL))
         if kind in SHARED_OPCODES and row["Address Space"]:
             source = location[0][:2] if location else ("", 0)
-            shared.setdefault((source, opcode), []).append(_counts(row, _SHARED))
+            shared[source, opcode].append(_counts(row, _SHARED))
     return (
         tuple(OpCounts(*key, *map(sum, zip(*counts, strict=True))) for key, counts in ops.items()),
         tuple(SharedCounts(*key, *map(sum, zip(*counts, strict=True))) for key, counts in shared.items()),

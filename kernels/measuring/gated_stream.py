@@ -222,7 +222,7 @@ class GatedStream:
 
     def _queue(self, events: Sequence[Any], order: np.ndarray) -> None:
         for (begin, end), number in zip(events, order.ravel(), strict=True):
-            if self._flush is not None:
+            if self._flush:
                 self._flush()
             begin.record()
             for _ in range(self.launches_per_sample):

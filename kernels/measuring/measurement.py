@@ -247,7 +247,7 @@ class Stages:
 
     def end(self, failure: Failure | None) -> None:
         """Hand the machine to the next job. Replace the run worker if this job's failure may have corrupted it."""
-        if self._has_turn and failure is not None and (failure.stage == "worker" or failure.kind in _POISONS):
+        if self._has_turn and failure and (failure.stage == "worker" or failure.kind in _POISONS):
             self._session.runner.replace()
         if self._used_worker:
             self._session.runner.submit(Call("worker", worker.finish))

@@ -254,7 +254,7 @@ class Pool:
             each.explain_end()
 
     def _workers(self) -> list[Worker]:
-        return [slot.worker for slot in self._slots if slot.worker is not None]
+        return [slot.worker for slot in self._slots if slot.worker]
 
     def _leave(self, queued: QueuedCall, future: Future[Any]) -> None:
         with suppress(RuntimeError):  # the cancelled future may have been notified
@@ -273,14 +273,14 @@ class Pool:
 
     def _serve(self, slot: Slot) -> None:
         """Run queued calls in the slot's worker, one by one. Retry a call if its worker dies before taking it."""
-        while (queued := self._next_call(slot)) is not None:
+        while queued := self._next_call(slot):
             began = time.monotonic()
             for _ in range(_TRIES):
                 result = self._attempt(slot, queued)
                 is_lost = isinstance(result, Failure) and result.kind == "worker_died"
                 if queued.started < math.inf or not is_lost:
                     break
-            if queued.on_result is not None:
+            if queued.on_result:
                 queued.on_result(result)
             with self._changed:
                 self._queue.finish(queued, time.monotonic() - began)
@@ -291,12 +291,12 @@ class Pool:
         """Wait for the next call, and replace the worker if it dies or stops in the meantime. None if closed."""
         while not self.is_closed:
             with self._changed:
-                if (queued := self._queue.pop()) is not None:
+                if queued := self._queue.pop():
                     return queued
                 has_changed = self._changed.wait(_POLL_S)
                 current = slot.worker
             # An idle worker sends nothing, so readable data means end of file.
-            if not has_changed and current is not None and (current.connection.poll() or current.is_stopped()):
+            if not has_changed and current and (current.connection.poll() or current.is_stopped()):
                 self._drop(slot)
                 if self._keeps_idle_workers:
                     try:
@@ -313,7 +313,7 @@ class Pool:
             if self._abandon(queued):
                 return cancellation(call.stage)
             current.connection.send(call)
-            if (refusal := self._receive(current, DEADLINES_S["worker"], queued)) is not None:
+            if refusal := self._receive(current, DEADLINES_S["worker"], queued):
                 return refusal
             queued.started = time.monotonic()  # the worker has taken the call
             return self._receive(current, call.deadline_s or DEADLINES_S[call.stage], queued)
@@ -372,7 +372,7 @@ class Pool:
 
     def _drop(self, slot: Slot) -> None:
         with self._changed:
-            if slot.worker is not None:
+            if slot.worker:
                 slot.worker.kill()
                 slot.worker = None
 

@@ -94,7 +94,7 @@ class ZeroGpuPool(Pool):
         """Make a call. A call of `worker.finish` returns the GPU to the hub instead."""
         if queued.call.function is not worker.finish:
             return super()._attempt(slot, queued)
-        if slot.worker is not None:
+        if slot.worker:
             slot.worker.connection.close()
             slot.worker = None
         return None

@@ -167,7 +167,7 @@ class Database:
 
     def _connect(self, path: Path) -> sqlite3.Connection:
         # If the file was deleted or replaced, reconnect: writes to the old one would be lost.
-        if self._connection is not None and _file_id(path) != self._file:
+        if self._connection and _file_id(path) != self._file:
             self._disconnect()
         if self._connection is None:
             self._connection = _open(path)
@@ -175,7 +175,7 @@ class Database:
         return self._connection
 
     def _disconnect(self) -> None:
-        if self._connection is not None:
+        if self._connection:
             self._connection.close()
             self._connection = None
 

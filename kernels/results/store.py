@@ -212,7 +212,7 @@ class Store(Database):
             mark = "recorded" if backend == "cuda" else backend
             return KnownResult(form.recall(measured, experiment, note, mark), ended)
         shipped = records.find(form, experiment, gpu, backend)
-        return None if shipped is None else KnownResult(shipped)
+        return KnownResult(shipped) if shipped else None
 
     def latest(self, result_filter: ResultFilter, limit: int, before: int = 0) -> list[StoredResult]:
         """List results, latest first. Start below the number `before`, or at the latest result if it is 0."""
@@ -284,7 +284,7 @@ class Store(Database):
     def latest_sweep(self, space: Space, gpu: Gpu) -> StoredSweep | None:
         """Return the latest sweep of a space on a GPU. Later writes to a sweep change its `changes`."""
         latest = self._list(StoredSweep, "sweep", "space = ? AND gpu = ?", [space.identity, gpu.name, 1])
-        return latest[0] if latest else None
+        return next(iter(latest), None)
 
     def load_sweep(self, space: Space, gpu: Gpu) -> tuple[Sweep, ResumePoint] | None:
         """Return the latest sweep of a space on a GPU with all rows, and where the next sweep resumes.

@@ -203,9 +203,11 @@ class Search:
         for places in (self._pending, self._racing):
             if number in places:
                 places.remove(number)
-        rest = ([place for place in trial.numbers if place != number] for trial in self._queue)
-        queue = zip(self._queue, rest, strict=True)
-        self._queue = [self._trial(left, old.phase, old.turns, old.failed_on) for old, left in queue if left]
+        queue = self._queue
+        self._queue = []
+        for old in queue:
+            if left := [place for place in old.numbers if place != number]:
+                self._queue.append(self._trial(left, old.phase, old.turns, old.failed_on))
 
     def ask(self, device: int, is_last_device: bool) -> Trial | None:
         """Return a device's next trial, or None if nothing is ready or the search is over.
@@ -217,15 +219,15 @@ class Search:
         if self._reference is None and self._takes_times and self._open:
             return None  # every other trial needs the reference that the first one finds
         trial = self._next_queued(device, is_last_device)
-        if trial is None and self.phase == "explore":
+        if not trial and self.phase == "explore":
             trial = self._next_exploration()
-        if trial is None and self.phase == "race":
+        if not trial and self.phase == "race":
             if self._is_idle():
                 self._start_round()
             trial = self._next_queued(device, is_last_device)
-        if trial is None and self.phase == "final":
+        if not trial and self.phase == "final":
             trial = self._next_final()
-        if trial is not None:
+        if trial:
             self._open.append(trial)
         return trial
 

@@ -60,7 +60,7 @@ class Verdicts:
     @property
     def counted_is_compiled(self) -> bool:
         """Whether the counted code has the same layouts and widths as the code compiled here."""
-        if self.counters is None or self.code is None:
+        if not self.counters or not self.code:
             return False
         counted, compiled = (
             [(operation.op, operation.layout, operation.width_bytes) for operation in code.operations]

@@ -204,7 +204,8 @@ def count(lanes: Requests, times: np.ndarray | int = 1, instruction: str = "") -
     counts = count_requests(*parts)
     by_lanes = np.count_nonzero(lanes.active, axis=1) * lanes.width_bytes
     amounts = (int((part * times).sum()) for part in (*counts.T, by_lanes))
-    return Cost(*amounts, sector_bytes=sector_bytes)
+    requests, sectors, lines, ideal_sectors, wanted = amounts
+    return Cost(requests, sectors, lines, ideal_sectors, wanted, sector_bytes=sector_bytes)
 
 
 def count_bypassing(lanes: Requests) -> Cost:

@@ -338,7 +338,7 @@ def traffic_funnel(stages: Sequence[tuple[Any, int, str]], label: str) -> Markup
         stages: name, bytes and source (a mark) of each stage.
         label: the bars' name for screen readers.
     """
-    most = max((value for _, value, _ in stages), default=0) or 1
+    most = max(value for _, value, _ in stages) or 1
     stage = Markup(
         '<li><span class="stage">{}</span><span class="bar" style="width:{:.2f}%"></span><span>{:,} bytes</span></li>'
     )

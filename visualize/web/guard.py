@@ -275,7 +275,7 @@ class Guard:
             raise HTTPException(404, "This route is disabled.")
         if not path.isprintable():
             raise HTTPException(400, "The path contains a control character.")
-        app = request.scope.get("app")
+        app: Any = request.scope.get("app")
         if path.startswith(_BEHIND_LOGIN) and getattr(app, "auth", None):
             cookies = (request.cookies.get(f"access-token-{kind}{app.cookie_id}") for kind in ("", "unsecure-"))
             if not any(cookie in app.tokens for cookie in cookies):
@@ -406,7 +406,7 @@ class Connection(H11Protocol):
         return self.client[0] if self.client else ""
 
     def _cancel_deadline(self) -> None:
-        if self._deadline is not None:
+        if self._deadline:
             self._deadline.cancel()
             self._deadline = None
 

@@ -196,7 +196,7 @@ def limit_queue(queue: Queue, reconnect_s: float = RECONNECT_S, first_read_s: fl
     async def cancel_events(session_hash: str, mailbox: Callable[[], object], reads: int, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
         current = mailboxes.get(session_hash)
-        if current is not None and (current.reads > reads or current is not mailbox()):
+        if current and (current.reads > reads or current is not mailbox()):
             return
         if not reads or any(event.session_hash == session_hash for event in queue.event_ids_to_events.values()):
             # This drops unread replies. A later reader of a cancelled event would wait forever.

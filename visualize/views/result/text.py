@@ -65,7 +65,7 @@ def remarks(result: RunResult, kernel: Kernel, launch: Launch, failure: Failure 
     is_interpreted = result.backend == "interpreter"
     yield kernel.family.note(problem)
     yield kernel.note(launch)
-    if is_interpreted and failure is not None and failure.kind == "out_of_resources":
+    if is_interpreted and failure and failure.kind == "out_of_resources":
         yield f"This config can't launch on {launch.gpu.name}; the interpreter has no such limit. {failure.message}"
     if kernel.zeroed_output:
         yield "The output starts at zero; no time includes zeroing it."
@@ -204,7 +204,7 @@ def render_card(result: RunResult, kernel: Kernel, launch: Launch, when: object 
     Args:
         when: when the run ended, if it was stored; "" for a run that has just ended.
     """
-    lines = [_card_line(run, kernel, launch) for run in (result, result.recorded) if run is not None]
+    lines = [_card_line(run, kernel, launch) for run in (result, result.recorded) if run]
     return Markup("").join(lines) + (Markup('<p class="when">{}</p>').format(when) if when else Markup())
 
 

@@ -70,7 +70,7 @@ class SharedSweeps:
         """
         first, *others = spaces
         with self._lock:
-            if self._run is not None:
+            if self._run:
                 if self._run.strategy == strategy and self._run.space.identity in [space.identity for space in spaces]:
                     self._left.discard(watcher)
                     return self._run
@@ -93,7 +93,7 @@ class SharedSweeps:
     def find(self, store: Store, space: Space, gpu: Gpu) -> Sweep | None:
         """Return the running sweep's rows so far, or the latest sweep of a space by any process."""
         run = self.running(space, gpu)
-        if run is not None:
+        if run:
             return run.snapshot()
         latest = self._find_latest(store, space, gpu)
         return latest[0] if latest else None
@@ -129,7 +129,7 @@ class SharedSweeps:
     def _cancel(self) -> None:
         with self._lock:
             self._is_cancelled = True
-            if self._run is not None:
+            if self._run:
                 self._run.cancel()
 
     def _begin(self, session: Session, space: Space, strategy: Strategy, from_scratch: bool) -> SweepRun:
@@ -165,7 +165,7 @@ class SharedSweeps:
         stored = store.latest_sweep(space, gpu)
         key = (space.identity, gpu.name)
         before, latest = self._latest.get(key) or (None, None)
-        if stored is not None and stored != before:
+        if stored and stored != before:
             latest = store.load_sweep(space, gpu) or latest
             self._latest.put(key, (stored, latest))
         return latest
