@@ -71,7 +71,7 @@ class Knob:
         if self.longest is not None:
             kind = "not_a_text"
             allowed = f"at most {self.longest} printable characters"
-            fits = isinstance(read, str) and len(read) <= self.longest and (read.isprintable() or not read)
+            fits = isinstance(read, str) and len(read) <= self.longest and read.isprintable()
         elif self.choices is not None:
             kind = self.kind
             allowed = _list(self.choices, "or")

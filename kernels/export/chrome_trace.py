@@ -48,6 +48,11 @@ def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
         when = {"ts": start / 1000, "dur": (end - start) / 1000}
         events.append({**where, **when, "args": {"program": pid, "tiles": computed}})
     source = "recorded" if timeline.backend == "recorded" else "measured"
-    about = {"experiment": timeline.experiment.to_json(), "kernel": kernel.title, "gpu": gpu.name}
-    about |= {"source": source, "slots": "counted"}
+    about = {
+        "experiment": timeline.experiment.to_json(),
+        "kernel": kernel.title,
+        "gpu": gpu.name,
+        "source": source,
+        "slots": "counted",
+    }
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": about}

@@ -76,7 +76,8 @@ def matmul_fused_add_relu(
 
 
 def accesses(launch: Launch[Problem]) -> tuple[Access, ...]:
-    specs, (m, n, _) = _tensors(launch.problem), family.axes(launch)
+    specs = _tensors(launch.problem)
+    (m, n, _) = family.axes(launch)
     *copy_lines, load_c = memory_lines(matmul_fused_add_relu)
     load_a, load_b, store = family.accesses(launch)
     falls_back = persistent.tma_fallback_reason(specs, launch)
@@ -89,7 +90,8 @@ def accesses(launch: Launch[Problem]) -> tuple[Access, ...]:
 
 
 def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
-    d, half = tensors["D"], launch.config.BLOCK_N // 2
+    d = tensors["D"]
+    half = launch.config.BLOCK_N // 2
     shared = persistent.persistent_arguments(tensors, _tensors(launch.problem), {"C": half, "D": half}, launch)
     # With 4-byte elements, tiles of C and D leave too little shared memory for the next tile's operands.
     flatten = shared["USE_TMA"] and DTYPE_BYTES[launch.problem.dtype] <= 2

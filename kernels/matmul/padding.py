@@ -101,7 +101,8 @@ def _padded(spec: TensorSpec, launch: Launch[Problem]) -> TensorSpec:
 
 def _saves_time(misaligned: Mapping[str, TensorSpec], launch: Launch[Problem]) -> bool:
     """Return whether the copies take less time than loads of single elements, which would limit the launch."""
-    config, tiles = launch.config, extents(launch)
+    config = launch.config
+    tiles = extents(launch)
     steps = -(-tiles["m"] * tiles["n"] // launch.gpu.sms) * tiles["k"]
     requests = _PASSES * (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K / _LANES
     return _copies_ms(misaligned, launch) < steps * max(requests / launch.gpu.clock_mhz / 1e3, _STEP_MS)
@@ -142,7 +143,8 @@ def _copies(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> FirstLa
     padded = workspaces(specs, launch)
     if not padded:
         return None
-    blocks, start = _blocks(padded), on_arrays(tile_start)
+    blocks = _blocks(padded)
+    start = on_arrays(tile_start)
     programs = {name: blocks[f"{name} rows"] * blocks[f"{name} columns"] for name in padded}
     load_a, store_a, load_b, store_b = memory_lines(copy_padded)
     accesses = []
@@ -154,13 +156,25 @@ def _copies(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> FirstLa
             accesses.append(Access("store", f"padded {name}", *block, over, store, pointers=over[::-1]))
 
     def arguments(tensors: Tensors) -> dict[str, Any]:
-        given: dict[str, Any] = {"a_programs": programs.get("A", 0), "num_warps": _WARPS}
-        given |= {"ROWS": _ROWS, "COLUMNS": _COLUMNS, "PAD_A": "A" in padded, "PAD_B": "B" in padded}
-        for name, letter in (("A", "a"), ("B", "b")):
-            operand, spec = tensors[name], specs[name]
-            given |= {letter: operand, f"padded_{letter}": tensors.get(f"padded {name}", operand)}
-            given |= {f"{letter}_shape": spec.stored, f"{letter}_pitch": padded.get(name, spec).stored[1]}
-            given |= {f"{letter}_strides": operand.stride()[::-1] if spec.transposed else operand.stride()}
+        given: dict[str, Any] = {
+            "a_programs": programs.get("A", 0),
+            "num_warps": _WARPS,
+            "ROWS": _ROWS,
+            "COLUMNS": _COLUMNS,
+            "PAD_A": "A" in padded,
+            "PAD_B": "B" in padded,
+        }
+        for name in ("A", "B"):
+            letter = name.lower()
+            operand = tensors[name]
+            spec = specs[name]
+            given |= {
+                letter: operand,
+                f"padded_{letter}": tensors.get(f"padded {name}", operand),
+                f"{letter}_shape": spec.stored,
+                f"{letter}_pitch": padded.get(name, spec).stored[1],
+                f"{letter}_strides": operand.stride()[:: -1 if spec.transposed else 1],
+            }
         return given
 
     ms = _copies_ms({name: specs[name] for name in padded}, launch)
@@ -169,7 +183,8 @@ def _copies(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> FirstLa
 
 def note(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> str:
     """Describe the copies that a launch makes first, or return ""."""
-    padded, size = workspaces(specs, launch), DTYPE_BYTES[launch.problem.dtype]
+    padded = workspaces(specs, launch)
+    size = DTYPE_BYTES[launch.problem.dtype]
     if not padded:
         return ""
     rows = " and ".join(

@@ -134,7 +134,8 @@ def grid(launch: Launch[Problem]) -> tuple[int]:
 
 def half_columns(launch: Launch[Problem]) -> tuple[Axis, Axis]:
     """Return the column axes of a tile's left and right half."""
-    start, block = on_arrays(tile_start), launch.config.BLOCK_N // 2
+    start = on_arrays(tile_start)
+    block = launch.config.BLOCK_N // 2
     return (
         Axis("n", block, lambda index, block: start(2 * index, block)),
         Axis("n", block, lambda index, block: start(2 * index + 1, block)),
@@ -146,7 +147,9 @@ def tma_fallback_reason(tensors: Mapping[str, TensorSpec], launch: Launch[Proble
 
     With PAD, it stores its output with pointers if a descriptor can't.
     """
-    gpu, size, fallback = launch.gpu, DTYPE_BYTES[launch.problem.dtype], "so this launch falls back to pointers."
+    gpu = launch.gpu
+    size = DTYPE_BYTES[launch.problem.dtype]
+    fallback = "so this launch falls back to pointers."
     if not gpu.has_tma:
         major, minor = gpu.compute_capability
         return f"{gpu.name} has compute capability {major}.{minor}, but tensor descriptors need 9.0, {fallback}"
@@ -182,7 +185,8 @@ def persistent_arguments(
     store_tma = not stores_with_pointers(specs, launch)
     if store_tma:
         blocks |= {name: (config.BLOCK_M, count) for name, count in columns.items()}
-    specs, read = dict(specs), dict(tensors)
+    specs = dict(specs)
+    read = dict(tensors)
     for name, spec in padding.workspaces(specs, launch).items():
         specs[name], read[name] = spec, tensors[f"padded {name}"]
     if tma_fallback_reason(specs, launch) or not all(_fits_descriptor(read[name]) for name in blocks):
@@ -222,15 +226,18 @@ def accesses(launch: Launch[Problem]) -> tuple[Access, ...]:
     if stores_with_pointers(specs, launch):
         return *loads(specs, launch), family.accesses(launch)[-1]
     m, n, _ = family.axes(launch)
-    (left,), (right,) = memory_lines(store_left), memory_lines(store_right)
+    (left,) = memory_lines(store_left)
+    (right,) = memory_lines(store_right)
     pieces = zip(half_columns(launch), (left, right), strict=True) if is_in_halves(launch) else [(n, left)]
     stores = (Access("descriptor", "C", m, columns, ("m", "n"), line) for columns, line in pieces)
     return *loads(specs, launch), *stores
 
 
 def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
-    halves, columns = is_in_halves(launch), launch.config.BLOCK_N
-    stored, tiles = {"C": columns // 2 if halves else columns}, family.extents(launch)
+    halves = is_in_halves(launch)
+    columns = launch.config.BLOCK_N
+    stored = {"C": columns // 2 if halves else columns}
+    tiles = family.extents(launch)
     shared = persistent_arguments(tensors, FAMILY.tensors(launch.problem), stored, launch)
     # The right half stays in registers until the next tile. A float32 half needs too many registers.
     right_later = halves and DTYPE_BYTES[launch.problem.dtype] <= 2
@@ -239,7 +246,8 @@ def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
 
 def is_in_halves(launch: Launch[Problem]) -> bool:
     """Return whether descriptors store a tile in two halves that share one half-size buffer."""
-    config, uses_pointers = launch.config, stores_with_pointers(FAMILY.tensors(launch.problem), launch)
+    config = launch.config
+    uses_pointers = stores_with_pointers(FAMILY.tensors(launch.problem), launch)
     return not uses_pointers and config.BLOCK_M * config.BLOCK_N * DTYPE_BYTES[launch.problem.dtype] > _WHOLE_BYTES
 
 

@@ -83,7 +83,9 @@ def roundings(launch: Launch[Problem, Config]) -> int:
 
 def note(launch: Launch[Problem, Config]) -> str:
     """Explain whether splitting pays off: it fills idle SMs, but adds to each element SPLIT_K times."""
-    extent, split, gpu = extents(launch), launch.config.SPLIT_K, launch.gpu
+    extent = extents(launch)
+    split = launch.config.SPLIT_K
+    gpu = launch.gpu
     tiles = extent["m"] * extent["n"]
     if split == 1:
         return "With SPLIT_K 1, each tile has one program, so atomic adds bring no benefit."

@@ -12,8 +12,13 @@ from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import NO_COST, Cost, Operation
 
 # Hardware counters of the whole launch, for operations that lanes issue and for boxes that the TMA copies.
-COUNTERS = {"load": ("ld",), "store": ("st",), "atomic": ("red", "atom")}
-COUNTERS |= {"TMA load": ("tma_ld",), "TMA store": ("tma_st",)}
+COUNTERS = {
+    "load": ("ld",),
+    "store": ("st",),
+    "atomic": ("red", "atom"),
+    "TMA load": ("tma_ld",),
+    "TMA store": ("tma_st",),
+}
 
 # Nsight Compute's per-instruction sector count for this opcode is wrong, by a different number in every run. Its line
 # count and the launch's hardware counter are complete.
@@ -94,7 +99,7 @@ def count_of(op: Operation, found: Verdicts) -> Cost | None:
 
 def agreement(predicted: Cost, counted: Cost) -> str:
     """Return "equal", "at least" (a loop that retries), "different", or "undercounted" or "overcounted" by ncu."""
-    names = ("sectors", "lines", *(["requests"] if counted.has_requests else []))
+    names = ["sectors", "lines"] + ["requests"] * counted.has_requests
     more = {name: difference for name in names if (difference := getattr(counted, name) - getattr(predicted, name))}
     if not more:
         return "equal"

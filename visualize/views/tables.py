@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from functools import partial
+from itertools import zip_longest
 from typing import Any, ClassVar, Generic, TypeVar
 
 from markupsafe import Markup
@@ -36,10 +37,10 @@ R = TypeVar("R")
 def table(header: Iterable[Any], rows: Iterable[Iterable[Any]], caption: Any = "") -> Markup:
     """Render an HTML table in a scrollable frame, with a link that saves its cells as CSV.
 
-    A cell is a `prose` value or anything that `str` accepts; strings are escaped.
+    A cell is a `prose` value or anything that `str` accepts; strings are escaped. Cells that a row lacks are empty.
     """
     headings = [*map(_heading, header)]
-    cells = [[*map(_cell, row)] for row in rows]
+    cells = [[_cell(cell) for cell, _ in zip_longest(row, headings, fillvalue="")] for row in rows]
     file = urllib.parse.quote(_csv([_number(cell.striptags()) for cell in row] for row in (headings, *cells)))
     name = _cell(caption).striptags() or headings[0].striptags() or "table"
     save = Markup('<a class="save-csv" download="{}.csv" href="data:text/csv,{}" title="Save as CSV">CSV</a>')

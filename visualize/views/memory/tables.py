@@ -127,7 +127,7 @@ def conversions_table(verdicts: Verdicts) -> Markup:
                 counted = [row for row in counts if row.opcode.partition(".")[0] == opcode]
                 rows.append((*first, *_step_cells(alike, counted)))
         if not steps:
-            rows.append((*first, "between lanes, without shared memory", *("",) * 4))
+            rows.append((*first, "between lanes, without shared memory"))
     if not rows:
         return hint("No block changes its layout.")
     wavefronts = term("wavefront", "wavefronts per instruction")
@@ -156,7 +156,7 @@ def _step_cells(alike: Sequence[SharedOperation], counts: Sequence[SharedCounts]
     cells = Hint(alike[0].op, alike[0].instruction), Sourced(f"{predicted:.3g}", "predicted"), f"{ideal:.3g}"
     executed = sum(row.executed for row in counts)
     if not executed:
-        return (*cells, "", "")
+        return cells
     counted = sum(row.wavefronts for row in counts) / executed
     agreement = "equal" if math.isclose(counted, predicted) else "fewer" if counted < predicted else "different"
     return (*cells, f"{counted:.3g}", _SIGNS[agreement])

@@ -175,7 +175,7 @@ def builds_table(builds: Mapping[str, Build | str], caption: str) -> Markup:
     rows: list[tuple[Any, ...]] = []
     for name, build in builds.items():
         if isinstance(build, str):
-            rows.append((name, build, *("",) * (len(_HEADER) - 2)))
+            rows.append((name, build))
             continue
         facts = build.facts
         resident = occupancy_of(build.launch, build.facts)

@@ -235,8 +235,8 @@ def render_tables(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
     family = kernel.family
     rows = [
         (term("relative RMS error"), significant(check.relative_rms), f"at most {significant(check.tolerance)}"),
-        ("largest error", significant(check.max_abs_error), ""),
-        (f"largest error / ({family.magnitude})", significant(check.max_scaled_error), ""),
+        ("largest error", significant(check.max_abs_error)),
+        (f"largest error / ({family.magnitude})", significant(check.max_scaled_error)),
     ]
     if not family.is_exact:
         rows.append(("largest error beyond rounding / allowed", significant(check.worst_over_allowed), "at most 1"))
@@ -274,8 +274,8 @@ def _time_table(run: RunResult, is_in_l2: bool) -> Markup:
         share = f"this kernel reaches {percent(peak.share)}"
         rows.append((best, "", "", "", f"{significant(peak.rate)} {peak.unit}", share))
     if cost:
-        rows.append((ENQUEUED, format_ms(cost.enqueue_ms), "", cost.calls, "", ""))
-        rows.append((SYNCHRONIZED, format_ms(cost.synchronized_ms), "", "", "", ""))
+        rows.append((ENQUEUED, format_ms(cost.enqueue_ms), "", cost.calls))
+        rows.append((SYNCHRONIZED, format_ms(cost.synchronized_ms)))
     per_sample = f" of {run.launches_per_sample} launches" if run.launches_per_sample > 1 else ""
     clock = ""
     if clocks:

@@ -311,7 +311,7 @@ def draw_roofline(run: RunResult, launch: Launch) -> Slots:
     except ConfigError:  # too many tiles to lay out
         bound = None
     figure = figures.roofline_figure(recorded, tuple(_recorded_points(run)), own, bound[0] if bound else None, gpu)
-    sources = [roof.source, "recorded", *(point.source for point in own), *(["predicted"] if bound else [])]
+    sources = [roof.source, "recorded", *(point.source for point in own)] + ["predicted"] * bool(bound)
     about = picture_caption(experiment, gpu, *sources)
     return {
         "roofline": tag_experiment(experiment, claim(*text.describe_roofline(roof, own[0] if own else None, bound))),
