@@ -75,7 +75,7 @@ class Knob:
         elif self.choices is not None:
             kind = self.kind
             allowed = _list(self.choices, "or")
-            fits = isinstance(read, int | str) and read in self.choices
+            fits = read in self.choices
         else:
             kind = "out_of_range"
             allowed = f"a whole number from {self.low} to {self.high}"

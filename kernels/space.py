@@ -103,11 +103,11 @@ def parse_varied(texts: Sequence[str], setting: str) -> dict[str, list[str]]:
     """
     varied: dict[str, list[str]] = {}
     for text in re.sub(r"\s*([,=])\s*", r"\1", " ".join(texts)).split():
-        name, equals, values = text.partition("=")
-        if not equals or not name.strip() or not values.strip(" ,"):
+        name, _, values = text.partition("=")
+        if not name or not values.strip(","):
             example = "KNOB=VALUE,VALUE, such as BLOCK_M=64,128"
             raise ConfigError("not_a_knob", f"{setting} must be {example} (got {quote(text)}).", setting)
-        varied.setdefault(name.strip(), []).extend(value.strip() for value in values.split(",") if value.strip())
+        varied.setdefault(name, []).extend(filter(None, values.split(",")))
     return varied
 
 

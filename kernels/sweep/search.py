@@ -393,7 +393,7 @@ class Search:
 def initial_order(strategy: Strategy, rows: Sequence[SweepRow]) -> list[int]:
     """Return the indices of all configs in the order in which a strategy tries them, before any is compiled."""
     if strategy.name == "random":
-        return [int(number) for number in np.random.default_rng(strategy.seed).permutation(len(rows))]
+        return np.random.default_rng(strategy.seed).permutation(len(rows)).tolist()
     if strategy.name == "guided":
         estimates_ms = [row.predicted.ms if row.predicted else math.inf for row in rows]
         return sorted(range(len(rows)), key=lambda number: estimates_ms[number])

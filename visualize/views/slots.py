@@ -167,5 +167,5 @@ def control(name: str, knob: Knob) -> dict[str, Any]:
     if knob.choices is None:
         bounds = {"low": knob.low, "high": knob.high, "stops": knob.stops, "cap": knob.cap}
         return {**shared, "kind": "number", **bounds}
-    kind = "menu" if isinstance(knob.choices[0], str | bool) else "steps"
+    kind = "menu" if isinstance(knob.choices[0], str) else "steps"
     return {**shared, "kind": kind, "choices": list(knob.choices)}

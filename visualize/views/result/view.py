@@ -21,7 +21,7 @@ from kernels.knobs import ConfigError
 from kernels.measuring.run import RUN
 from kernels.measuring.session import Session
 from kernels.results import Failure, RunResult, Timeline, records
-from kernels.results.codec import UnreadableRecording, to_json
+from kernels.results.codec import to_json
 from kernels.results.run import Closeup, Diff
 from kernels.spec import Kernel, Launch, shape_text
 from visualize.predict.bounds import Point, Roof, intensity, predicted_point
@@ -277,7 +277,7 @@ def decode_run(stored_text: object, state: State) -> tuple[RunResult, datetime.d
     try:
         recording = RUN.form.recording(json.loads(stored_text))
         ended = datetime.datetime.fromisoformat(recording.date)
-    except (ValueError, TypeError, AttributeError, RecursionError, UnreadableRecording):
+    except (ValueError, TypeError, AttributeError, RecursionError):  # ValueError: also an unreadable recording
         return None
     run = recording.measured
     problem = state.experiment.problem
