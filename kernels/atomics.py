@@ -10,6 +10,7 @@ The rule was derived on an H100 from 1,332 requests with chosen and random addre
 """
 
 import numpy as np
+from numpy import ndarray
 
 SECTOR_BYTES = 32
 LINE_BYTES = 128
@@ -25,7 +26,7 @@ ADDRESS_RANGE = LINE_BYTES << len(_BANKS)
 _CHUNK = 1 << 12
 
 
-def atomic_sectors(address: np.ndarray, active: np.ndarray) -> np.ndarray:
+def atomic_sectors(address: ndarray, active: ndarray) -> ndarray:
     """Return the sectors of each request.
 
     Args:
@@ -50,7 +51,7 @@ def atomic_sectors(address: np.ndarray, active: np.ndarray) -> np.ndarray:
     return np.count_nonzero(served[:, 1:] != served[:, :-1], axis=1) + (served[:, 0] >= 0)
 
 
-def _passes(line: np.ndarray, bank: np.ndarray, place: np.ndarray) -> np.ndarray:
+def _passes(line: ndarray, bank: ndarray, place: ndarray) -> ndarray:
     """Return the pass of each lane, from 0. Inactive lanes use a separate bank."""
     request = np.arange(len(line))
     passes = np.zeros_like(line)

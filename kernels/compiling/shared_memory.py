@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from kernels.accesses import Conversion, SharedOperation, expand_bases
 from kernels.compiling.compile_cost import LANES
@@ -63,7 +64,7 @@ def conversions(ttgir: str) -> tuple[Conversion, ...]:
     return tuple(result)
 
 
-def _linear_bases(address: np.ndarray, lanes: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def _linear_bases(address: ndarray, lanes: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Return the address bits that each bit of the lane and warp index flips; None if addresses are not linear.
 
     Args:
@@ -78,7 +79,7 @@ def _linear_bases(address: np.ndarray, lanes: int) -> tuple[tuple[int, ...], tup
     return (lane, warp) if np.array_equal(linear, by_warp) else None
 
 
-def _make_evaluator(ptx: str, num_warps: int) -> Callable[[str], np.ndarray]:
+def _make_evaluator(ptx: str, num_warps: int) -> Callable[[str], ndarray]:
     """Return a function that maps a register or literal to its value in each thread: unsigned 32-bit, held as int64."""
     thread = np.arange(LANES * num_warps, dtype=np.int64)
     values = {"%tid.x": thread}
@@ -87,7 +88,7 @@ def _make_evaluator(ptx: str, num_warps: int) -> Callable[[str], np.ndarray]:
         # A register that a loop updates is defined twice; the first definition is its value before the loop.
         definitions.setdefault(match[2], (match[1], [part.strip() for part in match[3].split(",")]))
 
-    def evaluate(operand: str) -> np.ndarray:
+    def evaluate(operand: str) -> ndarray:
         if operand not in values:
             values[operand] = np.zeros_like(thread)  # stops the recursion for a register that a loop updates
             name, operands = definitions.get(operand, ("", []))
@@ -103,17 +104,17 @@ def _make_evaluator(ptx: str, num_warps: int) -> Callable[[str], np.ndarray]:
     return evaluate
 
 
-def _signed(name: str, values: np.ndarray) -> np.ndarray:
+def _signed(name: str, values: ndarray) -> ndarray:
     """Reinterpret an operand of a signed instruction."""
     return np.where(values > _MASK >> 1, values - (_MASK + 1), values) if ".s" in name else values
 
 
-def _extract_bits(name: str, values: np.ndarray, start: np.ndarray, length: np.ndarray) -> np.ndarray:
+def _extract_bits(name: str, values: ndarray, start: ndarray, length: ndarray) -> ndarray:
     field = values >> start & (1 << length) - 1
     return np.where((field >> length - 1 & 1) == 1, field - (1 << length), field) if name.endswith("s32") else field
 
 
-def _compare(name: str, a: np.ndarray, b: np.ndarray, *_: np.ndarray) -> np.ndarray:
+def _compare(name: str, a: ndarray, b: ndarray, *_: ndarray) -> ndarray:
     a = _signed(name, a)
     b = _signed(name, b)
     results = {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}

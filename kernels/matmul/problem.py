@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from kernels import orders
 from kernels.accesses import Access, Axis, Tiles
@@ -85,14 +86,14 @@ def extents(launch: Launch[Problem]) -> dict[str, int]:
     return {"m": m, "n": n, "k": -(-problem.K // config.BLOCK_K)}
 
 
-def grouped_tiles(pids: np.ndarray, launch: Launch[Problem], programs: int) -> Tiles:
+def grouped_tiles(pids: ndarray, launch: Launch[Problem], programs: int) -> Tiles:
     """Return the tiles of each program in grouped order: program pid takes tiles pid, pid + programs, and so on."""
     tiles = extents(launch)
     program, place = deal(pids, tiles["m"] * tiles["n"], programs)
     return tiles_at(program, place, np.zeros_like(program), launch)
 
 
-def deal(pids: np.ndarray, tiles: int, programs: int) -> tuple[np.ndarray, np.ndarray]:
+def deal(pids: ndarray, tiles: int, programs: int) -> tuple[ndarray, ndarray]:
     """Deal tiles to programs in turn. Return the program of each tile, and the tile's place in the order."""
     turns = -(-(tiles - pids) // programs)
     program = np.repeat(pids, turns)
@@ -100,7 +101,7 @@ def deal(pids: np.ndarray, tiles: int, programs: int) -> tuple[np.ndarray, np.nd
     return program, program + turn * programs
 
 
-def tiles_at(program: np.ndarray, place: np.ndarray, pid_k: np.ndarray, launch: Launch[Problem]) -> Tiles:
+def tiles_at(program: ndarray, place: ndarray, pid_k: ndarray, launch: Launch[Problem]) -> Tiles:
     """Return the tiles at the given places in grouped order."""
     tiles = extents(launch)
     size = launch.config.GROUP_SIZE

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from kernels.compiling import instrumented
 from kernels.measuring.timing import MOST_TURNS, Batch
@@ -140,7 +141,7 @@ class GatedStream:
         self._device = device or timing_device()
         self._is_graph = timer == "graph"
         self._flush = self._device.make_flush() if l2 == "cold" else None
-        self._captured: tuple[np.ndarray, Sequence[Any], Any] | None = None
+        self._captured: tuple[ndarray, Sequence[Any], Any] | None = None
         self._random = np.random.default_rng(0)
         entries = len(calls) * (_QUEUED_COLD if self._flush else _QUEUED_WARM)
         self.most_turns = MOST_TURNS if self._is_graph else max(1, min(MOST_TURNS, _QUEUED // entries))
@@ -168,7 +169,7 @@ class GatedStream:
             self._captured = order, events, graph
         return self._time(*self._captured)
 
-    def time_in_order(self) -> np.ndarray:
+    def time_in_order(self) -> ndarray:
         """Launch each call once, in the given order, without a graph. Return (calls,) milliseconds.
 
         Raises:
@@ -176,7 +177,7 @@ class GatedStream:
         """
         return self._time(np.arange(len(self._calls))[np.newaxis]).times_ms[:, 0]
 
-    def _time(self, order: np.ndarray, events: Sequence[Any] = (), graph: Any = None) -> Batch:
+    def _time(self, order: ndarray, events: Sequence[Any] = (), graph: Any = None) -> Batch:
         """Queue turns, or a graph of them with its events, behind the gate.
 
         Args:
@@ -213,14 +214,14 @@ class GatedStream:
                 raise RuntimeError(f"{launches} launches could not be queued within {spin_cycles} cycles.")
             spin_cycles *= 4
 
-    def _random_order(self, turns: int) -> np.ndarray:
+    def _random_order(self, turns: int) -> ndarray:
         return self._random.permuted(np.tile(np.arange(len(self._calls)), (turns, 1)), axis=1)
 
     def _make_events(self, samples: int, external: bool) -> list[Any]:
         event = functools.partial(self._device.cuda.Event, enable_timing=True, external=external)
         return [(event(), event()) for _ in range(samples)]
 
-    def _queue(self, events: Sequence[Any], order: np.ndarray) -> None:
+    def _queue(self, events: Sequence[Any], order: ndarray) -> None:
         for (begin, end), number in zip(events, order.ravel(), strict=True):
             if self._flush:
                 self._flush()
@@ -230,7 +231,7 @@ class GatedStream:
             end.record()
 
 
-def clock_between(before: np.ndarray, after: np.ndarray) -> float | None:
+def clock_between(before: ndarray, after: ndarray) -> float | None:
     """Return the clock in MHz between two readings: the median over the SMs in both; None if it is implausible.
 
     Args:

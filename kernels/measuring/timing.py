@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from numpy import ndarray
 
 from kernels.pairs import pair
 from kernels.results.run import Clocks, LaunchOverhead, Timing
@@ -78,7 +79,7 @@ class Batch:
         limits: the driver's reasons for lowering the clock.
     """
 
-    times_ms: np.ndarray
+    times_ms: ndarray
     clock_mhz: float | None = None
     limits: tuple[str, ...] = ()
 
@@ -107,7 +108,7 @@ class Samples:
         warning: caveats other than those in `clocks.note`.
     """
 
-    times_ms: np.ndarray
+    times_ms: ndarray
     clocks: Clocks | None
     warning: str
 
@@ -122,7 +123,7 @@ class Samples:
         return " ".join(filter(None, [self.warning, self.clocks.note if self.clocks else ""]))
 
 
-def summarize_times(samples_ms: np.ndarray, family: Family, problem: Any) -> Timing:
+def summarize_times(samples_ms: ndarray, family: Family, problem: Any) -> Timing:
     """Return median, spread and rate: TFLOP/s of the family's work, or GB/s of its minimal bytes if it has no work."""
     work = family.work(problem)
     p20, median, p80 = (float(x) for x in np.percentile(samples_ms, (20, 50, 80)))

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy import ndarray
 
 from kernels.experiment import Experiment
 from kernels.results import Failure, Final, Prediction, Strategy, SweepRow
@@ -101,8 +102,8 @@ class Outcome:
 
     status: Status
     reason: str = ""
-    times_ms: np.ndarray = field(default_factory=lambda: np.empty(0))
-    reference_ms: np.ndarray = field(default_factory=lambda: np.empty(0))
+    times_ms: ndarray = field(default_factory=lambda: np.empty(0))
+    reference_ms: ndarray = field(default_factory=lambda: np.empty(0))
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Outcomes:
     """
 
     each: tuple[Outcome, ...]
-    baselines: tuple[tuple[str, np.ndarray], ...] = ()
+    baselines: tuple[tuple[str, ndarray], ...] = ()
 
 
 class Search:

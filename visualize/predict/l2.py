@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
 from visualize.predict.schedule import Panels, Schedule
 
@@ -80,9 +81,9 @@ CONSTANTS = Constants()
 class Timeline(NamedTuple):
     """The start and duration of each tile, in tile times, and its SM: (tiles,) each."""
 
-    start: np.ndarray
-    duration: np.ndarray
-    sm: np.ndarray
+    start: ndarray
+    duration: ndarray
+    sm: ndarray
 
 
 def ahead(l2_pressure: float, constants: Constants = CONSTANTS) -> float:
@@ -126,10 +127,10 @@ def fetched_bytes(
     panels: Panels,
     written_bytes: float,
     timeline: Timeline,
-    orders: Sequence[tuple[np.ndarray, np.ndarray]],
+    orders: Sequence[tuple[ndarray, ndarray]],
     capacities: Sequence[float],
     ways: int = CONSTANTS.ways,
-) -> np.ndarray:
+) -> ndarray:
     """Estimate the bytes of panels that each order fetches from DRAM.
 
     The uses of one byte of each panel represent all of its bytes.
@@ -182,7 +183,7 @@ class _Uses:
         gaps, gap_counts: sum and number of the gaps in each bin: (bins,).
     """
 
-    def __init__(self, key: np.ndarray, tick: np.ndarray, weight: np.ndarray, bin_of: np.ndarray, spans: int) -> None:
+    def __init__(self, key: ndarray, tick: ndarray, weight: ndarray, bin_of: ndarray, spans: int) -> None:
         ticks = len(bin_of)
         bins = int(bin_of[-1]) + 1
         bits = len(bin_of).bit_length()
@@ -201,9 +202,7 @@ class _Uses:
         self.gap_counts = np.bincount(binned, minlength=bins + 1)[:-1]
 
 
-def _sampled_panels(
-    sides: tuple[np.ndarray, np.ndarray], every: int, random: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+def _sampled_panels(sides: tuple[ndarray, ndarray], every: int, random: np.random.Generator) -> tuple[ndarray, ndarray]:
     """Sample one in `every` panels. Return each panel's sample number (-1: none), and the bytes per sample."""
     numbers = []
     weights = []
@@ -219,12 +218,12 @@ def _sampled_panels(
     return np.concatenate(numbers), np.concatenate(weights)
 
 
-def sides(sms: int) -> np.ndarray:
+def sides(sms: int) -> ndarray:
     """Return the half of the L2, 0 or 1, that each SM is close to. The model splits the SMs evenly, at random."""
     return np.random.default_rng(0).permutation(np.arange(sms) % 2)
 
 
-def evicted_share(touched: np.ndarray | float, ways: int) -> np.ndarray:
+def evicted_share(touched: ndarray | float, ways: int) -> ndarray:
     """Return the fraction of sets that have received at least as many lines as they have ways (Poisson).
 
     Args:
@@ -234,7 +233,7 @@ def evicted_share(touched: np.ndarray | float, ways: int) -> np.ndarray:
 
 
 @functools.cache
-def _full_sets(ways: int) -> np.ndarray:
+def _full_sets(ways: int) -> ndarray:
     lines = ways * _TOUCHED
     fewer = np.zeros_like(lines)
     term = np.exp(-lines)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy import ndarray
 
 from visualize.predict.traffic import Requests
 
@@ -28,13 +29,13 @@ class RequestLines:
         wanted_bytes: (requests,) int64, distinct bytes that its lanes access.
     """
 
-    number: np.ndarray
-    line: np.ndarray
-    state: np.ndarray
-    lane: np.ndarray
-    lines: np.ndarray
-    sectors: np.ndarray
-    wanted_bytes: np.ndarray
+    number: ndarray
+    line: ndarray
+    state: ndarray
+    lane: ndarray
+    lines: ndarray
+    sectors: ndarray
+    wanted_bytes: ndarray
     cell_bytes: int
     sector_bytes: int
     line_bytes: int
@@ -49,7 +50,7 @@ class RequestLines:
         return self.line_bytes // self.cell_bytes
 
 
-def request_lines(lanes: Requests, numbers: np.ndarray) -> RequestLines:
+def request_lines(lanes: Requests, numbers: ndarray) -> RequestLines:
     """Lay requests out on the lines that they touch.
 
     A request has FEWEST_LINES to MOST_LINES rows. If it touches more lines, the lowest addresses are kept. A tensor of
@@ -71,7 +72,7 @@ def request_lines(lanes: Requests, numbers: np.ndarray) -> RequestLines:
     existing = -(-matrix.rows * matrix.columns * matrix.element_bytes // line_bytes)
     span_bytes = (int(address.max(initial=0)) // line_bytes + 1) * line_bytes
 
-    def distinct(unit_bytes: int) -> tuple[np.ndarray, ...]:
+    def distinct(unit_bytes: int) -> tuple[ndarray, ...]:
         """Number the units by request, then address: each unit's request and number, and each access's unit."""
         units, unit_of = np.unique(request * (span_bytes // unit_bytes) + address // unit_bytes, return_inverse=True)
         return *np.divmod(units, span_bytes // unit_bytes), unit_of.ravel()
@@ -104,7 +105,7 @@ def request_lines(lanes: Requests, numbers: np.ndarray) -> RequestLines:
     return RequestLines(numbers, line, state, holder, lines, sectors, wanted * width, width, sector_bytes, line_bytes)
 
 
-def matching_requests(leader: Requests, numbers: np.ndarray, follower: Requests) -> np.ndarray:
+def matching_requests(leader: Requests, numbers: ndarray, follower: Requests) -> ndarray:
     """Return the follower's request that moves the first element of each leader request: (requests,) int64.
 
     Args:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
+from numpy import ndarray
 
 from kernels.accesses import MemoryOperation, SharedOperation, expand_bases
 from kernels.sectors import LINE_BYTES, SECTOR_BYTES, count_requests
@@ -125,10 +126,10 @@ class Requests:
         matrix: the tensor that the requests address.
     """
 
-    row: np.ndarray
-    column: np.ndarray
-    address: np.ndarray
-    active: np.ndarray
+    row: ndarray
+    column: ndarray
+    address: ndarray
+    active: ndarray
     width_bytes: int
     matrix: Matrix
 
@@ -143,7 +144,7 @@ class Matrix:
     sector_bytes: int = SECTOR_BYTES
     line_bytes: int = LINE_BYTES
 
-    def requests(self, row: np.ndarray, column: np.ndarray, owner: np.ndarray | bool, width_bytes: int) -> Requests:
+    def requests(self, row: ndarray, column: ndarray, owner: ndarray | bool, width_bytes: int) -> Requests:
         """Return requests for elements, masked at the matrix's edges.
 
         Args:
@@ -153,7 +154,7 @@ class Matrix:
         address = (row * self.columns + column) * self.element_bytes
         return Requests(row, column, address, active, width_bytes, self)
 
-    def run_elements(self, access: FlatAccess, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def run_elements(self, access: FlatAccess, place: ndarray) -> tuple[ndarray, ndarray]:
         """Return the row and column of a run's elements. Elements past the end get positions outside the matrix."""
         if access.transposed:
             column, row = np.divmod(place, self.rows)
@@ -181,17 +182,17 @@ class Tile:
         warp, lane, register: where the element is held.
     """
 
-    row: np.ndarray
-    column: np.ndarray
-    address: np.ndarray
-    active: np.ndarray
-    request: np.ndarray
-    warp: np.ndarray
-    lane: np.ndarray
-    register: np.ndarray
+    row: ndarray
+    column: ndarray
+    address: ndarray
+    active: ndarray
+    request: ndarray
+    warp: ndarray
+    lane: ndarray
+    register: ndarray
 
 
-def count(lanes: Requests, times: np.ndarray | int = 1, instruction: str = "") -> Cost:
+def count(lanes: Requests, times: ndarray | int = 1, instruction: str = "") -> Cost:
     """Count requests, and the sectors and lines of each. A request with no active lane is not issued.
 
     Args:
