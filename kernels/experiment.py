@@ -14,7 +14,9 @@ from kernels.gpus import DEFAULT_GPU, GPUS, Gpu
 from kernels.knobs import ConfigError, Knob, knob, knobs, quote, read_fields, refuse_unknown
 from kernels.spec import DTYPE_CAPABILITY, Kernel, Launch
 
-JsonSchema = dict[str, Any]
+# A JSON object.
+Json = dict[str, Any]
+JsonSchema = Json
 
 GPU_CHOICES = ("", "this", *GPUS)
 GPU = Knob(
@@ -55,7 +57,7 @@ class Experiment:
     gpu: str = ""
     run: Run = Run()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the API's payload: every field, nested."""
         parts = {name: dict(vars(getattr(self, name))) for name in ("problem", "config")}
         gpu = {"gpu": self.gpu} if self.gpu else {}
@@ -73,7 +75,7 @@ class Experiment:
             name: value for name, value in self.to_address().items() if name == "kernel" or defaults.get(name) != value
         }
 
-    def short_json(self) -> dict[str, Any]:
+    def short_json(self) -> Json:
         """Return the API's payload without the kernel's defaults."""
         return {name: value for name, value in nest(self.short_address()).items() if value}
 
@@ -133,7 +135,7 @@ def from_json(payload: object, *, together: bool = True) -> Experiment:
     return Experiment(kernel.id, gpu="" if gpu is None else str(GPU.validate("gpu", gpu)), **parts)
 
 
-def nest(flat: Mapping[str, object]) -> dict[str, Any]:
+def nest(flat: Mapping[str, object]) -> Json:
     """Convert flat URL parameters or form values to the API's payload. Ignore unknown fields.
 
     Raises:

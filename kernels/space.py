@@ -11,10 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from kernels import discover
-from kernels.experiment import Experiment, from_json
+from kernels.experiment import Experiment, Json, from_json
 from kernels.knobs import ConfigError, knobs, quote, refuse_unknown
 
 # At one second per compile, this takes more than an hour on one core.
@@ -46,7 +45,7 @@ class Space:
         configs = (replace(self.base.config, **dict(zip(names, each, strict=True))) for each in choices)
         return tuple(replace(self.base, config=config) for config in configs)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the API's payload."""
         return {"experiment": self.base.to_json(), "vary": {name: list(values) for name, values in self.varied}}
 

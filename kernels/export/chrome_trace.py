@@ -3,18 +3,16 @@
 Source of the format: Google's "Trace Event Format", complete events ("X") and metadata events ("M").
 """
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
-from kernels.experiment import launch_of
+from kernels.experiment import Json, launch_of
 from kernels.gpus import Gpu
 from kernels.results import Timeline
 from kernels.results.counters import assign_slots
 
 
-def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
+def chrome_trace(timeline: Timeline, gpu: Gpu) -> Json:
     """Return a trace with one event per program: its SM and slot, start and duration in µs, and tiles.
 
     The GPU reports only the SM, so slots are assigned: each program takes the lowest free slot when it starts. Programs
@@ -29,7 +27,7 @@ def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
     for tile in pd.DataFrame(vars(assigned)).to_dict("records"):
         tiles[tile.pop("program")].append(tile)
     slots = assign_slots(timeline.sm, timeline.start_ns, timeline.end_ns)
-    events: list[dict[str, Any]] = []
+    events: list[Json] = []
 
     def describe(kind: str, sm: int, slot: int, **value: object) -> None:
         events.append({"name": kind, "ph": "M", "pid": sm, "tid": slot, "args": value})

@@ -22,12 +22,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from kernels.accesses import CompiledFacts, MemoryOperation
 from kernels.compiling.listings import instructions
 from kernels.compiling.memory_operations import match_instructions
-from kernels.experiment import Experiment, from_json, launch_key, launch_of, resolve_gpu
+from kernels.experiment import Experiment, Json, from_json, launch_key, launch_of, resolve_gpu
 from kernels.gpus import this_gpu
 from kernels.measuring.measurement import Measurement, Stages
 from kernels.measuring.pool import Stopped
@@ -312,7 +311,7 @@ COUNTERS = Measurement(
 )
 
 
-def _launch_all(payloads: list[dict[str, Any]], repeats: int) -> None:
+def _launch_all(payloads: list[Json], repeats: int) -> None:
     """Launch each experiment `repeats` times on this machine's GPU, one launch at a time."""
     import torch
 

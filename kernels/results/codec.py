@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy import ndarray
 
-from kernels.experiment import Experiment
+from kernels.experiment import Experiment, Json
 from kernels.experiment import from_json as read_experiment
 from kernels.space import Space, space_from_json
 
@@ -85,7 +85,7 @@ class UnreadableRecording(ValueError):
     """JSON that does not represent the expected value. The message names the place, the field and the reason."""
 
 
-def parse_json(text: str, place: str) -> dict[str, Any]:
+def parse_json(text: str, place: str) -> Json:
     """Parse text that must be a JSON object.
 
     Args:
@@ -103,7 +103,7 @@ def parse_json(text: str, place: str) -> dict[str, Any]:
     return fields
 
 
-def parse_lines(text: str, origin: str) -> list[tuple[str, dict[str, Any]]]:
+def parse_lines(text: str, origin: str) -> list[tuple[str, Json]]:
     """Parse JSON lines. Return each line's place, for error messages, and its JSON object."""
     lines = [(f"{origin}, line {number}", line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     return [(place, parse_json(line, place)) for place, line in lines]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from kernels import jit
-from kernels.experiment import Experiment, from_json
+from kernels.experiment import Experiment, Json, from_json
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.results import Measured, ResumePoint, RunResult, Sweep, SweepRow, Timeline, codec, records
@@ -29,7 +29,6 @@ LOG = logging.getLogger("tilescope.store")
 # The version of Triton that compiles this machine's sweeps.
 TRITON = str(getattr(jit.triton, "__version__", "none"))
 
-Json = dict[str, Any]
 S = TypeVar("S", "StoredResult", "StoredSweep")
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import plotly.graph_objects as go
 from markupsafe import Markup
 
+from kernels.experiment import Json
 from kernels.knobs import Knob, knobs
 
 # Values of a button's and a fold's slot.
@@ -137,7 +138,7 @@ def problems_value(sentences: Mapping[str, str]) -> str:
     return json.dumps(dict(sentences), ensure_ascii=False)
 
 
-def form_value(fields: list[dict[str, Any]], values: Mapping[str, Any], presets: tuple[str, ...] = ()) -> str:
+def form_value(fields: list[Json], values: Mapping[str, Any], presets: tuple[str, ...] = ()) -> str:
     """Return a form's value: its controls (see `control`), their values, and the titles of preset buttons."""
     return json.dumps({"fields": fields, "values": dict(values), "presets": presets}, ensure_ascii=False)
 
@@ -152,12 +153,12 @@ def form_of(declared: Any, hidden: Collection[str] = ()) -> str:
     return form_value(fields, dataclasses.asdict(declared))
 
 
-def controls(declared: type) -> list[dict[str, Any]]:
+def controls(declared: type) -> list[Json]:
     """Return the controls of a dataclass of knobs. A knob without a group has no control."""
     return [control(name, knob) for name, knob in knobs(declared).items() if knob.group]
 
 
-def control(name: str, knob: Knob) -> dict[str, Any]:
+def control(name: str, knob: Knob) -> Json:
     """Return the description of one control for `form.js`."""
     shared: dict[str, Any] = {"name": name, "label": knob.label or name, "group": knob.group, "help": knob.help}
     if knob.only_with:

@@ -25,6 +25,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from kernels.experiment import Json
 from kernels.knobs import ConfigError
 from kernels.measuring.request_slots import (
     BURST,
@@ -295,7 +296,7 @@ class Guard:
             raise HTTPException(408, sentence, {"connection": "close"}) from None
         return body
 
-    def _complete_arguments(self, path: str, content: dict[str, Any]) -> bytes | None:
+    def _complete_arguments(self, path: str, content: Json) -> bytes | None:
         """Return the body with missing arguments added and surplus ones dropped; None if it calls no known event."""
         data = content.get("data")
         number = content.get("fn_index")
@@ -334,7 +335,7 @@ def _units(is_post: bool, path: str) -> float:
     return 1 if is_post or path in _PAGES else UNITS_PER_FILE
 
 
-def _read_json(body: bytes) -> dict[str, Any] | None:
+def _read_json(body: bytes) -> Json | None:
     """Return the JSON object of a body; None for other bodies."""
     try:
         content = json.loads(body or b"null")

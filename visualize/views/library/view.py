@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels import discover, once
-from kernels.experiment import Experiment, JsonSchema, argument_schemas
+from kernels.experiment import Experiment, Json, JsonSchema, argument_schemas
 from kernels.gpus import GPUS
 from kernels.knobs import knob, read_fields
 from kernels.measuring.session import MEASUREMENTS
@@ -155,7 +155,7 @@ class RecordedPanel(ListPanel):
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         def recorded(
             kernel: str = "", gpu: str = "", kind: str = "", limit: int = Part.limit, offset: int = Part.offset
-        ) -> dict[str, Any]:
+        ) -> Json:
             """Lists recordings from real GPUs: all of them, or those of one kernel, GPU or kind.
 
             `recorded` has, per recording, its kind, experiment, GPU, date, main numbers with units, and the page's
@@ -205,7 +205,7 @@ def compare_scores(view: Any, has_count: bool) -> bytes:
     launches = dict.fromkeys(score.experiment for score in (*board.scores, *board.lower_bounds))
     indices = {experiment: index for index, experiment in enumerate(launches)}
 
-    def points(scores: Sequence[Score]) -> list[dict[str, Any]]:
+    def points(scores: Sequence[Score]) -> list[Json]:
         return [
             {
                 "launch": indices[score.experiment],

@@ -2,11 +2,11 @@
 
 import json
 import re
-from typing import Any
 
 from markupsafe import Markup
 
 from kernels.compiling.memory_operations import memory_lines
+from kernels.experiment import Json
 from kernels.jit import last_line, source_file, source_lines
 from kernels.results import Compiled
 from kernels.spec import Kernel, Launch
@@ -65,7 +65,7 @@ class CompilerPanel(Panel):
         )
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        async def compile_of(experiment: dict[str, Any]) -> Reply:
+        async def compile_of(experiment: Json) -> Reply:
             """Compiles the kernel for any GPU of the table, without one.
 
             Returns registers per thread, spilled bytes, shared-memory bytes per program, programs per SM, occupancy
@@ -114,7 +114,7 @@ def resources_table(launch: Launch, compiled: Compiled) -> Markup:
     return table(header, [(name, *needs[name], str(programs)) for name, programs in limits.items()])
 
 
-def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> dict[str, Any]:
+def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> Json:
     """Return panes of lines, and for each memory operation its lines in each pane, counted from 0."""
     accesses = kernel.accesses(launch)
     source = list[str]()

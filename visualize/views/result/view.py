@@ -5,14 +5,13 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from markupsafe import Markup
 
 from kernels import discover
-from kernels.experiment import without_gpu
+from kernels.experiment import Json, without_gpu
 from kernels.export.chrome_trace import chrome_trace
 from kernels.export.inline import CannotBeWritten
 from kernels.export.script import script
@@ -107,7 +106,7 @@ class ResultPanel(Panel):
         return (Number("predicted time", predicted.ms, "ms", "predicted"),) if predicted else ()
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        async def run(experiment: dict[str, Any]) -> Reply:
+        async def run(experiment: Json) -> Reply:
             """Launches the kernel, checks every element against a reference, and times it beside the library's call.
 
             `check` has the verdict and the errors. `timing` and `baseline` are measured on this machine's GPU: median,
@@ -117,7 +116,7 @@ class ResultPanel(Panel):
             """
             return await api.reply_measured(experiment, "run", run_reply)
 
-        def layouts(experiment: dict[str, Any]) -> Reply:
+        def layouts(experiment: Json) -> Reply:
             """Lists a matmul in each layout of A and B, with the latest known run of each. Launches nothing.
 
             `rows` has an entry for each of NN, NT, TN and TT: `experiment`, to pass to `run`, and `run`, the reply of
@@ -128,7 +127,7 @@ class ResultPanel(Panel):
         return Endpoint("run", run, launches=True), Endpoint("layouts", layouts, launches=True)
 
 
-def run_reply(outcome: RunResult, snapshot: Snapshot) -> dict[str, Any]:
+def run_reply(outcome: RunResult, snapshot: Snapshot) -> Json:
     """Return the body of /run."""
     kernel = snapshot.state.kernel
     launch = snapshot.launch
@@ -138,7 +137,7 @@ def run_reply(outcome: RunResult, snapshot: Snapshot) -> dict[str, Any]:
     return {**run_json(outcome), "note": note, "working_set_bytes": working_set_bytes, "fits_l2": fits_l2}
 
 
-def run_json(run: RunResult) -> dict[str, Any]:
+def run_json(run: RunResult) -> Json:
     """Return a run as /run shows it: without the picture of its error, a library call's times beside its name."""
     fields = to_json(_strip_pictures(run))
     del fields["diff"]
@@ -229,7 +228,7 @@ def _programs(kernel: Kernel, launch: Launch, diff: Diff, near: Closeup) -> dict
     return programs
 
 
-def tile_marks(result: RunResult) -> dict[str, Any] | None:
+def tile_marks(result: RunResult) -> Json | None:
     """Return which tiles of the output are wrong, for the picture of the program order; None if that is unknown.
 
     `wrong` has a string per row of places, "1" for a place with a wrong element. `tiles` is the number of tiles that a
@@ -386,7 +385,7 @@ class ExportPanel(Panel):
         return {"take": json.dumps(snapshot.state.experiment.to_json())}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        def script_of(experiment: dict[str, Any]) -> Reply:
+        def script_of(experiment: Json) -> Reply:
             """Writes a script and a notebook that reproduce a run: kernel, tensors, launch, check, timing beside torch.
 
             Both import torch, Triton and the standard library alone. Without a GPU, they check the kernel in Triton's
@@ -394,7 +393,7 @@ class ExportPanel(Panel):
             """
             return api.reply_predicted(experiment, script_reply)
 
-        async def trace_of(experiment: dict[str, Any]) -> Reply:
+        async def trace_of(experiment: Json) -> Reply:
             """Measures when each program of a launch ran and on which SM, as a Chrome trace, which Perfetto opens.
 
             Takes a GPU; without one, the recorded timeline is returned where there is one. A process of the trace is an
@@ -416,7 +415,7 @@ def script_reply(snapshot: Snapshot) -> Reply:
     return {"script": written.text, "notebook": written.notebook(), "filename": f"{written.name}.py"}
 
 
-def trace_reply(outcome: Timeline, snapshot: Snapshot) -> dict[str, Any]:
+def trace_reply(outcome: Timeline, snapshot: Snapshot) -> Json:
     """Return the body of /trace: the trace, and a name for its file."""
     name = f"{outcome.experiment.kernel.replace('.', '_')}_{snapshot.state.gpu.name}_timeline.json"
     return {"trace": chrome_trace(outcome, snapshot.state.gpu), "filename": name}

@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from kernels import discover
-from kernels.experiment import GPU_CHOICES, Experiment, argument_schemas, from_json
+from kernels.experiment import GPU_CHOICES, Experiment, Json, argument_schemas, from_json
 from kernels.knobs import ConfigError, knob, quote, read_fields
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results.store import ResultFilter, Store, StoredResult, StoredSweep, experiment_key
@@ -157,13 +157,13 @@ class HistoryPanel(ListPanel):
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         def history(
-            experiment: dict[str, Any] | None = None,
+            experiment: Json | None = None,
             kernel: str = "",
             device: str = "",
             kind: str = "",
             limit: int = Part.limit,
             before: int = Part.before,
-        ) -> dict[str, Any]:
+        ) -> Json:
             """Lists what this machine measured and stored, the latest first, and says when a kernel became slower.
 
             `history` has, per result, its kind, experiment, device, versions, the UTC time, the median with its 20th
@@ -272,7 +272,7 @@ def read_filter(store: Store, view: Any, base: Experiment | None) -> ResultFilte
     return ResultFilter((kind,) if kind else (), kernel, device, keys)
 
 
-def _result_json(result: StoredResult) -> dict[str, Any]:
+def _result_json(result: StoredResult) -> Json:
     experiment = measured_experiment(result)
     return {
         **select_fields(result, "kind", "kernel"),
@@ -284,7 +284,7 @@ def _result_json(result: StoredResult) -> dict[str, Any]:
     }
 
 
-def _sweep_json(sweep: StoredSweep, space: Space) -> dict[str, Any]:
+def _sweep_json(sweep: StoredSweep, space: Space) -> Json:
     return {
         "experiment": space.base.short_json(),
         "vary": {name: list(values) for name, values in space.varied},
