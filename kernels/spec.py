@@ -85,8 +85,9 @@ class ProblemFields(Protocol):
 P = TypeVar("P", bound=ProblemFields, default=Any)
 C = TypeVar("C", default=Any)
 
-# Tensors by name.
+# Tensors, and their specs, by name.
 Tensors = Mapping[str, Any]
+Specs = Mapping[str, TensorSpec]
 
 
 def shape_text(problem: ProblemFields) -> str:

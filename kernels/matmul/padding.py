@@ -1,7 +1,7 @@
 """A launch before the product's own copies A and B to workspaces whose rows start at multiples of 128 bytes."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob
 from kernels.matmul.problem import Problem, extents, is_aligned
 from kernels.orders import tile_offsets, tile_start
-from kernels.spec import DTYPE_BYTES, FirstLaunch, Launch, Tensors, TensorSpec
+from kernels.spec import DTYPE_BYTES, FirstLaunch, Launch, Specs, Tensors, TensorSpec
 
 # The rows of a workspace start on a line.
 _PITCH_BYTES = 128
@@ -78,7 +78,7 @@ def locate(pid, shape, strides, pitch, ROWS: tl.constexpr, COLUMNS: tl.constexpr
     return rows * strides[0] + columns * strides[1], inside, rows * pitch + columns, in_workspace
 
 
-def workspaces(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> dict[str, TensorSpec]:
+def workspaces(specs: Specs, launch: Launch[Problem]) -> dict[str, TensorSpec]:
     """Return the workspaces of the operands that a launch copies, by the operands' names.
 
     Args:
@@ -99,7 +99,7 @@ def _padded(spec: TensorSpec, launch: Launch[Problem]) -> TensorSpec:
     return replace(spec, shape=stored[::-1] if spec.transposed else stored)
 
 
-def _saves_time(misaligned: Mapping[str, TensorSpec], launch: Launch[Problem]) -> bool:
+def _saves_time(misaligned: Specs, launch: Launch[Problem]) -> bool:
     """Return whether the copies take less time than loads of single elements, which would limit the launch."""
     config = launch.config
     tiles = extents(launch)
@@ -108,12 +108,12 @@ def _saves_time(misaligned: Mapping[str, TensorSpec], launch: Launch[Problem]) -
     return _copies_ms(misaligned, launch) < steps * max(requests / launch.gpu.clock_mhz / 1e3, _STEP_MS)
 
 
-def _copies_ms(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> float:
+def _copies_ms(specs: Specs, launch: Launch[Problem]) -> float:
     copied = 2 * sum(math.prod(spec.shape) for spec in specs.values()) * DTYPE_BYTES[launch.problem.dtype]
     return _LAUNCH_MS + copied / (_RATE * launch.gpu.dram_gbps) / 1e6
 
 
-def fields(tensors: Callable[[Problem], Mapping[str, TensorSpec]]) -> dict[str, Any]:
+def fields(tensors: Callable[[Problem], Specs]) -> dict[str, Any]:
     """Return the fields of a Kernel that copies misaligned operands first.
 
     Args:
@@ -130,7 +130,7 @@ def fields(tensors: Callable[[Problem], Mapping[str, TensorSpec]]) -> dict[str, 
     }
 
 
-def _blocks(padded: Mapping[str, TensorSpec]) -> dict[str, int]:
+def _blocks(padded: Specs) -> dict[str, int]:
     """Return the number of blocks along each side of each workspace."""
     sides: dict[str, int] = {}
     for name, spec in padded.items():
@@ -139,7 +139,7 @@ def _blocks(padded: Mapping[str, TensorSpec]) -> dict[str, int]:
     return sides
 
 
-def _copies(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> FirstLaunch | None:
+def _copies(specs: Specs, launch: Launch[Problem]) -> FirstLaunch | None:
     padded = workspaces(specs, launch)
     if not padded:
         return None
@@ -181,7 +181,7 @@ def _copies(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> FirstLa
     return FirstLaunch(copy_padded, sum(programs.values()), tuple(accesses), arguments, ms)
 
 
-def note(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> str:
+def note(specs: Specs, launch: Launch[Problem]) -> str:
     """Describe the copies that a launch makes first, or return ""."""
     padded = workspaces(specs, launch)
     size = DTYPE_BYTES[launch.problem.dtype]

@@ -11,7 +11,7 @@ from kernels.matmul import padding, tile
 from kernels.matmul import problem as family
 from kernels.matmul.problem import ALIGNED_BYTES, FAMILY, Problem, block_k, block_m, block_n, group_size, is_aligned
 from kernels.orders import grouped, tile_start
-from kernels.spec import DTYPE_BYTES, Kernel, Launch, Tensors, TensorSpec, preset
+from kernels.spec import DTYPE_BYTES, Kernel, Launch, Specs, Tensors, TensorSpec, preset
 
 # The largest tile that is stored in one piece. Four stages of 128 × 256 × 128 in float8 take 192 of the 227 KiB that a
 # program may use on Hopper. The stored tile must fit in the rest.
@@ -142,7 +142,7 @@ def half_columns(launch: Launch[Problem]) -> tuple[Axis, Axis]:
     )
 
 
-def tma_fallback_reason(tensors: Mapping[str, TensorSpec], launch: Launch[Problem]) -> str:
+def tma_fallback_reason(tensors: Specs, launch: Launch[Problem]) -> str:
     """Return why this launch falls back to pointers, or "" if it loads A and B with tensor descriptors.
 
     With PAD, it stores its output with pointers if a descriptor can't.
@@ -163,13 +163,13 @@ def tma_fallback_reason(tensors: Mapping[str, TensorSpec], launch: Launch[Proble
     return ""
 
 
-def stores_with_pointers(tensors: Mapping[str, TensorSpec], launch: Launch[Problem]) -> bool:
+def stores_with_pointers(tensors: Specs, launch: Launch[Problem]) -> bool:
     """Return whether a launch that loads A and B with descriptors has none for its other tensors."""
     return not all(is_aligned(spec, launch.problem) for name, spec in tensors.items() if name not in ("A", "B"))
 
 
 def persistent_arguments(
-    tensors: Tensors, specs: Mapping[str, TensorSpec], columns: Mapping[str, int], launch: Launch[Problem]
+    tensors: Tensors, specs: Specs, columns: Mapping[str, int], launch: Launch[Problem]
 ) -> dict[str, Any]:
     """Return the arguments of a persistent matmul, with descriptors instead of tensors where the tensors allow them.
 
@@ -210,7 +210,7 @@ def _descriptor(tensor: Any, spec: TensorSpec, block: tuple[int, int]) -> Any:
     return TensorDescriptor(tensor, list(spec.stored), [pitch, 1], list(shape))
 
 
-def loads(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> tuple[Access, ...]:
+def loads(specs: Specs, launch: Launch[Problem]) -> tuple[Access, ...]:
     """Return the copies of A and B with descriptors, from their workspaces if they were padded."""
     padded = padding.workspaces(specs, launch)
     return tuple(
@@ -251,7 +251,7 @@ def is_in_halves(launch: Launch[Problem]) -> bool:
     return not uses_pointers and config.BLOCK_M * config.BLOCK_N * DTYPE_BYTES[launch.problem.dtype] > _WHOLE_BYTES
 
 
-def note(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> str:
+def note(specs: Specs, launch: Launch[Problem]) -> str:
     return tma_fallback_reason(specs, launch) or padding.note(specs, launch)
 
 

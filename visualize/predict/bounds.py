@@ -90,7 +90,7 @@ def l2_pressure(limits: Sequence[Bound], operations: Sequence[Operation]) -> flo
     It is also 0 for operands that are staged through registers. Each step then waits for its loads, so the L2 idles.
     """
     times = {bound.name: bound.ms for bound in limits}
-    if "arithmetic" not in times or any(op.compiled is not None and op.compiled.op == "load" for op in operations):
+    if "arithmetic" not in times or any(op.compiled and op.compiled.op == "load" for op in operations):
         return 0.0
     return times["L2"] / max(times["arithmetic"] / SUSTAINED, times.get("load and store", 0.0))
 
