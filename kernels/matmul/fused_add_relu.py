@@ -77,7 +77,7 @@ def matmul_fused_add_relu(
 
 def accesses(launch: Launch[Problem]) -> tuple[Access, ...]:
     specs = _tensors(launch.problem)
-    (m, n, _) = family.axes(launch)
+    m, n, _ = family.axes(launch)
     *copy_lines, load_c = memory_lines(matmul_fused_add_relu)
     load_a, load_b, store = family.accesses(launch)
     falls_back = persistent.tma_fallback_reason(specs, launch)
@@ -150,7 +150,8 @@ KERNEL = replace(
             "The article's grid search, at six K",
             "M=8192&N=8192&K=1024",
             "BLOCK_K=64&num_warps=8",
-            "tab=sweep&sweep_vary=BLOCK_M=64,128,256+BLOCK_N=64,128,256+BLOCK_K=32,64,128+num_warps=4,8&sweep_over=K=512,1024,2048,4096,8192,16384&sweep_strategy=grid&sweep_picture=library",
+            "tab=sweep&sweep_vary=BLOCK_M=64,128,256+BLOCK_N=64,128,256+BLOCK_K=32,64,128+num_warps=4,8"
+            "&sweep_over=K=512,1024,2048,4096,8192,16384&sweep_strategy=grid&sweep_picture=library",
         ),
     ),
 )

@@ -283,7 +283,7 @@ class Store(Database):
     def latest_sweep(self, space: Space, gpu: Gpu) -> StoredSweep | None:
         """Return the latest sweep of a space on a GPU. Later writes to a sweep change its `changes`."""
         latest = self._list(StoredSweep, "sweep", "space = ? AND gpu = ?", [space.identity, gpu.name, 1])
-        return next(iter(latest), None)
+        return latest[0] if latest else None
 
     def load_sweep(self, space: Space, gpu: Gpu) -> tuple[Sweep, ResumePoint] | None:
         """Return the latest sweep of a space on a GPU with all rows, and where the next sweep resumes.

@@ -60,7 +60,7 @@ def bounds(
         clock_mhz: the measured SM clock; defaults to the clock of the table's matrix rate.
     """
     gpu = launch.gpu
-    clock = clock_mhz or launch.gpu.clock_mhz
+    clock = clock_mhz or gpu.clock_mhz
     l2_source = f" ({'measured' if gpu.l2_gbps_per_sm else 'assumed'})"
     rates = ("DRAM", dram_bytes, gpu.dram_gbps, ""), ("L2", received_bytes, l2_gbps(gpu), l2_source)
     result = [

@@ -149,8 +149,8 @@ def _refine(logs: ndarray, start: int, place: int, end: int) -> int:
 def _change(times_ms: ndarray, start: int, place: int, end: int) -> Change:
     before = times_ms[:, start:place]
     after = times_ms[:, place:end]
-    (least, most) = _interval(before)
-    (low, high) = _interval(after)
+    least, most = _interval(before)
+    low, high = _interval(after)
     ratio = statistics.median(after[0]) / statistics.median(before[0])
     return Change(place, float(ratio), low / most, high / least, place - start, end - place)
 

@@ -176,8 +176,8 @@ def by_group_size(
     schedule: Schedule, l2_pressure: float, sizes: Sequence[int], constants: Constants = CONSTANTS
 ) -> dict[int, Reuse]:
     """Predict the traffic with each GROUP_SIZE. The other arguments are those of `reuse`."""
-    pids = np.arange(schedule.programs, dtype=np.int32)
-    launch = schedule.launch  # int32 divides faster than int64
+    pids = np.arange(schedule.programs, dtype=np.int32)  # int32 divides faster than int64
+    launch = schedule.launch
     launches = [replace(launch, config=replace(launch.config, GROUP_SIZE=size)) for size in sizes]
     orders = [replace(schedule, tiles=schedule.kernel.tiles(pids, each)) for each in launches]
     return dict(zip(sizes, _predict(orders, l2_pressure, constants), strict=True))
@@ -186,11 +186,11 @@ def by_group_size(
 def _predict(orders: Sequence[Schedule], l2_pressure: float, constants: Constants) -> list[Reuse]:
     """Predict the traffic of several orders of the same programs. Requires panels."""
     schedule = orders[0]
-    read = panels(orders[0])
+    read = panels(schedule)
     assert read is not None, "a launch without panels reads each input once"
     kernel = schedule.kernel
     launch = schedule.launch
-    (once, written) = _bytes_once(schedule)
+    once, written = _bytes_once(schedule)
     besides = once + _added_bytes(schedule, read, constants)
     pieces = [order.pieces for order in orders]
     tile_bytes = bytes_per_tile(kernel, launch)
@@ -240,7 +240,7 @@ def _bytes_once(schedule: Schedule) -> tuple[int, int]:
     """
     kernel = schedule.kernel
     launch = schedule.launch
-    problem = schedule.launch.problem
+    problem = launch.problem
     bytes_of = kernel.family.tensor_bytes(problem)
     output = kernel.family.output(problem)
     once = sum(size for name, size in bytes_of.items() if name not in (output, *(kernel.family.panels or ())))
@@ -257,7 +257,7 @@ def _added_bytes(schedule: Schedule, read: Panels, constants: Constants) -> floa
     with the panels that a slice reads.
     """
     launch = schedule.launch
-    (_, output) = _bytes_once(schedule)
+    _, output = _bytes_once(schedule)
     if not any(access.op == "atomic" for access in schedule.kernel.accesses(launch)):
         return 0.0
     # Panels that both sides of the L2 read are kept twice.

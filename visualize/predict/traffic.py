@@ -280,7 +280,7 @@ def _count_runs(access: FlatAccess, matrix: Matrix, lanes: Requests) -> Cost:
         lanes: the first run in a tensor of one long row: `column` is each lane's element, `active` whether it issues.
     """
     rows = matrix.rows
-    length = matrix.rows * matrix.columns
+    length = rows * matrix.columns
     block = access.run.block
     line_elements = matrix.line_bytes // matrix.element_bytes
     first_of = lanes.column[:, 0]

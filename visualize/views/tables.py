@@ -173,9 +173,8 @@ class Table(Generic[R]):
         options = {}
         for column in self._facets:
             choices = dict.fromkeys([column.default, *column.choices])
-            given = tuple(choices) if column.choices else None
-            longest = None if column.choices else 100
-            options[column.name] = knob(column.default, "", column.facet, choices=given, longest=longest)
+            limits: dict[str, Any] = {"choices": tuple(choices)} if column.choices else {"longest": 100}
+            options[column.name] = knob(column.default, "", column.facet, **limits)
         options["sort"] = knob("", "", sort_help, choices=("", *orders))
         options["page"] = knob(1, "", "Page of the list.", low=1, high=10_000)
         fields = [(f"{self.name}_{name}", type(option.default), option) for name, option in options.items()]

@@ -137,8 +137,8 @@ def _paths(trace: Mapping[str, Any], layout: Mapping[str, Any]) -> Iterator[str]
         (shade,) = sample_colorscale(colors["colorscale"], [position])
         squares = ""
         for row, column in np.argwhere(grid == value):
-            (left, right) = across[column : column + 2]
-            (top, bottom) = down[row : row + 2]
+            left, right = across[column : column + 2]
+            top, bottom = down[row : row + 2]
             squares += f"M{left:.0f} {top:.0f}H{right:.0f}V{bottom:.0f}H{left:.0f}z"
         yield f'<path fill="{shade}" d="{squares}"/>'
 

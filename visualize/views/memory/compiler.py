@@ -129,7 +129,7 @@ def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> Json:
         lines = re.sub(r"(?<=\*/) {3,}", "  ", getattr(compiled, kind)).splitlines()
         panes.append({"name": kind.upper(), "lines": lines})
     for access in accesses:
-        (file, first) = access.source
+        file, first = access.source
         last = last_line(access.source)
         name = file.rsplit("/", 1)[-1]
         marks = {kind.upper(): memory_lines(getattr(compiled, kind), kind, name, first, last) for kind in _TEXTS}

@@ -178,7 +178,7 @@ def builds_table(builds: Mapping[str, Build | str], caption: str) -> Markup:
             rows.append((name, build))
             continue
         facts = build.facts
-        resident = occupancy_of(build.launch, build.facts)
+        resident = occupancy_of(build.launch, facts)
         needs = str(facts.registers), f"{facts.spilled_bytes:,}", f"{facts.shared_bytes:,}"
         head = name
         tail = (*needs, f"{percent(resident.occupancy)}, limited by {join_names(resident.limited_by)}")

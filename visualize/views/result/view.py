@@ -276,7 +276,7 @@ def decode_run(stored_text: object, state: State) -> tuple[RunResult, datetime.d
     try:
         recording = RUN.form.recording(json.loads(stored_text))
         ended = datetime.datetime.fromisoformat(recording.date)
-    except (ValueError, TypeError, AttributeError, RecursionError):  # ValueError: also an unreadable recording
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return None
     run = recording.measured
     problem = state.experiment.problem
@@ -291,7 +291,7 @@ def decode_run(stored_text: object, state: State) -> tuple[RunResult, datetime.d
 def draw_roofline(run: RunResult, launch: Launch) -> Slots:
     """Fill the roofline's slots. Without a roof, there is no picture, and the text gives the reason."""
     experiment = run.experiment
-    kernel = discover()[run.experiment.kernel]
+    kernel = discover()[experiment.kernel]
     gpu = launch.gpu.name
     recorded = roofs(((each.gpu, each.measured) for each in records.shipped(RUN.form)), launch.problem.dtype)
     if run.backend == "cuda" and run.peak and run.copy_gbps:

@@ -174,13 +174,13 @@ KNOBS = tuple(dict.fromkeys(name for kernel in discover().values() for name in k
 def sweep_columns(sweep: Sweep | None = None) -> tuple[Column[SweepRow], ...]:
     """Return the columns of a sweep's rows: rank, knobs, times, resources, outcome. Default: those of all sweeps."""
     names: Sequence[str] = KNOBS
-    (unit, scale) = ("ms", 1.0)
+    unit, scale = "ms", 1.0
     source = "measured"
     fastest = 1.0
     ranks = dict[int, int]()
     if sweep:
         names = [name for name, _ in sweep.space.varied]
-        (unit, scale) = sweep_unit(sweep)
+        unit, scale = sweep_unit(sweep)
         source = sweep.source
         fastest = (sweep.best and sweep.best.relative) or 1.0
         ranks = {id(row): rank for rank, row in enumerate(sweep.ranked, 1)}
@@ -351,7 +351,8 @@ def _times_headline(runs: PastRuns, *others: PastRuns) -> Markup:
         change_text = _change_text(other, other.changes[-1]) if other.changes else latest
         more.append(f"On {other.device}: {count_noun(len(other), 'run')}, {change_text}.")
     if not runs.changes:
-        what = Sourced(f"in the latest of {count_noun(len(runs), 'run')} on {runs.device}", "recorded")
+        latest = f"in the latest of {count_noun(len(runs), 'run')} on {runs.device}"
+        what = Sourced(latest, "recorded")
         spread = max(float(np.ptp(runs.median_ms) / runs.median_ms.mean()) / 2, 0.0001)
         sentence = f"No change since {runs.ended[0]:%Y-%m-%d}: the medians lie within ± {percent(spread)}."
         if len(runs) == 1:
@@ -384,7 +385,7 @@ def change_label(runs: PastRuns, change: Change) -> str:
 
 def run_label(runs: PastRuns, place: int) -> str:
     """Return the label of a run, with Plotly's line breaks. Plotly renders some markup, so names are escaped."""
-    (torch, triton) = map(escape, runs.versions[place])
+    torch, triton = map(escape, runs.versions[place])
     device = escape(runs.device)
     median, low, high = (milliseconds(float(ms[place])) for ms in (runs.median_ms, runs.p20_ms, runs.p80_ms))
     return (
