@@ -165,6 +165,11 @@ def read_fields(
     return declared(**{prefix + name: allowed[name].validate(name, value) for name, value in values.items()})
 
 
+def problem_size(default: int, help: str) -> Any:
+    """Declare one size of a problem."""
+    return knob(default, "Shape", help, low=1, high=16384, stops="powers")
+
+
 def num_warps() -> Any:
     return knob(4, "Launch", "Warps per program, of 32 lanes each.", choices=powers(1, 16))
 

@@ -11,7 +11,7 @@ from numpy import ndarray
 from kernels import orders
 from kernels.accesses import Access, Axis, Tiles
 from kernels.jit import memory_lines, on_arrays
-from kernels.knobs import ConfigError, knob, powers
+from kernels.knobs import ConfigError, knob, powers, problem_size
 from kernels.matmul import tile
 from kernels.spec import DTYPE_BYTES, DTYPE_ROUNDOFF, Allowance, Family, Launch, Tensors, TensorSpec
 
@@ -44,9 +44,9 @@ _COARSE_ERROR = 2.0**-11
 
 @dataclass(frozen=True)
 class Problem:
-    M: int = knob(512, "Shape", "Rows of A and C.", low=1, high=16384, stops="powers")
-    N: int = knob(512, "Shape", "Columns of B and C.", low=1, high=16384, stops="powers")
-    K: int = knob(512, "Shape", "Columns of A, rows of B: the reduction axis.", low=1, high=16384, stops="powers")
+    M: int = problem_size(512, "Rows of A and C.")
+    N: int = problem_size(512, "Columns of B and C.")
+    K: int = problem_size(512, "Columns of A, rows of B: the reduction axis.")
     dtype: str = knob("float16", "Shape", "Type of A, B and C. Sums are float32.", choices=tuple(DTYPE_BYTES))
     layout: str = knob(
         "NN", "Shape", "How A and B are stored: N row-major, T transposed (NT: K-major B).",

@@ -7,14 +7,14 @@ from typing import Any
 from kernels import orders
 from kernels.accesses import Access, Axis
 from kernels.jit import memory_lines, on_arrays
-from kernels.knobs import knob
+from kernels.knobs import knob, problem_size
 from kernels.spec import DTYPE_BYTES, Family, Launch, Tensors, TensorSpec
 
 
 @dataclass(frozen=True)
 class Problem:
-    M: int = knob(1024, "Shape", "Rows of A, columns of B.", low=1, high=16384, stops="powers")
-    N: int = knob(1024, "Shape", "Columns of A, rows of B.", low=1, high=16384, stops="powers")
+    M: int = problem_size(1024, "Rows of A, columns of B.")
+    N: int = problem_size(1024, "Columns of A, rows of B.")
     dtype: str = knob("float32", "Shape", "Type of A and B.", choices=tuple(DTYPE_BYTES))
 
 
