@@ -117,6 +117,11 @@ class Launch(Generic[P, C]):
     config: C
     gpu: Gpu
 
+    @property
+    def element_bytes(self) -> int:
+        """The bytes of an element of the problem's tensors."""
+        return DTYPE_BYTES[self.problem.dtype]
+
 
 @dataclass(frozen=True)
 class Allowance:

@@ -10,7 +10,7 @@ from kernels.matmul import padding, persistent, tile
 from kernels.matmul import problem as family
 from kernels.matmul.problem import FAMILY, Problem, block_k, block_n, with_tf32
 from kernels.orders import grouped, tile_start
-from kernels.spec import DTYPE_BYTES, Launch, Tensors, TensorSpec, preset
+from kernels.spec import Launch, Tensors, TensorSpec, preset
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
     half = launch.config.BLOCK_N // 2
     shared = persistent.persistent_arguments(tensors, _tensors(launch.problem), {"C": half, "D": half}, launch)
     # With 4-byte elements, tiles of C and D leave too little shared memory for the next tile's operands.
-    flatten = shared["USE_TMA"] and DTYPE_BYTES[launch.problem.dtype] <= 2
+    flatten = shared["USE_TMA"] and launch.element_bytes <= 2
     return {"d": d, "d_strides": d.stride(), **shared, "FLATTEN": flatten}
 
 

@@ -10,7 +10,7 @@ from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob
 from kernels.matmul.problem import Problem, extents, is_aligned
 from kernels.orders import tile_offsets, tile_start
-from kernels.spec import DTYPE_BYTES, FirstLaunch, Launch, Specs, Tensors, TensorSpec
+from kernels.spec import FirstLaunch, Launch, Specs, Tensors, TensorSpec
 
 # The rows of a workspace start on a line.
 _PITCH_BYTES = 128
@@ -93,7 +93,7 @@ def workspaces(specs: Specs, launch: Launch[Problem]) -> dict[str, TensorSpec]:
 
 
 def _padded(spec: TensorSpec, launch: Launch[Problem]) -> TensorSpec:
-    unit = _PITCH_BYTES // DTYPE_BYTES[launch.problem.dtype]
+    unit = _PITCH_BYTES // launch.element_bytes
     rows, columns = spec.stored
     stored = rows, -(-columns // unit) * unit
     return replace(spec, shape=stored[::-1] if spec.transposed else stored)
@@ -109,7 +109,7 @@ def _saves_time(misaligned: Specs, launch: Launch[Problem]) -> bool:
 
 
 def _copies_ms(specs: Specs, launch: Launch[Problem]) -> float:
-    copied = 2 * sum(math.prod(spec.shape) for spec in specs.values()) * DTYPE_BYTES[launch.problem.dtype]
+    copied = 2 * sum(math.prod(spec.shape) for spec in specs.values()) * launch.element_bytes
     return _LAUNCH_MS + copied / (_RATE * launch.gpu.dram_gbps) / 1e6
 
 
@@ -184,7 +184,7 @@ def _copies(specs: Specs, launch: Launch[Problem]) -> FirstLaunch | None:
 def note(specs: Specs, launch: Launch[Problem]) -> str:
     """Describe the copies that a launch makes first, or return ""."""
     padded = workspaces(specs, launch)
-    size = DTYPE_BYTES[launch.problem.dtype]
+    size = launch.element_bytes
     if not padded:
         return ""
     rows = " and ".join(

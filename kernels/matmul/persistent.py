@@ -11,7 +11,7 @@ from kernels.matmul import padding, tile
 from kernels.matmul import problem as family
 from kernels.matmul.problem import ALIGNED_BYTES, FAMILY, Problem, block_k, block_m, block_n, group_size, is_aligned
 from kernels.orders import grouped, tile_start
-from kernels.spec import DTYPE_BYTES, Kernel, Launch, Specs, Tensors, TensorSpec, preset
+from kernels.spec import Kernel, Launch, Specs, Tensors, TensorSpec, preset
 
 # The largest tile that is stored in one piece. Four stages of 128 × 256 × 128 in float8 take 192 of the 227 KiB that a
 # program may use on Hopper. The stored tile must fit in the rest.
@@ -148,7 +148,7 @@ def tma_fallback_reason(tensors: Specs, launch: Launch[Problem]) -> str:
     With PAD, it stores its output with pointers if a descriptor can't.
     """
     gpu = launch.gpu
-    size = DTYPE_BYTES[launch.problem.dtype]
+    size = launch.element_bytes
     fallback = "so this launch falls back to pointers."
     if not gpu.has_tma:
         major, minor = gpu.compute_capability
@@ -240,7 +240,7 @@ def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
     tiles = family.extents(launch)
     shared = persistent_arguments(tensors, FAMILY.tensors(launch.problem), stored, launch)
     # The right half stays in registers until the next tile. A float32 half needs too many registers.
-    right_later = halves and DTYPE_BYTES[launch.problem.dtype] <= 2
+    right_later = halves and launch.element_bytes <= 2
     return {**shared, "num_tiles": tiles["m"] * tiles["n"], "IN_HALVES": halves, "RIGHT_LATER": right_later}
 
 
@@ -248,7 +248,7 @@ def is_in_halves(launch: Launch[Problem]) -> bool:
     """Return whether descriptors store a tile in two halves that share one half-size buffer."""
     config = launch.config
     uses_pointers = stores_with_pointers(FAMILY.tensors(launch.problem), launch)
-    return not uses_pointers and config.BLOCK_M * config.BLOCK_N * DTYPE_BYTES[launch.problem.dtype] > _WHOLE_BYTES
+    return not uses_pointers and config.BLOCK_M * config.BLOCK_N * launch.element_bytes > _WHOLE_BYTES
 
 
 def note(specs: Specs, launch: Launch[Problem]) -> str:

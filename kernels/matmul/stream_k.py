@@ -13,7 +13,7 @@ from kernels.matmul import padding, persistent, tile
 from kernels.matmul import problem as family
 from kernels.matmul.problem import Problem, block_k, block_m, block_n, deal, group_size, tiles_at
 from kernels.orders import grouped, slice_of_k, tile_start
-from kernels.spec import DTYPE_BYTES, Launch, Tensors, TensorSpec, preset
+from kernels.spec import Launch, Tensors, TensorSpec, preset
 
 # Times in µs for choosing the number of slices, measured on an H100: a million products of 2-byte elements; storing a
 # million partial sums; the fixed cost of a part that is added and stored; and adding a million partial sums.
@@ -166,7 +166,7 @@ def divide_tiles(launch: Launch[Problem]) -> Division:
     tail = tiles % sms
     sides = 2 if persistent.is_in_halves(launch) else 1
     millions = int(config.BLOCK_M * config.BLOCK_N) / 1e6
-    step_us = _PRODUCTS_US * millions * config.BLOCK_K * DTYPE_BYTES[launch.problem.dtype] / 2
+    step_us = _PRODUCTS_US * millions * config.BLOCK_K * launch.element_bytes / 2
     chosen = Division(min(tiles, sms), tiles, 0, 1, 0, 0, sides)
     best_us = steps * step_us
     most = min(sms // tail, steps, config.SPLIT_K or _MOST_SLICES) if tail else 1
@@ -240,7 +240,7 @@ def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
     c = tensors["C"]
     config = launch.config
     part_bytes = int(config.BLOCK_M * config.BLOCK_N) * 4 // division.sides
-    step_bytes = int((config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K) * DTYPE_BYTES[launch.problem.dtype]
+    step_bytes = int((config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K) * launch.element_bytes
     return {
         **persistent.arguments(tensors, launch),
         "partials": tensors.get("partials", c),

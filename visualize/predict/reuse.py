@@ -14,7 +14,7 @@ import numpy as np
 
 from kernels.accesses import CompiledFacts
 from kernels.results import GroupSizeRow, GroupSizeStudy
-from kernels.spec import DTYPE_BYTES, Kernel, Launch
+from kernels.spec import Kernel, Launch
 from visualize.predict import coalescing
 from visualize.predict.bounds import Bound, bounds, l2_gbps, l2_pressure, writes_in_parts
 from visualize.predict.l2 import CONSTANTS, Constants, ahead, evicted_share, expected_timeline, fetched_bytes
@@ -217,12 +217,12 @@ def bytes_per_tile(kernel: Kernel, launch: Launch) -> float:
     output = kernel.family.output(launch.problem)
     writes = [access for access in kernel.accesses(launch) if access.tensor == output]
     elements = sum(access.elements * math.prod(extents[index] for index in access.over) for access in writes)
-    return elements * DTYPE_BYTES[launch.problem.dtype] / count_tiles(kernel, launch)
+    return elements * launch.element_bytes / count_tiles(kernel, launch)
 
 
 def _is_staggered(schedule: Schedule, constants: Constants) -> bool:
     per_sm = schedule.programs_per_sm
-    is_half = DTYPE_BYTES[schedule.launch.problem.dtype] == 2
+    is_half = schedule.launch.element_bytes == 2
     has_warps = per_sm > 1 and per_sm * schedule.launch.config.num_warps >= constants.staggered_warps
     return not is_half and schedule.programs > schedule.sms and has_warps
 
