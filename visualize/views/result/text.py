@@ -189,7 +189,7 @@ def _worst_values(check: Check) -> tuple[str, str]:
 
 def render_prediction(predicted: Prediction) -> Markup:
     """Render the predicted time of a launch, and the time that each resource would take alone."""
-    beside = say("predicted without a compile {}", Mark("predicted"))
+    beside = Sourced("predicted without a compile", "predicted")
     slowest_first = sorted(predicted.by_resource, key=lambda resource: -resource[1])
     rows = [(name, milliseconds(ms, predicted.ms)) for name, ms in slowest_first]
     alone = table(("resource", "time"), rows, "Time that each resource would take alone")
