@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 @functools.cache
 def discover() -> Mapping[str, Kernel[Any, Any]]:
     """Return every declared kernel by id, in alphabetical order. A package with a `problem.py` is a family."""
-    kernels: dict[str, Kernel[Any, Any]] = {}
+    kernels = {}
     for problem in sorted(Path(__file__).parent.glob("*/problem.py")):
         for file in sorted(problem.parent.glob("[!_]*.py")):
             module = importlib.import_module(f"{__name__}.{problem.parent.name}.{file.stem}")
@@ -34,7 +34,8 @@ def once(function: F) -> F:
     `functools.cache` alone lets concurrent first calls each compute the result: when the page starts, forty threads
     would each read all recordings.
     """
-    results, lock = dict[tuple[Any, ...], Any](), threading.RLock()
+    results = dict[tuple[Any, ...], Any]()
+    lock = threading.RLock()
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:

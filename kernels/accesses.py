@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 Bases = tuple[tuple[int, ...], ...]
 
@@ -18,11 +19,11 @@ class Tiles:
     the order assigns the tile.
     """
 
-    program: np.ndarray
-    pid_m: np.ndarray
-    pid_n: np.ndarray
-    pid_k: np.ndarray
-    group: np.ndarray
+    program: ndarray
+    pid_m: ndarray
+    pid_n: ndarray
+    pid_k: ndarray
+    group: ndarray
 
 
 def grid_of(extents: Mapping[str, int]) -> tuple[int, ...]:
@@ -30,7 +31,7 @@ def grid_of(extents: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(extents[axis] for axis in ("m", "n", "slice") if axis in extents)
 
 
-def tiles_on_grid(pids: np.ndarray, extents: Mapping[str, int]) -> Tiles:
+def tiles_on_grid(pids: ndarray, extents: Mapping[str, int]) -> Tiles:
     """Return the tile of each program on the grid that `grid_of` returns.
 
     The first axis varies fastest in `pids`. Tiles with the same index on the last axis form a group.
@@ -125,7 +126,7 @@ class Layout:
     warp: Bases
 
 
-def expand_bases(bases: Sequence[Any], rank: int) -> np.ndarray:
+def expand_bases(bases: Sequence[Any], rank: int) -> ndarray:
     """Return the coordinates of each index, (2 ** bits, rank) int64: the XOR of the bases of its set bits."""
     places = np.zeros((1, rank), dtype=np.int64)
     for base in bases:
@@ -144,11 +145,11 @@ class Vectors:
         register, warp: (requests,) int64, the first register moved, and the warp that issues the request.
     """
 
-    place: np.ndarray
-    element: np.ndarray
-    owner: np.ndarray
-    register: np.ndarray
-    warp: np.ndarray
+    place: ndarray
+    element: ndarray
+    owner: ndarray
+    register: ndarray
+    warp: ndarray
 
 
 @functools.lru_cache(maxsize=256)
@@ -168,7 +169,7 @@ def vectors(layout: Layout, length: int) -> Vectors:
     return Vectors(place, element, lanes & warps[warp][:, None], np.tile(registers, len(warps)), warp)
 
 
-def _is_original(bases: Bases) -> np.ndarray:
+def _is_original(bases: Bases) -> ndarray:
     """Return whether each index is an original. A set bit with a zero base makes an index a replica."""
     return expand_bases([(not any(base)) << bit for bit, base in enumerate(bases)], 1)[:, 0] == 0
 

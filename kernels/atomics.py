@@ -10,8 +10,10 @@ The rule was derived on an H100 from 1,332 requests with chosen and random addre
 """
 
 import numpy as np
+from numpy import ndarray
 
-SECTOR_BYTES, LINE_BYTES = 32, 128
+SECTOR_BYTES = 32
+LINE_BYTES = 128
 
 # A line's bank is the XOR of these values over the set bits of its line number. Higher bits were not measured; they
 # would only permute the banks of a whole tensor.
@@ -24,7 +26,7 @@ ADDRESS_RANGE = LINE_BYTES << len(_BANKS)
 _CHUNK = 1 << 12
 
 
-def atomic_sectors(address: np.ndarray, active: np.ndarray) -> np.ndarray:
+def atomic_sectors(address: ndarray, active: ndarray) -> ndarray:
     """Return the sectors of each request.
 
     Args:
@@ -34,7 +36,8 @@ def atomic_sectors(address: np.ndarray, active: np.ndarray) -> np.ndarray:
     Returns:
         (requests,) int64.
     """
-    line, lanes = address // LINE_BYTES, address.shape[1]
+    line = address // LINE_BYTES
+    lanes = address.shape[1]
     bank = np.zeros_like(line)
     for bit, number in enumerate(_BANKS):
         bank ^= (line >> bit & 1) * number
@@ -48,14 +51,17 @@ def atomic_sectors(address: np.ndarray, active: np.ndarray) -> np.ndarray:
     return np.count_nonzero(served[:, 1:] != served[:, :-1], axis=1) + (served[:, 0] >= 0)
 
 
-def _passes(line: np.ndarray, bank: np.ndarray, place: np.ndarray) -> np.ndarray:
+def _passes(line: ndarray, bank: ndarray, place: ndarray) -> ndarray:
     """Return the pass of each lane, from 0. Inactive lanes use a separate bank."""
-    request, passes = np.arange(len(line)), np.zeros_like(line)
+    request = np.arange(len(line))
+    passes = np.zeros_like(line)
     lanes = line.shape[1]
     next_pass = np.zeros((len(line), place.max(initial=0) + 1), np.int64)  # of each place
     served = np.full((len(line), bank.max(initial=0) + 1, lanes + 1), -1)  # each bank's line in each pass
     for lane in range(lanes):
-        own, at, its_line = bank[:, lane], next_pass[request, place[:, lane]], line[:, lane]
+        own = bank[:, lane]
+        at = next_pass[request, place[:, lane]]
+        its_line = line[:, lane]
         while True:
             other = served[request, own, at]
             is_taken = (other >= 0) & (other != its_line) & (own < 4)

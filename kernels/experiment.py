@@ -14,7 +14,9 @@ from kernels.gpus import DEFAULT_GPU, GPUS, Gpu
 from kernels.knobs import ConfigError, Knob, knob, knobs, quote, read_fields, refuse_unknown
 from kernels.spec import DTYPE_CAPABILITY, Kernel, Launch
 
-JsonSchema = dict[str, Any]
+# A JSON object.
+Json = dict[str, Any]
+JsonSchema = Json
 
 GPU_CHOICES = ("", "this", *GPUS)
 GPU = Knob(
@@ -55,7 +57,7 @@ class Experiment:
     gpu: str = ""
     run: Run = Run()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the API's payload: every field, nested."""
         parts = {name: dict(vars(getattr(self, name))) for name in ("problem", "config")}
         gpu = {"gpu": self.gpu} if self.gpu else {}
@@ -72,6 +74,10 @@ class Experiment:
         return {
             name: value for name, value in self.to_address().items() if name == "kernel" or defaults.get(name) != value
         }
+
+    def short_json(self) -> Json:
+        """Return the API's payload without the kernel's defaults."""
+        return {name: value for name, value in nest(self.short_address()).items() if value}
 
 
 @once
@@ -129,7 +135,7 @@ def from_json(payload: object, *, together: bool = True) -> Experiment:
     return Experiment(kernel.id, gpu="" if gpu is None else str(GPU.validate("gpu", gpu)), **parts)
 
 
-def nest(flat: Mapping[str, object]) -> dict[str, Any]:
+def nest(flat: Mapping[str, object]) -> Json:
     """Convert flat URL parameters or form values to the API's payload. Ignore unknown fields.
 
     Raises:
@@ -157,7 +163,7 @@ def resolve_gpu(experiment: Experiment, this: Gpu | None) -> Gpu:
     if name == "this" and this is None:
         message = f'gpu is "this", but this machine has no GPU. Omit gpu or choose {", ".join(GPUS)}.'
         raise ConfigError("no_gpu", message, "gpu")
-    gpu = this if this is not None and name in ("", "this", this.name) else GPUS[name or DEFAULT_GPU]
+    gpu = this if this and name in ("", "this", this.name) else GPUS[name or DEFAULT_GPU]
     major, minor = DTYPE_CAPABILITY.get(experiment.problem.dtype, (0, 0))
     if gpu.compute_capability < (major, minor):
         has = f"{gpu.name} has {gpu.compute_capability[0]}.{gpu.compute_capability[1]}"
@@ -309,7 +315,7 @@ def _name(ids: list[str], kernels: tuple[str, ...]) -> str:
     >>> _name(["matmul.grouped", "transpose.flat"], ("matmul.grouped", "matmul.grid_2d", "transpose.flat"))
     'matmul.grouped, transpose.*'
     """
-    words: list[str] = []
+    words = []
     for kernel in ids:
         family = kernel.split(".")[0]
         siblings = {other for other in kernels if other.split(".")[0] == family}

@@ -45,7 +45,8 @@ try:
 
     HAS_TRITON = True
 except ImportError:
-    triton, tl = _StandIn, ArrayLanguage
+    triton = _StandIn
+    tl = ArrayLanguage
     HAS_TRITON = False
 
 

@@ -25,7 +25,8 @@ class ConfigError(ValueError):
 
     def __init__(self, kind: str, message: str, field: str = "") -> None:
         super().__init__(message)
-        self.kind, self.field = kind, field
+        self.kind = kind
+        self.field = field
 
     def __reduce__(self) -> tuple[type["ConfigError"], tuple[str, str, str]]:
         return ConfigError, (self.kind, str(self), self.field)
@@ -68,13 +69,16 @@ class Knob:
         """
         read = _read_whole_number(value) if isinstance(self.default, int) else value
         if self.longest is not None:
-            kind, allowed = "not_a_text", f"at most {self.longest} printable characters"
-            fits = isinstance(read, str) and len(read) <= self.longest and (read.isprintable() or not read)
+            kind = "not_a_text"
+            allowed = f"at most {self.longest} printable characters"
+            fits = isinstance(read, str) and len(read) <= self.longest and read.isprintable()
         elif self.choices is not None:
-            kind, allowed = self.kind, _list(self.choices, "or")
-            fits = isinstance(read, int | str) and read in self.choices
+            kind = self.kind
+            allowed = _list(self.choices, "or")
+            fits = read in self.choices
         else:
-            kind, allowed = "out_of_range", f"a whole number from {self.low} to {self.high}"
+            kind = "out_of_range"
+            allowed = f"a whole number from {self.low} to {self.high}"
             fits = read is not None and self.low <= read <= self.high
         if fits and read is not None:
             return read
@@ -159,6 +163,11 @@ def read_fields(
     allowed = knobs(declared, prefix) if allowed is None else allowed
     refuse_unknown(values, owner, allowed)
     return declared(**{prefix + name: allowed[name].validate(name, value) for name, value in values.items()})
+
+
+def problem_size(default: int, help: str) -> Any:
+    """Declare one size of a problem."""
+    return knob(default, "Shape", help, low=1, high=16384, stops="powers")
 
 
 def num_warps() -> Any:

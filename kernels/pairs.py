@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy import ndarray
 
 CONFIDENCE = 0.95
 
@@ -43,7 +44,7 @@ class Pair:
         return (self.high - self.low) / 2 / self.ratio
 
 
-def pair(times_ms: Sequence[float] | np.ndarray, others_ms: Sequence[float] | np.ndarray, seed: int = 0) -> Pair:
+def pair(times_ms: Sequence[float] | ndarray, others_ms: Sequence[float] | ndarray, seed: int = 0) -> Pair:
     """Compare times from alternating measurements: the i-th times of both calls form a pair.
 
     Args:
@@ -55,7 +56,8 @@ def pair(times_ms: Sequence[float] | np.ndarray, others_ms: Sequence[float] | np
     """
     if len(times_ms) != len(others_ms) or not len(times_ms):
         raise ValueError(f"{len(times_ms)} and {len(others_ms)} times can't be paired.")
-    first, second = np.asarray(times_ms, dtype=float), np.asarray(others_ms, dtype=float)
+    first = np.asarray(times_ms, dtype=float)
+    second = np.asarray(others_ms, dtype=float)
     ratios = np.sort(first / second)
     ratio = float(np.median(ratios))
     if len(ratios) < FEWEST:
@@ -68,14 +70,14 @@ def pair(times_ms: Sequence[float] | np.ndarray, others_ms: Sequence[float] | np
     return Pair(ratio, float(low) * (1 - resolution), float(high) * (1 + resolution), resolution)
 
 
-def _bootstrap_medians(ranked: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+def _bootstrap_medians(ranked: ndarray, generator: np.random.Generator) -> ndarray:
     """Return the medians of resamples. In sorted values, a resample's median is at the median of its indices."""
     count = len(ranked)
     indices = np.sort(generator.integers(count, size=(_RESAMPLES, count), dtype=np.uint16), axis=1, kind="stable")
     return (ranked[indices[:, (count - 1) // 2]] + ranked[indices[:, count // 2]]) / 2
 
 
-def _tick_ms(*times_ms: np.ndarray) -> float:
+def _tick_ms(*times_ms: ndarray) -> float:
     """Return the timer's resolution, inferred from the times: 32 ns for CUDA events on an H200.
 
     The resolution is the smallest difference between distinct times. It is 0 if no time repeats, because the

@@ -9,11 +9,13 @@ sector per 32 such bytes of a row, rounded up. A store omits them. These counts 
 """
 
 import numpy as np
+from numpy import ndarray
 
 from kernels.atomics import atomic_sectors
 
 # Units of a GPU's L1 (CUDA C++ Best Practices Guide 13.0, "Coalesced Access to Global Memory").
-SECTOR_BYTES, LINE_BYTES = 32, 128
+SECTOR_BYTES = 32
+LINE_BYTES = 128
 # TMA requires row sizes that are multiples of 16 bytes, so box rows consist of 16-byte granules.
 GRANULE_BYTES = 16
 # The widest swizzle is also the widest box row.
@@ -26,13 +28,13 @@ _NOWHERE = np.iinfo(np.int64).min
 
 
 def count_requests(
-    address: np.ndarray,
-    active: np.ndarray,
+    address: ndarray,
+    active: ndarray,
     width_bytes: int,
     instruction: str = "",
     sector_bytes: int = SECTOR_BYTES,
     line_bytes: int = LINE_BYTES,
-) -> np.ndarray:
+) -> ndarray:
     """Count the sectors and lines of each request. A request with no active lane is not issued.
 
     Args:
@@ -57,13 +59,13 @@ def count_requests(
     return np.stack([wanted > 0, sectors, _distinct(ordered, line_bytes), -(-wanted // sector_bytes)], axis=1)
 
 
-def _distinct(ordered: np.ndarray, unit_bytes: int) -> np.ndarray:
+def _distinct(ordered: ndarray, unit_bytes: int) -> ndarray:
     """Return the number of distinct units in each row of sorted addresses."""
     units = ordered // unit_bytes
     return np.count_nonzero(units[:, 1:] != units[:, :-1], axis=1) + (ordered[:, 0] != _NOWHERE)
 
 
-def _bypassing_sectors(address: np.ndarray) -> np.ndarray:
+def _bypassing_sectors(address: ndarray) -> ndarray:
     """Count the sectors of 16-byte copies that bypass L1, as the hardware's counter does, pair of lanes by pair.
 
     A pair's 32 consecutive bytes count once per line that they touch. Other pairs count their sectors.
@@ -79,7 +81,7 @@ def box_row_bytes(swizzle_bytes: int | None, block_bytes: int) -> int:
     return min(swizzle_bytes or _WIDEST_BYTES, block_bytes)
 
 
-def count_padding(inside: np.ndarray) -> np.ndarray:
+def count_padding(inside: ndarray) -> ndarray:
     """Return the sectors that a TMA load counts for bytes past the tensor's edge: (rows,) int64.
 
     Args:

@@ -11,10 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from kernels import discover
-from kernels.experiment import Experiment, from_json
+from kernels.experiment import Experiment, Json, from_json
 from kernels.knobs import ConfigError, knobs, quote, refuse_unknown
 
 # At one second per compile, this takes more than an hour on one core.
@@ -46,7 +45,7 @@ class Space:
         configs = (replace(self.base.config, **dict(zip(names, each, strict=True))) for each in choices)
         return tuple(replace(self.base, config=config) for config in configs)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the API's payload."""
         return {"experiment": self.base.to_json(), "vary": {name: list(values) for name, values in self.varied}}
 
@@ -103,11 +102,11 @@ def parse_varied(texts: Sequence[str], setting: str) -> dict[str, list[str]]:
     """
     varied: dict[str, list[str]] = {}
     for text in re.sub(r"\s*([,=])\s*", r"\1", " ".join(texts)).split():
-        name, equals, values = text.partition("=")
-        if not equals or not name.strip() or not values.strip(" ,"):
+        name, _, values = text.partition("=")
+        if not name or not values.strip(","):
             example = "KNOB=VALUE,VALUE, such as BLOCK_M=64,128"
             raise ConfigError("not_a_knob", f"{setting} must be {example} (got {quote(text)}).", setting)
-        varied.setdefault(name.strip(), []).extend(value.strip() for value in values.split(",") if value.strip())
+        varied.setdefault(name, []).extend(filter(None, values.split(",")))
     return varied
 
 

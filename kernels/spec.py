@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import urllib.parse
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, Self
 
 import numpy as np
@@ -84,8 +85,9 @@ class ProblemFields(Protocol):
 P = TypeVar("P", bound=ProblemFields, default=Any)
 C = TypeVar("C", default=Any)
 
-# Tensors by name.
+# Tensors, and their specs, by name.
 Tensors = Mapping[str, Any]
+Specs = Mapping[str, TensorSpec]
 
 
 def shape_text(problem: ProblemFields) -> str:
@@ -114,6 +116,11 @@ class Launch(Generic[P, C]):
     problem: P
     config: C
     gpu: Gpu
+
+    @property
+    def element_bytes(self) -> int:
+        """The bytes of an element of the problem's tensors."""
+        return DTYPE_BYTES[self.problem.dtype]
 
 
 @dataclass(frozen=True)
@@ -222,7 +229,18 @@ class Preset:
     title: str
     problem: Mapping[str, int | str]
     config: Mapping[str, int | str]
-    view: Mapping[str, int | str] = field(default_factory=dict)
+    view: Mapping[str, int | str]
+
+
+def preset(title: str, problem: str, config: str = "", view: str = "") -> Preset:
+    """Return a preset whose fields are written as in an address, such as "M=4096&N=4096".
+
+    >>> preset("Odd", "M=4097", "PAD=auto")
+    Preset(title='Odd', problem={'M': 4097}, config={'PAD': 'auto'}, view={})
+    """
+    parts = (urllib.parse.parse_qsl(text, strict_parsing=bool(text)) for text in (problem, config, view))
+    numbers = ({name: int(word) if word.isdecimal() else word for name, word in part} for part in parts)
+    return Preset(title, *numbers)
 
 
 @dataclass(frozen=True)

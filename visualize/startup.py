@@ -20,10 +20,13 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 # Environment variables: a user name and a password, and the log format.
-AUTH, LOG_FORMAT = "TILESCOPE_AUTH", "TILESCOPE_LOG"
+AUTH = "TILESCOPE_AUTH"
+LOG_FORMAT = "TILESCOPE_LOG"
 
 # Options of mallopt(3), <malloc.h>.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3
+_ARENA_MAX = -8
 
 
 def whole_number(low: int, high: int = 10**9) -> Callable[[str], int]:

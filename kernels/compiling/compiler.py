@@ -74,7 +74,7 @@ def compile_launch(declared: Kernel, launch: Launch, specialization: str = "laun
     for kernel in declared.launches(launch):
         if isinstance(compiled := _compile_one(kernel, launch, specialization), Failure):
             return compiled
-        if first is not None:
+        if first:
             unreadable = first.unreadable or compiled.unreadable
             operations = () if unreadable else first.operations + compiled.operations
             seconds = first.seconds + compiled.seconds
@@ -90,15 +90,19 @@ def _compile_one(declared: Kernel, launch: Launch, specialization: str) -> Compi
     kernel = _compile(declared, launch, specialization)
     if isinstance(kernel, Failure):
         return kernel
-    asm, sass = kernel.asm, disassemble(kernel)
+    asm = kernel.asm
+    sass = disassemble(kernel)
     usage = cuda_tool(triton.knobs.nvidia.cuobjdump.path, asm["cubin"], "--dump-resource-usage")
     used = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", usage))
-    accesses, tensors = declared.accesses(launch), declared.tensors(launch)
+    accesses = declared.accesses(launch)
+    tensors = declared.tensors(launch)
     shapes = [tensors[access.tensor].stored for access in accesses]
     try:
-        operations, unreadable = read_operations(accesses, shapes, asm["ttgir"], asm["ptx"], sass), ""
+        operations = read_operations(accesses, shapes, asm["ttgir"], asm["ptx"], sass)
+        unreadable = ""
     except UnsupportedOperation as error:
-        operations, unreadable = (), str(error)
+        operations = ()
+        unreadable = str(error)
     return Compiled(
         gpu=launch.gpu.name,
         registers=max(int(used["REG"]), _LEAST_REGISTERS),
@@ -159,9 +163,11 @@ def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher")
     major, minor = gpu.compute_capability
     capability = 10 * major + minor
     # This driver only names the target. Triton caches kernels by device, so each target gets its own device number.
-    stand_in = SimpleNamespace(get_current_stream=lambda device: 0)
-    stand_in.get_current_target = lambda: GPUTarget("cuda", capability, 32)
-    stand_in.get_current_device = lambda: capability
+    stand_in = SimpleNamespace(
+        get_current_stream=lambda device: 0,
+        get_current_target=lambda: GPUTarget("cuda", capability, 32),
+        get_current_device=lambda: capability,
+    )
     driver.set_active(stand_in)
     tensors = {
         name: _stand_in_tensor(spec.dtype_in(launch.problem), spec) for name, spec in declared.tensors(launch).items()

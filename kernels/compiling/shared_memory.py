@@ -5,6 +5,7 @@ unknown before the launch (arguments, the program id, a loop counter) are equal 
 evaluator sets them to 0, because they shift all addresses together, by whole buffers.
 """
 
+import operator
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from kernels.accesses import Conversion, SharedOperation, expand_bases
 from kernels.compiling.compile_cost import LANES
@@ -32,18 +34,24 @@ def shared_operations(ptx: str, num_warps: int) -> tuple[SharedOperation, ...]:
     evaluate = _make_evaluator(ptx, num_warps)
     counts: Counter[SharedOperation] = Counter()
     for line, location in locate_lines(ptx, "ptx"):
-        match, address = _ON_SHARED.search(line), _ADDRESS.search(line)
+        match = _ON_SHARED.search(line)
+        address = _ADDRESS.search(line)
         if not (match and address and location):
             continue
-        name, kind, matrices = match["name"], "load" if match["name"].startswith("ld") else "store", 0
+        name = match["name"]
+        kind = "load" if match["name"].startswith("ld") else "store"
+        matrices = 0
         if many := re.search(r"matrix\..*\.x(\d)", line):
-            kind, matrices, width_bytes = f"{kind} matrix", int(many[1]), _MATRIX_ROW_BYTES
+            kind = f"{kind} matrix"
+            matrices = int(many[1])
+            width_bytes = _MATRIX_ROW_BYTES
         else:
-            kind, width_bytes = "async copy" if name.startswith("cp.async") else kind, lane_bytes(name, line)
+            kind = "async copy" if name.startswith("cp.async") else kind
+            width_bytes = lane_bytes(name, line)
         bases = _linear_bases(evaluate(address[1]), 8 * matrices or LANES)
         if bases is not None:
             counts[SharedOperation(kind, location[0][:2], name, width_bytes, matrices, *bases, 0)] += 1
-    return tuple(replace(operation, count=count) for operation, count in counts.items())
+    return tuple(replace(shared, count=count) for shared, count in counts.items())
 
 
 def conversions(ttgir: str) -> tuple[Conversion, ...]:
@@ -56,7 +64,7 @@ def conversions(ttgir: str) -> tuple[Conversion, ...]:
     return tuple(result)
 
 
-def _linear_bases(address: np.ndarray, lanes: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def _linear_bases(address: ndarray, lanes: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Return the address bits that each bit of the lane and warp index flips; None if addresses are not linear.
 
     Args:
@@ -71,7 +79,7 @@ def _linear_bases(address: np.ndarray, lanes: int) -> tuple[tuple[int, ...], tup
     return (lane, warp) if np.array_equal(linear, by_warp) else None
 
 
-def _make_evaluator(ptx: str, num_warps: int) -> Callable[[str], np.ndarray]:
+def _make_evaluator(ptx: str, num_warps: int) -> Callable[[str], ndarray]:
     """Return a function that maps a register or literal to its value in each thread: unsigned 32-bit, held as int64."""
     thread = np.arange(LANES * num_warps, dtype=np.int64)
     values = {"%tid.x": thread}
@@ -80,51 +88,59 @@ def _make_evaluator(ptx: str, num_warps: int) -> Callable[[str], np.ndarray]:
         # A register that a loop updates is defined twice; the first definition is its value before the loop.
         definitions.setdefault(match[2], (match[1], [part.strip() for part in match[3].split(",")]))
 
-    def evaluate(operand: str) -> np.ndarray:
+    def evaluate(operand: str) -> ndarray:
         if operand not in values:
             values[operand] = np.zeros_like(thread)  # stops the recursion for a register that a loop updates
             name, operands = definitions.get(operand, ("", []))
-            operation = _OPERATIONS.get(name.split(".")[0])
+            kind = name.split(".")[0]
             if re.fullmatch(r"-?(0x[0-9a-fA-F]+|\d+)", operand):
                 values[operand] = np.full_like(thread, int(operand, 0) & _MASK)
-            elif operation:
-                values[operand] = operation(name, *map(evaluate, operands)) & _MASK
+            elif kind in _OPERATIONS:
+                values[operand] = _OPERATIONS[kind](*map(evaluate, operands)) & _MASK
+            elif kind in _TYPED_OPERATIONS:
+                values[operand] = _TYPED_OPERATIONS[kind](name, *map(evaluate, operands)) & _MASK
         return values[operand]
 
     return evaluate
 
 
-def _signed(name: str, values: np.ndarray) -> np.ndarray:
+def _signed(name: str, values: ndarray) -> ndarray:
     """Reinterpret an operand of a signed instruction."""
     return np.where(values > _MASK >> 1, values - (_MASK + 1), values) if ".s" in name else values
 
 
-def _extract_bits(name: str, values: np.ndarray, start: np.ndarray, length: np.ndarray) -> np.ndarray:
+def _extract_bits(name: str, values: ndarray, start: ndarray, length: ndarray) -> ndarray:
     field = values >> start & (1 << length) - 1
     return np.where((field >> length - 1 & 1) == 1, field - (1 << length), field) if name.endswith("s32") else field
 
 
-def _compare(name: str, a: np.ndarray, b: np.ndarray, *_: np.ndarray) -> np.ndarray:
-    a, b = _signed(name, a), _signed(name, b)
+def _compare(name: str, a: ndarray, b: ndarray, *_: ndarray) -> ndarray:
+    a = _signed(name, a)
+    b = _signed(name, b)
     results = {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}
     return results.get(name.split(".")[1], a == b).astype(np.int64)
 
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("mov", "cvt"), lambda _, a: a),
-    "add": lambda _, a, b: a + b,
-    "sub": lambda _, a, b: a - b,
-    "mul": lambda _, a, b: a * b,
-    "mad": lambda _, a, b, c: a * b + c,
-    "and": lambda _, a, b: a & b,
-    "or": lambda _, a, b: a | b,
-    "xor": lambda _, a, b: a ^ b,
-    "not": lambda _, a: ~a,
-    "neg": lambda _, a: -a,
-    "shl": lambda _, a, b: a << b,
+    "mov": operator.pos,
+    "cvt": operator.pos,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "mad": lambda a, b, c: a * b + c,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+    "not": operator.invert,
+    "neg": operator.neg,
+    "shl": operator.lshift,
+    "selp": lambda a, b, chosen: np.where(chosen != 0, a, b),
+    "shfl": lambda a, lane, *_: a[np.arange(len(a)) // LANES * LANES + lane % LANES],
+}
+
+# Instructions whose result depends on their type or comparison, which their name contains.
+_TYPED_OPERATIONS: dict[str, Callable[..., Any]] = {
     "shr": lambda name, a, b: _signed(name, a) >> b,
     "bfe": _extract_bits,
-    "selp": lambda _, a, b, chosen: np.where(chosen != 0, a, b),
     "setp": _compare,
-    "shfl": lambda _, a, lane, *__: a[np.arange(len(a)) // LANES * LANES + lane % LANES],
 }

@@ -3,17 +3,16 @@
 Source of the format: Google's "Trace Event Format", complete events ("X") and metadata events ("M").
 """
 
-from typing import Any
-
 import numpy as np
+import pandas as pd
 
-from kernels.experiment import launch_of
+from kernels.experiment import Json, launch_of
 from kernels.gpus import Gpu
 from kernels.results import Timeline
 from kernels.results.counters import assign_slots
 
 
-def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
+def chrome_trace(timeline: Timeline, gpu: Gpu) -> Json:
     """Return a trace with one event per program: its SM and slot, start and duration in µs, and tiles.
 
     The GPU reports only the SM, so slots are assigned: each program takes the lowest free slot when it starts. Programs
@@ -25,11 +24,10 @@ def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
     kernel, launch = launch_of(timeline.experiment, gpu)
     assigned = kernel.tiles(np.arange(len(timeline.sm)), launch)
     tiles: list[list[dict[str, int]]] = [[] for _ in timeline.sm]
-    for numbers in zip(*(column.tolist() for column in vars(assigned).values()), strict=True):
-        tile = dict(zip(vars(assigned), numbers, strict=True))
+    for tile in pd.DataFrame(vars(assigned)).to_dict("records"):
         tiles[tile.pop("program")].append(tile)
     slots = assign_slots(timeline.sm, timeline.start_ns, timeline.end_ns)
-    events: list[dict[str, Any]] = []
+    events: list[Json] = []
 
     def describe(kind: str, sm: int, slot: int, **value: object) -> None:
         events.append({"name": kind, "ph": "M", "pid": sm, "tid": slot, "args": value})
@@ -41,12 +39,18 @@ def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
         describe("thread_name", sm, slot, name=f"slot {slot}")
     programs = zip(timeline.sm, slots, timeline.start_ns, timeline.end_ns, tiles, strict=True)
     for pid, (sm, slot, start, end, computed) in enumerate(programs):
-        first, more = computed[0], f" +{len(computed) - 1}" if len(computed) > 1 else ""
+        first = computed[0]
+        more = f" +{len(computed) - 1}" if len(computed) > 1 else ""
         name = f"pid {pid} ({first['pid_m']}, {first['pid_n']}){more}"
         where = {"name": name, "cat": "program", "ph": "X", "pid": sm, "tid": slot}
         when = {"ts": start / 1000, "dur": (end - start) / 1000}
         events.append({**where, **when, "args": {"program": pid, "tiles": computed}})
     source = "recorded" if timeline.backend == "recorded" else "measured"
-    about = {"experiment": timeline.experiment.to_json(), "kernel": kernel.title, "gpu": gpu.name}
-    about |= {"source": source, "slots": "counted"}
+    about = {
+        "experiment": timeline.experiment.to_json(),
+        "kernel": kernel.title,
+        "gpu": gpu.name,
+        "source": source,
+        "slots": "counted",
+    }
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": about}

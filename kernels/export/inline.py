@@ -49,7 +49,8 @@ class Inliner:
             CannotBeWritten: a function uses something other than functions, constants and libraries.
         """
         names = [self._copy(function) for function in functions]
-        texts, self._texts = self._texts, []
+        texts = self._texts
+        self._texts = []
         return names, texts
 
     def _copy(self, function: Callable[..., Any]) -> str:
@@ -58,7 +59,8 @@ class Inliner:
             raise CannotBeWritten(f"{plain!r} is not defined by a `def`, so its source can't be copied.")
         if id(plain) in self._names:
             return self._names[id(plain)]
-        own, package = plain.__name__.lstrip("_"), plain.__module__.split(".")[-2:][0]
+        own = plain.__name__.lstrip("_")
+        package = plain.__module__.split(".")[-2:][0]
         free = (own, f"{package}_{own}", *(f"{own}_{number}" for number in range(2, 100)))
         name = self._names[id(plain)] = next(candidate for candidate in free if candidate not in self._taken)
         self._taken.add(name)
@@ -80,7 +82,7 @@ class Inliner:
         assert isinstance(tree, ast.FunctionDef)
         at = source.index(tree.name.encode(), span(tree)[0] + len("def "))
         yield at, at + len(tree.name.encode()), name
-        annotations: list[tuple[int, ast.expr]] = []  # (first byte to drop, annotation)
+        annotations = []  # (first byte to drop, annotation)
         for node in ast.walk(tree):
             if isinstance(node, ast.arg) and node.annotation:
                 annotations.append((span(node)[0] + len(node.arg.encode()), node.annotation))
@@ -109,7 +111,8 @@ class Inliner:
         for part in chain:
             if isinstance(part, ast.Attribute):
                 value = getattr(value, part.attr)
-            plain, name = getattr(value, "fn", value), ast.unparse(part)
+            plain = getattr(value, "fn", value)
+            name = ast.unparse(part)
             if isinstance(value, ModuleType):
                 if _is_library(value.__name__):
                     self._import(value.__name__, name, function)

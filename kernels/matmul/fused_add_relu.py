@@ -10,7 +10,7 @@ from kernels.matmul import padding, persistent, tile
 from kernels.matmul import problem as family
 from kernels.matmul.problem import FAMILY, Problem, block_k, block_n, with_tf32
 from kernels.orders import grouped, tile_start
-from kernels.spec import DTYPE_BYTES, Launch, Preset, Tensors, TensorSpec
+from kernels.spec import Launch, Tensors, TensorSpec, preset
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ def matmul_fused_add_relu(
 
 
 def accesses(launch: Launch[Problem]) -> tuple[Access, ...]:
-    specs, (m, n, _) = _tensors(launch.problem), family.axes(launch)
+    specs = _tensors(launch.problem)
+    m, n, _ = family.axes(launch)
     *copy_lines, load_c = memory_lines(matmul_fused_add_relu)
     load_a, load_b, store = family.accesses(launch)
     falls_back = persistent.tma_fallback_reason(specs, launch)
@@ -89,10 +90,11 @@ def accesses(launch: Launch[Problem]) -> tuple[Access, ...]:
 
 
 def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
-    d, half = tensors["D"], launch.config.BLOCK_N // 2
+    d = tensors["D"]
+    half = launch.config.BLOCK_N // 2
     shared = persistent.persistent_arguments(tensors, _tensors(launch.problem), {"C": half, "D": half}, launch)
     # With 4-byte elements, tiles of C and D leave too little shared memory for the next tile's operands.
-    flatten = shared["USE_TMA"] and DTYPE_BYTES[launch.problem.dtype] <= 2
+    flatten = shared["USE_TMA"] and launch.element_bytes <= 2
     return {"d": d, "d_strides": d.stride(), **shared, "FLATTEN": flatten}
 
 
@@ -143,18 +145,13 @@ KERNEL = replace(
     arguments=arguments,
     note=lambda launch: persistent.note(_tensors(launch.problem), launch),
     presets=(
-        Preset("Large: 4096³", {"M": 4096, "N": 4096, "K": 4096}, {"BLOCK_K": 64, "num_warps": 8}),
-        Preset(
+        preset("Large: 4096³", "M=4096&N=4096&K=4096", "BLOCK_K=64&num_warps=8"),
+        preset(
             "The article's grid search, at six K",
-            {"M": 8192, "N": 8192, "K": 1024},
-            {"BLOCK_K": 64, "num_warps": 8},
-            {
-                "tab": "sweep",
-                "sweep_vary": "BLOCK_M=64,128,256 BLOCK_N=64,128,256 BLOCK_K=32,64,128 num_warps=4,8",
-                "sweep_over": "K=512,1024,2048,4096,8192,16384",
-                "sweep_strategy": "grid",
-                "sweep_picture": "library",
-            },
+            "M=8192&N=8192&K=1024",
+            "BLOCK_K=64&num_warps=8",
+            "tab=sweep&sweep_vary=BLOCK_M=64,128,256+BLOCK_N=64,128,256+BLOCK_K=32,64,128+num_warps=4,8"
+            "&sweep_over=K=512,1024,2048,4096,8192,16384&sweep_strategy=grid&sweep_picture=library",
         ),
     ),
 )

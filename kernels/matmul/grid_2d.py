@@ -7,7 +7,7 @@ from kernels.jit import tl, triton
 from kernels.knobs import num_stages, num_warps
 from kernels.matmul import tile
 from kernels.matmul.problem import FAMILY, accesses, arguments, block_k, block_m, block_n, extents
-from kernels.spec import Kernel, Preset
+from kernels.spec import Kernel, preset
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ KERNEL = Kernel(
     accesses=accesses,
     arguments=arguments,
     presets=(
-        Preset("Ragged edges: 1000 × 1000 × 1000", {"M": 1000, "N": 1000, "K": 1000}, {}, {"tab": "result"}),
-        Preset("Large: 4096³", {"M": 4096, "N": 4096, "K": 4096}, {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64}),
+        preset("Ragged edges: 1000 × 1000 × 1000", "M=1000&N=1000&K=1000", "", "tab=result"),
+        preset("Large: 4096³", "M=4096&N=4096&K=4096", "BLOCK_M=128&BLOCK_N=128&BLOCK_K=64"),
     ),
 )

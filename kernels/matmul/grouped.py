@@ -8,7 +8,7 @@ from kernels.matmul import problem as family
 from kernels.matmul import tile
 from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, extents, group_size, grouped_tiles
 from kernels.orders import grouped
-from kernels.spec import Kernel, Launch, Preset
+from kernels.spec import Kernel, Launch, preset
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def grid(launch: Launch[Problem, Config]) -> tuple[int]:
     return (extents(launch)["m"] * extents(launch)["n"],)
 
 
-_LARGE_TILES = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_SIZE": 8, "num_warps": 8}
+_LARGE_TILES = "BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8"
 
 KERNEL = Kernel(
     id="matmul.grouped",
@@ -65,30 +65,30 @@ KERNEL = Kernel(
     accesses=family.accesses,
     arguments=family.arguments,
     presets=(
-        Preset(
+        preset(
             "The 9 × 9 tiles of the article",
-            {"M": 576, "N": 576, "K": 288},
-            {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_SIZE": 3},
-            {"tab": "schedule", "first": 9},
+            "M=576&N=576&K=288",
+            "BLOCK_M=64&BLOCK_N=64&BLOCK_K=32&GROUP_SIZE=3",
+            "tab=schedule&first=9",
         ),
-        Preset(
+        preset(
             "Where order matters: 16384 × 16384 × 4096",
-            {"M": 16384, "N": 16384, "K": 4096},
+            "M=16384&N=16384&K=4096",
             _LARGE_TILES,
-            {"tab": "schedule", "first": 132},
+            "tab=schedule&first=132",
         ),
-        Preset("Large: 4096³", {"M": 4096, "N": 4096, "K": 4096}, _LARGE_TILES),
-        Preset(
+        preset("Large: 4096³", "M=4096&N=4096&K=4096", _LARGE_TILES),
+        preset(
             "tf32 and its layout: 4096³ float32",
-            {"M": 4096, "N": 4096, "K": 4096, "dtype": "float32"},
-            {**_LARGE_TILES, "BLOCK_K": 32},
-            {"tab": "result"},
+            "M=4096&N=4096&K=4096&dtype=float32",
+            f"{_LARGE_TILES}&BLOCK_K=32",
+            "tab=result",
         ),
-        Preset(
+        preset(
             "A tail group: 7 rows of tiles in groups of 4",
-            {"M": 448, "N": 1024, "K": 256},
-            {"BLOCK_M": 64, "BLOCK_N": 128},
-            {"tab": "schedule", "color": "group"},
+            "M=448&N=1024&K=256",
+            "BLOCK_M=64&BLOCK_N=128",
+            "tab=schedule&color=group",
         ),
     ),
 )

@@ -1,7 +1,7 @@
 """A launch before the product's own copies A and B to workspaces whose rows start at multiples of 128 bytes."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob
 from kernels.matmul.problem import Problem, extents, is_aligned
 from kernels.orders import tile_offsets, tile_start
-from kernels.spec import DTYPE_BYTES, FirstLaunch, Launch, Tensors, TensorSpec
+from kernels.spec import FirstLaunch, Launch, Specs, Tensors, TensorSpec
 
 # The rows of a workspace start on a line.
 _PITCH_BYTES = 128
@@ -78,7 +78,7 @@ def locate(pid, shape, strides, pitch, ROWS: tl.constexpr, COLUMNS: tl.constexpr
     return rows * strides[0] + columns * strides[1], inside, rows * pitch + columns, in_workspace
 
 
-def workspaces(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> dict[str, TensorSpec]:
+def workspaces(specs: Specs, launch: Launch[Problem]) -> dict[str, TensorSpec]:
     """Return the workspaces of the operands that a launch copies, by the operands' names.
 
     Args:
@@ -93,26 +93,27 @@ def workspaces(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> dict
 
 
 def _padded(spec: TensorSpec, launch: Launch[Problem]) -> TensorSpec:
-    unit = _PITCH_BYTES // DTYPE_BYTES[launch.problem.dtype]
+    unit = _PITCH_BYTES // launch.element_bytes
     rows, columns = spec.stored
     stored = rows, -(-columns // unit) * unit
     return replace(spec, shape=stored[::-1] if spec.transposed else stored)
 
 
-def _saves_time(misaligned: Mapping[str, TensorSpec], launch: Launch[Problem]) -> bool:
+def _saves_time(misaligned: Specs, launch: Launch[Problem]) -> bool:
     """Return whether the copies take less time than loads of single elements, which would limit the launch."""
-    config, tiles = launch.config, extents(launch)
+    config = launch.config
+    tiles = extents(launch)
     steps = -(-tiles["m"] * tiles["n"] // launch.gpu.sms) * tiles["k"]
     requests = _PASSES * (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K / _LANES
     return _copies_ms(misaligned, launch) < steps * max(requests / launch.gpu.clock_mhz / 1e3, _STEP_MS)
 
 
-def _copies_ms(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> float:
-    copied = 2 * sum(math.prod(spec.shape) for spec in specs.values()) * DTYPE_BYTES[launch.problem.dtype]
+def _copies_ms(specs: Specs, launch: Launch[Problem]) -> float:
+    copied = 2 * sum(math.prod(spec.shape) for spec in specs.values()) * launch.element_bytes
     return _LAUNCH_MS + copied / (_RATE * launch.gpu.dram_gbps) / 1e6
 
 
-def fields(tensors: Callable[[Problem], Mapping[str, TensorSpec]]) -> dict[str, Any]:
+def fields(tensors: Callable[[Problem], Specs]) -> dict[str, Any]:
     """Return the fields of a Kernel that copies misaligned operands first.
 
     Args:
@@ -129,7 +130,7 @@ def fields(tensors: Callable[[Problem], Mapping[str, TensorSpec]]) -> dict[str, 
     }
 
 
-def _blocks(padded: Mapping[str, TensorSpec]) -> dict[str, int]:
+def _blocks(padded: Specs) -> dict[str, int]:
     """Return the number of blocks along each side of each workspace."""
     sides: dict[str, int] = {}
     for name, spec in padded.items():
@@ -138,11 +139,12 @@ def _blocks(padded: Mapping[str, TensorSpec]) -> dict[str, int]:
     return sides
 
 
-def _copies(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> FirstLaunch | None:
+def _copies(specs: Specs, launch: Launch[Problem]) -> FirstLaunch | None:
     padded = workspaces(specs, launch)
     if not padded:
         return None
-    blocks, start = _blocks(padded), on_arrays(tile_start)
+    blocks = _blocks(padded)
+    start = on_arrays(tile_start)
     programs = {name: blocks[f"{name} rows"] * blocks[f"{name} columns"] for name in padded}
     load_a, store_a, load_b, store_b = memory_lines(copy_padded)
     accesses = []
@@ -154,22 +156,35 @@ def _copies(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> FirstLa
             accesses.append(Access("store", f"padded {name}", *block, over, store, pointers=over[::-1]))
 
     def arguments(tensors: Tensors) -> dict[str, Any]:
-        given: dict[str, Any] = {"a_programs": programs.get("A", 0), "num_warps": _WARPS}
-        given |= {"ROWS": _ROWS, "COLUMNS": _COLUMNS, "PAD_A": "A" in padded, "PAD_B": "B" in padded}
-        for name, letter in (("A", "a"), ("B", "b")):
-            operand, spec = tensors[name], specs[name]
-            given |= {letter: operand, f"padded_{letter}": tensors.get(f"padded {name}", operand)}
-            given |= {f"{letter}_shape": spec.stored, f"{letter}_pitch": padded.get(name, spec).stored[1]}
-            given |= {f"{letter}_strides": operand.stride()[::-1] if spec.transposed else operand.stride()}
+        given: dict[str, Any] = {
+            "a_programs": programs.get("A", 0),
+            "num_warps": _WARPS,
+            "ROWS": _ROWS,
+            "COLUMNS": _COLUMNS,
+            "PAD_A": "A" in padded,
+            "PAD_B": "B" in padded,
+        }
+        for name in ("A", "B"):
+            letter = name.lower()
+            operand = tensors[name]
+            spec = specs[name]
+            given |= {
+                letter: operand,
+                f"padded_{letter}": tensors.get(f"padded {name}", operand),
+                f"{letter}_shape": spec.stored,
+                f"{letter}_pitch": padded.get(name, spec).stored[1],
+                f"{letter}_strides": operand.stride()[:: -1 if spec.transposed else 1],
+            }
         return given
 
     ms = _copies_ms({name: specs[name] for name in padded}, launch)
     return FirstLaunch(copy_padded, sum(programs.values()), tuple(accesses), arguments, ms)
 
 
-def note(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> str:
+def note(specs: Specs, launch: Launch[Problem]) -> str:
     """Describe the copies that a launch makes first, or return ""."""
-    padded, size = workspaces(specs, launch), DTYPE_BYTES[launch.problem.dtype]
+    padded = workspaces(specs, launch)
+    size = launch.element_bytes
     if not padded:
         return ""
     rows = " and ".join(

@@ -11,7 +11,7 @@ from kernels.matmul import padding, tile
 from kernels.matmul import problem as family
 from kernels.matmul.problem import ALIGNED_BYTES, FAMILY, Problem, block_k, block_m, block_n, group_size, is_aligned
 from kernels.orders import grouped, tile_start
-from kernels.spec import DTYPE_BYTES, Kernel, Launch, Preset, Tensors, TensorSpec
+from kernels.spec import Kernel, Launch, Specs, Tensors, TensorSpec, preset
 
 # The largest tile that is stored in one piece. Four stages of 128 × 256 × 128 in float8 take 192 of the 227 KiB that a
 # program may use on Hopper. The stored tile must fit in the rest.
@@ -134,19 +134,22 @@ def grid(launch: Launch[Problem]) -> tuple[int]:
 
 def half_columns(launch: Launch[Problem]) -> tuple[Axis, Axis]:
     """Return the column axes of a tile's left and right half."""
-    start, block = on_arrays(tile_start), launch.config.BLOCK_N // 2
+    start = on_arrays(tile_start)
+    block = launch.config.BLOCK_N // 2
     return (
         Axis("n", block, lambda index, block: start(2 * index, block)),
         Axis("n", block, lambda index, block: start(2 * index + 1, block)),
     )
 
 
-def tma_fallback_reason(tensors: Mapping[str, TensorSpec], launch: Launch[Problem]) -> str:
+def tma_fallback_reason(tensors: Specs, launch: Launch[Problem]) -> str:
     """Return why this launch falls back to pointers, or "" if it loads A and B with tensor descriptors.
 
     With PAD, it stores its output with pointers if a descriptor can't.
     """
-    gpu, size, fallback = launch.gpu, DTYPE_BYTES[launch.problem.dtype], "so this launch falls back to pointers."
+    gpu = launch.gpu
+    size = launch.element_bytes
+    fallback = "so this launch falls back to pointers."
     if not gpu.has_tma:
         major, minor = gpu.compute_capability
         return f"{gpu.name} has compute capability {major}.{minor}, but tensor descriptors need 9.0, {fallback}"
@@ -160,13 +163,13 @@ def tma_fallback_reason(tensors: Mapping[str, TensorSpec], launch: Launch[Proble
     return ""
 
 
-def stores_with_pointers(tensors: Mapping[str, TensorSpec], launch: Launch[Problem]) -> bool:
+def stores_with_pointers(tensors: Specs, launch: Launch[Problem]) -> bool:
     """Return whether a launch that loads A and B with descriptors has none for its other tensors."""
     return not all(is_aligned(spec, launch.problem) for name, spec in tensors.items() if name not in ("A", "B"))
 
 
 def persistent_arguments(
-    tensors: Tensors, specs: Mapping[str, TensorSpec], columns: Mapping[str, int], launch: Launch[Problem]
+    tensors: Tensors, specs: Specs, columns: Mapping[str, int], launch: Launch[Problem]
 ) -> dict[str, Any]:
     """Return the arguments of a persistent matmul, with descriptors instead of tensors where the tensors allow them.
 
@@ -182,7 +185,8 @@ def persistent_arguments(
     store_tma = not stores_with_pointers(specs, launch)
     if store_tma:
         blocks |= {name: (config.BLOCK_M, count) for name, count in columns.items()}
-    specs, read = dict(specs), dict(tensors)
+    specs = dict(specs)
+    read = dict(tensors)
     for name, spec in padding.workspaces(specs, launch).items():
         specs[name], read[name] = spec, tensors[f"padded {name}"]
     if tma_fallback_reason(specs, launch) or not all(_fits_descriptor(read[name]) for name in blocks):
@@ -206,7 +210,7 @@ def _descriptor(tensor: Any, spec: TensorSpec, block: tuple[int, int]) -> Any:
     return TensorDescriptor(tensor, list(spec.stored), [pitch, 1], list(shape))
 
 
-def loads(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> tuple[Access, ...]:
+def loads(specs: Specs, launch: Launch[Problem]) -> tuple[Access, ...]:
     """Return the copies of A and B with descriptors, from their workspaces if they were padded."""
     padded = padding.workspaces(specs, launch)
     return tuple(
@@ -222,28 +226,32 @@ def accesses(launch: Launch[Problem]) -> tuple[Access, ...]:
     if stores_with_pointers(specs, launch):
         return *loads(specs, launch), family.accesses(launch)[-1]
     m, n, _ = family.axes(launch)
-    (left,), (right,) = memory_lines(store_left), memory_lines(store_right)
+    (left,) = memory_lines(store_left)
+    (right,) = memory_lines(store_right)
     pieces = zip(half_columns(launch), (left, right), strict=True) if is_in_halves(launch) else [(n, left)]
     stores = (Access("descriptor", "C", m, columns, ("m", "n"), line) for columns, line in pieces)
     return *loads(specs, launch), *stores
 
 
 def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
-    halves, columns = is_in_halves(launch), launch.config.BLOCK_N
-    stored, tiles = {"C": columns // 2 if halves else columns}, family.extents(launch)
+    halves = is_in_halves(launch)
+    columns = launch.config.BLOCK_N
+    stored = {"C": columns // 2 if halves else columns}
+    tiles = family.extents(launch)
     shared = persistent_arguments(tensors, FAMILY.tensors(launch.problem), stored, launch)
     # The right half stays in registers until the next tile. A float32 half needs too many registers.
-    right_later = halves and DTYPE_BYTES[launch.problem.dtype] <= 2
+    right_later = halves and launch.element_bytes <= 2
     return {**shared, "num_tiles": tiles["m"] * tiles["n"], "IN_HALVES": halves, "RIGHT_LATER": right_later}
 
 
 def is_in_halves(launch: Launch[Problem]) -> bool:
     """Return whether descriptors store a tile in two halves that share one half-size buffer."""
-    config, uses_pointers = launch.config, stores_with_pointers(FAMILY.tensors(launch.problem), launch)
-    return not uses_pointers and config.BLOCK_M * config.BLOCK_N * DTYPE_BYTES[launch.problem.dtype] > _WHOLE_BYTES
+    config = launch.config
+    uses_pointers = stores_with_pointers(FAMILY.tensors(launch.problem), launch)
+    return not uses_pointers and config.BLOCK_M * config.BLOCK_N * launch.element_bytes > _WHOLE_BYTES
 
 
-def note(specs: Mapping[str, TensorSpec], launch: Launch[Problem]) -> str:
+def note(specs: Specs, launch: Launch[Problem]) -> str:
     return tma_fallback_reason(specs, launch) or padding.note(specs, launch)
 
 
@@ -262,14 +270,14 @@ KERNEL = Kernel[Problem, Any](
     arguments=arguments,
     note=lambda launch: note(FAMILY.tensors(launch.problem), launch),
     presets=(
-        Preset("Large: 4096³", {"M": 4096, "N": 4096, "K": 4096}, {"BLOCK_N": 256, "num_warps": 8}),
-        Preset("No descriptor: K = 4095", {"M": 4096, "N": 4096, "K": 4095}, {"num_warps": 8}, {"tab": "result"}),
-        Preset(
+        preset("Large: 4096³", "M=4096&N=4096&K=4096", "BLOCK_N=256&num_warps=8"),
+        preset("No descriptor: K = 4095", "M=4096&N=4096&K=4095", "num_warps=8", "tab=result"),
+        preset(
             "Odd rows, padded: 4097³",
-            {"M": 4097, "N": 4097, "K": 4097},
-            {"BLOCK_N": 256, "num_warps": 8, "PAD": "auto"},
-            {"tab": "coalescing"},
+            "M=4097&N=4097&K=4097",
+            "BLOCK_N=256&num_warps=8&PAD=auto",
+            "tab=coalescing",
         ),
-        Preset("More tiles than SMs: 2048³", {"M": 2048, "N": 2048, "K": 2048}, {}, {"tab": "schedule"}),
+        preset("More tiles than SMs: 2048³", "M=2048&N=2048&K=2048", "", "tab=schedule"),
     ),
 )

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from kernels import orders
 from kernels.accesses import Access, Axis, Tiles
 from kernels.jit import memory_lines, on_arrays
-from kernels.knobs import ConfigError, knob, powers
+from kernels.knobs import ConfigError, knob, powers, problem_size
 from kernels.matmul import tile
 from kernels.spec import DTYPE_BYTES, DTYPE_ROUNDOFF, Allowance, Family, Launch, Tensors, TensorSpec
 
@@ -21,7 +22,8 @@ PRECISIONS = ("tf32", "tf32_rounded", "tf32x3", "ieee")
 ALIGNED_BYTES = 16
 
 # A tile size that cuBLAS often chooses, and the longest K for which storing C may take most of its time.
-_LIBRARY_TILE, _SHORT_K = 128, 512
+_LIBRARY_TILE = 128
+_SHORT_K = 512
 
 # Relative error of a product from converting its operands to tf32: (mean, spread). tf32 keeps 10 mantissa bits.
 # Truncation moves a value by [0, 2^-10) toward zero, on average by 0.36 · 2^-10 for values spread over a binade. The
@@ -42,9 +44,9 @@ _COARSE_ERROR = 2.0**-11
 
 @dataclass(frozen=True)
 class Problem:
-    M: int = knob(512, "Shape", "Rows of A and C.", low=1, high=16384, stops="powers")
-    N: int = knob(512, "Shape", "Columns of B and C.", low=1, high=16384, stops="powers")
-    K: int = knob(512, "Shape", "Columns of A, rows of B: the reduction axis.", low=1, high=16384, stops="powers")
+    M: int = problem_size(512, "Rows of A and C.")
+    N: int = problem_size(512, "Columns of B and C.")
+    K: int = problem_size(512, "Columns of A, rows of B: the reduction axis.")
     dtype: str = knob("float16", "Shape", "Type of A, B and C. Sums are float32.", choices=tuple(DTYPE_BYTES))
     layout: str = knob(
         "NN", "Shape", "How A and B are stored: N row-major, T transposed (NT: K-major B).",
@@ -77,19 +79,21 @@ def group_size(default: int) -> Any:
 
 def extents(launch: Launch[Problem]) -> dict[str, int]:
     """Return the number of tiles of C along M and N, and the number of blocks along K."""
-    problem, config = launch.problem, launch.config
-    m, n = -(-problem.M // config.BLOCK_M), -(-problem.N // config.BLOCK_N)
+    problem = launch.problem
+    config = launch.config
+    m = -(-problem.M // config.BLOCK_M)
+    n = -(-problem.N // config.BLOCK_N)
     return {"m": m, "n": n, "k": -(-problem.K // config.BLOCK_K)}
 
 
-def grouped_tiles(pids: np.ndarray, launch: Launch[Problem], programs: int) -> Tiles:
+def grouped_tiles(pids: ndarray, launch: Launch[Problem], programs: int) -> Tiles:
     """Return the tiles of each program in grouped order: program pid takes tiles pid, pid + programs, and so on."""
     tiles = extents(launch)
     program, place = deal(pids, tiles["m"] * tiles["n"], programs)
     return tiles_at(program, place, np.zeros_like(program), launch)
 
 
-def deal(pids: np.ndarray, tiles: int, programs: int) -> tuple[np.ndarray, np.ndarray]:
+def deal(pids: ndarray, tiles: int, programs: int) -> tuple[ndarray, ndarray]:
     """Deal tiles to programs in turn. Return the program of each tile, and the tile's place in the order."""
     turns = -(-(tiles - pids) // programs)
     program = np.repeat(pids, turns)
@@ -97,16 +101,18 @@ def deal(pids: np.ndarray, tiles: int, programs: int) -> tuple[np.ndarray, np.nd
     return program, program + turn * programs
 
 
-def tiles_at(program: np.ndarray, place: np.ndarray, pid_k: np.ndarray, launch: Launch[Problem]) -> Tiles:
+def tiles_at(program: ndarray, place: ndarray, pid_k: ndarray, launch: Launch[Problem]) -> Tiles:
     """Return the tiles at the given places in grouped order."""
-    tiles, size = extents(launch), launch.config.GROUP_SIZE
+    tiles = extents(launch)
+    size = launch.config.GROUP_SIZE
     pid_m, pid_n = on_arrays(orders.grouped)(place, tiles["m"], tiles["n"], size)
     return Tiles(program, pid_m, pid_n, pid_k, on_arrays(orders.group_of)(place, tiles["n"], size))
 
 
 def axes(launch: Launch[Problem]) -> tuple[Axis, Axis, Axis]:
     """Return the axes of the tiles along M, N and K."""
-    start, config = on_arrays(orders.tile_start), launch.config
+    start = on_arrays(orders.tile_start)
+    config = launch.config
     return Axis("m", config.BLOCK_M, start), Axis("n", config.BLOCK_N, start), Axis("k", config.BLOCK_K, start)
 
 
@@ -135,10 +141,19 @@ def _operand(op: str, name: str, rows: Axis, columns: Axis, launch: Launch[Probl
 def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
     """Return the arguments that all matmul kernels take: tensors, sizes, strides, precision and the whole config."""
     problem = launch.problem
-    a, b, c = tensors["A"], tensors["B"], tensors["C"]
+    a = tensors["A"]
+    b = tensors["B"]
+    c = tensors["C"]
     return {
-        **{"a": a, "b": b, "c": c, "M": problem.M, "N": problem.N, "K": problem.K},
-        **{"a_strides": a.stride(), "b_strides": b.stride(), "c_strides": c.stride()},
+        "a": a,
+        "b": b,
+        "c": c,
+        "M": problem.M,
+        "N": problem.N,
+        "K": problem.K,
+        "a_strides": a.stride(),
+        "b_strides": b.stride(),
+        "c_strides": c.stride(),
         "PRECISION": problem.precision if problem.dtype == "float32" else "tf32",
         **vars(launch.config),
     }
@@ -166,7 +181,8 @@ def is_aligned(spec: TensorSpec, problem: Problem) -> bool:
 
 
 def _why_library_is_slow(launch: Launch[Problem]) -> str:
-    problem, sms = launch.problem, launch.gpu.sms
+    problem = launch.problem
+    sms = launch.gpu.sms
     odd = [name for name, spec in _tensors(problem).items() if spec.is_input and not is_aligned(spec, problem)]
     if odd:
         return f"rows of {' and '.join(odd)} are not {ALIGNED_BYTES}-byte aligned"
@@ -229,7 +245,9 @@ def allowance(
 
 
 def _allowance(launch: Launch[Problem], partial_sums: int, distribution: str, is_interpreted: bool) -> Allowance:
-    problem, capability, operands = launch.problem, launch.gpu.compute_capability, "exact"
+    problem = launch.problem
+    capability = launch.gpu.compute_capability
+    operands = "exact"
     # Small integers are exact in tf32. Matrix units multiply float32 from compute capability 8.0 on.
     if problem.dtype == "float32" and distribution not in ("integers", "zeros"):
         has_matrix_units = not is_interpreted and capability >= (8, 0)
@@ -259,14 +277,16 @@ def _baseline(inputs: Tensors, output: Any, problem: Problem) -> Callable[[], An
     """
     import torch
 
-    a, b = inputs["A"], inputs["B"]
+    a = inputs["A"]
+    b = inputs["B"]
     if not problem.dtype.startswith("float8"):
         return with_tf32(problem, lambda: torch.matmul(a, b, out=output))
     if problem.dtype == "float8_e5m2":
         return "torch can't multiply two float8_e5m2 matrices."
     if problem.K % 16 or problem.N % 16:
         return f"torch._scaled_mm accepts only multiples of 16; K is {problem.K}, N is {problem.N}."
-    a, b = a.contiguous(), b.t().contiguous().t()
+    a = a.contiguous()
+    b = b.t().contiguous().t()
     unit = torch.ones((), device=a.device)
     return lambda: torch._scaled_mm(a, b, scale_a=unit, scale_b=unit, out_dtype=a.dtype, out=output)
 
@@ -320,7 +340,8 @@ _NOTES = {
 
 
 def _note(problem: Problem) -> str:
-    size, notes = DTYPE_BYTES[problem.dtype], []
+    size = DTYPE_BYTES[problem.dtype]
+    notes = []
     if problem.dtype == "float32":
         notes.append(_NOTES[problem.precision])
     # On an H200, NT is 3 times as fast as NN in tf32, and 15 times in float8.

@@ -12,7 +12,7 @@ from kernels.matmul import problem as family
 from kernels.matmul import tile
 from kernels.matmul.problem import FAMILY, Problem, arguments, block_k, block_m, block_n
 from kernels.orders import slice_of_k, tile_offsets
-from kernels.spec import Kernel, Launch, Preset
+from kernels.spec import Kernel, Launch, preset
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,9 @@ def roundings(launch: Launch[Problem, Config]) -> int:
 
 def note(launch: Launch[Problem, Config]) -> str:
     """Explain whether splitting pays off: it fills idle SMs, but adds to each element SPLIT_K times."""
-    extent, split, gpu = extents(launch), launch.config.SPLIT_K, launch.gpu
+    extent = extents(launch)
+    split = launch.config.SPLIT_K
+    gpu = launch.gpu
     tiles = extent["m"] * extent["n"]
     if split == 1:
         return "With SPLIT_K 1, each tile has one program, so atomic adds bring no benefit."
@@ -118,10 +120,13 @@ KERNEL = Kernel(
     roundings=roundings,
     note=note,
     presets=(
-        Preset("Split wins: 512 × 512 × 16384", {"M": 512, "N": 512, "K": 16384}, {"BLOCK_K": 64}, {"tab": "result"}),
-        Preset(
-            "In true time: 512 × 512 × 8192", {"M": 512, "N": 512, "K": 8192}, {}, {"tab": "schedule", "color": "wave"}
+        preset("Split wins: 512 × 512 × 16384", "M=512&N=512&K=16384", "BLOCK_K=64", "tab=result"),
+        preset(
+            "In true time: 512 × 512 × 8192",
+            "M=512&N=512&K=8192",
+            "",
+            "tab=schedule&color=wave",
         ),
-        Preset("Split is slow: 4096³", {"M": 4096, "N": 4096, "K": 4096}, {"BLOCK_K": 64}, {"tab": "result"}),
+        preset("Split is slow: 4096³", "M=4096&N=4096&K=4096", "BLOCK_K=64", "tab=result"),
     ),
 )

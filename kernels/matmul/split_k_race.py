@@ -8,7 +8,7 @@ from kernels.matmul import split_k_atomic, tile
 from kernels.matmul.problem import Problem, operand_loads
 from kernels.matmul.split_k_atomic import Config, access_to_c
 from kernels.orders import slice_of_k, tile_offsets
-from kernels.spec import Launch, Preset
+from kernels.spec import Launch, preset
 
 
 @triton.jit
@@ -63,7 +63,7 @@ KERNEL = dataclasses.replace(
     race=race,
     note=lambda launch: "",
     presets=(
-        Preset("The race: 512³, 8 slices", {"M": 512, "N": 512, "K": 512}, {}, {"tab": "result"}),
-        Preset("No race: one slice", {"M": 512, "N": 512, "K": 512}, {"SPLIT_K": 1}, {"tab": "result"}),
+        preset("The race: 512³, 8 slices", "M=512&N=512&K=512", "", "tab=result"),
+        preset("No race: one slice", "M=512&N=512&K=512", "SPLIT_K=1", "tab=result"),
     ),
 )

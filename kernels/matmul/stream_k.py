@@ -13,7 +13,7 @@ from kernels.matmul import padding, persistent, tile
 from kernels.matmul import problem as family
 from kernels.matmul.problem import Problem, block_k, block_m, block_n, deal, group_size, tiles_at
 from kernels.orders import grouped, slice_of_k, tile_start
-from kernels.spec import DTYPE_BYTES, Launch, Preset, Tensors, TensorSpec
+from kernels.spec import Launch, Tensors, TensorSpec, preset
 
 # Times in µs for choosing the number of slices, measured on an H100: a million products of 2-byte elements; storing a
 # million partial sums; the fixed cost of a part that is added and stored; and adding a million partial sums.
@@ -158,18 +158,25 @@ def divide_tiles(launch: Launch[Problem]) -> Division:
     Programs without a slice can add partial tiles while the others compute theirs. If that is estimated to take longer,
     or if every program has a slice, the program with a tile's last slice adds that tile's parts.
     """
-    extents, config, sms = family.extents(launch), launch.config, launch.gpu.sms
-    tiles, steps = int(extents["m"] * extents["n"]), int(extents["k"])
-    tail, sides = tiles % sms, 2 if persistent.is_in_halves(launch) else 1
+    extents = family.extents(launch)
+    config = launch.config
+    sms = launch.gpu.sms
+    tiles = int(extents["m"] * extents["n"])
+    steps = int(extents["k"])
+    tail = tiles % sms
+    sides = 2 if persistent.is_in_halves(launch) else 1
     millions = int(config.BLOCK_M * config.BLOCK_N) / 1e6
-    step_us = _PRODUCTS_US * millions * config.BLOCK_K * DTYPE_BYTES[launch.problem.dtype] / 2
-    chosen, best_us = Division(min(tiles, sms), tiles, 0, 1, 0, 0, sides), steps * step_us
+    step_us = _PRODUCTS_US * millions * config.BLOCK_K * launch.element_bytes / 2
+    chosen = Division(min(tiles, sms), tiles, 0, 1, 0, 0, sides)
+    best_us = steps * step_us
     most = min(sms // tail, steps, config.SPLIT_K or _MOST_SLICES) if tail else 1
     for split in range(2, most + 1):
         length = -(-steps // split)
         slices = -(-steps // length)  # without empty ones
-        used, programs = tail * slices, sms if tiles > sms else tail * slices
-        slice_us, idle = length * step_us + _STORE_US * millions, programs - used
+        used = tail * slices
+        programs = sms if tiles > sms else tail * slices
+        slice_us = length * step_us + _STORE_US * millions
+        idle = programs - used
         add_us = _FIRST_PART_US + _ADD_US * slices * millions / sides
         by_others_us = max(slice_us, -(-tail * sides // idle) * add_us) if idle else math.inf
         by_last_us = slice_us + sides * add_us
@@ -188,7 +195,8 @@ def extents(launch: Launch[Problem]) -> dict[str, int]:
 
 def workspaces(launch: Launch[Problem]) -> dict[str, TensorSpec]:
     """Return the workspaces of padded operands, the partial tiles, and a flag for each part of a partial tile."""
-    spaces, size = persistent.KERNEL.workspaces(launch), launch.config.BLOCK_M * launch.config.BLOCK_N
+    spaces = persistent.KERNEL.workspaces(launch)
+    size = launch.config.BLOCK_M * launch.config.BLOCK_N
     _, _, tail, slices, _, _, sides, _ = divide_tiles(launch)
     if tail:
         spaces["partials"] = TensorSpec((tail * slices, size), is_input=False, dtype="float32")
@@ -200,18 +208,24 @@ def tiles(pids: np.ndarray, launch: Launch[Problem]) -> Tiles:
     division = divide_tiles(launch)
     program, place = deal(pids, division.whole, division.programs)
     pid_k = np.tile(np.arange(division.slices), len(program))
-    program, place = program.repeat(division.slices), place.repeat(division.slices)
+    program = program.repeat(division.slices)
+    place = place.repeat(division.slices)
     sliced = pids[pids < division.tail * division.slices]
-    pid_k, pid_of = np.append(sliced // division.tail, pid_k), np.append(sliced, program)
-    place, order = np.append(division.whole + sliced % division.tail, place), np.argsort(pid_of, kind="stable")
+    pid_k = np.append(sliced // division.tail, pid_k)
+    pid_of = np.append(sliced, program)
+    place = np.append(division.whole + sliced % division.tail, place)
+    order = np.argsort(pid_of, kind="stable")
     return tiles_at(pid_of[order], place[order], pid_k[order], launch)
 
 
 def accesses(launch: Launch[Problem]) -> tuple[Access | FlatAccess, ...]:
-    division, config, shared = divide_tiles(launch), launch.config, persistent.accesses(launch)
+    division = divide_tiles(launch)
+    config = launch.config
+    shared = persistent.accesses(launch)
     if not division.tail:
         return shared
-    size, start = config.BLOCK_M * config.BLOCK_N, on_arrays(tile_start)
+    size = config.BLOCK_M * config.BLOCK_N
+    start = on_arrays(tile_start)
     store, load = memory_lines(matmul_stream_k)
     return (
         *shared[:2],
@@ -222,9 +236,11 @@ def accesses(launch: Launch[Problem]) -> tuple[Access | FlatAccess, ...]:
 
 
 def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
-    division, c, config = divide_tiles(launch), tensors["C"], launch.config
+    division = divide_tiles(launch)
+    c = tensors["C"]
+    config = launch.config
     part_bytes = int(config.BLOCK_M * config.BLOCK_N) * 4 // division.sides
-    step_bytes = int((config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K) * DTYPE_BYTES[launch.problem.dtype]
+    step_bytes = int((config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K) * launch.element_bytes
     return {
         **persistent.arguments(tensors, launch),
         "partials": tensors.get("partials", c),
@@ -266,9 +282,5 @@ KERNEL = replace(
     arguments=arguments,
     reduction_ms=lambda launch: divide_tiles(launch).reduction_us / 1e3,
     note=note,
-    presets=(
-        Preset(
-            "No tail: 3072³", {"M": 3072, "N": 3072, "K": 3072}, {"BLOCK_N": 256, "num_warps": 8}, {"tab": "schedule"}
-        ),
-    ),
+    presets=(preset("No tail: 3072³", "M=3072&N=3072&K=3072", "BLOCK_N=256&num_warps=8", "tab=schedule"),),
 )

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import torch
 
 MAX_CELLS = 128
-_CLOSEUP_CELLS, _WINDOW = 96, 3
+_CLOSEUP_CELLS = 96
+_WINDOW = 3
 _CHUNK_BYTES = 512 * 1024 * 1024
 _GIB = 2**30
 
@@ -70,7 +71,8 @@ def check(
     import torch
 
     rows, columns = output.shape
-    is_exact, wide = allowance is None, comparison_dtype(output.dtype, allowance.reference_dtype if allowance else "")
+    is_exact = allowance is None
+    wide = comparison_dtype(output.dtype, allowance.reference_dtype if allowance else "")
     if output.is_cuda:
         per_element = (0 if wide == output.dtype else wide.itemsize) + (4 if family.error_scale else 0)
         needed_bytes = per_element * sum(tensor.numel() for tensor in inputs.values())
@@ -128,7 +130,8 @@ def _closeup(
 ) -> Closeup:
     """Return a picture of the worst element's tile and its neighbours, with the values around the element."""
     sides = tile or (_CLOSEUP_CELLS // 3, _CLOSEUP_CELLS // 3)
-    near, frame = [], []
+    near = []
+    frame = []
     for at, side, length in zip(worst, sides, shape, strict=True):
         shown = slice(max(0, at - _WINDOW), min(length, at + _WINDOW + 1))
         # Tiles smaller than the window need more than one neighbour.
@@ -141,7 +144,8 @@ def _closeup(
     cell = (-(-shape[0] // _CLOSEUP_CELLS), -(-shape[1] // _CLOSEUP_CELLS))
     rows = slice(near[0].start - frame[0].start, near[0].stop - frame[0].start)
     got, expected, units = (x[rows, near[1]].float().cpu().numpy() for x in (part.got, part.expected, part.units))
-    cells, first_shown = _max_pool(part.units[:, frame[1]], cell), (frame[0].start, frame[1].start)
+    cells = _max_pool(part.units[:, frame[1]], cell)
+    first_shown = (frame[0].start, frame[1].start)
     return Closeup(cells, cell, first_shown, shape, (near[0].start, near[1].start), got, expected, units)
 
 

@@ -17,16 +17,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from kernels.accesses import CompiledFacts, MemoryOperation
 from kernels.compiling.listings import instructions
 from kernels.compiling.memory_operations import match_instructions
-from kernels.experiment import Experiment, from_json, launch_key, launch_of, resolve_gpu
+from kernels.experiment import Experiment, Json, from_json, launch_key, launch_of, resolve_gpu
 from kernels.gpus import this_gpu
 from kernels.measuring.measurement import Measurement, Stages
 from kernels.measuring.pool import Stopped
@@ -35,7 +35,8 @@ from kernels.results import Compiled, Counters, Device, Failure, OpCounts, Share
 ROOT = Path(__file__).resolve().parents[2]
 
 # Seconds that ncu may take for one experiment, including imports and passes, and for each further experiment.
-DEADLINE_S, EACH_MORE_S = 120.0, 5.0
+DEADLINE_S = 120.0
+EACH_MORE_S = 5.0
 
 # Metrics of a launch: our names and those of ncu 2025.3 on compute capability 9.0.
 METRICS = {
@@ -120,7 +121,8 @@ def count(
     names = sorted({kernel.jitted.fn.__name__ for kernel in itertools.chain(*kernels)})
     limits = cache, deadline_s + EACH_MORE_S * (len(experiments) - 1), on_start
     with tempfile.TemporaryDirectory() as directory:
-        report, file = str(Path(directory, "report.ncu-rep")), Path(directory, "experiments.json")
+        report = str(Path(directory, "report.ncu-rep"))
+        file = Path(directory, "experiments.json")
         file.write_text(json.dumps([experiment.to_json() for experiment in experiments]), encoding="utf-8")
         command = [ncu, "--clock-control", "none", "--cache-control", "all"]
         command += ["--section", "SourceCounters"] if by_instruction else []
@@ -237,16 +239,21 @@ def join_counts(experiment: Experiment, compiled: Compiled, counts: LaunchCounts
         CountingFailed: if ncu counted different code.
     """
     launch, rows = counts
-    ops, shared, number = tuple[OpCounts, ...](), tuple[SharedCounts, ...](), 0
+    ops = tuple[OpCounts, ...]()
+    shared = tuple[SharedCounts, ...]()
+    number = 0
     for part in filter(None, (compiled.first, compiled)):
-        own, end = part.operations[number:], len(instructions(part.sass)) if part is compiled.first else None
+        own = part.operations[number:]
+        end = len(instructions(part.sass)) if part is compiled.first else None
         of_memory, of_shared = sum_instructions(rows[:end], part.sass, own)
         # An instruction that belongs to no declared operation keeps its negative number.
         ops += tuple(
             each if each.operation < 0 else dataclasses.replace(each, operation=each.operation + number)
             for each in of_memory
         )
-        shared, number, rows = shared + of_shared, len(own), rows[end:] if end else rows
+        shared = shared + of_shared
+        number = len(own)
+        rows = rows[end:] if end else rows
     device = Device("cuda", compiled.gpu, metadata.version("torch"), compiled.triton)
     facts = CompiledFacts(*(getattr(compiled, field.name) for field in dataclasses.fields(CompiledFacts)))
     return Counters(experiment, "cuda", device, tool(), facts, launch, ops, shared)
@@ -269,15 +276,15 @@ def sum_instructions(
     words = ((word for word in row["Source"].split() if not word.startswith("@")) for row in rows)
     if [opcode for opcode, _ in listed] != [next(row_words, "").rstrip(";") for row_words in words]:
         raise CountingFailed("The code that ncu counted differs from the compiled code.")
-    ops: dict[tuple[int, str], list[list[int]]] = {}
-    shared: dict[tuple[tuple[str, int], str], list[list[int]]] = {}
+    ops = defaultdict[tuple[int, str], list[list[int]]](list)
+    shared = defaultdict[tuple[tuple[str, int], str], list[list[int]]](list)
     for (opcode, location), number, row in zip(listed, match_instructions(listed, operations), rows, strict=True):
         kind = opcode.partition(".")[0]
         if kind in GLOBAL_OPCODES and number is not None:
-            ops.setdefault((number, opcode), []).append(_counts(row, _GLOBAL))
+            ops[number, opcode].append(_counts(row, _GLOBAL))
         if kind in SHARED_OPCODES and row["Address Space"]:
             source = location[0][:2] if location else ("", 0)
-            shared.setdefault((source, opcode), []).append(_counts(row, _SHARED))
+            shared[source, opcode].append(_counts(row, _SHARED))
     return (
         tuple(OpCounts(*key, *map(sum, zip(*counts, strict=True))) for key, counts in ops.items()),
         tuple(SharedCounts(*key, *map(sum, zip(*counts, strict=True))) for key, counts in shared.items()),
@@ -304,7 +311,7 @@ COUNTERS = Measurement(
 )
 
 
-def _launch_all(payloads: list[dict[str, Any]], repeats: int) -> None:
+def _launch_all(payloads: list[Json], repeats: int) -> None:
     """Launch each experiment `repeats` times on this machine's GPU, one launch at a time."""
     import torch
 

@@ -13,7 +13,8 @@ from kernels.results import Failure
 T = TypeVar("T")
 
 # Maximum waiting calls per page and per address. A room full of people may share an address.
-MAX_WAITING_PER_PAGE, MAX_WAITING_PER_ADDRESS = 8, 32
+MAX_WAITING_PER_PAGE = 8
+MAX_WAITING_PER_ADDRESS = 32
 
 # Seconds after which half of a client's usage is forgotten.
 HALF_LIFE_S = 120.0
@@ -56,7 +57,7 @@ class Call(Generic[T]):
 
 
 @dataclass(eq=False)
-class QueuedCall(Generic[T]):
+class QueuedCall:
     """A call and the futures of all its waiters.
 
     Attributes:
@@ -66,11 +67,11 @@ class QueuedCall(Generic[T]):
         started: the time at which a worker took the call; infinity until then.
     """
 
-    call: Call[T]
+    call: Call[Any]
     client: Client = INTERNAL
     estimate_s: float = 0.0
-    on_result: Callable[[T | Failure], None] | None = None
-    futures: list[Future[T | Failure]] = field(default_factory=list)
+    on_result: Callable[[Any], None] | None = None
+    futures: list[Future[Any]] = field(default_factory=list)
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     started: float = math.inf
 
@@ -100,9 +101,11 @@ class FairQueue:
     def __init__(
         self, workers: int, reserved: int = 1, short_s: float = math.inf, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._most_long, self._short_s, self._now = max(1, workers - reserved), short_s, now
-        self.waiting: list[QueuedCall[Any]] = []
-        self.running: dict[QueuedCall[Any], bool] = {}
+        self._most_long = max(1, workers - reserved)
+        self._short_s = short_s
+        self._now = now
+        self.waiting: list[QueuedCall] = []
+        self.running: dict[QueuedCall, bool] = {}
         self.usage: dict[Client, float] = {}
         self._updated = now()
 
@@ -119,7 +122,7 @@ class FairQueue:
                 return f"{count} jobs {source} are queued; the limit is {limit}. Try again when some have finished."
         return ""
 
-    def pop(self) -> QueuedCall[Any] | None:
+    def pop(self) -> QueuedCall | None:
         """Return the call that a free worker takes next; None if no call may run now."""
         self._decay()
         is_reserved = sum(self.running.values()) >= self._most_long
@@ -132,12 +135,12 @@ class FairQueue:
         self._charge(queued.client, queued.estimate_s)
         return queued
 
-    def finish(self, queued: QueuedCall[Any], seconds: float) -> None:
+    def finish(self, queued: QueuedCall, seconds: float) -> None:
         """Free the call's worker, and charge the client for the seconds that the call took."""
         self.running.pop(queued, None)
         self._charge(queued.client, seconds - queued.estimate_s)
 
-    def _is_short(self, queued: QueuedCall[Any]) -> bool:
+    def _is_short(self, queued: QueuedCall) -> bool:
         is_within_budget = not queued.client.address or self._usage_of(queued.client)[0] <= BUDGET_S
         return is_within_budget and queued.estimate_s <= self._short_s
 

@@ -19,20 +19,25 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from kernels.compiling import instrumented
 from kernels.measuring.timing import MOST_TURNS, Batch
 
 # A launch between two events takes a microsecond or two longer than in a graph without events. Below SHORT_MS, timer
 # "graph" takes one sample per LAUNCHES_PER_GRAPH launches.
-SHORT_MS, LAUNCHES_PER_GRAPH = 0.05, 20
+SHORT_MS = 0.05
+LAUNCHES_PER_GRAPH = 20
 
 # The gate spins for _MARGIN times the expected queueing time, converted to cycles at a clock that no GPU exceeds by
 # much.
-_MARGIN, _CYCLES_PER_S = 1.5, 2e9
+_MARGIN = 1.5
+_CYCLES_PER_S = 2e9
 
 # Seconds to queue a launch with its two events from Python: the first estimate, and the bounds of later ones.
-FIRST_LAUNCH_S, _MIN_LAUNCH_S, MAX_LAUNCH_S = 40e-6, 10e-6, 100e-6
+FIRST_LAUNCH_S = 40e-6
+_MIN_LAUNCH_S = 10e-6
+MAX_LAUNCH_S = 100e-6
 
 # Seconds to queue a graph of any size, with a margin.
 _REPLAY_S = 700e-6
@@ -41,7 +46,9 @@ _MAX_SPIN_CYCLES = 1 << 32
 
 # The queue holds about 1,000 launches and events. A sample takes a launch and two events, plus one launch with a cold
 # L2. If the queue were full, Python would block until the gate opens.
-_QUEUED, _QUEUED_WARM, _QUEUED_COLD = 960, 3, 4
+_QUEUED = 960
+_QUEUED_WARM = 3
+_QUEUED_COLD = 4
 
 # Plausible GPU clocks in MHz, and the shortest span that gives a clock. Some GPUs' timers tick every 1 µs, which would
 # show in the clock's second digit below 50 µs.
@@ -79,7 +86,8 @@ class TimingDevice:
     def __init__(self) -> None:
         import torch
 
-        self.cuda, self._properties = torch.cuda, torch.cuda.get_device_properties(0)
+        self.cuda = torch.cuda
+        self._properties = torch.cuda.get_device_properties(0)
         programs = _PROBES_PER_SM * self._properties.multi_processor_count
         self._clocks = torch.zeros((2, programs, len(instrumented.CLOCK_FIELDS)), dtype=torch.int64, device="cuda")
 
@@ -129,9 +137,11 @@ class GatedStream:
     def __init__(
         self, calls: Sequence[Callable[[], Any]], l2: str, timer: str, device: TimingDevice | None = None
     ) -> None:
-        self._calls, self._device, self._is_graph = calls, device or timing_device(), timer == "graph"
+        self._calls = calls
+        self._device = device or timing_device()
+        self._is_graph = timer == "graph"
         self._flush = self._device.make_flush() if l2 == "cold" else None
-        self._captured: tuple[np.ndarray, Sequence[Any], Any] | None = None
+        self._captured: tuple[ndarray, Sequence[Any], Any] | None = None
         self._random = np.random.default_rng(0)
         entries = len(calls) * (_QUEUED_COLD if self._flush else _QUEUED_WARM)
         self.most_turns = MOST_TURNS if self._is_graph else max(1, min(MOST_TURNS, _QUEUED // entries))
@@ -151,14 +161,15 @@ class GatedStream:
             return self._time(self._random_order(turns))
         if self._captured is None or len(self._captured[0]) != turns:
             self._captured = None  # each holds memory, so only the latest graph is kept
-            order, graph = self._random_order(turns), self._device.cuda.CUDAGraph()
+            order = self._random_order(turns)
+            graph = self._device.cuda.CUDAGraph()
             events = self._make_events(order.size, external=True)
             with self._device.cuda.graph(graph):
                 self._queue(events, order)
             self._captured = order, events, graph
         return self._time(*self._captured)
 
-    def time_in_order(self) -> np.ndarray:
+    def time_in_order(self) -> ndarray:
         """Launch each call once, in the given order, without a graph. Return (calls,) milliseconds.
 
         Raises:
@@ -166,13 +177,14 @@ class GatedStream:
         """
         return self._time(np.arange(len(self._calls))[np.newaxis]).times_ms[:, 0]
 
-    def _time(self, order: np.ndarray, events: Sequence[Any] = (), graph: Any = None) -> Batch:
+    def _time(self, order: ndarray, events: Sequence[Any] = (), graph: Any = None) -> Batch:
         """Queue turns, or a graph of them with its events, behind the gate.
 
         Args:
             order: (turns, calls), the index of the call at each position.
         """
-        device, cuda = self._device, self._device.cuda
+        device = self._device
+        cuda = self._device.cuda
         launches = order.size * self.launches_per_sample
         queueing_s = launches * device.launch_s if graph is None else _REPLAY_S
         spin_cycles = int(_MARGIN * queueing_s * _CYCLES_PER_S)
@@ -202,16 +214,16 @@ class GatedStream:
                 raise RuntimeError(f"{launches} launches could not be queued within {spin_cycles} cycles.")
             spin_cycles *= 4
 
-    def _random_order(self, turns: int) -> np.ndarray:
+    def _random_order(self, turns: int) -> ndarray:
         return self._random.permuted(np.tile(np.arange(len(self._calls)), (turns, 1)), axis=1)
 
     def _make_events(self, samples: int, external: bool) -> list[Any]:
         event = functools.partial(self._device.cuda.Event, enable_timing=True, external=external)
         return [(event(), event()) for _ in range(samples)]
 
-    def _queue(self, events: Sequence[Any], order: np.ndarray) -> None:
+    def _queue(self, events: Sequence[Any], order: ndarray) -> None:
         for (begin, end), number in zip(events, order.ravel(), strict=True):
-            if self._flush is not None:
+            if self._flush:
                 self._flush()
             begin.record()
             for _ in range(self.launches_per_sample):
@@ -219,7 +231,7 @@ class GatedStream:
             end.record()
 
 
-def clock_between(before: np.ndarray, after: np.ndarray) -> float | None:
+def clock_between(before: ndarray, after: ndarray) -> float | None:
     """Return the clock in MHz between two readings: the median over the SMs in both; None if it is implausible.
 
     Args:
@@ -242,7 +254,8 @@ def clock_limits(uuid: str, load: Callable[[str], Any] = ctypes.CDLL) -> tuple[s
         uuid: the device, in NVML's form.
         load: loads a library by name.
     """
-    device, reasons = ctypes.c_void_p(), ctypes.c_ulonglong()
+    device = ctypes.c_void_p()
+    reasons = ctypes.c_ulonglong()
     try:
         nvml = load("libnvidia-ml.so.1")
         error = (  # each function returns 0 or an error number

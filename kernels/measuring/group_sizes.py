@@ -64,7 +64,8 @@ def count_variants(
 
 def time_variants(experiments: tuple[Experiment, ...], gpu: Gpu) -> Samples:
     """Time launches that alternate on the same inputs. Runs in the run worker."""
-    first, options = prepare(experiments[0], gpu), experiments[0].run
+    first = prepare(experiments[0], gpu)
+    options = experiments[0].run
     calls = [dataclasses.replace(first, experiment=experiment).launch for experiment in experiments]
     return sample(GatedStream(calls, options.l2, options.timer), STUDY)
 
@@ -88,11 +89,13 @@ def compare_group_sizes(experiment: Experiment, stages: Stages) -> GroupSizeStud
     if isinstance(counts, Failure):
         if recording := stages.find_recording(GROUP_SIZES, counts.message):
             return recording
-        uncounted, counts = counts.message, [((), None)] * len(experiments)
+        uncounted = counts.message
+        counts = [((), None)] * len(experiments)
     device = stages.device()
     samples = stages.work("time", time_variants, experiments, stages.gpu)
     rows = tuple(map(make_row, experiments, compiled, counts, samples.times_ms))
-    profiler, note = "" if uncounted else tool(), f"{uncounted} {samples.note}".strip()
+    profiler = "" if uncounted else tool()
+    note = f"{uncounted} {samples.note}".strip()
     return GroupSizeStudy(experiment, "cuda", device, profiler, rows, samples.clock_mhz, note=note)
 
 

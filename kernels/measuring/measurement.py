@@ -83,7 +83,9 @@ class Job:
 
     def __init__(self, experiment: Experiment, name: str = "run", client: Client = INTERNAL) -> None:
         self.id = secrets.token_hex(4)
-        self.experiment, self.name, self.client = experiment, name, client
+        self.experiment = experiment
+        self.name = name
+        self.client = client
         self.done: Future[Measured | Failure] = Future()
         self.stages: dict[str, float] = {}
         self.is_cancelled = False
@@ -146,7 +148,8 @@ class Job:
     def wait_for_turn(self, queue: list[Job]) -> bool:
         """Join a queue, and wait until this job is first or cancelled. Return False if it is cancelled."""
         with self._changed:
-            self._stage, self._queue = "queued", queue
+            self._stage = "queued"
+            self._queue = queue
             queue.append(self)
             self._changed.notify_all()
             self._changed.wait_for(lambda: queue[0] is self or self.is_cancelled)
@@ -168,7 +171,9 @@ class Stages:
     """
 
     def __init__(self, job: Job, session: Session, gpu: Gpu) -> None:
-        self.gpu, self._job, self._session = gpu, job, session
+        self.gpu = gpu
+        self._job = job
+        self._session = session
         self.seconds = job.stages
         self._has_turn = self._used_worker = False
 
@@ -242,7 +247,7 @@ class Stages:
 
     def end(self, failure: Failure | None) -> None:
         """Hand the machine to the next job. Replace the run worker if this job's failure may have corrupted it."""
-        if self._has_turn and failure is not None and (failure.stage == "worker" or failure.kind in _POISONS):
+        if self._has_turn and failure and (failure.stage == "worker" or failure.kind in _POISONS):
             self._session.runner.replace()
         if self._used_worker:
             self._session.runner.submit(Call("worker", worker.finish))
@@ -251,7 +256,7 @@ class Stages:
     def _wait(self, stage: str, *futures: Future[V | Failure]) -> list[V]:
         """Wait for all results. If the job is cancelled or one call fails, cancel the other calls."""
         self._job.attach(*(future.cancel for future in futures))
-        results: list[V] = []
+        results = []
         try:
             for future in futures:
                 value = future.result()

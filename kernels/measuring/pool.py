@@ -51,7 +51,8 @@ _STOPPED_POLLS = 4
 
 # Seconds that a transfer may stall, because a worker can be stopped in the middle of a message. A send that stalls
 # after its first bytes takes twice as long to fail.
-_RECEIVE_STALL_S, _SEND_STALL_S = 3, 1
+_RECEIVE_STALL_S = 3
+_SEND_STALL_S = 1
 
 # Maximum number of workers tried per call. The second also fails if the fork server was killed together with the first.
 _TRIES = 3
@@ -149,8 +150,7 @@ def kill_fork_server() -> None:
 
 
 def _fork_server_id() -> int | None:
-    process_id: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-    return process_id
+    return forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
 
 
 class Slot:
@@ -242,7 +242,8 @@ class Pool:
         """Kill the workers without replacement. Calls in flight fail."""
         with self._changed:
             self.is_closed = True
-            waiting, self._queue.waiting = self._queue.waiting, []
+            waiting = self._queue.waiting
+            self._queue.waiting = []
             workers = self._workers()
             for each in workers:
                 each.kill()
@@ -253,9 +254,9 @@ class Pool:
             each.explain_end()
 
     def _workers(self) -> list[Worker]:
-        return [slot.worker for slot in self._slots if slot.worker is not None]
+        return [slot.worker for slot in self._slots if slot.worker]
 
-    def _leave(self, queued: QueuedCall[Any], future: Future[Any]) -> None:
+    def _leave(self, queued: QueuedCall, future: Future[Any]) -> None:
         with suppress(RuntimeError):  # the cancelled future may have been notified
             future.set_running_or_notify_cancel()
         with self._changed:
@@ -263,7 +264,7 @@ class Pool:
             if not queued.has_waiters and queued in self._queue.waiting:
                 self._queue.waiting.remove(queued)
 
-    def _abandon(self, queued: QueuedCall[Any]) -> bool:
+    def _abandon(self, queued: QueuedCall) -> bool:
         """Give up a running call that has no waiters, so that no client joins it. Return whether it did."""
         with self._changed:
             if not queued.has_waiters:
@@ -272,30 +273,30 @@ class Pool:
 
     def _serve(self, slot: Slot) -> None:
         """Run queued calls in the slot's worker, one by one. Retry a call if its worker dies before taking it."""
-        while (queued := self._next_call(slot)) is not None:
+        while queued := self._next_call(slot):
             began = time.monotonic()
             for _ in range(_TRIES):
                 result = self._attempt(slot, queued)
                 is_lost = isinstance(result, Failure) and result.kind == "worker_died"
                 if queued.started < math.inf or not is_lost:
                     break
-            if queued.on_result is not None:
+            if queued.on_result:
                 queued.on_result(result)
             with self._changed:
                 self._queue.finish(queued, time.monotonic() - began)
                 self._changed.notify_all()
             _resolve(queued, result)
 
-    def _next_call(self, slot: Slot) -> QueuedCall[Any] | None:
+    def _next_call(self, slot: Slot) -> QueuedCall | None:
         """Wait for the next call, and replace the worker if it dies or stops in the meantime. None if closed."""
         while not self.is_closed:
             with self._changed:
-                if (queued := self._queue.pop()) is not None:
+                if queued := self._queue.pop():
                     return queued
                 has_changed = self._changed.wait(_POLL_S)
                 current = slot.worker
             # An idle worker sends nothing, so readable data means end of file.
-            if not has_changed and current is not None and (current.connection.poll() or current.is_stopped()):
+            if not has_changed and current and (current.connection.poll() or current.is_stopped()):
                 self._drop(slot)
                 if self._keeps_idle_workers:
                     try:
@@ -304,7 +305,7 @@ class Pool:
                         self._drop(slot)
         return None
 
-    def _attempt(self, slot: Slot, queued: QueuedCall[Any]) -> Any:
+    def _attempt(self, slot: Slot, queued: QueuedCall) -> Any:
         """Return a call's result or a Failure. Start a worker if there is none. Drop it if it dies or is killed."""
         call = queued.call
         try:
@@ -312,7 +313,7 @@ class Pool:
             if self._abandon(queued):
                 return cancellation(call.stage)
             current.connection.send(call)
-            if (refusal := self._receive(current, DEADLINES_S["worker"], queued)) is not None:
+            if refusal := self._receive(current, DEADLINES_S["worker"], queued):
                 return refusal
             queued.started = time.monotonic()  # the worker has taken the call
             return self._receive(current, call.deadline_s or DEADLINES_S[call.stage], queued)
@@ -326,10 +327,10 @@ class Pool:
         self._drop(slot)
         return _closed_failure(call.stage) if self.is_closed else failure
 
-    def _start_worker(self, queued: QueuedCall[Any] | None) -> Worker:
+    def _start_worker(self, queued: QueuedCall | None) -> Worker:
         return Worker(*self._worker_arguments)
 
-    def _start(self, slot: Slot, queued: QueuedCall[Any] | None) -> Worker:
+    def _start(self, slot: Slot, queued: QueuedCall | None) -> Worker:
         """Start a worker, and wait until it is ready.
 
         Raises:
@@ -349,7 +350,7 @@ class Pool:
         self.has_started = True
         return started
 
-    def _receive(self, current: Worker, deadline_s: float, queued: QueuedCall[Any] | None) -> Any:
+    def _receive(self, current: Worker, deadline_s: float, queued: QueuedCall | None) -> Any:
         """Return a worker's next message.
 
         Raises:
@@ -371,14 +372,15 @@ class Pool:
 
     def _drop(self, slot: Slot) -> None:
         with self._changed:
-            if slot.worker is not None:
+            if slot.worker:
                 slot.worker.kill()
                 slot.worker = None
 
 
-def _resolve(queued: QueuedCall[Any], result: Any) -> None:
+def _resolve(queued: QueuedCall, result: Any) -> None:
     # A call and its futures refer to each other. This cycle would keep the result until the next full collection.
-    futures, queued.futures = queued.futures, []
+    futures = queued.futures
+    queued.futures = []
     for future in futures:
         with suppress(InvalidStateError):  # cancelled
             future.set_result(result)

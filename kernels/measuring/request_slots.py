@@ -25,14 +25,21 @@ MAX_OPEN = 512
 # An address is heavy if it uses more than BURST units at once and then RATE units per second. While other addresses are
 # active, all heavy addresses share HEAVY_RATE. A unit is about 10 ms of CPU time: 1 for a redraw or a
 # page, 4 for a queued event, 0.3 for a file, and 1 for each UNIT_BYTES of a reply. Opening the page takes about 20.
-BURST, RATE, HEAVY_RATE, UNIT_S = 30, 10, 40, 0.01
-UNITS_PER_EVENT, UNITS_PER_FILE, UNIT_BYTES = 4, 0.3, 64 << 10
+BURST = 30
+RATE = 10
+HEAVY_RATE = 40
+UNIT_S = 0.01
+UNITS_PER_EVENT = 4
+UNITS_PER_FILE = 0.3
+UNIT_BYTES = 64 << 10
 
 # Maximum level of a bucket, which bounds a request's delay. Maximum seconds that a heavy address yields to light ones.
-_MAX_LEVEL, _YIELD_S = 8 * BURST, 2.0
+_MAX_LEVEL = 8 * BURST
+_YIELD_S = 2.0
 
 # Seconds after its last request that an address counts as active, and seconds until its usage is forgotten.
-_ACTIVE_S, _FORGOTTEN_S = 3.0, 60.0
+_ACTIVE_S = 3.0
+_FORGOTTEN_S = 60.0
 
 
 class LeakyBuckets:
@@ -121,7 +128,7 @@ class RequestSlots:
     def __init__(self) -> None:
         self.buckets = LeakyBuckets()
         self._queue = FairQueue(MAX_RUNNING, reserved=MAX_RUNNING - 1, short_s=0.0)
-        self._may_run: dict[QueuedCall[None], asyncio.Event] = {}
+        self._may_run: dict[QueuedCall, asyncio.Event] = {}
         self._open: Counter[str] = Counter()
 
     @asynccontextmanager
@@ -133,7 +140,9 @@ class RequestSlots:
         """
         with limit_open(self._open, address):
             estimate_s = 0.1 if address in self.buckets.heavy else 0.0
-            request, may_run, used_s = QueuedCall(_PLACEHOLDER, Client(address), estimate_s), asyncio.Event(), [0.0]
+            request = QueuedCall(_PLACEHOLDER, Client(address), estimate_s)
+            may_run = asyncio.Event()
+            used_s = [0.0]
             self._queue.waiting.append(request)
             self._may_run[request] = may_run
             self._start()

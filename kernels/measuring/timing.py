@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from numpy import ndarray
 
 from kernels.pairs import pair
 from kernels.results.run import Clocks, LaunchOverhead, Timing
@@ -21,17 +22,21 @@ MOST_TURNS = 20
 _BATCH_MS = 50.0
 
 # Take at least ten turns. If ten would exceed 10 s, take as many as fit, but at least three.
-_MIN_TURNS, _MIN_TURNS_MS, _MIN_LONG_TURNS = 10, 10_000.0, 3
+_MIN_TURNS = 10
+_MIN_TURNS_MS = 10_000.0
+_MIN_LONG_TURNS = 3
 
 # Warm-up ends when this many consecutive batches agree within this share.
-_STEADY_BATCHES, _STEADY_SHARE = 4, 0.01
+_STEADY_BATCHES = 4
+_STEADY_SHARE = 0.01
 
 # Recompute the ratios each time the samples have grown by this factor, because a bootstrap takes a few milliseconds.
 _GROWTH = 1.3
 
 # Calls timed for the launch overhead, fewer for long kernels. The GPU's queue holds about 1,000 launches, so none of
 # these calls blocks on a full queue.
-_MAX_CALLS, _MIN_CALLS = 200, 5
+_MAX_CALLS = 200
+_MIN_CALLS = 5
 _OVERHEAD_BUDGET_MS = 100.0
 
 # How the clock is read.
@@ -74,7 +79,7 @@ class Batch:
         limits: the driver's reasons for lowering the clock.
     """
 
-    times_ms: np.ndarray
+    times_ms: ndarray
     clock_mhz: float | None = None
     limits: tuple[str, ...] = ()
 
@@ -103,7 +108,7 @@ class Samples:
         warning: caveats other than those in `clocks.note`.
     """
 
-    times_ms: np.ndarray
+    times_ms: ndarray
     clocks: Clocks | None
     warning: str
 
@@ -118,7 +123,7 @@ class Samples:
         return " ".join(filter(None, [self.warning, self.clocks.note if self.clocks else ""]))
 
 
-def summarize_times(samples_ms: np.ndarray, family: Family, problem: Any) -> Timing:
+def summarize_times(samples_ms: ndarray, family: Family, problem: Any) -> Timing:
     """Return median, spread and rate: TFLOP/s of the family's work, or GB/s of its minimal bytes if it has no work."""
     work = family.work(problem)
     p20, median, p80 = (float(x) for x in np.percentile(samples_ms, (20, 50, 80)))
@@ -143,8 +148,9 @@ def sample(stream: Stream, effort: Effort, now: Callable[[], float] = time.perf_
         warnings.append(f"Warm-up ended after {now() - began:.1f} s, before times were steady.")
     min_turns = min(_MIN_TURNS, max(_MIN_LONG_TURNS, int(_MIN_TURNS_MS / warm_up_ms[-1])))
     turns = _turns_per_batch(warm_up_ms[-1], stream)
-    batches: list[Batch] = []
-    began, next_check = now(), effort.fewest
+    batches = []
+    began = now()
+    next_check = effort.fewest
     while True:
         batches.append(stream.batch(turns))
         times_ms = np.concatenate([batch.times_ms for batch in batches], axis=1)

@@ -83,17 +83,18 @@ class ZeroGpuPool(Pool):
 
     def __init__(self, lend: Lend, cache_directory: str) -> None:
         super().__init__("cuda", cache_directory)
-        self.lend, self.cache_directory = lend, cache_directory
+        self.lend = lend
+        self.cache_directory = cache_directory
 
-    def _start_worker(self, queued: QueuedCall[Any] | None) -> Worker:
+    def _start_worker(self, queued: QueuedCall | None) -> Worker:
         assert queued is not None
         return _LentWorker(self, queued)
 
-    def _attempt(self, slot: Slot, queued: QueuedCall[Any]) -> Any:
+    def _attempt(self, slot: Slot, queued: QueuedCall) -> Any:
         """Make a call. A call of `worker.finish` returns the GPU to the hub instead."""
         if queued.call.function is not worker.finish:
             return super()._attempt(slot, queued)
-        if slot.worker is not None:
+        if slot.worker:
             slot.worker.connection.close()
             slot.worker = None
         return None
@@ -106,7 +107,7 @@ class _LentWorker(Worker):
         Stopped: the hub lends no GPU, or the call has no waiters left.
     """
 
-    def __init__(self, pool: ZeroGpuPool, queued: QueuedCall[Any]) -> None:
+    def __init__(self, pool: ZeroGpuPool, queued: QueuedCall) -> None:
         self._error: BaseException | None = None
         self._began = time.monotonic()
         with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listening:

@@ -12,8 +12,9 @@ from functools import cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from numpy import ndarray
 
-from kernels.experiment import Experiment
+from kernels.experiment import Experiment, Json
 from kernels.experiment import from_json as read_experiment
 from kernels.space import Space, space_from_json
 
@@ -45,31 +46,31 @@ class JsonField:
         return core_schema.no_info_after_validator_function(self.read, handler(self.json), serialization=write)
 
 
-def _read_picture(rows: list[Any]) -> np.ndarray:
+def _read_picture(rows: list[Any]) -> ndarray:
     if len({len(row) for row in rows}) != 1 or not len(rows[0]):
         raise ValueError("a picture's rows must have equal lengths and at least one value")
     return np.array(rows, dtype=np.float32)
 
 
-def _encode_cells(cells: np.ndarray) -> list[str]:
+def _encode_cells(cells: ndarray) -> list[str]:
     finite = np.where(np.isfinite(cells), np.minimum(cells, LEVELS[-2]), np.inf)
     codes = np.searchsorted(LEVELS, finite.astype(np.float32)).astype(np.uint8)
     return [base64.b64encode(row.tobytes()).decode() for row in codes]
 
 
-def _decode_cells(rows: list[str]) -> np.ndarray:
+def _decode_cells(rows: list[str]) -> ndarray:
     return _read_picture([LEVELS[list(base64.b64decode(row, validate=True))] for row in rows])
 
 
-def _write_elements(values: np.ndarray) -> list[list[float | str]]:
+def _write_elements(values: ndarray) -> list[list[float | str]]:
     """Write each number with the fewest digits that round-trip to the same float32."""
     return [[float(str(value)) if np.isfinite(value) else str(value) for value in row] for row in values]
 
 
 # (rows, columns) float32. JSON can't represent numbers that are not finite.
-Cells = Annotated[np.ndarray, JsonField(_encode_cells, _decode_cells, list[str])]
+Cells = Annotated[ndarray, JsonField(_encode_cells, _decode_cells, list[str])]
 Elements = Annotated[
-    np.ndarray, JsonField(_write_elements, _read_picture, list[list[float | Literal["nan", "inf", "-inf"]]])
+    ndarray, JsonField(_write_elements, _read_picture, list[list[float | Literal["nan", "inf", "-inf"]]])
 ]
 
 MeasuredExperiment = Annotated[Experiment, JsonField(Experiment.to_json, lambda payload: read_experiment(payload))]
@@ -84,7 +85,7 @@ class UnreadableRecording(ValueError):
     """JSON that does not represent the expected value. The message names the place, the field and the reason."""
 
 
-def parse_json(text: str, place: str) -> dict[str, Any]:
+def parse_json(text: str, place: str) -> Json:
     """Parse text that must be a JSON object.
 
     Args:
@@ -102,7 +103,7 @@ def parse_json(text: str, place: str) -> dict[str, Any]:
     return fields
 
 
-def parse_lines(text: str, origin: str) -> list[tuple[str, dict[str, Any]]]:
+def parse_lines(text: str, origin: str) -> list[tuple[str, Json]]:
     """Parse JSON lines. Return each line's place, for error messages, and its JSON object."""
     lines = [(f"{origin}, line {number}", line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     return [(place, parse_json(line, place)) for place, line in lines]

@@ -83,7 +83,8 @@ class Database:
 
     def __init__(self, path: Path | None, max_bytes: int = MAX_BYTES, pause_s: float = 2.0) -> None:
         self.path = path
-        self._max_bytes, self._pause_s = max_bytes, pause_s
+        self._max_bytes = max_bytes
+        self._pause_s = pause_s
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
@@ -96,7 +97,8 @@ class Database:
     @property
     def problem(self) -> str:
         """Describe trouble with the file, in sentences; "" if there is none."""
-        name, sentences = self.path.name if self.path else "", []
+        name = self.path.name if self.path else ""
+        sentences = []
         if "written" in self._failures:
             sentences.append(f"New results are not stored in {name}: {self._failures['written'][0]}.")
         elif "read" in self._failures:
@@ -155,7 +157,8 @@ class Database:
 
     def _note(self, verb: str, error: BaseException) -> None:
         """Remember why the file can't be used. Log each new reason."""
-        reason, before = _describe(error), self._failures.get(verb, ("", 0.0))[0]
+        reason = _describe(error)
+        before = self._failures.get(verb, ("", 0.0))[0]
         self._failures[verb] = reason, time.monotonic() + self._pause_s
         if reason == _UNREADABLE:  # writing to a broken file could break it further
             self._failures["written"] = reason, math.inf
@@ -164,7 +167,7 @@ class Database:
 
     def _connect(self, path: Path) -> sqlite3.Connection:
         # If the file was deleted or replaced, reconnect: writes to the old one would be lost.
-        if self._connection is not None and _file_id(path) != self._file:
+        if self._connection and _file_id(path) != self._file:
             self._disconnect()
         if self._connection is None:
             self._connection = _open(path)
@@ -172,7 +175,7 @@ class Database:
         return self._connection
 
     def _disconnect(self) -> None:
-        if self._connection is not None:
+        if self._connection:
             self._connection.close()
             self._connection = None
 

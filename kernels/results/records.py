@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from kernels import once
-from kernels.experiment import Experiment
+from kernels.experiment import Experiment, Json
 from kernels.results import Measured, codec
 
 DIRECTORY = Path(__file__).with_name("recorded")
@@ -80,7 +80,8 @@ class RecordForm(Generic[T]):
     def recall(self, measured: T, experiment: Experiment, note: str, backend: str = "recorded") -> T:
         """Adapt an earlier result to an experiment with the same key."""
         run = measured.experiment.run if self.keeps_run else experiment.run
-        adapted, device = replace(experiment, run=run), replace(measured.device, backend=backend)
+        adapted = replace(experiment, run=run)
+        device = replace(measured.device, backend=backend)
         return replace(measured, experiment=adapted, backend=backend, device=device, note=note)
 
 
@@ -132,7 +133,7 @@ def nearest(form: RecordForm[T], experiment: Experiment, gpu: str) -> Experiment
 
 
 @once
-def _lines(directory: Path) -> list[tuple[str, dict[str, Any]]]:
+def _lines(directory: Path) -> list[tuple[str, Json]]:
     """Return the place and the fields of each shipped line."""
     files = sorted(directory.glob("*.jsonl"))
     return [line for file in files for line in codec.parse_lines(file.read_text(encoding="utf-8"), file.name)]

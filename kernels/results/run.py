@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
+from numpy import ndarray
 
 from kernels.accesses import CompiledFacts
 from kernels.results.codec import Cells, Elements, MeasuredExperiment
@@ -164,7 +165,7 @@ class Diff:
 Picture = TypeVar("Picture", Diff, Closeup)
 
 
-def pool_max(cells: np.ndarray, factor: tuple[int, int]) -> np.ndarray:
+def pool_max(cells: ndarray, factor: tuple[int, int]) -> ndarray:
     """Return the maximum of each block of `factor` cells. The last blocks of a row or column may be smaller."""
     rows, columns = cells.shape
     pooled_rows = np.maximum.reduceat(cells, np.arange(0, rows, factor[0]), axis=0)
@@ -177,7 +178,7 @@ def _shrink(picture: Picture) -> Picture:
     return replace(picture, cells=pool_max(picture.cells, (rows, columns)), cell=cell)
 
 
-def _check_cells(cells: np.ndarray, cell: tuple[int, int], shape: tuple[int, int]) -> None:
+def _check_cells(cells: ndarray, cell: tuple[int, int], shape: tuple[int, int]) -> None:
     """Raise ValueError unless the cells cover the elements exactly."""
     if min(*cell, *shape) < 1 or cells.shape != tuple(-(-size // per) for size, per in zip(shape, cell, strict=True)):
         raise ValueError(f"{cells.shape} cells of {cell} elements don't make a picture of {shape} elements")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from kernels import jit
-from kernels.experiment import Experiment, default_experiment, from_json
+from kernels.experiment import Experiment, Json, from_json
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.results import Measured, ResumePoint, RunResult, Sweep, SweepRow, Timeline, codec, records
@@ -29,7 +29,6 @@ LOG = logging.getLogger("tilescope.store")
 # The version of Triton that compiles this machine's sweeps.
 TRITON = str(getattr(jit.triton, "__version__", "none"))
 
-Json = dict[str, Any]
 S = TypeVar("S", "StoredResult", "StoredSweep")
 
 
@@ -64,8 +63,9 @@ class ResultFilter:
 
     def where(self) -> tuple[str, list[str]]:
         """Return the SQL condition with placeholders, and the placeholders' values."""
-        single = {"kernel": self.kernel, "device": self.device}
-        allowed = {"kind": self.kinds, "key": self.keys, **{name: (value,) for name, value in single.items() if value}}
+        kernels = (self.kernel,) if self.kernel else ()
+        devices = (self.device,) if self.device else ()
+        allowed = {"kind": self.kinds, "key": self.keys, "kernel": kernels, "device": devices}
         terms = [f"{column} IN ({', '.join('?' * len(values))})" for column, values in allowed.items() if values]
         return " AND ".join(terms) or "1", [value for values in allowed.values() for value in values]
 
@@ -169,12 +169,18 @@ class Store(Database):
             gpu: the GPU that ran the measurement; for the interpreter, the GPU that predictions are for.
             ended: time zone aware.
         """
-        experiment, device = replace(measured.experiment, gpu=""), measured.device
+        experiment = replace(measured.experiment, gpu="")
+        device = measured.device
         compact = kind.form.compact(replace(measured, experiment=experiment))
         row = {
-            **{"kind": kind.name, "kernel": experiment.kernel, "key": experiment_key(kind.form.key(experiment))},
-            **{"gpu": gpu, "device": device.name, "backend": device.backend},
-            **{"torch": device.torch, "triton": device.triton},
+            "kind": kind.name,
+            "kernel": experiment.kernel,
+            "key": experiment_key(kind.form.key(experiment)),
+            "gpu": gpu,
+            "device": device.name,
+            "backend": device.backend,
+            "torch": device.torch,
+            "triton": device.triton,
             "ended": ended.astimezone(datetime.UTC).isoformat(timespec="seconds"),
             "experiment": experiment_text(experiment),
             "summary": json.dumps(vars(_summarize(measured))),
@@ -190,7 +196,8 @@ class Store(Database):
         Args:
             backend: "cuda", or "interpreter" for an earlier result of Triton's interpreter.
         """
-        form, matches = kind.form, "key = ? AND kind = ? AND gpu = ? AND backend = ?"
+        form = kind.form
+        matches = "key = ? AND kind = ? AND gpu = ? AND backend = ?"
         query = f"SELECT number, recording, ended FROM result WHERE {matches} ORDER BY number DESC LIMIT 1"
         given = experiment_key(form.key(experiment)), kind.name, gpu, backend
         for number, recording, date in self.rows(query, given):
@@ -204,7 +211,7 @@ class Store(Database):
             mark = "recorded" if backend == "cuda" else backend
             return KnownResult(form.recall(measured, experiment, note, mark), ended)
         shipped = records.find(form, experiment, gpu, backend)
-        return None if shipped is None else KnownResult(shipped)
+        return KnownResult(shipped) if shipped else None
 
     def latest(self, result_filter: ResultFilter, limit: int, before: int = 0) -> list[StoredResult]:
         """List results, latest first. Start below the number `before`, or at the latest result if it is 0."""
@@ -229,9 +236,17 @@ class Store(Database):
         """
         space = sweep.space
         row = {
-            **{"name": name, "kernel": space.base.kernel, "space": space.identity, "gpu": gpu.name, "triton": TRITON},
-            **{"began": began.isoformat(timespec="seconds"), "state": "running", "details": _details(sweep)},
-            **{"total": space.size, "done": 0, "changes": 0},
+            "name": name,
+            "kernel": space.base.kernel,
+            "space": space.identity,
+            "gpu": gpu.name,
+            "triton": TRITON,
+            "began": began.isoformat(timespec="seconds"),
+            "state": "running",
+            "details": _details(sweep),
+            "total": space.size,
+            "done": 0,
+            "changes": 0,
         }
         resume = "ON CONFLICT (name) DO UPDATE SET state = excluded.state, details = excluded.details"
         return self.write(lambda connection: _insert(connection, "sweep", row, f"{resume}, changes = changes + 1"))
@@ -277,7 +292,8 @@ class Store(Database):
         another version of Triton starts again, because times of two compilers are not ranked together. Return None if
         there is no sweep or this version can't read it.
         """
-        latest, experiments = self.latest_sweep(space, gpu), space.experiments
+        latest = self.latest_sweep(space, gpu)
+        experiments = space.experiments
         if latest is None:
             return None
         query = "SELECT place, row FROM sweep_row JOIN sweep ON sweep = number WHERE name = ?"
@@ -319,11 +335,8 @@ def experiment_text(experiment: Experiment) -> str:
 
     Published defaults never change, so adding a knob to a kernel does not change the texts of earlier results.
     """
-    fields, defaults = experiment.to_json(), default_experiment(experiment.kernel).to_json()
-    fields.pop("gpu", None)
-    for part in ("problem", "config", "run"):
-        fields[part] = {name: value for name, value in fields[part].items() if defaults[part].get(name) != value}
-    return json.dumps({name: value for name, value in fields.items() if value}, sort_keys=True, separators=(",", ":"))
+    payload = replace(experiment, gpu="").short_json()
+    return json.dumps(payload, sort_keys=True, separators=(",", ":"))
 
 
 def experiment_key(experiment: Experiment) -> str:
@@ -341,14 +354,16 @@ def read_experiment(text: str) -> Experiment | None:
 
 def _summarize(measured: Measured) -> Summary:
     if isinstance(measured, RunResult):
-        timing, baseline, passed = measured.timing, measured.baseline, measured.check.passed
+        known = {
+            **(vars(measured.baseline) if measured.baseline else {}),
+            **(vars(measured.timing) if measured.timing else {}),
+            "passed": measured.check.passed,
+        }
     elif isinstance(measured, Timeline):
-        timing, baseline, passed = measured.plain, None, measured.passed
+        known = {**vars(measured.plain), "passed": measured.passed}
     else:
-        return Summary()
-    times = {name: getattr(timing, name, None) for name in ("median_ms", "p20_ms", "p80_ms", "samples")}
-    ratios = {name: getattr(baseline, name, None) for name in ("ratio", "ratio_low", "ratio_high")}
-    return Summary(**times, **ratios, passed=passed)
+        known = {}
+    return Summary(**{field.name: known.get(field.name) for field in fields(Summary)})
 
 
 def _details(sweep: Sweep) -> str:

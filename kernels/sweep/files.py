@@ -33,7 +33,8 @@ def _format_csv(rows: Sequence[SweepRow]) -> str:
     lines = []
     for row in rows:
         plain = dict(vars(row))
-        experiment, predicted = plain.pop("experiment"), plain.pop("predicted")
+        experiment = plain.pop("experiment")
+        predicted = plain.pop("predicted")
         line = {"kernel": experiment.kernel, **vars(experiment.problem), **vars(experiment.config), **plain}
         line["predicted_ms"] = predicted.ms if predicted else None
         line["predicted_resource"] = predicted.resource if predicted else None

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy import ndarray
 
 from kernels.experiment import Experiment
 from kernels.pairs import FEWEST, pair
@@ -19,7 +20,7 @@ _RIDGE = 1.0
 _MIN_CORRECTED = 2
 
 
-def encode_knobs(experiments: Sequence[Experiment]) -> np.ndarray:
+def encode_knobs(experiments: Sequence[Experiment]) -> ndarray:
     """Encode which value of each varied knob a config has: (configs, values) of 0 and 1."""
     configs = [vars(experiment.config) for experiment in experiments]
     values = sorted({item for config in configs for item in config.items()}, key=repr)
@@ -27,7 +28,7 @@ def encode_knobs(experiments: Sequence[Experiment]) -> np.ndarray:
     return table[:, ~(table == table[0]).all(axis=0)] if len(table) else table
 
 
-def correct_predictions(knobs: np.ndarray, log_errors: Sequence[tuple[int, float]]) -> np.ndarray:
+def correct_predictions(knobs: ndarray, log_errors: Sequence[tuple[int, float]]) -> ndarray:
     """Estimate how far the model is off for each config, from the configs timed so far.
 
     The error is modelled as a sum over knobs (eight warps take 10 % longer than predicted, say) and fitted by ridge
@@ -49,13 +50,14 @@ def correct_predictions(knobs: np.ndarray, log_errors: Sequence[tuple[int, float
     return knobs @ terms
 
 
-def median_interval(times_ms: np.ndarray) -> tuple[float, float]:
+def median_interval(times_ms: ndarray) -> tuple[float, float]:
     """Return the 95 % interval of a median from order statistics, or the range of fewer than FEWEST times.
 
     >>> median_interval(np.arange(1.0, 102.0))
     (41.0, 61.0)
     """
-    ranked, count = np.sort(times_ms), len(times_ms)
+    ranked = np.sort(times_ms)
+    count = len(times_ms)
     if count < FEWEST:
         return float(ranked[0]), float(ranked[-1])
     # The number of times below the median is binomial.
@@ -65,7 +67,7 @@ def median_interval(times_ms: np.ndarray) -> tuple[float, float]:
 
 
 def rank_finalists(
-    rows: Sequence[SweepRow], times_ms: Sequence[np.ndarray], baselines: Sequence[tuple[str, np.ndarray]]
+    rows: Sequence[SweepRow], times_ms: Sequence[ndarray], baselines: Sequence[tuple[str, ndarray]]
 ) -> Final:
     """Rank configs that were timed in the same turns. The best is the simplest config that ties with the fastest.
 

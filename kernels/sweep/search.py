@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy import ndarray
 
 from kernels.experiment import Experiment
 from kernels.results import Failure, Final, Prediction, Strategy, SweepRow
@@ -23,7 +24,8 @@ from kernels.sweep.ranking import correct_predictions, encode_knobs, median_inte
 
 # Samples per config while exploring. Each round of the race takes ETA times as many. With 2 % of noise, the median of
 # ten pairs is within 1 %, so the first quarter contains every config within a few percent of the best.
-TURNS, MAX_TURNS = 10, 160
+TURNS = 10
+MAX_TURNS = 160
 
 # One in ETA configs enters the next round, with ETA times the samples, so each round takes about the same time:
 # successive halving (Jamieson and Talwalkar, AISTATS 2016).
@@ -39,7 +41,8 @@ REFERENCE_AMONG = 4
 
 # A guided search compiles this many configs ahead per concurrent compile, up to a limit, because the first trial waits
 # for all of them.
-_AHEAD_PER_COMPILE, MAX_AHEAD = 2, 24
+_AHEAD_PER_COMPILE = 2
+MAX_AHEAD = 24
 
 # A config improves on the fastest so far only if it is faster by this share; less is noise.
 _IMPROVEMENT = 0.005
@@ -99,8 +102,8 @@ class Outcome:
 
     status: Status
     reason: str = ""
-    times_ms: np.ndarray = field(default_factory=lambda: np.empty(0))
-    reference_ms: np.ndarray = field(default_factory=lambda: np.empty(0))
+    times_ms: ndarray = field(default_factory=lambda: np.empty(0))
+    reference_ms: ndarray = field(default_factory=lambda: np.empty(0))
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ class Outcomes:
     """
 
     each: tuple[Outcome, ...]
-    baselines: tuple[tuple[str, np.ndarray], ...] = ()
+    baselines: tuple[tuple[str, ndarray], ...] = ()
 
 
 class Search:
@@ -143,10 +146,14 @@ class Search:
         max_compiles: int,
         devices: int,
     ) -> None:
-        self.experiments, self.strategy, self.rows = experiments, strategy, list(rows)
-        self.phase, self.ended = "explore", ""
+        self.experiments = experiments
+        self.strategy = strategy
+        self.rows = list(rows)
+        self.phase = "explore"
+        self.ended = ""
         self.final: Final | None = None
-        self._takes_times, self._devices = takes_times, devices
+        self._takes_times = takes_times
+        self._devices = devices
         self._is_guided = strategy.name == "guided"
         self._explored_per_trial = (GUIDED_PER_TRIAL if self._is_guided else MAX_PER_TRIAL) if takes_times else 1
         ahead = min(MAX_AHEAD, _AHEAD_PER_COMPILE * max_compiles) if takes_times else 0
@@ -155,11 +162,13 @@ class Search:
         self._built: set[int] = set()
         self._pending = [number for number in initial_order(strategy, rows) if rows[number].status == "not tried"]
         self._racing: list[int] = []
-        self._turns, self._finals = TURNS, 0
+        self._turns = TURNS
+        self._finals = 0
         self._open: list[Trial] = []
         self._queue: list[Trial] = []  # second attempts, then the rest of a round of the race
         self._reference: int | None = None
-        self._improved_at, self._fastest = 0, math.inf
+        self._improved_at = 0
+        self._fastest = math.inf
         # Rows that an earlier sweep timed restore its reference and its patience.
         self._next_turn = sum(row.status == "checked" for row in rows)
         timed = [(row.turn, n) for n, row in enumerate(rows) if row.status == "timed" and row.turn is not None]
@@ -195,9 +204,11 @@ class Search:
         for places in (self._pending, self._racing):
             if number in places:
                 places.remove(number)
-        rest = ([place for place in trial.numbers if place != number] for trial in self._queue)
-        queue = zip(self._queue, rest, strict=True)
-        self._queue = [self._trial(left, old.phase, old.turns, old.failed_on) for old, left in queue if left]
+        queue = self._queue
+        self._queue = []
+        for old in queue:
+            if left := [place for place in old.numbers if place != number]:
+                self._queue.append(self._trial(left, old.phase, old.turns, old.failed_on))
 
     def ask(self, device: int, is_last_device: bool) -> Trial | None:
         """Return a device's next trial, or None if nothing is ready or the search is over.
@@ -209,15 +220,15 @@ class Search:
         if self._reference is None and self._takes_times and self._open:
             return None  # every other trial needs the reference that the first one finds
         trial = self._next_queued(device, is_last_device)
-        if trial is None and self.phase == "explore":
+        if not trial and self.phase == "explore":
             trial = self._next_exploration()
-        if trial is None and self.phase == "race":
+        if not trial and self.phase == "race":
             if self._is_idle():
                 self._start_round()
             trial = self._next_queued(device, is_last_device)
-        if trial is None and self.phase == "final":
+        if not trial and self.phase == "final":
             trial = self._next_final()
-        if trial is not None:
+        if trial:
             self._open.append(trial)
         return trial
 
@@ -383,7 +394,7 @@ class Search:
 def initial_order(strategy: Strategy, rows: Sequence[SweepRow]) -> list[int]:
     """Return the indices of all configs in the order in which a strategy tries them, before any is compiled."""
     if strategy.name == "random":
-        return [int(number) for number in np.random.default_rng(strategy.seed).permutation(len(rows))]
+        return np.random.default_rng(strategy.seed).permutation(len(rows)).tolist()
     if strategy.name == "guided":
         estimates_ms = [row.predicted.ms if row.predicted else math.inf for row in rows]
         return sorted(range(len(rows)), key=lambda number: estimates_ms[number])

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
@@ -140,7 +141,7 @@ def describe_wrong_result(check: Check) -> str:
 
 def _time_calls(
     calls: Sequence[Callable[[], Any]], trial: Trial, make_stream: MakeStream
-) -> list[tuple[np.ndarray, np.ndarray]]:
+) -> list[tuple[ndarray, ndarray]]:
     """Time each call. Return its times, and the reference's (first call's) times from the same turns."""
     stream = make_stream(calls)
     if trial.phase == "final":
@@ -156,7 +157,7 @@ def _time_calls(
     return [timed.get(place, (first_ms[place], first_ms[0])) for place in range(len(calls))]
 
 
-def select_contenders(first_ms: np.ndarray) -> list[int]:
+def select_contenders(first_ms: ndarray) -> list[int]:
     """Return the indices of the calls to time again: the reference, which is first, and the calls that may still win.
 
     >>> select_contenders(np.array([3.0, 1.0, 1.9, 2.1]))

@@ -8,7 +8,7 @@ from kernels.accesses import Axis, FlatAccess, Tiles
 from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.orders import tile_offsets, tile_start
-from kernels.spec import Kernel, Launch, Preset
+from kernels.spec import Kernel, Launch, preset
 from kernels.transpose.problem import FAMILY, Problem, arguments
 
 
@@ -62,7 +62,7 @@ KERNEL = Kernel(
     accesses=accesses,
     arguments=arguments,
     presets=(
-        Preset("One row per program: 1024²", {"M": 1024, "N": 1024}, {}, {"tab": "coalescing"}),
-        Preset("Large: 8192²", {"M": 8192, "N": 8192}, {}),
+        preset("One row per program: 1024²", "M=1024&N=1024", "", "tab=coalescing"),
+        preset("Large: 8192²", "M=8192&N=8192"),
     ),
 )

@@ -7,20 +7,21 @@ from typing import Any
 from kernels import orders
 from kernels.accesses import Access, Axis
 from kernels.jit import memory_lines, on_arrays
-from kernels.knobs import knob
+from kernels.knobs import knob, problem_size
 from kernels.spec import DTYPE_BYTES, Family, Launch, Tensors, TensorSpec
 
 
 @dataclass(frozen=True)
 class Problem:
-    M: int = knob(1024, "Shape", "Rows of A, columns of B.", low=1, high=16384, stops="powers")
-    N: int = knob(1024, "Shape", "Columns of A, rows of B.", low=1, high=16384, stops="powers")
+    M: int = problem_size(1024, "Rows of A, columns of B.")
+    N: int = problem_size(1024, "Columns of A, rows of B.")
     dtype: str = knob("float32", "Shape", "Type of A and B.", choices=tuple(DTYPE_BYTES))
 
 
 def extents(launch: Launch[Problem]) -> dict[str, int]:
     """Return the number of tiles of A along M and N."""
-    problem, config = launch.problem, launch.config
+    problem = launch.problem
+    config = launch.config
     return {"m": -(-problem.M // config.BLOCK_M), "n": -(-problem.N // config.BLOCK_N)}
 
 
@@ -30,8 +31,10 @@ def accesses(jitted: Any, launch: Launch[Problem], stored: tuple[str, str] | Non
     Args:
         stored: the store's `pointers`.
     """
-    start, config = on_arrays(orders.tile_start), launch.config
-    m, n = Axis("m", config.BLOCK_M, start), Axis("n", config.BLOCK_N, start)
+    start = on_arrays(orders.tile_start)
+    config = launch.config
+    m = Axis("m", config.BLOCK_M, start)
+    n = Axis("n", config.BLOCK_N, start)
     load, store = memory_lines(jitted)
     return (
         Access("load", "A", m, n, ("m", "n"), load),

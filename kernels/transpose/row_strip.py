@@ -8,7 +8,7 @@ from kernels.accesses import Tiles
 from kernels.jit import tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.orders import tile_offsets
-from kernels.spec import Kernel, Launch, Preset
+from kernels.spec import Kernel, Launch, preset
 from kernels.transpose.problem import FAMILY, Problem, accesses, arguments, extents
 
 
@@ -50,12 +50,12 @@ KERNEL = Kernel(
     accesses=lambda launch: accesses(transpose_row_strip, launch, stored=("m", "n")),
     arguments=arguments,
     presets=(
-        Preset(
+        preset(
             "Blackboard: 8 × 8, strips of 2 rows",
-            {"M": 8, "N": 8, "dtype": "float32"},
-            {"BLOCK_M": 2, "BLOCK_N": 8},
-            {"tab": "coalescing", "model": "textbook", "warp_size": 4, "line_bytes": 16},
+            "M=8&N=8&dtype=float32",
+            "BLOCK_M=2&BLOCK_N=8",
+            "tab=coalescing&model=textbook&warp_size=4&line_bytes=16",
         ),
-        Preset("Large: 8192²", {"M": 8192, "N": 8192}, {}),
+        preset("Large: 8192²", "M=8192&N=8192"),
     ),
 )

@@ -6,7 +6,7 @@ from kernels.accesses import grid_of, tiles_on_grid
 from kernels.jit import tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.orders import tile_offsets
-from kernels.spec import Kernel, Preset
+from kernels.spec import Kernel, preset
 from kernels.transpose.problem import FAMILY, accesses, arguments, extents
 
 
@@ -46,13 +46,13 @@ KERNEL = Kernel(
     accesses=lambda launch: accesses(transpose_tiled, launch),
     arguments=arguments,
     presets=(
-        Preset(
+        preset(
             "Blackboard: 8 × 8, tiles of 4 × 4",
-            {"M": 8, "N": 8, "dtype": "float32"},
-            {"BLOCK_M": 4, "BLOCK_N": 4},
-            {"tab": "coalescing", "model": "textbook", "warp_size": 4, "line_bytes": 16},
+            "M=8&N=8&dtype=float32",
+            "BLOCK_M=4&BLOCK_N=4",
+            "tab=coalescing&model=textbook&warp_size=4&line_bytes=16",
         ),
-        Preset("Large: 8192²", {"M": 8192, "N": 8192}, {}),
-        Preset("In true time: 4096²", {"M": 4096, "N": 4096}, {}, {"tab": "schedule", "color": "wave"}),
+        preset("Large: 8192²", "M=8192&N=8192"),
+        preset("In true time: 4096²", "M=4096&N=4096", "", "tab=schedule&color=wave"),
     ),
 )

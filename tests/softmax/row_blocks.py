@@ -11,7 +11,7 @@ from kernels.accesses import Access, Axis, tiles_on_grid
 from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.orders import tile_offsets
-from kernels.spec import Kernel, Launch, Preset
+from kernels.spec import Kernel, Launch, preset
 
 from .problem import FAMILY, Problem
 
@@ -68,5 +68,5 @@ KERNEL = Kernel(
     tiles=lambda pids, launch: tiles_on_grid(pids, extents(launch)),
     accesses=accesses,
     arguments=arguments,
-    presets=(Preset("Wide rows", {"N": 4096}, {"BLOCK_M": 1, "BLOCK_N": 4096}, {"tab": "coalescing"}),),
+    presets=(preset("Wide rows", "N=4096", "BLOCK_M=1&BLOCK_N=4096", "tab=coalescing"),),
 )

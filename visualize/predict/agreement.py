@@ -12,8 +12,13 @@ from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import NO_COST, Cost, Operation
 
 # Hardware counters of the whole launch, for operations that lanes issue and for boxes that the TMA copies.
-COUNTERS = {"load": ("ld",), "store": ("st",), "atomic": ("red", "atom")}
-COUNTERS |= {"TMA load": ("tma_ld",), "TMA store": ("tma_st",)}
+COUNTERS = {
+    "load": ("ld",),
+    "store": ("st",),
+    "atomic": ("red", "atom"),
+    "TMA load": ("tma_ld",),
+    "TMA store": ("tma_st",),
+}
 
 # Nsight Compute's per-instruction sector count for this opcode is wrong, by a different number in every run. Its line
 # count and the launch's hardware counter are complete.
@@ -60,7 +65,7 @@ class Verdicts:
     @property
     def counted_is_compiled(self) -> bool:
         """Whether the counted code has the same layouts and widths as the code compiled here."""
-        if self.counters is None or self.code is None:
+        if not self.counters or not self.code:
             return False
         counted, compiled = (
             [(operation.op, operation.layout, operation.width_bytes) for operation in code.operations]
@@ -76,7 +81,9 @@ class Verdicts:
 
 def count_of(op: Operation, found: Verdicts) -> Cost | None:
     """Return Nsight Compute's count of one operation; None if there is none, as for a descriptor copy."""
-    counters, predicted, kind = found.counters, op.launch, op.access.op
+    counters = found.counters
+    predicted = op.launch
+    kind = op.access.op
     if counters is None or op.compiled is None or op.is_box:
         return None
     own = [row for row in counters.ops if row.operation == op.number]
@@ -92,7 +99,7 @@ def count_of(op: Operation, found: Verdicts) -> Cost | None:
 
 def agreement(predicted: Cost, counted: Cost) -> str:
     """Return "equal", "at least" (a loop that retries), "different", or "undercounted" or "overcounted" by ncu."""
-    names = ("sectors", "lines", *(["requests"] if counted.has_requests else []))
+    names = ["sectors", "lines"] + ["requests"] * counted.has_requests
     more = {name: difference for name in names if (difference := getattr(counted, name) - getattr(predicted, name))}
     if not more:
         return "equal"
@@ -119,9 +126,9 @@ def launch_totals(found: Verdicts) -> dict[str, tuple[Cost, Cost]]:
 
     Atomics of a kernel with flags are omitted: it polls flags with exchanges, so their number varies.
     """
-    totals: dict[str, tuple[Cost, Cost]] = {}
     if found.counters is None:
-        return totals
+        return {}
+    totals = {}
     has_flags = any(spec.starts_zeroed for spec in found.kernel.workspaces(found.launch).values())
     for kind in COUNTERS:
         if kind == "atomic" and has_flags:

@@ -27,7 +27,8 @@ SUSTAINED = 0.73
 # Bytes that an SM loads or stores per cycle, and float32 multiply-adds per SM and cycle: 64 for the listed compute
 # capabilities, else 128 (CUDA C++ Programming Guide 13.0, table "Throughput of Native Arithmetic Instructions").
 _LSU_BYTES = 128
-_MULTIPLY_ADDS, _FEWER = 128, {(7, 5): 64, (8, 0): 64}
+_MULTIPLY_ADDS = 128
+_FEWER = {(7, 5): 64, (8, 0): 64}
 
 # A store below this efficiency writes partial sectors, and not only at the tensor's edges.
 _WHOLE = 0.9
@@ -58,7 +59,8 @@ def bounds(
         received_bytes: bytes that SMs receive from the L2.
         clock_mhz: the measured SM clock; defaults to the clock of the table's matrix rate.
     """
-    gpu, clock = launch.gpu, clock_mhz or launch.gpu.clock_mhz
+    gpu = launch.gpu
+    clock = clock_mhz or gpu.clock_mhz
     l2_source = f" ({'measured' if gpu.l2_gbps_per_sm else 'assumed'})"
     rates = ("DRAM", dram_bytes, gpu.dram_gbps, ""), ("L2", received_bytes, l2_gbps(gpu), l2_source)
     result = [
@@ -88,7 +90,7 @@ def l2_pressure(limits: Sequence[Bound], operations: Sequence[Operation]) -> flo
     It is also 0 for operands that are staged through registers. Each step then waits for its loads, so the L2 idles.
     """
     times = {bound.name: bound.ms for bound in limits}
-    if "arithmetic" not in times or any(op.compiled is not None and op.compiled.op == "load" for op in operations):
+    if "arithmetic" not in times or any(op.compiled and op.compiled.op == "load" for op in operations):
         return 0.0
     return times["L2"] / max(times["arithmetic"] / SUSTAINED, times.get("load and store", 0.0))
 
@@ -117,13 +119,16 @@ def _load_store(kernel: Kernel, gpu: Gpu, operations: Sequence[Operation], clock
 
 def arithmetic(kernel: Kernel, launch: Launch, clock_mhz: float) -> Bound | None:
     """Return the time of the arithmetic at the full rate of its units; None without work or a known rate."""
-    gpu, dtype, work = launch.gpu, launch.problem.dtype, kernel.family.work(launch.problem)
+    gpu = launch.gpu
+    dtype = launch.problem.dtype
+    work = kernel.family.work(launch.problem)
     passes = kernel.family.matrix_passes(launch.problem)
     if gpu.compute_capability < (8, 0) or not passes:
         units = "float32 units"
         tflops = 2 * _FEWER.get(gpu.compute_capability, _MULTIPLY_ADDS) * gpu.sms * gpu.clock_mhz / 1e6
     else:
-        units, is_float8 = "matrix units", dtype.startswith("float8")
+        units = "matrix units"
+        is_float8 = dtype.startswith("float8")
         tflops = gpu.matrix_tflops.get("float16" if is_float8 else dtype, 0.0) * (2 if is_float8 else 1) / passes
     if not work or not tflops:
         return None

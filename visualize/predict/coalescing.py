@@ -33,9 +33,11 @@ def operations(kernel: Kernel, launch: Launch, compiled: tuple[MemoryOperation, 
     """
     if not compiled:
         return ()
-    tensors, result = kernel.tensors(launch), list[Operation]()
+    tensors = kernel.tensors(launch)
+    result = list[Operation]()
     for number, (access, operation) in enumerate(zip(kernel.all_accesses(launch), compiled, strict=True)):
-        tensor, width_bytes = tensors[access.tensor], operation.width_bytes
+        tensor = tensors[access.tensor]
+        width_bytes = operation.width_bytes
         requests_at = functools.partial(requests, operation=operation)
         cost_of = functools.partial(cost, access=access, operation=operation, tensor=tensor)
         matrix = Matrix(*tensor.stored, DTYPE_BYTES[tensor.dtype_in(launch.problem)])
@@ -57,7 +59,8 @@ def cost(lanes: Requests, access: Access | FlatAccess, operation: MemoryOperatio
         bypasses_l1 = operation.instruction.startswith("cp.async.cg")
         return traffic.count_bypassing(lanes) if bypasses_l1 else traffic.count(lanes)
     granules = row_bytes(access, operation, lanes.matrix.element_bytes) // GRANULE_BYTES
-    address, active = lanes.address.reshape(-1, granules), lanes.active.reshape(-1, granules)
+    address = lanes.address.reshape(-1, granules)
+    active = lanes.active.reshape(-1, granules)
     inside = traffic.count(replace(lanes, address=address, active=active))
     outside = int(count_padding(active).sum()) if tensor.is_input else 0
     return replace(inside, requests=0, sectors=inside.sectors + outside, extra_sectors=outside)
@@ -107,7 +110,8 @@ def row_bytes(access: Access | FlatAccess, operation: MemoryOperation, size: int
 
 def box_count(access: Access | FlatAccess, operation: MemoryOperation, size: int) -> int:
     """Return the number of boxes in a descriptor's block."""
-    rows, across = access.elements // _columns(access), _columns(access) * size // row_bytes(access, operation, size)
+    rows = access.elements // _columns(access)
+    across = _columns(access) * size // row_bytes(access, operation, size)
     return across * -(-rows // _MOST_ROWS)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy import ndarray
 
 from kernels.results.counters import assign_slots
 from visualize.predict.schedule import Schedule
@@ -23,9 +24,9 @@ class Execution:
         sms: number of SMs of the GPU.
     """
 
-    sm: np.ndarray
-    start_ns: np.ndarray
-    end_ns: np.ndarray
+    sm: ndarray
+    start_ns: ndarray
+    end_ns: ndarray
     sms: int
 
     @property
@@ -39,12 +40,12 @@ class Execution:
         return float(np.median(self.end_ns - self.start_ns))
 
     @cached_property
-    def slot(self) -> np.ndarray:
+    def slot(self) -> ndarray:
         """The slot of each program on its SM, as in `assign_slots`: (programs,)."""
         return np.array(assign_slots(*(values.tolist() for values in (self.sm, self.start_ns, self.end_ns))))
 
     @cached_property
-    def max_concurrency(self) -> np.ndarray:
+    def max_concurrency(self) -> ndarray:
         """The maximum number of programs that each SM ran concurrently: (SMs,)."""
         most = np.zeros(max(self.sms, int(self.sm.max()) + 1), dtype=np.int64)
         np.maximum.at(most, self.sm, self.slot + 1)
@@ -72,7 +73,7 @@ class Execution:
         taken = np.maximum(self.end_ns - last, 0).sum()
         return 1 - float(taken) / room if room else 0.0
 
-    def start_spread_ns(self, wave: np.ndarray) -> np.ndarray:
+    def start_spread_ns(self, wave: ndarray) -> ndarray:
         """Return the time from the first start to the last start of each ideal wave: (waves,).
 
         Args:
@@ -88,18 +89,19 @@ class Execution:
         """
         return float(np.mean(self.sm == np.arange(schedule.programs) % schedule.sms))
 
-    def tile_times(self, schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
+    def tile_times(self, schedule: Schedule) -> tuple[ndarray, ndarray]:
         """Return the start and end of each tile, in ns, by the entries of the schedule's tiles.
 
         A program that computes several tiles is assumed to take equal time for each.
         """
         program = schedule.tiles.program
         tiles = np.bincount(program, minlength=schedule.programs)[program]
-        start, took = self.start_ns[program], (self.end_ns - self.start_ns)[program]
+        start = self.start_ns[program]
+        took = (self.end_ns - self.start_ns)[program]
         return start + took * schedule.turn // tiles, start + took * (schedule.turn + 1) // tiles
 
 
-def ideal_clock(begin_ns: np.ndarray, step: np.ndarray, span_ns: int) -> np.ndarray:
+def ideal_clock(begin_ns: ndarray, step: ndarray, span_ns: int) -> ndarray:
     """Map ideal steps to real time: each step begins with the first tile that no earlier step has room for.
 
     Args:

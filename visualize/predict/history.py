@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
+from numpy import ndarray
 
 MIN_RUNS = 3
 
@@ -71,13 +72,13 @@ class PastRuns:
     """
 
     device: str
-    places: np.ndarray
+    places: ndarray
     ended: tuple[datetime.datetime, ...]
     versions: tuple[tuple[str, str], ...]
     samples: tuple[int, ...]
-    median_ms: np.ndarray
-    p20_ms: np.ndarray
-    p80_ms: np.ndarray
+    median_ms: ndarray
+    p20_ms: ndarray
+    p80_ms: ndarray
 
     def __len__(self) -> int:
         return len(self.median_ms)
@@ -99,13 +100,14 @@ class PastRuns:
         return tuple((start, end - 1, float(np.median(self.median_ms[start:end]))) for start, end in edges)
 
 
-def find_changes(times_ms: np.ndarray) -> tuple[Change, ...]:
+def find_changes(times_ms: ndarray) -> tuple[Change, ...]:
     """Return the changes in a sequence of runs, oldest first.
 
     Args:
         times_ms: (3, runs), the median, 20th and 80th percentile of each run, oldest first, positive.
     """
-    logs, count = np.log(times_ms[0]), times_ms.shape[1]
+    logs = np.log(times_ms[0])
+    count = times_ms.shape[1]
     scatter = _STD_PER_DIFFERENCE * float(np.median(np.abs(np.diff(logs)))) if count > 1 else 0.0
     least = max(np.log1p(MIN_CHANGE), SCATTERS * scatter)
     places = _splits(logs, 0)
@@ -120,7 +122,7 @@ def find_changes(times_ms: np.ndarray) -> tuple[Change, ...]:
     return tuple(between(start, _refine(logs, start, place, end), end) for start, place, end in _sides(places, count))
 
 
-def _splits(logs: np.ndarray, start: int) -> list[int]:
+def _splits(logs: ndarray, start: int) -> list[int]:
     count = len(logs)
     if count < 2 * MIN_RUNS:
         return []
@@ -138,21 +140,24 @@ def _sides(places: Sequence[int], count: int) -> Iterator[tuple[int, int, int]]:
     return zip(edges, places, edges[2:], strict=False)
 
 
-def _refine(logs: np.ndarray, start: int, place: int, end: int) -> int:
+def _refine(logs: ndarray, start: int, place: int, end: int) -> int:
     """Return the nearby split that minimizes absolute distances to both medians, because outliers distort squares."""
     near = range(max(start + MIN_RUNS, place - MIN_RUNS), min(end - MIN_RUNS, place + MIN_RUNS) + 1)
     return min(near, key=lambda at: sum(np.abs(p - np.median(p)).sum() for p in (logs[start:at], logs[at:end])))
 
 
-def _change(times_ms: np.ndarray, start: int, place: int, end: int) -> Change:
-    before, after = times_ms[:, start:place], times_ms[:, place:end]
-    (least, most), (low, high) = _interval(before), _interval(after)
+def _change(times_ms: ndarray, start: int, place: int, end: int) -> Change:
+    before = times_ms[:, start:place]
+    after = times_ms[:, place:end]
+    least, most = _interval(before)
+    low, high = _interval(after)
     ratio = statistics.median(after[0]) / statistics.median(before[0])
     return Change(place, float(ratio), low / most, high / least, place - start, end - place)
 
 
-def _interval(times_ms: np.ndarray) -> tuple[float, float]:
+def _interval(times_ms: ndarray) -> tuple[float, float]:
     """Return a side's interval according to the second rule."""
-    ranked, quarter = np.sort(times_ms[0]), (times_ms.shape[1] - 1) // 4
+    ranked = np.sort(times_ms[0])
+    quarter = (times_ms.shape[1] - 1) // 4
     low, high = (statistics.median(percentiles) for percentiles in times_ms[1:])
     return float(min(ranked[quarter], low)), float(max(ranked[-1 - quarter], high))

@@ -18,14 +18,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
 from visualize.predict.schedule import Panels, Schedule
 
 # Times are whole ticks, which makes sorting and counting fast. Gaps between uses are counted in bins per octave.
-_TICKS_PER_TILE, _BINS_PER_OCTAVE = 256, 8
+_TICKS_PER_TILE = 256
+_BINS_PER_OCTAVE = 8
 
 # Maximum number of panel uses counted per order. If there are more, some panels represent their neighbours.
-_MAX_USES, _MIN_PANELS = 1 << 12, 16
+_MAX_USES = 1 << 12
+_MIN_PANELS = 16
 
 # Maximum number of time spans for which contents are modelled. A launch of more waves has several waves per span.
 _MAX_SPANS = 1 << 12
@@ -78,9 +81,9 @@ CONSTANTS = Constants()
 class Timeline(NamedTuple):
     """The start and duration of each tile, in tile times, and its SM: (tiles,) each."""
 
-    start: np.ndarray
-    duration: np.ndarray
-    sm: np.ndarray
+    start: ndarray
+    duration: ndarray
+    sm: ndarray
 
 
 def ahead(l2_pressure: float, constants: Constants = CONSTANTS) -> float:
@@ -99,7 +102,8 @@ def expected_timeline(
         l2_pressure: the L2's time divided by that of the next slowest resource; 0 if unknown.
         is_staggered: whether programs of an SM are evenly staggered from the start.
     """
-    sms, per_sm = schedule.sms, schedule.programs_per_sm
+    sms = schedule.sms
+    per_sm = schedule.programs_per_sm
     can_drift = l2_pressure > 0 and schedule.turns == 1
     lead = ahead(l2_pressure, constants) if can_drift else 0.0
     jitter = constants.jitter if can_drift else 0.0
@@ -112,7 +116,8 @@ def expected_timeline(
     np.random.default_rng(0).standard_normal(out=noise[1:])
     fast = np.arange(sms) * constants.fast_sms % 1 < constants.fast_sms - 1e-9
     free = (wave + offset + jitter * noise.cumsum(0)) * np.where(fast, 1 - lead, 1.0)
-    start, duration = free[:-1].ravel(), np.diff(free, axis=0).ravel()
+    start = free[:-1].ravel()
+    duration = np.diff(free, axis=0).ravel()
     # Programs are assigned to slots in the order in which slots become free.
     slot = np.argsort(start, kind="stable")[: schedule.programs][schedule.tiles.program]
     return Timeline(start[slot] * schedule.turns + schedule.turn, duration[slot], slot % sms)
@@ -122,10 +127,10 @@ def fetched_bytes(
     panels: Panels,
     written_bytes: float,
     timeline: Timeline,
-    orders: Sequence[tuple[np.ndarray, np.ndarray]],
+    orders: Sequence[tuple[ndarray, ndarray]],
     capacities: Sequence[float],
     ways: int = CONSTANTS.ways,
-) -> np.ndarray:
+) -> ndarray:
     """Estimate the bytes of panels that each order fetches from DRAM.
 
     The uses of one byte of each panel represent all of its bytes.
@@ -138,9 +143,11 @@ def fetched_bytes(
     Returns:
         (orders, capacities).
     """
-    tiles, end = len(timeline.start), float((timeline.start + timeline.duration).max())
+    tiles = len(timeline.start)
+    end = float((timeline.start + timeline.duration).max())
     panel_bytes = np.concatenate([panels.row_bytes, panels.column_bytes]).astype(float)
-    row_panels, spans = len(panels.row_bytes), min(max(1, int(end)), _MAX_SPANS)
+    row_panels = len(panels.row_bytes)
+    spans = min(max(1, int(end)), _MAX_SPANS)
     random = np.random.default_rng(0)
     number, weight = _sampled_panels((panels.row_bytes, panels.column_bytes), -(-2 * tiles // _MAX_USES), random)
     place, start, duration = random.random(len(weight)), *(np.tile(each, 2) for each in timeline[:2])
@@ -176,10 +183,13 @@ class _Uses:
         gaps, gap_counts: sum and number of the gaps in each bin: (bins,).
     """
 
-    def __init__(self, key: np.ndarray, tick: np.ndarray, weight: np.ndarray, bin_of: np.ndarray, spans: int) -> None:
-        ticks, bins, bits = len(bin_of), int(bin_of[-1]) + 1, len(bin_of).bit_length()
+    def __init__(self, key: ndarray, tick: ndarray, weight: ndarray, bin_of: ndarray, spans: int) -> None:
+        ticks = len(bin_of)
+        bins = int(bin_of[-1]) + 1
+        bits = len(bin_of).bit_length()
         uses = np.sort(key << bits | tick)
-        key, tick = uses >> bits, uses & ((1 << bits) - 1)
+        key = uses >> bits
+        tick = uses & ((1 << bits) - 1)
         is_first = np.append(True, key[1:] != key[:-1])
         gap = np.where(is_first, 0, np.append(0, np.diff(tick)))
         binned = np.where(is_first, bins, bin_of[gap])
@@ -192,11 +202,11 @@ class _Uses:
         self.gap_counts = np.bincount(binned, minlength=bins + 1)[:-1]
 
 
-def _sampled_panels(
-    sides: tuple[np.ndarray, np.ndarray], every: int, random: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+def _sampled_panels(sides: tuple[ndarray, ndarray], every: int, random: np.random.Generator) -> tuple[ndarray, ndarray]:
     """Sample one in `every` panels. Return each panel's sample number (-1: none), and the bytes per sample."""
-    numbers, weights, known = [], [], 0
+    numbers = []
+    weights = []
+    known = 0
     for sizes in sides:
         first = np.arange(0, len(sizes), max(1, min(every, len(sizes) // _MIN_PANELS)))
         chosen = first + (random.random(len(first)) * np.diff(first, append=len(sizes))).astype(int)
@@ -208,12 +218,12 @@ def _sampled_panels(
     return np.concatenate(numbers), np.concatenate(weights)
 
 
-def sides(sms: int) -> np.ndarray:
+def sides(sms: int) -> ndarray:
     """Return the half of the L2, 0 or 1, that each SM is close to. The model splits the SMs evenly, at random."""
     return np.random.default_rng(0).permutation(np.arange(sms) % 2)
 
 
-def evicted_share(touched: np.ndarray | float, ways: int) -> np.ndarray:
+def evicted_share(touched: ndarray | float, ways: int) -> ndarray:
     """Return the fraction of sets that have received at least as many lines as they have ways (Poisson).
 
     Args:
@@ -223,9 +233,10 @@ def evicted_share(touched: np.ndarray | float, ways: int) -> np.ndarray:
 
 
 @functools.cache
-def _full_sets(ways: int) -> np.ndarray:
+def _full_sets(ways: int) -> ndarray:
     lines = ways * _TOUCHED
-    fewer, term = np.zeros_like(lines), np.exp(-lines)
+    fewer = np.zeros_like(lines)
+    term = np.exp(-lines)
     for count in range(1, ways + 1):
         fewer += term
         term = term * lines / count

@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy import ndarray
 
 from visualize.predict.traffic import Requests
 
 # State of a cell: past the tensor's end; in a sector that is not fetched; fetched, but accessed by no lane; accessed.
 ABSENT, UNTOUCHED, WASTED, WANTED = range(4)
 # Minimum and maximum number of rows per request.
-FEWEST_LINES, MOST_LINES = 32, 64
+FEWEST_LINES = 32
+MOST_LINES = 64
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,13 @@ class RequestLines:
         wanted_bytes: (requests,) int64, distinct bytes that its lanes access.
     """
 
-    number: np.ndarray
-    line: np.ndarray
-    state: np.ndarray
-    lane: np.ndarray
-    lines: np.ndarray
-    sectors: np.ndarray
-    wanted_bytes: np.ndarray
+    number: ndarray
+    line: ndarray
+    state: ndarray
+    lane: ndarray
+    lines: ndarray
+    sectors: ndarray
+    wanted_bytes: ndarray
     cell_bytes: int
     sector_bytes: int
     line_bytes: int
@@ -48,7 +50,7 @@ class RequestLines:
         return self.line_bytes // self.cell_bytes
 
 
-def request_lines(lanes: Requests, numbers: np.ndarray) -> RequestLines:
+def request_lines(lanes: Requests, numbers: ndarray) -> RequestLines:
     """Lay requests out on the lines that they touch.
 
     A request has FEWEST_LINES to MOST_LINES rows. If it touches more lines, the lowest addresses are kept. A tensor of
@@ -57,16 +59,20 @@ def request_lines(lanes: Requests, numbers: np.ndarray) -> RequestLines:
     Args:
         numbers: (requests,) int64, indices of requests in the execution. Duplicates are allowed.
     """
-    matrix, width, count = lanes.matrix, lanes.width_bytes, len(numbers)
-    sector_bytes, line_bytes = matrix.sector_bytes, matrix.line_bytes
+    matrix = lanes.matrix
+    width = lanes.width_bytes
+    count = len(numbers)
+    sector_bytes = matrix.sector_bytes
+    line_bytes = matrix.line_bytes
     request, lane = np.nonzero(lanes.active[numbers])
     # If several lanes access the same bytes, the first lane is written last, so it is shown.
-    request, lane = request[::-1], lane[::-1]
+    request = request[::-1]
+    lane = lane[::-1]
     address = lanes.address[numbers][request, lane]
     existing = -(-matrix.rows * matrix.columns * matrix.element_bytes // line_bytes)
     span_bytes = (int(address.max(initial=0)) // line_bytes + 1) * line_bytes
 
-    def distinct(unit_bytes: int) -> tuple[np.ndarray, ...]:
+    def distinct(unit_bytes: int) -> tuple[ndarray, ...]:
         """Number the units by request, then address: each unit's request and number, and each access's unit."""
         units, unit_of = np.unique(request * (span_bytes // unit_bytes) + address // unit_bytes, return_inverse=True)
         return *np.divmod(units, span_bytes // unit_bytes), unit_of.ravel()
@@ -75,7 +81,8 @@ def request_lines(lanes: Requests, numbers: np.ndarray) -> RequestLines:
     units = line_bytes, sector_bytes, width
     lines, sectors, wanted = (np.bincount(distinct(unit)[0], minlength=count) for unit in units)
     if existing <= MOST_LINES:
-        rows, row_of = max(FEWEST_LINES, existing), touched_line
+        rows = max(FEWEST_LINES, existing)
+        row_of = touched_line
         line = np.broadcast_to(np.arange(rows), (count, rows))
     else:
         rows = max(FEWEST_LINES, min(MOST_LINES, int(lines.max(initial=0))))
@@ -87,7 +94,8 @@ def request_lines(lanes: Requests, numbers: np.ndarray) -> RequestLines:
         line = np.where(line < 0, line.max(axis=1)[:, None] + np.arange(1, rows + 1) - lines[:, None], line)
     line = np.where(line < existing, line, -1)
 
-    row, cell = row_of[which], address % line_bytes // width
+    row = row_of[which]
+    cell = address % line_bytes // width
     has_row = row < rows
     holder = np.full((count, rows, line_bytes // width), -1, dtype=np.int64)
     holder[request[has_row], row[has_row], cell[has_row]] = lane[has_row]
@@ -97,7 +105,7 @@ def request_lines(lanes: Requests, numbers: np.ndarray) -> RequestLines:
     return RequestLines(numbers, line, state, holder, lines, sectors, wanted * width, width, sector_bytes, line_bytes)
 
 
-def matching_requests(leader: Requests, numbers: np.ndarray, follower: Requests) -> np.ndarray:
+def matching_requests(leader: Requests, numbers: ndarray, follower: Requests) -> ndarray:
     """Return the follower's request that moves the first element of each leader request: (requests,) int64.
 
     Args:

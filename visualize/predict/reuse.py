@@ -14,7 +14,7 @@ import numpy as np
 
 from kernels.accesses import CompiledFacts
 from kernels.results import GroupSizeRow, GroupSizeStudy
-from kernels.spec import DTYPE_BYTES, Kernel, Launch
+from kernels.spec import Kernel, Launch
 from visualize.predict import coalescing
 from visualize.predict.bounds import Bound, bounds, l2_gbps, l2_pressure, writes_in_parts
 from visualize.predict.l2 import CONSTANTS, Constants, ahead, evicted_share, expected_timeline, fetched_bytes
@@ -22,15 +22,19 @@ from visualize.predict.schedule import MAX_TILES, Panels, Schedule, count_tiles,
 from visualize.predict.traffic import Operation
 
 # CPU seconds per order and per tile, fitted on one x86 server core.
-_ORDER_S, _TILE_S = 1e-3, 2.5e-7
+_ORDER_S = 1e-3
+_TILE_S = 2.5e-7
 
 # Fractions of the L2's capacity that the band covers, and ratios from which a prediction counts as sensitive.
 _CAPACITIES = (1.0, 1.12, 0.9)
-_SENSITIVE_TO_DRIFT, _SENSITIVE_TO_CAPACITY = 1.3, 1.14
+_SENSITIVE_TO_DRIFT = 1.3
+_SENSITIVE_TO_CAPACITY = 1.14
 
 # The L2 limits a launch if its fast SMs lead by _L2_LIMITED tile times. DRAM then has time to spare for reads that take
 # at most _SPARE_TIME of the L2's time and total at most _SPARE_BYTES × the fewest bytes × B's share of all requests.
-_L2_LIMITED, _SPARE_TIME, _SPARE_BYTES = 0.1, 0.3, 4.2
+_L2_LIMITED = 0.1
+_SPARE_TIME = 0.3
+_SPARE_BYTES = 4.2
 
 # In other launches, a smaller group may read this many times the fewest bytes. This changes the recommendation for 11
 # launches: 10 became faster, two of them by 3 to 4 %, and one took 0.1 % longer.
@@ -105,7 +109,8 @@ class DramTraffic:
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
         """Memory operations of the compiled kernel, without those of its first launch; () if unknown."""
-        first, compiled = self.kernel.first(self.launch), self.compiled.operations if self.compiled else ()
+        first = self.kernel.first(self.launch)
+        compiled = self.compiled.operations if self.compiled else ()
         operations = coalescing.operations(self.kernel, self.launch, compiled)
         return tuple(op for op in operations if not first or op.number >= len(first.accesses))
 
@@ -129,7 +134,8 @@ class DramTraffic:
     @cached_property
     def bounds(self) -> tuple[Bound, ...]:
         """The time that each resource needs, at the study's clock."""
-        moved, clock_mhz = self.own.read_bytes + self.own.write_bytes, self.study.clock_mhz if self.study else None
+        moved = self.own.read_bytes + self.own.write_bytes
+        clock_mhz = self.study.clock_mhz if self.study else None
         return bounds(self.kernel, self.launch, self.operations, moved, self.own.asked_bytes, clock_mhz)
 
     @property
@@ -170,7 +176,8 @@ def by_group_size(
     schedule: Schedule, l2_pressure: float, sizes: Sequence[int], constants: Constants = CONSTANTS
 ) -> dict[int, Reuse]:
     """Predict the traffic with each GROUP_SIZE. The other arguments are those of `reuse`."""
-    pids, launch = np.arange(schedule.programs, dtype=np.int32), schedule.launch  # int32 divides faster than int64
+    pids = np.arange(schedule.programs, dtype=np.int32)  # int32 divides faster than int64
+    launch = schedule.launch
     launches = [replace(launch, config=replace(launch.config, GROUP_SIZE=size)) for size in sizes]
     orders = [replace(schedule, tiles=schedule.kernel.tiles(pids, each)) for each in launches]
     return dict(zip(sizes, _predict(orders, l2_pressure, constants), strict=True))
@@ -178,11 +185,15 @@ def by_group_size(
 
 def _predict(orders: Sequence[Schedule], l2_pressure: float, constants: Constants) -> list[Reuse]:
     """Predict the traffic of several orders of the same programs. Requires panels."""
-    schedule, read = orders[0], panels(orders[0])
+    schedule = orders[0]
+    read = panels(schedule)
     assert read is not None, "a launch without panels reads each input once"
-    kernel, launch, (once, written) = schedule.kernel, schedule.launch, _bytes_once(schedule)
+    kernel = schedule.kernel
+    launch = schedule.launch
+    once, written = _bytes_once(schedule)
     besides = once + _added_bytes(schedule, read, constants)
-    pieces, tile_bytes = [order.pieces for order in orders], bytes_per_tile(kernel, launch)
+    pieces = [order.pieces for order in orders]
+    tile_bytes = bytes_per_tile(kernel, launch)
 
     def fetch(pressure: float, is_staggered: bool, shares: tuple[float, ...]) -> np.ndarray:
         timeline = expected_timeline(schedule, pressure, is_staggered, constants)
@@ -191,7 +202,8 @@ def _predict(orders: Sequence[Schedule], l2_pressure: float, constants: Constant
 
     expected = fetch(l2_pressure, _is_staggered(schedule, constants), _CAPACITIES).tolist()
     in_lockstep = fetch(0.0, False, _CAPACITIES[:1])[:, 0].tolist()
-    compulsory, asked = read.total_bytes + once, read.asked_bytes(schedule) + once
+    compulsory = read.total_bytes + once
+    asked = read.asked_bytes(schedule) + once
     lead = ahead(l2_pressure, constants) if schedule.turns == 1 else 0.0
     return [
         Reuse(read_bytes, low, high, lockstep, compulsory, asked, written, lead)
@@ -201,14 +213,16 @@ def _predict(orders: Sequence[Schedule], l2_pressure: float, constants: Constant
 
 def bytes_per_tile(kernel: Kernel, launch: Launch) -> float:
     """Return how many bytes of the output a program writes per tile. A slice counts as a tile."""
-    extents, output = kernel.extents(launch), kernel.family.output(launch.problem)
+    extents = kernel.extents(launch)
+    output = kernel.family.output(launch.problem)
     writes = [access for access in kernel.accesses(launch) if access.tensor == output]
     elements = sum(access.elements * math.prod(extents[index] for index in access.over) for access in writes)
-    return elements * DTYPE_BYTES[launch.problem.dtype] / count_tiles(kernel, launch)
+    return elements * launch.element_bytes / count_tiles(kernel, launch)
 
 
 def _is_staggered(schedule: Schedule, constants: Constants) -> bool:
-    per_sm, is_half = schedule.programs_per_sm, DTYPE_BYTES[schedule.launch.problem.dtype] == 2
+    per_sm = schedule.programs_per_sm
+    is_half = schedule.launch.element_bytes == 2
     has_warps = per_sm > 1 and per_sm * schedule.launch.config.num_warps >= constants.staggered_warps
     return not is_half and schedule.programs > schedule.sms and has_warps
 
@@ -224,8 +238,11 @@ def _bytes_once(schedule: Schedule) -> tuple[int, int]:
 
     Read once: inputs without panels, and inputs of the launch's first launch. Written: the output and the workspaces.
     """
-    kernel, launch, problem = schedule.kernel, schedule.launch, schedule.launch.problem
-    bytes_of, output = kernel.family.tensor_bytes(problem), kernel.family.output(problem)
+    kernel = schedule.kernel
+    launch = schedule.launch
+    problem = launch.problem
+    bytes_of = kernel.family.tensor_bytes(problem)
+    output = kernel.family.output(problem)
     once = sum(size for name, size in bytes_of.items() if name not in (output, *(kernel.family.panels or ())))
     first = kernel.first(launch)
     read = {access.tensor for access in first.accesses if access.op == "load"} if first else set()
@@ -239,7 +256,8 @@ def _added_bytes(schedule: Schedule, read: Panels, constants: Constants) -> floa
     Slices add one after the other. The next slice finds the output still in the L2 if the output fits there together
     with the panels that a slice reads.
     """
-    launch, (_, output) = schedule.launch, _bytes_once(schedule)
+    launch = schedule.launch
+    _, output = _bytes_once(schedule)
     if not any(access.op == "atomic" for access in schedule.kernel.accesses(launch)):
         return 0.0
     # Panels that both sides of the L2 read are kept twice.
@@ -249,7 +267,8 @@ def _added_bytes(schedule: Schedule, read: Panels, constants: Constants) -> floa
 
 def reuse_seconds(kernel: Kernel, launch: Launch, programs_per_sm: int) -> float:
     """Estimate the CPU seconds for predicting a launch, including every GROUP_SIZE if it has one."""
-    tiles, resident = count_tiles(kernel, launch), programs_per_sm * launch.gpu.sms
+    tiles = count_tiles(kernel, launch)
+    resident = programs_per_sm * launch.gpu.sms
     if kernel.family.panels is None or tiles > MAX_TILES:
         return 0.0  # inputs are read once, or the launch is rejected
     waves = -(-tiles // min(resident, kernel.programs(launch)))

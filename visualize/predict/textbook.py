@@ -92,10 +92,12 @@ def tile(lanes: Requests) -> Tile:
 
 def operations(kernel: Kernel, launch: Launch, board: Textbook) -> tuple[Operation, ...]:
     """Return every operation of a launch with its cost."""
-    tensors, extents, problem = kernel.tensors(launch), kernel.extents(launch), launch.problem
-    requests_at, result = functools.partial(requests, board=board), []
+    tensors = kernel.tensors(launch)
+    extents = kernel.extents(launch)
+    requests_at = functools.partial(requests, board=board)
+    result = []
     for number, access in enumerate(kernel.all_accesses(launch)):
-        matrix = board.matrix(tensors[access.tensor].stored, tensors[access.tensor].dtype_in(problem))
+        matrix = board.matrix(tensors[access.tensor].stored, tensors[access.tensor].dtype_in(launch.problem))
         costs = count_access(access, matrix, extents, requests_at, count)
         result.append(Operation(number, access, matrix.element_bytes, *costs))
     return tuple(result)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
+from numpy import ndarray
 
 from kernels.accesses import MemoryOperation, SharedOperation, expand_bases
-from kernels.sectors import LINE_BYTES, SECTOR_BYTES, SECTORS, count_requests
+from kernels.sectors import LINE_BYTES, SECTOR_BYTES, count_requests
 from kernels.spec import Access, FlatAccess
 
 # Shared memory has 32 banks of 4 bytes, each of which serves one word per wavefront. Any number of lanes may share a
 # word (CUDA C++ Programming Guide 13.0, "Shared Memory"). Wider accesses are split into parts of 128 bytes: half a warp
 # at 8 bytes per lane, a quarter warp at 16, or the 8 rows of 16 bytes of a matrix.
-_BANKS, _WORD_BYTES, _LANES = 32, 4, 32
+_BANKS = 32
+_WORD_BYTES = 4
+_LANES = 32
 _WAVEFRONT_BYTES = _BANKS * _WORD_BYTES
 
 
@@ -124,10 +126,10 @@ class Requests:
         matrix: the tensor that the requests address.
     """
 
-    row: np.ndarray
-    column: np.ndarray
-    address: np.ndarray
-    active: np.ndarray
+    row: ndarray
+    column: ndarray
+    address: ndarray
+    active: ndarray
     width_bytes: int
     matrix: Matrix
 
@@ -142,7 +144,7 @@ class Matrix:
     sector_bytes: int = SECTOR_BYTES
     line_bytes: int = LINE_BYTES
 
-    def requests(self, row: np.ndarray, column: np.ndarray, owner: np.ndarray | bool, width_bytes: int) -> Requests:
+    def requests(self, row: ndarray, column: ndarray, owner: ndarray | bool, width_bytes: int) -> Requests:
         """Return requests for elements, masked at the matrix's edges.
 
         Args:
@@ -152,7 +154,7 @@ class Matrix:
         address = (row * self.columns + column) * self.element_bytes
         return Requests(row, column, address, active, width_bytes, self)
 
-    def run_elements(self, access: FlatAccess, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def run_elements(self, access: FlatAccess, place: ndarray) -> tuple[ndarray, ndarray]:
         """Return the row and column of a run's elements. Elements past the end get positions outside the matrix."""
         if access.transposed:
             column, row = np.divmod(place, self.rows)
@@ -180,28 +182,31 @@ class Tile:
         warp, lane, register: where the element is held.
     """
 
-    row: np.ndarray
-    column: np.ndarray
-    address: np.ndarray
-    active: np.ndarray
-    request: np.ndarray
-    warp: np.ndarray
-    lane: np.ndarray
-    register: np.ndarray
+    row: ndarray
+    column: ndarray
+    address: ndarray
+    active: ndarray
+    request: ndarray
+    warp: ndarray
+    lane: ndarray
+    register: ndarray
 
 
-def count(lanes: Requests, times: np.ndarray | int = 1) -> Cost:
+def count(lanes: Requests, times: ndarray | int = 1, instruction: str = "") -> Cost:
     """Count requests, and the sectors and lines of each. A request with no active lane is not issued.
 
     Args:
         times: (requests,) number of times that each request is issued.
+        instruction: as for `count_requests`.
     """
-    sector_bytes, line_bytes = lanes.matrix.sector_bytes, lanes.matrix.line_bytes
-    counts = count_requests(lanes.address, lanes.active, lanes.width_bytes, "", sector_bytes, line_bytes)
+    sector_bytes = lanes.matrix.sector_bytes
+    line_bytes = lanes.matrix.line_bytes
+    parts = lanes.address, lanes.active, lanes.width_bytes, instruction, sector_bytes, line_bytes
+    counts = count_requests(*parts)
     by_lanes = np.count_nonzero(lanes.active, axis=1) * lanes.width_bytes
-    parts = (int((part * times).sum()) for part in (*counts.T, by_lanes))
-    requests, sectors, lines, ideal_sectors, bytes_wanted = parts
-    return Cost(requests, sectors, lines, ideal_sectors, bytes_wanted, sector_bytes=sector_bytes)
+    amounts = (int((part * times).sum()) for part in (*counts.T, by_lanes))
+    requests, sectors, lines, ideal_sectors, wanted = amounts
+    return Cost(requests, sectors, lines, ideal_sectors, wanted, sector_bytes=sector_bytes)
 
 
 def count_bypassing(lanes: Requests) -> Cost:
@@ -213,9 +218,10 @@ def count_bypassing(lanes: Requests) -> Cost:
     """
     touched = count(lanes)
     pairs = count(replace(lanes, address=lanes.address.reshape(-1, 2), active=lanes.active.reshape(-1, 2)))
-    counts = count_requests(lanes.address, lanes.active, lanes.width_bytes, "cp.async.cg")
-    sectors, repeated = int(counts[:, SECTORS].sum()), pairs.sectors - touched.sectors
-    return replace(touched, sectors=sectors, extra_sectors=sectors - touched.sectors, repeated_sectors=repeated)
+    sectors = count(lanes, instruction="cp.async.cg").sectors
+    repeated = pairs.sectors - touched.sectors
+    extra = sectors - touched.sectors
+    return replace(touched, sectors=sectors, extra_sectors=extra, repeated_sectors=repeated)
 
 
 def count_access(
@@ -246,19 +252,20 @@ def _count_blocks(access: Access, matrix: Matrix, extents: dict[str, int], cost_
     A launch has many programs but few program classes. Blocks with the same offset in a line and the same in-bounds
     size have the same cost.
     """
-    sides, line_bytes = [], matrix.line_bytes
+    sides = []
+    line_bytes = matrix.line_bytes
     for axis, length, pitch in ((access.rows, matrix.rows, matrix.columns), (access.columns, matrix.columns, 1)):
         starts = axis.start(np.arange(extents[axis.index], dtype=np.int64), axis.block)
         keys = np.stack([starts * pitch * matrix.element_bytes % line_bytes, np.clip(length - starts, 0, axis.block)])
         (offsets, inside), where, counts = np.unique(keys, axis=1, return_index=True, return_counts=True)
         sides.append(list(zip(*(part.tolist() for part in (offsets, inside, starts[where], counts)), strict=True)))
-    classes: Counter[tuple[int, int, int]] = Counter()
-    starts_of: dict[tuple[int, int, int], tuple[int, int]] = {}
+    total = NO_COST
+    costs = dict[tuple[int, int, int], Cost]()
     for row, column in itertools.product(*sides):
         key = (row[0] + column[0]) % line_bytes, row[1], column[1]
-        classes[key] += row[3] * column[3]
-        starts_of[key] = row[2], column[2]
-    total = sum((cost_at(starts_of[key]) * times for key, times in classes.items()), NO_COST)
+        if key not in costs:
+            costs[key] = cost_at((row[2], column[2]))
+        total += costs[key] * (row[3] * column[3])
     return total * math.prod(extents[i] for i in access.over if i not in (access.rows.index, access.columns.index))
 
 
@@ -272,18 +279,23 @@ def _count_runs(access: FlatAccess, matrix: Matrix, lanes: Requests) -> Cost:
     Args:
         lanes: the first run in a tensor of one long row: `column` is each lane's element, `active` whether it issues.
     """
-    rows, length = matrix.rows, matrix.rows * matrix.columns
-    block, line_elements = access.run.block, matrix.line_bytes // matrix.element_bytes
+    rows = matrix.rows
+    length = rows * matrix.columns
+    block = access.run.block
+    line_elements = matrix.line_bytes // matrix.element_bytes
     first_of = lanes.column[:, 0]
     offsets = np.concatenate([lanes.column - first_of[:, None], lanes.active], axis=1)
     patterns, pattern_of = np.unique(offsets, axis=0, return_inverse=True)
     step = max(1, block // len(first_of))
     if len(patterns) == 1 and np.array_equal(np.sort(first_of), np.arange(0, block, step)):
         # A run of equal, adjacent requests costs the same as separate runs of one request, whose period is shorter.
-        block, first_of, pattern_of = step, np.zeros(1, np.int64), pattern_of[:1]
+        block = step
+        first_of = np.zeros(1, np.int64)
+        pattern_of = pattern_of[:1]
     period = math.lcm(block, (rows if access.transposed else 1) * line_elements)
     whole, rest = divmod(length, period)
-    total, runs = NO_COST, period // block
+    total = NO_COST
+    runs = period // block
     offset, owner = np.split(patterns, 2, axis=1)
     span = int(offset.max()) + 1
     for first, count_of_runs, times in ((0, min(whole, 1) * runs, whole), (whole * runs, -(-rest // block), 1)):

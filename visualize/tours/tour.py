@@ -249,7 +249,8 @@ def compute_facts(facts: Mapping[str, Fact], address: Mapping[str, str], session
             over, under = (values[part] for part in fact.ratio)
             if not under.number:
                 raise NoFact(f"{fact.ratio[1]} is 0, so there is no ratio to it.")
-            number, source = over.number / under.number, over.source if over.source == under.source else ""
+            number = over.number / under.number
+            source = over.source if over.source == under.source else ""
         else:
             number, source = _find_number(fact, address, session)
         values[name] = Value(number, numbers.format_number(number, fact.unit), source)
@@ -264,7 +265,8 @@ def _find_number(fact: Fact, address: Mapping[str, str], session: Session) -> tu
         measured = session.find_value(state.experiment, name)
         if measured is None:
             raise NoFact(f"No {name} of this experiment on {state.gpu.name} was measured here or recorded.")
-        reply, source = reply_of(measured), numbers.source(measured.backend, source)
+        reply = reply_of(measured)
+        source = numbers.source(measured.backend, source)
     else:
         body, source = OF_STATES[fact.endpoint]
         compiled = session.compile(state.experiment).result() if source == "compiled" else None

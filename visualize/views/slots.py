@@ -22,11 +22,14 @@ import numpy as np
 import plotly.graph_objects as go
 from markupsafe import Markup
 
+from kernels.experiment import Json
 from kernels.knobs import Knob, knobs
 
 # Values of a button's and a fold's slot.
-ENABLED, DISABLED = "enabled", "disabled"
-OPEN, CLOSED = "open", "closed"
+ENABLED = "enabled"
+DISABLED = "disabled"
+OPEN = "open"
+CLOSED = "closed"
 
 # The value that hides a plot. "" means that its first figure is still to come.
 NONE = "none"
@@ -82,7 +85,8 @@ def plot_value(
         # Neighbours in a map differ by the same integers again and again, which deflate to some ‰ of their bytes.
         lag = 0 if kind == "f" else value.shape[2] if value.ndim == 3 else 1
         if np.ma.is_masked(value):
-            value, kind = np.ma.filled(value.astype(np.float32), np.nan), "f"
+            value = np.ma.filled(value.astype(np.float32), np.nan)
+            kind = "f"
         numbers = value.astype(f"<{kind}4", order="C")
         if kind != "f" and not np.array_equal(numbers, value):
             raise ValueError(f"A figure's integers must fit in 32 bits, not {value.min()} to {value.max()}.")
@@ -106,7 +110,8 @@ def form(name: str, label: str) -> Markup:
 
 def button(name: str, label: str, primary: bool = False, is_enabled: bool = True) -> Markup:
     """Return a button that starts the page's action of the same name."""
-    style, state = " primary" if primary else "", Markup("") if is_enabled else Markup(" disabled")
+    style = " primary" if primary else ""
+    state = Markup("") if is_enabled else Markup(" disabled")
     tag = Markup('<button type="button" id="{}" class="slot button{}" data-kind="button"{}>{}</button>')
     return tag.format(name, style, state, label)
 
@@ -133,7 +138,7 @@ def problems_value(sentences: Mapping[str, str]) -> str:
     return json.dumps(dict(sentences), ensure_ascii=False)
 
 
-def form_value(fields: list[dict[str, Any]], values: Mapping[str, Any], presets: tuple[str, ...] = ()) -> str:
+def form_value(fields: list[Json], values: Mapping[str, Any], presets: tuple[str, ...] = ()) -> str:
     """Return a form's value: its controls (see `control`), their values, and the titles of preset buttons."""
     return json.dumps({"fields": fields, "values": dict(values), "presets": presets}, ensure_ascii=False)
 
@@ -148,12 +153,12 @@ def form_of(declared: Any, hidden: Collection[str] = ()) -> str:
     return form_value(fields, dataclasses.asdict(declared))
 
 
-def controls(declared: type) -> list[dict[str, Any]]:
+def controls(declared: type) -> list[Json]:
     """Return the controls of a dataclass of knobs. A knob without a group has no control."""
     return [control(name, knob) for name, knob in knobs(declared).items() if knob.group]
 
 
-def control(name: str, knob: Knob) -> dict[str, Any]:
+def control(name: str, knob: Knob) -> Json:
     """Return the description of one control for `form.js`."""
     shared: dict[str, Any] = {"name": name, "label": knob.label or name, "group": knob.group, "help": knob.help}
     if knob.only_with:
@@ -163,5 +168,5 @@ def control(name: str, knob: Knob) -> dict[str, Any]:
     if knob.choices is None:
         bounds = {"low": knob.low, "high": knob.high, "stops": knob.stops, "cap": knob.cap}
         return {**shared, "kind": "number", **bounds}
-    kind = "menu" if isinstance(knob.choices[0], str | bool) else "steps"
+    kind = "menu" if isinstance(knob.choices[0], str) else "steps"
     return {**shared, "kind": kind, "choices": list(knob.choices)}

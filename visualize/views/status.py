@@ -24,7 +24,7 @@ def render_run_hint(has_gpu: bool, state: State) -> Markup:
     if has_gpu:
         effect = "launch the kernel, check it against torch and time both."
     nearest = link_nearest(RUN.form, state, "result")
-    return hint(say("No result for this config. Press Run (Ctrl+Enter) to {} {}", effect, nearest))
+    return hint(f"No result for this config. Press Run (Ctrl+Enter) to {effect}", nearest)
 
 
 def link_nearest(form: records.RecordForm[Any], state: State, tab: str) -> Sentence | str:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from functools import partial
+from itertools import zip_longest
 from typing import Any, ClassVar, Generic, TypeVar
 
 from markupsafe import Markup
@@ -36,9 +37,10 @@ R = TypeVar("R")
 def table(header: Iterable[Any], rows: Iterable[Iterable[Any]], caption: Any = "") -> Markup:
     """Render an HTML table in a scrollable frame, with a link that saves its cells as CSV.
 
-    A cell is a `prose` value or anything that `str` accepts; strings are escaped.
+    A cell is a `prose` value or anything that `str` accepts; strings are escaped. Cells that a row lacks are empty.
     """
-    headings, cells = [*map(_heading, header)], [[*map(_cell, row)] for row in rows]
+    headings = [*map(_heading, header)]
+    cells = [[_cell(cell) for cell, _ in zip_longest(row, headings, fillvalue="")] for row in rows]
     file = urllib.parse.quote(_csv([_number(cell.striptags()) for cell in row] for row in (headings, *cells)))
     name = _cell(caption).striptags() or headings[0].striptags() or "table"
     save = Markup('<a class="save-csv" download="{}.csv" href="data:text/csv,{}" title="Save as CSV">CSV</a>')
@@ -168,7 +170,7 @@ class Table(Generic[R]):
         """
         sort_help = "Column that orders the rows; with a minus sign, in descending order. Empty: the usual order."
         orders = [f"{sign}{column.name}" for column in self.columns for sign in ("", "-")]
-        options: dict[str, Any] = {}
+        options = {}
         for column in self._facets:
             choices = dict.fromkeys([column.default, *column.choices])
             limits: dict[str, Any] = {"choices": tuple(choices)} if column.choices else {"longest": 100}
@@ -191,7 +193,8 @@ class Table(Generic[R]):
         Args:
             options: values by their names in the address.
         """
-        matching, order = self._match(rows, options), options[f"{self.name}_sort"]
+        matching = self._match(rows, options)
+        order = options[f"{self.name}_sort"]
         column = next((column for column in self.columns if column.name == order.removeprefix("-")), None)
         if column is None:
             return matching
@@ -250,10 +253,12 @@ class Table(Generic[R]):
 
         A facet with one value is hidden.
         """
-        link, current = Markup('<a href="?{}"{}>{} <span>{:,}</span></a>'), Markup(' aria-current="true"')
+        link = Markup('<a href="?{}"{}>{} <span>{:,}</span></a>')
+        current = Markup(' aria-current="true"')
         lines = Markup()
         for column in self._facets:
-            chosen, values = options[f"{self.name}_{column.name}"], {column.value_of(row) for row in rows}
+            chosen = options[f"{self.name}_{column.name}"]
+            values = {column.value_of(row) for row in rows}
             if len(values) < 2 and chosen == ALL:
                 continue
             counts = Counter(str(column.value_of(row)) for row in self._match(rows, options, ignore=column))
@@ -333,7 +338,7 @@ def traffic_funnel(stages: Sequence[tuple[Any, int, str]], label: str) -> Markup
         stages: name, bytes and source (a mark) of each stage.
         label: the bars' name for screen readers.
     """
-    most = max((value for _, value, _ in stages), default=0) or 1
+    most = max(value for _, value, _ in stages) or 1
     stage = Markup(
         '<li><span class="stage">{}</span><span class="bar" style="width:{:.2f}%"></span><span>{:,} bytes</span></li>'
     )

@@ -24,6 +24,7 @@ from visualize.views.order.view import orders_of
 from visualize.views.slots import PLOTLY_JS
 from visualize.views.state import ScheduleView, Snapshot
 from visualize.views.tabs import SETTINGS
+from visualize.web.guard import collect_reply
 
 _BODY = re.compile(rb"<body\b[^>]*>")
 _PRELOAD = f"<gradio_api/file={PLOTLY_JS}>; rel=preload; as=script"
@@ -32,7 +33,8 @@ _PRELOAD = f"<gradio_api/file={PLOTLY_JS}>; rel=preload; as=script"
 _SIDE = 1000
 
 # Paths of the page, and of the descriptions of its components, which Gradio rebuilds though they never change.
-_PAGE, _LISTS = ("", "/"), ("/config", "/gradio_api/info", "/gradio_api/openapi.json")
+_PAGE = ("", "/")
+_LISTS = ("/config", "/gradio_api/info", "/gradio_api/openapi.json")
 
 # Request headers on which these replies depend. The replies contain the server's address.
 _VARIES = (b"host", b"x-forwarded-host", b"x-forwarded-proto", b"accept-encoding")
@@ -56,7 +58,8 @@ class FirstReply:
     """
 
     def __init__(self, app: ASGIApp, picture: str = "", is_cached: bool = False) -> None:
-        self._app, self._is_cached = app, is_cached
+        self._app = app
+        self._is_cached = is_cached
         self._replies: BoundedCache[list[Message]] = BoundedCache(_MAX_REPLIES)
         self._picture = picture.encode()
         # Level 1 takes 7 ms; level 4 takes 11 ms and compresses better. Higher levels gain nothing.
@@ -75,7 +78,7 @@ class FirstReply:
         is_cached = self._is_cached and is_plain and len(str(key)) < 1000
         reply = self._replies.get(key) if is_cached else None
         if reply is None:
-            reply = await _collect(self._compress, scope, receive)
+            reply = await collect_reply(self._compress, scope, receive)
             if is_cached and reply[0]["status"] == 200:
                 self._replies.put(key, reply)
         for message in reply:
@@ -83,24 +86,13 @@ class FirstReply:
 
     async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
         picture = b"" if _has_settings(QueryParams(scope["query_string"])) else self._picture
-        start, *bodies = await _collect(self._app, scope, receive)
+        start, *bodies = await collect_reply(self._app, scope, receive)
         content = b"".join(message.get("body", b"") for message in bodies)
         if start["status"] == 200 and get_route_path(scope) in _PAGE:
             content = _BODY.sub(lambda tag: tag[0] + picture, content, count=1)
             MutableHeaders(scope=start).update({"content-length": str(len(content)), "link": _PRELOAD})
         await send(start)
         await send({"type": "http.response.body", "body": content})
-
-
-async def _collect(app: ASGIApp, scope: Scope, receive: Receive) -> list[Message]:
-    """Return the messages of an app's reply."""
-    messages = list[Message]()
-
-    async def keep(message: Message) -> None:
-        messages.append(message)
-
-    await app(scope, receive, keep)
-    return messages
 
 
 def first_picture(gpu: Gpu | None) -> str:
@@ -145,7 +137,8 @@ def _paths(trace: Mapping[str, Any], layout: Mapping[str, Any]) -> Iterator[str]
         (shade,) = sample_colorscale(colors["colorscale"], [position])
         squares = ""
         for row, column in np.argwhere(grid == value):
-            (left, right), (top, bottom) = across[column : column + 2], down[row : row + 2]
+            left, right = across[column : column + 2]
+            top, bottom = down[row : row + 2]
             squares += f"M{left:.0f} {top:.0f}H{right:.0f}V{bottom:.0f}H{left:.0f}z"
         yield f'<path fill="{shade}" d="{squares}"/>'
 

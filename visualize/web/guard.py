@@ -25,6 +25,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from kernels.experiment import Json
 from kernels.knobs import ConfigError
 from kernels.measuring.request_slots import (
     BURST,
@@ -45,13 +46,16 @@ from visualize.web.mailboxes import FIRST_READ_S, MAX_MAILBOXES, MAX_TOTAL_UNREA
 LOG = logging.getLogger("tilescope.guard")
 
 # Seconds to receive a request's headers, and idle seconds until the server closes a connection.
-HEADER_DEADLINE_S, KEEP_ALIVE_S = 10.0, 75
+HEADER_DEADLINE_S = 10.0
+KEEP_ALIVE_S = 75
 
 # Maximum open connections, unless the limit of open files is lower, and file descriptors reserved for other uses.
-MAX_CONNECTIONS, _RESERVED_FILES = 4096, 256
+MAX_CONNECTIONS = 4096
+_RESERVED_FILES = 256
 
 # Maximum bytes of a request's body, and seconds to receive it. The page sends at most 42,000 characters.
-MAX_BODY_BYTES, BODY_DEADLINE_S = 64 * 1024, 10.0
+MAX_BODY_BYTES = 64 * 1024
+BODY_DEADLINE_S = 10.0
 
 # Maximum characters of a session hash, which Gradio uses as a key. Gradio's own hashes have 11.
 MAX_SESSION_HASH = 64
@@ -137,7 +141,8 @@ def framing_sites() -> tuple[str, ...]:
 
 # Environment variable with the networks from which uvicorn accepts X-Forwarded-For, and its value on a Space. The hub's
 # proxies have private addresses, and append the visitor's address to any header that the visitor sends.
-_PROXIES, _HUB_NETWORKS = "FORWARDED_ALLOW_IPS", "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,127.0.0.1,::1"
+_PROXIES = "FORWARDED_ALLOW_IPS"
+_HUB_NETWORKS = "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,127.0.0.1,::1"
 
 
 def trust_hub_proxies() -> None:
@@ -172,11 +177,15 @@ class Guard:
         login_s: float = LOGIN_S,
         slots: RequestSlots = REQUEST_SLOTS,
     ) -> None:
-        self._app, self._hosts, self._body_deadline_s, self._login_s = app, hosts, body_deadline_s, login_s
+        self._app = app
+        self._hosts = hosts
+        self._body_deadline_s = body_deadline_s
+        self._login_s = login_s
         self._defaults = defaults or {}
         policy = f"frame-ancestors {' '.join(frames)}".encode()
         self._headers = [*_HEADERS, (b"content-security-policy", policy)] if frames else _HEADERS
-        self._slots, self._open = slots, Counter[str]()
+        self._slots = slots
+        self._open = Counter[str]()
         self._login_locks = weakref.WeakValueDictionary[str, asyncio.Lock]()
         self._throttle_locks = weakref.WeakValueDictionary[str, asyncio.Lock]()
 
@@ -186,8 +195,10 @@ class Guard:
             return
 
         # Gradio serves each route with this prefix and without it.
-        path, request = get_route_path(scope).removeprefix("/gradio_api"), Request(scope, receive)
-        address, is_post = _address(scope), scope["method"] == "POST"
+        path = get_route_path(scope).removeprefix("/gradio_api")
+        request = Request(scope, receive)
+        address = _address(scope)
+        is_post = scope["method"] == "POST"
         has_started = False
 
         async def send_with_headers(message: Message) -> None:
@@ -251,7 +262,8 @@ class Guard:
             await self._slots.throttle(address, units)
 
     def _check_head(self, request: Request, path: str) -> None:
-        origin, forwarded = request.headers.get("origin"), request.headers.get("x-forwarded-host")
+        origin = request.headers.get("origin")
+        forwarded = request.headers.get("x-forwarded-host")
         for host in (request.headers.get("host", ""), *(forwarded.split(",") if forwarded else ())):
             if self._hosts and _without_port(host.strip()) not in self._hosts:
                 allowed = ", ".join(self._hosts)
@@ -284,9 +296,10 @@ class Guard:
             raise HTTPException(408, sentence, {"connection": "close"}) from None
         return body
 
-    def _complete_arguments(self, path: str, content: dict[str, Any]) -> bytes | None:
+    def _complete_arguments(self, path: str, content: Json) -> bytes | None:
         """Return the body with missing arguments added and surplus ones dropped; None if it calls no known event."""
-        data, number = content.get("data"), content.get("fn_index")
+        data = content.get("data")
+        number = content.get("fn_index")
         defaults = self._defaults.get(number if isinstance(number, int) else path.rpartition("/")[2])
         if defaults is None or not isinstance(data, list):
             return None
@@ -294,13 +307,8 @@ class Guard:
         return json.dumps({**content, "data": arguments}).encode()
 
     async def _run_in_slot(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reply: list[Message] = []
-
-        async def buffer(message: Message) -> None:
-            reply.append(message)
-
         async with self._slots.acquire(_address(scope)):
-            await self._app(scope, receive, buffer)
+            reply = await collect_reply(self._app, scope, receive)
         for message in reply:
             await send(message)
 
@@ -327,7 +335,7 @@ def _units(is_post: bool, path: str) -> float:
     return 1 if is_post or path in _PAGES else UNITS_PER_FILE
 
 
-def _read_json(body: bytes) -> dict[str, Any] | None:
+def _read_json(body: bytes) -> Json | None:
     """Return the JSON object of a body; None for other bodies."""
     try:
         content = json.loads(body or b"null")
@@ -348,6 +356,17 @@ def _check_session_hashes(path: str, request: Request, content: Mapping[str, Any
     longest = max(len(value) for value in hashes if isinstance(value, str))
     if longest > MAX_SESSION_HASH:
         raise HTTPException(400, f"The session hash has {longest:,} characters; the maximum is {MAX_SESSION_HASH}.")
+
+
+async def collect_reply(app: ASGIApp, scope: Scope, receive: Receive) -> list[Message]:
+    """Return the messages of an app's reply."""
+    messages = list[Message]()
+
+    async def keep(message: Message) -> None:
+        messages.append(message)
+
+    await app(scope, receive, keep)
+    return messages
 
 
 def _without_port(host: str) -> str:
@@ -388,7 +407,7 @@ class Connection(H11Protocol):
         return self.client[0] if self.client else ""
 
     def _cancel_deadline(self) -> None:
-        if self._deadline is not None:
+        if self._deadline:
             self._deadline.cancel()
             self._deadline = None
 

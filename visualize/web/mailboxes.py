@@ -19,7 +19,9 @@ from gradio.utils import LRUCache
 
 # Maximum clients per address, and bytes of unread replies per address and in total. Each open page and each call of an
 # endpoint is a client.
-MAX_MAILBOXES, MAX_UNREAD_BYTES, MAX_TOTAL_UNREAD_BYTES = 300, 8 << 20, 64 << 20
+MAX_MAILBOXES = 300
+MAX_UNREAD_BYTES = 8 << 20
+MAX_TOTAL_UNREAD_BYTES = 64 << 20
 
 # Maximum unread messages of one client. An open page reads each message immediately.
 MAX_UNREAD = 30
@@ -61,7 +63,11 @@ class _Messages(asyncio.Queue[Any]):
 
     def __init__(self, on_change: Callable[["_Messages", int], None]) -> None:
         super().__init__()
-        self.address, self.readers, self.reads, self.size, self._on_change = _ADDRESS.get(), 0, 0, 0, on_change
+        self.address = _ADDRESS.get()
+        self.readers = 0
+        self.reads = 0
+        self.size = 0
+        self._on_change = on_change
 
     @property
     def is_read(self) -> bool:
@@ -109,8 +115,10 @@ class Mailboxes(LRUCache[str, Any]):
 
     def __init__(self, event_ids: Mapping[str, set[str]], drop_events: Callable[[str], None]) -> None:
         super().__init__(1 << 30)
-        self._event_ids, self._drop_events = event_ids, drop_events
-        self._clients, self._sizes = Counter[str](), Counter[str]()  # by address
+        self._event_ids = event_ids
+        self._drop_events = drop_events
+        self._clients = Counter[str]()
+        self._sizes = Counter[str]()  # by address
 
     def __setitem__(self, key: str, value: Any) -> None:
         for done in [done for done, messages in self.items() if messages.is_read and not self._event_ids[done]]:
@@ -181,12 +189,14 @@ def limit_queue(queue: Queue, reconnect_s: float = RECONNECT_S, first_read_s: fl
     drop_events = functools.partial(_drop_queued_events, queue)
     queue.pending_messages_per_session = mailboxes = Mailboxes(queue.pending_event_ids_session, drop_events)
     queue.ANALYTICS_MAX_EVENTS = 200  # Gradio keeps the durations of this many events
-    clean_events, push, tasks = queue.clean_events, queue.push, set[asyncio.Task[None]]()
+    clean_events = queue.clean_events
+    push = queue.push
+    tasks = set[asyncio.Task[None]]()
 
     async def cancel_events(session_hash: str, mailbox: Callable[[], object], reads: int, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
         current = mailboxes.get(session_hash)
-        if current is not None and (current.reads > reads or current is not mailbox()):
+        if current and (current.reads > reads or current is not mailbox()):
             return
         if not reads or any(event.session_hash == session_hash for event in queue.event_ids_to_events.values()):
             # This drops unread replies. A later reader of a cancelled event would wait forever.

@@ -118,7 +118,8 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
     limit_queue(blocks._queue)
     # uvicorn reads these for each connection. By default it closes idle connections after 5 s, possibly just as a
     # client sends its next request.
-    blocks.server.config.http_protocol_class, blocks.server.config.timeout_keep_alive = Connection, KEEP_ALIVE_S
+    blocks.server.config.http_protocol_class = Connection
+    blocks.server.config.timeout_keep_alive = KEEP_ALIVE_S
     if blocks.mcp_server_obj:
         offer_tools_alone(blocks.mcp_server_obj)
     elif mcp:
@@ -150,7 +151,10 @@ def skip_copies_and_searches() -> None:
     """
 
     def share_components(self: SessionState, blocks: gr.Blocks) -> None:
-        self.blocks_config, self.config_values, self.state_data, self.is_closed = blocks.default_config, {}, {}, False
+        self.blocks_config = blocks.default_config
+        self.config_values = {}
+        self.state_data = {}
+        self.is_closed = False
 
     async def return_unchanged(data: Any, *_: Any, **__: Any) -> Any:
         return data
@@ -171,7 +175,8 @@ class Health:
     """
 
     def __init__(self, session: Session, timeout_s: float = 1.0) -> None:
-        self._session, self._timeout_s = session, timeout_s
+        self._session = session
+        self._timeout_s = timeout_s
         self._began = time.monotonic()
         self._has_responded = False
         self._ping: concurrent.futures.Future[int | Failure] | None = None
@@ -190,7 +195,8 @@ class Health:
             compiles: compiles in progress or queued.
             store: the problem with the stored results, or "".
         """
-        session, run_worker = self._session, await self._run_worker()
+        session = self._session
+        run_worker = await self._run_worker()
         status = {"silent": "stuck", "starting": "starting"}.get(run_worker, "ok")
         body = {
             "status": status,

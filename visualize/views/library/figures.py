@@ -28,7 +28,8 @@ _COLORS = theme.OPERATIONS | _FLAGS
 _SIZES = dict(zip(_COLORS, (12, 11, 9, 8, 7, 9, 9), strict=True))
 _OUTLINE = "rgba(15,23,42,0.5)"
 # Fractions of the height: errors fill the part below _ERRORS_TOP, counts the part above _COUNTS_BOTTOM.
-_ERRORS_TOP, _COUNTS_BOTTOM = 0.19, 0.24
+_ERRORS_TOP = 0.19
+_COUNTS_BOTTOM = 0.24
 _MIN_ERROR_RANGE_PERCENT = 5.0
 
 
@@ -42,7 +43,8 @@ def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
         scores: scores of `count`, at least one.
         count: one of `scores.COUNTS`.
     """
-    unit, colors = _UNITS[count][2], list(_COLORS)
+    unit = _UNITS[count][2]
+    colors = list(_COLORS)
     values = np.array([(score.predicted / unit, score.counted / unit, 100 * score.error) for score in scores])
     groups: dict[tuple[bool, int, str], list[int]] = defaultdict(list)
     for index, score in enumerate(scores):
@@ -59,7 +61,8 @@ def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
             x=[*ends, *ends[::-1]], y=[*low, *high[::-1]], mode="lines", line={"width": 0}, fill="toself",
             fillcolor="rgba(91,108,230,0.14)", name=f"within {100 * ALLOWED_ERROR:.0f} %", hoverinfo="skip",
         )  # fmt: skip
-    ring, outline = {"color": theme.WRONG, "width": 2}, {"color": _OUTLINE, "width": 0.7}
+    ring = {"color": theme.WRONG, "width": 2}
+    outline = {"color": _OUTLINE, "width": 0.7}
     in_legend = set()
     for (is_miss, place, gpu), indices in sorted(groups.items()):  # misses last, so that no other point covers them
         color = colors[place]
@@ -92,16 +95,25 @@ def _layout(count: str, ends: tuple[float, float], error_range: float) -> dict[s
         xaxis={**log, "title": f"{unit}, predicted", "anchor": "y2"},
         yaxis={**log, "title": f"{name}, counted", "domain": [_COUNTS_BOTTOM, 1], "automargin": True},
         yaxis2={
-            **{"title": "error, %", "range": [-error_range, error_range], "domain": [0, _ERRORS_TOP], "nticks": 5},
-            **{"zeroline": True, "zerolinecolor": theme.BORDER, "automargin": True},
+            "title": "error, %",
+            "range": [-error_range, error_range],
+            "domain": [0, _ERRORS_TOP],
+            "nticks": 5,
+            "zeroline": True,
+            "zerolinecolor": theme.BORDER,
+            "automargin": True,
         },
         **theme.diagonal(*ends, "predicted = counted", theme.HARDWARE),
         showlegend=True,
         legend={**legend, "x": 0.005, "y": 1, "yanchor": "top"},
         legend2={
             **legend,
-            **{"x": 0.995, "xanchor": "right", "y": _COUNTS_BOTTOM, "yanchor": "bottom"},
-            **{"itemclick": False, "itemdoubleclick": False},
+            "x": 0.995,
+            "xanchor": "right",
+            "y": _COUNTS_BOTTOM,
+            "yanchor": "bottom",
+            "itemclick": False,
+            "itemdoubleclick": False,
         },
         hovermode="closest",
         margin={"l": 70, "r": 12, "t": 36, "b": 48},

@@ -74,7 +74,7 @@ def score_recordings(predictions: Iterable[Prediction]) -> Scoreboard:
     """Compare every shipped recording of counts with its prediction."""
     by_launch = {(bool(prediction.reads), prediction.experiment): prediction for prediction in predictions}
     scores: list[Score] = []
-    unpredicted: list[Experiment] = []
+    unpredicted = []
     for form in FORMS:
         for recording in records.shipped(form):
             launch = recorded_launch(recording)
@@ -83,8 +83,9 @@ def score_recordings(predictions: Iterable[Prediction]) -> Scoreboard:
                 unpredicted.append(launch)
             else:
                 scores += _scores(recording.measured, launch, prediction)
+    lower_bounds = tuple(score for score in scores if score.is_lower_bound)
     judged = tuple(score for score in scores if not score.is_lower_bound)
-    return Scoreboard(judged, tuple(score for score in scores if score.is_lower_bound), tuple(unpredicted))
+    return Scoreboard(judged, lower_bounds, tuple(unpredicted))
 
 
 def _scores(measured: Any, launch: Experiment, prediction: Prediction) -> Iterator[Score]:

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels import discover, once
-from kernels.experiment import Experiment, JsonSchema, argument_schemas, nest
+from kernels.experiment import Experiment, Json, JsonSchema, argument_schemas
 from kernels.gpus import GPUS
 from kernels.knobs import knob, read_fields
 from kernels.measuring.session import MEASUREMENTS
@@ -116,11 +116,6 @@ class Part:
 _COUNT: JsonSchema = {"type": "string", "enum": list(COUNTS), "description": "The count to compare. Default: all."}
 
 
-def payload(experiment: Experiment) -> dict[str, Any]:
-    """Return an experiment as the API takes it, without the kernel's defaults."""
-    return {name: value for name, value in nest(experiment.short_address()).items() if value}
-
-
 def address(experiment: Experiment, kind: str) -> str:
     """Return the query that shows an experiment's result of a kind."""
     return query(experiment.short_address() | ({"tab": TABS_BY_KIND[kind]} if kind in TABS_BY_KIND else {}))
@@ -160,7 +155,7 @@ class RecordedPanel(ListPanel):
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         def recorded(
             kernel: str = "", gpu: str = "", kind: str = "", limit: int = Part.limit, offset: int = Part.offset
-        ) -> dict[str, Any]:
+        ) -> Json:
             """Lists recordings from real GPUs: all of them, or those of one kernel, GPU or kind.
 
             `recorded` has, per recording, its kind, experiment, GPU, date, main numbers with units, and the page's
@@ -175,7 +170,7 @@ class RecordedPanel(ListPanel):
                 "recorded": [
                     {
                         "kind": row.kind,
-                        "experiment": payload(row.experiment),
+                        "experiment": row.experiment.short_json(),
                         "gpu": row.experiment.gpu,
                         "date": row.date,
                         "numbers": [vars(number) for number in row.numbers],
@@ -210,7 +205,7 @@ def compare_scores(view: Any, has_count: bool) -> bytes:
     launches = dict.fromkeys(score.experiment for score in (*board.scores, *board.lower_bounds))
     indices = {experiment: index for index, experiment in enumerate(launches)}
 
-    def points(scores: Sequence[Score]) -> list[dict[str, Any]]:
+    def points(scores: Sequence[Score]) -> list[Json]:
         return [
             {
                 "launch": indices[score.experiment],
@@ -231,12 +226,12 @@ def compare_scores(view: Any, has_count: bool) -> bytes:
             for name in COUNTS
             if (part := board.part((name,))).scores
         },
-        "launches": [{"experiment": payload(experiment), "gpu": experiment.gpu} for experiment in launches],
+        "launches": [{"experiment": launch.short_json(), "gpu": launch.gpu} for launch in launches],
         "points": points(board.scores),
         "misses": points(board.misses),
         "left_out": {
             "lower_bounds": points(board.lower_bounds),
-            "not_predicted": [payload(experiment) for experiment in board.unpredicted],
+            "not_predicted": [experiment.short_json() for experiment in board.unpredicted],
         },
     }
     return encode(reply)
@@ -254,7 +249,8 @@ class ScoreboardPanel(ListPanel):
 
     def draw(self, snapshot: Snapshot) -> Slots:
         view = snapshot.state.view.of(ScoreView)
-        count, launches = view.score_count, (view.score_gpu, view.score_kernel)
+        count = view.score_count
+        launches = (view.score_gpu, view.score_kernel)
         board = scores_of((count,), *launches)
         rows = SCORES.render(by_error(snapshot), snapshot.state, score_address)
         return {
@@ -299,7 +295,8 @@ def recorded_headline(scoreboard_address: str) -> Markup:
     """Return how many predictions agree, and what is recorded."""
     gpus = join_names(sorted({entry.experiment.gpu for entry in entries()}))
     return prose.headline(
-        *(agreement(scoreboard().part(EXACT_COUNTS)), "sector and request counts are predicted exactly"),
+        agreement(scoreboard().part(EXACT_COUNTS)),
+        "sector and request counts are predicted exactly",
         f"{len(entries()):,} recordings, viewable without a GPU.",
         f"They are from {gpus}. Each row is a run, a timeline, the counts of a launch, or a study of its GROUP_SIZE. "
         "Click it to see it.",
@@ -314,19 +311,29 @@ def scoreboard_headline(board: Scoreboard, count: str, exact_counts: Scoreboard)
         board: scores of `count` only.
         exact_counts: scores of sectors and requests for the same GPU and kernel.
     """
-    total, misses = len(board.scores), board.misses
+    total = len(board.scores)
+    misses = board.misses
     if not total:
         return prose.headline("", "", f"No {NOUNS[count]} of this kernel were counted on this GPU.")
-    launches, gpus = count_noun(board.launches, "launch"), join_names(board.gpus)
+    launches = count_noun(board.launches, "launch")
+    gpus = join_names(board.gpus)
     if count == DRAM:
         sentence = prose.say(
             "{:,} program orders of {} on {}: {} are {} within {} of the bytes {}. DRAM reads depend on timing.",
-            *(total, launches, gpus, percent(1 - len(misses) / total)),
-            *(prose.Mark("predicted"), percent(ALLOWED_ERROR), prose.Mark("counted")),
+            total,
+            launches,
+            gpus,
+            percent(1 - len(misses) / total),
+            prose.Mark("predicted"),
+            percent(ALLOWED_ERROR),
+            prose.Mark("counted"),
         )
-        flags = sum(score.is_flagged for score in board.scores), sum(not score.is_flagged for score in misses)
-        template = "Without seeing the counts, the model flags {:,} as uncertain. Others outside this range: {:,}."
-        doubt = prose.say(template, *flags)
+        flagged = sum(score.is_flagged for score in board.scores)
+        others = sum(not score.is_flagged for score in misses)
+        doubt = (
+            f"Without seeing the counts, the model flags {flagged:,} as uncertain. "
+            f"Others outside this range: {others:,}."
+        )
         return prose.headline(percent(board.median_error), "median error of DRAM reads", sentence, doubt)
     sentence = prose.say("{} on {}, {} by Nsight Compute.", launches, gpus, prose.Mark("counted"))
     how = "The predictions come from index arithmetic and the compiler's layouts."

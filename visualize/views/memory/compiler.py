@@ -2,11 +2,11 @@
 
 import json
 import re
-from typing import Any
 
 from markupsafe import Markup
 
 from kernels.compiling.memory_operations import memory_lines
+from kernels.experiment import Json
 from kernels.jit import last_line, source_file, source_lines
 from kernels.results import Compiled
 from kernels.spec import Kernel, Launch
@@ -16,7 +16,7 @@ from visualize.views.memory.flow import LaneView
 from visualize.views.memory.text import label, place
 from visualize.views.numbers import Number, bytes_of, count_noun, join_names
 from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots, select_fields
-from visualize.views.prose import Mark, Sourced, Strong, headline, say, term
+from visualize.views.prose import Sourced, Strong, headline, say, term
 from visualize.views.slots import NONE, fold, slot
 from visualize.views.state import Snapshot
 from visualize.views.tables import table
@@ -36,7 +36,8 @@ class CompilerPanel(Panel):
         )
 
     def draw(self, snapshot: Snapshot) -> Slots:
-        compiled, launch = snapshot.compiled, snapshot.launch
+        compiled = snapshot.compiled
+        launch = snapshot.launch
         if snapshot.failure:
             return {"compiler-claim": status.render_failure(snapshot.failure), "listing": NONE, "resources": ""}
         if compiled is None:
@@ -64,7 +65,7 @@ class CompilerPanel(Panel):
         )
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        async def compile_of(experiment: dict[str, Any]) -> Reply:
+        async def compile_of(experiment: Json) -> Reply:
             """Compiles the kernel for any GPU of the table, without one.
 
             Returns registers per thread, spilled bytes, shared-memory bytes per program, programs per SM, occupancy
@@ -79,18 +80,22 @@ class CompilerPanel(Panel):
 def compiler_headline(launch: Launch, compiled: Compiled) -> Markup:
     """Render the predicted occupancy, and the registers and shared memory behind it."""
     resident = occupancy_of(launch, compiled)
-    held, warps = count_noun(resident.programs_per_sm, "program"), resident.programs_per_sm * launch.config.num_warps
+    held = count_noun(resident.programs_per_sm, "program")
+    warps = resident.programs_per_sm * launch.config.num_warps
     spills = f"{compiled.spilled_bytes:,} bytes spilled" if compiled.spilled_bytes else "none spilled"
     needs = bytes_of(compiled.shared_bytes), count_noun(compiled.registers, "register"), Sourced(spills, "compiled")
     return headline(
         f"{100 * resident.occupancy:.3g} %",
-        say("theoretical occupancy on {} {}", compiled.gpu, Mark("predicted")),
+        Sourced(f"theoretical occupancy on {compiled.gpu}", "predicted"),
         say(
             "An SM can hold {} ({} of its {} warps). The limit is {}.",
-            *(Strong(held), warps, launch.gpu.max_warps_per_sm, join_names(resident.limited_by)),
+            Strong(held),
+            warps,
+            launch.gpu.max_warps_per_sm,
+            join_names(resident.limited_by),
         ),
         say("{} of shared memory per program, {} per thread, {}.", *needs),
-        say("Triton {} compiled it.", compiled.triton),
+        f"Triton {compiled.triton} compiled it.",
         launch.gpu.caveat,
     )
 
@@ -109,10 +114,12 @@ def resources_table(launch: Launch, compiled: Compiled) -> Markup:
     return table(header, [(name, *needs[name], str(programs)) for name, programs in limits.items()])
 
 
-def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> dict[str, Any]:
+def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> Json:
     """Return panes of lines, and for each memory operation its lines in each pane, counted from 0."""
     accesses = kernel.accesses(launch)
-    source, starts, operations = list[str](), dict[str, int](), []
+    source = list[str]()
+    starts = dict[str, int]()
+    operations = []
     for file in dict.fromkeys([source_file(kernel.jitted), *(access.source[0] for access in accesses)]):
         starts[file] = len(source)
         source += [f"# {file}", *source_lines(file), ""]
@@ -122,7 +129,8 @@ def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> dict[str, An
         lines = re.sub(r"(?<=\*/) {3,}", "  ", getattr(compiled, kind)).splitlines()
         panes.append({"name": kind.upper(), "lines": lines})
     for access in accesses:
-        (file, first), last = access.source, last_line(access.source)
+        file, first = access.source
+        last = last_line(access.source)
         name = file.rsplit("/", 1)[-1]
         marks = {kind.upper(): memory_lines(getattr(compiled, kind), kind, name, first, last) for kind in _TEXTS}
         marks["Source"] = [starts[file] + line for line in range(first, last + 1)]

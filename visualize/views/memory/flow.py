@@ -34,7 +34,8 @@ DIVISOR = 16
 # Maximum number of cells, over all requests, in one figure, so that a redraw stays small.
 _MOST_CELLS = 1 << 16
 # Up to these numbers of cells and rows, there are gaps between cells.
-_SEPARATE_CELLS, _SEPARATE_ROWS = 64, 16
+_SEPARATE_CELLS = 64
+_SEPARATE_ROWS = 16
 _MOST_TICKS = 9
 # A request on fewer lines has untouched lines below it, so that a single line is not as high as the picture.
 _FEWEST_ROWS = 4
@@ -43,7 +44,9 @@ _LANES_AT = -0.45
 # Choices of what the colour of a tile's element shows.
 COLORS = ("request", "warp", "lane", "register")
 # A tile is truncated to this size, and has numbers if no side is longer than _NUMBERED_SIDE.
-_MOST_ROWS, _MOST_COLUMNS, _NUMBERED_SIDE = 64, 128, 16
+_MOST_ROWS = 64
+_MOST_COLUMNS = 128
+_NUMBERED_SIDE = 16
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,8 @@ def flow_plot(flow: Flow, request: int, about: str, other: Flow | None = None, p
         other: the same operation in the other model, for the switch.
         pending: why there is no compiled request; "" if there is one.
     """
-    total, matrix = len(flow.lanes.row), flow.lanes.matrix
+    total = len(flow.lanes.row)
+    matrix = flow.lanes.matrix
     request = min(request, total - 1)
     cells = min(request_lines.MOST_LINES, flow.lanes.row.shape[1]) * matrix.line_bytes // matrix.element_bytes
     count = max(1, min(total, _MOST_CELLS // cells))
@@ -203,7 +207,8 @@ def request_titles(requests: RequestLines, name: str) -> list[str]:
     """
     titles = []
     for number, sectors, used in zip(requests.number, requests.sectors, requests.wanted_bytes, strict=True):
-        cost, moved = "not issued: no lane is active", int(sectors) * requests.sector_bytes
+        cost = "not issued: no lane is active"
+        moved = int(sectors) * requests.sector_bytes
         if moved:
             share = f"all {moved:,}" if used == moved else f"{used:,} of {moved:,}"
             cost = f"{count_noun(int(sectors), 'sector')}: {share} bytes used"
@@ -221,7 +226,8 @@ def line_targets(requests: RequestLines, flow: Flow) -> np.ndarray:
         used = requests.state == WANTED
         target = 1 + np.arange(requests.rows) * requests.cells + used.argmax(axis=2)
         return np.where(used.any(axis=2), target, 0)
-    address, active = flow.lanes.address[requests.number], flow.lanes.active[requests.number]
+    address = flow.lanes.address[requests.number]
+    active = flow.lanes.active[requests.number]
     line, byte = np.divmod(address, requests.line_bytes)
     at_line = (requests.line[:, None, :] == line[:, :, None]) & active[:, :, None]
     target = 1 + at_line.argmax(axis=2) * requests.cells + byte // requests.cell_bytes
@@ -233,7 +239,9 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
 
     A line of memory runs from x = 0 to 1, and the rows fill y = 0 to 1.
     """
-    rows, cells, line_bytes = requests.rows, requests.cells, requests.line_bytes
+    rows = requests.rows
+    cells = requests.cells
+    line_bytes = requests.line_bytes
     names = ["TMA"] if flow.is_box else [str(at) if at % 4 == 0 else "" for at in range(flow.lanes.row.shape[1])]
     sectors = np.arange(0, line_bytes + 1, requests.sector_bytes)
     longest = int(requests.lines.max())
@@ -258,7 +266,11 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
     layout["title"] |= {"y": 1, "yref": "container", "pad": {"t": 26}}
     places = {"x0": 0.5 / cells, "dx": 1 / cells, "y0": 0.5 / rows, "dy": 1 / rows}
     memory = {
-        **{"type": "heatmap", "zmin": request_lines.ABSENT, "zmax": WANTED, "showscale": False, **places},
+        "type": "heatmap",
+        "zmin": request_lines.ABSENT,
+        "zmax": WANTED,
+        "showscale": False,
+        **places,
         "colorscale": theme.discrete_scale((theme.NOTHING, theme.TO_COME, theme.WASTED, theme.WANTED)),
         "xgap": 1 if cells <= _SEPARATE_CELLS else 0,
         "ygap": 2 if rows <= _SEPARATE_ROWS else 1,
@@ -268,7 +280,10 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
     colors = [1] * len(names)  # 0 for an inactive lane, otherwise 1
     scale = {"colorscale": [[0, theme.TO_COME], [1, theme.WANTED]], "cmin": 0, "cmax": 1}
     lanes = {
-        **{"type": "scatter", "mode": "markers+text", "text": names, "textposition": "middle left"},
+        "type": "scatter",
+        "mode": "markers+text",
+        "text": names,
+        "textposition": "middle left",
         "x": np.full(len(names), _LANES_AT),
         "y": (np.arange(len(names)) + 0.5) / len(names),
         "marker": {"symbol": "square", "size": 9, "color": colors, **scale},
@@ -290,13 +305,15 @@ def tile_figure(tile: Tile, tensor: str, color: str, sector_bytes: int) -> go.Fi
     whole = int(row.max()) + 1, int(column.max()) + 1
     shape = min(whole[0], _MOST_ROWS), min(whole[1], _MOST_COLUMNS)
     visible = (row < shape[0]) & (column < shape[1])
-    hover, shade = np.zeros((*shape, 7), dtype=np.int64), np.full(shape, np.nan, dtype=np.float32)
+    hover = np.zeros((*shape, 7), dtype=np.int64)
+    shade = np.full(shape, np.nan, dtype=np.float32)
     chosen = getattr(tile, color)
     parts = (chosen, tile.request, tile.warp, tile.lane, tile.register, tile.address, tile.address // sector_bytes)
     hover[row[visible], column[visible]] = np.stack(parts, axis=1)[visible]
     inside = visible & tile.active
     shade[row[inside], column[inside]] = chosen[inside] % len(theme.CATEGORIES)
-    is_numbered, gap = max(shape) <= _NUMBERED_SIDE, 1 if max(shape) <= 64 else 0
+    is_numbered = max(shape) <= _NUMBERED_SIDE
+    gap = 1 if max(shape) <= 64 else 0
     label = (
         "row %{y}, column %{x}<br>request %{customdata[1]}<br>"
         "warp %{customdata[2]}, lane %{customdata[3]}, register %{customdata[4]}<br>"
@@ -353,7 +370,8 @@ def find_contrast(state: State, own: Operation) -> Contrast | None:
             contrasts += [replace(recorded, operations=same)] if same else []
 
     def difference(contrast: Contrast) -> tuple[float, bool, int, bool]:
-        op, is_sibling = contrast.operation, contrast.kernel.family is state.kernel.family
+        op = contrast.operation
+        is_sibling = contrast.kernel.family is state.kernel.family
         ratio = max(op.launch.efficiency, own.launch.efficiency) / min(op.launch.efficiency, own.launch.efficiency)
         notable = ratio if ratio >= _NOTABLE_RATIO else 1.0
         return notable, op.is_box != own.is_box, -abs(op.launch.sectors - own.launch.sectors), is_sibling

@@ -36,10 +36,20 @@ _OPCODES = {"store": "STS", "store matrix": "STSM", "load": "LDS", "load matrix"
 def operations_table(verdicts: Verdicts) -> Markup:
     """Render the textbook, compiled and counted cost of each operation, and the reasons for them."""
     header = (
-        *("operation", "line", "verdict", term("width"), term("request", "requests"), term("sector", "sectors")),
-        *(term("line", "lines"), term("ideal sectors", "ideal"), term("efficiency"), "agrees"),
+        "operation",
+        "line",
+        "verdict",
+        term("width"),
+        term("request", "requests"),
+        term("sector", "sectors"),
+        term("line", "lines"),
+        term("ideal sectors", "ideal"),
+        term("efficiency"),
+        "agrees",
     )
-    counters, rows, reasons = verdicts.counters, [], Markup()
+    counters = verdicts.counters
+    rows = []
+    reasons = Markup()
     for board in verdicts.board:
         compiled, predicted = (
             [op for op in operations if op.number == board.number]
@@ -56,11 +66,13 @@ def operations_table(verdicts: Verdicts) -> Markup:
 
 
 def _cost_row(verdict: str, op: Operation, cost: Cost) -> tuple[Any, ...]:
-    sign, requests = "≥ " * cost.is_lower_bound, Hint("below", "The counter holds all operations of this kind.", "hint")
+    sign = "≥ " * cost.is_lower_bound
+    requests = Hint("below", "The counter holds all operations of this kind.", "hint")
     numbers = (f"{sign}{value:,}" for value in (cost.sectors, cost.lines, cost.ideal_sectors))
     executed = f"{cost.executed:,} warp instructions, including those without an active lane"
     return (
-        *(label(op.access), place(op.access)),
+        label(op.access),
+        place(op.access),
         Hint(verdict, f"{', '.join(cost.opcodes)}: {executed}") if cost.opcodes else verdict,
         f"{op.width_bytes} B" if op.width_bytes else "",
         f"{sign}{cost.requests:,}" if cost.has_requests else requests,
@@ -72,9 +84,11 @@ def _cost_row(verdict: str, op: Operation, cost: Cost) -> tuple[Any, ...]:
 
 def traffic_section(verdicts: Verdicts) -> Markup:
     """Render the bytes from lanes to DRAM as bars, and the hardware's counters beside their predictions."""
-    operations, counters, parts = verdicts.compiled, verdicts.counters, Markup()
+    operations = verdicts.compiled
+    counters = verdicts.counters
+    parts = Markup()
     if operations:
-        stages: list[tuple[Any, int, str]] = [
+        stages = [
             ("used by lanes and boxes", sum(map(used_bytes, operations)), "predicted"),
             ("moved in sectors, through L1", SECTOR_BYTES * sum_costs(operations).sectors, "predicted"),
             ("least: each tensor once", verdicts.kernel.family.minimal_bytes(verdicts.launch.problem), "predicted"),
@@ -98,20 +112,22 @@ def traffic_section(verdicts: Verdicts) -> Markup:
 
 def conversions_table(verdicts: Verdicts) -> Markup:
     """Render each step of each layout conversion: wavefronts predicted and, if this code was counted, counted."""
-    code, rows = verdicts.code, []
+    code = verdicts.code
+    rows = []
     if code is None:
         return hint(_NOT_COMPILED)
     for number, conversion in enumerate(code.conversions):
         counts = _conversion_counts(verdicts, number, conversion)
         steps = [step for step in code.shared if step.source == conversion.source]
-        shape, size = " × ".join(map(str, conversion.shape)), conversion.element_bytes * math.prod(conversion.shape)
+        shape = " × ".join(map(str, conversion.shape))
+        size = conversion.element_bytes * math.prod(conversion.shape)
         first = Code("{}:{}".format(*conversion.source)), f"{shape} of {conversion.element_bytes} B: {size:,} bytes"
         for kind, opcode in _OPCODES.items():
             if alike := [step for step in steps if step.op == kind]:
                 counted = [row for row in counts if row.opcode.partition(".")[0] == opcode]
                 rows.append((*first, *_step_cells(alike, counted)))
         if not steps:
-            rows.append((*first, "between lanes, without shared memory", *("",) * 4))
+            rows.append((*first, "between lanes, without shared memory"))
     if not rows:
         return hint("No block changes its layout.")
     wavefronts = term("wavefront", "wavefronts per instruction")
@@ -140,7 +156,7 @@ def _step_cells(alike: Sequence[SharedOperation], counts: Sequence[SharedCounts]
     cells = Hint(alike[0].op, alike[0].instruction), Sourced(f"{predicted:.3g}", "predicted"), f"{ideal:.3g}"
     executed = sum(row.executed for row in counts)
     if not executed:
-        return (*cells, "", "")
+        return cells
     counted = sum(row.wavefronts for row in counts) / executed
     agreement = "equal" if math.isclose(counted, predicted) else "fewer" if counted < predicted else "different"
     return (*cells, f"{counted:.3g}", _SIGNS[agreement])

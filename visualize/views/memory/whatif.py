@@ -38,8 +38,17 @@ Answer = tuple[Markup, str]
 Question = Callable[[Session, State], Iterator[Answer]]
 
 _HEADER = (
-    *("change", "operation", "width", "requests", "", "sectors", ""),
-    *("registers", "spilled bytes", "shared bytes", "occupancy"),
+    "change",
+    "operation",
+    "width",
+    "requests",
+    "",
+    "sectors",
+    "",
+    "registers",
+    "spilled bytes",
+    "shared bytes",
+    "occupancy",
 )
 
 
@@ -135,7 +144,8 @@ def faults(session: Session, state: State) -> Iterator[Answer]:
 
 def _variants(experiment: Experiment) -> Iterator[tuple[str, Experiment, str]]:
     """Yield the launch with one change each: its name, the experiment, and the compiler's assumptions about sizes."""
-    problem, config = experiment.problem, experiment.config
+    problem = experiment.problem
+    config = experiment.config
     yield "unchanged", experiment, "launcher"
     yield "sizes and strides as constants", experiment, "constexpr"
     sizes = {name: value for name in ("M", "N", "K") if (value := getattr(problem, name, None)) is not None}
@@ -165,19 +175,23 @@ def builds_table(builds: Mapping[str, Build | str], caption: str) -> Markup:
     rows: list[tuple[Any, ...]] = []
     for name, build in builds.items():
         if isinstance(build, str):
-            rows.append((name, build, *("",) * (len(_HEADER) - 2)))
+            rows.append((name, build))
             continue
-        facts, resident = build.facts, occupancy_of(build.launch, build.facts)
+        facts = build.facts
+        resident = occupancy_of(build.launch, facts)
         needs = str(facts.registers), f"{facts.spilled_bytes:,}", f"{facts.shared_bytes:,}"
-        head, tail = name, (*needs, f"{percent(resident.occupancy)}, limited by {join_names(resident.limited_by)}")
+        head = name
+        tail = (*needs, f"{percent(resident.occupancy)}, limited by {join_names(resident.limited_by)}")
         for op in build.operations:
-            new, old = op.launch, before.get((op.number, op.launch.is_lower_bound))
+            new = op.launch
+            old = before.get((op.number, op.launch.is_lower_bound))
             opcodes = ", ".join(op.compiled.opcodes) if op.compiled else ""
             operation = Hint(label(op.access), f"{place(op.access)}: {opcodes}")
             requests = f"{new.requests:,}", _ratio(new.requests, old.requests) if old else ""
             sectors = f"{new.sectors:,}", _ratio(new.sectors, old.sectors) if old else ""
             rows.append((head, operation, _width(op), *requests, *sectors, *tail))
-            head, tail = "", ("",) * 4
+            head = ""
+            tail = ("",) * 4
         if build is next(iter(builds.values())):
             before = {(op.number, op.launch.is_lower_bound): op.launch for op in build.operations}
     return table(_HEADER, rows, caption)
@@ -227,8 +241,8 @@ def cliff(session: Session, state: State) -> Iterator[Answer]:
     last = -(-getattr(state.experiment.problem, name) // DIVISOR) * DIVISOR
     sizes = range(max(last - _BEFORE, knobs[name].low), min(last, knobs[name].high) + 1)
     yield prose.hint(f"Compiling for {len(sizes)} sizes"), ""
-    costs: dict[int, Cost] = {}
-    changes: dict[str, Build] = {}
+    costs = {}
+    changes = {}
     choices: list[str] = []
     for size in sizes:
         problem = replace(state.experiment.problem, **{name: size})
@@ -254,9 +268,11 @@ def _cliff_sentence(name: str, costs: Mapping[int, Cost]) -> Sentence:
     """Return how far requests fall over the sizes."""
     requests = {size: cost.requests for size, cost in costs.items()}
     low, high = min(requests, key=requests.__getitem__), max(requests, key=requests.__getitem__)
-    few, many = requests[low], requests[high]
+    few = requests[low]
+    many = requests[high]
     ratio = f": {many / few:.3g} ×" if few else "; at the sizes without requests, boxes are copied"
-    sizes, difference = f"Between {name} = {min(costs):,} and {max(costs):,}", Sourced(abs(high - low), "predicted")
+    sizes = f"Between {name} = {min(costs):,} and {max(costs):,}"
+    difference = Sourced(abs(high - low), "predicted")
     sentence = "{} the requests go from {} (at {:,}) to {} (at {:,}){}, for sizes that differ by {}."
     return say(sentence, sizes, Strong(f"{few:,}"), low, Strong(f"{many:,}"), high, ratio, difference)
 

@@ -15,7 +15,9 @@ from visualize.views.prose import Hint, Mark, Sentence, Sourced, Strong, headlin
 from visualize.views.tables import table
 
 # The names of a run's times, in its table and in its picture.
-THIS_KERNEL, ENQUEUED, SYNCHRONIZED = "this kernel", "launch from Python", "launch and wait"
+THIS_KERNEL = "this kernel"
+ENQUEUED = "launch from Python"
+SYNCHRONIZED = "launch and wait"
 
 _CHECK_HINT = "Compared with torch, element by element. Passed: no error beyond rounding."
 
@@ -58,10 +60,12 @@ def remarks(result: RunResult, kernel: Kernel, launch: Launch, failure: Failure 
     Args:
         failure: the reason why this launch can't be compiled for its GPU, if known.
     """
-    problem, timing, is_interpreted = launch.problem, result.timing, result.backend == "interpreter"
+    problem = launch.problem
+    timing = result.timing
+    is_interpreted = result.backend == "interpreter"
     yield kernel.family.note(problem)
     yield kernel.note(launch)
-    if is_interpreted and failure is not None and failure.kind == "out_of_resources":
+    if is_interpreted and failure and failure.kind == "out_of_resources":
         yield f"This config can't launch on {launch.gpu.name}; the interpreter has no such limit. {failure.message}"
     if kernel.zeroed_output:
         yield "The output starts at zero; no time includes zeroing it."
@@ -74,7 +78,8 @@ def remarks(result: RunResult, kernel: Kernel, launch: Launch, failure: Failure 
     for call in result.baselines[1:]:
         yield f"Compared with {call.name}: {_ratio(call)}."
     if _fits_l2(result, kernel, launch):
-        size, capacity = bytes_of(kernel.family.minimal_bytes(problem)), bytes_of(launch.gpu.l2_bytes)
+        size = bytes_of(kernel.family.minimal_bytes(problem))
+        capacity = bytes_of(launch.gpu.l2_bytes)
         yield f"The working set of {size} fits in the L2 ({capacity}), so the rate is no DRAM bandwidth."
     if result.experiment.run.timer == "events" and timing.median_ms < _SHORT_MS:
         yield "Event times this short include launch overhead; timer graph times 20 launches in a row."
@@ -86,7 +91,8 @@ def remarks(result: RunResult, kernel: Kernel, launch: Launch, failure: Failure 
 
 def explain_slow_library(result: RunResult, kernel: Kernel, launch: Launch) -> str:
     """Explain a library call below half of its best rate; "" if it is faster, or if no rate is known."""
-    baseline, peak = result.baseline, result.peak
+    baseline = result.baseline
+    peak = result.peak
     rate = baseline.timing.tflops if baseline and peak and peak.unit == "TFLOP/s" else None
     if not baseline or not peak or not rate or rate >= _SLOW_SHARE * peak.rate:
         return ""
@@ -106,7 +112,8 @@ def _explain_race(result: RunResult, kernel: Kernel, launch: Launch) -> str:
 
 
 def _compare_overhead(overhead: LaunchOverhead, timing: Timing) -> str:
-    call, kernel = milliseconds(overhead.enqueue_ms), milliseconds(timing.median_ms)
+    call = milliseconds(overhead.enqueue_ms)
+    kernel = milliseconds(timing.median_ms)
     times = f"A call from Python takes {call}; the kernel takes {kernel}"
     if overhead.enqueue_ms > timing.median_ms:
         return f"{times}. In a loop, Python is the bottleneck; a CUDA graph avoids it."
@@ -119,28 +126,34 @@ def render_headline(result: RunResult, kernel: Kernel, launch: Launch, failure: 
     Args:
         failure: as for `remarks`.
     """
-    check, baseline = result.check, result.baseline
-    mark, first = Mark(source(result.backend)), _explain_race(result, kernel, launch)
+    check = result.check
+    baseline = result.baseline
+    first = _explain_race(result, kernel, launch)
     # A race passes by luck, which matters more than its speed.
     if check.passed and baseline and result.timing and not first:
         interval = _interval(baseline)
         number = speed(baseline)
-        beside = say("the speed of {}{} {}", baseline.name, interval and f" ({interval})", mark)
+        beside = f"the speed of {baseline.name}{interval and f' ({interval})'}"
         if baseline.is_tie:
-            number, beside = "Tied", say("with {}: {:.3f}, {} {}", baseline.name, baseline.ratio, interval, mark)
+            number = "Tied"
+            beside = f"with {baseline.name}: {baseline.ratio:.3f}, {interval}"
         first = explain_slow_library(result, kernel, launch)
         if (overhead := result.launch_overhead) and overhead.enqueue_ms > result.timing.median_ms:
             first = _compare_overhead(overhead, result.timing)  # no faster kernel would help
     elif check.elements == 1:
-        number, beside = f"The only element is {'correct' if check.passed else 'wrong'}", say("{}", mark)
+        number = f"The only element is {'correct' if check.passed else 'wrong'}"
+        beside = ""
     elif check.passed or check.mismatched:
         verb = "is" if check.mismatched == 1 else "are"
-        number, beside = f"{check.mismatched:,}", say("of {:,} elements {} wrong {}", check.elements, verb, mark)
+        number = f"{check.mismatched:,}"
+        beside = f"of {check.elements:,} elements {verb} wrong"
     else:
-        number, beside = "Wrong", say("as a whole {}", mark)
+        number = "Wrong"
+        beside = "as a whole"
     settings = [f"{name} {value}" for name, value in result.experiment.to_address().items() if name != "kernel"]
     stages = [f"{name} {seconds:.2f}" for name, seconds in result.stages.items() if name != "worker"]
-    rest = [
+    sentences = [
+        first,
         _verdict(check, kernel),
         *(sentence for sentence in remarks(result, kernel, launch, failure) if sentence != first),
         "The picture of the error was not recorded." if result.diff is None else "",
@@ -148,11 +161,13 @@ def render_headline(result: RunResult, kernel: Kernel, launch: Launch, failure: 
         f"Seconds by stage: {', '.join(stages)}." if stages else "",
         f"{result.experiment.kernel}: {', '.join(settings)}.",
     ]
-    return headline(number, beside, *([first] if first else []), *rest, is_failure=not check.passed)
+    what = Sourced(beside, source(result.backend))
+    return headline(number, what, *filter(str, sentences), is_failure=not check.passed)
 
 
 def _verdict(check: Check, kernel: Kernel) -> Sentence | str:
-    error, limit = significant(check.relative_rms), significant(check.tolerance)
+    error = significant(check.relative_rms)
+    limit = significant(check.tolerance)
     if check.passed and kernel.family.is_exact:
         return "Every element equals the reference, bit for bit."
     if check.passed:
@@ -160,7 +175,8 @@ def _verdict(check: Check, kernel: Kernel) -> Sentence | str:
     if not check.mismatched:
         template = "Relative RMS error {}; rounding can cause up to {}. No element exceeds its limit."
         return say(template, Strong(error), limit)
-    wrong, place = Strong("Wrong"), list(check.worst_index)
+    wrong = Strong("Wrong")
+    place = list(check.worst_index)
     if kernel.family.is_exact or check.nonfinite:
         return say("{}: element {} is {}; the reference is {}.", wrong, place, *_worst_values(check))
     excess = significant(check.worst_over_allowed)
@@ -173,7 +189,7 @@ def _worst_values(check: Check) -> tuple[str, str]:
 
 def render_prediction(predicted: Prediction) -> Markup:
     """Render the predicted time of a launch, and the time that each resource would take alone."""
-    beside = say("predicted without a compile {}", Mark("predicted"))
+    beside = Sourced("predicted without a compile", "predicted")
     slowest_first = sorted(predicted.by_resource, key=lambda resource: -resource[1])
     rows = [(name, milliseconds(ms, predicted.ms)) for name, ms in slowest_first]
     alone = table(("resource", "time"), rows, "Time that each resource would take alone")
@@ -188,16 +204,19 @@ def render_card(result: RunResult, kernel: Kernel, launch: Launch, when: object 
     Args:
         when: when the run ended, if it was stored; "" for a run that has just ended.
     """
-    lines = [_card_line(run, kernel, launch) for run in (result, result.recorded) if run is not None]
+    lines = [_card_line(run, kernel, launch) for run in (result, result.recorded) if run]
     return Markup("").join(lines) + (Markup('<p class="when">{}</p>').format(when) if when else Markup())
 
 
 def _card_line(run: RunResult, kernel: Kernel, launch: Launch) -> Markup:
-    check, baseline = run.check, run.baseline
-    verdict, style = "✓ 0 wrong, still a race" if kernel.race(launch) else "✓ 0 wrong", Markup()
+    check = run.check
+    baseline = run.baseline
+    verdict = "✓ 0 wrong, still a race" if kernel.race(launch) else "✓ 0 wrong"
+    style = Markup()
     if not check.passed:
         count = f"{check.mismatched:,} of {check.elements:,} wrong" if check.mismatched else "wrong as a whole"
-        verdict, style = f"✗ {count}", Markup(' class="failed"')
+        verdict = f"✗ {count}"
+        style = Markup(' class="failed"')
     elif run.backend == "interpreter":
         verdict += ", checked in the"  # the mark completes the sentence
     parts: list[Any] = [Hint(verdict, _CHECK_HINT)]
@@ -211,15 +230,18 @@ def _card_line(run: RunResult, kernel: Kernel, launch: Launch) -> Markup:
 
 def render_tables(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
     """Render the table of the check and, for a timed or recorded run, the table of times."""
-    check, device, family = result.check, result.device, kernel.family
+    check = result.check
+    device = result.device
+    family = kernel.family
     rows = [
         (term("relative RMS error"), significant(check.relative_rms), f"at most {significant(check.tolerance)}"),
-        ("largest error", significant(check.max_abs_error), ""),
-        (f"largest error / ({family.magnitude})", significant(check.max_scaled_error), ""),
+        ("largest error", significant(check.max_abs_error)),
+        (f"largest error / ({family.magnitude})", significant(check.max_scaled_error)),
     ]
     if not family.is_exact:
         rows.append(("largest error beyond rounding / allowed", significant(check.worst_over_allowed), "at most 1"))
-    count, missing = f"{check.mismatched:,} of {check.elements:,}", f"{check.nonfinite:,}"
+    count = f"{check.mismatched:,} of {check.elements:,}"
+    missing = f"{check.nonfinite:,}"
     rows += [
         ("wrong elements", count, f"{missing} of them not written or not finite"),
         ("worst element", str(list(check.worst_index)), "got {}, expected {}".format(*_worst_values(check))),
@@ -231,7 +253,10 @@ def render_tables(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
 
 
 def _time_table(run: RunResult, is_in_l2: bool) -> Markup:
-    cost, options, clocks, times = run.launch_overhead, run.experiment.run, run.clocks, timings(run)
+    cost = run.launch_overhead
+    options = run.experiment.run
+    clocks = run.clocks
+    times = timings(run)
     ratios = {call.name: _ratio(call) for call in run.baselines}
     # The longest time gives all rows one unit.
     longest = max([time.median_ms for time in times.values()] + ([cost.synchronized_ms] if cost else []))
@@ -249,8 +274,8 @@ def _time_table(run: RunResult, is_in_l2: bool) -> Markup:
         share = f"this kernel reaches {percent(peak.share)}"
         rows.append((best, "", "", "", f"{significant(peak.rate)} {peak.unit}", share))
     if cost:
-        rows.append((ENQUEUED, format_ms(cost.enqueue_ms), "", cost.calls, "", ""))
-        rows.append((SYNCHRONIZED, format_ms(cost.synchronized_ms), "", "", "", ""))
+        rows.append((ENQUEUED, format_ms(cost.enqueue_ms), "", cost.calls))
+        rows.append((SYNCHRONIZED, format_ms(cost.synchronized_ms)))
     per_sample = f" of {run.launches_per_sample} launches" if run.launches_per_sample > 1 else ""
     clock = ""
     if clocks:

@@ -5,14 +5,13 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from markupsafe import Markup
 
 from kernels import discover
-from kernels.experiment import without_gpu
+from kernels.experiment import Json, without_gpu
 from kernels.export.chrome_trace import chrome_trace
 from kernels.export.inline import CannotBeWritten
 from kernels.export.script import script
@@ -21,7 +20,7 @@ from kernels.knobs import ConfigError
 from kernels.measuring.run import RUN
 from kernels.measuring.session import Session
 from kernels.results import Failure, RunResult, Timeline, records
-from kernels.results.codec import UnreadableRecording, to_json
+from kernels.results.codec import to_json
 from kernels.results.run import Closeup, Diff
 from kernels.spec import Kernel, Launch, shape_text
 from visualize.predict.bounds import Point, Roof, intensity, predicted_point
@@ -78,9 +77,12 @@ class ResultPanel(Panel):
         Args:
             stored_text: the run that the browser stores. Its card says when it ended.
         """
-        stored, run, when = decode_run(stored_text, snapshot.state), snapshot.result(RunResult), Markup()
+        stored = decode_run(stored_text, snapshot.state)
+        run = snapshot.result(RunResult)
+        when = Markup()
         if stored and (run is None or _strip_pictures(stored[0]) == _strip_pictures(run)):
-            run, when = run or stored[0], status.render_end_time(stored[1], "kept by this browser")
+            run = run or stored[0]
+            when = status.render_end_time(stored[1], "kept by this browser")
         elif ended := snapshot.ended.get("run"):
             when = status.render_end_time(ended, "stored on this machine")
         return draw_result(run, snapshot.launch, snapshot.failure, when) if run else {}
@@ -88,7 +90,7 @@ class ResultPanel(Panel):
     def draw_placeholder(self, snapshot: Snapshot) -> Slots:
         """Fill the slots of an experiment without a run."""
         how = status.render_run_hint(snapshot.here is not None, snapshot.state)
-        plots: Slots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot", "roofline-plot"), NONE)
+        plots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot", "roofline-plot"), NONE)
         notes: Slots = dict.fromkeys(("card", "result-tables", "roofline"), status.NOT_RUN)
         return {**notes, "result": how, **plots}
 
@@ -104,7 +106,7 @@ class ResultPanel(Panel):
         return (Number("predicted time", predicted.ms, "ms", "predicted"),) if predicted else ()
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        async def run(experiment: dict[str, Any]) -> Reply:
+        async def run(experiment: Json) -> Reply:
             """Launches the kernel, checks every element against a reference, and times it beside the library's call.
 
             `check` has the verdict and the errors. `timing` and `baseline` are measured on this machine's GPU: median,
@@ -114,7 +116,7 @@ class ResultPanel(Panel):
             """
             return await api.reply_measured(experiment, "run", run_reply)
 
-        def layouts(experiment: dict[str, Any]) -> Reply:
+        def layouts(experiment: Json) -> Reply:
             """Lists a matmul in each layout of A and B, with the latest known run of each. Launches nothing.
 
             `rows` has an entry for each of NN, NT, TN and TT: `experiment`, to pass to `run`, and `run`, the reply of
@@ -125,16 +127,17 @@ class ResultPanel(Panel):
         return Endpoint("run", run, launches=True), Endpoint("layouts", layouts, launches=True)
 
 
-def run_reply(outcome: RunResult, snapshot: Snapshot) -> dict[str, Any]:
+def run_reply(outcome: RunResult, snapshot: Snapshot) -> Json:
     """Return the body of /run."""
-    kernel, launch = snapshot.state.kernel, snapshot.launch
+    kernel = snapshot.state.kernel
+    launch = snapshot.launch
     note = plain([outcome.note, *text.remarks(outcome, kernel, launch, snapshot.failure)])
     working_set_bytes = kernel.family.minimal_bytes(launch.problem)
     fits_l2 = working_set_bytes <= launch.gpu.l2_bytes
     return {**run_json(outcome), "note": note, "working_set_bytes": working_set_bytes, "fits_l2": fits_l2}
 
 
-def run_json(run: RunResult) -> dict[str, Any]:
+def run_json(run: RunResult) -> Json:
     """Return a run as /run shows it: without the picture of its error, a library call's times beside its name."""
     fields = to_json(_strip_pictures(run))
     del fields["diff"]
@@ -151,7 +154,8 @@ def layouts_reply(snapshot: Snapshot, session: Session) -> Reply:
     Raises:
         ConfigError: if the kernel takes no layout.
     """
-    experiment, layout = snapshot.state.experiment, snapshot.state.kernel.problem_knobs().get("layout")
+    experiment = snapshot.state.experiment
+    layout = snapshot.state.kernel.problem_knobs().get("layout")
     if layout is None:
         message = f"kernel is {experiment.kernel}, which takes no layout; a matmul does."
         raise ConfigError("not_a_choice", message, "kernel")
@@ -170,15 +174,18 @@ def draw_result(result: RunResult, launch: Launch, failure: Failure | None = Non
         failure: the reason why the launch can't be compiled for its GPU, if known.
         when: when a stored run ended.
     """
-    experiment, check, diff = result.experiment, result.check, result.diff
+    experiment = result.experiment
+    check = result.check
+    diff = result.diff
     kernel = discover()[experiment.kernel]
 
     def draw(figure: go.Figure, run: RunResult) -> str:
         about = picture_caption(experiment, launch.gpu.name, source(run.backend))
         return plot_value(figure, revision=query(experiment.to_address()), about=about)
 
-    plots: Slots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot"), NONE)
-    values, timed = Markup(), text.timed_run(result)
+    plots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot"), NONE)
+    values = Markup()
+    timed = text.timed_run(result)
     if timed and check.passed:
         plots["time-plot"] = draw(figures.time_figure(timed), timed)
     if diff:
@@ -221,7 +228,7 @@ def _programs(kernel: Kernel, launch: Launch, diff: Diff, near: Closeup) -> dict
     return programs
 
 
-def tile_marks(result: RunResult) -> dict[str, Any] | None:
+def tile_marks(result: RunResult) -> Json | None:
     """Return which tiles of the output are wrong, for the picture of the program order; None if that is unknown.
 
     `wrong` has a string per row of places, "1" for a place with a wrong element. `tiles` is the number of tiles that a
@@ -269,9 +276,11 @@ def decode_run(stored_text: object, state: State) -> tuple[RunResult, datetime.d
     try:
         recording = RUN.form.recording(json.loads(stored_text))
         ended = datetime.datetime.fromisoformat(recording.date)
-    except (ValueError, TypeError, AttributeError, RecursionError, UnreadableRecording):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return None
-    run, problem, family = recording.measured, state.experiment.problem, state.kernel.family
+    run = recording.measured
+    problem = state.experiment.problem
+    family = state.kernel.family
     # A picture of another output could not be drawn, and would keep the page from opening.
     output = tuple(family.tensors(problem)[family.output(problem)].shape)
     can_draw = run.diff is None or (run.diff.shape == output and min(run.diff.tile or (1, 1)) >= 1)
@@ -281,7 +290,9 @@ def decode_run(stored_text: object, state: State) -> tuple[RunResult, datetime.d
 
 def draw_roofline(run: RunResult, launch: Launch) -> Slots:
     """Fill the roofline's slots. Without a roof, there is no picture, and the text gives the reason."""
-    experiment, kernel, gpu = run.experiment, discover()[run.experiment.kernel], launch.gpu.name
+    experiment = run.experiment
+    kernel = discover()[experiment.kernel]
+    gpu = launch.gpu.name
     recorded = roofs(((each.gpu, each.measured) for each in records.shipped(RUN.form)), launch.problem.dtype)
     if run.backend == "cuda" and run.peak and run.copy_gbps:
         # A device's own roof replaces the recorded one.
@@ -299,7 +310,7 @@ def draw_roofline(run: RunResult, launch: Launch) -> Slots:
     except ConfigError:  # too many tiles to lay out
         bound = None
     figure = figures.roofline_figure(recorded, tuple(_recorded_points(run)), own, bound[0] if bound else None, gpu)
-    sources = [roof.source, "recorded", *(point.source for point in own), *(["predicted"] if bound else [])]
+    sources = [roof.source, "recorded", *(point.source for point in own)] + ["predicted"] * bool(bound)
     about = picture_caption(experiment, gpu, *sources)
     return {
         "roofline": tag_experiment(experiment, claim(*text.describe_roofline(roof, own[0] if own else None, bound))),
@@ -336,10 +347,12 @@ def points(kernel: Kernel, run: RunResult, gpu: str, source: str) -> tuple[Point
 def _recorded_points(run: RunResult) -> Iterator[Point]:
     # Launches of the same family and dtype, on every GPU.
     kernels = discover()
-    family, dtype = kernels[run.experiment.kernel].family, run.experiment.problem.dtype
+    family = kernels[run.experiment.kernel].family
+    dtype = run.experiment.problem.dtype
     for recording in records.shipped(RUN.form):
         recorded = recording.measured
-        kernel, problem = kernels[recorded.experiment.kernel], recorded.experiment.problem
+        kernel = kernels[recorded.experiment.kernel]
+        problem = recorded.experiment.problem
         if kernel.family.id == family.id and problem.dtype == dtype and recorded.check.passed:
             for point in points(kernel, recorded, recording.gpu, "recorded")[:1]:
                 yield replace(point, name=f"{kernel.id} {shape_text(problem)}")
@@ -372,7 +385,7 @@ class ExportPanel(Panel):
         return {"take": json.dumps(snapshot.state.experiment.to_json())}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        def script_of(experiment: dict[str, Any]) -> Reply:
+        def script_of(experiment: Json) -> Reply:
             """Writes a script and a notebook that reproduce a run: kernel, tensors, launch, check, timing beside torch.
 
             Both import torch, Triton and the standard library alone. Without a GPU, they check the kernel in Triton's
@@ -380,7 +393,7 @@ class ExportPanel(Panel):
             """
             return api.reply_predicted(experiment, script_reply)
 
-        async def trace_of(experiment: dict[str, Any]) -> Reply:
+        async def trace_of(experiment: Json) -> Reply:
             """Measures when each program of a launch ran and on which SM, as a Chrome trace, which Perfetto opens.
 
             Takes a GPU; without one, the recorded timeline is returned where there is one. A process of the trace is an
@@ -402,7 +415,7 @@ def script_reply(snapshot: Snapshot) -> Reply:
     return {"script": written.text, "notebook": written.notebook(), "filename": f"{written.name}.py"}
 
 
-def trace_reply(outcome: Timeline, snapshot: Snapshot) -> dict[str, Any]:
+def trace_reply(outcome: Timeline, snapshot: Snapshot) -> Json:
     """Return the body of /trace: the trace, and a name for its file."""
     name = f"{outcome.experiment.kernel.replace('.', '_')}_{snapshot.state.gpu.name}_timeline.json"
     return {"trace": chrome_trace(outcome, snapshot.state.gpu), "filename": name}

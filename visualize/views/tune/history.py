@@ -9,14 +9,14 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from kernels import discover
-from kernels.experiment import GPU_CHOICES, Experiment, argument_schemas, from_json
+from kernels.experiment import GPU_CHOICES, Experiment, Json, argument_schemas, from_json
 from kernels.knobs import ConfigError, knob, quote, read_fields
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results.store import ResultFilter, Store, StoredResult, StoredSweep, experiment_key
 from kernels.space import Space
 from visualize.predict.history import PastRuns
 from visualize.views import slots
-from visualize.views.library.view import address, payload
+from visualize.views.library.view import address
 from visualize.views.numbers import milliseconds
 from visualize.views.panel import Api, Endpoint, Slots, read_options, select_fields
 from visualize.views.prose import Sourced, headline, picture_caption
@@ -27,7 +27,8 @@ from visualize.views.tables import ALL, UNREADABLE, Column, ListPanel, Lists, Ta
 from visualize.views.tune import figures, text
 
 # Runs of one experiment in the picture, and results and sweeps in the lists, which take about 0.1 ms each.
-MAX_RUNS, MAX_LISTED = 1000, 500
+MAX_RUNS = 1000
+MAX_LISTED = 500
 STORE_OFF = "Results are lost when this page stops: TILESCOPE_DB is off."
 _CHECKS = {None: "", True: "passed", False: "failed"}
 
@@ -38,7 +39,8 @@ def _spread(result: StoredResult) -> str:
 
 
 def _result_text(result: StoredResult) -> str:
-    passed, median_ms = result.summary.passed, result.summary.median_ms
+    passed = result.summary.passed
+    median_ms = result.summary.median_ms
     return _CHECKS[passed] if passed is False or median_ms is None else milliseconds(median_ms)
 
 
@@ -155,13 +157,13 @@ class HistoryPanel(ListPanel):
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         def history(
-            experiment: dict[str, Any] | None = None,
+            experiment: Json | None = None,
             kernel: str = "",
             device: str = "",
             kind: str = "",
             limit: int = Part.limit,
             before: int = Part.before,
-        ) -> dict[str, Any]:
+        ) -> Json:
             """Lists what this machine measured and stored, the latest first, and says when a kernel became slower.
 
             `history` has, per result, its kind, experiment, device, versions, the UTC time, the median with its 20th
@@ -171,7 +173,8 @@ class HistoryPanel(ListPanel):
             """
             view = read_options(ResultsView, "history_", {"kernel": kernel, "device": device, "kind": kind}, "/history")
             part = read_fields(Part, {"limit": limit, "before": before}, "/history")
-            store, base = api.session.store, from_json(experiment) if experiment else None
+            store = api.session.store
+            base = from_json(experiment) if experiment else None
             selected = read_filter(store, view, base)
             results = store.latest(selected, part.limit, part.before)
             series = past_runs(store.latest(runs_of(base), MAX_RUNS), "") if base else []
@@ -216,7 +219,8 @@ def past_runs(results: Sequence[StoredResult], gpu: str) -> list[PastRuns]:
         places = [place for place, run in enumerate(timed) if run.device == device]
         runs = [timed[place] for place in places]
         times = [np.array([getattr(run.summary, name) for run in runs]) for name in ("median_ms", "p20_ms", "p80_ms")]
-        versions, samples = tuple((run.torch, run.triton) for run in runs), tuple(r.summary.samples or 0 for r in runs)
+        versions = tuple((run.torch, run.triton) for run in runs)
+        samples = tuple(r.summary.samples or 0 for r in runs)
         series.append(PastRuns(device, np.array(places), tuple(r.ended for r in runs), versions, samples, *times))
     return series
 
@@ -238,7 +242,8 @@ def measured_experiment(result: StoredResult) -> Experiment | None:
 
 def result_address(result: StoredResult) -> str:
     """Return the query that shows a stored result; "" if this version cannot read its experiment."""
-    experiment, measurement = measured_experiment(result), MEASUREMENTS.get(result.kind)
+    experiment = measured_experiment(result)
+    measurement = MEASUREMENTS.get(result.kind)
     return address(experiment, measurement.form.word if measurement else "") if experiment else ""
 
 
@@ -267,11 +272,11 @@ def read_filter(store: Store, view: Any, base: Experiment | None) -> ResultFilte
     return ResultFilter((kind,) if kind else (), kernel, device, keys)
 
 
-def _result_json(result: StoredResult) -> dict[str, Any]:
+def _result_json(result: StoredResult) -> Json:
     experiment = measured_experiment(result)
     return {
         **select_fields(result, "kind", "kernel"),
-        "experiment": payload(experiment) if experiment else None,
+        "experiment": experiment and experiment.short_json(),
         **select_fields(result, "gpu", "device", "backend", "torch", "triton"),
         "ended": result.ended.isoformat(),
         **vars(result.summary),
@@ -279,9 +284,9 @@ def _result_json(result: StoredResult) -> dict[str, Any]:
     }
 
 
-def _sweep_json(sweep: StoredSweep, space: Space) -> dict[str, Any]:
+def _sweep_json(sweep: StoredSweep, space: Space) -> Json:
     return {
-        "experiment": payload(space.base),
+        "experiment": space.base.short_json(),
         "vary": {name: list(values) for name, values in space.varied},
         **select_fields(sweep, "gpu", "triton", "done", "total", "best_ms", "ended"),
         "began": sweep.began.isoformat(),

@@ -39,7 +39,9 @@ class SharedSweeps:
     def __init__(
         self, predict: Predict, prepare: Callable[..., SweepRun] = sweep_here, unwatched_s: float = 30.0
     ) -> None:
-        self._predict, self._prepare, self._unwatched_s = predict, prepare, unwatched_s
+        self._predict = predict
+        self._prepare = prepare
+        self._unwatched_s = unwatched_s
         self._lock = threading.RLock()
         self._run: SweepRun | None = None
         self._watchers: Counter[str] = Counter()
@@ -68,7 +70,7 @@ class SharedSweeps:
         """
         first, *others = spaces
         with self._lock:
-            if self._run is not None:
+            if self._run:
                 if self._run.strategy == strategy and self._run.space.identity in [space.identity for space in spaces]:
                     self._left.discard(watcher)
                     return self._run
@@ -76,7 +78,8 @@ class SharedSweeps:
                 message = f"A sweep of {swept.size:,} configs of {swept.base.kernel} runs on this machine; one runs at "
                 raise ConfigError("busy", f"{message}a time. Cancel it, or wait.")
             session.before_close(self._cancel)  # cancelling several times is harmless
-            self._left, self._is_cancelled = set(), False
+            self._left = set()
+            self._is_cancelled = False
             self._last_watched = time.monotonic()
             run = self._begin(session, first, strategy, from_scratch)
         threading.Thread(target=self._drive, args=(session, run, others, from_scratch), daemon=True).start()
@@ -90,7 +93,7 @@ class SharedSweeps:
     def find(self, store: Store, space: Space, gpu: Gpu) -> Sweep | None:
         """Return the running sweep's rows so far, or the latest sweep of a space by any process."""
         run = self.running(space, gpu)
-        if run is not None:
+        if run:
             return run.snapshot()
         latest = self._find_latest(store, space, gpu)
         return latest[0] if latest else None
@@ -126,7 +129,7 @@ class SharedSweeps:
     def _cancel(self) -> None:
         with self._lock:
             self._is_cancelled = True
-            if self._run is not None:
+            if self._run:
                 self._run.cancel()
 
     def _begin(self, session: Session, space: Space, strategy: Strategy, from_scratch: bool) -> SweepRun:
@@ -145,7 +148,8 @@ class SharedSweeps:
                         idle_s = time.monotonic() - self._last_watched
                         if not self._active_watchers() and idle_s > self._unwatched_s:
                             self._cancel()
-                sweep, stored = run.result(), session.store.latest_sweep(run.space, run.gpu)
+                sweep = run.result()
+                stored = session.store.latest_sweep(run.space, run.gpu)
                 latest = sweep, ResumePoint(sweep.rows, run.name)
                 self._latest.put((run.space.identity, run.gpu.name), (stored, latest))
                 with self._lock:
@@ -158,9 +162,10 @@ class SharedSweeps:
 
     def _find_latest(self, store: Store, space: Space, gpu: Gpu) -> tuple[Sweep, ResumePoint] | None:
         """Return the latest sweep from memory, unless the store has a newer one. Without a store, memory decides."""
-        stored, key = store.latest_sweep(space, gpu), (space.identity, gpu.name)
+        stored = store.latest_sweep(space, gpu)
+        key = (space.identity, gpu.name)
         before, latest = self._latest.get(key) or (None, None)
-        if stored is not None and stored != before:
+        if stored and stored != before:
             latest = store.load_sweep(space, gpu) or latest
             self._latest.put(key, (stored, latest))
         return latest

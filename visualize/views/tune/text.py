@@ -88,9 +88,10 @@ def plan_headline(plan: Sweep, seconds: float, has_times: bool) -> Markup:
         has_times: whether this machine's GPU times configs.
     """
     skipped = plan.count("set aside")
-    count, kernel, varied = len(plan.rows) - skipped, plan.experiment.kernel, varied_text(plan.space)
+    count = len(plan.rows) - skipped
+    what = f"{plan.experiment.kernel} over {varied_text(plan.space)}"
     how = "timed on this machine's GPU" if has_times else "compiled, and ranked by predicted time alone"
-    sentence = say("{} over {}: {}. About {}.", kernel, varied, how, format_duration(seconds))
+    sentence = f"{what}: {how}. About {format_duration(seconds)}."
     aside = f"Set aside before any compile: {count_noun(skipped, 'config')}." if skipped else ""
     return headline(f"{count:,}", "config to try" if count == 1 else "configs to try", sentence, aside)
 
@@ -99,8 +100,10 @@ def sweep_headline(sweep: Sweep) -> Markup:
     """Render the best config and its time, so far or at the end."""
     counts = ", ".join(f"{count:,} {status}" for status in STATUSES if (count := sweep.count(status)))
     problem = sweep.experiment.problem
-    tried = say("{}, {}, {}: {}.", shape_text(problem), problem.dtype, count_noun(len(sweep.rows), "config"), counts)
-    is_running, ending = sweep.ended == "running", ENDINGS[sweep.ended]
+    configs = count_noun(len(sweep.rows), "config")
+    tried = f"{shape_text(problem)}, {problem.dtype}, {configs}: {counts}."
+    is_running = sweep.ended == "running"
+    ending = ENDINGS[sweep.ended]
     if sweep.best is None:
         nothing = "No config has a result so far." if is_running else "No config has a correct result."
         return headline("", "", nothing, tried, ending, sweep.note)
@@ -110,7 +113,7 @@ def sweep_headline(sweep: Sweep) -> Markup:
     what = say("{} for the {}", Mark(sweep.source), "fastest config so far" if is_running else best_of)
     preposition = "on" if sweep.is_timed else "for"
     best = Strong(knobs_text(sweep.best.experiment, sweep.space))
-    libraries = [say("{} takes {} times as long.", call.name, ratio_text(call)) for call in sweep.baselines]
+    libraries = (f"{call.name} takes {ratio_text(call)} times as long." for call in sweep.baselines)
     return headline(
         f"{significant(time_ms(sweep.best, sweep.is_timed) * scale)} {unit}", what,
         say("{} {} {}.", best, preposition, sweep.best.device),
@@ -159,7 +162,8 @@ def point_label(row: SweepRow, sweep: Sweep) -> str:
 def sweep_caption(sweep: Sweep) -> str:
     """Return the caption of a saved picture."""
     base = sweep.experiment
-    shape, varied = f"{shape_text(base.problem)}, {base.problem.dtype}", varied_text(sweep.space)
+    shape = f"{shape_text(base.problem)}, {base.problem.dtype}"
+    varied = varied_text(sweep.space)
     return " · ".join((base.kernel, shape, varied, sweep.rows[0].device, sweep.source))
 
 
@@ -170,9 +174,14 @@ KNOBS = tuple(dict.fromkeys(name for kernel in discover().values() for name in k
 def sweep_columns(sweep: Sweep | None = None) -> tuple[Column[SweepRow], ...]:
     """Return the columns of a sweep's rows: rank, knobs, times, resources, outcome. Default: those of all sweeps."""
     names: Sequence[str] = KNOBS
-    (unit, scale), source, fastest, ranks = ("ms", 1.0), "measured", 1.0, dict[int, int]()
+    unit, scale = "ms", 1.0
+    source = "measured"
+    fastest = 1.0
+    ranks = dict[int, int]()
     if sweep:
-        names, (unit, scale), source = [name for name, _ in sweep.space.varied], sweep_unit(sweep), sweep.source
+        names = [name for name, _ in sweep.space.varied]
+        unit, scale = sweep_unit(sweep)
+        source = sweep.source
         fastest = (sweep.best and sweep.best.relative) or 1.0
         ranks = {id(row): rank for rank, row in enumerate(sweep.ranked, 1)}
 
@@ -276,7 +285,8 @@ def sizes_headline(dimension: str, sizes: int, timed: Sequence[tuple[int, Sweep]
         return headline("", "", f"{count_noun(sizes, 'size')} of {dimension} to sweep. Library ratios need a GPU.")
     ratios = {size: sweep.baselines[0] for size, sweep in timed}
     best, worst = (pick(ratios, key=lambda size: ratios[size].ratio) for pick in (max, min))
-    call, source = ratios[best], timed[0][1].source
+    call = ratios[best]
+    source = timed[0][1].source
     sentence = f"95 % interval {call.low:.3f} to {call.high:.3f}."
     if worst != best:
         sentence += f" At {dimension} {worst:,}: {ratio_text(ratios[worst])}."
@@ -296,9 +306,13 @@ def sizes_table(dimension: str, sweeps: Mapping[int, Sweep | None], address: Cal
     source = next((sweep.source for sweep in sweeps.values() if sweep and sweep.is_timed), "predicted")
     rows = []
     for size, sweep in sweeps.items():
-        config, time, ratios, ended = "", "", dict[str, str](), "not swept"
+        config = ""
+        time = ""
+        ratios = dict[str, str]()
+        ended = "not swept"
         if sweep:
-            ratios, ended = {ratio.name: ratio_text(ratio) for ratio in sweep.baselines}, sweep.ended
+            ratios = {ratio.name: ratio_text(ratio) for ratio in sweep.baselines}
+            ended = sweep.ended
         if sweep and sweep.best:
             config = knobs_text(sweep.best.experiment, sweep.space)
             time = milliseconds(time_ms(sweep.best, sweep.is_timed))
@@ -321,7 +335,7 @@ def history_headline(series: Sequence[PastRuns], runs: Sequence[StoredResult]) -
         passed = sum(bool(run.summary.passed) for run in runs)
         source = "interpreter" if any(run.backend == "interpreter" for run in runs) else "recorded"
         note = "On a GPU, times are stored, too." if source == "interpreter" else "None of these runs was timed."
-        return headline(f"{passed:,} of {len(runs):,}", say("checks passed {}", Mark(source)), note)
+        return headline(f"{passed:,} of {len(runs):,}", Sourced("checks passed", source), note)
     how = "Press Run (Ctrl+Enter) to store a result of this machine. Recorded lists results of other machines."
     return headline("0", "runs of this experiment are stored", how)
 
@@ -337,7 +351,8 @@ def _times_headline(runs: PastRuns, *others: PastRuns) -> Markup:
         change_text = _change_text(other, other.changes[-1]) if other.changes else latest
         more.append(f"On {other.device}: {count_noun(len(other), 'run')}, {change_text}.")
     if not runs.changes:
-        what = say("in the latest of {} on {} {}", count_noun(len(runs), "run"), runs.device, Mark("recorded"))
+        latest = f"in the latest of {count_noun(len(runs), 'run')} on {runs.device}"
+        what = Sourced(latest, "recorded")
         spread = max(float(np.ptp(runs.median_ms) / runs.median_ms.mean()) / 2, 0.0001)
         sentence = f"No change since {runs.ended[0]:%Y-%m-%d}: the medians lie within ± {percent(spread)}."
         if len(runs) == 1:
@@ -345,7 +360,7 @@ def _times_headline(runs: PastRuns, *others: PastRuns) -> Markup:
         return headline(milliseconds(float(runs.median_ms[-1])), what, sentence, *more)
     change = runs.changes[-1]
     number, word = _ratio(change)
-    what = say("{} since {:%Y-%m-%d} on {} {}", word, runs.ended[change.place], runs.device, Mark("recorded"))
+    what = Sourced(f"{word} since {runs.ended[change.place]:%Y-%m-%d} on {runs.device}", "recorded")
     upgrade = " and ".join(runs.upgrade(change))
     cause = f"It coincides with {upgrade}." if upgrade else "The versions of torch and triton are the same."
     before, after = (milliseconds(ms) for _, _, ms in runs.levels[-2:])
@@ -370,7 +385,8 @@ def change_label(runs: PastRuns, change: Change) -> str:
 
 def run_label(runs: PastRuns, place: int) -> str:
     """Return the label of a run, with Plotly's line breaks. Plotly renders some markup, so names are escaped."""
-    (torch, triton), device = map(escape, runs.versions[place]), escape(runs.device)
+    torch, triton = map(escape, runs.versions[place])
+    device = escape(runs.device)
     median, low, high = (milliseconds(float(ms[place])) for ms in (runs.median_ms, runs.p20_ms, runs.p80_ms))
     return (
         f"<b>{median}</b>, p20 to p80: {low} to {high}<br>"
