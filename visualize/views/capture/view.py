@@ -275,7 +275,8 @@ class CapturePictures:
             why.setdefault(finding.place, []).append(finding.sentences)
         rows = []
         for number, (op, simple) in enumerate(zip(counts.operations, board, strict=True)):
-            ideal, at_least = int(op.tally.counts[IDEAL]), "≥ " if op.tally.refused else ""
+            ideal = int(op.tally.counts[IDEAL])
+            bound = ("≤ " if op.tally.is_upper_bound else "≥ ") if op.tally.refused else ""
             address = f"launch={view.launch}&operation={number}&program={view.program}"
             rows.append(
                 (
@@ -283,7 +284,7 @@ class CapturePictures:
                     op.op,
                     ", ".join(op.tensors),
                     op.width_bytes or "",
-                    *(f"{at_least}{count:,}" for count in (op.requests, op.sectors, int(op.tally.counts[LINES]))),
+                    *(f"{bound}{count:,}" for count in (op.requests, op.sectors, int(op.tally.counts[LINES]))),
                     percent(ideal / op.sectors) if op.sectors and ideal and not op.tally.refused else "",
                     f"{simple.sectors:,}" if op.instruction else "",
                     op.tally.refused or " ".join(why.get((*op.source, op.op, ", ".join(op.tensors)), ())),
