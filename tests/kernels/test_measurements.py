@@ -117,7 +117,7 @@ def test_a_result_is_known_until_as_many_others_have_been_used_since(session, ma
     assert fresh.find_value(experiments[1], "made_up") is None
     assert fresh.find_value(experiments[0], "made_up").experiment == experiments[0]
     assert fresh.find_value(experiments[0], "check") is None
-    assert fresh.find_value(replace(experiments[0], gpu="H200"), "made_up") is None, "it was interpreted here"
+    assert fresh.find_value(replace(experiments[0], gpu="H100"), "made_up") is None, "it was interpreted for the H200"
     fresh.close()
 
 
