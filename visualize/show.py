@@ -12,9 +12,8 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +96,7 @@ def show(arguments: Sequence[str]) -> int:
     prints = flags.text or flags.json or flags.against or flags.triton
     if obstacle := "" if prints else _obstacle(flags):
         parser.exit(USAGE, f"{obstacle}\n")
-    with tempfile.TemporaryDirectory(prefix="tilescope-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tilescope-") as folder, ExitStack() as stack:
         path = Path(flags.script)
         is_capture = path.suffix == ".tilescope"
         before = None
@@ -107,29 +106,23 @@ def show(arguments: Sequence[str]) -> int:
             packages = install_triton(flags.triton) if flags.triton and not flags.against else None
             if not is_capture:
                 path = flags.out or Path(folder) / "script.tilescope"
+            server = None if is_capture else CaptureServer(flags, path, stack)
+            if server:
+                server.capture(flags.script)
+            compiler = server.compile if server else None
             if not prints:
                 from visualize.web.capture_page import serve_capture
 
-                server = None if is_capture else CaptureServer(flags, path)
-                if server:
-                    server.capture(flags.script)
                 recapture = server.capture if server else None
-                compiler = server.compile if server else None
                 serve_capture(path, flags.script, recapture, compiler, flags.host, flags.port, flags.mcp)
                 return FINE
-            if not is_capture:
-                run_capture(flags, capture_arguments(flags, path, flags.script))
-                if flags.count:
-                    count(flags, path, flags.script)
             capture = Capture(path)
             is_failed = capture.content.stopped is not None and capture.content.stopped.kind == "exception"
-            server = CaptureServer(flags, path)
-            content = report(capture, None if is_capture else server.compile)
-            server.close()
+            content = report(capture, compiler)
             if packages:
-                other = Path(folder) / "other.tilescope"
-                run_capture(flags, capture_arguments(flags, other, flags.script), packages)
-                before = report(Capture(other))
+                other = CaptureServer(flags, Path(folder) / "other.tilescope", stack, packages)
+                other.capture(flags.script)
+                before = report(Capture(other.path))
             changed = [] if before is None else list(differences(before, content))
         except (UnreadableCapture, CaptureFailed) as error:
             parser.exit(USAGE, f"{error}\n")
@@ -143,10 +136,8 @@ def show(arguments: Sequence[str]) -> int:
         lines = [title + (f"{len(changed)}" if changed else "none"), *(d.sentence for d in changed), ""]
         print("\n".join([*(lines if before is not None else []), table(content)]))
     if not content["launches"]:
-        print(
-            f"{flags.script} launched no Triton kernels. Call one, or add a function whose name begins with `case`.",
-            file=sys.stderr,
-        )
+        advice = "Call one, or add a function whose name begins with `case`."
+        print(content["stopped"] or f"{flags.script} launched no Triton kernels. {advice}", file=sys.stderr)
         return USAGE
     grown = [d for d in changed if d.after > d.before or d.what == "launches"] if flags.against else []
     print("".join(f"{d.sentence}\n" for d in grown), end="", file=sys.stderr)
@@ -203,45 +194,38 @@ def capture_arguments(flags: argparse.Namespace, path: Path, script: str, more: 
     return [*arguments, *more, script, *flags.arguments]
 
 
-def run_capture(
-    flags: argparse.Namespace, arguments: Sequence[str], packages: Path | None = None, profiler: Sequence[str] = ()
-) -> None:
-    """Run capture.py on a script in a separate process.
+class CaptureServer:
+    """A process that has imported torch and Triton, and captures scripts or compiles in forks of itself.
+
+    The scripts have the stdin of this process. Their output goes to stderr.
 
     Args:
-        arguments: see `capture_arguments`.
+        stack: ends the process when it is closed.
         packages: a folder with packages that replace the installed ones.
-        profiler: prefix of the command line: a profiler with its options.
 
     Raises:
-        CaptureFailed: no capture was written. The script's own messages are on stderr.
+        CaptureFailed: the interpreter does not exist.
     """
-    paths = filter(None, (str(packages), os.environ.get("PYTHONPATH")))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)} if packages else None
-    command = [*profiler, flags.python, str(_CAPTURE), *arguments]
-    try:
-        # The script's output goes to stderr, because stdout is for the report.
-        done = subprocess.run(command, stdout=_STDERR, env=environment, check=False)
-    except OSError as error:
-        raise CaptureFailed(f"--python {flags.python}: {error.strerror}.") from error
-    if done.returncode:
-        raise CaptureFailed(f"{flags.script} could not be captured; the reason is above.")
 
-
-class CaptureServer:
-    """A process that has imported torch and Triton, and captures scripts or compiles in forks of itself."""
-
-    def __init__(self, flags: argparse.Namespace, path: Path) -> None:
-        self._flags, self._path = flags, path
+    def __init__(
+        self, flags: argparse.Namespace, path: Path, stack: ExitStack, packages: Path | None = None
+    ) -> None:
+        self._flags = flags
+        self.path = path
         self._lock = threading.Lock()
-
-    @cached_property
-    def _process(self) -> subprocess.Popen[str]:
-        command = [self._flags.python, str(_CAPTURE), "--serve"]
+        paths = filter(None, (packages and str(packages), os.environ.get("PYTHONPATH")))
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        pipe = subprocess.PIPE
         try:
-            return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            with open(os.dup(0)) as stdin:
+                number = stdin.fileno()
+                command = [flags.python, str(_CAPTURE), "--serve", str(number)]
+                process = subprocess.Popen(
+                    command, stdin=pipe, stdout=pipe, pass_fds=[number], env=environment, text=True
+                )
+            self._process = stack.enter_context(process)
         except OSError as error:
-            raise CaptureFailed(f"--python {self._flags.python}: {error.strerror}.") from error
+            raise CaptureFailed(f"--python {flags.python}: {error.strerror}.") from error
 
     def capture(self, script: str, more: Sequence[str] = ()) -> None:
         """Capture a script.
@@ -252,13 +236,13 @@ class CaptureServer:
         Raises:
             CaptureFailed: no capture was written.
         """
-        reply = self._ask(capture_arguments(self._flags, self._path, script, more))
+        reply = self._ask(capture_arguments(self._flags, self.path, script, more))
         if reply != "\n":
             raise CaptureFailed(
                 reply.strip() or f"The capture process ({self._flags.python}) exited; the terminal shows why."
             )
         if self._flags.count:
-            count(self._flags, self._path, script, more)
+            count(self._flags, self.path, script, more)
 
     def compile(self, request: Mapping[str, Any]) -> Sequence[Mapping[str, Any] | None]:
         """Compile modules: see `capture.recompile`. Without a reply, nothing was compiled."""
@@ -275,11 +259,6 @@ class CaptureServer:
                 self._process.stdin.write(f"{json.dumps(request)}\n")
                 self._process.stdin.flush()
             return self._process.stdout.readline()
-
-    def close(self) -> None:
-        """End the process if it was started."""
-        if "_process" in vars(self):
-            self._process.communicate()
 
 
 def count(flags: argparse.Namespace, path: Path, script: str, settings: Sequence[str] = ()) -> None:
@@ -299,8 +278,8 @@ def count(flags: argparse.Namespace, path: Path, script: str, settings: Sequence
         command = [ncu, "--clock-control", "none", "--metrics", ",".join(metrics.values()), "--kernel-name"]
         command += [f"regex:^({'|'.join(names)})$", "--csv", "--page", "raw", "--print-units", "base"]
         arguments = capture_arguments(flags, again, script, ["--untimed", *settings])
-        with suppress(CaptureFailed):  # the script may fail while it is counted
-            run_capture(flags, arguments, profiler=[*command, "--log-file", str(log)])
+        command += ["--log-file", str(log), flags.python, str(_CAPTURE), *arguments]
+        subprocess.run(command, stdout=_STDERR, check=False)  # the script may fail while it is counted
         page = log.read_text(encoding="utf-8") if log.exists() else ""
         if again.exists():
             shutil.move(again, path)  # random data differs between runs
@@ -350,7 +329,7 @@ def install_triton(version: str) -> Path:
     Raises:
         CaptureFailed: pip could not install it, or it is too old.
     """
-    if not re.fullmatch(r"\d+\.\d+\S*", version) or tuple(map(int, version.split(".")[:2])) < _OLDEST_TRITON:
+    if not re.fullmatch(r"\d+\.\d+[\w.+]*", version) or tuple(map(int, version.split(".")[:2])) < _OLDEST_TRITON:
         raise CaptureFailed(f"--triton {version}: Tilescope needs Triton 3.6 or later, such as 3.6.0.")
     folder = default_cache_directory() / f"triton-{version}"
     if not folder.exists():

@@ -1,7 +1,7 @@
 """Record every Triton launch of an unmodified script, with or without a GPU, and write a capture.
 
     python capture.py --out FILE [--values] [--config KERNEL=N] [--set NAME=VALUE,...] SCRIPT.py[:CASE] [ARGUMENTS]
-    python capture.py --serve
+    python capture.py --serve FD
 
 This file needs only torch, Triton and NumPy, so it can be copied to any machine. Without a GPU nothing is launched:
 tensors live in host memory but report a CUDA device, kernels are compiled but do not run, and recording stops where the
@@ -11,7 +11,9 @@ file format.
 
 import argparse
 import ast
+import atexit
 import contextlib
+import faulthandler
 import functools
 import hashlib
 import inspect
@@ -26,13 +28,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import types
 import zipfile
 from collections import defaultdict, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -45,6 +48,7 @@ import torch
 import triton
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _triton as torch_triton
+from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_leaves
 from triton._C.libtriton import gluon_ir, ir, nvidia
 from triton.backends.compiler import GPUTarget
@@ -60,6 +64,9 @@ _MOST_BYTES = 60 << 20
 # Counts depend on addresses modulo this: see `kernels/atomics.py`.
 _ADDRESS_RANGE = 1 << 29
 
+# The number of an entry that is added to a list of the capture's JSON.
+_END = sys.maxsize
+
 # Maximum seconds of compiling a report's changed modules.
 _RECOMPILE_S = 20
 
@@ -68,6 +75,9 @@ _MOST_CONFIGS, _MOST_COMBINATIONS = 8, 256
 
 _TOO_LARGE = f"Addresses depend on the values of {{}}. A capture keeps at most {_MOST_BYTES >> 20} MiB of values, so \
 make the tensors smaller."
+
+_IN_GRAPH = "Addresses depend on the values of {}, which can't be copied while a CUDA graph records the launch. Launch \
+the kernel outside the graph, too."
 
 _POINTER_OPS = "tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas", "ttg.async_copy_global_to_local"
 _TMA_COPIES = r"ttng\.async_tma_(copy|store|gather|scatter|reduce)"
@@ -79,6 +89,13 @@ H200 = {
     "name": "H200", "device_name": "NVIDIA H200", "sms": 132, "compute_capability": [9, 0], "l2_bytes": 60 << 20,
     "shared_bytes_per_sm": 228 << 10, "shared_bytes_per_program": 227 << 10, "registers_per_sm": 65536,
     "max_warps_per_sm": 64, "clock_mhz": 1830, "dram_gbps": 4800, "bus_bits": 6144, "memory_gib": 141,
+}  # fmt: skip
+
+_ROWS = "crow_indices", "col_indices", "values"
+_COLUMNS = "ccol_indices", "row_indices", "values"
+_PARTS = {
+    torch.sparse_coo: ("_indices", "_values"), torch.sparse_csr: _ROWS, torch.sparse_bsr: _ROWS,
+    torch.sparse_csc: _COLUMNS, torch.sparse_bsc: _COLUMNS,
 }  # fmt: skip
 
 _RUN = jit.JITFunction.run
@@ -114,6 +131,7 @@ class Recorder:
 
     Attributes:
         configs: number of the autotuner config to pin, from 1, by kernel name.
+        process: the process whose launches are recorded, and not those of its forks.
         context: JSON to add to the next launch.
         storages: number of storages so far.
         numbers: a storage's number and a weak reference to it, by device and address.
@@ -124,12 +142,14 @@ class Recorder:
         is_timed: whether cases and `do_bench` calls are launched repeatedly on a GPU to time them.
     """
 
-    def __init__(self, gpu: Mapping[str, Any], runs: str, folder: Path | None) -> None:
-        self.gpu, self.runs, self.configs = gpu, runs, dict[str, int]()
-        self._temporary = tempfile.TemporaryDirectory(prefix="tilescope-")
-        self.folder = folder or Path(self._temporary.name)
-        self._journal = (self.folder / "journal").open("ab", buffering=0)
-        self.launches, self.not_captured = list[Launch](), list[str]()
+    def __init__(self, gpu: Mapping[str, Any], runs: str, folder: Path) -> None:
+        self.gpu = gpu
+        self.runs = runs
+        self.configs = dict[str, int]()
+        self.folder = folder
+        self.process = os.getpid()
+        self.journal = (folder / "journal").open("ab", buffering=0)
+        self.launches = list[Launch]()
         self.storages = 0
         self.numbers = dict[tuple[str, int], tuple[int, StorageWeakRef]]()
         self.unknown = dict[int, str]()
@@ -138,19 +158,18 @@ class Recorder:
         self.arrays = dict[bytes | str, int]()
         self.bases = dict[int, torch.Tensor]()
         self.context: dict[str, Any] = {"case": None, "tuned": None}
-        self.is_paused, self.is_timed = False, True
+        self.is_paused = False
+        self.is_timed = True
         self.write("gpu", gpu)
         self.write("backend", runs or "none")
 
     def write(self, name: str, value: Any, number: int | None = None) -> None:
         """Write an entry of the capture's JSON, or replace a list from an element on."""
-        self._journal.write(json.dumps([name, number, value]).encode() + b"\n")
+        self.journal.write(json.dumps([name, number, value]).encode() + b"\n")
 
     def note(self, text: str) -> None:
         """Add a sentence to `not_captured`."""
-        if text not in self.not_captured:
-            self.not_captured.append(text)
-            self.write("not_captured", self.not_captured)
+        self.write("not_captured", [text], _END)
 
     def keep(self, launch: Launch, **changes: Any) -> None:
         """Write a launch with changes to its JSON."""
@@ -259,9 +278,11 @@ class Recorder:
         memory, dtype = base.untyped_storage(), base.dtype
         why = ""
         elements = np.empty(0)
-        if _is_graph(self) or tensor["dtype"] != _dtype(base):
+        if tensor["dtype"] != _dtype(base):
             return
-        if memory.nbytes() > _MOST_BYTES:
+        if _is_graph(self):
+            why = _IN_GRAPH.format(name)
+        elif memory.nbytes() > _MOST_BYTES:
             why = _TOO_LARGE.format(f"{name}, {memory.nbytes() >> 20:,} MiB")
         else:
             flat = base.new_empty(0).set_(memory, 0, (memory.nbytes() // dtype.itemsize,), (1,))
@@ -310,10 +331,6 @@ class Recorder:
             if array is not None:
                 self.pointees.append((name, np.sort(np.load(self.folder / f"{array}.npy"))))
 
-    def save(self, path: Path) -> None:
-        """Write the capture."""
-        write_capture(self.folder, path)
-
 
 def write_capture(folder: Path, path: Path, script: str = "", arguments: Sequence[str] = (), status: int = 0) -> str:
     """Write a capture from the files of a recorder. Return "", or why nothing was captured.
@@ -332,6 +349,7 @@ def write_capture(folder: Path, path: Path, script: str = "", arguments: Sequenc
             content[name] = value
         else:
             content[name][number:] = value
+    content["not_captured"] = list(dict.fromkeys(content["not_captured"]))
     if content["refused"]:
         return content["refused"]
     if status and "is_complete" not in content:
@@ -348,9 +366,11 @@ def write_capture(folder: Path, path: Path, script: str = "", arguments: Sequenc
                 sizes[array_path]["why_missing"] = _TOO_LARGE.format("several tensors")
             else:
                 file.write(array_path, f"arrays/{array_path.name}")
-        files = (kernel["file"] for kernel in content["kernels"])
-        with ThreadPoolExecutor() as pool:  # no thread may be left when `serve` forks
-            read = list(pool.map(_read_kernel, itertools.repeat(folder), itertools.count(), files))
+        kernels = [(folder, number, kernel["file"]) for number, kernel in enumerate(content["kernels"])]
+        with ThreadPool() as pool:
+            read = pool.starmap(_read_kernel, kernels)
+            pool.close()
+            pool.join()  # no thread may be left when `serve` forks
         for number, (resources, codes) in enumerate(read):
             content["kernels"][number] |= dict(zip(("registers", "spilled_bytes"), resources, strict=True))
             for stage, code in codes.items():
@@ -412,14 +432,19 @@ def _plain(value: Any) -> int | str | None:
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    return (value for value in tree_leaves(values) if isinstance(value, torch.Tensor))
+    """Yield the tensors among values, and of sparse tensors their parts."""
+    for value in tree_leaves(values):
+        if isinstance(value, torch.Tensor):
+            parts = [getattr(value, name)() for name in _PARTS.get(value.layout, ())] or [value]
+            yield from filter(torch._C._has_storage, parts)
 
 
 def _users_line(frames: Iterable[traceback.FrameSummary]) -> dict[str, Any]:
     """Return the innermost of the frames that is in the user's code."""
-    skipped = [__file__, contextlib.__file__, functools.__file__, "<frozen", "<string"]
-    skipped += [f"{package.__path__[0]}/" for package in (torch, triton)]
-    lines = [{"file": f.filename, "line": f.lineno} for f in frames if not f.filename.startswith(tuple(skipped))]
+    standard_library = rf"{os.path.dirname(os.__file__)}/(?!(site|dist)-packages/)"
+    folders = (f"{package.__path__[0]}/" for package in (torch, triton))
+    skipped = re.compile("|".join([standard_library, __file__, "<frozen", "<string", *folders]))
+    lines = [{"file": f.filename, "line": f.lineno} for f in frames if not skipped.match(f.filename)]
     return lines[-1] if lines else {"file": "", "line": 0}
 
 
@@ -699,14 +724,21 @@ def _interpret(launch: Launch, values: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def recording(gpu: Mapping[str, Any] = H200, runs: str = "", folder: Path | None = None) -> Iterator[Recorder]:
-    """Record all Triton launches. Unless `runs` is "cuda", tensors in host memory report a CUDA device."""
+def recording(folder: Path, gpu: Mapping[str, Any] = H200, runs: str = "") -> Iterator[Recorder]:
+    """Record all Triton launches in a folder, from which `write_capture` makes a capture.
+
+    Unless `runs` is "cuda", tensors in host memory report a CUDA device.
+    """
     recorder = Recorder(gpu, runs, folder)
 
     @functools.wraps(_RUN)
     def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **keywords: Any) -> Any:
-        if warmup or recorder.is_paused:
-            return _RUN(self, *arguments, grid=grid, warmup=warmup, **keywords)
+        is_child = os.getpid() != recorder.process
+        if is_child:
+            recorder.note("Launches in processes that the script started were not recorded.")
+        if warmup or recorder.is_paused or is_child:
+            launches_nothing = warmup or is_child and runs != "cuda"
+            return _RUN(self, *arguments, grid=grid, warmup=launches_nothing, **keywords)
         for hook in self.pre_run_hooks:
             hook(*arguments, **keywords)
         return _launch(recorder, self, arguments, grid, keywords)
@@ -731,7 +763,7 @@ def recording(gpu: Mapping[str, Any] = H200, runs: str = "", folder: Path | None
     replaced += [(CompiledKernel, "__getitem__", _relaunch), (torch, "compile", compile_nothing)]
     for name in ("do_bench", "do_bench_cudagraph"):
         replaced.append((triton.testing, name, _measure_once(recorder, getattr(triton.testing, name))))
-    with contextlib.ExitStack() as stack:
+    with recorder.journal, contextlib.ExitStack() as stack:
 
         def pin_subclass(tuner: type) -> None:  # of a library that the script imports
             if issubclass(tuner, Autotuner) and "run" in tuner.__dict__:
@@ -740,6 +772,7 @@ def recording(gpu: Mapping[str, Any] = H200, runs: str = "", folder: Path | None
                 stack.enter_context(mock.patch.multiple(tuner, run=run_generated, precompile=_returning(None)))
 
         replaced.append((jit.KernelInterface, "__init_subclass__", classmethod(pin_subclass)))
+        stack.enter_context(mock.patch.dict(os.environ, TORCH_COMPILE_DISABLE="1"))
         for owner, name, value in [*replaced, *(_gpu_stand_ins(recorder) if runs != "cuda" else ())]:
             stack.enter_context(mock.patch.object(owner, name, value, create=True))
         if runs != "cuda":
@@ -756,9 +789,16 @@ def _run_pinned(self: Any, recorder: Recorder, *arguments: Any, **keywords: Any)
             name = self.base_fn.__name__
             raise UsageError(f"--config {name}={number}: {name} has configs 1 to {len(self.configs)}.")
         configs = [self.configs[number - 1]]
-    count, configs = len(recorder.launches), configs[:_MOST_CONFIGS]
+    count = len(recorder.launches)
+    configs = configs[:_MOST_CONFIGS]
     for place, config in enumerate(configs, start=1):
-        self.best_config, values = config, config.all_kwargs()
+        self.best_config = config
+        values = config.all_kwargs()
+        if len(self.configs) > 1 and (conflicts := keywords.keys() & config.kwargs.keys()):
+            raise ValueError(
+                f"Conflicting meta-parameters: {', '.join(conflicts)}. Make sure that you don't re-define auto-tuned "
+                "symbols."
+            )
         if config.pre_hook is not None:
             config.pre_hook({**self.nargs, **keywords, **values})
         number = self.configs.index(config) + 1 if config in self.configs else place
@@ -791,9 +831,12 @@ _ANSWERS = {
     _T.device.__get__: _CUDA, _T.is_cuda.__get__: True, _T.is_cpu.__get__: False, _T.get_device: 0,
     _T.is_pinned: False, _T.record_stream: None,
 }  # fmt: skip
-_READS = {_T.item, _T.tolist, _T.numpy, _T.cpu, _T.__bool__, _T.__int__, _T.__float__, _T.__index__, _T.__array__}
-for _name in ("nonzero", "unique", "masked_select", "repeat_interleave", "equal", "allclose"):
-    _READS |= {getattr(torch, _name), getattr(_T, _name)}
+_READS = {_T.item, _T.tolist, _T.numpy, _T.__dlpack__, _T.__bool__, _T.__int__, _T.__float__, _T.__index__, _T.__array__}
+for _name in (
+    "nonzero", "argwhere", "unique", "unique_consecutive", "bincount", "masked_select", "repeat_interleave", "equal",
+    "allclose", "to_sparse", "to_sparse_csr", "to_sparse_csc", "to_sparse_bsr", "to_sparse_bsc",
+):  # fmt: skip
+    _READS |= {getattr(owner, _name, None) for owner in (torch, _T)}
 
 
 def _on_cpu(value: Any) -> Any:
@@ -809,17 +852,28 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
         self._recorder = recorder
 
     def __torch_function__(self, function: Any, kinds: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        keywords = keywords or {}
         if function in _ANSWERS:
             return _ANSWERS[function]
         if function in (_T.cuda, _T.pin_memory):
             return arguments[0]
-        recorder, keywords = self._recorder, keywords or {}
+        if function is torch.device:
+            return _CUDA if arguments == (0,) else function(*arguments, **keywords)
+        recorder = self._recorder
         options = {name: name != "pin_memory" and _on_cpu(value) for name, value in keywords.items()}
-        if not (launch := recorder.find_unknown((arguments, options))):
+        if type(options.get("device")) is int:
+            options["device"] = "cpu"
+        if function is _T.to and type(arguments[-1]) is int:
+            return arguments[0]
+        launch = recorder.find_unknown((arguments, options))
+        if not launch:
             return function(*map(_on_cpu, arguments), **options)
         if function in (_T.__repr__, _T.__format__):
             return f"<unknown: {launch} did not run>"
-        if function in _READS:
+        masks = (tensor for tensor in _tensors(arguments[1:]) if tensor.dtype == torch.bool)
+        is_selection = function is _T.__getitem__ and recorder.find_unknown(list(masks))
+        is_selection = is_selection or function is torch.where and len(arguments) + len(options) == 1
+        if function in _READS or is_selection:
             raise HostRead(_READ.format(function.__name__, launch))
         try:
             result = function(*map(_on_cpu, arguments), **options)
@@ -844,9 +898,13 @@ class _Stub(contextlib.ContextDecorator, contextlib.nullcontext[None]):
 
 
 class _Generator(torch.Generator):
-    """A stand-in for the CUDA random number generator. Libraries read and advance its state: seed and offset."""
+    """A stand-in for a CUDA random number generator. Libraries read and advance its state: seed and offset."""
 
     offset = 0
+    device = _CUDA
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        return super().__new__(cls)
 
     def get_state(self) -> torch.Tensor:
         return torch.tensor([self.initial_seed(), self.offset]).view(torch.uint8)
@@ -880,17 +938,37 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
         memory_clock_rate=memory_clock_khz, memory_bus_width=gpu["bus_bits"],
     )  # fmt: skip
     answers = {
-        "is_available": True, "device_count": 1, "current_device": 0, "set_device": None, "_lazy_init": None,
-        "synchronize": None, "current_stream": _Stub(), "default_stream": _Stub(), "_get_device_index": 0,
-        "is_current_stream_capturing": False, "mem_get_info": (memory_bytes, memory_bytes),
+        "is_available": True, "device_count": 1, "current_stream": _Stub(), "default_stream": _Stub(),
+        "is_current_stream_capturing": False, "_get_device_index": 0, "mem_get_info": (memory_bytes, memory_bytes),
         "get_device_properties": properties, "get_arch_list": [f"sm_{major}{minor}"],
     }  # fmt: skip
-    run_backward, implement = torch.autograd._engine_run_backward, torch.library.Library.impl
+    run_backward = torch.autograd._engine_run_backward
+    implement = torch.library.Library.impl
     custom_op = torch.library.custom_op
+    set_default_device = DeviceContext.__init__
+    run_thread = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+    report_exception = threading.excepthook
+    new_shared = torch.UntypedStorage._new_shared
+    fork = multiprocessing.context.ForkProcess._Popen
 
     def run_backward_as_if_cuda(*arguments: Any, **keywords: Any) -> Any:
         with _AsIfCuda(recorder):  # user code runs inside, and autograd turns the mode off there
             return run_backward(*arguments, **keywords)
+
+    def run_thread_as_if_cuda(self: Any) -> None:
+        with _AsIfCuda(recorder):
+            run_thread(self)
+
+    def report_read(failure: Any) -> None:
+        if issubclass(failure.exc_type, HostRead):
+            recorder.note(describe_stop(failure.exc_value, Path())["message"])
+        else:
+            report_exception(failure)
+
+    def answer_zero(name: str) -> Any:
+        if not name.startswith("_cuda_"):
+            raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
+        return _returning(int(name == "_cuda_getDeviceCount"))
 
     def implement_on_cpu(self: Any, op: Any, function: Any, dispatch_key: str = "", **keywords: Any) -> Any:
         if (dispatch_key or self.dispatch_key) == "CUDA" and self.ns not in ("aten", "_inductor_test", "fsdp"):
@@ -898,20 +976,35 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
                 implement(self, op, function, "CPU", **keywords)
         return implement(self, op, function, dispatch_key, **keywords)
 
-    def graph(*_: Any, **__: Any) -> _Stub:
-        recorder.note("The code in a CUDA graph ran once, without a graph. Replaying the graph launched nothing.")
-        return _Stub()
+    class Graph(_Stub):
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__()
+            recorder.note("The code in a CUDA graph ran once, without a graph. Replaying the graph launched nothing.")
+
+    def make_graphed(calls: Any, *_: Any, **__: Any) -> Any:
+        Graph()
+        return calls
 
     driver.set_active(active)
     yield from ((torch.cuda, name, _returning(value)) for name, value in answers.items())
-    kinds = "device", "device_of", "_DeviceGuard", "stream", "Stream", "Event", "CUDAGraph"
+    kinds = "device", "device_of", "_DeviceGuard", "stream", "Stream", "Event"
     yield from ((torch.cuda, name, _Stub) for name in kinds)
     yield torch.cuda, "default_generators", (generator,)
-    for owner in (torch.cuda, torch.cuda.memory):
-        yield owner, "reset_peak_memory_stats", _returning(None)
-    yield torch.cuda, "graph", graph
-    yield torch.cuda, "make_graphed_callables", lambda calls, *_, **__: calls
-    yield torch._C, "_cuda_getCurrentRawStream", _returning(0)
+    yield torch.cuda, "_initialized", True
+    yield torch._C, "__getattr__", answer_zero
+    yield threading.Thread, "_bootstrap_inner", run_thread_as_if_cuda
+    yield threading, "excepthook", report_read
+    yield multiprocessing.context.SpawnProcess, "_Popen", staticmethod(fork)
+    for owner in (torch.cuda, torch.cuda.graphs):
+        yield owner, "CUDAGraph", Graph
+        yield owner, "graph", _Stub
+        yield owner, "graph_pool_handle", _returning((0, 0))
+        yield owner, "make_graphed_callables", make_graphed
+    yield torch.cuda.nvtx, "_nvtx", _Stub()
+    yield DeviceContext, "__init__", lambda self, device: set_default_device(self, _on_cpu(torch.device(device)))
+    yield torch, "Generator", _Generator
+    yield torch.UntypedStorage, "_new_shared", staticmethod(lambda size, **_: new_shared(size))
+    yield torch.serialization, "_get_restore_location", _returning(lambda storage, _: storage)
     guards: Any = torch._C._dynamo.guards
     yield guards, "_empty_strided_cuda", guards._empty_strided_cpu
     yield CompiledKernel, "_init_handles", _returning(None)
@@ -953,11 +1046,16 @@ def run_case(recorder: Recorder, name: str, function: Any, settings: Mapping[str
     recorder.context = {"case": name, "tuned": None, "settings": settings}
     count = len(recorder.launches)
     returned = function(**settings)
-    if not isinstance(returned, tuple) or not hasattr(returned[0], "run"):
+    parts = returned if isinstance(returned, tuple) else ()
+    is_launch = 3 <= len(parts) <= 4 and hasattr(parts[0], "run") and all(isinstance(p, dict) for p in parts[2:])
+    if not (is_launch and set(parts[-1]) <= set(parts[2])):
         if len(recorder.launches) == count:
-            raise UsageError(f"{name} must launch a kernel, or return (kernel, grid, arguments).")
+            raise UsageError(
+                f"{name} must launch a kernel, or return (kernel, grid, arguments) or (kernel, grid, arguments, "
+                "expected), where expected has the results of some arguments by name."
+            )
         return
-    kernel, grid, keywords, *expected = returned
+    kernel, grid, keywords, *expected = parts
     caller = {"file": inspect.getsourcefile(function) or "", "line": inspect.getsourcelines(function)[1]}
     recorder.context |= {"caller": caller}
     kernel[grid](**keywords)
@@ -1071,16 +1169,20 @@ def this_gpu() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def serve() -> int:
+def serve(stdin: int) -> int:
     """Serve requests, one JSON line of stdin each, with a reply of one line.
+
+    The scripts' stdin is the given file descriptor.
 
     A list holds the arguments of a capture; the reply is the error, or nothing. An object holds the arguments of
     `recompile`; the reply is its result. Scripts run in forks of
     this process, which has imported torch and Triton.
     """
+    requests = os.fdopen(os.dup(0))
     reply = os.dup(1)
+    os.dup2(stdin, 0)
     os.dup2(2, 1)  # the scripts' output goes to stderr
-    for line in sys.stdin:
+    for line in requests:
         request = json.loads(line)
         is_capture = isinstance(request, list)
         message = capture(request) if is_capture else json.dumps(recompile(**request))
@@ -1107,6 +1209,7 @@ def capture(command_line: Sequence[str]) -> str:
     elif child := os.fork():
         status = _wait(child)
     else:
+        faulthandler.enable()
         record_script(flags, folder)
         sys.exit()
     try:
@@ -1136,7 +1239,7 @@ def record_script(flags: argparse.Namespace, folder: Path) -> None:
     gpu = {**H200, **(flags.gpu_json or here)}
     is_here = here and all(here[name] == gpu[name] for name in ("sms", "compute_capability"))
     runs = "cuda" if is_here else "interpreter" if flags.values else ""
-    with recording(gpu, runs, folder) as recorder:
+    with recording(folder, gpu, runs) as recorder:
         if here and not is_here:
             recorder.note(f"Nothing ran on the GPU: this is {here['name']}, and --gpu names {gpu['name']}.")
         try:
@@ -1165,14 +1268,18 @@ def record_script(flags: argparse.Namespace, folder: Path) -> None:
         except BaseException as error:
             if not isinstance(error, SystemExit | HostRead):
                 print_exception(error)
+            elif isinstance(error, SystemExit) and not isinstance(error.code, int | None):
+                print(error.code, file=sys.stderr)
             if not isinstance(error, SystemExit) or error.code:
                 recorder.write("stopped", describe_stop(error, path))
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as plain Python does at its end
+        atexit._run_exitfuncs()
         recorder.write("is_complete", True)
 
 
 def main() -> int:
-    if sys.argv[1:] == ["--serve"]:
-        return serve()
+    if sys.argv[1:2] == ["--serve"]:
+        return serve(int(sys.argv[2]))
     if message := capture(sys.argv[1:]):
         print(message, file=sys.stderr)
     return 2 if message else 0

@@ -58,8 +58,8 @@ def run(tmp_path, compiled_before):
 @pytest.fixture(scope="module")
 def server(compiled_before):
     """A process that captures scripts without importing torch and Triton each time."""
-    with subprocess.Popen(
-        [sys.executable, CAPTURE, "--serve"],
+    with open(os.devnull) as stdin, subprocess.Popen(
+        [sys.executable, CAPTURE, "--serve", str(stdin.fileno())], pass_fds=[stdin.fileno()],
         env=environment(compiled_before), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     ) as process:  # fmt: skip
         yield process

@@ -36,7 +36,9 @@ from kernels.experiment import from_json, launch_of
 from kernels.gpus import GPUS
 for number, payload in enumerate(json.loads(sys.argv[1])):
     kernel, launch = launch_of(from_json(payload), GPUS["H200"])
-    with capture.recording() as recorder:
+    folder = Path(sys.argv[2], str(number))
+    folder.mkdir()
+    with capture.recording(folder):
         for one in kernel.launches(launch):
             tensors = {
                 name: torch.empty_strided(
@@ -45,7 +47,7 @@ for number, payload in enumerate(json.loads(sys.argv[1])):
                 for name, spec in one.tensors(launch).items()
             }
             one.jitted[one.grid(launch)](**one.arguments(tensors, launch))
-    recorder.save(Path(sys.argv[2]) / f"{number}.tilescope")
+    capture.write_capture(folder, folder.with_suffix(".tilescope"))
 """
 
 

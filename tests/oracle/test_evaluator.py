@@ -9,6 +9,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -252,7 +253,7 @@ def check_kernel(seed: int, launches: int, folder: Path) -> Iterator[str]:
     import torch
     from triton.runtime import interpreter
 
-    from kernels.compiling.capture import recording
+    from kernels.compiling.capture import recording, write_capture
 
     source, path = Source(seed), folder / f"random_kernel_{seed}.py"
     path.write_text("\n".join(source.lines) + "\n")
@@ -266,7 +267,8 @@ def check_kernel(seed: int, launches: int, folder: Path) -> Iterator[str]:
     builder.options = replace(builder.options, sanitize_overflow=False)  # twice as fast
     functions = {name: getattr(native, name) for name in ("load", "store", "atomic_rmw", "atomic_cas")}
     traced = [collections.defaultdict(list) for _ in range(launches)]
-    with recording(runs="interpreter") as recorder:
+    recorded = Path(tempfile.mkdtemp(dir=folder))
+    with recording(recorded, runs="interpreter"):
         tensors = [torch.from_numpy(view)[skip:] for view, skip in zip(views, skipped, strict=True)]
         for executions in traced:
             views[3][:] = [source.randrange(-200, 1000) for _ in views[3]]
@@ -274,11 +276,11 @@ def check_kernel(seed: int, launches: int, folder: Path) -> Iterator[str]:
             calls = {name: trace(name, call, builder, executions) for name, call in functions.items()}
             with mock.patch.multiple(native, **calls):
                 module.kernel[source.randint(1, 3), source.randint(1, 2)](*tensors, *numbers, num_warps=warps)
-    if recorder.not_captured:
-        yield f"{path} {recorder.not_captured[0]}"
-        return
-    recorder.save(folder / f"{seed}.tilescope")
+    write_capture(recorded, folder / f"{seed}.tilescope")
     capture = Capture(folder / f"{seed}.tilescope")
+    if capture.content.not_captured:
+        yield f"{path} {capture.content.not_captured[0]}"
+        return
     for launch, executions in zip(capture.content.launches, traced, strict=True):
         yield from (f"{path} {difference}" for difference in compare_launch(capture, launch, executions, memory))
 
