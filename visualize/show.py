@@ -207,9 +207,7 @@ class CaptureServer:
         CaptureFailed: the interpreter does not exist.
     """
 
-    def __init__(
-        self, flags: argparse.Namespace, path: Path, stack: ExitStack, packages: Path | None = None
-    ) -> None:
+    def __init__(self, flags: argparse.Namespace, path: Path, stack: ExitStack, packages: Path | None = None) -> None:
         self._flags = flags
         self.path = path
         self._lock = threading.Lock()
@@ -217,7 +215,7 @@ class CaptureServer:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         pipe = subprocess.PIPE
         try:
-            with open(os.dup(0)) as stdin:
+            with os.fdopen(os.dup(0)) as stdin:
                 number = stdin.fileno()
                 command = [flags.python, str(_CAPTURE), "--serve", str(number)]
                 process = subprocess.Popen(

@@ -441,10 +441,10 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 
 def _users_line(frames: Iterable[traceback.FrameSummary]) -> dict[str, Any]:
     """Return the innermost of the frames that is in the user's code."""
-    standard_library = rf"{os.path.dirname(os.__file__)}/(?!(site|dist)-packages/)"
     folders = (f"{package.__path__[0]}/" for package in (torch, triton))
-    skipped = re.compile("|".join([standard_library, __file__, "<frozen", "<string", *folders]))
-    lines = [{"file": f.filename, "line": f.lineno} for f in frames if not skipped.match(f.filename)]
+    skipped = [re.escape(prefix) for prefix in (__file__, "<frozen", "<string", *folders)]
+    skipped.append(re.escape(str(Path(os.__file__).parent)) + "/(?!(site|dist)-packages/)")
+    lines = [{"file": f.filename, "line": f.lineno} for f in frames if not re.match("|".join(skipped), f.filename)]
     return lines[-1] if lines else {"file": "", "line": 0}
 
 
@@ -737,7 +737,7 @@ def recording(folder: Path, gpu: Mapping[str, Any] = H200, runs: str = "") -> It
         if is_child:
             recorder.note("Launches in processes that the script started were not recorded.")
         if warmup or recorder.is_paused or is_child:
-            launches_nothing = warmup or is_child and runs != "cuda"
+            launches_nothing = warmup or (is_child and runs != "cuda")
             return _RUN(self, *arguments, grid=grid, warmup=launches_nothing, **keywords)
         for hook in self.pre_run_hooks:
             hook(*arguments, **keywords)
@@ -831,8 +831,9 @@ _ANSWERS = {
     _T.device.__get__: _CUDA, _T.is_cuda.__get__: True, _T.is_cpu.__get__: False, _T.get_device: 0,
     _T.is_pinned: False, _T.record_stream: None,
 }  # fmt: skip
-_READS = {_T.item, _T.tolist, _T.numpy, _T.__dlpack__, _T.__bool__, _T.__int__, _T.__float__, _T.__index__, _T.__array__}
+_READS = set()
 for _name in (
+    "item", "tolist", "numpy", "__dlpack__", "__bool__", "__int__", "__float__", "__index__", "__array__",
     "nonzero", "argwhere", "unique", "unique_consecutive", "bincount", "masked_select", "repeat_interleave", "equal",
     "allclose", "to_sparse", "to_sparse_csr", "to_sparse_csc", "to_sparse_bsr", "to_sparse_bsc",
 ):  # fmt: skip
@@ -872,7 +873,7 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
             return f"<unknown: {launch} did not run>"
         masks = (tensor for tensor in _tensors(arguments[1:]) if tensor.dtype == torch.bool)
         is_selection = function is _T.__getitem__ and recorder.find_unknown(list(masks))
-        is_selection = is_selection or function is torch.where and len(arguments) + len(options) == 1
+        is_selection = is_selection or (function is torch.where and len(arguments) + len(options) == 1)
         if function in _READS or is_selection:
             raise HostRead(_READ.format(function.__name__, launch))
         try:

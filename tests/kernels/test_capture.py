@@ -58,7 +58,7 @@ def run(tmp_path, compiled_before):
 @pytest.fixture(scope="module")
 def server(compiled_before):
     """A process that captures scripts without importing torch and Triton each time."""
-    with open(os.devnull) as stdin, subprocess.Popen(
+    with Path(os.devnull).open() as stdin, subprocess.Popen(
         [sys.executable, CAPTURE, "--serve", str(stdin.fileno())], pass_fds=[stdin.fileno()],
         env=environment(compiled_before), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     ) as process:  # fmt: skip
@@ -425,3 +425,172 @@ def test_flags_that_select_nothing_end_with_one_sentence(run, tmp_path):
     run("", script="module.py")
     stop = Capture(tmp_path / "script.tilescope").content.stopped
     assert f"says `from {tmp_path.name}.module import *`" in stop.message
+
+
+GRAPHS = [
+    "torch.cuda.make_graphed_callables(launch, (x,))(x)",
+    "graph = torch.cuda.CUDAGraph()\ngraph.capture_begin()\nlaunch(x)\ngraph.capture_end()\ngraph.replay()",
+    """from torch.cuda.graphs import CUDAGraph, graph
+with graph(CUDAGraph(), pool=torch.cuda.graph_pool_handle(), stream=torch.cuda.Stream()):
+    launch(x)
+torch.cuda.synchronize()""",
+]
+
+
+@pytest.mark.parametrize("text", GRAPHS)
+def test_the_code_of_every_kind_of_cuda_graph_runs_once(capture, text):
+    captured, (_,), _ = capture(text)
+    (note,) = captured.content.not_captured
+    assert (captured.content.stopped, note.partition(",")[0]) == (None, "The code in a CUDA graph ran once")
+
+
+COMPILED = [
+    "@torch.compile(fullgraph=True, dynamic=False)\ndef call(x):\n    return torch.compile(launch)(x)",
+    "call = torch.compile(type('Model', (torch.nn.Module,), {'forward': lambda self, x: launch(x)})(), mode='default')",
+    "call = type('Model', (torch.nn.Module,), {'forward': lambda self, x: launch(x)})()\ncall.compile()",
+]
+
+
+@pytest.mark.parametrize("text", COMPILED)
+def test_a_compiled_function_or_module_runs_uncompiled(capture, text):
+    captured, (_,), _ = capture(f"{text}\ncall(x)")
+    assert captured.content.stopped is None
+    assert captured.content.not_captured == ("Functions given to torch.compile ran uncompiled.",)
+
+
+CHILDREN = [
+    "import multiprocessing\nwith multiprocessing.Pool(1) as pool:\n    pool.map(child, [0])",
+    "import torch.multiprocessing as mp\nmp.spawn(child, nprocs=1)",
+    "if not (number := os.fork()):\n    child(0)\n    os._exit(0)\nos.waitpid(number, 0)",
+]
+
+
+@pytest.mark.parametrize("text", CHILDREN)
+def test_launches_of_a_scripts_processes_are_left_out_with_a_note(capture, text):
+    child = "import os\ndef child(number):\n    launch(torch.zeros(256, device=f'cuda:{number}'))\n"
+    captured, (launch,), _ = capture(f"{child}{text}\nlaunch(x)")
+    assert (launch.grid[0], captured.content.stopped) == (16, None)
+    assert captured.content.not_captured == ("Launches in processes that the script started were not recorded.",)
+
+
+LATE = [
+    "import threading\nthreading.Thread(target=late).start()",
+    "from concurrent.futures import ThreadPoolExecutor\nThreadPoolExecutor(1).submit(late).result()",
+    "import atexit\natexit.register(late)",
+]
+
+
+@pytest.mark.parametrize("text", LATE)
+def test_launches_of_threads_and_exit_handlers_are_recorded(capture, text):
+    _, launches, _ = capture(f"def late():\n    launch(torch.zeros(512, device='cuda'))\nlaunch(x)\n{text}")
+    assert [launch.grid[0] for launch in launches] == [16, 2]
+
+
+def test_a_thread_that_reads_a_result_says_so_and_the_script_goes_on(capture):
+    text = """import threading
+thread = threading.Thread(target=lambda: launch(x)[0].item())
+thread.start()
+thread.join()
+launch(x)"""
+    captured, launches, _ = capture(text)
+    (note,) = captured.content.not_captured
+    assert (len(launches), captured.content.stopped) == (2, None)
+    assert "reads a tensor (with item) that depends on launch 0 (copy), which did not run." in note
+
+
+READS = [
+    "y[y > 3]",
+    "x[y > 3]",
+    "torch.where(y > 3)",
+    "y.view(64, 64).to_sparse_csr()",
+    "torch.bincount(y)",
+    "y.cpu().numpy()",
+    "print('%d' % y[0])",
+    "torch.testing.assert_close(y, x)",
+]
+
+
+@pytest.mark.parametrize("read", READS)
+def test_what_needs_a_value_that_was_not_computed_stops_the_script(capture, read):
+    text = f"import numpy\ny = launch(x)\n{read}  # here\nlaunch(x)"
+    captured, (_,), _ = capture(text)
+    stop = captured.content.stopped
+    assert (stop.kind, stop.line) == ("host_read", place(text)[1])
+
+
+def test_values_that_were_not_computed_can_be_moved_logged_and_masked_without_a_read(run, tmp_path):
+    text = """import logging, sys
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+y = launch(x)
+logging.warning("%s", y.cpu().float().mean())
+print([y], y.shape, y[x > 4].shape)
+y[y > 3] = 0
+launch(y)"""
+    finished = run(text)
+    unknown = "<unknown: launch 0 (copy) did not run>"
+    assert finished.stdout == f"{unknown}\n[{unknown}] torch.Size([4096]) torch.Size([4091])\n", finished.stderr
+    assert len(Capture(tmp_path / "script.tilescope").content.launches) == 2
+
+
+def test_a_device_object_is_that_of_the_gpu(run):
+    text = """device = torch.device("cuda:0")
+print(device, device.type, device == x.device, torch.zeros(1, device=torch.device("cuda")).device)
+with torch.device("cuda"):
+    print(torch.ones(2).device, torch.device("cpu"), torch.rand(2, device=0).to(0).device)
+torch.set_default_device("cuda:0")
+generator = torch.Generator(device).manual_seed(3)
+torch.cuda.manual_seed_all(1)
+print(torch.get_default_device(), generator.device, torch.randint(0, 9, (2,), generator=generator).shape)
+with torch.cuda.nvtx.range("a"):
+    torch.cuda.empty_cache()
+print(torch.cuda.memory_allocated(), torch.cuda.is_initialized())"""
+    finished = run(text)
+    assert finished.stdout.splitlines() == [
+        "cuda:0 cuda True cuda:0", "cuda:0 cpu cuda:0", "cuda:0 cuda:0 torch.Size([2])", "0 True"
+    ], finished.stderr  # fmt: skip
+
+
+def test_sparse_tensors_are_known_by_their_parts(capture):
+    text = """y = launch(x)
+dense = torch.ones(64, 64, device="cuda", dtype=torch.int32)
+for sparse in (dense.to_sparse(), dense.to_sparse_csr(), dense.to_sparse_csc(), dense.to_sparse_bsr((16, 16))):
+    assert sparse.layout != torch.strided
+    launch(sparse.values() if sparse.layout != torch.sparse_coo else sparse.coalesce().values())
+columns = torch.arange(4096, device="cuda")
+launch(torch.sparse_csr_tensor(torch.tensor([0, 4096]), columns, y, (1, 4096)).values())"""
+    captured, launches, _ = capture(text)
+    assert captured.content.stopped is None
+    assert [launch.arguments[0].tensor.is_known for launch in launches] == [True] * 5 + [False]
+
+
+def test_an_argument_that_a_config_sets_too_raises_tritons_own_error(capture):
+    text = """configs = [triton.Config({"BLOCK": block}) for block in (128, 512)]
+launch(x)
+triton.autotune(configs, key=["n"])(copy)[(16,)](x, x.clone(), 4096, BLOCK=128)  # here"""
+    captured, (_,), _ = capture(text)
+    stop = captured.content.stopped
+    assert stop.line == place(text)[1]
+    assert "ValueError: Conflicting meta-parameters: BLOCK. Make sure that you don't" in stop.message
+
+
+CASES = [
+    "return copy, (4,)",
+    "return copy, (4,), [x, x, n]",
+    "return copy, (4,), dict(x=x, out=x, n=n, BLOCK=256), x",
+    "return copy, (4,), dict(x=x, out=x, n=n, BLOCK=256), dict(other=x)",
+    "return None",
+    "yield launch(x)",
+]
+
+
+@pytest.mark.parametrize("body", CASES)
+def test_a_case_that_gives_no_launch_ends_with_one_sentence(run, body):
+    finished = run(f"def case_wrong(n=4):\n    {body}", case=":case_wrong")
+    assert (finished.returncode, finished.stderr.count("\n")) == (2, 1)
+    assert finished.stderr.startswith("case_wrong must launch a kernel, or return (kernel, grid, arguments)")
+
+
+def test_an_exit_with_a_text_prints_it(run, tmp_path):
+    finished = run("launch(x)\nsys.exit('no data')")
+    assert (finished.returncode, finished.stderr) == (0, "no data\n")
+    assert Capture(tmp_path / "script.tilescope").content.stopped.message == "script.py raised SystemExit: no data"
