@@ -161,7 +161,6 @@ class Recorder:
         self.is_paused = False
         self.is_timed = True
         self.write("gpu", gpu)
-        self.write("backend", runs or "none")
 
     def write(self, name: str, value: Any, number: int | None = None) -> None:
         """Write an entry of the capture's JSON, or replace a list from an element on."""
@@ -293,7 +292,7 @@ class Recorder:
         tensor["array"] = self.arrays.setdefault(key, number)
         if tensor["array"] == number:
             np.save(self.folder / f"{number}.npy", elements, allow_pickle=False)
-            self.write("arrays", [{"dtype": tensor["dtype"], "length": elements.size, "why_missing": why}], number)
+            self.write("arrays", [{"why_missing": why}], number)
 
     def _keep_kernel(self, function: Any, compiled: Any) -> int:
         """Return the number of a compiled kernel, and write its code."""
@@ -332,15 +331,14 @@ class Recorder:
                 self.pointees.append((name, np.sort(np.load(self.folder / f"{array}.npy"))))
 
 
-def write_capture(folder: Path, path: Path, script: str = "", arguments: Sequence[str] = (), status: int = 0) -> str:
+def write_capture(folder: Path, path: Path, script: str = "", status: int = 0) -> str:
     """Write a capture from the files of a recorder. Return "", or why nothing was captured.
 
     Args:
         status: the exit status of the recorder's process, or minus the signal that killed it.
     """
     content: dict[str, Any] = {
-        "format": FORMAT, "triton": triton.__version__, "torch": torch.__version__, "script": script,
-        "python": sys.version.split()[0], "arguments": list(arguments), "cases": {}, "about": "", "stopped": None,
+        "format": FORMAT, "triton": triton.__version__, "script": script, "cases": {}, "about": "", "stopped": None,
         "not_captured": [], "arrays": [], "kernels": [], "storages": [], "launches": [], "refused": "",
     }  # fmt: skip
     *lines, _ = (folder / "journal").read_bytes().split(b"\n")
@@ -1215,7 +1213,7 @@ def capture(command_line: Sequence[str]) -> str:
         sys.exit()
     try:
         script = Path(flags.script.partition(":")[0]).name
-        return write_capture(folder, flags.out, script, flags.arguments, status)
+        return write_capture(folder, flags.out, script, status)
     finally:
         shutil.rmtree(folder)
 

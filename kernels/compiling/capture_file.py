@@ -228,8 +228,6 @@ class Build(NamedTuple):
 
 @dataclass(frozen=True)
 class CapturedArray:
-    dtype: str
-    length: Count
     why_missing: str
 
 
@@ -268,7 +266,6 @@ class Content:
     triton: str
     script: str
     gpu: Mapping[str, Any]
-    backend: str
     stopped: Stop | None
     not_captured: tuple[str, ...]
     cases: Mapping[str, Mapping[str, Any]]
