@@ -183,7 +183,7 @@ def table_name(device_name: str) -> str | None:
 
 
 def find_gpu(text: str) -> str:
-    """Return the table's name for a GPU as people write it: in any case, with spaces, hyphens or the vendor's name.
+    """Return the table's name for a GPU as people write it: in any case, with spaces or hyphens, and the number alone.
 
     >>> find_gpu("nvidia geforce rtx_4090")
     'RTX4090'
@@ -191,7 +191,8 @@ def find_gpu(text: str) -> str:
     Raises:
         ValueError: the table has no such GPU.
     """
-    squeezed, *rows = (re.sub(r"[\W_]|nvidia|geforce|tesla", "", name.lower()) for name in (text, *GPUS))
+    ignored = r"[\W_]|nvidia|geforce|tesla|rtx|sxm\d?|gb|blackwell"
+    squeezed, *rows = (re.sub(ignored, "", name.lower()) for name in (text, *GPUS))
     name = dict(zip(rows, GPUS, strict=True)).get(squeezed) or table_name(text)
     if name is None:
         raise ValueError(f"there is no GPU {text!r}; choose from {', '.join(GPUS)}")

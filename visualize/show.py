@@ -211,7 +211,7 @@ class CaptureServer:
         self._flags = flags
         self.path = path
         self._lock = threading.Lock()
-        paths = filter(None, (packages and str(packages), os.environ.get("PYTHONPATH")))
+        paths = [str(path) for path in (packages, os.environ.get("PYTHONPATH")) if path]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         pipe = subprocess.PIPE
         try:

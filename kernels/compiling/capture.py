@@ -859,7 +859,7 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
         if function is torch.device:
             return _CUDA if arguments == (0,) else function(*arguments, **keywords)
         recorder = self._recorder
-        options = {name: name != "pin_memory" and _on_cpu(value) for name, value in keywords.items()}
+        options: dict[str, Any] = {name: name != "pin_memory" and _on_cpu(value) for name, value in keywords.items()}
         if type(options.get("device")) is int:
             options["device"] = "cpu"
         if function is _T.to and type(arguments[-1]) is int:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernels.gpus import GPUS, table_name, this_gpu, visible_gpus
+from kernels.gpus import GPUS, find_gpu, table_name, this_gpu, visible_gpus
 
 DEVICES = {
     "Tesla T4": "T4",
@@ -33,6 +33,28 @@ OTHERS = (
     *(f"NVIDIA GeForce RTX {model}{more}" for model in (4090, 5090) for more in (" D", " Laptop GPU")),
     "NVIDIA RTX 6000 Ada Generation",
 )
+
+
+SPELLINGS = {
+    "rtx-4090": "RTX4090",
+    "5090": "RTX5090",
+    "a100 80": "A100-80GB",
+    "A100_40gb": "A100-40GB",
+    "h100 SXM5": "H100",
+    "RTX PRO6000 Blackwell": "RTXPRO6000",
+    "l40s": "L40S",
+}
+
+
+@pytest.mark.parametrize(("text", "name"), SPELLINGS.items())
+def test_a_gpu_is_found_as_people_write_it(text, name):
+    assert find_gpu(text) == name
+
+
+@pytest.mark.parametrize("text", ["", "L40", "GB200", "GH200", "H800", "RTX 4090 Laptop", "hopper"])
+def test_another_gpu_is_not_taken_for_a_row(text):
+    with pytest.raises(ValueError, match="choose from T4, A10G"):
+        find_gpu(text)
 
 
 @pytest.mark.parametrize(("device", "name"), [*DEVICES.items(), *((other, None) for other in OTHERS)])

@@ -13,7 +13,7 @@ import numpy as np
 from markupsafe import Markup
 
 from kernels import once
-from kernels.accesses import MemoryOperation, vectors
+from kernels.accesses import vectors
 from kernels.compiling.capture_file import Capture, CapturedKernel, CapturedLaunch, Finding
 from kernels.compiling.captured_counts import LaunchCounts, OperationCounts, count_launch
 from kernels.compiling.findings import Compiler, find
@@ -389,11 +389,8 @@ def captured_flow(operation: OperationCounts, launch: CapturedLaunch, model: str
     element = address // made.element_bytes
     matrix = Matrix(int(element.max()) // columns + 1, columns, made.element_bytes)
     requests = Requests(element // columns, element % columns, address, active, made.width_bytes, matrix)
-    code = MemoryOperation(
-        operation.op, operation.source, made.layout, made.element_bytes, made.width_bytes, made.name, 1, ()
-    )
     access: Any = SimpleNamespace(op=operation.op, tensor=" or ".join(operation.tensors), elements=example.address.size)
-    return Flow(access, (first % STORAGE_STEP,), None, requests, None if model == "textbook" else code)  # type: ignore[arg-type]
+    return Flow(access, (first % STORAGE_STEP,), None, requests, None if model == "textbook" else made)  # type: ignore[arg-type]
 
 
 def order_slots(launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCounts, gpu: str) -> Slots:
