@@ -869,9 +869,10 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
             return function(*map(_on_cpu, arguments), **options)
         if function in (_T.__repr__, _T.__format__):
             return f"<unknown: {launch} did not run>"
-        masks = (tensor for tensor in _tensors(arguments[1:]) if tensor.dtype == torch.bool)
-        is_selection = function is _T.__getitem__ and recorder.find_unknown(list(masks))
-        is_selection = is_selection or (function is torch.where and len(arguments) + len(options) == 1)
+        is_selection = function is torch.where and len(arguments) + len(options) == 1
+        if function is _T.__getitem__:
+            masks = [tensor for tensor in _tensors(arguments[1:]) if tensor.dtype == torch.bool]
+            is_selection = bool(recorder.find_unknown(masks))
         if function in _READS or is_selection:
             raise HostRead(_READ.format(function.__name__, launch))
         try:
