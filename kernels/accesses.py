@@ -76,7 +76,11 @@ class Access:
     pointers: tuple[str, str] | None = None
 
     @property
-    def dims(self) -> tuple[str, str]:
+    def axes(self) -> tuple[Axis, ...]:
+        return self.rows, self.columns
+
+    @property
+    def dims(self) -> tuple[str, ...]:
         """The loop index of each dimension of the block of pointers."""
         return self.pointers or (self.rows.index, self.columns.index)
 
@@ -102,6 +106,14 @@ class FlatAccess:
     over: tuple[str, ...]
     source: tuple[str, int]
     transposed: bool = False
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (self.run,)
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return (self.run.index,)
 
     @property
     def elements(self) -> int:
@@ -132,6 +144,22 @@ def expand_bases(bases: Sequence[Any], rank: int) -> ndarray:
     for base in bases:
         places = np.concatenate([places, places ^ np.array(base, dtype=np.int64)])
     return places
+
+
+def textbook_layout(shape: tuple[int, ...], lanes: int = 32, order: Sequence[int] = ()) -> Layout:
+    """Return the textbook's layout: lane i of a warp holds element i, and the next warp continues.
+
+    Args:
+        shape: powers of two.
+        order: the dimensions in which elements are numbered, from the slowest to the fastest; row by row by default.
+    """
+    bases = [
+        tuple((other == dim) << bit for other in range(len(shape)))
+        for dim in reversed(order or range(len(shape)))
+        for bit in range(shape[dim].bit_length() - 1)
+    ]
+    lane_bits = lanes.bit_length() - 1
+    return Layout(shape, (), tuple(bases[:lane_bits]), tuple(bases[lane_bits:]))
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,20 @@ the number of retries depends on values and timing.
 The tensor memory accelerator (TMA) copies a descriptor's block without a request: see `kernels.sectors`.
 """
 
-import functools
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from numpy import ndarray
 
 from kernels.accesses import MemoryOperation, vectors
 from kernels.sectors import GRANULE_BYTES, box_row_bytes, count_padding
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, TensorSpec
 from visualize.predict import traffic
-from visualize.predict.traffic import Cost, First, Matrix, Operation, Requests, Tile
+from visualize.predict.traffic import NO_COST, Cost, First, Matrix, Operation, Requests, Tile, count
 
 # Maximum number of elements along each axis of a box (CUDA driver API, cuTensorMapEncodeTiled: boxDim).
 _MOST_ROWS = 256
@@ -34,19 +38,105 @@ def operations(kernel: Kernel, launch: Launch, compiled: tuple[MemoryOperation, 
     if not compiled:
         return ()
     tensors = kernel.tensors(launch)
+    extents = kernel.extents(launch)
     result = list[Operation]()
     for number, (access, operation) in enumerate(zip(kernel.all_accesses(launch), compiled, strict=True)):
         tensor = tensors[access.tensor]
         width_bytes = operation.width_bytes
-        requests_at = functools.partial(requests, operation=operation)
-        cost_of = functools.partial(cost, access=access, operation=operation, tensor=tensor)
         matrix = Matrix(*tensor.stored, DTYPE_BYTES[tensor.dtype_in(launch.problem)])
-        whole, tile = traffic.count_access(access, matrix, kernel.extents(launch), requests_at, cost_of)
+        whole, tile = count_access(access, matrix, extents, operation, tensor)
         if operation.swaps:
             result.append(Operation(number, replace(access, op="load"), width_bytes, whole, tile, operation))
             whole = replace(whole, is_lower_bound=access.op == "atomic")
         result.append(Operation(number, access, width_bytes, whole, tile, operation))
     return tuple(result)
+
+
+def count_access(
+    access: Access | FlatAccess,
+    matrix: Matrix,
+    extents: dict[str, int],
+    operation: MemoryOperation,
+    tensor: TensorSpec,
+) -> tuple[Cost, Cost]:
+    """Return the cost of all executions of an access in a launch, and of the first one.
+
+    Args:
+        extents: number of values of each index of the launch.
+        operation: the access as compiled, or on the textbook machine.
+        tensor: the tensor that the access addresses.
+    """
+
+    def cost_at(first: First) -> Cost:
+        return cost(requests(access, matrix, first, operation), access, operation, tensor)
+
+    tile = cost_at(tuple(int(axis.start(0, axis.block)) for axis in access.axes))
+    if isinstance(access, FlatAccess):
+        return _count_runs(access, matrix, operation), tile
+    return _count_blocks(access, matrix, extents, cost_at), tile
+
+
+def _count_blocks(access: Access, matrix: Matrix, extents: dict[str, int], cost_at: Callable[[First], Cost]) -> Cost:
+    """Count one block per program class and multiply.
+
+    A launch has many programs but few program classes. Blocks with the same offset in a line and the same in-bounds
+    size have the same cost.
+    """
+    line = matrix.line_bytes // matrix.element_bytes
+    sides = []
+    for axis, length, pitch in zip(access.axes, (matrix.rows, matrix.columns), (matrix.columns, 1), strict=True):
+        starts = axis.start(np.arange(extents[axis.index]), axis.block)
+        inside = np.clip(length - starts, 0, axis.block)
+        classes = starts * pitch % line * (axis.block + 1) + inside
+        _, where, times = np.unique(classes, return_index=True, return_counts=True)
+        sides.append(np.stack([starts[where], inside[where], times], axis=1).tolist())
+    blocks = Counter[tuple[int, ...]]()
+    firsts = dict[tuple[int, ...], First]()
+    for (row, rows, m), (column, columns, n) in itertools.product(*sides):
+        block = (row * matrix.columns + column) % line, rows, columns
+        firsts[block] = row, column
+        blocks[block] += m * n
+    total = sum((cost_at(firsts[block]) * times for block, times in blocks.items()), NO_COST)
+    return total * math.prod(extents[i] for i in access.over if i not in (access.rows.index, access.columns.index))
+
+
+def _count_runs(access: FlatAccess, matrix: Matrix, operation: MemoryOperation) -> Cost:
+    """Count all runs of a launch. Runs are consecutive, and the tensor's end truncates the last run.
+
+    Requests also fall into classes: requests with the same offset in a line, the same distance to the next wrap around
+    the matrix, and the same distance to its end have the same cost. The pattern repeats with a period that fills whole
+    lines. So the function examines only one period, and the remainder after the last full period.
+    """
+    rows = matrix.rows
+    length = rows * matrix.columns
+    block = access.run.block
+    line = matrix.line_bytes // matrix.element_bytes
+    # All requests have the same lanes, relative to their first element.
+    place, owner = issued_lanes(operation)
+    first = place[0, owner.any(axis=1), 0]
+    lane = place[0, 0] - place[0, 0, 0]
+    step = max(1, block // len(first))
+    if np.array_equal(np.sort(first), np.arange(0, block, step)):
+        # A run of adjacent requests costs the same as separate runs of one request, whose period is shorter.
+        block = step
+        first = first[:1] * 0
+    period = math.lcm(block, (rows if access.transposed else 1) * line)
+    whole = length // period * (period // block)  # runs in whole periods
+    run = np.concatenate([np.arange(min(whole, period // block)), np.arange(whole, -(-length // block))])
+    times = np.repeat(np.where(run < whole, length // period, 1), len(first))
+    element = np.add.outer(run * block, first).ravel()
+    row, column = matrix.run_elements(access, element)
+    span = int(lane.max()) + 1
+    keys = (row * matrix.columns + column) % line * (span + 1) + np.clip(length - element, 0, span)
+    if access.transposed:  # below the last row of the tensor, the run continues at the top of the next column
+        keys = keys * (span + 1) + (np.minimum(rows - row, span) if rows >= span else row)
+    # There are few distinct keys among very many places, and bincount needs no sorting.
+    counts = np.bincount(keys, times)
+    example = np.zeros(len(counts), dtype=np.int64)
+    example[keys] = element
+    used = np.flatnonzero(counts)
+    row, column = matrix.run_elements(access, example[used][:, None] + lane)
+    return count(matrix.requests(row, column, owner[0], operation.width_bytes), counts[used].astype(np.int64))
 
 
 def cost(lanes: Requests, access: Access | FlatAccess, operation: MemoryOperation, tensor: TensorSpec) -> Cost:
@@ -66,6 +156,12 @@ def cost(lanes: Requests, access: Access | FlatAccess, operation: MemoryOperatio
     return replace(inside, requests=0, sectors=inside.sectors + outside, extra_sectors=outside)
 
 
+def issued_lanes(operation: MemoryOperation) -> tuple[ndarray, ndarray]:
+    """Return each lane's first element, (dimensions, requests, lanes), and whether it issues the access."""
+    lanes = vectors(operation.layout, operation.width_bytes // operation.element_bytes)
+    return lanes.place, lanes.owner | (operation.op == "load")  # all lanes issue plain loads
+
+
 def requests(access: Access | FlatAccess, matrix: Matrix, first: First, operation: MemoryOperation) -> Requests:
     """Return the warp requests of one execution. A descriptor's block is one request, with one lane per 16 bytes.
 
@@ -76,13 +172,9 @@ def requests(access: Access | FlatAccess, matrix: Matrix, first: First, operatio
         step = GRANULE_BYTES // matrix.element_bytes
         place = np.divmod(np.arange(access.elements // step)[None], _columns(access) // step)
         return matrix.requests(first[0] + place[0], first[1] + step * place[1], True, GRANULE_BYTES)
-    lanes = vectors(operation.layout, operation.width_bytes // operation.element_bytes)
-    owner = True if operation.op == "load" else lanes.owner  # all lanes issue plain loads
-    if isinstance(access, FlatAccess):
-        row, column = matrix.run_elements(access, first[0] + lanes.place[0])
-    else:
-        row, column = (lanes.place[access.dims.index(axis.index)] for axis in (access.rows, access.columns))
-        row, column = row + first[0], column + first[1]
+    place, owner = issued_lanes(operation)
+    at = [start + place[access.dims.index(axis.index)] for axis, start in zip(access.axes, first, strict=True)]
+    row, column = matrix.run_elements(access, *at) if isinstance(access, FlatAccess) else at
     return matrix.requests(row, column, owner, operation.width_bytes)
 
 

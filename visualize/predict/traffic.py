@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -164,8 +162,6 @@ class Matrix:
 
 # The block's first element, (row, column), or (element,) for a run.
 First = tuple[int, ...]
-RequestsAt = Callable[[Access | FlatAccess, Matrix, First], Requests]
-CostOf = Callable[[Requests], Cost]
 
 
 @dataclass(frozen=True)
@@ -222,100 +218,6 @@ def count_bypassing(lanes: Requests) -> Cost:
     repeated = pairs.sectors - touched.sectors
     extra = sectors - touched.sectors
     return replace(touched, sectors=sectors, extra_sectors=extra, repeated_sectors=repeated)
-
-
-def count_access(
-    access: Access | FlatAccess, matrix: Matrix, extents: dict[str, int], requests_at: RequestsAt, cost_of: CostOf
-) -> tuple[Cost, Cost]:
-    """Return the cost of all executions of an access in a launch, and of the first one.
-
-    Args:
-        extents: number of values of each index of the launch.
-        requests_at: (access, matrix, first) → requests of the block or run that begins there.
-        cost_of: requests → their cost.
-    """
-
-    def cost_at(first: First) -> Cost:
-        return cost_of(requests_at(access, matrix, first))
-
-    if isinstance(access, FlatAccess):
-        alone = replace(matrix, rows=1, columns=access.run.block)
-        first_run = requests_at(replace(access, transposed=False), alone, (0,))
-        return _count_runs(access, matrix, first_run), cost_at((0,))
-    first = tuple(int(axis.start(0, axis.block)) for axis in (access.rows, access.columns))
-    return _count_blocks(access, matrix, extents, cost_at), cost_at(first)
-
-
-def _count_blocks(access: Access, matrix: Matrix, extents: dict[str, int], cost_at: Callable[[First], Cost]) -> Cost:
-    """Count one block per program class and multiply.
-
-    A launch has many programs but few program classes. Blocks with the same offset in a line and the same in-bounds
-    size have the same cost.
-    """
-    sides = []
-    line_bytes = matrix.line_bytes
-    for axis, length, pitch in ((access.rows, matrix.rows, matrix.columns), (access.columns, matrix.columns, 1)):
-        starts = axis.start(np.arange(extents[axis.index], dtype=np.int64), axis.block)
-        keys = np.stack([starts * pitch * matrix.element_bytes % line_bytes, np.clip(length - starts, 0, axis.block)])
-        (offsets, inside), where, counts = np.unique(keys, axis=1, return_index=True, return_counts=True)
-        sides.append(list(zip(*(part.tolist() for part in (offsets, inside, starts[where], counts)), strict=True)))
-    total = NO_COST
-    costs = dict[tuple[int, int, int], Cost]()
-    for row, column in itertools.product(*sides):
-        key = (row[0] + column[0]) % line_bytes, row[1], column[1]
-        if key not in costs:
-            costs[key] = cost_at((row[2], column[2]))
-        total += costs[key] * (row[3] * column[3])
-    return total * math.prod(extents[i] for i in access.over if i not in (access.rows.index, access.columns.index))
-
-
-def _count_runs(access: FlatAccess, matrix: Matrix, lanes: Requests) -> Cost:
-    """Count all runs of a launch. Runs are consecutive, and the tensor's end truncates the last run.
-
-    Requests also fall into classes: requests with the same offset in a line, the same distance to the next wrap around
-    the matrix, and the same distance to its end have the same cost. The pattern repeats with a period that fills whole
-    lines. So the function examines only one period, and the remainder after the last full period.
-
-    Args:
-        lanes: the first run in a tensor of one long row: `column` is each lane's element, `active` whether it issues.
-    """
-    rows = matrix.rows
-    length = rows * matrix.columns
-    block = access.run.block
-    line_elements = matrix.line_bytes // matrix.element_bytes
-    first_of = lanes.column[:, 0]
-    offsets = np.concatenate([lanes.column - first_of[:, None], lanes.active], axis=1)
-    patterns, pattern_of = np.unique(offsets, axis=0, return_inverse=True)
-    step = max(1, block // len(first_of))
-    if len(patterns) == 1 and np.array_equal(np.sort(first_of), np.arange(0, block, step)):
-        # A run of equal, adjacent requests costs the same as separate runs of one request, whose period is shorter.
-        block = step
-        first_of = np.zeros(1, np.int64)
-        pattern_of = pattern_of[:1]
-    period = math.lcm(block, (rows if access.transposed else 1) * line_elements)
-    whole, rest = divmod(length, period)
-    total = NO_COST
-    runs = period // block
-    offset, owner = np.split(patterns, 2, axis=1)
-    span = int(offset.max()) + 1
-    for first, count_of_runs, times in ((0, min(whole, 1) * runs, whole), (whole * runs, -(-rest // block), 1)):
-        place = ((first + np.arange(count_of_runs, dtype=np.int64))[:, None] * block + first_of).ravel()
-        row, column = matrix.run_elements(access, place)
-        keys = (row * matrix.columns + column) % line_elements * (span + 1) + np.clip(length - place, 0, span)
-        if access.transposed:  # below the last row of the tensor, the run continues at the top of the next column
-            turn = np.minimum(rows - row, span) if rows >= span else row
-            keys = keys * (span + 1) + turn
-        keys = keys * len(patterns) + np.tile(pattern_of.ravel(), count_of_runs)
-        # There are few distinct keys among very many places, and bincount needs no sorting.
-        counts = np.bincount(keys)
-        example = np.zeros(len(counts), dtype=np.int64)
-        example[keys] = place
-        used = np.flatnonzero(counts)
-        row, column = matrix.run_elements(access, example[used][:, None] + offset[used % len(patterns)])
-        is_owner = owner[used % len(patterns)] > 0
-        requests = matrix.requests(row, column, is_owner, lanes.width_bytes)
-        total += count(requests, counts[used]) * times
-    return total
 
 
 def wavefronts(operation: SharedOperation) -> tuple[float, float]:

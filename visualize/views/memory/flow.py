@@ -15,7 +15,7 @@ from kernels.knobs import ConfigError, knob
 from kernels.measuring.counters import COUNTERS
 from kernels.results import records
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, TensorSpec
-from visualize.predict import coalescing, request_lines, textbook
+from visualize.predict import coalescing, request_lines
 from visualize.predict.request_lines import WANTED, WASTED, RequestLines
 from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import Matrix, Operation, Requests, Tile
@@ -86,6 +86,7 @@ class Flow:
         tensor: the tensor that it addresses.
         lanes: its requests.
         code: the operation as compiled; None on the blackboard.
+        operation: the operation whose lanes these are, in either model; None if its elements are not drawn.
     """
 
     access: Access | FlatAccess
@@ -93,6 +94,7 @@ class Flow:
     tensor: TensorSpec
     lanes: Requests
     code: MemoryOperation | None
+    operation: MemoryOperation | None = None
 
     @property
     def is_box(self) -> bool:
@@ -118,9 +120,7 @@ class Flow:
 
     @property
     def tile(self) -> Tile:
-        if self.code is None:
-            return textbook.tile(self.lanes)
-        return coalescing.tile(self.access, self.lanes.matrix, self.first, self.code)
+        return coalescing.tile(self.access, self.lanes.matrix, self.first, self.operation)
 
     def lines(self, numbers: np.ndarray) -> RequestLines:
         """Lay out some of the requests on lines. A descriptor's block costs the sectors of its box rows.
@@ -155,10 +155,13 @@ def make_flow(kernel: Kernel, launch: Launch, number: int, model: MemoryOperatio
     tensor = kernel.tensors(launch)[access.tensor]
     dtype = tensor.dtype_in(launch.problem)
     if isinstance(model, Textbook):
-        lanes = textbook.requests(access, model.matrix(tensor.stored, dtype), first, model)
-        return Flow(access, first, tensor, lanes, None)
-    lanes = coalescing.requests(access, Matrix(*tensor.stored, DTYPE_BYTES[dtype]), first, model)
-    return Flow(access, first, tensor, lanes, model)
+        matrix = model.matrix(tensor.stored, dtype)
+        operation = model.assign_lanes(access, matrix.element_bytes)
+    else:
+        matrix = Matrix(*tensor.stored, DTYPE_BYTES[dtype])
+        operation = model
+    lanes = coalescing.requests(access, matrix, first, operation)
+    return Flow(access, first, tensor, lanes, None if isinstance(model, Textbook) else model, operation)
 
 
 def flow_plot(flow: Flow, request: int, about: str, other: Flow | None = None, pending: str = "") -> str:
