@@ -137,6 +137,12 @@ class Layout:
     lane: Bases
     warp: Bases
 
+    @property
+    def is_permutation(self) -> bool:
+        """Whether each bit of an index is a bit of one coordinate. All requests then have the same lanes, shifted."""
+        bases = [base for base in (*self.register, *self.lane, *self.warp) if any(base)]
+        return len(set(bases)) == len(bases) and all(sum(map(int.bit_count, base)) == 1 for base in bases)
+
 
 def expand_bases(bases: Sequence[Any], rank: int) -> ndarray:
     """Return the coordinates of each index, (2 ** bits, rank) int64: the XOR of the bases of its set bits."""

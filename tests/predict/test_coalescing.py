@@ -17,7 +17,7 @@ from kernels.gpus import GPUS
 from kernels.spec import DTYPE_BYTES, FlatAccess, Launch
 from tests.predict.plain_counting import executions, lane_bytes, plain_cost, run_element, small_launches
 from visualize.predict.coalescing import operations, requests, tile
-from visualize.predict.traffic import Matrix, count, count_bypassing
+from visualize.predict.traffic import Matrix, count
 
 OPS = {"load": ("load", "async copy"), "store": ("store",), "atomic": ("atomic",)}
 
@@ -166,16 +166,18 @@ def test_copies_past_l1_count_the_lines_of_each_pair_of_lanes():
     row, column = np.divmod(np.arange(16)[None], 4)
     within = Matrix(4, 144, 1).requests(row, 16 * column, True, 16)
     assert count(within).sectors == 2 + 3 + 2 + 3
-    assert count_bypassing(within).sectors == 8
-    assert count_bypassing(within).touched_sectors == 10
+    bypassing = count(within, instruction="cp.async.cg.shared.global")
+    assert bypassing.sectors == 8
+    assert bypassing.touched_sectors == 10
     # ncu's count of the instruction: two sectors of each pair that begins inside one.
-    assert count_bypassing(within).repeated_sectors == 2 * 1
+    assert bypassing.repeated_sectors == 2 * 1
     # Seven lanes from byte 112: the first of a pair before a line's end, the second behind it.
     column = 112 + 16 * np.arange(8)[None]
     across = Matrix(1, 224, 1).requests(0 * column, column, True, 16)
     assert count(across).sectors == 1 + 3
-    assert count_bypassing(across).sectors == 1 + 4
-    assert count_bypassing(across).touched_sectors == 4
+    bypassing = count(across, instruction="cp.async.cg.shared.global")
+    assert bypassing.sectors == 1 + 4
+    assert bypassing.touched_sectors == 4
 
 
 def test_a_compare_and_swap_atomic_is_a_load_and_at_least_one_iteration():

@@ -4,13 +4,13 @@ Omitted: the layout and width that the compiler really chooses, and the caches b
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernels.accesses import MemoryOperation, textbook_layout
 from kernels.knobs import ConfigError, knob, powers, read_fields
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, ProblemFields
-from visualize.predict.coalescing import count_access
-from visualize.predict.traffic import Matrix, Operation
+from visualize.predict import coalescing
+from visualize.predict.traffic import Operation
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,16 @@ class Textbook:
             raise ConfigError("out_of_range", f"{message} (got {size}).", "element_bytes")
         return size
 
-    def matrix(self, shape: tuple[int, int], dtype: str) -> Matrix:
-        """Return a stored tensor of (rows, columns), with the textbook's element, sector and line sizes."""
-        return Matrix(*shape, self.bytes_of(dtype), self.sector_bytes, self.line_bytes)
-
-    def assign_lanes(self, access: Access | FlatAccess, element_bytes: int) -> MemoryOperation:
+    def assign_lanes(self, access: Access | FlatAccess, dtype: str) -> MemoryOperation:
         """Return the operation that assigns the elements of a block or run to consecutive lanes."""
+        size = self.bytes_of(dtype)
         axes = {axis.index: axis.block for axis in access.axes}
         order = [access.dims.index(index) for index in axes]
         if access.transposed and self.lanes == "loaded":
             order.reverse()
         shape = tuple(axes[index] for index in access.dims)
         layout = textbook_layout(shape, self.warp_size, order)
-        return MemoryOperation(access.op, access.source, layout, element_bytes, element_bytes, "", 1, ())
+        return MemoryOperation(access.op, access.source, layout, size, size, "", 1, ())
 
 
 def textbook(options: object) -> Textbook:
@@ -77,12 +74,9 @@ def textbook(options: object) -> Textbook:
 def operations(kernel: Kernel, launch: Launch, board: Textbook) -> tuple[Operation, ...]:
     """Return every operation of a launch with its cost."""
     tensors = kernel.tensors(launch)
-    extents = kernel.extents(launch)
-    result = []
-    for number, access in enumerate(kernel.all_accesses(launch)):
-        tensor = tensors[access.tensor]
-        matrix = board.matrix(tensor.stored, tensor.dtype_in(launch.problem))
-        made = board.assign_lanes(access, matrix.element_bytes)
-        costs = count_access(access, matrix, extents, made, tensor)
-        result.append(Operation(number, access, matrix.element_bytes, *costs))
-    return tuple(result)
+    assigned = tuple(
+        board.assign_lanes(access, tensors[access.tensor].dtype_in(launch.problem))
+        for access in kernel.all_accesses(launch)
+    )
+    counted = coalescing.operations(kernel, launch, assigned, board.sector_bytes, board.line_bytes)
+    return tuple(replace(op, compiled=None) for op in counted)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy import ndarray
 
 from kernels.accesses import MemoryOperation, SharedOperation, expand_bases
-from kernels.sectors import LINE_BYTES, SECTOR_BYTES, count_requests
+from kernels.sectors import LINE_BYTES, SECTOR_BYTES, SECTORS, count_padding, count_requests
 from kernels.spec import Access, FlatAccess
 
 # Shared memory has 32 banks of 4 bytes, each of which serves one word per wavefront. Any number of lanes may share a
@@ -152,16 +152,23 @@ class Matrix:
         address = (row * self.columns + column) * self.element_bytes
         return Requests(row, column, address, active, width_bytes, self)
 
-    def run_elements(self, access: FlatAccess, place: ndarray) -> tuple[ndarray, ndarray]:
-        """Return the row and column of a run's elements. Elements past the end get positions outside the matrix."""
+    @property
+    def line_elements(self) -> int:
+        return self.line_bytes // self.element_bytes
+
+    def locate(self, access: Access | FlatAccess, *at: ndarray) -> tuple[ndarray, ...]:
+        """Return the row and column of elements of an access. Elements past the end are outside the matrix."""
+        if isinstance(access, Access):
+            return at
+        (element,) = at
         if access.transposed:
-            column, row = np.divmod(place, self.rows)
+            column, row = np.divmod(element, self.rows)
             return row, column
-        return np.divmod(place, self.columns)
+        return np.divmod(element, self.columns)
 
 
 # The block's first element, (row, column), or (element,) for a run.
-First = tuple[int, ...]
+First = Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -191,33 +198,35 @@ class Tile:
 def count(lanes: Requests, times: ndarray | int = 1, instruction: str = "") -> Cost:
     """Count requests, and the sectors and lines of each. A request with no active lane is not issued.
 
-    Args:
-        times: (requests,) number of times that each request is issued.
-        instruction: as for `count_requests`.
-    """
-    sector_bytes = lanes.matrix.sector_bytes
-    line_bytes = lanes.matrix.line_bytes
-    parts = lanes.address, lanes.active, lanes.width_bytes, instruction, sector_bytes, line_bytes
-    counts = count_requests(*parts)
-    by_lanes = np.count_nonzero(lanes.active, axis=1) * lanes.width_bytes
-    amounts = (int((part * times).sum()) for part in (*counts.T, by_lanes))
-    requests, sectors, lines, ideal_sectors, wanted = amounts
-    return Cost(requests, sectors, lines, ideal_sectors, wanted, sector_bytes=sector_bytes)
-
-
-def count_bypassing(lanes: Requests) -> Cost:
-    """Count requests of 16-byte copies that bypass L1 (LDGSTS.BYPASS) as the hardware's sector counter does.
-
+    The hardware's sector counter counts a copy that bypasses L1 (LDGSTS.BYPASS) by its own rule: see `kernels.sectors`.
     Nsight Compute's count of the instruction counts the sectors of each pair of lanes 2i and 2i + 1. Both counts equal
     the touched sectors unless rows begin inside a sector, which float8 rows may. Four recorded launches have such rows;
     two were counted again (tests/oracle/load_sectors.csv).
+
+    Args:
+        times: (requests,) number of times that each request is issued.
+        instruction: PTX instruction. Of a descriptor's copy, each box row counts as a request.
     """
-    touched = count(lanes)
-    pairs = count(replace(lanes, address=lanes.address.reshape(-1, 2), active=lanes.active.reshape(-1, 2)))
-    sectors = count(lanes, instruction="cp.async.cg").sectors
-    repeated = pairs.sectors - touched.sectors
-    extra = sectors - touched.sectors
-    return replace(touched, sectors=sectors, extra_sectors=extra, repeated_sectors=repeated)
+    address = lanes.address
+    active = lanes.active
+    width = lanes.width_bytes
+    sector_bytes = lanes.matrix.sector_bytes
+    counts = count_requests(address, active, width, "", sector_bytes, lanes.matrix.line_bytes)
+    requests, sectors, lines, ideal_sectors = counts.T
+    extra = np.zeros_like(sectors)
+    repeated = extra
+    if instruction.startswith("cp.async.cg"):
+        extra = count_requests(address, active, width, instruction)[:, SECTORS] - sectors
+        pairs = count_requests(address.reshape(-1, 2), active.reshape(-1, 2), width)[:, SECTORS]
+        repeated = pairs.reshape(len(sectors), -1).sum(axis=1) - sectors
+    elif instruction.startswith("cp.async.bulk"):
+        requests = np.zeros_like(sectors)
+        if ".global.shared" not in instruction:
+            extra = count_padding(active)
+    used = np.count_nonzero(active, axis=1) * width
+    amounts = [requests, sectors + extra, lines, ideal_sectors, used, extra, repeated]
+    totals = np.sum(np.stack(amounts) * times, axis=1).tolist()
+    return Cost(**dict(zip(_AMOUNTS, totals, strict=False)), sector_bytes=sector_bytes)
 
 
 def wavefronts(operation: SharedOperation) -> tuple[float, float]:

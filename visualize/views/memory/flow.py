@@ -120,6 +120,7 @@ class Flow:
 
     @property
     def tile(self) -> Tile:
+        assert self.operation, "a captured operation has no tile"
         return coalescing.tile(self.access, self.lanes.matrix, self.first, self.operation)
 
     def lines(self, numbers: np.ndarray) -> RequestLines:
@@ -134,7 +135,9 @@ class Flow:
         lines = replace(lines, line=lines.line[:, :rows], state=lines.state[:, :rows], lane=lines.lane[:, :rows])
         if self.code is None or not self.is_box:
             return lines
-        cost = coalescing.cost(self.lanes, self.access, self.code, self.tensor)
+        matrix = self.lanes.matrix
+        lanes = coalescing.lanes_of(self.access, self.code, matrix.element_bytes)
+        cost = coalescing.count_execution(self.access, matrix, lanes, self.first)
         return replace(lines, sectors=np.full_like(lines.sectors, cost.sectors))
 
 
@@ -150,16 +153,15 @@ def make_flow(kernel: Kernel, launch: Launch, number: int, model: MemoryOperatio
     extents = kernel.extents(launch)
     step, _ = on_arrays(orders.slice_of_k)(tiles.pid_k[:1], extents.get("k", 1), extents.get("slice", 1))
     place = {"m": int(tiles.pid_m[0]), "n": int(tiles.pid_n[0]), "k": int(step[0])}
-    axes = (access.run,) if isinstance(access, FlatAccess) else (access.rows, access.columns)
-    first = tuple(int(axis.start(place.get(axis.index, 0), axis.block)) for axis in axes)
+    first = tuple(int(axis.start(place.get(axis.index, 0), axis.block)) for axis in access.axes)
     tensor = kernel.tensors(launch)[access.tensor]
     dtype = tensor.dtype_in(launch.problem)
     if isinstance(model, Textbook):
-        matrix = model.matrix(tensor.stored, dtype)
-        operation = model.assign_lanes(access, matrix.element_bytes)
+        operation = model.assign_lanes(access, dtype)
+        matrix = Matrix(*tensor.stored, operation.element_bytes, model.sector_bytes, model.line_bytes)
     else:
-        matrix = Matrix(*tensor.stored, DTYPE_BYTES[dtype])
         operation = model
+        matrix = Matrix(*tensor.stored, DTYPE_BYTES[dtype])
     lanes = coalescing.requests(access, matrix, first, operation)
     return Flow(access, first, tensor, lanes, None if isinstance(model, Textbook) else model, operation)
 
