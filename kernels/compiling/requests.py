@@ -250,7 +250,7 @@ def lanes_of(instruction: Instruction, is_load: bool) -> tuple[np.ndarray, np.nd
         requests = instruction.num_warps if is_load else 1
         return np.zeros((0, requests, 1), np.int64), np.ones((requests, 1), bool)
     lanes = vectors(instruction.layout, max(1, instruction.width_bytes // instruction.element_bytes))
-    owner = np.ones_like(lanes.owner) if is_load else lanes.owner
+    owner = lanes.owner | is_load
     issued = ~np.resize(np.array(instruction.is_merged or [False]), len(owner))
     return lanes.place[:, issued], owner[issued]
 
