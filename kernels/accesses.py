@@ -121,6 +121,9 @@ class FlatAccess:
         return self.run.block
 
 
+AnyAccess = Access | FlatAccess
+
+
 @dataclass(frozen=True)
 class Layout:
     """A linear layout: it maps each register of each lane of each warp to an element of a block.

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kernels.accesses import Access, FlatAccess, Layout, MemoryOperation, vectors
+from kernels.accesses import AnyAccess, FlatAccess, Layout, MemoryOperation, vectors
 from kernels.compiling.listings import Location, UnsupportedOperation, instructions, locate_lines
 from kernels.compiling.requests import PTX_MEMORY, Instruction, find_instructions, read_instructions
 from kernels.compiling.ttgir import MEMORY_OPS, Op, memory_ops, parse
@@ -45,7 +45,7 @@ def memory_lines(text: str, kind: str, file: str, first: int, last: int) -> list
 
 
 def read_operations(
-    accesses: Sequence[Access | FlatAccess], shapes: Sequence[tuple[int, int]], ttgir: str, ptx: str, sass: str
+    accesses: Sequence[AnyAccess], shapes: Sequence[tuple[int, int]], ttgir: str, ptx: str, sass: str
 ) -> tuple[MemoryOperation, ...]:
     """Return the compiled operation of each declared access, in the same order.
 
@@ -142,7 +142,7 @@ def match_instructions(
     return numbers
 
 
-def _check_count(operation: MemoryOperation, copies: int, access: Access | FlatAccess, shape: tuple[int, int]) -> None:
+def _check_count(operation: MemoryOperation, copies: int, access: AnyAccess, shape: tuple[int, int]) -> None:
     """Check that each copy of the loop body has equally many PTX instructions per group of registers.
 
     If the access is a branch (a compare-and-swap loop) rather than inline assembly, LLVM removes instructions whose

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy import ndarray
 
-from kernels.accesses import MemoryOperation, vectors
+from kernels.accesses import AnyAccess, MemoryOperation, vectors
 from kernels.compiling.values import group
 from kernels.sectors import GRANULE_BYTES, box_row_bytes
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch
@@ -84,7 +84,7 @@ def operations(
     return tuple(result)
 
 
-def lanes_of(access: Access | FlatAccess, operation: MemoryOperation, element_bytes: int) -> Lanes:
+def lanes_of(access: AnyAccess, operation: MemoryOperation, element_bytes: int) -> Lanes:
     """Return the lanes of an access as compiled, or on the textbook machine."""
     if operation.layout is None:
         step = GRANULE_BYTES // element_bytes
@@ -99,14 +99,15 @@ def lanes_of(access: Access | FlatAccess, operation: MemoryOperation, element_by
     return Lanes(place, owner, operation.width_bytes, operation.instruction)
 
 
-# For each axis, the first element of some requests, and the number of times that each is issued.
-Classes = tuple[Sequence[ndarray], ndarray]
-
-
-def _classes_of_blocks(access: Access, matrix: Matrix, lanes: Lanes, extents: dict[str, int]) -> Classes:
+def _classes_of_blocks(
+    access: Access, matrix: Matrix, lanes: Lanes, extents: dict[str, int]
+) -> tuple[list[ndarray], ndarray]:
     """Return the requests of a block of each class. A launch has many programs but few classes of equal cost.
 
     Blocks with the same offset in a line and the same in-bounds size have the same cost.
+
+    Returns:
+        For each axis, the first element of each request, and the number of times that each is issued.
     """
     first = list[ndarray]()
     times = np.full(1, math.prod(extents[index] for index in access.over))
@@ -121,11 +122,11 @@ def _classes_of_blocks(access: Access, matrix: Matrix, lanes: Lanes, extents: di
     return at, np.repeat(times, lanes.first.shape[1])
 
 
-def _classes_of_runs(access: FlatAccess, matrix: Matrix, lanes: Lanes) -> Classes:
+def _classes_of_runs(access: FlatAccess, matrix: Matrix, lanes: Lanes) -> tuple[list[ndarray], ndarray]:
     """Return the requests of one period of runs, and of the remainder after the last full period.
 
-    Runs are consecutive, and the tensor's end truncates the last run. After a period, the pattern repeats: a period
-    fills whole lines.
+    The result is as for `_classes_of_blocks`. Runs are consecutive, and the tensor's end truncates the last run. The
+    pattern repeats after a period, which fills whole lines.
     """
     length = matrix.rows * matrix.columns
     block = access.run.block
@@ -143,13 +144,13 @@ def _classes_of_runs(access: FlatAccess, matrix: Matrix, lanes: Lanes) -> Classe
     return [np.add.outer(run * block, first).ravel()], np.repeat(times, len(first))
 
 
-def count_execution(access: Access | FlatAccess, matrix: Matrix, lanes: Lanes, first: First) -> Cost:
+def count_execution(access: AnyAccess, matrix: Matrix, lanes: Lanes, first: First) -> Cost:
     """Return the cost of the execution whose block or run begins at `first`."""
     at = lanes.first + np.array(first)[:, None]
     return _count(access, matrix, lanes, at, np.ones(at.shape[1]))
 
 
-def _count(access: Access | FlatAccess, matrix: Matrix, lanes: Lanes, at: Sequence[ndarray], times: ndarray) -> Cost:
+def _count(access: AnyAccess, matrix: Matrix, lanes: Lanes, at: Sequence[ndarray], times: ndarray) -> Cost:
     """Count requests by classes of equal cost.
 
     All requests of an operation have the same lanes, relative to their first element: see `Layout.is_permutation`.
@@ -157,7 +158,7 @@ def _count(access: Access | FlatAccess, matrix: Matrix, lanes: Lanes, at: Sequen
     the same distance to its next wrap around the tensor have the same cost.
 
     Args:
-        at, times: see `Classes`.
+        at, times: as `_classes_of_blocks` returns them.
     """
     lane = lanes.place[:, 0] - lanes.place[:, 0, :1]
     spans = lane.max(axis=1) + 1
@@ -167,7 +168,7 @@ def _count(access: Access | FlatAccess, matrix: Matrix, lanes: Lanes, at: Sequen
     keys.append((row * matrix.columns + column) % matrix.line_elements)
     if isinstance(access, FlatAccess) and access.transposed:
         # Below the tensor's last row, a run continues at the top of the next column.
-        keys.append(np.minimum(matrix.rows - row, spans[0]) if matrix.rows >= spans[0] else row)
+        keys.append(np.minimum(matrix.rows - row, spans[0]))
     where, times = _group(keys, times)
     row, column = matrix.locate(access, *(first[where, None] + part for first, part in zip(at, lane, strict=True)))
     requests = matrix.requests(row, column, lanes.owner[0], lanes.width_bytes)
@@ -181,7 +182,7 @@ def _group(keys: Sequence[ndarray], times: ndarray) -> tuple[ndarray, ndarray]:
     return where, np.bincount(numbers, times).astype(np.int64)
 
 
-def requests(access: Access | FlatAccess, matrix: Matrix, first: First, operation: MemoryOperation) -> Requests:
+def requests(access: AnyAccess, matrix: Matrix, first: First, operation: MemoryOperation) -> Requests:
     """Return the warp requests of one execution. A descriptor's block is one request, with one lane per 16 bytes.
 
     Args:
@@ -194,7 +195,7 @@ def requests(access: Access | FlatAccess, matrix: Matrix, first: First, operatio
     return matrix.requests(row, column, lanes.owner.reshape(shape), lanes.width_bytes)
 
 
-def tile(access: Access | FlatAccess, matrix: Matrix, first: First, operation: MemoryOperation) -> Tile:
+def tile(access: AnyAccess, matrix: Matrix, first: First, operation: MemoryOperation) -> Tile:
     """Return the elements of one execution. A descriptor's elements have no lane; one request moves the block."""
     if operation.layout is None:
         row, column = np.divmod(np.arange(access.elements), access.axes[-1].block)
@@ -210,12 +211,12 @@ def tile(access: Access | FlatAccess, matrix: Matrix, first: First, operation: M
     return Tile(*position, request, single.warp[number], lane, single.register[number])
 
 
-def row_bytes(access: Access | FlatAccess, operation: MemoryOperation, size: int) -> int:
+def row_bytes(access: AnyAccess, operation: MemoryOperation, size: int) -> int:
     """Return the bytes of a descriptor's box row: the width of the swizzle, or of the block if it is narrower."""
     return box_row_bytes(operation.swizzle_bytes, access.axes[-1].block * size)
 
 
-def box_count(access: Access | FlatAccess, operation: MemoryOperation, size: int) -> int:
+def box_count(access: AnyAccess, operation: MemoryOperation, size: int) -> int:
     """Return the number of boxes in a descriptor's block."""
     columns = access.axes[-1].block
     across = columns * size // row_bytes(access, operation, size)

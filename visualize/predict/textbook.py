@@ -6,9 +6,9 @@ Omitted: the layout and width that the compiler really chooses, and the caches b
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from kernels.accesses import MemoryOperation, textbook_layout
+from kernels.accesses import AnyAccess, MemoryOperation, textbook_layout
 from kernels.knobs import ConfigError, knob, powers, read_fields
-from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, ProblemFields
+from kernels.spec import DTYPE_BYTES, Kernel, Launch, ProblemFields
 from visualize.predict import coalescing
 from visualize.predict.traffic import Operation
 
@@ -50,7 +50,7 @@ class Textbook:
             raise ConfigError("out_of_range", f"{message} (got {size}).", "element_bytes")
         return size
 
-    def assign_lanes(self, access: Access | FlatAccess, dtype: str) -> MemoryOperation:
+    def assign_lanes(self, access: AnyAccess, dtype: str) -> MemoryOperation:
         """Return the operation that assigns the elements of a block or run to consecutive lanes."""
         size = self.bytes_of(dtype)
         axes = {axis.index: axis.block for axis in access.axes}

@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy import ndarray
 
-from kernels.accesses import MemoryOperation, SharedOperation, expand_bases
+from kernels.accesses import AnyAccess, MemoryOperation, SharedOperation, expand_bases
 from kernels.sectors import LINE_BYTES, SECTOR_BYTES, SECTORS, count_padding, count_requests
-from kernels.spec import Access, FlatAccess
+from kernels.spec import Access
 
 # Shared memory has 32 banks of 4 bytes, each of which serves one word per wavefront. Any number of lanes may share a
 # word (CUDA C++ Programming Guide 13.0, "Shared Memory"). Wider accesses are split into parts of 128 bytes: half a warp
@@ -100,7 +100,7 @@ class Operation:
     """
 
     number: int
-    access: Access | FlatAccess
+    access: AnyAccess
     width_bytes: int
     launch: Cost
     tile: Cost
@@ -156,7 +156,7 @@ class Matrix:
     def line_elements(self) -> int:
         return self.line_bytes // self.element_bytes
 
-    def locate(self, access: Access | FlatAccess, *at: ndarray) -> tuple[ndarray, ...]:
+    def locate(self, access: AnyAccess, *at: ndarray) -> tuple[ndarray, ...]:
         """Return the row and column of elements of an access. Elements past the end are outside the matrix."""
         if isinstance(access, Access):
             return at

@@ -8,13 +8,13 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kernels import discover, orders
-from kernels.accesses import MemoryOperation
+from kernels.accesses import AnyAccess, MemoryOperation
 from kernels.experiment import Experiment, from_json, launch_of, resolve_gpu
 from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knob
 from kernels.measuring.counters import COUNTERS
 from kernels.results import records
-from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, TensorSpec
+from kernels.spec import DTYPE_BYTES, Kernel, Launch, TensorSpec
 from visualize.predict import coalescing, request_lines
 from visualize.predict.request_lines import WANTED, WASTED, RequestLines
 from visualize.predict.textbook import Textbook
@@ -89,7 +89,7 @@ class Flow:
         operation: the operation whose lanes these are, in either model; None if its elements are not drawn.
     """
 
-    access: Access | FlatAccess
+    access: AnyAccess
     first: tuple[int, ...]
     tensor: TensorSpec
     lanes: Requests
@@ -385,7 +385,7 @@ def find_contrast(state: State, own: Operation) -> Contrast | None:
     return best and replace(best, is_alike=difference(best)[:2] == (1.0, False))
 
 
-def same_access(access: Access | FlatAccess, other: Access | FlatAccess) -> bool:
+def same_access(access: AnyAccess, other: AnyAccess) -> bool:
     """Return whether two accesses read, or write, the same tensor. A descriptor's direction is that of its tensor."""
     is_box = "descriptor" in (access.op, other.op)
     return access.tensor == other.tensor and (is_box or (access.op == "load") == (other.op == "load"))
