@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from kernels import discover
 from kernels.accesses import Layout, MemoryOperation
+from kernels.compiling.requests import Instruction, lanes_of, textbook
 from kernels.gpus import GPUS
 from kernels.spec import DTYPE_BYTES, FlatAccess, Launch
 from tests.predict.plain_counting import executions, lane_bytes, plain_cost, run_element, small_launches
@@ -193,3 +194,14 @@ def test_a_compare_and_swap_atomic_is_a_load_and_at_least_one_iteration():
         (0, "load", False), (1, "load", False), (2, "load", False), (2, "atomic", True),
     ]  # fmt: skip
     assert replace(found[2].launch, is_lower_bound=True) == found[3].launch
+
+
+def test_the_textbooks_requests_of_a_block_need_not_fill_the_compiled_instructions():
+    """32 elements in 4 registers of 8 lanes: 4 compiled instructions, and one textbook request."""
+    lane = ((4,), (8,), (16,), (0,), (0,))
+    instruction = Instruction("ld", "ld.global.b32", 4, 4, Layout((32,), ((1,), (2,)), lane, ()), 1, False, count=4)
+    assigned = textbook(instruction)
+    place, owner = lanes_of(assigned, is_load=True)
+    assert place.tolist() == [[list(range(32))]]
+    assert owner.all()
+    assert assigned.count == 1
