@@ -76,7 +76,11 @@ class Access:
     pointers: tuple[str, str] | None = None
 
     @property
-    def dims(self) -> tuple[str, str]:
+    def axes(self) -> tuple[Axis, ...]:
+        return self.rows, self.columns
+
+    @property
+    def dims(self) -> tuple[str, ...]:
         """The loop index of each dimension of the block of pointers."""
         return self.pointers or (self.rows.index, self.columns.index)
 
@@ -104,9 +108,20 @@ class FlatAccess:
     transposed: bool = False
 
     @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (self.run,)
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return (self.run.index,)
+
+    @property
     def elements(self) -> int:
         """Number of elements per execution, including elements past the end."""
         return self.run.block
+
+
+AnyAccess = Access | FlatAccess
 
 
 @dataclass(frozen=True)
@@ -125,6 +140,12 @@ class Layout:
     lane: Bases
     warp: Bases
 
+    @property
+    def is_permutation(self) -> bool:
+        """Whether each bit of an index is a bit of one coordinate. All requests then have the same lanes, shifted."""
+        bases = [base for base in (*self.register, *self.lane, *self.warp) if any(base)]
+        return len(set(bases)) == len(bases) and all(sum(map(int.bit_count, base)) == 1 for base in bases)
+
 
 def expand_bases(bases: Sequence[Any], rank: int) -> ndarray:
     """Return the coordinates of each index, (2 ** bits, rank) int64: the XOR of the bases of its set bits."""
@@ -132,6 +153,22 @@ def expand_bases(bases: Sequence[Any], rank: int) -> ndarray:
     for base in bases:
         places = np.concatenate([places, places ^ np.array(base, dtype=np.int64)])
     return places
+
+
+def textbook_layout(shape: tuple[int, ...], lanes: int = 32, order: Sequence[int] = ()) -> Layout:
+    """Return the textbook's layout: lane i of a warp holds element i, and the next warp continues.
+
+    Args:
+        shape: powers of two.
+        order: the dimensions in which elements are numbered, from the slowest to the fastest; row by row by default.
+    """
+    bases = [
+        tuple((other == dim) << bit for other in range(len(shape)))
+        for dim in reversed(order or range(len(shape)))
+        for bit in range(shape[dim].bit_length() - 1)
+    ]
+    lane_bits = lanes.bit_length() - 1
+    return Layout(shape, (), tuple(bases[:lane_bits]), tuple(bases[lane_bits:]))
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kernels.accesses import Access, FlatAccess, Layout, MemoryOperation, expand_bases
+from kernels.accesses import AnyAccess, FlatAccess, Layout, MemoryOperation, vectors
 from kernels.compiling.listings import Location, UnsupportedOperation, instructions, locate_lines
-from kernels.compiling.requests import PTX_MEMORY, find_instructions, read_instructions
-from kernels.compiling.ttgir import MEMORY_OPS, memory_ops, parse
+from kernels.compiling.requests import PTX_MEMORY, Instruction, find_instructions, read_instructions
+from kernels.compiling.ttgir import MEMORY_OPS, Op, memory_ops, parse
 from kernels.jit import last_line
 
 # Operations that a SASS instruction may implement. An atomic on half a word first loads the word that it swaps.
@@ -45,7 +45,7 @@ def memory_lines(text: str, kind: str, file: str, first: int, last: int) -> list
 
 
 def read_operations(
-    accesses: Sequence[Access | FlatAccess], shapes: Sequence[tuple[int, int]], ttgir: str, ptx: str, sass: str
+    accesses: Sequence[AnyAccess], shapes: Sequence[tuple[int, int]], ttgir: str, ptx: str, sass: str
 ) -> tuple[MemoryOperation, ...]:
     """Return the compiled operation of each declared access, in the same order.
 
@@ -63,44 +63,52 @@ def read_operations(
         for b in read_ttgir.__wrapped__(ttgir)[0]  # without its cache, which would grow in a worker
     ]
     compiled = read_instructions(body, layouts, ptx, sass, 1)
-    by_location: dict[Location, MemoryOperation] = {}
-    copies: Counter[Location] = Counter()  # pipelining a loop duplicates its operations
-    for op in memory_ops(body):
-        kind, instruction = MEMORY_OPS[op.name].kind, compiled[op.line]
-        if isinstance(instruction, str):
-            raise UnsupportedOperation(instruction)
-        if kind == "descriptor" and op.swizzle_bytes is None:
-            raise UnsupportedOperation(f"The layout in shared memory is unknown in {op.text.strip()!r}.")
-        operation = MemoryOperation(
-            op=kind,
-            source=op.location[0][:2],
-            layout=instruction.layout,
-            element_bytes=instruction.element_bytes,
-            width_bytes=instruction.width_bytes,
-            instruction=instruction.name,
-            instructions=len(in_ptx[kind, op.location]),
-            opcodes=(),
-            swizzle_bytes=op.swizzle_bytes or 0,
-        )
-        if by_location.setdefault(op.location, operation) != operation:
-            raise UnsupportedOperation(f"The {kind} at {op.location[0]} has several layouts.")
-        copies[op.location] += 1
     declared = []
     for access, shape in zip(accesses, shapes, strict=True):
-        (file, first), last = access.source, last_line(access.source)
-        locations = [at for at in by_location if at[0][0] == file.rsplit("/", 1)[-1] and first <= at[0][1] <= last]
-        # A kernel may call the function containing the operation from several places.
-        made = {replace(by_location[at], instructions=0) for at in locations}
+        file, first = access.source
+        lines = range(first, last_line(access.source) + 1)
+        ops = [
+            op for op in memory_ops(body) if op.location[0][0] == file.rsplit("/", 1)[-1] and op.location[0][1] in lines
+        ]
+        # A kernel may call the function containing the operation from several places. Pipelining duplicates operations.
+        sites = {(MEMORY_OPS[op.name].kind, op.location) for op in ops}
+        count = sum(len(in_ptx[site]) for site in sites)
+        made = {_read_operation(op, compiled[op.line], count) for op in ops}
         if len(made) != 1:
             raise UnsupportedOperation(f"The {access.op} of {access.tensor} became {len(made)} operations, not one.")
-        instructions_of_all = sum(by_location[at].instructions for at in locations)
-        declared.append(replace(made.pop(), instructions=instructions_of_all))
-        _check_count(declared[-1], sum(copies[at] for at in locations), access, shape)
+        declared.append(made.pop())
+        _check_count(declared[-1], len(ops), access, shape)
     listed = instructions(sass)
     opcodes: dict[int | None, dict[str, None]] = defaultdict(dict)
     for (opcode, _), number in zip(listed, match_instructions(listed, declared), strict=True):
         opcodes[number][opcode] = None
     return tuple(replace(made, opcodes=tuple(opcodes[number])) for number, made in enumerate(declared))
+
+
+def _read_operation(op: Op, instruction: Instruction | str, count: int) -> MemoryOperation:
+    """Join an operation of the TTGIR to its instruction.
+
+    Args:
+        count: number of occurrences in the PTX.
+    """
+    if isinstance(instruction, str):
+        raise UnsupportedOperation(instruction)
+    kind = MEMORY_OPS[op.name].kind
+    if kind == "descriptor" and op.swizzle_bytes is None:
+        raise UnsupportedOperation(f"The layout in shared memory is unknown in {op.text.strip()!r}.")
+    if instruction.layout and not instruction.layout.is_permutation:
+        raise UnsupportedOperation(f"The layout is not a permutation of bits in {op.text.strip()!r}.")
+    return MemoryOperation(
+        op=kind,
+        source=op.location[0][:2],
+        layout=instruction.layout,
+        element_bytes=instruction.element_bytes,
+        width_bytes=instruction.width_bytes,
+        instruction=instruction.name,
+        instructions=count,
+        opcodes=(),
+        swizzle_bytes=op.swizzle_bytes or 0,
+    )
 
 
 def match_instructions(
@@ -134,19 +142,18 @@ def match_instructions(
     return numbers
 
 
-def _check_count(operation: MemoryOperation, copies: int, access: Access | FlatAccess, shape: tuple[int, int]) -> None:
+def _check_count(operation: MemoryOperation, copies: int, access: AnyAccess, shape: tuple[int, int]) -> None:
     """Check that each copy of the loop body has equally many PTX instructions per group of registers.
 
     If the access is a branch (a compare-and-swap loop) rather than inline assembly, LLVM removes instructions whose
     mask it proves false: with N = 1, all columns except the first. A removed instruction would have had no active lane.
     So fewer instructions are valid, but at least one per group of registers with an element inside the tensor.
     """
-    layout = operation.layout
-    if layout is None:
+    if operation.layout is None:
         return
     # Lane 0 of warp 0 has the lowest coordinates of each register.
-    groups = expand_bases([base for base in layout.register if any(base)], len(layout.shape))
-    groups = groups[:: operation.width_bytes // operation.element_bytes]
+    lanes = vectors(operation.layout, operation.width_bytes // operation.element_bytes)
+    groups = lanes.place[:, lanes.warp == 0, 0].T
     if isinstance(access, FlatAccess):
         limits: tuple[int, ...] = (math.prod(shape),)
     else:

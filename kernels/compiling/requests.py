@@ -6,7 +6,6 @@ the bodies of loops that it unrolls.
 """
 
 import functools
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from kernels.accesses import Layout, vectors
+from kernels.accesses import Layout, textbook_layout, vectors
 from kernels.compiling.listings import Location, instructions, lane_bytes, locate_lines
 from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Site, Source, memory_ops
 from kernels.sectors import count_requests
@@ -227,13 +226,14 @@ def textbook(instruction: Instruction) -> Instruction:
     """Return the blackboard's version of an instruction: lane i takes element i of the block, row by row."""
     if instruction.layout is None:
         return instruction
-    shape = instruction.layout.shape
-    bits = range(math.prod(shape).bit_length() - 1)
-    bases = [tuple(map(int, np.unravel_index(1 << bit, shape))) for bit in bits]
-    idle = ((0,) * len(shape),) * (5 - len(bases))  # lanes without an element
-    layout = Layout(shape, tuple(bases[5:]), (*bases[:5], *idle), ())
-    size, counter = instruction.element_bytes, instruction.counter
-    return replace(instruction, layout=layout, width_bytes=size, name=counter, is_merged=(), num_warps=1)
+    return replace(
+        instruction,
+        layout=textbook_layout(instruction.layout.shape),
+        width_bytes=instruction.element_bytes,
+        name=instruction.counter,
+        count=1,
+        is_merged=(),
+    )
 
 
 def lanes_of(instruction: Instruction, is_load: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -250,7 +250,7 @@ def lanes_of(instruction: Instruction, is_load: bool) -> tuple[np.ndarray, np.nd
         requests = instruction.num_warps if is_load else 1
         return np.zeros((0, requests, 1), np.int64), np.ones((requests, 1), bool)
     lanes = vectors(instruction.layout, max(1, instruction.width_bytes // instruction.element_bytes))
-    owner = np.ones_like(lanes.owner) if is_load else lanes.owner
+    owner = lanes.owner | is_load
     issued = ~np.resize(np.array(instruction.is_merged or [False]), len(owner))
     return lanes.place[:, issued], owner[issued]
 

@@ -6,6 +6,7 @@ import operator
 
 import pytest
 
+from kernels.accesses import Layout
 from kernels.gpus import occupancy
 from kernels.measuring.counters import COUNTERS
 from kernels.results import records
@@ -41,6 +42,14 @@ def test_every_kernel_and_kind_of_operation_was_counted(kernels):
     kinds = collections.Counter(o.op for r in ATLAS for o in r.measured.compiled.operations)
     assert set(kinds) == {"load", "async copy", "store", "atomic", "descriptor"}
     assert min(kinds.values()) > 20
+
+
+def test_every_recorded_layout_is_a_permutation_of_bits():
+    layouts = {o.layout for r in ATLAS for o in r.measured.compiled.operations if o.layout}
+    assert all(layout.is_permutation for layout in layouts)
+    assert not Layout((4, 4), ((1, 1), (0, 1)), ((2, 0), (0, 2)), ()).is_permutation, "a base moves in both dimensions"
+    assert not Layout((4,), ((1,),), ((3,),), ()).is_permutation, "a base sets two bits"
+    assert not Layout((2,), ((1,),), ((1,),), ()).is_permutation, "two bases set the same bit"
 
 
 def test_the_launchs_counters_are_predicted(found):

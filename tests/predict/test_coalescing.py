@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from kernels import discover
 from kernels.accesses import Layout, MemoryOperation
+from kernels.compiling.requests import Instruction, lanes_of, textbook
 from kernels.gpus import GPUS
 from kernels.spec import DTYPE_BYTES, FlatAccess, Launch
 from tests.predict.plain_counting import executions, lane_bytes, plain_cost, run_element, small_launches
 from visualize.predict.coalescing import operations, requests, tile
-from visualize.predict.traffic import Matrix, count, count_bypassing
+from visualize.predict.traffic import Matrix, count
 
 OPS = {"load": ("load", "async copy"), "store": ("store",), "atomic": ("atomic",)}
 
@@ -166,16 +167,18 @@ def test_copies_past_l1_count_the_lines_of_each_pair_of_lanes():
     row, column = np.divmod(np.arange(16)[None], 4)
     within = Matrix(4, 144, 1).requests(row, 16 * column, True, 16)
     assert count(within).sectors == 2 + 3 + 2 + 3
-    assert count_bypassing(within).sectors == 8
-    assert count_bypassing(within).touched_sectors == 10
+    bypassing = count(within, instruction="cp.async.cg.shared.global")
+    assert bypassing.sectors == 8
+    assert bypassing.touched_sectors == 10
     # ncu's count of the instruction: two sectors of each pair that begins inside one.
-    assert count_bypassing(within).repeated_sectors == 2 * 1
+    assert bypassing.repeated_sectors == 2 * 1
     # Seven lanes from byte 112: the first of a pair before a line's end, the second behind it.
     column = 112 + 16 * np.arange(8)[None]
     across = Matrix(1, 224, 1).requests(0 * column, column, True, 16)
     assert count(across).sectors == 1 + 3
-    assert count_bypassing(across).sectors == 1 + 4
-    assert count_bypassing(across).touched_sectors == 4
+    bypassing = count(across, instruction="cp.async.cg.shared.global")
+    assert bypassing.sectors == 1 + 4
+    assert bypassing.touched_sectors == 4
 
 
 def test_a_compare_and_swap_atomic_is_a_load_and_at_least_one_iteration():
@@ -191,3 +194,14 @@ def test_a_compare_and_swap_atomic_is_a_load_and_at_least_one_iteration():
         (0, "load", False), (1, "load", False), (2, "load", False), (2, "atomic", True),
     ]  # fmt: skip
     assert replace(found[2].launch, is_lower_bound=True) == found[3].launch
+
+
+def test_the_textbooks_requests_of_a_block_need_not_fill_the_compiled_instructions():
+    """32 elements in 4 registers of 8 lanes: 4 compiled instructions, and one textbook request."""
+    lane = ((4,), (8,), (16,), (0,), (0,))
+    instruction = Instruction("ld", "ld.global.b32", 4, 4, Layout((32,), ((1,), (2,)), lane, ()), 1, False, count=4)
+    assigned = textbook(instruction)
+    place, owner = lanes_of(assigned, is_load=True)
+    assert place.tolist() == [[list(range(32))]]
+    assert owner.all()
+    assert assigned.count == 1

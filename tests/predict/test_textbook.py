@@ -12,7 +12,8 @@ from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.spec import Access, Axis, FlatAccess, Launch
 from tests.predict.plain_counting import executions, lane_bytes, plain_cost, run_element, small_launches
-from visualize.predict.textbook import Textbook, operations, requests, textbook
+from visualize.predict.coalescing import requests
+from visualize.predict.textbook import Textbook, operations, textbook
 from visualize.predict.traffic import Cost, Matrix, count
 
 BLACKBOARD = Textbook(warp_size=4, line_bytes=16)
@@ -110,7 +111,8 @@ def test_the_blackboards_8_by_8_example_has_its_known_transactions(kernels, kern
 def test_a_block_of_textbook_lanes_has_the_cost_worked_out_by_hand(block, shape, first, size, expected):
     rows, columns = (Axis(name, side, lambda index, side: index * side) for name, side in zip("mn", block, strict=True))
     access = Access("load", "A", rows, columns, ("m", "n"), ("", 0))
-    assert count(requests(access, Matrix(*shape, size), first, Textbook())) == expected
+    assigned = Textbook(element_bytes=str(size)).assign_lanes(access, "float32")
+    assert count(requests(access, Matrix(*shape, size), first, assigned)) == expected
 
 
 def test_an_element_larger_than_a_line_is_refused(kernels):

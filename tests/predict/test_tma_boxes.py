@@ -16,7 +16,8 @@ from tests.predict.plain_counting import executions, plain_cost
 from visualize.predict.coalescing import box_count, operations, row_bytes
 from visualize.predict.traffic import NO_COST, Cost
 
-COPY = MemoryOperation("descriptor", ("", 0), None, 0, 0, "", 1, ())
+LOAD = MemoryOperation("descriptor", ("", 0), None, 0, 0, "cp.async.bulk.tensor.2d.shared::cluster.global", 1, ())
+STORE = replace(LOAD, instruction="cp.async.bulk.tensor.2d.global.shared::cta")
 
 
 def plain_box_rows(access, made, tensor, extents, size):
@@ -48,8 +49,13 @@ def launches(draw):
         BLOCK_M=draw(st.sampled_from((16, 32))), BLOCK_N=32, BLOCK_K=draw(st.sampled_from((32, 64, 128)))
     )
     launch = Launch(kernel.family.problem(**sizes, dtype=dtype, layout=layout), config, GPUS["H200"])
-    widths = [[0, *(w for w in (32, 64, 128) if w <= a.columns.block * size)] for a in kernel.accesses(launch)]
-    return kernel, launch, tuple(replace(COPY, swizzle_bytes=draw(st.sampled_from(some))) for some in widths)
+    tensors = kernel.family.tensors(launch.problem)
+    made = []
+    for access in kernel.accesses(launch):
+        widths = [0, *(w for w in (32, 64, 128) if w <= access.columns.block * size)]
+        copy = LOAD if tensors[access.tensor].is_input else STORE
+        made.append(replace(copy, swizzle_bytes=draw(st.sampled_from(widths))))
+    return kernel, launch, tuple(made)
 
 
 @given(launches())
@@ -70,6 +76,6 @@ def block(rows, columns):
 
 def test_a_box_is_as_wide_as_its_swizzle_and_has_at_most_256_rows():
     wide = block(2, 128)
-    assert [box_count(wide, replace(COPY, swizzle_bytes=width), 2) for width in (32, 64, 128)] == [8, 4, 2]
-    assert box_count(block(512, 64), COPY, 2) == 2
-    assert row_bytes(block(512, 64), COPY, 1) == 64
+    assert [box_count(wide, replace(LOAD, swizzle_bytes=width), 2) for width in (32, 64, 128)] == [8, 4, 2]
+    assert box_count(block(512, 64), LOAD, 2) == 2
+    assert row_bytes(block(512, 64), LOAD, 1) == 64

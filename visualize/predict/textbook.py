@@ -3,15 +3,14 @@
 Omitted: the layout and width that the compiler really chooses, and the caches behind L1.
 """
 
-import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
-
+from kernels.accesses import AnyAccess, MemoryOperation, textbook_layout
 from kernels.knobs import ConfigError, knob, powers, read_fields
-from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, ProblemFields
-from visualize.predict.traffic import First, Matrix, Operation, Requests, Tile, count, count_access
+from kernels.spec import DTYPE_BYTES, Kernel, Launch, ProblemFields
+from visualize.predict import coalescing
+from visualize.predict.traffic import Operation
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,16 @@ class Textbook:
             raise ConfigError("out_of_range", f"{message} (got {size}).", "element_bytes")
         return size
 
-    def matrix(self, shape: tuple[int, int], dtype: str) -> Matrix:
-        """Return a stored tensor of (rows, columns), with the textbook's element, sector and line sizes."""
-        return Matrix(*shape, self.bytes_of(dtype), self.sector_bytes, self.line_bytes)
+    def assign_lanes(self, access: AnyAccess, dtype: str) -> MemoryOperation:
+        """Return the operation that assigns the elements of a block or run to consecutive lanes."""
+        size = self.bytes_of(dtype)
+        axes = {axis.index: axis.block for axis in access.axes}
+        order = [access.dims.index(index) for index in axes]
+        if access.transposed and self.lanes == "loaded":
+            order.reverse()
+        shape = tuple(axes[index] for index in access.dims)
+        layout = textbook_layout(shape, self.warp_size, order)
+        return MemoryOperation(access.op, access.source, layout, size, size, "", 1, ())
 
 
 def textbook(options: object) -> Textbook:
@@ -65,39 +71,12 @@ def textbook(options: object) -> Textbook:
     return read_fields(Textbook, options, "the textbook")
 
 
-def requests(access: Access | FlatAccess, matrix: Matrix, first: First, board: Textbook) -> Requests:
-    """Assign every element of one block or run to a lane.
-
-    Args:
-        first: (row, column) of the block's first element; (element,) for a run.
-    """
-    element = np.arange(access.elements, dtype=np.int64).reshape(-1, min(board.warp_size, access.elements))
-    if isinstance(access, FlatAccess):
-        row, column = matrix.run_elements(access, first[0] + element)
-    else:
-        rows, columns = access.rows.block, access.columns.block
-        row, column = np.divmod(element, columns)
-        if access.transposed and board.lanes == "loaded":
-            column, row = np.divmod(element, rows)
-        row, column = row + first[0], column + first[1]
-    return matrix.requests(row, column, True, matrix.element_bytes)
-
-
-def tile(lanes: Requests) -> Tile:
-    """Return the elements of one execution. Each lane holds one element, and each warp issues one request."""
-    request, lane = np.indices(lanes.row.shape)
-    parts = (lanes.row, lanes.column, lanes.address, lanes.active, request, request, lane, np.zeros_like(lane))
-    return Tile(*(part.ravel() for part in parts))
-
-
 def operations(kernel: Kernel, launch: Launch, board: Textbook) -> tuple[Operation, ...]:
     """Return every operation of a launch with its cost."""
     tensors = kernel.tensors(launch)
-    extents = kernel.extents(launch)
-    requests_at = functools.partial(requests, board=board)
-    result = []
-    for number, access in enumerate(kernel.all_accesses(launch)):
-        matrix = board.matrix(tensors[access.tensor].stored, tensors[access.tensor].dtype_in(launch.problem))
-        costs = count_access(access, matrix, extents, requests_at, count)
-        result.append(Operation(number, access, matrix.element_bytes, *costs))
-    return tuple(result)
+    assigned = tuple(
+        board.assign_lanes(access, tensors[access.tensor].dtype_in(launch.problem))
+        for access in kernel.all_accesses(launch)
+    )
+    counted = coalescing.operations(kernel, launch, assigned, board.sector_bytes, board.line_bytes)
+    return tuple(replace(op, compiled=None) for op in counted)

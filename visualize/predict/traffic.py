@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy import ndarray
 
-from kernels.accesses import MemoryOperation, SharedOperation, expand_bases
-from kernels.sectors import LINE_BYTES, SECTOR_BYTES, count_requests
-from kernels.spec import Access, FlatAccess
+from kernels.accesses import AnyAccess, MemoryOperation, SharedOperation, expand_bases
+from kernels.sectors import LINE_BYTES, SECTOR_BYTES, SECTORS, count_padding, count_requests
+from kernels.spec import Access
 
 # Shared memory has 32 banks of 4 bytes, each of which serves one word per wavefront. Any number of lanes may share a
 # word (CUDA C++ Programming Guide 13.0, "Shared Memory"). Wider accesses are split into parts of 128 bytes: half a warp
@@ -102,7 +100,7 @@ class Operation:
     """
 
     number: int
-    access: Access | FlatAccess
+    access: AnyAccess
     width_bytes: int
     launch: Cost
     tile: Cost
@@ -154,18 +152,23 @@ class Matrix:
         address = (row * self.columns + column) * self.element_bytes
         return Requests(row, column, address, active, width_bytes, self)
 
-    def run_elements(self, access: FlatAccess, place: ndarray) -> tuple[ndarray, ndarray]:
-        """Return the row and column of a run's elements. Elements past the end get positions outside the matrix."""
+    @property
+    def line_elements(self) -> int:
+        return self.line_bytes // self.element_bytes
+
+    def locate(self, access: AnyAccess, *at: ndarray) -> tuple[ndarray, ...]:
+        """Return the row and column of elements of an access. Elements past the end are outside the matrix."""
+        if isinstance(access, Access):
+            return at
+        (element,) = at
         if access.transposed:
-            column, row = np.divmod(place, self.rows)
+            column, row = np.divmod(element, self.rows)
             return row, column
-        return np.divmod(place, self.columns)
+        return np.divmod(element, self.columns)
 
 
 # The block's first element, (row, column), or (element,) for a run.
-First = tuple[int, ...]
-RequestsAt = Callable[[Access | FlatAccess, Matrix, First], Requests]
-CostOf = Callable[[Requests], Cost]
+First = Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -195,127 +198,35 @@ class Tile:
 def count(lanes: Requests, times: ndarray | int = 1, instruction: str = "") -> Cost:
     """Count requests, and the sectors and lines of each. A request with no active lane is not issued.
 
-    Args:
-        times: (requests,) number of times that each request is issued.
-        instruction: as for `count_requests`.
-    """
-    sector_bytes = lanes.matrix.sector_bytes
-    line_bytes = lanes.matrix.line_bytes
-    parts = lanes.address, lanes.active, lanes.width_bytes, instruction, sector_bytes, line_bytes
-    counts = count_requests(*parts)
-    by_lanes = np.count_nonzero(lanes.active, axis=1) * lanes.width_bytes
-    amounts = (int((part * times).sum()) for part in (*counts.T, by_lanes))
-    requests, sectors, lines, ideal_sectors, wanted = amounts
-    return Cost(requests, sectors, lines, ideal_sectors, wanted, sector_bytes=sector_bytes)
-
-
-def count_bypassing(lanes: Requests) -> Cost:
-    """Count requests of 16-byte copies that bypass L1 (LDGSTS.BYPASS) as the hardware's sector counter does.
-
+    The hardware's sector counter counts a copy that bypasses L1 (LDGSTS.BYPASS) by its own rule: see `kernels.sectors`.
     Nsight Compute's count of the instruction counts the sectors of each pair of lanes 2i and 2i + 1. Both counts equal
     the touched sectors unless rows begin inside a sector, which float8 rows may. Four recorded launches have such rows;
     two were counted again (tests/oracle/load_sectors.csv).
-    """
-    touched = count(lanes)
-    pairs = count(replace(lanes, address=lanes.address.reshape(-1, 2), active=lanes.active.reshape(-1, 2)))
-    sectors = count(lanes, instruction="cp.async.cg").sectors
-    repeated = pairs.sectors - touched.sectors
-    extra = sectors - touched.sectors
-    return replace(touched, sectors=sectors, extra_sectors=extra, repeated_sectors=repeated)
-
-
-def count_access(
-    access: Access | FlatAccess, matrix: Matrix, extents: dict[str, int], requests_at: RequestsAt, cost_of: CostOf
-) -> tuple[Cost, Cost]:
-    """Return the cost of all executions of an access in a launch, and of the first one.
 
     Args:
-        extents: number of values of each index of the launch.
-        requests_at: (access, matrix, first) → requests of the block or run that begins there.
-        cost_of: requests → their cost.
+        times: (requests,) number of times that each request is issued.
+        instruction: PTX instruction. Of a descriptor's copy, each box row counts as a request.
     """
-
-    def cost_at(first: First) -> Cost:
-        return cost_of(requests_at(access, matrix, first))
-
-    if isinstance(access, FlatAccess):
-        alone = replace(matrix, rows=1, columns=access.run.block)
-        first_run = requests_at(replace(access, transposed=False), alone, (0,))
-        return _count_runs(access, matrix, first_run), cost_at((0,))
-    first = tuple(int(axis.start(0, axis.block)) for axis in (access.rows, access.columns))
-    return _count_blocks(access, matrix, extents, cost_at), cost_at(first)
-
-
-def _count_blocks(access: Access, matrix: Matrix, extents: dict[str, int], cost_at: Callable[[First], Cost]) -> Cost:
-    """Count one block per program class and multiply.
-
-    A launch has many programs but few program classes. Blocks with the same offset in a line and the same in-bounds
-    size have the same cost.
-    """
-    sides = []
-    line_bytes = matrix.line_bytes
-    for axis, length, pitch in ((access.rows, matrix.rows, matrix.columns), (access.columns, matrix.columns, 1)):
-        starts = axis.start(np.arange(extents[axis.index], dtype=np.int64), axis.block)
-        keys = np.stack([starts * pitch * matrix.element_bytes % line_bytes, np.clip(length - starts, 0, axis.block)])
-        (offsets, inside), where, counts = np.unique(keys, axis=1, return_index=True, return_counts=True)
-        sides.append(list(zip(*(part.tolist() for part in (offsets, inside, starts[where], counts)), strict=True)))
-    total = NO_COST
-    costs = dict[tuple[int, int, int], Cost]()
-    for row, column in itertools.product(*sides):
-        key = (row[0] + column[0]) % line_bytes, row[1], column[1]
-        if key not in costs:
-            costs[key] = cost_at((row[2], column[2]))
-        total += costs[key] * (row[3] * column[3])
-    return total * math.prod(extents[i] for i in access.over if i not in (access.rows.index, access.columns.index))
-
-
-def _count_runs(access: FlatAccess, matrix: Matrix, lanes: Requests) -> Cost:
-    """Count all runs of a launch. Runs are consecutive, and the tensor's end truncates the last run.
-
-    Requests also fall into classes: requests with the same offset in a line, the same distance to the next wrap around
-    the matrix, and the same distance to its end have the same cost. The pattern repeats with a period that fills whole
-    lines. So the function examines only one period, and the remainder after the last full period.
-
-    Args:
-        lanes: the first run in a tensor of one long row: `column` is each lane's element, `active` whether it issues.
-    """
-    rows = matrix.rows
-    length = rows * matrix.columns
-    block = access.run.block
-    line_elements = matrix.line_bytes // matrix.element_bytes
-    first_of = lanes.column[:, 0]
-    offsets = np.concatenate([lanes.column - first_of[:, None], lanes.active], axis=1)
-    patterns, pattern_of = np.unique(offsets, axis=0, return_inverse=True)
-    step = max(1, block // len(first_of))
-    if len(patterns) == 1 and np.array_equal(np.sort(first_of), np.arange(0, block, step)):
-        # A run of equal, adjacent requests costs the same as separate runs of one request, whose period is shorter.
-        block = step
-        first_of = np.zeros(1, np.int64)
-        pattern_of = pattern_of[:1]
-    period = math.lcm(block, (rows if access.transposed else 1) * line_elements)
-    whole, rest = divmod(length, period)
-    total = NO_COST
-    runs = period // block
-    offset, owner = np.split(patterns, 2, axis=1)
-    span = int(offset.max()) + 1
-    for first, count_of_runs, times in ((0, min(whole, 1) * runs, whole), (whole * runs, -(-rest // block), 1)):
-        place = ((first + np.arange(count_of_runs, dtype=np.int64))[:, None] * block + first_of).ravel()
-        row, column = matrix.run_elements(access, place)
-        keys = (row * matrix.columns + column) % line_elements * (span + 1) + np.clip(length - place, 0, span)
-        if access.transposed:  # below the last row of the tensor, the run continues at the top of the next column
-            turn = np.minimum(rows - row, span) if rows >= span else row
-            keys = keys * (span + 1) + turn
-        keys = keys * len(patterns) + np.tile(pattern_of.ravel(), count_of_runs)
-        # There are few distinct keys among very many places, and bincount needs no sorting.
-        counts = np.bincount(keys)
-        example = np.zeros(len(counts), dtype=np.int64)
-        example[keys] = place
-        used = np.flatnonzero(counts)
-        row, column = matrix.run_elements(access, example[used][:, None] + offset[used % len(patterns)])
-        is_owner = owner[used % len(patterns)] > 0
-        requests = matrix.requests(row, column, is_owner, lanes.width_bytes)
-        total += count(requests, counts[used]) * times
-    return total
+    address = lanes.address
+    active = lanes.active
+    width = lanes.width_bytes
+    sector_bytes = lanes.matrix.sector_bytes
+    counts = count_requests(address, active, width, "", sector_bytes, lanes.matrix.line_bytes)
+    requests, sectors, lines, ideal_sectors = counts.T
+    extra = np.zeros_like(sectors)
+    repeated = extra
+    if instruction.startswith("cp.async.cg"):
+        extra = count_requests(address, active, width, instruction)[:, SECTORS] - sectors
+        pairs = count_requests(address.reshape(-1, 2), active.reshape(-1, 2), width)[:, SECTORS]
+        repeated = pairs.reshape(len(sectors), -1).sum(axis=1) - sectors
+    elif instruction.startswith("cp.async.bulk"):
+        requests = np.zeros_like(sectors)
+        if ".global.shared" not in instruction:
+            extra = count_padding(active)
+    used = np.count_nonzero(active, axis=1) * width
+    amounts = [requests, sectors + extra, lines, ideal_sectors, used, extra, repeated]
+    totals = np.sum(np.stack(amounts) * times, axis=1).tolist()
+    return Cost(**dict(zip(_AMOUNTS, totals, strict=False)), sector_bytes=sector_bytes)
 
 
 def wavefronts(operation: SharedOperation) -> tuple[float, float]:

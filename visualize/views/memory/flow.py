@@ -8,14 +8,14 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kernels import discover, orders
-from kernels.accesses import MemoryOperation
+from kernels.accesses import AnyAccess, MemoryOperation
 from kernels.experiment import Experiment, from_json, launch_of, resolve_gpu
 from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knob
 from kernels.measuring.counters import COUNTERS
 from kernels.results import records
-from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, TensorSpec
-from visualize.predict import coalescing, request_lines, textbook
+from kernels.spec import DTYPE_BYTES, Kernel, Launch, TensorSpec
+from visualize.predict import coalescing, request_lines
 from visualize.predict.request_lines import WANTED, WASTED, RequestLines
 from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import Matrix, Operation, Requests, Tile
@@ -86,13 +86,15 @@ class Flow:
         tensor: the tensor that it addresses.
         lanes: its requests.
         code: the operation as compiled; None on the blackboard.
+        operation: the operation whose lanes these are, in either model; None if its elements are not drawn.
     """
 
-    access: Access | FlatAccess
+    access: AnyAccess
     first: tuple[int, ...]
     tensor: TensorSpec
     lanes: Requests
     code: MemoryOperation | None
+    operation: MemoryOperation | None = None
 
     @property
     def is_box(self) -> bool:
@@ -118,9 +120,8 @@ class Flow:
 
     @property
     def tile(self) -> Tile:
-        if self.code is None:
-            return textbook.tile(self.lanes)
-        return coalescing.tile(self.access, self.lanes.matrix, self.first, self.code)
+        assert self.operation, "a captured operation has no tile"
+        return coalescing.tile(self.access, self.lanes.matrix, self.first, self.operation)
 
     def lines(self, numbers: np.ndarray) -> RequestLines:
         """Lay out some of the requests on lines. A descriptor's block costs the sectors of its box rows.
@@ -134,7 +135,9 @@ class Flow:
         lines = replace(lines, line=lines.line[:, :rows], state=lines.state[:, :rows], lane=lines.lane[:, :rows])
         if self.code is None or not self.is_box:
             return lines
-        cost = coalescing.cost(self.lanes, self.access, self.code, self.tensor)
+        matrix = self.lanes.matrix
+        lanes = coalescing.lanes_of(self.access, self.code, matrix.element_bytes)
+        cost = coalescing.count_execution(self.access, matrix, lanes, self.first)
         return replace(lines, sectors=np.full_like(lines.sectors, cost.sectors))
 
 
@@ -150,15 +153,17 @@ def make_flow(kernel: Kernel, launch: Launch, number: int, model: MemoryOperatio
     extents = kernel.extents(launch)
     step, _ = on_arrays(orders.slice_of_k)(tiles.pid_k[:1], extents.get("k", 1), extents.get("slice", 1))
     place = {"m": int(tiles.pid_m[0]), "n": int(tiles.pid_n[0]), "k": int(step[0])}
-    axes = (access.run,) if isinstance(access, FlatAccess) else (access.rows, access.columns)
-    first = tuple(int(axis.start(place.get(axis.index, 0), axis.block)) for axis in axes)
+    first = tuple(int(axis.start(place.get(axis.index, 0), axis.block)) for axis in access.axes)
     tensor = kernel.tensors(launch)[access.tensor]
     dtype = tensor.dtype_in(launch.problem)
     if isinstance(model, Textbook):
-        lanes = textbook.requests(access, model.matrix(tensor.stored, dtype), first, model)
-        return Flow(access, first, tensor, lanes, None)
-    lanes = coalescing.requests(access, Matrix(*tensor.stored, DTYPE_BYTES[dtype]), first, model)
-    return Flow(access, first, tensor, lanes, model)
+        operation = model.assign_lanes(access, dtype)
+        matrix = Matrix(*tensor.stored, operation.element_bytes, model.sector_bytes, model.line_bytes)
+    else:
+        operation = model
+        matrix = Matrix(*tensor.stored, DTYPE_BYTES[dtype])
+    lanes = coalescing.requests(access, matrix, first, operation)
+    return Flow(access, first, tensor, lanes, None if isinstance(model, Textbook) else model, operation)
 
 
 def flow_plot(flow: Flow, request: int, about: str, other: Flow | None = None, pending: str = "") -> str:
@@ -380,7 +385,7 @@ def find_contrast(state: State, own: Operation) -> Contrast | None:
     return best and replace(best, is_alike=difference(best)[:2] == (1.0, False))
 
 
-def same_access(access: Access | FlatAccess, other: Access | FlatAccess) -> bool:
+def same_access(access: AnyAccess, other: AnyAccess) -> bool:
     """Return whether two accesses read, or write, the same tensor. A descriptor's direction is that of its tensor."""
     is_box = "descriptor" in (access.op, other.op)
     return access.tensor == other.tensor and (is_box or (access.op == "load") == (other.op == "load"))

@@ -11,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels.accesses import Layout, MemoryOperation
+from kernels.accesses import AnyAccess, Layout, MemoryOperation
 from kernels.sectors import SECTOR_BYTES
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel
 from visualize.predict.agreement import Verdicts, compare_costs, count_of, launch_totals, sum_costs
@@ -48,12 +48,12 @@ def used_bytes(op: Operation) -> int:
     return op.launch.bytes_wanted >> replicas
 
 
-def label(access: Access | FlatAccess) -> str:
+def label(access: AnyAccess) -> str:
     """Return the operation and its tensor, "load A". An atomic that became a load and a loop has a row for each."""
     return f"{access.op} {access.tensor}"
 
 
-def place(access: Access | FlatAccess) -> Code:
+def place(access: AnyAccess) -> Code:
     """Return the operation's source line, "flat.py:33", with its path as hover text."""
     file, line = access.source
     return Code(f"{file.rsplit('/', 1)[-1]}:{line}", f"{file}, line {line}")
@@ -328,7 +328,7 @@ def _explain_width(op: Operation, code: MemoryOperation, layout: Layout, verdict
         return f"A tile of {elements} has at most {count_noun(share, 'byte')} for each of {lanes} lanes."
     if isinstance(access, FlatAccess) and access.transposed:
         return f"Each element goes to a different row of {tensor}, so a lane has no adjacent elements."
-    row = (access.elements if isinstance(access, FlatAccess) else access.columns.block) * size
+    row = access.axes[-1].block * size
     if row <= op.width_bytes:
         return f"A row of the tile is only {count_noun(row, 'byte')} of {tensor}."
     most, pitch = min(_WIDEST_BYTES, share, row), verdicts.kernel.tensors(launch)[tensor].stored[1]
