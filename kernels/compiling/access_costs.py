@@ -1,6 +1,7 @@
 """Explain what memory operations cost: narrow requests, order, gaps, and bytes that are loaded repeatedly."""
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -29,6 +30,15 @@ _PADDING_NEEDS = (
 )
 
 
+_ALIGN_TABLE = Change(
+    "table",
+    "Pass them through tl.multiple_of(pointer, 16).",
+    "The compiler does not know the alignment of the addresses in a table.",
+    "The result stays the same only if all addresses in the table are multiples of 16.",
+    ((Module.declare_addresses_divisible,),),
+)
+
+
 def explain_costs(lab: Lab) -> Iterator[Choice]:
     strided: dict[tuple[str, ...], list[Hypothesis]] = {}
     for group in lab.counts.by_line():
@@ -38,7 +48,7 @@ def explain_costs(lab: Lab) -> Iterator[Choice]:
         if not op.tally.example:
             continue
         access = Access(lab, op, op.instruction)
-        wider = access.widen()
+        wider = access.widen() if access.is_narrow else ()
         waste = access.explain_waste()
         yield [*wider, *access.explain_synchronous()]
         yield [*wider, *waste]
@@ -81,64 +91,48 @@ class Access:
         in_bytes = math.prod(made.layout.shape) * made.element_bytes
         per_lane = in_bytes // (LANES << len(made.layout.warp))
         self.is_narrow = made.width_bytes < min(_ALIGNMENT, per_lane) and op.op != "atomic"
-        self.width = f"A lane moves {made.width_bytes} bytes per request."
 
     def has_share(self) -> bool:
         return self.lab.numbers(self.op)["sectors"] >= _LEAST_SHARE * total(self.lab.counts)[1]
 
     def widen(self) -> Choice:
-        """Let the compiler know more about values that the addresses and the mask depend on, or pad them."""
+        """Let the compiler know more about the arguments; otherwise, pad them."""
+        op = self.op
         known = []
         padded = []
-        for number, argument in self.arguments.items() if self.is_narrow else ():
+        for number, argument in self.arguments.items():
             name = argument.name
             value = argument.value
-            tensor = argument.tensor
-            if tensor and (offset := self._start(number) % _ALIGNMENT):
-                aligned = replace(tensor, offset_bytes=tensor.offset_bytes - offset)
+            cause = f"{name} = {value} is not a multiple of {_ALIGNMENT}."
+            is_divisible = (Module.declare_divisible, number)
+            if argument.tensor and (offset := self._start(number) % _ALIGNMENT):
+                start = argument.tensor.offset_bytes - offset
                 cause = f"{name} starts {offset} bytes after a multiple of {_ALIGNMENT}."
-                edits = ((Module.declare_divisible, number),)
                 advice = "Copy the view, or start it at an aligned element."
-                change = Change("misaligned", advice, cause, "", edits, replace(argument, tensor=aligned))
-                known.append(change)
+                aligned = replace(argument, tensor=replace(argument.tensor, offset_bytes=start))
+                known.append(Change("misaligned", advice, cause, "", (is_divisible,), aligned))
             elif type(value) is int and value != 1 and value % _ALIGNMENT:
-                cause = f"{name} = {value} is not a multiple of {_ALIGNMENT}."
-                edits = ((Module.fix_argument, number, value),)
-                known.append(Change("divisibility", f"Declare {name} tl.constexpr.", cause, "", edits))
-                if name not in self.op.addressed_by | self.op.masked_by:
-                    continue
-                rounded = _round_up(value)
-                verb = "Pad TENSOR, and pass" if name in self.op.addressed_by else "Pass"
-                edits = ((Module.declare_divisible, number),)
-                given = replace(argument, value=rounded)
-                advice = f"{verb} {name} = {rounded}."
-                padded.append(Change("divisibility", advice, cause, _PADDING_NEEDS, edits, given))
-        if self.is_narrow:
-            padded += self._round_bounds()
-            known += self._align_table()
-        return [
-            Hypothesis("", self.op, self.width, tuple(changes), is_fact=False, cost=_count_requests)
-            for changes in (known, padded)
-        ]
-
-    def _round_bounds(self) -> Iterator[Change]:
-        for each in self.lab.find(self.op):
-            for line, bound in self.lab.module.mask_bounds(each).items():
-                if bound % _ALIGNMENT:
-                    cause = f"The mask's bound {bound} is not a multiple of {_ALIGNMENT}."
-                    advice = f"Round the bound up to {_round_up(bound)}."
-                    edits = ((Module.set_bound, line, _round_up(bound)),)
-                    yield Change("mask", advice, cause, _PADDING_NEEDS, edits)
-
-    def _align_table(self) -> Iterator[Change]:
-        if self.op.index_line and ("tt.int_to_ptr" in self.lab.ttir or "!tt.ptr<!tt.ptr" in self.lab.ttir):
-            yield Change(
-                "table",
-                "Pass them through tl.multiple_of(pointer, 16).",
-                "The compiler does not know the alignment of the addresses in a table.",
-                "The result stays the same only if all addresses in the table are multiples of 16.",
-                ((Module.declare_addresses_divisible,),),
-            )
+                edit = (Module.fix_argument, number, value)
+                advice = f"Declare {name} tl.constexpr."
+                known.append(Change("divisibility", advice, cause, "", (edit,)))
+                if name in op.addressed_by | op.masked_by:
+                    verb = "Pad TENSOR, and pass" if name in op.addressed_by else "Pass"
+                    rounded = replace(argument, value=_round_up(value))
+                    advice = f"{verb} {name} = {rounded.value}."
+                    edits = (is_divisible,)
+                    change = Change("divisibility", advice, cause, _PADDING_NEEDS, edits, rounded)
+                    padded.append(change)
+        for line, bound in self.lab.module.mask_bounds(self.lab.find(op)).items():
+            if bound % _ALIGNMENT:
+                cause = f"The mask's bound {bound} is not a multiple of {_ALIGNMENT}."
+                advice = f"Round the bound up to {_round_up(bound)}."
+                edit = (Module.set_bound, line, _round_up(bound))
+                padded.append(Change("mask", advice, cause, _PADDING_NEEDS, (edit,)))
+        if op.index_line and re.search(r"tt\.int_to_ptr|!tt\.ptr<!tt\.ptr", self.lab.ttir):
+            known.append(_ALIGN_TABLE)
+        text = f"A lane moves {op.width_bytes} bytes per request."
+        fact = Hypothesis("", op, text, is_fact=False, cost=_count_requests)
+        return [replace(fact, changes=tuple(changes)) for changes in (known, padded)]
 
     def _start(self, number: int) -> int:
         tensor = self.arguments[number].own_tensor
@@ -195,7 +189,8 @@ class Access:
         is_load = op.op in ("load", "async copy")
         excess = f"It touches {ratio:.3g} × its ideal sectors"
         if self.is_narrow and step < 0:
-            text = f"{steps} Triton combines only ascending addresses of a lane. {self.width}"
+            width = f"A lane moves {op.width_bytes} bytes per request."
+            text = f"{steps} Triton combines only ascending addresses of a lane. {width}"
             return [Hypothesis("reversed", op, text)]
         if ratio >= _WASTEFUL and abs(step) > op.width_bytes:
             text = f"{excess}. {steps} A lane uses {op.width_bytes}."
@@ -244,9 +239,7 @@ class Access:
         owners = [n for n, each in self.arguments.items() if (each.name,) == self.op.tensors]
         names = {self.lab.module.body.arguments[number] for number in owners}
         inner = [
-            each
-            for each in self.lab.find(self.op)
-            if names & Slice(self.lab.module.body, {}).reach(each.operands[:1])
+            each for each in self.lab.find(self.op) if names & Slice(self.lab.module.body, {}).reach(each.operands[:1])
         ]
         is_same = self.layout.shape == (count,)
         is_free = self.op.op in ("load", "async copy") and not any(each.mask for each in inner)

@@ -94,9 +94,7 @@ class Lab:
         self.gpu = GPUS.get(str(capture.content.gpu.get("name")))
         self.ttir = capture.read_code(launch.kernel, "ttir")
         self.module = Module(self.ttir)
-        self.outcomes: dict[Trial, tuple[CapturedKernel, LaunchCounts] | None] = {
-            (): (self.kernel, counts)
-        }
+        self.outcomes: dict[Trial, tuple[CapturedKernel, LaunchCounts] | None] = {(): (self.kernel, counts)}
         self.untried = 0
         self._work = 0
 
@@ -142,17 +140,15 @@ class Lab:
         if not ops or any(each.tally.refused for each in ops):
             return {}
 
-        def count(is_meant: Callable[[OperationCounts], bool]) -> int:
-            return sum(each.requests for each in ops if is_meant(each))
-
         numbers = {
-            "requests": count(lambda each: True),
+            "requests": sum(each.requests for each in ops),
             "sectors": sum(each.sectors for each in ops),
         }
         if op.op == "atomic":
-            numbers["atom_requests"] = count(lambda each: each.counter == "atom")
+            numbers["atom_requests"] = sum(each.requests for each in ops if each.counter == "atom")
         elif any(each.op == "async copy" for each in self.counts.operations):
-            numbers["synchronous_requests"] = count(lambda each: each.op == "load")
+            loads = (each.requests for each in ops if each.op == "load")
+            numbers["synchronous_requests"] = sum(loads)
         return numbers
 
     def _resources(self, kernel: CapturedKernel) -> dict[str, int]:
@@ -193,10 +189,7 @@ def total(counts: LaunchCounts) -> np.ndarray:
 def make_trials(compiler: Compiler, choices: Mapping[Lab, Sequence[Choice]]) -> None:
     """Try the changes of each hypothesis together, and then without each that is not needed."""
     tasks = [
-        (lab, each)
-        for lab, own in choices.items()
-        for each in dict.fromkeys(chain(*own))
-        if each.changes and lab.ttir
+        (lab, each) for lab, own in choices.items() for each in dict.fromkeys(chain(*own)) if each.changes and lab.ttir
     ]
     _run(compiler, [(lab, each.changes) for lab, each in tasks])
     tasks = [(lab, each) for lab, each in tasks if lab.helps(each, each.changes)]
@@ -205,8 +198,7 @@ def make_trials(compiler: Compiler, choices: Mapping[Lab, Sequence[Choice]]) -> 
     for number in range(max((len(each.changes) for _, each in tasks), default=0)):
         shorter = []
         for lab, each in tasks:
-            unneeded = each.changes[number : number + 1]
-            rest = tuple(change for change in each.trial if change not in unneeded)
+            rest = tuple(change for change in each.trial if change not in each.changes[number:][:1])
             if rest:
                 shorter.append((lab, each, rest))
         _run(compiler, [(lab, rest) for lab, _, rest in shorter])
@@ -216,19 +208,12 @@ def make_trials(compiler: Compiler, choices: Mapping[Lab, Sequence[Choice]]) -> 
 
 
 def _run(compiler: Compiler, trials: Sequence[tuple[Lab, Trial]]) -> None:
-    """Compile kernels with changes, each different one once, and count the launches."""
-    new = {
-        (lab, trial): lab.edit(trial)
-        for lab, trial in dict.fromkeys(trials)
-        if trial not in lab.outcomes
-    }
-    if new:
-        modules = {repr(module): module for module in new.values()}
-        capability = next(iter(new))[0].capture.content.gpu["compute_capability"]
-        request = {
-            "modules": list(modules.values()),
-            "capability": 10 * capability[0] + capability[1],
-        }
-        replies = dict(zip(modules, compiler(request), strict=True))
-        for (lab, trial), module in new.items():
-            lab.count(trial, replies[repr(module)])
+    """Compile the kernels with changes, and count the launches."""
+    new = [pair for pair in dict.fromkeys(trials) if pair[1] not in pair[0].outcomes]
+    if not new:
+        return
+    major, minor = new[0][0].capture.content.gpu["compute_capability"]
+    modules = [lab.edit(trial) for lab, trial in new]
+    replies = compiler({"modules": modules, "capability": 10 * major + minor})
+    for (lab, trial), reply in zip(new, replies, strict=True):
+        lab.count(trial, reply)

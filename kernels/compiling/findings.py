@@ -142,9 +142,7 @@ def _check_bounds(lab: Lab, op: OperationCounts) -> Choice:
     return [Hypothesis("outside", op, text)]
 
 
-_IN_64_BITS = (
-    Change("overflow", "Convert a factor with .to(tl.int64). Tried: then no access lies outside."),
-)
+_IN_64_BITS = (Change("overflow", "Convert a factor with .to(tl.int64). Tried: then no access lies outside."),)
 
 
 def _find_in_64_bits(lab: Lab, op: OperationCounts) -> Sequence[OperationCounts]:
@@ -229,8 +227,7 @@ def _examine_resources(lab: Lab) -> Choice:
             return []
         kind = "occupancy"
         text = (
-            f"A program's {limits} limit an SM to {each.programs_per_sm} programs, "
-            f"{numbers['resident_warps']} warps."
+            f"A program's {limits} limit an SM to {each.programs_per_sm} programs, {numbers['resident_warps']} warps."
         )
 
         def cost(numbers: Numbers) -> int:
@@ -239,8 +236,7 @@ def _examine_resources(lab: Lab) -> Choice:
     else:
         return []
     stages = int(kernel.options.get("num_stages", 1)) - 1
-    options = [("num_warps", 2 * kernel.num_warps), ("num_warps", kernel.num_warps // 2)]
-    options.append(("num_stages", stages))
+    options = [("num_warps", 2 * kernel.num_warps), ("num_stages", stages)]
     return [
         Hypothesis(kind, None, text, (try_option(kind, name, value),), cost=cost)
         for name, value in options

@@ -6,11 +6,11 @@ named by their line.
 
 import math
 import re
+from collections.abc import Sequence
 
 from kernels.compiling.listings import UnsupportedOperation
 from kernels.compiling.ttgir import Op, Region, Slice, parse
 
-_BOUND = re.compile(r"(?:dense<)?(\d+)>? :")
 # The operations of each kind in a report.
 _NAMES = {
     "load": "tt.load",
@@ -56,25 +56,23 @@ class Module:
         self.lines = [re.sub(rf"{name}(?![\w$.-])", constant, line) for line in self.lines]
         self.lines[self.header] = f"{header}\n{constant} = arith.constant {value} : {bits}"
 
-    def mask_bounds(self, op: Op) -> dict[int, int]:
-        """Return the constant upper bounds of an operation's mask by the line of the comparison."""
+    def mask_bounds(self, ops: Sequence[Op]) -> dict[int, int]:
+        """Return the constant upper bounds of operations' masks by the line of the comparison."""
         bounds = {}
-        for name in Slice(self.body, {}).reach(filter(None, [op.mask])):
+        for name in Slice(self.body, {}).reach(op.mask for op in ops if op.mask):
             maker = self._makers.get(name)
             if maker and maker.name == "arith.cmpi" and re.match(r" *[su]l[te],", maker.text):
                 constant = self._makers.get(maker.operands[1])
-                if constant and (value := _BOUND.search(constant.text)):
-                    bounds[maker.line] = int(value[1])
+                if constant and constant.name == "arith.constant":
+                    bounds[maker.line] = int(re.findall(r"-?\d+", constant.text)[0])
         return bounds
 
     def set_bound(self, number: int, value: int) -> None:
         """Replace the constant on the right of a comparison."""
-        line = self.lines[number]
-        match = re.search(r"(%[\w-]+) : (tensor<\w+>|\w+)", line)
-        assert match is not None
-        literal = f"dense<{value}>" if match[2].startswith("tensor") else value
-        line = line.replace(match[1], "%bound", 1).replace("%bound", f"%bound_{number}")
-        self.lines[number] = f"%bound_{number} = arith.constant {literal} : {match[2]}\n{line}"
+        kind = re.findall(r" : (tensor<\w+>|\w+)", self.lines[number])[0]
+        literal = f"dense<{value}>" if kind.startswith("tensor") else value
+        line = re.sub(r"%[\w-]+( : )", rf"%bound_{number}\1", self.lines[number], count=1)
+        self.lines[number] = f"%bound_{number} = arith.constant {literal} : {kind}\n{line}"
 
     def declare_addresses_divisible(self) -> None:
         """Declare that all loaded addresses are multiples of 16, as tl.multiple_of does."""
@@ -106,7 +104,8 @@ class Module:
             "element": pointer.removeprefix("!tt.ptr<")[:-1],
             "shape": "x".join(map(str, op.shape)),
         }
-        line = self.lines[number].replace(_text(op.operands[0]), fields["name"], 1)
+        operand = re.escape(_text(op.operands[0]))
+        line = re.sub(rf"{operand}(?![\w$.-])", f"%block_{number}", self.lines[number], count=1)
         if op.shape != (count,):
             line = re.sub(r"tensor<[\dx]+!tt", f"tensor<{count}x!tt", line)
             fields["result"] = _text(op.results[0])
