@@ -176,19 +176,19 @@ reset[(16,)](x, out, ORDER="relaxed")
 copy[(200,)](x[:1000].clone(), torch.zeros(1 << 18, device="cuda"), 1 << 18, 1, BLOCK=1024)  # 25
 twice[(400,)](x, out, 128, num_warps=8)  # 26
 halves = small.flatten()
-product[(1,)](halves, halves, x, out, 1024, STEP=2)  # 27
-product[(1,)](halves, halves, x, out, 1024, STEP=1)
+product[(1,)](halves, halves.clone(), x, out, 1024, STEP=2)  # 27
+product[(1,)](halves, halves.clone(), x, out, 1024, STEP=1)
 few[(8,)](x, out, BLOCK=64, num_warps=8)  # 29
 few[(8,)](x, out, BLOCK=64, num_warps=2)
 rows[(8,)](halves, halves.clone(), 1004, BLOCK=1024)  # 31
 rows_of_constant_length[(8,)](halves, halves.clone(), 1004, BLOCK=1024)
 scalar[(200,)](x, out, 33)  # 33
-plane[((1 << 12) + 1, 512)](huge, out, 512, 1024, IS_WIDE=False, BLOCK=1024)  # 34
-plane[((1 << 12) + 1, 512)](huge, out, 512, 1024, IS_WIDE=True, BLOCK=1024)
+plane[((1 << 12) + 1, 64)](huge, out, 512, 1024, IS_WIDE=False, BLOCK=1024)  # 34
+plane[((1 << 12) + 1, 64)](huge, out, 512, 1024, IS_WIDE=True, BLOCK=1024)
 loop[(64,)](huge, out, (1 << 15) + 1, 1 << 16, IS_WIDE=False, BLOCK=1024)  # 36
 loop[(64,)](huge, out, (1 << 15) + 1, 1 << 16, IS_WIDE=True, BLOCK=1024)
-wide_rows[(100_004,)](huge, out, 21_474, IS_WIDE=False, BLOCK=16384)  # 38
-wide_rows[(100_004,)](huge, out, 21_474, IS_WIDE=True, BLOCK=16384)
+wide_rows[(100_004,)](huge, out, 21_474, IS_WIDE=False, BLOCK=32768)  # 38
+wide_rows[(100_004,)](huge, out, 21_474, IS_WIDE=True, BLOCK=32768)
 """
 
 
@@ -298,20 +298,21 @@ def test_bytes_loaded_more_than_once_are_compared_with_the_size_of_the_tensor(la
 
 
 @pytest.mark.parametrize(
-    ("number", "program", "value"),
+    ("number", "program", "statement"),
     [
-        (17, 1 << 21, 1 << 31),
-        (34, 1 << 12, 1 << 31),
-        (36, 0, 1 << 31),
-        (38, 100_003, (1 << 31)),
+        (17, 1 << 21, "tl.load(x + row * stride + i)"),
+        (34, 1 << 12, "place = z * height * width"),
+        (36, 0, "else row * cols"),
+        (38, 100_003, "tl.load(x + row * stride + i)"),
     ],
 )
 def test_an_overflow_is_named_with_its_line_program_and_size_and_64_bits_cure_it(
-    launches, number, program, value
+    launches, number, program, statement
 ):
     finding = find(launches[number], "overflow", "load")
-    assert f"script.py:{finding['line']} overflows 32 bits" in finding["text"]
-    assert f"from program {program:,} on, the value {value:,} wraps" in finding["text"]
+    line = SCRIPT[: SCRIPT.index(statement)].count("\n") + 1
+    assert f"script.py:{line} overflows 32 bits" in finding["text"]
+    assert f"from program {program:,} on, the value {1 << 31:,} wraps" in finding["text"]
     assert f"at most {1 << 31:,} elements" in finding["text"]
     assert ".to(tl.int64)" in finding["change"]
     fixed = next(op for op in launches[number + 1]["ops"] if op["op"] == "load")
