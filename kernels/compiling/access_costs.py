@@ -220,12 +220,12 @@ class Access:
             f"In program {self.example.program}, {' and '.join(parts)}{in_all}: {sectors:,} "
             f"sectors, where {round(sectors / times):,} suffice."
         )
-        changes = []
-        edges = [start % SECTOR_BYTES for _, start in self.op.tally.starts]
+        changes: list[Change] = []
         distinct = np.unique(self.example.address)
-        sectors = np.unique(distinct // SECTOR_BYTES)
-        is_whole = distinct.size * self.made.element_bytes == sectors.size * SECTOR_BYTES
-        if is_whole and not np.concatenate(edges).any():
+        covered = np.unique(distinct // SECTOR_BYTES).size * SECTOR_BYTES
+        starts = np.concatenate([start for _, start in self.op.tally.starts])
+        is_whole = distinct.size * self.made.element_bytes == covered
+        if is_whole and not (starts % SECTOR_BYTES).any():
             advice = "Load each element once, and repeat it with tl.broadcast_to and tl.reshape."
             changes += self._access_contiguously("repeated", advice, "", distinct.size)
         warps = self.lab.kernel.num_warps // round(repeats[_BY_WARPS])

@@ -340,8 +340,10 @@ class Evaluator:
         bits = arithmetic.bits_of(op.type)
         low, high = value.bounds_by_program()
         wraps = active & ((low < -(1 << bits - 1)) | (high >= 1 << bits - 1))
+        if not op.source:
+            return
         known = self.overflows.get(op.source)
-        for member in np.flatnonzero(wraps)[:_MOST_CANDIDATES] if op.source else ():
+        for member in np.flatnonzero(wraps)[:_MOST_CANDIDATES]:
             program = int(self.programs[member])
             if known and program >= known.program:
                 break

@@ -72,7 +72,7 @@ def _explain(lab: Lab) -> Iterable[Choice]:
 
 
 def _report(lab: Lab, choices: Iterable[Choice]) -> Sequence[Finding]:
-    chosen = {}
+    chosen: dict[Hypothesis, None] = {}
     for choice in choices:
         facts = [each for each in choice if each.is_fact]
         best = [each for each in choice if each.trial] or facts

@@ -91,12 +91,14 @@ class Module:
         (op,) = (op for op in self.loops if op.line == number)
         pointer = re.findall(r"!tt\.ptr<\w+>", op.text)[0]
         loop = self.loops[op]
-        has_counter = loop and loop.name == "scf.for" and " : i64" not in loop.text
+        counter = f"%block_{number}_none"
+        if loop and loop.name == "scf.for" and " : i64" not in loop.text:
+            counter = _text(loop.regions[0].arguments[0])
         fields = {
             "name": f"%block_{number}",
             "number": number,
             "tensor": self._argument(argument),
-            "loop": _text(loop.regions[0].arguments[0]) if has_counter else f"%block_{number}_none",
+            "loop": counter,
             "stride": max(1024, count),
             "count": count,
             "repeats": math.prod(op.shape) // count,
