@@ -122,17 +122,20 @@ class Access:
                     edits = (is_divisible,)
                     change = Change("divisibility", advice, cause, _PADDING_NEEDS, edits, rounded)
                     padded.append(change)
-        for line, bound in self.lab.module.mask_bounds(self.lab.find(op)).items():
-            if bound % _ALIGNMENT:
-                cause = f"The mask's bound {bound} is not a multiple of {_ALIGNMENT}."
-                advice = f"Round the bound up to {_round_up(bound)}."
-                edit = (Module.set_bound, line, _round_up(bound))
-                padded.append(Change("mask", advice, cause, _PADDING_NEEDS, (edit,)))
         if op.index_line and re.search(r"tt\.int_to_ptr|!tt\.ptr<!tt\.ptr", self.lab.ttir):
             known.append(_ALIGN_TABLE)
         text = f"A lane moves {op.width_bytes} bytes per request."
         fact = Hypothesis("", op, text, is_fact=False, cost=_count_requests)
+        padded += self._round_bounds()
         return [replace(fact, changes=tuple(changes)) for changes in (known, padded)]
+
+    def _round_bounds(self) -> Iterator[Change]:
+        for line, bound in self.lab.module.mask_bounds(self.lab.find(self.op)).items():
+            if bound % _ALIGNMENT:
+                cause = f"The mask's bound {bound} is not a multiple of {_ALIGNMENT}."
+                advice = f"Round the bound up to {_round_up(bound)}."
+                edit = (Module.set_bound, line, _round_up(bound))
+                yield Change("mask", advice, cause, _PADDING_NEEDS, (edit,))
 
     def _start(self, number: int) -> int:
         tensor = self.arguments[number].own_tensor
