@@ -203,8 +203,10 @@ def make_trials(compiler: Compiler, choices: Mapping[Lab, Sequence[Choice]]) -> 
                 shorter.append((lab, each, rest))
         _run(compiler, [(lab, rest) for lab, _, rest in shorter])
         for lab, each, rest in shorter:
-            if lab.numbers(each.op, rest) == lab.numbers(each.op, each.trial):
-                each.trial = rest
+            if lab.helps(each, rest):
+                costs = [each.cost(lab.numbers(each.op, trial)) for trial in (rest, each.trial)]
+                if costs[0] <= costs[1]:
+                    each.trial = rest
 
 
 def _run(compiler: Compiler, trials: Sequence[tuple[Lab, Trial]]) -> None:
