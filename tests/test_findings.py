@@ -96,6 +96,48 @@ def halve(source, target, rows, WIDTH: tl.constexpr, TALL: tl.constexpr):
     tl.store(target + y * WIDTH + x, values * 0.5, mask=y < rows)
 
 
+@triton.jit
+def product(left, right, scales, out, depth, STEP: tl.constexpr):
+    i = tl.arange(0, 64)
+    total = tl.zeros((64, 64), tl.float32)
+    for first in range(0, depth, 64):
+        a = tl.load(left + i[:, None] * depth + first + i[None, :])
+        b = tl.load(right + (first + i[:, None]) * 128 + i[None, :] * STEP)
+        total += tl.dot(a, b) * tl.load(scales + first * 64 + i[:, None] * 64 + i[None, :])
+    tl.store(out + i[:, None] * 64 + i[None, :], total)
+
+
+@triton.jit
+def few(x, out, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i))
+
+
+@triton.jit
+def scalar(x, out, n):
+    tl.store(out + tl.program_id(0), tl.load(x + tl.program_id(0) * n))
+
+
+@triton.jit
+def plane(x, out, height, width, IS_WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    z = tl.program_id(0)
+    if IS_WIDE:
+        z = z.to(tl.int64)
+    i = tl.arange(0, BLOCK)
+    place = z * height * width + tl.program_id(1) * width + i
+    tl.store(out + i, tl.load(x + place, mask=i < width))
+
+
+@triton.jit
+def loop(x, out, rows, cols, IS_WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.int32)
+    for row in range(tl.program_id(0), rows, 64):
+        start = row.to(tl.int64) * cols if IS_WIDE else row * cols
+        total += tl.load(x + start + i)
+    tl.store(out + tl.program_id(0) * BLOCK + i, total)
+
+
 x = torch.zeros(1 << 16, device="cuda")
 out = torch.zeros(1 << 16, device="cuda")
 addresses = torch.tensor([x.data_ptr() + 4096 * k for k in range(4)], device="cuda")
@@ -132,6 +174,21 @@ halve[(1001,)](small, small.clone(), 4001, WIDTH=64, TALL=4)  # 22
 tuned[(16,)](x, out, ORDER="relaxed")  # 23
 reset[(16,)](x, out, ORDER="relaxed")
 copy[(200,)](x[:1000].clone(), torch.zeros(1 << 18, device="cuda"), 1 << 18, 1, BLOCK=1024)  # 25
+twice[(400,)](x, out, 128, num_warps=8)  # 26
+halves = small.flatten()
+product[(1,)](halves, halves.clone(), x, out, 1024, STEP=2)  # 27
+product[(1,)](halves, halves.clone(), x, out, 1024, STEP=1)
+few[(8,)](x, out, BLOCK=64, num_warps=8)  # 29
+few[(8,)](x, out, BLOCK=64, num_warps=2)
+rows[(8,)](halves, halves.clone(), 1004, BLOCK=1024)  # 31
+rows_of_constant_length[(8,)](halves, halves.clone(), 1004, BLOCK=1024)
+scalar[(200,)](x, out, 33)  # 33
+plane[((1 << 12) + 1, 64)](huge, out, 512, 1024, IS_WIDE=False, BLOCK=1024)  # 34
+plane[((1 << 12) + 1, 64)](huge, out, 512, 1024, IS_WIDE=True, BLOCK=1024)
+loop[(64,)](huge, out, (1 << 15) + 1, 1 << 16, IS_WIDE=False, BLOCK=1024)  # 36
+loop[(64,)](huge, out, (1 << 15) + 1, 1 << 16, IS_WIDE=True, BLOCK=1024)
+plane[(100_004, 1)](huge, out, 1, 21_474, IS_WIDE=False, BLOCK=32768)  # 38
+plane[(100_004, 1)](huge, out, 1, 21_474, IS_WIDE=True, BLOCK=32768)
 """
 
 
@@ -206,6 +263,9 @@ def find(launch, kind, op=""):
             "alignment of the addresses in a table",
             "all addresses in the table are multiples",
         ),
+        (29, "repeated", "load", "warps load the same sectors 4 times", ""),
+        (31, "divisibility", "load", "A lane moves 2 bytes per request", ""),
+        (31, "divisibility", "store", "A lane moves 2 bytes per request", ""),
     ],
 )
 def test_a_change_promises_the_numbers_of_the_kernel_changed_by_hand(launches, number, kind, op, cause, needs):
@@ -233,22 +293,56 @@ def test_bytes_loaded_more_than_once_are_compared_with_the_size_of_the_tensor(la
     assert finding["after"]["sectors"] == words
 
 
-def test_an_overflow_is_named_with_its_line_program_and_the_largest_size_and_64_bits_cure_it(
-    launches,
-):
-    finding = find(launches[17], "overflow", "load")
-    assert f"from program {1 << 21:,} on, the value {1 << 31:,} wraps" in finding["text"]
+@pytest.mark.parametrize(
+    ("number", "program", "statement"),
+    [
+        (17, 1 << 21, "tl.load(x + row * stride + i)"),
+        (34, 1 << 12, "place = z * height * width"),
+        (36, 0, "else row * cols"),
+        (38, 100_003, "place = z * height * width"),
+    ],
+)
+def test_an_overflow_is_named_with_its_line_program_and_size_and_64_bits_cure_it(launches, number, program, statement):
+    finding = find(launches[number], "overflow", "load")
+    line = SCRIPT[: SCRIPT.index(statement)].count("\n") + 1
+    assert f"script.py:{line} overflows 32 bits" in finding["text"]
+    assert f"from program {program:,} on, the value {1 << 31:,} wraps" in finding["text"]
     assert f"at most {1 << 31:,} elements" in finding["text"]
     assert ".to(tl.int64)" in finding["change"]
-    assert {each["kind"] for each in launches[18]["findings"]} == {"race"}
+    fixed = next(op for op in launches[number + 1]["ops"] if op["op"] == "load")
+    assert finding["after"]["requests"] == fixed["requests"]
+    assert finding["after"]["sectors"] == fixed["sectors"]
+    assert not any(each["kind"] in ("overflow", "outside") for each in launches[number + 1]["findings"])
 
 
-def test_an_option_promises_the_resources_of_the_kernel_launched_with_it(launches):
-    finding = find(launches[19], "spills")
-    assert finding["change"] == "Pass num_warps = 4."
+@pytest.mark.parametrize(
+    ("number", "kind", "changed", "warps"),
+    [(19, "spills", 20, 4), (20, "occupancy", 26, 8)],
+)
+def test_an_option_promises_the_resources_of_the_kernel_launched_with_it(launches, number, kind, changed, warps):
+    finding = find(launches[number], kind)
+    assert finding["change"] == f"Pass num_warps = {warps}."
     for name in ("registers", "spilled_bytes", "shared_bytes"):
-        assert finding["before"][name] == launches[19][name]
-        assert finding["after"][name] == launches[20][name]
+        assert finding["before"][name] == launches[number][name]
+        assert finding["after"][name] == launches[changed][name]
+
+
+def test_a_load_beside_asynchronous_copies_is_named_with_its_reason(launches):
+    reasons = {
+        finding["tensor"]: finding["text"] for finding in launches[27]["findings"] if finding["kind"] == "synchronous"
+    }
+    assert "a lane has 2 consecutive bytes, and a copy needs 4" in reasons["right"]
+    assert "no tl.dot uses its values" in reasons["scales"]
+    fixed = [op for op in launches[28]["ops"] if op["tensor"] == "left"]
+    assert {op["op"] for op in fixed} == {"async copy"}
+
+
+def test_scalar_accesses_have_no_findings(launches):
+    assert launches[33]["findings"] == []
+
+
+def test_the_size_of_the_grid_comes_last(launches):
+    assert [each["kind"] for each in launches[0]["findings"]] == ["misaligned", "grid"]
 
 
 def test_a_reversed_access_names_the_order_and_advises_nothing(launches):

@@ -598,7 +598,7 @@ def _read_kernel(folder: Path, number: int, file: str) -> tuple[tuple[int, int],
 
 def recompile(modules: Sequence[Mapping[str, Any]], capability: int) -> list[dict[str, Any] | None]:
     """Compile TTIR modules, each with its options. One that fails gives {}, and one that takes too long None."""
-    deadline = time.monotonic() + _RECOMPILE_S
+    deadline = time.monotonic() + _RECOMPILE_S + 2 * len(modules)
     replies: list[dict[str, Any] | None] = []
     with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:  # threads may deadlock in Triton
         results = [pool.apply_async(_recompile_one, (module, capability)) for module in modules]

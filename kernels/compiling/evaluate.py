@@ -340,14 +340,18 @@ class Evaluator:
         bits = arithmetic.bits_of(op.type)
         low, high = value.bounds_by_program()
         wraps = active & ((low < -(1 << bits - 1)) | (high >= 1 << bits - 1))
-        if op.source and op.source not in self.overflows:
-            for member in np.flatnonzero(wraps)[:_MOST_CANDIDATES]:
-                block = value.blocks(np.array([member]))
-                wrong = block[(block < -(1 << bits - 1)) | (block >= 1 << bits - 1)]
-                if wrong.size:
-                    overflow = Overflow(op.source, int(self.programs[member]), int(wrong[0]), bits)
-                    self.overflows[op.source] = overflow
-                    break
+        if not op.source:
+            return
+        known = self.overflows.get(op.source)
+        for member in np.flatnonzero(wraps)[:_MOST_CANDIDATES]:
+            program = int(self.programs[member])
+            if known and program >= known.program:
+                break
+            block = value.blocks(np.array([member]))
+            wrong = block[(block < -(1 << bits - 1)) | (block >= 1 << bits - 1)]
+            if wrong.size:
+                self.overflows[op.source] = Overflow(op.source, program, int(wrong[0]), bits)
+                break
 
     def _gather(self, op: Op, operands: list[Value]) -> Value:
         """Evaluate tl.gather: elements of a block along an axis."""

@@ -1,0 +1,221 @@
+"""Try changes to a launch: edit its kernel's TTIR, compile that, and count the launch again."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from kernels.compiling.capture_file import Argument, Build, Capture, CapturedKernel, CapturedLaunch
+from kernels.compiling.captured_counts import LaunchCounts, OperationCounts, count_launch
+from kernels.compiling.ttgir import Op
+from kernels.compiling.ttir_edits import Module
+from kernels.gpus import GPUS, occupancy
+
+# Maximum work of counting a launch with changes, in units of `LaunchCounts.work`.
+_MOST_WORK = 1 << 17
+_LOADS = ("load", "async copy")
+
+# Compiles modules: see `capture.recompile`.
+Compiler = Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any] | None]]
+# Numbers of an operation or of the whole launch.
+Numbers = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of a kernel or of its arguments.
+
+    Attributes:
+        kind: of the finding that advises it.
+        advice: the change in the user's terms.
+        cause: the fact that it changes; "" if the finding states it.
+        needs: what must hold for the kernel's result to stay the same.
+        edits: methods of `Module`, each with its arguments.
+        argument: the argument with its new value.
+        options: of the compiler, with their new values.
+    """
+
+    kind: str
+    advice: str
+    cause: str = ""
+    needs: str = ""
+    edits: tuple[tuple[Any, ...], ...] = ()
+    argument: Argument | None = None
+    options: tuple[tuple[str, int], ...] = ()
+
+
+Trial = tuple[Change, ...]
+
+
+@dataclass(eq=False)
+class Hypothesis:
+    """A fact about an operation or, without one, about the launch, and changes that may help.
+
+    Attributes:
+        changes: are tried together.
+        is_fact: whether it is worth reporting if no change helps.
+        cost: what a change must lower. It must not raise the launch's requests, sectors or spills.
+        trial: the changes that are necessary and help.
+    """
+
+    kind: str
+    op: OperationCounts | None
+    text: str
+    changes: Trial = ()
+    is_fact: bool = True
+    cost: Callable[[Numbers], int] = lambda numbers: sum(numbers.values())
+    trial: Trial = ()
+
+
+# Of a choice, the first hypothesis that helps is reported or, if none does, the first fact.
+Choice = Sequence[Hypothesis]
+
+
+def try_option(kind: str, name: str, value: int) -> Change:
+    return Change(kind, f"Pass {name} = {value}.", options=((name, value),))
+
+
+class Lab:
+    """A launch, and the trials that were made with it.
+
+    Attributes:
+        outcomes: the kernel and the counts of each trial; None if they are unknown.
+        untried: the number of trials that take too long.
+    """
+
+    def __init__(self, capture: Capture, launch: CapturedLaunch, counts: LaunchCounts) -> None:
+        self.capture = capture
+        self.launch = launch
+        self.kernel = capture.content.kernels[launch.kernel]
+        self.counts = counts
+        self.gpu = GPUS.get(str(capture.content.gpu.get("name")))
+        self.ttir = capture.read_code(launch.kernel, "ttir")
+        self.module = Module(self.ttir)
+        self.outcomes: dict[Trial, tuple[CapturedKernel, LaunchCounts] | None] = {(): (self.kernel, counts)}
+        self.untried = 0
+        self._work = 0
+
+    def find(self, op: OperationCounts) -> list[Op]:
+        """Return the operations of the TTIR from which an operation comes."""
+        return self.module.find(op.source, op.op)
+
+    def edit(self, trial: Trial) -> dict[str, Any]:
+        """Return a changed module as `capture.recompile` takes it."""
+        module = Module(self.ttir)
+        options = dict(self.kernel.options)
+        for change in trial:
+            options |= change.options
+            for method, *arguments in change.edits:
+                method(module, *arguments)
+        return {"ttir": "\n".join(module.lines), "options": options}
+
+    def count(self, trial: Trial, reply: Mapping[str, Any] | None) -> None:
+        """Count the launch with a kernel that was compiled again."""
+        if reply is None or self._work > _MOST_WORK:
+            self.untried += 1
+            reply = None
+        self.outcomes[trial] = None
+        if reply:
+            built = {**asdict(self.kernel), **reply}
+            kernel = TypeAdapter(CapturedKernel).validate_python(built)
+            changed = {change.argument.name: change.argument for change in trial if change.argument}
+            arguments = tuple(changed.get(each.name, each) for each in self.launch.arguments)
+            launch = replace(self.launch, arguments=arguments)
+            counts = count_launch(self.capture, launch, build=Build(kernel, reply["codes"]))
+            self._work += counts.work
+            self.outcomes[trial] = kernel, counts
+
+    def numbers(self, op: OperationCounts | None, trial: Trial = ()) -> dict[str, int]:
+        """Return the numbers of an operation or of the whole launch; {} if they are unknown."""
+        outcome = self.outcomes.get(trial)
+        if outcome is None:
+            return {}
+        kernel, counts = outcome
+        if op is None:
+            return self._resources(kernel)
+        ops = find_same(op, counts)
+        if not ops or any(each.tally.refused for each in ops):
+            return {}
+
+        numbers = {
+            "requests": sum(each.requests for each in ops),
+            "sectors": sum(each.sectors for each in ops),
+        }
+        if op.op == "atomic":
+            numbers["atom_requests"] = sum(each.requests for each in ops if each.counter == "atom")
+        elif any(each.op == "async copy" for each in self.counts.operations):
+            loads = (each.requests for each in ops if each.op == "load")
+            numbers["synchronous_requests"] = sum(loads)
+        return numbers
+
+    def _resources(self, kernel: CapturedKernel) -> dict[str, int]:
+        names = ("registers", "spilled_bytes", "shared_bytes")
+        numbers = {name: getattr(kernel, name) for name in names}
+        if self.gpu:
+            each = occupancy(self.gpu, kernel.num_warps, kernel.registers, kernel.shared_bytes)
+            numbers["resident_programs"] = each.programs_per_sm
+            numbers["resident_warps"] = each.programs_per_sm * kernel.num_warps
+        return numbers
+
+    def helps(self, hypothesis: Hypothesis, trial: Trial) -> bool:
+        """Return whether changes lower the cost, and do not raise the launch's."""
+        before = self.numbers(hypothesis.op)
+        after = self.numbers(hypothesis.op, trial)
+        outcome = self.outcomes[trial]
+        if not outcome or not before or not after:
+            return False
+        kernel, counts = outcome
+        is_dearer = (total(counts) > total(self.counts)).any()
+        has_spills = kernel.spilled_bytes > self.kernel.spilled_bytes
+        is_better = hypothesis.cost(after) < hypothesis.cost(before)
+        return is_better and not is_dearer and not has_spills
+
+
+def find_same(op: OperationCounts, counts: LaunchCounts) -> list[OperationCounts]:
+    """Return the operations of a changed launch that correspond to one of the launch."""
+    kinds = _LOADS if op.op in _LOADS else (op.op,)
+    candidates = (each for each in counts.operations if each.source == op.source)
+    return [each for each in candidates if each.op in kinds and op.tensors in ((), each.tensors)]
+
+
+def total(counts: LaunchCounts) -> np.ndarray:
+    """Return the requests and sectors of all operations."""
+    return sum((np.array([op.requests, op.sectors]) for op in counts.operations), np.zeros(2, int))
+
+
+def make_trials(compiler: Compiler, choices: Mapping[Lab, Sequence[Choice]]) -> None:
+    """Try the changes of each hypothesis together, and then without each that is not needed."""
+    tasks = [
+        (lab, each) for lab, own in choices.items() for each in dict.fromkeys(chain(*own)) if each.changes and lab.ttir
+    ]
+    _run(compiler, [(lab, each.changes) for lab, each in tasks])
+    tasks = [(lab, each) for lab, each in tasks if lab.helps(each, each.changes)]
+    for _, each in tasks:
+        each.trial = each.changes
+    for number in range(max((len(each.changes) for _, each in tasks), default=0)):
+        shorter = []
+        for lab, each in tasks:
+            rest = tuple(change for change in each.trial if change not in each.changes[number:][:1])
+            if rest:
+                shorter.append((lab, each, rest))
+        _run(compiler, [(lab, rest) for lab, _, rest in shorter])
+        for lab, each, rest in shorter:
+            if lab.helps(each, rest):
+                costs = [each.cost(lab.numbers(each.op, trial)) for trial in (rest, each.trial)]
+                if costs[0] <= costs[1]:
+                    each.trial = rest
+
+
+def _run(compiler: Compiler, trials: Sequence[tuple[Lab, Trial]]) -> None:
+    """Compile the kernels with changes, and count the launches."""
+    new = [pair for pair in dict.fromkeys(trials) if pair[1] not in pair[0].outcomes]
+    if not new:
+        return
+    major, minor = new[0][0].capture.content.gpu["compute_capability"]
+    modules = [lab.edit(trial) for lab, trial in new]
+    replies = compiler({"modules": modules, "capability": 10 * major + minor})
+    for (lab, trial), reply in zip(new, replies, strict=True):
+        lab.count(trial, reply)
