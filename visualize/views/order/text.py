@@ -207,12 +207,13 @@ def reuse_headline(traffic: DramTraffic, failure: str, larger: Link | str = "") 
         larger: a link to a size at which GROUP_SIZE makes a difference, for a launch in which it makes none.
     """
     ratio, sentences = traffic.own.read_bytes / traffic.own.compulsory_bytes, reuse_sentences(traffic)
-    lead: list[Any] = [_time_alone(traffic) or sentences[1] or sentences[0]]
+    alone = _time_alone(traffic)
+    lead: list[Any] = [sentences[1] or alone or sentences[0]]
     if no_gain := _no_gain(traffic):
         lead = [larger, no_gain]
     number = f"{significant(ratio, 2)} ×" if ratio > _EQUAL else ""
     beside = "the input bytes read from DRAM {}" if ratio > _EQUAL else "Each input is read from DRAM once {}"
-    rest = (sentence for sentence in sentences if sentence not in lead)
+    rest = (sentence for sentence in (alone, *sentences) if sentence not in lead)
     return headline(number, say(beside, Mark("predicted")), html(lead), *rest, failure)
 
 
