@@ -37,9 +37,9 @@ const memory = {
 
 // Shows a few words for a moment, above everything else.
 function notify(words) {
-  const toast = document.body.appendChild(make("p", { class: "toast", role: "status", popover: "manual" }, words));
-  toast.showPopover();
-  setTimeout(() => toast.remove(), 4000);
+  const message = document.body.appendChild(make("p", { class: "message", role: "status", popover: "manual" }, words));
+  message.showPopover();
+  setTimeout(() => message.remove(), 4000);
 }
 
 // Menus close on a click elsewhere, after a choice, and on Escape, which no other script gets then.
