@@ -29,27 +29,24 @@ class Doubt(NamedTuple):
 
 
 def find_doubts(
-    body: Region, instructions_of: Mapping[int, Instruction | str], tallies: Mapping[int, Tally], ptx: str, sass: str
+    body: Region, instructions_of: Mapping[Op, Instruction | str], tallies: Mapping[Op, Tally], ptx: str, sass: str
 ) -> dict[Site, Doubt]:
     """Find the source lines whose PTX or SASS has other instructions than those that were counted.
 
     A line's loads are as expected if they are as many as counted, or a multiple, as in an unrolled loop. Of other
     instructions, more are harmless. There may be fewer by those that no lane of the launch ever executes.
-
-    Args:
-        instructions_of, tallies: by the line of each operation in the TTGIR.
     """
     expected, alive, present = Counter[Site](), Counter[Site](), Counter[Site]()
     units = defaultdict[Site, int](int)
     doubts = {}
     for op in memory_ops(body):
-        instruction = instructions_of[op.line]
+        instruction = instructions_of[op]
         if not isinstance(instruction, str):
             kept = instruction.count - sum(instruction.is_merged)
             expected[op.site] += kept
             units[op.site] = math.gcd(units[op.site], kept)
             expected["load", op.source] += instruction.swaps * instruction.count  # of the word that it swaps
-            alive[op.site] += int(tallies[op.line].issued.sum())
+            alive[op.site] += int(tallies[op].issued.sum())
     known = {(MEMORY_OPS[op.name].kind, op.location) for op in memory_ops(body)}
     for kind, location in find_instructions(ptx).keys() - known:
         text = "Inline assembly accesses memory here, which is not counted."
@@ -81,7 +78,7 @@ def find_doubts(
 
 def _merged_in_unrolled_loops(
     body: Region,
-    tallies: Mapping[int, Tally],
+    tallies: Mapping[Op, Tally],
     expected: Counter[Site],
     present: Counter[Site],
     ptx: str,
@@ -101,7 +98,7 @@ def _merged_in_unrolled_loops(
         if op.name in MEMORY_OPS:
             loops_at[op.site].add(loop)
         if op.name in ("tt.load", "tt.store"):
-            repeated[loop, op.name] += tallies[op.line].first_addresses
+            repeated[loop, op.name] += tallies[op].first_addresses
     copies: dict[Op, list[tuple[float, Site]]] = defaultdict(list)
     for site in expected:
         (loop, *others) = loops_at[site] or {None}

@@ -170,7 +170,7 @@ def _evaluate(
     loads = {name: op.location for op in body.walk() if op.name == "tt.load" for name in op.results}
     operations = []
     for op in ttgir.memory_ops(body):
-        tally, instruction, access = memory.tallies[op.line], instructions[op.line], ttgir.MEMORY_OPS[op.name]
+        tally, instruction, access = memory.tallies[op], instructions[op], ttgir.MEMORY_OPS[op.name]
         has_lanes = access.kind not in ("descriptor", "tensor map")
         made = instruction if isinstance(instruction, Instruction) and has_lanes else None
         pointer, mask = (

@@ -123,21 +123,21 @@ class Tally:
 
 
 class Memory:
-    """Global memory and the tally of each operation on it, by its line in the TTGIR.
+    """Global memory and the tally of each operation on it.
 
     Args:
         storages: storage number n starts at (n + 1) · STORAGE_STEP.
-        instructions: for the line of each operation its instruction, or why it is unknown.
+        instructions: for each operation its instruction, or why it is unknown.
     """
 
     def __init__(
-        self, body: Region, storages: Sequence[Storage], instructions: Mapping[int, Instruction | str]
+        self, body: Region, storages: Sequence[Storage], instructions: Mapping[Op, Instruction | str]
     ) -> None:
         self.storages, self.instructions, self.work = storages, instructions, 0
         self.starts = np.array([(n + 1) * STORAGE_STEP + storage.start_bytes for n, storage in enumerate(storages)])
         self.ends = self.starts + np.array([storage.bytes for storage in storages], dtype=np.int64)
         self.stored: set[int] = set()
-        self.tallies = {op.line: Tally() for op in memory_ops(body)}
+        self.tallies = {op: Tally() for op in memory_ops(body)}
 
     def spend(self, work: int) -> None:
         """Add to the work of the evaluation.
@@ -192,7 +192,7 @@ class Memory:
             mask: also false for programs that do not execute it.
             programs: (programs,) their numbers.
         """
-        tally, instruction = self.tallies[op.line], self.instructions[op.line]
+        tally, instruction = self.tallies[op], self.instructions[op]
         running = np.flatnonzero(np.broadcast_to(mask.base, len(programs)))
         tally.executions += len(running)
         if not len(running):
@@ -258,7 +258,7 @@ class Memory:
         self, op: Op, pointer: Value, mask: Value, instruction: Instruction, members: np.ndarray, programs: np.ndarray
     ) -> np.ndarray:
         """Return for each member its facts: see `Tally.classes`."""
-        tally, rank = self.tallies[op.line], len(op.shape)
+        tally, rank = self.tallies[op], len(op.shape)
         place, owner = lanes_of(instruction, op.name == "tt.load")
         last = max(0, instruction.width_bytes - instruction.element_bytes)
         self.spend(len(members) * owner.size >> 9)
@@ -290,7 +290,7 @@ class Memory:
         Args:
             address: (programs,) the first byte of each descriptor's tensor.
         """
-        tally = self.tallies[op.line]
+        tally = self.tallies[op]
         tally.executions += len(address)
         tally.storages.update(np.unique(storage_number(address)).tolist())
         tally.counts += len(address) * np.array([1, LINE_BYTES // SECTOR_BYTES, 1, LINE_BYTES // SECTOR_BYTES])
@@ -303,7 +303,7 @@ class Memory:
             facts: (programs, 1 + 2 * dimensions) of their descriptors.
             at: (programs, dimensions) int64, the block's first element.
         """
-        tally, is_load = self.tallies[op.line], MEMORY_OPS[op.name].counter == "tma_ld"
+        tally, is_load = self.tallies[op], MEMORY_OPS[op.name].counter == "tma_ld"
         block = np.array(op.shape[-at.shape[1] :])
         address, shape, strides = np.split(facts, [1, 1 + len(block)], axis=1)
         storages = set(np.unique(storage_number(address)).tolist())

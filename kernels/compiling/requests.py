@@ -96,7 +96,7 @@ def read_instructions(
     ptx: str,
     sass: str,
     num_warps: int,
-) -> dict[int, Instruction | str]:
+) -> dict[Op, Instruction | str]:
     """Match the operations on global memory to the PTX by their full locations.
 
     Args:
@@ -104,7 +104,7 @@ def read_instructions(
         sass: "" if it is unknown. Then no load is assumed to be merged.
 
     Returns:
-        For the line of each operation in the TTGIR its instruction, or a sentence that says why it is unknown.
+        For each operation its instruction, or a sentence that says why it is unknown.
     """
     in_ptx = find_instructions(ptx)
     opcodes = defaultdict[Site, list[str]](list)
@@ -112,12 +112,12 @@ def read_instructions(
         opcodes[SASS_KINDS.get(opcode.partition(".")[0], ""), location[0][:2] if location else ()].append(opcode)
     merged_lines = _merged_lines(in_ptx, Counter({site: len(made) for site, made in opcodes.items()}))
     used = {value for op in body.walk() for value in (*op.operands, *op.inits)}
-    pointer_ops = (op.line for op in body.walk() if op.name in POINTER_OPS)
-    layout_of = dict(zip(pointer_ops, layouts, strict=True))
+    pointer_lines = sorted({op.line for op in body.walk() if op.name in POINTER_OPS})
+    layout_of = dict(zip(pointer_lines, layouts, strict=True))
     by_location: dict[tuple[str, Location], list[Op]] = defaultdict(list)
     for op in memory_ops(body):
         by_location[MEMORY_OPS[op.name].kind, op.location].append(op)
-    result: dict[int, Instruction | str] = {}
+    result: dict[Op, Instruction | str] = {}
     for (kind, location), group in by_location.items():
         matches, starts = in_ptx.get((kind, location), []), [0]
         for op in group:
@@ -130,7 +130,7 @@ def read_instructions(
             widths = {(match.name, match.width_bytes) for match in own}
             if len(widths) != 1:
                 found = f"has several widths in the PTX: {sorted(widths)}" if widths else "is missing in the PTX"
-                result[op.line] = f"{op.name} {found}."
+                result[op] = f"{op.name} {found}."
                 continue
             ((name, width),), size = widths, op.element_bytes
             names = {opcode.partition(".")[0] for opcode in opcodes[kind, location[0][:2]]}
@@ -138,7 +138,7 @@ def read_instructions(
             is_reduction = kind == "atomic" and ("RED" in names.pop() if is_known else _is_reduction(op, name, used))
             is_on_merged_line = are_complete and location[0][:2] in merged_lines
             swaps = ".cas" in name or any(".CAS" in opcode for opcode in opcodes[kind, location[0][:2]])
-            result[op.line] = Instruction(
+            result[op] = Instruction(
                 counter="red" if is_reduction else MEMORY_OPS[op.name].counter,
                 name=name,
                 width_bytes=size if ".cas" in name else width,
