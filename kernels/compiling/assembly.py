@@ -11,8 +11,6 @@ from kernels.compiling.memory import Tally
 from kernels.compiling.requests import SASS_KINDS, Instruction, find_instructions
 from kernels.compiling.ttgir import MEMORY_OPS, Op, Region, Site, Source, memory_ops
 
-# The compiler's own loads, from tables of constants: of tl.sin and tl.cos, for arguments above 105,615.
-_TABLE = ".CONSTANT"
 _ADDITION = re.compile(r"\b(add|sub|fma)(\.rn)?(\.ftz)?\.f32\b")
 
 
@@ -49,10 +47,10 @@ def find_doubts(
             alive[op.site] += int(tallies[op].issued.sum())
     known = {(MEMORY_OPS[op.name].kind, op.location) for op in memory_ops(body)}
     for kind, location in find_instructions(ptx).keys() - known:
-        text = "Inline assembly accesses memory here, which is not counted."
+        text = "Inline assembly or a mathematical function accesses memory here, which is not counted."
         doubts[kind, location[0][:2] if location else ()] = Doubt(text, False)
     for opcode, location in instructions(sass):
-        if (kind := SASS_KINDS.get(opcode.partition(".")[0], "")) and not opcode.endswith(_TABLE):
+        if kind := SASS_KINDS.get(opcode.partition(".")[0], ""):
             present[kind, location[0][:2] if location else ()] += 1
     for kind in {kind for kind, _ in (*expected, *present)} if present else ():
         sites = {site for site in (*expected, *present) if site[0] == kind}

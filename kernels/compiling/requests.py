@@ -20,7 +20,7 @@ from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Site, S
 from kernels.sectors import count_requests
 
 PTX_MEMORY = re.compile(
-    r"\b(?P<name>(?:ld|st)(?:\.[a-z]+)*\.global[\w.:]*|(?:red|atom)\.(?!shared)[\w.:]+|"
+    r"\b(?P<name>(?:ld|st|red|atom)\.(?![\w.:]*\b(?:param|local|shared|const)\b)[\w.:]+|"
     r"cp\.async\.(?:c[ag]|bulk\.tensor)\.[\w.:]+|tensormap\.cp[\w.:]+)"
 )
 # The start of an instruction's name and the kind of the operations that it implements.
@@ -129,8 +129,8 @@ def read_instructions(
             own = matches[start:end] if are_complete else matches
             widths = {(match.name, match.width_bytes) for match in own}
             if len(widths) != 1:
-                found = f"has several widths in the PTX: {sorted(widths)}" if widths else "is missing in the PTX"
-                result[op] = f"{op.name} {found}."
+                made = "instructions of several widths for" if widths else "no instruction for"
+                result[op] = f"The compiler made {made} this {kind}, so it is not counted."
                 continue
             ((name, width),), size = widths, op.element_bytes
             names = {opcode.partition(".")[0] for opcode in opcodes[kind, location[0][:2]]}
@@ -189,7 +189,7 @@ def find_instructions(ptx: str) -> dict[tuple[str, Location], list[PtxInstructio
     loaded: list[tuple[tuple[str, str], range, PtxInstruction]] = []
     for line, location in locate_lines(ptx, "ptx"):
         match = PTX_MEMORY.search(line)
-        if match and ".nc" not in match["name"]:
+        if match:
             name = match["name"]
             kind = next(kind for start, kind in _KINDS.items() if name.startswith(start))
             instruction = PtxInstruction(name, lane_bytes(name, line))
