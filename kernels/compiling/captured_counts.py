@@ -137,9 +137,9 @@ def count_launch(
         return LaunchCounts((), (), str(error))
     except UnreadableCapture:
         raise
-    except Exception as error:  # a capture file may hold arbitrary text as compiled code
+    except Exception:  # a capture file may hold arbitrary text as compiled code
         LOG.warning("A launch could not be evaluated.", exc_info=True)
-        why = f"The compiled code is damaged or in an unknown format ({type(error).__name__}: {error})."
+        why = "The compiled code is damaged, or has an unknown form. On a GPU, --count counts the launch."
         return LaunchCounts((), (), why)
 
 

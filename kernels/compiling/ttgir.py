@@ -110,7 +110,7 @@ class Op:
     @cached_property
     def shape(self) -> tuple[int, ...]:
         """The first block shape in the text: of a memory operation's pointers or a fold's operand; () for a scalar."""
-        return shape_of(self.text)
+        return shape_of(self.text.rpartition("} : ")[2])  # an attribute may be a tensor
 
     def attribute(self, name: str) -> int:
         match = re.search(rf"{name} = (-?\d+)", self.text)

@@ -82,7 +82,7 @@ def copy_rows(source, target, rows, PER_PROGRAM: tl.constexpr, WIDTH: tl.constex
 def find(table, key, count):
     if key >= count:
         return count
-    return tl.load(table + key)
+    return tl.multiple_of(tl.load(table + key), 1)
 
 @triton.jit
 def gather(source, table, target, count, PER_PROGRAM: tl.constexpr, WIDTH: tl.constexpr):
