@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 from kernels.compiling.listings import instructions, locate_lines, skip_depths
 from kernels.compiling.memory import Tally
-from kernels.compiling.requests import SASS_KINDS, Instruction, find_instructions
+from kernels.compiling.requests import Instruction, find_instructions, find_opcodes
 from kernels.compiling.ttgir import MEMORY_OPS, Op, Region, Site, Source, memory_ops
 
+# Number of programs at a time whose addresses are compared with one another.
+_FIRST_PROGRAMS = 8
 _ADDITION = re.compile(r"\b(add|sub|fma)(\.rn)?(\.ftz)?\.f32\b")
 
 
@@ -34,7 +36,8 @@ def find_doubts(
     A line's loads are as expected if they are as many as counted, or a multiple, as in an unrolled loop. Of other
     instructions, more are harmless. There may be fewer by those that no lane of the launch ever executes.
     """
-    expected, alive, present = Counter[Site](), Counter[Site](), Counter[Site]()
+    expected, alive = Counter[Site](), Counter[Site]()
+    present = Counter({site: len(opcodes) for site, opcodes in find_opcodes(sass).items()})
     units = defaultdict[Site, int](int)
     doubts = {}
     for op in memory_ops(body):
@@ -49,9 +52,6 @@ def find_doubts(
     for kind, location in find_instructions(ptx).keys() - known:
         text = "Inline assembly or a mathematical function accesses memory here, which is not counted."
         doubts[kind, location[0][:2] if location else ()] = Doubt(text, False)
-    for opcode, location in instructions(sass):
-        if kind := SASS_KINDS.get(opcode.partition(".")[0], ""):
-            present[kind, location[0][:2] if location else ()] += 1
     for kind in {kind for kind, _ in (*expected, *present)} if present else ():
         sites = {site for site in (*expected, *present) if site[0] == kind}
         extra = {site: present[site] - expected[site] for site in sites}
@@ -89,14 +89,16 @@ def _merged_in_unrolled_loops(
     """
     loops_of = defaultdict[Source, set[Op | None]](set)
     loops_at = defaultdict[Site, set[Op | None]](set)
-    repeated = defaultdict[tuple[Op | None, str], list[tuple[int, ...]]](list)
+    starts = defaultdict[tuple[Op | None, str], list[tuple[int, int]]](list)
     for op, loop in body.walk_loops():
         if op.name in ("arith.addf", "arith.subf", "math.fma"):
             loops_of[op.source].add(loop)
         if op.name in MEMORY_OPS:
             loops_at[op.site].add(loop)
         if op.name in ("tt.load", "tt.store"):
-            repeated[loop, op.name] += tallies[op].first_addresses
+            for programs, addresses in tallies[op].starts:
+                early = slice(_FIRST_PROGRAMS)
+                starts[loop, op.name] += zip(programs[early].tolist(), addresses[early].tolist(), strict=True)
     copies: dict[Op, list[tuple[float, Site]]] = defaultdict(list)
     for site in expected:
         (loop, *others) = loops_at[site] or {None}
@@ -112,8 +114,8 @@ def _merged_in_unrolled_loops(
             made = sum(opcode[:4] in ("FADD", "FFMA") for opcode, at in instructions(sass) if at and at[0][:2] in lines)
             most = max(max(ratios)[0], round(made / added) if added else 0)
             for kind in ("load", "store"):
-                blocks = repeated[loop, f"tt.{kind}"]
-                is_unclear = not added and len(set(blocks)) < len(blocks)
+                pairs = starts[loop, f"tt.{kind}"]
+                is_unclear = not added and len(set(pairs)) < len(pairs)
                 merged |= {site for ratio, site in ratios if site[0] == kind and (ratio < most or is_unclear)}
     return merged
 

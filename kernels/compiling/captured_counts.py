@@ -182,7 +182,7 @@ def _evaluate(
         counts = OperationCounts(
             op=access.kind,
             counter=made.counter if made else access.counter,
-            source=op.location[0][:2] if op.location else (kernel.file, kernel.line),
+            source=op.source or (kernel.file, kernel.line),
             tensors=tuple(name for storage, name in owners if storage in tally.storages),
             instruction=made,
             tally=tally,

@@ -35,8 +35,6 @@ _MOST_WORK = 1 << 18
 CHUNK = 1 << 22
 # Counts of executions with more classes than this are not cached: most of their classes occur once.
 _MOST_REMEMBERED = 1 << 12
-# Number of executions whose addresses are compared with one another, and of programs at a time.
-_MOST_ADDRESSES, _FIRST_PROGRAMS = 512, 8
 # Number of executions whose start is remembered: enough for a map of programs.
 _MOST_STARTS = 1 << 16
 
@@ -102,7 +100,6 @@ class Tally:
         outside: an execution with an element outside its storage, and the element's index in the block.
         refused: why the counts are incomplete or a bound; "" if they are exact.
         is_upper_bound: whether the launch may execute less than the counts, not more.
-        first_addresses: the program and what identifies the addressed block, of early executions.
         issued: for each instruction of a warp, whether any lane executed it.
         classes: for each set of classes, as far as remembered, (classes, 7) int64: counts, the smallest and largest
             address of an active element, from the block's first element, and the loaded sectors.
@@ -117,7 +114,6 @@ class Tally:
     outside: tuple[Example, tuple[int, ...]] | None = None
     refused: str = ""
     is_upper_bound: bool = False
-    first_addresses: list[tuple[int, ...]] = field(default_factory=list)
     issued: np.ndarray = field(default_factory=lambda: np.zeros(1, bool))
     classes: dict[bytes, np.ndarray] = field(default_factory=dict)
 
@@ -130,9 +126,7 @@ class Memory:
         instructions: for each operation its instruction, or why it is unknown.
     """
 
-    def __init__(
-        self, body: Region, storages: Sequence[Storage], instructions: Mapping[Op, Instruction | str]
-    ) -> None:
+    def __init__(self, body: Region, storages: Sequence[Storage], instructions: Mapping[Op, Instruction | str]) -> None:
         self.storages, self.instructions, self.work = storages, instructions, 0
         self.starts = np.array([(n + 1) * STORAGE_STEP + storage.start_bytes for n, storage in enumerate(storages)])
         self.ends = self.starts + np.array([storage.bytes for storage in storages], dtype=np.int64)
@@ -203,13 +197,8 @@ class Memory:
         # of addresses that are equal up to whole lines is counted.
         is_small = len(programs) * math.prod(op.shape) <= CHUNK
         unit = ADDRESS_RANGE if op.name.startswith("tt.atomic") and is_small else LINE_BYTES
-        fingerprints = [term.per_program(term.fingerprints) for term in terms]
-        keys = [base % unit, *fingerprints]
+        keys = [base % unit, *(term.per_program(term.fingerprints) for term in terms)]
         base = np.broadcast_to(base, len(programs))
-        if len(tally.first_addresses) < _MOST_ADDRESSES:
-            some = running[:_FIRST_PROGRAMS]
-            parts = [np.broadcast_to(pick(key, some), len(some)) for key in (programs, base, *fingerprints)]
-            tally.first_addresses += map(tuple, np.stack(parts, axis=1).tolist())
         starts = base if len(running) == len(base) else base[running]
         lowest, highest = int(starts.min()), int(starts.max())
         is_single = storage_number(lowest) == storage_number(highest)

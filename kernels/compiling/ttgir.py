@@ -285,7 +285,11 @@ class _Parser:
         if name in ("cf.br", "cf.cond_br"):
             op.targets = [(m[1], self.use(_VALUES.findall(m[2] or ""))) for m in _TARGET.finditer(text)]
             # Blocks are evaluated in the order of the text. One that only returns may come before branches to it.
-            blocks = (a.text for a, b in pairwise(region.ops) if a.name == "cf.block" and (b.name != "tt.return" or b.operands))
+            blocks = (
+                a.text
+                for a, b in pairwise(region.ops)
+                if a.name == "cf.block" and (b.name != "tt.return" or b.operands)
+            )
             if {label for label, _ in op.targets}.intersection(blocks):
                 raise UnsupportedOperation("Backward branches are not supported.")
         elif shared := re.search(r"!tt\.tensordesc<.*?(#\w+)>", text):
@@ -410,8 +414,7 @@ def _find_moved(region: Region, depths: Mapping[Source, int]) -> set[Op]:
 def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[Op, Op | None]]:
     """Yield each load that ptxas moves behind the test of the only loop or branch that uses it, and the loop or branch.
 
-    Whether ptxas moves it is visible in the SASS. Without the SASS, an unmasked scalar load that one loop uses moves.
-    The second operation is None if several loops or branches use a moved scalar.
+    Whether ptxas moves it is visible in the SASS. The second operation is None if several loops or branches use a moved scalar.
     """
     for op in region.ops:
         for inner in op.regions:
@@ -425,7 +428,7 @@ def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[
                 users[name].add(op)
     for load in region.ops:
         is_plain = load.name == "tt.load" and not load.shape and not load.mask
-        if load not in moved and (depths or not is_plain):
+        if load not in moved:
             continue
         derived, ends = list(load.results), set[Op]()
         for name in derived:
@@ -434,10 +437,10 @@ def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[
                     derived += (result for result in op.results if result not in derived)
                 else:
                     ends.add(op)
-        tests = [op for op in ends if op.regions and not {*load.results} & {*op.operands, *op.inits}]
+        tests = [op for op in ends if op.name.startswith("scf.") and not {*load.results} & {*op.operands, *op.inits}]
         alternatives = (inner for op in tests if op.name == "scf.if" for inner in op.regions[1:])
         is_in_else = any(set(derived) & {*op.operands} for inner in alternatives for op in inner.walk())
-        if len(tests) == 1 and not is_in_else and (depths or (tests[0].name == "scf.for" and len(ends) == 1)):
+        if len(tests) == 1 and not is_in_else:
             yield load, tests[0]
-        elif tests and is_plain and depths and not returns:
+        elif tests and is_plain and not returns:
             yield load, None
