@@ -301,7 +301,7 @@ class _Parser:
             result, _, count = part.strip().partition(":")
             op.results += self.define([f"{result}#{i}" for i in range(int(count))] if count else [result], number)
         if name == "tt.call":
-            self.read_call(op, _CALLEE.search(line)[1])
+            self.read_call(op, *_CALLEE.findall(line))
 
     def define(self, names: list[str], number: int) -> list[str]:
         unique = {name: f"{name}@{number}.{self.calls}" for name in names}
@@ -414,7 +414,8 @@ def _find_moved(region: Region, depths: Mapping[Source, int]) -> set[Op]:
 def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[Op, Op | None]]:
     """Yield each load that ptxas moves behind the test of the only loop or branch that uses it, and the loop or branch.
 
-    Whether ptxas moves it is visible in the SASS. The second operation is None if several loops or branches use a moved scalar.
+    Whether ptxas moves it is visible in the SASS. The second operation is None if several loops or branches use a moved
+    scalar.
     """
     for op in region.ops:
         for inner in op.regions:
