@@ -96,7 +96,6 @@ class Evaluator:
         self.programs = self.all_programs[:0]
         self.slice = Slice(body, depths)
         self.needed = self.slice.values
-        self.notes: set[str] = set()
         self.has_locks = False
         self.overflows: dict[Source, Overflow] = {}
         self.values: dict[str, Any] = {}
