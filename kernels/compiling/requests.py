@@ -20,7 +20,7 @@ from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Site, S
 from kernels.sectors import count_requests
 
 PTX_MEMORY = re.compile(
-    r"(?<![\w.])(?P<name>(?:ld|st|red|atom)\.(?![\w.:]*\b(?:param|local|shared|const)\b)[\w.:]+|"
+    r"(?<![\w.:])(?P<name>(?:ld|st|red|atom)\.(?![\w.:]*\b(?:param|local|shared|const)\b)[\w.:]+|"
     r"cp\.async\.(?:c[ag]|bulk\.tensor)\.[\w.:]+|tensormap\.cp[\w.:]+)"
 )
 # The start of an instruction's name and the kind of the operations that it implements.
