@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from kernels.compiling.listings import instructions, locate_lines, skip_depths
 from kernels.compiling.memory import Tally
-from kernels.compiling.requests import SASS_KINDS, Instruction, find_instructions
+from kernels.compiling.requests import Instruction, find_instructions, find_opcodes
 from kernels.compiling.ttgir import MEMORY_OPS, Op, Region, Site, Source, memory_ops
 
-# The compiler's own loads, from tables of constants: of tl.sin and tl.cos, for arguments above 105,615.
-_TABLE = ".CONSTANT"
+# Number of programs at a time whose addresses are compared with one another.
+_FIRST_PROGRAMS = 8
 _ADDITION = re.compile(r"\b(add|sub|fma)(\.rn)?(\.ftz)?\.f32\b")
 
 
@@ -29,34 +29,29 @@ class Doubt(NamedTuple):
 
 
 def find_doubts(
-    body: Region, instructions_of: Mapping[int, Instruction | str], tallies: Mapping[int, Tally], ptx: str, sass: str
+    body: Region, instructions_of: Mapping[Op, Instruction | str], tallies: Mapping[Op, Tally], ptx: str, sass: str
 ) -> dict[Site, Doubt]:
     """Find the source lines whose PTX or SASS has other instructions than those that were counted.
 
     A line's loads are as expected if they are as many as counted, or a multiple, as in an unrolled loop. Of other
     instructions, more are harmless. There may be fewer by those that no lane of the launch ever executes.
-
-    Args:
-        instructions_of, tallies: by the line of each operation in the TTGIR.
     """
-    expected, alive, present = Counter[Site](), Counter[Site](), Counter[Site]()
+    expected, alive = Counter[Site](), Counter[Site]()
+    present = Counter({site: len(opcodes) for site, opcodes in find_opcodes(sass).items()})
     units = defaultdict[Site, int](int)
     doubts = {}
     for op in memory_ops(body):
-        instruction = instructions_of[op.line]
+        instruction = instructions_of[op]
         if not isinstance(instruction, str):
             kept = instruction.count - sum(instruction.is_merged)
             expected[op.site] += kept
             units[op.site] = math.gcd(units[op.site], kept)
             expected["load", op.source] += instruction.swaps * instruction.count  # of the word that it swaps
-            alive[op.site] += int(tallies[op.line].issued.sum())
+            alive[op.site] += int(tallies[op].issued.sum())
     known = {(MEMORY_OPS[op.name].kind, op.location) for op in memory_ops(body)}
     for kind, location in find_instructions(ptx).keys() - known:
-        text = "Inline assembly accesses memory here, which is not counted."
+        text = "Inline assembly or a mathematical function accesses memory here, which is not counted."
         doubts[kind, location[0][:2] if location else ()] = Doubt(text, False)
-    for opcode, location in instructions(sass):
-        if (kind := SASS_KINDS.get(opcode.partition(".")[0], "")) and not opcode.endswith(_TABLE):
-            present[kind, location[0][:2] if location else ()] += 1
     for kind in {kind for kind, _ in (*expected, *present)} if present else ():
         sites = {site for site in (*expected, *present) if site[0] == kind}
         extra = {site: present[site] - expected[site] for site in sites}
@@ -81,7 +76,7 @@ def find_doubts(
 
 def _merged_in_unrolled_loops(
     body: Region,
-    tallies: Mapping[int, Tally],
+    tallies: Mapping[Op, Tally],
     expected: Counter[Site],
     present: Counter[Site],
     ptx: str,
@@ -94,14 +89,16 @@ def _merged_in_unrolled_loops(
     """
     loops_of = defaultdict[Source, set[Op | None]](set)
     loops_at = defaultdict[Site, set[Op | None]](set)
-    repeated = defaultdict[tuple[Op | None, str], list[tuple[int, ...]]](list)
+    starts = defaultdict[tuple[Op | None, str], list[tuple[int, int]]](list)
     for op, loop in body.walk_loops():
         if op.name in ("arith.addf", "arith.subf", "math.fma"):
             loops_of[op.source].add(loop)
         if op.name in MEMORY_OPS:
             loops_at[op.site].add(loop)
         if op.name in ("tt.load", "tt.store"):
-            repeated[loop, op.name] += tallies[op.line].first_addresses
+            for programs, addresses in tallies[op].starts:
+                early = slice(_FIRST_PROGRAMS)
+                starts[loop, op.name] += zip(programs[early].tolist(), addresses[early].tolist(), strict=True)
     copies: dict[Op, list[tuple[float, Site]]] = defaultdict(list)
     for site in expected:
         (loop, *others) = loops_at[site] or {None}
@@ -117,8 +114,8 @@ def _merged_in_unrolled_loops(
             made = sum(opcode[:4] in ("FADD", "FFMA") for opcode, at in instructions(sass) if at and at[0][:2] in lines)
             most = max(max(ratios)[0], round(made / added) if added else 0)
             for kind in ("load", "store"):
-                blocks = repeated[loop, f"tt.{kind}"]
-                is_unclear = not added and len(set(blocks)) < len(blocks)
+                pairs = starts[loop, f"tt.{kind}"]
+                is_unclear = not added and len(set(pairs)) < len(pairs)
                 merged |= {site for ratio, site in ratios if site[0] == kind and (ratio < most or is_unclear)}
     return merged
 

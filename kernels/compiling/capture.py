@@ -497,9 +497,14 @@ def read_ttgir(ttgir: str) -> Facts:
             if name.endswith((".yield", ".condition", ".return")) or name.startswith("cf."):
                 for value, kind in operands:
                     link([(region, kind)], [value])
+        regions = []
         if name.startswith("scf."):
+            regions = list(map(op.get_region, range(op.get_num_regions())))
+        elif name == "tt.call":
+            regions = [module.get_function(op.get_flat_symbol_ref_attr("callee")).get_region(0)]
+        if regions:
             for value, kind in (*operands, *results):
-                alike = [value, *((op.get_region(number).id(), kind) for number in range(op.get_num_regions()))]
+                alike = [value, *((region.id(), kind) for region in regions)]
                 link(alike, alike)
             return
         shared = [value for value, kind in operands if "memdesc" in kind]

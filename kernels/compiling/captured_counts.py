@@ -75,13 +75,11 @@ class LaunchCounts:
     """Counts of a launch.
 
     Attributes:
-        notes: assumptions and omissions of the evaluation.
         work: of the evaluation; a unit takes about 20 µs.
         overflows: operations on integers whose results do not fit.
     """
 
     operations: tuple[OperationCounts, ...]
-    notes: tuple[str, ...]
     refused: str = ""
     work: int = 0
     overflows: tuple[Overflow, ...] = ()
@@ -134,13 +132,13 @@ def count_launch(
     try:
         return _evaluate(capture, launch, programs, is_textbook, build)
     except UnsupportedOperation as error:
-        return LaunchCounts((), (), str(error))
+        return LaunchCounts((), str(error))
     except UnreadableCapture:
         raise
-    except Exception as error:  # a capture file may hold arbitrary text as compiled code
+    except Exception:  # a capture file may hold arbitrary text as compiled code
         LOG.warning("A launch could not be evaluated.", exc_info=True)
-        why = f"The compiled code is damaged or in an unknown format ({type(error).__name__}: {error})."
-        return LaunchCounts((), (), why)
+        why = "The compiled code is damaged, or has an unknown form. On a GPU, --count counts the launch."
+        return LaunchCounts((), why)
 
 
 def _evaluate(
@@ -159,7 +157,7 @@ def _evaluate(
     layouts = capture.layouts(kernel)
     instructions = read_instructions(body, layouts, codes["ptx"], codes["sass"], kernel.num_warps)
     if is_textbook:
-        instructions = {line: i if isinstance(i, str) else textbook(i) for line, i in instructions.items()}
+        instructions = {op: i if isinstance(i, str) else textbook(i) for op, i in instructions.items()}
     arguments = [_value(capture, argument) for argument in launch.arguments]
     memory = Memory(body, _storages(capture, launch), instructions)
     evaluator = Evaluator(body, arguments, launch.grid, memory, programs, load_depths(codes["sass"]))
@@ -168,21 +166,21 @@ def _evaluate(
     owners = [(tensor.storage, argument.name) for argument in launch.arguments if (tensor := argument.own_tensor)]
     owners.sort(key=lambda owner: owner[0])
     loads = {name: op.location for op in body.walk() if op.name == "tt.load" for name in op.results}
+    given = [(argument.name, name) for argument, name in zip(launch.arguments, body.arguments, strict=True)]
     operations = []
     for op in ttgir.memory_ops(body):
-        tally, instruction, access = memory.tallies[op.line], instructions[op.line], ttgir.MEMORY_OPS[op.name]
+        tally, instruction, access = memory.tallies[op], instructions[op], ttgir.MEMORY_OPS[op.name]
         has_lanes = access.kind not in ("descriptor", "tensor map")
         made = instruction if isinstance(instruction, Instruction) and has_lanes else None
         pointer, mask = (
             evaluator.slice.reach(names, through_quotients=False)
             for names in (op.operands[:1], filter(None, [op.mask]))
         )
-        given = [(argument.name, name) for argument, name in zip(launch.arguments, body.arguments, strict=True)]
         indices = (location[0][1] for name, location in loads.items() if location and name in pointer)
         counts = OperationCounts(
             op=access.kind,
             counter=made.counter if made else access.counter,
-            source=op.location[0][:2] if op.location else (kernel.file, kernel.line),
+            source=op.source or (kernel.file, kernel.line),
             tensors=tuple(name for storage, name in owners if storage in tally.storages),
             instruction=made,
             tally=tally,
@@ -190,10 +188,9 @@ def _evaluate(
             masked_by=frozenset(argument for argument, name in given if name in mask),
             index_line=next(indices, 0),
         )
-        if op in evaluator.slice.sunk and evaluator.slice.sunk[op] is None:
-            doubts.setdefault(
-                op.site, Doubt("The compiler moved this load behind a branch. This is an upper bound.", True)
-            )
+        if evaluator.slice.sunk.get(op, op) is None:
+            text = "The compiler moved this load behind a branch. This is an upper bound."
+            doubts.setdefault(op.site, Doubt(text, True))
         if doubt := doubts.get(op.site):
             tally.is_upper_bound = doubt.is_upper_bound and not tally.refused
             tally.refused = tally.refused or doubt.text
@@ -212,7 +209,6 @@ def _evaluate(
         operations.append(OperationCounts(kind, counter, place, (), None, tally))
     return LaunchCounts(
         tuple(operations),
-        tuple(sorted(evaluator.notes)),
         work=memory.work,
         overflows=tuple(evaluator.overflows.values()),
     )

@@ -96,7 +96,6 @@ class Evaluator:
         self.programs = self.all_programs[:0]
         self.slice = Slice(body, depths)
         self.needed = self.slice.values
-        self.notes: set[str] = set()
         self.has_locks = False
         self.overflows: dict[Source, Overflow] = {}
         self.values: dict[str, Any] = {}
@@ -112,8 +111,6 @@ class Evaluator:
 
     def run(self) -> None:
         """Evaluate the launch: fill the tallies of its memory."""
-        if any(op.name == "tt.call" for op in self.body.walk()):
-            raise UnsupportedOperation("The kernel calls a function with noinline=True. Remove it to count the launch.")
         count = len(self.all_programs)
         with np.errstate(all="ignore"):
             for part in np.array_split(self.all_programs, -(-count // _PROGRAMS_AT_ONCE) or 1):
@@ -143,7 +140,7 @@ class Evaluator:
 
     def _refuse(self, op: Op, why: str) -> None:
         for inner in memory_ops(Region([], [op])):
-            tally = self.memory.tallies[inner.line]
+            tally = self.memory.tallies[inner]
             tally.refused = tally.refused or why
         unknown = _Unknown(why or "The value of a branch that no program takes is unknown.")
         self.values |= dict.fromkeys(op.results, unknown)
@@ -161,7 +158,7 @@ class Evaluator:
             raise UnsupportedOperation(f"{_UNCOUNTED[op.name]} is not evaluated. {arithmetic.COUNT_IT}")
         elif op.name in MEMORY_OPS:
             self._copy_block(op, active)
-        elif op.name == "ttg.warp_specialize":
+        elif op.name in ("ttg.warp_specialize", "tt.call"):
             for region in op.regions:
                 self._assign(region.arguments, self._get(op.operands)[: len(region.arguments)])
                 self._run_region(region, active)
@@ -254,7 +251,7 @@ class Evaluator:
         if is_lock:
             self.has_locks = True
             for inner in memory_ops(Region([], [op])) if active.any() else ():
-                tally = self.memory.tallies[inner.line]
+                tally = self.memory.tallies[inner]
                 tally.refused = (
                     tally.refused or "Each program tries at least once. The others decide how often it tries."
                 )
@@ -478,7 +475,7 @@ class Evaluator:
 
     def _copy_block(self, op: Op, active: np.ndarray) -> None:
         programs = np.flatnonzero(active & self._per_program(op.mask) if op.mask else active)
-        self.memory.tallies[op.line].executions += len(programs)
+        self.memory.tallies[op].executions += len(programs)
         slots = self._per_program(op.operands[0])[programs]
         for slot in np.unique(slots).tolist():
             some = programs[slots == slot]

@@ -35,8 +35,6 @@ _MOST_WORK = 1 << 18
 CHUNK = 1 << 22
 # Counts of executions with more classes than this are not cached: most of their classes occur once.
 _MOST_REMEMBERED = 1 << 12
-# Number of executions whose addresses are compared with one another, and of programs at a time.
-_MOST_ADDRESSES, _FIRST_PROGRAMS = 512, 8
 # Number of executions whose start is remembered: enough for a map of programs.
 _MOST_STARTS = 1 << 16
 
@@ -102,7 +100,6 @@ class Tally:
         outside: an execution with an element outside its storage, and the element's index in the block.
         refused: why the counts are incomplete or a bound; "" if they are exact.
         is_upper_bound: whether the launch may execute less than the counts, not more.
-        first_addresses: the program and what identifies the addressed block, of early executions.
         issued: for each instruction of a warp, whether any lane executed it.
         classes: for each set of classes, as far as remembered, (classes, 7) int64: counts, the smallest and largest
             address of an active element, from the block's first element, and the loaded sectors.
@@ -117,27 +114,24 @@ class Tally:
     outside: tuple[Example, tuple[int, ...]] | None = None
     refused: str = ""
     is_upper_bound: bool = False
-    first_addresses: list[tuple[int, ...]] = field(default_factory=list)
     issued: np.ndarray = field(default_factory=lambda: np.zeros(1, bool))
     classes: dict[bytes, np.ndarray] = field(default_factory=dict)
 
 
 class Memory:
-    """Global memory and the tally of each operation on it, by its line in the TTGIR.
+    """Global memory and the tally of each operation on it.
 
     Args:
         storages: storage number n starts at (n + 1) · STORAGE_STEP.
-        instructions: for the line of each operation its instruction, or why it is unknown.
+        instructions: for each operation its instruction, or why it is unknown.
     """
 
-    def __init__(
-        self, body: Region, storages: Sequence[Storage], instructions: Mapping[int, Instruction | str]
-    ) -> None:
+    def __init__(self, body: Region, storages: Sequence[Storage], instructions: Mapping[Op, Instruction | str]) -> None:
         self.storages, self.instructions, self.work = storages, instructions, 0
         self.starts = np.array([(n + 1) * STORAGE_STEP + storage.start_bytes for n, storage in enumerate(storages)])
         self.ends = self.starts + np.array([storage.bytes for storage in storages], dtype=np.int64)
         self.stored: set[int] = set()
-        self.tallies = {op.line: Tally() for op in memory_ops(body)}
+        self.tallies = {op: Tally() for op in memory_ops(body)}
 
     def spend(self, work: int) -> None:
         """Add to the work of the evaluation.
@@ -192,7 +186,7 @@ class Memory:
             mask: also false for programs that do not execute it.
             programs: (programs,) their numbers.
         """
-        tally, instruction = self.tallies[op.line], self.instructions[op.line]
+        tally, instruction = self.tallies[op], self.instructions[op]
         running = np.flatnonzero(np.broadcast_to(mask.base, len(programs)))
         tally.executions += len(running)
         if not len(running):
@@ -203,13 +197,8 @@ class Memory:
         # of addresses that are equal up to whole lines is counted.
         is_small = len(programs) * math.prod(op.shape) <= CHUNK
         unit = ADDRESS_RANGE if op.name.startswith("tt.atomic") and is_small else LINE_BYTES
-        fingerprints = [term.per_program(term.fingerprints) for term in terms]
-        keys = [base % unit, *fingerprints]
+        keys = [base % unit, *(term.per_program(term.fingerprints) for term in terms)]
         base = np.broadcast_to(base, len(programs))
-        if len(tally.first_addresses) < _MOST_ADDRESSES:
-            some = running[:_FIRST_PROGRAMS]
-            parts = [np.broadcast_to(pick(key, some), len(some)) for key in (programs, base, *fingerprints)]
-            tally.first_addresses += map(tuple, np.stack(parts, axis=1).tolist())
         starts = base if len(running) == len(base) else base[running]
         lowest, highest = int(starts.min()), int(starts.max())
         is_single = storage_number(lowest) == storage_number(highest)
@@ -258,7 +247,7 @@ class Memory:
         self, op: Op, pointer: Value, mask: Value, instruction: Instruction, members: np.ndarray, programs: np.ndarray
     ) -> np.ndarray:
         """Return for each member its facts: see `Tally.classes`."""
-        tally, rank = self.tallies[op.line], len(op.shape)
+        tally, rank = self.tallies[op], len(op.shape)
         place, owner = lanes_of(instruction, op.name == "tt.load")
         last = max(0, instruction.width_bytes - instruction.element_bytes)
         self.spend(len(members) * owner.size >> 9)
@@ -290,7 +279,7 @@ class Memory:
         Args:
             address: (programs,) the first byte of each descriptor's tensor.
         """
-        tally = self.tallies[op.line]
+        tally = self.tallies[op]
         tally.executions += len(address)
         tally.storages.update(np.unique(storage_number(address)).tolist())
         tally.counts += len(address) * np.array([1, LINE_BYTES // SECTOR_BYTES, 1, LINE_BYTES // SECTOR_BYTES])
@@ -303,7 +292,7 @@ class Memory:
             facts: (programs, 1 + 2 * dimensions) of their descriptors.
             at: (programs, dimensions) int64, the block's first element.
         """
-        tally, is_load = self.tallies[op.line], MEMORY_OPS[op.name].counter == "tma_ld"
+        tally, is_load = self.tallies[op], MEMORY_OPS[op.name].counter == "tma_ld"
         block = np.array(op.shape[-at.shape[1] :])
         address, shape, strides = np.split(facts, [1, 1 + len(block)], axis=1)
         storages = set(np.unique(storage_number(address)).tolist())

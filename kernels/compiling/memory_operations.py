@@ -73,7 +73,7 @@ def read_operations(
         # A kernel may call the function containing the operation from several places. Pipelining duplicates operations.
         sites = {(MEMORY_OPS[op.name].kind, op.location) for op in ops}
         count = sum(len(in_ptx[site]) for site in sites)
-        made = {_read_operation(op, compiled[op.line], count) for op in ops}
+        made = {_read_operation(op, compiled[op], count) for op in ops}
         if len(made) != 1:
             raise UnsupportedOperation(f"The {access.op} of {access.tensor} became {len(made)} operations, not one.")
         declared.append(made.pop())

@@ -20,7 +20,7 @@ from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Site, S
 from kernels.sectors import count_requests
 
 PTX_MEMORY = re.compile(
-    r"\b(?P<name>(?:ld|st)(?:\.[a-z]+)*\.global[\w.:]*|(?:red|atom)\.(?!shared)[\w.:]+|"
+    r"(?<![\w.:])(?P<name>(?:ld|st|red|atom)\.(?![\w.:]*\b(?:param|local|shared|const)\b)[\w.:]+|"
     r"cp\.async\.(?:c[ag]|bulk\.tensor)\.[\w.:]+|tensormap\.cp[\w.:]+)"
 )
 # The start of an instruction's name and the kind of the operations that it implements.
@@ -96,7 +96,7 @@ def read_instructions(
     ptx: str,
     sass: str,
     num_warps: int,
-) -> dict[int, Instruction | str]:
+) -> dict[Op, Instruction | str]:
     """Match the operations on global memory to the PTX by their full locations.
 
     Args:
@@ -104,20 +104,18 @@ def read_instructions(
         sass: "" if it is unknown. Then no load is assumed to be merged.
 
     Returns:
-        For the line of each operation in the TTGIR its instruction, or a sentence that says why it is unknown.
+        For each operation its instruction, or a sentence that says why it is unknown.
     """
     in_ptx = find_instructions(ptx)
-    opcodes = defaultdict[Site, list[str]](list)
-    for opcode, location in instructions(sass):
-        opcodes[SASS_KINDS.get(opcode.partition(".")[0], ""), location[0][:2] if location else ()].append(opcode)
-    merged_lines = _merged_lines(in_ptx, Counter({site: len(made) for site, made in opcodes.items()}))
+    opcodes = find_opcodes(sass)
+    merged_lines = _merged_lines(in_ptx, opcodes)
     used = {value for op in body.walk() for value in (*op.operands, *op.inits)}
-    pointer_ops = (op.line for op in body.walk() if op.name in POINTER_OPS)
-    layout_of = dict(zip(pointer_ops, layouts, strict=True))
+    pointer_lines = sorted({op.line for op in body.walk() if op.name in POINTER_OPS})
+    layout_of = dict(zip(pointer_lines, layouts, strict=True))
     by_location: dict[tuple[str, Location], list[Op]] = defaultdict(list)
     for op in memory_ops(body):
         by_location[MEMORY_OPS[op.name].kind, op.location].append(op)
-    result: dict[int, Instruction | str] = {}
+    result: dict[Op, Instruction | str] = {}
     for (kind, location), group in by_location.items():
         matches, starts = in_ptx.get((kind, location), []), [0]
         for op in group:
@@ -129,16 +127,17 @@ def read_instructions(
             own = matches[start:end] if are_complete else matches
             widths = {(match.name, match.width_bytes) for match in own}
             if len(widths) != 1:
-                found = f"has several widths in the PTX: {sorted(widths)}" if widths else "is missing in the PTX"
-                result[op.line] = f"{op.name} {found}."
+                which = "instructions of several widths for" if widths else "no instruction for"
+                result[op] = f"The compiler made {which} this {kind}, so it is not counted."
                 continue
             ((name, width),), size = widths, op.element_bytes
-            names = {opcode.partition(".")[0] for opcode in opcodes[kind, location[0][:2]]}
+            made = opcodes.get(op.site, [])
+            names = {opcode.partition(".")[0] for opcode in made}
             is_known = kind == "atomic" and bool(names) and len({"RED" in own for own in names}) == 1
             is_reduction = kind == "atomic" and ("RED" in names.pop() if is_known else _is_reduction(op, name, used))
-            is_on_merged_line = are_complete and location[0][:2] in merged_lines
-            swaps = ".cas" in name or any(".CAS" in opcode for opcode in opcodes[kind, location[0][:2]])
-            result[op.line] = Instruction(
+            is_on_merged_line = are_complete and op.source in merged_lines
+            swaps = ".cas" in name or any(".CAS" in opcode for opcode in made)
+            result[op] = Instruction(
                 counter="red" if is_reduction else MEMORY_OPS[op.name].counter,
                 name=name,
                 width_bytes=size if ".cas" in name else width,
@@ -159,12 +158,19 @@ def _count_needed(op: Op, layout: Layout | None, match: PtxInstruction) -> int:
     return max(1, registers * op.element_bytes // max(1, width))
 
 
-def _merged_lines(in_ptx: Ptx, in_sass: Counter[Site]) -> set[Source]:
-    """Return the source lines whose repeated loads ptxas has merged.
+@functools.lru_cache(maxsize=4)
+def find_opcodes(sass: str) -> dict[Site, list[str]]:
+    """Return the opcodes of the accesses to global memory at each site, in order."""
+    result: dict[Site, list[str]] = defaultdict(list)
+    for opcode, location in instructions(sass):
+        if kind := SASS_KINDS.get(opcode.partition(".")[0]):
+            result[kind, location[0][:2] if location else ()].append(opcode)
+    return dict(result)
 
-    Args:
-        in_sass: the number of instructions of each site in the SASS.
-    """
+
+def _merged_lines(in_ptx: Ptx, opcodes: Mapping[Site, Sequence[str]]) -> set[Source]:
+    """Return the source lines whose repeated loads ptxas has merged."""
+    in_sass = Counter({site: len(made) for site, made in opcodes.items()})
     loads, kept = Counter[Site](), Counter[Site]()
     for (kind, location), matches in in_ptx.items():
         if kind == "load":
@@ -189,7 +195,7 @@ def find_instructions(ptx: str) -> dict[tuple[str, Location], list[PtxInstructio
     loaded: list[tuple[tuple[str, str], range, PtxInstruction]] = []
     for line, location in locate_lines(ptx, "ptx"):
         match = PTX_MEMORY.search(line)
-        if match and ".nc" not in match["name"]:
+        if match:
             name = match["name"]
             kind = next(kind for start, kind in _KINDS.items() if name.startswith(start))
             instruction = PtxInstruction(name, lane_bytes(name, line))

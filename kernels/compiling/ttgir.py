@@ -54,6 +54,8 @@ Source = tuple[str, int] | tuple[()]
 Site = tuple[str, Source]
 
 _VALUES = re.compile(r"%[\w$.-]+(?:#\d+)?")
+_FUNCTION = re.compile(r'\s*tt\.func\b[^@]*@("[^"]*"|[\w.$]+)\((.*)')
+_CALLEE = re.compile(r'@("[^"]*"|[\w.$]+)\(')
 _ARGUMENTS = re.compile(r"(%[\w$.-]+): ")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _OPERATION = re.compile(r'^(?:(?P<results>%[^=]*?) = )?"?(?P<name>[a-z_]+\.[\w.]+)"?(?P<rest>.*)$')
@@ -68,7 +70,7 @@ class Op:
     """One operation of the TTGIR.
 
     Attributes:
-        line: its line in the text, from 0.
+        line: its line in the text, from 0. Calls of a function have copies of its operations.
         location: its source location, innermost call first; () if unknown.
         results, operands: names of values, unique within the function.
         text: the rest of the line after the operation's name, without its location; types at the end of a region.
@@ -108,7 +110,7 @@ class Op:
     @cached_property
     def shape(self) -> tuple[int, ...]:
         """The first block shape in the text: of a memory operation's pointers or a fold's operand; () for a scalar."""
-        return shape_of(self.text)
+        return shape_of(self.text.rpartition("} : ")[2])  # an attribute may be a tensor
 
     def attribute(self, name: str) -> int:
         match = re.search(rf"{name} = (-?\d+)", self.text)
@@ -185,21 +187,58 @@ def parse(text: str) -> Region:
         UnsupportedOperation: the text has a form that this parser does not know.
     """
     parser = _Parser(text)
-    for number, (line, _) in parser.lines:
-        if line.lstrip().startswith("tt.func"):
-            arguments = _ARGUMENTS.findall(line.split("(", 1)[1])
-            body = parser.read_region(parser.define(arguments, number))[0]
-            body.is_body = True
-            return body
-    raise UnsupportedOperation("The TTGIR has no function.")
+    if not parser.functions:
+        raise UnsupportedOperation("The TTGIR has no function.")
+    start, arguments = next(iter(parser.functions.values()))
+    body = parser.read_function(start, dict(zip(arguments, arguments, strict=True)))
+    body.arguments = arguments
+    body.is_body = True
+    return body
 
 
 class _Parser:
     def __init__(self, text: str) -> None:
-        self.lines = iter(enumerate(locate_lines(text, "ttgir")))
+        self.text = locate_lines(text, "ttgir")
+        # The number of the first line and the arguments of each function.
+        self.functions: dict[str, tuple[int, list[str]]] = {}
+        for number, (line, _) in enumerate(self.text):
+            if match := _FUNCTION.match(line):
+                self.functions[match[1]] = number, _ARGUMENTS.findall(match[2])
+        self.lines: Iterator[tuple[int, tuple[str, Location]]] = iter(())
+        self.call: Location = ()
+        self.calls = 0
         self.swizzles = {name: int(width) for name, width in _SWIZZLE.findall(text)}
         # A name's latest definition is the visible one. Sibling regions may define the same name.
         self.names: dict[str, str] = {}
+
+    def read_function(self, start: int, names: dict[str, str], call: Location = ()) -> Region:
+        """Read a function's body.
+
+        Args:
+            names: of its arguments' values.
+            call: the location of the call.
+        """
+        outer = self.lines, self.names, self.call
+        lines = enumerate(self.text[start + 1 :], start + 1)
+        self.lines, self.names, self.call = lines, names, call
+        body, _ = self.read_region([])
+        self.lines, self.names, self.call = outer
+        return body
+
+    def read_call(self, op: Op, name: str) -> None:
+        """Read a called function as a region of the call, which branches to its end instead of returning."""
+        start, arguments = self.functions[name]
+        if "noinline = true" in self.text[start][0]:
+            raise UnsupportedOperation("The kernel calls a function with noinline=True. Remove it to count the launch.")
+        self.calls += 1
+        region = self.read_function(start, dict(zip(arguments, op.operands, strict=True)), op.location)
+        returns = [inner for inner in region.ops if inner.name == "tt.return"]
+        for inner in returns:
+            inner.name = "cf.br"
+            inner.targets = [("return", inner.operands)]
+        op.operands = [value for inner in returns for value in inner.operands]
+        region.ops.append(Op("cf.block", op.line, op.location, "return", op.operands, op.results))
+        op.regions.append(region)
 
     def read_region(self, arguments: list[str]) -> tuple[Region, str]:
         """Read lines up to the end of a region. Return the region, and the line that closes it."""
@@ -241,11 +280,16 @@ class _Parser:
             arguments, operands, inits = [operands[0], *operands[4::2]], operands[1:4], operands[5::2]
         elif name == "scf.while":  # (%argument = %initial, …)
             arguments, operands, inits = operands[::2], [], operands[1::2]
+        location = location and location + self.call
         op = Op(name, number, location, text, self.use(operands), inits=self.use(inits))
         if name in ("cf.br", "cf.cond_br"):
             op.targets = [(m[1], self.use(_VALUES.findall(m[2] or ""))) for m in _TARGET.finditer(text)]
             # Blocks are evaluated in the order of the text. One that only returns may come before branches to it.
-            blocks = (a.text for a, b in pairwise(region.ops) if a.name == "cf.block" and b.name != "tt.return")
+            blocks = (
+                a.text
+                for a, b in pairwise(region.ops)
+                if a.name == "cf.block" and (b.name != "tt.return" or b.operands)
+            )
             if {label for label, _ in op.targets}.intersection(blocks):
                 raise UnsupportedOperation("Backward branches are not supported.")
         elif shared := re.search(r"!tt\.tensordesc<.*?(#\w+)>", text):
@@ -256,9 +300,11 @@ class _Parser:
         for part in filter(None, (match["results"] or "").split(",")):
             result, _, count = part.strip().partition(":")
             op.results += self.define([f"{result}#{i}" for i in range(int(count))] if count else [result], number)
+        if name == "tt.call":
+            self.read_call(op, *_CALLEE.findall(line))
 
     def define(self, names: list[str], number: int) -> list[str]:
-        unique = {name: f"{name}@{number}" for name in names}
+        unique = {name: f"{name}@{number}.{self.calls}" for name in names}
         self.names |= unique
         return list(unique.values())
 
@@ -368,8 +414,8 @@ def _find_moved(region: Region, depths: Mapping[Source, int]) -> set[Op]:
 def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[Op, Op | None]]:
     """Yield each load that ptxas moves behind the test of the only loop or branch that uses it, and the loop or branch.
 
-    Whether ptxas moves it is visible in the SASS. Without the SASS, an unmasked scalar load that one loop uses moves.
-    The second operation is None if several loops or branches use a moved scalar.
+    Whether ptxas moves it is visible in the SASS. The second operation is None if several loops or branches use a moved
+    scalar.
     """
     for op in region.ops:
         for inner in op.regions:
@@ -383,7 +429,7 @@ def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[
                 users[name].add(op)
     for load in region.ops:
         is_plain = load.name == "tt.load" and not load.shape and not load.mask
-        if load not in moved and (depths or not is_plain):
+        if load not in moved:
             continue
         derived, ends = list(load.results), set[Op]()
         for name in derived:
@@ -392,10 +438,10 @@ def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[
                     derived += (result for result in op.results if result not in derived)
                 else:
                     ends.add(op)
-        tests = [op for op in ends if op.regions and not {*load.results} & {*op.operands, *op.inits}]
+        tests = [op for op in ends if op.name.startswith("scf.") and not {*load.results} & {*op.operands, *op.inits}]
         alternatives = (inner for op in tests if op.name == "scf.if" for inner in op.regions[1:])
         is_in_else = any(set(derived) & {*op.operands} for inner in alternatives for op in inner.walk())
-        if len(tests) == 1 and not is_in_else and (depths or (tests[0].name == "scf.for" and len(ends) == 1)):
+        if len(tests) == 1 and not is_in_else:
             yield load, tests[0]
-        elif tests and is_plain and depths and not returns:
+        elif tests and is_plain and not returns:
             yield load, None

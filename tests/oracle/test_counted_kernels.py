@@ -1,4 +1,4 @@
-"""Launches counted with Nsight Compute on an H100 (Triton 3.6.0): each total is exact, or a bound that says so."""
+"""Launches counted with Nsight Compute on an H100 (Triton 3.6.0), and some whose counts are clear: exact, or bounds."""
 
 from __future__ import annotations
 
@@ -18,16 +18,21 @@ FOLDER = Path(__file__).parent / "counted_scripts"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
 
 
+def record(script: Path, path: Path, cache: Path) -> Capture:
+    """Record a script without a GPU."""
+    command = [sys.executable, Path(kernels.compiling.__file__).with_name("capture.py"), "--out", path, script]
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(cache), "TRITON_INTERPRET": "0"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return Capture(path)
+
+
 @pytest.fixture(scope="module", params=SCRIPTS)
 def capture(request, tmp_path_factory, compiled_before):
     """The capture of a script, and what was counted of each launch."""
     path = tmp_path_factory.mktemp("counted") / f"{request.param}.tilescope"
-    command = [sys.executable, Path(kernels.compiling.__file__).with_name("capture.py"), "--out", path]
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(compiled_before), "TRITON_INTERPRET": "0"}
     script = FOLDER / f"{request.param}.py"
-    done = subprocess.run([*command, script], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return Capture(path), json.loads(script.with_suffix(".json").read_text())
+    return record(script, path, compiled_before), json.loads(script.with_suffix(".json").read_text())
 
 
 def test_totals_are_exact_or_bounds(capture):
@@ -47,42 +52,107 @@ def test_totals_are_exact_or_bounds(capture):
             assert counts.refused or any(op.tally.refused for op in counts.operations)
 
 
-WRAPS = """
+# Launches whose counts follow from arithmetic: their blocks are whole sectors.
+SCRIPT = """
 import torch, triton
 import triton.language as tl
+
 @triton.jit
 def scatter(x, SIZE: tl.constexpr):
     i = tl.program_id(0) * 1048576 + tl.arange(0, SIZE)
     tl.store(x + i * 16, 1.0)
-x = torch.empty(1024, device="cuda")
+
+@triton.jit
+def copy_row(source, target, row, rows, WIDTH: tl.constexpr):
+    i = tl.arange(0, WIDTH)
+    if row >= rows:
+        tl.store(target + row * WIDTH + i, 0.0)
+        return
+    tl.store(target + row * WIDTH + i, tl.load(source + row * WIDTH + i))
+
+@triton.jit
+def copy_rows(source, target, rows, PER_PROGRAM: tl.constexpr, WIDTH: tl.constexpr):
+    first = tl.program_id(0) * PER_PROGRAM
+    for k in range(PER_PROGRAM):
+        copy_row(source, target, first + k, rows, WIDTH)
+    if first == 0:
+        copy_row(source, target, rows + PER_PROGRAM, rows, WIDTH)
+
+@triton.jit
+def find(table, key, count):
+    if key >= count:
+        return count
+    return tl.multiple_of(tl.load(table + key), 1)
+
+@triton.jit
+def gather(source, table, target, count, PER_PROGRAM: tl.constexpr, WIDTH: tl.constexpr):
+    i = tl.arange(0, WIDTH)
+    for k in range(PER_PROGRAM):
+        key = tl.program_id(0) * PER_PROGRAM + k
+        tl.store(target + key * WIDTH + i, tl.load(source + find(table, key, count) * WIDTH + i))
+
+@triton.jit
+def wave(source, target, SIZE: tl.constexpr):
+    i = tl.arange(0, SIZE)
+    tl.store(target + i, tl.sin(tl.load(source + i)))
+
+@triton.jit
+def assembly(source, target, CODE: tl.constexpr, SIZE: tl.constexpr):
+    i = tl.arange(0, SIZE)
+    pointers = (source + i).to(tl.int64, bitcast=True)
+    x = tl.inline_asm_elementwise(CODE, "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1)
+    tl.store(target + i, tl.load(source + i) + x)
+
+x = torch.empty(32, 256, device="cuda")
 scatter[(130,)](x, SIZE=256)
 scatter[(1, 70000)](x, SIZE=256)
+copy_rows[(3,)](x, x, 10, 5, 256)
+table = torch.arange(20, 0, -1, dtype=torch.int32, device="cuda")
+gather[(4,)](x, table, torch.empty_like(x), 17, 8, 256)
+wave[(1,)](x, x, 256)
+y = torch.empty(256, dtype=torch.int32, device="cuda")
+for code in ("ld.global.nc.b32 $0, [$1];", "ld.b32 $0, [$1];", "ld.volatile.global.b32 $0, [$1];"):
+    assembly[(1,)](y, y, code, 256)
 """
+FIRST_WRAP, TOO_WIDE, CALLS, CALLS_WITH_RESULTS, *UNCOUNTED_LOADS = range(8)
 
 
 @pytest.fixture(scope="module")
-def wrapped(tmp_path_factory, compiled_before):
-    """The capture of a launch whose offsets wrap, and of a launch with too many programs along y."""
-    folder = tmp_path_factory.mktemp("wraps")
-    (folder / "wraps.py").write_text(WRAPS)
-    command = [
-        sys.executable,
-        Path(kernels.compiling.__file__).with_name("capture.py"),
-        "--out",
-        folder / "out.tilescope",
-    ]
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(compiled_before), "TRITON_INTERPRET": "0"}
-    subprocess.run([*command, folder / "wraps.py"], env=environment, check=True)
-    return Capture(folder / "out.tilescope")
+def counts(tmp_path_factory, compiled_before):
+    """The counts of each launch of SCRIPT."""
+    folder = tmp_path_factory.mktemp("computed")
+    (folder / "computed.py").write_text(SCRIPT)
+    capture = record(folder / "computed.py", folder / "computed.tilescope", compiled_before)
+    return [count_launch(capture, launch) for launch in capture.content.launches]
 
 
-def test_the_first_program_whose_offset_wraps_is_noted(wrapped):
-    (overflow,) = count_launch(wrapped, wrapped.content.launches[0]).overflows
-    assert (overflow.source, overflow.program) == (("wraps.py", 7), 128)
+def test_the_first_program_whose_offset_wraps_is_noted(counts):
+    (overflow,) = counts[FIRST_WRAP].overflows
+    assert (overflow.source, overflow.program) == (("computed.py", 8), 128)
     assert (overflow.value, overflow.bits) == (1 << 31, 32)
 
 
-def test_a_grid_that_no_gpu_launches_is_refused(wrapped):
-    refused = count_launch(wrapped, wrapped.content.launches[1]).refused
+def test_a_grid_that_no_gpu_launches_is_refused(counts):
+    refused = counts[TOO_WIDE].refused
     assert "70,000 programs along y" in refused
     assert "65,535" in refused
+
+
+def test_called_functions_are_counted_at_each_call(counts):
+    totals = counts[CALLS].totals()
+    assert (totals["ld_requests"], totals["ld_sectors"]) == (10 * 4, 10 * 32)
+    assert (totals["st_requests"], totals["st_sectors"]) == (16 * 4, 16 * 32)
+
+
+def test_called_functions_return_what_addresses_depend_on(counts):
+    totals = counts[CALLS_WITH_RESULTS].totals()
+    # Each of 4 warps loads the key; the function returns early for 15 of 32 keys.
+    assert (totals["ld_requests"], totals["ld_sectors"]) == (17 * 4 + 32 * 4, 17 * 4 + 32 * 32)
+
+
+@pytest.mark.parametrize("number", UNCOUNTED_LOADS)
+def test_loads_of_no_operation_make_a_total_a_bound(counts, number):
+    totals = counts[number].totals()
+    assert (totals["ld_requests"], totals["st_requests"]) == (None, 4)
+    assert counts[number].lower_bound("ld_requests") == 4
+    assert any("inline assembly" in op.tally.refused.lower() for op in counts[number].operations)

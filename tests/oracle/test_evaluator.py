@@ -26,7 +26,7 @@ from kernels.compiling.values import from_table
 
 ROOT = Path(__file__).parents[2]
 # Each kernel is compiled once, and launched several times with other numbers, grids and index values.
-KERNELS, LAUNCHES, PROCESSES = 32, 16, 2
+KERNELS, LAUNCHES, PROCESSES = 32, 5, 2
 # Bytes of each tensor, and of the address space around it; number of values that addresses may depend on.
 TENSOR_BYTES, REGION, INDICES = 1 << 14, 1 << 28, 500
 DTYPES = ("int32", "int64", "float16", "float32")

@@ -68,7 +68,6 @@ def launch_json(
         "totals": totals,
         "lower_bound": {name: counts.lower_bound(name) for name in COUNTERS if totals[name] is None},
         "refused": [{"line": line, "why": why} for line, why in sorted(refused)],
-        "notes": list(counts.notes),
         "counted": launch.counters and dict(launch.counters),
         "agrees": launch.counters and all(totals[name] == value for name, value in launch.counters.items()),
     }
@@ -201,6 +200,5 @@ def table(content: Mapping[str, Any]) -> str:
             wrong = ", ".join(wrong_counters(launch["counted"], launch["totals"]))
             lines.append(f"   Nsight Compute: {wrong or 'all ten counters agree'}")
         lines += [f"   Line {refusal['line']}: {refusal['why']}" for refusal in launch["refused"]]
-        lines += [f"   {note}" for note in launch["notes"]]
     lines += filter(None, [content["stopped"], content["untried"]])
     return "\n".join([*lines, *content["not_captured"]])

@@ -252,7 +252,6 @@ class CapturePictures:
             *sentences,
             untried(self.capture),
             say("{}, {} bytes spilled.", memory, kernel.spilled_bytes),
-            *counts.notes,
             counts.refused,
             *(wrong_counters(launch.counters, counts.totals()) if launch.counters else ()),
         )
