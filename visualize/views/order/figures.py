@@ -90,8 +90,8 @@ def bytes_figure(predicted: Mapping[int, Reuse], rows: Sequence[GroupSizeRow], o
     band: Figure = {"line": {"width": 0}, "fill": "toself", "fillcolor": "rgba(91,108,230,0.18)", "hoverinfo": "skip"}
     hover = "GROUP_SIZE %{x}: %{y:.3s}B predicted<extra></extra>"
     dots = {"dash": "dot", "color": theme.CATEGORIES[7]}
-    once = {"text": ["", "each input once"], "textposition": "bottom left", "showlegend": False, "hoverinfo": "y"}
-    once["marker"] = {"size": 8, "opacity": 0}  # keeps the text off the line
+    apart = {"marker": {"size": 8, "opacity": 0}, "textposition": "bottom left", "cliponaxis": False}
+    once = {"text": ["", "each input once"], **apart, "showlegend": False, "hoverinfo": "y"}
     traces = [
         _scatter("uncertainty", sizes + sizes[::-1], least + most[::-1], **band),
         _scatter("predicted", sizes, reads, line={"color": theme.MODEL}, hovertemplate=hover),
@@ -99,11 +99,11 @@ def bytes_figure(predicted: Mapping[int, Reuse], rows: Sequence[GroupSizeRow], o
         _scatter("each input once", [sizes[0], sizes[-1]], [compulsory] * 2, "lines+markers+text", line=dots, **once),
     ]
     # Of every decade, as a pinned figure may extend the axis.
-    steps = (1, 2, 5) if high > 100 * low else (1, 1.5, 2, 3, 5, 7)
+    steps = (1, 2, 5) if high > 20 * low else (1, 1.5, 2, 3, 5, 7)
     ticks = [step * 10**decade for decade in range(15) for step in steps]
     above = next(tick for tick in ticks if tick >= high)
     # The axis spans at least a factor of three, so that small differences look small.
-    span = {"include": [min(math.sqrt(low * high / 3), low / 1.3), max(math.sqrt(low * high * 3), above)]}
+    span = {"include": [min(math.sqrt(low * high / 3), low / 1.6), max(math.sqrt(low * high * 3), above)]}
     axis = {"type": "log", "tickformat": "~s", "tickvals": ticks, "autorangeoptions": span}
     layout = _group_size_layout("DRAM reads by GROUP_SIZE", "bytes read from DRAM (log scale)", axis, sizes[-1], own)
     return {"data": traces, "layout": layout}

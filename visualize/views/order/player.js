@@ -49,7 +49,7 @@ function followUnit(meta) {
   if (!before.unit || before.unit === meta.name || before.by !== by) return;
   const restart = (name, redraw) => setTimeout(emit, 0, "set", { name, value: 0, redraw });
   // A step that came with the new sizes stays.
-  if (playback.isPlaying || !meta.step || meta.step === step) {
+  if (playback.isPlaying || meta.step === step) {
     playback.setPlaying(false);
     step = meta.step = 0;
     restart("step", false);
