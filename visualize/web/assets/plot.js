@@ -27,7 +27,7 @@ function fit({ data, layout }, node) {
   // On a phone a legend in a row becomes a column, and would cover the title.
   if (layout.legend?.orientation === "h" && node.clientWidth < NARROW) {
     fitted.legend = { ...layout.legend, yref: "container", y: tools / fitted.height, yanchor: "bottom" };
-    Object.assign(margin, { t: 3 * rem, b: margin.b + 4 * rem });
+    Object.assign(margin, { t: 3 * rem, b: margin.b + 5 * rem });
   }
   // Notes stand off by pixels. Numbers in cells have a fixed size, as Plotly would measure each.
   const note = ({ yshift, ...rest }) => ({ ...rest, ...(yshift && { yshift: yshift * grow }) });
