@@ -156,13 +156,19 @@ def test_a_link_opens_its_step_a_slider_keeps_it_and_a_preset_ends_it(tab):
     assert_shows(tab, 8)
 
 
-def test_the_player_and_the_comparison_start_again_when_steps_become_waves(tab):
+@pytest.mark.parametrize("plays", [False, True])
+def test_the_player_and_the_comparison_start_again_when_steps_become_waves(tab, plays):
     open_page(tab, ARTICLE + "&first=9&step=9")
     wait_for_step(tab, 9)
+    if plays:
+        tab.page.get_by_label("Speed").select_option("1")
+        tab.page.get_by_role("button", name="Play").click()
+        wait_for_step(tab, 10)
     for name in "MNK":
         tab.page.get_by_label(name, exact=True).fill("4096")
     tab.page.wait_for_function("/M=4096&N=4096&K=4096/.test(location.search) && !location.search.includes('first=')")
     tab.reads("#player output", "whole launch")
+    tab.page.wait_for_function("!location.search.includes('step=')")
     expect(tab.page.locator("#schedule-claim .number")).to_contain_text("for 1,056 programs")
     expect(tab.page.locator("#schedule-view-first")).to_have_value("0")
 

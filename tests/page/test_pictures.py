@@ -37,6 +37,8 @@ def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(
     tab.says("#coalescing-claim .claim", "32 lanes touch 32 different sectors and use 4 bytes of each.")
     assert "32 sectors: 128 of 1,024 bytes used" in title(tab)
     assert "16 sectors: all 512 bytes used" in title(tab, "contrast")
+    axis = "document.querySelector('#contrast .live-plot').layout.yaxis.title.text"
+    assert tab.page.evaluate(axis) == "address in B, bytes (bars: gaps)", "lines 0, 1, 32 and 33, and those below"
     tab.says("#flow-launch", "1,048,576 sectors, 12.5 % used. Counted on H200")
     tab.says("#contrast-launch", "131,072 sectors, 100 % used.")
     menu = tab.page.get_by_label("Memory operation", exact=True)

@@ -155,6 +155,9 @@ def test_a_comparison_fits_into_a_small_window(tab: Tab, name: str, plot: str) -
         f"Math.max(...[...document.querySelectorAll('#{plot} > *')].map((node) => node.getBoundingClientRect().bottom))"
     )
     assert tab.page.evaluate(bottom) <= 720
+    cut = "({ firstChild, clientHeight }) => firstChild.offsetHeight > clientHeight"
+    assert not tab.page.evaluate(f"[...document.querySelectorAll('#{plot} .corner')].some({cut})")
+    assert not is_visible(tab, "#flow-contrast"), "the pinned picture takes its place"
 
 
 def test_a_recording_is_two_clicks_away(tab: Tab) -> None:

@@ -222,6 +222,7 @@ def test_predicted_reads_are_a_line_with_a_band_and_counts_are_medians_with_erro
     assert list(points.x) == [1]
     assert [*points.y, *errors.arrayminus, *errors.array] == [2 * GB, GB, 2 * GB]
     assert layout.yaxis.type == "log"
+    assert layout.yaxis.autorangeoptions.include[1] == 5 * GB, "the next tick above the highest value"
     assert layout.shapes[0].x0 == 4
     assert layout.annotations[0].text == "GROUP_SIZE 4"
 
@@ -258,6 +259,7 @@ def test_the_bottleneck_is_marked_and_the_rest_of_the_time_is_what_it_and_the_ta
     assert list(traces["time"].x) == pytest.approx(stack)
     assert list(traces["time"].customdata) == ["arithmetic", figures.TAIL, "not explained by these"]
     assert layout.xaxis.title.text == unit
+    assert not layout.shapes, "no line crosses the labels"
     assert set(by_name(figures.bounds_figure(bounds, None, "measured"))[0]) == {"alone", "labels"}
 
 

@@ -32,9 +32,19 @@ function lay({ target, detail }) {
   ];
   // The first byte of a line, where there is one.
   const first = (row) => (line[row] ? written((line[row] - 1) * requests.line_bytes) : "");
+  const skips = [...line.keys()].filter((row) => row && line[row] && line[row] !== line[row - 1] + 1).map((row) => row / line.length);
   const ticktext = Array.from(yaxis.tickvals, (at) => first(Math.floor(at * line.length)));
   detail.layout = { ...detail.layout, title: { ...title, text: requests.titles[place] }, yaxis: { ...yaxis, ticktext } };
+  // Lines of memory that are left out: a bar across, unless each row leaves out some.
+  if (skips.length && skips.length < line.length - 1) markSkips(detail.layout, skips);
   update();
+}
+
+function markSkips(layout, skips) {
+  const { yaxis, template: { layout: { font: { color } } } } = layout;
+  const bars = skips.map((y) => ({ type: "line", x0: 0, x1: 1, y0: y, y1: y, line: { color, width: 3 } }));
+  layout.shapes = [...layout.shapes, ...bars];
+  layout.yaxis = { ...yaxis, title: { ...yaxis.title, text: `${yaxis.title.text} (bars: gaps)` } };
 }
 
 const holds = ({ first, titles }) => number >= first && number < first + titles.length;

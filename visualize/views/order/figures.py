@@ -29,7 +29,7 @@ _ORDER_STYLES = ((theme.CATEGORIES[0], "solid", "bottom right"), (theme.CATEGORI
 _SHADES = 16
 
 _BAR = {"fill": "toself", "hoverinfo": "skip"}
-_COLORED_BY = {"order": "pid", "group": "group", "wave": "ideal wave"}
+_COLORED_BY = {"order": "pid, blue to yellow", "group": "group", "wave": "ideal wave"}
 
 Figure = dict[str, Any]
 Times = tuple[np.ndarray, np.ndarray]
@@ -90,17 +90,20 @@ def bytes_figure(predicted: Mapping[int, Reuse], rows: Sequence[GroupSizeRow], o
     band: Figure = {"line": {"width": 0}, "fill": "toself", "fillcolor": "rgba(91,108,230,0.18)", "hoverinfo": "skip"}
     hover = "GROUP_SIZE %{x}: %{y:.3s}B predicted<extra></extra>"
     dots = {"dash": "dot", "color": theme.CATEGORIES[7]}
+    apart = {"marker": {"size": 8, "opacity": 0}, "textposition": "bottom left", "cliponaxis": False}
+    once = {"text": ["", "each input once"], **apart, "showlegend": False, "hoverinfo": "y"}
     traces = [
         _scatter("uncertainty", sizes + sizes[::-1], least + most[::-1], **band),
         _scatter("predicted", sizes, reads, line={"color": theme.MODEL}, hovertemplate=hover),
         *([_points(counts, source, "%{y:.4s}B")] if counts else []),
-        _scatter("each input once", [sizes[0], sizes[-1]], [compulsory] * 2, line=dots, hoverinfo="y"),
+        _scatter("each input once", [sizes[0], sizes[-1]], [compulsory] * 2, "lines+markers+text", line=dots, **once),
     ]
-    # The axis spans at least a factor of three, so that small differences look small.
-    span = {"include": [math.sqrt(low * high / 3), max(math.sqrt(low * high * 3), 1.05 * high)]}
     # Of every decade, as a pinned figure may extend the axis.
-    steps = (1, 2, 5) if high > 100 * low else (1, 1.5, 2, 3, 5, 7)
+    steps = (1, 2, 5) if high > 20 * low else (1, 1.5, 2, 3, 5, 7)
     ticks = [step * 10**decade for decade in range(15) for step in steps]
+    above = next(tick for tick in ticks if tick >= high)
+    # The axis spans at least a factor of three, so that small differences look small.
+    span = {"include": [min(math.sqrt(low * high / 3), low / 1.6), max(math.sqrt(low * high * 3), above)]}
     axis = {"type": "log", "tickformat": "~s", "tickvals": ticks, "autorangeoptions": span}
     layout = _group_size_layout("DRAM reads by GROUP_SIZE", "bytes read from DRAM (log scale)", axis, sizes[-1], own)
     return {"data": traces, "layout": layout}
@@ -115,7 +118,7 @@ def times_figure(rows: Sequence[GroupSizeRow], own: int, source: str) -> Figure:
         source: "measured" or "recorded".
     """
     times = {row.group_size: np.quantile(row.times_ms, (0.2, 0.5, 0.8)) for row in rows}
-    axis, unit = {"rangemode": "tozero"}, "milliseconds, with 20th and 80th percentiles"
+    axis, unit = {"rangemode": "tozero"}, "ms, median and p20 to p80"
     layout = _group_size_layout("Time by GROUP_SIZE", unit, axis, rows[-1].group_size or 1, own)
     return {"data": [_points(times, source, "%{y:.3f} ms")], "layout": layout}
 
@@ -163,7 +166,6 @@ def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: st
     unit, scale = time_unit(longest)
     labels = [f" {significant(bound.ms * scale)} {unit}" for bound in resources]
     labels[resources.index(slowest)] += "<br> bottleneck" if slowest.ms > ENDS_MS else "<br> longest"
-    grey = theme.CATEGORIES[7]
 
     def bars(name: str, rows: list[str], ms: list[float], marker: Figure, about: list[str]) -> Figure:
         hover = f"%{{customdata}}: %{{x:.4g}} {unit}<extra></extra>"
@@ -183,15 +185,13 @@ def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: st
     if measured_ms is not None:
         tail_ms = sum(bound.ms for bound in bounds if bound.name == TAIL and slowest.name == "arithmetic")
         rest_ms = max(0.0, measured_ms - slowest.ms - tail_ms)
-        marker = {"color": [theme.CATEGORIES[1], theme.CATEGORIES[3], grey], "pattern": {"shape": ["", "", "/"]}}
+        marker = {"color": [theme.CATEGORIES[place] for place in (1, 3, 7)], "pattern": {"shape": ["", "", "/"]}}
         about, parts = [slowest.name, TAIL, "not explained by these"], [slowest.ms, tail_ms, rest_ms]
         traces.append(bars("time", [source] * 3, parts, marker, about))
         names = (slowest.name, TAIL if tail_ms else "", "rest" if rest_ms else "")
         rows.append(source)
         alone.append(measured_ms)
         labels.append(f" {significant(measured_ms * scale)} {unit}<br> {' + '.join(filter(None, names))}")
-        end = {"x0": measured_ms * scale, "x1": measured_ms * scale, "y0": 0, "y1": 1, "yref": "y domain"}
-        layout["shapes"] = [{"type": "line", **end, "line": {"dash": "dot", "color": grey}}]
     traces.append(theme.bar_labels(rows, [scale * ms for ms in alone], labels))
     return {"data": traces, "layout": layout}
 

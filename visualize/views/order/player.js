@@ -48,9 +48,13 @@ function followUnit(meta) {
   launch = { unit: meta.name, first, by };
   if (!before.unit || before.unit === meta.name || before.by !== by) return;
   const restart = (name, redraw) => setTimeout(emit, 0, "set", { name, value: 0, redraw });
-  if (meta.step === step) restart("step", false);
+  // A step that came with the new sizes stays.
+  if (playback.isPlaying || meta.step === step) {
+    playback.setPlaying(false);
+    step = meta.step = 0;
+    restart("step", false);
+  }
   if (first && first === before.first) restart("first", true);
-  if (meta.step === step) meta.step = 0;
 }
 
 // The pinned picture follows the own one: program by program, both launches are at the same step.

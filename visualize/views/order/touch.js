@@ -74,14 +74,17 @@ function fullSets(touched, ways) {
   return 1 - fewer;
 }
 
-const megabytes = (bytes) => `${(bytes / 1e6).toLocaleString("en", { maximumSignificantDigits: 3 })} MB`;
+function inBytes(bytes) {
+  const [size, unit] = [[1e6, "MB"], [1e3, "kB"]].find(([least]) => bytes >= least) ?? [1, "bytes"];
+  return `${(bytes / size).toLocaleString("en", { maximumSignificantDigits: 3 })} ${unit}`;
+}
 
 // The corner above A of one order: its loads, a bar that all orders scale alike, and the L2.
 class Corner {
   constructor(order) {
     const { piece_bytes: bytes, l2 } = order.meta, inputs = bytes.reduce((sum, size) => sum + size, 0);
     Object.assign(this, { order, node: make("div", { class: "corner" }), l2: new L2(order), inputs, isSmall: 2 * inputs < l2.bytes });
-    this.node.innerHTML = '<p class="count"><b></b> <span class="what"></span></p><div class="bar"><i></i></div>'
+    this.node.innerHTML = '<p class="count"><b></b> <span class="what"></span><span class="brief">blocks</span></p><div class="bar"><i></i></div>'
       + '<p class="l2"><b>L2 cache</b> <span class="hits"></span></p><div class="shelf"></div><p class="caption"></p>';
   }
 
@@ -94,12 +97,12 @@ class Corner {
     bar.style.width = `${100 * Math.min(1, blocks / (scale || 1))}%`;
     const { held, ...totals } = this.l2.at(step ? order.end(step) : Math.min(first || order.total, order.total));
     hits.textContent = `${written(Math.round(totals.hits))} of ${written(totals.loads)} loads hit`;
-    const evicted = totals.evicted < 0.005 * totals.fetched ? "no evictions" : `${megabytes(totals.evicted)} evicted and fetched again`;
-    const full = this.isSmall ? `${order.meta.panels.join(" and ")}, ${megabytes(this.inputs)}` : `the ${l2.gpu}’s ${megabytes(l2.bytes)}`;
+    const evicted = totals.evicted < 0.005 * totals.fetched ? "no evictions" : `${inBytes(totals.evicted)} evicted and fetched again`;
+    const full = this.isSmall ? `${order.meta.panels.join(" and ")}, ${inBytes(this.inputs)}` : `the ${l2.gpu}’s ${inBytes(l2.bytes)}`;
     caption.textContent = `Predicted: ${evicted}. The whole bar is ${full}.`;
-    const fetched = `Predicted, in lockstep: ${megabytes(totals.fetched)} of ${order.meta.panels.join(" and ")} fetched from DRAM.`;
+    const fetched = `Predicted, in lockstep: ${inBytes(totals.fetched)} of ${order.meta.panels.join(" and ")} fetched from DRAM.`;
     const assumed = l2.assumed ? " One program per SM is assumed." : "";
-    shelf.title = `${fetched} Both halves of the L2 (${megabytes(l2.bytes)}) keep copies.${assumed}`;
+    shelf.title = `${fetched} Both halves of the L2 (${inBytes(l2.bytes)}) keep copies.${assumed}`;
     Object.assign(this.node.dataset, { fetched: totals.fetched, evicted: totals.evicted, hits: totals.hits });
     this.fill(shelf, held, step ? order.now : { used: new Set() });
     return { blocks, what: words.title };
@@ -211,6 +214,8 @@ class Overlay {
       // Zoomed in, the map has no corner.
       node.hidden = Math.abs(x - this.axes(map).x._offset) > 2 || y < -2;
       Object.assign(node.style, { left: `${x}px`, top: `${y}px`, width: `${width}px`, height: `${height}px` });
+      node.classList.remove("low");
+      node.classList.toggle("low", node.firstChild.offsetHeight > node.clientHeight);
     });
     this.marks?.draw(this);
     this.draw();
@@ -346,8 +351,9 @@ class Overlay {
     if (this.isOwn && handles.GROUP_SIZE) {
       const { extents: [rows, columns] } = this.picture.meta, size = Math.min(handles.GROUP_SIZE.value, rows);
       const { x, y, width } = this.box(0, 0, size, Math.min(size, columns), size), cell = this.box(0, 0, 0, 1, 1).height;
-      const height = Math.min(8, cell / 4), place = { x: x + width / 2 - 14, y: y - height / 2, width: 28, height };
-      parts.push(rect(place, { rx: 4, class: "handle down group", "data-name": "GROUP_SIZE" }));
+      // Between small cells the handle would look like a stray dash: it shows only under the pointer.
+      const isSmall = cell < 12, height = isSmall ? 4 : Math.min(8, cell / 4), place = { x: x + width / 2 - 14, y: y - height / 2, width: 28, height };
+      parts.push(rect(place, { rx: 4, class: `handle down${isSmall ? "" : " group"}`, "data-name": "GROUP_SIZE" }));
     }
     this.svg.innerHTML = parts.join("");
   }

@@ -62,7 +62,7 @@ _REPLAY = """<div class="player clock" hidden role="group" aria-label="Replay of
 <input type="range" min="0" max="0" value="0" aria-label="Time from the first start"><output></output>
 <select aria-label="Pace of the replay" title="Pace of the replay"><option value="5">launch in 5 s</option>
 <option value="10">launch in 10 s</option><option value="30">launch in 30 s</option></select>
-<span class="legend"><span><i style="background:var(--new)"></i>running</span>
+<span class="legend">Tiles: <span><i style="background:var(--new)"></i>running</span>
 <span><i style="background:var(--reused)"></i>done</span>
 <span><i style="background:var(--to-come)"></i>to come</span></span></div>"""
 

@@ -46,8 +46,8 @@ def closeup_figure(
     Args:
         programs: [tile row, tile column] → pids.
     """
-    place = "the worst tile and its neighbours" if diff.tile else "around the worst element"
-    figure = _error_map(diff, near, near.first, f"Error{_unit(diff)}: {place}", tensor)
+    place = "worst tile" if diff.tile else "worst element"
+    figure = _error_map(diff, near, near.first, f"Error{_unit(diff)} near the {place}", tensor)
     if diff.tile:
         figure.add_scatter(
             x=[column * diff.tile[1] for _, column in programs],

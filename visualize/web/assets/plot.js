@@ -1,5 +1,6 @@
 // The live plot (see slots.py). `props.value` has its figure and the pinned one (see figures.js).
 const NARROW = 480; // pixels
+const ruler = document.createElement("canvas").getContext("2d");
 
 // Fit a figure to its place: type and margins grow with the page's, and a picture fills its height.
 function fit({ data, layout }, node) {
@@ -9,16 +10,24 @@ function fit({ data, layout }, node) {
   const font = { ...layout.font, size: rem * 0.95 }, margin = { ...layout.margin };
   const fitted = { ...layout, template, modebar, font, margin, autosize: true, width: node.clientWidth };
   if (node.closest(".picture")) fitted.height = node.clientHeight;
-  if (layout.title) fitted.title = { ...layout.title, font: { ...layout.title.font, size: rem * 1.05 } };
+  if (layout.title) {
+    // A title of one line shrinks to the plot's width.
+    ruler.font = `${rem * 1.05}px ${template.layout.font.family}`;
+    const share = Math.min(1, 0.98 * node.clientWidth / ruler.measureText(layout.title.text).width);
+    fitted.title = { ...layout.title, font: { ...layout.title.font, size: rem * 1.05 * share } };
+  }
   // By default, Plotly draws the titles of axes a fifth larger than other text. It writes into axes: they are copies.
   for (const [name, { title, ...axis }] of Object.entries(layout).filter(([key]) => key.includes("axis"))) {
     fitted[name] = title ? { ...axis, title: { ...title, font } } : axis;
   }
   for (const side of ["l", "r", "t", "b"]) if (margin[side]) margin[side] *= grow;
+  // On a touch screen the picture's tools are always there, below it.
+  const tools = matchMedia("(hover: none)").matches ? 2 * rem : 0;
+  margin.b += tools;
   // On a phone a legend in a row becomes a column, and would cover the title.
   if (layout.legend?.orientation === "h" && node.clientWidth < NARROW) {
-    fitted.legend = { ...layout.legend, yref: "container", y: 0, yanchor: "bottom" };
-    Object.assign(margin, { t: 3 * rem, b: margin.b + 7 * rem });
+    fitted.legend = { ...layout.legend, yref: "container", y: tools / fitted.height, yanchor: "bottom" };
+    Object.assign(margin, { t: 3 * rem, b: margin.b + 5 * rem });
   }
   // Notes stand off by pixels. Numbers in cells have a fixed size, as Plotly would measure each.
   const note = ({ yshift, ...rest }) => ({ ...rest, ...(yshift && { yshift: yshift * grow }) });
