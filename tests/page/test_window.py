@@ -342,6 +342,7 @@ def test_the_embed_view_has_the_claim_the_picture_and_a_link_and_takes_no_keys(t
 def test_keys_step_play_open_tabs_and_list_themselves_and_leave_fields_alone(tab: Tab) -> None:
     tab.open("?tab=schedule&tour=nowhere&stop=99")
     assert not shows(tab, "touring"), "an unknown tour has no bar"
+    assert tab.page.get_by_text("nowhere").count() == 1, "one message names it"
     tab.page.evaluate("""() => {
         window.heard = [];
         for (const name of ["back", "forward", "play"])
