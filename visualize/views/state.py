@@ -143,7 +143,8 @@ class State:
         if self.pinned is None:
             return None
         options = tuple(self._fit(options, self.pinned) for options in self.view.options)
-        return State(self.pinned, View(self.view.tab, options), experiment.resolve_gpu(self.pinned, this), self.experiment)
+        gpu = experiment.resolve_gpu(self.pinned, this)
+        return State(self.pinned, View(self.view.tab, options), gpu, self.experiment)
 
     def _fit(self, options: Any, pinned: Experiment) -> Any:
         """Return a panel's options, or its defaults if the options make no sense for the pinned experiment."""

@@ -188,8 +188,8 @@ class Health:
             uptime_s: seconds since the page was built.
             gpu: this machine's GPU, or null.
             backend: cuda or interpreter.
-            run_worker: "ready", "busy" with a run or a sweep, "starting", "silent", "on demand" on ZeroGPU, or "none" without
-                Triton.
+            run_worker: "ready", "busy" with a run or a sweep, "starting", "silent", "on demand" on
+                ZeroGPU, or "none" without Triton.
             jobs, most_jobs: measurements in progress or queued, and their maximum.
             compiles: compiles in progress or queued.
             store: the problem with the stored results, or "".
