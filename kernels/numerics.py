@@ -35,12 +35,11 @@ def values(distribution: str, shape: tuple[int, int], generator: Any, device: st
     return empty.zero_()
 
 
-def interpret(launch: Callable[[], Any], output: Any, estimate: str, every_s: float = 10.0) -> None:
-    """Launch under Triton's interpreter. Print how long that takes, and then how much of the output is written.
+def interpret(launch: Callable[[], Any], output: Any, every_s: float = 10.0) -> None:
+    """Launch under Triton's interpreter. Print at its start, and then regularly, how much of the output is written.
 
     Args:
         output: a contiguous tensor. Elements that still have their first value, or are NaN, count as not written.
-        estimate: a sentence about the launch's duration.
         every_s: seconds between two reports.
     """
     import torch
@@ -52,12 +51,12 @@ def interpret(launch: Callable[[], Any], output: Any, estimate: str, every_s: fl
 
     def report() -> None:
         began = time.monotonic()
-        while not has_ended.wait(every_s):
+        while not has_ended.is_set():
             now = sample.float()
             written = 1 - (torch.isnan(now) | (now == before)).float().mean().item()
-            print(f"{time.monotonic() - began:.0f} s: {written:.0%} of the output is written", flush=True)
+            print(f"{time.monotonic() - began:.0f} s: {written:.1%} of the output is written", flush=True)
+            has_ended.wait(every_s)
 
-    print(estimate, flush=True)
     threading.Thread(target=report, daemon=True).start()
     try:
         launch()

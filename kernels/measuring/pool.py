@@ -86,8 +86,10 @@ class Worker:
     Attributes:
         connection: a connection to the process, which reports end of file once the process has ended.
         process_id: 0 until it is known.
+        is_ready: whether the process has started.
     """
 
+    is_ready = False
     process_id = _stopped_polls = 0
 
     def __init__(self, environment: Mapping[str, str], *arguments: Any) -> None:
@@ -184,8 +186,11 @@ class Pool:
         # holds it. No future is resolved under this lock.
         self._changed = threading.Condition()
         self.is_closed = False
-        # Whether any worker has started.
-        self.has_started = False
+
+    @property
+    def has_ready_worker(self) -> bool:
+        with self._changed:
+            return any(each.is_ready for each in self._workers())
 
     def __len__(self) -> int:
         """Return the number of calls in flight, including waiting calls."""
@@ -347,7 +352,7 @@ class Pool:
             if self.is_closed:
                 started.kill()
         started.process_id = self._receive(started, DEADLINES_S["worker"], queued)
-        self.has_started = True
+        started.is_ready = True
         return started
 
     def _receive(self, current: Worker, deadline_s: float, queued: QueuedCall | None) -> Any:

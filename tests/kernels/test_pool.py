@@ -210,7 +210,7 @@ def test_workers_that_can_not_start_are_a_failure(make_pool):
     pool = make_pool(preload=["no_such_module"])
     for _ in range(2):
         assert_failed(pool.submit(PROCESS), "worker", "worker_died", "before it took the work")
-    assert not pool.has_started
+    assert not pool.has_ready_worker
 
 
 def test_an_exception_and_values_that_can_not_be_sent_are_failures_and_cost_no_worker(pool):

@@ -58,6 +58,12 @@ def test_a_result_is_greyed_while_the_controls_differ_and_a_recorded_run_has_no_
     expect(card).to_have_attribute("data-stale", "Result of other settings (BLOCK_M 64). Run to update.")
     slider.press("ArrowLeft")
     expect(card).not_to_have_class(STALE)
+    gpu = tab.page.get_by_label("GPU", exact=True)
+    chosen = gpu.input_value()
+    gpu.select_option("H100")
+    expect(card).to_have_attribute("data-stale", re.compile(r"\(default GPU"))
+    gpu.select_option(chosen)
+    expect(card).not_to_have_class(STALE)
     for name in ("M", "N"):
         tab.page.get_by_label(name, exact=True).fill("8192")  # too large for the interpreter
     tab.page.wait_for_function("location.search.includes('N=8192')")

@@ -50,6 +50,26 @@ def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab: Tab) 
     assert tab.page.get_by_label("GROUP_SIZE", exact=True).input_value() == "3"
 
 
+def test_a_pinned_run_keeps_its_colours_and_both_predictions_are_legible(tab: Tab) -> None:
+    tiles = "&BLOCK_M=128&BLOCK_N=128&BLOCK_K=32&num_warps=4&num_stages=3"
+    recorded = f"kernel=matmul.grouped&M=4096&N=4096&K=4096{tiles}&GROUP_SIZE=4&gpu=H200"
+    tab.open(f"?{recorded}&tab=result")
+    tab.wait_for_draw("time-plot")
+    tab.page.get_by_role("link", name="Pin", exact=True).click()
+    tab.page.wait_for_function(_TWIN.format("time-plot"))
+    tab.page.get_by_label("GROUP_SIZE", exact=True).fill("3")
+    tab.says("#result .own", "No result for this config.")
+    assert (
+        tab.page.locator("#time-plot").evaluate("node => node.closest('.stale') ?? node.querySelector('.stale')")
+        is None
+    )
+    tab.says("#predicted-time .pinned", "predicted without a compile")
+    frames = tab.page.locator("#predicted-time .scroll")
+    assert frames.evaluate_all("nodes => nodes.map((node) => node.scrollWidth <= node.clientWidth)") == [True, True]
+    rows = tab.page.locator("#predicted-time tbody tr")
+    assert max(rows.evaluate_all("nodes => nodes.map((node) => node.offsetHeight)")) < 40, "one line each"
+
+
 @pytest.mark.all_combinations
 def test_a_pair_of_plots_has_one_width_and_one_range_for_each_quantity_and_follows_the_theme(tab: Tab) -> None:
     """The two sizes read different amounts of bytes: with separate ranges, both curves would look alike."""
@@ -345,6 +365,7 @@ def test_the_embed_view_has_the_claim_the_picture_and_a_link_and_takes_no_keys(t
 def test_keys_step_play_open_tabs_and_list_themselves_and_leave_fields_alone(tab: Tab) -> None:
     tab.open("?tab=schedule&tour=nowhere&stop=99")
     assert not shows(tab, "touring"), "an unknown tour has no bar"
+    assert tab.page.get_by_text("nowhere").count() == 1, "one message names it"
     tab.page.evaluate("""() => {
         window.heard = [];
         for (const name of ["back", "forward", "play"])

@@ -41,16 +41,16 @@ def test_a_quick_prediction_is_drawn_immediately_and_starts_no_process(page):
         answer = slots_of(page.on_message(request(), settings_of({**NEAR, "tab": tab})))
         assert "Predicting" not in str(answer)
     assert len(page.predictions.pool) == 0
-    assert not page.predictions.pool.has_started
+    assert not page.predictions.pool.has_ready_worker
 
 
 def test_a_process_starts_soon_after_a_page_was_opened(shared_page):
     predictions = shared_page.predictions
-    assert not predictions.pool.has_started
+    assert not predictions.pool.has_ready_worker
     predictions.warm_up_after_s = 0.0
     for _ in range(3):
         shared_page.on_message(request(), json.dumps({"open": ""}))
-    until(lambda: predictions.pool.has_started)
+    until(lambda: predictions.pool.has_ready_worker)
 
 
 def test_a_long_prediction_follows_in_the_stream(page):

@@ -305,7 +305,7 @@ def test_the_strip_names_differences_and_a_few_numbers_and_folds_the_table_of_al
     assert "blocks for 9 programs 90 → <b>54</b> (0.600 ×)</span>" in strip
     assert ">M<" not in table, "equal knobs are left out"
     assert all(word in table for word in ("GROUP_SIZE", "waves", "same", "0.600 ×"))
-    assert "All known numbers are equal." in compare_with(shared_page, SET)["compare"]
+    assert "In this view, all numbers that are known for both are equal." in compare_with(shared_page, SET)["compare"]
     many = {f"knob{place}": place for place in range(7)}
     assert "knob3 3 → <b>–</b>, 3 more." in render_comparison({}, many, [], [])
 
@@ -329,7 +329,7 @@ HALF = [replace(number, value=number.value / 2) for number in (*LOADS, TIME)]
     ("numbers", "pinned", "sentence"),
     [
         ([TIME], LOADS, NO_NUMBER),
-        ([TIME], [TIME], "All known numbers are equal."),
+        ([TIME], [TIME], "In this view, all numbers that are known for both are equal."),
         (HALF, [*LOADS, TIME], "a 5 → 2.50 (0.500 ×) · b 5 → 2.50 (0.500 ×) · time 2.00 ms → 1.00 ms (0.500 ×)"),
     ],
 )
@@ -344,6 +344,35 @@ def test_two_kernels_of_two_families_are_compared_on_every_tab(shared_page, tab)
     answer = compare_with(shared_page, {"kernel": "transpose.tiled", "tab": tab, "operation": "1", "with": PINNED})
     assert "kernel matmul.grouped → <b>transpose.tiled</b>" in answer["compare"]
     assert "<td>–</td>" in answer["compare"], "a transpose has no K"
+
+
+TILES = "BLOCK_M=128&BLOCK_N=128&BLOCK_K=32&GROUP_SIZE=4&num_warps=4&num_stages=3"
+RECORDED = f"kernel=matmul.grouped&gpu=H200&M=4096&N=4096&K=4096&{TILES}"
+
+
+def test_a_pinned_run_is_beside_the_current_experiment_and_not_beside_an_older_run(page):
+    """The page showed the pinned run, and then a setting changed."""
+    before = followed(page, f"{RECORDED}&tab=result&{urllib.parse.urlencode({'with': RECORDED})}")
+    assert before["result"].count("the speed of torch.matmul") == 2
+    flat = {**json.loads(before["settings"]), "num_warps": 2}
+    answer = compare_with(page, flat)
+    now, pinned = answer["result"].split('<div class="pinned">')
+    assert "No result for this config" in now
+    assert "the speed of torch.matmul" in pinned
+    assert answer["time-plot"].startswith(f"{NONE} ")
+    assert answer["predicted-time"].count("predicted without a compile") == 2
+    assert "time-plot" not in compare_with(page, {**flat, "tab": "coalescing"})
+
+
+def test_a_pinned_request_has_no_contrast_when_the_own_one_has_none(shared_page):
+    answer = compare_with(shared_page, {**SET, "tab": "coalescing"})
+    assert answer["contrast"] == NONE
+    assert "Versus" not in answer["contrast-title"]
+
+
+def test_an_unknown_tab_is_named_with_the_titles_there_are(shared_page):
+    problems = json.loads(open_address(shared_page, tab="tune")["problems"])
+    assert "schedule (Program order), " in problems["tab"]
 
 
 def test_pin_swap_and_unpin_are_links_to_states(shared_page):

@@ -8,15 +8,18 @@ import json
 import logging
 import os
 import socket
+import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
 
 from kernels.experiment import from_json
+from kernels.measuring.fair_queue import Call
 from kernels.measuring.session import Session
 from kernels.results import Failure
 from tests.kernels.trees import ROOT, python
+from tests.waiting import until
 from visualize import startup
 from visualize.startup import JsonLines, quick_import
 from visualize.web.serve import Health
@@ -99,6 +102,12 @@ def test_the_collector_never_examines_imported_objects_and_runs_again_afterwards
 SMALL = {"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64}}
 
 
+class ScriptedPool(list):
+    """A pool's calls."""
+
+    has_ready_worker = False
+
+
 class ScriptedSession:
     """A session whose run worker responds when a test completes the ping."""
 
@@ -110,6 +119,7 @@ class ScriptedSession:
 
     def __init__(self):
         self.pings = []
+        self.runner = ScriptedPool(["ping"])
 
     def ping_runner(self):
         self.pings.append(Future())
@@ -144,6 +154,7 @@ def test_an_idle_worker_that_stops_responding_is_stuck_and_a_busy_one_is_not():
     session = ScriptedSession()
     health = Health(session, timeout_s=0.02)
     assert replies(health)[0][1]["run_worker"] == "starting"
+    session.runner.has_ready_worker = True
     session.pings[0].set_result(4711)
     session.ping_runner = lambda: session.pings[0]
     assert replies(health)[0][1]["run_worker"] == "ready"
@@ -154,6 +165,29 @@ def test_an_idle_worker_that_stops_responding_is_stuck_and_a_busy_one_is_not():
     assert body["run_worker"] == "silent"
     session.jobs = ("a run",)
     assert replies(health) == [(200, {**body, "status": "ok", "run_worker": "busy", "jobs": 1})]
+    session.jobs = ()
+    session.runner.append("a trial of a sweep")
+    assert replies(health) == [(200, {**body, "status": "ok", "run_worker": "busy"})]
+
+
+def test_a_trial_keeps_the_run_worker_busy_and_its_replacement_is_starting(tmp_path):
+    session = Session(None, tmp_path)
+    session.ping_runner().result(60)
+    health = Health(session, timeout_s=0.05)
+    session.runner.submit(Call("check", time.sleep, (60,)))
+    assert replies(health)[0][1]["run_worker"] == "busy"
+    session.runner.replace()
+    seen = []
+
+    def is_ready():
+        ((code, body),) = replies(health)
+        assert code == 200
+        seen.append(body["run_worker"])
+        return seen[-1] == "ready"
+
+    until(is_ready)
+    session.close()
+    assert "starting" in seen
 
 
 def test_an_idle_session_is_ready_with_nothing_queued_and_each_ended_job_is_one_log_line_of_json(tmp_path, caplog):

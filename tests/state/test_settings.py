@@ -91,7 +91,7 @@ def test_options_and_config_of_one_kernel_do_not_follow_to_another():
 
 def test_a_view_has_default_options_and_an_unknown_tab_is_refused():
     assert View("").of(LaneView) == LaneView()
-    with pytest.raises(ConfigError, match="tab is 'elsewhere'; allowed are result, schedule"):
+    with pytest.raises(ConfigError, match=r"tab is 'elsewhere'; allowed are result .Result., schedule .Program"):
         SETTINGS.state({"tab": "elsewhere"}, None)
 
 

@@ -110,7 +110,8 @@ def render_comparison(
         if quotient not in ("", "same") and (len(changes) < _MAX_NUMBERS or name == "time"):
             changes.append(say("{} ({})", _change(name, *pair), quotient))
     unknown = "No number is known for both experiments. Press Run; for the pinned one, press Swap first."
-    unchanged = "All known numbers are equal." if any(quotient for *_, quotient in rows) else unknown
+    equal = "In this view, all numbers that are known for both are equal."
+    unchanged = equal if any(quotient for *_, quotient in rows) else unknown
     summary = join(changes, " · ") if changes else unchanged
     line = Markup('<p>Pinned → now: {}. <span class="numbers">{}</span></p>').format(join(knobs), summary)
     folded = Markup("<details><summary>All numbers</summary>{}</details>")

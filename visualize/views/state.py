@@ -139,11 +139,12 @@ class State:
         return dataclasses.replace(self, view=View(self.view.tab, options))
 
     def pinned_state(self, this: Gpu | None) -> "State | None":
-        """Return the pinned experiment with this view, or None."""
+        """Return the pinned experiment with this view, compared with this one, or None."""
         if self.pinned is None:
             return None
         options = tuple(self._fit(options, self.pinned) for options in self.view.options)
-        return State(self.pinned, View(self.view.tab, options), experiment.resolve_gpu(self.pinned, this))
+        gpu = experiment.resolve_gpu(self.pinned, this)
+        return State(self.pinned, View(self.view.tab, options), gpu, self.experiment)
 
     def _fit(self, options: Any, pinned: Experiment) -> Any:
         """Return a panel's options, or its defaults if the options make no sense for the pinned experiment."""
@@ -204,7 +205,7 @@ class Settings:
     """The page's settings besides an Experiment.
 
     Attributes:
-        tabs: names of the tabs.
+        tabs: titles by name.
         opened: the tab that is open at first.
         options: types of the panels' options, dataclasses of knobs. A type may have a method `refuse(problem)`, which
             raises ConfigError if the options don't fit the problem, and `of_kernel = True` if its values make no sense
@@ -212,7 +213,7 @@ class Settings:
         opening: flat fields of the state that an empty URL opens.
     """
 
-    tabs: tuple[str, ...]
+    tabs: Mapping[str, str]
     opened: str
     options: tuple[type, ...]
     opening: Mapping[str, object] = field(default_factory=dict)
@@ -235,7 +236,8 @@ class Settings:
             options.append(each)
         tab = flat.get("tab", self.opened)
         if tab not in self.tabs:
-            raise ConfigError("not_a_choice", f"tab is {quote(tab)}; allowed are {', '.join(self.tabs)}.", "tab")
+            allowed = ", ".join(f"{name} ({title})" for name, title in self.tabs.items())
+            raise ConfigError("not_a_choice", f"tab is {quote(tab)}; allowed are {allowed}.", "tab")
         gpu = experiment.resolve_gpu(chosen, this)
         return State(chosen, View(str(tab), tuple(options)), gpu, read_pinned(flat.get(PINNED), this))
 

@@ -49,7 +49,7 @@ LIBRARY = ("recorded", "scoreboard")
 _OPENING = "kernel=matmul.grouped&M=576&N=576&K=288&tab=schedule&first=9&BLOCK_M=64&BLOCK_N=64&BLOCK_K=32&GROUP_SIZE=3"
 
 SETTINGS = Settings(
-    tabs=tuple(tab.name for tab in TABS),
+    tabs={tab.name: tab.title for tab in TABS},
     opened="schedule",
     options=tuple(kind for tab in TABS for panel in tab.panels for kind in panel.options),
     opening=dict(urllib.parse.parse_qsl(_OPENING, strict_parsing=True)),

@@ -167,6 +167,9 @@ class Redraw:
                 slots = self.fill(state, fields.get("stored_run", ""))
             elif page.state and page.state.gpu != state.gpu:
                 slots = self._settings(state)
+            if keeps_forms and state.pinned and page.state and page.state.experiment != state.experiment:
+                # Beside the pinned run, an older run would look current.
+                slots |= self._fill_run(*self.take_snapshots(state))
             page.state = state
             slots["link"] = self._link(state)
             drawing, has_more = self.draw(state)
@@ -282,8 +285,11 @@ class Redraw:
         """Fill all forms. Show this state's run if it is known or in the browser's storage."""
         snapshot, pinned = self.take_snapshots(state)
         slots = self._settings(state) | merge(panel.fill(snapshot) for panel in self.all_panels)
+        return slots | self._fill_run(snapshot, pinned, stored_run)
+
+    def _fill_run(self, snapshot: Snapshot, pinned: Snapshot | None, stored_run: object = "") -> Slots:
         run = self._result.draw_placeholder(snapshot) | self._result.draw_run(snapshot, stored_run)
-        return slots | self._pair_run(run, pinned)
+        return self._pair_run(run, pinned)
 
     def _link(self, state: State) -> str:
         # Browsers detect other experiments' results by the full address. Talk mode shows the title.

@@ -178,19 +178,18 @@ class Health:
         self._session = session
         self._timeout_s = timeout_s
         self._began = time.monotonic()
-        self._has_responded = False
         self._ping: concurrent.futures.Future[int | Failure] | None = None
 
     async def reply(self, _: Request) -> JSONResponse:
         """Reply with status 200, or with 503 if the app should be restarted.
 
         Fields of the reply:
-            status: "ok"; "starting" while the run worker starts; "stuck" if an idle worker does not respond.
+            status: "ok"; "starting" while a run worker starts; "stuck" if an idle worker does not respond.
             uptime_s: seconds since the page was built.
             gpu: this machine's GPU, or null.
             backend: cuda or interpreter.
-            run_worker: "ready", "busy" with a run, "starting", "silent", "on demand" on ZeroGPU, or "none" without
-                Triton.
+            run_worker: "ready", "busy" with a run or a sweep, "starting", "silent", "on demand" on
+                ZeroGPU, or "none" without Triton.
             jobs, most_jobs: measurements in progress or queued, and their maximum.
             compiles: compiles in progress or queued.
             store: the problem with the stored results, or "".
@@ -220,10 +219,11 @@ class Health:
             self._ping = self._session.ping_runner()
             if self._ping is None:
                 return "on demand"
+        pool = self._session.runner
+        was_idle = pool.has_ready_worker and len(pool) == 1  # the ping
         await asyncio.wait([asyncio.wrap_future(self._ping)], timeout=self._timeout_s)
-        if self._ping.done() and not isinstance(self._ping.result(), Failure):
-            self._has_responded = True
-            return "ready"
-        if self._session.jobs:
-            return "busy"
-        return "silent" if self._has_responded else "starting"
+        if self._ping.done():
+            return "starting" if isinstance(self._ping.result(), Failure) else "ready"
+        if not pool.has_ready_worker:
+            return "starting"
+        return "silent" if was_idle and len(pool) == 1 and not self._session.jobs else "busy"

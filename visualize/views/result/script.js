@@ -17,13 +17,14 @@ function describeChanges(experiment, current) {
   if (then.get("kernel") !== current.get("kernel")) return then.get("kernel");
   const names = ["gpu", ...[...then.keys()].filter((name) => name !== "gpu")];
   const changed = names.filter((name) => (current.get(name) ?? "") !== (then.get(name) ?? ""));
-  return changed.slice(0, 1).map((name) => `${name} ${then.get(name) || "default"}${changed.length > 1 ? ", …" : ""}`).join();
+  return changed.slice(0, 1).map((name) => `${then.get(name) ? `${name} ${then.get(name)}` : "default GPU"}${changed.length > 1 ? ", …" : ""}`).join();
 }
 
 function markStale() {
   const current = address(), isRefused = document.querySelector("#experiment .field.wrong") !== null;
   if (!current.size) return;
-  const plots = document.querySelectorAll("#result-tab .slot[data-kind=plot]");
+  const plots = document.querySelectorAll("#result-tab .live-plot"); // a pinned run's are never stale
+  for (const plot of plots) plot.classList.remove("stale"); // without a run, nothing below marks them
   for (const node of document.querySelectorAll("[data-experiment]:not(.pinned *)")) {
     const changes = describeChanges(node.dataset.experiment, current), isStale = isRefused || changes !== "";
     node.dataset.stale = changes && `Result of other settings (${changes}). Run to update.`;

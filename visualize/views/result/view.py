@@ -95,11 +95,11 @@ class ResultPanel(Panel):
         return {**notes, "result": how, **plots}
 
     def draw(self, snapshot: Snapshot) -> Slots:
-        """Predict the time of a launch without a timed run."""
+        """Predict the time of a launch that has no timed run or is compared with another launch."""
         run = snapshot.result(RunResult)
         predicted = predict_time(snapshot.state.kernel, snapshot.launch, None)
-        has_time = run is not None and text.timed_run(run) is not None
-        return {"predicted-time": text.render_prediction(predicted) if predicted and not has_time else ""}
+        is_drawn = snapshot.state.pinned or run is None or text.timed_run(run) is None
+        return {"predicted-time": text.render_prediction(predicted) if predicted and is_drawn else ""}
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
         predicted = predict_time(snapshot.state.kernel, snapshot.launch, None)

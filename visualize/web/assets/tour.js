@@ -61,6 +61,4 @@ new ResizeObserver(() => {
   else document.body.style.removeProperty("--bar");
 }).observe(bar);
 watch("value", showStop);
-const asked = new URLSearchParams(location.search).get("tour");
-if (asked && !given.tours.includes(asked)) notify(`There is no tour ${asked}.`);
 followAddress();
