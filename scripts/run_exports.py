@@ -4,7 +4,7 @@ Each script runs in a separate Python process, in an empty folder, without this 
 ended, its check, and on a GPU its times beside torch's. A kernel that declares a data race is expected to be wrong.
 
 `--shipped` runs every default, preset and recommended config instead. `--jobs` runs several scripts at a time: their
-checks hold, but their times do not.
+checks remain valid, but their times do not.
 """
 
 from __future__ import annotations

@@ -243,7 +243,7 @@ class CaptureServer:
             count(self._flags, self.path, script, more)
 
     def compile(self, request: Mapping[str, Any]) -> Sequence[Mapping[str, Any] | None]:
-        """Compile modules: see `capture.recompile`. Without a reply, nothing was compiled."""
+        """Compile modules: see `capture.recompile`. Each result is None if the process does not reply."""
         try:
             return json.loads(self._ask(request))
         except ValueError:
@@ -293,13 +293,13 @@ def count(flags: argparse.Namespace, path: Path, script: str, settings: Sequence
 
 
 def launch_keys(content: Content) -> list[tuple[str, ...]]:
-    """Return what identifies each launch: see `read_counters`."""
+    """Return the key of each launch, as in `read_counters`."""
     names = (content.kernels[launch.kernel].name if launch.ran else "" for launch in content.launches)
     return _number((name, str(launch.grid)) for name, launch in zip(names, content.launches, strict=True))
 
 
 def read_counters(page: str) -> dict[tuple[str, ...], dict[str, int]]:
-    """Return launches' counters from ncu's raw page, by kernel, grid, and how often the two came before.
+    """Return launches' counters from ncu's raw page, by kernel, grid, and number of earlier launches of both.
 
     A script may launch more or less often while it is counted.
     """

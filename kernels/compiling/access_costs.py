@@ -25,8 +25,8 @@ _WASTEFUL = 2
 # Repeated accesses are reported if they are at least this part of the launch's sectors.
 _LEAST_SHARE = 1 / 16
 _PADDING_NEEDS = (
-    "The result stays the same only if TENSOR has memory for the elements that this adds, "
-    "and they change nothing that the kernel computes."
+    "The result stays the same only if TENSOR has memory for the extra elements, "
+    "and they do not change what the kernel computes."
 )
 
 
@@ -113,7 +113,7 @@ class Access:
                 known.append(Change("misaligned", advice, cause, "", (is_divisible,), aligned))
             elif type(value) is int and value != 1 and value % _ALIGNMENT:
                 edit = (Module.fix_argument, number, value)
-                advice = f"Declare {name} tl.constexpr."
+                advice = f"Declare {name} as tl.constexpr."
                 known.append(Change("divisibility", advice, cause, "", (edit,)))
                 if name in op.addressed_by | op.masked_by:
                     verb = "Pad TENSOR, and pass" if name in op.addressed_by else "Pass"
@@ -149,10 +149,10 @@ class Access:
         change = Change(
             "ordering",
             'Pass sem="relaxed".',
-            needs="The result stays the same only if no other program waits for this operation.",
+            needs="The result stays the same only if no other program synchronizes on this operation.",
             edits=tuple((Module.relax, each.line) for each in self.lab.find(self.op)),
         )
-        text = "Its acq_rel order makes each request wait for an answer and for earlier accesses."
+        text = "With acq_rel ordering, each request waits for its result and for earlier accesses."
         return [Hypothesis("ordering", self.op, text, (change,), is_fact=False)]
 
     def explain_synchronous(self) -> Choice:
@@ -190,7 +190,7 @@ class Access:
         repeats = self._measure_repeats()
         times = math.prod(repeats.values())
         is_load = op.op in ("load", "async copy")
-        excess = f"It touches {ratio:.3g} × its ideal sectors"
+        excess = f"This operation touches {ratio:.3g} × its ideal sectors"
         if self.is_narrow and step < 0:
             width = f"A lane moves {op.width_bytes} bytes per request."
             text = f"{steps} Triton combines only ascending addresses of a lane. {width}"

@@ -14,7 +14,7 @@ from kernels.compiling.ttgir import Op, shape_of
 from kernels.compiling.values import Value, add, apply, check_size, compare, conjunction, from_table, multiply
 
 # What a user can do about operations that are not evaluated.
-COUNT_IT = "On a GPU, --count counts it."
+COUNT_IT = "To measure this launch, use --count on a GPU."
 _USERS_NAMES = {
     "tt.cat": "tl.cat",
     "tt.dot": "tl.dot",

@@ -17,7 +17,7 @@ _ADDITION = re.compile(r"\b(add|sub|fma)(\.rn)?(\.ftz)?\.f32\b")
 
 
 class Doubt(NamedTuple):
-    """A line whose instructions are unlike the counted ones.
+    """A line whose compiled instructions differ from the counted ones.
 
     Attributes:
         text: why its count is a bound; "" if the compiled code has no instruction for the line.
@@ -33,8 +33,8 @@ def find_doubts(
 ) -> dict[Site, Doubt]:
     """Find the source lines whose PTX or SASS has other instructions than those that were counted.
 
-    A line's loads are as expected if they are as many as counted, or a multiple, as in an unrolled loop. Of other
-    instructions, more are harmless. There may be fewer by those that no lane of the launch ever executes.
+    The number of a line's loads may be the counted number or a multiple of it, as in an unrolled loop. For other
+    instructions, extra ones are harmless, and those that no lane of the launch executes may be missing.
     """
     expected, alive = Counter[Site](), Counter[Site]()
     present = Counter({site: len(opcodes) for site, opcodes in find_opcodes(sass).items()})
@@ -66,9 +66,9 @@ def find_doubts(
         elif total:
             bound = "a lower bound" if total > 0 else "an upper bound"
             for site in unlike:
-                text = f"The compiler made {present[site]} {kind} instructions of this line's {expected[site]}."
-                doubts.setdefault(site, Doubt(f"{text} This is {bound}.", total < 0))
-    text = "The compiler unrolled this loop, and may merge accesses of several iterations. This is an upper bound."
+                text = f"This line's {kind} instructions: {present[site]} in the SASS, {expected[site]} expected."
+                doubts.setdefault(site, Doubt(f"{text} The count is {bound}.", total < 0))
+    text = "The compiler unrolled this loop and may merge accesses across iterations. The count is an upper bound."
     for site in _merged_in_unrolled_loops(body, tallies, expected, present, ptx, sass):
         doubts.setdefault(site, Doubt(text, True))
     return doubts
@@ -121,7 +121,7 @@ def _merged_in_unrolled_loops(
 
 
 def load_depths(sass: str) -> dict[Source, int]:
-    """Return for each source line with accesses how many branches skip the one that is skipped by the fewest."""
+    """Return, for each source line with accesses, the smallest number of branches that skip one of them."""
     depths = dict[Source, int]()
     for (opcode, location), depth in zip(instructions(sass), skip_depths(sass), strict=True):
         if opcode.startswith(("LDG.", "STG.")) and location:

@@ -305,7 +305,7 @@ class Recorder:
         return self.kernels[function, compiled.hash]
 
     def find_unknown(self, values: Any) -> str:
-        """Return which launch did not run although a tensor among the values depends on it; "" without one."""
+        """Return the launch that did not run and that one of the tensors depends on; "" if there is none."""
         if not self.unknown and not self.pointees:
             return ""
         with torch._C.DisableTorchFunction():
@@ -564,7 +564,7 @@ def _run_tool(name: str, code: bytes, *flags: str) -> str:
 def _resources(cubin: bytes, ptx: str) -> tuple[int, int]:
     """Return a kernel's registers and spilled bytes, both per thread.
 
-    A stack frame may hold arrays, too, such as a table of `sin`, so the assembler is asked what it spills.
+    A stack frame may hold arrays, too, such as a table of `sin`, so the spill size comes from ptxas.
     """
     usage = _run_tool("cuobjdump", cubin, "--dump-resource-usage")
     used = {name: int(number) for name, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
@@ -602,7 +602,7 @@ def _read_kernel(folder: Path, number: int, file: str) -> tuple[tuple[int, int],
 
 
 def recompile(modules: Sequence[Mapping[str, Any]], capability: int) -> list[dict[str, Any] | None]:
-    """Compile TTIR modules, each with its options. One that fails gives {}, and one that takes too long None."""
+    """Compile TTIR modules, each with its options. Return {} for one that fails, None for a timeout."""
     deadline = time.monotonic() + _RECOMPILE_S + 2 * len(modules)
     replies: list[dict[str, Any] | None] = []
     with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:  # threads may deadlock in Triton
@@ -753,7 +753,7 @@ def recording(folder: Path, gpu: Mapping[str, Any] = H200, runs: str = "") -> It
         return self.fn[grid](*arguments, **keywords, **config.kwargs, **options)
 
     def compile_nothing(model: Any = None, **_: Any) -> Any:
-        recorder.note("Functions given to torch.compile ran uncompiled.")
+        recorder.note("Functions passed to torch.compile ran uncompiled.")
         return (lambda function: function) if model is None else model
 
     tuners: list[Any] = [Autotuner]
@@ -1142,7 +1142,7 @@ def describe_stop(error: BaseException, path: Path) -> dict[str, Any]:
         kind, message = "host_read", f"{Path(line['file']).name}:{line['line']} reads {error}"
     if "relative import" in str(error):
         module = f"{path.parent.name}.{path.stem}"
-        message += f". Write a script beside the folder that says `from {module} import *`, and show that"
+        message += f". Next to the folder, save a script that says `from {module} import *`, and show that"
     return {**line, "kind": kind, "message": "; ".join([message, *getattr(error, "__notes__", [])])}
 
 
@@ -1246,7 +1246,7 @@ def record_script(flags: argparse.Namespace, folder: Path) -> None:
     runs = "cuda" if is_here else "interpreter" if flags.values else ""
     with recording(folder, gpu, runs) as recorder:
         if here and not is_here:
-            recorder.note(f"Nothing ran on the GPU: this is {here['name']}, and --gpu names {gpu['name']}.")
+            recorder.note(f"Nothing ran on the GPU: this machine has {here['name']}, but --gpu is {gpu['name']}.")
         try:
             if not path.is_file():
                 raise UsageError(f"There is no script {file}.")

@@ -23,8 +23,8 @@ COUNTERS = (
     "tma_ld_sectors", "tma_st_sectors",
 )  # fmt: skip
 
-_NOT_RUN = "Accesses depend on values from an earlier launch, which did not run. Pass --values to interpret it."
-_RETRIES = "The GPU has no such atomic: lanes swap in a changed word, and try again if another lane was faster."
+_NOT_RUN = "Accesses depend on values from an earlier launch, which did not run. Use --values to interpret it first."
+_RETRIES = "The GPU lacks this atomic: lanes use a compare-and-swap loop, which retries after a conflict."
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def _evaluate(
             index_line=next(indices, 0),
         )
         if evaluator.slice.sunk.get(op, op) is None:
-            text = "The compiler moved this load behind a branch. This is an upper bound."
+            text = "The compiler moved this load behind a branch. The count is an upper bound."
             doubts.setdefault(op.site, Doubt(text, True))
         if doubt := doubts.get(op.site):
             tally.is_upper_bound = doubt.is_upper_bound and not tally.refused

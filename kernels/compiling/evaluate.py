@@ -20,7 +20,7 @@ from kernels.compiling.values import Value, add, check_size, choose, conjunction
 
 # Maximum number of programs of a launch, and of those that are evaluated at once.
 _MOST_PROGRAMS, _PROGRAMS_AT_ONCE = 1 << 26, 1 << 20
-# Maximum number of programs in which an overflow is looked for.
+# Maximum number of programs to search for an overflow.
 _MOST_CANDIDATES = 64
 # The programs that a GPU allows along each axis (CUDA C++ Programming Guide 13.0, "Compute Capabilities").
 _MOST_ALONG = {"x": (1 << 31) - 1, "y": 65_535, "z": 65_535}
@@ -89,7 +89,7 @@ class Evaluator:
         for (axis, most), size in zip(_MOST_ALONG.items(), self.grid, strict=True):
             if size > most:
                 raise UnsupportedOperation(
-                    f"The grid has {size:,} programs along {axis}; a GPU allows {most:,}. Use a longer axis."
+                    f"The grid has {size:,} programs along {axis}; a GPU allows {most:,}. Use another axis."
                 )
         self.all_programs = np.arange(count) if programs is None else programs
         # Several entries per program while a loop is unrolled.
@@ -253,7 +253,7 @@ class Evaluator:
             for inner in memory_ops(Region([], [op])) if active.any() else ():
                 tally = self.memory.tallies[inner]
                 tally.refused = (
-                    tally.refused or "Each program tries at least once. The others decide how often it tries."
+                    tally.refused or "Each program tries at least once. Other programs decide whether it retries."
                 )
         running = active
         self._assign(before.arguments, self._get(op.inits))
@@ -275,7 +275,7 @@ class Evaluator:
     def _run_if(self, op: Op, active: np.ndarray) -> None:
         results = []
         if self._is_contended(op.operands[0]):
-            why = "Whether a program comes here depends on the order of programs."
+            why = "Whether a program reaches this line depends on the order of programs."
             raise UnsupportedOperation(f"{why} {arithmetic.COUNT_IT}")
         masks = self._split(active, op.operands[0])
         self._count_sunk_loads(op, masks[0])
@@ -434,7 +434,7 @@ class Evaluator:
         return arithmetic.constant(constants[0]) if constants else None
 
     def _load_in_turn(self, op: Op, active: np.ndarray, stored: Value) -> Value:
-        """Return what programs load behind a lock: the first at each address the old value, the others the stored one.
+        """Return values loaded under a lock: the old one for the first program at each address, else the stored one.
 
         The order of the programs does not matter for the counts if they do the same behind the lock.
         """

@@ -37,7 +37,7 @@ _MOST_WARPS = 16
 def find(
     capture: Capture, counts: Callable[[int], LaunchCounts], compiler: Compiler | None = None
 ) -> Sequence[Sequence[Finding]]:
-    """Return the findings about each launch: those in the file or, without any, new ones.
+    """Return each launch's findings, from the file if it has them.
 
     Args:
         counts: returns the counts of a launch.
@@ -142,7 +142,7 @@ def _check_bounds(lab: Lab, op: OperationCounts) -> Choice:
     return [Hypothesis("outside", op, text)]
 
 
-_IN_64_BITS = (Change("overflow", "Convert a factor with .to(tl.int64). Tried: then no access lies outside."),)
+_IN_64_BITS = (Change("overflow", "Convert a factor with .to(tl.int64). With 64-bit offsets, no access lies outside."),)
 
 
 def _find_in_64_bits(lab: Lab, op: OperationCounts) -> Sequence[OperationCounts]:

@@ -99,7 +99,7 @@ class Tally:
         starts: (program, address of its block's lowest byte) of the first executions, (executions,) each.
         outside: an execution with an element outside its storage, and the element's index in the block.
         refused: why the counts are incomplete or a bound; "" if they are exact.
-        is_upper_bound: whether the launch may execute less than the counts, not more.
+        is_upper_bound: whether the counts are an upper bound, not a lower one.
         issued: for each instruction of a warp, whether any lane executed it.
         classes: for each set of classes, as far as remembered, (classes, 7) int64: counts, the smallest and largest
             address of an active element, from the block's first element, and the loaded sectors.
@@ -274,7 +274,7 @@ class Memory:
         return np.concatenate(facts)
 
     def count_descriptors(self, op: Op, address: np.ndarray) -> None:
-        """Count the descriptors that programs make: a warp writes each, 128 bytes, by an atomic exchange.
+        """Count the 128-byte descriptors that programs create: one warp writes each with an atomic exchange.
 
         Args:
             address: (programs,) the first byte of each descriptor's tensor.

@@ -400,7 +400,7 @@ class Slice:
 
 
 def _find_moved(region: Region, depths: Mapping[Source, int]) -> set[Op]:
-    """Return the loads of a region, without inner ones, that more branches skip in the SASS than its other accesses."""
+    """Return the loads directly in a region that more branches skip in the SASS than its other accesses."""
     returns = list(accumulate(op.name == "cf.cond_br" for op in region.ops))
     heights = {
         op: depths[op.source] - count

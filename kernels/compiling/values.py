@@ -181,7 +181,7 @@ def _number(key: np.ndarray) -> tuple[np.ndarray, int]:
 def check_size(*shape: int) -> None:
     if math.prod(shape) > _MOST_ELEMENTS:
         what = f"{math.prod(shape):,} elements; the limit is {_MOST_ELEMENTS:,}"
-        raise UnsupportedOperation(f"The programs' addresses differ too much: {what}. Launch fewer programs.")
+        raise UnsupportedOperation(f"Too many distinct addresses or values: {what}. Launch fewer programs.")
 
 
 def keys_of(*values: Value) -> list[np.ndarray | None]:

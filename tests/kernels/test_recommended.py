@@ -84,7 +84,7 @@ def test_every_kernel_opens_with_a_config_that_launches(kernel, gpu):
     why = REPLACED.get((kernel.id, gpu))
     assert (launch.config == kernel.config()) == (why is None)
     text = explain_opening(kernel, launch)
-    assert (why in text and text.endswith(f"offered for {gpu}: {RANKED}.")) if why else text == ""
+    assert (why in text and text.endswith(f"recommended config for {gpu}: {RANKED}.")) if why else text == ""
     assert explain_opening(kernel, replace(launch, config=kernel.config())) == "", "the user chose the default"
 
 

@@ -96,7 +96,7 @@ def test_a_script_that_raises_greys_the_report_and_names_its_line(shown: Tab, sc
     script.write_text(text.replace("    x = torch", "    raise ValueError('no data')\n    x = torch"), encoding="utf-8")
     line = text[: text.index("    x = torch")].count("\n") + 1
     shown.says(
-        "#elsewhere", f"ValueError: no data ({script.name}, line {line}). The report below is of an earlier version."
+        "#elsewhere", f"ValueError: no data ({script.name}, line {line}). The report below is from an earlier version."
     )
     gray = "getComputedStyle(document.querySelector('#claim')).filter"
     shown.page.wait_for_function(f"{gray} === 'grayscale(1)'")

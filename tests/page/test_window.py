@@ -402,7 +402,7 @@ def test_the_qr_code_is_that_of_the_short_link(tab: Tab) -> None:
     dialog = tab.page.get_by_role("dialog", name="Share this page")
     expect(dialog.get_by_label("Link", exact=True)).to_have_value(tab.url + link)
     frame = f'<iframe src="{tab.url}{link}&embed=1" width="960" height="600"></iframe>'
-    expect(dialog.get_by_label("Frame for a slide or a web page")).to_have_value(frame)
+    expect(dialog.get_by_label("Embed code for a slide or a web page")).to_have_value(frame)
     tab.page.wait_for_function("link => document.querySelector('.qr').dataset.link === link", arg=tab.url + link)
     path = tab.page.locator(".qr path").last.get_attribute("d")
     codes = [re.findall(r' d="([^"]+)"', draw_qr(tab.url + text))[-1] for text in (link, f"{link}x")]

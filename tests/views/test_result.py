@@ -83,7 +83,7 @@ def test_a_launch_without_a_timed_run_has_a_predicted_time():
         return panel.draw(snapshot)["predicted-time"], str(number)
 
     text, number = drawn({"kernel": "matmul.grouped", "M": 900, "N": 900, "K": 900})
-    assert text_of(text).startswith(f"{number} predicted without a compile predicted Mostly latency.")
+    assert text_of(text).startswith(f"{number} predicted without compiling predicted Dominated by latency.")
     assert "DRAM" in text
     assert drawn(MATMUL)[0] == ""
 

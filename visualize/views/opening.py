@@ -1,4 +1,4 @@
-"""The config that a kernel opens with: its published default or, if that does not launch on the GPU, the offer."""
+"""Choose the config a kernel opens with: its published default or, if that can't launch, the recommended one."""
 
 from functools import lru_cache
 from typing import Any
@@ -15,9 +15,9 @@ from visualize.predict.offer import offer
 _KIB = 1024
 
 
-# Each move of a slider asks again.
+# Cached, because each move of a slider repeats the call.
 @lru_cache(maxsize=256)
-def _open(kernel_id: str, problem: Any, gpu: Gpu) -> tuple[Any, str]:
+def _choose_config(kernel_id: str, problem: Any, gpu: Gpu) -> tuple[Any, str]:
     """Return a config, and why it is not the published default; "" if it is.
 
     The estimate of shared memory may be too high, but a recorded run proves that the default launches. Without matrix
@@ -29,22 +29,22 @@ def _open(kernel_id: str, problem: Any, gpu: Gpu) -> tuple[Any, str]:
     needed = estimate_shared_bytes(kernel, launch)
     most = gpu.shared_bytes_per_program
     spill = "" if uses_matrix_units(kernel, launch) else explain_spill(kernel, launch).partition(" Make ")[0]
-    why = spill and f"The default config would compile for minutes. {spill}"
+    why = spill and f"The default config would take minutes to compile. {spill}"
     if needed > most and not records.find(RUN.form, Experiment(kernel_id, problem, default), gpu.name):
         needs = f"The default config takes {needed / _KIB:.0f} KiB of shared memory per program"
         why = f"{needs}; {gpu.name} has {most / _KIB:.0f} KiB."
     offered = offer(kernel, problem, gpu) if why else None
     if offered is None:
         return default, ""
-    return offered.experiment.config, f"{why} This is the config offered for {gpu.name}: {offered.origin}."
+    return offered.experiment.config, f"{why} This is the recommended config for {gpu.name}: {offered.origin}."
 
 
 def opening_config(kernel: Kernel, problem: Any, gpu: Gpu) -> Any:
     """Return the config with which a kernel opens on a GPU."""
-    return _open(kernel.id, problem, gpu)[0]
+    return _choose_config(kernel.id, problem, gpu)[0]
 
 
 def explain_opening(kernel: Kernel, launch: Launch) -> str:
     """Return why a launch has the offered config and not the published default; "" if it does not have it."""
-    config, why = _open(kernel.id, launch.problem, launch.gpu)
+    config, why = _choose_config(kernel.id, launch.problem, launch.gpu)
     return why if launch.config == config else ""

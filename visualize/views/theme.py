@@ -105,7 +105,7 @@ def colorbar(title: str, **more: Any) -> dict[str, Any]:
 
 
 def bar_labels(rows: Sequence[str], ends: Sequence[float], labels: Sequence[str]) -> dict[str, Any]:
-    """Return a trace of labels to the right of horizontal bars: Plotly shrinks and turns those of the bars' trace."""
+    """Return a trace of labels to the right of horizontal bars: Plotly shrinks and rotates a bar's own labels."""
     place = {"mode": "text", "textposition": "middle right", "cliponaxis": False, "hoverinfo": "skip"}
     return {"type": "scatter", "name": "labels", "x": ends, "y": rows, "text": labels, **place}
 

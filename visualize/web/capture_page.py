@@ -151,7 +151,7 @@ class CapturePage:
             self._problem = str(error)
             self._is_stale = True
         if self._is_stale:
-            self._problem = f"{self._problem.removesuffix('.')}. The report below is of an earlier version."
+            self._problem = f"{self._problem.removesuffix('.')}. The report below is from an earlier version."
         self._version += 1
 
     def _choose(self, given: Mapping[str, Any]) -> None:

@@ -81,8 +81,8 @@ _SHARE = slot(
     '<dialog class="share" closedby="any" aria-labelledby="share-title"><h2 id="share-title">Share this page</h2>'
     '<div class="qr" role="img" aria-label="QR code of the link"></div>'
     '<p><input type="text" readonly aria-label="Link"><button type="button" class="copy">Copy link</button></p>'
-    '<p><input type="text" readonly aria-label="Frame for a slide or a web page">'
-    '<button type="button" class="copy">Copy embed</button></p>'
+    '<p><input type="text" readonly aria-label="Embed code for a slide or a web page">'
+    '<button type="button" class="copy">Copy embed code</button></p>'
     '<form method="dialog"><button>Close</button></form>'
     "</dialog>",
 )

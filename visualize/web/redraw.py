@@ -234,8 +234,8 @@ class Redraw:
     def read(self, fields: Mapping[str, Any], before: State | None = None) -> State:
         """Return the state that a message describes.
 
-        A new kernel or a preset replaces the previous kernel's values. On a new GPU, a kernel that has the config with
-        which it opened on the GPU before opens again.
+        A new kernel or a preset replaces the previous kernel's values. If the GPU changes while the config is still the
+        one that the kernel opened with, the kernel takes the new GPU's opening config.
 
         Args:
             before: the page's state before this message.

@@ -42,7 +42,7 @@ def report(capture: Capture, compiler: Compiler | None = None) -> dict[str, Any]
 
 def untried(capture: Capture) -> str:
     """Return why the findings of a capture contain no experiments; "" if they do."""
-    return "" if capture.findings is not None else "No changes were tried: the file holds no experiments."
+    return "" if capture.findings is not None else "The capture has no experiments: no change was compiled."
 
 
 def launch_json(

@@ -99,7 +99,7 @@ class Corner {
     hits.textContent = `${written(Math.round(totals.hits))} of ${written(totals.loads)} loads hit`;
     const evicted = totals.evicted < 0.005 * totals.fetched ? "no evictions" : `${inBytes(totals.evicted)} evicted and fetched again`;
     const full = this.isSmall ? `${order.meta.panels.join(" and ")}, ${inBytes(this.inputs)}` : `the ${l2.gpu}’s ${inBytes(l2.bytes)}`;
-    caption.textContent = `Predicted: ${evicted}. The whole bar is ${full}.`;
+    caption.textContent = `Predicted: ${evicted}. The full bar is ${full}.`;
     const fetched = `Predicted, in lockstep: ${inBytes(totals.fetched)} of ${order.meta.panels.join(" and ")} fetched from DRAM.`;
     const assumed = l2.assumed ? " One program per SM is assumed." : "";
     shelf.title = `${fetched} Both halves of the L2 (${inBytes(l2.bytes)}) keep copies.${assumed}`;

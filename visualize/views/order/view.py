@@ -51,7 +51,7 @@ _PLAYER = """<div class="player" role="group" aria-label="Player of the launch">
 <span title="Not used yet"><i style="background:var(--to-come)"></i>to come</span></span>
 <span class="whole"><span class="ramp"><i style="background:#3a62a8"></i><i style="background:#66738c"></i><i
 style="background:#8f8d83"></i><i style="background:#bbab70"></i><i style="background:#e8d157"></i><i
-style="background:#ffe945"></i>first to last</span><span class="repeated">colours repeat every eight</span></span>
+style="background:#ffe945"></i>first to last</span><span class="repeated">the eight colours repeat</span></span>
 <span class="first" hidden><i><b></b></i><span class="outlined"></span></span></div></div>"""
 
 # The controls of a replay in measured time. The values of the menu are seconds.
