@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 from kernels.compiling.listings import Location, UnsupportedOperation, locate_lines
@@ -400,13 +400,20 @@ class Slice:
 
 
 def _find_moved(region: Region, depths: Mapping[Source, int]) -> set[Op]:
-    """Return the loads directly in a region that more branches skip in the SASS than its other accesses."""
-    returns = list(accumulate(op.name == "cf.cond_br" for op in region.ops))
-    heights = {
-        op: depths[op.source] - count
-        for op, count in zip(region.ops, returns, strict=True)
-        if op.name in ("tt.load", "tt.store") and op.source in depths
-    }
+    """Return the loads directly in a region that more branches skip in the SASS than its other accesses.
+
+    Accesses behind a branch with two ways on are left out: either way may skip others.
+    """
+    exits = {block.text for block, first in pairwise(region.ops) if first.name == "tt.return"}
+    heights = dict[Op, int]()
+    returns = 0
+    for op in region.ops:
+        if op.name == "cf.cond_br":
+            if exits.isdisjoint(label for label, _ in op.targets):
+                break
+            returns += 1
+        elif op.name in ("tt.load", "tt.store") and op.source in depths:
+            heights[op] = depths[op.source] - returns
     least = 0 if len(heights) == 1 and region.is_body else min(heights.values(), default=0)
     return {op for op, height in heights.items() if height > least and op.name == "tt.load"}
 
