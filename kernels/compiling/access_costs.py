@@ -218,10 +218,10 @@ class Access:
         parts = [f"{what} {times:.3g} times" for what, times in repeats.items() if times > 1]
         times = math.prod(repeats.values())
         sectors = self.lab.numbers(self.op)["sectors"]
-        in_all = f", {times:.3g} times in all" if len(parts) > 1 else ""
+        total = f" ({times:.3g} × in total)" if len(parts) > 1 else ""
         text = (
-            f"In program {self.example.program}, {' and '.join(parts)}{in_all}: {sectors:,} "
-            f"sectors, where {round(sectors / times):,} suffice."
+            f"In program {self.example.program}, {' and '.join(parts)}{total}. The launch touches "
+            f"{sectors:,} sectors; {round(sectors / times):,} would suffice."
         )
         changes: list[Change] = []
         distinct = np.unique(self.example.address)

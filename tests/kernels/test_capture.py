@@ -241,7 +241,7 @@ graph.replay()"""
     captured, launches, _ = capture(text)
     assert (len(launches), captured.content.stopped) == (2, None)
     assert captured.content.not_captured == (
-        "Functions given to torch.compile ran uncompiled.",
+        "Functions passed to torch.compile ran uncompiled.",
         "The code in a CUDA graph ran once, without a graph. Replaying the graph launched nothing.",
     )
 
@@ -455,7 +455,7 @@ COMPILED = [
 def test_a_compiled_function_or_module_runs_uncompiled(capture, text):
     captured, (_,), _ = capture(f"{text}\ncall(x)")
     assert captured.content.stopped is None
-    assert captured.content.not_captured == ("Functions given to torch.compile ran uncompiled.",)
+    assert captured.content.not_captured == ("Functions passed to torch.compile ran uncompiled.",)
 
 
 CHILDREN = [

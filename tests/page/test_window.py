@@ -63,7 +63,7 @@ def test_a_pinned_run_keeps_its_colours_and_both_predictions_are_legible(tab: Ta
         tab.page.locator("#time-plot").evaluate("node => node.closest('.stale') ?? node.querySelector('.stale')")
         is None
     )
-    tab.says("#predicted-time .pinned", "predicted without a compile")
+    tab.says("#predicted-time .pinned", "predicted without compiling")
     frames = tab.page.locator("#predicted-time .scroll")
     assert frames.evaluate_all("nodes => nodes.map((node) => node.scrollWidth <= node.clientWidth)") == [True, True]
     rows = tab.page.locator("#predicted-time tbody tr")
