@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import kernels.compiling
-from kernels.compiling.capture_file import Capture, Content, CountedLaunch, UnreadableCapture
+from kernels.compiling.capture_file import Capture, CountedLaunch, UnreadableCapture
 from kernels.compiling.captured_counts import COUNTERS
 from kernels.examples import EXAMPLES
 from kernels.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
@@ -267,14 +267,16 @@ def count(flags: argparse.Namespace, path: Path, script: str, settings: Sequence
     """
     if this_gpu() is None or not (ncu := shutil.which("ncu")):
         raise CaptureFailed("--count needs a GPU and Nsight Compute's ncu on the PATH.")
-    before = Capture(path).content
-    names = sorted({kernel.name for kernel in before.kernels})
+    capture = Capture(path)
+    elapsed = (launch.elapsed_ms for launch in capture.content.launches)  # without the profiler
+    times = dict(zip(launch_keys(capture), elapsed, strict=True))
+    names = sorted({find_entry(capture, kernel) for kernel in range(len(capture.content.kernels))})
     metrics = {name: METRICS[name] for name in COUNTERS}
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log.csv")
         again = Path(folder, "counted.tilescope")
         command = [ncu, "--clock-control", "none", "--metrics", ",".join(metrics.values()), "--kernel-name"]
-        command += [f"regex:^({'|'.join(names)})$", "--csv", "--page", "raw", "--print-units", "base"]
+        command += [f"regex:^({'|'.join(map(re.escape, names))})$", "--csv", "--page", "raw", "--print-units", "base"]
         arguments = capture_arguments(flags, again, script, ["--untimed", *settings])
         command += ["--log-file", str(log), flags.python, str(_CAPTURE), *arguments]
         subprocess.run(command, stdout=_STDERR, check=False)  # the script may fail while it is counted
@@ -282,20 +284,25 @@ def count(flags: argparse.Namespace, path: Path, script: str, settings: Sequence
         if again.exists():
             shutil.move(again, path)  # random data differs between runs
     capture = Capture(path)
-    keys = launch_keys(capture.content)
+    keys = launch_keys(capture)
     counters = read_counters(page)
-    elapsed = (launch.elapsed_ms for launch in before.launches)  # without the profiler
-    times = dict(zip(launch_keys(before), elapsed, strict=True))
     capture.write_counters([CountedLaunch(counters.get(key), times.get(key)) for key in keys])
     if missing := len(set(keys) - set(counters)):
         last = "".join(page.splitlines()[-1:])
         print(f"Nsight Compute did not count {missing} of {len(keys)} launches. {last}", file=sys.stderr)
 
 
-def launch_keys(content: Content) -> list[tuple[str, ...]]:
+def find_entry(capture: Capture, kernel: int) -> str:
+    """Return the name of a kernel's compiled function, which may differ from the Python function's."""
+    match = re.search(r"\.entry ([\w$]+)", capture.read_code(kernel, "ptx"))
+    return match[1] if match else capture.content.kernels[kernel].name
+
+
+def launch_keys(capture: Capture) -> list[tuple[str, ...]]:
     """Return the key of each launch, as in `read_counters`."""
-    names = (content.kernels[launch.kernel].name if launch.ran else "" for launch in content.launches)
-    return _number((name, str(launch.grid)) for name, launch in zip(names, content.launches, strict=True))
+    launches = capture.content.launches
+    names = (find_entry(capture, launch.kernel) if launch.ran else "" for launch in launches)
+    return _number((name, str(launch.grid)) for name, launch in zip(names, launches, strict=True))
 
 
 def read_counters(page: str) -> dict[tuple[str, ...], dict[str, int]]:
