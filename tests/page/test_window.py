@@ -280,6 +280,7 @@ def test_back_and_the_menu_lead_through_tours_also_on_a_phone(tab: Tab) -> None:
     tab.page.locator("#controls").wait_for(state="hidden")
     tab.page.locator(".tour .next").click()
     at_stop(tab, 2, 6)
+    tab.page.locator(".question").wait_for()
     assert edges(tab, ".question")[1] < edges(tab, ".tour .go")[0], "the bar is as high as its content"
     tab.page.keyboard.press("Escape")
     tab.page.wait_for_function("!document.body.classList.contains('touring')")
