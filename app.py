@@ -23,7 +23,9 @@ def main() -> None:
 
         sys.exit(show(sys.argv[2:]))
     # A Space's visitors come from outside its container.
-    host = os.environ.get("GRADIO_SERVER_NAME", "0.0.0.0" if "SPACE_ID" in os.environ else "127.0.0.1")
+    host = os.environ.get(
+        "GRADIO_SERVER_NAME", "0.0.0.0" if "SPACE_ID" in os.environ else "127.0.0.1"
+    )
     port = os.environ.get("GRADIO_SERVER_PORT", "7860")
     parser = argparse.ArgumentParser(
         description="Serve the Tilescope playground.",
@@ -31,10 +33,19 @@ def main() -> None:
         "requests of a script's Triton kernels.",
     )
     parser.add_argument("--host", default=host, help=f"address to listen on ({host})")
-    parser.add_argument("--port", type=startup.whole_number(1, 65535), default=port, help=f"port to listen on ({port})")
+    parser.add_argument(
+        "--port",
+        type=startup.whole_number(1, 65535),
+        default=port,
+        help=f"port to listen on ({port})",
+    )
     is_mcp = os.environ.get("GRADIO_MCP_SERVER", "").lower() == "true"
-    parser.add_argument("--mcp", action="store_true", default=is_mcp, help="serve tools for agents, over MCP")
-    parser.add_argument("--doctor", action="store_true", help="try out what works on this machine, and end")
+    parser.add_argument(
+        "--mcp", action="store_true", default=is_mcp, help="serve tools for agents, over MCP"
+    )
+    parser.add_argument(
+        "--doctor", action="store_true", help="try out what works on this machine, and end"
+    )
     flags = parser.parse_args()
     if flags.doctor:
         from kernels.gpus import this_gpu
@@ -42,7 +53,9 @@ def main() -> None:
 
         sys.exit(doctor(run_checks(flags.host, flags.port, this_gpu())))
     if flags.mcp and importlib.util.find_spec("mcp") is None:
-        parser.exit(2, "The MCP server needs the package mcp: pip install -r requirements-mcp.txt\n")
+        parser.exit(
+            2, "The MCP server needs the package mcp: pip install -r requirements-mcp.txt\n"
+        )
     if obstacle := startup.obstacle(flags.host, flags.port):
         parser.exit(2, f"{obstacle}\n")
     try:
@@ -50,7 +63,9 @@ def main() -> None:
     except ValueError as error:
         parser.exit(2, f"{error}\n")
     if login and flags.mcp:
-        parser.exit(2, f"With {startup.AUTH}, agents have no way to log in: leave --mcp or the login out.\n")
+        parser.exit(
+            2, f"With {startup.AUTH}, agents have no way to log in: leave --mcp or the login out.\n"
+        )
 
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     with startup.quick_import():

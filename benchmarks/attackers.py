@@ -46,13 +46,17 @@ class Target:
 
         transport = httpx.AsyncHTTPTransport(local_address=address, limits=LIMITS)
         hooks = {"response": [count]}
-        return httpx.AsyncClient(base_url=self.url, timeout=TIMEOUT_S, transport=transport, event_hooks=hooks)
+        return httpx.AsyncClient(
+            base_url=self.url, timeout=TIMEOUT_S, transport=transport, event_hooks=hooks
+        )
 
 
 Attack = Callable[[Target, str], Awaitable[None]]
 
 
-async def _repeat(target: Target, address: str, connections: int, send: Callable[[httpx.AsyncClient], Any]) -> None:
+async def _repeat(
+    target: Target, address: str, connections: int, send: Callable[[httpx.AsyncClient], Any]
+) -> None:
     """Call `send` forever, `connections` at a time."""
 
     async def send_forever(client: httpx.AsyncClient) -> None:
@@ -80,7 +84,11 @@ async def request_lists(target: Target, address: str) -> None:
     """Request the longest reply of the API, and read it."""
 
     async def send(client: httpx.AsyncClient) -> None:
-        begun = (await client.post("gradio_api/call/scoreboard", json={"data": []})).raise_for_status().json()
+        begun = (
+            (await client.post("gradio_api/call/scoreboard", json={"data": []}))
+            .raise_for_status()
+            .json()
+        )
         await client.get(f"gradio_api/call/scoreboard/{begun['event_id']}")
 
     await _repeat(target, address, 15, send)
@@ -96,7 +104,9 @@ async def join_without_reading(target: Target, address: str) -> None:
     """Call a quick endpoint under new session hashes, and never read a reply."""
 
     async def send(client: httpx.AsyncClient) -> None:
-        await client.post("gradio_api/call/kernels", json={"data": [], "session_hash": uuid.uuid4().hex})
+        await client.post(
+            "gradio_api/call/kernels", json={"data": [], "session_hash": uuid.uuid4().hex}
+        )
 
     await _repeat(target, address, 4, send)
 
@@ -109,7 +119,9 @@ async def leave_replies_unread(target: Target, address: str) -> None:
     async def send(client: httpx.AsyncClient) -> None:
         name = next(replies)
         data = [experiment] if name == "schedule" else []
-        await client.post(f"gradio_api/call/{name}", json={"data": data, "session_hash": uuid.uuid4().hex})
+        await client.post(
+            f"gradio_api/call/{name}", json={"data": data, "session_hash": uuid.uuid4().hex}
+        )
 
     await _repeat(target, address, 8, send)
 
@@ -119,8 +131,15 @@ async def abandon_runs(target: Target, address: str) -> None:
     shapes = itertools.cycle(range(256, 1024, 16))
 
     async def send(client: httpx.AsyncClient) -> None:
-        experiment = {"kernel": "matmul.grouped", "problem": {"M": next(shapes), "N": 1024, "K": 1024}}
-        begun = (await client.post("gradio_api/call/run", json={"data": [experiment]})).raise_for_status().json()
+        experiment = {
+            "kernel": "matmul.grouped",
+            "problem": {"M": next(shapes), "N": 1024, "K": 1024},
+        }
+        begun = (
+            (await client.post("gradio_api/call/run", json={"data": [experiment]}))
+            .raise_for_status()
+            .json()
+        )
         with suppress(TimeoutError):
             async with asyncio.timeout(4):
                 await client.get(f"gradio_api/call/run/{begun['event_id']}")
@@ -132,12 +151,16 @@ async def stall(target: Target, address: str) -> None:
     """Open connections whose headers or bodies never end."""
     host, _, port = target.url.removeprefix("http://").rstrip("/").partition(":")
     head = f"POST /gradio_api/run/predict HTTP/1.1\r\nHost: {host}:{port}\r\n"
-    starts = itertools.cycle((head, f"{head}Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{{"))
+    starts = itertools.cycle(
+        (head, f"{head}Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{{")
+    )
 
     async def hold() -> None:
         while True:
             with suppress(OSError):
-                reader, writer = await asyncio.open_connection(host, int(port), local_addr=(address, 0))
+                reader, writer = await asyncio.open_connection(
+                    host, int(port), local_addr=(address, 0)
+                )
                 writer.write(next(starts).encode())
                 await reader.read()
                 writer.close()
@@ -149,12 +172,31 @@ async def stall(target: Target, address: str) -> None:
 async def send_malformed(target: Target, address: str) -> None:
     """Send random values, types and paths to endpoints, page events and Gradio's own routes."""
     rng = random.Random(1)
-    values = [None, -1, 1e400, "x" * 300, [], {}, [[[]]], {"kernel": 3}, {"kernel": "matmul.grouped", "problem": []}]
+    values = [
+        None,
+        -1,
+        1e400,
+        "x" * 300,
+        [],
+        {},
+        [[[]]],
+        {"kernel": 3},
+        {"kernel": "matmul.grouped", "problem": []},
+    ]
     paths = (
         "call/schedule", "call/v2/schedule", "call/v2/none", "call/none", "queue/join", "run/predict", "api/none",
         "cancel", "reset", "call/compile", "call/scoreboard", "component_server", "upload", "login", "queue/data",
     )  # fmt: skip
-    names = ("data", "fn_index", "session_hash", "event_id", "experiment", "trigger_id", "batched", "event_data")
+    names = (
+        "data",
+        "fn_index",
+        "session_hash",
+        "event_id",
+        "experiment",
+        "trigger_id",
+        "batched",
+        "event_data",
+    )
 
     async def send(client: httpx.AsyncClient) -> None:
         body: Any = {name: rng.choice(values) for name in names if rng.random() < 0.5}
@@ -162,7 +204,9 @@ async def send_malformed(target: Target, address: str) -> None:
             body["data"] = [rng.choice(values) for _ in range(rng.randrange(4))]
         text = json.dumps(rng.choice((body, body, body, *values)))
         content = rng.choice((text, text, text, text[:-1], "\x00" + text)).encode()
-        kind = rng.choice(("application/json", "application/json", "text/plain", "multipart/form-data"))
+        kind = rng.choice(
+            ("application/json", "application/json", "text/plain", "multipart/form-data")
+        )
         prefix = rng.choice(("gradio_api/", "gradio_api/", ""))
         path = prefix + rng.choice(paths) + rng.choice(("", "", "/", "/%00", "//..%2f"))
         if rng.random() < 0.1:
@@ -207,7 +251,10 @@ def attack(target: Target, names: Sequence[str], seconds: float) -> Counter[int]
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await asyncio.gather(
-                    *(ATTACKS[name](target, f"127.0.9.{1 + place}") for place, name in enumerate(names))
+                    *(
+                        ATTACKS[name](target, f"127.0.9.{1 + place}")
+                        for place, name in enumerate(names)
+                    )
                 )
 
     asyncio.run(attack_together())
@@ -222,7 +269,11 @@ async def call(client: httpx.AsyncClient, name: str, experiment: dict[str, Any])
         httpx.HTTPError: the request failed or was refused.
     """
     data = [experiment, *(["compiled", None] if name == "coalescing" else [])]
-    begun = (await client.post(f"gradio_api/call/{name}", json={"data": data})).raise_for_status().json()
+    begun = (
+        (await client.post(f"gradio_api/call/{name}", json={"data": data}))
+        .raise_for_status()
+        .json()
+    )
     text = (await client.get(f"gradio_api/call/{name}/{begun['event_id']}")).text
     *_, event, last = ["", *filter(None, text.splitlines())]
     if event != "event: complete":
@@ -235,10 +286,24 @@ def expensive_requests() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield distinct requests forever: slow compiles, slow predictions, schedules of a million tiles."""
     for number in itertools.count():
         depth = 16 * (1 + number % 1000)
-        yield "reuse", product({"M": 16384, "N": 16384, "K": depth}, BLOCK_M=32, BLOCK_N=32, BLOCK_K=16)
-        yield "compile", product({"M": 512 + number}, gpu="T4", BLOCK_M=256, BLOCK_N=256, BLOCK_K=16, num_warps=4)
-        yield "schedule", product({"M": 16384, "N": 16384, "K": depth}, BLOCK_M=16, BLOCK_N=16, GROUP_SIZE=7)
-        yield "coalescing", product({"M": 16384, "N": 16383, "K": depth}, BLOCK_M=256, BLOCK_N=128, num_warps=2)
+        yield (
+            "reuse",
+            product({"M": 16384, "N": 16384, "K": depth}, BLOCK_M=32, BLOCK_N=32, BLOCK_K=16),
+        )
+        yield (
+            "compile",
+            product(
+                {"M": 512 + number}, gpu="T4", BLOCK_M=256, BLOCK_N=256, BLOCK_K=16, num_warps=4
+            ),
+        )
+        yield (
+            "schedule",
+            product({"M": 16384, "N": 16384, "K": depth}, BLOCK_M=16, BLOCK_N=16, GROUP_SIZE=7),
+        )
+        yield (
+            "coalescing",
+            product({"M": 16384, "N": 16383, "K": depth}, BLOCK_M=256, BLOCK_N=128, num_warps=2),
+        )
 
 
 def product(problem: dict[str, int], gpu: str = "H200", **config: int) -> dict[str, Any]:

@@ -35,21 +35,39 @@ REPETITIONS = 500
 CASES: dict[str, dict[str, object]] = {
     "an experiment with 500 runs": {"kernel": "matmul.grouped", "M": 4096, "N": 4096, "K": 4096},
     "an experiment without runs": {"kernel": "matmul.grouped", "M": 17, "N": 17, "K": 17},
-    "filtered, the second page": {"kernel": "matmul.grouped", "history_kernel": "transpose.tiled", "history_page": 2},
+    "filtered, the second page": {
+        "kernel": "matmul.grouped",
+        "history_kernel": "transpose.tiled",
+        "history_page": 2,
+    },
 }
 
 
 def rows(count: int) -> Iterator[tuple[Any, ...]]:
     """Yield rows of runs as the store has them: of every kernel, on two devices, over two years."""
-    dice, begun, kernels = random.Random(0), datetime.datetime(2025, 1, 1, tzinfo=datetime.UTC), list(discover())
+    dice, begun, kernels = (
+        random.Random(0),
+        datetime.datetime(2025, 1, 1, tzinfo=datetime.UTC),
+        list(discover()),
+    )
     for number in range(count):
-        drawn = {"kernel": kernels[number % len(kernels)], "problem": {"M": dice.randrange(1, 9000)}}
+        drawn = {
+            "kernel": kernels[number % len(kernels)],
+            "problem": {"M": dice.randrange(1, 9000)},
+        }
         experiment = from_json(REPEATED if number % (count // REPETITIONS) == 0 else drawn)
         gpu, device = ("H200", "NVIDIA H200") if number % 3 else ("H100", "NVIDIA H100 80GB HBM3")
         median_ms = 0.2 * dice.uniform(0.995, 1.005) * (1.08 if number > count / 2 else 1.0)
         ended = begun + datetime.timedelta(minutes=10 * number)
-        times = {"median_ms": median_ms, "p20_ms": 0.995 * median_ms, "p80_ms": 1.005 * median_ms, "samples": 100}
-        summary = json.dumps({**times, "ratio": 1.2, "ratio_low": 1.19, "ratio_high": 1.21, "passed": True})
+        times = {
+            "median_ms": median_ms,
+            "p20_ms": 0.995 * median_ms,
+            "p80_ms": 1.005 * median_ms,
+            "samples": 100,
+        }
+        summary = json.dumps(
+            {**times, "ratio": 1.2, "ratio_low": 1.19, "ratio_high": 1.21, "passed": True}
+        )
         versions = ("cuda", "2.13.0", "3.7.1", ended.isoformat(timespec="seconds"))
         key, text = experiment_key(experiment), experiment_text(experiment)
         yield ("run", experiment.kernel, key, text, gpu, device, *versions, summary)
@@ -61,7 +79,8 @@ def fill(path: Path, count: int) -> None:
     columns = "kind, kernel, key, experiment, gpu, device, backend, torch, triton, ended, summary, recording"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.executemany(
-            f"INSERT INTO result ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, zeroblob(2500))", rows(count)
+            f"INSERT INTO result ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, zeroblob(2500))",
+            rows(count),
         )
 
 
@@ -74,12 +93,19 @@ def main(count: int) -> None:
 
         def open_tab(fields: dict[str, object]) -> None:
             with closing(Store(path)) as store:
-                panel.draw(Snapshot(SETTINGS.state({"tab": "history", **fields}, None), store=store))
+                panel.draw(
+                    Snapshot(SETTINGS.state({"tab": "history", **fields}, None), store=store)
+                )
 
-        times = {name: median_ms(lambda fields=fields: open_tab(fields)) for name, fields in CASES.items()}
+        times = {
+            name: median_ms(lambda fields=fields: open_tab(fields))
+            for name, fields in CASES.items()
+        }
         with closing(Session(None, Path(folder), Store(path))) as session:
             (endpoint,) = panel.endpoints(Api(session))
-            times["/history of an experiment"] = median_ms(lambda: endpoint.function(REPEATED, limit=500))
+            times["/history of an experiment"] = median_ms(
+                lambda: endpoint.function(REPEATED, limit=500)
+            )
     for name, ms in times.items():
         print(f"{name}: median {ms:.0f} ms{f'  over {MAX_MS} ms' if ms > MAX_MS else ''}")
 

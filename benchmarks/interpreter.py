@@ -22,12 +22,20 @@ def main() -> None:
     from kernels.measuring.session import Session
 
     payloads = [
-        {"kernel": kernel, "problem": dict(zip("MNK", shape, strict=False)) | {"dtype": dtype}, "config": config}
+        {
+            "kernel": kernel,
+            "problem": dict(zip("MNK", shape, strict=False)) | {"dtype": dtype},
+            "config": config,
+        }
         for kernel, shape, config in (
             ("matmul.grouped", (512, 512, 512), {}),
             ("matmul.grouped", (512, 512, 512), {"BLOCK_M": 32, "BLOCK_N": 32}),
             ("matmul.grid_2d", (1024, 1024, 512), {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64}),
-            ("matmul.grid_2d", (1024, 1024, 1024), {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128}),
+            (
+                "matmul.grid_2d",
+                (1024, 1024, 1024),
+                {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128},
+            ),
             ("matmul.grouped", (256, 256, 256), {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16}),
             ("transpose.tiled", (4096, 4096), {"BLOCK_M": 256, "BLOCK_N": 256}),
             ("transpose.tiled", (1024, 1024), {"BLOCK_M": 32, "BLOCK_N": 32}),
@@ -46,9 +54,12 @@ def main() -> None:
         launch = Launch(experiment.problem, experiment.config, GPUS["H200"])
         extents = kernel.extents(launch)
         counts = [
-            (math.prod(extents[i] for i in access.over), access.elements) for access in kernel.all_accesses(launch)
+            (math.prod(extents[i] for i in access.over), access.elements)
+            for access in kernel.all_accesses(launch)
         ]
-        products = math.prod(extents.values()) * experiment.config.BLOCK_M * experiment.config.BLOCK_N
+        products = (
+            math.prod(extents.values()) * experiment.config.BLOCK_M * experiment.config.BLOCK_N
+        )
         products *= getattr(experiment.config, "BLOCK_K", 0)
         rows.append([sum(n for n, _ in counts), sum(n * size for n, size in counts), products])
         seconds.append(outcome.stages["launch"])

@@ -42,13 +42,18 @@ class Case:
     is_b_transposed_first: bool = field(default=False, kw_only=True)
 
 
-_MATMUL = (Against("the faster of cuBLAS and cuBLASLt", ("torch.matmul", "torch.matmul, cuBLASLt")),)
+_MATMUL = (
+    Against("the faster of cuBLAS and cuBLASLt", ("torch.matmul", "torch.matmul, cuBLASLt")),
+)
 _FLOAT8 = (Against("torch._scaled_mm", ("torch._scaled_mm (K-major B)",)),)
 _TF32 = (Against("the faster of cuBLAS and cuBLASLt, tf32", _MATMUL[0].calls),)
 _EAGER = "torch eager, three calls"
 _FUSED = (
     Against("eager torch", (_EAGER,)),
-    Against("the best of eager, addmm + relu_, torch.compile", (_EAGER, "torch.addmm, then relu_", COMPILED)),
+    Against(
+        "the best of eager, addmm + relu_, torch.compile",
+        (_EAGER, "torch.addmm, then relu_", COMPILED),
+    ),
 )
 _COPY = Against("device copy of the same bytes", ("plain copy of as many bytes",), is_bound=True)
 _CONTIGUOUS = Against("x.t().contiguous()", ("A.t().contiguous()",))
@@ -71,10 +76,20 @@ CASES = (
     *(
         Case(f"{dtype} {name}", _PERSISTENT, _product(shape, dtype), _MATMUL)
         for dtype in _HALVES
-        for name, shape in (("8192³", (8192,) * 3), ("4096³", (4096,) * 3), ("8192 × 6144 × 4096", (8192, 6144, 4096)))
+        for name, shape in (
+            ("8192³", (8192,) * 3),
+            ("4096³", (4096,) * 3),
+            ("8192 × 6144 × 4096", (8192, 6144, 4096)),
+        )
     ),
     *(
-        Case(f"{dtype} {side}³, a graph of 20", _PERSISTENT, _product((side,) * 3, dtype), _MATMUL, "graph")
+        Case(
+            f"{dtype} {side}³, a graph of 20",
+            _PERSISTENT,
+            _product((side,) * 3, dtype),
+            _MATMUL,
+            "graph",
+        )
         for dtype in _HALVES
         for side in (2048, 1024)
     ),
@@ -101,7 +116,12 @@ CASES = (
         for k in (128, 512, 1024, 4096)
     ),
     *(
-        Case(f"transpose {m} × {n}, {dtype}", "transpose.tiled", {"M": m, "N": n, "dtype": dtype}, (_COPY, _CONTIGUOUS))
+        Case(
+            f"transpose {m} × {n}, {dtype}",
+            "transpose.tiled",
+            {"M": m, "N": n, "dtype": dtype},
+            (_COPY, _CONTIGUOUS),
+        )
         for m, n, dtype in _COPIES
     ),
 )

@@ -7,7 +7,16 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-_HEADER = ("work", "against", "kernel and config", "ratio (95 %)", "ms", "theirs, ms", "error", "their error")
+_HEADER = (
+    "work",
+    "against",
+    "kernel and config",
+    "ratio (95 %)",
+    "ms",
+    "theirs, ms",
+    "error",
+    "their error",
+)
 
 
 @dataclass(frozen=True)
@@ -53,12 +62,17 @@ class Table:
 
     def markdown(self) -> str:
         """Return a title line, the table, and the notes below it."""
-        title = (
-            f"Measured on {self.date} on one {self.device}, torch {self.torch}, triton {self.triton}; all in one run."
-        )
-        lines = [f"| {' | '.join(_HEADER)} |", "|---" * len(_HEADER) + "|", *map(_line, self.entries)]
+        versions = f"torch {self.torch}, triton {self.triton}"
+        title = f"Measured on {self.date} on one {self.device}, {versions}; all in one run."
+        lines = [
+            f"| {' | '.join(_HEADER)} |",
+            "|---" * len(_HEADER) + "|",
+            *map(_line, self.entries),
+        ]
         notes = dict.fromkeys(f"{entry.work}: {entry.note}" for entry in self.entries if entry.note)
-        return "\n".join([title, "", *lines, *([""] if notes else []), *(f"- {note}" for note in notes), ""])
+        return "\n".join(
+            [title, "", *lines, *([""] if notes else []), *(f"- {note}" for note in notes), ""]
+        )
 
     def write(self, path: Path) -> None:
         """Write the table as Markdown to `path`.md, and every field as JSON to `path`.json."""
@@ -78,11 +92,19 @@ def _line(entry: Entry) -> str:
 
 
 def _against(entry: Entry) -> str:
-    return f"{entry.against}: {entry.fastest}" if entry.fastest and " of " in entry.against else entry.against
+    return (
+        f"{entry.against}: {entry.fastest}"
+        if entry.fastest and " of " in entry.against
+        else entry.against
+    )
 
 
 def _ratio(entry: Entry) -> str:
-    interval = f" ({entry.ratio_low:.3f}–{entry.ratio_high:.3f})" if entry.ratio_low and entry.ratio_high else ""
+    interval = (
+        f" ({entry.ratio_low:.3f}–{entry.ratio_high:.3f})"
+        if entry.ratio_low and entry.ratio_high
+        else ""
+    )
     return f"{entry.ratio:.3f}{interval}"
 
 

@@ -40,7 +40,9 @@ def main() -> int:
     """Time all cases; return the number of rows without a time."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="only cases whose name contains this text")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"longest time per case ({SECONDS:g})")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help=f"longest time per case ({SECONDS:g})"
+    )
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the table's files")
     flags = parser.parse_args()
 
@@ -48,14 +50,22 @@ def main() -> int:
         from kernels.measuring.gated_stream import GatedStream
         from kernels.measuring.timing import Effort, sample
 
-        effort = Effort(_HALF_WIDTH, fewest=40, most=4000, least_ms=200.0, most_s=flags.seconds, warm_s=1.0)
+        effort = Effort(
+            _HALF_WIDTH, fewest=40, most=4000, least_ms=200.0, most_s=flags.seconds, warm_s=1.0
+        )
         date = datetime.datetime.now(datetime.UTC).date().isoformat()
         table = Table(date, device.name, device.torch, device.triton, [])
         for case in (case for case in CASES if flags.only in case.work):
-            for entry in measure(case, gpu, lambda calls, timer: sample(GatedStream(calls, "warm", timer), effort)):
+            for entry in measure(
+                case, gpu, lambda calls, timer: sample(GatedStream(calls, "warm", timer), effort)
+            ):
                 table.entries.append(entry)
-                print(f"{entry.work}, against {entry.against}: {entry.failure or f'{entry.ratio:.3f}'}", flush=True)
-            table.write(flags.out / gpu.name)  # after each case, as the next one may crash the process
+                print(
+                    f"{entry.work}, against {entry.against}: {entry.failure or f'{entry.ratio:.3f}'}",
+                    flush=True,
+                )
+            # After each case, as the next one may crash the process
+            table.write(flags.out / gpu.name)
     print("", table.markdown(), sep="\n")
     return sum(bool(entry.failure) for entry in table.entries)
 
@@ -96,7 +106,9 @@ def measure(case: Case, gpu: Gpu, sample: Callable[[list[Call], str], Samples]) 
     config, source = config_of(case, gpu)
     blank = Entry(case.work, "", kernel.id, dataclasses.asdict(config), source)
     try:
-        timed = _Timed(case, Experiment(kernel.id, problem, config, run=Run(timer=case.timer)), gpu, sample)
+        timed = _Timed(
+            case, Experiment(kernel.id, problem, config, run=Run(timer=case.timer)), gpu, sample
+        )
         for row in case.rows:
             yield timed.entry(row, blank)
     except Exception as error:  # a failing case must not end the others
@@ -119,7 +131,10 @@ def config_of(case: Case, gpu: Gpu) -> tuple[Any, str]:
         return kernel.config(), "default"
     if not best.search:
         return best.experiment.config, best.origin
-    return best.experiment.config, f"found on {best.search.gpu} for {shape_text(best.search.experiment.problem)}"
+    return (
+        best.experiment.config,
+        f"found on {best.search.gpu} for {shape_text(best.search.experiment.problem)}",
+    )
 
 
 class _Timed:
@@ -129,7 +144,9 @@ class _Timed:
         RuntimeError: the kernel's result is wrong.
     """
 
-    def __init__(self, case: Case, experiment: Any, gpu: Gpu, sample: Callable[[list[Call], str], Samples]) -> None:
+    def __init__(
+        self, case: Case, experiment: Any, gpu: Gpu, sample: Callable[[list[Call], str], Samples]
+    ) -> None:
         from kernels.measuring.run import prepare
 
         given = prepare(experiment, gpu)
@@ -152,7 +169,9 @@ class _Timed:
         from kernels.pairs import pair
 
         kernel_ms, *calls_ms = self.samples.times_ms
-        times = {name: ms for name, ms in zip(self.calls, calls_ms, strict=True) if name in row.calls}
+        times = {
+            name: ms for name, ms in zip(self.calls, calls_ms, strict=True) if name in row.calls
+        }
         if not times:
             raise RuntimeError(f"none of {', '.join(row.calls)} could be called. {self.note}")
         fastest = min(times, key=lambda name: float(np.median(times[name])))
@@ -167,7 +186,9 @@ class _Timed:
     def _check_of(self, call: Call) -> Check:
         """The check of the library's result, whether the call returns it or writes it to the output."""
         result = call()
-        return dataclasses.replace(self.run, output=self.their_output if result is None else result).check()[0]
+        return dataclasses.replace(
+            self.run, output=self.their_output if result is None else result
+        ).check()[0]
 
 
 def _kernel_call(case: Case, given: Prepared) -> tuple[Call, Prepared]:
@@ -179,14 +200,19 @@ def _kernel_call(case: Case, given: Prepared) -> tuple[Call, Prepared]:
     if not case.is_b_transposed_first:
         return given.bind(), given
     experiment, tiled = given.experiment, discover()["transpose.tiled"]
-    stored = tiled.family.problem(M=experiment.problem.K, N=experiment.problem.N, dtype=experiment.problem.dtype)
+    stored = tiled.family.problem(
+        M=experiment.problem.K, N=experiment.problem.N, dtype=experiment.problem.dtype
+    )
     transposition = prepare(
-        dataclasses.replace(experiment, kernel=tiled.id, problem=stored, config=tiled.config()), given.gpu
+        dataclasses.replace(experiment, kernel=tiled.id, problem=stored, config=tiled.config()),
+        given.gpu,
     )
     transposition.inputs["A"] = given.inputs["B"]
     product = dataclasses.replace(
         given,
-        experiment=dataclasses.replace(experiment, problem=transpose_operand(experiment.problem, "B")),
+        experiment=dataclasses.replace(
+            experiment, problem=transpose_operand(experiment.problem, "B")
+        ),
         inputs={**given.inputs, "B": transposition.output.t()},
         output=given.output.clone(),
     )
@@ -207,12 +233,15 @@ def _library(given: Prepared, output: Any, wanted: list[str]) -> tuple[dict[str,
     """
     from kernels.measuring.run import library_calls
 
-    found, missing = library_calls(given.kernel.family, given.inputs, output, given.experiment.problem)
+    found, missing = library_calls(
+        given.kernel.family, given.inputs, output, given.experiment.problem
+    )
     calls: dict[str, Call] = dict(found)
     if COMPILED in wanted:
         import torch
 
-        product = torch.compile(lambda a, b, c: torch.relu(a @ b + c), dynamic=False)  # for these shapes
+        # For these shapes
+        product = torch.compile(lambda a, b, c: torch.relu(a @ b + c), dynamic=False)
         compiled = partial(product, *(given.inputs[name] for name in "ABC"))
         try:
             compiled()

@@ -28,10 +28,14 @@ def main() -> None:
         print(f"{device.name}, torch {device.torch}, Triton {device.triton}")
         long = []
         for name, ms, gbps in _measure_rates(gpu):
-            print(f"{name:46} {ms:7.3f} ms {gbps:8,.0f} GB/s {gbps / gpu.sms:6.1f} per SM", flush=True)
+            print(
+                f"{name:46} {ms:7.3f} ms {gbps:8,.0f} GB/s {gbps / gpu.sms:6.1f} per SM", flush=True
+            )
             if ms >= _LONG_MS:
                 long.append(gbps / gpu.sms)
-        print(f"l2_gbps_per_sm: {max(long):.0f}, the maximum among launches of at least {_LONG_MS} ms.")
+        print(
+            f"l2_gbps_per_sm: {max(long):.0f}, the maximum among launches of at least {_LONG_MS} ms."
+        )
 
 
 def _measure_rates(gpu: Gpu) -> Iterator[tuple[str, float, float]]:
@@ -52,7 +56,14 @@ def _measure_rates(gpu: Gpu) -> Iterator[tuple[str, float, float]]:
     for sizes, (block_m, block_n) in itertools.product(SHAPES, TILES):
         problem = kernel.family.problem(**dict(zip("MNK", sizes, strict=True)), dtype="float16")
         configs = [
-            kernel.config(BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=32, num_warps=4, num_stages=3, GROUP_SIZE=size)
+            kernel.config(
+                BLOCK_M=block_m,
+                BLOCK_N=block_n,
+                BLOCK_K=32,
+                num_warps=4,
+                num_stages=3,
+                GROUP_SIZE=size,
+            )
             for size in GROUP_SIZES
         ]
         calls = [prepare(Experiment(kernel.id, problem, config), gpu).bind() for config in configs]

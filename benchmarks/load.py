@@ -72,7 +72,9 @@ class Observed:
         self.ms[kind].append(1000 * (time.perf_counter() - began))
 
 
-async def move_slider(target: Target, place: int, every_s: float, until: float, observed: Observed) -> None:
+async def move_slider(
+    target: Target, place: int, every_s: float, until: float, observed: Observed
+) -> None:
     """Move a slider every few seconds, on the page or through /schedule."""
     from tests.messages import settings_of
 
@@ -84,12 +86,18 @@ async def move_slider(target: Target, place: int, every_s: float, until: float, 
             problem = {name: rng.randrange(512, 8192, 64) for name in "MNK"}
             config = {name: rng.choice((64, 128)) for name in ("BLOCK_M", "BLOCK_N")}
             config["GROUP_SIZE"] = rng.randint(1, 8)
-            message = settings_of({"kernel": "matmul.grouped", **problem, **config}) if kind == "page" else ""
+            message = (
+                settings_of({"kernel": "matmul.grouped", **problem, **config})
+                if kind == "page"
+                else ""
+            )
             with observed.time(kind):
                 if kind == "page":
                     body = {"fn_index": target.event, "session_hash": session, "data": [message]}
                     (await client.post("gradio_api/run/predict", json=body)).raise_for_status()
-                elif "failure" in (reply := await call(client, "schedule", product(problem, **config))):
+                elif "failure" in (
+                    reply := await call(client, "schedule", product(problem, **config))
+                ):
                     raise RuntimeError(reply["failure"]["message"])
             await asyncio.sleep(max(0.0, every_s - observed.ms[kind][-1] / 1000))
 
@@ -103,7 +111,10 @@ async def watch_memory(process: int, until: float, observed: Observed) -> None:
 def resident_megabytes(process: int) -> float:
     """Return the resident memory of a process. Linux only."""
     status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
-    return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
+    return (
+        int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
+        / 1024
+    )
 
 
 def core_seconds(process: int) -> float:
@@ -125,7 +136,9 @@ async def serve(log: IO[str] | None = None) -> AsyncIterator[tuple[str, int, dic
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         environment = {**os.environ, "TILESCOPE_CACHE": cache, "TILESCOPE_DB": f"{cache}/kept.db"}
         command = [sys.executable, "app.py", "--port", str(port)]
-        process = subprocess.Popen(command, env=environment, stdout=log or subprocess.DEVNULL, stderr=log)
+        process = subprocess.Popen(
+            command, env=environment, stdout=log or subprocess.DEVNULL, stderr=log
+        )
         try:
             url = f"http://127.0.0.1:{port}/"
             transport = httpx.AsyncHTTPTransport(retries=8)  # for about a minute
@@ -145,14 +158,21 @@ async def measure(attacks: list[str], clients: int, seconds: float, every_s: flo
     observed = Observed()
     with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
         async with serve(log) as (url, process, config):
-            target = Target(url, _event_of_change(config), settings_of({"kernel": "matmul.grouped"}))
+            target = Target(
+                url, _event_of_change(config), settings_of({"kernel": "matmul.grouped"})
+            )
             until, used_s = time.monotonic() + seconds, core_seconds(process)
             # In another process, so that the clients' latency does not include the attackers' own work.
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as attackers:
-                replies = asyncio.get_running_loop().run_in_executor(attackers, attack, target, attacks, seconds)
+                replies = asyncio.get_running_loop().run_in_executor(
+                    attackers, attack, target, attacks, seconds
+                )
                 await asyncio.gather(
                     watch_memory(process, until, observed),
-                    *(move_slider(target, place, every_s, until, observed) for place in range(clients)),
+                    *(
+                        move_slider(target, place, every_s, until, observed)
+                        for place in range(clients)
+                    ),
                 )
                 observed.core_s = core_seconds(process) - used_s
                 observed.statuses = await replies
@@ -164,8 +184,12 @@ async def measure(attacks: list[str], clients: int, seconds: float, every_s: flo
 
 def _event_of_change(config: dict[str, Any]) -> int:
     """Return the id of the event that a changed experiment triggers."""
-    (outbox,) = (each["id"] for each in config["components"] if each["props"].get("elem_id") == "outbox")
-    return next(int(each["id"]) for each in config["dependencies"] if [outbox, "input"] in each["targets"])
+    (outbox,) = (
+        each["id"] for each in config["components"] if each["props"].get("elem_id") == "outbox"
+    )
+    return next(
+        int(each["id"]) for each in config["dependencies"] if [outbox, "input"] in each["targets"]
+    )
 
 
 def report(title: str, observed: Observed, seconds: float) -> None:
@@ -173,15 +197,23 @@ def report(title: str, observed: Observed, seconds: float) -> None:
     for kind, ms in sorted(observed.ms.items()):
         p95 = sorted(ms)[int(0.95 * (len(ms) - 1))]
         over = f"  over {MAX_P95_MS[kind]} ms" if p95 > MAX_P95_MS[kind] else ""
-        print(f"  {kind:10} {len(ms):6} calls, p50 {statistics.median(ms):6.0f} ms, p95 {p95:6.0f} ms{over}")
+        print(
+            f"  {kind:10} {len(ms):6} calls, p50 {statistics.median(ms):6.0f} ms, p95 {p95:6.0f} ms{over}"
+        )
     print(f"  {len(observed.failed)} failed calls", *sorted(set(observed.failed))[:5], sep="\n    ")
     first, highest, last = observed.megabytes[0], max(observed.megabytes), observed.megabytes[-1]
     over = f"  over {MAX_MEGABYTES} MB" if highest > MAX_MEGABYTES else ""
     over += f"  grew by {last / first - 1:.0%}" if last / first - 1 > MAX_GROWTH else ""
-    print(f"  page: {first:.0f} MB at first, at most {highest:.0f}, {last:.0f} after the attack{over}")
+    print(
+        f"  page: {first:.0f} MB at first, at most {highest:.0f}, {last:.0f} after the attack{over}"
+    )
     over = "  too long" if observed.log_bytes > MAX_LOG_BYTES else ""
-    print(f"  page: {observed.core_s:.0f} s of CPU time in {seconds:.0f} s; {observed.log_bytes:,} bytes of log{over}")
-    print(f"  replies to attackers by status: {dict(sorted(observed.statuses.items()))}", flush=True)
+    print(
+        f"  page: {observed.core_s:.0f} s of CPU time in {seconds:.0f} s; {observed.log_bytes:,} bytes of log{over}"
+    )
+    print(
+        f"  replies to attackers by status: {dict(sorted(observed.statuses.items()))}", flush=True
+    )
 
 
 def main(names: list[str], clients: int, minutes: float, every_s: float) -> None:
@@ -197,6 +229,8 @@ if __name__ == "__main__":
     parser.add_argument("--attack", nargs="*", choices=choices, default=choices, help=attack_help)
     parser.add_argument("--clients", type=int, default=40)
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--every", type=float, default=4, help="seconds between a client's slider moves")
+    parser.add_argument(
+        "--every", type=float, default=4, help="seconds between a client's slider moves"
+    )
     flags = parser.parse_args()
     main(flags.attack, flags.clients, flags.minutes, flags.every)

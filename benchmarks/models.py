@@ -31,7 +31,14 @@ REDRAWS: dict[str, dict[str, object]] = {
     "grouped, 512 × 512": {**_GROUPED, "M": 8192, "N": 8192},
     "grouped by 7, 1024 × 1024, wave": {**_GROUPED, **_LARGE, "GROUP_SIZE": 7, "color": "wave"},
     "split-K by 16, 256 × 256": {
-        **{**_GROUPED, "kernel": "matmul.split_k_atomic", "M": 4096, "N": 4096, "K": 16384, "SPLIT_K": 16}
+        **{
+            **_GROUPED,
+            "kernel": "matmul.split_k_atomic",
+            "M": 4096,
+            "N": 4096,
+            "K": 16384,
+            "SPLIT_K": 16,
+        }
     },
     "persistent, 1024 × 512": {**_GROUPED, "kernel": "matmul.persistent", **_LARGE, "BLOCK_N": 32},
     "transpose, 1024 × 1024": {**_GROUPED, "kernel": "transpose.tiled", **_LARGE},
@@ -49,7 +56,9 @@ def measure_redraws() -> None:
         state = SETTINGS.state(fields, None)
         text = "".join(map(str, panel.draw(Snapshot(state)).values())).encode()
         sizes = f"{len(text) / 1000:.1f} kB, {len(gzip.compress(text)) / 1000:.1f} kB gzipped"
-        print(f"{name}: median {median_ms(lambda state=state: panel.draw(Snapshot(state))):.0f} ms; {sizes}")
+        print(
+            f"{name}: median {median_ms(lambda state=state: panel.draw(Snapshot(state))):.0f} ms; {sizes}"
+        )
 
 
 def measure_requests() -> None:
@@ -60,25 +69,41 @@ def measure_requests() -> None:
     with tempfile.TemporaryDirectory() as cache:
         session = Session(None, Path(cache))
         for kernel in discover().values():
-            tile = {n: k for n, k in knobs(kernel.config).items() if k.group == "Tile" and k.choices}
-            small = {name: 16 if 16 in knob.choices else knob.choices[0] for name, knob in tile.items()}
+            tile = {
+                n: k for n, k in knobs(kernel.config).items() if k.group == "Tile" and k.choices
+            }
+            small = {
+                name: 16 if 16 in knob.choices else knob.choices[0] for name, knob in tile.items()
+            }
             for name, config in (("default", {}), ("16 × 16", {**small, "num_warps": 4})):
                 for size, dtype in ((SIZE, "float16"), (SIZE, "float32"), (SIZE - 1, "float16")):
                     times = []
                     for side in (size // 8, size):
-                        sizes = {field: side for field in ("M", "N", "K") if field in kernel.problem_knobs()}
+                        sizes = {
+                            field: side
+                            for field in ("M", "N", "K")
+                            if field in kernel.problem_knobs()
+                        }
                         problem = kernel.family.problem(**sizes, dtype=dtype)
                         chosen = kernel.config(**{"num_warps": 8, **config})
-                        made = session.compile(Experiment(kernel.id, problem, chosen, "H200")).result()
+                        made = session.compile(
+                            Experiment(kernel.id, problem, chosen, "H200")
+                        ).result()
                         if not isinstance(made, Compiled):
                             print(f"{kernel.id:24} {name:12} {side:6} {dtype:8} {made.message}")
                             break
                         launch = Launch(problem, chosen, GPUS["H200"])
-                        times.append(median_ms(lambda k=kernel, w=launch, m=made: operations(k, w, m.operations)))
+                        times.append(
+                            median_ms(
+                                lambda k=kernel, w=launch, m=made: operations(k, w, m.operations)
+                            )
+                        )
                     else:
                         over = f"  over {MAX_MS} ms" if times[1] > MAX_MS else ""
                         ratio = times[1] / times[0]
-                        print(f"{kernel.id:24} {name:12} {size:6} {dtype:8} {times[1]:8.1f} ms {ratio:6.2f} ×{over}")
+                        print(
+                            f"{kernel.id:24} {name:12} {size:6} {dtype:8} {times[1]:8.1f} ms {ratio:6.2f} ×{over}"
+                        )
         session.close()
 
 

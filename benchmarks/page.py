@@ -32,7 +32,10 @@ PICTURES = {
     "live picture": "document.querySelector('#schedule-plot .live-plot')?.dataset.draws > 0",
 }
 
-CASES = {"64 × 64": "M=2048&N=2048&BLOCK_M=32&BLOCK_N=32", "512 × 512": "M=8192&N=8192&BLOCK_M=16&BLOCK_N=16"}
+CASES = {
+    "64 × 64": "M=2048&N=2048&BLOCK_M=32&BLOCK_N=32",
+    "512 × 512": "M=8192&N=8192&BLOCK_M=16&BLOCK_N=16",
+}
 MAX_REDRAW = {"64 × 64": 1.35, "512 × 512": 2.44}
 
 # Checks in each frame: an element that exists in one frame is painted before the next.
@@ -79,7 +82,9 @@ def measure_start() -> None:
     _import_gradio_s(), _first_reply_s()  # fills the file caches
     pairs = [(_first_reply_s(), _import_gradio_s()) for _ in range(TURNS)]
     for reply, gradio in pairs:
-        print(f"first reply {reply:.2f} s, import gradio {gradio:.2f} s, ratio {reply / gradio:.2f}")
+        print(
+            f"first reply {reply:.2f} s, import gradio {gradio:.2f} s, ratio {reply / gradio:.2f}"
+        )
     print(f"median ratio {statistics.median(reply / gradio for reply, gradio in pairs):.2f}")
 
 
@@ -94,7 +99,9 @@ def _first_reply_s() -> float:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     start = time.perf_counter()
-    app = subprocess.Popen([sys.executable, "app.py", "--port", str(port)], stdout=subprocess.DEVNULL)
+    app = subprocess.Popen(
+        [sys.executable, "app.py", "--port", str(port)], stdout=subprocess.DEVNULL
+    )
     try:
         while True:
             try:
@@ -114,16 +121,24 @@ def measure_opening(url: str) -> None:
     with gr.Blocks(analytics_enabled=False) as empty:
         gr.HTML("hello", elem_id="hello")
     _, address, _ = empty.launch(prevent_thread_lock=True, quiet=True, ssr_mode=False)
-    pages = {"empty page": (address, EMPTY), **{name: (url, script) for name, script in PICTURES.items()}}
+    pages = {
+        "empty page": (address, EMPTY),
+        **{name: (url, script) for name, script in PICTURES.items()},
+    }
     with chromium() as browser:
         # The first turn fills the servers' caches.
-        turns = [{name: _seen_ms(browser, *page) for name, page in pages.items()} for _ in range(TURNS + 1)][1:]
+        turns = [
+            {name: _seen_ms(browser, *page) for name, page in pages.items()}
+            for _ in range(TURNS + 1)
+        ][1:]
     empty.close()
     for name in pages:
         times = [turn[name] for turn in turns]
         ratio = statistics.median(turn[name] / turn["empty page"] for turn in turns)
         spread = f"{min(times):.0f} to {max(times):.0f}"
-        print(f"{name}: median {statistics.median(times):.0f} ms ({spread}), {ratio:.2f} × the empty page, paired")
+        print(
+            f"{name}: median {statistics.median(times):.0f} ms ({spread}), {ratio:.2f} × the empty page, paired"
+        )
     print(f"The limit for the first picture is {MAX_OPENING}.")
 
 
@@ -168,9 +183,15 @@ def _compare(name: str, page: Page, gradio: Page) -> None:
         moves.append(page.evaluate(MOVE, (3 + move) % 6))
         page.wait_for_timeout(400)
         gradio.bring_to_front()
-        echoes.append(gradio.evaluate(ECHO, 1000 + move + int(gradio.input_value("input[type=number] >> nth=0")))[0])
+        echoes.append(
+            gradio.evaluate(
+                ECHO, 1000 + move + int(gradio.input_value("input[type=number] >> nth=0"))
+            )[0]
+        )
         gradio.wait_for_timeout(100)
-    whole, replied, drawn = (statistics.median(column) for column in zip(*moves[WARM_UP:], strict=True))
+    whole, replied, drawn = (
+        statistics.median(column) for column in zip(*moves[WARM_UP:], strict=True)
+    )
     echo = statistics.median(echoes[WARM_UP:])
     print(
         f"{name} tiles: median {whole:.0f} ms ({replied:.0f} until the reply is unpacked, {drawn:.0f} to draw it), "
@@ -180,7 +201,9 @@ def _compare(name: str, page: Page, gradio: Page) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("start", "open", "slider"))
     parser.add_argument("url", nargs="?", default="http://127.0.0.1:7860/")
     flags = parser.parse_args()

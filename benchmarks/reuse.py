@@ -57,13 +57,19 @@ def _print_times(launches: Sequence[RecordedLaunch]) -> None:
 
     print(f"{SIDE}³, all GROUP_SIZEs: ms at an L2 pressure of 0 (unknown), 1.5 and 2.2")
     for one in launches:
-        if one.kernel.id != "matmul.grouped" or one.shape != (SIDE, SIDE, SIDE) or one.launch.gpu.name != FITTED_ON:
+        if (
+            one.kernel.id != "matmul.grouped"
+            or one.shape != (SIDE, SIDE, SIDE)
+            or one.launch.gpu.name != FITTED_ON
+        ):
             continue
         order = one.traffic.schedule
         sizes, predict = group_sizes(order), partial(by_group_size, order)
         medians = [median_ms(partial(predict, pressure, sizes)) for pressure in PRESSURES]
         over = f"  over {MAX_MS} ms" if max(medians) > MAX_MS else ""
-        print(f"{_by(one.tile):24} {len(sizes):4} sizes {''.join(f'{ms:8.0f}' for ms in medians)}{over}")
+        print(
+            f"{_by(one.tile):24} {len(sizes):4} sizes {''.join(f'{ms:8.0f}' for ms in medians)}{over}"
+        )
 
 
 def _frame(rows: Sequence[Row]) -> DataFrame:
@@ -116,9 +122,14 @@ def _print_cross_validation(launches: Sequence[RecordedLaunch]) -> None:
     from tests.oracle.recorded_reuse import grid, left_out, rows
 
     candidates = grid(
-        drift=(0.005, 0.007, 0.009), jitter=(0.004, 0.006, 0.009), ahead_slope=(0.2, 0.25, 0.3), ways=(16, 24, 32)
+        drift=(0.005, 0.007, 0.009),
+        jitter=(0.004, 0.006, 0.009),
+        ahead_slope=(0.2, 0.25, 0.3),
+        ways=(16, 24, 32),
     )
-    _print_errors("left out", _frame(left_out([rows(launches, each) for each in candidates])), "shape")
+    _print_errors(
+        "left out", _frame(left_out([rows(launches, each) for each in candidates])), "shape"
+    )
 
 
 def _print_regret(launches: Sequence[RecordedLaunch]) -> None:
@@ -132,7 +143,9 @@ def _print_regret(launches: Sequence[RecordedLaunch]) -> None:
         times = one.times_ms
         chosen = recommended(one.kernel, one.launch, one.predict(CONSTANTS))
         fastest = min(times, key=lambda size: times[size])
-        print(f"{one!s:62} {one.traffic.l2_pressure:8.2f} {chosen:11} {fastest:8} {one.regret:9.1%}")
+        print(
+            f"{one!s:62} {one.traffic.l2_pressure:8.2f} {chosen:11} {fastest:8} {one.regret:9.1%}"
+        )
 
 
 def _by(sides: Sequence[int]) -> str:

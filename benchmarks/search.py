@@ -76,9 +76,19 @@ def read(path: Path) -> list[Recorded]:
 def _recorded(fields: dict[str, Any]) -> Recorded:
     space = space_from_json(fields["space"])
     names = [name for name, _ in space.varied]
-    by_config = {tuple(getattr(one.config, name) for name in names): one for one in space.experiments}
-    rows = [Timed(**row | {"config": tuple(row["config"]), "samples": tuple(row["samples"])}) for row in fields["rows"]]
-    return Recorded(fields["gpu"], Device(**fields["device"]), space, {by_config[row.config]: row for row in rows})
+    by_config = {
+        tuple(getattr(one.config, name) for name in names): one for one in space.experiments
+    }
+    rows = [
+        Timed(**row | {"config": tuple(row["config"]), "samples": tuple(row["samples"])})
+        for row in fields["rows"]
+    ]
+    return Recorded(
+        fields["gpu"],
+        Device(**fields["device"]),
+        space,
+        {by_config[row.config]: row for row in rows},
+    )
 
 
 class ReplayedDevice:
@@ -99,7 +109,9 @@ class ReplayedDevice:
     def attempt(self, trial: Trial) -> Outcomes:
         turns = trial.turns if trial.phase != "final" else FINAL_TURNS
         reference = self._times(trial.reference or trial.experiments[0], turns)
-        return Outcomes(tuple(self._outcome(experiment, reference, turns) for experiment in trial.experiments))
+        return Outcomes(
+            tuple(self._outcome(experiment, reference, turns) for experiment in trial.experiments)
+        )
 
     def _outcome(self, experiment: Experiment, reference_ms: np.ndarray, turns: int) -> Outcome:
         if not self._recorded.rows[experiment].samples:
@@ -159,21 +171,30 @@ class Replayed:
 
 def replay(recorded: Recorded) -> Replayed:
     """Search a space by each strategy."""
-    times = {experiment: row.relative for experiment, row in recorded.rows.items() if row.relative is not None}
+    times = {
+        experiment: row.relative
+        for experiment, row in recorded.rows.items()
+        if row.relative is not None
+    }
     best, dice = min(times.values()), random.Random(0)
 
     def searches(strategy: Strategy) -> list[Sweep]:
         return [sweep(recorded, strategy, seed) for seed in range(SEEDS)]
 
     def slower(sweeps: list[Sweep]) -> float:
-        return max(math.inf if one.best is None else times[one.best.experiment] for one in sweeps) / best - 1
+        return (
+            max(math.inf if one.best is None else times[one.best.experiment] for one in sweeps)
+            / best
+            - 1
+        )
 
     first, guided = searches(Strategy("guided", budget=FIRST)), searches(Strategy("guided"))
     chosen = [min(dice.sample(list(times.values()), FIRST)) / best - 1 for _ in range(ORDERS)]
     low, median, high = np.percentile(chosen, (25, 50, 75))
     return Replayed(
         configs=len(times),
-        first=max(min(times[row.experiment] for row in timed_rows(one)) for one in first) / best - 1,
+        first=max(min(times[row.experiment] for row in timed_rows(one)) for one in first) / best
+        - 1,
         random_first=(float(low), float(median), float(high)),
         guided=slower(guided),
         tried=max(len(timed_rows(one)) for one in guided),

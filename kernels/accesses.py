@@ -144,7 +144,9 @@ class Layout:
     def is_permutation(self) -> bool:
         """Whether each bit of an index is a bit of one coordinate. All requests then have the same lanes, shifted."""
         bases = [base for base in (*self.register, *self.lane, *self.warp) if any(base)]
-        return len(set(bases)) == len(bases) and all(sum(map(int.bit_count, base)) == 1 for base in bases)
+        return len(set(bases)) == len(bases) and all(
+            sum(map(int.bit_count, base)) == 1 for base in bases
+        )
 
 
 def expand_bases(bases: Sequence[Any], rank: int) -> ndarray:
@@ -203,7 +205,9 @@ def vectors(layout: Layout, length: int) -> Vectors:
     place = np.moveaxis(place, 2, 0)
     element = np.ravel_multi_index(tuple(place), layout.shape)
     warp = np.repeat(np.arange(len(warps)), len(registers))
-    return Vectors(place, element, lanes & warps[warp][:, None], np.tile(registers, len(warps)), warp)
+    return Vectors(
+        place, element, lanes & warps[warp][:, None], np.tile(registers, len(warps)), warp
+    )
 
 
 def _is_original(bases: Bases) -> ndarray:

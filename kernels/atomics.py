@@ -41,11 +41,15 @@ def atomic_sectors(address: ndarray, active: ndarray) -> ndarray:
     bank = np.zeros_like(line)
     for bit, number in enumerate(_BANKS):
         bank ^= (line >> bit & 1) * number
-    place = np.where(active, bank * LINE_BYTES + address % LINE_BYTES, 4 * LINE_BYTES + np.arange(lanes))
+    place = np.where(
+        active, bank * LINE_BYTES + address % LINE_BYTES, 4 * LINE_BYTES + np.arange(lanes)
+    )
     ordered = np.sort(place, axis=1)
     is_contended = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
     passes = np.zeros(address.shape, np.int64)
-    for some in np.array_split(np.flatnonzero(is_contended), -(-np.count_nonzero(is_contended) // _CHUNK) or 1):
+    for some in np.array_split(
+        np.flatnonzero(is_contended), -(-np.count_nonzero(is_contended) // _CHUNK) or 1
+    ):
         passes[some] = _passes(line[some], np.where(active[some], bank[some], 4), place[some])
     served = np.sort(np.where(active, address // SECTOR_BYTES * (lanes + 1) + passes, -1), axis=1)
     return np.count_nonzero(served[:, 1:] != served[:, :-1], axis=1) + (served[:, 0] >= 0)
@@ -57,7 +61,8 @@ def _passes(line: ndarray, bank: ndarray, place: ndarray) -> ndarray:
     passes = np.zeros_like(line)
     lanes = line.shape[1]
     next_pass = np.zeros((len(line), place.max(initial=0) + 1), np.int64)  # of each place
-    served = np.full((len(line), bank.max(initial=0) + 1, lanes + 1), -1)  # each bank's line in each pass
+    # Each bank's line in each pass
+    served = np.full((len(line), bank.max(initial=0) + 1, lanes + 1), -1)
     for lane in range(lanes):
         own = bank[:, lane]
         at = next_pass[request, place[:, lane]]

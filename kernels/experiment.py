@@ -30,7 +30,11 @@ class Run:
     """How inputs are generated and how time is measured."""
 
     distribution: str = knob(
-        "normal", "Run", "Values of the inputs.", choices=("normal", "uniform", "integers", "zeros"), label="Inputs"
+        "normal",
+        "Run",
+        "Values of the inputs.",
+        choices=("normal", "uniform", "integers", "zeros"),
+        label="Inputs",
     )
     seed: int = knob(0, "Run", "Seed of the random inputs.", low=0, high=2**31 - 1, label="Seed")
     l2: str = knob(
@@ -66,13 +70,21 @@ class Experiment:
     def to_address(self) -> dict[str, int | str]:
         """Return the page's URL parameters: every field, flat."""
         gpu = {"gpu": self.gpu} if self.gpu else {}
-        return {"kernel": self.kernel, **vars(self.problem), **vars(self.config), **gpu, **vars(self.run)}
+        return {
+            "kernel": self.kernel,
+            **vars(self.problem),
+            **vars(self.config),
+            **gpu,
+            **vars(self.run),
+        }
 
     def short_address(self) -> dict[str, int | str]:
         """Return the kernel and the URL parameters that differ from its defaults."""
         defaults = default_experiment(self.kernel).to_address()
         return {
-            name: value for name, value in self.to_address().items() if name == "kernel" or defaults.get(name) != value
+            name: value
+            for name, value in self.to_address().items()
+            if name == "kernel" or defaults.get(name) != value
         }
 
     def short_json(self) -> Json:
@@ -88,7 +100,14 @@ def default_experiment(kernel: str) -> Experiment:
 
 def kernel_knob() -> Knob:
     """Return the knob that selects a kernel."""
-    return Knob("", "Kernel", "The kernel to show.", choices=tuple(discover()), kind="unknown_kernel", label="Kernel")
+    return Knob(
+        "",
+        "Kernel",
+        "The kernel to show.",
+        choices=tuple(discover()),
+        kind="unknown_kernel",
+        label="Kernel",
+    )
 
 
 def find_kernel(name: object) -> Kernel:
@@ -120,15 +139,21 @@ def from_json(payload: object, *, together: bool = True) -> Experiment:
     """
     if not isinstance(payload, Mapping):
         given = type(payload).__name__
-        raise ConfigError("not_an_object", f"The experiment must be a JSON object with a kernel (got a {given}).")
+        raise ConfigError(
+            "not_an_object", f"The experiment must be a JSON object with a kernel (got a {given})."
+        )
     refuse_unknown(payload, "An experiment", sorted(field.name for field in fields(Experiment)))
     kernel = find_kernel(payload.get("kernel"))
     parts = {}
     for name, (declared, allowed) in declared_parts(kernel).items():
         values = payload.get(name, {})
         if not isinstance(values, Mapping):
-            raise ConfigError("not_an_object", f"{name} must be a JSON object (got {quote(values)}).", name)
-        parts[name] = read_fields(declared, values, f"{kernel.id}'s {name}" if name != "run" else "run", allowed)
+            raise ConfigError(
+                "not_an_object", f"{name} must be a JSON object (got {quote(values)}).", name
+            )
+        parts[name] = read_fields(
+            declared, values, f"{kernel.id}'s {name}" if name != "run" else "run", allowed
+        )
     if together:
         kernel.family.refuse(parts["problem"], parts["config"])
     gpu = payload.get("gpu")
@@ -161,13 +186,17 @@ def resolve_gpu(experiment: Experiment, this: Gpu | None) -> Gpu:
     """
     name = experiment.gpu
     if name == "this" and this is None:
-        message = f'gpu is "this", but this machine has no GPU. Omit gpu or choose {", ".join(GPUS)}.'
+        message = (
+            f'gpu is "this", but this machine has no GPU. Omit gpu or choose {", ".join(GPUS)}.'
+        )
         raise ConfigError("no_gpu", message, "gpu")
     gpu = this if this and name in ("", "this", this.name) else GPUS[name or DEFAULT_GPU]
     major, minor = DTYPE_CAPABILITY.get(experiment.problem.dtype, (0, 0))
     if gpu.compute_capability < (major, minor):
         has = f"{gpu.name} has {gpu.compute_capability[0]}.{gpu.compute_capability[1]}"
-        needs = f"dtype is {experiment.problem.dtype}, which needs compute capability {major}.{minor}"
+        needs = (
+            f"dtype is {experiment.problem.dtype}, which needs compute capability {major}.{minor}"
+        )
         raise ConfigError("unsupported_dtype", f"{needs}; {has}.", "dtype")
     return gpu
 
@@ -204,19 +233,31 @@ def experiment_schema(kernel: Kernel) -> JsonSchema:
     """
     parts = declared_parts(kernel)
     fields = {
-        "kernel": {"const": kernel.id, "description": kernel.headline, "title": "Kernel", "type": "string"},
+        "kernel": {
+            "const": kernel.id,
+            "description": kernel.headline,
+            "title": "Kernel",
+            "type": "string",
+        },
         **{name: {"$ref": f"#/$defs/{name.title()}"} for name in parts},
         "gpu": _exact("gpu", GPU),
     }
     definitions = {
-        name.title(): _closed(name.title(), {field: _exact(field, knob) for field, knob in allowed.items()})
+        name.title(): _closed(
+            name.title(), {field: _exact(field, knob) for field, knob in allowed.items()}
+        )
         for name, (_, allowed) in parts.items()
     }
     return {"$defs": definitions, **_closed("Experiment", fields), "required": ["kernel"]}
 
 
 def _closed(title: str, properties: JsonSchema) -> JsonSchema:
-    return {"title": title, "type": "object", "additionalProperties": False, "properties": properties}
+    return {
+        "title": title,
+        "type": "object",
+        "additionalProperties": False,
+        "properties": properties,
+    }
 
 
 def _exact(name: str, knob: Knob) -> JsonSchema:
@@ -226,7 +267,10 @@ def _exact(name: str, knob: Knob) -> JsonSchema:
 
 def merged_schema(kernels: Mapping[str, Kernel]) -> JsonSchema:
     """Return the JSON Schema of an experiment of any kernel."""
-    parts = {part: {"type": "object", "properties": fields} for part, fields in merged_fields(kernels).items()}
+    parts = {
+        part: {"type": "object", "properties": fields}
+        for part, fields in merged_fields(kernels).items()
+    }
     return {
         "type": "object",
         "description": "A kernel, its problem and its config. Omitted fields take the kernel's default.",
@@ -256,12 +300,19 @@ def merged_fields(kernels: Mapping[str, Kernel]) -> dict[str, dict[str, JsonSche
 
 def kernel_schema(kernels: Mapping[str, Kernel]) -> JsonSchema:
     """Return the schema of the kernel field."""
-    return {**_allow([kernel_knob()]), "description": "The kernel. The kernels endpoint describes each one."}
+    return {
+        **_allow([kernel_knob()]),
+        "description": "The kernel. The kernels endpoint describes each one.",
+    }
 
 
 def gpu_schema() -> JsonSchema:
     """Return the schema of the GPU field, without the empty choice."""
-    return {"type": "string", "enum": [name for name in GPU.choices or () if name], "description": GPU.help}
+    return {
+        "type": "string",
+        "enum": [name for name in GPU.choices or () if name],
+        "description": GPU.help,
+    }
 
 
 def argument_schemas(declared: type, prefix: str = "") -> dict[str, JsonSchema]:
@@ -299,7 +350,9 @@ def _allow(knobs: list[Knob]) -> JsonSchema:
     return {"type": "integer", "minimum": min(numbers), "maximum": max(numbers)}
 
 
-def _group(by_kernel: Mapping[str, Knob], kernels: tuple[str, ...], word: Callable[[Knob], str]) -> str:
+def _group(
+    by_kernel: Mapping[str, Knob], kernels: tuple[str, ...], word: Callable[[Knob], str]
+) -> str:
     """Return each distinct word with the kernels that use it, or the word alone if all kernels agree."""
     groups: dict[str, list[str]] = {}
     for kernel, declared in by_kernel.items():

@@ -18,8 +18,10 @@ _KIB = 1024
 
 # NVIDIA's cuda_occupancy.h (CUDA 13.0): an SM has four partitions and allocates registers to a warp in units of 256.
 # It allocates shared memory to a program in units of 128 bytes, plus 1 KiB for the system from compute capability 8.0.
-_REGISTER_UNIT, _PARTITIONS = 256, 4
-_SHARED_UNIT, _SYSTEM_SHARED = 128, 1024
+_REGISTER_UNIT = 256
+_PARTITIONS = 4
+_SHARED_UNIT = 128
+_SYSTEM_SHARED = 1024
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,9 @@ def occupancy(gpu: Gpu, num_warps: int, registers: int, shared_bytes: int) -> Oc
     registers_per_warp = -(-registers * 32 // _REGISTER_UNIT) * _REGISTER_UNIT
     system = _SYSTEM_SHARED if gpu.compute_capability >= (8, 0) else 0
     shared = -(-(shared_bytes + system) // _SHARED_UNIT) * _SHARED_UNIT
-    warps_by_registers = gpu.registers_per_sm // _PARTITIONS // max(registers_per_warp, 1) * _PARTITIONS
+    warps_by_registers = (
+        gpu.registers_per_sm // _PARTITIONS // max(registers_per_warp, 1) * _PARTITIONS
+    )
     limits = {
         "warps": gpu.max_warps_per_sm // num_warps,
         "programs": gpu.max_programs_per_sm,
@@ -123,7 +127,9 @@ def _row(
 ) -> Gpu:  # fmt: skip
     rates = {"float16": half, "bfloat16": half, "float32": tf32} if tf32 else {"float16": half}
     memory = device_name, memory_gib, bus_bits
-    return Gpu(name, sms, l2_mib * _KIB * _KIB, *_LIMITS[cc], gbps, rates, mhz, cc, source, *memory, **more)
+    return Gpu(
+        name, sms, l2_mib * _KIB * _KIB, *_LIMITS[cc], gbps, rates, mhz, cc, source, *memory, **more
+    )
 
 
 _TABLE = (
@@ -167,9 +173,17 @@ _DEVICE_NAMES = {
 }
 
 # CUdevice_attribute values, from cuda.h.
-_SMS, _CC_MAJOR, _CC_MINOR, _L2 = 16, 75, 76, 38
-_SHARED_SM, _SHARED_PROGRAM, _THREADS, _PROGRAMS = 81, 97, 39, 106
-_MEMORY_KHZ, _BUS_BITS, _CLOCK_KHZ = 36, 37, 13
+_SMS = 16
+_CC_MAJOR = 75
+_CC_MINOR = 76
+_L2 = 38
+_SHARED_SM = 81
+_SHARED_PROGRAM = 97
+_THREADS = 39
+_PROGRAMS = 106
+_MEMORY_KHZ = 36
+_BUS_BITS = 37
+_CLOCK_KHZ = 13
 
 
 def table_name(device_name: str) -> str | None:
@@ -179,7 +193,9 @@ def table_name(device_name: str) -> str | None:
     'A100-80GB'
     """
     patterns = ((name, _DEVICE_NAMES.get(name, rf"\b{name}\b")) for name in GPUS)
-    return next((name for name, pattern in patterns if re.search(pattern, device_name, re.IGNORECASE)), None)
+    return next(
+        (name for name, pattern in patterns if re.search(pattern, device_name, re.IGNORECASE)), None
+    )
 
 
 def find_gpu(text: str) -> str:
@@ -215,7 +231,9 @@ def gpu_or_slice(device_name: str, sms: int, capability: tuple[int, int]) -> Gpu
     row = GPUS.get(table_name(device_name) or "")
     if capability not in _LIMITS:
         known = ", ".join(f"{major}.{minor}" for major, minor in _LIMITS)
-        raise ValueError(f"{device_name} has compute capability {capability[0]}.{capability[1]}; supported: {known}.")
+        raise ValueError(
+            f"{device_name} has compute capability {capability[0]}.{capability[1]}; supported: {known}."
+        )
     source = f"reported for this device, {device_name}"
     if row is None:
         gpu = _row(device_name, sms, 0, 0, 0, 0, 0, capability, source, device_name, 0, 0)
@@ -274,13 +292,18 @@ def visible_gpus() -> tuple[Gpu, ...]:
 
 def _read_gpu(cuda: Any, number: int) -> Gpu | None:
     """Read a GPU by its number among the visible ones. Return None if the driver refuses."""
-    device, buffer = ctypes.c_int(), ctypes.create_string_buffer(128)
-    if cuda.cuDeviceGet(ctypes.byref(device), number) or cuda.cuDeviceGetName(buffer, len(buffer), device):
+    device = ctypes.c_int()
+    buffer = ctypes.create_string_buffer(128)
+    if cuda.cuDeviceGet(ctypes.byref(device), number) or cuda.cuDeviceGetName(
+        buffer, len(buffer), device
+    ):
         return None
 
     def read(attribute: int) -> int:
         value = ctypes.c_int()
-        return 0 if cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device) else value.value
+        return (
+            0 if cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device) else value.value
+        )
 
     device_name = buffer.value.decode()
     memory_bytes = ctypes.c_size_t()

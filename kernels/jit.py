@@ -80,7 +80,9 @@ def memory_lines(jitted: Any) -> tuple[tuple[str, int], ...]:
     places = []
     for node in ast.walk(ast.parse("".join(text))):
         match node:
-            case ast.Call(ast.Attribute(ast.Name(owner), "load" | "store" | "atomic_add")) if owner in owners:
+            case ast.Call(ast.Attribute(ast.Name(owner), "load" | "store" | "atomic_add")) if (
+                owner in owners
+            ):
                 places.append((node.lineno, node.col_offset))
     name = source_file(jitted)
     return tuple((name, first_line + line - 1) for line, _ in sorted(places))
@@ -102,7 +104,9 @@ def display_path(path: str) -> str:
         return whole.name
     if whole.is_relative_to(_ROOT):
         return whole.relative_to(_ROOT).as_posix()
-    tails = (Path(*whole.parts[place:]) for place, part in enumerate(whole.parts) if part == "kernels")
+    tails = (
+        Path(*whole.parts[place:]) for place, part in enumerate(whole.parts) if part == "kernels"
+    )
     return next((tail.as_posix() for tail in tails if (_ROOT / tail).is_file()), whole.name)
 
 
@@ -111,7 +115,11 @@ def last_line(source: tuple[str, int]) -> int:
     """Return the last line of the operation that begins at (file, line)."""
     file, line = source
     tree = ast.parse("\n".join(source_lines(file)))
-    ends = (node.end_lineno or line for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == line)
+    ends = (
+        node.end_lineno or line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and node.lineno == line
+    )
     return max(ends, default=line)
 
 

@@ -85,7 +85,11 @@ class Knob:
         if read is None and isinstance(self.default, int):
             kind = "not_a_number"
         subject = name if self.label.lower() in ("", name) else f"{self.label} ({name})"
-        raise ConfigError(kind, f"{subject} must be {allowed} (got {quote(value if read is None else read)}).", name)
+        raise ConfigError(
+            kind,
+            f"{subject} must be {allowed} (got {quote(value if read is None else read)}).",
+            name,
+        )
 
 
 def quote(value: object) -> str:
@@ -132,7 +136,11 @@ def powers(low: int, high: int) -> tuple[int, ...]:
 @once
 def knobs(declared: type, prefix: str = "") -> Mapping[str, Knob]:
     """Return a dataclass's knobs by field name without `prefix`, in declaration order."""
-    return {f.name.removeprefix(prefix): f.metadata["knob"] for f in fields(declared) if "knob" in f.metadata}
+    return {
+        f.name.removeprefix(prefix): f.metadata["knob"]
+        for f in fields(declared)
+        if "knob" in f.metadata
+    }
 
 
 def refuse_unknown(names: Iterable[object], owner: str, known: Iterable[str]) -> None:
@@ -162,7 +170,9 @@ def read_fields(
     """
     allowed = knobs(declared, prefix) if allowed is None else allowed
     refuse_unknown(values, owner, allowed)
-    return declared(**{prefix + name: allowed[name].validate(name, value) for name, value in values.items()})
+    return declared(
+        **{prefix + name: allowed[name].validate(name, value) for name, value in values.items()}
+    )
 
 
 def problem_size(default: int, help: str) -> Any:
@@ -175,4 +185,10 @@ def num_warps() -> Any:
 
 
 def num_stages() -> Any:
-    return knob(3, "Launch", "Pipeline depth: loop iterations whose loads are in flight at once.", low=1, high=8)
+    return knob(
+        3,
+        "Launch",
+        "Pipeline depth: loop iterations whose loads are in flight at once.",
+        low=1,
+        high=8,
+    )

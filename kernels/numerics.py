@@ -54,7 +54,10 @@ def interpret(launch: Callable[[], Any], output: Any, every_s: float = 10.0) -> 
         while not has_ended.is_set():
             now = sample.float()
             written = 1 - (torch.isnan(now) | (now == before)).float().mean().item()
-            print(f"{time.monotonic() - began:.0f} s: {written:.1%} of the output is written", flush=True)
+            print(
+                f"{time.monotonic() - began:.0f} s: {written:.1%} of the output is written",
+                flush=True,
+            )
             has_ended.wait(every_s)
 
     threading.Thread(target=report, daemon=True).start()
@@ -93,7 +96,8 @@ def compare(output: Any, expected: Any, scale: Any, allowed: Any) -> SimpleNames
     """
     import torch
 
-    got, right = output.to(expected.dtype), expected
+    got = output.to(expected.dtype)
+    right = expected
     if allowed:
         if output.dtype.itemsize == 1:  # float8 saturates at its largest number
             most = torch.finfo(output.dtype).max
@@ -102,7 +106,8 @@ def compare(output: Any, expected: Any, scale: Any, allowed: Any) -> SimpleNames
     nonfinite = ~torch.isfinite(got) & (got != right)
     error = torch.where(nonfinite | (got == expected), 0, (got - expected).abs())
     rounding = torch.where(right == expected, 0, (right - expected).abs())
-    typical, units = torch.zeros_like(error), error
+    typical = torch.zeros_like(error)
+    units = error
     if allowed:
         limit = allowed.of_value * expected.abs() + allowed.of_scale * scale
         typical = allowed.expected_of_value * expected.abs() + allowed.expected_of_scale * scale
@@ -110,10 +115,14 @@ def compare(output: Any, expected: Any, scale: Any, allowed: Any) -> SimpleNames
         beyond = torch.where(got == right, 0, (error - rounding).clamp(min=0))
         units = torch.where(limit > 0, beyond / (2 * limit), torch.where(beyond > 0, torch.inf, 0))
     units = torch.where(nonfinite, torch.inf, units)
-    return SimpleNamespace(got=got, error=error, rounding=rounding, typical=typical, nonfinite=nonfinite, units=units)
+    return SimpleNamespace(
+        got=got, error=error, rounding=rounding, typical=typical, nonfinite=nonfinite, units=units
+    )
 
 
-def compare_parts(output: Any, inputs: Tensors, reference: Any, error_scale: Any, allowed: Any, parts: Any) -> Any:
+def compare_parts(
+    output: Any, inputs: Tensors, reference: Any, error_scale: Any, allowed: Any, parts: Any
+) -> Any:
     """Compare the output with torch's result in slices of rows: a whole large product may not fit beside its operands.
 
     Args:
@@ -126,7 +135,9 @@ def compare_parts(output: Any, inputs: Tensors, reference: Any, error_scale: Any
     """
     wide = comparison_dtype(output.dtype, allowed.reference_dtype if allowed else "")
     wider = {name: tensor.to(wide) for name, tensor in inputs.items()}
-    absolute = {name: tensor.float().abs() for name, tensor in inputs.items()} if error_scale else {}
+    absolute = (
+        {name: tensor.float().abs() for name, tensor in inputs.items()} if error_scale else {}
+    )
     for rows in parts:
         expected = reference(wider, rows)
         scale = error_scale(absolute, rows).to(wide) if error_scale else expected.abs()
@@ -147,14 +158,19 @@ def rms_limit(explained: float, scale: float, elements: int) -> float:
 
 def is_right(output: Any, inputs: Tensors, reference: Any, error_scale: Any, allowed: Any) -> bool:
     """Compare the output with torch's result, 1024 rows at a time, and print the error. See `compare_parts`."""
-    wrong, worst, place = 0, -1.0, (0, 0)
+    wrong = 0
+    worst = -1.0
+    place = (0, 0)
     squares = [0.0, 0.0, 0.0, 0.0]
     rows, columns = output.shape
     parts = (slice(first, first + 1024) for first in range(0, rows, 1024))
     for part in compare_parts(output, inputs, reference, error_scale, allowed, parts):
         wrong += int((part.units > (1 if allowed else 0)).sum().item())
         errors = part.error, part.expected, part.rounding, part.typical
-        squares = [total + (error.double() ** 2).sum().item() for total, error in zip(squares, errors, strict=True)]
+        squares = [
+            total + (error.double() ** 2).sum().item()
+            for total, error in zip(squares, errors, strict=True)
+        ]
         if part.units.max().item() > worst:
             worst = part.units.max().item()
             row, column = divmod(int(part.units.argmax().item()), columns)
@@ -164,12 +180,17 @@ def is_right(output: Any, inputs: Tensors, reference: Any, error_scale: Any, all
     most = rms_limit(math.hypot(rounding, typical), norm or 1.0, output.numel())
     passed = wrong == 0 and relative_rms <= most
     rule = f"limit {most:.2e}" if allowed else "every element must be equal"
-    print(f"check {'passed' if passed else 'FAILED'}: {wrong:,} of {output.numel():,} elements wrong, ", end="")
+    print(
+        f"check {'passed' if passed else 'FAILED'}: {wrong:,} of {output.numel():,} elements wrong, ",
+        end="",
+    )
     print(f"relative RMS error {relative_rms:.2e} ({rule}), worst at {place}")
     return passed
 
 
-def times_ms(calls: Sequence[Callable[[], Any]], is_cold: bool, turns: int = 50) -> list[list[float]]:
+def times_ms(
+    calls: Sequence[Callable[[], Any]], is_cold: bool, turns: int = 50
+) -> list[list[float]]:
     """Time the launches of several calls in alternation. Return milliseconds per call and launch. Needs a GPU.
 
     A spinning kernel gates the stream until all launches are queued, so the events do not time Python. If the gate
@@ -204,7 +225,9 @@ def times_ms(calls: Sequence[Callable[[], Any]], is_cold: bool, turns: int = 50)
             times = [events[n].elapsed_time(events[n + 1]) for n in range(0, len(events), 2)]
             return [times[n :: len(calls)] for n in range(len(calls))]
         if cycles > 1 << 32:
-            raise RuntimeError(f"{len(events)} events could not be queued within {cycles:,} cycles.")
+            raise RuntimeError(
+                f"{len(events)} events could not be queued within {cycles:,} cycles."
+            )
         cycles *= 4
 
 
@@ -212,5 +235,7 @@ def describe_times(name: str, times: Sequence[float], work: int, moved_bytes: in
     """Describe a call's times: median, spread, and rate in TFLOP/s, or in GB/s if `work` is 0."""
     tenths = statistics.quantiles(times, n=10)
     median = statistics.median(times)
-    rate = f"{work / median / 1e9:,.1f} TFLOP/s" if work else f"{moved_bytes / median / 1e6:,.0f} GB/s"
+    rate = (
+        f"{work / median / 1e9:,.1f} TFLOP/s" if work else f"{moved_bytes / median / 1e6:,.0f} GB/s"
+    )
     return f"{name}: {median:.4f} ms (20 % to 80 %: {tenths[1]:.4f} to {tenths[7]:.4f}), {rate}"

@@ -44,7 +44,9 @@ class Pair:
         return (self.high - self.low) / 2 / self.ratio
 
 
-def pair(times_ms: Sequence[float] | ndarray, others_ms: Sequence[float] | ndarray, seed: int = 0) -> Pair:
+def pair(
+    times_ms: Sequence[float] | ndarray, others_ms: Sequence[float] | ndarray, seed: int = 0
+) -> Pair:
     """Compare times from alternating measurements: the i-th times of both calls form a pair.
 
     Args:
@@ -73,7 +75,9 @@ def pair(times_ms: Sequence[float] | ndarray, others_ms: Sequence[float] | ndarr
 def _bootstrap_medians(ranked: ndarray, generator: np.random.Generator) -> ndarray:
     """Return the medians of resamples. In sorted values, a resample's median is at the median of its indices."""
     count = len(ranked)
-    indices = np.sort(generator.integers(count, size=(_RESAMPLES, count), dtype=np.uint16), axis=1, kind="stable")
+    indices = np.sort(
+        generator.integers(count, size=(_RESAMPLES, count), dtype=np.uint16), axis=1, kind="stable"
+    )
     return (ranked[indices[:, (count - 1) // 2]] + ranked[indices[:, count // 2]]) / 2
 
 

@@ -65,10 +65,17 @@ def similar(kernel: Kernel, problem: Any, gpu: Gpu) -> list[Recommended]:
         and text_fields(search.experiment.problem) == text_fields(problem)
         and GPUS[search.gpu].compute_capability == gpu.compute_capability
     ]
-    return sorted(similar, key=lambda search: (octaves(problem, search.experiment.problem), search.gpu != gpu.name))
+    return sorted(
+        similar,
+        key=lambda search: (octaves(problem, search.experiment.problem), search.gpu != gpu.name),
+    )
 
 
 def octaves(problem: Any, other: Any) -> float:
     """Return the distance between two shapes: the sum of |log2 of the ratio| over their sizes."""
-    sizes = ((size, getattr(other, name)) for name, size in vars(problem).items() if isinstance(size, int))
+    sizes = (
+        (size, getattr(other, name))
+        for name, size in vars(problem).items()
+        if isinstance(size, int)
+    )
     return sum(abs(math.log2(size / other_size)) for size, other_size in sizes)

@@ -56,7 +56,9 @@ def count_requests(
         sectors = _bypassing_sectors(address)
     else:
         sectors = _distinct(ordered, sector_bytes)
-    return np.stack([wanted > 0, sectors, _distinct(ordered, line_bytes), -(-wanted // sector_bytes)], axis=1)
+    return np.stack(
+        [wanted > 0, sectors, _distinct(ordered, line_bytes), -(-wanted // sector_bytes)], axis=1
+    )
 
 
 def _distinct(ordered: ndarray, unit_bytes: int) -> ndarray:

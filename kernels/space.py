@@ -42,12 +42,17 @@ class Space:
         """All configs in grid order: the last knob varies fastest."""
         names = [name for name, _ in self.varied]
         choices = itertools.product(*(values for _, values in self.varied))
-        configs = (replace(self.base.config, **dict(zip(names, each, strict=True))) for each in choices)
+        configs = (
+            replace(self.base.config, **dict(zip(names, each, strict=True))) for each in choices
+        )
         return tuple(replace(self.base, config=config) for config in configs)
 
     def to_json(self) -> Json:
         """Return the API's payload."""
-        return {"experiment": self.base.to_json(), "vary": {name: list(values) for name, values in self.varied}}
+        return {
+            "experiment": self.base.to_json(),
+            "vary": {name: list(values) for name, values in self.varied},
+        }
 
     @cached_property
     def identity(self) -> str:
@@ -57,7 +62,9 @@ class Space:
         """
         payload = self.to_json()
         config = payload["experiment"]["config"]
-        payload["experiment"]["config"] = {k: v for k, v in config.items() if k not in payload["vary"]}
+        payload["experiment"]["config"] = {
+            k: v for k, v in config.items() if k not in payload["vary"]
+        }
         return hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -73,11 +80,15 @@ def space(base: Experiment, vary: Mapping[str, Sequence[object]]) -> Space:
     """
     declared = knobs(discover()[base.kernel].config)
     if not vary:
-        raise ConfigError("nothing_varied", f"Vary at least one knob: {base.kernel} has {', '.join(declared)}.")
+        raise ConfigError(
+            "nothing_varied", f"Vary at least one knob: {base.kernel} has {', '.join(declared)}."
+        )
     refuse_unknown(vary, f"The config of {base.kernel}", declared)
     for name, values in vary.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            raise ConfigError("no_values", f"{name} must be a list of values to vary (got {quote(values)}).", name)
+            raise ConfigError(
+                "no_values", f"{name} must be a list of values to vary (got {quote(values)}).", name
+            )
     varied = [
         (name, tuple(sorted(checked, key=knob.choices.index if knob.choices else int)))
         for name, knob in declared.items()
@@ -105,7 +116,9 @@ def parse_varied(texts: Sequence[str], setting: str) -> dict[str, list[str]]:
         name, _, values = text.partition("=")
         if not name or not values.strip(","):
             example = "KNOB=VALUE,VALUE, such as BLOCK_M=64,128"
-            raise ConfigError("not_a_knob", f"{setting} must be {example} (got {quote(text)}).", setting)
+            raise ConfigError(
+                "not_a_knob", f"{setting} must be {example} (got {quote(text)}).", setting
+            )
         varied.setdefault(name, []).extend(filter(None, values.split(",")))
     return varied
 
@@ -117,7 +130,13 @@ def space_from_json(payload: object) -> Space:
         ConfigError: the message names the field, its value and the allowed values.
     """
     if not isinstance(payload, Mapping) or set(payload) != {"experiment", "vary"}:
-        raise ConfigError("not_an_object", "A space must be a JSON object with the fields experiment and vary.")
+        raise ConfigError(
+            "not_an_object", "A space must be a JSON object with the fields experiment and vary."
+        )
     if not isinstance(payload["vary"], Mapping):
-        raise ConfigError("not_an_object", f"vary must be a JSON object of lists (got {payload['vary']!r}).", "vary")
+        raise ConfigError(
+            "not_an_object",
+            f"vary must be a JSON object of lists (got {payload['vary']!r}).",
+            "vary",
+        )
     return space(from_json(payload["experiment"]), payload["vary"])

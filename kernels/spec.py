@@ -215,7 +215,9 @@ class Family(Generic[P]):
 
     def tensor_bytes(self, problem: P) -> dict[str, int]:
         """Return the bytes of each tensor."""
-        return {name: tensor.stored_bytes(problem) for name, tensor in self.tensors(problem).items()}
+        return {
+            name: tensor.stored_bytes(problem) for name, tensor in self.tensors(problem).items()
+        }
 
     def minimal_bytes(self, problem: P) -> int:
         """Count the bytes that a kernel moves if it reads or writes each tensor exactly once."""
@@ -238,8 +240,12 @@ def preset(title: str, problem: str, config: str = "", view: str = "") -> Preset
     >>> preset("Odd", "M=4097", "PAD=auto")
     Preset(title='Odd', problem={'M': 4097}, config={'PAD': 'auto'}, view={})
     """
-    parts = (urllib.parse.parse_qsl(text, strict_parsing=bool(text)) for text in (problem, config, view))
-    numbers = ({name: int(word) if word.isdecimal() else word for name, word in part} for part in parts)
+    parts = (
+        urllib.parse.parse_qsl(text, strict_parsing=bool(text)) for text in (problem, config, view)
+    )
+    numbers = (
+        {name: int(word) if word.isdecimal() else word for name, word in part} for part in parts
+    )
     return Preset(title, *numbers)
 
 
@@ -331,13 +337,17 @@ class Kernel(Generic[P, C]):
 
     def all_accesses(self, launch: Launch[P, C]) -> tuple[Access | FlatAccess, ...]:
         """Return the memory operations of all kernels of a launch, in order."""
-        return tuple(access for kernel in self.launches(launch) for access in kernel.accesses(launch))
+        return tuple(
+            access for kernel in self.launches(launch) for access in kernel.accesses(launch)
+        )
 
     def output_tile(self, launch: Launch[P, C]) -> tuple[int, int] | None:
         """Return (rows, columns) of a tile of the output, or None if programs do not write tiles."""
         if (axes := self.output_axes(launch)) is None:
             return None
-        rows, columns = (int(axis.start(1, axis.block) - axis.start(0, axis.block)) for axis in axes)
+        rows, columns = (
+            int(axis.start(1, axis.block) - axis.start(0, axis.block)) for axis in axes
+        )
         return rows, columns
 
     def output_axes(self, launch: Launch[P, C]) -> tuple[Axis, Axis] | None:
@@ -349,4 +359,8 @@ class Kernel(Generic[P, C]):
     def problem_knobs(self) -> Mapping[str, Knob]:
         """Return the problem's knobs by field name. The dtype knob allows only types that this kernel supports."""
         declared = knobs(self.family.problem)
-        return {**declared, "dtype": replace(declared["dtype"], choices=self.dtypes)} if self.dtypes else declared
+        return (
+            {**declared, "dtype": replace(declared["dtype"], choices=self.dtypes)}
+            if self.dtypes
+            else declared
+        )

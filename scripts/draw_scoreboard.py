@@ -32,19 +32,30 @@ SENTENCE = re.compile(r"\*\*[\d,]+ of [\d,]+ counts agree exactly[^*]*\*\*")
 def figure() -> str:
     """Return the figure of all sector counts as JSON with plain lists."""
     drawn = scoreboard_figure(scoreboard().part(("sectors",)).scores, "sectors")
-    layout = {**drawn.layout.to_plotly_json(), "template": THEMES["light"], "paper_bgcolor": "#fff", "height": HEIGHT}
-    content = {"data": [trace.to_plotly_json() for trace in drawn.data], "layout": {**layout, "width": WIDTH}}
+    layout = {
+        **drawn.layout.to_plotly_json(),
+        "template": THEMES["light"],
+        "paper_bgcolor": "#fff",
+        "height": HEIGHT,
+    }
+    content = {
+        "data": [trace.to_plotly_json() for trace in drawn.data],
+        "layout": {**layout, "width": WIDTH},
+    }
     return json.dumps(content, default=lambda array: np.asarray(array).tolist())
 
 
 def draw(file: Path) -> None:
     """Draw the figure in a browser, and write it with few colours."""
     with chromium() as browser:
-        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=SCALE)
+        page = browser.new_page(
+            viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=SCALE
+        )
         page.set_content("<body style='margin: 0'><div id='plot'></div>")
         page.add_script_tag(path=PLOTLY_JS)
         page.evaluate(
-            "({ data, layout }) => Plotly.newPlot('plot', data, layout, { staticPlot: true })", json.loads(figure())
+            "({ data, layout }) => Plotly.newPlot('plot', data, layout, { staticPlot: true })",
+            json.loads(figure()),
         )
         page.screenshot(path=file)
     with Image.open(file) as image:

@@ -39,7 +39,14 @@ _FIELDS = ("M", "N", "kernel", "gpu", "tab", "with", "preset", "form_of", "new")
 _SCALARS: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 3, 2**31, 2**63, 2**200, -(2**200), 0.5, 1e308, -0.0),
     *("", "0", "-1", "4096", "1e999", _LONG, "x" * 30_000, "\0", "\ud7ff", "a\nb", "NaN", "null"),
-    *("<script>alert(1)</script>", "' OR 1=1 --", "../../etc/passwd", "{{7*7}}", "$(touch x)", "__import__('os')"),
+    *(
+        "<script>alert(1)</script>",
+        "' OR 1=1 --",
+        "../../etc/passwd",
+        "{{7*7}}",
+        "$(touch x)",
+        "__import__('os')",
+    ),
 )
 # Text in place of a JSON value. Python's parser accepts the first three.
 _INVALID = ("NaN", "Infinity", "-Infinity", "1" * 5000, "[" * 5000, "{", "")
@@ -72,30 +79,44 @@ class Hostile:
     def __init__(self, config: dict[str, Any], seed: int) -> None:
         self._draw = random.Random(seed)
         self._events = config["dependencies"]
-        self._endpoints = sorted({each["api_name"] for each in self._events if each["api_visibility"] == "public"})
+        self._endpoints = sorted(
+            {each["api_name"] for each in self._events if each["api_visibility"] == "public"}
+        )
 
     def request(self) -> tuple[str, str, str]:
         """Return a name for messages, the path below the API, and the body."""
         if self._draw.random() < 0.5:
             name = self._draw.choice(self._endpoints)
             version = self._draw.choice(("call/", "call/v2/"))
-            data = {"experiment": self._experiment()} if "v2" in version else {"data": self._arguments()}
+            data = (
+                {"experiment": self._experiment()}
+                if "v2" in version
+                else {"data": self._arguments()}
+            )
             return f"/{name}", f"{version}{name}", self._text(data)
         event = self._draw.choice(self._events)
-        body = {"fn_index": event["id"], "session_hash": f"s{self._draw.randrange(50)}", "data": self._messages(event)}
+        body = {
+            "fn_index": event["id"],
+            "session_hash": f"s{self._draw.randrange(50)}",
+            "data": self._messages(event),
+        }
         path = "queue/join" if event["queue"] is not False else "run/predict"
         return f"event {event['id']} {event['targets']}", path, self._text(body)
 
     def _arguments(self) -> list[Any]:
         extra = self._draw.randrange(4)
-        return [self._experiment(), *(self._value() for _ in range(extra))][self._draw.random() < 0.05 :]
+        return [self._experiment(), *(self._value() for _ in range(extra))][
+            self._draw.random() < 0.05 :
+        ]
 
     def _experiment(self) -> Any:
         """An experiment with a wrong field, or another value."""
         if self._draw.random() < 0.2:
             return self._value()
         kernel = self._draw.choice(list(discover().values()))
-        experiment: dict[str, Any] = Experiment(kernel.id, kernel.family.problem(), kernel.config()).to_json()
+        experiment: dict[str, Any] = Experiment(
+            kernel.id, kernel.family.problem(), kernel.config()
+        ).to_json()
         part = self._draw.choice(("kernel", "problem", "config", "gpu", "run", "new"))
         if isinstance(experiment.get(part), dict) and self._draw.random() < 0.8:
             name = self._draw.choice([*experiment[part], "new", "__class__"])
@@ -111,13 +132,19 @@ class Hostile:
         kernel = self._draw.choice(list(discover()))
         names = [*knobs(discover()[kernel].config), *_FIELDS]
         message = json.loads(settings_of({"kernel": kernel}))
-        message["settings"] |= {self._draw.choice(names): self._value() for _ in range(self._draw.randint(1, 3))}
+        message["settings"] |= {
+            self._draw.choice(names): self._value() for _ in range(self._draw.randint(1, 3))
+        }
         # Actions that start nothing: the campaign is about values, and a sweep would occupy the machine.
-        message |= self._draw.choice(({}, {"action": "share"}, {"action": self._value()}, {"follow": self._value()}))
+        message |= self._draw.choice(
+            ({}, {"action": "share"}, {"action": self._value()}, {"follow": self._value()})
+        )
         sent = self._draw.choice((json.dumps(message), self._value(), json.dumps(self._value())))
         count = len(event["inputs"])
         leading = [self._value() for _ in range(count - 1)]
-        return [*leading, sent][: count if self._draw.random() < 0.9 else self._draw.randrange(count + 1)]
+        return [*leading, sent][
+            : count if self._draw.random() < 0.9 else self._draw.randrange(count + 1)
+        ]
 
     def _value(self, depth: int = 0) -> Any:
         kind = self._draw.random()
@@ -125,17 +152,24 @@ class Hostile:
             return self._draw.choice((*_SCALARS, *GPUS, *discover()))
         if kind < 0.8:
             return [self._value(depth + 1) for _ in range(self._draw.randrange(4))]
-        return {str(self._draw.choice(_SCALARS))[:40]: self._value(depth + 1) for _ in range(self._draw.randrange(4))}
+        return {
+            str(self._draw.choice(_SCALARS))[:40]: self._value(depth + 1)
+            for _ in range(self._draw.randrange(4))
+        }
 
     def _text(self, body: dict[str, Any]) -> str:
         """The body as JSON, sometimes invalid."""
         text = json.dumps(body)
         if self._draw.random() < 0.1:
-            text = text.replace(self._draw.choice(("null", "64", "512", '""')), self._draw.choice(_INVALID), 1)
+            text = text.replace(
+                self._draw.choice(("null", "64", "512", '""')), self._draw.choice(_INVALID), 1
+            )
         return text
 
 
-async def send(client: httpx.AsyncClient, request: tuple[str, str, str], observed: Observed) -> None:
+async def send(
+    client: httpx.AsyncClient, request: tuple[str, str, str], observed: Observed
+) -> None:
     """Send a request, and wait for its reply."""
     name, path, body = request
     outcome, text, began = "an event", f"{name}: {body[:300]}", time.monotonic()
@@ -146,7 +180,9 @@ async def send(client: httpx.AsyncClient, request: tuple[str, str, str], observe
             observed.broken.append(f"{reply.status_code} {text} → {reply.text[:200]}")
         elif path.startswith("call/") and reply.status_code == 200:
             # The first version of the API also delivers replies to requests of the second.
-            answer = (await client.get(f"call/{path.rsplit('/', 1)[-1]}/{reply.json()['event_id']}")).text
+            answer = (
+                await client.get(f"call/{path.rsplit('/', 1)[-1]}/{reply.json()['event_id']}")
+            ).text
             outcome = "refused" if '"failure"' in answer or "event: error" in answer else "accepted"
             if "Tilescope had an internal error" in answer:
                 observed.broken.append(f"{text} → {answer[:200]}")
@@ -162,7 +198,9 @@ async def attack(requests: int, seed: int, minutes: float) -> tuple[Observed, st
     with tempfile.NamedTemporaryFile("w+", suffix=".log") as log:
         async with (
             serve(log) as (url, process, config),
-            httpx.AsyncClient(base_url=f"{url}gradio_api/", timeout=TIMEOUT_S, limits=LIMITS) as client,
+            httpx.AsyncClient(
+                base_url=f"{url}gradio_api/", timeout=TIMEOUT_S, limits=LIMITS
+            ) as client,
         ):
             hostile = Hostile(config, seed)
             observed.megabytes.append(resident_megabytes(process))
@@ -185,23 +223,34 @@ async def attack(requests: int, seed: int, minutes: float) -> tuple[Observed, st
 def main(requests: int, seed: int, minutes: float) -> None:
     began = time.monotonic()
     observed, log = asyncio.run(attack(requests, seed, minutes))
-    print(f"{requests} requests in {time.monotonic() - began:.0f} s; statuses {dict(observed.statuses)}")
+    print(
+        f"{requests} requests in {time.monotonic() - began:.0f} s; statuses {dict(observed.statuses)}"
+    )
     print(f"{len(observed.broken)} broken", *observed.broken[:10], sep="\n  ")
     refused = [late for late in observed.late if late[1].startswith("refused")]
     print(f"{len(observed.late)} over {LATE_S:.0f} s, of them {len(refused)} refused")
-    print(*(f"  {seconds:.1f} s {text}" for seconds, text in (*refused[:10], *observed.late[:10])), sep="\n")
+    print(
+        *(f"  {seconds:.1f} s {text}" for seconds, text in (*refused[:10], *observed.late[:10])),
+        sep="\n",
+    )
     skipped = (" ", "*", "Traceback", "During", "The ab")
-    errors = Counter(line[:160] for line in log.splitlines() if line and not line.startswith(skipped))
+    errors = Counter(
+        line[:160] for line in log.splitlines() if line and not line.startswith(skipped)
+    )
     print(f"{log.count('Traceback')} tracebacks in the log", *errors.most_common(12), sep="\n  ")
     print("memory, MB:", *(f"{megabytes:.0f}" for megabytes in observed.megabytes))
     growth = observed.megabytes[-1] / observed.megabytes[min(WARM, len(observed.megabytes) - 1)] - 1
-    print(f"memory after the caches had filled: {growth:+.1%}{'  over the limit' if growth > MAX_GROWTH else ''}")
+    print(
+        f"memory after the caches had filled: {growth:+.1%}{'  over the limit' if growth > MAX_GROWTH else ''}"
+    )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=60, help="the longest time to send requests for")
+    parser.add_argument(
+        "--minutes", type=float, default=60, help="the longest time to send requests for"
+    )
     flags = parser.parse_args()
     main(flags.requests, flags.seed, flags.minutes)

@@ -97,9 +97,14 @@ def _passed(outcome: object) -> bool:
 def main(deaths: int, seed: int) -> None:
     from kernels.measuring.session import Session
 
-    with tempfile.TemporaryDirectory() as cache, closing(Session(this_gpu(), Path(cache))) as session:
+    with (
+        tempfile.TemporaryDirectory() as cache,
+        closing(Session(this_gpu(), Path(cache))) as session,
+    ):
         result = inject(session, deaths, seed)
-    print(f"{result.stages.total()} clear failures, by stage: {dict(result.stages)}; {result.unharmed} unharmed runs")
+    print(
+        f"{result.stages.total()} clear failures, by stage: {dict(result.stages)}; {result.unharmed} unharmed runs"
+    )
     print(f"{len(result.unclear)} unclear", *result.unclear[:5], sep="\n  ")
     print(f"{len(result.bad_next)} next runs did not pass", *result.bad_next[:5], sep="\n  ")
     limit_s = READY_ON_GPU_S if session.gpu else READY_S

@@ -105,7 +105,9 @@ def readme(name: str, profile: Profile, gradio: str) -> str:
     lines = [f"{key}: {value}" for key, value in matter.items() if value]
     hardware = " Choose ZeroGPU as its hardware." if name == "zero" else ""
     return (
-        "---\n" + "\n".join(lines) + "\n---\n\n# Tilescope\n\nSee what a Triton kernel really does: which blocks each "
+        "---\n"
+        + "\n".join(lines)
+        + "\n---\n\n# Tilescope\n\nSee what a Triton kernel really does: which blocks each "
         "program loads, which bytes each warp fetches, and what reaches DRAM.\n\n"
         + profile.description
         + hardware
@@ -120,7 +122,9 @@ def make(name: str, folder: Path) -> None:
         FileExistsError: the folder has other contents, which stay unchanged.
     """
     if not (folder / MARK).is_file() and (folder.is_file() or any(folder.glob("*"))):
-        raise FileExistsError(f"{folder} exists and is not a Space that this script wrote; name another folder.")
+        raise FileExistsError(
+            f"{folder} exists and is not a Space that this script wrote; name another folder."
+        )
     profile = PROFILES[name]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARK).write_text(f"{name}\n", encoding="utf-8")
@@ -139,7 +143,9 @@ def make(name: str, folder: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("profile", choices=PROFILES)
     parser.add_argument("folder", nargs="?", type=Path, help="default: space-PROFILE")
     flags = parser.parse_args(arguments)

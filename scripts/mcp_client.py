@@ -36,9 +36,15 @@ async def call_tool(session: ClientSession, tool: str, arguments: dict[str, Any]
 
 def choose_tool(tools: list[types.Tool]) -> types.Tool:
     """Return the tool that takes the knob and whose description names the metric."""
-    matching = [tool for tool in tools if KNOB in tool.inputSchema["properties"] and METRIC in (tool.description or "")]
+    matching = [
+        tool
+        for tool in tools
+        if KNOB in tool.inputSchema["properties"] and METRIC in (tool.description or "")
+    ]
     if len(matching) != 1:
-        sys.exit(f"{len(matching)} tools take {KNOB} and reply with {METRIC}; exactly one is expected.")
+        sys.exit(
+            f"{len(matching)} tools take {KNOB} and reply with {METRIC}; exactly one is expected."
+        )
     return matching[0]
 
 
@@ -64,10 +70,14 @@ async def search(url: str) -> bool:
 
     for size, reply in ((default, before), (best, after)):
         print(f"{KNOB} {size}: {reply[METRIC]} bytes read from DRAM, predicted for {reply['gpu']}")
-    print(f"{before[METRIC] / after[METRIC]:.2f} × fewer bytes; at least {after['compulsory_bytes']} must be read")
+    print(
+        f"{before[METRIC] / after[METRIC]:.2f} × fewer bytes; at least {after['compulsory_bytes']} must be read"
+    )
     slowest = max(after["bounds"], key=lambda bound: bound["ms"] or 0)
     print(f"At {KNOB} {best}, {slowest['name']} takes longest: {slowest['ms']:.3f} ms")
-    print(f"The tool recommends {KNOB} {before['recommended_group_size']}, which also weighs L2 lookups")
+    print(
+        f"The tool recommends {KNOB} {before['recommended_group_size']}, which also weighs L2 lookups"
+    )
     return best != default and after[METRIC] < before[METRIC]
 
 

@@ -43,7 +43,9 @@ def counters_prediction(recording: Recording[Counters], verdicts: Verdicts) -> P
             kind: (predicted.requests if counted.has_requests else None, predicted.sectors)
             for kind, (predicted, counted) in totals.items()
         },
-        lower_bounds=tuple(kind for kind, (predicted, _) in totals.items() if predicted.is_lower_bound),
+        lower_bounds=tuple(
+            kind for kind, (predicted, _) in totals.items() if predicted.is_lower_bound
+        ),
     )
 
 
@@ -54,13 +56,18 @@ def predictions() -> Iterator[Prediction]:
     for counted in records.shipped(COUNTERS.form):
         yield counters_prediction(counted, predict_counted(counted))
     for recording, launch in zip(STUDIES, recorded_launches(), strict=True):
-        reads = tuple((row.group_size, round(row.predicted.read_bytes), row.is_flagged) for row in rows([launch]))
+        reads = tuple(
+            (row.group_size, round(row.predicted.read_bytes), row.is_flagged)
+            for row in rows([launch])
+        )
         yield Prediction(recorded_launch(recording).short_address(), version("triton"), reads=reads)
 
 
 def line(prediction: Prediction) -> str:
     """Return a prediction as a line of the file, without the newline. Empty fields are omitted."""
-    return json.dumps(codec.to_json(prediction, omit_defaults=True), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(
+        codec.to_json(prediction, omit_defaults=True), ensure_ascii=False, separators=(",", ":")
+    )
 
 
 def main() -> None:

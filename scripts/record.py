@@ -55,14 +55,18 @@ def choose_experiments(flags: argparse.Namespace, gpu: Gpu) -> list[Experiment]:
         return [from_json(json.loads(line)) for line in lines if line.strip()]
     if flags.draw is not None:
         payloads = draw(flags.draw)
-        drawn = valid_experiments(with_descriptors(payloads, gpu) if flags.descriptors else payloads)
+        drawn = valid_experiments(
+            with_descriptors(payloads, gpu) if flags.descriptors else payloads
+        )
         return list(itertools.islice(drawn, flags.launches))
     chosen = [recording.measured.experiment for recording in records.shipped(_form(flags.kind))]
     if flags.kind in ("run", "counters"):
         chosen += valid_experiments(presets(every_dtype=flags.kind == "run"))
     if flags.kind == "run":
         chosen += [config.experiment for config in recommended.shipped()]
-    return list({_form(flags.kind).key(experiment): experiment for experiment in reversed(chosen)}.values())[::-1]
+    return list(
+        {_form(flags.kind).key(experiment): experiment for experiment in reversed(chosen)}.values()
+    )[::-1]
 
 
 def measure(kind: str, experiments: Sequence[Experiment]) -> Iterator[Outcome]:
@@ -70,13 +74,21 @@ def measure(kind: str, experiments: Sequence[Experiment]) -> Iterator[Outcome]:
     from kernels.measuring.session import Session
 
     session = Session.here()
-    pictured = {one.measured.experiment for one in records.shipped(_form("run")) if one.measured.diff}
+    pictured = {
+        one.measured.experiment for one in records.shipped(_form("run")) if one.measured.diff
+    }
     try:
         with ThreadPoolExecutor(CLIENTS) as clients:
-            results = clients.map(lambda experiment: session.submit(experiment, kind).result(), experiments)
+            results = clients.map(
+                lambda experiment: session.submit(experiment, kind).result(), experiments
+            )
             for experiment, result in zip(experiments, results, strict=True):
                 # A picture of the error takes some kilobytes, and most show only rounding.
-                has_picture = not isinstance(result, RunResult) or experiment in pictured or not result.check.passed
+                has_picture = (
+                    not isinstance(result, RunResult)
+                    or experiment in pictured
+                    or not result.check.passed
+                )
                 yield experiment, result if has_picture else dataclasses.replace(result, diff=None)
     finally:
         session.close()
@@ -100,7 +112,9 @@ def _count_batch(batch: Sequence[Experiment], session: Session, cache: str) -> I
 
     futures = {experiment: session.compile(experiment) for experiment in batch}
     outcomes = {experiment: future.result() for experiment, future in futures.items()}
-    compiled = {experiment: made for experiment, made in outcomes.items() if not isinstance(made, Failure)}
+    compiled = {
+        experiment: made for experiment, made in outcomes.items() if not isinstance(made, Failure)
+    }
     yield from (pair for pair in outcomes.items() if pair[0] not in compiled)
     try:
         counts = count(list(compiled), METRICS, cache) if compiled else []
@@ -124,7 +138,9 @@ def record(kind: str, outcomes: Iterable[Outcome], file: Path, gpu: str) -> int:
             wrong += 1
             print(f"not recorded: {kind} {experiment.to_json()}: {outcome}", file=sys.stderr)
             continue
-        line = form.line(records.Recording(gpu, datetime.datetime.now(datetime.UTC).date().isoformat(), outcome))
+        line = form.line(
+            records.Recording(gpu, datetime.datetime.now(datetime.UTC).date().isoformat(), outcome)
+        )
         lines[_key(line)] = line
         file.write_text("".join(f"{each}\n" for each in lines.values()), encoding="utf-8")
         summary = describe(outcome, gpu)
@@ -147,7 +163,11 @@ def describe(result: Any, gpu: str) -> str:
         return ", ".join(f"{size}: {megabytes:.0f} MB" for size, megabytes in reads.items())
     if isinstance(result, Counters):
         return _describe_counters(result, gpu)
-    return f"{result.timing.median_ms:.4f} ms" if result.timing else f"{result.check.mismatched:,} wrong"
+    return (
+        f"{result.timing.median_ms:.4f} ms"
+        if result.timing
+        else f"{result.check.mismatched:,} wrong"
+    )
 
 
 def _describe_counters(result: Counters, gpu: str) -> str:
@@ -160,7 +180,10 @@ def _describe_counters(result: Counters, gpu: str) -> str:
     parts = []
     for kind, (predicted, counted) in totals.items():
         names = ("requests", "sectors") if counted.has_requests else ("sectors",)
-        numbers = (f"{getattr(predicted, n):,} {n} predicted, {getattr(counted, n):,} counted" for n in names)
+        numbers = (
+            f"{getattr(predicted, n):,} {n} predicted, {getattr(counted, n):,} counted"
+            for n in names
+        )
         parts.append(f"{kind}: {', '.join(numbers)}: {counted.agreement}")
     is_different = any(counted.agreement == "different" for _, counted in totals.values())
     return "DIFFERENT " * is_different + "; ".join(parts)
@@ -186,13 +209,28 @@ def _key(line: str) -> tuple[str, str, Any]:
 
 def parse_flags(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--these", type=Path, metavar="FILE", help="experiments to measure, one JSON object per line")
-    parser.add_argument("--draw", type=int, metavar="SEED", help="random experiments, with any size up to 4096")
-    parser.add_argument("--launches", type=int, default=60, help="the number of --draw's experiments (%(default)s)")
-    parser.add_argument("--descriptors", action="store_true", help="only --draw's experiments with tensor descriptors")
+    parser.add_argument(
+        "--these",
+        type=Path,
+        metavar="FILE",
+        help="experiments to measure, one JSON object per line",
+    )
+    parser.add_argument(
+        "--draw", type=int, metavar="SEED", help="random experiments, with any size up to 4096"
+    )
+    parser.add_argument(
+        "--launches", type=int, default=60, help="the number of --draw's experiments (%(default)s)"
+    )
+    parser.add_argument(
+        "--descriptors",
+        action="store_true",
+        help="only --draw's experiments with tensor descriptors",
+    )
     return parser.parse_args(arguments)
 
 
@@ -203,7 +241,9 @@ def main() -> int:
         print("There is no GPU here, so there is nothing to record.", file=sys.stderr)
         return 1
     experiments = choose_experiments(flags, gpu)
-    outcomes = count(experiments, gpu) if flags.kind == "counters" else measure(flags.kind, experiments)
+    outcomes = (
+        count(experiments, gpu) if flags.kind == "counters" else measure(flags.kind, experiments)
+    )
     wrong = record(flags.kind, outcomes, flags.file, gpu.name)
     print(f"{len(experiments):,} experiments; {wrong:,} failed or were not as predicted.")
     return wrong

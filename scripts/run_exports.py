@@ -35,8 +35,15 @@ MORE: list[dict[str, Any]] = [
     {"kernel": "matmul.persistent", "problem": {**LARGE, "dtype": "bfloat16", "layout": "TN"}},
     {"kernel": "matmul.persistent", "problem": {**LARGE, "dtype": "float8_e4m3fn", "layout": "NT"}},
     {"kernel": "matmul.persistent", "problem": {**LARGE, "K": 2047}, "run": {"l2": "cold"}},
-    {"kernel": "matmul.split_k_atomic", "problem": {"M": 512, "N": 512, "K": 8192, "dtype": "bfloat16"}},
-    {"kernel": "matmul.fused_add_relu", "problem": {"M": 1023, "N": 777, "K": 511}, "run": {"distribution": "uniform"}},
+    {
+        "kernel": "matmul.split_k_atomic",
+        "problem": {"M": 512, "N": 512, "K": 8192, "dtype": "bfloat16"},
+    },
+    {
+        "kernel": "matmul.fused_add_relu",
+        "problem": {"M": 1023, "N": 777, "K": 511},
+        "run": {"distribution": "uniform"},
+    },
     {"kernel": "transpose.tiled", "problem": {"M": 8192, "N": 8192, "dtype": "float8_e5m2"}},
 ]
 
@@ -44,11 +51,19 @@ MORE: list[dict[str, Any]] = [
 def main() -> int:
     """Run all scripts; return the number that ended unexpectedly."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keep", type=Path, help="a folder for the scripts; by default they are deleted")
-    parser.add_argument("--shipped", action="store_true", help="every default, preset and recommended config")
+    parser.add_argument(
+        "--keep", type=Path, help="a folder for the scripts; by default they are deleted"
+    )
+    parser.add_argument(
+        "--shipped", action="store_true", help="every default, preset and recommended config"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="number of scripts that run at a time")
     options, gpu = parser.parse_args(), this_gpu()
-    chosen = shipped_experiments(gpu or GPUS[DEFAULT_GPU]) if options.shipped else map(from_json, _payloads())
+    chosen = (
+        shipped_experiments(gpu or GPUS[DEFAULT_GPU])
+        if options.shipped
+        else map(from_json, _payloads())
+    )
     experiments = [each if gpu else _shrink(each) for each in chosen]
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(options.jobs) as threads:
         folder = (options.keep or Path(temporary)).resolve()
@@ -59,11 +74,17 @@ def main() -> int:
             paths.append(folder / f"{number:03}_{exported.name}.py")
             paths[-1].write_text(exported.text, encoding="utf-8")
         unexpected = 0
-        for path, experiment, (code, output) in zip(paths, experiments, threads.map(run, paths), strict=True):
+        for path, experiment, (code, output) in zip(
+            paths, experiments, threads.map(run, paths), strict=True
+        ):
             end = "ok" if code == 0 else _expected_failure(experiment, gpu, output)
             unexpected += not end
             print(f"{path.stem}: {end or f'UNEXPECTED, exit {code}'}")
-            print("".join(f"    {line}\n" for line in output.strip().splitlines()[-12:]), end="", flush=True)
+            print(
+                "".join(f"    {line}\n" for line in output.strip().splitlines()[-12:]),
+                end="",
+                flush=True,
+            )
     where = gpu.name if gpu else "the interpreter"
     print(f"{len(experiments)} scripts on {where}: {unexpected} ended unexpectedly.")
     return unexpected
@@ -82,7 +103,10 @@ def shipped_experiments(gpu: Gpu) -> Iterator[Experiment]:
 def _payloads() -> list[dict[str, Any]]:
     """Return one large problem of each kernel, and more."""
     return [
-        {"kernel": name, "problem": {size: LARGE[size] for size in LARGE if size in kernel.problem_knobs()}}
+        {
+            "kernel": name,
+            "problem": {size: LARGE[size] for size in LARGE if size in kernel.problem_knobs()},
+        }
         for name, kernel in discover().items()
     ] + MORE
 
@@ -96,17 +120,24 @@ def _expected_failure(experiment: Experiment, gpu: Gpu | None, output: str) -> s
 
 def run(path: Path) -> tuple[int, str]:
     """Return the exit status of a script and its output."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTHON")
+    }
     command = [sys.executable, "-I", str(path)]
     with tempfile.TemporaryDirectory() as empty:
-        ended = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, timeout=540)
+        ended = subprocess.run(
+            command, cwd=empty, env=environment, capture_output=True, text=True, timeout=540
+        )
     return ended.returncode, ended.stdout + ended.stderr
 
 
 def _shrink(experiment: Experiment) -> Experiment:
     """Return the experiment with a problem that the interpreter finishes quickly."""
     payload = experiment.to_json()
-    problem = {name: min(value, 96) if isinstance(value, int) else value for name, value in payload["problem"].items()}
+    problem = {
+        name: min(value, 96) if isinstance(value, int) else value
+        for name, value in payload["problem"].items()
+    }
     return from_json({**payload, "problem": problem})
 
 

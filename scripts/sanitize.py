@@ -28,12 +28,20 @@ def cases(kernel: Any) -> Iterator[tuple[Any, Any]]:
     from kernels.knobs import knobs
 
     tile = {name: knob for name, knob in knobs(kernel.config).items() if knob.group == "Tile"}
-    smallest = kernel.config(**{name: (knob.choices or (knob.low,))[0] for name, knob in tile.items()}, num_warps=1)
+    smallest = kernel.config(
+        **{name: (knob.choices or (knob.low,))[0] for name, knob in tile.items()}, num_warps=1
+    )
     fields = knobs(kernel.family.problem)
     for place, shape in enumerate(SHAPES):
         for dtype in ("float16", "float32"):
-            values = {**dict(zip("MNK", shape, strict=True)), "dtype": dtype, "layout": ("NN", "TT", "NT")[place % 3]}
-            problem = kernel.family.problem(**{name: value for name, value in values.items() if name in fields})
+            values = {
+                **dict(zip("MNK", shape, strict=True)),
+                "dtype": dtype,
+                "layout": ("NN", "TT", "NT")[place % 3],
+            }
+            problem = kernel.family.problem(
+                **{name: value for name, value in values.items() if name in fields}
+            )
             yield problem, kernel.config(num_stages=2)
             if getattr(problem, "K", 0) < 200:
                 yield problem, smallest
@@ -55,7 +63,9 @@ def launch(kernel_id: str) -> None:
         tensors = {}
         setting = Launch(problem, config, gpu)
         for name, spec in kernel.tensors(setting).items():
-            stored = torch.zeros(spec.stored, dtype=getattr(torch, spec.dtype_in(problem)), device="cuda")
+            stored = torch.zeros(
+                spec.stored, dtype=getattr(torch, spec.dtype_in(problem)), device="cuda"
+            )
             tensors[name] = stored.t() if spec.transposed else stored
         for each in kernel.launches(setting):
             each.jitted[each.grid(setting)](**each.arguments(tensors, setting))
@@ -71,10 +81,22 @@ def is_clean(tool: str, kernel_id: str) -> bool:
         # Torch's cache cuts tensors out of larger blocks, which would hide an access past a tensor's end.
         "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
     }
-    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", sys.executable, __file__]
-    ended = subprocess.run([*command, "--launch", kernel_id], env=environment, capture_output=True, text=True)
+    command = [
+        "compute-sanitizer",
+        "--tool",
+        tool,
+        "--error-exitcode",
+        "9",
+        sys.executable,
+        __file__,
+    ]
+    ended = subprocess.run(
+        [*command, "--launch", kernel_id], env=environment, capture_output=True, text=True
+    )
     clean = ended.returncode == 0 and "all cases were launched" in ended.stdout
-    print(f"{tool} of {kernel_id}: {'clean' if clean else f'FAILED ({ended.returncode})'}", flush=True)
+    print(
+        f"{tool} of {kernel_id}: {'clean' if clean else f'FAILED ({ended.returncode})'}", flush=True
+    )
     if not clean:
         print(ended.stdout[:2000], ended.stderr[-2000:], sep="\n", flush=True)
     return clean
@@ -84,7 +106,9 @@ def main() -> int:
     from kernels import discover
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kernel", action="append", choices=list(discover()), help="only this kernel")
+    parser.add_argument(
+        "--kernel", action="append", choices=list(discover()), help="only this kernel"
+    )
     parser.add_argument("--tool", action="append", choices=TOOLS, help="only this tool")
     parser.add_argument("--launch", help=argparse.SUPPRESS)
     flags = parser.parse_args()
@@ -92,9 +116,15 @@ def main() -> int:
         launch(flags.launch)
         return 0
     if shutil.which("compute-sanitizer") is None:
-        print("compute-sanitizer is not on the path; it is part of the CUDA toolkit.", file=sys.stderr)
+        print(
+            "compute-sanitizer is not on the path; it is part of the CUDA toolkit.", file=sys.stderr
+        )
         return 2
-    results = [is_clean(tool, kernel) for kernel in flags.kernel or discover() for tool in flags.tool or TOOLS]
+    results = [
+        is_clean(tool, kernel)
+        for kernel in flags.kernel or discover()
+        for tool in flags.tool or TOOLS
+    ]
     return 0 if all(results) else 1
 
 

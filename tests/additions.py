@@ -35,7 +35,9 @@ def ask(redraw):
     panels = [panel for panels in redraw.panels.values() for panel in panels]
     endpoints = [endpoint for panel in panels for endpoint in panel.endpoints(api)]
     functions = {endpoint.name: reply_safely(endpoint.function) for endpoint in endpoints}
-    return lambda name, *arguments: orjson.loads(orjson.dumps(run_coroutine(functions[name](*arguments))))
+    return lambda name, *arguments: orjson.loads(
+        orjson.dumps(run_coroutine(functions[name](*arguments)))
+    )
 
 
 def test_the_form_and_the_pictures_follow_from_the_familys_declarations(redraw):
@@ -47,11 +49,19 @@ def test_the_form_and_the_pictures_follow_from_the_familys_declarations(redraw):
     for tab in ("schedule", "coalescing", "reuse"):
         drawn |= redraw.panels[tab][0].draw(Snapshot(opened(FLAT)))
     filled = {name for name, value in drawn.items() if value not in ("", NONE)}
-    texts = {"schedule-claim", "coalescing-claim", "coalescing-table", "reuse-claim", "reuse-tables"}
+    texts = {
+        "schedule-claim",
+        "coalescing-claim",
+        "coalescing-table",
+        "reuse-claim",
+        "reuse-tables",
+    }
     assert {"schedule-plot", "coalescing-plot", "request-plot", "bounds-plot"} | texts <= filled
     assert not {"loads-plot", "reuse-plot"} & filled, "no blocks of panels, and no GROUP_SIZE"
     text = " ".join(drawn[name] for name in texts)
-    assert not [words for words in ("of A and", "of K", "along K", "transpos", "turned") if words in text]
+    assert not [
+        words for words in ("of A and", "of K", "along K", "transpos", "turned") if words in text
+    ]
     schedule = Snapshot(opened(FLAT)).schedule
     orders = [Order("this order", schedule, steps(schedule))]
     maps = [(trace["name"], trace["z"].shape) for trace in map_figure(orders, "order")["data"]]
@@ -68,7 +78,9 @@ def test_its_operations_and_reads_are_counted(ask, model, requests):
     counted = [(op["op"], op["tensor"], op["requests"], op["sectors"]) for op in ops]
     assert counted == [("load", "A", requests, 37 * 126), ("store", "B", requests, 37 * 126)]
     reply = ask("reuse", EXPERIMENT)
-    read = [reply[name] for name in ("dram_read_bytes", "dram_write_bytes", "low_bytes", "high_bytes")]
+    read = [
+        reply[name] for name in ("dram_read_bytes", "dram_write_bytes", "low_bytes", "high_bytes")
+    ]
     assert read == [37 * 1008 * 4] * 4
     assert reply["by_group_size"] == {}
     assert reply["resident_source"] == "compiled"

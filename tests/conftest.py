@@ -36,7 +36,9 @@ settings.register_profile("all", max_examples=300, deadline=None)
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--all-combinations", action="store_true", help="run all combinations, not only every pair; more drawn examples"
+        "--all-combinations",
+        action="store_true",
+        help="run all combinations, not only every pair; more drawn examples",
     )
 
 
@@ -61,7 +63,11 @@ def pytest_collection_modifyitems(config, items):
         _name_groups(items)
         # Start the longest tests first, so that no worker waits for another at the end: tests of the whole project,
         # which start programs, and the test that looks at every tab.
-        items.sort(key=lambda item: item.path.parent != Path(__file__).parent and "test_every_picture" not in item.name)
+        items.sort(
+            key=lambda item: (
+                item.path.parent != Path(__file__).parent and "test_every_picture" not in item.name
+            )
+        )
     if config.option.all_combinations or any("::" in argument for argument in config.args):
         return
     left_out = {item for item in items if item.get_closest_marker("all_combinations")}
@@ -107,7 +113,9 @@ def pytest_ignore_collect(collection_path, config):
 def pytest_terminal_summary(terminalreporter, config):
     if missing := _missing_for_the_page(config):
         why = f"this Python has no {' and no '.join(missing)} (requirements-dev.txt has both)"
-        terminalreporter.write_line(f"NOT RUN: the page on this GPU, tests/page: {why}.", red=True, bold=True)
+        terminalreporter.write_line(
+            f"NOT RUN: the page on this GPU, tests/page: {why}.", red=True, bold=True
+        )
 
 
 @pytest.fixture(scope="session")
@@ -132,7 +140,9 @@ def configs_of(kernel):
     tile = {name: knob for name, knob in knobs(kernel.config).items() if knob.group == "Tile"}
     values = {name: knob.choices or (knob.low, 3, knob.high) for name, knob in tile.items()}
     return {
-        "smallest": kernel.config(**{name: allowed[0] for name, allowed in values.items()}, num_warps=1),
+        "smallest": kernel.config(
+            **{name: allowed[0] for name, allowed in values.items()}, num_warps=1
+        ),
         "default": kernel.config(),
         "unequal": kernel.config(
             **{
@@ -142,7 +152,9 @@ def configs_of(kernel):
             num_warps=2,
             num_stages=2,
         ),
-        "largest": kernel.config(**{name: allowed[-1] for name, allowed in values.items()}, num_warps=8),
+        "largest": kernel.config(
+            **{name: allowed[-1] for name, allowed in values.items()}, num_warps=8
+        ),
     }
 
 
@@ -163,7 +175,9 @@ def configs(kernel):
 def problem_for(kernel, shape, dtype="float32", **others):
     """Return the kernel's problem of a shape. Ignore fields that its family lacks, such as K or a layout."""
     values = {**dict(zip("MNK", shape, strict=True)), "dtype": dtype, **others}
-    return kernel.family.problem(**{n: v for n, v in values.items() if n in knobs(kernel.family.problem)})
+    return kernel.family.problem(
+        **{n: v for n, v in values.items() if n in knobs(kernel.family.problem)}
+    )
 
 
 @pytest.fixture

@@ -26,16 +26,24 @@ def covering(cases, cost=lambda case: 1.0, together=None):
     places = list(itertools.combinations_with_replacement(range(len(cases[0])), 2))
     numbers = {}
     pairs = np.array(
-        [[numbers.setdefault((i, j, case[i], case[j]), len(numbers)) for i, j in places] for case in cases]
+        [
+            [numbers.setdefault((i, j, case[i], case[j]), len(numbers)) for i, j in places]
+            for case in cases
+        ]
     )
-    wanted = [places.index(pair) for pair in together or itertools.combinations(range(len(cases[0])), 2)]
+    wanted = [
+        places.index(pair) for pair in together or itertools.combinations(range(len(cases[0])), 2)
+    ]
     costs = np.array([cost(case) for case in cases])
     uses = np.zeros(len(numbers), dtype=int)
     chosen = set()
     while (new := (uses[pairs[:, wanted]] == 0).sum(axis=1)).any():
         # Of cases that are as good, the one whose values have met the least.
         gains = new / costs
-        best = min(np.flatnonzero(gains == gains.max()).tolist(), key=lambda place: uses[pairs[place]].sum())
+        best = min(
+            np.flatnonzero(gains == gains.max()).tolist(),
+            key=lambda place: uses[pairs[place]].sum(),
+        )
         chosen.add(best)
         uses[pairs[best]] += 1
     return [cases[place] for place in sorted(chosen)]
@@ -45,7 +53,10 @@ def pairs_of(cases, cost=lambda case: 1.0, together=None):
     """All cases as parameters, of which a run without `--all-combinations` takes those that hold every pair."""
     cases = list(cases)
     chosen = set(covering(cases, cost, together))
-    return [pytest.param(*case, marks=[] if case in chosen else pytest.mark.all_combinations) for case in cases]
+    return [
+        pytest.param(*case, marks=[] if case in chosen else pytest.mark.all_combinations)
+        for case in cases
+    ]
 
 
 def values_of(cases):

@@ -22,7 +22,9 @@ def decode(value):
     def array(item):
         if "lag" not in item:
             return item
-        words = np.frombuffer(stream, "<u4", np.prod(item["shape"], dtype=int), 4 + 4 * item["first"])
+        words = np.frombuffer(
+            stream, "<u4", np.prod(item["shape"], dtype=int), 4 + 4 * item["first"]
+        )
         if item["lag"]:
             words = np.cumsum(words.reshape(-1, item["lag"]), axis=0, dtype=np.uint32)
         return words.view(f"{item['kind']}4").reshape(item["shape"])
@@ -38,7 +40,10 @@ def text_of(markup):
 def links(markup):
     """Return the text and the fields in the address of each link to a state of the page."""
     found = re.findall(r'<a href="\?([^"]*)"[^>]*>(.*?)</a>', str(markup))
-    return [(text_of(text), dict(urllib.parse.parse_qsl(address.replace("&amp;", "&")))) for address, text in found]
+    return [
+        (text_of(text), dict(urllib.parse.parse_qsl(address.replace("&amp;", "&"))))
+        for address, text in found
+    ]
 
 
 def request():

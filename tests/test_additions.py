@@ -15,7 +15,11 @@ from kernels.results import Failure, Measured, records
 from kernels.results.store import Store
 from tests.kernels.trees import ROOT, copied, python
 
-CONTRACT = ("tests/kernels/test_contract.py", "tests/kernels/test_declarations.py", "tests/predict/test_textbook.py")
+CONTRACT = (
+    "tests/kernels/test_contract.py",
+    "tests/kernels/test_declarations.py",
+    "tests/predict/test_textbook.py",
+)
 
 
 def test_a_family_and_a_panel_are_added(tmp_path):
@@ -25,12 +29,16 @@ def test_a_family_and_a_panel_are_added(tmp_path):
     views = tree / "visualize" / "views"
     shutil.copy(tree / "tests" / "tiles_panel.py", views / "order")
     text = (views / "tabs.py").read_text(encoding="utf-8")
-    text = text.replace("\n\n\n", "\nfrom visualize.views.order.tiles_panel import TilesPanel\n\n\n", 1)
+    text = text.replace(
+        "\n\n\n", "\nfrom visualize.views.order.tiles_panel import TilesPanel\n\n\n", 1
+    )
     text = text.replace("\nTABS = (\n", '\nTABS = (\n    Tab("tiles", "Tiles", (TilesPanel,)),\n')
     (views / "tabs.py").write_text(text, encoding="utf-8")
     cache = f"cache_dir={ROOT / '.pytest_cache'}"  # its compiled kernels are reused
     selected = "additions or (row_blocks and not largest)"
-    ended = python(tree, "-m", "pytest", "-o", cache, "tests/additions.py", *CONTRACT, "-k", selected)
+    ended = python(
+        tree, "-m", "pytest", "-o", cache, "tests/additions.py", *CONTRACT, "-k", selected
+    )
     assert ended.returncode == 0, ended.stdout[-5000:] + ended.stderr[-3000:]
     (passed,) = re.findall(r"(\d+) passed", ended.stdout)
     assert int(passed) > 15, ended.stdout
@@ -71,7 +79,9 @@ PROGRAMS = Measurement(
 
 
 @pytest.mark.xdist_group("interpreted")
-def test_a_measurement_is_made_stored_recorded_and_refused(monkeypatch, compiled_before, store_path, tmp_path):
+def test_a_measurement_is_made_stored_recorded_and_refused(
+    monkeypatch, compiled_before, store_path, tmp_path
+):
     monkeypatch.setitem(MEASUREMENTS, "programs", PROGRAMS)
     session = Session(None, compiled_before, Store(store_path))
     reason = "Programs are counted where they run: this machine has no GPU, and none were counted on A100-40GB."

@@ -17,13 +17,18 @@ def of_kind():
     """One case of each kind, made small."""
     kinds = {}
     for case in CASES:
-        kinds.setdefault((case.kernel, case.rows, case.is_b_transposed_first, case.problem["dtype"]), case)
+        kinds.setdefault(
+            (case.kernel, case.rows, case.is_b_transposed_first, case.problem["dtype"]), case
+        )
     return [_small(case) for case in kinds.values()]
 
 
 def _small(case):
     sizes = {name: 32 for name, value in case.problem.items() if isinstance(value, int)}
-    rows = tuple(replace(row, calls=tuple(name for name in row.calls if name != COMPILED)) for row in case.rows)
+    rows = tuple(
+        replace(row, calls=tuple(name for name in row.calls if name != COMPILED))
+        for row in case.rows
+    )
     return replace(case, problem={**case.problem, **sizes}, rows=rows)
 
 
@@ -46,7 +51,8 @@ def rows_under_the_interpreter():
 
 def test_every_kind_of_case_is_checked_and_compared_with_the_fastest_of_its_calls(session):
     entries = session.call_runner(rows_under_the_interpreter)
-    checked = [entry for entry in entries if "float8" not in entry.work]  # which torch multiplies on a GPU alone
+    # Which torch multiplies on a GPU alone
+    checked = [entry for entry in entries if "float8" not in entry.work]
     assert len(checked) == len(entries) - 1 >= 9
     for entry in checked:
         assert entry.failure == "", entry
@@ -66,10 +72,16 @@ def test_every_kind_of_case_is_checked_and_compared_with_the_fastest_of_its_call
 SHAPES = read(RECORDED)
 
 
-@pytest.mark.parametrize("recorded", SHAPES, ids=lambda recorded: str(recorded.space.base.problem)[8:40])
-def test_the_models_order_has_a_config_within_one_per_cent_of_the_best_among_the_first_eight(recorded):
+@pytest.mark.parametrize(
+    "recorded", SHAPES, ids=lambda recorded: str(recorded.space.base.problem)[8:40]
+)
+def test_the_models_order_has_a_config_within_one_per_cent_of_the_best_among_the_first_eight(
+    recorded,
+):
     times = {experiment: row.relative for experiment, row in recorded.rows.items()}
-    tried = [row.experiment for row in timed_rows(sweep(recorded, Strategy("guided", budget=FIRST), 0))]
+    tried = [
+        row.experiment for row in timed_rows(sweep(recorded, Strategy("guided", budget=FIRST), 0))
+    ]
     assert len(tried) == FIRST
     assert min(times[experiment] for experiment in tried) <= 1.01 * min(times.values())
 

@@ -54,13 +54,23 @@ def command(tmp_path, monkeypatch, capsys):
     return Command(path, capsys)
 
 
-def test_a_sweep_without_a_gpu_predicts_and_prints_few_lines_into_a_pipe(tmp_path, tilescope_cache, monkeypatch):
+def test_a_sweep_without_a_gpu_predicts_and_prints_few_lines_into_a_pipe(
+    tmp_path, tilescope_cache, monkeypatch
+):
     """An H200 has too little shared memory for one of the two configs. The other is compiled, predicted and not run."""
-    described = {"kernel": "matmul.grouped", "config": {"BLOCK_M": 128, "BLOCK_K": 64}, "gpu": "H200"}
+    described = {
+        "kernel": "matmul.grouped",
+        "config": {"BLOCK_M": 128, "BLOCK_K": 64},
+        "gpu": "H200",
+    }
     experiment = tmp_path / "experiment.json"
     out = tmp_path / "rows.csv"
     experiment.write_text(json.dumps(described), encoding="utf-8")
-    cache = {"TILESCOPE_CACHE": str(tilescope_cache), "TILESCOPE_DB": "off", "CUDA_VISIBLE_DEVICES": ""}
+    cache = {
+        "TILESCOPE_CACHE": str(tilescope_cache),
+        "TILESCOPE_DB": "off",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     for name, value in cache.items():
         monkeypatch.setenv(name, value)
     done = python(ROOT, "app.py", "sweep", experiment, "--vary", "num_stages=3,8", "--out", out)
@@ -76,7 +86,10 @@ def test_a_sweep_without_a_gpu_predicts_and_prints_few_lines_into_a_pipe(tmp_pat
     assert aside["status"] == "set aside"
     assert "bytes of shared memory per program; H200 allows 232,448" in aside["reason"]
     assert "µs  predicted       num_stages 3" in done.stdout
-    assert 'triton.Config({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_SIZE": 4}' in done.stdout
+    assert (
+        'triton.Config({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_SIZE": 4}'
+        in done.stdout
+    )
     before, after = done.stderr.splitlines()
     assert before.startswith("2 configs to try, about ")
     assert after.startswith("2 of 2 configs done in ")
@@ -89,7 +102,10 @@ def test_a_sweep_without_a_gpu_predicts_and_prints_few_lines_into_a_pipe(tmp_pat
         (["--vary", "BLOCK_M"], "--vary must be KNOB=VALUE,VALUE"),
         (["--vary", "K=64"], "The config of matmul.grouped has no field 'K'"),
         (["--vary", "BLOCK_M=63"], "BLOCK_M must be 16, 32, 64, 128 or 256 (got 63)."),
-        ([*VARY, "--out", "rows.txt"], "The file must end in .jsonl, .json or .csv (got 'rows.txt')."),
+        (
+            [*VARY, "--out", "rows.txt"],
+            "The file must end in .jsonl, .json or .csv (got 'rows.txt').",
+        ),
         ([*VARY, "--out", "nowhere/rows.csv"], "The folder nowhere of --out does not exist."),
         ([*VARY, "--gpus", "2"], "--gpus is 2; this host has none."),
         ([*VARY, "--resume", "rows.csv"], "The file must end in .jsonl or .json"),
@@ -106,7 +122,10 @@ def test_flags_that_argparse_refuses_end_with_2_and_the_reason(command, capsys):
     for flags, message in (
         (["--budget", "0"], "argument --budget: must be a whole number from 1 to"),
         (["--gpus", "two"], "argument --gpus: must be a whole number from 1 to"),
-        (["--resume", "rows.jsonl", "--anew"], "argument --anew: not allowed with argument --resume"),
+        (
+            ["--resume", "rows.jsonl", "--anew"],
+            "argument --anew: not allowed with argument --resume",
+        ),
     ):
         with pytest.raises(SystemExit) as ended:
             command.sweep(*VARY, *flags)
@@ -125,7 +144,9 @@ def test_an_invalid_experiment_is_refused_with_the_reason(command):
         assert f"experiment.json{message}" in command.err
 
 
-def test_a_sweep_prints_the_best_config_and_its_rows_are_not_tried_again_except_with_anew(command, tmp_path):
+def test_a_sweep_prints_the_best_config_and_its_rows_are_not_tried_again_except_with_anew(
+    command, tmp_path
+):
     out = tmp_path / "rows.json"
     hint = f"{SIZE} of {SIZE} configs were done before. They are stored; --anew tries them again."
     for flags, message, tried in (([], "", SIZE), ([], hint, 0), (["--anew"], "", SIZE)):
@@ -141,11 +162,15 @@ def test_a_sweep_prints_the_best_config_and_its_rows_are_not_tried_again_except_
 
 def test_a_failed_config_ends_with_1_and_one_that_cannot_launch_with_0(command):
     refused = Failure("compile", "out_of_resources", "This config needs too much.")
-    command.builder.failures = lambda experiment: refused if experiment.config.BLOCK_M == 16 else None
+    command.builder.failures = lambda experiment: (
+        refused if experiment.config.BLOCK_M == 16 else None
+    )
     assert command.sweep(*VARY) == 0
     assert "4 set aside" in command.out
     command.builder = FakeBuilder()
-    command.device.deadly = lambda experiment: experiment.config.BLOCK_M == 16 and experiment.config.BLOCK_N == 16
+    command.device.deadly = lambda experiment: (
+        experiment.config.BLOCK_M == 16 and experiment.config.BLOCK_N == 16
+    )
     assert command.sweep(*VARY, "--anew") == 1
     assert "2 failed" in command.out
     command.device = FakeDevice(wrong=lambda experiment: True)
@@ -154,7 +179,8 @@ def test_a_failed_config_ends_with_1_and_one_that_cannot_launch_with_0(command):
 
 
 def test_ctrl_c_keeps_the_rows_and_resuming_skips_them(command, tmp_path, request):
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background process ignores it
+    # A shell's background process ignores it
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     out = tmp_path / "rows.jsonl"
     device = command.device
@@ -186,7 +212,10 @@ def test_rows_that_a_sweep_does_not_use_are_not_overwritten(command, tmp_path):
     assert "none of its 2 rows is of this experiment and these values" in command.err
     partly = ["--vary", "BLOCK_M=16,64", "--resume", out, "--out"]
     assert command.sweep(*partly, out) == 2
-    assert "holds 1 rows of other configs or of another GPU than H200: name another file" in command.err
+    assert (
+        "holds 1 rows of other configs or of another GPU than H200: name another file"
+        in command.err
+    )
     assert command.sweep(*partly, others) == 0
 
     text = out.read_text(encoding="utf-8").replace('"device": "H200"', '"device": "A100-80GB"')
@@ -211,7 +240,11 @@ def test_the_doctor_needs_tested_versions_a_writable_cache_and_stores_results_if
     (tmp_path / "file").write_text("")
     caches = ((tmp_path / "new", 0), (tmp_path, 1 << 62), (tmp_path / "file" / "below", 0))
     assert [cli.check_cache(path, free).state for path, free in caches] == [WORKS, LIMITED, FAILS]
-    databases = {tmp_path / "a.db": (WORKS, "a.db"), None: (LIMITED, "off"), tmp_path: (LIMITED, "not stored")}
+    databases = {
+        tmp_path / "a.db": (WORKS, "a.db"),
+        None: (LIMITED, "off"),
+        tmp_path: (LIMITED, "not stored"),
+    }
     for path, (state, detail) in databases.items():
         with closing(Store(path)) as store:
             check = cli.check_database(store)
@@ -225,9 +258,13 @@ def test_the_doctor_runs_a_kernel_and_ends_with_1_if_a_check_fails(tmp_path, mon
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         taken.listen()
-        checks = itertools.takewhile(lambda check: check.name != "cache", cli.run_checks("127.0.0.1", port, None))
+        checks = itertools.takewhile(
+            lambda check: check.name != "cache", cli.run_checks("127.0.0.1", port, None)
+        )
         assert cli.doctor(checks) == 1
-        assert f"fails    address      Port {port} of 127.0.0.1 is in use" in capsys.readouterr().out
+        assert (
+            f"fails    address      Port {port} of 127.0.0.1 is in use" in capsys.readouterr().out
+        )
     assert cli.doctor(cli.run_checks("127.0.0.1", port, None)) == 0
     lines = capsys.readouterr().out
     assert "works    compiler     transpose.tiled: " in lines

@@ -268,12 +268,16 @@ def find(launch, kind, op=""):
         (31, "divisibility", "store", "A lane moves 2 bytes per request", ""),
     ],
 )
-def test_a_change_promises_the_numbers_of_the_kernel_changed_by_hand(launches, number, kind, op, cause, needs):
+def test_a_change_promises_the_numbers_of_the_kernel_changed_by_hand(
+    launches, number, kind, op, cause, needs
+):
     finding = find(launches[number], kind, op)
     assert cause in finding["text"]
     assert needs in finding["needs"]
     pairs = zip(launches[number]["ops"], launches[number + 1]["ops"], strict=True)
-    before, after = next(pair for pair in pairs if pair[0]["op"] == op and pair[0]["line"] == finding["line"])
+    before, after = next(
+        pair for pair in pairs if pair[0]["op"] == op and pair[0]["line"] == finding["line"]
+    )
     for unit in ("requests", "sectors"):
         assert finding["before"][unit] == before[unit]
         assert finding["after"][unit] == after[unit]
@@ -302,7 +306,9 @@ def test_bytes_loaded_more_than_once_are_compared_with_the_size_of_the_tensor(la
         (38, 100_003, "place = z * height * width"),
     ],
 )
-def test_an_overflow_is_named_with_its_line_program_and_size_and_64_bits_cure_it(launches, number, program, statement):
+def test_an_overflow_is_named_with_its_line_program_and_size_and_64_bits_cure_it(
+    launches, number, program, statement
+):
     finding = find(launches[number], "overflow", "load")
     line = SCRIPT[: SCRIPT.index(statement)].count("\n") + 1
     assert f"script.py:{line} overflows 32 bits" in finding["text"]
@@ -312,14 +318,18 @@ def test_an_overflow_is_named_with_its_line_program_and_size_and_64_bits_cure_it
     fixed = next(op for op in launches[number + 1]["ops"] if op["op"] == "load")
     assert finding["after"]["requests"] == fixed["requests"]
     assert finding["after"]["sectors"] == fixed["sectors"]
-    assert not any(each["kind"] in ("overflow", "outside") for each in launches[number + 1]["findings"])
+    assert not any(
+        each["kind"] in ("overflow", "outside") for each in launches[number + 1]["findings"]
+    )
 
 
 @pytest.mark.parametrize(
     ("number", "kind", "changed", "warps"),
     [(19, "spills", 20, 4), (20, "occupancy", 26, 8)],
 )
-def test_an_option_promises_the_resources_of_the_kernel_launched_with_it(launches, number, kind, changed, warps):
+def test_an_option_promises_the_resources_of_the_kernel_launched_with_it(
+    launches, number, kind, changed, warps
+):
     finding = find(launches[number], kind)
     assert finding["change"] == f"Pass num_warps = {warps}."
     for name in ("registers", "spilled_bytes", "shared_bytes"):
@@ -329,7 +339,9 @@ def test_an_option_promises_the_resources_of_the_kernel_launched_with_it(launche
 
 def test_a_load_beside_asynchronous_copies_is_named_with_its_reason(launches):
     reasons = {
-        finding["tensor"]: finding["text"] for finding in launches[27]["findings"] if finding["kind"] == "synchronous"
+        finding["tensor"]: finding["text"]
+        for finding in launches[27]["findings"]
+        if finding["kind"] == "synchronous"
     }
     assert "a lane has 2 consecutive bytes, and a copy needs 4" in reasons["right"]
     assert "no tl.dot uses its values" in reasons["scales"]
@@ -361,7 +373,10 @@ def test_an_autotuned_kernel_that_adds_needs_reset_to_zero(launches):
 
 
 def test_two_programs_that_store_to_one_address_are_named(launches):
-    assert "Programs 0 and 1, warp 0, lane 0 store to the same address of out" in find(launches[17], "race")["text"]
+    assert (
+        "Programs 0 and 1, warp 0, lane 0 store to the same address of out"
+        in find(launches[17], "race")["text"]
+    )
 
 
 def test_an_access_outside_its_tensor_is_a_fact_without_advice(launches):
@@ -374,17 +389,27 @@ def test_an_access_outside_its_tensor_is_a_fact_without_advice(launches):
 
 
 def test_a_small_grid_leaves_sms_idle(launches):
-    assert find(launches[0], "grid")["text"] == "130 of 132 SMs stay idle, because the grid's size is 2."
+    assert (
+        find(launches[0], "grid")["text"]
+        == "130 of 132 SMs stay idle, because the grid's size is 2."
+    )
 
 
-def test_findings_are_kept_in_the_file_and_a_file_without_them_says_that_nothing_was_tried(path, launches):
+def test_findings_are_kept_in_the_file_and_a_file_without_them_says_that_nothing_was_tried(
+    path, launches
+):
     again = report(Capture(path))
-    assert [launch["findings"] for launch in again["launches"]] == [launch["findings"] for launch in launches]
+    assert [launch["findings"] for launch in again["launches"]] == [
+        launch["findings"] for launch in launches
+    ]
     assert again["untried"] == ""
     capture = Capture(path)
     capture.findings = None
     untried = report(capture)
     assert "no change was compiled" in table(untried)
     assert not any(
-        each["change"] for launch in untried["launches"] for each in launch["findings"] if each["kind"] != "overflow"
+        each["change"]
+        for launch in untried["launches"]
+        for each in launch["findings"]
+        if each["kind"] != "overflow"
     )

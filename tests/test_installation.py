@@ -38,7 +38,12 @@ def front_matter(folder):
 def test_a_space_holds_the_product_and_the_versions_that_its_hardware_has(name, expected, tmp_path):
     make(name, tmp_path / "space")
     made = {path.name for path in (tmp_path / "space").iterdir()}
-    assert made == {*(part.split("/")[0] for part in PRODUCT), MARK, "README.md", "requirements.txt"}
+    assert made == {
+        *(part.split("/")[0] for part in PRODUCT),
+        MARK,
+        "README.md",
+        "requirements.txt",
+    }
     assert not list((tmp_path / "space").rglob("__pycache__"))
     matter = front_matter(tmp_path / "space")
     assert {"title", "app_file", "license"} <= set(matter)
@@ -46,11 +51,21 @@ def test_a_space_holds_the_product_and_the_versions_that_its_hardware_has(name, 
     assert matter["sdk_version"] == version("gradio")
     required = (tmp_path / "space" / "requirements.txt").read_text()
     assert not {"gradio", "spaces"} & set(re.findall(r"\w+", required))
-    torch, triton = (next(line for line in required.splitlines() if line.startswith(p)) for p in ("torch", "triton"))
-    assert (matter.get("suggested_hardware"), matter["python_version"], torch, triton.split(";")[0]) == expected
+    torch, triton = (
+        next(line for line in required.splitlines() if line.startswith(p))
+        for p in ("torch", "triton")
+    )
+    assert (
+        matter.get("suggested_hardware"),
+        matter["python_version"],
+        torch,
+        triton.split(";")[0],
+    ) == expected
 
 
-def test_a_space_is_rewritten_without_files_that_have_gone_and_another_folder_is_left_alone(tmp_path, capsys):
+def test_a_space_is_rewritten_without_files_that_have_gone_and_another_folder_is_left_alone(
+    tmp_path, capsys
+):
     space = tmp_path / "space"
     thesis = tmp_path / "thesis.txt"
     make("cpu", space)
@@ -62,7 +77,10 @@ def test_a_space_is_rewritten_without_files_that_have_gone_and_another_folder_is
     with pytest.raises(SystemExit) as ended:
         main(["cpu", str(tmp_path)])
     assert ended.value.code == 2
-    assert "exists and is not a Space that this script wrote; name another folder." in capsys.readouterr().err
+    assert (
+        "exists and is not a Space that this script wrote; name another folder."
+        in capsys.readouterr().err
+    )
     assert {path.name for path in tmp_path.iterdir()} == {"space", "thesis.txt"}
     (tmp_path / "app.py").touch()
     for place in (tmp_path, thesis, ROOT):
@@ -78,7 +96,9 @@ def test_the_hub_can_install_what_is_required_beside_what_it_adds():
     assert "pydantic" in {need.name for need in added}
     for profile in PROFILES.values():
         text = requirements(profile, (ROOT / "requirements.txt").read_text())
-        required = {requirement.name: requirement.specifier for requirement in requirements_of(text)}
+        required = {
+            requirement.name: requirement.specifier for requirement in requirements_of(text)
+        }
         for need in [need for need in added if need.name in required]:
             both = need.specifier & required[need.name]
             assert any(both.contains(clause.version) for clause in both), need
@@ -99,7 +119,11 @@ INSTRUCTIONS = [
 
 
 def requirements_of(text):
-    return [Requirement(line.partition("#")[0]) for line in text.splitlines() if line and line[0].isalpha()]
+    return [
+        Requirement(line.partition("#")[0])
+        for line in text.splitlines()
+        if line and line[0].isalpha()
+    ]
 
 
 def test_the_lock_holds_every_requirement_and_all_that_it_needs():
@@ -139,14 +163,25 @@ def test_its_page_starts_from_a_read_only_tree_without_a_home(tmp_path):
     for path in [*application.rglob("*"), application]:
         path.chmod(path.stat().st_mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
     before = {path: path.stat().st_mtime_ns for path in application.rglob("*")}
-    allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    allowed = [
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    ]
     assert sorted(allowed) == sorted(source for text in of("COPY") for source in text.split()[:-1])
     variables = dict(pair.split("=", 1) for text in of("ENV") for pair in shlex.split(text))
-    variables |= {"TILESCOPE_CACHE": str(data), "GRADIO_SERVER_PORT": str(port), "HOME": "/nonexistent"}
+    variables |= {
+        "TILESCOPE_CACHE": str(data),
+        "GRADIO_SERVER_PORT": str(port),
+        "HOME": "/nonexistent",
+    }
     variables["PATH"] = os.environ["PATH"]
     (command,) = map(json.loads, of("CMD"))
     health = f"http://127.0.0.1:{port}/healthz"
-    with serving([sys.executable, *command[1:]], health, log, cwd=application, env=variables) as (page, reply):
+    with serving([sys.executable, *command[1:]], health, log, cwd=application, env=variables) as (
+        page,
+        reply,
+    ):
         assert json.loads(reply)["store"] == ""
         with pytest.raises(urllib.error.HTTPError, match="404"):  # MCP is off by default
             urllib.request.urlopen(f"http://127.0.0.1:{port}/gradio_api/mcp/schema")

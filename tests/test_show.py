@@ -113,14 +113,33 @@ def test_a_misaligned_view_is_named_with_its_offset(launches):
 def test_an_access_outside_its_tensor_names_program_warp_lane_and_element(launches):
     load, store = findings(launches[3])
     # Each lane takes two elements of 256, so element 232 of the last program is the first of warp 3's lane 20.
-    assert "Program 3, warp 3, lane 20: element (232) of the block lies outside x, 0 bytes after its end." in load
+    assert (
+        "Program 3, warp 3, lane 20: element (232) of the block lies outside x, 0 bytes after its end."
+        in load
+    )
     assert store == ""
 
 
-def test_a_sweep_launches_all_combinations_and_names_those_that_fail(tmp_path, capfd, monkeypatch, compiled_before):
+def test_a_sweep_launches_all_combinations_and_names_those_that_fail(
+    tmp_path, capfd, monkeypatch, compiled_before
+):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(compiled_before))
     example = str(ROOT / "kernels" / "examples" / "softmax.py")
-    assert show([example, "--json", "--gpu", "H200", "--set", "cols=1000,1024", "--set", "num_warps=2,3"]) == 0
+    assert (
+        show(
+            [
+                example,
+                "--json",
+                "--gpu",
+                "H200",
+                "--set",
+                "cols=1000,1024",
+                "--set",
+                "num_warps=2,3",
+            ]
+        )
+        == 0
+    )
     content = json.loads(capfd.readouterr().out)
     assert [launch["settings"] for launch in content["launches"]] == [
         {"cols": 1000, "num_warps": 2},
@@ -141,8 +160,9 @@ def test_counters_are_kept_in_the_capture_and_compared(capture_path, tmp_path):
     launches = report(Capture(path))["launches"]
     assert [launch["agrees"] for launch in launches] == [n != 1 for n in range(7)]
     assert launches[0]["elapsed_ms"] == 0.5
-    assert f"ld_sectors {totals[1]['ld_sectors'] + 1} (predicted {totals[1]['ld_sectors']})" in table(
-        report(Capture(path))
+    assert (
+        f"ld_sectors {totals[1]['ld_sectors'] + 1} (predicted {totals[1]['ld_sectors']})"
+        in table(report(Capture(path)))
     )
 
 
@@ -150,13 +170,22 @@ def test_counters_join_the_launches_that_nsight_compute_saw(capture_path, tmp_pa
     """A benchmark launches more or less often under the profiler, and a launch that fails has no counters."""
     path = Path(shutil.copy(capture_path, tmp_path))
     content = Capture(path).content
-    content = replace(content, launches=tuple(replace(launch, ran="cuda") for launch in content.launches))
+    content = replace(
+        content, launches=tuple(replace(launch, ran="cuda") for launch in content.launches)
+    )
     totals = [launch["totals"] for launch in report(Capture(path))["launches"]]
-    rows = [(totals[number], *key[:2]) for number, key in enumerate(launch_keys(Capture(path))) if number not in (1, 3)]
+    rows = [
+        (totals[number], *key[:2])
+        for number, key in enumerate(launch_keys(Capture(path)))
+        if number not in (1, 3)
+    ]
     rows.insert(1, (totals[0], "other", "(1, 1, 1)"))
     rows.insert(4, ({**totals[4], "ld_sectors": "n/a"}, "rows", "(8, 1, 1)"))
     header = ['"ID"', "Kernel Name", "Grid Size", *(METRICS[name] for name in COUNTERS)]
-    lines = [[number, name, grid, *(row[name] for name in COUNTERS)] for number, (row, name, grid) in enumerate(rows)]
+    lines = [
+        [number, name, grid, *(row[name] for name in COUNTERS)]
+        for number, (row, name, grid) in enumerate(rows)
+    ]
     page = io.StringIO("==PROF== Connected\n")
     page.seek(0, io.SEEK_END)
     print(",".join(header), file=page)
@@ -171,7 +200,16 @@ def test_counters_join_the_launches_that_nsight_compute_saw(capture_path, tmp_pa
 
 def test_controls_of_the_page_become_options_of_the_capture():
     chosen = {"case_cols": 1024, "sweep": "num_warps=2,4 rows=8", "config_softmax": 3}
-    options = ["--set", "cols=1024", "--set", "num_warps=2,4", "--set", "rows=8", "--config", "softmax=3"]
+    options = [
+        "--set",
+        "cols=1024",
+        "--set",
+        "num_warps=2,4",
+        "--set",
+        "rows=8",
+        "--config",
+        "softmax=3",
+    ]
     assert capture_options(chosen) == options
 
 
@@ -190,7 +228,9 @@ def test_json_is_one_object_and_against_names_what_grew(script, capture_path, tm
     before.write_text(text, encoding="utf-8")
     assert show([str(capture_path), "--text", "--against", str(before)]) == 0
     worse = tmp_path / "script.py"
-    worse.write_text(script.read_text().replace("1024, 1, BLOCK", "1024, 2, BLOCK"), encoding="utf-8")
+    worse.write_text(
+        script.read_text().replace("1024, 1, BLOCK", "1024, 2, BLOCK"), encoding="utf-8"
+    )
     assert show([str(worse), "--text", "--gpu", "H200", "--against", str(before)]) == GREW
     assert "script.py:10 in copy, load x: sectors rose from 128 to 1,024." in capfd.readouterr().err
     shifted = tmp_path / "renamed.py"
@@ -198,14 +238,18 @@ def test_json_is_one_object_and_against_names_what_grew(script, capture_path, tm
     assert show([str(shifted), "--text", "--gpu", "H200", "--against", str(before)]) == 0
 
 
-def test_a_copy_of_a_script_has_its_own_name_although_triton_has_compiled_the_original(script, tmp_path, capfd):
+def test_a_copy_of_a_script_has_its_own_name_although_triton_has_compiled_the_original(
+    script, tmp_path, capfd
+):
     copied = Path(shutil.copy(script, tmp_path / "copied.py"))
     assert show([str(copied), "--json", "--gpu", "h200"]) == 0
     launches = json.loads(capfd.readouterr().out)["launches"]
     assert {op["file"] for launch in launches for op in launch["ops"]} == {"copied.py"}
 
 
-def test_a_script_that_fails_has_a_table_of_its_launches_and_a_status_that_ci_sees(script, tmp_path, capfd):
+def test_a_script_that_fails_has_a_table_of_its_launches_and_a_status_that_ci_sees(
+    script, tmp_path, capfd
+):
     whole, part = (tmp_path / name for name in ("whole.json", "part.py"))
     assert show([str(script.with_suffix(".tilescope")), "--json"]) == 0
     whole.write_text(capfd.readouterr().out, encoding="utf-8")
@@ -241,7 +285,11 @@ def test_the_table_shortens_file_names_and_no_line_number(launches):
     facts = {"triton": "3", "gpu": "", "stopped": None, "not_captured": [], "untried": ""}
     content = {**facts, "launches": [{**launches[0], "ops": ops}]}
     line = next(line for line in table(content).splitlines() if "load" in line)
-    assert line.split()[:3] == [f"a_script_with_a_long…:{ops[0]['line']}", "load", "a_name_of_more_than_20_letters"]
+    assert line.split()[:3] == [
+        f"a_script_with_a_long…:{ops[0]['line']}",
+        "load",
+        "a_name_of_more_than_20_letters",
+    ]
 
 
 def test_differences_name_the_line_and_both_values(launches):
@@ -282,7 +330,9 @@ def test_a_script_without_a_launch_says_so(tmp_path, capfd):
     assert "launched no Triton kernel" in capfd.readouterr().err
 
 
-def test_a_save_between_a_pages_message_and_its_stream_still_redraws_the_page(capture_path, tmp_path):
+def test_a_save_between_a_pages_message_and_its_stream_still_redraws_the_page(
+    capture_path, tmp_path
+):
     script, captures = tmp_path / "script.py", []
     script.touch()
     page = CapturePage(capture_path, str(script), lambda *request: captures.append(request))
@@ -309,13 +359,17 @@ def test_another_example_is_captured_without_the_settings_of_the_last_one(captur
     assert requests == [(EXAMPLES[1], [])]
 
 
-def test_an_autotuned_kernel_has_a_control_that_pins_one_of_its_configs(tmp_path, monkeypatch, compiled_before):
+def test_an_autotuned_kernel_has_a_control_that_pins_one_of_its_configs(
+    tmp_path, monkeypatch, compiled_before
+):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(compiled_before))
     script, path = tmp_path / "tuned.py", tmp_path / "tuned.tilescope"
     config = '@triton.autotune([triton.Config({"BLOCK": block}) for block in (256, 512, 1024)], key=["n"])\n@triton.jit'
     head, _, rest = SCRIPT.partition("@triton.jit")
     kernel = rest.partition("@triton.jit")[0]
-    launch = 'copy[(4,)](torch.zeros(4096, device="cuda"), torch.zeros(4096, device="cuda"), 1024, 1)\n'
+    launch = (
+        'copy[(4,)](torch.zeros(4096, device="cuda"), torch.zeros(4096, device="cuda"), 1024, 1)\n'
+    )
     script.write_text(head + config + kernel + launch, encoding="utf-8")
     assert show([str(script), "--text", "--gpu", "H200", "--out", str(path)]) == 0
     pictures = CapturePictures(Capture(path))

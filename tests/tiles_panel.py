@@ -24,11 +24,15 @@ class TilesPanel(Panel):
     def draw(self, snapshot):
         tiles = len(snapshot.schedule.tiles.program)
         is_enough = tiles >= snapshot.state.view.of(TilesView).at_least
-        return {"tiles-claim": claim(say("{} tiles.", Strong(tiles)) if is_enough else "Few tiles.")}
+        return {
+            "tiles-claim": claim(say("{} tiles.", Strong(tiles)) if is_enough else "Few tiles.")
+        }
 
     def endpoints(self, api):
         async def tiles(experiment: dict) -> dict:
             """Return how many tiles a launch has."""
-            return api.reply_predicted(experiment, lambda snapshot: {"tiles": len(snapshot.schedule.tiles.program)})
+            return api.reply_predicted(
+                experiment, lambda snapshot: {"tiles": len(snapshot.schedule.tiles.program)}
+            )
 
         return (Endpoint("tiles", tiles),)

@@ -50,7 +50,9 @@ def serving(command, url, log, **options):
         process = subprocess.Popen(command, stdout=output, stderr=output, **options)
 
     def reply():
-        assert process.poll() is None, f"the server ended with {process.returncode}:\n{log.read_text()}"
+        assert process.poll() is None, (
+            f"the server ended with {process.returncode}:\n{log.read_text()}"
+        )
         with suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
             return bytes(answer.read())
         return b""

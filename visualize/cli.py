@@ -42,7 +42,10 @@ from visualize.views.numbers import milliseconds, significant
 from visualize.views.tune.text import ENDINGS, STATUSES, knobs_text, sweep_unit, time_ms
 
 # Exit statuses of a sweep.
-FINE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+FINE = 0
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
 _MAX_RANKED = 8
 
 
@@ -55,20 +58,52 @@ def make_parser() -> argparse.ArgumentParser:
         epilog="Example: app.py sweep experiment.json --vary BLOCK_M=64,128 --vary num_warps=4,8 --out rows.jsonl",
     )
     add = parser.add_argument
-    add("experiment", type=Path, metavar="EXPERIMENT.json", help="the experiment, as the API takes it")
-    add("--vary", action="append", default=[], metavar="KNOB=VALUE,VALUE", help="a knob and its values; repeatable")
-    add("--out", type=Path, metavar="FILE", help=f"write rows here as they arrive: {', '.join(SUFFIXES)}")
+    add(
+        "experiment",
+        type=Path,
+        metavar="EXPERIMENT.json",
+        help="the experiment, as the API takes it",
+    )
+    add(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="KNOB=VALUE,VALUE",
+        help="a knob and its values; repeatable",
+    )
+    add(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help=f"write rows here as they arrive: {', '.join(SUFFIXES)}",
+    )
     either = parser.add_mutually_exclusive_group().add_argument
-    either("--resume", type=Path, metavar="FILE", help="skip the rows of an earlier sweep (default: the stored rows)")
+    either(
+        "--resume",
+        type=Path,
+        metavar="FILE",
+        help="skip the rows of an earlier sweep (default: the stored rows)",
+    )
     either("--anew", action="store_true", help="try every config again, and ignore the stored rows")
-    add("--strategy", choices=STRATEGIES, default="guided", help="the order (default: guided, by the model)")
+    add(
+        "--strategy",
+        choices=STRATEGIES,
+        default="guided",
+        help="the order (default: guided, by the model)",
+    )
     add("--seed", type=startup.whole_number(0), default=0, help="the seed of --strategy random (0)")
     add("--budget", type=startup.whole_number(1), metavar="N", help="time at most N configs")
     patience = f"guided: end after N configs without an improvement ({PATIENCE})"
     add("--patience", type=startup.whole_number(1), default=PATIENCE, metavar="N", help=patience)
     gpus = f"GPUs of this host, several through Dask (1); {SCHEDULER} names a cluster"
     count = startup.whole_number(1)
-    add("--gpus", type=lambda text: None if text == "all" else count(text), default=1, metavar="N|all", help=gpus)
+    add(
+        "--gpus",
+        type=lambda text: None if text == "all" else count(text),
+        default=1,
+        metavar="N|all",
+        help=gpus,
+    )
     return parser
 
 
@@ -86,7 +121,9 @@ def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_her
             session = stack.enter_context(closing(Session.here()))
             if flags.gpus != 1 or os.environ.get(SCHEDULER):
                 devices = stack.enter_context(connect(flags.gpus, within.base))
-                run = sweep_on_cluster(devices, session.store, within, strategy, predict_time, resume)
+                run = sweep_on_cluster(
+                    devices, session.store, within, strategy, predict_time, resume
+                )
             else:
                 run = prepare(session, within, strategy, predict_time, resume)
             result = _run_sweep(run, flags, rows)
@@ -96,7 +133,11 @@ def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_her
     print(summary(result))
     if result.ended == "cancelled":
         return INTERRUPTED
-    return FAILED if result.count("failed") or result.ended == "failed" or result.best is None else FINE
+    return (
+        FAILED
+        if result.count("failed") or result.ended == "failed" or result.best is None
+        else FINE
+    )
 
 
 def _read_flags(flags: argparse.Namespace) -> tuple[Space, Strategy, tuple[SweepRow, ...]]:
@@ -117,7 +158,8 @@ def _read_flags(flags: argparse.Namespace) -> tuple[Space, Strategy, tuple[Sweep
 
 def _run_sweep(run: SweepRun, flags: argparse.Namespace, rows: Sequence[SweepRow]) -> Sweep:
     """Run until the end or Ctrl+C, which cancels the sweep."""
-    experiments, size = set(run.space.experiments), run.space.size
+    experiments = set(run.space.experiments)
+    size = run.space.size
     unused = sum(row.experiment not in experiments or row.device != run.gpu.name for row in rows)
     if unused and flags.out is not None and flags.out.resolve() == flags.resume.resolve():
         unused_rows = f"{flags.resume} holds {unused} rows of other configs or of another GPU than {run.gpu.name}"
@@ -156,11 +198,15 @@ def _collect_interrupts() -> Iterator[list[int]]:
 def _show_progress(run: SweepRun, out: Path | None, interrupts: Sequence[int]) -> None:
     """Show progress and write rows until the end or Ctrl+C: a bar on a terminal, otherwise a line at the end."""
     bar_format = "{desc} {bar} {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
-    with tqdm(total=run.space.size, unit="config", bar_format=bar_format, file=sys.stderr, disable=None) as bar:
+    with tqdm(
+        total=run.space.size, unit="config", bar_format=bar_format, file=sys.stderr, disable=None
+    ) as bar:
         for progress in itertools.takewhile(lambda _: not interrupts, run.updates(every_s=1.0)):
             bar.n = progress.done
             bar.set_description_str(progress.phase.capitalize(), refresh=False)
-            remaining = f"{format_duration(progress.remaining_s)} left" if progress.remaining_s else ""
+            remaining = (
+                f"{format_duration(progress.remaining_s)} left" if progress.remaining_s else ""
+            )
             best_ms = progress.best.median_ms if progress.best else None
             fastest = f"fastest {milliseconds(best_ms)}" if best_ms else ""
             bar.set_postfix_str(", ".join(filter(None, [remaining, fastest])))
@@ -168,33 +214,54 @@ def _show_progress(run: SweepRun, out: Path | None, interrupts: Sequence[int]) -
                 write_sweep(out, run.snapshot())
     if bar.disable:
         now = run.progress
-        print(f"{now.done} of {now.total} configs done in {format_duration(now.seconds)}.", file=sys.stderr)
+        print(
+            f"{now.done} of {now.total} configs done in {format_duration(now.seconds)}.",
+            file=sys.stderr,
+        )
 
 
 def summary(result: Sweep) -> str:
     """Return the result of a sweep as lines of text."""
-    counts = ", ".join(f"{count} {status}" for status in STATUSES if (count := result.count(status)))
-    lines = [f"{len(result.rows)} configs on {result.device.name}: {counts}. {ENDINGS[result.ended]}"]
+    counts = ", ".join(
+        f"{count} {status}" for status in STATUSES if (count := result.count(status))
+    )
+    lines = [
+        f"{len(result.rows)} configs on {result.device.name}: {counts}. {ENDINGS[result.ended]}"
+    ]
     if result.note:
         lines.append(result.note)
     if result.best is None:
         return "\n".join([*lines, "No config is correct, so there is no best one."])
     unit, scale = sweep_unit(result)
-    finalists = {finalist.experiment: finalist for finalist in (result.final.finalists if result.final else ())}
+    finalists = {
+        finalist.experiment: finalist
+        for finalist in (result.final.finalists if result.final else ())
+    }
     for row in result.ranked[:_MAX_RANKED]:
         ratio = "" if result.is_timed else "predicted"
         if finalist := finalists.get(row.experiment):
-            ratio = f"× {finalist.ratio:.4f}{' tie' if finalist.is_tie and finalist.ratio != 1 else ''}"
+            ratio = (
+                f"× {finalist.ratio:.4f}{' tie' if finalist.is_tie and finalist.ratio != 1 else ''}"
+            )
         ms = time_ms(row, result.is_timed)
-        lines.append(f"  {significant(ms * scale, 4)} {unit}  {ratio:14}  {knobs_text(row.experiment, result.space)}")
+        lines.append(
+            f"  {significant(ms * scale, 4)} {unit}  {ratio:14}  {knobs_text(row.experiment, result.space)}"
+        )
     for library in result.baselines:
         interval = f"{library.low:.3f}–{library.high:.3f}"
-        lines.append(f"{library.name} takes {library.ratio:.3f} ({interval}) times as long as the best.")
-    kernel, by = discover()[result.best.experiment.kernel], "" if result.is_timed else " by prediction"
-    return "\n".join([*lines, f"Best{by}, for @triton.autotune:", config_line(kernel, result.best.experiment)])
+        lines.append(
+            f"{library.name} takes {library.ratio:.3f} ({interval}) times as long as the best."
+        )
+    kernel = discover()[result.best.experiment.kernel]
+    by = "" if result.is_timed else " by prediction"
+    return "\n".join(
+        [*lines, f"Best{by}, for @triton.autotune:", config_line(kernel, result.best.experiment)]
+    )
 
 
-WORKS, LIMITED, FAILS = "works", "limited", "fails"
+WORKS = "works"
+LIMITED = "limited"
+FAILS = "fails"
 
 # The versions that the Makefile and CI use.
 PYTHONS = ((3, 11), (3, 13))
@@ -225,7 +292,9 @@ def doctor(checks: Iterable[Check]) -> int:
     for check in checks:
         failed |= check.state == FAILS
         line = f"{check.state:8} {check.name:12} {check.detail}"
-        print(textwrap.fill(line, 110, subsequent_indent=" " * 22, break_on_hyphens=False), flush=True)
+        print(
+            textwrap.fill(line, 110, subsequent_indent=" " * 22, break_on_hyphens=False), flush=True
+        )
         if check.remedy and check.state != WORKS:
             print(f"{'':21} {check.remedy}", flush=True)
     return int(failed)
@@ -245,7 +314,9 @@ def run_checks(host: str, port: int, gpu: Gpu | None) -> Iterator[Check]:
     with closing(machine_store(worker.default_cache_directory())) as store:
         yield check_database(store)
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
-    yield Check("browser", WORKS if browser else LIMITED, browser or "no Chromium; `make test` installs one")
+    yield Check(
+        "browser", WORKS if browser else LIMITED, browser or "no Chromium; `make test` installs one"
+    )
     if not HAS_TRITON:
         detail = "not installed: the page predicts with the textbook model alone"
         yield Check("Triton", LIMITED, detail, "pip install triton (Linux).")
@@ -257,7 +328,9 @@ def run_checks(host: str, port: int, gpu: Gpu | None) -> Iterator[Check]:
 def check_python(version: tuple[int, ...]) -> Check:
     detail, low, high = (".".join(map(str, each)) for each in (version, *PYTHONS))
     state = WORKS if PYTHONS[0] <= version <= PYTHONS[1] else FAILS
-    return Check("Python", state, detail, f"Use Python {low} to {high}: make PYTHON=python{high} run.")
+    return Check(
+        "Python", state, detail, f"Use Python {low} to {high}: make PYTHON=python{high} run."
+    )
 
 
 def check_packages(installed: Mapping[str, str]) -> Check:
@@ -273,9 +346,15 @@ def check_packages(installed: Mapping[str, str]) -> Check:
 
 def check_gpu(gpu: Gpu | None) -> Check:
     if gpu is not None:
-        return Check("GPU", WORKS, f"{gpu.name}, {gpu.sms} SMs" + (f"; {gpu.assumed}" if gpu.assumed else ""))
-    detail = "none: Triton's interpreter checks results, and nothing is timed or counted on this machine"
-    remedy = "With an NVIDIA GPU: install its driver, and pass it to containers (docker run --gpus all)."
+        return Check(
+            "GPU", WORKS, f"{gpu.name}, {gpu.sms} SMs" + (f"; {gpu.assumed}" if gpu.assumed else "")
+        )
+    detail = (
+        "none: Triton's interpreter checks results, and nothing is timed or counted on this machine"
+    )
+    remedy = (
+        "With an NVIDIA GPU: install its driver, and pass it to containers (docker run --gpus all)."
+    )
     return Check("GPU", LIMITED, detail, remedy)
 
 
@@ -286,22 +365,35 @@ def check_cache(directory: Path, min_free_bytes: int = _MIN_FREE_BYTES) -> Check
         with tempfile.NamedTemporaryFile(dir=directory):
             free = shutil.disk_usage(directory).free
     except OSError as error:
-        return Check("cache", FAILS, f"{directory}: {error.strerror}", "Set TILESCOPE_CACHE to a writable directory.")
-    state, detail = LIMITED if free < min_free_bytes else WORKS, f"{directory}, {free / 1e9:,.0f} GB free"
-    return Check("cache", state, detail, "Free some space, or set TILESCOPE_CACHE to another directory.")
+        return Check(
+            "cache",
+            FAILS,
+            f"{directory}: {error.strerror}",
+            "Set TILESCOPE_CACHE to a writable directory.",
+        )
+    state = LIMITED if free < min_free_bytes else WORKS
+    detail = f"{directory}, {free / 1e9:,.0f} GB free"
+    return Check(
+        "cache", state, detail, "Free some space, or set TILESCOPE_CACHE to another directory."
+    )
 
 
 def check_database(store: Store) -> Check:
     """Check that results can be stored."""
-    detail = store.problem or str(store.path or "off (TILESCOPE_DB): results are lost when the app ends")
+    detail = store.problem or str(
+        store.path or "off (TILESCOPE_DB): results are lost when the app ends"
+    )
     state = LIMITED if store.problem or store.path is None else WORKS
     return Check("database", state, detail, "Set TILESCOPE_DB to a writable file.")
 
 
 def check_workers(session: Session) -> Iterator[Check]:
     """Start a worker, compile a small kernel, check its result, and count its requests with Nsight Compute."""
-    tile, gpu = {"BLOCK_M": 32, "BLOCK_N": 32}, "this" if session.gpu else ""
-    small = from_json({"kernel": "transpose.tiled", "problem": {"M": 128, "N": 128}, "config": tile, "gpu": gpu})
+    tile = {"BLOCK_M": 32, "BLOCK_N": 32}
+    gpu = "this" if session.gpu else ""
+    small = from_json(
+        {"kernel": "transpose.tiled", "problem": {"M": 128, "N": 128}, "config": tile, "gpu": gpu}
+    )
 
     def check(name: str, outcome: Any, detail: str, otherwise: str = FAILS) -> Check:
         """Return a check whose detail may contain the outcome's attributes."""
@@ -309,8 +401,16 @@ def check_workers(session: Session) -> Iterator[Check]:
             return Check(name, otherwise, outcome.message)
         return Check(name, WORKS, detail.format(outcome))
 
-    yield check("worker", session.call_runner(worker.describe), "{0.name}; torch {0.torch}, Triton {0.triton}")
-    yield check("compiler", session.compile(small).result(), "transpose.tiled: {0.registers} registers per thread")
+    yield check(
+        "worker",
+        session.call_runner(worker.describe),
+        "{0.name}; torch {0.torch}, Triton {0.triton}",
+    )
+    yield check(
+        "compiler",
+        session.compile(small).result(),
+        "transpose.tiled: {0.registers} registers per thread",
+    )
     run = session.submit(small).result()
     if isinstance(run, RunResult) and not run.check.passed:
         run = Failure("check", "wrong", f"transpose.tiled differs from torch ({run.backend})")

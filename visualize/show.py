@@ -28,7 +28,9 @@ from visualize import startup
 from visualize.views.capture.report import differences, report, table
 
 # Exit statuses.
-FINE, GREW, USAGE = 0, 1, 2
+FINE = 0
+GREW = 1
+USAGE = 2
 
 _CAPTURE = Path(kernels.compiling.__file__).with_name("capture.py")
 _STDERR = 2  # its file descriptor
@@ -65,11 +67,22 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="OTHER.json",
         help="exit with status 1 if launches, requests, sectors, registers or memory grew",
     )
-    add("--triton", metavar="VERSION", help="also compile with this version of Triton, and print the differences")
-    add("--count", action="store_true", help="also count each launch with Nsight Compute (needs a GPU)")
+    add(
+        "--triton",
+        metavar="VERSION",
+        help="also compile with this version of Triton, and print the differences",
+    )
+    add(
+        "--count",
+        action="store_true",
+        help="also count each launch with Nsight Compute (needs a GPU)",
+    )
     add("--mcp", action="store_true", help="also offer the page's report as an MCP tool")
     add(
-        "--python", default=sys.executable, metavar="PATH", help="Python interpreter for the script (default: this one)"
+        "--python",
+        default=sys.executable,
+        metavar="PATH",
+        help="Python interpreter for the script (default: this one)",
     )
     add(
         "--values",
@@ -80,10 +93,25 @@ def make_parser() -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="NAME=VALUE,...",
         help="set a parameter of the case (repeatable); multiple values sweep over all combinations",
     )  # fmt: skip
-    add("--config", action="append", default=[], metavar="KERNEL=N", help="pin config N of a kernel's autotuner")
+    add(
+        "--config",
+        action="append",
+        default=[],
+        metavar="KERNEL=N",
+        help="pin config N of a kernel's autotuner",
+    )
     add("--out", type=Path, metavar="FILE.tilescope", help="save the capture to this file")
-    add("--host", default="127.0.0.1", help="loopback address to serve the page on (default: 127.0.0.1)")
-    add("--port", type=startup.whole_number(1, 65535), default=7860, help="port to serve the page on (default: 7860)")
+    add(
+        "--host",
+        default="127.0.0.1",
+        help="loopback address to serve the page on (default: 127.0.0.1)",
+    )
+    add(
+        "--port",
+        type=startup.whole_number(1, 65535),
+        default=7860,
+        help="port to serve the page on (default: 7860)",
+    )
     return parser
 
 
@@ -114,10 +142,14 @@ def show(arguments: Sequence[str]) -> int:
                 from visualize.web.capture_page import serve_capture
 
                 recapture = server.capture if server else None
-                serve_capture(path, flags.script, recapture, compiler, flags.host, flags.port, flags.mcp)
+                serve_capture(
+                    path, flags.script, recapture, compiler, flags.host, flags.port, flags.mcp
+                )
                 return FINE
             capture = Capture(path)
-            is_failed = capture.content.stopped is not None and capture.content.stopped.kind == "exception"
+            is_failed = (
+                capture.content.stopped is not None and capture.content.stopped.kind == "exception"
+            )
             content = report(capture, compiler)
             if packages:
                 other = CaptureServer(flags, Path(folder) / "other.tilescope", stack, packages)
@@ -132,14 +164,27 @@ def show(arguments: Sequence[str]) -> int:
     if flags.json:
         print(json.dumps(content, allow_nan=False))
     else:
-        title = f"From Triton {flags.triton} to {content['triton']}: " if flags.triton else "Differences: "
-        lines = [title + (f"{len(changed)}" if changed else "none"), *(d.sentence for d in changed), ""]
+        title = (
+            f"From Triton {flags.triton} to {content['triton']}: "
+            if flags.triton
+            else "Differences: "
+        )
+        lines = [
+            title + (f"{len(changed)}" if changed else "none"),
+            *(d.sentence for d in changed),
+            "",
+        ]
         print("\n".join([*(lines if before is not None else []), table(content)]))
     if not content["launches"]:
         advice = "Call one, or add a function whose name begins with `case`."
-        print(content["stopped"] or f"{flags.script} launched no Triton kernels. {advice}", file=sys.stderr)
+        print(
+            content["stopped"] or f"{flags.script} launched no Triton kernels. {advice}",
+            file=sys.stderr,
+        )
         return USAGE
-    grown = [d for d in changed if d.after > d.before or d.what == "launches"] if flags.against else []
+    grown = (
+        [d for d in changed if d.after > d.before or d.what == "launches"] if flags.against else []
+    )
     print("".join(f"{d.sentence}\n" for d in grown), end="", file=sys.stderr)
     return GREW if grown else USAGE if is_failed else FINE
 
@@ -156,9 +201,7 @@ def _obstacle(flags: argparse.Namespace) -> str:
     if "SPACE_ID" in os.environ:
         return "`show` does not serve its page on a Space, where visitors could run code. Use --text or --json."
     if flags.host not in _LOOPBACK:
-        return (
-            f"`show` listens only on this machine: --host must be one of {', '.join(_LOOPBACK)} (got {flags.host!r})."
-        )
+        return f"`show` listens only on this machine: --host must be {', '.join(_LOOPBACK)} (got {flags.host!r})."
     return startup.obstacle(flags.host, flags.port)
 
 
@@ -177,18 +220,28 @@ def read_report(path: Path) -> dict[str, Any]:
         list(differences(content, content))
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"
-        raise CaptureFailed(f"--against {path} is not a report of `show --json` ({reason}).") from error
+        raise CaptureFailed(
+            f"--against {path} is not a report of `show --json` ({reason})."
+        ) from error
     return content
 
 
-def capture_arguments(flags: argparse.Namespace, path: Path, script: str, more: Sequence[str] = ()) -> list[str]:
+def capture_arguments(
+    flags: argparse.Namespace, path: Path, script: str, more: Sequence[str] = ()
+) -> list[str]:
     """Return the arguments of capture.py.
 
     Args:
         more: further options of capture.py, which override those in `flags`.
     """
     gpu = GPUS.get(flags.gpu or "") or this_gpu() or GPUS[DEFAULT_GPU]
-    arguments = ["--out", str(path), "--gpu-json", json.dumps(asdict(gpu)), *(["--values"] if flags.values else [])]
+    arguments = [
+        "--out",
+        str(path),
+        "--gpu-json",
+        json.dumps(asdict(gpu)),
+        *(["--values"] if flags.values else []),
+    ]
     for name, values in (("set", flags.set), ("config", flags.config)):
         arguments += [part for value in values for part in (f"--{name}", value)]
     return [*arguments, *more, script, *flags.arguments]
@@ -207,7 +260,9 @@ class CaptureServer:
         CaptureFailed: the interpreter does not exist.
     """
 
-    def __init__(self, flags: argparse.Namespace, path: Path, stack: ExitStack, packages: Path | None = None) -> None:
+    def __init__(
+        self, flags: argparse.Namespace, path: Path, stack: ExitStack, packages: Path | None = None
+    ) -> None:
         self._flags = flags
         self.path = path
         self._lock = threading.Lock()
@@ -237,7 +292,8 @@ class CaptureServer:
         reply = self._ask(capture_arguments(self._flags, self.path, script, more))
         if reply != "\n":
             raise CaptureFailed(
-                reply.strip() or f"The capture process ({self._flags.python}) exited; the terminal shows why."
+                reply.strip()
+                or f"The capture process ({self._flags.python}) exited; the terminal shows why."
             )
         if self._flags.count:
             count(self._flags, self.path, script, more)
@@ -275,11 +331,26 @@ def count(flags: argparse.Namespace, path: Path, script: str, settings: Sequence
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log.csv")
         again = Path(folder, "counted.tilescope")
-        command = [ncu, "--clock-control", "none", "--metrics", ",".join(metrics.values()), "--kernel-name"]
-        command += [f"regex:^({'|'.join(map(re.escape, names))})$", "--csv", "--page", "raw", "--print-units", "base"]
+        command = [
+            ncu,
+            "--clock-control",
+            "none",
+            "--metrics",
+            ",".join(metrics.values()),
+            "--kernel-name",
+        ]
+        command += [
+            f"regex:^({'|'.join(map(re.escape, names))})$",
+            "--csv",
+            "--page",
+            "raw",
+            "--print-units",
+            "base",
+        ]
         arguments = capture_arguments(flags, again, script, ["--untimed", *settings])
         command += ["--log-file", str(log), flags.python, str(_CAPTURE), *arguments]
-        subprocess.run(command, stdout=_STDERR, check=False)  # the script may fail while it is counted
+        # The script may fail while it is counted
+        subprocess.run(command, stdout=_STDERR, check=False)
         page = log.read_text(encoding="utf-8") if log.exists() else ""
         if again.exists():
             shutil.move(again, path)  # random data differs between runs
@@ -289,7 +360,10 @@ def count(flags: argparse.Namespace, path: Path, script: str, settings: Sequence
     capture.write_counters([CountedLaunch(counters.get(key), times.get(key)) for key in keys])
     if missing := len(set(keys) - set(counters)):
         last = "".join(page.splitlines()[-1:])
-        print(f"Nsight Compute did not count {missing} of {len(keys)} launches. {last}", file=sys.stderr)
+        print(
+            f"Nsight Compute did not count {missing} of {len(keys)} launches. {last}",
+            file=sys.stderr,
+        )
 
 
 def find_entry(capture: Capture, kernel: int) -> str:
@@ -334,15 +408,29 @@ def install_triton(version: str) -> Path:
     Raises:
         CaptureFailed: pip could not install it, or it is too old.
     """
-    if not re.fullmatch(r"\d+\.\d+[\w.+]*", version) or tuple(map(int, version.split(".")[:2])) < _OLDEST_TRITON:
-        raise CaptureFailed(f"--triton {version}: Tilescope needs Triton 3.6 or later, such as 3.6.0.")
+    if (
+        not re.fullmatch(r"\d+\.\d+[\w.+]*", version)
+        or tuple(map(int, version.split(".")[:2])) < _OLDEST_TRITON
+    ):
+        raise CaptureFailed(
+            f"--triton {version}: Tilescope needs Triton 3.6 or later, such as 3.6.0."
+        )
     folder = default_cache_directory() / f"triton-{version}"
     if not folder.exists():
         print(f"Installing Triton {version} in {folder}.", file=sys.stderr)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as partial_folder:
             # Without dependencies: those of the script's environment are used.
-            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", partial_folder]
+            pip = [
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--no-deps",
+                "--target",
+                partial_folder,
+            ]
             if subprocess.run([*pip, f"triton=={version}"], stdout=_STDERR, check=False).returncode:
                 raise CaptureFailed(f"pip could not install Triton {version}.")
             shutil.copytree(partial_folder, folder)

@@ -33,8 +33,15 @@ def whole_number(low: int, high: int = 10**9) -> Callable[[str], int]:
     """Return the type of a flag for argparse: a whole number from `low` to `high`."""
 
     def parse(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and len(text) <= len(str(high)) and low <= int(text) <= high):
-            raise argparse.ArgumentTypeError(f"must be a whole number from {low} to {high} (got {text[:100]!r})")
+        if not (
+            text.isascii()
+            and text.isdigit()
+            and len(text) <= len(str(high))
+            and low <= int(text) <= high
+        ):
+            raise argparse.ArgumentTypeError(
+                f"must be a whole number from {low} to {high} (got {text[:100]!r})"
+            )
         return int(text)
 
     return parse
@@ -43,7 +50,12 @@ def whole_number(low: int, high: int = 10**9) -> Callable[[str], int]:
 def bypass_proxy(host: str) -> None:
     """Exclude this page from the environment's proxy. Gradio requests its own URL at start-up, and exits on failure."""
     names = ("no_proxy", "NO_PROXY")
-    hosts = [part.strip() for name in names for part in os.environ.get(name, "").split(",") if part.strip()]
+    hosts = [
+        part.strip()
+        for name in names
+        for part in os.environ.get(name, "").split(",")
+        if part.strip()
+    ]
     for name in names:  # if both are set, only the first is read
         os.environ[name] = ",".join(dict.fromkeys([*hosts, "localhost", "127.0.0.1", "::1", host]))
 
@@ -59,7 +71,9 @@ def login() -> tuple[str, str] | None:
         return None
     name, _, password = value.partition(":")
     if not (name and password):
-        raise ValueError(f"{AUTH} must be a name and a password with a colon between them: {AUTH}=name:password.")
+        raise ValueError(
+            f"{AUTH} must be a name and a password with a colon between them: {AUTH}=name:password."
+        )
     return name, password
 
 
@@ -87,7 +101,9 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
-            "time": datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds"),
+            "time": datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(
+                timespec="milliseconds"
+            ),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -102,7 +118,9 @@ def configure_logging() -> None:
     """Configure logging. Text logs have only warnings and errors."""
     is_json = os.environ.get(LOG_FORMAT, "").strip().lower() == "json"
     stream = logging.StreamHandler(sys.stderr)
-    stream.setFormatter(JsonLines() if is_json else logging.Formatter("%(levelname)s: %(name)s: %(message)s"))
+    stream.setFormatter(
+        JsonLines() if is_json else logging.Formatter("%(levelname)s: %(name)s: %(message)s")
+    )
     logger = logging.getLogger("tilescope")
     logger.handlers[:] = [stream]
     logger.propagate = False
@@ -118,7 +136,9 @@ def return_large_arrays() -> None:
 
     All threads share one arena. By default each has its own, which keeps the memory that it frees.
     """
-    with suppress(AttributeError, TypeError):  # musl and macOS have no mallopt, and Windows has no CDLL(None)
+    with suppress(
+        AttributeError, TypeError
+    ):  # musl and macOS have no mallopt, and Windows has no CDLL(None)
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, 1 << 22)
         mallopt(_TRIM_THRESHOLD, 1 << 26)

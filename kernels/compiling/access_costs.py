@@ -10,7 +10,16 @@ import numpy as np
 from kernels.accesses import vectors
 from kernels.compiling.captured_counts import OperationCounts
 from kernels.compiling.compile_cost import LANES
-from kernels.compiling.experiments import Change, Choice, Hypothesis, Lab, Numbers, find_same, total, try_option
+from kernels.compiling.experiments import (
+    Change,
+    Choice,
+    Hypothesis,
+    Lab,
+    Numbers,
+    find_same,
+    total,
+    try_option,
+)
 from kernels.compiling.requests import Instruction
 from kernels.compiling.ttgir import Slice
 from kernels.compiling.ttir_edits import Module
@@ -237,16 +246,25 @@ class Access:
         fact = Hypothesis("repeated", self.op, text, cost=lambda numbers: numbers["sectors"])
         return [replace(fact, changes=(change,)) for change in changes] or [fact]
 
-    def _access_contiguously(self, kind: str, advice: str, needs: str, count: int) -> tuple[Change, ...]:
+    def _access_contiguously(
+        self, kind: str, advice: str, needs: str, count: int
+    ) -> tuple[Change, ...]:
         """Return a change of the addresses to a block without gaps; none if a mask forbids it."""
         owners = [n for n, each in self.arguments.items() if (each.name,) == self.op.tensors]
         names = {self.lab.module.body.arguments[number] for number in owners}
         inner = [
-            each for each in self.lab.find(self.op) if names & Slice(self.lab.module.body, {}).reach(each.operands[:1])
+            each
+            for each in self.lab.find(self.op)
+            if names & Slice(self.lab.module.body, {}).reach(each.operands[:1])
         ]
         is_same = self.layout.shape == (count,)
         is_free = self.op.op in ("load", "async copy") and not any(each.mask for each in inner)
-        if not owners or not inner or not (is_same or is_free) or self._start(owners[0]) % SECTOR_BYTES:
+        if (
+            not owners
+            or not inner
+            or not (is_same or is_free)
+            or self._start(owners[0]) % SECTOR_BYTES
+        ):
             return ()
         edits = ((Module.access_contiguously, each.line, owners[0], count) for each in inner)
         return (Change(kind, advice, "", needs, tuple(edits)),)

@@ -11,7 +11,16 @@ import numpy as np
 
 from kernels.compiling.listings import UnsupportedOperation
 from kernels.compiling.ttgir import Op, shape_of
-from kernels.compiling.values import Value, add, apply, check_size, compare, conjunction, from_table, multiply
+from kernels.compiling.values import (
+    Value,
+    add,
+    apply,
+    check_size,
+    compare,
+    conjunction,
+    from_table,
+    multiply,
+)
 
 # What a user can do about operations that are not evaluated.
 COUNT_IT = "To measure this launch, use --count on a GPU."
@@ -77,7 +86,8 @@ def _on_unsigned(function: Callable[..., Any], bits: int) -> Callable[..., Any]:
 
 def _fit(value: Value, bits: int) -> Value:
     """Wrap a result that may not fit in its type. Most programs shift by whole multiples, and keep their terms."""
-    half, size = 1 << bits - 1, 1 << bits
+    half = 1 << bits - 1
+    size = 1 << bits
     if value.is_boolean or value.base.dtype.kind == "f" or bits >= 64:
         return value
     low, high = value.bounds_by_program()
@@ -123,7 +133,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "math.absf": np.abs,
     "math.fma": lambda a, b, c: a * b + c,
     "math.rsqrt": lambda x: 1 / np.sqrt(x),
-    **{f"math.{name}": getattr(np, name) for name in ("exp", "exp2", "log", "log2", "sqrt", "floor", "ceil")},
+    **{
+        f"math.{name}": getattr(np, name)
+        for name in ("exp", "exp2", "log", "log2", "sqrt", "floor", "ceil")
+    },
 }
 _UNSIGNED_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "arith.shrui": np.right_shift,
@@ -150,7 +163,9 @@ def constant(op: Op) -> Value:
             return Value(np.array(bits, f"u{dtype.itemsize}").view(dtype))
         return Value(np.array(float(word), dtype))
     if word.startswith("["):
-        numbers = np.array([int(number) for number in re.findall(r"-?\d+", word)]).reshape(shape_of(op.type))
+        numbers = np.array([int(number) for number in re.findall(r"-?\d+", word)]).reshape(
+            shape_of(op.type)
+        )
         return from_table(numbers[None])
     return Value(np.array(int(word, 0)))
 
@@ -207,7 +222,8 @@ def _extend_unsigned(op: Op, a: Value) -> Value:
 
 
 def _bitcast(op: Op, a: Value) -> Value:
-    source, target = _float(_source_type(op)), _float(op.type)
+    source = _float(_source_type(op))
+    target = _float(op.type)
     if "ptr" in op.type or (source and target):
         return a
     if (source or target) and "bf16" in op.text:
@@ -220,11 +236,14 @@ def _bitcast(op: Op, a: Value) -> Value:
 def _high_half(op: Op, a: Value, b: Value) -> Value:
     if bits_of(op.type) != 32:
         raise UnsupportedOperation(f"Accesses depend on tl.umulhi of 64-bit integers. {COUNT_IT}")
-    return apply(lambda x, y: _wrap((_unsigned(x, 32) * _unsigned(y, 32)) >> np.uint64(32), 32), a, b)
+    return apply(
+        lambda x, y: _wrap((_unsigned(x, 32) * _unsigned(y, 32)) >> np.uint64(32), 32), a, b
+    )
 
 
 def _make_range(op: Op) -> Value:
-    start, end = op.attribute("start"), op.attribute("end")
+    start = op.attribute("start")
+    end = op.attribute("end")
     check_size(end - start)
     return from_table(np.arange(start, end)[None])
 
@@ -236,14 +255,21 @@ def _transpose(op: Op, a: Value) -> Value:
 
 
 def _reshape(op: Op, a: Value) -> Value:
-    old, new = shape_of(op.text), shape_of(op.type)
+    old = shape_of(op.text)
+    new = shape_of(op.type)
     check_size(*(len(term.table) for term in a.terms), *old)
-    return a.map_blocks(lambda table: np.broadcast_to(table, (len(table), *old)).reshape(len(table), *new))
+    return a.map_blocks(
+        lambda table: np.broadcast_to(table, (len(table), *old)).reshape(len(table), *new)
+    )
 
 
 def _join(op: Op, a: Value, b: Value) -> Value:
     rank = len(shape_of(op.type)) - 1
-    return apply(lambda x, y: np.stack(np.broadcast_arrays(x, y), axis=-1), a.with_rank(rank), b.with_rank(rank))
+    return apply(
+        lambda x, y: np.stack(np.broadcast_arrays(x, y), axis=-1),
+        a.with_rank(rank),
+        b.with_rank(rank),
+    )
 
 
 def _to_float(op: Op, a: Value) -> Value:
@@ -251,13 +277,17 @@ def _to_float(op: Op, a: Value) -> Value:
 
 
 _RULES: dict[str, Callable[..., Value]] = {
-    **dict.fromkeys(("tt.splat", "tt.unsplat", "tt.broadcast", "ttg.convert_layout"), lambda op, a: a),
+    **dict.fromkeys(
+        ("tt.splat", "tt.unsplat", "tt.broadcast", "ttg.convert_layout"), lambda op, a: a
+    ),
     **dict.fromkeys(("arith.index_cast", "tt.ptr_to_int", "tt.int_to_ptr"), lambda op, a: a),
     "ttng.reinterpret_tensor_descriptor": lambda op, a: a,
     "arith.constant": constant,
     **dict.fromkeys(("arith.addi", "arith.subi", "arith.muli"), _linear),
     **dict.fromkeys(("arith.divsi", "arith.remsi"), _quotient),
-    "arith.andi": lambda op, a, b: conjunction(a, b) if a.is_boolean else apply(np.bitwise_and, a, b),
+    "arith.andi": lambda op, a, b: (
+        conjunction(a, b) if a.is_boolean else apply(np.bitwise_and, a, b)
+    ),
     "arith.shli": lambda op, a, b: apply(lambda x, y: _wrap(x << y, bits_of(op.type)), a, b),
     "arith.cmpi": _compare_integers,
     "arith.cmpf": _compare_floats,
@@ -267,13 +297,19 @@ _RULES: dict[str, Callable[..., Value]] = {
         apply(lambda x: x & 1 == 1, a) if bits_of(op.type) == 1 else _fit(a, bits_of(op.type))
     ),
     **dict.fromkeys(("arith.sitofp", "arith.extf", "arith.truncf"), _to_float),
-    "arith.uitofp": lambda op, a: apply(lambda x: _unsigned(x, bits_of(_source_type(op))).astype(_float(op.type)), a),
-    **dict.fromkeys(("arith.fptosi", "arith.fptoui"), lambda op, a: apply(lambda x: x.astype(np.int64), a)),
+    "arith.uitofp": lambda op, a: apply(
+        lambda x: _unsigned(x, bits_of(_source_type(op))).astype(_float(op.type)), a
+    ),
+    **dict.fromkeys(
+        ("arith.fptosi", "arith.fptoui"), lambda op, a: apply(lambda x: x.astype(np.int64), a)
+    ),
     **dict.fromkeys(("tt.bitcast", "arith.bitcast"), _bitcast),
     "tt.mulhiui": _high_half,
     "tt.addptr": lambda op, a, b: add(a, multiply(b, Value(op.element_bytes))),
     "tt.make_range": _make_range,
-    "tt.expand_dims": lambda op, a: a.map_blocks(lambda table: np.expand_dims(table, op.attribute("axis") + 1)),
+    "tt.expand_dims": lambda op, a: a.map_blocks(
+        lambda table: np.expand_dims(table, op.attribute("axis") + 1)
+    ),
     "tt.trans": _transpose,
     "tt.reshape": _reshape,
     "tt.join": _join,

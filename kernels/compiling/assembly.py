@@ -29,14 +29,19 @@ class Doubt(NamedTuple):
 
 
 def find_doubts(
-    body: Region, instructions_of: Mapping[Op, Instruction | str], tallies: Mapping[Op, Tally], ptx: str, sass: str
+    body: Region,
+    instructions_of: Mapping[Op, Instruction | str],
+    tallies: Mapping[Op, Tally],
+    ptx: str,
+    sass: str,
 ) -> dict[Site, Doubt]:
     """Find the source lines whose PTX or SASS has other instructions than those that were counted.
 
     The number of a line's loads may be the counted number or a multiple of it, as in an unrolled loop. For other
     instructions, extra ones are harmless, and those that no lane of the launch executes may be missing.
     """
-    expected, alive = Counter[Site](), Counter[Site]()
+    expected = Counter[Site]()
+    alive = Counter[Site]()
     present = Counter({site: len(opcodes) for site, opcodes in find_opcodes(sass).items()})
     units = defaultdict[Site, int](int)
     doubts = {}
@@ -46,18 +51,25 @@ def find_doubts(
             kept = instruction.count - sum(instruction.is_merged)
             expected[op.site] += kept
             units[op.site] = math.gcd(units[op.site], kept)
-            expected["load", op.source] += instruction.swaps * instruction.count  # of the word that it swaps
+            # Of the word that it swaps
+            expected["load", op.source] += instruction.swaps * instruction.count
             alive[op.site] += int(tallies[op].issued.sum())
     known = {(MEMORY_OPS[op.name].kind, op.location) for op in memory_ops(body)}
     for kind, location in find_instructions(ptx).keys() - known:
-        text = "Inline assembly or a mathematical function accesses memory here, which is not counted."
+        text = (
+            "Inline assembly or a mathematical function accesses memory here, which is not counted."
+        )
         doubts[kind, location[0][:2] if location else ()] = Doubt(text, False)
     for kind in {kind for kind, _ in (*expected, *present)} if present else ():
         sites = {site for site in (*expected, *present) if site[0] == kind}
         extra = {site: present[site] - expected[site] for site in sites}
         unlike = {site for site in sites if extra[site] and (extra[site] < 0 or kind == "load")}
         unlike -= {site for site in unlike if alive[site] <= present[site] < expected[site]}
-        unlike -= {site for site in unlike if extra[site] > 0 and units[site] and extra[site] % units[site] == 0}
+        unlike -= {
+            site
+            for site in unlike
+            if extra[site] > 0 and units[site] and extra[site] % units[site] == 0
+        }
         absent = {site for site in unlike if not present[site]}
         # ptxas assigns some instructions to a neighbouring line.
         total = sum(extra[site] for site in unlike)
@@ -98,7 +110,9 @@ def _merged_in_unrolled_loops(
         if op.name in ("tt.load", "tt.store"):
             for programs, addresses in tallies[op].starts:
                 early = slice(_FIRST_PROGRAMS)
-                starts[loop, op.name] += zip(programs[early].tolist(), addresses[early].tolist(), strict=True)
+                starts[loop, op.name] += zip(
+                    programs[early].tolist(), addresses[early].tolist(), strict=True
+                )
     copies: dict[Op, list[tuple[float, Site]]] = defaultdict(list)
     for site in expected:
         (loop, *others) = loops_at[site] or {None}
@@ -109,14 +123,24 @@ def _merged_in_unrolled_loops(
         if max(ratios)[0] > 1:
             lines = {source for source, loops in loops_of.items() if loops == {loop}}
             added = sum(
-                bool(_ADDITION.search(line)) for line, at in locate_lines(ptx, "ptx") if at and at[0][:2] in lines
+                bool(_ADDITION.search(line))
+                for line, at in locate_lines(ptx, "ptx")
+                if at and at[0][:2] in lines
             )
-            made = sum(opcode[:4] in ("FADD", "FFMA") for opcode, at in instructions(sass) if at and at[0][:2] in lines)
+            made = sum(
+                opcode[:4] in ("FADD", "FFMA")
+                for opcode, at in instructions(sass)
+                if at and at[0][:2] in lines
+            )
             most = max(max(ratios)[0], round(made / added) if added else 0)
             for kind in ("load", "store"):
                 pairs = starts[loop, f"tt.{kind}"]
                 is_unclear = not added and len(set(pairs)) < len(pairs)
-                merged |= {site for ratio, site in ratios if site[0] == kind and (ratio < most or is_unclear)}
+                merged |= {
+                    site
+                    for ratio, site in ratios
+                    if site[0] == kind and (ratio < most or is_unclear)
+                }
     return merged
 
 

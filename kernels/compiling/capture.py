@@ -71,15 +71,26 @@ _END = sys.maxsize
 _RECOMPILE_S = 20
 
 # Maximum number of autotuner configs to try until one compiles and fits, and of combinations in a sweep.
-_MOST_CONFIGS, _MOST_COMBINATIONS = 8, 256
+_MOST_CONFIGS = 8
+_MOST_COMBINATIONS = 256
 
-_TOO_LARGE = f"Addresses depend on the values of {{}}. A capture keeps at most {_MOST_BYTES >> 20} MiB of values, so \
+_TOO_LARGE = (
+    f"Addresses depend on the values of {{}}. A capture keeps at most {_MOST_BYTES >> 20} MiB of values, so \
 make the tensors smaller."
+)
 
-_IN_GRAPH = "Addresses depend on the values of {}, which can't be copied while a CUDA graph records the launch. Launch \
+_IN_GRAPH = (
+    "Addresses depend on the values of {}, which can't be copied while a CUDA graph records the launch. Launch \
 the kernel outside the graph, too."
+)
 
-_POINTER_OPS = "tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas", "ttg.async_copy_global_to_local"
+_POINTER_OPS = (
+    "tt.load",
+    "tt.store",
+    "tt.atomic_rmw",
+    "tt.atomic_cas",
+    "ttg.async_copy_global_to_local",
+)
 _TMA_COPIES = r"ttng\.async_tma_(copy|store|gather|scatter|reduce)"
 _NUMBERS = r"^(tensor<[\dx]+)?i\d+"
 _BRANCHES = r"scf\.(if|for|condition|index_switch)$|cf\.cond_br$"
@@ -185,9 +196,12 @@ class Recorder:
     ) -> tuple[Launch, dict[str, Any]]:
         """Compile and describe a launch. Return it and its arguments by name."""
         names = function.arg_names
-        bound = function.signature.bind(*arguments, **{k: v for k, v in keywords.items() if k in names})
+        bound = function.signature.bind(
+            *arguments, **{k: v for k, v in keywords.items() if k in names}
+        )
         bound.apply_defaults()
-        values, options = dict(bound.arguments), {k: v for k, v in keywords.items() if k not in names}
+        values = dict(bound.arguments)
+        options = {k: v for k, v in keywords.items() if k not in names}
         sizes = grid(values) if callable(grid) else grid
         sizes = [sizes] if isinstance(sizes, int) else [int(size) for size in sizes]
         with torch._C.DisableTorchFunction():
@@ -195,11 +209,22 @@ class Recorder:
             compiled = self._compile(function, sizes, stand_ins, options)
             metadata = compiled.metadata
             *_, binder = function.device_caches[driver.active.get_current_device()]
-            _, kinds, _ = binder(**stand_ins, **{"debug": False, "instrumentation_mode": "", **options})
-            config = {parameter.name: values[parameter.name] for parameter in function.params if parameter.is_constexpr}
-            config |= {"num_warps": metadata.num_warps, "num_stages": getattr(metadata, "num_stages", None)}
+            _, kinds, _ = binder(
+                **stand_ins, **{"debug": False, "instrumentation_mode": "", **options}
+            )
+            config = {
+                parameter.name: values[parameter.name]
+                for parameter in function.params
+                if parameter.is_constexpr
+            }
+            config |= {
+                "num_warps": metadata.num_warps,
+                "num_stages": getattr(metadata, "num_stages", None),
+            }
             facts = read_ttgir(compiled.asm["ttgir"])
-            groups = map(self._describe, stand_ins, stand_ins.values(), (kind for kind, *_ in kinds))
+            groups = map(
+                self._describe, stand_ins, stand_ins.values(), (kind for kind, *_ in kinds)
+            )
             content = {
                 "grid": [*sizes, 1, 1][:3], "caller": _users_line(traceback.extract_stack()), **self.context,
                 "config": {name: _plain(value) for name, value in config.items()},
@@ -216,7 +241,9 @@ class Recorder:
         self.bases.clear()
         return launch, values
 
-    def _compile(self, function: Any, grid: Any, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    def _compile(
+        self, function: Any, grid: Any, arguments: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> Any:
         compiled = _RUN(function, grid=grid, warmup=True, **arguments, **options)
         if (needed := compiled.metadata.shared) > (limit := self.gpu["shared_bytes_per_program"]):
             raise OutOfResources(needed, limit, "shared memory")
@@ -238,7 +265,14 @@ class Recorder:
             ]
             tensor = self._describe_tensor(value.base)
             if self.gpu["compute_capability"] >= [9, 0]:
-                yield {"name": name, "descriptor": {"tensor": tensor, **sizes, "block_shape": list(value.block_shape)}}
+                yield {
+                    "name": name,
+                    "descriptor": {
+                        "tensor": tensor,
+                        **sizes,
+                        "block_shape": list(value.block_shape),
+                    },
+                }
             else:  # without the tensor memory accelerator, Triton passes a pointer, and the sizes twice
                 yield {"name": name, "tensor": tensor}
                 yield from scalars
@@ -251,7 +285,8 @@ class Recorder:
             yield {"name": name, "value": value if math.isfinite(value) else str(value)}
 
     def _describe_tensor(self, tensor: Any) -> dict[str, Any]:
-        base, storage = tensor.base, self.storage(tensor.base)
+        base = tensor.base
+        storage = self.storage(tensor.base)
         self.bases[storage] = base
         return {
             "dtype": _dtype(tensor), "shape": list(base.shape), "strides": list(base.stride()), "storage": storage,
@@ -274,7 +309,8 @@ class Recorder:
     def _keep_values(self, name: str, tensor: dict[str, Any]) -> None:
         """Copy the storage of an argument on whose values addresses, masks or branches depend."""
         base = self.bases[tensor["storage"]]
-        memory, dtype = base.untyped_storage(), base.dtype
+        memory = base.untyped_storage()
+        dtype = base.dtype
         why = ""
         elements = np.empty(0)
         if tensor["dtype"] != _dtype(base):
@@ -285,7 +321,11 @@ class Recorder:
             why = _TOO_LARGE.format(f"{name}, {memory.nbytes() >> 20:,} MiB")
         else:
             flat = base.new_empty(0).set_(memory, 0, (memory.nbytes() // dtype.itemsize,), (1,))
-            is_numpy = not dtype.is_floating_point or dtype in (torch.float16, torch.float32, torch.float64)
+            is_numpy = not dtype.is_floating_point or dtype in (
+                torch.float16,
+                torch.float32,
+                torch.float64,
+            )
             elements = flat.to("cpu", dtype if is_numpy else torch.float32).numpy()
         number = len(self.arrays)
         key = why or hashlib.blake2b(elements.data, key=tensor["dtype"].encode()).digest()
@@ -313,7 +353,8 @@ class Recorder:
                 number, reference = self.numbers.get(_address(tensor), (-1, None))
                 if number in self.unknown and reference and not reference.expired():
                     return self.unknown[number]
-                start, size = tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes()
+                start = tensor.untyped_storage().data_ptr()
+                size = tensor.untyped_storage().nbytes()
                 for launch, addresses in self.pointees:
                     first, last = np.searchsorted(addresses, (start, start + size))
                     if first < last:
@@ -323,8 +364,11 @@ class Recorder:
     def mark_unknown(self, launch: Launch) -> None:
         """Remember the tensors that a launch would have stored to."""
         name = f"launch {launch.number} ({launch.function.__name__})"
-        facts, tensors = read_ttgir(launch.compiled.asm["ttgir"]), list(map(_own_tensor, launch.content["arguments"]))
-        self.unknown |= {tensors[number]["storage"]: name for number in facts.stored if tensors[number]}
+        facts = read_ttgir(launch.compiled.asm["ttgir"])
+        tensors = list(map(_own_tensor, launch.content["arguments"]))
+        self.unknown |= {
+            tensors[number]["storage"]: name for number in facts.stored if tensors[number]
+        }
         for number in facts.tables:
             array = (tensors[number] or {}).get("array")
             if array is not None:
@@ -351,9 +395,15 @@ def write_capture(folder: Path, path: Path, script: str = "", status: int = 0) -
     if content["refused"]:
         return content["refused"]
     if status and "is_complete" not in content:
-        end = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
+        end = (
+            f"was killed by {signal.Signals(-status).name}"
+            if status < 0
+            else f"exited with status {status}"
+        )
         message = f"{script} {end}; launches before that: {len(content['launches'])}"
-        place = content["launches"][-1]["caller"] if content["launches"] else {"file": "", "line": 0}
+        place = (
+            content["launches"][-1]["caller"] if content["launches"] else {"file": "", "line": 0}
+        )
         content["stopped"] = {**place, "kind": "exception", "message": message}
     total = 0
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
@@ -364,13 +414,17 @@ def write_capture(folder: Path, path: Path, script: str = "", status: int = 0) -
                 sizes[array_path]["why_missing"] = _TOO_LARGE.format("several tensors")
             else:
                 file.write(array_path, f"arrays/{array_path.name}")
-        kernels = [(folder, number, kernel["file"]) for number, kernel in enumerate(content["kernels"])]
+        kernels = [
+            (folder, number, kernel["file"]) for number, kernel in enumerate(content["kernels"])
+        ]
         with ThreadPool() as pool:
             read = pool.starmap(_read_kernel, kernels)
             pool.close()
             pool.join()  # no thread may be left when `serve` forks
         for number, (resources, codes) in enumerate(read):
-            content["kernels"][number] |= dict(zip(("registers", "spilled_bytes"), resources, strict=True))
+            content["kernels"][number] |= dict(
+                zip(("registers", "spilled_bytes"), resources, strict=True)
+            )
             for stage, code in codes.items():
                 file.writestr(f"kernels/{number}.{stage}", code)
         file.writestr("capture.json", json.dumps(content))
@@ -381,8 +435,10 @@ class _AlignedTensor:
     """A stand-in for a tensor or its wrapper during compilation. Triton's binder reads its dtype and address."""
 
     def __init__(self, tensor: Any) -> None:
-        base: Any = getattr(tensor, "base", getattr(tensor, "_base", None))  # of Triton's and FlagGems' wrappers
-        self.dtype, self.base = tensor.dtype, tensor if isinstance(tensor, torch.Tensor) else base
+        # Of Triton's and FlagGems' wrappers
+        base: Any = getattr(tensor, "base", getattr(tensor, "_base", None))
+        self.dtype = tensor.dtype
+        self.base = tensor if isinstance(tensor, torch.Tensor) else base
         self.offset_bytes = self.base.storage_offset() * self.base.element_size()
         self.offset_bytes += tensor.data_ptr() - self.base.data_ptr()
         self.data_ptr = _returning(_start(self.base) + self.offset_bytes)
@@ -394,13 +450,16 @@ class _AlignedTensor:
 def _as_compiled(value: Any) -> Any:
     """Return the stand-in that is passed to Triton's binder for an argument."""
     if type(value).__name__ == "TensorDescriptor":
-        copy = object.__new__(type(value))  # skips the constructor's alignment check, which host tensors may fail
+        # Skips the constructor's alignment check, which host tensors may fail
+        copy = object.__new__(type(value))
         copy.__dict__ |= {**value.__dict__, "base": _AlignedTensor(value.base)}
         return copy
     if isinstance(value, tuple):
         parts = [_as_compiled(part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    return _AlignedTensor(value) if hasattr(value, "data_ptr") and hasattr(value, "dtype") else value
+    return (
+        _AlignedTensor(value) if hasattr(value, "data_ptr") and hasattr(value, "dtype") else value
+    )
 
 
 def _own_tensor(argument: dict[str, Any]) -> Any:
@@ -426,7 +485,11 @@ def _start(tensor: torch.Tensor) -> int:
 
 def _plain(value: Any) -> int | str | None:
     """Return a constant's JSON."""
-    return value if isinstance(value, int | str | None) else str(getattr(value, "__name__", value))[:60]
+    return (
+        value
+        if isinstance(value, int | str | None)
+        else str(getattr(value, "__name__", value))[:60]
+    )
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
@@ -442,7 +505,11 @@ def _users_line(frames: Iterable[traceback.FrameSummary]) -> dict[str, Any]:
     folders = (f"{package.__path__[0]}/" for package in (torch, triton))
     skipped = [re.escape(prefix) for prefix in (__file__, "<frozen", "<string", *folders)]
     skipped.append(re.escape(str(Path(os.__file__).parent)) + "/(?!(site|dist)-packages/)")
-    lines = [{"file": f.filename, "line": f.lineno} for f in frames if not re.match("|".join(skipped), f.filename)]
+    lines = [
+        {"file": f.filename, "line": f.lineno}
+        for f in frames
+        if not re.match("|".join(skipped), f.filename)
+    ]
     return lines[-1] if lines else {"file": "", "line": 0}
 
 
@@ -466,14 +533,18 @@ def read_ttgir(ttgir: str) -> Facts:
     # The values from which a value derives: as a pointer, in addition as a number, and by a load from a pointer. What
     # enters or leaves a region passes through a node per type.
     sources, offsets, loads = (defaultdict[Any, set[Any]](set) for _ in range(3))
-    stores, roots = set[int](), set[int]()
+    stores = set[int]()
+    roots = set[int]()
 
-    def link(targets: Iterable[Any], origins: Iterable[Any], edges: dict[Any, set[Any]] = sources) -> None:
+    def link(
+        targets: Iterable[Any], origins: Iterable[Any], edges: dict[Any, set[Any]] = sources
+    ) -> None:
         for target in targets:
             edges[target].update(origins)
 
     def visit(op: Any) -> None:
-        name, block = op.get_name(), op.get_block()
+        name = op.get_name()
+        block = op.get_block()
         operands = _values(op.get_operand, op.get_num_operands())
         results = _values(op.get_result, op.get_num_results())
         values = [value for value, _ in operands]
@@ -487,7 +558,9 @@ def read_ttgir(ttgir: str) -> Facts:
             stores.update(values[:1])  # the op that waits for a store has no operand
         if re.match(_BRANCHES, name):
             roots.update(values[: 3 if name == "scf.for" else 1])
-        if name == "ttng.tensormap_create":  # writes a descriptor of its second operand to its first
+        if (
+            name == "ttng.tensormap_create"
+        ):  # writes a descriptor of its second operand to its first
             link(values[:1], values[1:2])
             roots.update(values)  # its shape and strides
         if block is not None:
@@ -508,7 +581,8 @@ def read_ttgir(ttgir: str) -> Facts:
                 link(alike, alike)
             return
         shared = [value for value, kind in operands if "memdesc" in kind]
-        made = made + shared if name.startswith("ttg.memdesc_") else made or shared  # a view shares its memory
+        # A view shares its memory
+        made = made + shared if name.startswith("ttg.memdesc_") else made or shared
         if name in _POINTER_OPS or name.startswith("ttng.async_tma_copy_global"):
             link(made, values[:1], loads)
         if name == "tt.addptr" or name in _POINTER_OPS:
@@ -518,7 +592,8 @@ def read_ttgir(ttgir: str) -> Facts:
         link(made, values)
 
     def reach(values: Iterable[Any], *edges: Mapping[Any, set[Any]]) -> set[Any]:
-        reached, todo = set(), list(values)
+        reached = set()
+        todo = list(values)
         while todo:
             if (value := todo.pop()) not in reached:
                 reached.add(value)
@@ -532,8 +607,13 @@ def read_ttgir(ttgir: str) -> Facts:
     function = module.get_function(module.get_entry_func_name())
     count = len(module.get_function_signature(function))
     stored = reach(stores, sources)
-    loaded = (itertools.chain(*map(loads.__getitem__, v)) for v in (stored, reach(roots, sources, offsets)))
-    return Facts(layouts, *map(find_arguments, (stored, *(reach(pointers, sources) for pointers in loaded))))
+    loaded = (
+        itertools.chain(*map(loads.__getitem__, v))
+        for v in (stored, reach(roots, sources, offsets))
+    )
+    return Facts(
+        layouts, *map(find_arguments, (stored, *(reach(pointers, sources) for pointers in loaded)))
+    )
 
 
 def _values(get: Callable[[int], Any], count: int) -> list[tuple[int, str]]:
@@ -546,8 +626,15 @@ def _layout(builder: Any, pointer: Any) -> dict[str, Any] | None:
     if match is None:
         return None
     shape = [int(size) for size in match[1][:-1].split("x")]
-    layout = builder.to_linear_layout(builder.get_gluon_layout_from_tensor(pointer)._to_ir(builder), shape)
-    return {"shape": shape, "register": layout.reg_bases, "lane": layout.lane_bases, "warp": layout.warp_bases}
+    layout = builder.to_linear_layout(
+        builder.get_gluon_layout_from_tensor(pointer)._to_ir(builder), shape
+    )
+    return {
+        "shape": shape,
+        "register": layout.reg_bases,
+        "lane": layout.lane_bases,
+        "warp": layout.warp_bases,
+    }
 
 
 def _run_tool(name: str, code: bytes, *flags: str) -> str:
@@ -572,13 +659,16 @@ def _resources(cubin: bytes, ptx: str) -> tuple[int, int]:
     if used.get("STACK", 0) + used.get("LOCAL", 0):
         (target,) = re.findall(r"^\.target (sm_(\d+)\w*)", ptx, re.MULTILINE)
         name = "ptxas_blackwell" if int(target[1]) >= 100 else "ptxas"
-        messages = _run_tool(name, ptx.encode(), "-v", "--gpu-name", target[0], "--output-file", os.devnull)
+        messages = _run_tool(
+            name, ptx.encode(), "-v", "--gpu-name", target[0], "--output-file", os.devnull
+        )
         spilled = sum(map(int, re.findall(r"(\d+) bytes spill stores", messages)))
     return max(16, used.get("REG", 0)), spilled
 
 
 def _describe_kernel(compiled: Any) -> dict[str, Any]:
-    metadata, function = compiled.metadata, compiled.src.fn.fn
+    metadata = compiled.metadata
+    function = compiled.src.fn.fn
     source, line = inspect.getsourcelines(function)
     return {
         "name": function.__name__, "file": inspect.getsourcefile(function) or "", "line": line,
@@ -595,9 +685,14 @@ def _read_kernel(folder: Path, number: int, file: str) -> tuple[tuple[int, int],
     cubin = (folder / f"{number}.cubin").read_bytes()
     resources = _resources(cubin, codes["ptx"])
     codes["sass"] = _run_tool("nvdisasm", cubin, "-g", "-c", "-ndf")
-    new, compiled_from = Path(file).name, re.search(r'^#loc = loc\("([^"]+)":', codes["ttgir"], re.MULTILINE)
-    if compiled_from and new not in codes["ttgir"]:  # Triton's cache knows the same source in another file
-        codes = {stage: code.replace(Path(compiled_from[1]).name, new) for stage, code in codes.items()}
+    new = Path(file).name
+    compiled_from = re.search(r'^#loc = loc\("([^"]+)":', codes["ttgir"], re.MULTILINE)
+    if (
+        compiled_from and new not in codes["ttgir"]
+    ):  # Triton's cache knows the same source in another file
+        codes = {
+            stage: code.replace(Path(compiled_from[1]).name, new) for stage, code in codes.items()
+        }
     return resources, codes
 
 
@@ -605,7 +700,9 @@ def recompile(modules: Sequence[Mapping[str, Any]], capability: int) -> list[dic
     """Compile TTIR modules, each with its options. Return {} for one that fails, None for a timeout."""
     deadline = time.monotonic() + _RECOMPILE_S + 2 * len(modules)
     replies: list[dict[str, Any] | None] = []
-    with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:  # threads may deadlock in Triton
+    with multiprocessing.get_context("fork").Pool(
+        os.cpu_count()
+    ) as pool:  # threads may deadlock in Triton
         results = [pool.apply_async(_recompile_one, (module, capability)) for module in modules]
         for result in results:
             try:
@@ -639,10 +736,17 @@ def _relaunch(self: Any, grid: Any) -> Callable[..., None]:
 
     def launch(*arguments: Any, **_: Any) -> None:
         function = self.src.fn
-        values = {function.arg_names[path[0]]: value for path, value in self.src.constants.items() if len(path) == 1}
+        values = {
+            function.arg_names[path[0]]: value
+            for path, value in self.src.constants.items()
+            if len(path) == 1
+        }
         free = [parameter.name for parameter in function.params if not parameter.is_constexpr]
-        names = free if len(arguments) == len(free) else function.arg_names  # constants may be left out
-        options = {name: getattr(self.metadata, name) for name in ("num_warps", "num_stages", "num_ctas")}
+        # Constants may be left out
+        names = free if len(arguments) == len(free) else function.arg_names
+        options = {
+            name: getattr(self.metadata, name) for name in ("num_warps", "num_stages", "num_ctas")
+        }
         function[grid](**{**options, **values, **dict(zip(names, arguments, strict=False))})
 
     return launch
@@ -667,7 +771,9 @@ def _is_graph(recorder: Recorder) -> bool:
     return recorder.runs == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-def _launch(recorder: Recorder, function: Any, arguments: Sequence[Any], grid: Any, keywords: dict[str, Any]) -> Any:
+def _launch(
+    recorder: Recorder, function: Any, arguments: Sequence[Any], grid: Any, keywords: dict[str, Any]
+) -> Any:
     """Record a launch, and run it on the GPU or in the interpreter if the recorder does so."""
     launch, values = recorder.record(function, arguments, grid, keywords)
     if recorder.runs == "cuda":
@@ -684,7 +790,9 @@ def _launch(recorder: Recorder, function: Any, arguments: Sequence[Any], grid: A
             _interpret(launch, values)
             recorder.keep(launch, ran="interpreter")
         except Exception as error:
-            recorder.note(f"{function.__name__} did not run in the interpreter: {_first_words(error)}")
+            recorder.note(
+                f"{function.__name__} did not run in the interpreter: {_first_words(error)}"
+            )
     if not launch.content["ran"]:
         recorder.mark_unknown(launch)
     return launch.compiled
@@ -721,7 +829,8 @@ def _interpret(launch: Launch, values: Mapping[str, Any]) -> None:
             if hasattr(scope, "restore"):
                 scope.restore()
 
-    interpreted, grid = interpreter.InterpretedFunction(launch.function.fn), tuple(launch.content["grid"])
+    interpreted = interpreter.InterpretedFunction(launch.function.fn)
+    grid = tuple(launch.content["grid"])
     with mock.patch.object(jit.JITFunction, "__call__", call), torch._C.DisableTorchFunction():
         interpreted.run(grid=grid, warmup=False, **values)
 
@@ -746,7 +855,9 @@ def recording(folder: Path, gpu: Mapping[str, Any] = H200, runs: str = "") -> It
             hook(*arguments, **keywords)
         return _launch(recorder, self, arguments, grid, keywords)
 
-    def run_generated(self: Any, *arguments: Any, stream: Any, **keywords: Any) -> Any:  # Inductor's code
+    def run_generated(
+        self: Any, *arguments: Any, stream: Any, **keywords: Any
+    ) -> Any:  # Inductor's code
         config = self.configs[0]
         arguments, grid = self._interpret_args_grid(arguments, config)
         options = {name: getattr(config, name) for name in ("num_warps", "num_stages")}
@@ -759,24 +870,35 @@ def recording(folder: Path, gpu: Mapping[str, Any] = H200, runs: str = "") -> It
     tuners: list[Any] = [Autotuner]
     for tuner in tuners:
         tuners += tuner.__subclasses__()
-    pinned, bench = functools.partialmethod(_run_pinned, recorder), _returning([0.0] * 3)
+    pinned = functools.partialmethod(_run_pinned, recorder)
+    bench = _returning([0.0] * 3)
     # A tuner with its own search picks its first config, because all benchmark times are equal.
-    replaced: list[tuple[Any, str, Any]] = [(jit.JITFunction, "run", run), (Autotuner, "_bench", bench)]
+    replaced: list[tuple[Any, str, Any]] = [
+        (jit.JITFunction, "run", run),
+        (Autotuner, "_bench", bench),
+    ]
     replaced += [(tuner, "run", pinned) for tuner in tuners if "run" in tuner.__dict__]
     replaced += [(CompiledKernel, "__getitem__", _relaunch), (torch, "compile", compile_nothing)]
     for name in ("do_bench", "do_bench_cudagraph"):
-        replaced.append((triton.testing, name, _measure_once(recorder, getattr(triton.testing, name))))
+        replaced.append(
+            (triton.testing, name, _measure_once(recorder, getattr(triton.testing, name)))
+        )
     with recorder.journal, contextlib.ExitStack() as stack:
 
         def pin_subclass(tuner: type) -> None:  # of a library that the script imports
             if issubclass(tuner, Autotuner) and "run" in tuner.__dict__:
                 stack.enter_context(mock.patch.object(tuner, "run", pinned))
             elif tuner.__name__ == "CachingAutotuner":
-                stack.enter_context(mock.patch.multiple(tuner, run=run_generated, precompile=_returning(None)))
+                stack.enter_context(
+                    mock.patch.multiple(tuner, run=run_generated, precompile=_returning(None))
+                )
 
         replaced.append((jit.KernelInterface, "__init_subclass__", classmethod(pin_subclass)))
         stack.enter_context(mock.patch.dict(os.environ, TORCH_COMPILE_DISABLE="1"))
-        for owner, name, value in [*replaced, *(_gpu_stand_ins(recorder) if runs != "cuda" else ())]:
+        for owner, name, value in [
+            *replaced,
+            *(_gpu_stand_ins(recorder) if runs != "cuda" else ()),
+        ]:
             stack.enter_context(mock.patch.object(owner, name, value, create=True))
         if runs != "cuda":
             stack.enter_context(_AsIfCuda(recorder))
@@ -790,7 +912,9 @@ def _run_pinned(self: Any, recorder: Recorder, *arguments: Any, **keywords: Any)
     if number := recorder.configs.get(self.base_fn.__name__):
         if not 1 <= number <= len(self.configs):
             name = self.base_fn.__name__
-            raise UsageError(f"--config {name}={number}: {name} has configs 1 to {len(self.configs)}.")
+            raise UsageError(
+                f"--config {name}={number}: {name} has configs 1 to {len(self.configs)}."
+            )
         configs = [self.configs[number - 1]]
     count = len(recorder.launches)
     configs = configs[:_MOST_CONFIGS]
@@ -805,7 +929,13 @@ def _run_pinned(self: Any, recorder: Recorder, *arguments: Any, **keywords: Any)
         if config.pre_hook is not None:
             config.pre_hook({**self.nargs, **keywords, **values})
         number = self.configs.index(config) + 1 if config in self.configs else place
-        tuned = {"tuned": {"number": number, "of": len(self.configs), "restored": _restored(self, config)}}
+        tuned = {
+            "tuned": {
+                "number": number,
+                "of": len(self.configs),
+                "restored": _restored(self, config),
+            }
+        }
         tuned = tuned if len(self.configs) > 1 else {}
         try:
             with mock.patch.object(recorder, "context", {**recorder.context, **tuned}):
@@ -825,9 +955,7 @@ def _restored(tuner: Any, config: Any) -> list[str] | None:
 
 # ---------------------------------------------------------------- a machine without a GPU
 
-_READ = (
-    "a tensor (with {}) that depends on {}, which did not run. Use --values to run launches in Triton's interpreter."
-)
+_READ = "a tensor (with {}) that depends on {}, which did not run. Pass --values to run launches in the interpreter."
 _CUDA = torch.device("cuda", 0)
 _T: Any = torch.Tensor
 _ANSWERS = {
@@ -855,7 +983,9 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
         super().__init__()
         self._recorder = recorder
 
-    def __torch_function__(self, function: Any, kinds: Any, arguments: Any = (), keywords: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, kinds: Any, arguments: Any = (), keywords: Any = None
+    ) -> Any:
         keywords = keywords or {}
         if function in _ANSWERS:
             return _ANSWERS[function]
@@ -864,7 +994,9 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
         if function is torch.device:
             return _CUDA if arguments == (0,) else function(*arguments, **keywords)
         recorder = self._recorder
-        options: dict[str, Any] = {name: name != "pin_memory" and _on_cpu(value) for name, value in keywords.items()}
+        options: dict[str, Any] = {
+            name: name != "pin_memory" and _on_cpu(value) for name, value in keywords.items()
+        }
         if type(options.get("device")) is int:
             options["device"] = "cpu"
         if function is _T.to and type(arguments[-1]) is int:
@@ -882,7 +1014,10 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
             raise HostRead(_READ.format(function.__name__, launch))
         try:
             result = function(*map(_on_cpu, arguments), **options)
-        except (IndexError, RuntimeError) as error:  # an index from a launch that did not run may be out of range
+        except (
+            IndexError,
+            RuntimeError,
+        ) as error:  # an index from a launch that did not run may be out of range
             raise HostRead(_READ.format(function.__name__, launch)) from error
         with torch._C.DisableTorchFunction():
             recorder.unknown |= {recorder.storage(tensor): launch for tensor in _tensors(result)}
@@ -892,8 +1027,11 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
 class _Stub(contextlib.ContextDecorator, contextlib.nullcontext[None]):
     """A stand-in for a driver, stream, event or guard. Its methods return the given values, or None."""
 
-    cuda_stream, device, utils = 0, _CUDA, None
-    __class__ = property(lambda self: CudaDriver)  # Inductor's code replaces a driver of another class
+    cuda_stream = 0
+    device = _CUDA
+    utils = None
+    # Inductor's code replaces a driver of another class
+    __class__ = property(lambda self: CudaDriver)
 
     def __init__(self, *_: Any, **answers: Any) -> None:
         self._answers = {"elapsed_time": 1.0, "query": True, **answers}
@@ -921,7 +1059,9 @@ class _Generator(torch.Generator):
 
 def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
     """Yield replacements, (owner, name, value), that make torch and Triton appear to have the recorder's GPU."""
-    gpu, generator, (major, minor) = recorder.gpu, _Generator(), recorder.gpu["compute_capability"]
+    gpu = recorder.gpu
+    generator = _Generator()
+    (major, minor) = recorder.gpu["compute_capability"]
     active: Any = _Stub(
         get_current_target=GPUTarget("cuda", 10 * major + minor, 32), get_device_capability=(major, minor),
         get_current_device=0, get_current_stream=0, get_device_interface=torch.cuda, get_active_torch_device=_CUDA,
@@ -975,8 +1115,14 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
             raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
         return _returning(int(name == "_cuda_getDeviceCount"))
 
-    def implement_on_cpu(self: Any, op: Any, function: Any, dispatch_key: str = "", **keywords: Any) -> Any:
-        if (dispatch_key or self.dispatch_key) == "CUDA" and self.ns not in ("aten", "_inductor_test", "fsdp"):
+    def implement_on_cpu(
+        self: Any, op: Any, function: Any, dispatch_key: str = "", **keywords: Any
+    ) -> Any:
+        if (dispatch_key or self.dispatch_key) == "CUDA" and self.ns not in (
+            "aten",
+            "_inductor_test",
+            "fsdp",
+        ):
             with contextlib.suppress(Exception):
                 implement(self, op, function, "CPU", **keywords)
         return implement(self, op, function, dispatch_key, **keywords)
@@ -984,7 +1130,9 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
     class Graph(_Stub):
         def __init__(self, *_: Any, **__: Any) -> None:
             super().__init__()
-            recorder.note("The code in a CUDA graph ran once, without a graph. Replaying the graph launched nothing.")
+            recorder.note(
+                "The code in a CUDA graph ran once, without a graph. Replaying the graph launched nothing."
+            )
 
     def make_graphed(calls: Any, *_: Any, **__: Any) -> Any:
         Graph()
@@ -1006,41 +1154,64 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
         yield owner, "graph_pool_handle", _returning((0, 0))
         yield owner, "make_graphed_callables", make_graphed
     yield torch.cuda.nvtx, "_nvtx", _Stub()
-    yield DeviceContext, "__init__", lambda self, device: set_default_device(self, _on_cpu(torch.device(device)))
+    yield (
+        DeviceContext,
+        "__init__",
+        lambda self, device: set_default_device(self, _on_cpu(torch.device(device))),
+    )
     yield torch, "Generator", _Generator
     yield torch.UntypedStorage, "_new_shared", staticmethod(lambda size, **_: new_shared(size))
     yield torch.serialization, "_get_restore_location", _returning(lambda storage, _: storage)
     guards: Any = torch._C._dynamo.guards
     yield guards, "_empty_strided_cuda", guards._empty_strided_cpu
     yield CompiledKernel, "_init_handles", _returning(None)
-    yield CompiledKernel, "n_regs", property(lambda self: _resources(self.kernel, self.asm["ptx"])[0])
+    yield (
+        CompiledKernel,
+        "n_regs",
+        property(lambda self: _resources(self.kernel, self.asm["ptx"])[0]),
+    )
     in_registers = property(lambda self: _resources(self.kernel, self.asm["ptx"])[1] // 4)
     yield CompiledKernel, "n_spills", in_registers
     yield torch.version, "cuda", torch.version.cuda or "13.0"
     yield torch_triton, "has_triton", _returning(True)
     yield torch.autograd, "_engine_run_backward", run_backward_as_if_cuda
     yield torch.library.Library, "impl", implement_on_cpu
-    yield torch.library, "custom_op", lambda *names, device_types=None, **options: custom_op(*names, **options)
+    yield (
+        torch.library,
+        "custom_op",
+        lambda *names, device_types=None, **options: custom_op(*names, **options),
+    )
 
 
 # ---------------------------------------------------------------- scripts and cases
 
 
-def parse_settings(settings: Iterable[str], case: str, defaults: Mapping[str, Any]) -> dict[str, list[Any]]:
+def parse_settings(
+    settings: Iterable[str], case: str, defaults: Mapping[str, Any]
+) -> dict[str, list[Any]]:
     """Return the values of the parameters that `--set` changes, with the type of their defaults."""
     result = {}
     for setting in settings:
         name, _, texts = setting.partition("=")
         if name not in defaults:
             allowed = ", ".join(defaults) or "none"
-            raise UsageError(f"--set {setting}: {case} has no parameter {name!r}. It has {allowed}.")
-        default, kind = defaults[name], type(defaults[name])
+            raise UsageError(
+                f"--set {setting}: {case} has no parameter {name!r}. It has {allowed}."
+            )
+        default = defaults[name]
+        kind = type(defaults[name])
         values: list[Any] = texts.split(",")
         if kind is not str:
             with contextlib.suppress(ValueError, SyntaxError):
-                values = [ast.literal_eval(text.capitalize() if kind is bool else text) for text in values]
+                values = [
+                    ast.literal_eval(text.capitalize() if kind is bool else text) for text in values
+                ]
         if any(type(value) is not kind for value in values):
-            allowed = "True or False" if kind is bool else f"a value of type {kind.__name__}, such as {default!r}"
+            allowed = (
+                "True or False"
+                if kind is bool
+                else f"a value of type {kind.__name__}, such as {default!r}"
+            )
             raise UsageError(f"--set {setting}: {name} must be {allowed}.")
         result[name] = values
     return result
@@ -1052,7 +1223,11 @@ def run_case(recorder: Recorder, name: str, function: Any, settings: Mapping[str
     count = len(recorder.launches)
     returned = function(**settings)
     parts = returned if isinstance(returned, tuple) else ()
-    is_launch = 3 <= len(parts) <= 4 and hasattr(parts[0], "run") and all(isinstance(p, dict) for p in parts[2:])
+    is_launch = (
+        3 <= len(parts) <= 4
+        and hasattr(parts[0], "run")
+        and all(isinstance(p, dict) for p in parts[2:])
+    )
     if not (is_launch and set(parts[-1]) <= set(parts[2])):
         if len(recorder.launches) == count:
             raise UsageError(
@@ -1061,12 +1236,17 @@ def run_case(recorder: Recorder, name: str, function: Any, settings: Mapping[str
             )
         return
     kernel, grid, keywords, *expected = parts
-    caller = {"file": inspect.getsourcefile(function) or "", "line": inspect.getsourcelines(function)[1]}
+    caller = {
+        "file": inspect.getsourcefile(function) or "",
+        "line": inspect.getsourcelines(function)[1],
+    }
     recorder.context |= {"caller": caller}
     kernel[grid](**keywords)
     launch = recorder.launches[-1]
     if expected and launch.content["ran"]:
-        results = {output: compare(keywords[output], result) for output, result in expected[0].items()}
+        results = {
+            output: compare(keywords[output], result) for output, result in expected[0].items()
+        }
         recorder.keep(launch, results=results)
     if launch.content["ran"] == "cuda" and recorder.is_timed:
         call = functools.partial(kernel[grid], **keywords)
@@ -1074,11 +1254,17 @@ def run_case(recorder: Recorder, name: str, function: Any, settings: Mapping[str
             recorder.keep(launch, elapsed_ms=triton.testing.do_bench(call, return_mode="median"))
 
 
-def run_sweep(recorder: Recorder, name: str, function: Any, values: Mapping[str, Sequence[Any]]) -> None:
+def run_sweep(
+    recorder: Recorder, name: str, function: Any, values: Mapping[str, Sequence[Any]]
+) -> None:
     """Launch a case for each combination of its parameters' values. Failures are listed in `not_captured`."""
-    combinations = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
+    combinations = [
+        dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())
+    ]
     if len(combinations) > _MOST_COMBINATIONS:
-        raise UsageError(f"--set gives {len(combinations):,} combinations; at most {_MOST_COMBINATIONS} are run.")
+        raise UsageError(
+            f"--set gives {len(combinations):,} combinations; at most {_MOST_COMBINATIONS} are run."
+        )
     for settings in combinations:
         try:
             run_case(recorder, name, function, settings)
@@ -1093,7 +1279,8 @@ def compare(result: torch.Tensor, reference: torch.Tensor) -> dict[str, Any]:
     """Return the errors of an output. It passes if its relative RMS error is at most 8 × its dtype's epsilon."""
     difference = result.double() - reference.double()
     scale = float(reference.double().square().mean().sqrt()) or 1.0
-    rms, most = float(difference.square().mean().sqrt()) / scale, float(difference.abs().max())
+    rms = float(difference.square().mean().sqrt()) / scale
+    most = float(difference.abs().max())
     epsilon = torch.finfo(result.dtype).eps if result.dtype.is_floating_point else 0.0
     return {"relative_rms": rms, "max_abs_error": most, "passed": rms <= 8 * epsilon}
 
@@ -1110,7 +1297,11 @@ def run_script(recorder: Recorder, path: Path, case: str, settings: Sequence[str
         exec(compile(path.read_bytes(), str(path), "exec"), names)
     except (HostRead, SystemExit) as error:
         ended = error
-    cases = {name: value for name, value in names.items() if name.startswith("case") and inspect.isfunction(value)}
+    cases = {
+        name: value
+        for name, value in names.items()
+        if name.startswith("case") and inspect.isfunction(value)
+    }
     defaults = {}
     plain = {}
     for name, function in cases.items():
@@ -1121,7 +1312,11 @@ def run_script(recorder: Recorder, path: Path, case: str, settings: Sequence[str
     if case and case not in cases:
         if isinstance(ended, HostRead) and f"def {case}(" in path.read_text():
             raise ended
-        allowed = f"Its cases are {', '.join(cases)}." if cases else "It has no function whose name begins with `case`."
+        allowed = (
+            f"Its cases are {', '.join(cases)}."
+            if cases
+            else "It has no function whose name begins with `case`."
+        )
         raise UsageError(f"{path.name} has no case {case!r}. {allowed}")
     chosen = [case] if case else [] if recorder.launches else list(cases)
     if settings and len(chosen) != 1:
@@ -1137,12 +1332,16 @@ def run_script(recorder: Recorder, path: Path, case: str, settings: Sequence[str
 def describe_stop(error: BaseException, path: Path) -> dict[str, Any]:
     """Return the JSON that says where and why a script ended early."""
     line = _users_line(traceback.extract_tb(error.__traceback__))
-    kind, message = "exception", f"{path.name} raised {_first_words(error)}"
+    kind = "exception"
+    message = f"{path.name} raised {_first_words(error)}"
     if isinstance(error, HostRead):
-        kind, message = "host_read", f"{Path(line['file']).name}:{line['line']} reads {error}"
+        kind = "host_read"
+        message = f"{Path(line['file']).name}:{line['line']} reads {error}"
     if "relative import" in str(error):
         module = f"{path.parent.name}.{path.stem}"
-        message += f". Next to the folder, save a script that says `from {module} import *`, and show that"
+        message += (
+            f". Next to the folder, save a script that says `from {module} import *`, and show that"
+        )
     return {**line, "kind": kind, "message": "; ".join([message, *getattr(error, "__notes__", [])])}
 
 
@@ -1160,7 +1359,9 @@ def print_exception(error: BaseException) -> None:
     chain = [described]
     for link in chain:
         chain += filter(None, (link.__cause__, link.__context__))
-        link.stack[:] = (f for f in link.stack if f.filename not in (__file__, torch.overrides.__file__))
+        link.stack[:] = (
+            f for f in link.stack if f.filename not in (__file__, torch.overrides.__file__)
+        )
     print("".join(described.format()), end="", file=sys.stderr)
 
 
@@ -1227,7 +1428,9 @@ def capture(command_line: Sequence[str]) -> str:
 def _wait(child: int) -> int:
     """Wait for a process, whatever signals this one gets. Return its exit status, or minus the signal."""
     handlers = {
-        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),  # the terminal interrupts the child, too
+        signal.SIGINT: signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        ),  # the terminal interrupts the child, too
         signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM)),
     }
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -1246,23 +1449,33 @@ def record_script(flags: argparse.Namespace, folder: Path) -> None:
     runs = "cuda" if is_here else "interpreter" if flags.values else ""
     with recording(folder, gpu, runs) as recorder:
         if here and not is_here:
-            recorder.note(f"Nothing ran on the GPU: this machine has {here['name']}, but --gpu is {gpu['name']}.")
+            recorder.note(
+                f"Nothing ran on the GPU: this machine has {here['name']}, but --gpu is {gpu['name']}."
+            )
         try:
             if not path.is_file():
                 raise UsageError(f"There is no script {file}.")
             if path.suffix == ".ipynb":
-                raise UsageError(f"{file} is a notebook, which can't be run yet. Save its code as a .py file.")
+                raise UsageError(
+                    f"{file} is a notebook, which can't be run yet. Save its code as a .py file."
+                )
             try:
-                recorder.write("about", ast.get_docstring(ast.parse(path.read_bytes(), path.name)) or "")
+                recorder.write(
+                    "about", ast.get_docstring(ast.parse(path.read_bytes(), path.name)) or ""
+                )
             except (SyntaxError, ValueError) as error:
                 raise UsageError(f"{file} is not Python: {error}.") from None
             if not all(re.fullmatch(r"\w+=\d+", text) for text in flags.config):
                 raise UsageError(f"--config must be KERNEL=N (got {' '.join(flags.config)}).")
-            recorder.configs = {name: int(number) for name, number in (text.split("=") for text in flags.config)}
+            recorder.configs = {
+                name: int(number) for name, number in (text.split("=") for text in flags.config)
+            }
             recorder.is_timed = not flags.untimed
             sys.argv = [file, *flags.arguments]
             run_script(recorder, path, case, flags.set)
-            tuned = {launch.function.__name__ for launch in recorder.launches if launch.content["tuned"]}
+            tuned = {
+                launch.function.__name__ for launch in recorder.launches if launch.content["tuned"]
+            }
             if unused := sorted({*recorder.configs} - tuned):
                 allowed = ", ".join(sorted(tuned)) or "none"
                 raise UsageError(

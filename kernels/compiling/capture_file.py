@@ -19,10 +19,14 @@ from pydantic import Field, TypeAdapter
 from kernels.accesses import Layout
 
 # Maximum bytes of the file and of each array, of each text, and of all members unpacked; maximum elements of a block.
-_MOST_BYTES, _MOST_TEXT_BYTES, _MOST_UNPACKED_BYTES, _MOST_ELEMENTS = 64 << 20, 16 << 20, 1 << 30, 1 << 20
+_MOST_BYTES = 64 << 20
+_MOST_TEXT_BYTES = 16 << 20
+_MOST_UNPACKED_BYTES = 1 << 30
+_MOST_ELEMENTS = 1 << 20
 
 # The zip members with Nsight Compute's counters, and with the findings about each launch.
-_COUNTED, _FINDINGS = "counted.json", "findings.json"
+_COUNTED = "counted.json"
+_FINDINGS = "findings.json"
 
 Count = Annotated[int, Field(ge=0, lt=1 << 40)]
 Extent = Annotated[int, Field(ge=1, lt=1 << 31)]
@@ -161,7 +165,10 @@ class Finding:
     @property
     def sentences(self) -> str:
         changed = [name for name in self.before if self.before[name] != self.after[name]]
-        saved = [f"{name.replace('_', ' ')} from {self.before[name]:,} to {self.after[name]:,}" for name in changed]
+        saved = [
+            f"{name.replace('_', ' ')} from {self.before[name]:,} to {self.after[name]:,}"
+            for name in changed
+        ]
         effect = f"Tried: this changes {', '.join(saved)}." if saved else ""
         return " ".join(filter(None, (self.text, self.change, effect, self.needs)))
 
@@ -291,19 +298,27 @@ class Capture:
         self.path = path
         with self._checked():
             if path.stat().st_size > _MOST_BYTES:
-                raise UnreadableCapture(f"{path.name} is larger than {_MOST_BYTES >> 20} MiB, the limit for captures.")
+                raise UnreadableCapture(
+                    f"{path.name} is larger than {_MOST_BYTES >> 20} MiB, the limit for captures."
+                )
             self._zip = zipfile.ZipFile(path)
             if sum(member.file_size for member in self._zip.infolist()) > _MOST_UNPACKED_BYTES:
-                raise UnreadableCapture(f"{path.name} unpacks to more than {_MOST_UNPACKED_BYTES >> 20} MiB.")
+                raise UnreadableCapture(
+                    f"{path.name} unpacks to more than {_MOST_UNPACKED_BYTES >> 20} MiB."
+                )
             for member in self._zip.infolist():
                 limit = _MOST_BYTES if member.filename.endswith(".npy") else _MOST_TEXT_BYTES
                 if member.file_size > limit:
-                    raise UnreadableCapture(f"A file in {path.name} unpacks to more than {limit >> 20} MiB.")
+                    raise UnreadableCapture(
+                        f"A file in {path.name} unpacks to more than {limit >> 20} MiB."
+                    )
             self.content = TypeAdapter(Content).validate_json(self._zip.read("capture.json"))
             for launch in self.content.launches:
                 self._check_references(launch)
             if _COUNTED in self._zip.namelist():
-                counted = TypeAdapter(tuple[CountedLaunch, ...]).validate_json(self._zip.read(_COUNTED))
+                counted = TypeAdapter(tuple[CountedLaunch, ...]).validate_json(
+                    self._zip.read(_COUNTED)
+                )
                 pairs = zip(self.content.launches, counted, strict=True)
                 launches = tuple(replace(launch, **vars(measured)) for launch, measured in pairs)
                 self.content = replace(self.content, launches=launches)
@@ -311,7 +326,9 @@ class Capture:
             if _FINDINGS in self._zip.namelist():
                 self.findings = _FINDINGS_TYPE.validate_json(self._zip.read(_FINDINGS))
                 if len(self.findings) != len(self.content.launches):
-                    raise UnreadableCapture(f"{path.name} is damaged: its findings do not match its launches.")
+                    raise UnreadableCapture(
+                        f"{path.name} is damaged: its findings do not match its launches."
+                    )
 
     def build(self, kernel: int) -> Build:
         """Return a kernel and its TTGIR, PTX and SASS."""
@@ -334,7 +351,9 @@ class Capture:
         if why := self.content.arrays[number].why_missing:
             raise UnreadableCapture(why)
         with self._checked():
-            return np.load(io.BytesIO(self._zip.read(f"arrays/{number}.npy")), allow_pickle=False).ravel()
+            return np.load(
+                io.BytesIO(self._zip.read(f"arrays/{number}.npy")), allow_pickle=False
+            ).ravel()
 
     def layouts(self, kernel: CapturedKernel) -> list[Layout | None]:
         """Return a kernel's layouts.
@@ -344,15 +363,25 @@ class Capture:
         """
         for bases in filter(None, kernel.layouts):
             sides = (*bases.register, *bases.lane, *bases.warp)
-            fits = all(len(base) == len(bases.shape) and all(map(int.__lt__, base, bases.shape)) for base in sides)
-            if not fits or len(bases.lane) != 5 or len(sides) > 22 or math.prod(bases.shape) > _MOST_ELEMENTS:
+            fits = all(
+                len(base) == len(bases.shape) and all(map(int.__lt__, base, bases.shape))
+                for base in sides
+            )
+            if (
+                not fits
+                or len(bases.lane) != 5
+                or len(sides) > 22
+                or math.prod(bases.shape) > _MOST_ELEMENTS
+            ):
                 raise UnreadableCapture(f"A layout of {kernel.name} is damaged.")
         return [Layout(b.shape, b.register, b.lane, b.warp) if b else None for b in kernel.layouts]
 
     def write_counters(self, counted: Sequence[CountedLaunch]) -> None:
         """Add Nsight Compute's counters to the file. They are read when it is opened again."""
         with zipfile.ZipFile(self.path, "a") as file:
-            file.writestr(_COUNTED, TypeAdapter(tuple[CountedLaunch, ...]).dump_json(tuple(counted)))
+            file.writestr(
+                _COUNTED, TypeAdapter(tuple[CountedLaunch, ...]).dump_json(tuple(counted))
+            )
 
     def write_findings(self, findings: Sequence[Sequence[Finding]]) -> None:
         """Add the findings about each launch to the file."""
@@ -361,20 +390,38 @@ class Capture:
             file.writestr(_FINDINGS, _FINDINGS_TYPE.dump_json(findings))
 
     def _check_references(self, launch: CapturedLaunch) -> None:
-        arrays, storages = len(self.content.arrays), len(self.content.storages)
+        arrays = len(self.content.arrays)
+        storages = len(self.content.storages)
         tensors = filter(None, (argument.own_tensor for argument in launch.arguments))
         fits = all(t.storage < storages and (t.array is None or t.array < arrays) for t in tensors)
         if not fits or launch.kernel >= len(self.content.kernels):
-            raise UnreadableCapture(f"{self.path.name} is damaged: a launch refers to something that is missing.")
+            raise UnreadableCapture(
+                f"{self.path.name} is damaged: a launch refers to something that is missing."
+            )
 
     @contextmanager
     def _checked(self) -> Iterator[None]:
         """Convert the errors of damaged files."""
         try:
             yield
-        except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, NotImplementedError) as error:
-            raise UnreadableCapture(f"{self.path.name} is not a capture, or it is damaged.") from error
-        except (RuntimeError, OverflowError, MemoryError) as error:  # encrypted, or nested too deeply
+        except (
+            zipfile.BadZipFile,
+            zlib.error,
+            ValueError,
+            KeyError,
+            EOFError,
+            NotImplementedError,
+        ) as error:
+            raise UnreadableCapture(
+                f"{self.path.name} is not a capture, or it is damaged."
+            ) from error
+        except (
+            RuntimeError,
+            OverflowError,
+            MemoryError,
+        ) as error:  # encrypted, or nested too deeply
             raise UnreadableCapture(f"{self.path.name} is damaged.") from error
         except OSError as error:
-            raise UnreadableCapture(f"{self.path.name} can't be read: {error.strerror or error}.") from error
+            raise UnreadableCapture(
+                f"{self.path.name} can't be read: {error.strerror or error}."
+            ) from error

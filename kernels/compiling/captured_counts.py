@@ -9,7 +9,13 @@ import numpy as np
 
 from kernels.compiling import ttgir
 from kernels.compiling.assembly import Doubt, find_doubts, load_depths
-from kernels.compiling.capture_file import Argument, Build, Capture, CapturedLaunch, UnreadableCapture
+from kernels.compiling.capture_file import (
+    Argument,
+    Build,
+    Capture,
+    CapturedLaunch,
+    UnreadableCapture,
+)
 from kernels.compiling.evaluate import Evaluator, Overflow
 from kernels.compiling.listings import UnsupportedOperation
 from kernels.compiling.memory import STORAGE_STEP, Descriptor, Memory, Storage, Tally
@@ -24,7 +30,9 @@ COUNTERS = (
 )  # fmt: skip
 
 _NOT_RUN = "Accesses depend on values from an earlier launch, which did not run. Use --values to interpret it first."
-_RETRIES = "The GPU lacks this atomic: lanes use a compare-and-swap loop, which retries after a conflict."
+_RETRIES = (
+    "The GPU lacks this atomic: lanes use a compare-and-swap loop, which retries after a conflict."
+)
 
 
 @dataclass(frozen=True)
@@ -95,11 +103,17 @@ class LaunchCounts:
 
     def totals(self) -> dict[str, int | None]:
         """Return the launch-wide counters; None where the count of an operation is incomplete or a bound."""
-        return {name: None if self._is_incomplete(name) else self.lower_bound(name) for name in COUNTERS}
+        return {
+            name: None if self._is_incomplete(name) else self.lower_bound(name) for name in COUNTERS
+        }
 
     def lower_bound(self, name: str) -> int:
         kind, _, unit = name.rpartition("_")
-        return sum(getattr(op, unit) for op in self.operations if op.counter == kind and not op.tally.is_upper_bound)
+        return sum(
+            getattr(op, unit)
+            for op in self.operations
+            if op.counter == kind and not op.tally.is_upper_bound
+        )
 
     def _is_incomplete(self, name: str) -> bool:
         kind = name.rpartition("_")[0]
@@ -108,7 +122,8 @@ class LaunchCounts:
         return bool(self.refused) or any(
             op.tally.refused
             for op in self.operations
-            if op.counter == kind or (op.counter in kinds and (not op.instruction or op.instruction.swaps))
+            if op.counter == kind
+            or (op.counter in kinds and (not op.instruction or op.instruction.swaps))
         )
 
 
@@ -150,33 +165,54 @@ def _evaluate(
 ) -> LaunchCounts:
     kernel, codes = build or capture.build(launch.kernel)
     if kernel.num_ctas > 1:
-        raise UnsupportedOperation("Launches with num_ctas > 1 are not evaluated. On a GPU, --count counts them.")
+        raise UnsupportedOperation(
+            "Launches with num_ctas > 1 are not evaluated. On a GPU, --count counts them."
+        )
     body = ttgir.parse(codes["ttgir"])
     if len(launch.arguments) != len(body.arguments):
         raise UnsupportedOperation("The launch's arguments do not match the compiled function's.")
     layouts = capture.layouts(kernel)
     instructions = read_instructions(body, layouts, codes["ptx"], codes["sass"], kernel.num_warps)
     if is_textbook:
-        instructions = {op: i if isinstance(i, str) else textbook(i) for op, i in instructions.items()}
+        instructions = {
+            op: i if isinstance(i, str) else textbook(i) for op, i in instructions.items()
+        }
     arguments = [_value(capture, argument) for argument in launch.arguments]
     memory = Memory(body, _storages(capture, launch), instructions)
-    evaluator = Evaluator(body, arguments, launch.grid, memory, programs, load_depths(codes["sass"]))
+    evaluator = Evaluator(
+        body, arguments, launch.grid, memory, programs, load_depths(codes["sass"])
+    )
     evaluator.run()
-    doubts = {} if is_textbook else find_doubts(body, instructions, memory.tallies, codes["ptx"], codes["sass"])
-    owners = [(tensor.storage, argument.name) for argument in launch.arguments if (tensor := argument.own_tensor)]
+    doubts = (
+        {}
+        if is_textbook
+        else find_doubts(body, instructions, memory.tallies, codes["ptx"], codes["sass"])
+    )
+    owners = [
+        (tensor.storage, argument.name)
+        for argument in launch.arguments
+        if (tensor := argument.own_tensor)
+    ]
     owners.sort(key=lambda owner: owner[0])
     loads = {name: op.location for op in body.walk() if op.name == "tt.load" for name in op.results}
-    given = [(argument.name, name) for argument, name in zip(launch.arguments, body.arguments, strict=True)]
+    given = [
+        (argument.name, name)
+        for argument, name in zip(launch.arguments, body.arguments, strict=True)
+    ]
     operations = []
     for op in ttgir.memory_ops(body):
-        tally, instruction, access = memory.tallies[op], instructions[op], ttgir.MEMORY_OPS[op.name]
+        tally = memory.tallies[op]
+        instruction = instructions[op]
+        access = ttgir.MEMORY_OPS[op.name]
         has_lanes = access.kind not in ("descriptor", "tensor map")
         made = instruction if isinstance(instruction, Instruction) and has_lanes else None
         pointer, mask = (
             evaluator.slice.reach(names, through_quotients=False)
             for names in (op.operands[:1], filter(None, [op.mask]))
         )
-        indices = (location[0][1] for name, location in loads.items() if location and name in pointer)
+        indices = (
+            location[0][1] for name, location in loads.items() if location and name in pointer
+        )
         counts = OperationCounts(
             op=access.kind,
             counter=made.counter if made else access.counter,
@@ -199,12 +235,16 @@ def _evaluate(
         if made and made.swaps:
             loaded = tally.counts.copy()
             loaded[SECTORS] = tally.loaded_sectors
-            operations.append(replace(counts, op="load", counter="ld", tally=replace(tally, counts=loaded)))
+            operations.append(
+                replace(counts, op="load", counter="ld", tally=replace(tally, counts=loaded))
+            )
             tally.refused = tally.refused or _RETRIES
         operations.append(counts)
     for kind, source in doubts.keys() - {op.site for op in ttgir.memory_ops(body)}:
         tally = Tally(refused=doubts[kind, source].text)
-        counter = next(access.counter for access in ttgir.MEMORY_OPS.values() if access.kind == kind)
+        counter = next(
+            access.counter for access in ttgir.MEMORY_OPS.values() if access.kind == kind
+        )
         place = source or (kernel.file, kernel.line)
         operations.append(OperationCounts(kind, counter, place, (), None, tally))
     return LaunchCounts(
@@ -215,12 +255,16 @@ def _evaluate(
 
 
 def _storages(capture: Capture, launch: CapturedLaunch) -> list[Storage]:
-    storages = [Storage(storage.bytes, storage.address_bytes) for storage in capture.content.storages]
+    storages = [
+        Storage(storage.bytes, storage.address_bytes) for storage in capture.content.storages
+    ]
     for tensor in filter(None, (argument.own_tensor for argument in launch.arguments)):
         if not tensor.is_known:
             storages[tensor.storage] = replace(storages[tensor.storage], why_unknown=_NOT_RUN)
         elif tensor.array is not None:
-            storages[tensor.storage].contents[tensor.element_bytes] = partial(_read_array, capture, tensor.array)
+            storages[tensor.storage].contents[tensor.element_bytes] = partial(
+                _read_array, capture, tensor.array
+            )
     return storages
 
 

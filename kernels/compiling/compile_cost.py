@@ -9,7 +9,8 @@ from kernels.knobs import ConfigError, knobs
 from kernels.results import Failure
 from kernels.spec import DTYPE_BYTES, Access, Kernel, Launch, format_duration
 
-LANES, MOST_REGISTERS = 32, 255
+LANES = 32
+MOST_REGISTERS = 255
 
 # Seconds after which a compile is killed.
 COMPILE_DEADLINE_S = 60.0
@@ -45,7 +46,8 @@ def explain_spill(kernel: Kernel, launch: Launch) -> str:
 
 def refuse_compile(kernel: Kernel, launch: Launch) -> Failure | None:
     """Return a Failure if the kernel would spill and its compile would exceed the deadline."""
-    seconds, spill = compile_seconds(kernel, launch), explain_spill(kernel, launch)
+    seconds = compile_seconds(kernel, launch)
+    spill = explain_spill(kernel, launch)
     if not spill or seconds <= _UNCERTAINTY * COMPILE_DEADLINE_S:
         return None
     duration = f"Compiling it for {launch.gpu.name} would take about {format_duration(seconds)}"
@@ -81,7 +83,9 @@ def compile_seconds(kernel: Kernel, launch: Launch) -> float:
 
 def uses_matrix_units(kernel: Kernel, launch: Launch) -> bool:
     """Return whether Triton multiplies on matrix units: from compute capability 8.0 on, except for IEEE float32."""
-    return launch.gpu.compute_capability >= (8, 0) and kernel.family.matrix_passes(launch.problem) > 0
+    return (
+        launch.gpu.compute_capability >= (8, 0) and kernel.family.matrix_passes(launch.problem) > 0
+    )
 
 
 def panel_loads(kernel: Kernel, launch: Launch) -> list[Access]:
@@ -97,7 +101,8 @@ def estimate_shared_bytes(kernel: Kernel, launch: Launch) -> int:
     memory, one fewer elsewhere, and one before 8.0. With TMA, each tensor after the loop needs a tile; without it, one
     tile may change its layout there. Of 740 recorded compiles (Triton 3.7.1, H100 and H200), six need 1 % to 20 % more.
     """
-    panels, accesses = panel_loads(kernel, launch), kernel.accesses(launch)
+    panels = panel_loads(kernel, launch)
+    accesses = kernel.accesses(launch)
     capability = launch.gpu.compute_capability
     buffers = max(1, launch.config.num_stages - (capability not in ((9, 0), (10, 0))))
     if capability < (8, 0):  # without asynchronous copies, loads are not pipelined
@@ -123,7 +128,11 @@ def suggest_smaller_config(kernel: Kernel, launch: Launch, shared_bytes: int) ->
     config = launch.config
     correction = max(1.0, shared_bytes / estimate_shared_bytes(kernel, launch))
     lower = {
-        name: [value for value in reversed(knob.choices or range(knob.low, knob.high)) if value < getattr(config, name)]
+        name: [
+            value
+            for value in reversed(knob.choices or range(knob.low, knob.high))
+            if value < getattr(config, name)
+        ]
         for name, knob in knobs(type(config)).items()
         if name.startswith("BLOCK") or name == "num_stages"
     }
@@ -137,7 +146,9 @@ def suggest_smaller_config(kernel: Kernel, launch: Launch, shared_bytes: int) ->
                     kernel.family.refuse(smaller.problem, smaller.config)
                     needed = estimate_shared_bytes(kernel, smaller)
                     if needed * correction <= launch.gpu.shared_bytes_per_program:
-                        fitting[", ".join(f"{name} {value}" for name, value in changes.items())] = needed
+                        fitting[", ".join(f"{name} {value}" for name, value in changes.items())] = (
+                            needed
+                        )
         if fitting:
             return max(fitting, key=lambda change: fitting[change])
     return ""

@@ -58,7 +58,9 @@ def timed_build(declared: Kernel, launch: Launch) -> Kernel:
     return add_timer(declared, _stand_in_tensor("int64", rows))
 
 
-def compile_experiment(experiment: Experiment, gpu: Gpu, specialization: str = "launcher") -> Compiled | Failure:
+def compile_experiment(
+    experiment: Experiment, gpu: Gpu, specialization: str = "launcher"
+) -> Compiled | Failure:
     """Compile the experiment's kernel for `gpu`. Return its registers, memory operations, IR, PTX and SASS.
 
     Args:
@@ -68,7 +70,9 @@ def compile_experiment(experiment: Experiment, gpu: Gpu, specialization: str = "
     return compile_launch(*launch_of(experiment, gpu), specialization)
 
 
-def compile_launch(declared: Kernel, launch: Launch, specialization: str = "launcher") -> Compiled | Failure:
+def compile_launch(
+    declared: Kernel, launch: Launch, specialization: str = "launcher"
+) -> Compiled | Failure:
     """Compile a launch of any declared kernel, and the launch that it needs first. See `compile_experiment`."""
     first: Compiled | None = None
     for kernel in declared.launches(launch):
@@ -78,7 +82,9 @@ def compile_launch(declared: Kernel, launch: Launch, specialization: str = "laun
             unreadable = first.unreadable or compiled.unreadable
             operations = () if unreadable else first.operations + compiled.operations
             seconds = first.seconds + compiled.seconds
-            compiled = replace(compiled, operations=operations, unreadable=unreadable, seconds=seconds, first=first)
+            compiled = replace(
+                compiled, operations=operations, unreadable=unreadable, seconds=seconds, first=first
+            )
         first = compiled
     return compiled
 
@@ -140,7 +146,9 @@ def disassemble(kernel: Any) -> str:
     if path := cache.get_file("listing.sass"):
         return Path(path).read_text(encoding="utf-8")
     nvdisasm = triton.knobs.nvidia.nvdisasm.path
-    sass = cuda_tool(nvdisasm, kernel.asm["cubin"], "--print-line-info", "--print-code", "--no-dataflow")
+    sass = cuda_tool(
+        nvdisasm, kernel.asm["cubin"], "--print-line-info", "--print-code", "--no-dataflow"
+    )
     with suppress(OSError):  # without a cache entry, the next request runs nvdisasm again
         cache.put(sass, "listing.sass", binary=False)
     return sass
@@ -151,7 +159,9 @@ def cuda_tool(path: str, cubin: bytes, *arguments: str) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        return subprocess.run([path, *arguments, file.name], capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            [path, *arguments, file.name], capture_output=True, text=True, check=True
+        ).stdout
 
 
 def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher") -> Any:
@@ -170,11 +180,14 @@ def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher")
     )
     driver.set_active(stand_in)
     tensors = {
-        name: _stand_in_tensor(spec.dtype_in(launch.problem), spec) for name, spec in declared.tensors(launch).items()
+        name: _stand_in_tensor(spec.dtype_in(launch.problem), spec)
+        for name, spec in declared.tensors(launch).items()
     }
     with capture_output() as printed:
         try:
-            arguments = _specialize(declared.arguments(tensors, launch), declared.jitted, specialization)
+            arguments = _specialize(
+                declared.arguments(tensors, launch), declared.jitted, specialization
+            )
             kernel = declared.jitted.warmup(**arguments, grid=declared.grid(launch))
         except Exception as error:  # the compiler can raise any type
             if _discard_entry(error):
@@ -225,7 +238,10 @@ def _specialize(arguments: dict[str, Any], jitted: Any, specialization: str) -> 
         # Triton does not specialize on odd numbers, except on 1.
         return tl.constexpr(value) if specialization == "constexpr" else value | 1
 
-    return {**arguments, **{p.name: change(arguments[p.name]) for p in jitted.params if not p.is_constexpr}}
+    return {
+        **arguments,
+        **{p.name: change(arguments[p.name]) for p in jitted.params if not p.is_constexpr},
+    }
 
 
 @contextmanager
@@ -235,11 +251,16 @@ def capture_output() -> Iterator[Callable[[], str]]:
     Yields:
         A function that returns the text printed so far.
     """
-    with tempfile.TemporaryFile("w", encoding="utf-8", errors="replace") as file, ExitStack() as stack:
+    with (
+        tempfile.TemporaryFile("w", encoding="utf-8", errors="replace") as file,
+        ExitStack() as stack,
+    ):
 
         def printed() -> str:
             file.flush()
-            return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode("utf-8", "replace")
+            return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(
+                "utf-8", "replace"
+            )
 
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()
@@ -275,7 +296,9 @@ def explain_rejection(error: Exception, printed: str, launch: Launch) -> Failure
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if match := _ERROR.search(text):
         reason = match[1].strip()
-    elif lines and lines[0].startswith("PTXAS error: "):  # ptxas crashed; the following lines say how to reproduce it
+    elif lines and lines[0].startswith(
+        "PTXAS error: "
+    ):  # ptxas crashed; the following lines say how to reproduce it
         reason = lines[0].removeprefix("PTXAS error: ")
     else:  # the last line of a Python exception's message gives the reason
         reason = f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"

@@ -15,11 +15,31 @@ import numpy as np
 from kernels.compiling import arithmetic
 from kernels.compiling.listings import UnsupportedOperation
 from kernels.compiling.memory import CHUNK, STORAGE_STEP, Descriptor, Memory
-from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Slice, Source, memory_ops, shape_of
-from kernels.compiling.values import Value, add, check_size, choose, conjunction, from_table, group, keys_of, multiply
+from kernels.compiling.ttgir import (
+    MEMORY_OPS,
+    POINTER_OPS,
+    Op,
+    Region,
+    Slice,
+    Source,
+    memory_ops,
+    shape_of,
+)
+from kernels.compiling.values import (
+    Value,
+    add,
+    check_size,
+    choose,
+    conjunction,
+    from_table,
+    group,
+    keys_of,
+    multiply,
+)
 
 # Maximum number of programs of a launch, and of those that are evaluated at once.
-_MOST_PROGRAMS, _PROGRAMS_AT_ONCE = 1 << 26, 1 << 20
+_MOST_PROGRAMS = 1 << 26
+_PROGRAMS_AT_ONCE = 1 << 20
 # Maximum number of programs to search for an overflow.
 _MOST_CANDIDATES = 64
 # The programs that a GPU allows along each axis (CUDA C++ Programming Guide 13.0, "Compute Capabilities").
@@ -80,7 +100,9 @@ class Evaluator:
         programs: np.ndarray | None,
         depths: Mapping[Source, int],
     ) -> None:
-        self.body, self.grid, self.memory = body, (*grid, 1, 1)[:3], memory
+        self.body = body
+        self.grid = (*grid, 1, 1)[:3]
+        self.memory = memory
         count = math.prod(self.grid)
         if count > _MOST_PROGRAMS:
             raise UnsupportedOperation(
@@ -128,7 +150,9 @@ class Evaluator:
                     self._assign(op.results, passed, mask if active.any() else None)
                     active = active | mask
             elif op.targets:
-                masks = self._split(active, op.operands[0]) if op.name == "cf.cond_br" else (active,)
+                masks = (
+                    self._split(active, op.operands[0]) if op.name == "cf.cond_br" else (active,)
+                )
                 for (label, passed), mask in zip(op.targets, masks, strict=True):
                     arriving.setdefault(label, []).append((mask, self._get(passed)))
                 active = np.zeros(len(self.programs), bool)
@@ -155,7 +179,9 @@ class Evaluator:
         elif op.name == "ttng.tensormap_create":
             self._create_descriptor(op, active)
         elif op.name in _UNCOUNTED:
-            raise UnsupportedOperation(f"{_UNCOUNTED[op.name]} is not evaluated. {arithmetic.COUNT_IT}")
+            raise UnsupportedOperation(
+                f"{_UNCOUNTED[op.name]} is not evaluated. {arithmetic.COUNT_IT}"
+            )
         elif op.name in MEMORY_OPS:
             self._copy_block(op, active)
         elif op.name in ("ttg.warp_specialize", "tt.call"):
@@ -174,11 +200,15 @@ class Evaluator:
         """Return the values of names; None if they are not needed."""
         return [self.values.get(name) for name in names]
 
-    def _assign(self, names: Sequence[str], values: Sequence[Any], where: np.ndarray | None = None) -> None:
+    def _assign(
+        self, names: Sequence[str], values: Sequence[Any], where: np.ndarray | None = None
+    ) -> None:
         """Assign the values that are needed, or those of some programs."""
         for name, value in zip(names, values, strict=True):
             if name in self.needed and value is not None:
-                self.values[name] = value if where is None else choose(where, value, self.values[name])
+                self.values[name] = (
+                    value if where is None else choose(where, value, self.values[name])
+                )
 
     def _per_program(self, name: str) -> np.ndarray:
         return np.broadcast_to(self.values[name].base, len(self.programs))
@@ -188,11 +218,13 @@ class Evaluator:
         return active & is_true, active & ~is_true
 
     def _run_for(self, op: Op, active: np.ndarray) -> None:
-        body, (low, high, step) = op.regions[0], (self.values[name].base for name in op.operands)
+        body = op.regions[0]
+        (low, high, step) = (self.values[name].base for name in op.operands)
         trips = np.broadcast_to(np.maximum(-((low - high) // step), 0), len(self.programs))
         self._count_sunk_loads(op, active & (trips > 0))
         induction, *carried = body.arguments
-        most, fewest = int(trips[active].max(initial=0)), int(trips[active].min(initial=1 << 62))
+        most = int(trips[active].max(initial=0))
+        fewest = int(trips[active].min(initial=1 << 62))
         at_once = CHUNK // max((math.prod(inner.shape) for inner in memory_ops(body)), default=1)
         makes_descriptors = any(inner.name == "ttng.tensormap_create" for inner in body.walk())
         if most > 4 and at_once > 2 * np.count_nonzero(active) and not makes_descriptors:
@@ -210,39 +242,60 @@ class Evaluator:
 
     def _constant_steps(self, op: Op) -> dict[str, tuple[Value, Value]] | None:
         """Return the initial value and the constant increment of each carried value; None if any increment varies."""
-        body, steps = op.regions[0], {}
+        body = op.regions[0]
+        steps = {}
         inside = {name: inner for inner in body.ops for name in inner.results}
         for k, name in enumerate(body.arguments[1:]):
             if name in self.needed:
                 growth = inside.get(body.yielded[k])
-                if op.results[k] in self.needed or not growth or growth.name not in ("arith.addi", "tt.addptr"):
+                if (
+                    op.results[k] in self.needed
+                    or not growth
+                    or growth.name not in ("arith.addi", "tt.addptr")
+                ):
                     return None
                 base, by = growth.operands
                 if base != name or by in inside or by in body.arguments or self.values[by].terms:
                     return None
-                steps[name] = self.values[op.inits[k]], arithmetic.evaluate(growth, [Value(0), self.values[by]])
+                steps[name] = (
+                    self.values[op.inits[k]],
+                    arithmetic.evaluate(growth, [Value(0), self.values[by]]),
+                )
         return steps
 
     def _run_all_iterations(
-        self, body: Region, active: np.ndarray, trips: np.ndarray, steps: dict[str, tuple[Value, Value]], at_once: int
+        self,
+        body: Region,
+        active: np.ndarray,
+        trips: np.ndarray,
+        steps: dict[str, tuple[Value, Value]],
+        at_once: int,
     ) -> None:
         """Run a loop whose iterations are independent: each iteration of each program counts as a program."""
-        programs, outer, running = self.programs, self.values, np.flatnonzero(active & (trips > 0))
+        programs = self.programs
+        outer = self.values
+        running = np.flatnonzero(active & (trips > 0))
         ends = np.cumsum(trips[running])
-        used = {name for inner in body.walk() for name in (*inner.operands, *inner.inits)} & outer.keys()
+        used = {
+            name for inner in body.walk() for name in (*inner.operands, *inner.inits)
+        } & outer.keys()
         for start in range(0, int(ends[-1]), at_once):
             pair = np.arange(start, min(start + at_once, int(ends[-1])))
             number = np.searchsorted(ends, pair, side="right")
             program = running[number]
             iteration = Value(pair - (ends[number] - trips[program]))
-            self.programs, self.values = (
-                programs[program],
-                {name: outer[name].select(program) if type(outer[name]) is Value else outer[name] for name in used},
-            )
+            self.programs = programs[program]
+            self.values = {
+                name: outer[name].select(program) if type(outer[name]) is Value else outer[name]
+                for name in used
+            }
             for name, (initial, growth) in steps.items():
-                self.values[name] = add(initial.select(program), multiply(growth.select(program), iteration))
+                self.values[name] = add(
+                    initial.select(program), multiply(growth.select(program), iteration)
+                )
             self._run_region(body, np.ones(len(pair), bool))
-        self.programs, self.values = programs, outer
+        self.programs = programs
+        self.values = outer
 
     def _run_while(self, op: Op, active: np.ndarray) -> None:
         before, after = op.regions
@@ -253,7 +306,8 @@ class Evaluator:
             for inner in memory_ops(Region([], [op])) if active.any() else ():
                 tally = self.memory.tallies[inner]
                 tally.refused = (
-                    tally.refused or "Each program tries at least once. Other programs decide whether it retries."
+                    tally.refused
+                    or "Each program tries at least once. Other programs decide whether it retries."
                 )
         running = active
         self._assign(before.arguments, self._get(op.inits))
@@ -307,7 +361,10 @@ class Evaluator:
                 return self._fold(op, operands)
             case "tt.split":
                 return [
-                    operands[0].map_blocks(lambda table, i=i: table[..., min(i, table.shape[-1] - 1)]) for i in (0, 1)
+                    operands[0].map_blocks(
+                        lambda table, i=i: table[..., min(i, table.shape[-1] - 1)]
+                    )
+                    for i in (0, 1)
                 ]
             case "tt.gather":
                 return [self._gather(op, operands)]
@@ -325,7 +382,9 @@ class Evaluator:
             case "ttg.local_load":
                 buffer, slot = operands[0]
                 if slot not in buffer:
-                    raise UnsupportedOperation(f"Accesses depend on a copy in shared memory. {arithmetic.COUNT_IT}")
+                    raise UnsupportedOperation(
+                        f"Accesses depend on a copy in shared memory. {arithmetic.COUNT_IT}"
+                    )
                 return [buffer[slot]]
         result = arithmetic.evaluate(op, operands)
         if result.unwrapped:
@@ -368,12 +427,15 @@ class Evaluator:
 
     def _fold(self, op: Op, operands: list[Value]) -> list[Value]:
         """Reduce or scan along an axis, in order, with the operation's own region."""
-        region, axis, shape = op.regions[0], op.attribute("axis") + 1, op.shape
+        region = op.regions[0]
+        axis = op.attribute("axis") + 1
+        shape = op.shape
         first, index = group(keys_of(*operands))
         check_size(len(first), *shape)
         self.memory.spend(shape[axis - 1] * len(region.ops))
         blocks = [
-            np.broadcast_to(value.with_rank(len(shape)).blocks(first), (len(first), *shape)) for value in operands
+            np.broadcast_to(value.with_rank(len(shape)).blocks(first), (len(first), *shape))
+            for value in operands
         ]
         elements = [[np.take(block, i, axis) for block in blocks] for i in range(shape[axis - 1])]
         order = -1 if "reverse = true" in op.text else 1
@@ -381,9 +443,13 @@ class Evaluator:
         def combine(total: list[np.ndarray], element: list[np.ndarray]) -> list[np.ndarray]:
             self._assign(region.arguments, [Value(part.ravel()) for part in (*total, *element)])
             for inner in region.ops[:-1]:
-                self.values[inner.results[0]] = arithmetic.evaluate(inner, self._get(inner.operands))
+                self.values[inner.results[0]] = arithmetic.evaluate(
+                    inner, self._get(inner.operands)
+                )
             results = (self.values[name].base for name in region.yielded)
-            return [np.broadcast_to(base, total[0].size).reshape(total[0].shape) for base in results]
+            return [
+                np.broadcast_to(base, total[0].size).reshape(total[0].shape) for base in results
+            ]
 
         totals = list(accumulate(elements[::order], combine))
         results = totals[-1]
@@ -407,15 +473,23 @@ class Evaluator:
 
     def _load(self, op: Op, active: np.ndarray) -> None:
         """Read the values that an access loads, if addresses depend on them."""
-        slot = self.values.get(op.operands[1]) if op.name == "ttg.async_copy_global_to_local" else None
+        slot = (
+            self.values.get(op.operands[1]) if op.name == "ttg.async_copy_global_to_local" else None
+        )
         is_needed = not self.needed.isdisjoint(op.results)
         if isinstance(slot, tuple) or (is_needed and op.name == "tt.load"):
             has_default = op.name == "tt.load" and len(op.operands) > 2
             default = self.values[op.operands[2]] if has_default else Value(0)
-            if self.has_locks and not op.shape and (stored := self._value_stored_at(op.operands[0])):
+            if (
+                self.has_locks
+                and not op.shape
+                and (stored := self._value_stored_at(op.operands[0]))
+            ):
                 loaded = self._load_in_turn(op, active, stored)
             else:
-                loaded = self.memory.load(op, self.values[op.operands[0]], self._mask(op, active), default)
+                loaded = self.memory.load(
+                    op, self.values[op.operands[0]], self._mask(op, active), default
+                )
             self._put(slot, loaded, active)
             if op.name == "tt.load":
                 self.values[op.results[0]] = loaded
@@ -428,7 +502,11 @@ class Evaluator:
     def _value_stored_at(self, pointer: str) -> Value | None:
         """Return the constant that the kernel stores at a scalar pointer; None if it stores none."""
         ops = list(self.body.walk())
-        stores = (op for op in ops if op.name == "tt.store" or (op.name == "tt.atomic_rmw" and "exch" in op.text))
+        stores = (
+            op
+            for op in ops
+            if op.name == "tt.store" or (op.name == "tt.atomic_rmw" and "exch" in op.text)
+        )
         names = {op.operands[1] for op in stores if op.operands[0] == pointer}
         constants = [op for op in ops if op.name == "arith.constant" and names == set(op.results)]
         return arithmetic.constant(constants[0]) if constants else None
@@ -457,7 +535,9 @@ class Evaluator:
         box, sizes, strides = (part.count("%") for part in re.findall(r"\[(.*?)\]", op.text)[:3])
         number = op.attribute("elem_type")
         if number >= len(_TENSOR_MAP_BYTES):
-            raise UnsupportedOperation("Descriptors of elements smaller than a byte are not counted.")
+            raise UnsupportedOperation(
+                "Descriptors of elements smaller than a byte are not counted."
+            )
         size = _TENSOR_MAP_BYTES[number]
         running = np.flatnonzero(active)
         slots, address, *rest = (self._per_program(name)[running] for name in op.operands)
@@ -481,9 +561,17 @@ class Evaluator:
             some = programs[slots == slot]
             descriptor = self.descriptors.get(slot)
             if descriptor is None:
-                raise UnsupportedOperation("The descriptor was loaded from memory. Pass it as an argument.")
+                raise UnsupportedOperation(
+                    "The descriptor was loaded from memory. Pass it as an argument."
+                )
             at = np.stack([self._per_program(name)[some] for name in op.coordinates], axis=1)
-            self.memory.copy_block(op, descriptor.element_bytes, descriptor.of(self.programs[some]), at)
+            self.memory.copy_block(
+                op, descriptor.element_bytes, descriptor.of(self.programs[some]), at
+            )
 
 
-_CONTROL_FLOW = {"scf.for": Evaluator._run_for, "scf.while": Evaluator._run_while, "scf.if": Evaluator._run_if}
+_CONTROL_FLOW = {
+    "scf.for": Evaluator._run_for,
+    "scf.while": Evaluator._run_while,
+    "scf.if": Evaluator._run_if,
+}

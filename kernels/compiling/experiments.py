@@ -94,7 +94,9 @@ class Lab:
         self.gpu = GPUS.get(str(capture.content.gpu.get("name")))
         self.ttir = capture.read_code(launch.kernel, "ttir")
         self.module = Module(self.ttir)
-        self.outcomes: dict[Trial, tuple[CapturedKernel, LaunchCounts] | None] = {(): (self.kernel, counts)}
+        self.outcomes: dict[Trial, tuple[CapturedKernel, LaunchCounts] | None] = {
+            (): (self.kernel, counts)
+        }
         self.untried = 0
         self._work = 0
 
@@ -189,7 +191,10 @@ def total(counts: LaunchCounts) -> np.ndarray:
 def make_trials(compiler: Compiler, choices: Mapping[Lab, Sequence[Choice]]) -> None:
     """Try the changes of each hypothesis together, and then without each that is not needed."""
     tasks = [
-        (lab, each) for lab, own in choices.items() for each in dict.fromkeys(chain(*own)) if each.changes and lab.ttir
+        (lab, each)
+        for lab, own in choices.items()
+        for each in dict.fromkeys(chain(*own))
+        if each.changes and lab.ttir
     ]
     _run(compiler, [(lab, each.changes) for lab, each in tasks])
     tasks = [(lab, each) for lab, each in tasks if lab.helps(each, each.changes)]

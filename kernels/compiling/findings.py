@@ -142,7 +142,12 @@ def _check_bounds(lab: Lab, op: OperationCounts) -> Choice:
     return [Hypothesis("outside", op, text)]
 
 
-_IN_64_BITS = (Change("overflow", "Convert a factor with .to(tl.int64). With 64-bit offsets, no access lies outside."),)
+_IN_64_BITS = (
+    Change(
+        "overflow",
+        "Convert a factor with .to(tl.int64). With 64-bit offsets, no access lies outside.",
+    ),
+)
 
 
 def _find_in_64_bits(lab: Lab, op: OperationCounts) -> Sequence[OperationCounts]:
@@ -226,9 +231,8 @@ def _examine_resources(lab: Lab) -> Choice:
         if not limits or each.occupancy >= _LOW_OCCUPANCY:
             return []
         kind = "occupancy"
-        text = (
-            f"A program's {limits} limit an SM to {each.programs_per_sm} programs, {numbers['resident_warps']} warps."
-        )
+        resident = f"{each.programs_per_sm} programs ({numbers['resident_warps']} warps)"
+        text = f"A program's {limits} limit an SM to {resident}."
 
         def cost(numbers: Numbers) -> int:
             return -numbers["resident_warps"]

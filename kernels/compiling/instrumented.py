@@ -23,7 +23,9 @@ CLOCK_FIELDS = ("sm", "cycles", "time_ns", "written")
 def read_clocks(record):
     """Record this program's SM, its cycle counter and the time in ns. It reads both clocks back to back."""
     mine = record + tl.program_id(0) * 4
-    cycles = tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+    cycles = tl.inline_asm_elementwise(
+        "mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1
+    )
     time = tl.extra.cuda.globaltimer()
     tl.store(mine, tl.extra.cuda.smid().to(tl.int64))
     tl.store(mine + 1, cycles)
@@ -78,12 +80,20 @@ def add_timer(kernel: Kernel, record: Any) -> Kernel:
 def _wrap(jitted: Any) -> Any:
     """Return a jitted function whose parameters are `record` and those of `jitted`."""
     name = f"{jitted.fn.__name__}_timed"
-    parameters = ", ".join(p.name + (": tl.constexpr" if p.is_constexpr else "") for p in jitted.params)
+    parameters = ", ".join(
+        p.name + (": tl.constexpr" if p.is_constexpr else "") for p in jitted.params
+    )
     call = ", ".join(p.name for p in jitted.params)
     text = f"def {name}(record, {parameters}):\n    enter(record)\n    kernel({call})\n    leave(record)\n"
     file = f"<{name}>"
     # Triton reads a function's source from linecache, as tracebacks do.
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    names: dict[str, Any] = {"tl": tl, "kernel": jitted, "enter": enter, "leave": leave, "__name__": __name__}
+    names: dict[str, Any] = {
+        "tl": tl,
+        "kernel": jitted,
+        "enter": enter,
+        "leave": leave,
+        "__name__": __name__,
+    }
     exec(compile(text, file, "exec"), names)
     return triton.jit(names[name])

@@ -37,7 +37,9 @@ def locate_lines(text: str, kind: str) -> list[tuple[str, Location]]:
         is_marker = bool(_MARKERS[kind].match(line))
         if is_marker:
             comment = line.partition("//")[2]
-            places = tuple(map(_place, (_SASS_PLACE if kind == "sass" else _PLACE).finditer(comment)))
+            places = tuple(
+                map(_place, (_SASS_PLACE if kind == "sass" else _PLACE).finditer(comment))
+            )
             current = current + places if kind == "sass" and follows_marker else places
         follows_marker = is_marker
         located.append((line, () if is_marker else current))
@@ -70,13 +72,17 @@ def _ttgir_locations(lines: list[str]) -> list[Location]:
 @functools.lru_cache(maxsize=4)
 def instructions(sass: str) -> tuple[tuple[str, Location], ...]:
     """Return the opcode and location of every SASS instruction, in order."""
-    located = ((_INSTRUCTION.match(line), location) for line, location in locate_lines(sass, "sass"))
+    located = (
+        (_INSTRUCTION.match(line), location) for line, location in locate_lines(sass, "sass")
+    )
     return tuple((match[1], location) for match, location in located if match)
 
 
 def skip_depths(sass: str) -> list[int]:
     """Return for every SASS instruction how many branches may skip it."""
-    labels, branches, count = dict[str, int](), list[tuple[int, str]](), 0
+    labels = dict[str, int]()
+    branches = list[tuple[int, str]]()
+    count = 0
     for line in sass.splitlines():
         if label := _LABEL.match(line):
             labels[label[1]] = count
@@ -87,7 +93,9 @@ def skip_depths(sass: str) -> list[int]:
     jumps = [(start, labels[label]) for start, label in branches if label in labels]
     # What follows a conditional exit is skipped, up to code that another branch reaches.
     exits = [start for start, label in branches if label == "EXIT"]
-    jumps += [(start, min((end for a, end in jumps if a < start < end), default=count)) for start in exits]
+    jumps += [
+        (start, min((end for a, end in jumps if a < start < end), default=count)) for start in exits
+    ]
     depths = [0] * count
     for start, end in jumps:
         for skipped in range(start, end):
@@ -109,7 +117,8 @@ def lane_bytes(instruction: str, line: str) -> int:
         return 0
     if instruction.startswith("cp.async"):
         return int(line.split(",")[2].strip().rstrip(";"), 0)
-    vector, bits = re.search(r"\.v(\d)\b", instruction), re.search(r"(\d+)(x2)?$", instruction)
+    vector = re.search(r"\.v(\d)\b", instruction)
+    bits = re.search(r"(\d+)(x2)?$", instruction)
     if not bits:
         raise UnsupportedOperation(f"The width of {instruction} is unknown.")
     return int(bits[1]) * (2 if bits[2] else 1) * int(vector[1] if vector else 1) // 8

@@ -40,7 +40,9 @@ _MOST_STARTS = 1 << 16
 
 
 def storage_number(address: Any) -> Any:
-    return (address + (STORAGE_STEP >> 1) >> STORAGE_STEP.bit_length() - 1) - 1  # rounded; shifts are fast
+    return (
+        address + (STORAGE_STEP >> 1) >> STORAGE_STEP.bit_length() - 1
+    ) - 1  # rounded; shifts are fast
 
 
 @dataclass(frozen=True)
@@ -126,9 +128,18 @@ class Memory:
         instructions: for each operation its instruction, or why it is unknown.
     """
 
-    def __init__(self, body: Region, storages: Sequence[Storage], instructions: Mapping[Op, Instruction | str]) -> None:
-        self.storages, self.instructions, self.work = storages, instructions, 0
-        self.starts = np.array([(n + 1) * STORAGE_STEP + storage.start_bytes for n, storage in enumerate(storages)])
+    def __init__(
+        self,
+        body: Region,
+        storages: Sequence[Storage],
+        instructions: Mapping[Op, Instruction | str],
+    ) -> None:
+        self.storages = storages
+        self.instructions = instructions
+        self.work = 0
+        self.starts = np.array(
+            [(n + 1) * STORAGE_STEP + storage.start_bytes for n, storage in enumerate(storages)]
+        )
         self.ends = self.starts + np.array([storage.bytes for storage in storages], dtype=np.int64)
         self.stored: set[int] = set()
         self.tallies = {op: Tally() for op in memory_ops(body)}
@@ -145,22 +156,28 @@ class Memory:
                 "The loops or the grid of this launch are too large to evaluate. Launch a smaller shape."
             )
 
-    def load(self, op: Op, pointer: Value, mask: Value, default: Value, is_locked: bool = False) -> Value:
+    def load(
+        self, op: Op, pointer: Value, mask: Value, default: Value, is_locked: bool = False
+    ) -> Value:
         """Return the values that an operation loads.
 
         Args:
             is_locked: whether it is known which programs load them before the kernel stores others.
         """
-        size, shape = op.element_bytes, op.shape
+        size = op.element_bytes
+        shape = op.shape
 
         def read(address: np.ndarray, active: np.ndarray, result: np.ndarray) -> np.ndarray:
             address, active, result = np.broadcast_arrays(address, active, result)
             storage = storage_number(address)
             for number in np.unique(storage[active]).tolist():
-                contents, inside = self._contents(number, size, is_locked), active & (storage == number)
+                contents = self._contents(number, size, is_locked)
+                inside = active & (storage == number)
                 place = (address[inside] - self.starts[number]) // size
                 if place.min() < 0 or place.max() >= len(contents):
-                    raise UnsupportedOperation("Accesses depend on an index that is loaded from outside its tensor.")
+                    raise UnsupportedOperation(
+                        "Accesses depend on an index that is loaded from outside its tensor."
+                    )
                 is_float = contents.dtype.kind == "f"
                 result = result.astype(np.result_type(result, contents if is_float else np.int64))
                 result[inside] = contents[place]
@@ -171,7 +188,9 @@ class Memory:
 
     def _contents(self, number: int, size: int, is_locked: bool) -> np.ndarray:
         if not 0 <= number < len(self.storages):
-            raise UnsupportedOperation("Accesses depend on a load through a pointer that was itself loaded.")
+            raise UnsupportedOperation(
+                "Accesses depend on a load through a pointer that was itself loaded."
+            )
         if number in self.stored and not is_locked:
             raise UnsupportedOperation("Accesses depend on values that this kernel itself stores.")
         storage = self.storages[number]
@@ -186,7 +205,8 @@ class Memory:
             mask: also false for programs that do not execute it.
             programs: (programs,) their numbers.
         """
-        tally, instruction = self.tallies[op], self.instructions[op]
+        tally = self.tallies[op]
+        instruction = self.instructions[op]
         running = np.flatnonzero(np.broadcast_to(mask.base, len(programs)))
         tally.executions += len(running)
         if not len(running):
@@ -200,9 +220,12 @@ class Memory:
         keys = [base % unit, *(term.per_program(term.fingerprints) for term in terms)]
         base = np.broadcast_to(base, len(programs))
         starts = base if len(running) == len(base) else base[running]
-        lowest, highest = int(starts.min()), int(starts.max())
+        lowest = int(starts.min())
+        highest = int(starts.max())
         is_single = storage_number(lowest) == storage_number(highest)
-        tally.storages.update([storage_number(lowest)] if is_single else np.unique(storage_number(starts)).tolist())
+        tally.storages.update(
+            [storage_number(lowest)] if is_single else np.unique(storage_number(starts)).tolist()
+        )
         if MEMORY_OPS[op.name].kind in ("store", "atomic"):
             self.stored |= tally.storages
         if isinstance(instruction, str):
@@ -232,9 +255,14 @@ class Memory:
             some = np.flatnonzero(issued[each])
             outside = self._are_outside(starts[some, None] + facts[each[some], 4:6]).any(axis=1)
             for member in running[some[outside]][:1]:
-                address, active = (part[0] for part in _blocks(op, pointer, mask, np.array([member])))
+                address, active = (
+                    part[0] for part in _blocks(op, pointer, mask, np.array([member]))
+                )
                 example = Example(int(programs[member]), address, active)
-                tally.outside = example, tuple(np.argwhere(active & self._are_outside(address))[0].tolist())
+                tally.outside = (
+                    example,
+                    tuple(np.argwhere(active & self._are_outside(address))[0].tolist()),
+                )
 
     def _are_outside(self, address: np.ndarray) -> np.ndarray:
         """Return which addresses lie outside their storage. Pointers read from memory have none and are not checked."""
@@ -244,20 +272,34 @@ class Memory:
         return is_known & ((address < self.starts[number]) | (address >= self.ends[number]))
 
     def _count_classes(
-        self, op: Op, pointer: Value, mask: Value, instruction: Instruction, members: np.ndarray, programs: np.ndarray
+        self,
+        op: Op,
+        pointer: Value,
+        mask: Value,
+        instruction: Instruction,
+        members: np.ndarray,
+        programs: np.ndarray,
     ) -> np.ndarray:
         """Return for each member its facts: see `Tally.classes`."""
-        tally, rank = self.tallies[op], len(op.shape)
+        tally = self.tallies[op]
+        rank = len(op.shape)
         place, owner = lanes_of(instruction, op.name == "tt.load")
         last = max(0, instruction.width_bytes - instruction.element_bytes)
         self.spend(len(members) * owner.size >> 9)
         facts = []
         for some in np.array_split(members, -(-len(members) // max(1, CHUNK // owner.size))):
             shape = len(some), *owner.shape
-            address, on = (np.broadcast_to(value.with_rank(rank).at(some, place), shape) for value in (pointer, mask))
+            address, on = (
+                np.broadcast_to(value.with_rank(rank).at(some, place), shape)
+                for value in (pointer, mask)
+            )
             on = on & owner
             counts = count_lanes(instruction, address, on)
-            issued = counts[..., REQUESTS].any(axis=0).reshape(-1, instruction.count - sum(instruction.is_merged))
+            issued = (
+                counts[..., REQUESTS]
+                .any(axis=0)
+                .reshape(-1, instruction.count - sum(instruction.is_merged))
+            )
             tally.issued = tally.issued | issued.any(axis=0)
             counts = counts.sum(axis=1)
             if tally.example is None and counts[:, REQUESTS].any():
@@ -282,7 +324,9 @@ class Memory:
         tally = self.tallies[op]
         tally.executions += len(address)
         tally.storages.update(np.unique(storage_number(address)).tolist())
-        tally.counts += len(address) * np.array([1, LINE_BYTES // SECTOR_BYTES, 1, LINE_BYTES // SECTOR_BYTES])
+        tally.counts += len(address) * np.array(
+            [1, LINE_BYTES // SECTOR_BYTES, 1, LINE_BYTES // SECTOR_BYTES]
+        )
 
     def copy_block(self, op: Op, size: int, facts: np.ndarray, at: np.ndarray) -> None:
         """Count a copy by the tensor memory accelerator, box row by box row: see `kernels.sectors`.
@@ -292,14 +336,16 @@ class Memory:
             facts: (programs, 1 + 2 * dimensions) of their descriptors.
             at: (programs, dimensions) int64, the block's first element.
         """
-        tally, is_load = self.tallies[op], MEMORY_OPS[op.name].counter == "tma_ld"
+        tally = self.tallies[op]
+        is_load = MEMORY_OPS[op.name].counter == "tma_ld"
         block = np.array(op.shape[-at.shape[1] :])
         address, shape, strides = np.split(facts, [1, 1 + len(block)], axis=1)
         storages = set(np.unique(storage_number(address)).tolist())
         tally.storages |= storages
         self.stored |= set() if is_load else storages
         check_size(*op.shape)
-        before, after = np.clip(-at, 0, block), np.clip(shape - at, 0, block)
+        before = np.clip(-at, 0, block)
+        after = np.clip(shape - at, 0, block)
         start = (address[:, 0] + (at * strides).sum(axis=1) * size) % LINE_BYTES
         rows = np.column_stack([start, before, after, strides])
         classes, times = np.unique(rows, axis=0, return_counts=True)
@@ -315,7 +361,12 @@ class Memory:
             tally.counts[SECTORS] += (sectors + is_load * count_padding(inside).sum()) * count
 
 
-def _blocks(op: Op, pointer: Value, mask: Value, members: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    rank, shape = len(op.shape), (len(members), *op.shape)
-    address, active = (np.broadcast_to(value.with_rank(rank).blocks(members), shape) for value in (pointer, mask))
+def _blocks(
+    op: Op, pointer: Value, mask: Value, members: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    rank = len(op.shape)
+    shape = (len(members), *op.shape)
+    address, active = (
+        np.broadcast_to(value.with_rank(rank).blocks(members), shape) for value in (pointer, mask)
+    )
     return address, active

@@ -40,12 +40,19 @@ def memory_lines(text: str, kind: str, file: str, first: int, last: int) -> list
     return [
         number
         for number, (line, location) in enumerate(locate_lines(text, kind))
-        if location and location[0][0] == file and first <= location[0][1] <= last and _MEMORY[kind].search(line)
+        if location
+        and location[0][0] == file
+        and first <= location[0][1] <= last
+        and _MEMORY[kind].search(line)
     ]
 
 
 def read_operations(
-    accesses: Sequence[AnyAccess], shapes: Sequence[tuple[int, int]], ttgir: str, ptx: str, sass: str
+    accesses: Sequence[AnyAccess],
+    shapes: Sequence[tuple[int, int]],
+    ttgir: str,
+    ptx: str,
+    sass: str,
 ) -> tuple[MemoryOperation, ...]:
     """Return the compiled operation of each declared access, in the same order.
 
@@ -57,9 +64,15 @@ def read_operations(
     """
     from kernels.compiling.capture import read_ttgir  # imports torch and Triton
 
-    body, in_ptx = parse(ttgir), find_instructions(ptx)
+    body = parse(ttgir)
+    in_ptx = find_instructions(ptx)
     layouts = [
-        Layout(tuple(b["shape"]), *(tuple(map(tuple, b[side])) for side in ("register", "lane", "warp"))) if b else None
+        Layout(
+            tuple(b["shape"]),
+            *(tuple(map(tuple, b[side])) for side in ("register", "lane", "warp")),
+        )
+        if b
+        else None
         for b in read_ttgir.__wrapped__(ttgir)[0]  # without its cache, which would grow in a worker
     ]
     compiled = read_instructions(body, layouts, ptx, sass, 1)
@@ -68,21 +81,27 @@ def read_operations(
         file, first = access.source
         lines = range(first, last_line(access.source) + 1)
         ops = [
-            op for op in memory_ops(body) if op.location[0][0] == file.rsplit("/", 1)[-1] and op.location[0][1] in lines
+            op
+            for op in memory_ops(body)
+            if op.location[0][0] == file.rsplit("/", 1)[-1] and op.location[0][1] in lines
         ]
         # A kernel may call the function containing the operation from several places. Pipelining duplicates operations.
         sites = {(MEMORY_OPS[op.name].kind, op.location) for op in ops}
         count = sum(len(in_ptx[site]) for site in sites)
         made = {_read_operation(op, compiled[op], count) for op in ops}
         if len(made) != 1:
-            raise UnsupportedOperation(f"The {access.op} of {access.tensor} became {len(made)} operations, not one.")
+            raise UnsupportedOperation(
+                f"The {access.op} of {access.tensor} became {len(made)} operations, not one."
+            )
         declared.append(made.pop())
         _check_count(declared[-1], len(ops), access, shape)
     listed = instructions(sass)
     opcodes: dict[int | None, dict[str, None]] = defaultdict(dict)
     for (opcode, _), number in zip(listed, match_instructions(listed, declared), strict=True):
         opcodes[number][opcode] = None
-    return tuple(replace(made, opcodes=tuple(opcodes[number])) for number, made in enumerate(declared))
+    return tuple(
+        replace(made, opcodes=tuple(opcodes[number])) for number, made in enumerate(declared)
+    )
 
 
 def _read_operation(op: Op, instruction: Instruction | str, count: int) -> MemoryOperation:
@@ -95,9 +114,13 @@ def _read_operation(op: Op, instruction: Instruction | str, count: int) -> Memor
         raise UnsupportedOperation(instruction)
     kind = MEMORY_OPS[op.name].kind
     if kind == "descriptor" and op.swizzle_bytes is None:
-        raise UnsupportedOperation(f"The layout in shared memory is unknown in {op.text.strip()!r}.")
+        raise UnsupportedOperation(
+            f"The layout in shared memory is unknown in {op.text.strip()!r}."
+        )
     if instruction.layout and not instruction.layout.is_permutation:
-        raise UnsupportedOperation(f"The layout is not a permutation of bits in {op.text.strip()!r}.")
+        raise UnsupportedOperation(
+            f"The layout is not a permutation of bits in {op.text.strip()!r}."
+        )
     return MemoryOperation(
         op=kind,
         source=op.location[0][:2],
@@ -121,8 +144,11 @@ def match_instructions(
     """
     numbers: list[int | None] = []
     for opcode, location in listed:
-        kinds, source = SASS_KINDS.get(opcode.partition(".")[0], ()), location[0][:2] if location else None
-        on_line = (n for n, made in enumerate(operations) if made.op in kinds and made.source == source)
+        kinds = SASS_KINDS.get(opcode.partition(".")[0], ())
+        source = location[0][:2] if location else None
+        on_line = (
+            n for n, made in enumerate(operations) if made.op in kinds and made.source == source
+        )
         numbers.append(next(on_line, -1) if kinds else None)
     have = Counter(numbers)
     for place, (opcode, _) in enumerate(listed):
@@ -130,7 +156,8 @@ def match_instructions(
             continue
         # LDG.E.128 moves 16 bytes per lane, LDG.E.U16 2, LDG.E 4. A descriptor copy has no lanes: 0.
         bits = re.search(r"\.[US]?(128|64|16|8)(?=\.|$)", opcode)
-        widths, kinds = (0, int(bits[1]) // 8 if bits else 4), SASS_KINDS[opcode.partition(".")[0]]
+        widths = (0, int(bits[1]) // 8 if bits else 4)
+        kinds = SASS_KINDS[opcode.partition(".")[0]]
         lacking = [
             n
             for n, made in enumerate(operations)
@@ -142,7 +169,9 @@ def match_instructions(
     return numbers
 
 
-def _check_count(operation: MemoryOperation, copies: int, access: AnyAccess, shape: tuple[int, int]) -> None:
+def _check_count(
+    operation: MemoryOperation, copies: int, access: AnyAccess, shape: tuple[int, int]
+) -> None:
     """Check that each copy of the loop body has equally many PTX instructions per group of registers.
 
     If the access is a branch (a compare-and-swap loop) rather than inline assembly, LLVM removes instructions whose
@@ -158,7 +187,9 @@ def _check_count(operation: MemoryOperation, copies: int, access: AnyAccess, sha
         limits: tuple[int, ...] = (math.prod(shape),)
     else:
         limits = tuple(shape[index == access.columns.index] for index in access.dims)
-    inside, expected, count = (groups < limits).all(axis=1).sum(), copies * len(groups), operation.instructions
+    inside = (groups < limits).all(axis=1).sum()
+    expected = copies * len(groups)
+    count = operation.instructions
     if not (count % expected == 0 or inside <= count < expected):
         where = f"{operation.instruction} at {operation.source}"
         raise UnsupportedOperation(f"{where} occurs {count} times in the PTX; expected {expected}.")

@@ -117,7 +117,8 @@ def read_instructions(
         by_location[MEMORY_OPS[op.name].kind, op.location].append(op)
     result: dict[Op, Instruction | str] = {}
     for (kind, location), group in by_location.items():
-        matches, starts = in_ptx.get((kind, location), []), [0]
+        matches = in_ptx.get((kind, location), [])
+        starts = [0]
         for op in group:
             match = matches[min(starts[-1], len(matches) - 1)] if matches else PtxInstruction("", 0)
             starts.append(starts[-1] + _count_needed(op, layout_of.get(op.line), match))
@@ -130,11 +131,16 @@ def read_instructions(
                 which = "instructions of several widths for" if widths else "no instruction for"
                 result[op] = f"The compiler made {which} this {kind}, so it is not counted."
                 continue
-            ((name, width),), size = widths, op.element_bytes
+            ((name, width),) = widths
+            size = op.element_bytes
             made = opcodes.get(op.site, [])
             names = {opcode.partition(".")[0] for opcode in made}
-            is_known = kind == "atomic" and bool(names) and len({"RED" in own for own in names}) == 1
-            is_reduction = kind == "atomic" and ("RED" in names.pop() if is_known else _is_reduction(op, name, used))
+            is_known = (
+                kind == "atomic" and bool(names) and len({"RED" in own for own in names}) == 1
+            )
+            is_reduction = kind == "atomic" and (
+                "RED" in names.pop() if is_known else _is_reduction(op, name, used)
+            )
             is_on_merged_line = are_complete and op.source in merged_lines
             swaps = ".cas" in name or any(".CAS" in opcode for opcode in made)
             result[op] = Instruction(
@@ -171,7 +177,8 @@ def find_opcodes(sass: str) -> dict[Site, list[str]]:
 def _merged_lines(in_ptx: Ptx, opcodes: Mapping[Site, Sequence[str]]) -> set[Source]:
     """Return the source lines whose repeated loads ptxas has merged."""
     in_sass = Counter({site: len(made) for site, made in opcodes.items()})
-    loads, kept = Counter[Site](), Counter[Site]()
+    loads = Counter[Site]()
+    kept = Counter[Site]()
     for (kind, location), matches in in_ptx.items():
         if kind == "load":
             site = kind, location[0][:2]
@@ -179,9 +186,17 @@ def _merged_lines(in_ptx: Ptx, opcodes: Mapping[Site, Sequence[str]]) -> set[Sou
             kept[site] += sum(not match.is_repeated for match in matches)
     total = sum(in_sass[site] for site in in_sass if site[0] == "load")
     repeating = [site for site in loads if kept[site] < loads[site]]
-    if total in (0, loads.total(), kept.total()):  # ptxas assigns some instructions to a neighbouring line
+    if total in (
+        0,
+        loads.total(),
+        kept.total(),
+    ):  # ptxas assigns some instructions to a neighbouring line
         return {line for _, line in repeating} if total == kept.total() else set()
-    return {site[1] for site in repeating if in_sass[site] != loads[site] and in_sass[site] % kept[site] == 0}
+    return {
+        site[1]
+        for site in repeating
+        if in_sass[site] != loads[site] and in_sass[site] % kept[site] == 0
+    }
 
 
 @functools.lru_cache(maxsize=4)
@@ -255,7 +270,9 @@ def lanes_of(instruction: Instruction, is_load: bool) -> tuple[np.ndarray, np.nd
     if instruction.layout is None:
         requests = instruction.num_warps if is_load else 1
         return np.zeros((0, requests, 1), np.int64), np.ones((requests, 1), bool)
-    lanes = vectors(instruction.layout, max(1, instruction.width_bytes // instruction.element_bytes))
+    lanes = vectors(
+        instruction.layout, max(1, instruction.width_bytes // instruction.element_bytes)
+    )
     owner = lanes.owner | is_load
     issued = ~np.resize(np.array(instruction.is_merged or [False]), len(owner))
     return lanes.place[:, issued], owner[issued]
@@ -273,6 +290,9 @@ def count_lanes(instruction: Instruction, address: np.ndarray, active: np.ndarra
     """
     executions, requests, lanes = address.shape
     counts = count_requests(
-        address.reshape(-1, lanes), active.reshape(-1, lanes), instruction.width_bytes, instruction.name
+        address.reshape(-1, lanes),
+        active.reshape(-1, lanes),
+        instruction.width_bytes,
+        instruction.name,
     )
     return counts.reshape(executions, requests, 4)

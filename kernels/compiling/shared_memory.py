@@ -50,7 +50,9 @@ def shared_operations(ptx: str, num_warps: int) -> tuple[SharedOperation, ...]:
             width_bytes = lane_bytes(name, line)
         bases = _linear_bases(evaluate(address[1]), 8 * matrices or LANES)
         if bases is not None:
-            counts[SharedOperation(kind, location[0][:2], name, width_bytes, matrices, *bases, 0)] += 1
+            counts[
+                SharedOperation(kind, location[0][:2], name, width_bytes, matrices, *bases, 0)
+            ] += 1
     return tuple(replace(shared, count=count) for shared, count in counts.items())
 
 
@@ -90,7 +92,8 @@ def _make_evaluator(ptx: str, num_warps: int) -> Callable[[str], ndarray]:
 
     def evaluate(operand: str) -> ndarray:
         if operand not in values:
-            values[operand] = np.zeros_like(thread)  # stops the recursion for a register that a loop updates
+            # Stops the recursion for a register that a loop updates
+            values[operand] = np.zeros_like(thread)
             name, operands = definitions.get(operand, ("", []))
             kind = name.split(".")[0]
             if re.fullmatch(r"-?(0x[0-9a-fA-F]+|\d+)", operand):
@@ -111,7 +114,11 @@ def _signed(name: str, values: ndarray) -> ndarray:
 
 def _extract_bits(name: str, values: ndarray, start: ndarray, length: ndarray) -> ndarray:
     field = values >> start & (1 << length) - 1
-    return np.where((field >> length - 1 & 1) == 1, field - (1 << length), field) if name.endswith("s32") else field
+    return (
+        np.where((field >> length - 1 & 1) == 1, field - (1 << length), field)
+        if name.endswith("s32")
+        else field
+    )
 
 
 def _compare(name: str, a: ndarray, b: ndarray, *_: ndarray) -> ndarray:

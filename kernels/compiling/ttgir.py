@@ -99,7 +99,9 @@ class Op:
 
     @property
     def site(self) -> Site:
-        return "atomic" if self.name == "ttng.tensormap_create" else MEMORY_OPS[self.name].kind, self.source
+        return "atomic" if self.name == "ttng.tensormap_create" else MEMORY_OPS[
+            self.name
+        ].kind, self.source
 
     @cached_property
     def type(self) -> str:
@@ -154,7 +156,11 @@ class Region:
     def yielded(self) -> list[str]:
         """The operands of its last operation, a terminator, which is not printed if it has none."""
         last = self.ops[-1] if self.ops else None
-        return last.operands if last and last.name.endswith((".yield", ".condition", ".return")) else []
+        return (
+            last.operands
+            if last and last.name.endswith((".yield", ".condition", ".return"))
+            else []
+        )
 
     def walk(self) -> Iterator[Op]:
         """Yield all operations, including those of inner regions, in text order."""
@@ -220,7 +226,9 @@ class _Parser:
         """
         outer = self.lines, self.names, self.call
         lines = enumerate(self.text[start + 1 :], start + 1)
-        self.lines, self.names, self.call = lines, names, call
+        self.lines = lines
+        self.names = names
+        self.call = call
         body, _ = self.read_region([])
         self.lines, self.names, self.call = outer
         return body
@@ -229,9 +237,13 @@ class _Parser:
         """Read a called function as a region of the call, which branches to its end instead of returning."""
         start, arguments = self.functions[name]
         if "noinline = true" in self.text[start][0]:
-            raise UnsupportedOperation("The kernel calls a function with noinline=True. Remove it to count the launch.")
+            raise UnsupportedOperation(
+                "The kernel calls a function with noinline=True. Remove it to count the launch."
+            )
         self.calls += 1
-        region = self.read_function(start, dict(zip(arguments, op.operands, strict=True)), op.location)
+        region = self.read_function(
+            start, dict(zip(arguments, op.operands, strict=True)), op.location
+        )
         returns = [inner for inner in region.ops if inner.name == "tt.return"]
         for inner in returns:
             inner.name = "cf.br"
@@ -251,7 +263,9 @@ class _Parser:
                 names = self.define(_ARGUMENTS.findall(line), number)
                 if region.ops:
                     label = re.split(r"[(:]", line[1:])[0]
-                    targets = [target for op in region.ops for target in op.targets if target[0] == label]
+                    targets = [
+                        target for op in region.ops for target in op.targets if target[0] == label
+                    ]
                     passed = [value for _, values in targets for value in values]
                     region.ops.append(Op("cf.block", number, location, label, passed, names))
                 else:
@@ -273,17 +287,28 @@ class _Parser:
     def read_op(self, region: Region, line: str, number: int, location: Location) -> None:
         match = _OPERATION.match(line)
         if not match:
-            raise UnsupportedOperation(f"Line {number + 1} of the TTGIR is not an operation: {line[:80]}")
-        name, text = match["name"], _STRING.sub('""', match["rest"])  # inline assembly has registers such as %tid.x
-        arguments, operands, inits = list[str](), _VALUES.findall(text), list[str]()
+            raise UnsupportedOperation(
+                f"Line {number + 1} of the TTGIR is not an operation: {line[:80]}"
+            )
+        name = match["name"]
+        text = _STRING.sub('""', match["rest"])  # inline assembly has registers such as %tid.x
+        arguments = list[str]()
+        operands = _VALUES.findall(text)
+        inits = list[str]()
         if name == "scf.for":  # %i = %low to %high step %step iter_args(%argument = %initial, …)
-            arguments, operands, inits = [operands[0], *operands[4::2]], operands[1:4], operands[5::2]
+            arguments, operands, inits = (
+                [operands[0], *operands[4::2]],
+                operands[1:4],
+                operands[5::2],
+            )
         elif name == "scf.while":  # (%argument = %initial, …)
             arguments, operands, inits = operands[::2], [], operands[1::2]
         location = location and location + self.call
         op = Op(name, number, location, text, self.use(operands), inits=self.use(inits))
         if name in ("cf.br", "cf.cond_br"):
-            op.targets = [(m[1], self.use(_VALUES.findall(m[2] or ""))) for m in _TARGET.finditer(text)]
+            op.targets = [
+                (m[1], self.use(_VALUES.findall(m[2] or ""))) for m in _TARGET.finditer(text)
+            ]
             # Blocks are evaluated in the order of the text. One that only returns may come before branches to it.
             blocks = (
                 a.text
@@ -299,7 +324,9 @@ class _Parser:
             self.read_regions(op, self.define(arguments, number))
         for part in filter(None, (match["results"] or "").split(",")):
             result, _, count = part.strip().partition(":")
-            op.results += self.define([f"{result}#{i}" for i in range(int(count))] if count else [result], number)
+            op.results += self.define(
+                [f"{result}#{i}" for i in range(int(count))] if count else [result], number
+            )
         if name == "tt.call":
             self.read_call(op, *_CALLEE.findall(line))
 
@@ -340,11 +367,16 @@ class Slice:
         Args:
             through_quotients: if false, the operands of divisions are left out: they limit a loop or the grid.
         """
-        todo, reached = list(names), set[str]()
+        todo = list(names)
+        reached = set[str]()
         while todo:
             if (name := todo.pop()) not in reached:
                 reached.add(name)
-                todo += self._sources.get(name, []) if through_quotients or name not in self._quotients else []
+                todo += (
+                    self._sources.get(name, [])
+                    if through_quotients or name not in self._quotients
+                    else []
+                )
         return reached
 
     def _collect(self, region: Region) -> bool:
@@ -364,7 +396,8 @@ class Slice:
 
     def _connect(self, op: Op) -> None:
         """Record on which values an operation's results and its regions' arguments depend."""
-        sources, last = self._sources, [inner.yielded for inner in op.regions]
+        sources = self._sources
+        last = [inner.yielded for inner in op.regions]
         sources |= {name: list(op.operands) for name in op.results}
         if op.name.startswith("tt.atomic"):
             self.atomics.update(op.results)
@@ -374,29 +407,42 @@ class Slice:
             case "scf.for":
                 low, _, step = op.operands
                 induction, *carried = op.regions[0].arguments
-                sources |= {name: [low, step, *pair] for name, *pair in zip(carried, op.inits, last[0], strict=True)}
+                sources |= {
+                    name: [low, step, *pair]
+                    for name, *pair in zip(carried, op.inits, last[0], strict=True)
+                }
                 sources[induction] = [low, step]
                 # The number of iterations matters for results. Inside, whether the loop runs is needed anyway.
-                sources |= {name: [*op.operands, own] for name, own in zip(op.results, carried, strict=True)}
+                sources |= {
+                    name: [*op.operands, own] for name, own in zip(op.results, carried, strict=True)
+                }
             case "scf.while":
                 condition, *passed = last[0]
                 pairs = zip(op.regions[0].arguments, op.inits, last[1], strict=True)
                 sources |= {name: [condition, *pair] for name, *pair in pairs}
                 for names in (op.results, op.regions[1].arguments):
-                    sources |= {name: [condition, value] for name, value in zip(names, passed, strict=True)}
+                    sources |= {
+                        name: [condition, value] for name, value in zip(names, passed, strict=True)
+                    }
             case "scf.if":
                 for name, *passed in zip(op.results, *last, strict=True):
                     sources[name] += passed
             case "ttg.warp_specialize":
                 for inner in op.regions:
-                    sources |= {name: [value] for name, value in zip(inner.arguments, op.operands, strict=False)}
+                    sources |= {
+                        name: [value]
+                        for name, value in zip(inner.arguments, op.operands, strict=False)
+                    }
             case "tt.reduce" | "tt.scan":
                 for name in op.results:
-                    sources[name] += [value for inner in op.regions[0].ops for value in inner.operands]
+                    sources[name] += [
+                        value for inner in op.regions[0].ops for value in inner.operands
+                    ]
             case "ttg.local_load":
                 sources[op.results[0]] = op.operands[:1]  # without the token of an earlier copy
             case "ttg.memdesc_index" | "ttg.memdesc_subview":
-                sources[op.operands[0]] += op.results  # a buffer depends on the indices of its slots
+                # A buffer depends on the indices of its slots
+                sources[op.operands[0]] += op.results
 
 
 def _find_moved(region: Region, depths: Mapping[Source, int]) -> set[Op]:
@@ -438,16 +484,26 @@ def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[
         is_plain = load.name == "tt.load" and not load.shape and not load.mask
         if load not in moved:
             continue
-        derived, ends = list(load.results), set[Op]()
+        derived = list(load.results)
+        ends = set[Op]()
         for name in derived:
             for op in users[name]:
-                if op.name.startswith(("arith.", "math.")) or op.name in ("tt.splat", "tt.broadcast"):
+                if op.name.startswith(("arith.", "math.")) or op.name in (
+                    "tt.splat",
+                    "tt.broadcast",
+                ):
                     derived += (result for result in op.results if result not in derived)
                 else:
                     ends.add(op)
-        tests = [op for op in ends if op.name.startswith("scf.") and not {*load.results} & {*op.operands, *op.inits}]
+        tests = [
+            op
+            for op in ends
+            if op.name.startswith("scf.") and not {*load.results} & {*op.operands, *op.inits}
+        ]
         alternatives = (inner for op in tests if op.name == "scf.if" for inner in op.regions[1:])
-        is_in_else = any(set(derived) & {*op.operands} for inner in alternatives for op in inner.walk())
+        is_in_else = any(
+            set(derived) & {*op.operands} for inner in alternatives for op in inner.walk()
+        )
         if len(tests) == 1 and not is_in_else:
             yield load, tests[0]
         elif tests and is_plain and not returns:

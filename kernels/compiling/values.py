@@ -14,7 +14,8 @@ import numpy as np
 
 from kernels.compiling.listings import UnsupportedOperation
 
-_MIX = np.array([0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15], dtype=np.uint64)  # of SplitMix64
+# Of SplitMix64
+_MIX = np.array([0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15], dtype=np.uint64)
 
 # A sum with more terms than this is collapsed into a single term.
 _MOST_TERMS = 4
@@ -31,7 +32,8 @@ class Term:
     """
 
     def __init__(self, table: np.ndarray, index: np.ndarray | None = None) -> None:
-        self.table, self.index = table, index
+        self.table = table
+        self.index = index
 
     @cached_property
     def spans(self) -> tuple[np.ndarray, np.ndarray]:
@@ -77,7 +79,8 @@ class Value:
     unwrapped: "Value | None" = None
 
     def __init__(self, base: Any, terms: Sequence[Term] = ()) -> None:
-        self.base, self.terms = np.atleast_1d(base), tuple(terms)
+        self.base = np.atleast_1d(base)
+        self.terms = tuple(terms)
 
     @property
     def is_boolean(self) -> bool:
@@ -106,7 +109,9 @@ class Value:
         for term in self.terms:
             rows = term.table[:1] if term.index is None else term.table[term.index[programs]]
             sizes = rows.shape[1:]
-            where = (axis if size > 1 else axis * 0 for axis, size in zip(place, sizes, strict=True))
+            where = (
+                axis if size > 1 else axis * 0 for axis, size in zip(place, sizes, strict=True)
+            )
             part = rows[(slice(None), *where)]
             total = total & part if self.is_boolean else total + part
         return total
@@ -153,7 +158,8 @@ def group(keys: Sequence[np.ndarray | None]) -> tuple[np.ndarray, np.ndarray | N
     Returns:
         One program of each group, and the group of each program; None if there is only one group.
     """
-    code, count = np.zeros(1, np.int64), 1
+    code = np.zeros(1, np.int64)
+    count = 1
     for key in {id(key): key for key in keys if key is not None and len(key) > 1}.values():
         numbers, size = _number(key.view(f"i{key.itemsize}") if key.dtype.kind == "f" else key)
         if count * size > 1 << 62:
@@ -181,7 +187,9 @@ def _number(key: np.ndarray) -> tuple[np.ndarray, int]:
 def check_size(*shape: int) -> None:
     if math.prod(shape) > _MOST_ELEMENTS:
         what = f"{math.prod(shape):,} elements; the limit is {_MOST_ELEMENTS:,}"
-        raise UnsupportedOperation(f"Too many distinct addresses or values: {what}. Launch fewer programs.")
+        raise UnsupportedOperation(
+            f"Too many distinct addresses or values: {what}. Launch fewer programs."
+        )
 
 
 def keys_of(*values: Value) -> list[np.ndarray | None]:
@@ -192,7 +200,9 @@ def from_table(table: np.ndarray, index: np.ndarray | None = None) -> Value:
     """Return the value whose blocks are the rows of a table: see `Term`."""
     if table.ndim == 1:
         return Value(table if index is None else table[index])
-    return Value(np.ones(1, bool) if table.dtype == bool else np.zeros(1, table.dtype), [Term(table, index)])
+    return Value(
+        np.ones(1, bool) if table.dtype == bool else np.zeros(1, table.dtype), [Term(table, index)]
+    )
 
 
 def apply(function: Callable[..., Any], *values: Value) -> Value:
@@ -203,7 +213,9 @@ def apply(function: Callable[..., Any], *values: Value) -> Value:
     rank = next(value.terms[0].table.ndim for value in values if value.terms) - 1
     shape = np.broadcast_shapes(*(term.table.shape[1:] for value in values for term in value.terms))
     check_size(len(first), *shape)
-    return from_table(np.asarray(function(*(value.with_rank(rank).blocks(first) for value in values))), index)
+    return from_table(
+        np.asarray(function(*(value.with_rank(rank).blocks(first) for value in values))), index
+    )
 
 
 def add(a: Value, b: Value, sign: int = 1) -> Value:
@@ -226,13 +238,20 @@ def multiply(a: Value, b: Value) -> Value:
         return apply(np.multiply, a, b)
     a, b = (b, a) if b.terms else (a, b)
     if len(b.base) == 1:
-        return Value(a.base * b.base, [Term(term.table * b.base[0], term.index) for term in a.terms])
+        return Value(
+            a.base * b.base, [Term(term.table * b.base[0], term.index) for term in a.terms]
+        )
     zero = np.zeros(1, np.int64)
-    return Value(a.base * b.base, [apply(np.multiply, Value(zero, [term]), b).terms[0] for term in a.terms])
+    return Value(
+        a.base * b.base, [apply(np.multiply, Value(zero, [term]), b).terms[0] for term in a.terms]
+    )
 
 
 def conjunction(a: Value, b: Value) -> Value:
-    return Value(a.base & b.base, [*a.terms, *(term for term in b.terms if not any(term is own for own in a.terms))])
+    return Value(
+        a.base & b.base,
+        [*a.terms, *(term for term in b.terms if not any(term is own for own in a.terms))],
+    )
 
 
 def compare(predicate: Callable[..., Any], a: Value, b: Value) -> Value:
@@ -242,7 +261,8 @@ def compare(predicate: Callable[..., Any], a: Value, b: Value) -> Value:
     """
     if a.base.dtype.kind == "f" or b.base.dtype.kind == "f" or not (a.terms or b.terms):
         return apply(predicate, a, b)
-    difference, zero = add(a, b, -1), Value(np.zeros(1, np.int64))
+    difference = add(a, b, -1)
+    zero = Value(np.zeros(1, np.int64))
     (term,) = difference.merge_terms().terms
     least, greatest = map(term.per_program, term.spans)
     return apply(predicate, Value(np.clip(difference.base, -greatest - 1, 1 - least), [term]), zero)
@@ -261,7 +281,9 @@ def choose(condition: np.ndarray, a: Value, b: Value) -> Value:
     result = []
     for x, y in zip(a.terms, b.terms, strict=True):
         if x is not y:
-            in_a, in_b = (np.zeros(len(condition), np.int64) if t.index is None else t.index for t in (x, y))
+            in_a, in_b = (
+                np.zeros(len(condition), np.int64) if t.index is None else t.index for t in (x, y)
+            )
             index = np.where(condition, in_a, in_b + len(x.table))
             x = Term(np.concatenate([x.table, y.table]), index)
         result.append(x)

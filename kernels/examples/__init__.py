@@ -5,5 +5,13 @@ from pathlib import Path
 # Their paths, in the order of the page's menu.
 EXAMPLES = tuple(
     str(Path(__file__).with_name(f"{name}.py"))
-    for name in ("vector_add", "softmax", "layer_norm", "attention", "gather", "histogram", "convolution")
+    for name in (
+        "vector_add",
+        "softmax",
+        "layer_norm",
+        "attention",
+        "gather",
+        "histogram",
+        "convolution",
+    )
 )

@@ -6,7 +6,9 @@ import triton.language as tl
 
 
 @triton.jit
-def attention(q, k, v, out, length, scale, DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def attention(
+    q, k, v, out, length, scale, DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):
     start, base = tl.program_id(0) * BLOCK_M, tl.program_id(1).to(tl.int64) * length * DIM
     rows, dims = start + tl.arange(0, BLOCK_M), tl.arange(0, DIM)
     at = base + rows[:, None] * DIM + dims[None, :]
@@ -29,8 +31,12 @@ def attention(q, k, v, out, length, scale, DIM: tl.constexpr, BLOCK_M: tl.conste
     tl.store(out + at, (total / weight[:, None]).to(out.dtype.element_ty), mask=inside)
 
 
-def case(batch=4, heads=16, length=2048, DIM=64, BLOCK_M=128, BLOCK_N=64, num_warps=4, num_stages=3):
-    q, k, v = (torch.randn(batch, heads, length, DIM, device="cuda", dtype=torch.float16) for _ in range(3))
+def case(
+    batch=4, heads=16, length=2048, DIM=64, BLOCK_M=128, BLOCK_N=64, num_warps=4, num_stages=3
+):
+    q, k, v = (
+        torch.randn(batch, heads, length, DIM, device="cuda", dtype=torch.float16) for _ in range(3)
+    )
     arguments = dict(
         q=q, k=k, v=v, out=torch.empty_like(q), length=length, scale=DIM**-0.5, DIM=DIM, BLOCK_M=BLOCK_M,
         BLOCK_N=BLOCK_N, num_warps=num_warps, num_stages=num_stages,

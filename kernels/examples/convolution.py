@@ -22,10 +22,18 @@ def convolution(image, weight, out, height, width, ROWS: tl.constexpr, COLUMNS: 
 
 
 def case(images=32, height=224, width=224, ROWS=8, COLUMNS=64, num_warps=4):
-    image, weight = torch.randn(images, height, width, device="cuda"), torch.randn(3, 3, device="cuda")
+    image, weight = (
+        torch.randn(images, height, width, device="cuda"),
+        torch.randn(3, 3, device="cuda"),
+    )
     arguments = dict(
         image=image, weight=weight, out=torch.empty_like(image), height=height, width=width, ROWS=ROWS,
         COLUMNS=COLUMNS, num_warps=num_warps,
     )  # fmt: skip
     expected = torch.nn.functional.conv2d(image[:, None], weight[None, None], padding=1)[:, 0]
-    return convolution, (triton.cdiv(width, COLUMNS), triton.cdiv(height, ROWS), images), arguments, {"out": expected}
+    return (
+        convolution,
+        (triton.cdiv(width, COLUMNS), triton.cdiv(height, ROWS), images),
+        arguments,
+        {"out": expected},
+    )

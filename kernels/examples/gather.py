@@ -9,7 +9,10 @@ import triton.language as tl
 def gather(ids, table, out, DIM: tl.constexpr, ROWS: tl.constexpr):
     rows, columns = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, DIM)
     picked = tl.load(ids + rows)
-    tl.store(out + rows[:, None] * DIM + columns[None, :], tl.load(table + picked[:, None] * DIM + columns[None, :]))
+    tl.store(
+        out + rows[:, None] * DIM + columns[None, :],
+        tl.load(table + picked[:, None] * DIM + columns[None, :]),
+    )
 
 
 def case(count=65536, entries=32000, DIM=64, ROWS=16, num_warps=4):

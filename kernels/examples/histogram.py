@@ -16,4 +16,9 @@ def case(n=1 << 18, count=1024, BLOCK=512, num_warps=4):
     values = torch.randint(0, count, (n,), device="cuda")
     bins = torch.zeros(count, device="cuda", dtype=torch.int32)
     arguments = dict(values=values, bins=bins, n=n, BLOCK=BLOCK, num_warps=num_warps)
-    return histogram, (triton.cdiv(n, BLOCK),), arguments, {"bins": torch.bincount(values, minlength=count).int()}
+    return (
+        histogram,
+        (triton.cdiv(n, BLOCK),),
+        arguments,
+        {"bins": torch.bincount(values, minlength=count).int()},
+    )

@@ -24,4 +24,9 @@ def case(rows=4096, cols=4096, num_warps=8):
         x=x, weight=weight, bias=bias, out=torch.empty_like(x), cols=cols, eps=1e-5,
         BLOCK=triton.next_power_of_2(cols), num_warps=num_warps,
     )  # fmt: skip
-    return layer_norm, (rows,), arguments, {"out": torch.nn.functional.layer_norm(x, (cols,), weight, bias)}
+    return (
+        layer_norm,
+        (rows,),
+        arguments,
+        {"out": torch.nn.functional.layer_norm(x, (cols,), weight, bias)},
+    )

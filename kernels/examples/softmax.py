@@ -16,5 +16,11 @@ def softmax(x, out, cols, BLOCK: tl.constexpr):
 
 def case(rows=4096, cols=1000, num_warps=4):
     x = torch.randn(rows, cols, device="cuda")
-    arguments = dict(x=x, out=torch.empty_like(x), cols=cols, BLOCK=triton.next_power_of_2(cols), num_warps=num_warps)
+    arguments = dict(
+        x=x,
+        out=torch.empty_like(x),
+        cols=cols,
+        BLOCK=triton.next_power_of_2(cols),
+        num_warps=num_warps,
+    )
     return softmax, (rows,), arguments, {"out": torch.softmax(x, 1)}

@@ -56,27 +56,39 @@ class Inliner:
     def _copy(self, function: Callable[..., Any]) -> str:
         plain = getattr(function, "fn", function)
         if not isinstance(plain, FunctionType) or plain.__name__ == "<lambda>":
-            raise CannotBeWritten(f"{plain!r} is not defined by a `def`, so its source can't be copied.")
+            raise CannotBeWritten(
+                f"{plain!r} is not defined by a `def`, so its source can't be copied."
+            )
         if id(plain) in self._names:
             return self._names[id(plain)]
         own = plain.__name__.lstrip("_")
         package = plain.__module__.split(".")[-2:][0]
         free = (own, f"{package}_{own}", *(f"{own}_{number}" for number in range(2, 100)))
-        name = self._names[id(plain)] = next(candidate for candidate in free if candidate not in self._taken)
+        name = self._names[id(plain)] = next(
+            candidate for candidate in free if candidate not in self._taken
+        )
         self._taken.add(name)
         source = textwrap.dedent(inspect.getsource(plain)).encode()
-        edits = sorted(self._edits(source, plain, name, is_jitted=plain is not function), reverse=True)
+        edits = sorted(
+            self._edits(source, plain, name, is_jitted=plain is not function), reverse=True
+        )
         for start, end, text in edits:
             source = source[:start] + text.encode() + source[end:]
-        tidy = re.sub(r"  # (fmt: skip|noqa: \w+)$", "", source.decode().rstrip(), flags=re.MULTILINE)
+        tidy = re.sub(
+            r"  # (fmt: skip|noqa: \w+)$", "", source.decode().rstrip(), flags=re.MULTILINE
+        )
         self._texts.append(re.sub(r'(:|""")\n\n+', r"\1\n", tidy))
         return name
 
-    def _edits(self, source: bytes, function: FunctionType, name: str, is_jitted: bool) -> Iterator[_Edit]:
+    def _edits(
+        self, source: bytes, function: FunctionType, name: str, is_jitted: bool
+    ) -> Iterator[_Edit]:
         starts = list(itertools.accumulate(map(len, source.splitlines(keepends=True)), initial=0))
 
         def span(node: Any) -> tuple[int, int]:
-            return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+            return starts[node.lineno - 1] + node.col_offset, starts[
+                node.end_lineno - 1
+            ] + node.end_col_offset
 
         tree = ast.parse(source).body[0]
         assert isinstance(tree, ast.FunctionDef)
@@ -95,7 +107,9 @@ class Inliner:
                     self._import(alias.name, alias.asname or alias.name, function)
                 yield starts[node.lineno - 1], starts[node.lineno], ""
             elif isinstance(node, ast.ImportFrom):
-                raise CannotBeWritten(f"{function.__qualname__} imports from {node.module} inside its body.")
+                raise CannotBeWritten(
+                    f"{function.__qualname__} imports from {node.module} inside its body."
+                )
         if not is_jitted:
             yield from ((start, span(annotation)[1], "") for start, annotation in annotations)
         ignored = {part for _, annotation in annotations for part in ast.walk(annotation)}
@@ -106,7 +120,9 @@ class Inliner:
             if base in names and (replaced := self._reference(chain, outer[base], function)):
                 yield *span(replaced[0]), replaced[1]
 
-    def _reference(self, chain: list[ast.expr], value: Any, function: FunctionType) -> tuple[ast.expr, str] | None:
+    def _reference(
+        self, chain: list[ast.expr], value: Any, function: FunctionType
+    ) -> tuple[ast.expr, str] | None:
         """Follow `base.attribute.attribute` to the first part that a script can name; None if a library defines it."""
         for part in chain:
             if isinstance(part, ast.Attribute):
@@ -126,7 +142,9 @@ class Inliner:
                 return part, self._constant(name, f"tl.constexpr({value.value!r})")
             elif _is_constant(value):
                 return part, self._constant(name, repr(value))
-        raise CannotBeWritten(f"{function.__qualname__} uses {ast.unparse(chain[-1])}, of type {type(value).__name__}.")
+        raise CannotBeWritten(
+            f"{function.__qualname__} uses {ast.unparse(chain[-1])}, of type {type(value).__name__}."
+        )
 
     def _constant(self, name: str, text: str) -> str:
         name = name.split(".")[-1].lstrip("_")
@@ -159,7 +177,9 @@ def _is_constant(value: Any) -> bool:
 
 def _local_names(code: CodeType) -> set[str]:
     """Return the names that a function binds, including in nested functions and comprehensions."""
-    inner = (_local_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    inner = (
+        _local_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)
+    )
     return {*code.co_varnames, *code.co_cellvars}.union(*inner)
 
 

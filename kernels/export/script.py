@@ -24,7 +24,15 @@ from kernels.experiment import Experiment
 from kernels.export.inline import CannotBeWritten, Inliner
 from kernels.gpus import Gpu
 from kernels.interpreter_time import estimate_seconds
-from kernels.spec import DTYPE_BYTES, TYPE_BYTES, Kernel, Launch, TensorSpec, format_duration, shape_text
+from kernels.spec import (
+    DTYPE_BYTES,
+    TYPE_BYTES,
+    Kernel,
+    Launch,
+    TensorSpec,
+    format_duration,
+    shape_text,
+)
 
 _TEMPLATE = Path(__file__).with_name("script_template.txt")
 
@@ -33,7 +41,9 @@ _RESERVED = {
     "problem", "config", "inputs", "output", "workspaces", "launch", "grid", "generator", "allowed", "dtype", "passed",
 }  # fmt: skip
 
-NEEDS_GPU = "{dtype} needs a GPU, because Triton's interpreter does not support it. Nothing was checked."
+NEEDS_GPU = (
+    "{dtype} needs a GPU, because Triton's interpreter does not support it. Nothing was checked."
+)
 
 _REFUSAL = f"""\
 if INTERPRETED:
@@ -56,14 +66,17 @@ class SymbolicInt(int):
 
     def __new__(cls, value: int, text: str, untraced: list[str]) -> Self:
         number = super().__new__(cls, value)
-        number.text, number.untraced = text, untraced
+        number.text = text
+        number.untraced = untraced
         return number
 
     def __repr__(self) -> str:
         return self.text
 
     def __neg__(self) -> "SymbolicInt":
-        return SymbolicInt(int.__neg__(self), _without_needless_parentheses(f"-({self.text})"), self.untraced)
+        return SymbolicInt(
+            int.__neg__(self), _without_needless_parentheses(f"-({self.text})"), self.untraced
+        )
 
 
 def _without_needless_parentheses(expression: str) -> str:
@@ -75,7 +88,9 @@ def _trace(name: str, sign: str) -> None:
     compute = getattr(operator, name)
 
     def operation(left: int, right: int) -> Any:
-        untraced = next(number.untraced for number in (left, right) if isinstance(number, SymbolicInt))
+        untraced = next(
+            number.untraced for number in (left, right) if isinstance(number, SymbolicInt)
+        )
         if not (isinstance(left, int) and isinstance(right, int)):
             untraced.append(name)
             return NotImplemented
@@ -98,7 +113,14 @@ def _record(name: str) -> None:
 
 for _name, _sign in (("add", "+"), ("sub", "-"), ("mul", "*"), ("floordiv", "//")):
     _trace(_name, _sign)
-_VALUE_FREE = {"__doc__", "__format__", "__getattribute__", "__getnewargs__", "__hash__", "__sizeof__"}
+_VALUE_FREE = {
+    "__doc__",
+    "__format__",
+    "__getattribute__",
+    "__getnewargs__",
+    "__hash__",
+    "__sizeof__",
+}
 for _name in vars(int).keys() - vars(SymbolicInt).keys() - _VALUE_FREE:
     if _name.startswith("__"):
         _record(_name)
@@ -108,9 +130,13 @@ class _SymbolicTensor:
     """A stand-in with the attributes that `arguments` may read: strides, shape, element size, an aligned address."""
 
     def __init__(self, text: str, spec: TensorSpec, dtype: str, untraced: list[str]) -> None:
-        self.text, self.shape = text, spec.shape
+        self.text = text
+        self.shape = spec.shape
         self.dtype = SimpleNamespace(itemsize=TYPE_BYTES[dtype])
-        self._strides = tuple(SymbolicInt(n, f"{text}.stride({axis})", untraced) for axis, n in enumerate(spec.strides))
+        self._strides = tuple(
+            SymbolicInt(n, f"{text}.stride({axis})", untraced)
+            for axis, n in enumerate(spec.strides)
+        )
 
     def __repr__(self) -> str:
         return self.text
@@ -136,25 +162,39 @@ def launch_code(kernel: Kernel, launch: Launch) -> dict[str, Any]:
 
     def symbolic(declared: Any, owner: str) -> Any:
         numbers = {name: value for name, value in vars(declared).items() if type(value) is int}
-        named = {name: SymbolicInt(value, f"{owner}.{name}", untraced) for name, value in numbers.items()}
+        named = {
+            name: SymbolicInt(value, f"{owner}.{name}", untraced) for name, value in numbers.items()
+        }
         return replace(declared, **named)
 
-    traced = Launch(symbolic(launch.problem, "problem"), symbolic(launch.config, "config"), launch.gpu)
-    specs, output = kernel.family.tensors(traced.problem), kernel.family.output(traced.problem)
+    traced = Launch(
+        symbolic(launch.problem, "problem"), symbolic(launch.config, "config"), launch.gpu
+    )
+    specs = kernel.family.tensors(traced.problem)
+    output = kernel.family.output(traced.problem)
     untraced.clear()
     grid = repr(shape := kernel.grid(traced))
     # A plain number other than 1 may still depend on a field.
     if untraced or any(type(size) is int and size != 1 for size in shape):
         grid = f"{kernel.grid(launch)}  # for this problem and config, on {launch.gpu.name}"
-    workspaces, tensors = kernel.workspaces(launch), {}
+    workspaces = kernel.workspaces(launch)
+    tensors = {}
     for name, spec in {**specs, **workspaces}.items():
-        text = "output" if name == output else f'{"workspaces" if name in workspaces else "inputs"}["{name}"]'
+        text = (
+            "output"
+            if name == output
+            else f'{"workspaces" if name in workspaces else "inputs"}["{name}"]'
+        )
         tensors[name] = _SymbolicTensor(text, spec, spec.dtype_in(launch.problem), untraced)
     first = kernel.first(launch)
     return {
         "workspaces": workspaces,
-        "first": (first.programs, _arguments(first.jitted, first.arguments(tensors))) if first else None,
-        "inputs": [(name, spec.stored, spec.transposed) for name, spec in specs.items() if spec.is_input],
+        "first": (first.programs, _arguments(first.jitted, first.arguments(tensors)))
+        if first
+        else None,
+        "inputs": [
+            (name, spec.stored, spec.transposed) for name, spec in specs.items() if spec.is_input
+        ],
         "output_name": output,
         "output_shape": specs[output].shape,
         "grid": grid,
@@ -166,7 +206,10 @@ def launch_code(kernel: Kernel, launch: Launch) -> dict[str, Any]:
 def _arguments(jitted: Any, given: Mapping[str, Any]) -> dict[str, str]:
     """Return the source text of each argument, in the function's order."""
     parameters = inspect.signature(jitted.fn).parameters
-    order = [*(name for name in parameters if name in given), *(name for name in given if name not in parameters)]
+    order = [
+        *(name for name in parameters if name in given),
+        *(name for name in given if name not in parameters),
+    ]
     return {name: _argument(name, given[name]) for name in order}
 
 
@@ -179,8 +222,12 @@ def _argument(name: str, value: Any) -> str:
     if value is None or isinstance(value, int | float | str | tuple | _SymbolicTensor):
         return literal(value)
     if type(value).__name__ == "TensorDescriptor":
-        return f"TensorDescriptor({value.base}, {value.shape}, {value.strides}, {value.block_shape})"
-    raise CannotBeWritten(f"The argument {name} is a {type(value).__name__}, which a script can't contain.")
+        return (
+            f"TensorDescriptor({value.base}, {value.shape}, {value.strides}, {value.block_shape})"
+        )
+    raise CannotBeWritten(
+        f"The argument {name} is a {type(value).__name__}, which a script can't contain."
+    )
 
 
 @dataclass(frozen=True)
@@ -201,7 +248,8 @@ class Script:
     def text(self) -> str:
         """The script's source, in the percent format: many editors show its cells."""
         about = "\n".join(
-            textwrap.fill(line, 118, break_long_words=False, break_on_hyphens=False) for line in self.about
+            textwrap.fill(line, 118, break_long_words=False, break_on_hyphens=False)
+            for line in self.about
         )
         cells = "\n\n".join(f"# %% {title}\n{code}" for title, code in self.cells.items())
         return f'"""{about}\n"""\n\n{cells}\n'
@@ -211,7 +259,13 @@ class Script:
 
         def cell(kind: str, name: str, text: str, **more: Any) -> dict[str, Any]:
             # A list of lines gives readable diffs.
-            return {"cell_type": kind, "id": name, "metadata": {}, "source": text.splitlines(keepends=True), **more}
+            return {
+                "cell_type": kind,
+                "id": name,
+                "metadata": {},
+                "source": text.splitlines(keepends=True),
+                **more,
+            }
 
         cells = [cell("markdown", "about", "\n".join([f"# {self.about[0]}", *self.about[1:]]))]
         for title, code in self.cells.items():
@@ -232,18 +286,32 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
     Raises:
         CannotBeWritten: a script can't contain part of the kernel's declaration.
     """
-    kernel, problem, run = discover()[experiment.kernel], experiment.problem, experiment.run
-    family, launch = kernel.family, Launch(problem, experiment.config, gpu)
-    code, inliner = launch_code(kernel, launch), Inliner(_RESERVED)
+    kernel = discover()[experiment.kernel]
+    problem = experiment.problem
+    run = experiment.run
+    family = kernel.family
+    launch = Launch(problem, experiment.config, gpu)
+    code = launch_code(kernel, launch)
+    inliner = Inliner(_RESERVED)
     # Inline the functions that the template calls first, so that they keep their names.
     _, values_texts = inliner.inline(numerics.values)
     _, interpret_texts = inliner.inline(numerics.interpret)
     _, check_texts = inliner.inline(numerics.is_right)
     _, time_texts = inliner.inline(numerics.times_ms, numerics.describe_times)
-    (*firsts, jitted), kernel_texts = inliner.inline(*(each.jitted for each in kernel.launches(launch)))
-    (reference, *scale), family_texts = inliner.inline(*filter(None, (family.reference, family.error_scale)))
+    (*firsts, jitted), kernel_texts = inliner.inline(
+        *(each.jitted for each in kernel.launches(launch))
+    )
+    (reference, *scale), family_texts = inliner.inline(
+        *filter(None, (family.reference, family.error_scale))
+    )
     (library,), library_texts = inliner.inline(family.baseline)
-    needed = {*inliner.imports, "import os", "import sys", "import triton", "import triton.language as tl"}
+    needed = {
+        *inliner.imports,
+        "import os",
+        "import sys",
+        "import triton",
+        "import triton.language as tl",
+    }
     triton = sorted(line for line in needed if "triton" in line.split()[1])
     standard = {*needed, "from types import SimpleNamespace"} - {*triton, "import torch"}
     if any(text.startswith("TensorDescriptor") for text in code["arguments"].values()):
@@ -253,11 +321,15 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
         for name, stored, transposed in code["inputs"]
     )
     race = kernel.race(launch)
-    start, comment = 'float("nan")', "NaN: an element that is not written fails the check"
+    start = 'float("nan")'
+    comment = "NaN: an element that is not written fails the check"
     if kernel.zeroed_output:
-        start, comment = "0.0", "zeros: the kernel adds to it"
+        start = "0.0"
+        comment = "zeros: the kernel adds to it"
     # A kernel with an exact output only moves elements, so the interpreter's raw integers do no harm.
-    needs_gpu = not family.is_exact and (problem.dtype == "bfloat16" or DTYPE_BYTES[problem.dtype] == 1)
+    needs_gpu = not family.is_exact and (
+        problem.dtype == "bfloat16" or DTYPE_BYTES[problem.dtype] == 1
+    )
     text = string.Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         code,
         imports="\n".join(sorted(standard, key=lambda line: (line.startswith("from"), line))),
@@ -293,7 +365,11 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
     parts = re.split(r"^# %% (.+)\n", text, flags=re.MULTILINE)[1:]
     cells = {title: body.strip() for title, body in zip(parts[::2], parts[1::2], strict=True)}
     sizes = shape_text(problem).replace(" × ", "x")
-    return Script(f"{kernel.id.replace('.', '_')}_{sizes}_{problem.dtype}", _about(kernel, launch, experiment), cells)
+    return Script(
+        f"{kernel.id.replace('.', '_')}_{sizes}_{problem.dtype}",
+        _about(kernel, launch, experiment),
+        cells,
+    )
 
 
 def _lines(arguments: Mapping[str, str]) -> str:
@@ -346,18 +422,23 @@ def _estimate(kernel: Kernel, launch: Launch, is_general: bool) -> str:
 
 def _allowed(kernel: Kernel, launch: Launch, distribution: str) -> str:
     """Return code that sets the allowed error on a GPU and in the interpreter, which multiplies float32 in full."""
-    family, roundings = kernel.family, kernel.roundings(launch)
+    family = kernel.family
+    roundings = kernel.roundings(launch)
     if family.allowance is None:
         return "allowed = None"
     gpu, cpu = (
         f"allowed = SimpleNamespace(\n    {_keywords(vars(allowance), (chr(10) + '    '))},\n)"
-        for allowance in (family.allowance(launch, roundings, distribution, is_cpu) for is_cpu in (False, True))
+        for allowance in (
+            family.allowance(launch, roundings, distribution, is_cpu) for is_cpu in (False, True)
+        )
     )
     explained = (
         f"# The error that rounding explains, maximum and expected, as fractions of |reference| (of_value)\n"
         f"# and of {family.magnitude} (of_scale). It depends on {family.limit_follows}.\n{gpu}"
     )
-    return explained if cpu == gpu else f"{explained}\nif INTERPRETED:\n{textwrap.indent(cpu, '    ')}"
+    return (
+        explained if cpu == gpu else f"{explained}\nif INTERPRETED:\n{textwrap.indent(cpu, '    ')}"
+    )
 
 
 def _keywords(fields: Mapping[str, Any], space: str = " ") -> str:
@@ -373,9 +454,14 @@ def config_line(kernel: Kernel, experiment: Experiment) -> str:
     >>> print(config_line(discover()["transpose.tiled"], from_json({"kernel": "transpose.tiled"})))
     triton.Config({"BLOCK_M": 64, "BLOCK_N": 128}, num_warps=4, num_stages=3),
     """
-    fields, parameters = dict(vars(experiment.config)), inspect.signature(kernel.jitted.fn).parameters
+    fields = dict(vars(experiment.config))
+    parameters = inspect.signature(kernel.jitted.fn).parameters
     launch = ", ".join(f"{name}={fields.pop(name)!r}" for name in ("num_warps", "num_stages"))
-    constants = ", ".join(f'"{name}": {value!r}' for name, value in fields.items() if name in parameters)
-    outside = {name: value for name, value in fields.items() if name not in parameters and value != "never"}
+    constants = ", ".join(
+        f'"{name}": {value!r}' for name, value in fields.items() if name in parameters
+    )
+    outside = {
+        name: value for name, value in fields.items() if name not in parameters and value != "never"
+    }
     of_launch = ", ".join(f"{name}={value!r}" for name, value in outside.items())
     return f"triton.Config({{{constants}}}, {launch}),{f'  # launch: {of_launch}' if of_launch else ''}"

@@ -47,7 +47,9 @@ def matmul_fused_add_relu(
     num_pid_m = tl.cdiv(M, BLOCK_M)
     num_pid_n = tl.cdiv(N, BLOCK_N)
     # Flattening the loops lets the next tile's loads start while this tile is written.
-    for place in tl.range(tl.program_id(0), num_pid_m * num_pid_n, tl.num_programs(0), flatten=FLATTEN):
+    for place in tl.range(
+        tl.program_id(0), num_pid_m * num_pid_n, tl.num_programs(0), flatten=FLATTEN
+    ):
         pid_m, pid_n = grouped(place, num_pid_m, num_pid_n, GROUP_SIZE, WHOLE_GROUPS)
         row, column = tile_start(pid_m, BLOCK_M), tile_start(pid_n, BLOCK_N)
         if USE_TMA:
@@ -86,13 +88,17 @@ def accesses(launch: Launch[Problem]) -> tuple[Access, ...]:
         return *loads, Access("load", "C", m, n, ("m", "n"), load_c), replace(store, tensor="D")
     left, right = persistent.half_columns(launch)
     copies = zip("CDCD", (left, left, right, right), copy_lines, strict=True)
-    return *loads, *(Access("descriptor", name, m, columns, ("m", "n"), line) for name, columns, line in copies)
+    return *loads, *(
+        Access("descriptor", name, m, columns, ("m", "n"), line) for name, columns, line in copies
+    )
 
 
 def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
     d = tensors["D"]
     half = launch.config.BLOCK_N // 2
-    shared = persistent.persistent_arguments(tensors, _tensors(launch.problem), {"C": half, "D": half}, launch)
+    shared = persistent.persistent_arguments(
+        tensors, _tensors(launch.problem), {"C": half, "D": half}, launch
+    )
     # With 4-byte elements, tiles of C and D leave too little shared memory for the next tile's operands.
     flatten = shared["USE_TMA"] and launch.element_bytes <= 2
     return {"d": d, "d_strides": d.stride(), **shared, "FLATTEN": flatten}
@@ -100,7 +106,11 @@ def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
 
 def _tensors(problem: Problem) -> dict[str, TensorSpec]:
     shape = (problem.M, problem.N)
-    return {**FAMILY.tensors(problem), "C": TensorSpec(shape, is_input=True), "D": TensorSpec(shape, is_input=False)}
+    return {
+        **FAMILY.tensors(problem),
+        "C": TensorSpec(shape, is_input=True),
+        "D": TensorSpec(shape, is_input=False),
+    }
 
 
 def _reference(inputs: Tensors, rows: slice) -> Any:
@@ -113,14 +123,20 @@ def _baseline(inputs: Tensors, output: Any, problem: Problem) -> Callable[[], An
 
     if problem.dtype.startswith("float8"):
         return "torch can't add a float8 matrix to a product."
-    return with_tf32(problem, lambda: torch.addmm(inputs["C"], inputs["A"], inputs["B"], out=output).relu_())
+    return with_tf32(
+        problem, lambda: torch.addmm(inputs["C"], inputs["A"], inputs["B"], out=output).relu_()
+    )
 
 
 def _alternatives(inputs: Tensors, output: Any, problem: Problem) -> dict[str, Callable[[], Any]]:
     """Return a call that runs product, sum and ReLU as three kernels, with intermediate results in memory."""
     import torch
 
-    return {"torch eager, three calls": with_tf32(problem, lambda: torch.relu(inputs["A"] @ inputs["B"] + inputs["C"]))}
+    return {
+        "torch eager, three calls": with_tf32(
+            problem, lambda: torch.relu(inputs["A"] @ inputs["B"] + inputs["C"])
+        )
+    }
 
 
 KERNEL = replace(

@@ -6,7 +6,16 @@ from kernels.jit import tl, triton
 from kernels.knobs import num_stages, num_warps
 from kernels.matmul import problem as family
 from kernels.matmul import tile
-from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, extents, group_size, grouped_tiles
+from kernels.matmul.problem import (
+    FAMILY,
+    Problem,
+    block_k,
+    block_m,
+    block_n,
+    extents,
+    group_size,
+    grouped_tiles,
+)
 from kernels.orders import grouped
 from kernels.spec import Kernel, Launch, preset
 

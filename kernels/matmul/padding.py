@@ -16,14 +16,19 @@ from kernels.spec import FirstLaunch, Launch, Specs, Tensors, TensorSpec
 _PITCH_BYTES = 128
 
 # Each program copies a block of this shape.
-_ROWS, _COLUMNS, _WARPS = 4, 1024, 8
+_ROWS = 4
+_COLUMNS = 1024
+_WARPS = 8
 
 # Assumed time of a second launch, and the copies' share of DRAM's rate (measured on an H200: 3.6 of 4.8 TB/s).
-_LAUNCH_MS, _RATE = 0.003, 0.75
+_LAUNCH_MS = 0.003
+_RATE = 0.75
 
 # Without descriptors, a lane loads one element at a time, which is then stored to shared memory: two requests, of which
 # an SM issues one per cycle. Each step waits for its loads.
-_LANES, _PASSES, _STEP_MS = 32, 2, 0.0009
+_LANES = 32
+_PASSES = 2
+_STEP_MS = 0.0009
 
 
 def pad() -> Any:
@@ -60,7 +65,9 @@ def copy_padded(
         elements = tl.load(a + start, mask=inside, other=0.0)
         tl.store(padded_a + end.T, elements.T, mask=in_row.T)
     if PAD_B and pid >= a_programs:
-        start, inside, end, in_row = locate(pid - a_programs, b_shape, b_strides, b_pitch, ROWS, COLUMNS)
+        start, inside, end, in_row = locate(
+            pid - a_programs, b_shape, b_strides, b_pitch, ROWS, COLUMNS
+        )
         elements = tl.load(b + start, mask=inside, other=0.0)
         tl.store(padded_b + end.T, elements.T, mask=in_row.T)
 
@@ -72,7 +79,10 @@ def locate(pid, shape, strides, pitch, ROWS: tl.constexpr, COLUMNS: tl.constexpr
     Zeros fill the rest of a workspace's row: a mask at its end alone allows wide stores.
     """
     across = tl.cdiv(pitch, COLUMNS)
-    rows, columns = tile_offsets(pid // across, ROWS)[:, None], tile_offsets(pid % across, COLUMNS)[None, :]
+    rows, columns = (
+        tile_offsets(pid // across, ROWS)[:, None],
+        tile_offsets(pid % across, COLUMNS)[None, :],
+    )
     inside = (rows < shape[0]) & (columns < shape[1])
     in_workspace = (rows < shape[0]) & (columns < pitch)
     return rows * strides[0] + columns * strides[1], inside, rows * pitch + columns, in_workspace
@@ -86,7 +96,9 @@ def workspaces(specs: Specs, launch: Launch[Problem]) -> dict[str, TensorSpec]:
     """
     if launch.config.PAD == "never" or not launch.gpu.has_tma:
         return {}
-    misaligned = {name: specs[name] for name in ("A", "B") if not is_aligned(specs[name], launch.problem)}
+    misaligned = {
+        name: specs[name] for name in ("A", "B") if not is_aligned(specs[name], launch.problem)
+    }
     if launch.config.PAD == "auto" and not _saves_time(misaligned, launch):
         return {}
     return {name: _padded(spec, launch) for name, spec in misaligned.items()}
@@ -105,7 +117,9 @@ def _saves_time(misaligned: Specs, launch: Launch[Problem]) -> bool:
     tiles = extents(launch)
     steps = -(-tiles["m"] * tiles["n"] // launch.gpu.sms) * tiles["k"]
     requests = _PASSES * (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K / _LANES
-    return _copies_ms(misaligned, launch) < steps * max(requests / launch.gpu.clock_mhz / 1e3, _STEP_MS)
+    return _copies_ms(misaligned, launch) < steps * max(
+        requests / launch.gpu.clock_mhz / 1e3, _STEP_MS
+    )
 
 
 def _copies_ms(specs: Specs, launch: Launch[Problem]) -> float:
@@ -125,7 +139,9 @@ def fields(tensors: Callable[[Problem], Specs]) -> dict[str, Any]:
 
     return {
         "extents": lambda launch: {**extents(launch), **_blocks(padded(launch))},
-        "workspaces": lambda launch: {f"padded {name}": spec for name, spec in padded(launch).items()},
+        "workspaces": lambda launch: {
+            f"padded {name}": spec for name, spec in padded(launch).items()
+        },
         "first": lambda launch: _copies(tensors(launch.problem), launch),
     }
 
@@ -153,7 +169,9 @@ def _copies(specs: Specs, launch: Launch[Problem]) -> FirstLaunch | None:
             over = f"{name} rows", f"{name} columns"
             block = Axis(over[0], _ROWS, start), Axis(over[1], _COLUMNS, start)
             accesses.append(Access("load", name, *block, over, load))
-            accesses.append(Access("store", f"padded {name}", *block, over, store, pointers=over[::-1]))
+            accesses.append(
+                Access("store", f"padded {name}", *block, over, store, pointers=over[::-1])
+            )
 
     def arguments(tensors: Tensors) -> dict[str, Any]:
         given: dict[str, Any] = {

@@ -9,7 +9,16 @@ from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.matmul import padding, tile
 from kernels.matmul import problem as family
-from kernels.matmul.problem import ALIGNED_BYTES, FAMILY, Problem, block_k, block_m, block_n, group_size, is_aligned
+from kernels.matmul.problem import (
+    ALIGNED_BYTES,
+    FAMILY,
+    Problem,
+    block_k,
+    block_m,
+    block_n,
+    group_size,
+    is_aligned,
+)
 from kernels.orders import grouped, tile_start
 from kernels.spec import Kernel, Launch, Specs, Tensors, TensorSpec, preset
 
@@ -84,7 +93,9 @@ def matmul_persistent(
                 place += programs
                 pid_m, pid_n = grouped(place, num_pid_m, num_pid_n, GROUP_SIZE, WHOLE_GROUPS)
                 row, column = tile_start(pid_m, BLOCK_M), tile_start(pid_n, BLOCK_N)
-            a_tile, b_tile = tile.load_tma(a, b, row, column, tile_start(step, BLOCK_K), A_TRANSPOSED, B_TRANSPOSED)
+            a_tile, b_tile = tile.load_tma(
+                a, b, row, column, tile_start(step, BLOCK_K), A_TRANSPOSED, B_TRANSPOSED
+            )
             accumulator = tile.add_product(a_tile, b_tile, accumulator, PRECISION)
             if step == steps - 1:
                 if STORE_TMA:
@@ -98,7 +109,17 @@ def matmul_persistent(
                     elif IN_HALVES:
                         store_right(c, right.to(c.dtype), row, column, BLOCK_N)
                 else:
-                    tile.store(c, accumulator, row // BLOCK_M, column // BLOCK_N, M, N, c_strides, BLOCK_M, BLOCK_N)
+                    tile.store(
+                        c,
+                        accumulator,
+                        row // BLOCK_M,
+                        column // BLOCK_N,
+                        M,
+                        N,
+                        c_strides,
+                        BLOCK_M,
+                        BLOCK_N,
+                    )
                 accumulator = tl.full((BLOCK_M, BLOCK_N), zero, tl.float32)
             if RIGHT_LATER:
                 is_due = (step == due) & ((i >= steps) | (due == steps - 1))
@@ -157,15 +178,23 @@ def tma_fallback_reason(tensors: Specs, launch: Launch[Problem]) -> str:
     for name, tensor in tensors.items():
         needs_descriptor = name in ("A", "B") or launch.config.PAD == "never"
         if needs_descriptor and name not in padded and not is_aligned(tensor, launch.problem):
-            hint = "PAD can copy A and B first." if launch.config.PAD == "never" else "Copies would take longer."
+            hint = (
+                "PAD can copy A and B first."
+                if launch.config.PAD == "never"
+                else "Copies would take longer."
+            )
             row = f"A row of {name} takes {tensor.stored[1] * size:,} bytes."
-            return f"{row} A tensor descriptor needs a multiple of {ALIGNED_BYTES}, {fallback} {hint}"
+            return (
+                f"{row} A tensor descriptor needs a multiple of {ALIGNED_BYTES}, {fallback} {hint}"
+            )
     return ""
 
 
 def stores_with_pointers(tensors: Specs, launch: Launch[Problem]) -> bool:
     """Return whether a launch that loads A and B with descriptors has none for its other tensors."""
-    return not all(is_aligned(spec, launch.problem) for name, spec in tensors.items() if name not in ("A", "B"))
+    return not all(
+        is_aligned(spec, launch.problem) for name, spec in tensors.items() if name not in ("A", "B")
+    )
 
 
 def persistent_arguments(
@@ -179,7 +208,11 @@ def persistent_arguments(
     config = launch.config
     are_whole = family.extents(launch)["m"] % config.GROUP_SIZE == 0
     plain = {**family.arguments(tensors, launch), "WHOLE_GROUPS": are_whole}
-    for name in ("PROGRAMS_PER_SM", "SPLIT_K", "PAD"):  # only the grid, the slices and the copies depend on them
+    for name in (
+        "PROGRAMS_PER_SM",
+        "SPLIT_K",
+        "PAD",
+    ):  # only the grid, the slices and the copies depend on them
         plain.pop(name, None)
     blocks = {"A": (config.BLOCK_M, config.BLOCK_K), "B": (config.BLOCK_K, config.BLOCK_N)}
     store_tma = not stores_with_pointers(specs, launch)
@@ -188,10 +221,21 @@ def persistent_arguments(
     specs = dict(specs)
     read = dict(tensors)
     for name, spec in padding.workspaces(specs, launch).items():
-        specs[name], read[name] = spec, tensors[f"padded {name}"]
-    if tma_fallback_reason(specs, launch) or not all(_fits_descriptor(read[name]) for name in blocks):
-        return {**plain, "USE_TMA": False, "STORE_TMA": False, "A_TRANSPOSED": False, "B_TRANSPOSED": False}
-    descriptors = {name.lower(): _descriptor(read[name], specs[name], blocks[name]) for name in blocks}
+        specs[name] = spec
+        read[name] = tensors[f"padded {name}"]
+    if tma_fallback_reason(specs, launch) or not all(
+        _fits_descriptor(read[name]) for name in blocks
+    ):
+        return {
+            **plain,
+            "USE_TMA": False,
+            "STORE_TMA": False,
+            "A_TRANSPOSED": False,
+            "B_TRANSPOSED": False,
+        }
+    descriptors = {
+        name.lower(): _descriptor(read[name], specs[name], blocks[name]) for name in blocks
+    }
     form = {f"{name}_TRANSPOSED": specs[name].transposed for name in ("A", "B")}
     return {**plain, **descriptors, "USE_TMA": True, "STORE_TMA": store_tma, **form}
 
@@ -228,7 +272,11 @@ def accesses(launch: Launch[Problem]) -> tuple[Access, ...]:
     m, n, _ = family.axes(launch)
     (left,) = memory_lines(store_left)
     (right,) = memory_lines(store_right)
-    pieces = zip(half_columns(launch), (left, right), strict=True) if is_in_halves(launch) else [(n, left)]
+    pieces = (
+        zip(half_columns(launch), (left, right), strict=True)
+        if is_in_halves(launch)
+        else [(n, left)]
+    )
     stores = (Access("descriptor", "C", m, columns, ("m", "n"), line) for columns, line in pieces)
     return *loads(specs, launch), *stores
 
@@ -241,14 +289,21 @@ def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
     shared = persistent_arguments(tensors, FAMILY.tensors(launch.problem), stored, launch)
     # The right half stays in registers until the next tile. A float32 half needs too many registers.
     right_later = halves and launch.element_bytes <= 2
-    return {**shared, "num_tiles": tiles["m"] * tiles["n"], "IN_HALVES": halves, "RIGHT_LATER": right_later}
+    return {
+        **shared,
+        "num_tiles": tiles["m"] * tiles["n"],
+        "IN_HALVES": halves,
+        "RIGHT_LATER": right_later,
+    }
 
 
 def is_in_halves(launch: Launch[Problem]) -> bool:
     """Return whether descriptors store a tile in two halves that share one half-size buffer."""
     config = launch.config
     uses_pointers = stores_with_pointers(FAMILY.tensors(launch.problem), launch)
-    return not uses_pointers and config.BLOCK_M * config.BLOCK_N * launch.element_bytes > _WHOLE_BYTES
+    return (
+        not uses_pointers and config.BLOCK_M * config.BLOCK_N * launch.element_bytes > _WHOLE_BYTES
+    )
 
 
 def note(specs: Specs, launch: Launch[Problem]) -> str:

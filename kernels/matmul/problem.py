@@ -47,7 +47,9 @@ class Problem:
     M: int = problem_size(512, "Rows of A and C.")
     N: int = problem_size(512, "Columns of B and C.")
     K: int = problem_size(512, "Columns of A, rows of B: the reduction axis.")
-    dtype: str = knob("float16", "Shape", "Type of A, B and C. Sums are float32.", choices=tuple(DTYPE_BYTES))
+    dtype: str = knob(
+        "float16", "Shape", "Type of A, B and C. Sums are float32.", choices=tuple(DTYPE_BYTES)
+    )
     layout: str = knob(
         "NN", "Shape", "How A and B are stored: N row-major, T transposed (NT: K-major B).",
         choices=LAYOUTS, label="Layout",
@@ -68,7 +70,9 @@ def block_n(default: int = 64, low: int = 16) -> Any:
 
 
 def block_k(default: int = 32) -> Any:
-    return knob(default, "Tile", "Elements along K that a program loads per step.", choices=powers(16, 256))
+    return knob(
+        default, "Tile", "Elements along K that a program loads per step.", choices=powers(16, 256)
+    )
 
 
 def group_size(default: int) -> Any:
@@ -113,7 +117,11 @@ def axes(launch: Launch[Problem]) -> tuple[Axis, Axis, Axis]:
     """Return the axes of the tiles along M, N and K."""
     start = on_arrays(orders.tile_start)
     config = launch.config
-    return Axis("m", config.BLOCK_M, start), Axis("n", config.BLOCK_N, start), Axis("k", config.BLOCK_K, start)
+    return (
+        Axis("m", config.BLOCK_M, start),
+        Axis("n", config.BLOCK_N, start),
+        Axis("k", config.BLOCK_K, start),
+    )
 
 
 def accesses(launch: Launch[Problem]) -> tuple[Access, ...]:
@@ -127,11 +135,15 @@ def operand_loads(launch: Launch[Problem], op: str = "load") -> tuple[Access, Ac
     """Return the two loads of `tile.multiply` or, if `op` is "descriptor", the two copies of `tile.load_tma`."""
     m, n, k = axes(launch)
     # An operand's two forms in `load_tma`, transposed and not, share a source line.
-    load_a, load_b = memory_lines(tile.load_tma)[::2] if op == "descriptor" else memory_lines(tile.multiply)
+    load_a, load_b = (
+        memory_lines(tile.load_tma)[::2] if op == "descriptor" else memory_lines(tile.multiply)
+    )
     return _operand(op, "A", m, k, launch, load_a), _operand(op, "B", k, n, launch, load_b)
 
 
-def _operand(op: str, name: str, rows: Axis, columns: Axis, launch: Launch[Problem], line: tuple[str, int]) -> Access:
+def _operand(
+    op: str, name: str, rows: Axis, columns: Axis, launch: Launch[Problem], line: tuple[str, int]
+) -> Access:
     stored = (columns, rows) if _tensors(launch.problem)[name].transposed else (rows, columns)
     # Pointers are laid out like the operand in the product, a descriptor's block like the operand in memory.
     pointers = None if op == "descriptor" else (rows.index, columns.index)
@@ -183,7 +195,11 @@ def is_aligned(spec: TensorSpec, problem: Problem) -> bool:
 def _why_library_is_slow(launch: Launch[Problem]) -> str:
     problem = launch.problem
     sms = launch.gpu.sms
-    odd = [name for name, spec in _tensors(problem).items() if spec.is_input and not is_aligned(spec, problem)]
+    odd = [
+        name
+        for name, spec in _tensors(problem).items()
+        if spec.is_input and not is_aligned(spec, problem)
+    ]
     if odd:
         return f"rows of {' and '.join(odd)} are not {ALIGNED_BYTES}-byte aligned"
     tiles = math.prod(-(-size // _LIBRARY_TILE) for size in (problem.M, problem.N))
@@ -201,7 +217,11 @@ def _reference(inputs: Tensors, rows: slice) -> Any:
 
 
 def allowance(
-    dtype: str, reduction: int, operands: str = "exact", roundings: int = 1, coarse_sums: bool = False
+    dtype: str,
+    reduction: int,
+    operands: str = "exact",
+    roundings: int = 1,
+    coarse_sums: bool = False,
 ) -> Allowance:
     """Return the error that rounding alone can cause in a sum of products. Its error scale is |A| @ |B|.
 
@@ -244,14 +264,18 @@ def allowance(
     )
 
 
-def _allowance(launch: Launch[Problem], partial_sums: int, distribution: str, is_interpreted: bool) -> Allowance:
+def _allowance(
+    launch: Launch[Problem], partial_sums: int, distribution: str, is_interpreted: bool
+) -> Allowance:
     problem = launch.problem
     capability = launch.gpu.compute_capability
     operands = "exact"
     # Small integers are exact in tf32. Matrix units multiply float32 from compute capability 8.0 on.
     if problem.dtype == "float32" and distribution not in ("integers", "zeros"):
         has_matrix_units = not is_interpreted and capability >= (8, 0)
-        if problem.precision == "tf32_rounded" or (problem.precision in ("tf32", "tf32x3") and has_matrix_units):
+        if problem.precision == "tf32_rounded" or (
+            problem.precision in ("tf32", "tf32x3") and has_matrix_units
+        ):
             operands = problem.precision
     coarse_sums = DTYPE_BYTES[problem.dtype] == 1 and not is_interpreted and capability < (10, 0)
     return allowance(problem.dtype, problem.K, operands, partial_sums, coarse_sums)
@@ -326,7 +350,11 @@ def _baseline_name(problem: Problem) -> str:
 def _refuse(problem: Problem, config: Any) -> None:
     """Raise ConfigError for float8 with BLOCK_K below 32: the matrix unit needs at least 32 float8 elements along K."""
     if DTYPE_BYTES[problem.dtype] == 1 and (size := config.BLOCK_K) < 32:
-        raise ConfigError("out_of_range", f"BLOCK_K must be at least 32 for {problem.dtype} (got {size}).", "BLOCK_K")
+        raise ConfigError(
+            "out_of_range",
+            f"BLOCK_K must be at least 32 for {problem.dtype} (got {size}).",
+            "BLOCK_K",
+        )
 
 
 _NOTES = {
@@ -376,5 +404,7 @@ FAMILY = Family(
     why_library_is_slow=_why_library_is_slow,
     note=_note,
     refuse=_refuse,
-    essential=lambda problem: problem if problem.dtype == "float32" else replace(problem, precision="tf32"),
+    essential=lambda problem: (
+        problem if problem.dtype == "float32" else replace(problem, precision="tf32")
+    ),
 )

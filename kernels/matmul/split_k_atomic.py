@@ -20,7 +20,9 @@ class Config:
     BLOCK_M: int = block_m()
     BLOCK_N: int = block_n(128)
     BLOCK_K: int = block_k()
-    SPLIT_K: int = knob(8, "Tile", "Slices of K. Each slice of a tile has its own program.", choices=powers(1, 16))
+    SPLIT_K: int = knob(
+        8, "Tile", "Slices of K. Each slice of a tile has its own program.", choices=powers(1, 16)
+    )
     num_warps: int = num_warps()
     num_stages: int = num_stages()
 
@@ -77,7 +79,9 @@ def access_to_c(op: str, launch: Launch[Problem, Config], line: tuple[str, int])
 def roundings(launch: Launch[Problem, Config]) -> int:
     """Count the nonempty slices. Each rounds its partial tile and the running sum to C's type."""
     tiles = extents(launch)
-    first, last = on_arrays(orders.slice_of_k)(np.arange(tiles["slice"]), tiles["k"], tiles["slice"])
+    first, last = on_arrays(orders.slice_of_k)(
+        np.arange(tiles["slice"]), tiles["k"], tiles["slice"]
+    )
     return int(np.count_nonzero(last > first))
 
 
@@ -96,7 +100,9 @@ def note(launch: Launch[Problem, Config]) -> str:
             "a kernel without a split writes it once."
         )
     steps = -(-extent["k"] // split)
-    weighs = "the split wins" if steps >= 8 else "with so few steps, adding to C and zeroing it dominate"
+    weighs = (
+        "the split wins" if steps >= 8 else "with so few steps, adding to C and zeroing it dominate"
+    )
     return (
         f"Without a split, {tiles:,} tiles would fill {tiles:,} of the {gpu.sms} SMs of {gpu.name}; {split} slices fill"
         f" {min(tiles * split, gpu.sms):,}. The longest slice has {steps} of K's {extent['k']} steps: {weighs}. {adds}."

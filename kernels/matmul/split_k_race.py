@@ -45,12 +45,20 @@ def matmul_split_k_race(
 
 def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
     load, store = memory_lines(matmul_split_k_race)
-    return *operand_loads(launch), access_to_c("load", launch, load), access_to_c("store", launch, store)
+    return (
+        *operand_loads(launch),
+        access_to_c("load", launch, load),
+        access_to_c("store", launch, store),
+    )
 
 
 def race(launch: Launch[Problem, Config]) -> str:
     split = launch.config.SPLIT_K
-    return f"{split} programs load, add to and store the same tile of C without synchronization" if split > 1 else ""
+    return (
+        f"{split} programs load, add to and store the same tile of C without synchronization"
+        if split > 1
+        else ""
+    )
 
 
 KERNEL = dataclasses.replace(

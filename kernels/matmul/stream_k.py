@@ -17,7 +17,10 @@ from kernels.spec import Launch, Tensors, TensorSpec, preset
 
 # Times in µs for choosing the number of slices, measured on an H100: a million products of 2-byte elements; storing a
 # million partial sums; the fixed cost of a part that is added and stored; and adding a million partial sums.
-_PRODUCTS_US, _STORE_US, _FIRST_PART_US, _ADD_US = 0.36, 76.0, 3.0, 37.0
+_PRODUCTS_US = 0.36
+_STORE_US = 76.0
+_FIRST_PART_US = 3.0
+_ADD_US = 37.0
 
 # Maximum number of slices per tile. A program polls all of their flags with one instruction.
 _MOST_SLICES = 16
@@ -74,13 +77,17 @@ def matmul_stream_k(
     pid, tail = tl.program_id(0), num_pid_m * num_pid_n - num_tiles
     SIDES: tl.constexpr = 2 if IN_HALVES else 1
     if HAS_SLICES and pid < tail * slices:
-        pid_m, pid_n = grouped(num_tiles + pid % tail, num_pid_m, num_pid_n, GROUP_SIZE, WHOLE_GROUPS)
+        pid_m, pid_n = grouped(
+            num_tiles + pid % tail, num_pid_m, num_pid_n, GROUP_SIZE, WHOLE_GROUPS
+        )
         first_step, end_step = slice_of_k(pid // tail, tl.cdiv(K, BLOCK_K), slices)
         if USE_TMA:
             row, column = tile_start(pid_m, BLOCK_M), tile_start(pid_n, BLOCK_N)
             partial = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
             for step in range(first_step, end_step):
-                a_tile, b_tile = tile.load_tma(a, b, row, column, tile_start(step, BLOCK_K), A_TRANSPOSED, B_TRANSPOSED)
+                a_tile, b_tile = tile.load_tma(
+                    a, b, row, column, tile_start(step, BLOCK_K), A_TRANSPOSED, B_TRANSPOSED
+                )
                 partial = tile.add_product(a_tile, b_tile, partial, PRECISION)
         else:
             partial = tile.multiply(
@@ -116,7 +123,9 @@ def matmul_stream_k(
             part = (number * tail + place) * SIDES + side
             total += tl.load(partials + part * SIZE + tl.arange(0, SIZE))
             if number == slices - 1:
-                pid_m, pid_n = grouped(num_tiles + place, num_pid_m, num_pid_n, GROUP_SIZE, WHOLE_GROUPS)
+                pid_m, pid_n = grouped(
+                    num_tiles + place, num_pid_m, num_pid_n, GROUP_SIZE, WHOLE_GROUPS
+                )
                 block = tile.from_run(total, BLOCK_M, BLOCK_N // SIDES)
                 if STORE_TMA:
                     row, column = tile_start(pid_m, BLOCK_M), tile_start(pid_n, BLOCK_N)
@@ -183,13 +192,17 @@ def divide_tiles(launch: Launch[Problem]) -> Division:
         if (time_us := min(by_others_us, by_last_us)) < best_us or config.SPLIT_K:
             adders = (used, idle) if by_others_us <= by_last_us else (used - tail, tail)
             best_us = time_us
-            chosen = Division(programs, tiles - tail, tail, slices, *adders, sides, time_us - length * step_us)
+            chosen = Division(
+                programs, tiles - tail, tail, slices, *adders, sides, time_us - length * step_us
+            )
     return chosen
 
 
 def extents(launch: Launch[Problem]) -> dict[str, int]:
     _, _, tail, slices, _, _, sides, _ = divide_tiles(launch)
-    split = {"slice": slices, "partial": tail * slices, "part": tail * slices * sides} if tail else {}
+    split = (
+        {"slice": slices, "partial": tail * slices, "part": tail * slices * sides} if tail else {}
+    )
     return {**persistent.KERNEL.extents(launch), **split}
 
 
@@ -200,7 +213,9 @@ def workspaces(launch: Launch[Problem]) -> dict[str, TensorSpec]:
     _, _, tail, slices, _, _, sides, _ = divide_tiles(launch)
     if tail:
         spaces["partials"] = TensorSpec((tail * slices, size), is_input=False, dtype="float32")
-        spaces["flags"] = TensorSpec((tail * slices, sides), is_input=False, dtype="int32", starts_zeroed=True)
+        spaces["flags"] = TensorSpec(
+            (tail * slices, sides), is_input=False, dtype="int32", starts_zeroed=True
+        )
     return spaces
 
 
@@ -230,7 +245,9 @@ def accesses(launch: Launch[Problem]) -> tuple[Access | FlatAccess, ...]:
     return (
         *shared[:2],
         FlatAccess("store", "partials", Axis("partial", size, start), ("partial",), store),
-        FlatAccess("load", "partials", Axis("part", size // division.sides, start), ("part",), load),
+        FlatAccess(
+            "load", "partials", Axis("part", size // division.sides, start), ("part",), load
+        ),
         *shared[2:],
     )
 
@@ -282,5 +299,7 @@ KERNEL = replace(
     arguments=arguments,
     reduction_ms=lambda launch: divide_tiles(launch).reduction_us / 1e3,
     note=note,
-    presets=(preset("No tail: 3072³", "M=3072&N=3072&K=3072", "BLOCK_N=256&num_warps=8", "tab=schedule"),),
+    presets=(
+        preset("No tail: 3072³", "M=3072&N=3072&K=3072", "BLOCK_N=256&num_warps=8", "tab=schedule"),
+    ),
 )

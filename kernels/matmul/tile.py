@@ -8,7 +8,9 @@ from kernels.orders import tile_offsets
 
 
 @triton.jit
-def multiply(a, b, pid_m, pid_n, steps, shape, a_strides, b_strides, blocks, PRECISION: tl.constexpr):
+def multiply(
+    a, b, pid_m, pid_n, steps, shape, a_strides, b_strides, blocks, PRECISION: tl.constexpr
+):
     """Return tile (pid_m, pid_n) of A @ B in float32. Elements past an edge are loaded as zeros.
 
     Args:
@@ -74,7 +76,9 @@ def locate(c, pid_m, pid_n, M, N, c_strides, BLOCK_M: tl.constexpr, BLOCK_N: tl.
 
 
 @triton.jit
-def store(c, accumulator, pid_m, pid_n, M, N, c_strides, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def store(
+    c, accumulator, pid_m, pid_n, M, N, c_strides, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):
     """Convert the tile to C's type and store its elements that lie inside C."""
     pointers, inside = locate(c, pid_m, pid_n, M, N, c_strides, BLOCK_M, BLOCK_N)
     tl.store(pointers, accumulator.to(c.dtype.element_ty), mask=inside)

@@ -74,10 +74,14 @@ def check(
     is_exact = allowance is None
     wide = comparison_dtype(output.dtype, allowance.reference_dtype if allowance else "")
     if output.is_cuda:
-        per_element = (0 if wide == output.dtype else wide.itemsize) + (4 if family.error_scale else 0)
+        per_element = (0 if wide == output.dtype else wide.itemsize) + (
+            4 if family.error_scale else 0
+        )
         needed_bytes = per_element * sum(tensor.numel() for tensor in inputs.values())
         require_memory(needed_bytes, "The operands of the check, in a wider type,")
-    compare_rows = functools.partial(compare_parts, output, inputs, family.reference, family.error_scale, allowance)
+    compare_rows = functools.partial(
+        compare_parts, output, inputs, family.reference, family.error_scale, allowance
+    )
     cell = (_cell_side(rows, tile and tile[0]), _cell_side(columns, tile and tile[1]))
     chunk = max(1, _CHUNK_BYTES // (columns * 64) // cell[0]) * cell[0]
     # Σ error², Σ reference², Σ (rounding² + typical²)
@@ -88,9 +92,13 @@ def check(
     pictures = []
     for part in compare_rows(slice(first, first + chunk) for first in range(0, rows, chunk)):
         squares = ((part.error,), (part.expected,), (part.rounding, part.typical))
-        totals += torch.stack([torch.stack([(x.double() ** 2).sum() for x in group]).sum() for group in squares])
+        totals += torch.stack(
+            [torch.stack([(x.double() ** 2).sum() for x in group]).sum() for group in squares]
+        )
         max_abs = max(max_abs, part.error.max().item())
-        scaled = torch.where(part.scale > 0, part.error / part.scale, torch.where(part.error > 0, torch.inf, 0))
+        scaled = torch.where(
+            part.scale > 0, part.error / part.scale, torch.where(part.error > 0, torch.inf, 0)
+        )
         max_scaled = max(max_scaled, scaled.max().item())
         mismatched += int((part.units > (0 if is_exact else 1)).sum().item())
         nonfinite += int(part.nonfinite.sum().item())
@@ -105,7 +113,11 @@ def check(
     relative_rms = math.sqrt(error_2) / scale
     tolerance = rms_limit(math.sqrt(typical_2), scale, output.numel())
     passed = mismatched == 0 and relative_rms <= tolerance
-    closeup = None if passed and is_exact else _closeup(compare_rows, (rows, columns), (worst[1], worst[2]), tile)
+    closeup = (
+        None
+        if passed and is_exact
+        else _closeup(compare_rows, (rows, columns), (worst[1], worst[2]), tile)
+    )
     return (
         Check(
             passed=passed,
@@ -126,7 +138,10 @@ def check(
 
 
 def _closeup(
-    compare_rows: Callable[..., Any], shape: tuple[int, int], worst: tuple[int, int], tile: tuple[int, int] | None
+    compare_rows: Callable[..., Any],
+    shape: tuple[int, int],
+    worst: tuple[int, int],
+    tile: tuple[int, int] | None,
 ) -> Closeup:
     """Return a picture of the worst element's tile and its neighbours, with the values around the element."""
     sides = tile or (_CLOSEUP_CELLS // 3, _CLOSEUP_CELLS // 3)
@@ -143,10 +158,14 @@ def _closeup(
     shape = (frame[0].stop - frame[0].start, frame[1].stop - frame[1].start)
     cell = (-(-shape[0] // _CLOSEUP_CELLS), -(-shape[1] // _CLOSEUP_CELLS))
     rows = slice(near[0].start - frame[0].start, near[0].stop - frame[0].start)
-    got, expected, units = (x[rows, near[1]].float().cpu().numpy() for x in (part.got, part.expected, part.units))
+    got, expected, units = (
+        x[rows, near[1]].float().cpu().numpy() for x in (part.got, part.expected, part.units)
+    )
     cells = _max_pool(part.units[:, frame[1]], cell)
     first_shown = (frame[0].start, frame[1].start)
-    return Closeup(cells, cell, first_shown, shape, (near[0].start, near[1].start), got, expected, units)
+    return Closeup(
+        cells, cell, first_shown, shape, (near[0].start, near[1].start), got, expected, units
+    )
 
 
 def _cell_side(elements: int, tile: int | None) -> int:
@@ -160,4 +179,8 @@ def _cell_side(elements: int, tile: int | None) -> int:
 def _max_pool(units: torch.Tensor, cell: tuple[int, int]) -> Any:
     import torch
 
-    return torch.nn.functional.max_pool2d(units.float()[None, None], cell, ceil_mode=True)[0, 0].cpu().numpy()
+    return (
+        torch.nn.functional.max_pool2d(units.float()[None, None], cell, ceil_mode=True)[0, 0]
+        .cpu()
+        .numpy()
+    )

@@ -123,27 +123,54 @@ def count(
     with tempfile.TemporaryDirectory() as directory:
         report = str(Path(directory, "report.ncu-rep"))
         file = Path(directory, "experiments.json")
-        file.write_text(json.dumps([experiment.to_json() for experiment in experiments]), encoding="utf-8")
+        file.write_text(
+            json.dumps([experiment.to_json() for experiment in experiments]), encoding="utf-8"
+        )
         command = [ncu, "--clock-control", "none", "--cache-control", "all"]
         command += ["--section", "SourceCounters"] if by_instruction else []
-        command += ["--metrics", ",".join(metrics.values()), "--kernel-name", f"regex:^({'|'.join(names)})$"]
-        command += ["--export", report, sys.executable, "-m", "kernels.measuring.counters", str(file), str(repeats)]
+        command += [
+            "--metrics",
+            ",".join(metrics.values()),
+            "--kernel-name",
+            f"regex:^({'|'.join(names)})$",
+        ]
+        command += [
+            "--export",
+            report,
+            sys.executable,
+            "-m",
+            "kernels.measuring.counters",
+            str(file),
+            str(repeats),
+        ]
         _run(command, *limits)
         page = [ncu, "--import", report, "--csv", "--page"]
         launches = parse_launches(_run([*page, "raw", "--print-units", "base"], *limits), metrics)
-        rows = parse_instructions(_run([*page, "source"], *limits)) if by_instruction else [[] for _ in launches]
+        rows = (
+            parse_instructions(_run([*page, "source"], *limits))
+            if by_instruction
+            else [[] for _ in launches]
+        )
     expected = sum(map(len, kernels)) * repeats
     for counted in (launches, rows):
         if len(counted) != expected:
             raise CountingFailed(f"ncu counted {len(counted)} of {expected} launches.")
     counted_launches = zip(launches, rows, strict=True)
-    return [_add_up(list(itertools.islice(counted_launches, len(each)))) for each in kernels for _ in range(repeats)]
+    return [
+        _add_up(list(itertools.islice(counted_launches, len(each))))
+        for each in kernels
+        for _ in range(repeats)
+    ]
 
 
 def _add_up(counts: Sequence[LaunchCounts]) -> LaunchCounts:
     """Add the traffic of a kernel and of its first launch, if any. Registers and limits are the kernel's own."""
     *_, (own, _) = counts
-    traffic = {name: sum(launch[name] for launch, _ in counts) for name in own if not name.startswith(_OF_KERNEL)}
+    traffic = {
+        name: sum(launch[name] for launch, _ in counts)
+        for name in own
+        if not name.startswith(_OF_KERNEL)
+    }
     return {**own, **traffic}, [row for _, rows in counts for row in rows]
 
 
@@ -156,12 +183,24 @@ def tool() -> str:
     return f"Nsight Compute {version}"
 
 
-def _run(command: list[str], cache: str, deadline_s: float, on_start: Callable[[Cancel], None]) -> str:
+def _run(
+    command: list[str], cache: str, deadline_s: float, on_start: Callable[[Cancel], None]
+) -> str:
     """Return the command's output. The command gets its own process session, so that a kill reaches its children."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "TRITON_CACHE_DIR": cache, "TRITON_INTERPRET": "0", "PYTHONPATH": path}
+    environment = {
+        **os.environ,
+        "TRITON_CACHE_DIR": cache,
+        "TRITON_INTERPRET": "0",
+        "PYTHONPATH": path,
+    }
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        start_new_session=True,
     )
 
     def kill() -> None:
@@ -174,7 +213,9 @@ def _run(command: list[str], cache: str, deadline_s: float, on_start: Callable[[
     except subprocess.TimeoutExpired:
         kill()
         process.communicate()
-        raise CountingFailed(f"Counting did not end within {deadline_s:.0f} s, so it was killed.", "timeout") from None
+        raise CountingFailed(
+            f"Counting did not end within {deadline_s:.0f} s, so it was killed.", "timeout"
+        ) from None
     if "ERR_NVGPUCTRPERM" in printed:
         raise CountingFailed(
             "This machine does not let this user read the GPU's counters. Its administrator can allow it (the driver's "
@@ -201,7 +242,9 @@ def parse_launches(page: str, metrics: Mapping[str, str]) -> list[dict[str, floa
     for metric in metrics.values():
         size = (units.get(metric) or "").partition("/")[0]  # "byte" or "byte/block", never "Kbyte"
         if size != "byte" and ("bytes" in metric or "byte" in size):
-            raise CountingFailed(f"ncu reported {metric} in {units.get(metric) or 'no unit'}, not in bytes.")
+            raise CountingFailed(
+                f"ncu reported {metric} in {units.get(metric) or 'no unit'}, not in bytes."
+            )
     return [{name: parse_count(row, metric) for name, metric in metrics.items()} for row in rows]
 
 
@@ -248,14 +291,18 @@ def join_counts(experiment: Experiment, compiled: Compiled, counts: LaunchCounts
         of_memory, of_shared = sum_instructions(rows[:end], part.sass, own)
         # An instruction that belongs to no declared operation keeps its negative number.
         ops += tuple(
-            each if each.operation < 0 else dataclasses.replace(each, operation=each.operation + number)
+            each
+            if each.operation < 0
+            else dataclasses.replace(each, operation=each.operation + number)
             for each in of_memory
         )
         shared = shared + of_shared
         number = len(own)
         rows = rows[end:] if end else rows
     device = Device("cuda", compiled.gpu, metadata.version("torch"), compiled.triton)
-    facts = CompiledFacts(*(getattr(compiled, field.name) for field in dataclasses.fields(CompiledFacts)))
+    facts = CompiledFacts(
+        *(getattr(compiled, field.name) for field in dataclasses.fields(CompiledFacts))
+    )
     return Counters(experiment, "cuda", device, tool(), facts, launch, ops, shared)
 
 
@@ -278,7 +325,9 @@ def sum_instructions(
         raise CountingFailed("The code that ncu counted differs from the compiled code.")
     ops = defaultdict[tuple[int, str], list[list[int]]](list)
     shared = defaultdict[tuple[tuple[str, int], str], list[list[int]]](list)
-    for (opcode, location), number, row in zip(listed, match_instructions(listed, operations), rows, strict=True):
+    for (opcode, location), number, row in zip(
+        listed, match_instructions(listed, operations), rows, strict=True
+    ):
         kind = opcode.partition(".")[0]
         if kind in GLOBAL_OPCODES and number is not None:
             ops[number, opcode].append(_counts(row, _GLOBAL))
@@ -287,7 +336,10 @@ def sum_instructions(
             shared[source, opcode].append(_counts(row, _SHARED))
     return (
         tuple(OpCounts(*key, *map(sum, zip(*counts, strict=True))) for key, counts in ops.items()),
-        tuple(SharedCounts(*key, *map(sum, zip(*counts, strict=True))) for key, counts in shared.items()),
+        tuple(
+            SharedCounts(*key, *map(sum, zip(*counts, strict=True)))
+            for key, counts in shared.items()
+        ),
     )
 
 
@@ -297,7 +349,9 @@ def _counts(row: dict[str, str], columns: Sequence[str]) -> list[int]:
 
 def measure_counters(experiment: Experiment, stages: Stages) -> Counters | Failure:
     (compiled,) = stages.compile_all(experiment)
-    counters = stages.count(lambda **how: join_counts(experiment, compiled, count([experiment], METRICS, **how)[0]))
+    counters = stages.count(
+        lambda **how: join_counts(experiment, compiled, count([experiment], METRICS, **how)[0])
+    )
     if isinstance(counters, Failure):
         return stages.find_recording(COUNTERS, counters.message) or counters
     return counters

@@ -99,7 +99,11 @@ class FairQueue:
     """
 
     def __init__(
-        self, workers: int, reserved: int = 1, short_s: float = math.inf, now: Callable[[], float] = time.monotonic
+        self,
+        workers: int,
+        reserved: int = 1,
+        short_s: float = math.inf,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most_long = max(1, workers - reserved)
         self._short_s = short_s
@@ -116,7 +120,11 @@ class FairQueue:
         clients = [queued.client for queued in self.waiting]
         for count, limit, source in (
             (clients.count(client), MAX_WAITING_PER_PAGE, "from this page or program"),
-            (sum(c.address == client.address for c in clients), MAX_WAITING_PER_ADDRESS, "from this address"),
+            (
+                sum(c.address == client.address for c in clients),
+                MAX_WAITING_PER_ADDRESS,
+                "from this address",
+            ),
         ):
             if count >= limit:
                 return f"{count} jobs {source} are queued; the limit is {limit}. Try again when some have finished."
@@ -158,4 +166,6 @@ class FairQueue:
         now = self._now()
         factor = 0.5 ** ((now - self._updated) / HALF_LIFE_S)
         self._updated = now
-        self.usage = {entry: s * factor for entry, s in self.usage.items() if s * factor > _NEGLIGIBLE_S}
+        self.usage = {
+            entry: s * factor for entry, s in self.usage.items() if s * factor > _NEGLIGIBLE_S
+        }

@@ -89,7 +89,9 @@ class TimingDevice:
         self.cuda = torch.cuda
         self._properties = torch.cuda.get_device_properties(0)
         programs = _PROBES_PER_SM * self._properties.multi_processor_count
-        self._clocks = torch.zeros((2, programs, len(instrumented.CLOCK_FIELDS)), dtype=torch.int64, device="cuda")
+        self._clocks = torch.zeros(
+            (2, programs, len(instrumented.CLOCK_FIELDS)), dtype=torch.int64, device="cuda"
+        )
 
     def probe(self, place: int) -> None:
         """Queue a reading of all SMs' cycle counters: 0 before the timed launches, 1 after them."""
@@ -135,7 +137,11 @@ class GatedStream:
     """
 
     def __init__(
-        self, calls: Sequence[Callable[[], Any]], l2: str, timer: str, device: TimingDevice | None = None
+        self,
+        calls: Sequence[Callable[[], Any]],
+        l2: str,
+        timer: str,
+        device: TimingDevice | None = None,
     ) -> None:
         self._calls = calls
         self._device = device or timing_device()
@@ -144,11 +150,17 @@ class GatedStream:
         self._captured: tuple[ndarray, Sequence[Any], Any] | None = None
         self._random = np.random.default_rng(0)
         entries = len(calls) * (_QUEUED_COLD if self._flush else _QUEUED_WARM)
-        self.most_turns = MOST_TURNS if self._is_graph else max(1, min(MOST_TURNS, _QUEUED // entries))
+        self.most_turns = (
+            MOST_TURNS if self._is_graph else max(1, min(MOST_TURNS, _QUEUED // entries))
+        )
         self.launches_per_sample = 1
         for call in calls:
             call()
-        if self._is_graph and self._flush is None and self._time(self._random_order(3)).times_ms.max() < SHORT_MS:
+        if (
+            self._is_graph
+            and self._flush is None
+            and self._time(self._random_order(3)).times_ms.max() < SHORT_MS
+        ):
             self.launches_per_sample = LAUNCHES_PER_GRAPH
 
     def batch(self, turns: int) -> Batch:
@@ -198,7 +210,9 @@ class GatedStream:
                 events = self._make_events(order.size, external=False)
                 began = device.now()
                 self._queue(events, order)
-                device.launch_s = min(MAX_LAUNCH_S, max(_MIN_LAUNCH_S, (device.now() - began) / launches))
+                device.launch_s = min(
+                    MAX_LAUNCH_S, max(_MIN_LAUNCH_S, (device.now() - began) / launches)
+                )
             else:
                 graph.replay()
             device.probe(1)
@@ -206,12 +220,17 @@ class GatedStream:
             limits = device.limits()
             cuda.synchronize()
             if was_closed or graph is not None:
-                queued_ms = np.array([begin.elapsed_time(end) for begin, end in events]) / self.launches_per_sample
+                queued_ms = (
+                    np.array([begin.elapsed_time(end) for begin, end in events])
+                    / self.launches_per_sample
+                )
                 times_ms = np.empty(order.shape)
                 np.put_along_axis(times_ms, order, queued_ms.reshape(order.shape), axis=1)
                 return Batch(times_ms.T, device.clock_mhz(), limits)
             if spin_cycles >= _MAX_SPIN_CYCLES:
-                raise RuntimeError(f"{launches} launches could not be queued within {spin_cycles} cycles.")
+                raise RuntimeError(
+                    f"{launches} launches could not be queued within {spin_cycles} cycles."
+                )
             spin_cycles *= 4
 
     def _random_order(self, turns: int) -> ndarray:

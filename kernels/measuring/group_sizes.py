@@ -27,7 +27,10 @@ DRAM = {"read": "dram__bytes_read.sum", "write": "dram__bytes_write.sum"}
 
 # Sectors that SMs received, and sectors that the L2 looked up for SMs. The L2 looks up fewer sectors, because one reply
 # can go to several SMs. Neither includes traffic between the L2's halves, which `lts__t_sectors.sum` counts twice.
-L2 = {"received": "l1tex__m_xbar2l1tex_read_sectors.sum", "looked_up": "lts__t_sectors_srcunit_tex_op_read.sum"}
+L2 = {
+    "received": "l1tex__m_xbar2l1tex_read_sectors.sum",
+    "looked_up": "lts__t_sectors_srcunit_tex_op_read.sum",
+}
 
 # DRAM's metrics of REPEATS launches and the L2's of one launch; () and None if nothing was counted.
 Counts = tuple[Sequence[dict[str, float]], dict[str, float] | None]
@@ -48,7 +51,10 @@ def variants(experiment: Experiment, gpu: Gpu) -> tuple[Experiment, ...]:
 
 
 def count_variants(
-    experiments: Sequence[Experiment], *, cache: str, on_start: Callable[[Cancel], None] = lambda _: None
+    experiments: Sequence[Experiment],
+    *,
+    cache: str,
+    on_start: Callable[[Cancel], None] = lambda _: None,
 ) -> list[Counts]:
     """Count the DRAM and L2 traffic of each experiment.
 
@@ -58,7 +64,8 @@ def count_variants(
     dram = count(experiments, DRAM, cache, on_start, REPEATS, by_instruction=False)
     l2 = count(experiments, L2, cache, on_start, by_instruction=False)
     return [
-        ([launch for launch, _ in dram[place * REPEATS :][:REPEATS]], launch) for place, (launch, _) in enumerate(l2)
+        ([launch for launch, _ in dram[place * REPEATS :][:REPEATS]], launch)
+        for place, (launch, _) in enumerate(l2)
     ]
 
 
@@ -70,14 +77,20 @@ def time_variants(experiments: tuple[Experiment, ...], gpu: Gpu) -> Samples:
     return sample(GatedStream(calls, options.l2, options.timer), STUDY)
 
 
-def make_row(experiment: Experiment, compiled: CompiledFacts, counts: Counts, times_ms: Any) -> GroupSizeRow:
+def make_row(
+    experiment: Experiment, compiled: CompiledFacts, counts: Counts, times_ms: Any
+) -> GroupSizeRow:
     """Combine the counts and times of one GROUP_SIZE."""
     dram, l2 = counts
     size = getattr(experiment.config, "GROUP_SIZE", None)
     read, written = (tuple(int(launch[name]) for launch in dram) for name in ("read", "write"))
-    received, looked_up = (int(l2[name]) * SECTOR_BYTES if l2 else None for name in ("received", "looked_up"))
+    received, looked_up = (
+        int(l2[name]) * SECTOR_BYTES if l2 else None for name in ("received", "looked_up")
+    )
     times = tuple(round(float(time), 6) for time in times_ms)
-    return GroupSizeRow(size, compiled.registers, compiled.shared_bytes, read, written, received, looked_up, times)
+    return GroupSizeRow(
+        size, compiled.registers, compiled.shared_bytes, read, written, received, looked_up, times
+    )
 
 
 def compare_group_sizes(experiment: Experiment, stages: Stages) -> GroupSizeStudy:
@@ -101,7 +114,9 @@ def compare_group_sizes(experiment: Experiment, stages: Stages) -> GroupSizeStud
 
 GROUP_SIZES = Measurement(
     "reuse",
-    records.RecordForm("reuse", GroupSizeStudy, key=lambda experiment: any_group_size(launch_key(experiment))),
+    records.RecordForm(
+        "reuse", GroupSizeStudy, key=lambda experiment: any_group_size(launch_key(experiment))
+    ),
     compare_group_sizes,
     "GROUP_SIZEs are compared on a GPU: this machine has {this}, and no comparison of this experiment on {gpu} was "
     "recorded.",

@@ -16,7 +16,10 @@ def patch_small_floats() -> None:
     import triton.language as tl
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-    original = {name: getattr(InterpreterBuilder, name) for name in ("create_dot", "cast_impl", "create_fp_to_fp")}
+    original = {
+        name: getattr(InterpreterBuilder, name)
+        for name in ("create_dot", "cast_impl", "create_fp_to_fp")
+    }
     atomic = InterpreterBuilder.create_atomic_rmw
     types = {tl.bfloat16: "bfloat16", tl.float8e4nv: "float8_e4m3fn", tl.float8e5: "float8_e5m2"}
 
@@ -37,16 +40,22 @@ def patch_small_floats() -> None:
 
         return patched
 
-    def create_atomic_rmw(self: Any, operation: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+    def create_atomic_rmw(
+        self: Any, operation: Any, pointers: Any, value: Any, mask: Any, *rest: Any
+    ) -> Any:
         if value.dtype.scalar != tl.bfloat16:
             return atomic(self, operation, pointers, value, mask, *rest)
         before = self.create_masked_load(pointers, mask, None, None, None, False)
-        total = _encode(_decode(before.data, "bfloat16") + _decode(value.data, "bfloat16"), "bfloat16")
+        total = _encode(
+            _decode(before.data, "bfloat16") + _decode(value.data, "bfloat16"), "bfloat16"
+        )
         self.create_masked_store(pointers, TensorHandle(total, tl.bfloat16), mask, None, None)
         return before
 
-    InterpreterBuilder.create_dot, InterpreterBuilder.create_atomic_rmw = create_dot, create_atomic_rmw
-    InterpreterBuilder.cast_impl, InterpreterBuilder.create_fp_to_fp = cast("cast_impl"), cast("create_fp_to_fp")
+    InterpreterBuilder.create_dot = create_dot
+    InterpreterBuilder.create_atomic_rmw = create_atomic_rmw
+    InterpreterBuilder.cast_impl = cast("cast_impl")
+    InterpreterBuilder.create_fp_to_fp = cast("create_fp_to_fp")
 
 
 def patch_tensor_index() -> None:
@@ -74,8 +83,12 @@ def patch_language_once() -> None:
     patch = interpreter._patch_lang
 
     def patch_once(function: Any) -> Any:
-        modules = [value for value in function.__globals__.values() if value is tl or value is tl.core]
-        is_new = any(tl.core.is_builtin(f) for module in modules for f in (module.load, module.tensor.to))
+        modules = [
+            value for value in function.__globals__.values() if value is tl or value is tl.core
+        ]
+        is_new = any(
+            tl.core.is_builtin(f) for module in modules for f in (module.load, module.tensor.to)
+        )
         return patch(function) if is_new or not modules else interpreter._LangPatchScope()
 
     interpreter._patch_lang = patch_once
@@ -86,14 +99,20 @@ def _decode(raw: Any, dtype: str) -> Any:
     import torch
 
     raw = np.ascontiguousarray(raw)
-    return torch.from_numpy(raw.view(f"int{8 * raw.itemsize}")).view(getattr(torch, dtype)).float().numpy()
+    return (
+        torch.from_numpy(raw.view(f"int{8 * raw.itemsize}"))
+        .view(getattr(torch, dtype))
+        .float()
+        .numpy()
+    )
 
 
 def _encode(values: Any, dtype: str) -> Any:
     """Convert float32 to raw integers, rounded to nearest even."""
     import torch
 
-    numbers, target = torch.from_numpy(np.ascontiguousarray(values)), getattr(torch, dtype)
+    numbers = torch.from_numpy(np.ascontiguousarray(values))
+    target = getattr(torch, dtype)
     if target.itemsize == 1:
         numbers = numbers.clamp(-torch.finfo(target).max, torch.finfo(target).max)
     return numbers.to(target).view(getattr(torch, f"uint{8 * target.itemsize}")).numpy()

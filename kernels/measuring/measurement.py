@@ -53,7 +53,9 @@ class Measurement(Generic[T]):
     name: str
     form: records.RecordForm[T]
     measure: Callable[[Experiment, Stages], T | Failure]
-    not_recorded: str = "This machine has {this}, and there is no recording of this experiment on {gpu}."
+    not_recorded: str = (
+        "This machine has {this}, and there is no recording of this experiment on {gpu}."
+    )
     refuse: Callable[[Experiment, Gpu, bool], None] | None = None
     is_interpreted: bool = False
 
@@ -81,7 +83,9 @@ class Job:
     # Notified when any job changes; guards all queues.
     _changed = threading.Condition()
 
-    def __init__(self, experiment: Experiment, name: str = "run", client: Client = INTERNAL) -> None:
+    def __init__(
+        self, experiment: Experiment, name: str = "run", client: Client = INTERNAL
+    ) -> None:
         self.id = secrets.token_hex(4)
         self.experiment = experiment
         self.name = name
@@ -190,7 +194,9 @@ class Stages:
         call = Call("compile", compiler.compile_into_cache, (experiment, self.gpu, is_timed))
         with self._in_stage("compile"):
             estimate_s = compile_cost.compile_seconds(kernel, launch)
-            self._wait("compile", self._session.compilers.submit(call, self._job.client, estimate_s))
+            self._wait(
+                "compile", self._session.compilers.submit(call, self._job.client, estimate_s)
+            )
 
     def compile_all(self, *experiments: Experiment) -> tuple[Compiled, ...]:
         """Return each experiment's compiled kernel, from the session's cache if possible."""

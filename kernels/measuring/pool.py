@@ -95,7 +95,9 @@ class Worker:
     def __init__(self, environment: Mapping[str, str], *arguments: Any) -> None:
         self.connection, theirs = _CONTEXT.Pipe()
         with _PROCESSES, theirs:
-            self._process = _CONTEXT.Process(target=_run_worker, args=(theirs, environment, *arguments), daemon=True)
+            self._process = _CONTEXT.Process(
+                target=_run_worker, args=(theirs, environment, *arguments), daemon=True
+            )
             self._process.start()
         self.process_id = self._process.pid
 
@@ -176,7 +178,12 @@ class Pool:
     _keeps_idle_workers = True
 
     def __init__(
-        self, backend: str, cache_directory: str, count: int = 1, preload: Sequence[str] = (), short_s: float = math.inf
+        self,
+        backend: str,
+        cache_directory: str,
+        count: int = 1,
+        preload: Sequence[str] = (),
+        short_s: float = math.inf,
     ) -> None:
         self._worker_arguments = dict(os.environ), backend, cache_directory, tuple(preload)
         self._count = count
@@ -230,11 +237,15 @@ class Pool:
                 if len(self._slots) < min(self._count, len(self)):
                     watch_fork_server()
                     self._slots.append(Slot())
-                    threading.Thread(target=self._serve, args=(self._slots[-1],), name="pool", daemon=True).start()
+                    threading.Thread(
+                        target=self._serve, args=(self._slots[-1],), name="pool", daemon=True
+                    ).start()
                 self._changed.notify_all()
             queued.futures.append(future)
         joined = queued
-        future.add_done_callback(lambda done: self._leave(joined, done) if done.cancelled() else None)
+        future.add_done_callback(
+            lambda done: self._leave(joined, done) if done.cancelled() else None
+        )
         return future
 
     def replace(self) -> None:
@@ -371,7 +382,11 @@ class Pool:
                 raise Stopped(Failure(stage, "timeout", message))
             if current.is_stopped():
                 raise Stopped(worker_death(stage, "it was suspended"))
-            if queued and now - queued.started > (queued.call.key is not None) * PATIENCE_S and self._abandon(queued):
+            if (
+                queued
+                and now - queued.started > (queued.call.key is not None) * PATIENCE_S
+                and self._abandon(queued)
+            ):
                 raise Stopped(cancellation(stage))
         return current.connection.recv()
 
@@ -409,11 +424,16 @@ _NEXT = "The next run gets a new worker."
 def _limit_stalls(connection: "Connection[Any, Any]") -> None:
     """Make a stalled transfer raise BlockingIOError."""
     with socket.socket(fileno=os.dup(connection.fileno())) as stream:
-        for option, seconds in ((socket.SO_RCVTIMEO, _RECEIVE_STALL_S), (socket.SO_SNDTIMEO, _SEND_STALL_S)):
+        for option, seconds in (
+            (socket.SO_RCVTIMEO, _RECEIVE_STALL_S),
+            (socket.SO_SNDTIMEO, _SEND_STALL_S),
+        ):
             stream.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
 
 
-def _run_worker(connection: "Connection[Any, Any]", environment: Mapping[str, str], *arguments: Any) -> None:
+def _run_worker(
+    connection: "Connection[Any, Any]", environment: Mapping[str, str], *arguments: Any
+) -> None:
     """Run a worker. Set its environment, because the fork server has the environment from the time of its start.
 
     Linux kills this process when the fork server exits, and the fork server exits after the page's process. A compiling
@@ -422,7 +442,8 @@ def _run_worker(connection: "Connection[Any, Any]", environment: Mapping[str, st
     """
     os.environ.clear()
     os.environ.update(environment)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the page, which kills the workers
+    # A terminal's Ctrl-C is for the page, which kills the workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]

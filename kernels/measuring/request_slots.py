@@ -54,7 +54,9 @@ class LeakyBuckets:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._buckets: dict[str, tuple[float, float]] = {}  # level in units, last update; least recently active first
+        self._buckets: dict[
+            str, tuple[float, float]
+        ] = {}  # level in units, last update; least recently active first
         self.heavy: set[str] = set()
 
     def charge(self, address: str, units: float) -> float:
@@ -63,10 +65,15 @@ class LeakyBuckets:
             return 0.0
         now = self._now()
         level, updated = self._buckets.pop(address, (0.0, now))
-        while self._buckets and now - self._buckets[oldest := next(iter(self._buckets))][1] > _FORGOTTEN_S:
+        while (
+            self._buckets
+            and now - self._buckets[oldest := next(iter(self._buckets))][1] > _FORGOTTEN_S
+        ):
             del self._buckets[oldest]
             self.heavy.discard(oldest)
-        others_active = bool(self._buckets) and now - next(reversed(self._buckets.values()))[1] < _ACTIVE_S
+        others_active = (
+            bool(self._buckets) and now - next(reversed(self._buckets.values()))[1] < _ACTIVE_S
+        )
         rate = HEAVY_RATE / len(self.heavy) if address in self.heavy else RATE
         level = max(0.0, level - rate * (now - updated))
         if not level:

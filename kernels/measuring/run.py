@@ -57,12 +57,20 @@ class Prepared:
         for name, spec in specs.items():
             if (name, spec) not in self.workspaces:
                 dtype = getattr(torch, spec.dtype_in(setting.problem))
-                empty = torch.empty_strided(spec.shape, spec.strides, dtype=dtype, device=self.output.device)
+                empty = torch.empty_strided(
+                    spec.shape, spec.strides, dtype=dtype, device=self.output.device
+                )
                 self.workspaces[name, spec] = empty.zero_() if spec.starts_zeroed else empty
         workspaces = {name: self.workspaces[name, spec] for name, spec in specs.items()}
-        tensors = {**self.inputs, self.kernel.family.output(setting.problem): self.output, **workspaces}
+        tensors = {
+            **self.inputs,
+            self.kernel.family.output(setting.problem): self.output,
+            **workspaces,
+        }
         *before, last = [
-            functools.partial(kernel.jitted[kernel.grid(setting)], **kernel.arguments(tensors, setting))
+            functools.partial(
+                kernel.jitted[kernel.grid(setting)], **kernel.arguments(tensors, setting)
+            )
             for kernel in self.kernel.launches(setting)
         ]
 
@@ -81,11 +89,14 @@ class Prepared:
     @property
     def allowance(self) -> Allowance | None:
         """The error that rounding explains; None if the output must equal the reference."""
-        kernel, setting = self.kernel, self.setting
+        kernel = self.kernel
+        setting = self.setting
         if kernel.family.allowance is None:
             return None
         distribution = self.experiment.run.distribution
-        return kernel.family.allowance(setting, kernel.roundings(setting), distribution, worker.interprets())
+        return kernel.family.allowance(
+            setting, kernel.roundings(setting), distribution, worker.interprets()
+        )
 
 
 def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:
@@ -99,13 +110,19 @@ def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:
     kernel, setting = launch_of(experiment, gpu)
     device = "cpu" if worker.interprets() else "cuda"
     dtype = getattr(torch, experiment.problem.dtype)
-    specs, workspaces = kernel.family.tensors(experiment.problem), kernel.workspaces(setting)
+    specs = kernel.family.tensors(experiment.problem)
+    workspaces = kernel.workspaces(setting)
     if device == "cuda":
-        allocated = peak = 0  # bytes: values are drawn in float32 and then converted, one tensor at a time
+        allocated = peak = (
+            0  # bytes: values are drawn in float32 and then converted, one tensor at a time
+        )
         for spec in (*specs.values(), *workspaces.values()):
             allocated += spec.stored_bytes(experiment.problem)
             is_drawn = spec.is_input and spec not in workspaces.values()
-            peak = max(peak, allocated + (4 * math.prod(spec.stored) if is_drawn and dtype.itemsize != 4 else 0))
+            peak = max(
+                peak,
+                allocated + (4 * math.prod(spec.stored) if is_drawn and dtype.itemsize != 4 else 0),
+            )
         check.require_memory(peak, "These tensors")
     generator = torch.Generator(device).manual_seed(experiment.run.seed)
     inputs = {}
@@ -141,14 +158,20 @@ def time_run(result: RunResult) -> RunResult:
     import torch
 
     run: Prepared = worker.get_kept_value()
-    family, problem, options = run.kernel.family, run.experiment.problem, run.experiment.run
+    family = run.kernel.family
+    problem = run.experiment.problem
+    options = run.experiment.run
     library, notes = library_calls(family, run.inputs, torch.empty_like(run.output), problem)
     launch = run.bind()
     stream = GatedStream([launch, *library.values()], options.l2, options.timer)
     samples = timing.sample(stream, timing.RUN)
-    kernel_timing, *library_timings = (timing.summarize_times(times, family, problem) for times in samples.times_ms)
+    kernel_timing, *library_timings = (
+        timing.summarize_times(times, family, problem) for times in samples.times_ms
+    )
     baselines = []
-    for name, library_timing, times_ms in zip(library, library_timings, samples.times_ms[1:], strict=True):
+    for name, library_timing, times_ms in zip(
+        library, library_timings, samples.times_ms[1:], strict=True
+    ):
         ratio = pair(times_ms, samples.times_ms[0])
         interval = (ratio.low, ratio.high) if len(times_ms) >= FEWEST else ()
         baselines.append(Baseline(name, library_timing, ratio.ratio, *interval))
@@ -164,7 +187,9 @@ def time_run(result: RunResult) -> RunResult:
         peak=peak and dataclasses.replace(peak, share=rate / peak.rate),
         clock_mhz=samples.clock_mhz,
         clocks=samples.clocks,
-        launch_overhead=timing.measure_launch_overhead(launch, torch.cuda.synchronize, kernel_timing.median_ms),
+        launch_overhead=timing.measure_launch_overhead(
+            launch, torch.cuda.synchronize, kernel_timing.median_ms
+        ),
         launches_per_sample=stream.launches_per_sample,
         copy_gbps=_copy_peak().rate,
         note=" ".join(filter(None, [*notes, samples.warning])),
@@ -178,7 +203,8 @@ def library_calls(
     first = family.baseline(inputs, output, problem)
     if isinstance(first, str):
         return {}, [f"No library call to compare with: {first}"]
-    calls, missing = {family.baseline_name(problem): first}, []
+    calls = {family.baseline_name(problem): first}
+    missing = []
     for name, call in family.alternatives(inputs, output, problem).items():
         try:
             call()
@@ -239,7 +265,8 @@ def measure_run(experiment: Experiment, stages: Stages, is_timed: bool = True) -
     if device.backend == "interpreter":
         note = "Triton's interpreter ran this on the CPU: the result is checked, and there is no time to report."
         # The interpreter ignores the GPU's limit on shared memory.
-        needed, most = estimate_shared_bytes(*launch_of(experiment, stages.gpu)), stages.gpu.shared_bytes_per_program
+        needed = estimate_shared_bytes(*launch_of(experiment, stages.gpu))
+        most = stages.gpu.shared_bytes_per_program
         if needed > most:
             note += (
                 f" It probably can't launch on {stages.gpu.name}: it takes {needed:,} bytes of shared memory per "
@@ -264,4 +291,6 @@ RUN = Measurement(
     refuse_slow_run,
     is_interpreted=True,
 )
-CHECK = dataclasses.replace(RUN, name="check", measure=functools.partial(measure_run, is_timed=False))
+CHECK = dataclasses.replace(
+    RUN, name="check", measure=functools.partial(measure_run, is_timed=False)
+)

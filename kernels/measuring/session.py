@@ -23,7 +23,13 @@ from kernels.gpus import Gpu, on_zero_gpu, this_gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.measuring import counters, group_sizes, run, timeline, worker
-from kernels.measuring.fair_queue import INTERNAL, MAX_WAITING_PER_ADDRESS, MAX_WAITING_PER_PAGE, Call, Client
+from kernels.measuring.fair_queue import (
+    INTERNAL,
+    MAX_WAITING_PER_ADDRESS,
+    MAX_WAITING_PER_PAGE,
+    Call,
+    Client,
+)
 from kernels.measuring.measurement import Job, Measurement, Stages
 from kernels.measuring.pool import Pool, Stopped
 from kernels.measuring.zero_gpu import Lend, ZeroGpuPool, make_lend, zero_gpu
@@ -38,7 +44,8 @@ MEASUREMENTS: dict[str, Measurement[Any]] = {each.name: each for each in _MEASUR
 V = TypeVar("V")
 
 # Maximum jobs in progress or queued, in total and per address. More are refused, so that no job waits for hours.
-MAX_JOBS, MAX_JOBS_PER_ADDRESS = 32, 16
+MAX_JOBS = 32
+MAX_JOBS_PER_ADDRESS = 16
 
 # The limits of jobs, for `--doctor`.
 JOB_LIMITS = (
@@ -51,7 +58,8 @@ MAX_RESULTS = 64
 
 # Maximum characters of all cached compiled kernels. A kernel has about 100,000, or millions if a tile spills. Each
 # counts as at least MIN_CHARACTERS, so at most 64 kernels are cached. Triton's own cache on disk keeps all.
-MAX_CHARACTERS, MIN_CHARACTERS = 4_000_000, 62_500
+MAX_CHARACTERS = 4_000_000
+MIN_CHARACTERS = 62_500
 
 
 class BoundedCache(Generic[V]):
@@ -63,7 +71,8 @@ class BoundedCache(Generic[V]):
     """
 
     def __init__(self, max_weight: int, weigh: Callable[[V], int] = lambda _: 1) -> None:
-        self._max_weight, self._weigh = max_weight, weigh
+        self._max_weight = max_weight
+        self._weigh = weigh
         self._values: dict[Hashable, V] = {}  # the most recently used is last
         self._lock = threading.Lock()
 
@@ -77,7 +86,10 @@ class BoundedCache(Generic[V]):
         with self._lock:
             self._values.pop(key, None)
             self._values[key] = value
-            while len(self._values) > 1 and sum(map(self._weigh, self._values.values())) > self._max_weight:
+            while (
+                len(self._values) > 1
+                and sum(map(self._weigh, self._values.values())) > self._max_weight
+            ):
                 del self._values[next(iter(self._values))]
 
 
@@ -118,7 +130,9 @@ class Session:
         self.jobs: set[Job] = set()
         self._closing = ExitStack()
         self._measured: BoundedCache[Measured] = BoundedCache(MAX_RESULTS)
-        self._compiled: BoundedCache[Compiled | Failure] = BoundedCache(MAX_CHARACTERS, _count_characters)
+        self._compiled: BoundedCache[Compiled | Failure] = BoundedCache(
+            MAX_CHARACTERS, _count_characters
+        )
 
     @classmethod
     def here(cls) -> "Session":
@@ -129,7 +143,11 @@ class Session:
         return cls(this_gpu(), store=store)
 
     def submit(
-        self, experiment: Experiment, name: str = "run", client: Client = INTERNAL, interprets_any_gpu: bool = False
+        self,
+        experiment: Experiment,
+        name: str = "run",
+        client: Client = INTERNAL,
+        interprets_any_gpu: bool = False,
     ) -> Job:
         """Start a measurement. If this machine can't make it and has no recording, the job's outcome is a Failure.
 
@@ -149,7 +167,9 @@ class Session:
             experiment = replace(experiment, gpu="")
         job = Job(experiment, name, client)
         try:
-            immediate = self._answer_immediately(experiment, measurement, client, interprets_any_gpu)
+            immediate = self._answer_immediately(
+                experiment, measurement, client, interprets_any_gpu
+            )
         except ConfigError as error:
             immediate = Failure("config", error.kind, str(error), error.field)
         if immediate is not None:
@@ -157,8 +177,11 @@ class Session:
         else:
             self.jobs.add(job)
             job.done.add_done_callback(lambda _: self.jobs.discard(job))
-            context = contextvars.copy_context()  # of the request: ZeroGPU's hub identifies the visitor by it
-            threading.Thread(target=context.run, args=(self._carry_out, job, measurement), daemon=True).start()
+            # Of the request: ZeroGPU's hub identifies the visitor by it
+            context = contextvars.copy_context()
+            threading.Thread(
+                target=context.run, args=(self._carry_out, job, measurement), daemon=True
+            ).start()
         return job
 
     def find_value(self, experiment: Experiment, name: str) -> Any:
@@ -176,7 +199,8 @@ class Session:
             ConfigError: as for `resolve_gpu`.
             ValueError: there is no such measurement.
         """
-        measurement, gpu = _get_measurement(name), resolve_gpu(experiment, self.gpu)
+        measurement = _get_measurement(name)
+        gpu = resolve_gpu(experiment, self.gpu)
         recorded = self.store.find(measurement, experiment, gpu.name)
         # Without a GPU, a named GPU's recording says more than the interpreter's check.
         is_enough = recorded is not None and self.gpu is None and experiment.gpu != ""
@@ -184,7 +208,9 @@ class Session:
             live = self._measured.get((name, measurement.form.key(experiment), gpu.name))
             if live is not None:
                 return KnownResult(live)
-            if self.gpu is None and (earlier := self.store.find(measurement, experiment, gpu.name, "interpreter")):
+            if self.gpu is None and (
+                earlier := self.store.find(measurement, experiment, gpu.name, "interpreter")
+            ):
                 return replace(earlier, value=self._add_recorded(measurement, earlier.value, gpu))
         return recorded
 
@@ -206,7 +232,9 @@ class Session:
         key = launch_key(experiment, gpu.name), specialization
         outcome = self._compiled.get(key) or compile_cost.refuse_compile(kernel, launch)
         if not HAS_TRITON:
-            outcome = Failure("compile", "no_triton", "Triton is not installed here, so nothing is compiled.")
+            outcome = Failure(
+                "compile", "no_triton", "Triton is not installed here, so nothing is compiled."
+            )
         if outcome is not None:
             done: Future[Compiled | Failure] = Future()
             done.set_result(outcome)
@@ -218,9 +246,13 @@ class Session:
             if not isinstance(compiled, Failure) or compiled.kind == "out_of_resources":
                 self._compiled.put(key, compiled)
 
-        return self.compilers.submit(call, client, compile_cost.compile_seconds(kernel, launch), on_result=cache)
+        return self.compilers.submit(
+            call, client, compile_cost.compile_seconds(kernel, launch), on_result=cache
+        )
 
-    def find_compiled(self, experiment: Experiment, specialization: str = "launcher") -> Compiled | Failure | None:
+    def find_compiled(
+        self, experiment: Experiment, specialization: str = "launcher"
+    ) -> Compiled | Failure | None:
         """Return a compiled kernel, or why its config does not fit on the GPU, if cached. Return immediately."""
         gpu = resolve_gpu(experiment, self.gpu)
         return self._compiled.get((launch_key(experiment, gpu.name), specialization))
@@ -259,7 +291,11 @@ class Session:
         self.store.close()
 
     def _answer_immediately(
-        self, experiment: Experiment, measurement: Measurement[Any], client: Client, interprets_any_gpu: bool
+        self,
+        experiment: Experiment,
+        measurement: Measurement[Any],
+        client: Client,
+        interprets_any_gpu: bool,
     ) -> Measured | Failure | None:
         """Return a recording or a Failure if this machine can't measure the experiment; None if it can."""
         gpu = resolve_gpu(experiment, self.gpu)
@@ -275,11 +311,21 @@ class Session:
         if not is_measured:
             if recorded:
                 return recorded.value
-            reason = measurement.not_recorded.format(this=self.gpu.name if self.gpu else "no GPU", gpu=gpu.name)
-            return Failure("config", "not_recorded", reason, "gpu" if measurement.is_interpreted else "")
+            reason = measurement.not_recorded.format(
+                this=self.gpu.name if self.gpu else "no GPU", gpu=gpu.name
+            )
+            return Failure(
+                "config", "not_recorded", reason, "gpu" if measurement.is_interpreted else ""
+            )
         if not HAS_TRITON:
-            return Failure("worker", "no_triton", "Triton is not installed here, so nothing can be run.")
-        ours = sum(job.client.address == client.address for job in [*self.jobs]) if client.address else 0
+            return Failure(
+                "worker", "no_triton", "Triton is not installed here, so nothing can be run."
+            )
+        ours = (
+            sum(job.client.address == client.address for job in [*self.jobs])
+            if client.address
+            else 0
+        )
         for count, limit, source in (
             (len(self.jobs), MAX_JOBS, ""),
             (ours, MAX_JOBS_PER_ADDRESS, " from this address"),
@@ -294,7 +340,9 @@ class Session:
         stages = Stages(job, self, gpu)
         result: Measured | Failure
         try:
-            result = self._add_recorded(measurement, measurement.measure(job.experiment, stages), gpu)
+            result = self._add_recorded(
+                measurement, measurement.measure(job.experiment, stages), gpu
+            )
         except Stopped as stopped:
             result = stopped.failure
         except Exception as error:  # a bug must still end the job
@@ -303,7 +351,9 @@ class Session:
         # Store the result after the next job may begin, and before the page shows it, so that no shown result is lost.
         try:
             if not isinstance(result, Failure) and result.backend == self.backend:
-                self._measured.put((measurement.name, measurement.form.key(job.experiment), gpu.name), result)
+                self._measured.put(
+                    (measurement.name, measurement.form.key(job.experiment), gpu.name), result
+                )
                 self.store.put(measurement, gpu.name, result, datetime.datetime.now(datetime.UTC))
         except Exception:  # the page shows the result even if a bug in the store loses it
             LOG.exception("A result of %s was not stored.", measurement.name)
@@ -318,7 +368,11 @@ class Session:
         return replace(value, recorded=recorded.value if recorded else None)
 
     def _measures(
-        self, measurement: Measurement[Any], experiment: Experiment, gpu: Gpu, interprets_any_gpu: bool
+        self,
+        measurement: Measurement[Any],
+        experiment: Experiment,
+        gpu: Gpu,
+        interprets_any_gpu: bool,
     ) -> bool:
         """Return whether this machine measures the experiment: on its GPU or, without one, under the interpreter."""
         if self.gpu is None:
@@ -333,8 +387,16 @@ def _count_characters(compiled: Compiled | Failure) -> int:
 
 def _log(job: Job, result: Measured | Failure, gpu: Gpu) -> None:
     """Log one record per finished job."""
-    fields: dict[str, object] = {"run": job.id, "measurement": job.name, "gpu": gpu.name, "outcome": "ok"}
-    fields |= {"experiment": job.experiment.to_json(), "stages_s": {n: round(s, 3) for n, s in job.stages.items()}}
+    fields: dict[str, object] = {
+        "run": job.id,
+        "measurement": job.name,
+        "gpu": gpu.name,
+        "outcome": "ok",
+    }
+    fields |= {
+        "experiment": job.experiment.to_json(),
+        "stages_s": {n: round(s, 3) for n, s in job.stages.items()},
+    }
     if isinstance(result, Failure):
         fields |= {"outcome": result.kind, "failed_in": result.stage}
     LOG.info("A job has ended.", extra={"fields": fields})
@@ -342,5 +404,7 @@ def _log(job: Job, result: Measured | Failure, gpu: Gpu) -> None:
 
 def _get_measurement(name: str) -> Measurement[Any]:
     if name not in MEASUREMENTS:
-        raise ValueError(f"There is no measurement {name!r}; the measurements are {', '.join(MEASUREMENTS)}.")
+        raise ValueError(
+            f"There is no measurement {name!r}; the measurements are {', '.join(MEASUREMENTS)}."
+        )
     return MEASUREMENTS[name]

@@ -29,7 +29,9 @@ def refuse_large_launch(experiment: Experiment, gpu: Gpu, is_interpreted: bool) 
     kernel, launch = launch_of(experiment, gpu)
     programs = kernel.programs(launch)
     if programs > MAX_PROGRAMS:
-        excess = f"This launch has {programs:,} programs; a timeline holds at most {MAX_PROGRAMS:,}."
+        excess = (
+            f"This launch has {programs:,} programs; a timeline holds at most {MAX_PROGRAMS:,}."
+        )
         raise ConfigError("too_many_programs", f"{excess} Choose larger tiles or a smaller shape.")
 
 
@@ -68,8 +70,15 @@ def timeline(experiment: Experiment, gpu: Gpu, device: Device) -> Timeline | Fai
     registers = plain.launch().n_regs, build.n_regs
     run = experiment.run
     samples = sample(GatedStream([plain.launch, instrumented.launch], run.l2, run.timer), STUDY)
-    timings = [summarize_times(times, plain.kernel.family, experiment.problem) for times in samples.times_ms]
-    launches = [*[instrumented.launch] * _WARM_UP, lambda: record.fill_(_POISON), instrumented.launch]
+    timings = [
+        summarize_times(times, plain.kernel.family, experiment.problem)
+        for times in samples.times_ms
+    ]
+    launches = [
+        *[instrumented.launch] * _WARM_UP,
+        lambda: record.fill_(_POISON),
+        instrumented.launch,
+    ]
     kernel_ms = float(GatedStream(launches, run.l2, "events").time_in_order()[-1])
     if isinstance(fields := read_record(record.cpu().numpy()), Failure):
         return fields
@@ -79,7 +88,9 @@ def timeline(experiment: Experiment, gpu: Gpu, device: Device) -> Timeline | Fai
     )  # fmt: skip
 
 
-def read_record(rows: np.ndarray) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | Failure:
+def read_record(
+    rows: np.ndarray,
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | Failure:
     """Return the SM, start and end of each program. Times are in ns since the first start.
 
     Args:

@@ -159,7 +159,11 @@ def sample(stream: Stream, effort: Effort, now: Callable[[], float] = time.perf_
             break
         if taken < next_check or times_ms.sum() * stream.launches_per_sample < effort.least_ms:
             continue
-        ratios = () if math.isinf(effort.half_width) else (pair(times, times_ms[0]) for times in times_ms[1:])
+        ratios = (
+            ()
+            if math.isinf(effort.half_width)
+            else (pair(times, times_ms[0]) for times in times_ms[1:])
+        )
         if all(ratio.noise <= effort.half_width + ratio.resolution for ratio in ratios):
             break
         next_check = math.ceil(_GROWTH * taken)
@@ -219,5 +223,9 @@ def measure_launch_overhead(
     synchronize()
     enqueue_s = timeit.repeat(call, timer=now, repeat=calls, number=1)
     synchronize()
-    synchronized_s = timeit.repeat(lambda: (call(), synchronize()), timer=now, repeat=calls, number=1)
-    return LaunchOverhead(float(np.median(enqueue_s)) * 1000, float(np.median(synchronized_s)) * 1000, calls)
+    synchronized_s = timeit.repeat(
+        lambda: (call(), synchronize()), timer=now, repeat=calls, number=1
+    )
+    return LaunchOverhead(
+        float(np.median(enqueue_s)) * 1000, float(np.median(synchronized_s)) * 1000, calls
+    )

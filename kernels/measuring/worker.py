@@ -64,7 +64,9 @@ def start(backend: str, cache_directory: str, preload: tuple[str, ...] = ()) -> 
         interpreter.patch_tensor_index()
         interpreter.patch_language_once()
     # Otherwise the first compile would wait a few seconds for these imports.
-    for name in (*preload, "torch", "triton.backends.compiler") if backend == "compile" else preload:
+    for name in (
+        (*preload, "torch", "triton.backends.compiler") if backend == "compile" else preload
+    ):
         importlib.import_module(name)
 
 
@@ -93,17 +95,23 @@ def to_failure(stage: str, error: Exception) -> Failure:
     import torch
 
     if isinstance(error, _KeptValueLost):
-        return Failure(stage, "worker_died", f"The worker died before the {stage} stage. Run it again.")
+        return Failure(
+            stage, "worker_died", f"The worker died before the {stage} stage. Run it again."
+        )
     if isinstance(error, InsufficientMemory):
         return Failure(stage, "out_of_memory", str(error))
     if isinstance(error, torch.cuda.OutOfMemoryError):
         free, total = torch.cuda.mem_get_info()
         has = f"The GPU has {total / 2**30:.0f} GiB, {free / 2**30:.1f} of them free"
-        message = f"{has}, which is too little for these tensors and their check. Make the shape smaller."
+        message = (
+            f"{has}, which is too little for these tensors and their check. Make the shape smaller."
+        )
         return Failure(stage, "out_of_memory", message)
     lines = str(error).strip().splitlines() or ["no message"]
     is_cuda = isinstance(error, torch.AcceleratorError) or "CUDA" in lines[0]
-    return Failure(stage, "cuda_error" if is_cuda else "error", f"{type(error).__name__}: {lines[0]}")
+    return Failure(
+        stage, "cuda_error" if is_cuda else "error", f"{type(error).__name__}: {lines[0]}"
+    )
 
 
 _kept_value: Any = None

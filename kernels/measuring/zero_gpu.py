@@ -47,7 +47,9 @@ def zero_gpu() -> Gpu:
     from spaces.config import Config
 
     capability = Config.zerogpu_cuda_capability_major, Config.zerogpu_cuda_capability_minor
-    return gpu_or_slice(Config.zerogpu_cuda_device_name, Config.zerogpu_cuda_multi_processor_count, capability)
+    return gpu_or_slice(
+        Config.zerogpu_cuda_device_name, Config.zerogpu_cuda_multi_processor_count, capability
+    )
 
 
 def make_lend() -> Lend:
@@ -64,7 +66,7 @@ def serve(path: str, cache_directory: str, seconds: float) -> None:
         path: path of the socket that sends calls.
         seconds: the longest lease; the hub reads it.
     """
-    os.environ["TRITON_INTERPRET"], os.environ["TRITON_CACHE_DIR"] = "0", cache_directory
+    os.environ |= {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": cache_directory}
     with Client(path, "AF_UNIX") as connection:
         connection.send(os.getpid())
         if connection.poll(_FIRST_CALL_TIMEOUT_S):
@@ -120,14 +122,18 @@ class _LentWorker(Worker):
             self._lease.start()
             while True:
                 with suppress(TimeoutError):
-                    self.connection: Connection[Any, Any] = Connection(listening.accept()[0].detach())
+                    self.connection: Connection[Any, Any] = Connection(
+                        listening.accept()[0].detach()
+                    )
                     break
                 if pool.is_closed or not queued.has_waiters:
                     raise Stopped(cancellation(queued.call.stage))
                 if not self._lease.is_alive():
                     raise _refused(f"No GPU was lent: {self.explain_end()}")
                 if time.monotonic() - self._began > _GRANT_TIMEOUT_S:
-                    raise _refused(f"No GPU was lent within {_GRANT_TIMEOUT_S:.0f} s. Try again later.")
+                    raise _refused(
+                        f"No GPU was lent within {_GRANT_TIMEOUT_S:.0f} s. Try again later."
+                    )
 
     def _hold_lease(self, lend: Lend, *arguments: Any) -> None:
         try:
@@ -147,7 +153,11 @@ class _LentWorker(Worker):
             return "its process ended"
         message = str(Markup(getattr(self._error, "message", self._error)).striptags())  # noqa: S704
         spent_s = time.monotonic() - self._began
-        return f"{message}, {spent_s:.0f} s after {LEASE_S:.0f} s were requested" if spent_s > LEASE_S else message
+        return (
+            f"{message}, {spent_s:.0f} s after {LEASE_S:.0f} s were requested"
+            if spent_s > LEASE_S
+            else message
+        )
 
 
 def _refused(message: str) -> Stopped:

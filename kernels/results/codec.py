@@ -43,7 +43,9 @@ class JsonField:
         from pydantic_core import core_schema
 
         write = core_schema.plain_serializer_function_ser_schema(self.write)
-        return core_schema.no_info_after_validator_function(self.read, handler(self.json), serialization=write)
+        return core_schema.no_info_after_validator_function(
+            self.read, handler(self.json), serialization=write
+        )
 
 
 def _read_picture(rows: list[Any]) -> ndarray:
@@ -64,19 +66,25 @@ def _decode_cells(rows: list[str]) -> ndarray:
 
 def _write_elements(values: ndarray) -> list[list[float | str]]:
     """Write each number with the fewest digits that round-trip to the same float32."""
-    return [[float(str(value)) if np.isfinite(value) else str(value) for value in row] for row in values]
+    return [
+        [float(str(value)) if np.isfinite(value) else str(value) for value in row] for row in values
+    ]
 
 
 # (rows, columns) float32. JSON can't represent numbers that are not finite.
 Cells = Annotated[ndarray, JsonField(_encode_cells, _decode_cells, list[str])]
 Elements = Annotated[
-    ndarray, JsonField(_write_elements, _read_picture, list[list[float | Literal["nan", "inf", "-inf"]]])
+    ndarray,
+    JsonField(_write_elements, _read_picture, list[list[float | Literal["nan", "inf", "-inf"]]]),
 ]
 
-MeasuredExperiment = Annotated[Experiment, JsonField(Experiment.to_json, lambda payload: read_experiment(payload))]
+MeasuredExperiment = Annotated[
+    Experiment, JsonField(Experiment.to_json, lambda payload: read_experiment(payload))
+]
 # A sweep also has rows for configs that the family rejects.
 SweptExperiment = Annotated[
-    Experiment, JsonField(Experiment.to_json, lambda payload: read_experiment(payload, together=False))
+    Experiment,
+    JsonField(Experiment.to_json, lambda payload: read_experiment(payload, together=False)),
 ]
 SweptSpace = Annotated[Space, JsonField(Space.to_json, lambda payload: space_from_json(payload))]
 
@@ -105,7 +113,11 @@ def parse_json(text: str, place: str) -> Json:
 
 def parse_lines(text: str, origin: str) -> list[tuple[str, Json]]:
     """Parse JSON lines. Return each line's place, for error messages, and its JSON object."""
-    lines = [(f"{origin}, line {number}", line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    lines = [
+        (f"{origin}, line {number}", line)
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.strip()
+    ]
     return [(place, parse_json(line, place)) for place, line in lines]
 
 
@@ -125,7 +137,11 @@ def to_json(value: Any, *, omit_defaults: bool = False) -> Any:
     """
     # NumPy numbers are the only values that pydantic can't serialize.
     return _adapter(value.__class__).dump_python(
-        (value,), mode="json", exclude_defaults=omit_defaults, fallback=lambda number: number.item(), warnings=False
+        (value,),
+        mode="json",
+        exclude_defaults=omit_defaults,
+        fallback=lambda number: number.item(),
+        warnings=False,
     )[0]
 
 

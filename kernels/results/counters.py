@@ -116,9 +116,14 @@ def assign_slots(sm: Sequence[int], start_ns: Sequence[int], end_ns: Sequence[in
     """
     slots = [0] * len(sm)
     ends: dict[int, list[int]] = defaultdict(list)  # by SM: when each slot's last program ends
-    for program in sorted(range(len(sm)), key=lambda program: (start_ns[program], end_ns[program], program)):
+    for program in sorted(
+        range(len(sm)), key=lambda program: (start_ns[program], end_ns[program], program)
+    ):
         busy_until = ends[sm[program]]
-        slot = next((slot for slot, end in enumerate(busy_until) if end <= start_ns[program]), len(busy_until))
+        slot = next(
+            (slot for slot, end in enumerate(busy_until) if end <= start_ns[program]),
+            len(busy_until),
+        )
         busy_until[slot : slot + 1] = [end_ns[program]]
         slots[program] = slot
     return slots
@@ -173,7 +178,11 @@ class GroupSizeStudy(Measured):
 
 def with_group_size(experiment: Experiment, size: int | None) -> Experiment:
     """Return the experiment with another GROUP_SIZE; unchanged if `size` is None."""
-    return experiment if size is None else replace(experiment, config=replace(experiment.config, GROUP_SIZE=size))
+    return (
+        experiment
+        if size is None
+        else replace(experiment, config=replace(experiment.config, GROUP_SIZE=size))
+    )
 
 
 def any_group_size(experiment: Experiment) -> Experiment:

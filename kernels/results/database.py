@@ -100,11 +100,15 @@ class Database:
         name = self.path.name if self.path else ""
         sentences = []
         if "written" in self._failures:
-            sentences.append(f"New results are not stored in {name}: {self._failures['written'][0]}.")
+            sentences.append(
+                f"New results are not stored in {name}: {self._failures['written'][0]}."
+            )
         elif "read" in self._failures:
             sentences.append(f"{name} can't be read: {self._failures['read'][0]}.")
         if self._lost:
-            sentences.append(f"Failed writes since the start: {self._lost:,}. See the log for the reasons.")
+            sentences.append(
+                f"Failed writes since the start: {self._lost:,}. See the log for the reasons."
+            )
         return " ".join(sentences)
 
     def rows(self, query: str, given: Sequence[object] = ()) -> list[Any]:
@@ -189,14 +193,19 @@ def _open(path: Path) -> sqlite3.Connection:
     try:
         return _connect(path.absolute().as_uri())
     except sqlite3.OperationalError as error:
-        if _code(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN) or not path.exists():
+        if (
+            _code(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+            or not path.exists()
+        ):
             raise
         # Reading with write-ahead logging creates a file next to the database, unless it is declared immutable.
         return _connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1")
 
 
 def _connect(address: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(address, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, uri=True)
+    connection = sqlite3.connect(
+        address, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, uri=True
+    )
     try:
         if _version(connection) == 0:
             connection.execute("PRAGMA journal_mode = WAL")

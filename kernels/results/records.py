@@ -73,11 +73,15 @@ class RecordForm(Generic[T]):
             UnreadableRecording: the message names the place, the field and the reason.
         """
         if fields.keys() != {"gpu", "date", self.word}:
-            raise codec.UnreadableRecording(f"{place}: a recording must have the fields gpu, date and {self.word}.")
+            raise codec.UnreadableRecording(
+                f"{place}: a recording must have the fields gpu, date and {self.word}."
+            )
         by_word = codec.from_json(dict[str, self.result], {self.word: fields[self.word]}, place)  # type: ignore[name-defined]
         return Recording(fields["gpu"], fields["date"], by_word[self.word])
 
-    def recall(self, measured: T, experiment: Experiment, note: str, backend: str = "recorded") -> T:
+    def recall(
+        self, measured: T, experiment: Experiment, note: str, backend: str = "recorded"
+    ) -> T:
         """Adapt an earlier result to an experiment with the same key."""
         run = measured.experiment.run if self.keeps_run else experiment.run
         adapted = replace(experiment, run=run)
@@ -92,7 +96,9 @@ def shipped(form: RecordForm[T], directory: Path = DIRECTORY) -> tuple[Recording
     Raises:
         UnreadableRecording: the message names the file and the line number.
     """
-    return tuple(form.recording(fields, place) for place, fields in _lines(directory) if form.word in fields)
+    return tuple(
+        form.recording(fields, place) for place, fields in _lines(directory) if form.word in fields
+    )
 
 
 def find(form: RecordForm[T], experiment: Experiment, gpu: str, backend: str = "cuda") -> T | None:
@@ -104,16 +110,26 @@ def find(form: RecordForm[T], experiment: Experiment, gpu: str, backend: str = "
         backend: "cuda", or "interpreter" for a shipped result of Triton's interpreter.
     """
     is_interpreted = backend == "interpreter"
-    recording = _index(form, INTERPRETED if is_interpreted else DIRECTORY).get((form.key(experiment), gpu))
+    recording = _index(form, INTERPRETED if is_interpreted else DIRECTORY).get(
+        (form.key(experiment), gpu)
+    )
     if recording is None:
         return None
-    where, mark = ("under Triton's interpreter", backend) if is_interpreted else (f"on {recording.gpu}", "recorded")
-    return form.recall(recording.measured, experiment, f"{form.verb} {where}, {recording.date}.", mark)
+    where, mark = (
+        ("under Triton's interpreter", backend)
+        if is_interpreted
+        else (f"on {recording.gpu}", "recorded")
+    )
+    return form.recall(
+        recording.measured, experiment, f"{form.verb} {where}, {recording.date}.", mark
+    )
 
 
 def experiments(form: RecordForm[T], gpu: str) -> tuple[Experiment, ...]:
     """Return the experiments with a shipped recording on `gpu`."""
-    return tuple(recording.measured.experiment for recording in shipped(form) if recording.gpu == gpu)
+    return tuple(
+        recording.measured.experiment for recording in shipped(form) if recording.gpu == gpu
+    )
 
 
 def nearest(form: RecordForm[T], experiment: Experiment, gpu: str) -> Experiment | None:
@@ -124,8 +140,16 @@ def nearest(form: RecordForm[T], experiment: Experiment, gpu: str) -> Experiment
     wanted = experiment.to_address()
 
     def distance(other: Experiment) -> float:
-        pairs = [(value, wanted.get(name)) for name, value in other.to_address().items() if value != wanted.get(name)]
-        numbers = [abs(math.log2(a / b)) for a, b in pairs if isinstance(a, int) and isinstance(b, int) and a and b]
+        pairs = [
+            (value, wanted.get(name))
+            for name, value in other.to_address().items()
+            if value != wanted.get(name)
+        ]
+        numbers = [
+            abs(math.log2(a / b))
+            for a, b in pairs
+            if isinstance(a, int) and isinstance(b, int) and a and b
+        ]
         return sum(numbers) + len(pairs) - len(numbers)
 
     same_kernel = [each for each in experiments(form, gpu) if each.kernel == experiment.kernel]
@@ -136,10 +160,17 @@ def nearest(form: RecordForm[T], experiment: Experiment, gpu: str) -> Experiment
 def _lines(directory: Path) -> list[tuple[str, Json]]:
     """Return the place and the fields of each shipped line."""
     files = sorted(directory.glob("*.jsonl"))
-    return [line for file in files for line in codec.parse_lines(file.read_text(encoding="utf-8"), file.name)]
+    return [
+        line
+        for file in files
+        for line in codec.parse_lines(file.read_text(encoding="utf-8"), file.name)
+    ]
 
 
 @once
 def _index(form: RecordForm[Any], directory: Path) -> dict[tuple[Experiment, str], Recording[Any]]:
     # If several recordings have the same key, the first wins.
-    return {(form.key(each.measured.experiment), each.gpu): each for each in reversed(shipped(form, directory))}
+    return {
+        (form.key(each.measured.experiment), each.gpu): each
+        for each in reversed(shipped(form, directory))
+    }

@@ -180,8 +180,12 @@ def _shrink(picture: Picture) -> Picture:
 
 def _check_cells(cells: ndarray, cell: tuple[int, int], shape: tuple[int, int]) -> None:
     """Raise ValueError unless the cells cover the elements exactly."""
-    if min(*cell, *shape) < 1 or cells.shape != tuple(-(-size // per) for size, per in zip(shape, cell, strict=True)):
-        raise ValueError(f"{cells.shape} cells of {cell} elements don't make a picture of {shape} elements")
+    if min(*cell, *shape) < 1 or cells.shape != tuple(
+        -(-size // per) for size, per in zip(shape, cell, strict=True)
+    ):
+        raise ValueError(
+            f"{cells.shape} cells of {cell} elements don't make a picture of {shape} elements"
+        )
 
 
 @dataclass(frozen=True)
@@ -214,7 +218,11 @@ class Baseline:
     @property
     def is_tie(self) -> bool:
         """Return whether the interval contains 1, so that neither is known to be faster."""
-        return self.ratio_low is not None and self.ratio_high is not None and self.ratio_low <= 1 <= self.ratio_high
+        return (
+            self.ratio_low is not None
+            and self.ratio_high is not None
+            and self.ratio_low <= 1 <= self.ratio_high
+        )
 
 
 @dataclass(frozen=True)
@@ -252,7 +260,9 @@ class Clocks:
         limited = f"the driver limited it: {', '.join(self.limited_by)}" if self.limited_by else ""
         spread = 1 - self.lowest_mhz / self.highest_mhz
         if spread <= STEADY_CLOCK:
-            return f"The SM clock stayed at {self.median_mhz:,.0f} MHz; {limited}." if limited else ""
+            return (
+                f"The SM clock stayed at {self.median_mhz:,.0f} MHz; {limited}." if limited else ""
+            )
         span = f"{self.lowest_mhz:,.0f} and {self.highest_mhz:,.0f} MHz ({100 * spread:.0f} %)"
         return f"The SM clock moved between {span}{f'; {limited}' if limited else ''}."
 

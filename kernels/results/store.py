@@ -20,7 +20,16 @@ from kernels import jit
 from kernels.experiment import Experiment, Json, from_json
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
-from kernels.results import Measured, ResumePoint, RunResult, Sweep, SweepRow, Timeline, codec, records
+from kernels.results import (
+    Measured,
+    ResumePoint,
+    RunResult,
+    Sweep,
+    SweepRow,
+    Timeline,
+    codec,
+    records,
+)
 from kernels.results.database import Database
 from kernels.space import Space, space_from_json
 
@@ -66,8 +75,14 @@ class ResultFilter:
         kernels = (self.kernel,) if self.kernel else ()
         devices = (self.device,) if self.device else ()
         allowed = {"kind": self.kinds, "key": self.keys, "kernel": kernels, "device": devices}
-        terms = [f"{column} IN ({', '.join('?' * len(values))})" for column, values in allowed.items() if values]
-        return " AND ".join(terms) or "1", [value for values in allowed.values() for value in values]
+        terms = [
+            f"{column} IN ({', '.join('?' * len(values))})"
+            for column, values in allowed.items()
+            if values
+        ]
+        return " AND ".join(terms) or "1", [
+            value for values in allowed.values() for value in values
+        ]
 
 
 @dataclass(frozen=True)
@@ -184,11 +199,15 @@ class Store(Database):
             "ended": ended.astimezone(datetime.UTC).isoformat(timespec="seconds"),
             "experiment": experiment_text(experiment),
             "summary": json.dumps(vars(_summarize(measured))),
-            "recording": zlib.compress(json.dumps(codec.to_json(compact, omit_defaults=True)).encode()),
+            "recording": zlib.compress(
+                json.dumps(codec.to_json(compact, omit_defaults=True)).encode()
+            ),
         }
         return self.write(lambda connection: _insert(connection, "result", row))
 
-    def find(self, kind: Kind, experiment: Experiment, gpu: str, backend: str = "cuda") -> KnownResult | None:
+    def find(
+        self, kind: Kind, experiment: Experiment, gpu: str, backend: str = "cuda"
+    ) -> KnownResult | None:
         """Return the latest earlier result of an experiment on a GPU: stored on this machine if possible, else shipped.
 
         A GPU's result is marked as recorded, and its note names its origin. The experiment's own `gpu` is ignored.
@@ -202,7 +221,9 @@ class Store(Database):
         given = experiment_key(form.key(experiment)), kind.name, gpu, backend
         for number, recording, date in self.rows(query, given):
             try:
-                measured = codec.from_json(form.result, json.loads(zlib.decompress(recording)), f"result {number}")
+                measured = codec.from_json(
+                    form.result, json.loads(zlib.decompress(recording)), f"result {number}"
+                )
             except (ValueError, zlib.error) as error:
                 LOG.warning("A stored result can't be read: %s", error)
                 continue
@@ -213,15 +234,21 @@ class Store(Database):
         shipped = records.find(form, experiment, gpu, backend)
         return KnownResult(shipped) if shipped else None
 
-    def latest(self, result_filter: ResultFilter, limit: int, before: int = 0) -> list[StoredResult]:
+    def latest(
+        self, result_filter: ResultFilter, limit: int, before: int = 0
+    ) -> list[StoredResult]:
         """List results, latest first. Start below the number `before`, or at the latest result if it is 0."""
         where, given = result_filter.where()
-        return self._list(StoredResult, "result", f"{where} AND number < ?", [*given, before or 2**63 - 1, limit])
+        return self._list(
+            StoredResult, "result", f"{where} AND number < ?", [*given, before or 2**63 - 1, limit]
+        )
 
     def count(self, result_filter: ResultFilter) -> int:
         """Count the results that match a filter."""
         where, given = result_filter.where()
-        return sum(number for (number,) in self.rows(f"SELECT count(*) FROM result WHERE {where}", given))
+        return sum(
+            number for (number,) in self.rows(f"SELECT count(*) FROM result WHERE {where}", given)
+        )
 
     def counts(self) -> dict[tuple[str, str, str], int]:
         """Count the results of each kind, kernel and device."""
@@ -248,10 +275,16 @@ class Store(Database):
             "done": 0,
             "changes": 0,
         }
-        resume = "ON CONFLICT (name) DO UPDATE SET state = excluded.state, details = excluded.details"
-        return self.write(lambda connection: _insert(connection, "sweep", row, f"{resume}, changes = changes + 1"))
+        resume = (
+            "ON CONFLICT (name) DO UPDATE SET state = excluded.state, details = excluded.details"
+        )
+        return self.write(
+            lambda connection: _insert(connection, "sweep", row, f"{resume}, changes = changes + 1")
+        )
 
-    def add_to_sweep(self, name: str, rows: Mapping[int, SweepRow], done: int, best_ms: float | None) -> bool:
+    def add_to_sweep(
+        self, name: str, rows: Mapping[int, SweepRow], done: int, best_ms: float | None
+    ) -> bool:
         """Write a sweep's progress and some of its rows, by place in grid order, atomically. Return as `put` does.
 
         A row replaces the earlier row at its place. Rows of a deleted sweep are dropped.
@@ -265,7 +298,9 @@ class Store(Database):
         def change(connection: sqlite3.Connection) -> None:
             into = "INSERT OR REPLACE INTO sweep_row SELECT number, ?, ? FROM sweep WHERE name = ?"
             connection.executemany(into, texts)
-            progress = "UPDATE sweep SET done = ?, best_ms = ?, changes = changes + 1 WHERE name = ?"
+            progress = (
+                "UPDATE sweep SET done = ?, best_ms = ?, changes = changes + 1 WHERE name = ?"
+            )
             connection.execute(progress, (done, best_ms, name))
 
         return self.write(change)
@@ -282,7 +317,9 @@ class Store(Database):
 
     def latest_sweep(self, space: Space, gpu: Gpu) -> StoredSweep | None:
         """Return the latest sweep of a space on a GPU. Later writes to a sweep change its `changes`."""
-        latest = self._list(StoredSweep, "sweep", "space = ? AND gpu = ?", [space.identity, gpu.name, 1])
+        latest = self._list(
+            StoredSweep, "sweep", "space = ? AND gpu = ?", [space.identity, gpu.name, 1]
+        )
         return latest[0] if latest else None
 
     def load_sweep(self, space: Space, gpu: Gpu) -> tuple[Sweep, ResumePoint] | None:
@@ -302,7 +339,9 @@ class Store(Database):
             for place, row in self.rows(query, [latest.name])
         }
         try:
-            sweep: Sweep = codec.from_json(Sweep, {**latest.details, "rows": []}, f"stored sweep {latest.name}")
+            sweep: Sweep = codec.from_json(
+                Sweep, {**latest.details, "rows": []}, f"stored sweep {latest.name}"
+            )
             known = codec.from_json(dict[int, SweepRow], stored, f"stored sweep {latest.name}")
         except codec.UnreadableRecording as error:
             LOG.warning("A stored sweep can't be read: %s", error)
@@ -324,10 +363,14 @@ class Store(Database):
     def _list(self, stored: type[S], table: str, where: str, given: Sequence[object]) -> list[S]:
         """Return rows of a table, latest first. The last of `given` is the maximum number of rows."""
         columns = [field.name for field in fields(stored)]
-        query = f"SELECT {', '.join(columns)} FROM {table} WHERE {where} ORDER BY number DESC LIMIT ?"
+        query = (
+            f"SELECT {', '.join(columns)} FROM {table} WHERE {where} ORDER BY number DESC LIMIT ?"
+        )
         readers = [_READERS.get(name, lambda value: value) for name in columns]
         rows = self.rows(query, given)
-        return [stored(*(read(value) for read, value in zip(readers, row, strict=True))) for row in rows]
+        return [
+            stored(*(read(value) for read, value in zip(readers, row, strict=True))) for row in rows
+        ]
 
 
 def experiment_text(experiment: Experiment) -> str:
@@ -370,9 +413,13 @@ def _details(sweep: Sweep) -> str:
     return json.dumps(codec.to_json(replace(sweep, rows=())))
 
 
-def _insert(connection: sqlite3.Connection, table: str, row: Mapping[str, object], conflict: str = "") -> None:
+def _insert(
+    connection: sqlite3.Connection, table: str, row: Mapping[str, object], conflict: str = ""
+) -> None:
     values = ", ".join("?" * len(row))
-    connection.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({values}) {conflict}", tuple(row.values()))
+    connection.execute(
+        f"INSERT INTO {table} ({', '.join(row)}) VALUES ({values}) {conflict}", tuple(row.values())
+    )
 
 
 # Converters of stored columns, for listings.

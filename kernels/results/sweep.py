@@ -203,13 +203,19 @@ class Sweep:
         """
         if not self.is_timed:
             right = [row for row in self.rows if row.is_right and row.predicted]
-            return tuple(sorted(right, key=lambda row: row.predicted.ms if row.predicted else math.inf))
+            return tuple(
+                sorted(right, key=lambda row: row.predicted.ms if row.predicted else math.inf)
+            )
         finalists = [finalist.experiment for finalist in self.final.finalists] if self.final else []
         place = {experiment: number for number, experiment in enumerate(finalists)}
         best = self.final.best if self.final else None
 
         def order(row: SweepRow) -> tuple[bool, int, float]:
-            return row.experiment != best, place.get(row.experiment, len(place)), row.relative or math.inf
+            return (
+                row.experiment != best,
+                place.get(row.experiment, len(place)),
+                row.relative or math.inf,
+            )
 
         return tuple(sorted((row for row in self.rows if row.status == "timed"), key=order))
 

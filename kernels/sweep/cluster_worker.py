@@ -22,7 +22,9 @@ def describe() -> bytes:
     from kernels.measuring import worker
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    where = f"{socket.gethostname()}, " + (f"GPU {visible}" if visible else f"process {os.getpid()}")
+    where = f"{socket.gethostname()}, " + (
+        f"GPU {visible}" if visible else f"process {os.getpid()}"
+    )
     device: object
     try:
         _start()

@@ -91,7 +91,10 @@ class TrialDevice(Protocol):
 
 def concurrent_compiles() -> int:
     """Return the number of compile workers of a sweep: one per usable core, except one for the timing."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS
+    # MacOS
+    usable = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return max(1, min(_MAX_COMPILES, usable - 1))
 
 
@@ -103,7 +106,13 @@ def build(experiment: Experiment, gpu: Gpu, predict: Predict) -> Build | Failure
         predicted = predict(*launch_of(experiment, gpu), compiled)
     except ConfigError:  # too many tiles for the model
         predicted = None
-    return Build(compiled.registers, compiled.spilled_bytes, compiled.shared_bytes, compiled.seconds, predicted)
+    return Build(
+        compiled.registers,
+        compiled.spilled_bytes,
+        compiled.shared_bytes,
+        compiled.seconds,
+        predicted,
+    )
 
 
 class Builder:
@@ -119,8 +128,11 @@ class Builder:
 
     def __init__(self, gpu: Gpu, predict: Predict, cache: str) -> None:
         if not HAS_TRITON:
-            raise ConfigError("no_triton", "Triton is not installed on this machine, so a sweep can't compile.")
-        self._gpu, self._predict = gpu, predict
+            raise ConfigError(
+                "no_triton", "Triton is not installed on this machine, so a sweep can't compile."
+            )
+        self._gpu = gpu
+        self._predict = predict
         self.max_concurrency = concurrent_compiles()
         self._pool = Pool("compile", cache, self.max_concurrency)
 
@@ -144,7 +156,9 @@ class LocalDevice:
     where = ""
 
     def __init__(self, session: Session, base: Experiment, gpu: Gpu) -> None:
-        self._session, self._base, self.gpu = session, base, gpu
+        self._session = session
+        self._base = base
+        self.gpu = gpu
         self.takes_times = session.gpu is not None and gpu == session.gpu and not session.zero_gpu
         self._interprets = session.gpu is None and base.gpu in ("", "this")
         self._job: Job | None = None
@@ -185,7 +199,11 @@ class LocalDevice:
             stages.end(failure)
         if self._is_cancelled:
             return dataclasses.replace(failure, kind="cancelled")
-        return dataclasses.replace(failure, kind=DEVICE_LOST) if self._session.runner.is_closed else failure
+        return (
+            dataclasses.replace(failure, kind=DEVICE_LOST)
+            if self._session.runner.is_closed
+            else failure
+        )
 
     def cancel(self) -> None:
         self._is_cancelled = True
@@ -215,9 +233,13 @@ class ClusterDevice:
         run: Callable[[bytes], bytes] = cluster_worker.run_trial,
         deadline_s: float = DEADLINES_S["time"],
     ) -> None:
-        self._client, self._name, self._device = client, name, device
-        self._run, self._deadline_s = run, deadline_s
-        self.gpu, self.where = gpu, where
+        self._client = client
+        self._name = name
+        self._device = device
+        self._run = run
+        self._deadline_s = deadline_s
+        self.gpu = gpu
+        self.where = where
         self.takes_times = device is None or device.backend == "cuda"
         self._cancelled = threading.Event()
 
@@ -264,13 +286,17 @@ class ClusterDevice:
             if self._cancelled.wait(_POLL_S):
                 return cancellation("time")
             if time.monotonic() > deadline:
-                return Failure("worker", DEVICE_LOST, f"{self.where} did not connect within {ARRIVAL_S:.0f} s.")
+                return Failure(
+                    "worker", DEVICE_LOST, f"{self.where} did not connect within {ARRIVAL_S:.0f} s."
+                )
         return address
 
     def _address(self) -> str:
         """Return the worker's address, which changes at each restart; "" while the worker is not connected."""
         workers = _workers(self._client.result()) if self._client.done() else []
-        return next((address for address, worker in workers if str(worker["name"]) == self._name), "")
+        return next(
+            (address for address, worker in workers if str(worker["name"]) == self._name), ""
+        )
 
     def _restart(self, address: str) -> None:
         """Make the worker's process exit, so that its nanny restarts it. A worker without a nanny keeps running.
@@ -303,7 +329,9 @@ def connect(gpus: int | None, base: Experiment) -> Iterator[list[ClusterDevice]]
             devices do not fit `base` (see `find_devices`).
     """
     if importlib.util.find_spec("distributed") is None:
-        message = "Several GPUs need the package distributed: pip install -r requirements-cluster.txt"
+        message = (
+            "Several GPUs need the package distributed: pip install -r requirements-cluster.txt"
+        )
         raise ConfigError("no_distributed", message)
     if scheduler := os.environ.get(SCHEDULER):
         import distributed
@@ -311,14 +339,18 @@ def connect(gpus: int | None, base: Experiment) -> Iterator[list[ClusterDevice]]
         try:
             client = distributed.Client(scheduler, timeout=ARRIVAL_S / 2, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:
-            raise ConfigError("no_scheduler", f"No scheduler answers at {scheduler!r} ({SCHEDULER}).") from error
+            raise ConfigError(
+                "no_scheduler", f"No scheduler answers at {scheduler!r} ({SCHEDULER})."
+            ) from error
         with client:
             yield find_devices(client, base)
         return
     names = visible_devices()
     found = visible_gpus()
     if not found or (gpus or 1) > len(found):
-        raise ConfigError("too_few_gpus", f"--gpus is {gpus or 'all'}; this host has {len(found) or 'none'}.")
+        raise ConfigError(
+            "too_few_gpus", f"--gpus is {gpus or 'all'}; this host has {len(found) or 'none'}."
+        )
     # The thread ends before the cluster is stopped.
     with ExitStack() as stack, ThreadPoolExecutor(1) as thread:
         started = thread.submit(stack.enter_context, start_workers(names[:gpus]))
@@ -339,13 +371,28 @@ def start_workers(devices: Sequence[str]) -> Iterator[Any]:
     """
     import distributed
 
-    common = {"nthreads": 1, "resources": {RESOURCE: 1}, "dashboard": False, "silence_logs": "ERROR"}
-    common |= {"preload": [cluster_worker.__name__], "memory_limit": 0}  # never kill a worker for its large tensors
+    common = {
+        "nthreads": 1,
+        "resources": {RESOURCE: 1},
+        "dashboard": False,
+        "silence_logs": "ERROR",
+    }
+    # Never kill a worker for its large tensors
+    common |= {
+        "preload": [cluster_worker.__name__],
+        "memory_limit": 0,
+    }
     spec = {
-        f"gpu-{number}": {"cls": distributed.Nanny, "options": {**common, "env": {"CUDA_VISIBLE_DEVICES": device}}}
+        f"gpu-{number}": {
+            "cls": distributed.Nanny,
+            "options": {**common, "env": {"CUDA_VISIBLE_DEVICES": device}},
+        }
         for number, device in enumerate(devices)
     }
-    scheduler = {"cls": distributed.Scheduler, "options": {"dashboard": False, "port": 0, "host": "127.0.0.1"}}
+    scheduler = {
+        "cls": distributed.Scheduler,
+        "options": {"dashboard": False, "port": 0, "host": "127.0.0.1"},
+    }
     with (
         distributed.SpecCluster(spec, scheduler=scheduler, silence_logs="ERROR") as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
@@ -356,14 +403,20 @@ def start_workers(devices: Sequence[str]) -> Iterator[Any]:
 def describe_worker(client: Any, address: str) -> tuple[Device | Failure, Gpu | None, str]:
     """Return a worker's device, its GPU, and where it is. Its first call takes seconds."""
     call = _submit(client, address, cluster_worker.describe)
-    described: tuple[Device | Failure, Gpu | None, str] = pickle.loads(call.result(DEADLINES_S["worker"]))
+    described: tuple[Device | Failure, Gpu | None, str] = pickle.loads(
+        call.result(DEADLINES_S["worker"])
+    )
     return described
 
 
 def _workers(client: Any) -> list[tuple[str, Any]]:
     """Return (address, description) of each connected worker that has the resource."""
     workers = client.scheduler_info(n_workers=-1)["workers"]
-    return [(address, worker) for address, worker in workers.items() if (worker["resources"] or {}).get(RESOURCE)]
+    return [
+        (address, worker)
+        for address, worker in workers.items()
+        if (worker["resources"] or {}).get(RESOURCE)
+    ]
 
 
 def _submit(client: Any, address: str, function: Callable[..., bytes], *args: object) -> Any:

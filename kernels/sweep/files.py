@@ -22,7 +22,10 @@ def check_suffix(path: Path, allowed: Sequence[str] = SUFFIXES) -> Path:
     """
     if path.suffix not in allowed:
         *others, last = allowed
-        raise ConfigError("unknown_suffix", f"The file must end in {', '.join(others)} or {last} (got {str(path)!r}).")
+        raise ConfigError(
+            "unknown_suffix",
+            f"The file must end in {', '.join(others)} or {last} (got {str(path)!r}).",
+        )
     return path
 
 
@@ -35,7 +38,12 @@ def _format_csv(rows: Sequence[SweepRow]) -> str:
         plain = dict(vars(row))
         experiment = plain.pop("experiment")
         predicted = plain.pop("predicted")
-        line = {"kernel": experiment.kernel, **vars(experiment.problem), **vars(experiment.config), **plain}
+        line = {
+            "kernel": experiment.kernel,
+            **vars(experiment.problem),
+            **vars(experiment.config),
+            **plain,
+        }
         line["predicted_ms"] = predicted.ms if predicted else None
         line["predicted_resource"] = predicted.resource if predicted else None
         lines.append(line)
@@ -69,4 +77,7 @@ def read_rows(path: Path) -> tuple[SweepRow, ...]:
     text = check_suffix(path, RESUMABLE).read_text(encoding="utf-8")
     if path.suffix == ".json":
         return codec.from_json(Sweep, codec.parse_json(text, str(path)), str(path)).rows
-    return tuple(codec.from_json(SweepRow, fields, place) for place, fields in codec.parse_lines(text, str(path)))
+    return tuple(
+        codec.from_json(SweepRow, fields, place)
+        for place, fields in codec.parse_lines(text, str(path))
+    )

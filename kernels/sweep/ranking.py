@@ -24,7 +24,9 @@ def encode_knobs(experiments: Sequence[Experiment]) -> ndarray:
     """Encode which value of each varied knob a config has: (configs, values) of 0 and 1."""
     configs = [vars(experiment.config) for experiment in experiments]
     values = sorted({item for config in configs for item in config.items()}, key=repr)
-    table = np.array([[config[name] == value for name, value in values] for config in configs], dtype=float)
+    table = np.array(
+        [[config[name] == value for name, value in values] for config in configs], dtype=float
+    )
     return table[:, ~(table == table[0]).all(axis=0)] if len(table) else table
 
 
@@ -46,7 +48,9 @@ def correct_predictions(knobs: ndarray, log_errors: Sequence[tuple[int, float]])
         return np.zeros(len(knobs))
     timed = knobs[[number for number, _ in log_errors]]
     errors = np.array([error for _, error in log_errors])
-    terms = np.linalg.solve(timed.T @ timed + _RIDGE * np.eye(knobs.shape[1]), timed.T @ (errors - errors.mean()))
+    terms = np.linalg.solve(
+        timed.T @ timed + _RIDGE * np.eye(knobs.shape[1]), timed.T @ (errors - errors.mean())
+    )
     return knobs @ terms
 
 
@@ -84,19 +88,33 @@ def rank_finalists(
         ratio = pair(times, fastest_ms)
         is_tie = times is fastest_ms or ratio.low <= 1
         finalists.append(
-            Finalist(row.experiment, float(np.median(times)), len(times), ratio.ratio, ratio.low, ratio.high, is_tie)
+            Finalist(
+                row.experiment,
+                float(np.median(times)),
+                len(times),
+                ratio.ratio,
+                ratio.low,
+                ratio.high,
+                is_tie,
+            )
         )
 
     def simplicity(place: int) -> tuple[float, ...]:
         config = rows[place].experiment.config
-        elements = math.prod(value for name, value in vars(config).items() if name.startswith("BLOCK"))
+        elements = math.prod(
+            value for name, value in vars(config).items() if name.startswith("BLOCK")
+        )
         shared_bytes = rows[place].shared_bytes or 0
         return config.num_warps, config.num_stages, elements, shared_bytes, finalists[place].ratio
 
-    best = min((place for place, finalist in enumerate(finalists) if finalist.is_tie), key=simplicity)
+    best = min(
+        (place for place, finalist in enumerate(finalists) if finalist.is_tie), key=simplicity
+    )
     library = []
     for name, times in baselines:
         ratio = pair(times, times_ms[best])
-        library.append(LibraryRatio(name, float(np.median(times)), ratio.ratio, ratio.low, ratio.high))
+        library.append(
+            LibraryRatio(name, float(np.median(times)), ratio.ratio, ratio.low, ratio.high)
+        )
     ranked = sorted(finalists, key=lambda finalist: finalist.ratio)
     return Final(tuple(ranked), rows[best].experiment, tuple(library))

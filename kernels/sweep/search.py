@@ -155,12 +155,16 @@ class Search:
         self._takes_times = takes_times
         self._devices = devices
         self._is_guided = strategy.name == "guided"
-        self._explored_per_trial = (GUIDED_PER_TRIAL if self._is_guided else MAX_PER_TRIAL) if takes_times else 1
+        self._explored_per_trial = (
+            (GUIDED_PER_TRIAL if self._is_guided else MAX_PER_TRIAL) if takes_times else 1
+        )
         ahead = min(MAX_AHEAD, _AHEAD_PER_COMPILE * max_compiles) if takes_times else 0
         self._ahead = max(self._explored_per_trial, ahead)
         self._knobs = encode_knobs(experiments)
         self._built: set[int] = set()
-        self._pending = [number for number in initial_order(strategy, rows) if rows[number].status == "not tried"]
+        self._pending = [
+            number for number in initial_order(strategy, rows) if rows[number].status == "not tried"
+        ]
         self._racing: list[int] = []
         self._turns = TURNS
         self._finals = 0
@@ -171,7 +175,11 @@ class Search:
         self._fastest = math.inf
         # Rows that an earlier sweep timed restore its reference and its patience.
         self._next_turn = sum(row.status == "checked" for row in rows)
-        timed = [(row.turn, n) for n, row in enumerate(rows) if row.status == "timed" and row.turn is not None]
+        timed = [
+            (row.turn, n)
+            for n, row in enumerate(rows)
+            if row.status == "timed" and row.turn is not None
+        ]
         for turn, number in sorted(timed):
             self._note_timed(number, turn)
 
@@ -188,7 +196,9 @@ class Search:
     @property
     def remaining(self) -> int:
         """Return an upper bound on the number of configs still to be tried."""
-        return min(len(self._pending), self._remaining_budget()) + sum(len(trial.numbers) for trial in self._open)
+        return min(len(self._pending), self._remaining_budget()) + sum(
+            len(trial.numbers) for trial in self._open
+        )
 
     def add_build(self, number: int, build: Build) -> None:
         """Record a compiled config."""
@@ -247,13 +257,21 @@ class Search:
         # If a finalist could no longer be launched, the others are timed again.
         if trial.phase == "final" and all(outcome.status == "timed" for outcome in result.each):
             times_ms = [outcome.times_ms for outcome in result.each]
-            self.final = rank_finalists([self.rows[number] for number in trial.numbers], times_ms, result.baselines)
+            self.final = rank_finalists(
+                [self.rows[number] for number in trial.numbers], times_ms, result.baselines
+            )
             self.phase = "over"
         return list(trial.numbers)
 
-    def _trial(self, numbers: Sequence[int], phase: str, turns: int = TURNS, failed_on: int | None = None) -> Trial:
+    def _trial(
+        self, numbers: Sequence[int], phase: str, turns: int = TURNS, failed_on: int | None = None
+    ) -> Trial:
         # The finalists are compared with one another.
-        reference = None if phase == "final" or self._reference is None else self.experiments[self._reference]
+        reference = (
+            None
+            if phase == "final" or self._reference is None
+            else self.experiments[self._reference]
+        )
         experiments = tuple(self.experiments[number] for number in numbers)
         return Trial(experiments, phase, reference, turns, tuple(numbers), failed_on)
 
@@ -262,7 +280,9 @@ class Search:
 
     def _next_queued(self, device: int, is_last_device: bool) -> Trial | None:
         for trial in self._queue:
-            if (is_last_device or trial.failed_on != device) and self._built.issuperset(trial.numbers):
+            if (is_last_device or trial.failed_on != device) and self._built.issuperset(
+                trial.numbers
+            ):
                 self._queue.remove(trial)
                 # The reference may have been found since the trial was queued.
                 return self._trial(trial.numbers, trial.phase, trial.turns, trial.failed_on)
@@ -270,11 +290,17 @@ class Search:
 
     def _remaining_budget(self) -> int:
         """Return how many more configs may be explored: 0 once a guided search has run out of patience."""
-        if self._is_guided and self._takes_times and self._next_turn - self._improved_at >= self.strategy.patience:
+        if (
+            self._is_guided
+            and self._takes_times
+            and self._next_turn - self._improved_at >= self.strategy.patience
+        ):
             return 0
         if self.strategy.budget is None:
             return len(self._pending)
-        started = sum(len(trial.numbers) for trial in (*self._open, *self._queue) if trial.phase == "explore")
+        started = sum(
+            len(trial.numbers) for trial in (*self._open, *self._queue) if trial.phase == "explore"
+        )
         return max(0, self.strategy.budget - self._next_turn - started)
 
     def _next_exploration(self) -> Trial | None:
@@ -326,7 +352,8 @@ class Search:
         if self.phase == "final":
             return
         self._turns = min(MAX_TURNS, ETA * self._turns)
-        others = [number for number in self._racing if number != self._reference]  # the reference is in every trial
+        # The reference is in every trial
+        others = [number for number in self._racing if number != self._reference]
         # Share configs equally among trials, and trials equally among devices, so that no device waits for another.
         trials = math.ceil(math.ceil(len(others) / MAX_PER_TRIAL) / self._devices) * self._devices
         shares = [others[place::trials] for place in range(trials)]
@@ -347,12 +374,16 @@ class Search:
         """Retry each config of a failed trial alone, once. Return the configs that fail again."""
         if failure.kind == "cancelled":
             return []
-        if trial.failed_on is not None or failure.kind == "out_of_memory":  # every config needs the same tensors
+        if (
+            trial.failed_on is not None or failure.kind == "out_of_memory"
+        ):  # every config needs the same tensors
             for number in trial.numbers:
                 self.drop(number, "failed", failure.message)
             return list(trial.numbers)
         phase = "race" if trial.phase == "final" else trial.phase
-        self._queue += [self._trial([number], phase, trial.turns, device) for number in trial.numbers]
+        self._queue += [
+            self._trial([number], phase, trial.turns, device) for number in trial.numbers
+        ]
         self._queue.sort(key=lambda trial: trial.failed_on is None)
         return []
 

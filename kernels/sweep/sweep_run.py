@@ -36,7 +36,9 @@ _MAX_FAILURES = 40
 
 # Seconds of one compile on one core (measured: matmul.grouped for an H200, triton 3.7.1, one x86 server core), of one
 # config's share of a trial, and of the race and the final (both assumed). Used for estimates before a sweep starts.
-COMPILE_S, TRIAL_S, FINAL_S = 1.9, 0.1, 6.0
+COMPILE_S = 1.9
+TRIAL_S = 0.1
+FINAL_S = 6.0
 
 # Kinds of compile failures that the config causes, so it cannot launch. This machine causes all other failures.
 _CONFIG_FAILURES = {"out_of_resources", "compile_error", "timeout"}
@@ -93,9 +95,13 @@ class SweepRun:
         resume: ResumePoint | None = None,
         store: Store | None = None,
     ) -> None:
-        self.space, self.strategy, self.gpu = space, strategy, devices[0].gpu
+        self.space = space
+        self.strategy = strategy
+        self.gpu = devices[0].gpu
         self._takes_times = devices[0].takes_times
-        self._devices, self._builder, self._store = devices, builder, store or Store(None)
+        self._devices = devices
+        self._builder = builder
+        self._store = store or Store(None)
         self._live_devices = len(devices)
         if resume is None:
             loaded = self._store.load_sweep(space, self.gpu)
@@ -105,14 +111,17 @@ class SweepRun:
         self.resumed = len({id(row) for row in resume.rows} & {id(row) for row in rows})
         self.changes = 0
         compiles = builder.max_concurrency
-        self._search = Search(space.experiments, strategy, rows, self._takes_times, compiles, len(devices))
+        self._search = Search(
+            space.experiments, strategy, rows, self._takes_times, compiles, len(devices)
+        )
         self._done_before = sum(row.status != "not tried" for row in rows)
         self._submitted: set[int] = set()
         self._compiled = 0
         self._device = Device("none", self.gpu.name, torch="", triton="")
         self._notes: list[str] = []
         self._is_cancelled = False
-        self._began, self._began_at = 0.0, datetime.datetime.now(datetime.UTC)
+        self._began = 0.0
+        self._began_at = datetime.datetime.now(datetime.UTC)
         self._condition = threading.Condition()  # its lock is reentrant
         self._result: Future[Sweep] = Future()
 
@@ -156,10 +165,15 @@ class SweepRun:
             seconds = time.monotonic() - self._began if self._began else 0.0
             timed = [row for row in rows if row.status == "timed"]
             best = min(timed, key=lambda row: row.relative or math.inf, default=None)
-            new, phase = done - self._done_before, self._search.phase
+            new = done - self._done_before
+            phase = self._search.phase
             remaining_s: float | None = 0.0 if phase == "over" else FINAL_S
             if phase == "explore":
-                remaining_s = seconds / new * self._search.remaining + FINAL_S * self._takes_times if new else None
+                remaining_s = (
+                    seconds / new * self._search.remaining + FINAL_S * self._takes_times
+                    if new
+                    else None
+                )
             return Progress(phase, done, len(rows), seconds, remaining_s, best)
 
     def snapshot(self) -> Sweep:
@@ -173,19 +187,32 @@ class SweepRun:
                 ended = "cancelled"
             notes = list(self._notes)
             if not self._takes_times:
-                notes.append(f"Nothing was timed here: configs are ranked by their predicted time on {self.gpu.name}.")
+                notes.append(
+                    f"Nothing was timed here: configs are ranked by their predicted time on {self.gpu.name}."
+                )
             if failed := sum(row.status == "failed" for row in search.rows):
-                notes.append(f"{failed} of {len(search.rows)} configs failed; a resumed sweep tries them again.")
+                notes.append(
+                    f"{failed} of {len(search.rows)} configs failed; a resumed sweep tries them again."
+                )
             results = self._device.backend, self._device, tuple(search.rows), search.final
             seconds = time.monotonic() - self._began
             return Sweep(self.space, self.strategy, *results, ended, seconds, " ".join(notes))
 
     def _run(self) -> None:
-        threads = [threading.Thread(target=self._drive, args=item, daemon=True) for item in enumerate(self._devices)]
+        threads = [
+            threading.Thread(target=self._drive, args=item, daemon=True)
+            for item in enumerate(self._devices)
+        ]
         try:
             with self._condition:
                 self._store_header()
-                self._store_rows([number for number, row in enumerate(self._search.rows) if row.status != "not tried"])
+                self._store_rows(
+                    [
+                        number
+                        for number, row in enumerate(self._search.rows)
+                        if row.status != "not tried"
+                    ]
+                )
             for thread in threads:
                 thread.start()
             while numbers := self._wait_for_compiles_to_submit():
@@ -205,8 +232,14 @@ class SweepRun:
         """Wait until the builder has room. Return the configs to compile next; empty if the sweep is over."""
         with self._condition:
             while self._live_devices and not self._is_over():
-                room = _QUEUED_PER_WORKER * self._builder.max_concurrency - len(self._submitted) + self._compiled
-                upcoming = [number for number in self._search.upcoming if number not in self._submitted]
+                room = (
+                    _QUEUED_PER_WORKER * self._builder.max_concurrency
+                    - len(self._submitted)
+                    + self._compiled
+                )
+                upcoming = [
+                    number for number in self._search.upcoming if number not in self._submitted
+                ]
                 if numbers := upcoming[: max(0, room)]:
                     self._submitted.update(numbers)
                     return numbers
@@ -231,7 +264,9 @@ class SweepRun:
                     self._store_rows(self._search.tell(trial, result, index, device.where))
                     self._condition.notify_all()
                 failures = failures + 1 if isinstance(result, Failure) else 0
-                if isinstance(result, Failure) and (result.kind == DEVICE_LOST or failures == _MAX_FAILURES):
+                if isinstance(result, Failure) and (
+                    result.kind == DEVICE_LOST or failures == _MAX_FAILURES
+                ):
                     self._notes.append(result.message)
                     return
         except BaseException as error:
@@ -259,7 +294,11 @@ class SweepRun:
     def _on_compiled(self, number: int, future: Future[Build | Failure]) -> None:
         """Pass a compile's outcome to the search. Drop a config that failed or that the device can't check."""
         error = future.exception()
-        build = Failure("compile", "error", f"{type(error).__name__}: {error}") if error else future.result()
+        build = (
+            Failure("compile", "error", f"{type(error).__name__}: {error}")
+            if error
+            else future.result()
+        )
         status: Status = "predicted"
         with self._condition:
             self._compiled += 1
@@ -285,7 +324,8 @@ class SweepRun:
     def _store_rows(self, numbers: Sequence[int]) -> None:
         """Store the current state of rows before any reader can see them."""
         if numbers:
-            progress, rows = self.progress, {number: self._search.rows[number] for number in numbers}
+            progress = self.progress
+            rows = {number: self._search.rows[number] for number in numbers}
             best_ms = progress.best.median_ms if progress.best else None
             self._store.add_to_sweep(self.name, rows, progress.done, best_ms)
             self.changes += 1
@@ -315,12 +355,18 @@ def initial_rows(
             rows[experiment] = SweepRow(experiment, "set aside", reason, gpu.name)
         else:
             predicted = predict(*launch_of(experiment, gpu), None)
-            rows[experiment] = SweepRow(experiment, "not tried", device=gpu.name, predicted=predicted)
+            rows[experiment] = SweepRow(
+                experiment, "not tried", device=gpu.name, predicted=predicted
+            )
     return [rows[experiment] for experiment in space.experiments]
 
 
 def sweep_here(
-    session: Session, space: Space, strategy: Strategy, predict: Predict, resume: ResumePoint | None = None
+    session: Session,
+    space: Space,
+    strategy: Strategy,
+    predict: Predict,
+    resume: ResumePoint | None = None,
 ) -> SweepRun:
     """Prepare a sweep on the session's GPU. Without it, the sweep only checks configs in the interpreter, or predicts.
 
@@ -330,7 +376,8 @@ def sweep_here(
         ConfigError: if the space's GPU does not support its dtype, or is "this" on a machine without a GPU.
     """
     gpu = resolve_gpu(space.base, session.gpu)
-    device, builder = LocalDevice(session, space.base, gpu), Builder(gpu, predict, session.cache)
+    device = LocalDevice(session, space.base, gpu)
+    builder = Builder(gpu, predict, session.cache)
     return SweepRun(space, strategy, [device], builder, predict, resume, session.store)
 
 

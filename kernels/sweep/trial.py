@@ -24,7 +24,9 @@ from kernels.spec import Allowance
 from kernels.sweep.search import Outcome, Outcomes, Trial
 
 # Time the finalists until their ratios are known to 0.1 %, within these limits.
-_FINAL_EFFORT = Effort(half_width=0.001, fewest=40, most=2000, least_ms=200.0, most_s=4.0, warm_s=0.5)
+_FINAL_EFFORT = Effort(
+    half_width=0.001, fewest=40, most=2000, least_ms=200.0, most_s=4.0, warm_s=0.5
+)
 
 MakeStream = Callable[[Sequence[Callable[[], Any]]], Stream]
 
@@ -43,11 +45,20 @@ def run_trial(trial: Trial, gpu: Gpu) -> Outcomes:
     library: Mapping[str, Callable[[], Any]] = {}
     make_stream = None
     if not interprets():
-        make_stream = functools.partial(GatedStream, l2=first.experiment.run.l2, timer=first.experiment.run.timer)
+        make_stream = functools.partial(
+            GatedStream, l2=first.experiment.run.l2, timer=first.experiment.run.timer
+        )
         if trial.phase == "final":
             output = torch.empty_like(first.output)
-            library, _ = library_calls(first.kernel.family, first.inputs, output, first.setting.problem)
-    return carry_out(trial, lambda experiment: dataclasses.replace(first, experiment=experiment), library, make_stream)
+            library, _ = library_calls(
+                first.kernel.family, first.inputs, output, first.setting.problem
+            )
+    return carry_out(
+        trial,
+        lambda experiment: dataclasses.replace(first, experiment=experiment),
+        library,
+        make_stream,
+    )
 
 
 def carry_out(
@@ -77,10 +88,14 @@ def carry_out(
     before = [] if trial.reference is None else [prepare_config(trial.reference)]
     calls = [config.bind() for config in (*before, *(configs[place] for place in passed))]
     times = _time_calls([*calls, *library.values()], trial, make_stream)
-    for place, (times_ms, reference_ms) in zip(passed, times[len(before) : len(calls)], strict=True):
+    for place, (times_ms, reference_ms) in zip(
+        passed, times[len(before) : len(calls)], strict=True
+    ):
         outcomes[place] = Outcome("timed", "", times_ms, reference_ms)
     library_times = zip(library, times[len(calls) :], strict=True)
-    return Outcomes(tuple(outcomes), tuple((name, times_ms) for name, (times_ms, _) in library_times))
+    return Outcomes(
+        tuple(outcomes), tuple((name, times_ms) for name, (times_ms, _) in library_times)
+    )
 
 
 def _check(config: Prepared, correct: list[tuple[Allowance | None, Any]]) -> Outcome:
@@ -97,7 +112,10 @@ def _check(config: Prepared, correct: list[tuple[Allowance | None, Any]]) -> Out
     outcome = _launch(config)
     if outcome.status == "failed":
         return outcome
-    if any(allowance == config.allowance and torch.equal(output, config.output) for allowance, output in correct):
+    if any(
+        allowance == config.allowance and torch.equal(output, config.output)
+        for allowance, output in correct
+    ):
         return outcome
     try:
         check = config.check()[0]
@@ -135,7 +153,9 @@ def describe_wrong_result(check: Check) -> str:
     if check.nonfinite:
         return f"The result is wrong: {check.nonfinite:,} {of_all} not finite."
     if check.mismatched:
-        return f"The result is wrong: {check.mismatched:,} {of_all} outside the allowed error; {rms}."
+        return (
+            f"The result is wrong: {check.mismatched:,} {of_all} outside the allowed error; {rms}."
+        )
     return f"The result is wrong: {rms}."
 
 
@@ -151,7 +171,9 @@ def _time_calls(
     kept = select_contenders(first_ms[:, 0])
     stream = make_stream([calls[place] for place in kept])
     most = stream.most_turns  # a limit of the GPU's queue
-    batches = [stream.batch(min(most, trial.turns - done)).times_ms for done in range(0, trial.turns, most)]
+    batches = [
+        stream.batch(min(most, trial.turns - done)).times_ms for done in range(0, trial.turns, most)
+    ]
     times_ms = np.concatenate(batches, axis=1)
     timed = {place: (times, times_ms[0]) for place, times in zip(kept, times_ms, strict=True)}
     return [timed.get(place, (first_ms[place], first_ms[0])) for place in range(len(calls))]
@@ -163,4 +185,6 @@ def select_contenders(first_ms: ndarray) -> list[int]:
     >>> select_contenders(np.array([3.0, 1.0, 1.9, 2.1]))
     [0, 1, 2]
     """
-    return [place for place, ms in enumerate(first_ms) if place == 0 or ms <= _HOPELESS * first_ms.min()]
+    return [
+        place for place, ms in enumerate(first_ms) if place == 0 or ms <= _HOPELESS * first_ms.min()
+    ]

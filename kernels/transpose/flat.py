@@ -15,7 +15,10 @@ from kernels.transpose.problem import FAMILY, Problem, arguments
 @dataclass(frozen=True)
 class Config:
     BLOCK: int = knob(
-        1024, "Tile", "Elements of A, in row-major order, that a program moves.", choices=powers(32, 8192)
+        1024,
+        "Tile",
+        "Elements of A, in row-major order, that a program moves.",
+        choices=powers(32, 8192),
     )
     num_warps: int = num_warps()
     num_stages: int = num_stages()
@@ -46,7 +49,9 @@ def accesses(launch: Launch[Problem, Config]) -> tuple[FlatAccess, ...]:
     """Return the load of a run of A and the store of its elements down a column of B."""
     run = Axis("m", launch.config.BLOCK, on_arrays(tile_start))
     load, store = memory_lines(transpose_flat)
-    return FlatAccess("load", "A", run, ("m",), load), FlatAccess("store", "B", run, ("m",), store, transposed=True)
+    return FlatAccess("load", "A", run, ("m",), load), FlatAccess(
+        "store", "B", run, ("m",), store, transposed=True
+    )
 
 
 KERNEL = Kernel(

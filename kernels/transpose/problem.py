@@ -25,7 +25,9 @@ def extents(launch: Launch[Problem]) -> dict[str, int]:
     return {"m": -(-problem.M // config.BLOCK_M), "n": -(-problem.N // config.BLOCK_N)}
 
 
-def accesses(jitted: Any, launch: Launch[Problem], stored: tuple[str, str] | None = None) -> tuple[Access, ...]:
+def accesses(
+    jitted: Any, launch: Launch[Problem], stored: tuple[str, str] | None = None
+) -> tuple[Access, ...]:
     """Return the load of a tile of A and the store of its transpose into B.
 
     Args:
@@ -44,7 +46,13 @@ def accesses(jitted: Any, launch: Launch[Problem], stored: tuple[str, str] | Non
 
 def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
     """Return the arguments of every transpose kernel: two tensors, two sizes and the config."""
-    return {"a": tensors["A"], "b": tensors["B"], "M": launch.problem.M, "N": launch.problem.N, **vars(launch.config)}
+    return {
+        "a": tensors["A"],
+        "b": tensors["B"],
+        "M": launch.problem.M,
+        "N": launch.problem.N,
+        **vars(launch.config),
+    }
 
 
 def _tensors(problem: Problem) -> dict[str, TensorSpec]:

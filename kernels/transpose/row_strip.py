@@ -15,7 +15,9 @@ from kernels.transpose.problem import FAMILY, Problem, accesses, arguments, exte
 @dataclass(frozen=True)
 class Config:
     BLOCK_M: int = knob(2, "Tile", "Rows of A in a program's strip.", choices=powers(1, 64))
-    BLOCK_N: int = knob(512, "Tile", "Columns of the strip that a program moves per step.", choices=powers(1, 1024))
+    BLOCK_N: int = knob(
+        512, "Tile", "Columns of the strip that a program moves per step.", choices=powers(1, 1024)
+    )
     num_warps: int = num_warps()
     num_stages: int = num_stages()
 
@@ -34,7 +36,13 @@ def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
     """Return the tiles of each program: all tiles of row pid, from left to right. They form a group."""
     steps = extents(launch)["n"]
     program = np.repeat(pids, steps)
-    return Tiles(program, program, np.tile(np.arange(steps), len(pids)), np.zeros_like(program), group=program)
+    return Tiles(
+        program,
+        program,
+        np.tile(np.arange(steps), len(pids)),
+        np.zeros_like(program),
+        group=program,
+    )
 
 
 KERNEL = Kernel(

@@ -35,7 +35,9 @@ def _product(m, n, k, dtype, distribution):
 
 
 def checked_product(output, inputs, dtype, operands="exact", tile=None, **how):
-    return check(output, inputs, MATMUL, allowance(dtype, inputs["A"].shape[1], operands, **how), tile)
+    return check(
+        output, inputs, MATMUL, allowance(dtype, inputs["A"].shape[1], operands, **how), tile
+    )
 
 
 def copied(a):

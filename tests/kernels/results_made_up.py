@@ -24,9 +24,13 @@ def run(of, median_ms=0.1, device=H200, spread=0.005):
     """Return a run that passed. `spread` is the relative distance of its 20th and 80th percentiles from the median."""
     if median_ms is None:
         return RunResult(of, device.backend, device, PASSED, None, note="Checked but not timed.")
-    timing = Timing(median_ms, median_ms * (1 - spread), median_ms * (1 + spread), 100, None, 2000.0)
+    timing = Timing(
+        median_ms, median_ms * (1 - spread), median_ms * (1 + spread), 100, None, 2000.0
+    )
     library = dataclasses.replace(timing, median_ms=1.2 * median_ms)
-    return RunResult(of, device.backend, device, PASSED, None, timing, Baseline("copy", library, 1.2, 1.19, 1.21))
+    return RunResult(
+        of, device.backend, device, PASSED, None, timing, Baseline("copy", library, 1.2, 1.19, 1.21)
+    )
 
 
 def noisy(median_ms, count, seed=0, scatter=0.005):

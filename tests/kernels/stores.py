@@ -71,6 +71,8 @@ def writing(path, begin, count, killed_after_s=0.0):
         killed_after_s: seconds of writing until the process is killed; 0 for never.
     """
     command = [sys.executable, "-c", WRITING, *map(str, (path, begin, count, killed_after_s))]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout.readline() == "ready\n"
     return process

@@ -21,7 +21,8 @@ def dtype(request):
 
 
 @pytest.mark.parametrize(
-    ("k", "distribution", "any_dtype"), pairs_of(itertools.product((1, 577, 4097), DISTRIBUTIONS, DTYPE_BYTES))
+    ("k", "distribution", "any_dtype"),
+    pairs_of(itertools.product((1, 577, 4097), DISTRIBUTIONS, DTYPE_BYTES)),
 )
 def test_the_rounded_product_passes(k, distribution, any_dtype):
     for m, n in ((1, 1), (1, 129), (129, 577)):
@@ -36,11 +37,16 @@ def test_the_rounded_product_passes(k, distribution, any_dtype):
 
 
 @pytest.mark.parametrize(
-    ("slices", "distribution", "dtype"), pairs_of(itertools.product((2, 8, 16), DISTRIBUTIONS, ("float16", "bfloat16")))
+    ("slices", "distribution", "dtype"),
+    pairs_of(itertools.product((2, 8, 16), DISTRIBUTIONS, ("float16", "bfloat16"))),
 )
-def test_partial_sums_added_in_a_half_type_pass_only_where_the_kernel_adds_them(slices, distribution, dtype):
+def test_partial_sums_added_in_a_half_type_pass_only_where_the_kernel_adds_them(
+    slices, distribution, dtype
+):
     inputs, _ = product(512, 512, 1024, dtype, distribution)
-    pieces = zip(inputs["A"].double().chunk(slices, 1), inputs["B"].double().chunk(slices, 0), strict=True)
+    pieces = zip(
+        inputs["A"].double().chunk(slices, 1), inputs["B"].double().chunk(slices, 0), strict=True
+    )
     total = torch.zeros(512, 512, dtype=getattr(torch, dtype))
     for a, b in pieces:
         total = (total.double() + (a @ b).to(total.dtype).double()).to(total.dtype)
@@ -76,7 +82,12 @@ def test_each_further_rounding_raises_the_allowed_error(dtype):
     for reduction in (1, 577, 16384):
         allowed = allowance(dtype, reduction)
         assert 0 < allowed.expected_of_scale < allowed.of_scale < DTYPE_ROUNDOFF["float16"] / 10
-        for how in ({"coarse_sums": True}, {"roundings": 8}, {"operands": "tf32"}, {"operands": "tf32_rounded"}):
+        for how in (
+            {"coarse_sums": True},
+            {"roundings": 8},
+            {"operands": "tf32"},
+            {"operands": "tf32_rounded"},
+        ):
             more = allowance(dtype, reduction, **how)
             assert more.of_scale > allowed.of_scale, how
             assert more.expected_of_scale > allowed.expected_of_scale, how
@@ -98,7 +109,9 @@ def to_tf32(x, carry):
 @pytest.mark.parametrize("distribution", ["normal", "uniform"])
 def test_products_of_tf32_operands_pass_only_where_the_kernel_uses_tf32(k, distribution):
     inputs, _ = product(129, 577, k, "float32", distribution)
-    cut, rounded = ((to_tf32(inputs["A"], c) @ to_tf32(inputs["B"], c)).float() for c in (0, 0x1000))
+    cut, rounded = (
+        (to_tf32(inputs["A"], c) @ to_tf32(inputs["B"], c)).float() for c in (0, 0x1000)
+    )
     for output, operands, passed in (
         (cut, "tf32", True),
         (cut, "tf32_rounded", False),
@@ -107,13 +120,20 @@ def test_products_of_tf32_operands_pass_only_where_the_kernel_uses_tf32(k, distr
         (rounded, "exact", False),
     ):
         if (operands, distribution) != ("tf32_rounded", "uniform"):
-            assert checked_product(output, inputs, "float32", operands)[0].passed == passed, operands
+            assert checked_product(output, inputs, "float32", operands)[0].passed == passed, (
+                operands
+            )
 
 
 CONVERTED = [{"operands": operands} for operands in ("tf32", "tf32_rounded", "tf32x3")]
 ADDED = ({}, {"coarse_sums": True}, {"roundings": 8}, {"roundings": 16})
 # No kernel adds float8 values to each other, because atomics don't support them.
-LEGAL = [(dtype, how) for dtype in DTYPE_BYTES for how in ADDED if DTYPE_BYTES[dtype] > 1 or "roundings" not in how]
+LEGAL = [
+    (dtype, how)
+    for dtype in DTYPE_BYTES
+    for how in ADDED
+    if DTYPE_BYTES[dtype] > 1 or "roundings" not in how
+]
 
 
 @pytest.mark.parametrize("k", [64, 577, 4097])
@@ -135,7 +155,11 @@ def test_skipping_the_last_product_fails(k, any_dtype, how):
         ("grouped", {"precision": "tf32x3"}, {"operands": "tf32x3"}),
         ("grouped", {"precision": "ieee"}, {}),
         ("grouped", {"interpreted": True}, {}),
-        ("grouped", {"interpreted": True, "precision": "tf32_rounded"}, {"operands": "tf32_rounded"}),
+        (
+            "grouped",
+            {"interpreted": True, "precision": "tf32_rounded"},
+            {"operands": "tf32_rounded"},
+        ),
         ("grouped", {"gpu": "T4"}, {}),
         ("grouped", {"distribution": "integers"}, {}),
         ("grouped", {"dtype": "float8_e5m2"}, {"coarse_sums": True}),

@@ -49,7 +49,12 @@ def run(tmp_path, compiled_before):
         (tmp_path / "script.py").write_text(SCRIPT + text)
         command = [sys.executable, CAPTURE, "--out", "script.tilescope", *flags, f"{script}{case}"]
         return subprocess.run(
-            command, cwd=tmp_path, env=environment(compiled_before), capture_output=True, text=True, timeout=300
+            command,
+            cwd=tmp_path,
+            env=environment(compiled_before),
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
 
     return run
@@ -73,10 +78,18 @@ def capture(server, tmp_path):
     def capture(text, *flags, case=""):
         script, out = tmp_path / "script.py", tmp_path / "script.tilescope"
         script.write_text(SCRIPT + text)
-        print(json.dumps(["--out", str(out), *flags, f"{script}{case}"]), file=server.stdin, flush=True)
+        print(
+            json.dumps(["--out", str(out), *flags, f"{script}{case}"]),
+            file=server.stdin,
+            flush=True,
+        )
         assert server.stdout.readline() == "\n"
         captured = Capture(out)
-        return captured, captured.content.launches, {a.name: a for a in captured.content.launches[0].arguments}
+        return (
+            captured,
+            captured.content.launches,
+            {a.name: a for a in captured.content.launches[0].arguments},
+        )
 
     return capture
 
@@ -84,7 +97,9 @@ def capture(server, tmp_path):
 def place(text):
     """Return the file and the line of a script that ends with "# here"."""
     lines = (SCRIPT + text).splitlines()
-    return "script.py", next(number for number, line in enumerate(lines, start=1) if line.endswith("# here"))
+    return "script.py", next(
+        number for number, line in enumerate(lines, start=1) if line.endswith("# here")
+    )
 
 
 def test_a_launch_has_its_grid_caller_arguments_and_config(capture):
@@ -103,7 +118,9 @@ def test_a_view_keeps_its_offset_strides_and_storage(capture):
     assert captured.content.storages[tensor.storage].bytes == 4 * 4096
 
 
-@pytest.mark.parametrize(("flags", "number", "block"), [((), 1, 128), (("--config", "copy=2"), 2, 512)])
+@pytest.mark.parametrize(
+    ("flags", "number", "block"), [((), 1, 128), (("--config", "copy=2"), 2, 512)]
+)
 def test_an_autotuner_launches_its_first_config_or_the_pinned_one(capture, flags, number, block):
     text = """configs = [triton.Config({"BLOCK": block}, num_warps=1) for block in (128, 512)]
 triton.autotune(configs, key=["n"])(copy)[lambda meta: (triton.cdiv(4096, meta["BLOCK"]),)](x, x.clone(), 4096)"""
@@ -124,12 +141,21 @@ def test_values_continue_past_a_read_with_the_results(capture):
     text = "out = launch(x)\nassert out[0].item() == 1\ngather[(16,)](out, x, x.clone(), BLOCK=256)"
     captured, launches, _ = capture(text, "--values")
     assert [launch.ran for launch in launches] == ["interpreter", "interpreter"]
-    assert captured.read_array(launches[1].arguments[0].tensor.array).tolist() == list(range(1, 4097))
+    assert captured.read_array(launches[1].arguments[0].tensor.array).tolist() == list(
+        range(1, 4097)
+    )
 
 
 def test_operations_on_a_result_that_was_not_computed_are_unknown(capture):
-    _, launches, _ = capture("out = launch(x)\nlaunch((out * 2).flip(0))\nlaunch(x + 1)\nlaunch(x.add_(out))")
-    assert [launch.arguments[0].tensor.is_known for launch in launches] == [True, False, True, False]
+    _, launches, _ = capture(
+        "out = launch(x)\nlaunch((out * 2).flip(0))\nlaunch(x + 1)\nlaunch(x.add_(out))"
+    )
+    assert [launch.arguments[0].tensor.is_known for launch in launches] == [
+        True,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_set_changes_a_parameter_of_a_case(capture):
@@ -140,7 +166,11 @@ def test_set_changes_a_parameter_of_a_case(capture):
 
 REFUSED = [
     (("--set", "size=2"), ":case", "--set size=2: case has no parameter 'size'. It has n, offset."),
-    (("--set", "n=2"), "", "--set changes the parameters of one case: name it, as in script.py:case."),
+    (
+        ("--set", "n=2"),
+        "",
+        "--set changes the parameters of one case: name it, as in script.py:case.",
+    ),
     (("--set", "n=2.5"), ":case", "--set n=2.5: n must be a value of type int, such as 1000."),
     ((), ":other", "script.py has no case 'other'. Its cases are case."),
 ]
@@ -148,7 +178,8 @@ REFUSED = [
 
 @pytest.mark.parametrize(("flags", "case", "message"), REFUSED)
 def test_an_invalid_parameter_or_case_exits_with_one_sentence(run, flags, case, message):
-    finished = run("launch(x).sum().item()", flags, case)  # the script stops, and has launched something
+    # The script stops, and has launched something
+    finished = run("launch(x).sum().item()", flags, case)
     assert (finished.returncode, finished.stderr.strip()) == (2, message)
 
 
@@ -160,7 +191,10 @@ def test_a_script_that_raises_keeps_the_launches_before(capture):
 
 
 ENDS = [
-    ("os.kill(os.getpid(), signal.SIGKILL)", "script.py was killed by SIGKILL; launches before that: 1"),
+    (
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        "script.py was killed by SIGKILL; launches before that: 1",
+    ),
     ("os._exit(3)", "script.py exited with status 3; launches before that: 1"),
     ("sys.exit(4)", "script.py raised SystemExit: 4"),
     ("bytearray(1 << 62)", "script.py raised MemoryError"),
@@ -203,7 +237,10 @@ assert torch.allclose(y, x + 2), "never evaluated"  # here"""
     assert finished.stdout == f"{' '.join([unknown] * 4)} tensor([0, 1], dtype=torch.int32)\n"
     stop = Capture(tmp_path / "script.tilescope").content.stopped
     assert (stop.kind, stop.line) == ("host_read", place(text)[1])
-    assert "reads a tensor (with allclose) that depends on launch 1 (copy), which did not run." in stop.message
+    assert (
+        "reads a tensor (with allclose) that depends on launch 1 (copy), which did not run."
+        in stop.message
+    )
 
 
 def test_a_store_through_a_table_of_pointers_makes_their_tensors_unknown(capture):
@@ -225,7 +262,10 @@ def test_memory_of_a_tensor_that_was_freed_is_another_storage(capture):
     text = "for n in (1 << 28, 1 << 27):\n    launch(torch.zeros(n, dtype=torch.int32, device='cuda')[:256])"
     captured, launches, _ = capture(text)
     tensors = [launch.arguments[0].tensor for launch in launches]
-    assert [captured.content.storages[tensor.storage].bytes for tensor in tensors] == [1 << 30, 1 << 29]
+    assert [captured.content.storages[tensor.storage].bytes for tensor in tensors] == [
+        1 << 30,
+        1 << 29,
+    ]
     assert [tensor.is_known for tensor in tensors] == [True, True]
 
 
@@ -289,7 +329,9 @@ def test_an_output_file_of_inductor_is_captured(capture):
 
 
 def test_a_case_may_launch_its_kernel_itself(capture):
-    _, (launch,), arguments = capture("def case_it(n=4):\n    launch(x[:n])", "--set", "n=512", case=":case_it")
+    _, (launch,), arguments = capture(
+        "def case_it(n=4):\n    launch(x[:n])", "--set", "n=512", case=":case_it"
+    )
     assert (launch.case, launch.settings, arguments["n"].value) == ("case_it", {"n": 512}, 512)
 
 
@@ -353,7 +395,11 @@ def load(x, out):
 load[(1,)](TensorDescriptor.from_tensor(x.view(32, 128), [16, 32]), x.clone())"""
     _, _, arguments = capture(text)
     descriptor = arguments["x"].descriptor
-    assert (descriptor.shape, descriptor.strides, descriptor.block_shape) == ((32, 128), (128, 1), (16, 32))
+    assert (descriptor.shape, descriptor.strides, descriptor.block_shape) == (
+        (32, 128),
+        (128, 1),
+        (16, 32),
+    )
     assert [argument.value for argument in arguments.values()] == [None, 32, 128, 128, 1, None]
 
 
@@ -376,7 +422,11 @@ bound = torch.full((1,), 4, dtype=torch.int32, device="cuda")
 route[(4,)](table, places, bound, values, values.clone(), BLOCK=64)"""
     captured, _, arguments = capture(text)
     arrays = {name: a.tensor.array for name, a in arguments.items() if a.tensor}
-    assert [name for name, array in arrays.items() if array is not None] == ["table", "places", "bound"]
+    assert [name for name, array in arrays.items() if array is not None] == [
+        "table",
+        "places",
+        "bound",
+    ]
     assert captured.read_array(arrays["table"]).tolist() == [0, 128, 256, 384]
     assert captured.read_array(arrays["places"]).tolist() == list(range(64))
 
@@ -385,12 +435,16 @@ def test_values_that_are_too_large_are_refused_with_the_limit(capture):
     text = """index = torch.zeros(1 << 24, dtype=torch.int32, device="cuda")
 gather[(16,)](index, x, x.clone(), BLOCK=256)"""
     captured, _, arguments = capture(text)
-    with pytest.raises(UnreadableCapture, match=r"values of index, 64 MiB\. A capture keeps at most 60 MiB"):
+    with pytest.raises(
+        UnreadableCapture, match=r"values of index, 64 MiB\. A capture keeps at most 60 MiB"
+    ):
         captured.read_array(arguments["index"].tensor.array)
 
 
 def test_a_script_does_not_see_the_folder_of_capture_py(capture):
-    captured, _, _ = capture("assert not any(path.endswith('compiling') for path in sys.path)\nlaunch(x)")
+    captured, _, _ = capture(
+        "assert not any(path.endswith('compiling') for path in sys.path)\nlaunch(x)"
+    )
     assert captured.content.stopped is None
 
 
@@ -441,7 +495,10 @@ torch.cuda.synchronize()""",
 def test_the_code_of_every_kind_of_cuda_graph_runs_once(capture, text):
     captured, (_,), _ = capture(text)
     (note,) = captured.content.not_captured
-    assert (captured.content.stopped, note.partition(",")[0]) == (None, "The code in a CUDA graph ran once")
+    assert (captured.content.stopped, note.partition(",")[0]) == (
+        None,
+        "The code in a CUDA graph ran once",
+    )
 
 
 COMPILED = [
@@ -470,7 +527,9 @@ def test_launches_of_a_scripts_processes_are_left_out_with_a_note(capture, text)
     child = "import os\ndef child(number):\n    launch(torch.zeros(256, device=f'cuda:{number}'))\n"
     captured, (launch,), _ = capture(f"{child}{text}\nlaunch(x)")
     assert (launch.grid[0], captured.content.stopped) == (16, None)
-    assert captured.content.not_captured == ("Launches in processes that the script started were not recorded.",)
+    assert captured.content.not_captured == (
+        "Launches in processes that the script started were not recorded.",
+    )
 
 
 LATE = [
@@ -482,7 +541,9 @@ LATE = [
 
 @pytest.mark.parametrize("text", LATE)
 def test_launches_of_threads_and_exit_handlers_are_recorded(capture, text):
-    _, launches, _ = capture(f"def late():\n    launch(torch.zeros(512, device='cuda'))\nlaunch(x)\n{text}")
+    _, launches, _ = capture(
+        f"def late():\n    launch(torch.zeros(512, device='cuda'))\nlaunch(x)\n{text}"
+    )
     assert [launch.grid[0] for launch in launches] == [16, 2]
 
 
@@ -528,7 +589,9 @@ y[y > 3] = 0
 launch(y)"""
     finished = run(text)
     unknown = "<unknown: launch 0 (copy) did not run>"
-    assert finished.stdout == f"{unknown}\n[{unknown}] torch.Size([4096]) torch.Size([4091])\n", finished.stderr
+    assert finished.stdout == f"{unknown}\n[{unknown}] torch.Size([4096]) torch.Size([4091])\n", (
+        finished.stderr
+    )
     assert len(Capture(tmp_path / "script.tilescope").content.launches) == 2
 
 
@@ -570,7 +633,9 @@ triton.autotune(configs, key=["n"])(copy)[(16,)](x, x.clone(), 4096, BLOCK=128) 
     captured, (_,), _ = capture(text)
     stop = captured.content.stopped
     assert stop.line == place(text)[1]
-    assert "ValueError: Conflicting meta-parameters: BLOCK. Make sure that you don't" in stop.message
+    assert (
+        "ValueError: Conflicting meta-parameters: BLOCK. Make sure that you don't" in stop.message
+    )
 
 
 CASES = [
@@ -587,10 +652,15 @@ CASES = [
 def test_a_case_that_gives_no_launch_ends_with_one_sentence(run, body):
     finished = run(f"def case_wrong(n=4):\n    {body}", case=":case_wrong")
     assert (finished.returncode, finished.stderr.count("\n")) == (2, 1)
-    assert finished.stderr.startswith("case_wrong must launch a kernel, or return (kernel, grid, arguments)")
+    assert finished.stderr.startswith(
+        "case_wrong must launch a kernel, or return (kernel, grid, arguments)"
+    )
 
 
 def test_an_exit_with_a_text_prints_it(run, tmp_path):
     finished = run("launch(x)\nsys.exit('no data')")
     assert (finished.returncode, finished.stderr) == (0, "no data\n")
-    assert Capture(tmp_path / "script.tilescope").content.stopped.message == "script.py raised SystemExit: no data"
+    assert (
+        Capture(tmp_path / "script.tilescope").content.stopped.message
+        == "script.py raised SystemExit: no data"
+    )

@@ -23,16 +23,40 @@ from kernels.compiling.capture_file import Capture, UnreadableCapture
 from kernels.compiling.captured_counts import count_launch
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES, CAPTURES, MOST_SECONDS, MOST_BYTES = ("gather", "layer_norm", "attention"), 200, 5, 1 << 30
+EXAMPLES, CAPTURES, MOST_SECONDS, MOST_BYTES = (
+    ("gather", "layer_norm", "attention"),
+    200,
+    5,
+    1 << 30,
+)
 DEEP = "[" * 100_000 + "]" * 100_000
 VALUES = (
     None, True, -1, 0, 1, 3, 1 << 31, 1 << 40, (1 << 63) - 1, 1 << 64, 1e308, float("nan"), "", "nan", "../../x", DEEP,
     [], {}, [[[]]], {"a": 1}, [0] * 3, [3, 5, 7], [1 << 20, 1 << 20, 1], [(1 << 31) - 1] * 3, [1 << 24], [1] * 1000,
 )  # fmt: skip
 ARRAYS = [np.zeros(9, kind) for kind in ("O", "U9", "i4,f4", "?", "c16", "M8[s]", "i1")]
-ARRAYS += [np.full((9, 9), np.nan), np.zeros(0), np.array(5), np.full(99999, 1 << 62), np.full(99999, -7)]
-PATTERNS = (r"(?<=[ <x:])\d+", r"(?<=constant )-?\d+", r"%[\w#]+", r"\b[a-z]+\.[a-z_]+", r"\b[if]\d+", r"\S+")
-TEXTS = (*(str(1 << bits) for bits in (0, 3, 12, 20, 31, 40, 60, 70)), "-1", "nothing", "dense<[1, 2]>", "")
+ARRAYS += [
+    np.full((9, 9), np.nan),
+    np.zeros(0),
+    np.array(5),
+    np.full(99999, 1 << 62),
+    np.full(99999, -7),
+]
+PATTERNS = (
+    r"(?<=[ <x:])\d+",
+    r"(?<=constant )-?\d+",
+    r"%[\w#]+",
+    r"\b[a-z]+\.[a-z_]+",
+    r"\b[if]\d+",
+    r"\S+",
+)
+TEXTS = (
+    *(str(1 << bits) for bits in (0, 3, 12, 20, 31, 40, 60, 70)),
+    "-1",
+    "nothing",
+    "dense<[1, 2]>",
+    "",
+)
 MEMBERS = (b"", b"\xff" * 99, bytes(1 << 20), bytes(70 << 20), b"(" * (8 << 20))
 
 
@@ -61,10 +85,15 @@ def mutate_text(random: random.Random, data: bytes) -> bytes:
     if action < 4:
         lines = text.splitlines()
         start, end = sorted(random.sample(range(len(lines)), 2))
-        lines[start:end] = random.sample(lines[start:end], random.choice((end - start, (end - start) // 2)))
+        lines[start:end] = random.sample(
+            lines[start:end], random.choice((end - start, (end - start) // 2))
+        )
         return "\n".join(lines).encode()
     places = list(re.finditer(random.choice(PATTERNS), text))
-    place, new = random.choice(places), random.choice((random.choice(places)[0], random.choice(TEXTS)))
+    place, new = (
+        random.choice(places),
+        random.choice((random.choice(places)[0], random.choice(TEXTS))),
+    )
     return (text[: place.start()] + new + text[place.end() :]).encode()
 
 
@@ -72,7 +101,9 @@ def mutate_array(random: random.Random, data: bytes) -> bytes:
     file = io.BytesIO()
     np.save(file, random.choice(ARRAYS), allow_pickle=True)
     huge = data.replace(b"'shape': (", b"'shape': (99999999, ", 1)
-    return random.choice((file.getvalue(), data[: random.randrange(len(data))], huge, data.replace(b"<i8", b"<i4")))
+    return random.choice(
+        (file.getvalue(), data[: random.randrange(len(data))], huge, data.replace(b"<i8", b"<i4"))
+    )
 
 
 def mutate(random: random.Random, source: Path, path: Path) -> None:
@@ -83,9 +114,15 @@ def mutate(random: random.Random, source: Path, path: Path) -> None:
     for _ in range(random.choice((1, 1, 2, 5))):
         kind = random.choice(("json", "json", "ttgir", "ttgir", "ttgir", "ptx", "npy"))
         name = random.choice([name for name in members if name.endswith(kind)] or list(members))
-        with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):  # nothing is left to change
-            members[name] = mutations.get(name.rpartition(".")[2], mutate_text)(random, members[name])
-    members |= random.choice([{}] * 9 + [{name: random.choice(MEMBERS)}, {"../../etc/x": b"", "a" * 9999: b""}])
+        with contextlib.suppress(
+            ValueError, LookupError, TypeError, RecursionError
+        ):  # nothing is left to change
+            members[name] = mutations.get(name.rpartition(".")[2], mutate_text)(
+                random, members[name]
+            )
+    members |= random.choice(
+        [{}] * 9 + [{name: random.choice(MEMBERS)}, {"../../etc/x": b"", "a" * 9999: b""}]
+    )
     if random.random() < 0.05:
         del members[name]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
@@ -105,7 +142,12 @@ def count_all(path: Path) -> str:
         counts = [count_launch(capture, launch) for launch in capture.content.launches[:3]]
     except UnreadableCapture:
         return "unreadable"
-    reasons = [why for c in counts for why in (c.refused, *(op.tally.refused for op in c.operations)) if why]
+    reasons = [
+        why
+        for c in counts
+        for why in (c.refused, *(op.tally.refused for op in c.operations))
+        if why
+    ]
     assert not any("Memory" in why for why in reasons), reasons
     return "refused" if reasons or not all(count.totals() for count in counts) else "counted"
 
@@ -113,7 +155,8 @@ def count_all(path: Path) -> str:
 def main(first: int, count: int, folder: Path) -> None:
     """Print each seed whose capture raises another error or exceeds a limit, and then how many ended in each way."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    signal.signal(signal.SIGALRM, signal.default_int_handler)  # KeyboardInterrupt: nothing may catch it
+    # KeyboardInterrupt: nothing may catch it
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
     ends = collections.Counter()
     for seed in range(first, first + count):
         generator, path = random.Random(seed), folder / "damaged.tilescope"
@@ -130,7 +173,11 @@ def main(first: int, count: int, folder: Path) -> None:
 
 
 def test_damaged_captures_are_counted_or_refused(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "TRITON_CACHE_DIR": str(tmp_path / "cache"),
+    }
     for name in EXAMPLES:
         out, script = tmp_path / f"{name}.tilescope", ROOT / f"kernels/examples/{name}.py"
         command = [sys.executable, ROOT / "kernels/compiling/capture.py", "--out", out, script]
@@ -139,7 +186,9 @@ def test_damaged_captures_are_counted_or_refused(tmp_path):
     ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     *failures, ends = ended.stdout.splitlines()
     assert not failures
-    assert min(json.loads(ends)[end] for end in ("counted", "refused", "unreadable")) > CAPTURES / 20
+    assert (
+        min(json.loads(ends)[end] for end in ("counted", "refused", "unreadable")) > CAPTURES / 20
+    )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,14 @@ from kernels.measuring.run import prepare
 from kernels.measuring.worker import to_failure
 from kernels.spec import DTYPE_BYTES
 from tests.covering import values_of
-from tests.kernels.products import WIDER_THAN_A_BYTE, checked_copy, checked_product, copied, product, values
+from tests.kernels.products import (
+    WIDER_THAN_A_BYTE,
+    checked_copy,
+    checked_product,
+    copied,
+    product,
+    values,
+)
 
 
 @pytest.fixture(params=WIDER_THAN_A_BYTE)
@@ -27,7 +34,9 @@ def dtype(request):
 
 @pytest.mark.parametrize(
     ("place", "dtype"),
-    values_of(itertools.product([(0, 0), (2047, 2047), (1023, 577), (129, 1000)], WIDER_THAN_A_BYTE)),
+    values_of(
+        itertools.product([(0, 0), (2047, 2047), (1023, 577), (129, 1000)], WIDER_THAN_A_BYTE)
+    ),
 )
 def test_one_wrong_element_of_four_million_is_found(place, dtype):
     inputs, output = product(2048, 2048, 64, dtype)
@@ -40,7 +49,9 @@ def test_one_wrong_element_of_four_million_is_found(place, dtype):
     assert result.worst_expected == pytest.approx(
         (inputs["A"][place[0]].double() @ inputs["B"][:, place[1]].double()).item(), rel=1e-4
     )
-    assert list(zip(*np.nonzero(diff.cells > 1), strict=True)) == [(place[0] // diff.cell[0], place[1] // diff.cell[1])]
+    assert list(zip(*np.nonzero(diff.cells > 1), strict=True)) == [
+        (place[0] // diff.cell[0], place[1] // diff.cell[1])
+    ]
 
 
 def test_an_element_that_rounding_does_not_explain_is_found(dtype):
@@ -55,7 +66,9 @@ def test_an_element_that_rounding_does_not_explain_is_found(dtype):
                 changed[place] += 0.02 * typical
             else:
                 changed.view(torch.int16)[place] += 2
-            result, diff = checked_product(changed, inputs, dtype, "tf32" if dtype == "float32" else "exact")
+            result, diff = checked_product(
+                changed, inputs, dtype, "tf32" if dtype == "float32" else "exact"
+            )
             assert not result.passed, (k, place)
             assert result.mismatched == 1
             assert result.worst_index == place
@@ -116,7 +129,9 @@ def pooled(picture, cell):
     return cells
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (1, 129), (129, 1), (128, 577), (577, 1000), (1023, 7)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (1, 129), (129, 1), (128, 577), (577, 1000), (1023, 7)], ids=str
+)
 def test_cells_are_the_largest_error_of_their_elements(shape):
     m, n = shape
     a = values((n, m), "float32")
@@ -132,7 +147,11 @@ def test_cells_are_the_largest_error_of_their_elements(shape):
 
 @pytest.mark.parametrize(
     ("shape", "tile", "cell"),
-    [((576, 576), (64, 48), (8, 6)), ((577, 1000), (1, 1000), (5, 8)), ((1000, 1000), (3, 200), (9, 8))],
+    [
+        ((576, 576), (64, 48), (8, 6)),
+        ((577, 1000), (1, 1000), (5, 8)),
+        ((1000, 1000), (3, 200), (9, 8)),
+    ],
 )
 def test_no_cell_has_a_part_of_a_tile_and_elements_of_another(shape, tile, cell):
     a = values(shape[::-1], "float32")
@@ -174,13 +193,17 @@ def test_a_closeup_shows_the_worst_tile_with_its_neighbours():
 
 @pytest.mark.parametrize("tile", [None, (256, 256), (1, 64), (2, 1), (1, 1)])
 @pytest.mark.parametrize("place", [(0, 0), (33, 10), (99, 0), (99, 89)])
-def test_a_closeup_has_the_values_around_the_worst_place_whatever_the_tile_and_ends_at_the_edges(place, tile):
+def test_a_closeup_has_the_values_around_the_worst_place_whatever_the_tile_and_ends_at_the_edges(
+    place, tile
+):
     a = values((90, 100), "float32")
     output = copied(a)
     assert checked_copy(output, a, tile)[1].closeup is None, "it is right"
     output[place] += 7
     near = checked_copy(output, a, tile)[1].closeup
-    rows, columns = (slice(at, at + size) for at, size in zip(near.near, near.got.shape, strict=True))
+    rows, columns = (
+        slice(at, at + size) for at, size in zip(near.near, near.got.shape, strict=True)
+    )
     assert np.array_equal(near.got, output[rows, columns].numpy())
     assert np.array_equal(near.expected, a.t()[rows, columns].numpy())
     assert np.argwhere(near.units).tolist() == [[place[0] - rows.start, place[1] - columns.start]]
@@ -191,14 +214,19 @@ def test_a_closeup_has_the_values_around_the_worst_place_whatever_the_tile_and_e
 
 def test_wrong_elements_are_found_among_more_than_2_to_the_24_that_are_compared_in_parts():
     """A product in float16 has more elements than float32 can count and than one part holds."""
-    inputs = {"A": values((2064, 16), "float16", seed=1), "B": values((16, 8192), "float16", seed=2)}
+    inputs = {
+        "A": values((2064, 16), "float16", seed=1),
+        "B": values((16, 8192), "float16", seed=2),
+    }
     exact = inputs["A"].float() @ inputs["B"].float()
     output = exact.half()
     right, _ = checked_product(output, inputs, "float16")
     assert right.elements > 1 << 24
     assert right.passed
     output[5, 7] += 0.5
-    relative_rms = ((output - exact).norm(dtype=torch.float64) / exact.norm(dtype=torch.float64)).item()
+    relative_rms = (
+        (output - exact).norm(dtype=torch.float64) / exact.norm(dtype=torch.float64)
+    ).item()
     output[1964, 8191] = math.nan
     result, diff = checked_product(output, inputs, "float16")
     assert not result.passed
@@ -208,7 +236,10 @@ def test_wrong_elements_are_found_among_more_than_2_to_the_24_that_are_compared_
     assert result.relative_rms == pytest.approx(relative_rms, rel=1e-4)
     assert result.tolerance == pytest.approx(right.tolerance, rel=1e-4)
     rows, columns = diff.cell
-    assert np.argwhere(diff.cells > 1).tolist() == [[5 // rows, 7 // columns], [1964 // rows, 8191 // columns]]
+    assert np.argwhere(diff.cells > 1).tolist() == [
+        [5 // rows, 7 // columns],
+        [1964 // rows, 8191 // columns],
+    ]
 
 
 GIB = 2**30
@@ -221,7 +252,9 @@ def device(monkeypatch):
     def install(free, reserved=0, allocated=0):
         values = {"mem_get_info": (int(free * GIB), 16 * GIB), "memory_reserved": reserved * GIB}
         values["memory_allocated"] = allocated * GIB
-        fake = SimpleNamespace(**{name: lambda value=value: value for name, value in values.items()})
+        fake = SimpleNamespace(
+            **{name: lambda value=value: value for name, value in values.items()}
+        )
         monkeypatch.setattr(torch, "cuda", fake)
 
     return install
@@ -230,7 +263,9 @@ def device(monkeypatch):
 def test_memory_that_torch_reserved_and_does_not_use_is_free(device):
     device(free=1, reserved=3, allocated=1)
     require_memory(3 * GIB, "They")
-    with pytest.raises(InsufficientMemory, match=r"^They take 3\.5 GiB; the GPU has 16 GiB, 3\.0 of them free\. "):
+    with pytest.raises(
+        InsufficientMemory, match=r"^They take 3\.5 GiB; the GPU has 16 GiB, 3\.0 of them free\. "
+    ):
         require_memory(7 * GIB // 2, "They")
 
 
@@ -244,7 +279,9 @@ def test_operands_count_with_the_float32_values_that_they_are_converted_from(dev
     failure = to_failure("launch", error.value)
     assert failure.stage == "launch"
     assert failure.kind == "out_of_memory"
-    assert failure.message.startswith("These tensors take 2.0 GiB; the GPU has 16 GiB, 1.9 of them free.")
+    assert failure.message.startswith(
+        "These tensors take 2.0 GiB; the GPU has 16 GiB, 1.9 of them free."
+    )
 
 
 class OnTheGpu(torch.Tensor):
@@ -255,5 +292,7 @@ def test_the_check_is_refused_before_its_operands_are_widened(device):
     device(free=0)
     output = torch.zeros(4, 4, dtype=torch.float16).as_subclass(OnTheGpu)
     inputs = {name: torch.zeros(4, 4, dtype=torch.float16) for name in "ab"}
-    with pytest.raises(InsufficientMemory, match=r"^The operands of the check, in a wider type, take 0\.0 GiB"):
+    with pytest.raises(
+        InsufficientMemory, match=r"^The operands of the check, in a wider type, take 0\.0 GiB"
+    ):
         check(output, inputs, MATMUL, allowance("float16", 4))

@@ -31,7 +31,9 @@ def launch_from(payload):
 
 def product(gpu, rows, columns, depth, warps, **problem):
     config = {"BLOCK_M": rows, "BLOCK_N": columns, "BLOCK_K": depth, "num_warps": warps}
-    return launch_from({"kernel": "matmul.grouped", "gpu": gpu, "problem": problem, "config": config})
+    return launch_from(
+        {"kernel": "matmul.grouped", "gpu": gpu, "problem": problem, "config": config}
+    )
 
 
 # Seconds that Triton 3.7.1 took on one core of an x86 server.
@@ -45,13 +47,23 @@ MEASURED_S = [
 
 @pytest.mark.parametrize(("measured_s", "gpu", "rows", "columns", "depth", "warps"), MEASURED_S)
 def test_the_estimate_is_within_a_factor_of_two(measured_s, gpu, rows, columns, depth, warps):
-    assert measured_s / 2 < compile_seconds(*product(gpu, rows, columns, depth, warps)) < measured_s * 2
+    assert (
+        measured_s / 2
+        < compile_seconds(*product(gpu, rows, columns, depth, warps))
+        < measured_s * 2
+    )
 
 
 def test_a_large_transpose_on_one_warp_is_estimated_to_take_long():
     """It took 15 s."""
     config = {"BLOCK_M": 256, "BLOCK_N": 256, "num_warps": 1}
-    assert 7 < compile_seconds(*launch_from({"kernel": "transpose.tiled", "gpu": "H200", "config": config})) < 30
+    assert (
+        7
+        < compile_seconds(
+            *launch_from({"kernel": "transpose.tiled", "gpu": "H200", "config": config})
+        )
+        < 30
+    )
 
 
 @pytest.mark.parametrize("gpu", GPUS)
@@ -62,7 +74,10 @@ def test_a_compile_that_would_exceed_its_deadline_is_refused_with_the_figures(gp
     assert failure.stage == "compile"
     assert failure.kind == "too_slow_to_compile"
     why = failure.message
-    assert f"takes {2048 // warps} registers per thread with num_warps {warps}; a thread has 255" in why
+    assert (
+        f"takes {2048 // warps} registers per thread with num_warps {warps}; a thread has 255"
+        in why
+    )
     assert f"the limit is {COMPILE_DEADLINE_S:.0f} s" in why
     assert re.search(r"would take about (\d+ h )?\d+ min", why), "seconds would be unreadable"
 
@@ -70,7 +85,9 @@ def test_a_compile_that_would_exceed_its_deadline_is_refused_with_the_figures(gp
 def test_recorded_kernels_need_hardly_more_shared_memory_than_estimated():
     needs = []
     for recording in records.shipped(COUNTERS.form):
-        estimate = estimate_shared_bytes(*launch_of(recording.measured.experiment, GPUS[recording.gpu]))
+        estimate = estimate_shared_bytes(
+            *launch_of(recording.measured.experiment, GPUS[recording.gpu])
+        )
         needs.append(recording.measured.compiled.shared_bytes / estimate)
     assert len(needs) > 700
     assert max(needs) < 1.25
@@ -80,21 +97,35 @@ def test_recorded_kernels_need_hardly_more_shared_memory_than_estimated():
 @pytest.mark.parametrize(
     ("kernel", "gpu", "config", "expected"),
     [
-        ("matmul.grouped", "H200", {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 256, "num_stages": 5}, "BLOCK_K 32"),
+        (
+            "matmul.grouped",
+            "H200",
+            {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 256, "num_stages": 5},
+            "BLOCK_K 32",
+        ),
         ("matmul.persistent", "T4", {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 256}, "BLOCK_K 64"),
         ("transpose.tiled", "T4", {"BLOCK_M": 256, "BLOCK_N": 256}, "BLOCK_N 64"),
     ],
 )
-def test_the_suggested_config_changes_few_knobs_and_fits_by_the_estimate(kernel, gpu, config, expected):
+def test_the_suggested_config_changes_few_knobs_and_fits_by_the_estimate(
+    kernel, gpu, config, expected
+):
     declared, launch = launch_from({"kernel": kernel, "gpu": gpu, "config": config})
-    assert suggest_smaller_config(declared, launch, estimate_shared_bytes(declared, launch)) == expected
+    assert (
+        suggest_smaller_config(declared, launch, estimate_shared_bytes(declared, launch))
+        == expected
+    )
 
 
 def everything_shown():
     """Each experiment that the project shows: defaults, presets, tours, recordings, and configs found by searches."""
     for kernel in discover().values():
         for preset in kernel.presets:
-            yield {"kernel": kernel.id, "problem": dict(preset.problem), "config": dict(preset.config)}
+            yield {
+                "kernel": kernel.id,
+                "problem": dict(preset.problem),
+                "config": dict(preset.config),
+            }
     for tour in tours().values():
         yield from (SETTINGS.state(stop.fields, None).experiment.to_json() for stop in tour.stops)
     yield from ({**found.experiment.to_json(), "gpu": found.gpu} for found in shipped())

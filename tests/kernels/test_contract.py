@@ -50,7 +50,9 @@ def dtypes(kernel):
 
 def experiment(kernel, problem, configs, place):
     """Return the experiment of one case. Config, distribution and seed change independently."""
-    configs = {name: config for name, config in configs.items() if accepted(kernel, problem, config)}
+    configs = {
+        name: config for name, config in configs.items() if accepted(kernel, problem, config)
+    }
     name = list(configs)[(place + place // 4) % len(configs)]
     run = Run(distribution=DISTRIBUTIONS[place % len(DISTRIBUTIONS)], seed=SEED + place)
     return Experiment(kernel.id, problem, configs[name], run=run)
@@ -61,13 +63,18 @@ def problems(kernel, problem_of, shapes):
     for row, shape in enumerate(shapes):
         for column, dtype in enumerate(dtypes(kernel)):
             turn = row + column
-            yield problem_of(shape, dtype, layout=LAYOUTS[turn % 4], precision=PRECISIONS[(turn + turn // 4) % 4])
+            yield problem_of(
+                shape, dtype, layout=LAYOUTS[turn % 4], precision=PRECISIONS[(turn + turn // 4) % 4]
+            )
 
 
 def values(kernel, configs):
     """Return the values of each part of a case, in order. A transpose has neither layout nor precision."""
     of_problem = kernel.problem_knobs()
-    others = [of_problem[name].choices if name in of_problem else (None,) for name in ("layout", "precision")]
+    others = [
+        of_problem[name].choices if name in of_problem else (None,)
+        for name in ("layout", "precision")
+    ]
     return SHAPES, tuple(configs), dtypes(kernel), DISTRIBUTIONS, *others
 
 
@@ -82,13 +89,17 @@ def cases(kernel, configs, problem_of, all_combinations):
         for shape, (name, config) in itertools.product(SHAPES, configs.items())
         if accepted(kernel, problem_of(shape), config)
     }
-    quickest = {shape: min(s for (of, _), s in seconds.items() if of == shape) for shape, _ in seconds}
+    quickest = {
+        shape: min(s for (of, _), s in seconds.items() if of == shape) for shape, _ in seconds
+    }
     limit, most = LIMITS_S["all" if all_combinations else "default"]
 
     def is_taken(shape, name, dtype, _distribution, _layout, precision):
         # A type of one byte is multiplied in steps of at least 32; only float32 has precisions.
         is_legal = DTYPE_BYTES[dtype] > 1 or getattr(configs[name], "BLOCK_K", 32) >= 32
-        is_quick = (shape, name) in seconds and seconds[shape, name] <= max(limit, min(most, quickest[shape]))
+        is_quick = (shape, name) in seconds and seconds[shape, name] <= max(
+            limit, min(most, quickest[shape])
+        )
         return is_legal and is_quick and (dtype == "float32" or precision in (None, PRECISIONS[0]))
 
     every = [case for case in itertools.product(*values(kernel, configs)) if is_taken(*case)]
@@ -103,7 +114,8 @@ def cases(kernel, configs, problem_of, all_combinations):
 
 
 @pytest.mark.parametrize(
-    "config", ["smallest", "default", "unequal", pytest.param("largest", marks=pytest.mark.all_combinations)]
+    "config",
+    ["smallest", "default", "unequal", pytest.param("largest", marks=pytest.mark.all_combinations)],
 )
 def test_every_result_is_right_under_the_interpreter(session, kernel, cases, config):
     experiments = [experiment for name, experiment in cases if name == config]
@@ -124,7 +136,9 @@ def test_every_result_is_right_under_the_interpreter(session, kernel, cases, con
 @pytest.mark.gpu
 def test_every_result_is_right_on_a_gpu(gpu, kernel, configs, problem_of):
     if races(kernel):
-        configs = {name: type(config)(**{**vars(config), "SPLIT_K": 1}) for name, config in configs.items()}
+        configs = {
+            name: type(config)(**{**vars(config), "SPLIT_K": 1}) for name, config in configs.items()
+        }
     # The largest tiles can't be compiled for any GPU. The other configs take turns.
     configs = {name: config for name, config in configs.items() if name != "largest"}
     cases = [
@@ -146,27 +160,43 @@ def races(kernel, **config):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kernel", [k for k in discover().values() if races(k)], ids=lambda kernel: kernel.id)
+@pytest.mark.parametrize(
+    "kernel", [k for k in discover().values() if races(k)], ids=lambda kernel: kernel.id
+)
 def test_a_race_is_lost_on_a_gpu_unless_k_is_one_slice(gpu, kernel):
     """Run the default and each preset 20 times. A preset with one slice of K has no race."""
     settings = [({}, {}), *((preset.problem, preset.config) for preset in kernel.presets)]
     for problem, config in settings:
         cases = [
-            Experiment(kernel.id, kernel.family.problem(**problem), kernel.config(**config), run=Run(seed=seed))
+            Experiment(
+                kernel.id,
+                kernel.family.problem(**problem),
+                kernel.config(**config),
+                run=Run(seed=seed),
+            )
             for seed in range(20)
         ]
         passed = [gpu.submit(case, name="check").result().check.passed for case in cases]
-        print(f"{kernel.id} {problem} {config}: wrong in {passed.count(False)} of {len(passed)} runs")
+        print(
+            f"{kernel.id} {problem} {config}: wrong in {passed.count(False)} of {len(passed)} runs"
+        )
         assert passed.count(False) >= 19 if races(kernel, **config) else all(passed)
 
 
-TIMED = [(kernel, dtype) for kernel in discover().values() if not races(kernel) for dtype in dtypes(kernel)]
+TIMED = [
+    (kernel, dtype)
+    for kernel in discover().values()
+    if not races(kernel)
+    for dtype in dtypes(kernel)
+]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("kernel", "dtype"), TIMED, ids=lambda part: getattr(part, "id", part))
 def test_a_right_result_is_timed_on_a_gpu(gpu, kernel, problem_of, dtype):
-    result = gpu.submit(Experiment(kernel.id, problem_of((577, 1000, 128), dtype), kernel.config())).result()
+    result = gpu.submit(
+        Experiment(kernel.id, problem_of((577, 1000, 128), dtype), kernel.config())
+    ).result()
     assert isinstance(result, RunResult), result
     assert result.check.passed, result.check
     assert 0 < result.timing.p20_ms <= result.timing.median_ms <= result.timing.p80_ms

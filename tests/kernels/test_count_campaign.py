@@ -29,12 +29,19 @@ def test_all_experiments_with_a_recording_of_the_kind_are_recorded_again_each_on
         assert len(set(found)) == len(found) > 10
     assert set(valid_experiments(presets())) <= set(chosen("counters"))
     assert {
-        (experiment.kernel, experiment.problem.dtype) for experiment in valid_experiments(presets(every_dtype=True))
-    } == {(name, dtype) for name, kernel in kernels.items() for dtype in kernel.problem_knobs()["dtype"].choices}
+        (experiment.kernel, experiment.problem.dtype)
+        for experiment in valid_experiments(presets(every_dtype=True))
+    } == {
+        (name, dtype)
+        for name, kernel in kernels.items()
+        for dtype in kernel.problem_knobs()["dtype"].choices
+    }
 
 
 def test_a_draw_has_as_many_experiments_as_asked_for():
-    assert chosen("counters", "--draw", "3", "--launches", "7") == take(valid_experiments(draw(3)), 7)
+    assert chosen("counters", "--draw", "3", "--launches", "7") == take(
+        valid_experiments(draw(3)), 7
+    )
 
 
 def test_experiments_of_a_file_are_measured_in_its_order(tmp_path):
@@ -67,17 +74,28 @@ def _shipped(kind):
     return records.shipped(MEASUREMENTS[kind].form)
 
 
-def test_counts_are_recorded_beside_their_predictions_and_differences_are_reported(counts, capsys, tmp_path):
+def test_counts_are_recorded_beside_their_predictions_and_differences_are_reported(
+    counts, capsys, tmp_path
+):
     file = tmp_path / "counted.jsonl"
     persistent = counts[1]
     sectors = f"{persistent.launch['tma_ld_sectors']:,.0f}"
-    assert record("counters", [(measured.experiment, measured) for measured in counts], file, "H200") == 0
-    assert f"TMA load: {sectors} sectors predicted, {sectors} counted: equal" in capsys.readouterr().out
+    assert (
+        record("counters", [(measured.experiment, measured) for measured in counts], file, "H200")
+        == 0
+    )
+    assert (
+        f"TMA load: {sectors} sectors predicted, {sectors} counted: equal"
+        in capsys.readouterr().out
+    )
     assert len(file.read_text().splitlines()) == 2
 
     wrong = replace(persistent, launch={**persistent.launch, "tma_ld_sectors": 5.0})
     assert record("counters", [(wrong.experiment, wrong)], file, "H200") == 1
-    assert f"DIFFERENT TMA load: {sectors} sectors predicted, 5 counted: different" in capsys.readouterr().out
+    assert (
+        f"DIFFERENT TMA load: {sectors} sectors predicted, 5 counted: different"
+        in capsys.readouterr().out
+    )
     first, second = map(json.loads, file.read_text().splitlines())
     assert first["counters"]["launch"]["tma_ld_sectors"] == 0
     assert second["counters"]["launch"]["tma_ld_sectors"] == 5, "measured again, so replaced"
@@ -95,7 +113,10 @@ def test_failures_are_reported_and_not_recorded(counts, capsys, tmp_path):
 def test_each_kind_of_result_is_recorded_as_it_was_shipped(kind, capsys, tmp_path):
     recording = _shipped(kind)[0]
     file = tmp_path / "recorded.jsonl"
-    assert record(kind, [(recording.measured.experiment, recording.measured)], file, recording.gpu) == 0
+    assert (
+        record(kind, [(recording.measured.experiment, recording.measured)], file, recording.gpu)
+        == 0
+    )
     fields = json.loads(file.read_text())
     assert fields["gpu"] == recording.gpu
     assert kind in capsys.readouterr().out

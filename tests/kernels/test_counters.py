@@ -12,7 +12,11 @@ from kernels.measuring.counters import METRICS, sum_instructions
 
 pytestmark = pytest.mark.xdist_group("compiled")
 
-PAYLOAD = {"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64, "dtype": "float32"}, "gpu": "H200"}
+PAYLOAD = {
+    "kernel": "transpose.tiled",
+    "problem": {"M": 64, "N": 64, "dtype": "float32"},
+    "gpu": "H200",
+}
 
 
 @pytest.fixture
@@ -29,7 +33,11 @@ def refused(experiment, **options):
 @pytest.mark.parametrize(
     ("script", "kind", "message"),
     [
-        ('echo "==ERROR== ERR_NVGPUCTRPERM - no permission"; exit 1', "ncu_denied", "NVreg_RestrictProfilingToAdmin"),
+        (
+            'echo "==ERROR== ERR_NVGPUCTRPERM - no permission"; exit 1',
+            "ncu_denied",
+            "NVreg_RestrictProfilingToAdmin",
+        ),
         ("echo something odd; exit 3", "ncu_failed", "status 3 and printed: something odd"),
     ],
 )
@@ -68,9 +76,17 @@ BASE_UNITS = {
 def raw_page(metrics=METRICS, launches=1, units=None, **changed):
     """Return ncu's raw page in base units: launch n has n of each metric that is not changed."""
     names = metrics.values()
-    units = {name: BASE_UNITS.get(name, "byte" if "bytes" in name else "") for name in names} | (units or {})
-    rows = [[launch, *(changed.get(name, launch) for name in names)] for launch in range(1, launches + 1)]
-    lines = [",".join(f'"{cell}"' for cell in row) for row in (["ID", *names], ["", *units.values()], *rows)]
+    units = {name: BASE_UNITS.get(name, "byte" if "bytes" in name else "") for name in names} | (
+        units or {}
+    )
+    rows = [
+        [launch, *(changed.get(name, launch) for name in names)]
+        for launch in range(1, launches + 1)
+    ]
+    lines = [
+        ",".join(f'"{cell}"' for cell in row)
+        for row in (["ID", *names], ["", *units.values()], *rows)
+    ]
     return "\n".join(["==PROF== noise", *lines, ""])
 
 
@@ -83,14 +99,25 @@ def test_counts_with_thousands_separators_are_parsed():
     assert set(launch) == set(METRICS)
 
 
-OTHER_UNITS = {"dram_read_bytes": "Kbyte", "dram_write_bytes": "", "shared_bytes": "Kbyte/block", "ld_sectors": "Mbyte"}
+OTHER_UNITS = {
+    "dram_read_bytes": "Kbyte",
+    "dram_write_bytes": "",
+    "shared_bytes": "Kbyte/block",
+    "ld_sectors": "Mbyte",
+}
 
 
 @pytest.mark.parametrize(
     ("page", "message"),
     [
-        *((raw_page(units={METRICS[n]: unit}), f"{METRICS[n]}.*not in bytes") for n, unit in OTHER_UNITS.items()),
-        *((raw_page(**{METRICS["st_sectors"]: text}), "which is not a number") for text in ("", "nan", "n/a")),
+        *(
+            (raw_page(units={METRICS[n]: unit}), f"{METRICS[n]}.*not in bytes")
+            for n, unit in OTHER_UNITS.items()
+        ),
+        *(
+            (raw_page(**{METRICS["st_sectors"]: text}), "which is not a number")
+            for text in ("", "nan", "n/a")
+        ),
         (raw_page().replace(METRICS["st_requests"], "another"), METRICS["st_requests"]),
         ("==WARNING== No kernels were profiled.", "no launch"),
     ],
@@ -119,19 +146,28 @@ def rows_of(compiled, **changed):
         "L1 Wavefronts Shared": "5",
         "L1 Wavefronts Shared Ideal": "5",
     } | changed
-    return [{"Source": f"@!P1  {opcode} R0, R1", **columns} for opcode, _ in instructions(compiled.sass)]
+    return [
+        {"Source": f"@!P1  {opcode} R0, R1", **columns} for opcode, _ in instructions(compiled.sass)
+    ]
 
 
 def test_instructions_are_summed_by_operation_and_by_line_of_shared_memory(compiled):
     ops, shared = sum_instructions(rows_of(compiled), compiled.sass, compiled.operations)
     load, store = compiled.operations
-    assert {(row.operation, row.opcode) for row in ops} == {(0, load.opcodes[0]), (1, store.opcodes[0])}
+    assert {(row.operation, row.opcode) for row in ops} == {
+        (0, load.opcodes[0]),
+        (1, store.opcodes[0]),
+    }
     for row, made in zip(sorted(ops, key=lambda row: row.operation), (load, store), strict=True):
         assert (row.executed, row.lines, row.sectors, row.ideal_sectors) == tuple(
             made.instructions * n for n in (10, 3, 4, 2)
         )
-    assert {row.source for row in shared} == {conversion.source for conversion in compiled.conversions}
-    assert sum(row.wavefronts for row in shared) == 5 * sum(operation.count for operation in compiled.shared)
+    assert {row.source for row in shared} == {
+        conversion.source for conversion in compiled.conversions
+    }
+    assert sum(row.wavefronts for row in shared) == 5 * sum(
+        operation.count for operation in compiled.shared
+    )
 
 
 def test_a_count_of_other_code_is_an_error(compiled):
@@ -142,7 +178,9 @@ def test_a_count_of_other_code_is_an_error(compiled):
 
 
 def test_a_missing_column_is_an_error(compiled):
-    rows = [{k: v for k, v in row.items() if k != "L1 Tag Requests Global"} for row in rows_of(compiled)]
+    rows = [
+        {k: v for k, v in row.items() if k != "L1 Tag Requests Global"} for row in rows_of(compiled)
+    ]
     with pytest.raises(counters.CountingFailed, match="L1 Tag Requests Global"):
         sum_instructions(rows, compiled.sass, compiled.operations)
 
@@ -155,4 +193,6 @@ def test_an_instruction_on_another_line_goes_to_the_operation_that_lacks_one(com
     moved = found.index(0)
     displaced = (listed[moved][0], (("tiled.py", 1, 0),))
     elsewhere = [*listed[:moved], displaced, *listed[moved + 1 :], displaced]
-    assert match_instructions(elsewhere, compiled.operations) == [*found, -1], "none lacks the last one"
+    assert match_instructions(elsewhere, compiled.operations) == [*found, -1], (
+        "none lacks the last one"
+    )

@@ -49,7 +49,11 @@ def launches(kernel, configs, launch_of, all_combinations):
 
 
 def test_every_file_that_declares_a_kernel_is_found_and_families_have_distinct_ids(kernels):
-    files = [path for path in (ROOT / "kernels").glob("*/*.py") if "\nKERNEL = " in path.read_text(encoding="utf-8")]
+    files = [
+        path
+        for path in (ROOT / "kernels").glob("*/*.py")
+        if "\nKERNEL = " in path.read_text(encoding="utf-8")
+    ]
     assert {f"{path.parent.name}.{path.stem}" for path in files} == set(kernels)
     families = {kernel.family.id: kernel.family for kernel in kernels.values()}
     for kernel in kernels.values():
@@ -68,7 +72,10 @@ def test_tensors_have_the_bytes_and_strides_of_an_array_of_their_shape(kernel, l
             assert seen.shape == spec.shape
             # NumPy does not define strides along axes of length 1.
             sizes = zip(seen.shape, seen.strides, spec.strides, strict=True)
-            assert all(length == 1 or stride == expected for length, stride, expected in sizes) or seen.size == 1
+            assert (
+                all(length == 1 or stride == expected for length, stride, expected in sizes)
+                or seen.size == 1
+            )
         assert kernel.family.minimal_bytes(launch.problem) == moved
 
 
@@ -97,7 +104,9 @@ def test_some_programs_have_the_same_tiles_alone_as_among_all(kernel, launches):
         whole, part = (kernel.tiles(pids, launch) for pids in (np.arange(programs), some))
         kept = np.isin(whole.program, some)
         for field in dataclasses.fields(part):
-            assert np.array_equal(getattr(part, field.name), getattr(whole, field.name)[kept]), launch
+            assert np.array_equal(getattr(part, field.name), getattr(whole, field.name)[kept]), (
+                launch
+            )
 
 
 def starts_and_lengths(access, shape):
@@ -114,7 +123,9 @@ def test_blocks_of_the_accesses_of_a_tensor_cover_it_evenly(kernel, launches):
         tensors = kernel.tensors(launch)
         touched = {}
         for access in kernel.accesses(launch):
-            for place, (axis, length) in enumerate(starts_and_lengths(access, tensors[access.tensor].stored)):
+            for place, (axis, length) in enumerate(
+                starts_and_lengths(access, tensors[access.tensor].stored)
+            ):
                 starts = axis.start(np.arange(extents[axis.index]), axis.block)
                 elements = (starts[:, None] + np.arange(axis.block)).ravel()
                 counts = touched.setdefault((access.tensor, place), np.zeros(length, dtype=int))
@@ -136,7 +147,9 @@ def test_accesses_agree_with_tensors_panels_and_output_tiles(kernel, launches):
         assert {access.tensor for access in accesses} == set(tensors)
         written = {access.tensor for access in accesses if access.op in ("store", "atomic")}
         assert written <= {output}
-        assert written or any(access.op == "descriptor" and access.tensor == output for access in accesses)
+        assert written or any(
+            access.op == "descriptor" and access.tensor == output for access in accesses
+        )
         assert {access.tensor for access in accesses if "k" in access.over} == set(panels)
         assert ("k" in extents) == bool(panels)
         for name, side in zip(panels, "mn", strict=False):
@@ -146,7 +159,9 @@ def test_accesses_agree_with_tensors_panels_and_output_tiles(kernel, launches):
         if (tile := kernel.output_tile(launch)) is None:
             assert all(isinstance(access, FlatAccess) for access in accesses)
         else:
-            counts = [-(-length // side) for length, side in zip(tensors[output].shape, tile, strict=True)]
+            counts = [
+                -(-length // side) for length, side in zip(tensors[output].shape, tile, strict=True)
+            ]
             assert counts == [extents[axis.index] for axis in kernel.output_axes(launch)]
 
 
@@ -157,7 +172,10 @@ def test_grids_are_what_cuda_can_launch(kernel, configs, launches):
         grid = kernel.grid(launch)
         assert 1 <= len(grid) <= 3
         # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
-        assert all(1 <= extent <= most for extent, most in zip(grid, (2**31 - 1, 65535, 65535), strict=False))
+        assert all(
+            1 <= extent <= most
+            for extent, most in zip(grid, (2**31 - 1, 65535, 65535), strict=False)
+        )
         assert kernel.programs(launch) == np.prod(grid, dtype=np.int64)
 
 
@@ -167,7 +185,9 @@ def memory_calls(function, seen):
     Exchanges of flags are not declared: their number depends on timing.
     """
     path = Path(inspect.getsourcefile(function)).resolve()
-    if function in seen or not path.is_relative_to(ROOT / "kernels"):  # Triton's own functions touch no memory
+    if function in seen or not path.is_relative_to(
+        ROOT / "kernels"
+    ):  # Triton's own functions touch no memory
         return set()
     seen.add(function)
     lines, first = inspect.getsourcelines(function)
@@ -176,7 +196,11 @@ def memory_calls(function, seen):
         if not isinstance(node, ast.Call):
             continue
         called = node.func
-        owner = called.value.id if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) else None
+        owner = (
+            called.value.id
+            if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name)
+            else None
+        )
         if isinstance(called, ast.Name):
             target = function.__globals__.get(called.id)
         else:
@@ -192,7 +216,9 @@ def memory_calls(function, seen):
 def test_every_operation_of_the_source_is_declared(kernel, launches):
     """Which operations run depends on the launch. No launch declares one that the source lacks, or one twice."""
     called = memory_calls(kernel.jitted.fn, set())
-    declared = [[(*access.source, access.op) for access in kernel.accesses(launch)] for launch in launches]
+    declared = [
+        [(*access.source, access.op) for access in kernel.accesses(launch)] for launch in launches
+    ]
     assert called
     assert set().union(*declared) == called
     assert all(len(set(of_launch)) == len(of_launch) for of_launch in declared)
@@ -210,15 +236,20 @@ def test_knobs_presets_and_headlines_are_complete_and_legal(kernel):
             assert knob.validate(name, getattr(declared(), name)) == getattr(declared(), name)
     assert len({preset.title for preset in kernel.presets}) == len(kernel.presets) > 0
     for preset in kernel.presets:
-        experiment = from_json({"kernel": kernel.id, "problem": preset.problem, "config": preset.config})
+        experiment = from_json(
+            {"kernel": kernel.id, "problem": preset.problem, "config": preset.config}
+        )
         assert preset.problem.items() <= vars(experiment.problem).items()
         assert preset.config.items() <= vars(experiment.config).items()
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "size"), [(1, 1, 1), (7, 5, 4), (9, 9, 3), (129, 3, 64), (5, 1000, 1), (10, 7, 100)]
+    ("rows", "columns", "size"),
+    [(1, 1, 1), (7, 5, 4), (9, 9, 3), (129, 3, 64), (5, 1000, 1), (10, 7, 100)],
 )
-def test_grouped_order_walks_down_the_rows_of_a_group_and_then_moves_to_the_next_column(rows, columns, size):
+def test_grouped_order_walks_down_the_rows_of_a_group_and_then_moves_to_the_next_column(
+    rows, columns, size
+):
     walk = [
         (row, column, first // size)
         for first in range(0, rows, size)
@@ -227,13 +258,18 @@ def test_grouped_order_walks_down_the_rows_of_a_group_and_then_moves_to_the_next
     ]
     pids = np.arange(rows * columns)
     pid_m, pid_n = on_arrays(orders.grouped)(pids, rows, columns, size)
-    assert list(zip(pid_m, pid_n, on_arrays(orders.group_of)(pids, columns, size), strict=True)) == walk
+    assert (
+        list(zip(pid_m, pid_n, on_arrays(orders.group_of)(pids, columns, size), strict=True))
+        == walk
+    )
     if rows % size == 0:
         whole = on_arrays(orders.grouped)(pids, rows, columns, size, WHOLE_GROUPS=True)
         assert np.array_equal(whole, (pid_m, pid_n))
 
 
-@pytest.mark.parametrize(("steps", "slices"), [(1, 1), (1, 8), (7, 8), (8, 8), (17, 8), (512, 16), (129, 2)])
+@pytest.mark.parametrize(
+    ("steps", "slices"), [(1, 1), (1, 8), (7, 8), (8, 8), (17, 8), (512, 16), (129, 2)]
+)
 def test_slices_of_k_are_its_steps_one_after_the_other(steps, slices):
     first, last = on_arrays(orders.slice_of_k)(np.arange(slices), steps, slices)
     taken = [step for start, end in zip(first, last, strict=True) for step in range(start, end)]
@@ -255,7 +291,9 @@ ARGUMENTS = {
 
 @pytest.mark.parametrize("jitted", JITTED_ORDERS, ids=lambda jitted: jitted.fn.__name__)
 def test_on_arrays_gives_what_integers_give(jitted):
-    arguments = {name: ARGUMENTS[name] for name in list(inspect.signature(jitted.fn).parameters)[1:]}
+    arguments = {
+        name: ARGUMENTS[name] for name in list(inspect.signature(jitted.fn).parameters)[1:]
+    }
     pids = np.arange(7 * 129)
     together = np.atleast_2d(on_arrays(jitted)(pids, **arguments))
     for pid in pids.tolist():

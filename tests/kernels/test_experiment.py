@@ -38,36 +38,59 @@ NOT_AN_OBJECT = (None, [], [1], "abc", "", 1, 1.5, float("nan"), True, ("kernel"
 def fields(kernel):
     """Return every field of a kernel's experiments: part, name, knob."""
     return [
-        (part, name, knob) for part, (_, allowed) in declared_parts(kernel).items() for name, knob in allowed.items()
+        (part, name, knob)
+        for part, (_, allowed) in declared_parts(kernel).items()
+        for name, knob in allowed.items()
     ]
 
 
 @st.composite
 def experiments(draw):
     kernel = draw(st.sampled_from(list(KERNELS.values())))
-    payload = {"kernel": kernel.id, "gpu": draw(st.sampled_from(GPU_CHOICES)), "problem": {}, "config": {}, "run": {}}
+    payload = {
+        "kernel": kernel.id,
+        "gpu": draw(st.sampled_from(GPU_CHOICES)),
+        "problem": {},
+        "config": {},
+        "run": {},
+    }
     for part, name, knob in fields(kernel):
         if draw(st.booleans()):
-            values = st.sampled_from(knob.choices) if knob.choices else st.integers(knob.low, knob.high)
+            values = (
+                st.sampled_from(knob.choices) if knob.choices else st.integers(knob.low, knob.high)
+            )
             payload[part][name] = draw(values)
-    if payload["problem"].get("dtype", "").startswith("float8") and "BLOCK_K" in knobs(kernel.config):
+    if payload["problem"].get("dtype", "").startswith("float8") and "BLOCK_K" in knobs(
+        kernel.config
+    ):
         payload["config"]["BLOCK_K"] = max(32, payload["config"].get("BLOCK_K", 32))
     return from_json(payload)
 
 
-@given(experiments(), st.dictionaries(st.sampled_from(("tab", "color", "warp_size", "utm_source")), st.text()))
+@given(
+    experiments(),
+    st.dictionaries(st.sampled_from(("tab", "color", "warp_size", "utm_source")), st.text()),
+)
 def test_an_experiment_survives_json_and_a_url_with_other_parameters(experiment, others):
     assert from_json(json.loads(json.dumps(experiment.to_json()))) == experiment
     address = experiment.to_address()
-    assert from_json(nest({**others, **{name: str(value) for name, value in address.items()}})) == experiment
-    assert set(address) - {"gpu"} == {"kernel", *(name for _, name, _ in fields(KERNELS[experiment.kernel]))}
+    assert (
+        from_json(nest({**others, **{name: str(value) for name, value in address.items()}}))
+        == experiment
+    )
+    assert set(address) - {"gpu"} == {
+        "kernel",
+        *(name for _, name, _ in fields(KERNELS[experiment.kernel])),
+    }
     assert ("gpu" in address) == bool(experiment.gpu)
 
 
 def test_every_allowed_value_is_read_as_json_or_a_url_writes_it(kernel):
     for part, name, knob in fields(kernel):
         for value in {knob.default, *(knob.choices or (knob.low, knob.high))}:
-            for written in (value, float(value), str(value)) if isinstance(value, int) else (value,):
+            for written in (
+                (value, float(value), str(value)) if isinstance(value, int) else (value,)
+            ):
                 payload = {"kernel": kernel.id, part: {name: written}}
                 read = getattr(getattr(from_json(payload, together=False), part), name)
                 assert read == value
@@ -106,7 +129,13 @@ def test_a_number_out_of_bounds_is_refused(kernel):
         if isinstance(knob.default, str):
             continue
         low, high = (knob.choices[0], knob.choices[-1]) if knob.choices else (knob.low, knob.high)
-        for value in (low - 1, high + 1, -(10**30), 10**30, *((low + high + 1,) if knob.choices else ())):
+        for value in (
+            low - 1,
+            high + 1,
+            -(10**30),
+            10**30,
+            *((low + high + 1,) if knob.choices else ()),
+        ):
             kind = "not_a_choice" if knob.choices else "out_of_range"
             payload = {"kernel": kernel.id, part: {name: value}}
             refuse(payload, kind, name, name, " must be ", low, high, f" (got {value}).")
@@ -114,14 +143,27 @@ def test_a_number_out_of_bounds_is_refused(kernel):
 
 def test_an_unknown_field_is_refused(kernel):
     for part, (_, allowed) in declared_parts(kernel).items():
-        refuse({"kernel": kernel.id, part: {"BLOCK_Q": 1}}, "unknown_field", "BLOCK_Q", "'BLOCK_Q'", *allowed)
+        refuse(
+            {"kernel": kernel.id, part: {"BLOCK_Q": 1}},
+            "unknown_field",
+            "BLOCK_Q",
+            "'BLOCK_Q'",
+            *allowed,
+        )
     parts = ("config", "gpu", "kernel", "problem", "run")
     refuse({"kernel": kernel.id, "confg": {}}, "unknown_field", "confg", *parts)
 
 
 def test_an_unknown_kernel_is_refused(kernels):
     for value in (*NOT_A_WORD, "matmul", ["matmul.grouped"]):
-        refuse({"kernel": value}, "unknown_kernel", "kernel", "kernel must be ", *kernels, f" (got {value!r}).")
+        refuse(
+            {"kernel": value},
+            "unknown_kernel",
+            "kernel",
+            "kernel must be ",
+            *kernels,
+            f" (got {value!r}).",
+        )
     for flat in ({}, {"kernel": ""}, {"kernel": "matmul"}, {"M": "577"}):
         with pytest.raises(ConfigError, match="kernel must be ") as caught:
             nest(flat)
@@ -137,12 +179,28 @@ def test_an_experiment_or_a_part_that_is_not_an_object_is_refused(kernel):
 
 
 def test_an_unknown_gpu_or_an_unsupported_dtype_is_refused(kernel):
-    for value in (True, False, [], ["H200"], {}, {"a": 1}, 0, 1, 1.5, float("nan"), "h200", "NVIDIA H200", "That"):
+    for value in (
+        True,
+        False,
+        [],
+        ["H200"],
+        {},
+        {"a": 1},
+        0,
+        1,
+        1.5,
+        float("nan"),
+        "h200",
+        "NVIDIA H200",
+        "That",
+    ):
         payload = {"kernel": kernel.id, "gpu": value}
         refuse(payload, "unknown_gpu", "gpu", "gpu must be this, ", *GPUS, f" (got {value!r}).")
     supported = kernel.problem_knobs()["dtype"].choices
     for dtype in set(knobs(kernel.family.problem)["dtype"].choices) - set(supported):
-        refuse({"kernel": kernel.id, "problem": {"dtype": dtype}}, "not_a_choice", "dtype", *supported)
+        refuse(
+            {"kernel": kernel.id, "problem": {"dtype": dtype}}, "not_a_choice", "dtype", *supported
+        )
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
@@ -174,7 +232,12 @@ def test_the_gpu_is_this_one_or_the_default_unless_named(name, this, expected):
     ("name", "kind", "field", "message"),
     [
         ("this", "no_gpu", "gpu", '"this", but this machine has no GPU'),
-        ("A100-40GB", "unsupported_dtype", "dtype", r"needs compute capability 8\.9; A100-40GB has 8\.0\."),
+        (
+            "A100-40GB",
+            "unsupported_dtype",
+            "dtype",
+            r"needs compute capability 8\.9; A100-40GB has 8\.0\.",
+        ),
     ],
 )
 def test_a_gpu_that_is_not_here_or_lacks_the_dtype_is_refused(name, kind, field, message):

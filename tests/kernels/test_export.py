@@ -59,11 +59,27 @@ def run_scripts(tmp_path, texts):
     (tmp_path / "empty").mkdir()
     for name, text in texts.items():
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ}
+    kept = {
+        name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ
+    }
     environment = {**kept, "HOME": str(tmp_path), "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-I", "-W", "error", "-c", DRIVER, *(str(tmp_path / f"{name}.py") for name in texts)]
+    command = [
+        sys.executable,
+        "-I",
+        "-W",
+        "error",
+        "-c",
+        DRIVER,
+        *(str(tmp_path / f"{name}.py") for name in texts),
+    ]
     run = subprocess.run(
-        command, cwd=tmp_path / "empty", env=environment, capture_output=True, text=True, timeout=280, check=False
+        command,
+        cwd=tmp_path / "empty",
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
     )
     assert run.returncode == 0, run.stderr
     return dict(zip(texts, map(tuple, json.loads(run.stdout).values()), strict=True))
@@ -71,7 +87,9 @@ def run_scripts(tmp_path, texts):
 
 def written(kernel, shape=SHAPE, config=None, gpu=FEW_SMS, run=NORMAL, **others):
     problem = problem_for(kernel, shape, **{"dtype": "float32", **others})
-    return script.script(Experiment(kernel.id, problem, config or kernel.config(), run=run), gpu).text
+    return script.script(
+        Experiment(kernel.id, problem, config or kernel.config(), run=run), gpu
+    ).text
 
 
 def dtypes(kernel, all_combinations):
@@ -92,7 +110,10 @@ def cases(kernel, all_combinations):
     if hasattr(kernel.config(), "PAD"):
         found["padded"] = {"shape": ODD, "config": kernel.config(PAD="always"), "dtype": "float16"}
     unequal, problem = configs_of(kernel)["unequal"], problem_for(kernel, ODD)
-    if accepted(kernel, problem, unequal) and kernel.programs(Launch(problem, unequal, FEW_SMS)) <= 64:
+    if (
+        accepted(kernel, problem, unequal)
+        and kernel.programs(Launch(problem, unequal, FEW_SMS)) <= 64
+    ):
         found["unequal"] = {"shape": ODD, "config": unequal, "dtype": "float16"}
     return {name: written(kernel, **given) for name, given in found.items()}
 
@@ -116,7 +137,9 @@ def planted():
         text = written(discover()[name])
         assert text.count(launched) == text.count(start) == 1
         texts[f"wrong-{name}-element"] = text.replace("# %% Check\n", "output[3, 5] += 1\n")
-        texts[f"wrong-{name}-nothing"] = text.replace(launched, launched.replace("launch()", "pass"))
+        texts[f"wrong-{name}-nothing"] = text.replace(
+            launched, launched.replace("launch()", "pass")
+        )
         texts[f"wrong-{name}-formula"] = text.replace(start, "return index * BLOCK + 1\n")
     return texts
 
@@ -124,8 +147,14 @@ def planted():
 @pytest.mark.xdist_group("exported scripts")
 def test_a_script_runs_without_our_modules(kernel, ended, all_combinations):
     """Each kernel's scripts pass their check under the interpreter, or say that they need a GPU."""
-    mine = {name.partition("-")[2]: end for name, end in ended.items() if name.startswith(f"{kernel.id}-")}
-    assert {"odd", "old_gpu", *(f"dtype_{one}" for one in dtypes(kernel, all_combinations))} <= set(mine)
+    mine = {
+        name.partition("-")[2]: end
+        for name, end in ended.items()
+        if name.startswith(f"{kernel.id}-")
+    }
+    assert {"odd", "old_gpu", *(f"dtype_{one}" for one in dtypes(kernel, all_combinations))} <= set(
+        mine
+    )
     for name, (code, said) in mine.items():
         dtype = name.removeprefix("dtype_")
         if not kernel.family.is_exact and dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
@@ -134,7 +163,10 @@ def test_a_script_runs_without_our_modules(kernel, ended, all_combinations):
             assert code == 0, (name, said)
             assert said.startswith("Triton's interpreter takes about 1 s for "), (name, said)
             assert "\ncheck passed: 0 of" in said, (name, said)
-            assert ("it is still a race: " in said) == (kernel.id == "matmul.split_k_race"), (name, said)
+            assert ("it is still a race: " in said) == (kernel.id == "matmul.split_k_race"), (
+                name,
+                said,
+            )
             assert "Not timed" in said, name
 
 
@@ -156,7 +188,9 @@ def test_a_script_imports_only_torch_triton_and_the_standard_library(kernel):
     assert (".fill_(0.0)" in text) == kernel.zeroed_output
     names = re.findall(r"^\s*(?:import|from) ([\w.]+)", text, re.MULTILINE)
     assert {"torch", "triton"} <= set(names)
-    assert all(name.split(".")[0] in {"torch", "triton", *sys.stdlib_module_names} for name in names)
+    assert all(
+        name.split(".")[0] in {"torch", "triton", *sys.stdlib_module_names} for name in names
+    )
 
 
 def test_a_script_has_the_values_of_its_experiment():
@@ -195,7 +229,9 @@ def test_every_value_of_every_knob_exports_a_script(kernel):
     base = default_experiment(kernel.id)
     sizes = {name: 1001 for name in vars(base.problem) if name in ("M", "N", "K")}
     padded = {"PAD": "auto"} if hasattr(base.config, "PAD") else {}
-    base = replace(base, problem=replace(base.problem, **sizes), config=replace(base.config, **padded))
+    base = replace(
+        base, problem=replace(base.problem, **sizes), config=replace(base.config, **padded)
+    )
     gpus = itertools.cycle(("H200", "A100-80GB"))
     exported = 0
     for part, (_, knobs) in declared_parts(kernel).items():
@@ -226,7 +262,9 @@ def test_a_declaration_may_do_any_arithmetic(kernel):
             columns % 7,
             divmod(9, rows)[1],
         )
-        return (max(1, math.ceil(sum(terms)) + round(columns / 3) + abs(-rows) + len([0] * columns)),)
+        return (
+            max(1, math.ceil(sum(terms)) + round(columns / 3) + abs(-rows) + len([0] * columns)),
+        )
 
     launch = Launch(problem_for(kernel, SHAPE), kernel.config(), FEW_SMS)
     code = script.launch_code(replace(kernel, grid=grid), launch)
@@ -282,7 +320,10 @@ def test_a_script_checks_as_the_runner_does(capsys, dtype, off_by):
     said = capsys.readouterr().out
     assert passed == ours.passed == said.startswith("check passed") == (off_by == 0.0)
     assert f": {ours.mismatched:,} of {ours.elements:,} elements" in said
-    assert f"error {ours.relative_rms:.2e} (limit {ours.tolerance:.2e}), worst at {ours.worst_index}" in said
+    assert (
+        f"error {ours.relative_rms:.2e} (limit {ours.tolerance:.2e}), worst at {ours.worst_index}"
+        in said
+    )
 
 
 def test_a_notebook_has_the_cells_of_the_script(kernel):
@@ -337,7 +378,8 @@ def uses_an_object():
 
 
 @pytest.mark.parametrize(
-    ("function", "why"), [(lambda x: x, "not defined by a `def`"), (uses_an_object, "uses OBJECT, of type object")]
+    ("function", "why"),
+    [(lambda x: x, "not defined by a `def`"), (uses_an_object, "uses OBJECT, of type object")],
 )
 def test_a_function_that_a_script_cannot_contain_is_refused(function, why):
     with pytest.raises(CannotBeWritten, match=why):
@@ -345,7 +387,9 @@ def test_a_function_that_a_script_cannot_contain_is_refused(function, why):
 
 
 def test_an_argument_that_cannot_be_written_is_refused(kernel):
-    odd = dataclasses.replace(kernel, arguments=lambda tensors, launch: {"num_warps": SimpleNamespace()})
+    odd = dataclasses.replace(
+        kernel, arguments=lambda tensors, launch: {"num_warps": SimpleNamespace()}
+    )
     with pytest.raises(CannotBeWritten, match="num_warps is a SimpleNamespace"):
         script.launch_code(odd, Launch(problem_for(kernel, SHAPE), kernel.config(), FEW_SMS))
 
@@ -353,7 +397,9 @@ def test_an_argument_that_cannot_be_written_is_refused(kernel):
 RECORDED = records.experiments(TIMELINE.form, "H200")
 
 
-@pytest.mark.parametrize("experiment", RECORDED, ids=lambda one: f"{one.kernel} {one.problem} {one.config}")
+@pytest.mark.parametrize(
+    "experiment", RECORDED, ids=lambda one: f"{one.kernel} {one.problem} {one.config}"
+)
 def test_every_program_is_an_event_where_and_when_it_ran(experiment):
     timeline = records.find(TIMELINE.form, experiment, "H200")
     trace = json.loads(json.dumps(chrome_trace(timeline, GPUS["H200"]), allow_nan=False))
@@ -364,12 +410,18 @@ def test_every_program_is_an_event_where_and_when_it_ran(experiment):
     assert [event["pid"] for event in events] == list(timeline.sm)
     assert [round(event["ts"] * 1000) for event in events] == list(timeline.start_ns)
     assert [round((event["ts"] + event["dur"]) * 1000) for event in events] == list(timeline.end_ns)
-    tiles = [(tile["pid_m"], tile["pid_n"], tile["pid_k"]) for event in events for tile in event["args"]["tiles"]]
+    tiles = [
+        (tile["pid_m"], tile["pid_n"], tile["pid_k"])
+        for event in events
+        for tile in event["args"]["tiles"]
+    ]
     extents = kernel.extents(launch)
     assert len(set(tiles)) == len(tiles) == extents["m"] * extents["n"] * extents.get("slice", 1)
     named = {(e["pid"], e["tid"]) for e in trace["traceEvents"] if e["name"] == "thread_name"}
     assert named == {(event["pid"], event["tid"]) for event in events}
-    processes = {e["pid"]: e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"}
+    processes = {
+        e["pid"]: e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"
+    }
     assert processes == {sm: f"SM {sm}" for sm in set(timeline.sm)}
     assert trace["otherData"]["source"] == "recorded"
     assert trace["otherData"]["experiment"] == timeline.experiment.to_json()

@@ -49,10 +49,21 @@ def pop(queue):
 @pytest.mark.parametrize(
     ("first", "later", "served"),
     [
-        pytest.param([ANN] * 3, [BEN], [0, 3, 1, 2], id="a client with many calls waits for one with few"),
-        pytest.param([ANN], [ANN] * 9, list(range(10)), id="a client's calls are served first come first served"),
-        pytest.param([ANN, ANN, ANNS_OTHER_PAGE], [], [0, 2, 1], id="pages of one address take turns"),
-        pytest.param(ANNS_PAGES, [BEN], [0, 3, 1, 2], id="an address with many pages has no advantage"),
+        pytest.param(
+            [ANN] * 3, [BEN], [0, 3, 1, 2], id="a client with many calls waits for one with few"
+        ),
+        pytest.param(
+            [ANN],
+            [ANN] * 9,
+            list(range(10)),
+            id="a client's calls are served first come first served",
+        ),
+        pytest.param(
+            [ANN, ANN, ANNS_OTHER_PAGE], [], [0, 2, 1], id="pages of one address take turns"
+        ),
+        pytest.param(
+            ANNS_PAGES, [BEN], [0, 3, 1, 2], id="an address with many pages has no advantage"
+        ),
     ],
 )
 def test_the_client_with_the_lowest_recent_usage_goes_first(queue, first, later, served):
@@ -81,7 +92,9 @@ def test_short_calls_may_take_every_worker(queue):
     assert [queue.pop().call.args[0] for _ in range(2)] == ["a", "b"]
 
 
-def test_a_client_over_its_budget_may_not_take_the_reserved_worker_until_its_usage_decays(queue, clock):
+def test_a_client_over_its_budget_may_not_take_the_reserved_worker_until_its_usage_decays(
+    queue, clock
+):
     """Estimates can be wrong: a call that claims to be short takes a minute."""
     push(queue, "ann", ANN)
     queue.finish(queue.pop(), 2 * fair_queue.BUDGET_S + 1)
@@ -106,10 +119,18 @@ def test_usage_halves_and_is_forgotten(queue, clock):
 
 def test_a_page_and_an_address_have_limits_that_the_refusal_names(queue):
     waiting = [push(queue, number, ANN) for number in range(fair_queue.MAX_WAITING_PER_PAGE)]
-    assert queue.explain_refusal(ANN).startswith("8 jobs from this page or program are queued; the limit is 8.")
-    assert [queue.explain_refusal(client) for client in (ANNS_OTHER_PAGE, BEN, INTERNAL)] == ["", "", ""]
+    assert queue.explain_refusal(ANN).startswith(
+        "8 jobs from this page or program are queued; the limit is 8."
+    )
+    assert [queue.explain_refusal(client) for client in (ANNS_OTHER_PAGE, BEN, INTERNAL)] == [
+        "",
+        "",
+        "",
+    ]
     for number in range(fair_queue.MAX_WAITING_PER_ADDRESS - fair_queue.MAX_WAITING_PER_PAGE):
         push(queue, number, Client(ANN.address, f"page {number}"))
-    assert "32 jobs from this address are queued; the limit is 32." in queue.explain_refusal(ANNS_OTHER_PAGE)
+    assert "32 jobs from this address are queued; the limit is 32." in queue.explain_refusal(
+        ANNS_OTHER_PAGE
+    )
     queue.waiting.remove(waiting[0])
     assert queue.explain_refusal(ANN) == ""

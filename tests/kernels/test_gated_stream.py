@@ -7,7 +7,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kernels.measuring.gated_stream import FIRST_LAUNCH_S, MAX_LAUNCH_S, GatedStream, clock_between, clock_limits
+from kernels.measuring.gated_stream import (
+    FIRST_LAUNCH_S,
+    MAX_LAUNCH_S,
+    GatedStream,
+    clock_between,
+    clock_limits,
+)
 from kernels.measuring.timing import MOST_TURNS
 from kernels.pairs import pair
 
@@ -69,7 +75,9 @@ class FakeDevice:
         self.launch(number, 0.98 if len(self.numbers) % 2 else 1.02)
 
     def stream(self, calls, l2="warm", timer="events"):
-        return GatedStream([self.launch] * calls if isinstance(calls, int) else calls, l2, timer, self)
+        return GatedStream(
+            [self.launch] * calls if isinstance(calls, int) else calls, l2, timer, self
+        )
 
     def now(self):
         return self.now_s
@@ -110,7 +118,9 @@ def test_a_batch_of_any_number_of_calls_fits_in_the_queue(count):
 def test_with_a_cold_l2_fewer_turns_fit_and_a_graph_is_one_entry():
     device = FakeDevice(5e-6)
     assert device.stream(16, "cold").most_turns == 15
-    assert device.stream(16).most_turns == device.stream(320, "cold", "graph").most_turns == MOST_TURNS
+    assert (
+        device.stream(16).most_turns == device.stream(320, "cold", "graph").most_turns == MOST_TURNS
+    )
 
 
 def test_slow_launches_get_a_longer_spin_and_the_next_stream_starts_with_it():
@@ -133,7 +143,9 @@ def test_a_pause_of_the_host_does_not_make_later_spins_take_seconds():
 @pytest.mark.parametrize("timer", ["events", "graph"])
 def test_launches_that_alternate_between_two_times_make_neither_of_two_equal_calls_faster(timer):
     device = FakeDevice(1e-6)
-    stream = device.stream([functools.partial(device.alternate, number) for number in range(2)], timer=timer)
+    stream = device.stream(
+        [functools.partial(device.alternate, number) for number in range(2)], timer=timer
+    )
     times = np.concatenate([stream.batch(turns).times_ms for turns in range(10, 20)], axis=1)
     ratio = pair(*times)
     assert ratio.low <= 1 <= ratio.high
@@ -142,7 +154,11 @@ def test_launches_that_alternate_between_two_times_make_neither_of_two_equal_cal
 
 def test_each_call_gets_its_own_times_whatever_the_order():
     device = FakeDevice(1e-6)
-    times = device.stream([functools.partial(device.launch, ms=ms) for ms in (1.0, 2.0, 3.0)]).batch(20).times_ms
+    times = (
+        device.stream([functools.partial(device.launch, ms=ms) for ms in (1.0, 2.0, 3.0)])
+        .batch(20)
+        .times_ms
+    )
     assert times == pytest.approx(np.repeat([[1.0], [2.0], [3.0]], 20, axis=1))
 
 
@@ -169,10 +185,14 @@ def test_a_graph_of_many_launches_is_queued_once_behind_one_spin():
 
 def test_a_sample_of_a_graph_of_short_calls_is_the_mean_of_20_launches():
     device = FakeDevice(1e-6)
-    stream = device.stream([functools.partial(device.launch, ms=ms) for ms in (0.01, 0.02)], timer="graph")
+    stream = device.stream(
+        [functools.partial(device.launch, ms=ms) for ms in (0.01, 0.02)], timer="graph"
+    )
     assert stream.launches_per_sample == 20
     assert stream.batch(5).times_ms == pytest.approx(np.repeat([[0.01], [0.02]], 5, axis=1))
-    assert len(device.numbers) == 2 + 3 * 2 + 5 * 2 * 20, "one each to compile, three turns to choose, and the graph"
+    assert len(device.numbers) == 2 + 3 * 2 + 5 * 2 * 20, (
+        "one each to compile, three turns to choose, and the graph"
+    )
 
 
 def readings(sms, time_ns, mhz=1755):
@@ -191,9 +211,18 @@ def readings(sms, time_ns, mhz=1755):
         (readings([0], 0), readings([0], 400_000, 90_000), None),
         (np.zeros((4, 4), dtype=np.int64), readings([0], 400_000), None),
     ],
-    ids=["two SMs in both", "no SM in both", "too short", "it stops", "it restarts", "never written"],
+    ids=[
+        "two SMs in both",
+        "no SM in both",
+        "too short",
+        "it stops",
+        "it restarts",
+        "never written",
+    ],
 )
-def test_the_clock_is_cycles_over_time_on_the_sms_in_both_readings_and_none_if_implausible(before, after, mhz):
+def test_the_clock_is_cycles_over_time_on_the_sms_in_both_readings_and_none_if_implausible(
+    before, after, mhz
+):
     assert clock_between(before, after) == (mhz and pytest.approx(mhz, rel=1e-3))
 
 
@@ -232,7 +261,16 @@ def missing(name):
         ("GPU-1", lambda _: object(), ()),
         ("GPU-1", missing, ()),
     ],
-    ids=["one", "two", "idle or a user's", "not permitted", "unknown device", "no driver", "old driver", "no NVML"],
+    ids=[
+        "one",
+        "two",
+        "idle or a user's",
+        "not permitted",
+        "unknown device",
+        "no driver",
+        "old driver",
+        "no NVML",
+    ],
 )
 def test_the_drivers_limits_are_read_where_they_can_be(uuid, load, limits):
     assert clock_limits(uuid, load) == limits

@@ -35,7 +35,12 @@ def test_sides_of_16384_are_right(gpu, kernel, shape):
     names = [name for name in "MNK" if name in vars(discover()[kernel].family.problem())]
     # One slice of K, where more would race.
     config = {"SPLIT_K": 1} if kernel == "matmul.split_k_race" else {}
-    assert_right(run(gpu, {"kernel": kernel, "problem": dict(zip(names, shape, strict=False)), "config": config}))
+    assert_right(
+        run(
+            gpu,
+            {"kernel": kernel, "problem": dict(zip(names, shape, strict=False)), "config": config},
+        )
+    )
 
 
 @pytest.mark.idle_gpu
@@ -60,14 +65,19 @@ def test_every_way_to_take_time_gives_samples_of_both(gpu, l2, timer):
 def test_events_and_a_graph_agree_on_a_launch_of_a_tenth_of_a_millisecond(gpu):
     """A time that included launch overhead would differ."""
     payload = {"kernel": "transpose.tiled", "problem": {"M": 8192, "N": 8192}}
-    times = [run(gpu, {**payload, "run": {"timer": timer}}).timing.median_ms for timer in ("events", "graph")]
+    times = [
+        run(gpu, {**payload, "run": {"timer": timer}}).timing.median_ms
+        for timer in ("events", "graph")
+    ]
     assert times[0] == pytest.approx(times[1], rel=0.1)
 
 
 def test_a_worker_killed_in_the_middle_is_a_failure_and_the_next_run_succeeds(gpu):
     assert_right(run(gpu, MATMUL))
     process_id = gpu.call_runner(os.getpid)
-    job = gpu.submit(from_json({"kernel": "matmul.grid_2d", "problem": {"M": 16384, "N": 16384, "K": 16384}}))
+    job = gpu.submit(
+        from_json({"kernel": "matmul.grid_2d", "problem": {"M": 16384, "N": 16384, "K": 16384}})
+    )
     assert any(progress.stage in ("launch", "check", "time") for progress in job.updates())
     time.sleep(0.05)  # the worker has taken the job; if it died earlier, another would run the job
     os.kill(process_id, signal.SIGKILL)
@@ -102,7 +112,11 @@ def test_a_config_that_needs_too_much_shared_memory_is_refused_with_the_figures(
         {"kernel": "matmul.grouped", "problem": {"M": 1000, "N": 520, "K": 333}},
         {"kernel": "matmul.split_k_atomic", "problem": {"dtype": "float32"}},
         {"kernel": "matmul.persistent"},
-        {"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64}, "config": {"BLOCK_M": 4, "BLOCK_N": 8}},
+        {
+            "kernel": "transpose.tiled",
+            "problem": {"M": 64, "N": 64},
+            "config": {"BLOCK_M": 4, "BLOCK_N": 8},
+        },
         {"kernel": "transpose.flat", "problem": {"M": 200, "N": 333}},
     ],
     ids=lambda payload: payload["kernel"],
@@ -117,10 +131,14 @@ def test_a_count_on_this_machine_is_what_the_model_predicts(gpu, payload):
     assert counted.compiled.operations == compiled.operations
     assert counted.launch["registers"] == compiled.registers
     kernel = discover()[experiment.kernel]
-    found = Verdicts(kernel, Launch(experiment.problem, experiment.config, gpu.gpu), compiled, counted)
+    found = Verdicts(
+        kernel, Launch(experiment.problem, experiment.config, gpu.gpu), compiled, counted
+    )
     kinds = {count.agreement for op in found.predicted if (count := count_of(op, found))}
     assert kinds <= {"equal", "undercounted", "overcounted"}
     for op, names in (("load", ("ld",)), ("store", ("st",)), ("atomic", ("red", "atom"))):
         mine = [o.launch for o in found.predicted if o.access.op == op and o.compiled.layout]
         for what in ("requests", "sectors"):
-            assert sum(getattr(cost, what) for cost in mine) == sum(counted.launch[f"{n}_{what}"] for n in names)
+            assert sum(getattr(cost, what) for cost in mine) == sum(
+                counted.launch[f"{n}_{what}"] for n in names
+            )

@@ -12,7 +12,11 @@ pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu]
 
 # Kernel, sizes and config. Over 200 µs: their span is compared with the time of the launch.
 LONG = [
-    ("matmul.grouped", (6144, 6144, 6144), dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP_SIZE=8, num_warps=8)),
+    (
+        "matmul.grouped",
+        (6144, 6144, 6144),
+        dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP_SIZE=8, num_warps=8),
+    ),
     ("matmul.grouped", (8192, 4096, 6144), dict(BLOCK_M=64, BLOCK_N=64, BLOCK_K=32)),
     ("matmul.persistent", (6144, 6144, 6144), dict(BLOCK_N=256, num_warps=8)),
     ("matmul.split_k_atomic", (4096, 4096, 8192), {}),
@@ -47,7 +51,12 @@ def assert_holds(timeline, gpu):
     experiment = timeline.experiment
     kernel = discover()[experiment.kernel]
     launch = Launch(experiment.problem, experiment.config, gpu.gpu)
-    assert len(timeline.sm) == len(timeline.start_ns) == len(timeline.end_ns) == kernel.programs(launch)
+    assert (
+        len(timeline.sm)
+        == len(timeline.start_ns)
+        == len(timeline.end_ns)
+        == kernel.programs(launch)
+    )
     assert min(timeline.sm) >= 0
     assert max(timeline.sm) < gpu.gpu.sms
     assert min(timeline.start_ns) == 0
@@ -65,7 +74,9 @@ def test_every_program_of_every_kernel_is_recorded_once(gpu, kernel):
     timeline = taken(gpu, kernel, config=config)
     assert_holds(timeline, gpu)
     assert timeline.passed
-    assert gpu.call_runner(count_compiles) == compiled_before, "both builds come from the compile workers"
+    assert gpu.call_runner(count_compiles) == compiled_before, (
+        "both builds come from the compile workers"
+    )
 
 
 @pytest.mark.parametrize(("kernel", "sizes", "config"), LONG)

@@ -51,7 +51,10 @@ def test_a_ratio_has_an_interval_that_is_narrow_and_a_clock_that_was_measured(gp
 def test_the_librarys_alternatives_are_timed_in_the_same_turns(gpu):
     for payload, names in (
         (SMALL, ["torch.matmul", "torch.matmul, cuBLASLt"]),
-        ({"kernel": "matmul.fused_add_relu"}, ["torch.addmm, then relu_", "torch eager, three calls"]),
+        (
+            {"kernel": "matmul.fused_add_relu"},
+            ["torch.addmm, then relu_", "torch eager, three calls"],
+        ),
         (FITS, ["torch copy_ of A.t()", "A.t().contiguous()", "plain copy of as many bytes"]),
     ):
         result = run(gpu, payload)
@@ -66,7 +69,11 @@ def test_a_call_from_python_takes_longer_than_a_small_kernel_and_is_not_part_of_
     assert 0.001 < cost.enqueue_ms < 1
     assert cost.synchronized_ms > max(cost.enqueue_ms, result.timing.median_ms)
     long = run(gpu, {**SMALL, "problem": {"M": 4096, "N": 4096, "K": 4096}})
-    assert long.launch_overhead.enqueue_ms < long.timing.median_ms < long.launch_overhead.synchronized_ms
+    assert (
+        long.launch_overhead.enqueue_ms
+        < long.timing.median_ms
+        < long.launch_overhead.synchronized_ms
+    )
 
 
 def test_a_short_launch_takes_less_in_a_graph_of_20(gpu):

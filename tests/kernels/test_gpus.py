@@ -30,7 +30,11 @@ OTHERS = (
     "NVIDIA A10",
     "NVIDIA T400 4GB",
     "",
-    *(f"NVIDIA GeForce RTX {model}{more}" for model in (4090, 5090) for more in (" D", " Laptop GPU")),
+    *(
+        f"NVIDIA GeForce RTX {model}{more}"
+        for model in (4090, 5090)
+        for more in (" D", " Laptop GPU")
+    ),
     "NVIDIA RTX 6000 Ada Generation",
 )
 
@@ -57,7 +61,9 @@ def test_another_gpu_is_not_taken_for_a_row(text):
         find_gpu(text)
 
 
-@pytest.mark.parametrize(("device", "name"), [*DEVICES.items(), *((other, None) for other in OTHERS)])
+@pytest.mark.parametrize(
+    ("device", "name"), [*DEVICES.items(), *((other, None) for other in OTHERS)]
+)
 def test_a_device_gets_the_row_of_its_own_model_only(device, name):
     assert table_name(device) == name
 
@@ -77,7 +83,9 @@ def test_the_figures_of_a_row_are_plausible_in_their_units(row):
     if row.compute_capability < (8, 0):
         assert set(rates) == {"float16"}
     else:
-        assert rates["bfloat16"] == rates["float16"] == pytest.approx(2 * rates["float32"], rel=0.02)
+        assert (
+            rates["bfloat16"] == rates["float16"] == pytest.approx(2 * rates["float32"], rel=0.02)
+        )
 
 
 @pytest.mark.parametrize("hidden", ["", "-1"])
@@ -95,7 +103,12 @@ def test_this_gpu_agrees_with_its_row(gpu):
     if (row := GPUS.get(here.name)) is None:
         return
     whole = () if "MIG" in here.source else ("sms", "l2_bytes")
-    limits = ("shared_bytes_per_sm", "shared_bytes_per_program", "registers_per_sm", "max_warps_per_sm")
+    limits = (
+        "shared_bytes_per_sm",
+        "shared_bytes_per_program",
+        "registers_per_sm",
+        "max_warps_per_sm",
+    )
     for field in (*whole, *limits, "max_programs_per_sm", "compute_capability", "matrix_tflops"):
         assert getattr(here, field) == getattr(row, field), field
     if whole:

@@ -100,8 +100,12 @@ patch_language_once()
 """
 
 
-@pytest.mark.parametrize(("prefix", "is_right"), [(PATCH, True), ("", False)], ids=["patched", "unpatched"])
-def test_operations_are_right_if_patched_and_still_wrong_if_not(tmp_path, monkeypatch, prefix, is_right):
+@pytest.mark.parametrize(
+    ("prefix", "is_right"), [(PATCH, True), ("", False)], ids=["patched", "unpatched"]
+)
+def test_operations_are_right_if_patched_and_still_wrong_if_not(
+    tmp_path, monkeypatch, prefix, is_right
+):
     """If an unpatched operation is right, Triton has fixed it: remove its patch."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
@@ -113,7 +117,9 @@ def test_operations_are_right_if_patched_and_still_wrong_if_not(tmp_path, monkey
 
 
 def test_default_problems_are_run_here(kernel):
-    assert explain_slow_launch(kernel, Launch(kernel.family.problem(), kernel.config(), FEW_SMS)) == ""
+    assert (
+        explain_slow_launch(kernel, Launch(kernel.family.problem(), kernel.config(), FEW_SMS)) == ""
+    )
 
 
 def test_a_launch_past_the_limit_is_refused_with_its_shape(kernel, configs):
@@ -128,16 +134,30 @@ def test_a_launch_past_the_limit_is_refused_with_its_shape(kernel, configs):
 
 def test_more_tiles_take_longer(kernel, configs, launch_of):
     for config in configs.values():
-        estimates = [estimate_seconds(kernel, launch_of((side, side, side), config)) for side in (1, 577, 2048, 8192)]
+        estimates = [
+            estimate_seconds(kernel, launch_of((side, side, side), config))
+            for side in (1, 577, 2048, 8192)
+        ]
         assert estimates == sorted(set(estimates))
 
 
 @pytest.mark.xdist_group("interpreted")
 @pytest.mark.parametrize(("num_stages", "is_too_large"), [(3, False), (8, True)])
-def test_a_run_warns_of_a_config_that_needs_more_shared_memory_than_the_gpu_has(session, num_stages, is_too_large):
+def test_a_run_warns_of_a_config_that_needs_more_shared_memory_than_the_gpu_has(
+    session, num_stages, is_too_large
+):
     """Eight stages of two float32 blocks of 128 × 64 take 512 KiB; an H200's program has 227 KiB."""
-    config = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64 if is_too_large else 16, "num_stages": num_stages}
+    config = {
+        "BLOCK_M": 128,
+        "BLOCK_N": 128,
+        "BLOCK_K": 64 if is_too_large else 16,
+        "num_stages": num_stages,
+    }
     problem = {"M": 64, "N": 64, "K": 64, "dtype": "float32"}
-    found = session.submit(from_json({"kernel": "matmul.grouped", "problem": problem, "config": config})).result()
+    found = session.submit(
+        from_json({"kernel": "matmul.grouped", "problem": problem, "config": config})
+    ).result()
     assert found.check.passed
-    assert ("It probably can't launch on H200: it takes 524,288 bytes" in found.note) == is_too_large, found.note
+    assert (
+        "It probably can't launch on H200: it takes 524,288 bytes" in found.note
+    ) == is_too_large, found.note

@@ -38,12 +38,18 @@ def deviceless(tmp_path_factory):
 
 def fail_poisoned():
     """Return what a worker reports after an illegal access. In a run worker."""
-    return Failure("time", "cuda_error", "AcceleratorError: CUDA error: an illegal memory access was encountered")
+    return Failure(
+        "time",
+        "cuda_error",
+        "AcceleratorError: CUDA error: an illegal memory access was encountered",
+    )
 
 
 def fail_unharmed():
     """Return a failure that leaves the CUDA context intact. In a run worker."""
-    return Failure("time", "not_written_once", "1 of 2 programs did not write down one start and end.")
+    return Failure(
+        "time", "not_written_once", "1 of 2 programs did not write down one start and end."
+    )
 
 
 def process_of(session):
@@ -58,8 +64,12 @@ def test_a_worker_that_can_not_reach_its_device_is_replaced(deviceless):
     assert process_of(deviceless) != before
 
 
-@pytest.mark.parametrize(("function", "is_replaced"), [(fail_poisoned, True), (fail_unharmed, False)])
-def test_after_a_cuda_error_the_next_measurement_gets_a_fresh_worker(deviceless, made_up, function, is_replaced):
+@pytest.mark.parametrize(
+    ("function", "is_replaced"), [(fail_poisoned, True), (fail_unharmed, False)]
+)
+def test_after_a_cuda_error_the_next_measurement_gets_a_fresh_worker(
+    deviceless, made_up, function, is_replaced
+):
     made_up(lambda experiment, stages: stages.work("time", function))
     before = process_of(deviceless)
     assert deviceless.submit(QUICK, "made_up").result(120) == function()
@@ -94,7 +104,9 @@ def test_a_job_is_cancelled_while_it_compiles(deviceless, name):
     assert outcome.kind == "cancelled"
 
 
-@pytest.mark.parametrize("name", [name for name, measurement in MEASUREMENTS.items() if not measurement.is_interpreted])
+@pytest.mark.parametrize(
+    "name", [name for name, measurement in MEASUREMENTS.items() if not measurement.is_interpreted]
+)
 def test_a_measurement_that_needs_a_gpu_is_refused_without_one_in_its_own_sentence(session, name):
     experiment = replace(QUICK, gpu="B200")
     for asked, gpu in ((experiment, "B200"), (QUICK, "H200")):
@@ -117,7 +129,9 @@ def test_a_result_is_known_until_as_many_others_have_been_used_since(session, ma
     assert fresh.find_value(experiments[1], "made_up") is None
     assert fresh.find_value(experiments[0], "made_up").experiment == experiments[0]
     assert fresh.find_value(experiments[0], "check") is None
-    assert fresh.find_value(replace(experiments[0], gpu="H100"), "made_up") is None, "it was interpreted for the H200"
+    assert fresh.find_value(replace(experiments[0], gpu="H100"), "made_up") is None, (
+        "it was interpreted for the H200"
+    )
     fresh.close()
 
 

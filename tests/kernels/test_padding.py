@@ -45,7 +45,9 @@ def test_auto_copies_only_if_that_should_save_time():
     assert PERSISTENT.workspaces(launch_of(odd, PAD="auto"))
     assert not PERSISTENT.workspaces(launch_of(tiny, PAD="auto"))
     assert "falls back to pointers" in PERSISTENT.note(launch_of(tiny, PAD="auto"))
-    assert "A first launch pads rows of A from 1,030 to 1,152 bytes" in PERSISTENT.note(launch_of(odd, PAD="auto"))
+    assert "A first launch pads rows of A from 1,030 to 1,152 bytes" in PERSISTENT.note(
+        launch_of(odd, PAD="auto")
+    )
 
 
 @pytest.mark.xdist_group("interpreted")
@@ -53,7 +55,12 @@ def test_auto_copies_only_if_that_should_save_time():
 @pytest.mark.parametrize("layout", ["NN", "TT"])
 def test_padded_products_are_right(session, kernel, layout):
     config = {"BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 32, "PAD": "always"}
-    payload = {"kernel": kernel.id, "problem": {**ODD, "layout": layout}, "config": config, "gpu": "H200"}
+    payload = {
+        "kernel": kernel.id,
+        "problem": {**ODD, "layout": layout},
+        "config": config,
+        "gpu": "H200",
+    }
     found = session.submit(replace(from_json(payload), gpu="")).result()
     assert isinstance(found, RunResult), found
     assert found.check.passed

@@ -29,8 +29,18 @@ def test_each_half_of_each_tile_is_stored(session, shape, group_size):
 
     On 132 SMs, four programs have two tiles. In the last shape, eight have three, and the last halves are outside C.
     """
-    config = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 16, "GROUP_SIZE": group_size, "num_warps": 8}
-    payload = {"kernel": KERNEL.id, "problem": dict(zip("MNK", shape, strict=True)), "config": config}
+    config = {
+        "BLOCK_M": 128,
+        "BLOCK_N": 256,
+        "BLOCK_K": 16,
+        "GROUP_SIZE": group_size,
+        "num_warps": 8,
+    }
+    payload = {
+        "kernel": KERNEL.id,
+        "problem": dict(zip("MNK", shape, strict=True)),
+        "config": config,
+    }
     found = session.submit(from_json(payload)).result()
     assert isinstance(found, RunResult), found
     assert found.check.passed
@@ -46,7 +56,9 @@ def test_no_more_programs_start_than_there_are_tiles():
     gpu = replace(GPUS["H200"], sms=4)
     problem = KERNEL.family.problem(M=640, N=640, K=64)
     for per_sm, programs in ((1, 4), (2, 8), (8, 25)):
-        assert KERNEL.programs(Launch(problem, KERNEL.config(PROGRAMS_PER_SM=per_sm), gpu)) == programs
+        assert (
+            KERNEL.programs(Launch(problem, KERNEL.config(PROGRAMS_PER_SM=per_sm), gpu)) == programs
+        )
 
 
 @pytest.mark.parametrize(

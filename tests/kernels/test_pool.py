@@ -99,13 +99,17 @@ print(threading.active_count(), children(os.getpid(), ""))
     assert python(ROOT, "-c", script).stdout.split() == ["1", "[]"]
 
 
-def test_a_worker_gets_the_environment_of_its_pool_and_comes_from_one_fork_server(make_pool, monkeypatch, tmp_path):
+def test_a_worker_gets_the_environment_of_its_pool_and_comes_from_one_fork_server(
+    make_pool, monkeypatch, tmp_path
+):
     pools = []
     for value in ("one", "two"):
         monkeypatch.setenv("TILESCOPE_TEST", value)
         pools.append(make_pool())
     assert [result_of(pool, os.getenv, "TILESCOPE_TEST") for pool in pools] == ["one", "two"]
-    assert {result_of(pool, os.getenv, "TRITON_CACHE_DIR") for pool in pools} == {str(tmp_path / "cache")}
+    assert {result_of(pool, os.getenv, "TRITON_CACHE_DIR") for pool in pools} == {
+        str(tmp_path / "cache")
+    }
     parents = {result_of(pool, os.getppid) for pool in pools}
     assert len(parents) == 1
     assert os.getpid() not in parents
@@ -122,7 +126,9 @@ def test_a_deadline_starts_when_a_worker_takes_the_call_and_then_kills_it(pool, 
 
 
 def test_cancelling_kills_a_running_call_and_drops_a_waiting_one(pool, held):
-    running, waiting, last = (pool.submit(held.call(name)) for name in ("running", "waiting", "last"))
+    running, waiting, last = (
+        pool.submit(held.call(name)) for name in ("running", "waiting", "last")
+    )
     process = held.process("running")
     waiting.cancel()
     running.cancel()
@@ -164,7 +170,9 @@ def test_a_worker_that_dies_or_is_stopped_costs_its_own_call_and_is_replaced(poo
     assert waiting.result(PATIENCE_S) != process
     assert time.monotonic() - began < REPLACED_WITHIN_S
     until(lambda: not is_alive(process))
-    assert_failed(call, "launch", "worker_died", "SIGKILL" if sent == signal.SIGKILL else "suspended")
+    assert_failed(
+        call, "launch", "worker_died", "SIGKILL" if sent == signal.SIGKILL else "suspended"
+    )
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=lambda sent: sent.name)
@@ -173,10 +181,15 @@ def test_an_idle_worker_that_dies_or_is_stopped_is_replaced_before_the_next_call
     process = result_of(pool, os.getpid)
     others = set(children(server, "")) - {process}
     os.kill(process, sent)
-    until(lambda: not is_alive(process) and set(children(server, "")) - others - {process}, REPLACED_WITHIN_S)
+    until(
+        lambda: not is_alive(process) and set(children(server, "")) - others - {process},
+        REPLACED_WITHIN_S,
+    )
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a fork server that has imported torch")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux has a fork server that has imported torch"
+)
 def test_a_stopped_fork_server_is_replaced_with_its_workers(pool):
     server = result_of(pool, os.getppid)
     before = result_of(pool, os.getpid)
@@ -215,7 +228,9 @@ def test_workers_that_can_not_start_are_a_failure(make_pool):
 
 def test_an_exception_and_values_that_can_not_be_sent_are_failures_and_cost_no_worker(pool):
     process = result_of(pool, os.getpid)
-    assert_failed(pool.submit(Call("check", int, ("seven",))), "check", "error", "ValueError: invalid literal")
+    assert_failed(
+        pool.submit(Call("check", int, ("seven",))), "check", "error", "ValueError: invalid literal"
+    )
     assert_failed(pool.submit(Call("check", lambda: 7)), "check", "error")
     assert_failed(pool.submit(Call("check", iter, (hold.__code__.co_lines,))), "check", "error")
     assert result_of(pool, os.getpid) == process
@@ -225,7 +240,9 @@ def test_a_client_with_too_many_waiting_calls_is_refused(pool, held):
     client = Client("10.0.0.1", "page")
     pool.submit(held.call("running"), client)
     held.process("running")
-    waiting = [pool.submit(held.call(str(number)), client) for number in range(MAX_WAITING_PER_PAGE)]
+    waiting = [
+        pool.submit(held.call(str(number)), client) for number in range(MAX_WAITING_PER_PAGE)
+    ]
     assert_failed(pool.submit(held.call("late"), client), "launch", "busy", "the limit is 8")
     waiting[-1].cancel()
     assert not pool.submit(held.call("in its place"), client).done()
@@ -262,7 +279,9 @@ def test_a_signal_handler_may_close_a_pool_in_the_middle_of_submit(pool, held):
 
 def test_workers_that_do_not_time_a_gpu_are_nicer_than_the_page(make_pool):
     backends = ("model", "interpreter", "cuda")
-    nice = [make_pool(backend=backend).submit(Call("worker", os.nice, (0,))) for backend in backends]
+    nice = [
+        make_pool(backend=backend).submit(Call("worker", os.nice, (0,))) for backend in backends
+    ]
     model, interpreter, cuda = (future.result(PATIENCE_S) for future in nice)
     assert model == interpreter > cuda == os.nice(0)
 

@@ -20,12 +20,16 @@ PERSISTENT = discover()["matmul.persistent"]
 def test_each_config_is_offered_for_the_shape_it_was_found_for():
     """Each is for a different launch, and was compared with other configs."""
     every = recommended.shipped()
-    assert len({(entry.gpu, entry.experiment.kernel, entry.experiment.problem) for entry in every}) == len(every)
+    assert len(
+        {(entry.gpu, entry.experiment.kernel, entry.experiment.problem) for entry in every}
+    ) == len(every)
     for entry in every:
         assert (entry.ratio or 0) > 0.3
         assert entry.compared > 10
         kernel = discover()[entry.experiment.kernel]
-        assert offer(kernel, entry.experiment.problem, GPUS[entry.gpu]) == Offer(entry.experiment, FOUND, entry)
+        assert offer(kernel, entry.experiment.problem, GPUS[entry.gpu]) == Offer(
+            entry.experiment, FOUND, entry
+        )
 
 
 @pytest.mark.parametrize(
@@ -34,12 +38,20 @@ def test_each_config_is_offered_for_the_shape_it_was_found_for():
         (4096, "H200", {}, FOUND, 4096),
         (4096, "H100", {}, FOUND, 4096),  # of the same compute capability
         (4096, "H200", {"precision": "ieee"}, FOUND, 4096),  # has no effect on half types
-        (5000, "H200", {}, NEIGHBOUR, 8192),  # the config found for 8192 × 6144 × 4096, which has more stages
+        (
+            5000,
+            "H200",
+            {},
+            NEIGHBOUR,
+            8192,
+        ),  # the config found for 8192 × 6144 × 4096, which has more stages
         (512, "H200", {"dtype": "bfloat16", "layout": "NT"}, RANKED, None),
         (4096, "T4", {}, RANKED, None),
     ],
 )
-def test_another_shape_gets_a_neighbours_config_only_if_the_model_ranks_it_first(size, gpu, fields, origin, searched):
+def test_another_shape_gets_a_neighbours_config_only_if_the_model_ranks_it_first(
+    size, gpu, fields, origin, searched
+):
     problem = PERSISTENT.family.problem(M=size, N=size, K=size, **fields)
     offered = offer(PERSISTENT, problem, GPUS[gpu])
     assert offered.origin == origin
@@ -49,7 +61,10 @@ def test_another_shape_gets_a_neighbours_config_only_if_the_model_ranks_it_first
             predict_time(PERSISTENT, Launch(problem, found.config, GPUS[gpu]), None)
             for found in (
                 offered.experiment,
-                *(entry.experiment for entry in recommended.similar(PERSISTENT, problem, GPUS[gpu])),
+                *(
+                    entry.experiment
+                    for entry in recommended.similar(PERSISTENT, problem, GPUS[gpu])
+                ),
             )
         ]
         assert times[0].ms == min(time.ms for time in times if time)
@@ -68,9 +83,18 @@ def test_every_matmul_preset_gets_a_config_that_fits_in_shared_memory(gpu):
 
 
 REPLACED = {
-    ("matmul.fused_add_relu", "RTX5090"): "takes 112 KiB of shared memory per program; RTX5090 has 99 KiB.",
-    ("matmul.fused_add_relu", "RTXPRO6000"): "takes 112 KiB of shared memory per program; RTXPRO6000 has 99 KiB.",
-    ("matmul.fused_add_relu", "T4"): "takes 256 registers per thread with num_warps 4; a thread has 255,",
+    (
+        "matmul.fused_add_relu",
+        "RTX5090",
+    ): "takes 112 KiB of shared memory per program; RTX5090 has 99 KiB.",
+    (
+        "matmul.fused_add_relu",
+        "RTXPRO6000",
+    ): "takes 112 KiB of shared memory per program; RTXPRO6000 has 99 KiB.",
+    (
+        "matmul.fused_add_relu",
+        "T4",
+    ): "takes 256 registers per thread with num_warps 4; a thread has 255,",
 }
 
 
@@ -84,8 +108,14 @@ def test_every_kernel_opens_with_a_config_that_launches(kernel, gpu):
     why = REPLACED.get((kernel.id, gpu))
     assert (launch.config == kernel.config()) == (why is None)
     text = explain_opening(kernel, launch)
-    assert (why in text and text.endswith(f"recommended config for {gpu}: {RANKED}.")) if why else text == ""
-    assert explain_opening(kernel, replace(launch, config=kernel.config())) == "", "the user chose the default"
+    assert (
+        (why in text and text.endswith(f"recommended config for {gpu}: {RANKED}."))
+        if why
+        else text == ""
+    )
+    assert explain_opening(kernel, replace(launch, config=kernel.config())) == "", (
+        "the user chose the default"
+    )
 
 
 def test_misaligned_rows_get_padding():

@@ -24,7 +24,11 @@ def lines(word):
 
 def test_every_shipped_line_is_of_a_kind_that_can_be_measured():
     every = [line for file in FILES for line in file.read_text(encoding="utf-8").splitlines()]
-    assert len(every) == sum(len(records.shipped(form)) for form in dict.fromkeys(FORMS.values())) > 1000
+    assert (
+        len(every)
+        == sum(len(records.shipped(form)) for form in dict.fromkeys(FORMS.values()))
+        > 1000
+    )
 
 
 @pytest.mark.parametrize("word", FORMS)
@@ -86,11 +90,20 @@ def change(line, *path, value):
 
 FIRST = {word: lines(word)[0] for word in FORMS}
 UNREADABLE = {
-    "a number in quotes": (change(FIRST["run"], "run", "timing", "median_ms", value="0.1"), "run.timing.median_ms"),
+    "a number in quotes": (
+        change(FIRST["run"], "run", "timing", "median_ms", value="0.1"),
+        "run.timing.median_ms",
+    ),
     "half a program": (change(FIRST["timeline"], "timeline", "sm", 1, value=1.5), "timeline.sm.1"),
-    "three registers": (change(FIRST["timeline"], "timeline", "registers", value=[1, 2, 3]), "timeline.registers"),
+    "three registers": (
+        change(FIRST["timeline"], "timeline", "registers", value=[1, 2, 3]),
+        "timeline.registers",
+    ),
     "another field": (change(FIRST["reuse"], "reuse", "speed", value=1), "reuse.speed"),
-    "an unknown kernel": (change(FIRST["counters"], "counters", "experiment", "kernel", value="x"), "(got 'x')"),
+    "an unknown kernel": (
+        change(FIRST["counters"], "counters", "experiment", "kernel", value="x"),
+        "(got 'x')",
+    ),
     "no tool": (FIRST["counters"].replace('"tool"', '"fool"'), "counters.tool"),
     "no date": (FIRST["timeline"].replace('"date"', '"day"'), "fields gpu, date"),
     "half a line": (FIRST["run"][:100], "this is not JSON"),
@@ -120,12 +133,23 @@ def picture(rows=128, columns=126):
     output = rng.normal(size=(7, 6)).astype(np.float32)
     output[0, 0] = np.nan
     output[1, 1] = -np.inf
-    near = Closeup(cells[:96, :90], (2, 4), (64, 120), (192, 358), (100, 130), output, output * 2, np.abs(output))
+    near = Closeup(
+        cells[:96, :90],
+        (2, 4),
+        (64, 120),
+        (192, 358),
+        (100, 130),
+        output,
+        output * 2,
+        np.abs(output),
+    )
     return Diff(cells, (4, 4), (512, 501), exact=False, tile=(64, 128), closeup=near)
 
 
 def recorded(diff):
-    return records.Recording("H200", "2026-01-01", replace(LOST, backend="cuda", diff=diff, note=""))
+    return records.Recording(
+        "H200", "2026-01-01", replace(LOST, backend="cuda", diff=diff, note="")
+    )
 
 
 def read_back(diff):

@@ -43,8 +43,16 @@ open(sys.argv[1], "w").write(failure.kind + ": " + failure.message)
     ("error", "printed", "expected"),
     [
         (TARGET, "", "Feature 'bf16' needs .target sm_80 or higher"),
-        (f"PTXAS error: `ptxas` raised SIGSEGV\n`ptxas` stderr:\n\n{REPRO}\n", "", "`ptxas` raised SIGSEGV"),
-        ("PassManager::run failed", "/a/b/tile.py:9:0: error: 'tt.dot' op is odd\nmodule {}\n", "'tt.dot' op is odd"),
+        (
+            f"PTXAS error: `ptxas` raised SIGSEGV\n`ptxas` stderr:\n\n{REPRO}\n",
+            "",
+            "`ptxas` raised SIGSEGV",
+        ),
+        (
+            "PassManager::run failed",
+            "/a/b/tile.py:9:0: error: 'tt.dot' op is odd\nmodule {}\n",
+            "'tt.dot' op is odd",
+        ),
         ("at 3:4:\n  tl.dot(a)\n  ^\nshapes differ", "", "RuntimeError: shapes differ"),
         (f"cannot open {jit.__file__}", "", "RuntimeError: cannot open kernels/jit.py"),
         ("", "", "RuntimeError: no message"),

@@ -5,7 +5,14 @@ import time
 
 import pytest
 
-from kernels.measuring.request_slots import BURST, HEAVY_RATE, MAX_RUNNING, LeakyBuckets, RequestSlots, charge_cpu_time
+from kernels.measuring.request_slots import (
+    BURST,
+    HEAVY_RATE,
+    MAX_RUNNING,
+    LeakyBuckets,
+    RequestSlots,
+    charge_cpu_time,
+)
 
 
 def test_a_heavy_address_waits_while_another_is_active():
@@ -53,7 +60,9 @@ def test_heavy_addresses_share_one_slot_and_wait_for_light_ones():
         light = asyncio.Event()
         slots.buckets.charge("heavy", 2 * BURST)
         tasks = [asyncio.create_task(hold("heavy", heavy)) for _ in range(3)]
-        tasks += [asyncio.create_task(hold(f"light {number}", light)) for number in range(MAX_RUNNING)]
+        tasks += [
+            asyncio.create_task(hold(f"light {number}", light)) for number in range(MAX_RUNNING)
+        ]
         await asyncio.sleep(0.01)
         assert running == ["heavy", *(f"light {number}" for number in range(MAX_RUNNING - 1))]
         waiting = asyncio.create_task(slots.throttle("heavy", 1))

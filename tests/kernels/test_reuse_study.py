@@ -91,10 +91,14 @@ def count(repeats=3):
 
 def test_every_launch_of_every_experiment_is_read_in_order(ncu_calls):
     calls = ncu_calls(dram=6)
-    assert count() == [({"read": float(number), "write": float(number)}, []) for number in range(1, 7)]
+    assert count() == [
+        ({"read": float(number), "write": float(number)}, []) for number in range(1, 7)
+    ]
     command = calls.read_text(encoding="utf-8").split()
     assert command[command.index("--metrics") + 1] == "dram__bytes_read.sum,dram__bytes_write.sum"
-    assert command[command.index("--cache-control") + 1] == "all", "caches are flushed before each launch"
+    assert command[command.index("--cache-control") + 1] == "all", (
+        "caches are flushed before each launch"
+    )
     assert command[command.index("--kernel-name") + 1] == "regex:^(matmul_grouped)$"
     assert command[-1] == "3"
     imported = (calls.parent / "imports").read_text(encoding="utf-8").split()
@@ -114,7 +118,9 @@ def test_a_count_of_fewer_or_more_launches_than_were_made_is_refused(ncu_calls, 
 def test_each_experiment_gets_its_own_launches_of_dram_and_one_of_the_l2(ncu_calls):
     """DRAM's metrics are requested alone: ncu would measure more metrics in several passes, with a warm L2."""
     calls = ncu_calls(dram=2 * REPEATS, l2=2)
-    first, second = count_variants([experiment_of(GROUP_SIZE=size) for size in (1, 2)], cache="/tmp")
+    first, second = count_variants(
+        [experiment_of(GROUP_SIZE=size) for size in (1, 2)], cache="/tmp"
+    )
     assert counters.tool() == "Nsight Compute 1.2.3"
     assert [counts["read"] for counts in first[0]] == list(range(1, REPEATS + 1))
     assert [counts["read"] for counts in second[0]] == list(range(REPEATS + 1, 2 * REPEATS + 1))

@@ -21,6 +21,8 @@ def test_a_kernel_that_forgets_a_mask_is_caught(tmp_path):
         assert source.count(mask) == 1
         source = source.replace(mask, "")
     tile.write_text(source, encoding="utf-8")
-    ended = python(tree, tree / "scripts" / "sanitize.py", "--kernel", "matmul.grouped", "--tool", "memcheck")
+    ended = python(
+        tree, tree / "scripts" / "sanitize.py", "--kernel", "matmul.grouped", "--tool", "memcheck"
+    )
     assert ended.returncode == 1, ended.stdout
     assert "Invalid __global__ read" in ended.stdout

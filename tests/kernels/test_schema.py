@@ -4,7 +4,13 @@ import jsonschema
 import pytest
 
 from kernels import discover
-from kernels.experiment import argument_schemas, declared_parts, experiment_schema, from_json, merged_fields
+from kernels.experiment import (
+    argument_schemas,
+    declared_parts,
+    experiment_schema,
+    from_json,
+    merged_fields,
+)
 from kernels.knobs import ConfigError, Knob, knobs
 from visualize.predict.textbook import Textbook
 
@@ -12,11 +18,21 @@ from visualize.predict.textbook import Textbook
 def test_the_schema_and_the_api_accept_the_same_values(kernel):
     """Allowed values, and values just outside."""
     validator = jsonschema.Draft202012Validator(experiment_schema(kernel))
-    payloads = [{"gpu": "H200"}, {"gpu": "this"}, {"gpu": "mine"}, {"foo": 1}, {"config": {"foo": 1}}]
+    payloads = [
+        {"gpu": "H200"},
+        {"gpu": "this"},
+        {"gpu": "mine"},
+        {"foo": 1},
+        {"config": {"foo": 1}},
+    ]
     for part, (_, allowed) in declared_parts(kernel).items():
         for name, knob in allowed.items():
             values = knob.choices or (knob.low, knob.high)
-            outside = ("nonsense", 3, 2.5, None) if knob.choices else (knob.low - 1, knob.high + 1, 2.5, "many", None)
+            outside = (
+                ("nonsense", 3, 2.5, None)
+                if knob.choices
+                else (knob.low - 1, knob.high + 1, 2.5, "many", None)
+            )
             payloads += [{part: {name: value}} for value in (*values, *outside)]
     accepted = 0
     for payload in ({"kernel": kernel.id, **payload} for payload in payloads):
@@ -49,7 +65,9 @@ def test_a_merged_default_stands_alone_only_if_every_kernel_shares_it():
     fields = merged_fields(discover())
     assert fields["config"]["GROUP_SIZE"]["minimum"] == 1
     assert fields["config"]["GROUP_SIZE"]["maximum"] == 1024
-    assert set(fields["config"]) == {name for kernel in discover().values() for name in knobs(kernel.config)}
+    assert set(fields["config"]) == {
+        name for kernel in discover().values() for name in knobs(kernel.config)
+    }
     assert fields["config"]["BLOCK_K"]["enum"] == [16, 32, 64, 128, 256]
     assert fields["config"]["num_warps"]["default"] == 4
     for name, text in (
@@ -78,7 +96,9 @@ def test_a_text_up_to_the_longest_length_is_allowed(value):
 
 @pytest.mark.parametrize("value", ["abcdef", "a\nb", "\x00", "\ud800", 5, None, ["a"]])
 def test_any_other_text_is_refused_in_a_sentence(value):
-    with pytest.raises(ConfigError, match=r"^words must be at most 5 printable characters \(got .*\)\.$") as error:
+    with pytest.raises(
+        ConfigError, match=r"^words must be at most 5 printable characters \(got .*\)\.$"
+    ) as error:
         TEXT.validate("words", value)
     assert error.value.field == "words"
 
@@ -87,5 +107,8 @@ def test_an_error_names_a_knob_as_its_control_does_and_as_json_does():
     labelled = Knob(0, "Schedule", "Programs that one SM holds.", high=32, label="Programs per SM")
     with pytest.raises(ConfigError) as error:
         labelled.validate("programs_per_sm", 99)
-    assert str(error.value) == "Programs per SM (programs_per_sm) must be a whole number from 0 to 32 (got 99)."
+    assert (
+        str(error.value)
+        == "Programs per SM (programs_per_sm) must be a whole number from 0 to 32 (got 99)."
+    )
     assert error.value.field == "programs_per_sm"

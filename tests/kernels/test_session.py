@@ -130,7 +130,10 @@ def test_more_runs_than_anyone_would_wait_for_are_refused(session, held):
 def test_an_address_gets_half_of_the_runs(session, held):
     ann = Client("10.0.0.1")
     ben = Client("10.0.0.2")
-    jobs = [launched(session, held)[0], *(session.submit(QUICK, client=ann) for _ in range(MAX_JOBS_PER_ADDRESS))]
+    jobs = [
+        launched(session, held)[0],
+        *(session.submit(QUICK, client=ann) for _ in range(MAX_JOBS_PER_ADDRESS)),
+    ]
     assert_failed(session.submit(QUICK, client=ann), "worker", "busy", "16 runs from this address")
     jobs.append(session.submit(QUICK, client=ben))
     for job in jobs:
@@ -139,7 +142,11 @@ def test_an_address_gets_half_of_the_runs(session, held):
 
 
 def test_a_shape_that_takes_too_long_is_refused_at_once(session):
-    assert_failed(session.submit(experiment(problem={"M": 16384, "N": 16384, "K": 16384})), "config", "too_slow_here")
+    assert_failed(
+        session.submit(experiment(problem={"M": 16384, "N": 16384, "K": 16384})),
+        "config",
+        "too_slow_here",
+    )
 
 
 def test_a_page_checks_in_the_interpreter_whatever_gpu_the_predictions_are_for(session):
@@ -150,9 +157,18 @@ def test_a_page_checks_in_the_interpreter_whatever_gpu_the_predictions_are_for(s
     assert checked.check.passed
     assert checked.experiment == foreign
     assert session.find_value(foreign, "run") == checked
-    assert session.find_value(replace(QUICK, gpu="A10G"), "run") is None, "a launch may depend on the GPU"
-    large = next(each for each in records.experiments(MEASUREMENTS["run"].form, "H200") if each.problem.M >= 4096)
-    assert session.submit(replace(large, gpu="H200"), interprets_any_gpu=True).result().backend == "recorded"
+    assert session.find_value(replace(QUICK, gpu="A10G"), "run") is None, (
+        "a launch may depend on the GPU"
+    )
+    large = next(
+        each
+        for each in records.experiments(MEASUREMENTS["run"].form, "H200")
+        if each.problem.M >= 4096
+    )
+    assert (
+        session.submit(replace(large, gpu="H200"), interprets_any_gpu=True).result().backend
+        == "recorded"
+    )
 
 
 def test_this_gpu_where_there_is_none_is_interpreted(session):
@@ -202,7 +218,9 @@ def test_a_config_that_does_not_fit_is_cached_with_its_reason_and_the_suggested_
     fused = functools.partial(experiment, "matmul.fused_add_relu", gpu="RTX5090")
     refused = session.compile(fused()).result(PATIENCE_S)
     assert refused.kind == "out_of_resources"
-    assert refused.message.endswith("Make the tile or num_stages smaller; with num_stages 2 it should fit.")
+    assert refused.message.endswith(
+        "Make the tile or num_stages smaller; with num_stages 2 it should fit."
+    )
     assert session.find_compiled(fused()) is refused
     assert isinstance(session.compile(fused(num_stages=2)).result(PATIENCE_S), Compiled)
 
@@ -217,7 +235,11 @@ def test_a_compile_that_would_miss_its_deadline_is_not_started(session):
 
 def test_a_stranger_with_slow_compiles_does_not_delay_a_quick_one(session):
     """Real compiles: as many slow ones as one page may have, and a quick one of another client."""
-    configs = [{**SLOW_TO_COMPILE, "BLOCK_K": depth, "num_stages": n} for depth in (16, 32) for n in (1, 2, 3, 4)]
+    configs = [
+        {**SLOW_TO_COMPILE, "BLOCK_K": depth, "num_stages": n}
+        for depth in (16, 32)
+        for n in (1, 2, 3, 4)
+    ]
     greedy = Client("10.0.0.1", "one")
     other = Client("10.0.0.2", "other")
     slow = [session.compile(h200(**config), client=greedy) for config in configs]
@@ -254,11 +276,15 @@ def test_a_cache_has_a_total_weight_and_keeps_its_last_value_whatever_it_weighs(
         assert {name: kept for name in "abcd" if (kept := cache.get(name))} == expected
 
 
-def test_the_cache_directory_is_chosen_by_the_environment_or_the_users_or_private(monkeypatch, tmp_path):
+def test_the_cache_directory_is_chosen_by_the_environment_or_the_users_or_private(
+    monkeypatch, tmp_path
+):
     for name in ("TILESCOPE_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "home", Mock(side_effect=RuntimeError("Could not determine home directory.")))
+        patch.setattr(
+            Path, "home", Mock(side_effect=RuntimeError("Could not determine home directory."))
+        )
         directory = worker.default_cache_directory()
         assert directory.stat().st_mode & 0o077 == 0
         assert worker.default_cache_directory() == directory

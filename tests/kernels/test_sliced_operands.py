@@ -23,7 +23,9 @@ SHAPES = ((33, 35, 77), (40, 24, 48))
 def slice_of_larger(tensor, margin):
     """Return the same values in a window of a larger tensor whose other elements are not finite."""
     rows, columns = tensor.shape
-    larger = torch.full((rows + 3, columns + margin), float("nan"), device=tensor.device).to(tensor.dtype)
+    larger = torch.full((rows + 3, columns + margin), float("nan"), device=tensor.device).to(
+        tensor.dtype
+    )
     window = larger[2 : 2 + rows, margin // 2 : margin // 2 + columns]
     window.copy_(tensor)
     return window
@@ -36,11 +38,17 @@ def check_slices(kernel, launch, margin, device):
     tensors = {}
     for name, spec in kernel.family.tensors(launch.problem).items():
         values = torch.randn(spec.stored, generator=generator, device=device)
-        values = values if spec.is_input else torch.full_like(values, 0.0 if kernel.zeroed_output else float("nan"))
+        values = (
+            values
+            if spec.is_input
+            else torch.full_like(values, 0.0 if kernel.zeroed_output else float("nan"))
+        )
         stored = slice_of_larger(values.to(dtype), margin)
         tensors[name] = stored.t() if spec.transposed else stored
     spaces = {
-        name: torch.zeros(spec.stored, dtype=getattr(torch, spec.dtype_in(launch.problem)), device=device)
+        name: torch.zeros(
+            spec.stored, dtype=getattr(torch, spec.dtype_in(launch.problem)), device=device
+        )
         for name, spec in kernel.workspaces(launch).items()
     }
     kernel.jitted[kernel.grid(launch)](**kernel.arguments({**tensors, **spaces}, launch))
@@ -53,21 +61,28 @@ def check_cases(kernel_id, device, takes_all):
     """Run in the worker. Return the failed cases, of all combinations or of every pair of shape, margin and layout."""
     kernel = discover()[kernel_id]
     gpu = this_gpu() if device == "cuda" else GPUS["H200"]
-    split = {"SPLIT_K": 1 if "race" in kernel.id else 2} if hasattr(kernel.config, "SPLIT_K") else {}
+    split = (
+        {"SPLIT_K": 1 if "race" in kernel.id else 2} if hasattr(kernel.config, "SPLIT_K") else {}
+    )
     config = kernel.config(BLOCK_M=32, BLOCK_N=32, BLOCK_K=32, **split)
     every = list(itertools.product(SHAPES, (5, 16), LAYOUTS))
     return [
         (shape, margin, layout)
         for shape, margin, layout in (every if takes_all else covering(every))
         if not check_slices(
-            kernel, Launch(kernel.family.problem(*shape, "float16", layout), config, gpu), margin, device
+            kernel,
+            Launch(kernel.family.problem(*shape, "float16", layout), config, gpu),
+            margin,
+            device,
         ).passed
     ]
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("kernel_id", [name for name in discover() if name.startswith("matmul.")])
-def test_slices_of_larger_tensors_are_multiplied_right(request, kernel_id, device, all_combinations):
+def test_slices_of_larger_tensors_are_multiplied_right(
+    request, kernel_id, device, all_combinations
+):
     session = request.getfixturevalue("gpu" if device == "cuda" else "session")
     takes_all = all_combinations or device == "cuda"
     assert session.call_runner(functools.partial(check_cases, kernel_id, device, takes_all)) == []

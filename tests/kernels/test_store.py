@@ -21,7 +21,14 @@ from kernels.gpus import GPUS
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results import SweepRow, records
 from kernels.results.database import VERSION
-from kernels.results.store import ResultFilter, Store, experiment_key, experiment_text, machine_store, read_experiment
+from kernels.results.store import (
+    ResultFilter,
+    Store,
+    experiment_key,
+    experiment_text,
+    machine_store,
+    read_experiment,
+)
 from kernels.space import space
 from tests.kernels.results_made_up import H200, INTERPRETER, START, experiment, run
 from tests.kernels.stores import ONE, OTHER, RUN, again, medians, put, put_sweep, writing
@@ -42,13 +49,17 @@ def median_ms(store, of=ONE, gpu="H200", backend="cuda"):
 def test_every_shipped_result_comes_back_unchanged(store, name):
     form = MEASUREMENTS[name].form
     for shipped in records.shipped(form)[::9]:
-        measured = replace(shipped.measured, device=replace(shipped.measured.device, triton="stored here"))
+        measured = replace(
+            shipped.measured, device=replace(shipped.measured.device, triton="stored here")
+        )
         assert put(store, measured, shipped.gpu, kind=MEASUREMENTS[name])
         found = again(store).find(MEASUREMENTS[name], measured.experiment, shipped.gpu)
         assert found.ended == START
         note = f"{form.verb} earlier on this machine, 2026-11-01 09:00 UTC. {measured.note}".strip()
         expected = form.recall(measured, measured.experiment, note)
-        assert form.line(records.Recording("", "", found.value)) == form.line(records.Recording("", "", expected))
+        assert form.line(records.Recording("", "", found.value)) == form.line(
+            records.Recording("", "", expected)
+        )
 
 
 def test_the_latest_result_of_an_experiment_counts_for_its_own_gpu_alone(store):
@@ -67,7 +78,11 @@ def test_the_latest_result_of_an_experiment_counts_for_its_own_gpu_alone(store):
 def test_a_listing_has_a_summary_of_each_result_in_the_order_of_writing(store):
     put(store, run(replace(ONE, gpu="this"), 0.1))
     east = datetime.timezone(datetime.timedelta(hours=9))
-    put(store, run(OTHER, None, INTERPRETER), ended=datetime.datetime(2026, 11, 2, 3, 0, tzinfo=east))
+    put(
+        store,
+        run(OTHER, None, INTERPRETER),
+        ended=datetime.datetime(2026, 11, 2, 3, 0, tzinfo=east),
+    )
     checked, timed = store.latest(ALL, 10)
     assert timed.kind == "run"
     assert timed.kernel == "transpose.tiled"
@@ -89,10 +104,18 @@ def test_a_listing_is_filtered_and_paged_by_the_last_number(store):
         put(store, run(ONE if place % 2 else OTHER, 0.1 + place))
     first = store.latest(ALL, 3)
     put(store, run(ONE, 9.0))
-    assert [result.summary.median_ms for result in store.latest(ALL, 3, first[-1].number)] == [3.1, 2.1, 1.1]
+    assert [result.summary.median_ms for result in store.latest(ALL, 3, first[-1].number)] == [
+        3.1,
+        2.1,
+        1.1,
+    ]
     assert medians(store, OF_ONE) == [9.0, 5.1, 3.1, 1.1]
     assert store.count(ResultFilter(("run", "check"), "transpose.tiled", "NVIDIA H200")) == 8
-    assert store.count(ResultFilter(kernel="matmul.grouped")) == store.count(ResultFilter(device="NVIDIA H100")) == 0
+    assert (
+        store.count(ResultFilter(kernel="matmul.grouped"))
+        == store.count(ResultFilter(device="NVIDIA H100"))
+        == 0
+    )
     assert store.counts() == {("run", "transpose.tiled", "NVIDIA H200"): 8}
 
 
@@ -108,10 +131,16 @@ def test_text_that_looks_like_sql_is_a_value_like_any_other(store):
 def test_an_experiments_key_is_the_same_in_every_process_and_ignores_defaults():
     assert experiment_text(experiment()) == '{"kernel":"transpose.tiled"}'
     assert experiment_text(ONE) == '{"kernel":"transpose.tiled","problem":{"M":128}}'
-    assert experiment_key(replace(ONE, gpu="this")) == experiment_key(ONE) == "f94ba76c2e5bd497c7fea2397f84d822"
+    assert (
+        experiment_key(replace(ONE, gpu="this"))
+        == experiment_key(ONE)
+        == "f94ba76c2e5bd497c7fea2397f84d822"
+    )
 
 
-@pytest.mark.parametrize("text", ['{"kernel":"sort"}', "{", "[]", '{"kernel":"transpose.tiled","problem":{"M":-1}}'])
+@pytest.mark.parametrize(
+    "text", ['{"kernel":"sort"}', "{", "[]", '{"kernel":"transpose.tiled","problem":{"M":-1}}']
+)
 def test_an_experiment_that_this_version_does_not_know_is_none(text):
     assert read_experiment(text) is None
 
@@ -127,7 +156,9 @@ def test_a_result_that_cannot_be_read_back_is_logged_and_ignored(store, caplog):
 
 
 def test_the_oldest_results_and_sweeps_are_deleted_when_the_file_is_full(store_path):
-    shipped = next(result for result in records.shipped(RUN.form) if result.measured.diff is not None).measured
+    shipped = next(
+        result for result in records.shipped(RUN.form) if result.measured.diff is not None
+    ).measured
     with closing(Store(store_path, max_bytes=400_000)) as store:
         for place in range(150):
             put_sweep(store, str(place), SPACE, {0: SweepRow(BLOCKS_16, "failed", "x" * 1000)})
@@ -139,7 +170,9 @@ def test_the_oldest_results_and_sweeps_are_deleted_when_the_file_is_full(store_p
         assert store_path.stat().st_size < 1.1 * 400_000
         assert store.sweeps(1)[0].name == "149"
     with closing(sqlite3.connect(store_path)) as connection:
-        (rows,) = connection.execute("SELECT count(*) FROM sweep_row WHERE sweep NOT IN (SELECT number FROM sweep)")
+        (rows,) = connection.execute(
+            "SELECT count(*) FROM sweep_row WHERE sweep NOT IN (SELECT number FROM sweep)"
+        )
         assert rows == (0,), "a sweep's rows are deleted with it"
     with closing(Store(store_path, max_bytes=1)) as small:
         assert small.count(ALL) == 1
@@ -166,7 +199,9 @@ def test_a_sweep_grows_row_by_row(store):
     assert latest.total == 3
     assert latest.best_ms == 0.25
     assert [row.median_ms for row in sweep.rows] == [0.1, None, None]
-    assert [row.experiment for row in sweep.rows] == list(SPACE.experiments), "the place determines the config"
+    assert [row.experiment for row in sweep.rows] == list(SPACE.experiments), (
+        "the place determines the config"
+    )
     assert back.latest_sweep(SPACE, GPUS["H100"]) is None
 
 
@@ -194,7 +229,9 @@ def test_threads_and_processes_write_and_read_one_file_at_once(store, store_path
     for process in processes:
         process.stdin.write("go\n")
         process.stdin.flush()
-    threads = [threading.Thread(target=write, args=(experiment(M=1 + number),)) for number in range(4)]
+    threads = [
+        threading.Thread(target=write, args=(experiment(M=1 + number),)) for number in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -311,7 +348,9 @@ def test_writing_resumes_after_a_lock_and_the_page_says_how_much_was_lost(store_
     ],
 )
 @pytest.mark.parametrize("is_open", [True, False])
-def test_a_corrupt_file_or_another_programs_or_versions_is_left_alone(store_path, change, reason, is_open):
+def test_a_corrupt_file_or_another_programs_or_versions_is_left_alone(
+    store_path, change, reason, is_open
+):
     store = Store(store_path)
     for place in range(40):
         put(store, run(experiment(M=1 + place)))
@@ -337,9 +376,11 @@ def test_a_corrupt_file_or_another_programs_or_versions_is_left_alone(store_path
     assert reason in store.problem
     store.close()
     assert store_path.read_bytes() == before
-    assert [file.name for file in store_path.parent.iterdir() if not file.name.endswith(("-wal", "-shm"))] == [
-        store_path.name
-    ]
+    assert [
+        file.name
+        for file in store_path.parent.iterdir()
+        if not file.name.endswith(("-wal", "-shm"))
+    ] == [store_path.name]
 
 
 @pytest.mark.parametrize("place", ["a folder", "below a file"])

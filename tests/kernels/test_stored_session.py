@@ -45,7 +45,9 @@ def test_a_run_under_the_interpreter_comes_back_after_a_restart(sessions, store)
     found = sessions().find_result(QUICK, "run")
     now = datetime.datetime.now(datetime.UTC)
     assert datetime.timedelta() <= now - found.ended < datetime.timedelta(minutes=2)
-    assert found.value.note.startswith(f"Recorded earlier on this machine, {found.ended:%Y-%m-%d %H:%M} UTC. Triton's")
+    assert found.value.note.startswith(
+        f"Recorded earlier on this machine, {found.ended:%Y-%m-%d %H:%M} UTC. Triton's"
+    )
     assert replace(found.value, note=live.note, diff=None) == replace(live, diff=None)
     assert found.value.backend == "interpreter"
 
@@ -62,17 +64,25 @@ def test_a_stored_check_comes_with_the_recorded_time_as_a_live_one_does(sessions
 
 
 @pytest.mark.parametrize("name", [name for name in MEASUREMENTS if name != "check"])
-def test_a_result_of_a_gpu_comes_back_with_its_date_and_takes_precedence_over_shipped_ones(sessions, store, name):
+def test_a_result_of_a_gpu_comes_back_with_its_date_and_takes_precedence_over_shipped_ones(
+    sessions, store, name
+):
     kind = MEASUREMENTS[name]
     shipped = next(recording for recording in records.shipped(kind.form) if recording.gpu == "H200")
-    put(store, replace(shipped.measured, device=replace(shipped.measured.device, triton="9.9")), kind=kind)
+    put(
+        store,
+        replace(shipped.measured, device=replace(shipped.measured.device, triton="9.9")),
+        kind=kind,
+    )
     of = shipped.measured.experiment
     found = sessions(GPUS["H200"]).find_result(of, name)
     assert found.ended == START
     assert found.value.experiment == of
     assert found.value.device.triton == "9.9"
     assert found.value.backend == found.value.device.backend == "recorded"
-    assert found.value.note.startswith(f"{kind.form.verb} earlier on this machine, 2026-11-01 09:00 UTC.")
+    assert found.value.note.startswith(
+        f"{kind.form.verb} earlier on this machine, 2026-11-01 09:00 UTC."
+    )
     without_gpu = sessions()
     named = replace(of, gpu="H200")
     assert without_gpu.find_value(named, name).device.triton == "9.9"
@@ -84,7 +94,9 @@ def test_a_measurement_on_a_gpu_is_stored_under_that_gpu(sessions, monkeypatch):
     """The measurement is fake, and its result is handled like a GPU's."""
     device = Device("cuda", "NVIDIA H200", "2.13.0", "3.7.1")
     monkeypatch.setitem(
-        MEASUREMENTS, "run", replace(RUN, measure=lambda experiment, stages: run(experiment, 0.25, device))
+        MEASUREMENTS,
+        "run",
+        replace(RUN, measure=lambda experiment, stages: run(experiment, 0.25, device)),
     )
     session = sessions(GPUS["H200"])
     assert session.submit(replace(QUICK, gpu="this")).result().timing.median_ms == 0.25
@@ -105,9 +117,14 @@ def test_failures_and_recordings_are_not_stored(sessions, store, monkeypatch):
     session = sessions()
     assert isinstance(session.submit(replace(QUICK, gpu="B200")).result(0), Failure)
     shipped = records.shipped(RUN.form)[0]
-    assert session.submit(replace(shipped.measured.experiment, gpu=shipped.gpu)).result(0).backend == "recorded"
+    assert (
+        session.submit(replace(shipped.measured.experiment, gpu=shipped.gpu)).result(0).backend
+        == "recorded"
+    )
     monkeypatch.setenv("PATH", "")  # a recording replaces counts without ncu
-    shipped = next(recording for recording in records.shipped(COUNTERS.form) if recording.gpu == "H200")
+    shipped = next(
+        recording for recording in records.shipped(COUNTERS.form) if recording.gpu == "H200"
+    )
     found = sessions(GPUS["H200"]).submit(shipped.measured.experiment, "counters").result()
     assert found.backend == "recorded"
     assert store.count(ResultFilter()) == 0

@@ -66,7 +66,9 @@ def test_each_launch_gives_the_same_exact_result_and_lowers_its_flags(session, s
 def test_configs_of_a_trial_share_only_workspaces_of_equal_size(session):
     problem = KERNEL.family.problem(96, 128, 256)
     configs = (KERNEL.config(**SMALL, SPLIT_K=slices) for slices in (1, 4, 2))
-    trial = Trial(tuple(Experiment(KERNEL.id, problem, config) for config in configs), phase="explore")
+    trial = Trial(
+        tuple(Experiment(KERNEL.id, problem, config) for config in configs), phase="explore"
+    )
     outcomes = session.call_runner(functools.partial(run_trial, trial, GPUS["H200"]))
     assert [outcome.status for outcome in outcomes.each] == ["checked"] * 3
 
@@ -98,7 +100,9 @@ def test_partial_tiles_are_stored_and_loaded_once_in_whole_lines(compile_kernel)
     compiled = compile_kernel(Experiment(KERNEL.id, launch.problem, launch.config, "H200"))
     assert not compiled.unreadable
     partials = [
-        op for op in coalescing.operations(KERNEL, launch, compiled.operations) if op.access.tensor == "partials"
+        op
+        for op in coalescing.operations(KERNEL, launch, compiled.operations)
+        if op.access.tensor == "partials"
     ]
     assert [(op.access.op, op.width_bytes, op.launch.efficiency) for op in partials] == [
         ("store", 16, 1),

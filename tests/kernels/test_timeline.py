@@ -31,8 +31,18 @@ TIMES = dict(sm=(0, 131, 0), start_ns=(0, 32, 1056), end_ns=(1024, 960, 2080))
 
 
 def timeline(**changed):
-    builds = dict(kernel_ms=0.004, plain=TIMING, instrumented=replace(TIMING, median_ms=0.26), registers=(32, 38))
-    return Timeline(EXPERIMENT, "cuda", H200, **{**TIMES, **builds, "passed": True, "clock_mhz": 1980, **changed})
+    builds = dict(
+        kernel_ms=0.004,
+        plain=TIMING,
+        instrumented=replace(TIMING, median_ms=0.26),
+        registers=(32, 38),
+    )
+    return Timeline(
+        EXPERIMENT,
+        "cuda",
+        H200,
+        **{**TIMES, **builds, "passed": True, "clock_mhz": 1980, **changed},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +58,15 @@ def both_builds(kernel_id, gpu):
     tile = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
     config = {name: value for name, value in tile.items() if name in knobs(declared.config)}
     launch = Launch(declared.family.problem(), declared.config(**config), gpu)
-    return [compiler.compile_launch(build, launch) for build in (declared, compiler.timed_build(declared, launch))]
+    return [
+        compiler.compile_launch(build, launch)
+        for build in (declared, compiler.timed_build(declared, launch))
+    ]
 
 
-@pytest.mark.parametrize(("kernel_id", "gpu"), [*zip(discover(), itertools.cycle(("H200", "A100-40GB")), strict=False)])
+@pytest.mark.parametrize(
+    ("kernel_id", "gpu"), [*zip(discover(), itertools.cycle(("H200", "A100-40GB")), strict=False)]
+)
 def test_the_timed_build_does_what_the_kernel_does_and_records_its_times(pool, kernel_id, gpu):
     builds = pool.submit(Call("compile", both_builds, (kernel_id, GPUS[gpu]))).result()
     assert isinstance(builds, list), builds
@@ -64,10 +79,13 @@ def test_the_timed_build_does_what_the_kernel_does_and_records_its_times(pool, k
     ptx = timed.ptx
     first = ptx.index("%globaltimer")
     last = ptx.rindex("%globaltimer")
-    moves = [place for word in ("ld.global", "cp.async", "bulk.tensor") if (place := ptx.find(word)) >= 0]
+    moves = [
+        place for word in ("ld.global", "cp.async", "bulk.tensor") if (place := ptx.find(word)) >= 0
+    ]
     assert first < min(moves)
     assert max(ptx[:last].rfind(word) for word in ("bar.sync", "barrier.sync")) > max(
-        ptx[:last].rfind(word) for word in ("st.global", "red.global", "atom.global", "bulk.tensor", "st.async")
+        ptx[:last].rfind(word)
+        for word in ("st.global", "red.global", "atom.global", "bulk.tensor", "st.async")
     )
     assert ptx.count("%globaltimer") == 2
     assert ptx.count("%smid") == 1
@@ -77,8 +95,13 @@ def test_the_grid_and_the_rest_of_a_timed_kernel_are_the_kernels_own(kernel, lau
     launch = launch_of((300, 200, 100))
     build = compiler.timed_build(kernel, launch)
     assert build.grid(launch) == kernel.grid(launch)
-    assert [p.name for p in build.jitted.params] == ["record", *(p.name for p in kernel.jitted.params)]
-    assert [p.is_constexpr for p in build.jitted.params][1:] == [p.is_constexpr for p in kernel.jitted.params]
+    assert [p.name for p in build.jitted.params] == [
+        "record",
+        *(p.name for p in kernel.jitted.params),
+    ]
+    assert [p.is_constexpr for p in build.jitted.params][1:] == [
+        p.is_constexpr for p in kernel.jitted.params
+    ]
 
 
 def test_times_are_counted_from_the_first_start():
@@ -88,7 +111,13 @@ def test_times_are_counted_from_the_first_start():
 
 @pytest.mark.parametrize(
     "row",
-    [(-1, -1, -1, -1), (1000, 2000, 3, 1), (1000, 2000, 3, -1), (1000, 999, 3, 0), (1000, -1, 3, 0)],
+    [
+        (-1, -1, -1, -1),
+        (1000, 2000, 3, 1),
+        (1000, 2000, 3, -1),
+        (1000, 999, 3, 0),
+        (1000, -1, 3, 0),
+    ],
     ids=["never", "twice", "uncounted", "backwards", "no end"],
 )
 def test_a_program_that_did_not_write_once_is_a_failure_that_names_it(row):
@@ -118,17 +147,30 @@ def test_the_reply_lists_every_program_and_what_recording_costs():
     assert reply["programs"][1] == {"sm": 131, "start_ns": 32, "end_ns": 960}
     assert len(reply["programs"]) == 3
     assert {"plain_ms": 0.25, "instrumented_ms": 0.26, "kernel_ms": 0.004}.items() <= reply.items()
-    assert {"span_ns": 2080, "tick_ns": 32, "backend": "cuda", "registers": [32, 38]}.items() <= reply.items()
-    assert reply["note"].startswith("The clock is unknown. Each program reads the GPU's timer first")
+    assert {
+        "span_ns": 2080,
+        "tick_ns": 32,
+        "backend": "cuda",
+        "registers": [32, 38],
+    }.items() <= reply.items()
+    assert reply["note"].startswith(
+        "The clock is unknown. Each program reads the GPU's timer first"
+    )
     assert "sm" not in reply
 
 
 def test_more_programs_than_a_timeline_holds_are_refused_with_the_number(session):
     problem = {"M": 8192, "N": 16384}
-    payload = {"kernel": "transpose.tiled", "problem": problem, "config": {"BLOCK_M": 64, "BLOCK_N": 32}}
+    payload = {
+        "kernel": "transpose.tiled",
+        "problem": problem,
+        "config": {"BLOCK_M": 64, "BLOCK_N": 32},
+    }
     most = session.submit(from_json(payload), "timeline").result()
     assert most.kind == "not_recorded"
-    failure = session.submit(from_json({**payload, "problem": {**problem, "M": 8193}}), "timeline").result()
+    failure = session.submit(
+        from_json({**payload, "problem": {**problem, "M": 8193}}), "timeline"
+    ).result()
     assert failure.stage == "config"
     assert failure.kind == "too_many_programs"
     assert f"{MAX_PROGRAMS + 512:,} programs" in failure.message

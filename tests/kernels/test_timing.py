@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from kernels.measuring import timing
-from kernels.measuring.timing import MEASURED, MOST_TURNS, RUN, STUDY, Batch, sample, summarize_clocks
+from kernels.measuring.timing import (
+    MEASURED,
+    MOST_TURNS,
+    RUN,
+    STUDY,
+    Batch,
+    sample,
+    summarize_clocks,
+)
 from kernels.pairs import FEWEST, pair
 from kernels.results.run import Clocks
 
@@ -19,7 +27,16 @@ class Stream:
         drift: factor on all medians after each batch.
     """
 
-    def __init__(self, medians_ms, noise=0.0, cold=0.0, drift=1.0, clock_mhz=None, most_turns=MOST_TURNS, repeats=1):
+    def __init__(
+        self,
+        medians_ms,
+        noise=0.0,
+        cold=0.0,
+        drift=1.0,
+        clock_mhz=None,
+        most_turns=MOST_TURNS,
+        repeats=1,
+    ):
         self.medians_ms = np.array(medians_ms)
         self.noise = np.broadcast_to(noise, len(medians_ms))[:, None]
         self.cold = cold
@@ -58,7 +75,9 @@ def test_sampling_ends_once_the_interval_is_narrow_enough(noise):
 
 
 def test_less_noise_takes_fewer_samples():
-    assert RUN.fewest <= samples_of(Stream([1.0, 1.02], 0.002)) < samples_of(Stream([1.0, 1.02], 0.02))
+    assert (
+        RUN.fewest <= samples_of(Stream([1.0, 1.02], 0.002)) < samples_of(Stream([1.0, 1.02], 0.02))
+    )
 
 
 def test_sampling_ends_after_a_bounded_time_whatever_the_noise():
@@ -94,7 +113,9 @@ def test_warm_up_ends_after_a_bounded_time_and_the_note_says_so():
     assert "before times were steady" in note
 
 
-@pytest.mark.parametrize(("ms", "most_turns", "longest"), [(0.006, 20, 20), (30.0, 20, 1), (0.006, 3, 3)])
+@pytest.mark.parametrize(
+    ("ms", "most_turns", "longest"), [(0.006, 20, 20), (30.0, 20, 1), (0.006, 3, 3)]
+)
 def test_the_queue_and_a_time_limit_bound_a_batch(ms, most_turns, longest):
     stream = Stream([ms, ms], most_turns=most_turns)
     stream.sample()
@@ -102,11 +123,16 @@ def test_the_queue_and_a_time_limit_bound_a_batch(ms, most_turns, longest):
 
 
 def test_launches_per_sample_count_towards_the_least_time():
-    assert samples_of(Stream([0.02, 0.02], 0.0001, repeats=20)) < samples_of(Stream([0.02, 0.02], 0.0001))
+    assert samples_of(Stream([0.02, 0.02], 0.0001, repeats=20)) < samples_of(
+        Stream([0.02, 0.02], 0.0001)
+    )
 
 
 def test_the_clock_spans_all_batches_and_a_drop_is_explained():
-    batches = [Batch(np.ones((1, 1)), mhz, ("power limit",) * (mhz < 1900)) for mhz in (1980.0, 1755.0, 1740.0)]
+    batches = [
+        Batch(np.ones((1, 1)), mhz, ("power limit",) * (mhz < 1900))
+        for mhz in (1980.0, 1755.0, 1740.0)
+    ]
     clocks = summarize_clocks([*batches, Batch(np.ones((1, 1)))])
     assert clocks == Clocks(1755.0, 1740.0, 1980.0, MEASURED, ("power limit",))
     assert "between 1,740 and 1,980 MHz (12 %)" in clocks.note
@@ -138,7 +164,9 @@ class Machine:
         self.now_s = max(self.now_s, self.free_s) + 5e-6
 
     def overhead(self):
-        return timing.measure_launch_overhead(self.call, self.synchronize, self.kernel_s * 1000, lambda: self.now_s)
+        return timing.measure_launch_overhead(
+            self.call, self.synchronize, self.kernel_s * 1000, lambda: self.now_s
+        )
 
 
 @pytest.mark.parametrize("kernel_s", [7e-6, 1.4e-3])
@@ -165,7 +193,9 @@ def drawn(dice, count, ratio, noise):
 
 def test_a_difference_below_the_noise_does_not_count_and_swapped_calls_give_the_inverse_ratio():
     dice = np.random.default_rng(0)
-    assert not pair(dice.normal(1.001, 0.05, 20).tolist(), dice.normal(1.0, 0.05, 20).tolist()).differs
+    assert not pair(
+        dice.normal(1.001, 0.05, 20).tolist(), dice.normal(1.0, 0.05, 20).tolist()
+    ).differs
     ours, theirs = drawn(np.random.default_rng(2), 41, 0.9, 0.01)
     there = pair(ours, theirs)
     back = pair(theirs, ours)

@@ -38,7 +38,9 @@ class Hub:
             self.asked.append((WHO.get(), duration(*args)))
             if self.refuses:
                 raise gr.Error(self.refuses)
-            process = multiprocessing.get_context("fork").Process(target=function, args=args, daemon=True)
+            process = multiprocessing.get_context("fork").Process(
+                target=function, args=args, daemon=True
+            )
             self.alive += 1
             process.start()
             process.join()
@@ -119,7 +121,12 @@ def test_a_cancelled_call_ends_its_worker(pool, hub, held):
 
 def test_a_hub_that_lends_nothing_is_a_failure_with_its_message(pool, hub):
     hub.refuses = 'You have exceeded your GPU quota. <a href="https://hub.example">More</a>'
-    assert_failed(call(pool, os.getpid), "worker", "no_gpu", "No GPU was lent: You have exceeded your GPU quota. More")
+    assert_failed(
+        call(pool, os.getpid),
+        "worker",
+        "no_gpu",
+        "No GPU was lent: You have exceeded your GPU quota. More",
+    )
     hub.refuses = ""
     assert call(pool, os.getpid).result(10)
 
@@ -136,7 +143,9 @@ def test_a_slice_is_no_whole_gpu():
     assert lent.name == "slice of H200"
     assert lent.sms == 60
     assert lent.compute_capability == (9, 0)
-    assert lent.matrix_tflops["float16"] == pytest.approx(GPUS["H200"].matrix_tflops["float16"] * 60 / 132)
+    assert lent.matrix_tflops["float16"] == pytest.approx(
+        GPUS["H200"].matrix_tflops["float16"] * 60 / 132
+    )
     assert "as 60 of the 132 SMs of H200" in lent.assumed
     assert gpu_or_slice("NVIDIA H200", 132, (9, 0)).name == "H200"
     assert gpu_or_slice("NVIDIA Unheard Of", 10, (9, 0)).l2_bytes == 0

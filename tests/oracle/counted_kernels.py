@@ -51,7 +51,11 @@ def mm(a, b, c, M, N, K, a_strides, b_strides, c_strides, BLOCK_M: tl.constexpr,
     om = pm * BLOCK_M + tl.arange(0, BLOCK_M)
     on = pn * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = (om[:, None] < M) & (on[None, :] < N)
-    tl.store(c + om[:, None] * c_strides[0] + on[None, :] * c_strides[1], acc.to(c.dtype.element_ty), mask=inside)
+    tl.store(
+        c + om[:, None] * c_strides[0] + on[None, :] * c_strides[1],
+        acc.to(c.dtype.element_ty),
+        mask=inside,
+    )
 
 
 def _is_even(launch):

@@ -50,7 +50,11 @@ class Recorder:
         active = np.broadcast_to(mask, pointers.shape).ravel().astype(bool)
         inside = addresses[active] if active.any() else addresses[:1]
         starts = {name: (tensor.data_ptr(), tensor.nbytes) for name, tensor in self.tensors.items()}
-        (name,) = (n for n, (start, size) in starts.items() if ((start <= inside) & (inside < start + size)).all())
+        (name,) = (
+            n
+            for n, (start, size) in starts.items()
+            if ((start <= inside) & (inside < start + size)).all()
+        )
         if name in self.flags:  # the number of exchanges depends on timing
             return
         frame = sys._getframe()
@@ -63,7 +67,9 @@ class Recorder:
         (grid_x, grid_y, _) = builder.grid_dim
         offsets, rest = np.divmod(addresses - starts[name][0], self.tensors[name].itemsize)
         assert not rest.any()
-        self.executions.append((op, name, source, x + y * grid_x + z * grid_x * grid_y, offsets, active))
+        self.executions.append(
+            (op, name, source, x + y * grid_x + z * grid_x * grid_y, offsets, active)
+        )
 
     def launch(self, kernel, launch):
         self.executions = []

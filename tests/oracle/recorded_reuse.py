@@ -62,7 +62,9 @@ class RecordedLaunch:
     @property
     def tile(self):
         sides = ("BLOCK_M", "BLOCK_N", "BLOCK")
-        return tuple(getattr(self.launch.config, side) for side in sides if hasattr(self.launch.config, side))
+        return tuple(
+            getattr(self.launch.config, side) for side in sides if hasattr(self.launch.config, side)
+        )
 
     @property
     def is_matmul(self):
@@ -93,7 +95,11 @@ class RecordedLaunch:
         """Predict the reads by GROUP_SIZE."""
         model = self.traffic
         if None in self.rows:
-            return {None: reuse(model.schedule, model.l2_pressure, writes_in_parts(model.operations), constants)}
+            return {
+                None: reuse(
+                    model.schedule, model.l2_pressure, writes_in_parts(model.operations), constants
+                )
+            }
         return by_group_size(model.schedule, model.l2_pressure, tuple(self.rows), constants)
 
 
@@ -125,7 +131,14 @@ def recorded_launches():
 def rows(launches, constants=CONSTANTS):
     """Every GROUP_SIZE of several launches, as counted and as predicted."""
     return [
-        Row(launch, size, _counted(launch, size), found.read_bytes, found.is_drift or found.is_edge, found)
+        Row(
+            launch,
+            size,
+            _counted(launch, size),
+            found.read_bytes,
+            found.is_drift or found.is_edge,
+            found,
+        )
         for launch in launches
         for size, found in launch.predict(constants).items()
     ]
@@ -157,7 +170,8 @@ def median_error(judged):
 def grid(**values):
     """Return every combination of these values; other constants keep theirs."""
     return tuple(
-        replace(CONSTANTS, **dict(zip(values, each, strict=True))) for each in itertools.product(*values.values())
+        replace(CONSTANTS, **dict(zip(values, each, strict=True)))
+        for each in itertools.product(*values.values())
     )
 
 
@@ -171,7 +185,9 @@ def left_out(candidates):
     for shape in dict.fromkeys(row.of.shape for row in candidates[0]):
         best = min(
             candidates,
-            key=lambda rows: statistics.fmean(abs(math.log1p(row.error)) for row in rows if row.of.shape != shape),
+            key=lambda rows: statistics.fmean(
+                abs(math.log1p(row.error)) for row in rows if row.of.shape != shape
+            ),
         )
         judged += [row for row in best if row.of.shape == shape]
     return judged

@@ -30,7 +30,10 @@ def predict(place):
 
 # By default one recording in five: the scoreboard's tests compare every launch's totals.
 @pytest.fixture(
-    params=[pytest.param(at, marks=pytest.mark.all_combinations if at % 5 else ()) for at in range(len(ATLAS))],
+    params=[
+        pytest.param(at, marks=pytest.mark.all_combinations if at % 5 else ())
+        for at in range(len(ATLAS))
+    ],
     ids=lambda at: f"{ATLAS[at].measured.experiment.kernel}-{at}",
 )
 def found(request):
@@ -47,7 +50,9 @@ def test_every_kernel_and_kind_of_operation_was_counted(kernels):
 def test_every_recorded_layout_is_a_permutation_of_bits():
     layouts = {o.layout for r in ATLAS for o in r.measured.compiled.operations if o.layout}
     assert all(layout.is_permutation for layout in layouts)
-    assert not Layout((4, 4), ((1, 1), (0, 1)), ((2, 0), (0, 2)), ()).is_permutation, "a base moves in both dimensions"
+    assert not Layout((4, 4), ((1, 1), (0, 1)), ((2, 0), (0, 2)), ()).is_permutation, (
+        "a base moves in both dimensions"
+    )
     assert not Layout((4,), ((1,),), ((3,),), ()).is_permutation, "a base sets two bits"
     assert not Layout((2,), ((1,),), ((1,),), ()).is_permutation, "two bases set the same bit"
 
@@ -56,11 +61,16 @@ def test_the_launchs_counters_are_predicted(found):
     """Requests and sectors of loads, stores, atomics and boxes; of a loop that retries, at least one iteration."""
     totals = launch_totals(found)
     for kind, (predicted, counted) in totals.items():
-        assert counted.agreement in (("equal", "at least") if predicted.is_lower_bound else ("equal",)), kind
-    lanes = LANES[:2] if found.kernel.id == "matmul.stream_k" else LANES  # how often it polls flags varies
+        assert counted.agreement in (
+            ("equal", "at least") if predicted.is_lower_bound else ("equal",)
+        ), kind
+    # How often it polls flags varies
+    lanes = LANES[:2] if found.kernel.id == "matmul.stream_k" else LANES
     for what, names in (("requests", lanes), ("sectors", (*lanes, "tma_ld", "tma_st"))):
         counts = sum(found.counters.launch[f"{name}_{what}"] for name in names)
-        assert sum(getattr(counted, what) for _, counted in totals.values()) == counts, "every counter is compared"
+        assert sum(getattr(counted, what) for _, counted in totals.values()) == counts, (
+            "every counter is compared"
+        )
 
 
 def test_many_counted_boxes_reach_past_an_edge():
@@ -113,17 +123,26 @@ def test_few_instructions_are_miscounted():
 
 def test_the_scoreboards_predictions_are_these_models():
     """All shipped ones. If a model changes, `python -m scripts.predict_records` regenerates them."""
-    found = [counters_prediction(recording, predict(place)) for place, recording in enumerate(ATLAS)]
+    found = [
+        counters_prediction(recording, predict(place)) for place, recording in enumerate(ATLAS)
+    ]
     assert found == [prediction for prediction in shipped_predictions() if prediction.operations]
 
 
 def wavefronts_of(counted):
     """(kind, counted, predicted wavefronts per instruction) of each step of the launch's layout conversions."""
     for source in {conversion.source for conversion in counted.compiled.conversions}:
-        for kind, opcode in (("store", "STS"), ("store matrix", "STSM"), ("load", "LDS"), ("load matrix", "LDSM")):
+        for kind, opcode in (
+            ("store", "STS"),
+            ("store matrix", "STSM"),
+            ("load", "LDS"),
+            ("load matrix", "LDSM"),
+        ):
             rows = [row for row in counted.shared if row.source == source and row.executed]
             rows = [row for row in rows if row.opcode.partition(".")[0] == opcode]
-            alike = [made for made in counted.compiled.shared if (made.source, made.op) == (source, kind)]
+            alike = [
+                made for made in counted.compiled.shared if (made.source, made.op) == (source, kind)
+            ]
             if rows:
                 assert alike, "every step was read"
                 passes = sum(row.wavefronts for row in rows) / sum(row.executed for row in rows)
@@ -137,7 +156,12 @@ def test_wavefronts_of_layout_conversions_are_predicted(found):
 
 
 def test_few_loads_of_a_conversion_take_fewer_wavefronts_than_predicted():
-    pairs = [pair for recording in ATLAS for kind, *pair in wavefronts_of(recording.measured) if kind == "load"]
+    pairs = [
+        pair
+        for recording in ATLAS
+        for kind, *pair in wavefronts_of(recording.measured)
+        if kind == "load"
+    ]
     equal, fewer = (sum(compare(*pair) for pair in pairs) for compare in (operator.eq, operator.lt))
     assert equal > 50
     assert fewer <= equal / 10, (equal, fewer)

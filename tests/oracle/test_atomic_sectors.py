@@ -19,11 +19,14 @@ def test_each_request_has_the_counted_sectors():
         rows = list(csv.DictReader(file))
     counted = [int(row["sectors"]) for row in rows]
     element = np.array([row["elements"].split() for row in rows], dtype=np.int64)
-    size, start = (np.array([[int(row[name])] for row in rows]) for name in ("element_bytes", "start"))
+    size, start = (
+        np.array([[int(row[name])] for row in rows]) for name in ("element_bytes", "start")
+    )
     assert atomic_sectors(start + element * size, element >= 0).tolist() == counted
     turns = np.sort(element // (32 // size), axis=1)
     distinct = np.count_nonzero(np.diff(turns, axis=1), axis=1) + (turns[:, 0] >= 0)
-    assert np.count_nonzero(distinct != counted) > 100  # a sector whose lanes take turns counts several times
+    # A sector whose lanes take turns counts several times
+    assert np.count_nonzero(distinct != counted) > 100
 
 
 def test_requests_are_counted_apart_from_those_beside_them():
@@ -31,4 +34,7 @@ def test_requests_are_counted_apart_from_those_beside_them():
     address = np.stack([4 * lanes, 0 * lanes, 128 * lanes])
     active = np.ones(address.shape, bool)
     assert atomic_sectors(address, active).tolist() == [4, 32, 32]
-    assert atomic_sectors(np.repeat(address, 3000, axis=0), np.repeat(active, 3000, axis=0)).sum() == 3000 * 68
+    assert (
+        atomic_sectors(np.repeat(address, 3000, axis=0), np.repeat(active, 3000, axis=0)).sum()
+        == 3000 * 68
+    )

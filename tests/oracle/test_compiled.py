@@ -34,7 +34,9 @@ def test_inlined_code_belongs_to_the_innermost_line_and_paths_are_hidden(compile
     compiled = compile_kernel(experiment(kernels["matmul.grouped"], "H200"))
     for kind in TEXTS:
         text = getattr(compiled, kind)
-        innermost = {location[0][0] for _, location in listings.locate_lines(text, kind) if location}
+        innermost = {
+            location[0][0] for _, location in listings.locate_lines(text, kind) if location
+        }
         assert {"grouped.py", "tile.py"} <= innermost, kind
         assert '"kernels/matmul/grouped.py"' in text, kind
         assert '"standard.py"' in text, kind
@@ -43,7 +45,12 @@ def test_inlined_code_belongs_to_the_innermost_line_and_paths_are_hidden(compile
 
 def test_of_several_lines_of_sass_in_a_row_the_first_is_the_innermost():
     files = (("tile.py", 7), ("grouped.py", 3))
-    text = "\n".join([*(f'\t//## File "kernels/matmul/{file}", line {line}' for file, line in files), "MOV R1, R2 ;"])
+    text = "\n".join(
+        [
+            *(f'\t//## File "kernels/matmul/{file}", line {line}' for file, line in files),
+            "MOV R1, R2 ;",
+        ]
+    )
     located = [location for _, location in listings.locate_lines(text, "sass")]
     assert located == [(), (), (("tile.py", 7, 0), ("grouped.py", 3, 0))]
 
@@ -70,7 +77,9 @@ def test_what_was_compiled_is_kept(session, kernels):
 def test_a_config_that_no_sm_has_room_for_is_refused_with_the_figures(session, kernels):
     kernel = kernels["matmul.grouped"]
     config = kernel.config(BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, num_stages=5, num_warps=8)
-    outcome = session.compile(Experiment(kernel.id, kernel.family.problem(), config, "A10G")).result()
+    outcome = session.compile(
+        Experiment(kernel.id, kernel.family.problem(), config, "A10G")
+    ).result()
     assert isinstance(outcome, Failure)
     assert outcome.stage == "compile"
     assert outcome.kind == "out_of_resources"
@@ -80,13 +89,17 @@ def test_a_config_that_no_sm_has_room_for_is_refused_with_the_figures(session, k
 def access_kinds(kernel):
     """How a kernel accesses memory: all that the reader of the compiler's texts knows about it."""
     launch = Launch(kernel.family.problem(), kernel.config(), GPUS["H200"])
-    return tuple((access.op, access.tensor, type(access), access.over) for access in kernel.accesses(launch))
+    return tuple(
+        (access.op, access.tensor, type(access), access.over) for access in kernel.accesses(launch)
+    )
 
 
 # By default each GPU meets each type, and each kernel and each kind of access some GPU.
 READ_FOR = [
     (kernel.id, gpu, dtype, access_kinds(kernel))
-    for kernel, gpu in itertools.product(discover().values(), ("A100-40GB", "H200", "B200", "RTX5090"))
+    for kernel, gpu in itertools.product(
+        discover().values(), ("A100-40GB", "H200", "B200", "RTX5090")
+    )
     for dtype in kernel.problem_knobs()["dtype"].choices
     if GPUS[gpu].compute_capability >= DTYPE_CAPABILITY.get(dtype, (0, 0))
 ]
@@ -99,7 +112,9 @@ READ_FOR = [
         for case in pairs_of(READ_FOR, together=((0, 0), (1, 2), (3, 3)))
     ],
 )
-def test_what_became_of_every_access_is_read_for_any_gpu(compile_kernel, kernels, kernel_id, gpu, dtype):
+def test_what_became_of_every_access_is_read_for_any_gpu(
+    compile_kernel, kernels, kernel_id, gpu, dtype
+):
     """Aligned and not, in every type: a layout that covers the block, a width, the opcodes."""
     kernel = kernels[kernel_id]
     size = 512 if DTYPE_BYTES[dtype] == 4 else 500
@@ -128,7 +143,9 @@ def test_what_became_of_every_access_is_read_for_any_gpu(compile_kernel, kernels
         ("fused_add_relu", "float8_e4m3fn", 32, [32, 32, 0, 0, 0, 0]),
     ],
 )
-def test_a_descriptors_block_is_swizzled_as_wide_as_its_rows_allow(compile_kernel, name, dtype, tile, expected):
+def test_a_descriptors_block_is_swizzled_as_wide_as_its_rows_allow(
+    compile_kernel, name, dtype, tile, expected
+):
     """0 for rows of 16 bytes, which no swizzle is narrow enough for; the widest, 128, for longer ones, in two boxes."""
     kernel = discover()[f"matmul.{name}"]
     config = kernel.config(BLOCK_M=tile, BLOCK_N=tile, BLOCK_K=tile, num_warps=4)
@@ -139,8 +156,12 @@ def test_a_descriptors_block_is_swizzled_as_wide_as_its_rows_allow(compile_kerne
 
 def test_a_tensor_copy_on_another_line_goes_to_the_descriptor_that_lacks_it():
     """As ptxas says for persistent matmul, TT, 48 × 80 × 96 bfloat16, in tiles of 32 × 32 × 16: a line of orders.py."""
-    descriptors = [MemoryOperation("descriptor", ("tile.py", line), None, 0, 0, "", 1, ()) for line in (57, 61)]
-    listed = [("UTMALDG.2D", ((file, line, 0),)) for file, line in (("orders.py", 57), ("tile.py", 61))]
+    descriptors = [
+        MemoryOperation("descriptor", ("tile.py", line), None, 0, 0, "", 1, ()) for line in (57, 61)
+    ]
+    listed = [
+        ("UTMALDG.2D", ((file, line, 0),)) for file, line in (("orders.py", 57), ("tile.py", 61))
+    ]
     assert memory_operations.match_instructions(listed, descriptors) == [0, 1]
 
 
@@ -157,7 +178,9 @@ def test_an_instruction_whose_mask_the_compiler_proves_false_costs_nothing(
     compile_kernel, kernel_id, gpu, problem, config
 ):
     kernel = discover()[kernel_id]
-    problem = kernel.family.problem(**dict(zip(("M", "N", "K", "dtype", "layout"), problem, strict=True)))
+    problem = kernel.family.problem(
+        **dict(zip(("M", "N", "K", "dtype", "layout"), problem, strict=True))
+    )
     names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps")
     config = kernel.config(**dict(zip(names, config, strict=True)))
     compiled = compile_kernel(Experiment(kernel.id, problem, config, gpu))
@@ -171,7 +194,9 @@ def test_an_instruction_whose_mask_the_compiler_proves_false_costs_nothing(
         assert not load.launch.is_lower_bound
         assert atomic.access.op == "atomic"
         assert atomic.launch.is_lower_bound
-        assert atomic.launch.bytes_wanted == 2 * problem.M * problem.N * config.SPLIT_K, "each slice adds each element"
+        assert atomic.launch.bytes_wanted == 2 * problem.M * problem.N * config.SPLIT_K, (
+            "each slice adds each element"
+        )
 
 
 @pytest.mark.parametrize(
@@ -180,13 +205,19 @@ def test_an_instruction_whose_mask_the_compiler_proves_false_costs_nothing(
         ("L40S", (1092, 1092, 1023, "bfloat16", "TT"), (128, 16, 64, 2, 16, 1)),
     ],
 )
-def test_the_instructions_of_a_compare_and_swap_loop_are_found_on_ada(session, kernels, gpu, problem, config):
+def test_the_instructions_of_a_compare_and_swap_loop_are_found_on_ada(
+    session, kernels, gpu, problem, config
+):
     """If the atomic's addresses came from a function of another file, ptxas would name that file for these launches."""
     kernel = kernels["matmul.split_k_atomic"]
-    problem = kernel.family.problem(**dict(zip(("M", "N", "K", "dtype", "layout"), problem, strict=True)))
+    problem = kernel.family.problem(
+        **dict(zip(("M", "N", "K", "dtype", "layout"), problem, strict=True))
+    )
     names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "SPLIT_K", "num_stages")
     config = kernel.config(**dict(zip(names, config, strict=True)))
-    *loads, atomic = session.compile(Experiment(kernel.id, problem, config, gpu)).result().operations
+    *loads, atomic = (
+        session.compile(Experiment(kernel.id, problem, config, gpu)).result().operations
+    )
     assert all(load.opcodes for load in loads)
     assert atomic.opcodes == ("LDG.E", "ATOMG.E.CAS.STRONG.GPU")
 
@@ -195,9 +226,36 @@ def test_the_instructions_of_a_compare_and_swap_loop_are_found_on_ada(session, k
 @pytest.mark.parametrize(
     ("kernel_id", "gpu", "problem", "config", "kind", "old", "new", "why"),
     [
-        ("matmul.persistent", "H200", {}, {}, "ttgir", " = #ttg.nvmma", "  = #ttg.nvmma", "shared memory is unknown"),
-        ("transpose.tiled", "H200", {}, {}, "ptx", "ld.global.v4.b32", "ld.global.v2.b32", "several widths"),
-        ("transpose.tiled", "H200", {}, {}, "ptx", "ld.global.v4.b32", "elsewhere", r"occurs \d+ times in the PTX"),
+        (
+            "matmul.persistent",
+            "H200",
+            {},
+            {},
+            "ttgir",
+            " = #ttg.nvmma",
+            "  = #ttg.nvmma",
+            "shared memory is unknown",
+        ),
+        (
+            "transpose.tiled",
+            "H200",
+            {},
+            {},
+            "ptx",
+            "ld.global.v4.b32",
+            "ld.global.v2.b32",
+            "several widths",
+        ),
+        (
+            "transpose.tiled",
+            "H200",
+            {},
+            {},
+            "ptx",
+            "ld.global.v4.b32",
+            "elsewhere",
+            r"occurs \d+ times in the PTX",
+        ),
         (
             "matmul.split_k_atomic",
             "L4",
@@ -214,7 +272,12 @@ def test_texts_that_contradict_one_another_are_unreadable(
     compile_kernel, kernels, kernel_id, gpu, problem, config, kind, old, new, why
 ):
     kernel = kernels[kernel_id]
-    chosen = Experiment(kernel.id, kernel.family.problem(**problem), kernel.config(**{"num_warps": 8, **config}), gpu)
+    chosen = Experiment(
+        kernel.id,
+        kernel.family.problem(**problem),
+        kernel.config(**{"num_warps": 8, **config}),
+        gpu,
+    )
     compiled = compile_kernel(chosen)
     launch = Launch(chosen.problem, chosen.config, GPUS[gpu])
     accesses = kernel.accesses(launch)
@@ -227,4 +290,6 @@ def test_texts_that_contradict_one_another_are_unreadable(
         memory_operations.read_operations((moved, *accesses[1:]), shapes, **texts)
     assert old in texts[kind]
     with pytest.raises(listings.UnsupportedOperation, match=why):
-        memory_operations.read_operations(accesses, shapes, **{**texts, kind: texts[kind].replace(old, new, 1)})
+        memory_operations.read_operations(
+            accesses, shapes, **{**texts, kind: texts[kind].replace(old, new, 1)}
+        )

@@ -20,7 +20,13 @@ SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
 
 def record(script: Path, path: Path, cache: Path) -> Capture:
     """Record a script without a GPU."""
-    command = [sys.executable, Path(kernels.compiling.__file__).with_name("capture.py"), "--out", path, script]
+    command = [
+        sys.executable,
+        Path(kernels.compiling.__file__).with_name("capture.py"),
+        "--out",
+        path,
+        script,
+    ]
     environment = {**os.environ, "TRITON_CACHE_DIR": str(cache), "TRITON_INTERPRET": "0"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -32,13 +38,17 @@ def capture(request, tmp_path_factory, compiled_before):
     """The capture of a script, and what was counted of each launch."""
     path = tmp_path_factory.mktemp("counted") / f"{request.param}.tilescope"
     script = FOLDER / f"{request.param}.py"
-    return record(script, path, compiled_before), json.loads(script.with_suffix(".json").read_text())
+    return record(script, path, compiled_before), json.loads(
+        script.with_suffix(".json").read_text()
+    )
 
 
 def test_totals_are_exact_or_bounds(capture):
     recording, counted = capture
     assert len(recording.content.launches) == len(counted)
-    for number, (launch, expected) in enumerate(zip(recording.content.launches, counted, strict=True)):
+    for number, (launch, expected) in enumerate(
+        zip(recording.content.launches, counted, strict=True)
+    ):
         if expected.get("triton", recording.content.triton) != recording.content.triton:
             continue  # another version compiles it to other instructions
         counts = count_launch(recording, launch)

@@ -62,7 +62,9 @@ def captures(tmp_path_factory, compiled_before):
     return folder
 
 
-@pytest.mark.parametrize("number", range(len(EXPERIMENTS)), ids=lambda number: EXPERIMENTS[number]["kernel"])
+@pytest.mark.parametrize(
+    "number", range(len(EXPERIMENTS)), ids=lambda number: EXPERIMENTS[number]["kernel"]
+)
 def test_evaluated_requests_and_sectors_equal_the_declared_ones(number, captures, session):
     experiment = from_json({**EXPERIMENTS[number], "gpu": "H200"})
     kernel, launch = launch_of(experiment, GPUS["H200"])
@@ -76,7 +78,8 @@ def test_evaluated_requests_and_sectors_equal_the_declared_ones(number, captures
     sources = {source for source, _ in declared}
     for captured in capture.content.launches:
         for operation in count_launch(capture, captured).operations:
-            assert not operation.tally.refused or operation.instruction.swaps  # retries are not counted
+            # Retries are not counted
+            assert not operation.tally.refused or operation.instruction.swaps
             if operation.source in sources:  # the flags of stream-K are not declared
                 evaluated[operation.source, "requests"] += operation.requests
                 evaluated[operation.source, "sectors"] += operation.sectors

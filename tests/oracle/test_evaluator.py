@@ -42,8 +42,18 @@ OPERATIONS = (
     ("({a} % 99).to(tl.float32).to(tl.int32)", "99"), ("tl.where({a} < {b}, {a}, {b})", "A + B"),
     ("tl.where({a} % {k} == 0, {a}, n0)", "A + 3000"),
 )  # fmt: skip
-FOLDS = ("cumsum({a} % 16, {axis})", "max({a} % 16, {axis}, keep_dims=True)", "sum({a} % 16, {axis}, keep_dims=True)")
-COMPARISONS = ("({a} < {b})", "({a} >= {k})", "({a} % ({k} + 1) != 1)", "({a} < n0 + 5)", "({b} > {a})")
+FOLDS = (
+    "cumsum({a} % 16, {axis})",
+    "max({a} % 16, {axis}, keep_dims=True)",
+    "sum({a} % 16, {axis}, keep_dims=True)",
+)
+COMPARISONS = (
+    "({a} < {b})",
+    "({a} >= {k})",
+    "({a} % ({k} + 1) != 1)",
+    "({a} < n0 + 5)",
+    "({b} > {a})",
+)
 MASKS = ("({0})", "({0} & {1})", "(({0} & {1}) | {2})", "({0} & ({1} == 0))", "({3} & {0})")
 LOOPS = ("range({}, {}, {})", "tl.range({}, {}, {}, num_stages=3)", "tl.static_range(0, 3)")
 
@@ -54,16 +64,32 @@ class Source(random.Random):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.lines, self.loops, self.count = [], [], 0
-        self.kinds = [*map(self.choice, (DTYPES, (*DTYPES, "int8"), DTYPES, DTYPES[:2]))]  # of x, y, z and ids
-        self.shape, self.pitch = self.choice(SHAPES), self.choice((3, 16))  # elements between operations' addresses
+        # Of x, y, z and ids
+        self.kinds = [*map(self.choice, (DTYPES, (*DTYPES, "int8"), DTYPES, DTYPES[:2]))]
+        # Elements between operations' addresses
+        self.shape, self.pitch = (
+            self.choice(SHAPES),
+            self.choice((3, 16)),
+        )
         rows, columns = self.shape[0], self.shape[-1]
         is_flat = len(self.shape) == 1
         self.scalars = [("p0", 4), ("p1", 3), ("n0", 3000), ("n1", 3000), ("carried", 509)]
-        self.blocks = [("rows" if is_flat else f"(rows * {columns} + columns)", 512), ("moving", 1009)]
+        self.blocks = [
+            ("rows" if is_flat else f"(rows * {columns} + columns)", 512),
+            ("moving", 1009),
+        ]
         self.blocks.append((f"(rows + columns * {rows})", 1 << 18))
         first, last = ("", "") if is_flat else ("[:, None]", "[None, :]")
-        self.add(0, "import triton", "import triton.language as tl", "@triton.jit", "def kernel(x, y, z, ids, n0, n1):")
-        self.add(1, "p0, p1 = tl.program_id(0), tl.program_id(1)", f"rows = tl.arange(0, {rows}){first}")
+        self.add(
+            0,
+            "import triton",
+            "import triton.language as tl",
+            "@triton.jit",
+            "def kernel(x, y, z, ids, n0, n1):",
+        )
+        self.add(
+            1, "p0, p1 = tl.program_id(0), tl.program_id(1)", f"rows = tl.arange(0, {rows}){first}"
+        )
         self.add(1, f"columns = tl.arange(0, {columns}){last}", "carried = p0 + 0")
         self.add(1, f"moving = tl.zeros({list(self.shape)}, tl.int32) + rows")
         for _ in range(self.randint(2, 5)):
@@ -98,16 +124,22 @@ class Source(random.Random):
         return self.choice(COMPARISONS).format(a=a, b=b if b != a else 7, k=self.number())
 
     def mask(self) -> str:
-        return self.choice(MASKS).format(*(self.condition("blocks") for _ in range(3)), self.condition())
+        return self.choice(MASKS).format(
+            *(self.condition("blocks") for _ in range(3)), self.condition()
+        )
 
     def address(self, pool: str = "blocks") -> str:
         """Return an address that no other operation and no other iteration has, so that no load is moved or merged."""
         self.count += 1
         text, kind = self.expression(pool)[0], self.random()
         if pool == "blocks" and kind < 0.5:
-            offset = f" * {self.number()}" if kind < 0.2 else f" + {self.expression('scalars')[0]} * 16"
+            offset = (
+                f" * {self.number()}" if kind < 0.2 else f" + {self.expression('scalars')[0]} * 16"
+            )
             text = self.blocks[0][0] + offset
-        return f"{text} + {self.count * self.pitch}" + "".join(f" + {i} * {11 * self.pitch}" for i in self.loops[-1:])
+        return f"{text} + {self.count * self.pitch}" + "".join(
+            f" + {i} * {11 * self.pitch}" for i in self.loops[-1:]
+        )
 
     def statement(self, depth: int) -> None:
         kinds = [self.access] * 4 + [self.gather, self.load_scalar, self.update]
@@ -126,7 +158,9 @@ class Source(random.Random):
         mask, other = self.choice((("", ""), (mask, ", other=1"), (mask, "")))
         self.add(depth, f"{value} = tl.load(x + {self.address()}{extra}{mask}{other})")
         kind, mask = self.choice(ATOMICS.get(self.kinds[2], ("add",))), self.choice(("", mask))
-        operands = f"{value}.to(z.dtype.element_ty)" + (f", {value}.to(z.dtype.element_ty)" if kind == "cas" else mask)
+        operands = f"{value}.to(z.dtype.element_ty)" + (
+            f", {value}.to(z.dtype.element_ty)" if kind == "cas" else mask
+        )
         atomic = f"tl.atomic_{kind}(z + {self.address()}, {operands})"
         total = f"tl.store(y + {self.address('scalars')}, tl.sum({value}).to(y.dtype.element_ty))"
         returned = [f"old = {atomic}", f"tl.store(y + {self.address()}, old{mask})"]
@@ -136,13 +170,20 @@ class Source(random.Random):
     def gather(self, depth: int) -> None:
         name, place = self.name("b"), self.name("i")
         mask = f"({place} >= 0) & ({place} < {INDICES}) & {self.mask()}"
-        self.add(depth, f"{place} = {self.address()}", f"{name} = tl.load(ids + {place}, mask={mask}, other=7)")
+        self.add(
+            depth,
+            f"{place} = {self.address()}",
+            f"{name} = tl.load(ids + {place}, mask={mask}, other=7)",
+        )
         self.access(depth, extra=f" + {name} * {self.number()}")
         self.blocks.append((name, 1000))
 
     def load_scalar(self, depth: int) -> None:
         name = self.name("s")
-        self.add(depth, f"{name} = tl.load(ids + (({self.address('scalars')}) % {INDICES} + {INDICES}) % {INDICES})")
+        self.add(
+            depth,
+            f"{name} = tl.load(ids + (({self.address('scalars')}) % {INDICES} + {INDICES}) % {INDICES})",
+        )
         self.add(depth, f"tl.store(y + {name} + {self.address('scalars')}, 1)")
         self.scalars.append((name, 1000))
 
@@ -158,15 +199,26 @@ class Source(random.Random):
             self.nest(depth + 1)
 
     def loop(self, depth: int) -> None:
-        counter, form, index = self.name("j"), self.choice(LOOPS[: 3 if depth == 1 else 2]), self.name("i")
-        start, step = self.choice(("0", "-2", "1", "p0")), self.choice(("1", "1", "2", "n0 % 3 + 1"))
+        counter, form, index = (
+            self.name("j"),
+            self.choice(LOOPS[: 3 if depth == 1 else 2]),
+            self.name("i"),
+        )
+        start, step = (
+            self.choice(("0", "-2", "1", "p0")),
+            self.choice(("1", "1", "2", "n0 % 3 + 1")),
+        )
         end, next_index = self.choice(("3", "5", f"{self.expression('scalars', 1)[0]} % 5")), ""
         if self.random() < 0.25:
             self.add(depth, f"{counter} = p0 * 0 + {start}", f"while {counter} < {end}:")
             next_index = f"    {counter} = {counter} + {step}"
         else:
             index, next_index = ("copy", "copy = None") if "static" in form else (index, "")
-            self.add(depth, f"for {index} in {form.format(start, end, step)}:", f"    {counter} = p0 * 0 + {index}")
+            self.add(
+                depth,
+                f"for {index} in {form.format(start, end, step)}:",
+                f"    {counter} = p0 * 0 + {index}",
+            )
         self.loops.append(counter)
         self.nest(depth + 1, [(counter, 16)])
         self.loops.pop()
@@ -175,7 +227,9 @@ class Source(random.Random):
 
 def trace(name: str, native, builder, executions):
     """Wrap a function of the interpreter's native part: note the program, addresses and mask by source line."""
-    at, mask_at = {"load": (0, 1), "store": (0, 2), "atomic_rmw": (1, 3), "atomic_cas": (0, None)}[name]
+    at, mask_at = {"load": (0, 1), "store": (0, 2), "atomic_rmw": (1, 3), "atomic_cas": (0, None)}[
+        name
+    ]
 
     def call(*arguments):
         frame = sys._getframe()
@@ -185,7 +239,9 @@ def trace(name: str, native, builder, executions):
             arguments[at].astype(np.int64),
             builder.grid_idx[0] + builder.grid_idx[1] * builder.grid_dim[0],
         )
-        mask = np.broadcast_to(True if mask_at is None else arguments[mask_at], addresses.shape).astype(bool)
+        mask = np.broadcast_to(
+            True if mask_at is None else arguments[mask_at], addresses.shape
+        ).astype(bool)
         copy = frame.f_locals.get("copy")  # which copy of an unrolled loop's body
         executions[frame.f_lineno].append((program, addresses, mask, copy))
         return native(*arguments)
@@ -207,7 +263,9 @@ def count_executions(instruction, is_load: bool, executions: Sequence[tuple]) ->
 def compare_launch(capture: Capture, launch, executions, memory: np.ndarray) -> Iterator[str]:
     """Yield the differences between a launch's counts and its executions in the interpreter."""
     counts, by_line = count_launch(capture, launch), collections.defaultdict(dict)
-    storages = np.array([argument.tensor.storage for argument in launch.arguments if argument.tensor])
+    storages = np.array(
+        [argument.tensor.storage for argument in launch.arguments if argument.tensor]
+    )
     for op in counts.operations:
         # An atomic that became a loop is listed twice.
         if not (op.op == "load" and op.instruction and op.instruction.swaps):
@@ -229,8 +287,16 @@ def compare_launch(capture: Capture, launch, executions, memory: np.ndarray) -> 
         if outside != any(op.tally.outside for op in ops):
             yield f"line {line}: {'an' if outside else 'no'} access outside the tensor expected"
         touched = {(program, a[m].tobytes(), m.tobytes()) for program, a, m, _ in done}
-        examples = [e for op in ops for e in (op.tally.example, op.tally.outside and op.tally.outside[0]) if e]
-        if any((e.program, e.address[e.active].tobytes(), e.active.tobytes()) not in touched for e in examples):
+        examples = [
+            e
+            for op in ops
+            for e in (op.tally.example, op.tally.outside and op.tally.outside[0])
+            if e
+        ]
+        if any(
+            (e.program, e.address[e.active].tobytes(), e.active.tobytes()) not in touched
+            for e in examples
+        ):
             yield f"line {line}: an example does not occur"
         # Copies may be different instructions. So may iterations that a pipelined loop loads in advance: not compared.
         are_copies = len(ops) == 3 and done and done[0][3] is not None
@@ -239,7 +305,10 @@ def compare_launch(capture: Capture, launch, executions, memory: np.ndarray) -> 
             instructions = {op.instruction for op in part}
             if own and len(instructions) > 1:
                 continue
-            total, expected = sum((op.tally.counts for op in part), np.zeros(4, np.int64)), np.zeros(4, np.int64)
+            total, expected = (
+                sum((op.tally.counts for op in part), np.zeros(4, np.int64)),
+                np.zeros(4, np.int64),
+            )
             if own and instructions not in (set(), {None}):
                 expected = count_executions(*instructions, part[0].op == "load", own)
             elif own:
@@ -261,35 +330,61 @@ def check_kernel(seed: int, launches: int, folder: Path) -> Iterator[str]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     memory = np.zeros(4 * REGION, np.uint8)  # the system provides pages only when they are touched
-    views = [memory[k * REGION + REGION // 2 :][:TENSOR_BYTES].view(kind) for k, kind in enumerate(source.kinds)]
-    skipped, divisible = [source.choice((0, 0, 16, 1)) for _ in views[:3]] + [0], [source.random() < 0.3 for _ in "01"]
-    native, builder, warps = interpreter._interpreter, interpreter.interpreter_builder, source.choice((1, 2, 4))
+    views = [
+        memory[k * REGION + REGION // 2 :][:TENSOR_BYTES].view(kind)
+        for k, kind in enumerate(source.kinds)
+    ]
+    skipped, divisible = (
+        [source.choice((0, 0, 16, 1)) for _ in views[:3]] + [0],
+        [source.random() < 0.3 for _ in "01"],
+    )
+    native, builder, warps = (
+        interpreter._interpreter,
+        interpreter.interpreter_builder,
+        source.choice((1, 2, 4)),
+    )
     builder.options = replace(builder.options, sanitize_overflow=False)  # twice as fast
-    functions = {name: getattr(native, name) for name in ("load", "store", "atomic_rmw", "atomic_cas")}
+    functions = {
+        name: getattr(native, name) for name in ("load", "store", "atomic_rmw", "atomic_cas")
+    }
     traced = [collections.defaultdict(list) for _ in range(launches)]
     recorded = Path(tempfile.mkdtemp(dir=folder))
     with recording(recorded, runs="interpreter"):
         tensors = [torch.from_numpy(view)[skip:] for view, skip in zip(views, skipped, strict=True)]
         for executions in traced:
             views[3][:] = [source.randrange(-200, 1000) for _ in views[3]]
-            numbers = [source.randrange(16, 1600, 16) if even else source.randrange(3, 2000, 2) for even in divisible]
-            calls = {name: trace(name, call, builder, executions) for name, call in functions.items()}
+            numbers = [
+                source.randrange(16, 1600, 16) if even else source.randrange(3, 2000, 2)
+                for even in divisible
+            ]
+            calls = {
+                name: trace(name, call, builder, executions) for name, call in functions.items()
+            }
             with mock.patch.multiple(native, **calls):
-                module.kernel[source.randint(1, 3), source.randint(1, 2)](*tensors, *numbers, num_warps=warps)
+                module.kernel[source.randint(1, 3), source.randint(1, 2)](
+                    *tensors, *numbers, num_warps=warps
+                )
     write_capture(recorded, folder / f"{seed}.tilescope")
     capture = Capture(folder / f"{seed}.tilescope")
     if capture.content.not_captured:
         yield f"{path} {capture.content.not_captured[0]}"
         return
     for launch, executions in zip(capture.content.launches, traced, strict=True):
-        yield from (f"{path} {difference}" for difference in compare_launch(capture, launch, executions, memory))
+        yield from (
+            f"{path} {difference}"
+            for difference in compare_launch(capture, launch, executions, memory)
+        )
 
 
 @pytest.mark.parametrize("part", range(PROCESSES))
 def test_counts_are_those_of_the_interpreters_addresses(part, tmp_path):
     count = KERNELS // PROCESSES
     command = [sys.executable, __file__, *map(str, (part * count, count, LAUNCHES, tmp_path))]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "TRITON_CACHE_DIR": str(tmp_path / "cache"),
+    }
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stdout + ended.stderr
 

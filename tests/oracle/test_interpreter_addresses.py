@@ -51,8 +51,14 @@ def small_tiles(kernel):
 
 def as_json(kernel_id, shape, config, dtype):
     kernel = discover()[kernel_id]
-    sizes = {name: size for name, size in SHAPES[shape].items() if name in knobs(kernel.family.problem)}
-    return {"kernel": kernel_id, "problem": {**sizes, "dtype": dtype}, "config": list(small_tiles(kernel))[config]}
+    sizes = {
+        name: size for name, size in SHAPES[shape].items() if name in knobs(kernel.family.problem)
+    }
+    return {
+        "kernel": kernel_id,
+        "problem": {**sizes, "dtype": dtype},
+        "config": list(small_tiles(kernel))[config],
+    }
 
 
 def launch_of(experiment):
@@ -64,14 +70,19 @@ def operation_count(case):
     experiment = from_json(as_json(*case))
     launch = launch_of(experiment)
     kernel = discover()[experiment.kernel]
-    return sum(len(list(executions(access, kernel.extents(launch)))) for access in kernel.accesses(launch))
+    return sum(
+        len(list(executions(access, kernel.extents(launch)))) for access in kernel.accesses(launch)
+    )
 
 
 # Kernel, place of the shape, place of the config, and dtype. By default a kernel meets each layout, not each shape.
 CASES = list(itertools.product(discover(), range(len(SHAPES)), range(2), DTYPES))
 WITH_LAYOUT = [(*case, SHAPES[case[1]]["layout"]) for case in CASES]
 PAIRS = {
-    case[:4] for case in covering(WITH_LAYOUT, lambda case: operation_count(case[:4]), ((0, 2), (0, 4), (1, 2), (3, 3)))
+    case[:4]
+    for case in covering(
+        WITH_LAYOUT, lambda case: operation_count(case[:4]), ((0, 2), (0, 4), (1, 2), (3, 3))
+    )
 }
 
 
@@ -79,7 +90,11 @@ PAIRS = {
 def recorded(request, tmp_path_factory):
     """Each case's (op, tensor, source, program, offsets, active) of every execution."""
     out = tmp_path_factory.mktemp("addresses") / "touched.pickle"
-    items = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    items = [
+        item
+        for item in request.session.items
+        if item.path == request.path and hasattr(item, "callspec")
+    ]
     cases = list(dict.fromkeys(item.callspec.params["case"] for item in items))
     experiments = [as_json(*case) for case in cases]
     ended = subprocess.run(
@@ -107,7 +122,10 @@ def predict(access, shape, first):
 
 
 @pytest.fixture(
-    params=[pytest.param(case, marks=[] if case in PAIRS else pytest.mark.all_combinations) for case in CASES],
+    params=[
+        pytest.param(case, marks=[] if case in PAIRS else pytest.mark.all_combinations)
+        for case in CASES
+    ],
     ids=lambda case: "-".join(map(str, case)),
 )
 def case(request, recorded):
@@ -120,13 +138,23 @@ def test_every_operation_touches_the_predicted_elements(case):
     launch, kernel, touched = case
     tensors = kernel.tensors(launch)
     accesses = kernel.accesses(launch)
-    assert {t[:3] for t in touched} == {(access.op, access.tensor, access.source) for access in accesses}
+    assert {t[:3] for t in touched} == {
+        (access.op, access.tensor, access.source) for access in accesses
+    }
     for access in accesses:
-        observed = [2 * offsets + active for *_, source, _, offsets, active in touched if source == access.source]
+        observed = [
+            2 * offsets + active
+            for *_, source, _, offsets, active in touched
+            if source == access.source
+        ]
         shape = tensors[access.tensor].stored
-        expected = [predict(access, shape, first) for first in executions(access, kernel.extents(launch))]
+        expected = [
+            predict(access, shape, first) for first in executions(access, kernel.extents(launch))
+        ]
         assert len(observed) == len(expected), access
-        assert np.array_equal(np.sort(np.concatenate(observed)), np.sort(np.concatenate(expected))), access
+        assert np.array_equal(
+            np.sort(np.concatenate(observed)), np.sort(np.concatenate(expected))
+        ), access
 
 
 def test_every_program_touches_the_elements_of_its_tiles(case):
@@ -136,7 +164,9 @@ def test_every_program_touches_the_elements_of_its_tiles(case):
     programs = kernel.programs(launch)
     tiles = kernel.tiles(np.arange(programs), launch)
     slices = extents.get("slice", 1)
-    first_steps, last_steps = on_arrays(orders.slice_of_k)(np.arange(slices), extents.get("k", 1), slices)
+    first_steps, last_steps = on_arrays(orders.slice_of_k)(
+        np.arange(slices), extents.get("k", 1), slices
+    )
     executed = collections.defaultdict(list)
     for t in touched:
         executed[t[2], t[3]].append(t)
@@ -147,11 +177,20 @@ def test_every_program_touches_the_elements_of_its_tiles(case):
         for program in range(programs):
             own = tiles.program == program
             expected = [
-                predict(access, tensors[access.tensor].stored, begin(access, {"m": m, "n": n, "k": k}))
-                for m, n, piece in zip(*(x[own].tolist() for x in (tiles.pid_m, tiles.pid_n, tiles.pid_k)), strict=True)
-                for k in (range(first_steps[piece], last_steps[piece]) if "k" in access.over else (0,))
+                predict(
+                    access, tensors[access.tensor].stored, begin(access, {"m": m, "n": n, "k": k})
+                )
+                for m, n, piece in zip(
+                    *(x[own].tolist() for x in (tiles.pid_m, tiles.pid_n, tiles.pid_k)), strict=True
+                )
+                for k in (
+                    range(first_steps[piece], last_steps[piece]) if "k" in access.over else (0,)
+                )
             ]
             done = executed[access.source, program]
             assert len(done) == len(expected), access
             for touch, block in zip(done, expected, strict=True):
-                assert np.array_equal(2 * touch[-2] + touch[-1], block), (access, "in the order of the block, too")
+                assert np.array_equal(2 * touch[-2] + touch[-1], block), (
+                    access,
+                    "in the order of the block, too",
+                )

@@ -24,7 +24,9 @@ FILE = Path(__file__).parent / "h200_dram.csv"
 TRUTH = list(csv.DictReader(FILE.read_text(encoding="utf-8").splitlines()))
 
 # The Triton that predictions are shipped for; tests may run with another.
-PINNED = re.search(r"triton==([\d.]+)", (FILE.parents[2] / "requirements.txt").read_text(encoding="utf-8"))
+PINNED = re.search(
+    r"triton==([\d.]+)", (FILE.parents[2] / "requirements.txt").read_text(encoding="utf-8")
+)
 
 pytestmark = pytest.mark.xdist_group("reuse")
 
@@ -94,7 +96,11 @@ def test_on_an_h100_too_92_of_100_orders_are_within_20_percent(shipped_rows):
 
 def test_the_scoreboards_predictions_are_the_models(sampled_everywhere):
     """If the model changes, `python -m scripts.predict_records` regenerates them."""
-    predictions = {prediction.experiment: prediction for prediction in shipped_predictions() if prediction.reads}
+    predictions = {
+        prediction.experiment: prediction
+        for prediction in shipped_predictions()
+        if prediction.reads
+    }
     assert len(predictions) == len(STUDIES)
     for each in sampled_everywhere:
         prediction = predictions[replace(each.study.experiment, gpu=each.launch.gpu.name)]
@@ -161,7 +167,12 @@ def test_without_an_effect_fewer_orders_are_within_20_percent(sampled, changes, 
 
 def test_float8_programs_are_staggered_from_the_start(sampled):
     float8 = [each for each in sampled if each.launch.problem.dtype.startswith("float8")]
-    assert within(rows(float8, replace(CONSTANTS, staggered_warps=1000))) < 0.5 < 0.8 <= within(rows(float8))
+    assert (
+        within(rows(float8, replace(CONSTANTS, staggered_warps=1000)))
+        < 0.5
+        < 0.8
+        <= within(rows(float8))
+    )
 
 
 @pytest.mark.all_combinations
@@ -187,7 +198,10 @@ def test_sms_receive_the_bytes_that_all_programs_request(sampled):
         counted = row.of.rows[row.group_size]
         # Sectors in parts; copies of 4 bytes and loads into registers, which go through the L1.
         if row.of.is_matmul and problem.M != 6000 and DTYPE_BYTES[problem.dtype] == 2:
-            assert counted.received_bytes == row.predicted.asked_bytes, (str(row.of), row.group_size)
+            assert counted.received_bytes == row.predicted.asked_bytes, (
+                str(row.of),
+                row.group_size,
+            )
             assert counted.l2_read_bytes <= counted.received_bytes
             exact += 1
     assert exact > 60
@@ -203,8 +217,16 @@ def test_a_launch_takes_at_least_what_each_resource_needs(sampled):
         clock = max(each.study.clock_mhz, each.launch.gpu.clock_mhz)
         for size, row in each.rows.items():
             dram = statistics.median(row.dram_read_bytes) + statistics.median(row.dram_write_bytes)
-            found = bounds(each.kernel, each.launch, each.traffic.operations, dram, row.received_bytes, clock)
-            assert [bound.name for bound in found] == ["DRAM", "L2", "load and store", "arithmetic", "tail wave"]
+            found = bounds(
+                each.kernel, each.launch, each.traffic.operations, dram, row.received_bytes, clock
+            )
+            assert [bound.name for bound in found] == [
+                "DRAM",
+                "L2",
+                "load and store",
+                "arithmetic",
+                "tail wave",
+            ]
             for bound in found[:-1]:
                 allowed = 0.84 if bound.name == "L2" else 1.0
                 assert each.times_ms[size] > allowed * bound.ms, (str(each), size, bound)
@@ -225,7 +247,9 @@ def test_on_every_shape_the_best_tile_with_its_recommended_group_size_is_within_
 ):
     compared = [each for each in sampled if None not in each.rows]
     for shape, dtype in {(each.shape, each.launch.problem.dtype) for each in compared}:
-        alike = [each for each in compared if (each.shape, each.launch.problem.dtype) == (shape, dtype)]
+        alike = [
+            each for each in compared if (each.shape, each.launch.problem.dtype) == (shape, dtype)
+        ]
         if len(alike) == 1:
             continue  # of shapes that were drawn at random one tile was counted
         best = min(min(each.times_ms.values()) for each in alike)
@@ -245,11 +269,17 @@ def truth(launches):
             and each.shape == tuple(sizes[name] for name in "MNK")
             and each.tile == (sizes["BLOCK_M"], sizes["BLOCK_N"])
         )
-        launch = replace(like.launch, config=replace(like.launch.config, GROUP_SIZE=sizes["GROUP_SIZE"]))
+        launch = replace(
+            like.launch, config=replace(like.launch.config, GROUP_SIZE=sizes["GROUP_SIZE"])
+        )
         planned = schedule(like.kernel, launch, int(row["resident_programs_per_sm"]))
         assert planned.resident_programs == like.traffic.schedule.resident_programs
         found = reuse(planned, like.traffic.l2_pressure)
-        yield int(row["dram_read_bytes"]), statistics.median(like.rows[sizes["GROUP_SIZE"]].dram_read_bytes), found
+        yield (
+            int(row["dram_read_bytes"]),
+            statistics.median(like.rows[sizes["GROUP_SIZE"]].dram_read_bytes),
+            found,
+        )
 
 
 def test_another_file_of_counts_agrees_as_far_as_it_agrees_with_the_records(everywhere):
@@ -265,7 +295,14 @@ def test_another_file_of_counts_agrees_as_far_as_it_agrees_with_the_records(ever
     off = [
         predicted
         for counted, recorded, predicted in alike
-        if not all(predicted.read_bytes == pytest.approx(count, rel=0.2) for count in (counted, recorded))
+        if not all(
+            predicted.read_bytes == pytest.approx(count, rel=0.2) for count in (counted, recorded)
+        )
     ]
     assert [predicted.is_drift for predicted in off] == [True]
-    assert statistics.median(abs(predicted.read_bytes / counted - 1) for counted, _, predicted in counts) < 0.16
+    assert (
+        statistics.median(
+            abs(predicted.read_bytes / counted - 1) for counted, _, predicted in counts
+        )
+        < 0.16
+    )

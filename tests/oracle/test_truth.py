@@ -17,7 +17,9 @@ from visualize.predict.traffic import NO_COST
 DTYPES = {"f32": "float32", "f16": "float16"}
 FILE = Path(__file__).parent / "h200_requests_sectors.csv"
 ROWS = list(csv.DictReader(FILE.read_text(encoding="utf-8").splitlines()))
-LOADS = list(csv.DictReader((FILE.parent / "load_sectors.csv").read_text(encoding="utf-8").splitlines()))
+LOADS = list(
+    csv.DictReader((FILE.parent / "load_sectors.csv").read_text(encoding="utf-8").splitlines())
+)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['kernel']} {row['values']}")
@@ -28,7 +30,9 @@ def test_the_model_gives_what_was_counted(row, compiled_before, monkeypatch):
     config = {name: int(value) for name, value in values.items()}
     problem = {name: config.pop(name) for name in ("M", "N", "K") if name in config}
     kernel = KERNELS[row["kernel"]]
-    launch = Launch(kernel.family.problem(**problem, dtype=dtype), kernel.config(**config), GPUS["H200"])
+    launch = Launch(
+        kernel.family.problem(**problem, dtype=dtype), kernel.config(**config), GPUS["H200"]
+    )
     compiled = compile_launch(kernel, launch)
     assert isinstance(compiled, Compiled), compiled
     totals = dict.fromkeys(("ld", "st"), NO_COST)
@@ -46,7 +50,9 @@ def values_of(text):
 
 
 @pytest.mark.parametrize("row", LOADS, ids=lambda row: row["problem"])
-def test_what_is_read_in_the_middle_of_sectors_and_past_edges_is_what_was_counted(row, compiled_before, monkeypatch):
+def test_what_is_read_in_the_middle_of_sectors_and_past_edges_is_what_was_counted(
+    row, compiled_before, monkeypatch
+):
     """Of launches in no atlas: by descriptors, and by copies that bypass L1."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(compiled_before))
     kernel = discover()[row["kernel"]]
@@ -56,7 +62,11 @@ def test_what_is_read_in_the_middle_of_sectors_and_past_edges_is_what_was_counte
     compiled = compile_launch(kernel, launch)
     assert isinstance(compiled, Compiled), compiled
     tensors = kernel.family.tensors(launch.problem)
-    read = [op for op in operations(kernel, launch, compiled.operations) if tensors[op.access.tensor].is_input]
+    read = [
+        op
+        for op in operations(kernel, launch, compiled.operations)
+        if tensors[op.access.tensor].is_input
+    ]
     assert {op.is_box for op in read} == {row["counter"] == "tma_ld"}
     assert sum(op.launch.sectors for op in read) == int(row["sectors"])
     assert any(op.launch.extra_sectors for op in read), "not all is plain"

@@ -82,7 +82,9 @@ def browser():
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
     chromium = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
     if not chromium:
-        pytest.fail("No Chromium was found: install one (`make test` does), or set CHROMIUM to its path.")
+        pytest.fail(
+            "No Chromium was found: install one (`make test` does), or set CHROMIUM to its path."
+        )
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=chromium, args=_FLAGS)
         yield launched
@@ -98,14 +100,19 @@ class Tab:
         self.errors = []
         self.requests = []
         page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        page.on(
+            "console",
+            lambda message: self.errors.append(message.text) if message.type == "error" else None,
+        )
         page.on("request", lambda request: self.requests.append(request.url))
 
     def go(self, query=""):
         """Load the page, and ignore the errors of streams that this cuts off."""
         before = len(self.errors)
         self.page.goto(self.url + query)
-        self.errors[before:] = [error for error in self.errors[before:] if not error.startswith(_CUT_OFF)]
+        self.errors[before:] = [
+            error for error in self.errors[before:] if not error.startswith(_CUT_OFF)
+        ]
 
     def open(self, query=""):
         self.go(query)
@@ -163,7 +170,9 @@ class Tab:
 
     def wait_for_compiled(self):
         """Wait for the last update of the Order view, after which the page asks for nothing more."""
-        self.page.locator("#schedule-occupancy", has_text="registers per thread").wait_for(state="attached")
+        self.page.locator("#schedule-occupancy", has_text="registers per thread").wait_for(
+            state="attached"
+        )
 
     def text(self, selector):
         """Return an element's current text. `says` and `reads` wait for a text."""
@@ -194,7 +203,9 @@ class Profile:
         """Return a new tab, without the storage and the permissions of earlier tabs."""
         if self._context is None:
             # Reduced motion: the opening's animation would cost each test seconds of a core.
-            self._context = self._browser.new_context(viewport={"width": 1280, "height": 720}, reduced_motion="reduce")
+            self._context = self._browser.new_context(
+                viewport={"width": 1280, "height": 720}, reduced_motion="reduce"
+            )
             self._context.set_default_timeout(60_000)
             self._anchor = self._context.new_page()
             self._anchor.goto(f"{self._url}theme.css")

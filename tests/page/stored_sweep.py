@@ -23,15 +23,22 @@ def fill(path):
     """Sweep, and write the result to the store of that path. Some configs do not fit, and some results are wrong."""
     within = grid(VARY, M=4096, N=4096, K=4096)
     store = Store(path)
-    refused = Failure("compile", "out_of_resources", "This config needs 245,760 bytes of shared memory per program.")
+    refused = Failure(
+        "compile",
+        "out_of_resources",
+        "This config needs 245,760 bytes of shared memory per program.",
+    )
     predict = predicting(error=0.15)
     swept(
         Strategy("random", seed=1),
-        FakeDevice(noise=0.02, wrong=lambda each: each.config.BLOCK_K == 64 and each.config.BLOCK_M == 32),
+        FakeDevice(
+            noise=0.02, wrong=lambda each: each.config.BLOCK_K == 64 and each.config.BLOCK_M == 32
+        ),
         predict,
         within=replace(within, base=replace(within.base, gpu="H200")),
         builder=FakeBuilder(
-            predict, lambda each: refused if each.config.BLOCK_M * each.config.num_stages > 768 else None
+            predict,
+            lambda each: refused if each.config.BLOCK_M * each.config.num_stages > 768 else None,
         ),
         store=store,
     )

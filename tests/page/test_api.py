@@ -32,8 +32,17 @@ def test_kernels_lists_knobs_problem_gpus_and_device(client):
     reply = client.predict(api_name="/kernels")
     assert [kernel["id"] for kernel in reply["kernels"]] == list(discover())
     grouped = next(kernel for kernel in reply["kernels"] if kernel["id"] == "matmul.grouped")
-    assert {"name": "GROUP_SIZE", "default": 4, "range": [1, 1024]}.items() <= grouped["knobs"][3].items()
-    assert [field["name"] for field in grouped["problem"]] == ["M", "N", "K", "dtype", "layout", "precision"]
+    assert {"name": "GROUP_SIZE", "default": 4, "range": [1, 1024]}.items() <= grouped["knobs"][
+        3
+    ].items()
+    assert [field["name"] for field in grouped["problem"]] == [
+        "M",
+        "N",
+        "K",
+        "dtype",
+        "layout",
+        "precision",
+    ]
     assert reply["gpus"] == list(GPUS)
     assert reply["device"] is None
 
@@ -53,11 +62,15 @@ def test_gradios_own_schema_shows_every_field_with_its_choices_and_default(app):
     assert model["parameter_default"] == "compiled"
     assert textbook["type"]["properties"]["warp_size"]["default"] == 32
     documented = {section.endpoint for section in sections()}
-    assert documented == {name for name in named if not name.startswith("/mcp_")}, "docs/api.md documents them all"
+    assert documented == {name for name in named if not name.startswith("/mcp_")}, (
+        "docs/api.md documents them all"
+    )
 
 
 def test_schedule_lists_all_tiles_of_the_first_8192_programs(client):
-    reply = client.predict({"kernel": "transpose.row_strip", "problem": {"M": 3, "N": 1025}}, api_name="/schedule")
+    reply = client.predict(
+        {"kernel": "transpose.row_strip", "problem": {"M": 3, "N": 1025}}, api_name="/schedule"
+    )
     assert reply["tiles"] == [[[0, 0, 0], [0, 1, 0], [0, 2, 0]], [[1, 0, 0], [1, 1, 0], [1, 2, 0]]]
     assert reply["loads"] is None
     reply = client.predict({"kernel": "matmul.grid_2d", **MANY_PROGRAMS}, api_name="/schedule")
@@ -85,19 +98,26 @@ def test_a_kernel_without_a_config_gets_one_that_launches_and_the_reply_says_so(
     assert reply["experiment"]["config"]["BLOCK_M"] == 64
     assert reply["config_note"].startswith("The default config takes 112 KiB of shared memory")
     assert "config_note" not in client.predict({**fused, "gpu": "H200"}, api_name="/schedule")
-    explicit = client.predict({**fused, "config": discover()[fused["kernel"]].config().__dict__}, api_name="/compile")
+    explicit = client.predict(
+        {**fused, "config": discover()[fused["kernel"]].config().__dict__}, api_name="/compile"
+    )
     assert explicit["failure"]["kind"] == "out_of_resources", "a chosen config is kept"
 
 
 def test_a_layout_that_was_not_recorded_is_listed_without_a_run(client):
     problem = {"M": 4096, "N": 4096, "K": 4096, "dtype": "float32"}
     config = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "GROUP_SIZE": 8, "num_warps": 8}
-    reply = client.predict({"kernel": "matmul.grouped", "problem": problem, "config": config}, api_name="/layouts")
+    reply = client.predict(
+        {"kernel": "matmul.grouped", "problem": problem, "config": config}, api_name="/layouts"
+    )
     assert [row["layout"] for row in reply["rows"] if row["run"] is None] == ["TN", "TT"]
     assert all(row["experiment"]["problem"]["layout"] == row["layout"] for row in reply["rows"])
 
 
-MANY_PROGRAMS = {"problem": {"M": 16384, "N": 16384, "K": 16}, "config": {"BLOCK_M": 16, "BLOCK_N": 16}}
+MANY_PROGRAMS = {
+    "problem": {"M": 16384, "N": 16384, "K": 16},
+    "config": {"BLOCK_M": 16, "BLOCK_N": 16},
+}
 TOO_LARGE = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128, "num_stages": 4, "num_warps": 8}
 
 
@@ -113,13 +133,20 @@ GROUPED = {"kernel": "matmul.grouped"}
         ("/coalescing", [GROUPED, "textbook", {"warp_size": 33}], "config", "not_a_choice"),
         ("/schedule", [None], "config", "not_an_object"),
         ("/counters", [{**GROUPED, "problem": {"M": 513}}], "config", "not_recorded"),
-        ("/timeline", [{"kernel": "matmul.grid_2d", **MANY_PROGRAMS}], "config", "too_many_programs"),
+        (
+            "/timeline",
+            [{"kernel": "matmul.grid_2d", **MANY_PROGRAMS}],
+            "config",
+            "too_many_programs",
+        ),
         ("/run", [{**GROUPED, "problem": {"M": 17}, "gpu": "T4"}], "config", "not_recorded"),
         ("/layouts", [{"kernel": "transpose.flat"}], "config", "not_a_choice"),
         ("/compile", [{**GROUPED, "problem": {"M": {"a": 1}}}], "config", "not_a_number"),
     ],
 )
-def test_an_endpoint_refuses_what_it_cannot_compute_with_a_sentence(client, endpoint, arguments, stage, kind):
+def test_an_endpoint_refuses_what_it_cannot_compute_with_a_sentence(
+    client, endpoint, arguments, stage, kind
+):
     failure = client.predict(*arguments, api_name=endpoint)["failure"]
     assert failure["stage"] == stage
     assert failure["kind"] == kind
@@ -129,7 +156,11 @@ def test_an_endpoint_refuses_what_it_cannot_compute_with_a_sentence(client, endp
 # Endpoints that refuse some kernels, or that answer only for launches that were recorded.
 REFUSALS = {
     ("/layouts", "transpose"): "not_a_choice",
-    **{(name, family): "not_recorded" for name in ("/timeline", "/trace") for family in ("matmul", "transpose")},
+    **{
+        (name, family): "not_recorded"
+        for name in ("/timeline", "/trace")
+        for family in ("matmul", "transpose")
+    },
 }
 
 
@@ -181,15 +212,28 @@ def open_call(app, endpoint, *arguments):
     call = {"fn_index": event, "session_hash": session, "data": arguments}
     httpx.post(f"{app.url}gradio_api/queue/join", json=call).raise_for_status()
     reader = httpx.Client()
-    request = reader.build_request("GET", f"{app.url}gradio_api/queue/data", params={"session_hash": session})
+    request = reader.build_request(
+        "GET", f"{app.url}gradio_api/queue/data", params={"session_hash": session}
+    )
     reader.send(request, stream=True)
     return reader.close
 
 
 def test_not_a_number_becomes_null_with_a_count_beside_it():
-    values = {"a": math.nan, "b": [1, math.inf, np.float32(2)], "c": {"d": np.inf}, "e": np.int64(3)}
+    values = {
+        "a": math.nan,
+        "b": [1, math.inf, np.float32(2)],
+        "c": {"d": np.inf},
+        "e": np.int64(3),
+    }
     inner = {"d": None, "not_finite": 1}
-    assert orjson.loads(encode(values)) == {"a": None, "b": [1, None, 2.0], "c": inner, "e": 3, "not_finite": 2}
+    assert orjson.loads(encode(values)) == {
+        "a": None,
+        "b": [1, None, 2.0],
+        "c": inner,
+        "e": 3,
+        "not_finite": 2,
+    }
 
 
 def test_the_guard_stands_in_front_of_gradio_and_of_the_health_check(app):
@@ -218,17 +262,34 @@ def test_sigterm_ends_the_app_without_waiting_for_compiles(tmp_path, tilescope_c
     """
     with served(tmp_path, cache=tilescope_cache) as app:
         client = Client(app.url, verbose=False)
-        tile = {"BLOCK_M": 256, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 4}  # a minute each, on a T4
+        # A minute each, on a T4
+        tile = {
+            "BLOCK_M": 256,
+            "BLOCK_N": 128,
+            "BLOCK_K": 64,
+            "num_warps": 4,
+        }
         for stages in (1, 2, 3, 4):
-            slow = {"kernel": "matmul.grouped", "config": {**tile, "num_stages": stages}, "gpu": "T4"}
+            slow = {
+                "kernel": "matmul.grouped",
+                "config": {**tile, "num_stages": stages},
+                "gpu": "T4",
+            }
             client.submit(slow, api_name="/compile" if stages > 1 else "/schedule")
-        workers = until(lambda: len(app.workers()) >= 2 and app.workers())  # one more is kept for quick compiles
+        # One more is kept for quick compiles
+        workers = until(lambda: len(app.workers()) >= 2 and app.workers())
         until(lambda: sum(map(cpu_seconds, workers)) > 1)  # they compile
         os.kill(workers[0], signal.SIGSTOP)
         began = time.monotonic()
         app.process.terminate()
         status = Path(f"/proc/{app.process.pid}/status")
-        until(lambda: int(re.findall(r"SigIgn:\s*(\w+)", status.read_text())[0], 16) >> (signal.SIGTERM - 1) & 1)
+        until(
+            lambda: (
+                int(re.findall(r"SigIgn:\s*(\w+)", status.read_text())[0], 16)
+                >> (signal.SIGTERM - 1)
+                & 1
+            )
+        )
         assert app.process.wait(60) == 0
         assert time.monotonic() - began < 15, "a compile takes a minute"
         until(lambda: not any(map(is_alive, workers)))
@@ -305,5 +366,9 @@ def test_the_readmes_example_prints_what_it_says(app, capsys):
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     example = block(readme, "python")
     exec(example.replace(ADDRESS, app.url.rstrip("/")), {})
-    printed = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("Loaded as API")]
+    printed = [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if not line.startswith("Loaded as API")
+    ]
     assert printed == re.findall(r"# (\w+)$", example, re.MULTILINE)

@@ -24,15 +24,29 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(shutil.copy(ROOT / "kernels" / "examples" / "softmax.py", tmp_path_factory.mktemp("shown")))
+    return Path(
+        shutil.copy(ROOT / "kernels" / "examples" / "softmax.py", tmp_path_factory.mktemp("shown"))
+    )
 
 
 @pytest.fixture(scope="module")
 def url(script: Path, compiled_before: Path) -> Iterator[str]:
     port = free_port()
-    command = [sys.executable, "app.py", "show", str(script), "--gpu", "H200", "--mcp", "--port", str(port)]
+    command = [
+        sys.executable,
+        "app.py",
+        "show",
+        str(script),
+        "--gpu",
+        "H200",
+        "--mcp",
+        "--port",
+        str(port),
+    ]
     environment = {**os.environ, "TRITON_CACHE_DIR": str(compiled_before)}
-    with serving(command, f"http://127.0.0.1:{port}/", script.with_suffix(".log"), cwd=ROOT, env=environment):
+    with serving(
+        command, f"http://127.0.0.1:{port}/", script.with_suffix(".log"), cwd=ROOT, env=environment
+    ):
         yield f"http://127.0.0.1:{port}/"
 
 
@@ -52,7 +66,9 @@ def test_a_capture_opens_on_a_request_with_its_finding(shown: Tab) -> None:
     shown.says("#claim", "cols = 1000 is not a multiple of 16")
     shown.says("#request-plot", "4 sectors: all 128 bytes used")
     shown.says("#operations", "softmax.py:12")
-    assert not [v["id"] for v in Axe().run(shown.page).response["violations"] if v["impact"] == "critical"]
+    assert not [
+        v["id"] for v in Axe().run(shown.page).response["violations"] if v["impact"] == "critical"
+    ]
 
 
 def test_the_blackboard_the_code_and_the_order_are_one_click_away(shown: Tab) -> None:
@@ -93,10 +109,14 @@ def test_the_script_is_compiled_for_another_gpu_that_is_chosen_on_the_page(shown
 
 def test_a_script_that_raises_greys_the_report_and_names_its_line(shown: Tab, script: Path) -> None:
     text = script.read_text(encoding="utf-8")
-    script.write_text(text.replace("    x = torch", "    raise ValueError('no data')\n    x = torch"), encoding="utf-8")
+    script.write_text(
+        text.replace("    x = torch", "    raise ValueError('no data')\n    x = torch"),
+        encoding="utf-8",
+    )
     line = text[: text.index("    x = torch")].count("\n") + 1
     shown.says(
-        "#elsewhere", f"ValueError: no data ({script.name}, line {line}). The report below is from an earlier version."
+        "#elsewhere",
+        f"ValueError: no data ({script.name}, line {line}). The report below is from an earlier version.",
     )
     gray = "getComputedStyle(document.querySelector('#claim')).filter"
     shown.page.wait_for_function(f"{gray} === 'grayscale(1)'")
@@ -116,7 +136,9 @@ def test_a_sweep_stays_in_its_field(shown: Tab) -> None:
     shown.page.locator("#launches", has_text="cols=640").wait_for(state="hidden")
 
 
-def test_saving_the_script_redraws_the_page_and_a_broken_script_loses_nothing(shown: Tab, script: Path) -> None:
+def test_saving_the_script_redraws_the_page_and_a_broken_script_loses_nothing(
+    shown: Tab, script: Path
+) -> None:
     text = script.read_text(encoding="utf-8")
     script.write_text("import missing_module\n" + text, encoding="utf-8")
     shown.says("#elsewhere", "No module named 'missing_module'")

@@ -45,7 +45,9 @@ def call(app, name, **arguments):
 def test_an_agent_finds_a_better_group_size(app):
     done = python(ROOT, "scripts/mcp_client.py", app.url)
     assert done.returncode == 0, done.stdout + done.stderr
-    default, better = map(int, re.findall(r"^GROUP_SIZE \d+: (\d+) bytes", done.stdout, re.MULTILINE))
+    default, better = map(
+        int, re.findall(r"^GROUP_SIZE \d+: (\d+) bytes", done.stdout, re.MULTILINE)
+    )
     assert better < default / 2.5
     documented = " ".join((ROOT / "docs" / "api.md").read_text(encoding="utf-8").split())
     assert f"{default / better:.2f} × fewer bytes" in documented
@@ -53,15 +55,22 @@ def test_an_agent_finds_a_better_group_size(app):
 
 def test_the_tools_are_the_endpoints_in_few_characters(app, tools):
     with urllib.request.urlopen(f"{app.url}gradio_api/mcp/schema") as answer:
-        assert {tool["name"] for tool in json.load(answer)} == set(tools) == NAMES  # Gradio's page shows the schema
+        # Gradio's page shows the schema
+        assert {tool["name"] for tool in json.load(answer)} == set(tools) == NAMES
     for tool in tools.values():
         assert len(tool.description) > 150
         if "kernel" in tool.inputSchema.get("required", []):
-            assert "left out take the kernel's default; `kernels` says what each means" in tool.description
+            assert (
+                "left out take the kernel's default; `kernels` says what each means"
+                in tool.description
+            )
     schema = tools["reuse"].inputSchema
     assert schema["required"] == ["kernel"]
     assert schema["properties"]["GROUP_SIZE"]["maximum"] == 1024
-    assert ["seed" in tools[name].inputSchema["properties"] for name in ("reuse", "run")] == [False, True]
+    assert ["seed" in tools[name].inputSchema["properties"] for name in ("reuse", "run")] == [
+        False,
+        True,
+    ]
     # Every agent has the list in its context at every turn.
     assert sum(len(tool.model_dump_json(exclude_none=True)) for tool in tools.values()) < 31_500
 
@@ -75,7 +84,9 @@ def test_only_the_tool_kernels_explains_arguments(app, tools):
     # In these four, the kernel and the GPU filter a list, or the seed is another one.
     for name in NAMES - {"recorded", "scoreboard", "history", "sweep"}:
         arguments = tools[name].inputSchema["properties"]
-        assert not any("description" in arguments[each] for each in arguments if each in reply["arguments"])
+        assert not any(
+            "description" in arguments[each] for each in arguments if each in reply["arguments"]
+        )
 
 
 def test_long_fields_are_sent_on_request(app):
@@ -88,11 +99,23 @@ def test_long_fields_are_sent_on_request(app):
 
 
 def test_arguments_reach_their_part_of_the_experiment_and_their_endpoint(app):
-    reply = call(app, "schedule", kernel="matmul.grouped", M=576, N=576, K=288, BLOCK_N=64, GROUP_SIZE=3, gpu="T4")
+    reply = call(
+        app,
+        "schedule",
+        kernel="matmul.grouped",
+        M=576,
+        N=576,
+        K=288,
+        BLOCK_N=64,
+        GROUP_SIZE=3,
+        gpu="T4",
+    )
     assert reply["programs"] == 81
     assert reply["loads"][8] == 54
     assert reply["gpu"] == "T4"
-    board = call(app, "coalescing", kernel="transpose.tiled", model="textbook", textbook={"warp_size": 4})
+    board = call(
+        app, "coalescing", kernel="transpose.tiled", model="textbook", textbook={"warp_size": 4}
+    )
     assert board["textbook"]["warp_size"] == 4
     recorded = call(app, "recorded", kernel="transpose.tiled", kind="timeline")["recorded"]
     assert {entry["experiment"]["kernel"] for entry in recorded} == {"transpose.tiled"}
@@ -111,4 +134,6 @@ def test_without_the_package_the_app_ends_with_a_sentence(tmp_path, monkeypatch)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     done = python(ROOT, "app.py", "--mcp")
     assert done.returncode == 2
-    assert done.stderr == "The MCP server needs the package mcp: pip install -r requirements-mcp.txt\n"
+    assert (
+        done.stderr == "The MCP server needs the package mcp: pip install -r requirements-mcp.txt\n"
+    )

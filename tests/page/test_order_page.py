@@ -95,10 +95,17 @@ def open_page(tab, query):
 
 def test_the_nine_results_program_by_program_until_54_and_90_blocks(tab):
     open_page(tab, ARTICLE)
-    paths = tab.page.evaluate("document.querySelector('#schedule-plot .live-plot').layout.shapes.map((s) => s.path)")
-    corners = [np.array([point.split(",") for point in path[1:].replace("M", "L").split("L")], int) for path in paths]
+    paths = tab.page.evaluate(
+        "document.querySelector('#schedule-plot .live-plot').layout.shapes.map((s) => s.path)"
+    )
+    corners = [
+        np.array([point.split(",") for point in path[1:].replace("M", "L").split("L")], int)
+        for path in paths
+    ]
     sizes = [np.ptp(points, axis=0).tolist() for points in corners]
-    assert sizes == [[3, 3], [3, 3], [9, 1], [9, 1]], "outlines of columns and rows of tiles, in black on white"
+    assert sizes == [[3, 3], [3, 3], [9, 1], [9, 1]], (
+        "outlines of columns and rows of tiles, in black on white"
+    )
     tab.reads("#schedule-claim .number", "54 blocks instead of 90 for 9 programs")
     before = len(tab.requests)
     for step in range(1, 10):
@@ -133,7 +140,9 @@ def test_one_step_on_draws_the_next_wave_of_both_orders(tab):
         scrub.press("ArrowRight")
     wait_for_step(tab, 4)
     assert_shows(tab, 4)
-    assert "wave 4 of 8; grouped order, GROUP_SIZE 4: 640 distinct blocks" in str(scrub.get_attribute("aria-valuetext"))
+    assert "wave 4 of 8; grouped order, GROUP_SIZE 4: 640 distinct blocks" in str(
+        scrub.get_attribute("aria-valuetext")
+    )
 
 
 def test_a_link_opens_its_step_a_slider_keeps_it_and_a_preset_ends_it(tab):
@@ -166,14 +175,18 @@ def test_the_player_and_the_comparison_start_again_when_steps_become_waves(tab, 
         wait_for_step(tab, 10)
     for name in "MNK":
         tab.page.get_by_label(name, exact=True).fill("4096")
-    tab.page.wait_for_function("/M=4096&N=4096&K=4096/.test(location.search) && !location.search.includes('first=')")
+    tab.page.wait_for_function(
+        "/M=4096&N=4096&K=4096/.test(location.search) && !location.search.includes('first=')"
+    )
     tab.reads("#player output", "whole launch")
     tab.page.wait_for_function("!location.search.includes('step=')")
     expect(tab.page.locator("#schedule-claim .number")).to_contain_text("for 1,056 programs")
     expect(tab.page.locator("#schedule-view-first")).to_have_value("0")
 
 
-@pytest.mark.parametrize("motion", ["no-preference", pytest.param("reduce", marks=pytest.mark.all_combinations)])
+@pytest.mark.parametrize(
+    "motion", ["no-preference", pytest.param("reduce", marks=pytest.mark.all_combinations)]
+)
 def test_without_an_address_it_plays_once_by_itself(tab, motion):
     tab.page.add_init_script(
         "window.seen = []; document.addEventListener('tilescope:paint', () => setTimeout(() => "
@@ -184,12 +197,15 @@ def test_without_an_address_it_plays_once_by_itself(tab, motion):
     tab.page.wait_for_function("/step=9(&|$)/.test(location.search)", timeout=40_000)
     seen = set(tab.page.evaluate("window.seen"))
     assert 9 in seen
-    assert bool(seen & set(range(1, 9))) == (motion == "no-preference"), "on a slow machine some steps are left out"
+    assert bool(seen & set(range(1, 9))) == (motion == "no-preference"), (
+        "on a slow machine some steps are left out"
+    )
 
 
 # More tiles than have gaps between them, so that each cell is a pixel; more programs than are resident.
 MAP = (
-    "?kernel=matmul.grouped&gpu=H200&tab=schedule&M=2560&N=2560&K=512&BLOCK_M=64&BLOCK_N=64&first=132&programs_per_sm=1"
+    "?kernel=matmul.grouped&gpu=H200&tab=schedule&M=2560&N=2560&K=512&BLOCK_M=64&BLOCK_N=64"
+    "&first=132&programs_per_sm=1"
 )
 
 # The visible picture: the pixels of each map, the words, and the outlines.
@@ -246,7 +262,9 @@ MOVE = """
   slider.dispatchEvent(new Event('input', { bubbles: true }))"""
 
 
-@pytest.mark.parametrize("color", ["order", pytest.param("group", marks=pytest.mark.all_combinations)])
+@pytest.mark.parametrize(
+    "color", ["order", pytest.param("group", marks=pytest.mark.all_combinations)]
+)
 def test_a_moved_slider_and_a_step_look_in_place_as_plotly_draws_them(tab, color):
     tab.open(f"{MAP}&color={color}&GROUP_SIZE=4")
     tab.wait_for_draw("schedule-plot")
@@ -258,7 +276,9 @@ def test_a_moved_slider_and_a_step_look_in_place_as_plotly_draws_them(tab, color
     assert in_place["maps"][1] == before["maps"][1], "row-major order"
     assert in_place["words"] != before["words"]
     assert in_place["outlines"] != before["outlines"]
-    tab.page.locator("#player .forward").click()  # from the whole launch's colours to those of a step
+    tab.page.locator(
+        "#player .forward"
+    ).click()  # from the whole launch's colours to those of a step
     before, in_place, by_plotly = redraw(tab, "document.querySelector('.player .forward').click()")
     assert in_place == by_plotly
     assert in_place["maps"][0] != before["maps"][0]
@@ -273,7 +293,9 @@ RECORDED = (
 @functools.cache
 def launch():
     """Return the schedule, the start and end of each tile, and the ideal waves' clock."""
-    course, plan = recorded(next(e for e in TIMELINES if e.kernel == "matmul.grouped" and e.problem.M == 4096))
+    course, plan = recorded(
+        next(e for e in TIMELINES if e.kernel == "matmul.grouped" and e.problem.M == 4096)
+    )
     begun, done = course.tile_times(plan)
     return plan, course, begun, done, ideal_clock(begun, plan.step, course.span_ns)
 
@@ -292,23 +314,33 @@ def assert_shows_time(tab, now):
     step = min(int((clock <= now).sum()), 4)
     times = {"moment-plot": ("programs", begun, done), "ideal-plot": (f"wave {step} of 4", *ideal)}
     for plot, (name, begins, ends) in times.items():
-        words = f"{name}: {(ends <= now).sum()} done, {((begins <= now) & (now < ends)).sum()} running"
+        words = (
+            f"{name}: {(ends <= now).sum()} done, {((begins <= now) & (now < ends)).sum()} running"
+        )
         live = f"document.querySelector('#{plot} .live-plot')"
-        tab.page.wait_for_function(f"words => {live}.layout.annotations[0].text === words", arg=words)
+        tab.page.wait_for_function(
+            f"words => {live}.layout.annotations[0].text === words", arg=words
+        )
         expected = np.zeros(plan.extents)
-        expected[plan.tiles.pid_m, plan.tiles.pid_n] = np.where(ends <= now, 1, np.where(begins <= now, 2, 0))
+        expected[plan.tiles.pid_m, plan.tiles.pid_n] = np.where(
+            ends <= now, 1, np.where(begins <= now, 2, 0)
+        )
         z = tab.page.evaluate(f"{live}.data[0].z.map((row) => Array.from(row))")
         assert np.array_equal(z, expected), plot
     running = (course.start_ns <= now) & (now < course.end_ns)
     sms = len(set(course.sm[running].tolist()))
-    tab.says("#clock output", f": {count_noun(int(running.sum()), 'program')} on {count_noun(sms, 'SM')}")
+    tab.says(
+        "#clock output", f": {count_noun(int(running.sum()), 'program')} on {count_noun(sms, 'SM')}"
+    )
 
 
 def now(tab):
     return int(str(tab.page.locator("#clock .clock").get_attribute("data-now")))
 
 
-def test_a_recorded_timeline_is_drawn_at_once_with_what_it_cost_and_replayed_without_the_server(tab):
+def test_a_recorded_timeline_is_drawn_at_once_with_what_it_cost_and_replayed_without_the_server(
+    tab,
+):
     open_timeline(tab)
     for words in (
         "On NVIDIA H200, 512 programs ran on 132 SMs in 0.189 ms",
@@ -384,7 +416,9 @@ def test_a_tile_lights_up_its_row_and_column_within_50_ms_and_opens_its_program_
     assert lit.count() == 2
     assert len(tab.requests) == before, "the server is not asked"
     tab.page.mouse.click(*place(tab, 2.5, 1.5))
-    tab.page.wait_for_function("/tab=coalescing/.test(location.search) && /program=7(&|$)/.test(location.search)")
+    tab.page.wait_for_function(
+        "/tab=coalescing/.test(location.search) && /program=7(&|$)/.test(location.search)"
+    )
 
 
 def test_edges_of_a_tile_and_of_a_group_are_dragged(tab):
@@ -422,7 +456,12 @@ def test_keys_move_over_tiles_resize_them_and_open_memory(tab):
     tab.page.wait_for_function("/tab=coalescing/.test(location.search)")
 
 
-LAUNCHES = [(576, 576, 288, 3), (8192, 8192, 8192, 1), (8192, 8192, 8192, 8), (16000, 16000, 1000, 2)]
+LAUNCHES = [
+    (576, 576, 288, 3),
+    (8192, 8192, 8192, 1),
+    (8192, 8192, 8192, 8),
+    (16000, 16000, 1000, 2),
+]
 
 
 def test_the_corner_shows_what_the_model_of_the_l2_predicts_for_both_orders(tab):
@@ -435,17 +474,23 @@ def test_the_corner_shows_what_the_model_of_the_l2_predicts_for_both_orders(tab)
             f"&num_warps=8&programs_per_sm=1&step={2**21 - number}"
         )
         config = kernel.config(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP_SIZE=size, num_warps=8)
-        own = schedule(kernel, Launch(kernel.family.problem(M=m, N=n, K=k), config, GPUS["H200"]), 1)
+        own = schedule(
+            kernel, Launch(kernel.family.problem(M=m, N=n, K=k), config, GPUS["H200"]), 1
+        )
         inputs = 2 * (m * k + k * n)
         uses = 2 * own.programs * own.k_blocks
         for half, order in enumerate((own, row_major(own))):
             fetched = reuse(order, 0.0).lockstep_bytes
             rel = 1e-3 if m % 256 == 0 else 0.05
             corner = f"document.querySelectorAll('#schedule-plot .corner')[{half}]"
-            tab.page.wait_for_function(f"Math.abs({corner}?.dataset.fetched - {fetched}) <= {rel * fetched}")
+            tab.page.wait_for_function(
+                f"Math.abs({corner}?.dataset.fetched - {fetched}) <= {rel * fetched}"
+            )
             read = "({ fetched, evicted, hits }) => [fetched, evicted, hits].map(Number)"
             shown, evicted, hits = tab.page.evaluate(f"({read})({corner}.dataset)")
-            assert evicted == pytest.approx(shown - inputs, abs=1), "each input is fetched once at least"
+            assert evicted == pytest.approx(shown - inputs, abs=1), (
+                "each input is fetched once at least"
+            )
             # A use that misses fetches a block of A, of 128 × 64 elements, or of B, of 64 × 256 elements.
             assert uses - shown / (2 * 128 * 64) <= hits <= uses - shown / (2 * 64 * 256)
         words = "no evictions" if size == 3 else "evicted and fetched again"

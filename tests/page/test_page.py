@@ -13,12 +13,16 @@ def test_the_articles_nine_by_nine_tiles_need_54_loads_grouped_and_90_row_major(
     """And nothing is fetched from elsewhere."""
     tab.open()
     tab.preset("The 9 × 9 tiles of the article")
-    tab.page.locator("#schedule-claim .number", has_text="54 blocks instead of 90 for 9 programs").wait_for()
+    tab.page.locator(
+        "#schedule-claim .number", has_text="54 blocks instead of 90 for 9 programs"
+    ).wait_for()
     tab.says("#schedule-claim", "first 9 programs need 3 rows of A and 3 columns of B", folded=True)
     tab.says("#schedule-claim", "row-major order needs 1 row and 9 columns", folded=True)
     tab.wait_for_draw("schedule-plot")
     numbers = tab.page.locator("#schedule-plot .heatmap-label").all_text_contents()
-    assert [text for text in numbers if text.strip()][:3] == ["0", "3", "6"], "the first row of C, GROUP_SIZE 3"
+    assert [text for text in numbers if text.strip()][:3] == ["0", "3", "6"], (
+        "the first row of C, GROUP_SIZE 3"
+    )
     size = "name => parseFloat(getComputedStyle(document.querySelector(`#schedule-plot ${name}`)).fontSize).toFixed()"
     sizes = {tab.page.evaluate(size, name) for name in (".xtitle", ".ytitle", ".xtick text")}
     assert len(sizes) == 1, "titles of axes are as large as their numbers"
@@ -40,14 +44,18 @@ def test_one_click_loads_the_blackboards_transactions(tab):
         tab.says("#coalescing-claim .claim", claim)
         tab.reads("#coalescing-claim .number b", str(loads + stores))
     tab.wait_for_draw("request-plot")
-    tab.follow("?kernel=transpose.row_strip&M=8&N=8&BLOCK_M=2&BLOCK_N=8&warp_size=4&line_bytes=16&tab=coalescing")
+    tab.follow(
+        "?kernel=transpose.row_strip&M=8&N=8&BLOCK_M=2&BLOCK_N=8&warp_size=4&line_bytes=16&tab=coalescing"
+    )
     tab.unfold("#board-fold")
     tab.page.get_by_label("Lanes", exact=True).select_option(label="loaded")
     tab.says("#coalescing-claim", "16 to store B", folded=True)
 
 
 def test_a_copied_link_reopens_the_same_page(tab):
-    tab.open("?kernel=transpose.tiled&M=1000&N=129&BLOCK_M=32&tab=coalescing&operation=1&program=3&warp_size=16&seed=7")
+    tab.open(
+        "?kernel=transpose.tiled&M=1000&N=129&BLOCK_M=32&tab=coalescing&operation=1&program=3&warp_size=16&seed=7"
+    )
     address = tab.page.evaluate("location.search")
     tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     tab.unfold("#header .more")
@@ -57,15 +65,26 @@ def test_a_copied_link_reopens_the_same_page(tab):
     tab.open(copied.removeprefix(tab.url))
     assert tab.page.evaluate("location.search") == address
     assert tab.page.get_by_label("M", exact=True).input_value() == "1000"
-    assert tab.page.get_by_role("button", name="Memory", exact=True).get_attribute("aria-current") == "page"
-    assert tab.page.get_by_label("Memory operation", exact=True).locator("option:checked").inner_text() == "store B"
+    assert (
+        tab.page.get_by_role("button", name="Memory", exact=True).get_attribute("aria-current")
+        == "page"
+    )
+    assert (
+        tab.page.get_by_label("Memory operation", exact=True).locator("option:checked").inner_text()
+        == "store B"
+    )
     assert tab.page.locator("#experiment-seed").input_value() == "7"
 
 
 def test_bad_values_get_sentences_beside_them_and_the_last_picture_stays(tab):
     tab.open("?kernel=matmul.grouped&tab=schedule&M=banana&N=1024&BLOCK_K=17")
-    tab.says('.field[data-field="M"] .problem', "M must be a whole number from 1 to 16384 (got 'banana').")
-    tab.says('.field[data-field="BLOCK_K"] .problem', "BLOCK_K must be 16, 32, 64, 128 or 256 (got 17).")
+    tab.says(
+        '.field[data-field="M"] .problem',
+        "M must be a whole number from 1 to 16384 (got 'banana').",
+    )
+    tab.says(
+        '.field[data-field="BLOCK_K"] .problem', "BLOCK_K must be 16, 32, 64, 128 or 256 (got 17)."
+    )
     assert tab.page.get_by_label("N", exact=True).input_value() == "1024"
     tab.wait_for_draw("schedule-plot")
     # Compare the picture and not the number of draws: the same picture is drawn again once the kernel is compiled.
@@ -73,7 +92,9 @@ def test_bad_values_get_sentences_beside_them_and_the_last_picture_stays(tab):
     before, claim = tab.page.evaluate(picture), tab.text("#schedule-claim")
     assert before
     tab.page.get_by_label("M", exact=True).fill("20000")
-    tab.reads('.field[data-field="M"] .problem', "M must be a whole number from 1 to 16384 (got 20000).")
+    tab.reads(
+        '.field[data-field="M"] .problem', "M must be a whole number from 1 to 16384 (got 20000)."
+    )
     assert tab.page.evaluate(picture) == before
     assert tab.text("#schedule-claim") == claim
     tab.page.get_by_label("M", exact=True).fill("1024")
@@ -99,7 +120,9 @@ def test_a_moved_slider_redraws_the_schedule_and_the_address_and_keeps_the_zoom(
     """And the picture's clips, which name it by the address."""
     tab.open("?tab=schedule&M=2048&N=2048")
     tab.wait_for_draw("schedule-plot")
-    ranges = "document.querySelector('#schedule-plot .live-plot')._fullLayout.xaxis.range.map(Number)"
+    ranges = (
+        "document.querySelector('#schedule-plot .live-plot')._fullLayout.xaxis.range.map(Number)"
+    )
     whole = tab.page.evaluate(ranges)
     box = tab.page.locator("#schedule-plot .nsewdrag[data-subplot=xy]").bounding_box()
     assert box is not None
@@ -127,8 +150,12 @@ def test_the_compiler_shows_an_operation_in_all_texts_and_follows_the_controls(t
     for name in ("Source", "TTGIR", "PTX", "SASS"):
         assert tab.page.locator(f'#listing [data-name="{name}"] .marked').count() > 0
     ((_, line),) = memory_lines(tile.store)
-    tab.page.get_by_label("memory operation", exact=True).select_option(label=f"store C, tile.py:{line}")
-    assert "tl.store" in tab.page.locator('#listing [data-name="Source"] .marked').first.inner_text()
+    tab.page.get_by_label("memory operation", exact=True).select_option(
+        label=f"store C, tile.py:{line}"
+    )
+    assert (
+        "tl.store" in tab.page.locator('#listing [data-name="Source"] .marked').first.inner_text()
+    )
     assert "STG" in tab.page.locator('#listing [data-name="SASS"] .marked').first.inner_text()
     tab.page.get_by_label("search", exact=True).fill("mma")
     assert tab.page.locator('#listing [data-name="SASS"] .found').count() > 0
@@ -142,7 +169,8 @@ def test_a_line_shows_that_the_page_waits_for_a_reply(tab):
     tab.open("?kernel=matmul.grouped")
     line = tab.page.get_by_role("progressbar", name="Waiting for a reply")
     line.wait_for(state="hidden")
-    tab.page.route("**/run/predict*", lambda _: None)  # no reply until the route is removed and the page asks again
+    # No reply until the route is removed and the page asks again
+    tab.page.route("**/run/predict*", lambda _: None)
     tab.tab("reuse")
     line.wait_for()
     tab.page.unroute("**/run/predict*")

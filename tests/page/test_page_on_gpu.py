@@ -6,7 +6,12 @@ import pytest
 
 from kernels.gpus import table_name
 
-pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu, pytest.mark.browser, pytest.mark.usefixtures("here")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.idle_gpu,
+    pytest.mark.browser,
+    pytest.mark.usefixtures("here"),
+]
 
 # Seconds that a job may take: compiles, and a profiler that starts Python and torch again.
 PATIENCE_S = 90
@@ -46,7 +51,9 @@ def is_this_gpu(name, here):
 
 def traces(tab, plot, fields):
     """Return `fields` of each trace `t` of a live plot, as the browser has it."""
-    return tab.page.evaluate(f"document.querySelector('#{plot} .live-plot').data.map((t) => ({fields}))")
+    return tab.page.evaluate(
+        f"document.querySelector('#{plot} .live-plot').data.map((t) => ({fields}))"
+    )
 
 
 def numbers(tab):
@@ -60,7 +67,11 @@ def assert_measured(tab, here, work, rate_unit):
     """The card and the tables show a right result, timed on this GPU, at the rate that its time gives."""
     card, tables = tab.text("#card"), numbers(tab)
     assert "✓ 0 wrong" in card
-    assert tab.page.locator("#card .mark.measured").count() == tab.page.locator("#card .mark").count() == 1, card
+    assert (
+        tab.page.locator("#card .mark.measured").count()
+        == tab.page.locator("#card .mark").count()
+        == 1
+    ), card
     assert tab.page.locator("#card .stale").count() == 0
     milliseconds = number(r"([\d.,]+) ms", card)
     assert milliseconds >= 0.2
@@ -74,7 +85,9 @@ def assert_measured(tab, here, work, rate_unit):
 
 def test_the_page_says_which_gpu_it_runs_on(tab, here):
     tab.open()
-    assert f"Live on this machine's {here.name}." in str(tab.page.locator("#title h1").get_attribute("title"))
+    assert f"Live on this machine's {here.name}." in str(
+        tab.page.locator("#title h1").get_attribute("title")
+    )
     assert f"this: {here.name}" in tab.page.get_by_label("GPU", exact=True).inner_text()
 
 
@@ -104,8 +117,12 @@ def test_what_is_counted_on_this_gpu_is_what_was_predicted(tab, here, query):
     tab.unfold("#verdicts-fold")
     tab.unfold("#totals-fold")
     tab.page.locator("#coalescing-totals table").wait_for()
-    assert tab.page.locator("#coalescing-table .wrong-value").count() == 0, tab.text("#coalescing-table")
-    assert tab.page.locator("#coalescing-totals .wrong-value").count() == 0, tab.text("#coalescing-totals")
+    assert tab.page.locator("#coalescing-table .wrong-value").count() == 0, tab.text(
+        "#coalescing-table"
+    )
+    assert tab.page.locator("#coalescing-totals .wrong-value").count() == 0, tab.text(
+        "#coalescing-totals"
+    )
 
 
 def test_a_recorded_timeline_holds_every_program(tab, here):
@@ -116,13 +133,17 @@ def test_a_recorded_timeline_holds_every_program(tab, here):
     press(tab, "record-timeline")
     for plot in ("gantt-plot", "moment-plot", "ideal-plot"):
         tab.wait_for_draw(plot)
-    device, count, sms = match(r"On (.+?), ([\d,]+) programs ran on (\d+) SMs", tab.text("#timeline")).groups()
+    device, count, sms = match(
+        r"On (.+?), ([\d,]+) programs ran on (\d+) SMs", tab.text("#timeline")
+    ).groups()
     assert is_this_gpu(device, here)
     assert count == f"{programs:,}"
     assert int(sms) <= here.sms
     assert tab.page.locator("#timeline .mark.measured").count() >= 1
     assert tab.page.locator("#timeline .mark.recorded").count() == 0
-    drawn = [pid for pids in traces(tab, "gantt-plot", "Array.from(t.customdata[0])") for pid in pids]
+    drawn = [
+        pid for pids in traces(tab, "gantt-plot", "Array.from(t.customdata[0])") for pid in pids
+    ]
     assert sorted(drawn) == list(range(programs))
     tab.page.get_by_role("button", name="Replay").click()
     tab.says("#moment-plot", f"programs: {programs:,} done, 0 running", folded=True)

@@ -34,11 +34,15 @@ def open_compiled(tab, query):
 def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(tab):
     open_compiled(tab, "kernel=transpose.flat")
     tab.says("#coalescing-claim .number", "8 ×")
-    tab.says("#coalescing-claim .claim", "32 lanes touch 32 different sectors and use 4 bytes of each.")
+    tab.says(
+        "#coalescing-claim .claim", "32 lanes touch 32 different sectors and use 4 bytes of each."
+    )
     assert "32 sectors: 128 of 1,024 bytes used" in title(tab)
     assert "16 sectors: all 512 bytes used" in title(tab, "contrast")
     axis = "document.querySelector('#contrast .live-plot').layout.yaxis.title.text"
-    assert tab.page.evaluate(axis) == "address in B, bytes (bars: gaps)", "lines 0, 1, 32 and 33, and those below"
+    assert tab.page.evaluate(axis) == "address in B, bytes (bars: gaps)", (
+        "lines 0, 1, 32 and 33, and those below"
+    )
     tab.says("#flow-launch", "1,048,576 sectors, 12.5 % used. Counted on H200")
     tab.says("#contrast-launch", "131,072 sectors, 100 % used.")
     menu = tab.page.get_by_label("Memory operation", exact=True)
@@ -73,7 +77,8 @@ def test_requests_are_stepped_through_without_the_server_and_stand_in_the_addres
 
 
 def test_each_lanes_line_ends_at_the_first_byte_that_it_accesses(tab):
-    open_compiled(tab, "kernel=transpose.flat&operation=1&M=33&N=31&request=31")  # the last lane is inactive
+    # The last lane is inactive
+    open_compiled(tab, "kernel=transpose.flat&operation=1&M=33&N=31&request=31")
     texts, ends, ticks = tab.page.evaluate(f"({LINES})({PLOT})")
     first_bytes = {row: int(text.replace(",", "")) for row, text in ticks if text}
     assert len(first_bytes) > 2
@@ -110,7 +115,9 @@ def test_the_switch_moves_the_lines_to_the_blackboards_request_for_the_same_byte
 
 
 def test_a_link_opens_a_request_that_the_first_figure_would_not_carry(tab):
-    tab.open("?kernel=transpose.tiled&model=textbook&lanes=loaded&operation=1&request=200&tab=coalescing")
+    tab.open(
+        "?kernel=transpose.tiled&model=textbook&lanes=loaded&operation=1&request=200&tab=coalescing"
+    )
     wait_for_title(tab, "Blackboard: request 201 of 256")
     tab.page.locator("#scrubber input").fill("3")
     wait_for_title(tab, "request 4 of 256")
@@ -120,7 +127,9 @@ def test_a_link_opens_a_request_that_the_first_figure_would_not_carry(tab):
 
 def test_dram_reads_have_bytes_times_and_bounds_and_a_moved_group_size_redraws_the_claim(tab):
     """Without a GPU the button can not be pressed, and says why."""
-    tab.open("?tab=reuse&M=8192&N=8192&K=8192&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8")
+    tab.open(
+        "?tab=reuse&M=8192&N=8192&K=8192&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8"
+    )
     tab.unfold("#reuse-behind")
     for plot in ("reuse-plot", "times-plot", "resources-plot"):
         tab.wait_for_draw(plot)
@@ -157,11 +166,15 @@ def test_a_scoreboards_points_and_rows_open_their_launch_and_facets_change_the_p
     tab.page.mouse.move(*tab.page.evaluate(_HIGHEST))
     hover = tab.page.locator("#scoreboard-plot .hovertext")
     hover.wait_for()
-    label = re.search(r"of transpose\.flat, H200(\d+) × (\d+), .*predicted ", hover.text_content() or "")
+    label = re.search(
+        r"of transpose\.flat, H200(\d+) × (\d+), .*predicted ", hover.text_content() or ""
+    )
     assert label is not None
     tab.page.mouse.click(*tab.page.evaluate(_HIGHEST))
     tab.page.wait_for_function("location.search.includes('tab=coalescing')")
-    address = tab.page.evaluate("Object.fromEntries(new URLSearchParams(document.body.dataset.address))")
+    address = tab.page.evaluate(
+        "Object.fromEntries(new URLSearchParams(document.body.dataset.address))"
+    )
     opened = [address[name] for name in ("kernel", "gpu", "M", "N")]
     assert opened == ["transpose.flat", "H200", label[1], label[2]]
     tab.page.go_back()
@@ -178,7 +191,9 @@ def test_a_scoreboards_points_and_rows_open_their_launch_and_facets_change_the_p
 
 def test_links_sort_and_filter_a_sweeps_table_and_a_button_saves_it(tab):
     """The interpreter checks the four configs in no time, so the sweep spends its time on compiling."""
-    tab.open("?kernel=transpose.tiled&M=65&N=33&tab=sweep&sweep_vary=BLOCK_M%3D16,128+BLOCK_N%3D16,32")
+    tab.open(
+        "?kernel=transpose.tiled&M=65&N=33&tab=sweep&sweep_vary=BLOCK_M%3D16,128+BLOCK_N%3D16,32"
+    )
     tab.says("#sweep-claim", "config")
     tab.page.locator("#sweep-start").click()
     claim = tab.page.locator("#sweep-claim")
@@ -191,7 +206,9 @@ def test_links_sort_and_filter_a_sweeps_table_and_a_button_saves_it(tab):
         # The unsorted table begins with 16, too: only the heading says that the reply has come, with its next link.
         expect(heading).to_have_attribute("aria-sort", order)
         expect(rows.first.locator("td").nth(1)).to_have_text(first)
-    tab.page.locator("#sweep-table .facets nav", has_text="BLOCK_N").get_by_role("link", name="32").click()
+    tab.page.locator("#sweep-table .facets nav", has_text="BLOCK_N").get_by_role(
+        "link", name="32"
+    ).click()
     expect(rows).to_have_count(2)
     assert set(rows.locator("td:nth-child(3)").all_inner_texts()) == {"32"}
     assert "ranking_BLOCK_N=32" in tab.page.url
@@ -203,4 +220,6 @@ def test_links_sort_and_filter_a_sweeps_table_and_a_button_saves_it(tab):
     tab.unfold("#sweep-take")
     with tab.page.expect_download():
         tab.page.locator("#sweep-json").click()
-    assert saved == ["tilescope_ranking.csv", "tilescope_sweep.json"], "an update that repeats a file saves it once"
+    assert saved == ["tilescope_ranking.csv", "tilescope_sweep.json"], (
+        "an update that repeats a file saves it once"
+    )

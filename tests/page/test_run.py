@@ -25,14 +25,21 @@ FIRST = {kernel.family.root.id: kernel.id for kernel in reversed(discover().valu
 
 
 @pytest.mark.parametrize(
-    "kernel", [pytest.param(name, marks=() if name in FIRST else pytest.mark.all_combinations) for name in discover()]
+    "kernel",
+    [
+        pytest.param(name, marks=() if name in FIRST else pytest.mark.all_combinations)
+        for name in discover()
+    ],
 )
 def test_a_run_shows_its_check_and_no_time_and_the_worst_tile_with_its_values(tab, kernel):
     tab.open(f"?kernel={kernel}&M=129&N=100&tab=schedule")
     tab.run()
     tab.says("#card", "✓ 0 wrong")
     tab.says("#card", "interpreter")
-    assert tab.page.get_by_role("button", name="Order", exact=True).get_attribute("aria-current") == "page", "it stays"
+    assert (
+        tab.page.get_by_role("button", name="Order", exact=True).get_attribute("aria-current")
+        == "page"
+    ), "it stays"
     tab.tab("result")
     tab.wait_for_draw("diff-plot")
     tab.unfold("#result-numbers")
@@ -47,15 +54,22 @@ def test_a_run_shows_its_check_and_no_time_and_the_worst_tile_with_its_values(ta
         expect(values.locator("td", has_text=around[1]).first).to_be_visible()
 
 
-def test_a_result_is_greyed_while_the_controls_differ_and_a_recorded_run_has_no_other_runs_picture(tab):
+def test_a_result_is_greyed_while_the_controls_differ_and_a_recorded_run_has_no_other_runs_picture(
+    tab,
+):
     tab.open("?kernel=transpose.tiled&M=128&N=128&tab=result")
     tab.run()
     tab.wait_for_draw("diff-plot")
-    card, slider = tab.page.locator("#card [data-experiment]"), tab.page.get_by_label("BLOCK_M slider")
+    card, slider = (
+        tab.page.locator("#card [data-experiment]"),
+        tab.page.get_by_label("BLOCK_M slider"),
+    )
     expect(card).not_to_have_class(STALE)
     slider.press("ArrowRight")
     expect(card).to_have_class(STALE)
-    expect(card).to_have_attribute("data-stale", "Result of other settings (BLOCK_M 64). Run to update.")
+    expect(card).to_have_attribute(
+        "data-stale", "Result of other settings (BLOCK_M 64). Run to update."
+    )
     slider.press("ArrowLeft")
     expect(card).not_to_have_class(STALE)
     gpu = tab.page.get_by_label("GPU", exact=True)
@@ -90,7 +104,9 @@ def test_control_and_enter_runs_and_the_result_comes_back_after_a_reload(tab):
     assert ended is not None
     utc = datetime.datetime.fromisoformat(ended)
     assert f"{utc.astimezone():%H:%M}" in when, "the reader's own time"
-    assert datetime.timedelta(minutes=-1) <= utc - before.astimezone() <= datetime.timedelta(minutes=3)
+    assert (
+        datetime.timedelta(minutes=-1) <= utc - before.astimezone() <= datetime.timedelta(minutes=3)
+    )
 
 
 def test_cancel_ends_the_work_and_the_next_run_succeeds(tab, app):
@@ -132,7 +148,9 @@ def test_the_tiles_of_a_lost_race_stay_marked_in_the_program_order_until_somethi
     expect(tab.page.locator("#schedule-plot")).not_to_contain_text("✗")
 
 
-GROUPED = "?kernel=matmul.grouped&M=576&N=576&K=288&BLOCK_M=64&BLOCK_N=64&GROUP_SIZE=3&gpu=H200&tab="
+GROUPED = (
+    "?kernel=matmul.grouped&M=576&N=576&K=288&BLOCK_M=64&BLOCK_N=64&GROUP_SIZE=3&gpu=H200&tab="
+)
 BUTTONS = ["Zoom", "Pan", "Reset axes", "Save as PNG, at 2×", "Save as SVG"]
 
 
@@ -148,7 +166,9 @@ def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_sc
     tab.wait_for_draw("reuse-plot")
     plot = tab.page.locator("#reuse-plot .live-plot")
     plot.hover()
-    assert [button.get_attribute("data-title") for button in plot.locator(".modebar-btn").all()] == BUTTONS
+    assert [
+        button.get_attribute("data-title") for button in plot.locator(".modebar-btn").all()
+    ] == BUTTONS
     title = plot.locator(".gtitle").bounding_box()
     buttons = plot.locator(".modebar").bounding_box()
     assert title is not None
@@ -157,7 +177,11 @@ def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_sc
     name, svg = saved(tab, "#reuse-plot [data-title='Save as SVG']")
     assert name.endswith(".svg")
     text = text_of(svg.decode())  # the caption may have several lines
-    for part in ("DRAM reads by GROUP_SIZE", "matmul.grouped · M 576, N 576, K 288", "H200 · predicted"):
+    for part in (
+        "DRAM reads by GROUP_SIZE",
+        "matmul.grouped · M 576, N 576, K 288",
+        "H200 · predicted",
+    ):
         assert part in text, part
     _, png = saved(tab, "#reuse-plot [data-title='Save as PNG, at 2×']")
     width, height = struct.unpack(">II", png[16:24])
@@ -171,7 +195,10 @@ def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_sc
     tab.unfold("#take-it")
     take = tab.page.locator("#take-it .take")
     take.wait_for()
-    for kind, end, part in (("script", "py", "problem = SimpleNamespace(M=576, N="), ("notebook", "ipynb", '"cells"')):
+    for kind, end, part in (
+        ("script", "py", "problem = SimpleNamespace(M=576, N="),
+        ("notebook", "ipynb", '"cells"'),
+    ):
         name, file = saved(tab, f"[data-file={kind}]")
         assert name == f"matmul_grouped_576x576x288_float16.{end}"
         assert part in file.decode()
@@ -188,7 +215,15 @@ def test_a_saved_map_has_its_counters_its_legend_and_the_pages_typeface(tab):
     tab.page.locator("#schedule-plot .live-plot").hover()
     _, svg = saved(tab, "#schedule-plot [data-title='Save as SVG']")
     text = text_of(svg.decode())
-    for part in ("54", "90", "distinct blocks", "new", "reused", "first 9 programs", "matmul.grouped · M 576"):
+    for part in (
+        "54",
+        "90",
+        "distinct blocks",
+        "new",
+        "reused",
+        "first 9 programs",
+        "matmul.grouped · M 576",
+    ):
         assert part in text, part
     assert b"font/woff2" in svg
     drawn = tab.page.evaluate(
@@ -234,4 +269,6 @@ def test_a_table_is_saved_as_it_stands(tab):
     assert re.search("^load A,.*,compiled,16 B,4096,65536,", file.decode("utf-8-sig"), re.MULTILINE)
     tab.unfold("#totals-fold")
     tab.says("#coalescing-totals", "DRAM moved")
-    assert tab.page.get_by_role("button", name="Count with Nsight Compute (needs a GPU)").is_disabled()
+    assert tab.page.get_by_role(
+        "button", name="Count with Nsight Compute (needs a GPU)"
+    ).is_disabled()

@@ -42,8 +42,16 @@ def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab: Tab) 
         tab.page.get_by_role("button", name="One step on").click()
     counts = "[...document.querySelectorAll('#schedule-plot .corner .count b')].map((node) => node.innerText).join()"
     tab.page.wait_for_function(f"{counts} === '54,90,90,90'")
-    spoken = str(tab.page.get_by_role("slider", name="Step", exact=True).get_attribute("aria-valuetext"))
-    assert [part.startswith("Pinned: ") for part in spoken.split("; ")] == [False, False, False, True, True]
+    spoken = str(
+        tab.page.get_by_role("slider", name="Step", exact=True).get_attribute("aria-valuetext")
+    )
+    assert [part.startswith("Pinned: ") for part in spoken.split("; ")] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
     tab.page.get_by_role("link", name="Unpin").click()
     tab.page.wait_for_function("!document.querySelector('.twins, .pinned')")
     assert "with=" not in tab.page.evaluate("location.search")
@@ -60,20 +68,30 @@ def test_a_pinned_run_keeps_its_colours_and_both_predictions_are_legible(tab: Ta
     tab.page.get_by_label("GROUP_SIZE", exact=True).fill("3")
     tab.says("#result .own", "No result for this config.")
     assert (
-        tab.page.locator("#time-plot").evaluate("node => node.closest('.stale') ?? node.querySelector('.stale')")
+        tab.page.locator("#time-plot").evaluate(
+            "node => node.closest('.stale') ?? node.querySelector('.stale')"
+        )
         is None
     )
     tab.says("#predicted-time .pinned", "predicted without compiling")
     frames = tab.page.locator("#predicted-time .scroll")
-    assert frames.evaluate_all("nodes => nodes.map((node) => node.scrollWidth <= node.clientWidth)") == [True, True]
+    assert frames.evaluate_all(
+        "nodes => nodes.map((node) => node.scrollWidth <= node.clientWidth)"
+    ) == [True, True]
     rows = tab.page.locator("#predicted-time tbody tr")
-    assert max(rows.evaluate_all("nodes => nodes.map((node) => node.offsetHeight)")) < 40, "one line each"
+    assert max(rows.evaluate_all("nodes => nodes.map((node) => node.offsetHeight)")) < 40, (
+        "one line each"
+    )
 
 
 @pytest.mark.all_combinations
-def test_a_pair_of_plots_has_one_width_and_one_range_for_each_quantity_and_follows_the_theme(tab: Tab) -> None:
+def test_a_pair_of_plots_has_one_width_and_one_range_for_each_quantity_and_follows_the_theme(
+    tab: Tab,
+) -> None:
     """The two sizes read different amounts of bytes: with separate ranges, both curves would look alike."""
-    tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=reuse&with=kernel%3Dmatmul.grouped%26M%3D2048%26N%3D2048")
+    tab.open(
+        "?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=reuse&with=kernel%3Dmatmul.grouped%26M%3D2048%26N%3D2048"
+    )
     tab.page.wait_for_function(_TWIN.format("reuse-plot"))
     tab.wait_for_draw("reuse-plot")
     pair = "[...document.querySelectorAll('#reuse-plot :is(.live-plot, .twin-plot)')]"
@@ -90,7 +108,9 @@ def test_a_pair_of_plots_has_one_width_and_one_range_for_each_quantity_and_follo
     light = tab.page.evaluate(colors)
     tab.unfold("#header .more")
     tab.page.get_by_role("button", name="Light / dark").click()
-    tab.page.wait_for_function(f"light => {colors}.every((color) => !light.includes(color))", arg=light)
+    tab.page.wait_for_function(
+        f"light => {colors}.every((color) => !light.includes(color))", arg=light
+    )
 
 
 # In a frame of another site, browsers may refuse all storage: private windows, Safari and Brave do.
@@ -136,7 +156,9 @@ def test_a_frame_of_another_site_without_storage_draws_and_runs_and_forgets(tab:
         (".presets > summary", ".presets button >> nth=1"),
     ],
 )
-def test_a_menu_closes_on_escape_on_a_click_elsewhere_and_after_a_choice(tab: Tab, summary: str, choice: str) -> None:
+def test_a_menu_closes_on_escape_on_a_click_elsewhere_and_after_a_choice(
+    tab: Tab, summary: str, choice: str
+) -> None:
     tab.open(
         "?kernel=matmul.grouped&M=16384&N=16384&K=4096&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8"
     )
@@ -165,15 +187,17 @@ def test_a_term_opens_the_glossary_at_its_definition(tab: Tab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "plot"), [("schedule", "schedule-plot"), ("reuse", "reuse-plot"), ("coalescing", "request-plot")]
+    ("name", "plot"),
+    [("schedule", "schedule-plot"), ("reuse", "reuse-plot"), ("coalescing", "request-plot")],
 )
 def test_a_comparison_fits_into_a_small_window(tab: Tab, name: str, plot: str) -> None:
     pinned = "&with=kernel%3Dmatmul.grouped%26M%3D4096%26N%3D4096%26K%3D4096%26GROUP_SIZE%3D1%26gpu%3DH200"
-    tab.open(f"?kernel=matmul.grouped&M=4096&N=4096&K=4096&GROUP_SIZE=8&gpu=H200&tab={name}{pinned}")
-    tab.page.wait_for_function(_TWIN.format(plot))
-    bottom = (
-        f"Math.max(...[...document.querySelectorAll('#{plot} > *')].map((node) => node.getBoundingClientRect().bottom))"
+    tab.open(
+        f"?kernel=matmul.grouped&M=4096&N=4096&K=4096&GROUP_SIZE=8&gpu=H200&tab={name}{pinned}"
     )
+    tab.page.wait_for_function(_TWIN.format(plot))
+    parts = f"[...document.querySelectorAll('#{plot} > *')]"
+    bottom = f"Math.max(...{parts}.map((node) => node.getBoundingClientRect().bottom))"
     assert tab.page.evaluate(bottom) <= 720
     cut = "({ firstChild, clientHeight }) => firstChild.offsetHeight > clientHeight"
     assert not tab.page.evaluate(f"[...document.querySelectorAll('#{plot} .corner')].some({cut})")
@@ -230,7 +254,8 @@ def test_a_tour_is_walked_with_the_arrow_keys_alone(tab: Tab) -> None:
     for number, stop in enumerate(tour.stops, start=1):
         at_stop(tab, number, len(tour.stops))
         tab.page.wait_for_function(
-            "k => new URLSearchParams(document.body.dataset.address).get('K') === k", arg=stop.fields.get("K", "512")
+            "k => new URLSearchParams(document.body.dataset.address).get('K') === k",
+            arg=stop.fields.get("K", "512"),
         )
         assert shows(tab, "asked") == (stop.ask is not None)
         if stop.ask:
@@ -247,7 +272,9 @@ def test_a_tour_is_walked_with_the_arrow_keys_alone(tab: Tab) -> None:
     assert "tour=" not in tab.page.evaluate("location.search")
 
 
-def test_a_question_leaves_the_picture_and_the_controls_in_view_and_hides_its_answer_until_next(tab: Tab) -> None:
+def test_a_question_leaves_the_picture_and_the_controls_in_view_and_hides_its_answer_until_next(
+    tab: Tab,
+) -> None:
     tab.open("?tour=why-grouping&stop=2")
     at_stop(tab, 2, 7)
     tab.wait_for_draw("schedule-plot")
@@ -281,7 +308,9 @@ def test_back_and_the_menu_lead_through_tours_also_on_a_phone(tab: Tab) -> None:
     tab.page.locator(".tour .next").click()
     at_stop(tab, 2, 6)
     tab.page.locator(".question").wait_for()
-    assert edges(tab, ".question")[1] < edges(tab, ".tour .go")[0], "the bar is as high as its content"
+    assert edges(tab, ".question")[1] < edges(tab, ".tour .go")[0], (
+        "the bar is as high as its content"
+    )
     tab.page.keyboard.press("Escape")
     tab.page.wait_for_function("!document.body.classList.contains('touring')")
     tab.page.locator("#run").wait_for()
@@ -308,7 +337,9 @@ def test_talk_mode_fills_a_projector_with_the_picture(tab: Tab) -> None:
         ...[...document.querySelectorAll(selector)]
         .filter((n) => n.checkVisibility() && [...n.childNodes].some((c) => c.nodeType === 3 && c.data.trim()))
         .map((n) => parseFloat(getComputedStyle(n).fontSize))))""")
-    assert sizes[0] >= 16, "ticks of a logarithmic axis between the powers are Plotly's own, smaller ones"
+    assert sizes[0] >= 16, (
+        "ticks of a logarithmic axis between the powers are Plotly's own, smaller ones"
+    )
     assert sizes[1] >= 20
     tab.page.keyboard.press("Escape")
     tab.page.locator("#controls").wait_for()
@@ -322,11 +353,17 @@ def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab: Tab) -> None:
     tab.page.keyboard.press("c")
     tab.page.keyboard.press("Enter")  # on Next, which has the focus
     tab.wait_for_draw("gantt-plot")
-    assert not tab.page.locator("#schedule-picture, #player, #schedule-claim").filter(visible=True).count()
+    assert (
+        not tab.page.locator("#schedule-picture, #player, #schedule-claim")
+        .filter(visible=True)
+        .count()
+    )
     tab.page.wait_for_function(
         "document.querySelector('#gantt-plot .main-svg').getBoundingClientRect().height > 0.5 * innerHeight"
     )
-    assert edges(tab, "#gantt-plot")[1] <= edges(tab, ".tour")[0] + 1, "the bar covers nothing of it"
+    assert edges(tab, "#gantt-plot")[1] <= edges(tab, ".tour")[0] + 1, (
+        "the bar covers nothing of it"
+    )
     tab.says("#timeline", "On NVIDIA H200, 133 programs ran on 132 SMs")
     tab.page.keyboard.press(" ")
     tab.page.get_by_role("button", name="Pause").wait_for()
@@ -343,14 +380,19 @@ def test_a_stop_that_speaks_of_the_timeline_shows_it_first(tab: Tab) -> None:
     tab.wait_for_draw("gantt-plot")
     top, bottom = edges(tab, "#gantt-plot")
     assert 0 < top < bottom <= min(edges(tab, ".tour")[0], edges(tab, "#schedule-plot")[0]) + 1
-    assert not tab.page.locator("#schedule-claim").filter(visible=True).count(), "it speaks of another picture"
+    assert not tab.page.locator("#schedule-claim").filter(visible=True).count(), (
+        "it speaks of another picture"
+    )
 
 
 def test_the_embed_view_has_the_claim_the_picture_and_a_link_and_takes_no_keys(tab: Tab) -> None:
     tab.page.set_viewport_size({"width": 800, "height": 500})
     tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=reuse&gpu=H200&embed=1")
     tab.wait_for_draw("reuse-plot")
-    hidden, shown = ("#header", "#controls", ".open-keys", ".pictures"), ("#reuse-claim .headline", "#times-plot")
+    hidden, shown = (
+        ("#header", "#controls", ".open-keys", ".pictures"),
+        ("#reuse-claim .headline", "#times-plot"),
+    )
     assert [is_visible(tab, selector) for selector in (*hidden, *shown)] == [False] * 4 + [True] * 2
     link = tab.page.get_by_role("link", name="Open in Tilescope")
     expect(link).to_have_attribute("href", re.compile(r"\?(?!.*embed).*M=4096"))
@@ -381,12 +423,16 @@ def test_keys_step_play_open_tabs_and_list_themselves_and_leave_fields_alone(tab
     tab.page.get_by_label("GROUP_SIZE slider").press("ArrowRight")
     tab.unfold("#header .more")
     tab.page.get_by_role("button", name="Light / dark").press(" ")
-    assert tab.page.evaluate("window.heard") == ["forward", "back", "play"], "a field and a button keep their keys"
+    assert tab.page.evaluate("window.heard") == ["forward", "back", "play"], (
+        "a field and a button keep their keys"
+    )
     assert not shows(tab, "talk")
     assert "__theme=" in tab.page.evaluate("location.search"), "Space pressed the button"
     tab.page.evaluate("document.activeElement.blur()")
     tab.page.keyboard.press("3")
-    tab.page.wait_for_function("document.querySelector('#tab [aria-current]').innerText.trim() === 'Result'")
+    tab.page.wait_for_function(
+        "document.querySelector('#tab [aria-current]').innerText.trim() === 'Result'"
+    )
     tab.page.keyboard.press("?")
     dialog = tab.page.get_by_role("dialog", name="Keys")
     expect(dialog).to_contain_text(re.compile("Space.*talk mode.*QR.*Esc", re.DOTALL))
@@ -404,9 +450,13 @@ def test_the_qr_code_is_that_of_the_short_link(tab: Tab) -> None:
     expect(dialog.get_by_label("Link", exact=True)).to_have_value(tab.url + link)
     frame = f'<iframe src="{tab.url}{link}&embed=1" width="960" height="600"></iframe>'
     expect(dialog.get_by_label("Embed code for a slide or a web page")).to_have_value(frame)
-    tab.page.wait_for_function("link => document.querySelector('.qr').dataset.link === link", arg=tab.url + link)
+    tab.page.wait_for_function(
+        "link => document.querySelector('.qr').dataset.link === link", arg=tab.url + link
+    )
     path = tab.page.locator(".qr path").last.get_attribute("d")
-    codes = [re.findall(r' d="([^"]+)"', draw_qr(tab.url + text))[-1] for text in (link, f"{link}x")]
+    codes = [
+        re.findall(r' d="([^"]+)"', draw_qr(tab.url + text))[-1] for text in (link, f"{link}x")
+    ]
     assert [path == code for code in codes] == [True, False]
 
 
@@ -456,11 +506,16 @@ def serious(tab: Tab, name: str, within: str = "html") -> set[tuple[str, str, st
     """Return axe-core's findings above a minor impact: tab, rule and element."""
     found = Axe().run(tab.page, context=within).response["violations"]
     return {
-        (name, rule["id"], node["html"][:160]) for rule in found if rule["impact"] != "minor" for node in rule["nodes"]
+        (name, rule["id"], node["html"][:160])
+        for rule in found
+        if rule["impact"] != "minor"
+        for node in rule["nodes"]
     }
 
 
-def test_every_picture_is_whole_in_the_first_screen_and_all_text_can_be_read(tab: Tab, all_combinations: bool) -> None:
+def test_every_picture_is_whole_in_the_first_screen_and_all_text_can_be_read(
+    tab: Tab, all_combinations: bool
+) -> None:
     """The picture takes most of the screen. At no size is text small, or the page wider than the window.
 
     The header and the controls are the same everywhere, so axe-core reads them once.
@@ -481,7 +536,10 @@ def test_every_picture_is_whole_in_the_first_screen_and_all_text_can_be_read(tab
             tab.page.wait_for_function("width => innerWidth === width", arg=width)
             tab.page.evaluate(_SETTLED)
             assert tab.page.evaluate(_SMALL, least) == [], (name, width)
-            assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
+            assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
+                name,
+                width,
+            )
     assert found == set()
 
 
@@ -504,7 +562,14 @@ def test_axe_finds_nothing_on_any_tab_in_a_tour_or_in_talk_mode(tab: Tab, theme:
 
 
 @pytest.mark.parametrize(
-    "name", ["compiler", *(pytest.param(name, marks=pytest.mark.all_combinations) for name in ("reuse", "coalescing"))]
+    "name",
+    [
+        "compiler",
+        *(
+            pytest.param(name, marks=pytest.mark.all_combinations)
+            for name in ("reuse", "coalescing")
+        ),
+    ],
 )
 def test_the_picture_does_not_move_when_the_compiler_answers(tab: Tab, name: str) -> None:
     tab.open(TABS[name])

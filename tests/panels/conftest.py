@@ -30,10 +30,18 @@ class ScriptedSession(Session):
     finder: Callable[[Experiment], Any] | None = None
 
     def compile(self, experiment, specialization="launcher", client=INTERNAL):
-        return self.compiler() if self.compiler else super().compile(experiment, specialization, client)
+        return (
+            self.compiler()
+            if self.compiler
+            else super().compile(experiment, specialization, client)
+        )
 
     def find_compiled(self, experiment, specialization="launcher"):
-        return self.finder(experiment) if self.finder else super().find_compiled(experiment, specialization)
+        return (
+            self.finder(experiment)
+            if self.finder
+            else super().find_compiled(experiment, specialization)
+        )
 
 
 @pytest.fixture

@@ -20,7 +20,10 @@ NOTHING = Store(None)
 
 
 def state_of(vary=FEW, **flat):
-    return SETTINGS.state({"kernel": "matmul.grouped", "gpu": "H200", "tab": "sweep", "sweep_vary": vary, **flat}, None)
+    return SETTINGS.state(
+        {"kernel": "matmul.grouped", "gpu": "H200", "tab": "sweep", "sweep_vary": vary, **flat},
+        None,
+    )
 
 
 def space_of(vary=FEW, **flat):
@@ -61,7 +64,15 @@ class Started:
         device.cancel = lambda: (cancel(), self.go.set())
         self.devices.append(device)
         self.done.append(resume.rows)
-        return SweepRun(space, strategy, [device], FakeBuilder(), predicting(), resume=resume, store=session.store)
+        return SweepRun(
+            space,
+            strategy,
+            [device],
+            FakeBuilder(),
+            predicting(),
+            resume=resume,
+            store=session.store,
+        )
 
     def sweeps(self, **bounds):
         """Return the sweeps of a page, on these devices."""

@@ -51,7 +51,9 @@ async def echo(request):
 def client(listening_on="127.0.0.1", host="127.0.0.1:7860", endpoint=echo, root_path="", **options):
     routes = [Route("/{path:path}", endpoint, methods=["GET", "POST"])]
     guard = Middleware(Guard, hosts=allowed_hosts(listening_on), **options)
-    return TestClient(Starlette(routes=routes, middleware=[guard]), f"http://{host}", root_path=root_path)
+    return TestClient(
+        Starlette(routes=routes, middleware=[guard]), f"http://{host}", root_path=root_path
+    )
 
 
 @pytest.mark.parametrize("header", ["host", "x-forwarded-host"])
@@ -73,7 +75,9 @@ def test_a_page_for_others_accepts_any_name_unless_names_are_listed(monkeypatch)
     assert client("127.0.0.1", "other.example").get("/").status_code == 200
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1.evil.example", "file://"])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1.evil.example", "file://"]
+)
 def test_a_local_page_refuses_requests_from_other_sites(origin):
     assert client().post("/", headers={"origin": origin}).status_code == 403
     assert client().post("/", headers={"origin": "http://localhost:1234"}).status_code == 200
@@ -97,7 +101,15 @@ def test_closed_routes_stay_closed_below_a_root_path(prefix):
     """Starlette serves a path with and without its root path in front, so a proxy may strip it or not."""
     page = client(root_path="/tools/x")
     proxy = "proxy=http://169.254.169.254/"
-    for path in ("upload", proxy, "component_server", "stream/x", "vibe-edit", "monitoring", "dev/reload"):
+    for path in (
+        "upload",
+        proxy,
+        "component_server",
+        "stream/x",
+        "vibe-edit",
+        "monitoring",
+        "dev/reload",
+    ):
         for route in (f"{prefix}/{path}", f"{prefix}/gradio_api/{path}"):
             refused = page.post(route)
             assert refused.status_code == 404
@@ -111,12 +123,20 @@ def test_closed_routes_stay_closed_below_a_root_path(prefix):
         ({}, ""),
         ({"SPACE_ID": "someone/tilescope"}, "https://huggingface.co"),
         ({"SPACE_ID": "someone/tilescope", "TILESCOPE_FRAMES": "*"}, ""),
-        ({"SPACE_ID": "some/one", "TILESCOPE_FRAMES": "https://a.example"}, "https://huggingface.co https://a.example"),
-        ({"TILESCOPE_FRAMES": "https://a.example, https://b.example"}, "https://a.example https://b.example"),
+        (
+            {"SPACE_ID": "some/one", "TILESCOPE_FRAMES": "https://a.example"},
+            "https://huggingface.co https://a.example",
+        ),
+        (
+            {"TILESCOPE_FRAMES": "https://a.example, https://b.example"},
+            "https://a.example https://b.example",
+        ),
         ({"TILESCOPE_AUTH": "me:secret"}, "'self'"),
     ],
 )
-def test_only_hugging_face_frames_a_space_and_no_site_a_page_with_a_login(monkeypatch, variables, sites):
+def test_only_hugging_face_frames_a_space_and_no_site_a_page_with_a_login(
+    monkeypatch, variables, sites
+):
     for name in ("SPACE_ID", "TILESCOPE_FRAMES", "TILESCOPE_AUTH"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -141,7 +161,10 @@ def test_a_call_gets_the_defaults_of_the_arguments_that_it_leaves_out():
         assert call("coalescing", json.dumps({"data": arguments})).json() == {"data": complete}
         for name, route in (("join", "queue"), ("predict", "run")):
             by_number = {"fn_index": 7, "data": arguments}
-            assert call(name, json.dumps(by_number), route).json() == {**by_number, "data": complete}
+            assert call(name, json.dumps(by_number), route).json() == {
+                **by_number,
+                "data": complete,
+            }
     for body in ('{"data": [{}]}', '{"experiment": {}}', '{"data": 3}', '{"session_hash": 7}'):
         assert call("unknown", body).text == body
 
@@ -154,7 +177,9 @@ def test_an_argument_that_gradio_would_take_for_a_file_is_refused():
             refused = call("coalescing", text)
             assert refused.status_code == 400
             assert "accepts no files" in refused.text
-    assert call("coalescing", "[" * 30_000 + "]" * 30_000).status_code == 400, "too deep to be searched"
+    assert call("coalescing", "[" * 30_000 + "]" * 30_000).status_code == 400, (
+        "too deep to be searched"
+    )
 
 
 def test_an_argument_of_an_unknown_name_is_refused():
@@ -179,7 +204,10 @@ def test_a_session_hash_over_64_characters_is_refused_wherever_gradio_reads_one(
     paths = ("run/predict", "api/predict/", "queue/join", "cancel")
     replies = [page.post(f"/gradio_api/{path}", content=body) for path in paths]
     replies.append(
-        page.post("/gradio_api/call/schedule", content=body.replace('"session_hash"', '"\\u0073ession_hash"'))
+        page.post(
+            "/gradio_api/call/schedule",
+            content=body.replace('"session_hash"', '"\\u0073ession_hash"'),
+        )
     )
     replies.append(page.get("/gradio_api/queue/data", params={"session_hash": name}))
     replies.append(page.get(f"/gradio_api/heartbeat/{name}"))
@@ -199,7 +227,9 @@ def test_a_session_hash_over_64_characters_is_refused_wherever_gradio_reads_one(
         ("", "203.0.113.7", "10.16.3.80"),
     ],
 )
-def test_on_a_space_the_address_is_the_last_public_one_that_the_hub_forwards(monkeypatch, space, forwarded, expected):
+def test_on_a_space_the_address_is_the_last_public_one_that_the_hub_forwards(
+    monkeypatch, space, forwarded, expected
+):
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "")
     monkeypatch.delenv("FORWARDED_ALLOW_IPS")
     if space:
@@ -213,7 +243,13 @@ def test_on_a_space_the_address_is_the_last_public_one_that_the_hub_forwards(mon
     config = uvicorn.Config(app, log_config=None)
     config.load()
     headers = [(b"x-forwarded-for", forwarded.encode())]
-    scope = {"type": "http", "client": ("10.16.3.80", 1), "headers": headers, "path": "/", "asgi": {"version": "3.0"}}
+    scope = {
+        "type": "http",
+        "client": ("10.16.3.80", 1),
+        "headers": headers,
+        "path": "/",
+        "asgi": {"version": "3.0"},
+    }
     run_coroutine(config.loaded_app(scope, None, None))
     assert addresses == [expected]
 
@@ -235,7 +271,15 @@ class GuardedApp:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"done"})
 
-    async def request(self, address="10.0.0.1", path=REDRAW, method="POST", parts=(b"{}",), is_read=True, root_path=""):
+    async def request(
+        self,
+        address="10.0.0.1",
+        path=REDRAW,
+        method="POST",
+        parts=(b"{}",),
+        is_read=True,
+        root_path="",
+    ):
         """Return a reply's status and body; None without a reply. If the last part is None, the body does not end."""
         unsent = list(parts)
         reply = []
@@ -252,7 +296,13 @@ class GuardedApp:
                 await asyncio.Event().wait()
             reply.append(message)
 
-        scope = {"type": "http", "method": method, "path": path, "root_path": root_path, "query_string": b""}
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "root_path": root_path,
+            "query_string": b"",
+        }
         await self._guard({**scope, "headers": [], "client": (address, 1)}, receive, send)
         return (reply[0]["status"], reply[1]["body"]) if reply else None
 
@@ -334,7 +384,9 @@ def test_a_client_that_never_reads_keeps_the_latest_messages(queue):
     messages = add_event(queue, "client")
     for number in range(MAX_UNREAD + 50):
         messages.put_nowait(number)
-    assert [messages.get_nowait() for _ in range(messages.qsize())] == list(range(50, MAX_UNREAD + 50))
+    assert [messages.get_nowait() for _ in range(messages.qsize())] == list(
+        range(50, MAX_UNREAD + 50)
+    )
 
 
 def test_an_address_with_too_many_clients_evicts_its_own_alone(queue):
@@ -357,7 +409,9 @@ def test_the_waiting_events_of_an_evicted_client_are_dropped(queue):
     waiting = queue.event_queue_per_concurrency_id["redraw"] = EventQueue("redraw", 1)
     clients = [f"client {number}" for number in range(MAX_MAILBOXES + 5)]
     for client in clients:
-        waiting.queue += (events := [SimpleNamespace(session_hash=client, _id=f"{client} {n}") for n in range(2)])
+        waiting.queue += (
+            events := [SimpleNamespace(session_hash=client, _id=f"{client} {n}") for n in range(2)]
+        )
         queue.event_ids_to_events |= {event._id: event for event in events}
         add_event(queue, client)
     assert [event.session_hash for event in waiting.queue[::2]] == clients[5:]
@@ -375,7 +429,9 @@ def test_unread_replies_are_bounded_by_bytes_per_address_and_in_total(queue):
     assert messages["client 4"].size == 0
     addresses = 2 * MAX_TOTAL_UNREAD_BYTES // MAX_UNREAD_BYTES
     for number in range(addresses):
-        add_event(queue, f"heavy {number}", f"10.0.1.{number}").put_nowait(reply_of(MAX_UNREAD_BYTES - 1000))
+        add_event(queue, f"heavy {number}", f"10.0.1.{number}").put_nowait(
+            reply_of(MAX_UNREAD_BYTES - 1000)
+        )
     assert "light" in messages
     assert sum(each.size for each in messages.values()) <= MAX_TOTAL_UNREAD_BYTES
 
@@ -431,9 +487,16 @@ def test_the_events_of_a_client_end_when_it_leaves_but_not_when_it_opens_its_nex
         add_event(queue, "about to read")
         await asyncio.sleep(0.1)
         next_stream.cancel()
-        return {task.get_name().partition("_7<")[0]: task.cancelled() for task in queue._asyncio_tasks}
+        return {
+            task.get_name().partition("_7<")[0]: task.cancelled() for task in queue._asyncio_tasks
+        }
 
-    assert run_coroutine(leave()) == {"gone": True, "back": False, "gone_too": False, "about to read": False}
+    assert run_coroutine(leave()) == {
+        "gone": True,
+        "back": False,
+        "gone_too": False,
+        "about to read": False,
+    }
 
 
 def test_the_events_of_a_client_that_never_opens_a_stream_end_and_its_replies_are_dropped():
@@ -520,7 +583,9 @@ async def open_connections(count, sent=b""):
     config = uvicorn.Config(echo_app, http=Connection, log_level="error")
     config.load()
     state = ServerState()
-    server = await asyncio.get_running_loop().create_server(lambda: Connection(config, state, {}), "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Connection(config, state, {}), "127.0.0.1", 0
+    )
     pairs = []
     for _ in range(count):
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
@@ -539,7 +604,9 @@ async def open_connections(count, sent=b""):
 
 
 async def echo_app(scope, receive, send):
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]}
+    )
     await send({"type": "http.response.body", "body": b"served"})
 
 

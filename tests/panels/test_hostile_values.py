@@ -32,13 +32,37 @@ from visualize.web.redraw import read_message
 pytestmark = pytest.mark.xdist_group("hostile")
 
 LONG = "9" * 5000
-ODD = ["", LONG, "-1", "4096", "1e999", "<script>alert(1)</script>", "' OR 1=1 --", "../../etc/passwd", "\0"]
+ODD = [
+    "",
+    LONG,
+    "-1",
+    "4096",
+    "1e999",
+    "<script>alert(1)</script>",
+    "' OR 1=1 --",
+    "../../etc/passwd",
+    "\0",
+]
 KNOWN = [*discover(), *GPUS, *SETTINGS.tabs, "float16", "TN"]
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from(ODD + KNOWN)
-JSON = st.recursive(SCALARS, lambda of: st.lists(of, max_size=3) | st.dictionaries(st.text(max_size=8), of, max_size=3))
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(ODD + KNOWN)
+)
+JSON = st.recursive(
+    SCALARS,
+    lambda of: st.lists(of, max_size=3) | st.dictionaries(st.text(max_size=8), of, max_size=3),
+)
 FIELDS = sorted(
     {"kernel", "form_of", "preset", "gpu", "with", "tab"}
-    | {name for kernel in discover().values() for name in (*knobs(kernel.config), *kernel.problem_knobs())}
+    | {
+        name
+        for kernel in discover().values()
+        for name in (*knobs(kernel.config), *kernel.problem_knobs())
+    }
     | {name for options in SETTINGS.options for name in knobs(options)}
 )
 
@@ -47,7 +71,15 @@ FIELDS = sorted(
 def messages(draw):
     """Draw a message of the page with some fields replaced, or another value or text."""
     if draw(st.integers(0, 4)) == 0:
-        texts = ["[" * 100_000, '{"kernel":' * 6_000, "{", "", "{}", f'{{"M": {LONG}}}', "x" * 70_000]
+        texts = [
+            "[" * 100_000,
+            '{"kernel":' * 6_000,
+            "{",
+            "",
+            "{}",
+            f'{{"M": {LONG}}}',
+            "x" * 70_000,
+        ]
         return draw(st.one_of(JSON, JSON.map(json.dumps), st.sampled_from(texts)))
     message = json.loads(settings_of({"kernel": draw(st.sampled_from(list(discover())))}))
     message["settings"] |= draw(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=3))
@@ -66,7 +98,10 @@ def test_a_message_is_drawn_or_refused(shared_page, message):
     assert_is_sendable(shared_page.on_message(request(), message))
 
 
-@given(fields=st.dictionaries(st.sampled_from(["tour", "stop", *FIELDS]), st.text(max_size=20)), stored_run=JSON)
+@given(
+    fields=st.dictionaries(st.sampled_from(["tour", "stop", *FIELDS]), st.text(max_size=20)),
+    stored_run=JSON,
+)
 def test_any_address_opens_whatever_is_in_the_browsers_storage(shared_page, fields, stored_run):
     message = {"open": urllib.parse.urlencode(fields), "stored_run": stored_run}
     assert_is_sendable(shared_page.on_message(request(), json.dumps(message)))
@@ -79,7 +114,10 @@ def test_a_link_is_followed_or_refused_and_other_values_have_neither_a_qr_code_n
     assert_is_sendable(shared_page.on_message(request(), json.dumps({"follow": link})))
     (slots,) = updates(shared_page.on_action, json.dumps({"action": "share", "link": link}))
     assert slots == {"share": ""}
-    assert updates(shared_page.on_action, json.dumps({"action": "tour", "tour": link, "stop": stop})) == []
+    assert (
+        updates(shared_page.on_action, json.dumps({"action": "tour", "tour": link, "stop": stop}))
+        == []
+    )
 
 
 @given(message=messages(), data=st.data())
@@ -90,7 +128,9 @@ def test_an_unreadable_message_starts_no_work(shared_page, message, data):
         shared_page.read(sent)
     except ConfigError:
         action = data.draw(st.sampled_from(list(shared_page.actions)))
-        text = message if not isinstance(message, str) else message[:-1] + f', "action": "{action}"}}'
+        text = (
+            message if not isinstance(message, str) else message[:-1] + f', "action": "{action}"}}'
+        )
         (slots,) = updates(shared_page.on_action, text)
         assert set(json.loads(slots["problems"]))
     assert not shared_page.session.jobs
@@ -100,12 +140,16 @@ def test_an_unreadable_message_starts_no_work(shared_page, message, data):
 def test_an_unknown_preset_and_a_message_that_is_nested_too_deeply_are_refused(shared_page, number):
     message = json.loads(settings_of({}))
     message["settings"]["preset"] = number
-    (sentence,) = json.loads(slots_of(shared_page.on_message(request(), json.dumps(message)))["problems"]).values()
+    (sentence,) = json.loads(
+        slots_of(shared_page.on_message(request(), json.dumps(message)))["problems"]
+    ).values()
     grouped = discover()["matmul.grouped"]
     last = len(presets(grouped, grouped.family.problem(), GPUS["H200"], None)) - 1
     assert sentence == f"The preset is {number!r}; matmul.grouped has presets 0 to {last}."
     for text in ("[" * 30_000, '{"kernel":' * 6_000):
-        assert "must be a JSON object" in slots_of(shared_page.on_message(request(), text))["problems"]
+        assert (
+            "must be a JSON object" in slots_of(shared_page.on_message(request(), text))["problems"]
+        )
 
 
 HOSTILE = '<script>alert("{0}")</script> & {gpu}'
@@ -127,14 +171,18 @@ def draw(snapshot):
     return [value for value in slots.values() if value.startswith("<")]
 
 
-@pytest.mark.parametrize(("measurement", "times"), [(RUN, 6), (COUNTERS, 6), (GROUP_SIZES, 5), (TIMELINE, 3)])
+@pytest.mark.parametrize(
+    ("measurement", "times"), [(RUN, 6), (COUNTERS, 6), (GROUP_SIZES, 5), (TIMELINE, 3)]
+)
 def test_a_recording_is_text_on_every_panel(measurement, times):
     recorded = records.shipped(measurement.form)[0].measured
     fields = {"note": HOSTILE, "device": replace(recorded.device, name=HOSTILE)}
     if hasattr(recorded, "tool"):
         fields["tool"] = HOSTILE
     if measurement is COUNTERS:
-        shared = tuple(replace(conversion, instruction=HOSTILE) for conversion in recorded.compiled.shared)
+        shared = tuple(
+            replace(conversion, instruction=HOSTILE) for conversion in recorded.compiled.shared
+        )
         fields["compiled"] = replace(recorded.compiled, shared=shared)
     hostile = replace(recorded, **fields)
     state = SETTINGS.state({**recorded.experiment.to_address(), "gpu": "H200"}, None)
@@ -152,8 +200,17 @@ def test_a_failure_is_text_and_a_bad_argument_a_sentence_without_a_stage():
     session = SimpleNamespace(gpu=None, compile=lambda *args, **options: outcome)
     *_, (faults, _) = whatif.faults(session, SETTINGS.state({"kernel": "transpose.tiled"}, None))
     assert count_as_text(faults) >= 3
-    lines = status.render_end(failure), status.render_alert(HOSTILE), status.render_compiling(HOSTILE)
+    lines = (
+        status.render_end(failure),
+        status.render_alert(HOSTILE),
+        status.render_compiling(HOSTILE),
+    )
     assert count_as_text(*lines) == 3
-    assert status.render_failure(Failure("config", "no_gpu", "Omit gpu.")).striptags() == "Omit gpu."
-    assert status.render_failure(Failure("check", "timeout", "It took 60 s.")).striptags() == "check: It took 60 s."
+    assert (
+        status.render_failure(Failure("config", "no_gpu", "Omit gpu.")).striptags() == "Omit gpu."
+    )
+    assert (
+        status.render_failure(Failure("check", "timeout", "It took 60 s.")).striptags()
+        == "check: It took 60 s."
+    )
     assert "in the queue, 2 before you" in status.render_progress("interpreter", "queued", 2, 0.5)

@@ -30,7 +30,9 @@ def sent(**trace):
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (4, 3, 2), (0, 3)])
 def test_integers_arrive_unchanged(dtype, shape):
     bounds = np.iinfo(dtype)
-    values = np.random.default_rng(1).integers(bounds.min, bounds.max, shape, dtype=dtype, endpoint=True)
+    values = np.random.default_rng(1).integers(
+        bounds.min, bounds.max, shape, dtype=dtype, endpoint=True
+    )
     assert np.array_equal(sent(customdata=values)["customdata"], values)
 
 
@@ -39,7 +41,11 @@ def test_floats_arrive_unchanged_and_masked_elements_as_nan():
     assert np.array_equal(sent(z=values)["z"], values, equal_nan=True)
     masked = np.ma.masked_equal(np.array([[7, 0], [3, 5]], dtype=np.uint16), 0)
     picture = {"data": [{"type": "heatmap", "z": masked}], "layout": {}}
-    assert np.array_equal(decode(plot_value(picture, about="x"))["data"][0]["z"], [[7, np.nan], [3, 5]], equal_nan=True)
+    assert np.array_equal(
+        decode(plot_value(picture, about="x"))["data"][0]["z"],
+        [[7, np.nan], [3, 5]],
+        equal_nan=True,
+    )
 
 
 def test_integers_of_more_than_32_bits_are_refused():
@@ -49,14 +55,23 @@ def test_integers_of_more_than_32_bits_are_refused():
 
 def test_a_map_of_a_million_cells_takes_less_than_20_kb():
     rows = np.arange(1 << 20, dtype=np.uint32).reshape(1024, 1024)
-    picture = {"data": [{"type": "heatmap", "z": rows}, {"type": "heatmap", "z": rows.T}], "layout": {}}
+    picture = {
+        "data": [{"type": "heatmap", "z": rows}, {"type": "heatmap", "z": rows.T}],
+        "layout": {},
+    }
     assert len(plot_value(picture, about="x")) < 20_000
 
 
 def test_a_figures_meta_arrives_and_zoom_stays_while_the_revision_does():
     figure = go.Figure(go.Heatmap(z=np.zeros((2, 2), dtype=np.uint8)))
-    meta = {"places": np.array([7, 3, 5], dtype=np.uint32), "words": np.array(["<b>ü</b>", ""]), "name": "wave"}
-    same, again, other = (decode(plot_value(figure, key, meta, about="x"))["layout"] for key in ("a", "a", "b"))
+    meta = {
+        "places": np.array([7, 3, 5], dtype=np.uint32),
+        "words": np.array(["<b>ü</b>", ""]),
+        "name": "wave",
+    }
+    same, again, other = (
+        decode(plot_value(figure, key, meta, about="x"))["layout"] for key in ("a", "a", "b")
+    )
     assert same["meta"]["places"].tolist() == [7, 3, 5]
     assert same["meta"]["words"] == ["<b>ü</b>", ""]
     assert same["meta"]["name"] == "wave"
@@ -66,7 +81,8 @@ def test_a_figures_meta_arrives_and_zoom_stays_while_the_revision_does():
 def test_the_bundle_is_of_the_version_that_plotly_py_writes_for():
     bundles = PLOTLY_JS, Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
     ours, theirs = (
-        re.search(r"plotly\.js .*?v([\d.]+)", each.read_text(encoding="utf-8")[:200])[1] for each in bundles
+        re.search(r"plotly\.js .*?v([\d.]+)", each.read_text(encoding="utf-8")[:200])[1]
+        for each in bundles
     )
     assert ours == theirs
     assert "MIT" in (PLOTLY_JS.parent / "LICENSE").read_text(encoding="utf-8")
@@ -91,12 +107,16 @@ def test_the_page_is_compressed_for_clients_that_accept_it(client):
     assert answer.headers["content-encoding"] == "gzip"
     assert int(answer.headers["content-length"]) < len(TEXT) / 50
     assert answer.text == TEXT
-    assert "content-encoding" not in client.get("/", headers={"accept-encoding": "identity"}).headers
+    assert (
+        "content-encoding" not in client.get("/", headers={"accept-encoding": "identity"}).headers
+    )
 
 
 def test_the_page_announces_plotlys_script_and_other_replies_stay_the_same(client):
     assert PLOTLY_JS.is_file()
-    assert client.get("/").headers["link"] == f"<gradio_api/file={PLOTLY_JS}>; rel=preload; as=script"
+    assert (
+        client.get("/").headers["link"] == f"<gradio_api/file={PLOTLY_JS}>; rel=preload; as=script"
+    )
     for path in ("/?refused", "/favicon.ico", "/theme.css"):
         answer = client.get(path)
         assert answer.text == TEXT
@@ -116,7 +136,14 @@ def test_the_page_and_its_lists_are_built_once_per_host_unless_there_is_a_login(
         middleware = [Middleware(FirstReply, is_cached=is_cached)]
         page = TestClient(Starlette(routes=[Route("/{path:path}", build)], middleware=middleware))
         for host in ("a.example", "a.example", "b.example"):
-            for path in ("/", "/config", "/gradio_api/info", "/favicon.ico", "/?page=x", "/gradio_api/info?x=1"):
+            for path in (
+                "/",
+                "/config",
+                "/gradio_api/info",
+                "/favicon.ico",
+                "/?page=x",
+                "/gradio_api/info?x=1",
+            ):
                 assert page.get(path, headers={"host": host}).text == host
         return len(built)
 
@@ -136,15 +163,29 @@ def test_the_body_begins_with_the_first_picture_if_the_address_has_no_settings(c
 def test_the_first_picture_has_both_orders_of_the_nine_results():
     html = first_picture(None)
     assert 'aria-label="grouped order, GROUP_SIZE 3 and row-major order"' in html
-    assert len(re.findall(r"M\d+ \d+H\d+V\d+H\d+z", html)) == 2 * 3 * 9 * 9, "tiles of C, blocks of A and of B"
+    assert len(re.findall(r"M\d+ \d+H\d+V\d+H\d+z", html)) == 2 * 3 * 9 * 9, (
+        "tiles of C, blocks of A and of B"
+    )
 
 
 # A figure's maps as SVG.
 
 MAPS = {
     "data": [
-        {"type": "heatmap", "x": [0, 1, 3, 4], "y": [0, 1, 2], "z": np.ma.masked_equal([[0, 1, 9], [9, 2, 4]], 9)},
-        {"type": "heatmap", "x": [0, 2, 4], "y": [0, 2], "z": np.array([[4, 0]]), "xaxis": "x2", "yaxis": "y2"},
+        {
+            "type": "heatmap",
+            "x": [0, 1, 3, 4],
+            "y": [0, 1, 2],
+            "z": np.ma.masked_equal([[0, 1, 9], [9, 2, 4]], 9),
+        },
+        {
+            "type": "heatmap",
+            "x": [0, 2, 4],
+            "y": [0, 2],
+            "z": np.array([[4, 0]]),
+            "xaxis": "x2",
+            "yaxis": "y2",
+        },
     ],
     "layout": {
         "coloraxis": {"cmin": 0, "cmax": 4, "colorscale": [[0, "#000000"], [1, "#c86432"]]},
@@ -153,7 +194,13 @@ MAPS = {
         "yaxis": {"range": [2, 0]},
         "yaxis2": {"range": [2, 0]},
         "annotations": [
-            {"text": "a <b>bold</b> name", "xref": "x2 domain", "x": 0.5, "yref": "y2 domain", "y": 1},
+            {
+                "text": "a <b>bold</b> name",
+                "xref": "x2 domain",
+                "x": 0.5,
+                "yref": "y2 domain",
+                "y": 1,
+            },
             {"text": "C", "xref": "x domain", "x": 1, "yref": "y domain", "y": 0},
             {"text": "A", "xref": "x", "x": 0, "yref": "y", "y": 0},
         ],
@@ -166,7 +213,8 @@ def test_each_cell_that_is_not_masked_lies_between_its_edges_and_has_the_colour_
     cells = {}
     for path in picture.iter("path"):
         for corners in re.findall(r"M(\d+) (\d+)H(\d+)V(\d+)H\d+z", path.attrib["d"]):
-            cells[tuple(map(int, corners))] = path.attrib["fill"]  # (left, top, right, bottom) → colour
+            # (left, top, right, bottom) → colour
+            cells[tuple(map(int, corners))] = path.attrib["fill"]
     assert cells == {
         (0, 0, 100, 500): "rgb(0, 0, 0)",
         (100, 0, 300, 500): "rgb(50, 25, 12)",
@@ -181,15 +229,19 @@ def test_each_cell_that_is_not_masked_lies_between_its_edges_and_has_the_colour_
 
 
 @pytest.mark.parametrize(
-    ("tab", "least"), [("schedule", 2), ("reuse", 2), ("coalescing", 2), ("result", 0), ("sweep", 0)]
+    ("tab", "least"),
+    [("schedule", 2), ("reuse", 2), ("coalescing", 2), ("result", 0), ("sweep", 0)],
 )
 def test_every_figure_says_what_it_is_of(page, tab, least):
     """Its experiment, GPU and mark: they stand below a saved picture."""
 
     def captions(tab):
-        state = opened({"kernel": "matmul.grouped", "M": 2048, "N": 2048, "K": 2048, "gpu": "H200", "tab": tab})
+        state = opened(
+            {"kernel": "matmul.grouped", "M": 2048, "N": 2048, "K": 2048, "gpu": "H200", "tab": tab}
+        )
         values = page.draw(state)[0].values()
-        return [decode(value)["about"] for value in values if value.startswith("eN")]  # base64 of zlib's header
+        # Base64 of zlib's header
+        return [decode(value)["about"] for value in values if value.startswith("eN")]
 
     assert len(captions(tab)) >= least
     for caption in captions(tab):
@@ -197,7 +249,9 @@ def test_every_figure_says_what_it_is_of(page, tab, least):
         shape = r"(M 2048, N 2048, K 2048, float16, NN, tf32 · BLOCK_M|2048 × 2048 × 2048, float16)"
         assert re.match(rf"matmul\.\w+ · {shape}.* · H200 · ", caption)
     (scoreboard,) = captions("scoreboard")  # of all recorded launches, whatever is set
-    assert re.fullmatch(r"Tilescope's scoreboard · .* launches · H100 and H200 · predicted and recorded", scoreboard)
+    assert re.fullmatch(
+        r"Tilescope's scoreboard · .* launches · H100 and H200 · predicted and recorded", scoreboard
+    )
 
 
 def test_only_a_link_has_a_qr_code():

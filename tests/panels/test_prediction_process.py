@@ -29,10 +29,25 @@ from visualize.web.redraw import draw_in_process, draw_view
 pytestmark = pytest.mark.xdist_group("predictions")
 
 # Takes a few seconds of CPU time. Nothing here compiles for this GPU, so the kernel stays uncompiled.
-FAR = {"kernel": "matmul.grouped", "M": 16384, "N": 16384, "K": 4096, "BLOCK_M": 32, "BLOCK_N": 32, "tab": "reuse"}
+FAR = {
+    "kernel": "matmul.grouped",
+    "M": 16384,
+    "N": 16384,
+    "K": 4096,
+    "BLOCK_M": 32,
+    "BLOCK_N": 32,
+    "tab": "reuse",
+}
 NEAR = {"kernel": "matmul.grouped", "M": 512, "N": 512, "K": 512, "tab": "reuse"}
 # Long where two of them are drawn side by side.
-TWICE_LONG = {"kernel": "matmul.grouped", "M": 1024, "N": 1024, "K": 512, "BLOCK_M": 16, "BLOCK_N": 16}
+TWICE_LONG = {
+    "kernel": "matmul.grouped",
+    "M": 1024,
+    "N": 1024,
+    "K": 512,
+    "BLOCK_M": 16,
+    "BLOCK_N": 16,
+}
 TOO_MANY = {**FAR, "kernel": "matmul.split_k_atomic", "BLOCK_M": 16, "BLOCK_N": 16, "SPLIT_K": 16}
 
 
@@ -63,16 +78,25 @@ def test_a_long_prediction_follows_in_the_stream(page):
 def test_another_process_draws_and_replies_the_same_for_a_pinned_experiment_too(shared_page):
     page = shared_page
     current = opened(
-        {**TWICE_LONG, "with": urllib.parse.urlencode({**TWICE_LONG, "M": 1040}), "gpu": "H200", "tab": "reuse"}
+        {
+            **TWICE_LONG,
+            "with": urllib.parse.urlencode({**TWICE_LONG, "M": 1040}),
+            "gpu": "H200",
+            "tab": "reuse",
+        }
     )
     failure = Failure("compile", "timeout", "It took too long.")
     snapshot = Api(page.session, page.predictions).take_snapshot(current.experiment, failure)
 
     async def predict(*work):
-        return await asyncio.wrap_future(page.predictions.submit(*work, client=INTERNAL, estimate_s=1.0))
+        return await asyncio.wrap_future(
+            page.predictions.submit(*work, client=INTERNAL, estimate_s=1.0)
+        )
 
     snapshots = page.take_snapshots(current)
-    assert run_coroutine(predict(draw_in_process, *snapshots)) == draw_view(page.panels["reuse"], *snapshots)
+    assert run_coroutine(predict(draw_in_process, *snapshots)) == draw_view(
+        page.panels["reuse"], *snapshots
+    )
     there = run_coroutine(predict(panel.build_reply, snapshot, reuse_json))
     assert there == panel.build_reply(snapshot, reuse_json)
     assert run_coroutine(predict(process_of, snapshot)) != os.getpid()
@@ -88,7 +112,10 @@ def test_another_process_refuses_with_the_same_sentence(shared_page):
     flat = {**TOO_MANY, "with": urllib.parse.urlencode(pinned)}
     shared_page.on_message(request(), settings_of(flat))
     refused = updates(shared_page.on_stream)[-1]
-    assert "16,777,216 tiles are too many to schedule; at most 2,097,152 are allowed." in refused["problems"]
+    assert (
+        "16,777,216 tiles are too many to schedule; at most 2,097,152 are allowed."
+        in refused["problems"]
+    )
 
 
 def test_a_prediction_of_a_page_that_changed_is_cancelled(shared_page):
@@ -105,7 +132,10 @@ def test_a_prediction_of_a_page_that_changed_is_cancelled(shared_page):
 
 def test_equal_predictions_are_made_once_for_all_clients(page):
     snapshots = [page.take_snapshots(opened(fields))[0] for fields in (FAR, FAR, FAR, NEAR)]
-    futures = [page.predictions.submit(process_of, each, client=INTERNAL, estimate_s=1.0) for each in snapshots]
+    futures = [
+        page.predictions.submit(process_of, each, client=INTERNAL, estimate_s=1.0)
+        for each in snapshots
+    ]
     assert len(page.predictions.pool) == 2
     for future in futures:
         future.cancel()
@@ -117,7 +147,14 @@ def test_the_longest_prediction_ends_before_its_deadline(gpu):
     for kernel in discover().values():
         for side in (4096, 8192, 12777, 16384):
             for tile in (16, 32, 64):
-                flat = {"kernel": kernel.id, "M": side, "N": 16384, "gpu": gpu, "BLOCK_M": tile, "BLOCK_N": tile}
+                flat = {
+                    "kernel": kernel.id,
+                    "M": side,
+                    "N": 16384,
+                    "gpu": gpu,
+                    "BLOCK_M": tile,
+                    "BLOCK_N": tile,
+                }
                 try:
                     state = SETTINGS.state(flat, None)
                 except ConfigError:
@@ -143,7 +180,9 @@ def compiles(page):
 
 
 def endpoint_of(page, kind):
-    (panel,) = (panel for panels in page.panels.values() for panel in panels if isinstance(panel, kind))
+    (panel,) = (
+        panel for panels in page.panels.values() for panel in panels if isinstance(panel, kind)
+    )
     return panel.endpoints(Api(page.session, page.predictions))[0].function
 
 
@@ -159,7 +198,9 @@ def test_an_unfinished_compile_ends_when_its_client_requests_another(page, compi
     schedule = endpoint_of(page, SchedulePanel)
 
     async def ask_from(host):
-        LocalContext.request.set(SimpleNamespace(client=SimpleNamespace(host=host), session_hash="page"))
+        LocalContext.request.set(
+            SimpleNamespace(client=SimpleNamespace(host=host), session_hash="page")
+        )
         return await schedule(PAYLOAD)
 
     for host in ("a", "b", "a"):

@@ -157,13 +157,18 @@ def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
     loops = next(experiment for experiment in others if experiment.kernel == "matmul.persistent")
     last = last_update({**loops.to_address(), "gpu": "H200", "tab": "schedule"})
     assert "tiles; their equal times are" in last["timeline"]
-    assert decode(last["moment-plot"])["layout"]["title"]["text"] == "True time, tiles spread evenly (assumed)"
+    assert (
+        decode(last["moment-plot"])["layout"]["title"]["text"]
+        == "True time, tiles spread evenly (assumed)"
+    )
     last = last_update({**recorded, "GROUP_SIZE": 3})
     assert "no timeline of this experiment on H200 was recorded" in last["status"]
     assert set(last) <= {"problems", "status", "cancel"}, "the picture stays"
     no_timeline = change(page, {**recorded, "GROUP_SIZE": 3})["timeline"]
     assert "No timeline of this experiment was recorded on H200" in no_timeline
-    assert re.search(r'href="\?kernel=matmul.grouped&amp;M=2048&amp;.*gpu=H200&amp;tab=schedule', no_timeline)
+    assert re.search(
+        r'href="\?kernel=matmul.grouped&amp;M=2048&amp;.*gpu=H200&amp;tab=schedule', no_timeline
+    )
 
 
 def test_a_bad_value_during_a_run_keeps_its_sentence_and_the_run_its_result(page):
@@ -194,7 +199,12 @@ def test_a_run_that_ends_appears_on_the_open_history(page, store):
     assert "<b>0</b> runs of this experiment" in change(page, flat)["history-claim"]
     job = Job(RECORDED_RUN.experiment)
     page.session.submit = lambda *_, **__: job
-    store.put(RUN, "H200", replace(RECORDED_RUN, backend="cuda", note=""), datetime.datetime.now(datetime.UTC))
+    store.put(
+        RUN,
+        "H200",
+        replace(RECORDED_RUN, backend="cuda", note=""),
+        datetime.datetime.now(datetime.UTC),
+    )
     job.end(RECORDED_RUN)
     *_, ended = updates(page.on_action, settings_of(flat, action="run"))
     assert "the only run so far" in ended["history-claim"]
@@ -208,16 +218,24 @@ def test_the_opening_and_the_default_kernel_show_an_interpreters_check_before_an
 
 
 def test_a_run_in_the_browsers_storage_is_shown_if_the_app_has_none(page):
-    of = RECORDED_RUN.experiment  # of a launch that was not recorded, and that this app has not seen
+    # Of a launch that was not recorded, and that this app has not seen
+    of = RECORDED_RUN.experiment
     of = replace(of, run=Run(seed=12345), problem=replace(of.problem, M=of.problem.M - 8))
     query = {**of.to_address(), "gpu": "H200"}
     assert "No run of this config yet" in open_address(page, **query)["card"]
-    ended = datetime.datetime(2026, 11, 21, 14, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=1)))
-    stored_run = encode_run(replace(RECORDED_RUN, backend="cuda", note="", experiment=of), "H200", ended)
+    ended = datetime.datetime(
+        2026, 11, 21, 14, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=1))
+    )
+    stored_run = encode_run(
+        replace(RECORDED_RUN, backend="cuda", note="", experiment=of), "H200", ended
+    )
     card = open_address(page, stored_run, **query)["card"]
     assert "✓ 0 wrong" in card
     assert '<time datetime="2026-11-21T13:02:00+00:00">2026-11-21 13:02 UTC</time>' in card
-    assert "No run of this config yet" in open_address(page, stored_run, **{**query, "M": "64"})["card"]
+    assert (
+        "No run of this config yet"
+        in open_address(page, stored_run, **{**query, "M": "64"})["card"]
+    )
 
 
 def test_a_kernel_that_is_compiled_during_a_redraw_is_drawn_in_the_stream(page):
@@ -234,7 +252,11 @@ def test_every_slot_that_a_handler_fills_is_on_the_page(page):
         for measurement in MEASUREMENTS.values():
             recorded = records.experiments(measurement.form, "H200")[0]
             state = opened({**recorded.to_address(), "gpu": "H200", "tab": tab})
-            missing = [name for name in page.fill(state) | page.draw(state)[0] if f'id="{name}"' not in html]
+            missing = [
+                name
+                for name in page.fill(state) | page.draw(state)[0]
+                if f'id="{name}"' not in html
+            ]
             assert not missing, (tab, measurement.name)
 
 
@@ -268,8 +290,21 @@ def test_a_new_measurement_cancels_the_previous_one_and_closing_the_page_cancels
 
 def test_an_update_takes_less_than_150_kilobytes(page):
     for flat in (
-        {"tab": "schedule", "M": 16384, "N": 16384, "BLOCK_M": 16, "BLOCK_N": 16, "step": 5},  # a million programs
-        {"kernel": "transpose.tiled", "tab": "coalescing", "model": "textbook", "operation": "1", "request": 200},
+        {
+            "tab": "schedule",
+            "M": 16384,
+            "N": 16384,
+            "BLOCK_M": 16,
+            "BLOCK_N": 16,
+            "step": 5,
+        },  # a million programs
+        {
+            "kernel": "transpose.tiled",
+            "tab": "coalescing",
+            "model": "textbook",
+            "operation": "1",
+            "request": 200,
+        },
     ):
         assert 10_000 < len(page.on_message(request(), settings_of(flat)).encode()) < 150_000
 
@@ -305,7 +340,10 @@ def test_the_strip_names_differences_and_a_few_numbers_and_folds_the_table_of_al
     assert "blocks for 9 programs 90 → <b>54</b> (0.600 ×)</span>" in strip
     assert ">M<" not in table, "equal knobs are left out"
     assert all(word in table for word in ("GROUP_SIZE", "waves", "same", "0.600 ×"))
-    assert "In this view, all numbers that are known for both are equal." in compare_with(shared_page, SET)["compare"]
+    assert (
+        "In this view, all numbers that are known for both are equal."
+        in compare_with(shared_page, SET)["compare"]
+    )
     many = {f"knob{place}": place for place in range(7)}
     assert "knob3 3 → <b>–</b>, 3 more." in render_comparison({}, many, [], [])
 
@@ -314,14 +352,19 @@ def test_the_pinned_picture_shows_the_same_operation_although_another_one_wastes
     tall, wide = ({"BLOCK_M": rows, "BLOCK_N": columns} for rows, columns in ((128, 64), (64, 128)))
     own = {"kernel": "matmul.grouped", "tab": "coalescing", "model": "textbook", **tall}
     pinned = urllib.parse.urlencode({"kernel": "matmul.grouped", **wide})
-    titles = (compare_with(shared_page, flat)["flow-title"] for flat in (own, own | wide, {**own, "with": pinned}))
+    titles = (
+        compare_with(shared_page, flat)["flow-title"]
+        for flat in (own, own | wide, {**own, "with": pinned})
+    )
     operations = [re.findall("load of [AB]", title) for title in titles]
     assert operations == [["load of A"], ["load of B"], ["load of A", "load of A"]]
 
 
 TIME = Number("time", 2.0, "ms", "recorded")
 LOADS = [Number(name, 5, "", "predicted") for name in "abcd"]
-NO_NUMBER = "No number is known for both experiments. Press Run; for the pinned one, press Swap first."
+NO_NUMBER = (
+    "No number is known for both experiments. Press Run; for the pinned one, press Swap first."
+)
 HALF = [replace(number, value=number.value / 2) for number in (*LOADS, TIME)]
 
 
@@ -330,18 +373,26 @@ HALF = [replace(number, value=number.value / 2) for number in (*LOADS, TIME)]
     [
         ([TIME], LOADS, NO_NUMBER),
         ([TIME], [TIME], "In this view, all numbers that are known for both are equal."),
-        (HALF, [*LOADS, TIME], "a 5 → 2.50 (0.500 ×) · b 5 → 2.50 (0.500 ×) · time 2.00 ms → 1.00 ms (0.500 ×)"),
+        (
+            HALF,
+            [*LOADS, TIME],
+            "a 5 → 2.50 (0.500 ×) · b 5 → 2.50 (0.500 ×) · time 2.00 ms → 1.00 ms (0.500 ×)",
+        ),
     ],
 )
 def test_the_strip_has_at_most_three_numbers_or_says_why_it_has_none(numbers, pinned, sentence):
     strip = render_comparison({"M": 1}, {"M": 2}, numbers, pinned)
-    assert re.sub("<[^>]*>", "", strip.split("<details>")[0]) == f"Pinned → now: M 2 → 1. {sentence}"
+    assert (
+        re.sub("<[^>]*>", "", strip.split("<details>")[0]) == f"Pinned → now: M 2 → 1. {sentence}"
+    )
     assert "<table" in strip
 
 
 @pytest.mark.parametrize("tab", SETTINGS.tabs)
 def test_two_kernels_of_two_families_are_compared_on_every_tab(shared_page, tab):
-    answer = compare_with(shared_page, {"kernel": "transpose.tiled", "tab": tab, "operation": "1", "with": PINNED})
+    answer = compare_with(
+        shared_page, {"kernel": "transpose.tiled", "tab": tab, "operation": "1", "with": PINNED}
+    )
     assert "kernel matmul.grouped → <b>transpose.tiled</b>" in answer["compare"]
     assert "<td>–</td>" in answer["compare"], "a transpose has no K"
 
@@ -393,18 +444,29 @@ def test_a_link_holds_both_and_another_kernel_keeps_the_pinned_experiment(shared
     assert SETTINGS.state(SETTINGS.short_address(state), None) == state
     kept = SETTINGS.change_kernel({**SET, "form_of": "matmul.grouped"}, "matmul.persistent")
     assert kept["with"] == PINNED
-    opened = followed(shared_page, urllib.parse.urlencode({"kernel": "matmul.grouped", "with": PINNED}))
+    opened = followed(
+        shared_page, urllib.parse.urlencode({"kernel": "matmul.grouped", "with": PINNED})
+    )
     assert json.loads(opened["settings"])["with"] == PINNED
 
 
 @pytest.mark.parametrize(
-    "wrong", ["kernel=sort", "M=5", "kernel=matmul.grouped&M=0", "x" * 1001, "kernel=matmul.grouped&gpu=this"]
+    "wrong",
+    [
+        "kernel=sort",
+        "M=5",
+        "kernel=matmul.grouped&M=0",
+        "x" * 1001,
+        "kernel=matmul.grouped&gpu=this",
+    ],
 )
 def test_an_invalid_pinned_experiment_is_refused_and_the_rest_opens(shared_page, wrong):
     with pytest.raises(ConfigError) as error:
         read_pinned(wrong, None)
     assert error.value.field == "with"
-    answer = followed(shared_page, urllib.parse.urlencode({"kernel": "matmul.grouped", "M": 640, "with": wrong}))
+    answer = followed(
+        shared_page, urllib.parse.urlencode({"kernel": "matmul.grouped", "M": 640, "with": wrong})
+    )
     assert "pinned" in json.loads(answer["problems"])["with"]
     assert "M=640" in answer["link"]
 
@@ -425,7 +487,12 @@ def test_the_ratio_of_two_numbers():
     assert ratio(number(54), number(90)) == "0.600 ×"
     assert ratio(number(5), number(5)) == ratio(number(0), number(0)) == "same"
     assert ratio(number(5), number(0)) == "+5"
-    assert ratio(number(5), None) == ratio(None, number(5)) == ratio(number(5, "ms"), number(5, "bytes")) == ""
+    assert (
+        ratio(number(5), None)
+        == ratio(None, number(5))
+        == ratio(number(5, "ms"), number(5, "bytes"))
+        == ""
+    )
 
 
 def test_a_plot_without_a_figure_shows_the_pinned_one():

@@ -30,7 +30,9 @@ def test_a_port_is_a_number_from_1_to_65535(text):
     port = startup.whole_number(1, 65_535)
     assert port("1") == 1
     assert port("65535") == 65_535
-    with pytest.raises(argparse.ArgumentTypeError, match=r"must be a whole number from 1 to 65535") as refusal:
+    with pytest.raises(
+        argparse.ArgumentTypeError, match=r"must be a whole number from 1 to 65535"
+    ) as refusal:
         port(text)
     assert len(str(refusal.value)) < 200
 
@@ -42,7 +44,9 @@ def test_a_login_is_a_name_and_a_password(monkeypatch):
     assert startup.login() == ("me", "se:cret")
     for wrong in ("me", ":secret", "me:"):
         monkeypatch.setenv("TILESCOPE_AUTH", wrong)
-        with pytest.raises(ValueError, match="must be a name and a password with a colon between them") as refusal:
+        with pytest.raises(
+            ValueError, match="must be a name and a password with a colon between them"
+        ) as refusal:
             startup.login()
         assert "secret" not in str(refusal.value)
 
@@ -60,7 +64,10 @@ def test_only_a_free_port_of_this_machine_has_no_obstacle():
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         listener.listen()
-        assert startup.obstacle("127.0.0.1", port) == f"Port {port} of 127.0.0.1 is in use; choose another with --port."
+        assert (
+            startup.obstacle("127.0.0.1", port)
+            == f"Port {port} of 127.0.0.1 is in use; choose another with --port."
+        )
     assert startup.obstacle("127.0.0.1", port) == ""
     assert "must be an address of this machine" in startup.obstacle("a" * 300, 7860)
     assert "Cannot listen on 192.0.2.1, port 7860: " in startup.obstacle("192.0.2.1", 7860)
@@ -68,7 +75,10 @@ def test_only_a_free_port_of_this_machine_has_no_obstacle():
 
 @pytest.mark.parametrize(
     ("flags", "port", "sentence"),
-    [([], "many", "from 1 to 65535 (got 'many')"), (["--host", "not a host"], "", "(got 'not a host').")],
+    [
+        ([], "many", "from 1 to 65535 (got 'many')"),
+        (["--host", "not a host"], "", "(got 'not a host')."),
+    ],
 )
 def test_the_app_ends_with_the_sentence_and_no_traceback(monkeypatch, flags, port, sentence):
     if port:
@@ -190,7 +200,9 @@ def test_a_trial_keeps_the_run_worker_busy_and_its_replacement_is_starting(tmp_p
     assert "starting" in seen
 
 
-def test_an_idle_session_is_ready_with_nothing_queued_and_each_ended_job_is_one_log_line_of_json(tmp_path, caplog):
+def test_an_idle_session_is_ready_with_nothing_queued_and_each_ended_job_is_one_log_line_of_json(
+    tmp_path, caplog
+):
     session = Session(None, tmp_path)
     session.warm_up()
     session.ping_runner().result(60)
@@ -228,7 +240,9 @@ def test_a_traceback_is_a_field_of_its_log_line():
         raise ValueError("on\ntwo lines")
     except ValueError as error:
         exc_info = (type(error), error, error.__traceback__)
-    text = JsonLines().format(logging.makeLogRecord({"name": "tilescope", "msg": "A defect.", "exc_info": exc_info}))
+    text = JsonLines().format(
+        logging.makeLogRecord({"name": "tilescope", "msg": "A defect.", "exc_info": exc_info})
+    )
     assert "\n" not in text
     assert "on\ntwo lines" in json.loads(text)["traceback"]
 

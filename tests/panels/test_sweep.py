@@ -25,7 +25,17 @@ from kernels.sweep.sweep_run import explain_refusal
 from tests.kernels.stores import again
 from tests.kernels.trees import ROOT
 from tests.messages import decode, links, request, settings_of, slots_of, text_of
-from tests.panels.sweeps_made_up import FEW, MANY, NOTHING, OneSweep, Session, finished, press, space_of, state_of
+from tests.panels.sweeps_made_up import (
+    FEW,
+    MANY,
+    NOTHING,
+    OneSweep,
+    Session,
+    finished,
+    press,
+    space_of,
+    state_of,
+)
 from tests.sweep.fakes import FakeBuilder, FakeDevice, explored, predicting, swept
 from tests.waiting import until
 from visualize.views.panel import Api, reply_safely
@@ -63,14 +73,18 @@ def many():
     """A sweep of 1,152 configs, of which some do not fit in shared memory."""
     reason = "out of resource: shared memory, Required: 300000, Hardware limit: 232448."
     refused = Failure("compile", "out_of_resources", reason)
-    builder = FakeBuilder(failures=lambda one: refused if one.config.BLOCK_M * one.config.num_stages == 384 else None)
+    builder = FakeBuilder(
+        failures=lambda one: refused if one.config.BLOCK_M * one.config.num_stages == 384 else None
+    )
     return swept(Strategy("grid"), FakeDevice(noise=0.02), within=space_of(MANY), builder=builder)
 
 
 @pytest.mark.parametrize("name", OF_ROWS)
 def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel, many, name):
     slots = draw(panel, many, vary=MANY, sweep_picture=name)
-    sizes = {name: len(json.dumps(value, ensure_ascii=False).encode()) for name, value in slots.items()}
+    sizes = {
+        name: len(json.dumps(value, ensure_ascii=False).encode()) for name, value in slots.items()
+    }
     assert sizes["sweep-plot"] > 1000
     assert sum(sizes.values()) < 150_000, sizes
     assert slots["sweep-table"].count("<tr>") == 1 + 40
@@ -86,12 +100,16 @@ def test_before_a_sweep_predicted_times_and_the_configs_to_try_are_visible(panel
     (cells,) = decode(slots["sweep-plot"])["data"]
     assert np.isfinite(np.array(cells["z"], dtype=float)).sum() == 3
     assert "The accumulator of a 256 × 256 tile" in text_of(slots["sweep-table"])
-    assert "timed on this machine's GPU" in text_of(panel.draw(Snapshot(state, here=GPU))["sweep-claim"])
+    assert "timed on this machine's GPU" in text_of(
+        panel.draw(Snapshot(state, here=GPU))["sweep-claim"]
+    )
 
 
 def test_the_budget_shortens_the_estimate_and_a_large_space_is_not_predicted(panel):
     assert panel.draw(Snapshot(state_of(f"{MANY},4")))["sweep-plot"] == NONE
-    whole, part = (text_of(panel.draw(Snapshot(state_of(MANY, sweep_budget=n)))["sweep-claim"]) for n in (0, 8))
+    whole, part = (
+        text_of(panel.draw(Snapshot(state_of(MANY, sweep_budget=n)))["sweep-claim"]) for n in (0, 8)
+    )
     assert re.search(r"About \d+ min", whole)
     assert re.search(r"About \d+ s\.", part)
 
@@ -132,7 +150,9 @@ def test_the_heatmaps_axes_are_the_chosen_knobs_if_they_vary(panel, few):
         (("GROUP_SIZE", "auto"), ("BLOCK_M", "BLOCK_N")),
         (("auto", "BLOCK_M"), ("BLOCK_N", "BLOCK_M")),
     ):
-        layout = decode(draw(panel, few, sweep_x=chosen[0], sweep_y=chosen[1])["sweep-plot"])["layout"]
+        layout = decode(draw(panel, few, sweep_x=chosen[0], sweep_y=chosen[1])["sweep-plot"])[
+            "layout"
+        ]
         assert (layout["xaxis"]["title"]["text"], layout["yaxis"]["title"]["text"]) == titles
 
 
@@ -155,8 +175,13 @@ def test_every_row_has_a_label_and_an_address_that_sets_it_and_keeps_the_sweep(p
     sweep = swept(Strategy("grid"), within=swept_space(state))
     slots = draw(panel, sweep, **options)
     assert set(decode(slots["sweep-plot"])["layout"]["meta"]) == {"words", "addresses"}
-    for target, row in zip(linked_states(slots["sweep-table"].split("<tbody>")[1]), sweep.ranked, strict=True):
-        assert (target.experiment, swept_space(target).identity) == (row.experiment, sweep.space.identity)
+    for target, row in zip(
+        linked_states(slots["sweep-table"].split("<tbody>")[1]), sweep.ranked, strict=True
+    ):
+        assert (target.experiment, swept_space(target).identity) == (
+            row.experiment,
+            sweep.space.identity,
+        )
         assert target.view == state.view
     best, pinned = linked_states(slots["sweep-lines"])
     assert (best.experiment, best.pinned) == (sweep.best.experiment, None)
@@ -166,7 +191,10 @@ def test_every_row_has_a_label_and_an_address_that_sets_it_and_keeps_the_sweep(p
 def test_a_sweep_without_times_is_marked_as_predicted_and_has_no_picture_of_times(panel, few):
     untimed = {"status": "predicted", "median_ms": None, "relative": None, "turn": None}
     predicted = replace(few, rows=tuple(replace(row, **untimed) for row in few.rows), final=None)
-    for sweep, mark, absent in ((few, "measured", "recorded"), (predicted, "predicted", "measured")):
+    for sweep, mark, absent in (
+        (few, "measured", "recorded"),
+        (predicted, "predicted", "measured"),
+    ):
         slots = draw(panel, sweep, sweep_picture="bound")
         for part in ("sweep-claim", "sweep-table", "sweep-lines"):
             assert f'class="mark {mark}"' in slots[part]
@@ -205,7 +233,9 @@ def test_a_cancelled_sweep_keeps_its_rows_and_resumes_when_started_again(panel, 
     press(panel, "sweep-start", session, state)
     assert finished(panel.sweeps, space).ended in ("complete", "patience")
     assert started.done == [(), cut.rows]
-    assert not {row.experiment for row in cut.rows if row.status in DONE} & set(explored(started.devices[1]))
+    assert not {row.experiment for row in cut.rows if row.status in DONE} & set(
+        explored(started.devices[1])
+    )
 
 
 def test_all_rows_are_saved_as_json_and_the_listed_ones_as_csv(panel, few):
@@ -253,11 +283,17 @@ def test_each_size_is_swept_in_turn_and_compared_with_the_library(panel, started
     assert "K 256: 0 of 8 configs done" in text_of(slots["sweep-progress"])
     assert slots["sweep-plot"] == NONE
     assert panel.has_live_updates(snapshot)
-    assert panel.has_live_updates(Snapshot(state_of(K=256), store=store)), "the sweep of this size is running"
+    assert panel.has_live_updates(Snapshot(state_of(K=256), store=store)), (
+        "the sweep of this size is running"
+    )
     started.go.set()
     sweep_sizes(panel, session, state)
     assert swept_order(started.devices) == [256, 512, 1024]
-    assert [sweep.details["space"]["experiment"]["problem"]["K"] for sweep in store.sweeps(5)] == [1024, 512, 256]
+    assert [sweep.details["space"]["experiment"]["problem"]["K"] for sweep in store.sweeps(5)] == [
+        1024,
+        512,
+        256,
+    ]
 
     slots = panel.draw(snapshot)
     (trace,) = decode(slots["sweep-plot"])["data"]
@@ -265,10 +301,18 @@ def test_each_size_is_swept_in_turn_and_compared_with_the_library(panel, started
     bars = zip(trace["y"], trace["error_y"]["array"], trace["error_y"]["arrayminus"], strict=True)
     for (ratio, above, below), space in zip(bars, swept_sizes(state)[1].values(), strict=True):
         (library,) = panel.sweeps.find(store, space, GPU).final.baselines
-        assert (ratio, ratio + above, ratio - below) == pytest.approx((library.ratio, library.high, library.low))
+        assert (ratio, ratio + above, ratio - below) == pytest.approx(
+            (library.ratio, library.high, library.low)
+        )
     headline = text_of(slots["sweep-claim"])
-    assert re.match(r"\d\.\d\d × measured at K [\d,]+: torch\.matmul time / best config's time", headline)
-    assert [target.experiment.problem.K for target in linked_states(slots["sweep-table"])] == [256, 512, 1024]
+    assert re.match(
+        r"\d\.\d\d × measured at K [\d,]+: torch\.matmul time / best config's time", headline
+    )
+    assert [target.experiment.problem.K for target in linked_states(slots["sweep-table"])] == [
+        256,
+        512,
+        1024,
+    ]
 
 
 def test_a_search_skips_finished_sizes_unless_it_ignores_stored_rows(panel, started, store):
@@ -283,7 +327,9 @@ def test_a_search_skips_finished_sizes_unless_it_ignores_stored_rows(panel, star
 
 
 @pytest.mark.parametrize("is_between", [False, True])
-def test_cancel_ends_the_whole_search_even_between_two_sizes(panel, started, store_path, is_between):
+def test_cancel_ends_the_whole_search_even_between_two_sizes(
+    panel, started, store_path, is_between
+):
     class StoreThatCancels(Store):
         """The user cancels while the end of a sweep is stored."""
 
@@ -310,10 +356,19 @@ def test_the_articles_grid_search_is_a_preset_of_the_fused_kernel():
     (number,) = (n for n, preset in enumerate(kernel.presets) if "grid search" in preset.title)
     state = SETTINGS.state(apply_preset({}, kernel, number, None), None)
     dimension, sizes = swept_sizes(state)
-    assert (state.view.tab, dimension, list(sizes)) == ("sweep", "K", [512, 1024, 2048, 4096, 8192, 16384])
+    assert (state.view.tab, dimension, list(sizes)) == (
+        "sweep",
+        "K",
+        [512, 1024, 2048, 4096, 8192, 16384],
+    )
     for space in sizes.values():
         assert [name for name, _ in space.varied] == ["BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps"]
-        assert 20 < sum(not explain_refusal(each, GPU) for each in space.experiments) <= space.size == 54
+        assert (
+            20
+            < sum(not explain_refusal(each, GPU) for each in space.experiments)
+            <= space.size
+            == 54
+        )
 
 
 GRID, SIZES = Strategy("grid"), (512, 640)
@@ -327,7 +382,9 @@ def test_one_sweep_runs_at_a_time_and_another_one_is_refused_in_a_sentence(start
     running = sweeps.start(session, [space_of()], GRID)
     assert sweeps.start(session, [space_of()], GRID) is running
     for others in (([space_of(MANY)], GRID), ([space_of()], Strategy("random"))):
-        with pytest.raises(ConfigError, match=r"A sweep of 8 configs of matmul\.grouped runs on this machine"):
+        with pytest.raises(
+            ConfigError, match=r"A sweep of 8 configs of matmul\.grouped runs on this machine"
+        ):
             sweeps.start(session, *others)
     for end in session.ends:  # the session is closed
         end()
@@ -350,7 +407,10 @@ def test_leaving_a_search_of_two_sizes_cancels_the_second_one(started):
             started.go.clear()
         return started.sweep_here(*arguments)
 
-    sweeps, spaces = SharedSweeps(predicting(), hold_the_second), [space_of(M=size) for size in SIZES]
+    sweeps, spaces = (
+        SharedSweeps(predicting(), hold_the_second),
+        [space_of(M=size) for size in SIZES],
+    )
     sweeps.start(Session(), spaces, GRID, "page")
     until(lambda: sweeps.running(spaces[1], GPUS["H200"]) is not None)
     assert sweeps.leave("page") == 0
@@ -362,7 +422,9 @@ def test_the_latest_eight_sweeps_stay_in_memory(started):
     for space in spaces:
         sweeps.start(Session(), [space], GRID)
         finished(sweeps, space)
-    assert [sweeps.find(NOTHING, space, GPUS["H200"]) is not None for space in spaces] == [False] * 2 + [True] * 8
+    assert [sweeps.find(NOTHING, space, GPUS["H200"]) is not None for space in spaces] == [
+        False
+    ] * 2 + [True] * 8
 
 
 def test_a_sweep_comes_back_after_a_restart_and_resumes_under_its_name(started, store):
@@ -377,7 +439,9 @@ def test_a_sweep_comes_back_after_a_restart_and_resumes_under_its_name(started, 
     later = started.sweeps()
     recorded = later.find(again(store), space, GPUS["H200"])
     assert (recorded.rows, recorded.source) == (rows, "recorded")
-    assert later.find(store, space, GPUS["H200"]) is later.find(store, space, GPUS["H200"]), "it is read once"
+    assert later.find(store, space, GPUS["H200"]) is later.find(store, space, GPUS["H200"]), (
+        "it is read once"
+    )
     sweep(later)
     assert len(store.sweeps(5)) == 1
     sweep(later, from_scratch=True)
@@ -389,7 +453,9 @@ def test_a_sweep_that_another_process_stored_is_found(started, store):
     sweeps, space = started.sweeps(), space_of()
     sweeps.start(Session(store), [space], GRID)
     mine = finished(sweeps, space, store=store)
-    started.sweeps().start(Session(again(store)), [space], Strategy("random", seed=1), from_scratch=True).result(30)
+    started.sweeps().start(
+        Session(again(store)), [space], Strategy("random", seed=1), from_scratch=True
+    ).result(30)
     theirs = sweeps.find(store, space, GPUS["H200"])
     assert (mine.strategy.name, theirs.strategy.name) == ("grid", "random")
 
@@ -401,7 +467,9 @@ async def call(panel, experiment=None, vary=VARY, **arguments):
     """Return the reply of /sweep, on made-up devices."""
     (endpoint,) = panel.endpoints(Api(Session()))
     function = reply_safely(endpoint.function)
-    reply = await function(experiment or {"kernel": "matmul.grouped", "gpu": "H200"}, vary=vary, **arguments)
+    reply = await function(
+        experiment or {"kernel": "matmul.grouped", "gpu": "H200"}, vary=vary, **arguments
+    )
     return orjson.loads(orjson.dumps(reply))
 
 
@@ -421,7 +489,13 @@ def test_the_endpoint_replies_with_every_config_the_best_first(panel):
 
 def test_the_endpoint_takes_its_default_arguments_for_every_kernel(panel, kernel):
     """The defaults, and each preset's problem and config."""
-    configs = [{}, *({"problem": dict(preset.problem), "config": dict(preset.config)} for preset in kernel.presets)]
+    configs = [
+        {},
+        *(
+            {"problem": dict(preset.problem), "config": dict(preset.config)}
+            for preset in kernel.presets
+        ),
+    ]
     for fields in configs:
         space = view.space_of_call(from_json({"kernel": kernel.id, **fields}), None)
         assert 1 < space.size <= view.MAX_CONFIGS_PER_CALL
@@ -518,7 +592,9 @@ def test_a_page_that_cancels_leaves_and_the_last_client_to_leave_ends_the_sweep(
         assert "It continues for 2 other clients" in await cancel("first")
         assert "It continues for 1 other client," in await cancel("second"), "the call of the API"
         await press_on(page, "sweep-start", "second")
-        assert "It continues for 2 other clients" in await cancel("third"), "pressing Sweep joins it again"
+        assert "It continues for 2 other clients" in await cancel("third"), (
+            "pressing Sweep joins it again"
+        )
         api_call.cancel()
         await asyncio.wait([api_call])
         assert not started.devices[0].is_cancelled

@@ -72,7 +72,10 @@ def test_a_change_leads_with_its_ratio_and_names_the_date_and_the_versions(store
     upgrades = ["torch 2.11.0 → 2.13.0", "triton 3.6.0 → 3.7.1"]
     text = headline(store)
     assert text.startswith("1.08 × slower since 2026-11-11 on NVIDIA H200 recorded")
-    assert f"It coincides with {' and '.join(upgrades)}. 6 runs took 0.200 ms, then 4 took 0.216 ms." in text
+    assert (
+        f"It coincides with {' and '.join(upgrades)}. 6 runs took 0.200 ms, then 4 took 0.216 ms."
+        in text
+    )
     figure = decode(draw(store)["history-plot"])
     assert f"1.08 × slower<br>{upgrades[0]}" in figure["layout"]["annotations"][0]["text"]
     assert "transpose.tiled" in figure["about"]
@@ -98,7 +101,9 @@ def test_noise_is_no_change_and_the_latest_time_leads(store):
     assert re.match(latest, headline(store))
 
 
-def test_devices_are_separate_and_the_pages_gpu_comes_first_without_runs_of_other_experiments(store):
+def test_devices_are_separate_and_the_pages_gpu_comes_first_without_runs_of_other_experiments(
+    store,
+):
     put_runs(store, noisy(0.2, 3))
     put_runs(store, noisy(0.3, 4), H100, gpu="H100")
     put_runs(store, noisy(0.9, 3), of=experiment(M=2048, N=1024))
@@ -142,9 +147,16 @@ def test_each_run_is_a_row_with_its_numbers_and_versions_and_each_list_is_saved_
     put_runs(store, [0.2])
     put_runs(store, [0.05], NEWER, since=START + DAY)
     newer, older = map(text_of, draw(store)["history-runs"].split("<tr>")[2:])
-    assert newer == "2026-11-02 09:00 NVIDIA H200 50.0 µs 49.8 µs to 50.2 µs 1.20 × passed 2.13.0 3.7.1"
+    assert (
+        newer
+        == "2026-11-02 09:00 NVIDIA H200 50.0 µs 49.8 µs to 50.2 µs 1.20 × passed 2.13.0 3.7.1"
+    )
     assert older.startswith("2026-11-01 09:00 NVIDIA H200 0.200 ms")
-    for name, header in (("runs", "ended,device,median_ms (ms)"), ("history", "kernel,kind"), ("sweeps", "kernel,s")):
+    for name, header in (
+        ("runs", "ended,device,median_ms (ms)"),
+        ("history", "kernel,kind"),
+        ("sweeps", "kernel,s"),
+    ):
         action = HistoryPanel().actions()[f"{name}-csv"]
         (slots,) = action.question(SimpleNamespace(store=store), SETTINGS.state(FLAT, None), "page")
         assert json.loads(slots["saved-file"])["text"].startswith(f"\ufeff{header}")
@@ -153,7 +165,13 @@ def test_each_run_is_a_row_with_its_numbers_and_versions_and_each_list_is_saved_
 def test_a_row_of_the_latest_results_opens_its_experiment(store):
     of = from_json({"kernel": "matmul.grouped", "problem": {"M": 96}, "run": {"seed": 3}})
     put_runs(store, [0.2], H100, of=of, gpu="H100")
-    put_runs(store, [0.2], of=replace(of, gpu="this"), device=replace(H200, name="RTX 3090"), gpu="RTX 3090")
+    put_runs(
+        store,
+        [0.2],
+        of=replace(of, gpu="this"),
+        device=replace(H200, name="RTX 3090"),
+        gpu="RTX 3090",
+    )
     put_runs(store, [None], INTERPRETER, of=of)
     rows = links(draw(store)["history-latest"].split("<tbody>")[1])
     for (name, link), gpu in zip(rows, ("", "", "H100"), strict=True):
@@ -187,7 +205,11 @@ def test_a_reply_is_a_part_of_the_list_and_next_leads_to_the_rest(store):
     parts = [ask(store, limit=3)]
     while parts[-1]["next"]:
         parts.append(ask(store, limit=3, before=parts[-1]["next"]))
-    assert [(part["total"], part["limit"], len(part["history"])) for part in parts] == [(7, 3, 3), (7, 3, 3), (7, 3, 1)]
+    assert [(part["total"], part["limit"], len(part["history"])) for part in parts] == [
+        (7, 3, 3),
+        (7, 3, 3),
+        (7, 3, 1),
+    ]
     medians = [result["median_ms"] for part in parts for result in part["history"]]
     assert medians == pytest.approx([0.1 + place for place in reversed(range(7))])
     result = parts[-1]["history"][0]
@@ -238,7 +260,11 @@ def test_sweeps_are_listed_and_the_last_of_a_space_has_a_link(store):
     put_two_configs(store, "cancelled", M=128)
     body = draw(store)["history-sweeps"].split("<tbody>")[1]
     assert text_of(body).count("1 of 2 0.250 ms") == 3
-    assert re.findall("cancelled|complete|cut off", text_of(body)) == ["cancelled", "complete", "cut off"]
+    assert re.findall("cancelled|complete|cut off", text_of(body)) == [
+        "cancelled",
+        "complete",
+        "cut off",
+    ]
     assert "512 × 512 × 512" in text_of(body)
     _, (_, link) = links(body)
     state = SETTINGS.state(link, None)
@@ -267,8 +293,12 @@ def test_results_and_sweeps_of_a_removed_kernel_are_listed_without_a_link(store)
     put_runs(store, [0.2])
     put_two_configs(store)
     with closing(sqlite3.connect(store.path)) as connection, connection:
-        connection.execute("""UPDATE result SET kernel = 'old.one', experiment = '{"kernel":"old.one"}'""")
-        connection.execute("UPDATE sweep SET details = replace(details, 'matmul.grouped', 'matmul.gone')")
+        connection.execute(
+            """UPDATE result SET kernel = 'old.one', experiment = '{"kernel":"old.one"}'"""
+        )
+        connection.execute(
+            "UPDATE sweep SET details = replace(details, 'matmul.grouped', 'matmul.gone')"
+        )
     slots = draw(store)
     reply = ask(store)
     for name in ("history-latest", "history-sweeps"):
@@ -288,9 +318,13 @@ VARY = {"BLOCK_M": [16, 32, 64], "BLOCK_N": [32, 64], "num_warps": [2, 4]}
 def timed():
     """A sweep in which configs of BLOCK_M 16 are wrong, and some others cannot be compiled."""
     refused = Failure("compile", "out_of_resources", "Too much shared memory.")
-    builder = FakeBuilder(failures=lambda e: refused if (e.config.BLOCK_M, e.config.num_warps) == (64, 2) else None)
+    builder = FakeBuilder(
+        failures=lambda e: refused if (e.config.BLOCK_M, e.config.num_warps) == (64, 2) else None
+    )
     device = FakeDevice(wrong=lambda e: e.config.BLOCK_M == 16)
-    return swept(Strategy("grid"), device, predicting(error=0.2), within=grid(VARY), builder=builder)
+    return swept(
+        Strategy("grid"), device, predicting(error=0.2), within=grid(VARY), builder=builder
+    )
 
 
 def predict_only(sweep, ms_of=lambda ms: ms):
@@ -312,12 +346,19 @@ def test_a_cell_has_its_fastest_time_and_that_config(timed, has_times):
     assert list(cells.x) == ["16", "32", "64"]
     assert list(cells.y) == ["32", "64"]
     for (i, n), (j, m) in itertools.product(enumerate((32, 64)), enumerate((16, 32, 64))):
-        rows = [row for row in sweep.rows if (m, n) == (row.experiment.config.BLOCK_M, row.experiment.config.BLOCK_N)]
+        rows = [
+            row
+            for row in sweep.rows
+            if (m, n) == (row.experiment.config.BLOCK_M, row.experiment.config.BLOCK_N)
+        ]
         times = {text.time_ms(row, has_times): row for row in rows if row.is_right}
         assert cells.z[i][j] == pytest.approx(min(times, default=np.nan), nan_ok=True)
         linked = sweep.rows[cells.customdata[i][j]]
         assert linked == times[min(times)] if times else linked in rows
-    assert cells.colorbar.title.text == f"ms, {'measured' if has_times else 'predicted'} (yellow: fast)"
+    assert (
+        cells.colorbar.title.text
+        == f"ms, {'measured' if has_times else 'predicted'} (yellow: fast)"
+    )
     named = {mark.text: (mark.y, mark.x) for mark in figure.layout.annotations}
     assert named["fastest"] == np.unravel_index(np.nanargmin(cells.z), np.shape(cells.z))
     assert np.shape(heatmap_figure(sweep, "num_warps", "num_warps").data[0].z) == (1, 2)
@@ -355,7 +396,9 @@ OLD = ("2.11.0", "3.6.0")
 NEW = ("2.13.0", "3.7.1")
 
 
-def made_up_runs(medians, places=None, versions=None, device="NVIDIA H200", every=datetime.timedelta(days=1)):
+def made_up_runs(
+    medians, places=None, versions=None, device="NVIDIA H200", every=datetime.timedelta(days=1)
+):
     median_ms = np.array(medians)
     count = len(medians)
     placed = np.arange(count) if places is None else np.array(places)
@@ -389,7 +432,9 @@ def test_a_run_is_a_point_with_its_interval_and_versions_are_symbols():
 
 def test_devices_are_colours_and_distant_ones_share_a_logarithmic_axis():
     for time, kind in ((1.5, "linear"), (9.0, "log")):
-        figure = history_figure([made_up_runs([1.0] * 3, [0, 2, 4]), made_up_runs([time] * 2, [1, 3], device="H100")])
+        figure = history_figure(
+            [made_up_runs([1.0] * 3, [0, 2, 4]), made_up_runs([time] * 2, [1, 3], device="H100")]
+        )
         first, second = points(figure)
         assert first.marker.color != second.marker.color
         assert first.marker.symbol == second.marker.symbol
@@ -398,7 +443,8 @@ def test_devices_are_colours_and_distant_ones_share_a_logarithmic_axis():
 
 
 @pytest.mark.parametrize(
-    ("runs", "x", "color", "side"), [(SLOWER, 3.5, theme.WRONG, "right"), (FASTER, 2.5, theme.HARDWARE, "left")]
+    ("runs", "x", "color", "side"),
+    [(SLOWER, 3.5, theme.WRONG, "right"), (FASTER, 2.5, theme.HARDWARE, "left")],
 )
 def test_a_change_is_a_line_with_its_label_where_no_point_is(runs, x, color, side):
     figure = history_figure([runs])
@@ -413,7 +459,9 @@ def test_a_change_is_a_line_with_its_label_where_no_point_is(runs, x, color, sid
 
 
 def test_few_dates_are_labelled():
-    axis = history_figure([made_up_runs(noisy(0.2, 60), every=datetime.timedelta(hours=6))]).layout.xaxis
+    axis = history_figure(
+        [made_up_runs(noisy(0.2, 60), every=datetime.timedelta(hours=6))]
+    ).layout.xaxis
     assert axis.ticktext[-1] == "Nov 1"
     assert 2 <= len(set(axis.ticktext)) == len(axis.ticktext) <= 5
     for place, words in zip(axis.tickvals, axis.ticktext, strict=True):
@@ -423,7 +471,9 @@ def test_few_dates_are_labelled():
 
 @pytest.fixture(scope="module")
 def sweep():
-    return swept(Strategy("grid"), FakeDevice(), within=grid({"BLOCK_M": [16, 32], "num_warps": [4, 8]}))
+    return swept(
+        Strategy("grid"), FakeDevice(), within=grid({"BLOCK_M": [16, 32], "num_warps": [4, 8]})
+    )
 
 
 def predict_times(sweep, *times):
@@ -435,13 +485,29 @@ def predict_times(sweep, *times):
 @pytest.mark.parametrize(
     ("times", "unit", "best", "third", "cells"),
     [
-        ((0.009996, 0.012, 1.5, 0.2), "µs", "10.00 µs", "1,500 µs", ["9.996", "12.00", "1,500", "200.0"]),
-        ((0.2, 0.3, 0.4, 0.5), "ms", "0.200 ms", "0.400 ms", ["0.2000", "0.3000", "0.4000", "0.5000"]),
+        (
+            (0.009996, 0.012, 1.5, 0.2),
+            "µs",
+            "10.00 µs",
+            "1,500 µs",
+            ["9.996", "12.00", "1,500", "200.0"],
+        ),
+        (
+            (0.2, 0.3, 0.4, 0.5),
+            "ms",
+            "0.200 ms",
+            "0.400 ms",
+            ["0.2000", "0.3000", "0.4000", "0.5000"],
+        ),
     ],
 )
-def test_the_best_time_sets_the_unit_of_headline_labels_table_and_picture(sweep, times, unit, best, third, cells):
+def test_the_best_time_sets_the_unit_of_headline_labels_table_and_picture(
+    sweep, times, unit, best, third, cells
+):
     predicted = predict_times(sweep, *times)
-    assert text_of(text.sweep_headline(predicted)).startswith(f"{best} predicted for the best config")
+    assert text_of(text.sweep_headline(predicted)).startswith(
+        f"{best} predicted for the best config"
+    )
     assert f"{third} predicted" in text.point_label(predicted.rows[2], predicted)
     table = text_of(text.ranking_table(predicted).render(predicted.rows, STATE))
     assert all(word in table for word in (f"Time, {unit} predicted", *cells))
@@ -460,7 +526,9 @@ def test_a_compilers_message_is_one_escaped_line(sweep):
     assert "<a href='//x'" not in text.ranking_table(sweep).render([row], STATE)
 
 
-def test_the_lines_to_copy_are_the_best_configs_in_order_and_predictions_within_one_percent_are_ties(sweep):
+def test_the_lines_to_copy_are_the_best_configs_in_order_and_predictions_within_one_percent_are_ties(
+    sweep,
+):
     lines = re.findall(r"triton\.Config\((.*?)\),", text_of(text.config_lines(sweep, "", "")))
     for line, row in zip(lines, sweep.ranked, strict=True):
         assert f'"BLOCK_M": {row.experiment.config.BLOCK_M}, ' in line

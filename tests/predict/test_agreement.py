@@ -73,8 +73,17 @@ def test_two_stores_of_one_output_are_added_up():
 def test_the_most_wasteful_operation_is_not_the_one_that_moves_most():
     """Rows of A begin inside a sector; B, of which more is moved, is read in whole ones."""
     problem = {"M": 900, "N": 512, "K": 124, "dtype": "float16", "precision": "tf32_rounded"}
-    config = {"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 128, "GROUP_SIZE": 4, "num_warps": 8, "num_stages": 4}
-    found = recorded("matmul.fused_add_relu", problem=problem, config={**config, "PROGRAMS_PER_SM": 1})
+    config = {
+        "BLOCK_M": 16,
+        "BLOCK_N": 64,
+        "BLOCK_K": 128,
+        "GROUP_SIZE": 4,
+        "num_warps": 8,
+        "num_stages": 4,
+    }
+    found = recorded(
+        "matmul.fused_add_relu", problem=problem, config={**config, "PROGRAMS_PER_SM": 1}
+    )
     a, b = found.compiled[:2]
     assert a.launch.sectors < b.launch.sectors
     assert worst(found) == 0
@@ -84,7 +93,9 @@ def test_without_waste_the_transposed_store_or_the_textbooks_worst_is_chosen():
     assert worst(recorded("transpose.tiled")) == 1
     found = recorded("transpose.tiled", Textbook(lanes="loaded"))
     assert worst(found) == worst(found, on_the_board=True) == 1
-    assert [compare_costs(found, 1)[1][source].efficiency for source in ("textbook", "compiled")] == [0.125, 1]
+    assert [
+        compare_costs(found, 1)[1][source].efficiency for source in ("textbook", "compiled")
+    ] == [0.125, 1]
 
 
 def test_boxes_that_are_read_share_one_counter():

@@ -27,12 +27,17 @@ def operation(width, lane, warp=(), matrices=0):
         (16, (128, 256, 512), 1, 8, 1),
     ],
 )
-def test_an_instruction_takes_as_many_wavefronts_as_its_worst_bank(width, lane, matrices, expected, ideal):
+def test_an_instruction_takes_as_many_wavefronts_as_its_worst_bank(
+    width, lane, matrices, expected, ideal
+):
     for warp_bases in ((), (4096, 8192)):
         assert wavefronts(operation(width, lane, warp_bases, matrices)) == (expected, ideal)
 
 
-@given(st.sampled_from((4, 8, 16)), st.lists(st.integers(0, 255).map(lambda n: 16 * n), min_size=5, max_size=5))
+@given(
+    st.sampled_from((4, 8, 16)),
+    st.lists(st.integers(0, 255).map(lambda n: 16 * n), min_size=5, max_size=5),
+)
 def test_wavefronts_are_those_of_plain_counting(width, lane):
     together = 128 // width
     total = 0

@@ -22,8 +22,12 @@ def launch_of(gpu=H200, kernel=GROUPED, config=None, **problem):
     return Launch(kernel.family.problem(**problem), kernel.config(**(config or {})), gpu)
 
 
-def by_name(launch, kernel=GROUPED, operations=(), dram_bytes=0.0, received_bytes=0.0, clock_mhz=None):
-    return {b.name: b for b in bounds(kernel, launch, operations, dram_bytes, received_bytes, clock_mhz)}
+def by_name(
+    launch, kernel=GROUPED, operations=(), dram_bytes=0.0, received_bytes=0.0, clock_mhz=None
+):
+    return {
+        b.name: b for b in bounds(kernel, launch, operations, dram_bytes, received_bytes, clock_mhz)
+    }
 
 
 def counted(kernel, wanted):
@@ -32,8 +36,14 @@ def counted(kernel, wanted):
         measured = recording.measured
         experiment = recording.measured.experiment
         launch = Launch(experiment.problem, experiment.config, GPUS[recording.gpu])
-        if experiment.kernel == kernel.id and wanted([op.op for op in measured.compiled.operations]):
-            yield launch, coalescing.operations(kernel, launch, measured.compiled.operations), measured.launch
+        if experiment.kernel == kernel.id and wanted(
+            [op.op for op in measured.compiled.operations]
+        ):
+            yield (
+                launch,
+                coalescing.operations(kernel, launch, measured.compiled.operations),
+                measured.launch,
+            )
 
 
 def test_bytes_take_their_number_over_the_rate():
@@ -71,7 +81,9 @@ def test_products_take_their_number_over_the_rate_and_longer_at_a_lower_clock():
 def test_matrix_units_take_half_as_long_for_half_the_width_and_three_times_as_long_in_three_parts():
     halves = by_name(launch_of())["arithmetic"].ms
     dtypes = {"float16": 1, "bfloat16": 1, "float8_e4m3fn": 0.5, "float8_e5m2": 0.5, "float32": 2}
-    for (dtype, times), precision in itertools.product(dtypes.items(), ("tf32", "tf32_rounded", "tf32x3")):
+    for (dtype, times), precision in itertools.product(
+        dtypes.items(), ("tf32", "tf32_rounded", "tf32x3")
+    ):
         bound = by_name(launch_of(dtype=dtype, precision=precision))["arithmetic"]
         parts = 3 if (dtype, precision) == ("float32", "tf32x3") else 1
         assert bound.ms == pytest.approx(times * parts * halves, rel=1e-3), (dtype, precision)
@@ -80,12 +92,20 @@ def test_matrix_units_take_half_as_long_for_half_the_width_and_three_times_as_lo
 
 @pytest.mark.parametrize(
     ("gpu", "units", "dtype"),
-    [(H200, 128, "float32"), (L4, 128, "float32"), (A100, 64, "float32"), (T4, 64, "float32"), (T4, 64, "float16")],
+    [
+        (H200, 128, "float32"),
+        (L4, 128, "float32"),
+        (A100, 64, "float32"),
+        (T4, 64, "float32"),
+        (T4, 64, "float16"),
+    ],
     ids=lambda x: str(x)[:16],
 )
 def test_float32_in_full_and_all_products_of_a_t4_take_the_float32_units(gpu, units, dtype):
     """One multiply-add per unit and cycle. Triton uses no matrix units of a T4."""
-    arithmetic = by_name(launch_of(gpu, M=1024, N=1024, K=1024, dtype=dtype, precision="ieee"))["arithmetic"]
+    arithmetic = by_name(launch_of(gpu, M=1024, N=1024, K=1024, dtype=dtype, precision="ieee"))[
+        "arithmetic"
+    ]
     assert arithmetic.ms == pytest.approx(1024**3 / (units * gpu.sms) / gpu.clock_mhz / 1e3)
     assert "float32 units" in arithmetic.why
 
@@ -108,14 +128,18 @@ def test_load_and_store_units_take_a_cycle_per_request_or_per_128_bytes():
     cases = list(counted(TILED, lambda ops: ops == ["load", "store"]))
     assert len(cases) > 10
     for launch, operations, counts in cases:
-        cycles = sum(max(counts[f"{op}_requests"], counts[f"{op}_sectors"] / 4) for op in ("ld", "st"))
+        cycles = sum(
+            max(counts[f"{op}_requests"], counts[f"{op}_sectors"] / 4) for op in ("ld", "st")
+        )
         for clock in (1830, 915):
             bound = by_name(launch, TILED, operations, clock_mhz=clock)["load and store"]
             assert bound.ms == pytest.approx(cycles / 132 / clock / 1e3), launch
 
 
 @pytest.mark.parametrize(("kind", "passes"), [("load", 2), ("async copy", 1)])
-def test_operands_staged_through_registers_pass_twice_and_copies_to_shared_memory_once(kind, passes):
+def test_operands_staged_through_registers_pass_twice_and_copies_to_shared_memory_once(
+    kind, passes
+):
     """By ncu's sums over both operands: the larger of requests and bytes, if the same one is larger for both."""
     equal = 0
     for launch, operations, counts in counted(GROUPED, lambda ops: ops == [kind, kind, "store"]):
@@ -123,18 +147,28 @@ def test_operands_staged_through_registers_pass_twice_and_copies_to_shared_memor
         stores = max(counts["st_requests"], counts["st_sectors"] / 4)
         cycles = by_name(launch, operations=operations)["load and store"].ms * 132 * 1830e3
         assert cycles >= 0.999 * (passes * loads + stores), launch
-        assert cycles <= 1.001 * (passes * (counts["ld_requests"] + counts["ld_sectors"] / 4) + stores), launch
+        assert cycles <= 1.001 * (
+            passes * (counts["ld_requests"] + counts["ld_sectors"] / 4) + stores
+        ), launch
         equal += cycles == pytest.approx(passes * loads + stores)
     assert equal > 5
 
 
 def test_pressure_is_the_l2s_time_over_that_of_the_slowest_other_resource():
-    launch, operations, _ = next(counted(GROUPED, lambda ops: "async copy" in ops and "load" not in ops))
-    found, twice = (by_name(launch, operations=operations, received_bytes=amount) for amount in (1e9, 2e9))
+    launch, operations, _ = next(
+        counted(GROUPED, lambda ops: "async copy" in ops and "load" not in ops)
+    )
+    found, twice = (
+        by_name(launch, operations=operations, received_bytes=amount) for amount in (1e9, 2e9)
+    )
     arithmetic = found["arithmetic"].ms / SUSTAINED
     units = found["load and store"].ms
-    assert l2_pressure(found.values(), operations) == pytest.approx(found["L2"].ms / max(arithmetic, units))
-    assert l2_pressure(twice.values(), operations) == pytest.approx(2 * l2_pressure(found.values(), operations))
+    assert l2_pressure(found.values(), operations) == pytest.approx(
+        found["L2"].ms / max(arithmetic, units)
+    )
+    assert l2_pressure(twice.values(), operations) == pytest.approx(
+        2 * l2_pressure(found.values(), operations)
+    )
     alone = by_name(launch, received_bytes=1e9)
     assert "load and store" not in alone
     assert l2_pressure(alone.values(), ()) == pytest.approx(found["L2"].ms / arithmetic)

@@ -16,7 +16,13 @@ from kernels.accesses import Layout, MemoryOperation
 from kernels.compiling.requests import Instruction, lanes_of, textbook
 from kernels.gpus import GPUS
 from kernels.spec import DTYPE_BYTES, FlatAccess, Launch
-from tests.predict.plain_counting import executions, lane_bytes, plain_cost, run_element, small_launches
+from tests.predict.plain_counting import (
+    executions,
+    lane_bytes,
+    plain_cost,
+    run_element,
+    small_launches,
+)
 from visualize.predict.coalescing import operations, requests, tile
 from visualize.predict.traffic import Matrix, count
 
@@ -54,7 +60,8 @@ def counted(access, made, shape, extents, size):
         warp: [
             lane
             for lane in range(32)
-            if made.op == "load" or not (has_copies(layout.lane, lane) or has_copies(layout.warp, warp))
+            if made.op == "load"
+            or not (has_copies(layout.lane, lane) or has_copies(layout.warp, warp))
         ]
         for warp in range(1 << len(layout.warp))
     }
@@ -86,7 +93,8 @@ def layouts(draw, shape, fast, vector):
 
 # An old GPU: without descriptors.
 LAUNCHES = small_launches(
-    [kernel for kernel in discover().values() if kernel.id != "matmul.persistent"], [GPUS["A100-40GB"]]
+    [kernel for kernel in discover().values() if kernel.id != "matmul.persistent"],
+    [GPUS["A100-40GB"]],
 )
 
 
@@ -109,13 +117,21 @@ def launches(draw):
             fast = access.dims.index(access.columns.index)
             pitch = shape[1]
         # A vector must be aligned, wholly in the tensor or wholly out of it, and no longer than the block.
-        widest = min(block[fast].bit_length() - 1, (pitch & -pitch).bit_length() - 1, 4 - (size.bit_length() - 1))
+        widest = min(
+            block[fast].bit_length() - 1,
+            (pitch & -pitch).bit_length() - 1,
+            4 - (size.bit_length() - 1),
+        )
         vector = draw(st.integers(0, widest))
         # A run is copied by no loop, and Triton copies asynchronously in loops alone.
         op = access.op if isinstance(access, FlatAccess) else draw(st.sampled_from(OPS[access.op]))
         width = size << vector
         instruction = "cp.async.cg.shared.global" if op == "async copy" and width == 16 else ""
-        made.append(MemoryOperation(op, ("", 0), draw(layouts(block, fast, vector)), size, width, instruction, 1, ()))
+        made.append(
+            MemoryOperation(
+                op, ("", 0), draw(layouts(block, fast, vector)), size, width, instruction, 1, ()
+            )
+        )
     return kernel, launch, tuple(made)
 
 
@@ -126,16 +142,23 @@ def test_a_launch_costs_what_counting_every_lane_gives(case):
     tensors = kernel.tensors(launch)
     for op, operation in zip(operations(kernel, launch, made), made, strict=True):
         shape = tensors[op.access.tensor].stored
-        assert op.launch == counted(op.access, operation, shape, extents, operation.element_bytes), op.access
+        assert op.launch == counted(
+            op.access, operation, shape, extents, operation.element_bytes
+        ), op.access
 
 
 @pytest.mark.parametrize("lane", [((1,), (2,), (4,), (8,), (16,)), ((16,), (8,), (4,), (2,), (1,))])
 def test_a_run_costs_what_counting_every_lane_gives_wherever_the_tensor_ends(kernels, lane):
     """All small shapes: they end inside a sector, at its end, or in the middle of a request."""
     kernel = kernels["transpose.flat"]
-    made = tuple(MemoryOperation(op, ("", 0), Layout((32,), (), lane, ()), 4, 4, "", 1, ()) for op in ("load", "store"))
+    made = tuple(
+        MemoryOperation(op, ("", 0), Layout((32,), (), lane, ()), 4, 4, "", 1, ())
+        for op in ("load", "store")
+    )
     for rows, columns in itertools.product(range(1, 15), repeat=2):
-        launch = Launch(kernel.family.problem(M=rows, N=columns), kernel.config(BLOCK=32), GPUS["H200"])
+        launch = Launch(
+            kernel.family.problem(M=rows, N=columns), kernel.config(BLOCK=32), GPUS["H200"]
+        )
         for op, operation in zip(operations(kernel, launch, made), made, strict=True):
             shape = kernel.tensors(launch)[op.access.tensor].stored
             expected = counted(op.access, operation, shape, kernel.extents(launch), 4)
@@ -154,11 +177,18 @@ def test_the_pictured_tile_has_each_element_once(case):
         begins = lanes.address[drawn.request, drawn.lane]
         assert ((begins <= drawn.address) & (drawn.address < begins + operation.width_bytes)).all()
         assert len(drawn.row) == access.elements
-        assert len(set(zip(drawn.row.tolist(), drawn.column.tolist(), strict=True))) == access.elements
+        assert (
+            len(set(zip(drawn.row.tolist(), drawn.column.tolist(), strict=True))) == access.elements
+        )
         for place in range(0, access.elements, 7):
             registers = operation.layout.register
-            at = element(operation.layout, drawn.register[place], drawn.lane[place], drawn.warp[place])
-            assert where(access, first, at, tensors[access.tensor].stored) == (drawn.row[place], drawn.column[place])
+            at = element(
+                operation.layout, drawn.register[place], drawn.lane[place], drawn.warp[place]
+            )
+            assert where(access, first, at, tensors[access.tensor].stored) == (
+                drawn.row[place],
+                drawn.column[place],
+            )
             assert not has_copies(registers, int(drawn.register[place]))
 
 
@@ -182,11 +212,17 @@ def test_copies_past_l1_count_the_lines_of_each_pair_of_lanes():
 
 
 def test_a_compare_and_swap_atomic_is_a_load_and_at_least_one_iteration():
-    layout = Layout((16, 16), (), ((0, 1), (0, 2), (0, 4), (0, 8), (1, 0)), ((2, 0), (4, 0), (8, 0)))
-    made = MemoryOperation("atomic", ("", 0), layout, 2, 2, "", 1, ("LDG.E", "ATOMG.E.CAS.STRONG.GPU"))
+    layout = Layout(
+        (16, 16), (), ((0, 1), (0, 2), (0, 4), (0, 8), (1, 0)), ((2, 0), (4, 0), (8, 0))
+    )
+    made = MemoryOperation(
+        "atomic", ("", 0), layout, 2, 2, "", 1, ("LDG.E", "ATOMG.E.CAS.STRONG.GPU")
+    )
     kernel = discover()["matmul.split_k_atomic"]
     launch = Launch(
-        kernel.family.problem(M=16, N=16, K=16, dtype="float16"), kernel.config(16, 16, 16, 1), GPUS["H200"]
+        kernel.family.problem(M=16, N=16, K=16, dtype="float16"),
+        kernel.config(16, 16, 16, 1),
+        GPUS["H200"],
     )
     plain = MemoryOperation("load", ("", 0), layout, 2, 2, "", 1, ())
     found = operations(kernel, launch, (plain, plain, made))
@@ -199,7 +235,9 @@ def test_a_compare_and_swap_atomic_is_a_load_and_at_least_one_iteration():
 def test_the_textbooks_requests_of_a_block_need_not_fill_the_compiled_instructions():
     """32 elements in 4 registers of 8 lanes: 4 compiled instructions, and one textbook request."""
     lane = ((4,), (8,), (16,), (0,), (0,))
-    instruction = Instruction("ld", "ld.global.b32", 4, 4, Layout((32,), ((1,), (2,)), lane, ()), 1, False, count=4)
+    instruction = Instruction(
+        "ld", "ld.global.b32", 4, 4, Layout((32,), ((1,), (2,)), lane, ()), 1, False, count=4
+    )
     assigned = textbook(instruction)
     place, owner = lanes_of(assigned, is_load=True)
     assert place.tolist() == [[list(range(32))]]

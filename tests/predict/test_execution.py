@@ -13,7 +13,9 @@ from kernels.spec import Launch
 from visualize.predict.execution import Execution, ideal_clock
 from visualize.predict.schedule import schedule
 
-PROGRAMS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 15)), min_size=1, max_size=40)
+PROGRAMS = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 15)), min_size=1, max_size=40
+)
 
 
 def execution(programs, sms=4):
@@ -39,7 +41,9 @@ def test_no_two_programs_share_a_slot_and_slots_are_as_many_as_concurrent_progra
         mine = [(start, end) for at, _, start, end in spans if at == sm]
         concurrent = [sum(start <= t < end for start, end in mine) for t, _ in mine]
         # A program that ends as it starts takes a slot, too, beside those that were running before.
-        concurrent += [1 + sum(start < t < end for start, end in mine) for t, ended in mine if t == ended]
+        concurrent += [
+            1 + sum(start < t < end for start, end in mine) for t, ended in mine if t == ended
+        ]
         assert ran.max_concurrency[sm] == max(concurrent, default=0)
 
 
@@ -61,7 +65,9 @@ def test_the_tail_counts_what_runs_after_the_last_start(programs):
     ticks = range(int(ran.start_ns.max()), int(ran.end_ns.max()))
     taken = sum(int(((ran.start_ns <= t) & (t < ran.end_ns)).sum()) for t in ticks)
     for expected, total in ((0, slots), (2 * slots, 2 * slots)):
-        assert ran.tail_idle(expected) == pytest.approx(1 - taken / (total * len(ticks)) if ticks else 0)
+        assert ran.tail_idle(expected) == pytest.approx(
+            1 - taken / (total * len(ticks)) if ticks else 0
+        )
 
 
 def test_the_round_robin_share_is_one_for_the_ideal_dispatch_and_drops_with_each_program_elsewhere():
@@ -102,11 +108,15 @@ def test_an_ideal_step_begins_with_the_first_tile_beyond_the_earlier_steps(tiles
 
 
 @pytest.mark.parametrize(
-    "experiment", records.experiments(TIMELINE.form, "H200"), ids=lambda e: f"{e.kernel}-{e.problem.M}"
+    "experiment",
+    records.experiments(TIMELINE.form, "H200"),
+    ids=lambda e: f"{e.kernel}-{e.problem.M}",
 )
 def test_recorded_launches_hold_no_more_programs_than_the_span_has_room_for(experiment):
     recorded = records.find(TIMELINE.form, experiment, "H200")
-    ran = Execution(np.array(recorded.sm), np.array(recorded.start_ns), np.array(recorded.end_ns), 132)
+    ran = Execution(
+        np.array(recorded.sm), np.array(recorded.start_ns), np.array(recorded.end_ns), 132
+    )
     assert ran.span_ns == recorded.span_ns
     assert 0 < ran.busy <= 1
     assert 0 <= ran.tail_idle(0) < 1

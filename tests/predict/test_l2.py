@@ -13,7 +13,14 @@ from kernels import discover
 from kernels.gpus import GPUS
 from kernels.spec import Launch
 from visualize.predict import l2
-from visualize.predict.l2 import CONSTANTS, Constants, ahead, evicted_share, expected_timeline, fetched_bytes
+from visualize.predict.l2 import (
+    CONSTANTS,
+    Constants,
+    ahead,
+    evicted_share,
+    expected_timeline,
+    fetched_bytes,
+)
 from visualize.predict.schedule import Panels, schedule
 
 H200 = GPUS["H200"]
@@ -24,7 +31,9 @@ HUGE_SETS = 600
 
 def plan(per_sm=1, sms=132, kernel="matmul.grouped", m=2048, n=2048, **config):
     kernel = KERNELS[kernel]
-    launch = Launch(kernel.family.problem(M=m, N=n, K=64), kernel.config(**config), replace(H200, sms=sms))
+    launch = Launch(
+        kernel.family.problem(M=m, N=n, K=64), kernel.config(**config), replace(H200, sms=sms)
+    )
     return schedule(kernel, launch, per_sm)
 
 
@@ -42,12 +51,16 @@ def test_without_a_known_pressure_and_in_loops_programs_stay_in_lockstep(kernel,
 def test_each_slot_takes_the_next_program_as_soon_as_it_is_free(pressure, per_sm, sms):
     planned = plan(per_sm, sms)
     start, duration, sm = expected_timeline(planned, pressure)
-    assert expected_timeline(planned, pressure).start.tolist() == start.tolist(), "the same in every call"
+    assert expected_timeline(planned, pressure).start.tolist() == start.tolist(), (
+        "the same in every call"
+    )
     assert (duration > 0).all()
     assert (np.diff(start) >= 0).all(), "programs start in launch order"
     for number in range(sms):
         running = []
-        for begin, end in sorted(zip(start[sm == number], (start + duration)[sm == number], strict=True)):
+        for begin, end in sorted(
+            zip(start[sm == number], (start + duration)[sm == number], strict=True)
+        ):
             while running and running[0] <= begin + 1e-9:
                 heapq.heappop(running)
             heapq.heappush(running, end)
@@ -146,7 +159,9 @@ def test_the_estimate_is_near_an_exact_replay_of_both_halves(m, n, per_sm, press
         timeline = expected_timeline(planned, pressure)
         for share in (0.1, 0.2, 0.4, 0.65):
             capacity = share * (m + 2 * n)
-            estimate = fetched_bytes(panels(m, n), 0.0, timeline, [order], [capacity], HUGE_SETS)[0, 0]
+            estimate = fetched_bytes(panels(m, n), 0.0, timeline, [order], [capacity], HUGE_SETS)[
+                0, 0
+            ]
             errors.append(np.log(estimate / replay(panels(m, n), timeline, order, capacity, 12)))
     assert abs(np.mean(errors)) < 0.1, errors
     assert np.mean(np.abs(errors)) < 0.15, errors
@@ -158,7 +173,9 @@ def test_an_endless_l2_fetches_each_panel_once_and_none_fetches_what_is_requeste
     timeline = expected_timeline(planned, PRESSURE)
     once, every = fetched_bytes(panels(), 0.0, timeline, [order], [1e18, 1e-9])[0]
     assert once == pytest.approx(48 + 2 * 36)
-    assert 15 * once < every <= 3 * 48 * 36, "programs that run at the same time still share a fetch"
+    assert 15 * once < every <= 3 * 48 * 36, (
+        "programs that run at the same time still share a fetch"
+    )
 
 
 def test_some_sets_are_full_before_the_l2_is():

@@ -29,7 +29,9 @@ def launch_of(gpu=H200, kernel="matmul.grouped", problem=None, **config):
 
 
 def facts(registers, shared_bytes, spilled_bytes=0):
-    return CompiledFacts(registers, spilled_bytes, shared_bytes, (), (), (), "Operations were not recorded.")
+    return CompiledFacts(
+        registers, spilled_bytes, shared_bytes, (), (), (), "Operations were not recorded."
+    )
 
 
 def recorded():
@@ -46,8 +48,12 @@ def recorded():
         config = study.experiment.config
         row = next(row for row in study.rows if row.group_size == config.GROUP_SIZE)
         launch = Launch(study.experiment.problem, config, H200)
-        found.append((launch, facts(row.registers, row.shared_bytes), float(np.median(row.times_ms))))
-    by_problem = groupby(sorted(found, key=lambda row: repr(row[0].problem)), key=lambda row: row[0].problem)
+        found.append(
+            (launch, facts(row.registers, row.shared_bytes), float(np.median(row.times_ms)))
+        )
+    by_problem = groupby(
+        sorted(found, key=lambda row: repr(row[0].problem)), key=lambda row: row[0].problem
+    )
     return [rows for _, group in by_problem if len(rows := list(group)) >= 5]
 
 
@@ -57,7 +63,10 @@ def test_the_predicted_tile_is_within_1_percent_of_the_fastest_recorded_one(is_c
     assert len(groups) == 14
     for group in groups:
         times = [ms for _, _, ms in group]
-        named = [predict_time(KERNEL, launch, compiled if is_compiled else None).ms for launch, compiled, _ in group]
+        named = [
+            predict_time(KERNEL, launch, compiled if is_compiled else None).ms
+            for launch, compiled, _ in group
+        ]
         assert times[int(np.argmin(named))] <= 1.01 * min(times), group[0][0].problem
 
 
@@ -83,23 +92,33 @@ def test_fewer_stages_few_warps_or_rows_and_spilled_registers_cost_time():
     assert latency == sorted(latency, reverse=True)
     whole = by_resource(BLOCK_M=64, BLOCK_N=128, num_warps=4)["arithmetic"]
     for config in ({"BLOCK_M": 64, "num_warps": 2}, {"BLOCK_M": 32}):
-        assert by_resource(BLOCK_N=128, **config)["arithmetic"] > 1.5 * whole, "Hopper multiplies 4 warps, 64 rows"
+        assert by_resource(BLOCK_N=128, **config)["arithmetic"] > 1.5 * whole, (
+            "Hopper multiplies 4 warps, 64 rows"
+        )
     launch = launch_of(BLOCK_M=128, BLOCK_N=128)
-    plain, spilled = (predict_time(KERNEL, launch, facts(255, 49152, amount)) for amount in (0, 296))
+    plain, spilled = (
+        predict_time(KERNEL, launch, facts(255, 49152, amount)) for amount in (0, 296)
+    )
     assert spilled.resource == "spills"
     assert spilled.ms > 2 * plain.ms
-    assert predict_time(KERNEL, launch, facts(64, H200.shared_bytes_per_program + 1)) is None, "fits on no SM"
+    assert predict_time(KERNEL, launch, facts(64, H200.shared_bytes_per_program + 1)) is None, (
+        "fits on no SM"
+    )
 
 
 def test_only_an_accumulator_larger_than_the_registers_spills():
     spill = explain_spill(KERNEL, launch_of(BLOCK_M=256, BLOCK_N=256, num_warps=4))
     assert "512 registers per thread with num_warps 4" in spill
     assert not explain_spill(KERNEL, launch_of(BLOCK_M=128, BLOCK_N=256, num_warps=8))
-    assert not explain_spill(discover()["transpose.tiled"], transposed(BLOCK_M=256, BLOCK_N=256, num_warps=1))
+    assert not explain_spill(
+        discover()["transpose.tiled"], transposed(BLOCK_M=256, BLOCK_N=256, num_warps=1)
+    )
 
 
 def transposed(**config):
-    return launch_of(kernel="transpose.tiled", problem={"M": 8192, "N": 8192, "dtype": "float32"}, **config)
+    return launch_of(
+        kernel="transpose.tiled", problem={"M": 8192, "N": 8192, "dtype": "float32"}, **config
+    )
 
 
 @pytest.mark.parametrize("gpu", ["H200", "A100-80GB", "T4", "B200"])
@@ -124,7 +143,9 @@ def test_too_many_tiles_to_schedule_are_refused_once_the_config_is_compiled():
         predict_time(KERNEL, many, facts(64, 16384))
 
 
-@pytest.mark.parametrize("times", [[], [5.0], [2.0, 2.0], [3.0, 1.0, 2.0], [4.0, 1.0, 1.0, 9.0, 2.5]])
+@pytest.mark.parametrize(
+    "times", [[], [5.0], [2.0, 2.0], [3.0, 1.0, 2.0], [4.0, 1.0, 1.0, 9.0, 2.5]]
+)
 def test_the_expected_best_of_a_random_search_is_the_mean_over_all_orders(times):
     mean = np.minimum.accumulate(np.array(list(permutations(times))), axis=1).mean(axis=0)
     assert expected_best(np.array(times)) == pytest.approx(mean)

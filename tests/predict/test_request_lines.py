@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from visualize.predict.request_lines import ABSENT, UNTOUCHED, WANTED, WASTED, matching_requests, request_lines
+from visualize.predict.request_lines import (
+    ABSENT,
+    UNTOUCHED,
+    WANTED,
+    WASTED,
+    matching_requests,
+    request_lines,
+)
 from visualize.predict.traffic import Matrix, Requests, count
 
 
@@ -36,10 +43,18 @@ def test_the_first_of_several_lanes_with_the_same_bytes_is_shown():
         (range(100), 1 << 20, range(64)),
     ],
 )
-def test_rows_hold_the_touched_lines_and_the_following_ones_up_to_the_tensors_end(touched, tensor_lines, lines):
-    drawn = lay_out(of_addresses([128 * line for line in touched], columns=32, tensor_bytes=128 * tensor_lines))
+def test_rows_hold_the_touched_lines_and_the_following_ones_up_to_the_tensors_end(
+    touched, tensor_lines, lines
+):
+    drawn = lay_out(
+        of_addresses([128 * line for line in touched], columns=32, tensor_bytes=128 * tensor_lines)
+    )
     assert drawn.line.tolist() == [list(lines)]
-    states = {-1: ABSENT, **{line: UNTOUCHED for line in lines if line >= 0}, **dict.fromkeys(touched, WANTED)}
+    states = {
+        -1: ABSENT,
+        **{line: UNTOUCHED for line in lines if line >= 0},
+        **dict.fromkeys(touched, WANTED),
+    }
     assert drawn.state[0, :, 0].tolist() == [states[line] for line in lines]
     assert (drawn.state[0, [line < 0 for line in lines]] == ABSENT).all()
     count = len(touched)
@@ -51,9 +66,13 @@ def test_rows_hold_the_touched_lines_and_the_following_ones_up_to_the_tensors_en
 @given(st.data(), st.sampled_from([1, 2, 4, 8, 16]))
 def test_the_costs_are_those_of_the_counts_and_every_wanted_byte_is_drawn(data, width):
     shape = data.draw(st.tuples(st.integers(1, 4), st.integers(1, 32)))
-    units = data.draw(st.lists(st.integers(0, 400), min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]))
+    units = data.draw(
+        st.lists(st.integers(0, 400), min_size=shape[0] * shape[1], max_size=shape[0] * shape[1])
+    )
     mask = data.draw(st.lists(st.booleans(), min_size=len(units), max_size=len(units)))
-    lanes = of_addresses(width * np.array(units).reshape(shape), np.array(mask).reshape(shape), width)
+    lanes = of_addresses(
+        width * np.array(units).reshape(shape), np.array(mask).reshape(shape), width
+    )
     drawn = lay_out(lanes)
     counted = count(lanes)
     assert drawn.sectors.sum() == counted.sectors
@@ -74,7 +93,10 @@ def test_the_request_at_the_same_place_moves_the_same_element():
     wide = Requests(wide.row, wide.address // 4, wide.address, wide.active, 16, Matrix(64, 64, 4))
     narrow = of_addresses(np.arange(0, 256, 4).reshape(16, 4))
     assert matching_requests(wide, np.arange(4), narrow).tolist() == [0, 4, 8, 12]
-    assert matching_requests(narrow, np.arange(16), wide).tolist() == np.repeat(np.arange(4), 4).tolist()
+    assert (
+        matching_requests(narrow, np.arange(16), wide).tolist()
+        == np.repeat(np.arange(4), 4).tolist()
+    )
 
 
 @pytest.mark.parametrize("width", [4, 16])

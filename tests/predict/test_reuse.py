@@ -10,7 +10,14 @@ from kernels import discover
 from kernels.gpus import GPUS
 from kernels.spec import DTYPE_BYTES, Launch
 from tests.predict.test_schedule import REDUCING, launches
-from visualize.predict.reuse import Reuse, by_group_size, fewest_bytes, group_sizes, recommended, reuse
+from visualize.predict.reuse import (
+    Reuse,
+    by_group_size,
+    fewest_bytes,
+    group_sizes,
+    recommended,
+    reuse,
+)
 from visualize.predict.schedule import max_programs_per_sm, schedule
 
 H200 = GPUS["H200"]
@@ -65,7 +72,9 @@ def test_the_written_output_takes_room():
 
 def test_by_groups_of_as_many_rows_as_columns_a_wave_reads_least():
     """A wave of 64 tiles, with all gone from wave to wave: 8 × 8 tiles need 16 panels, 1 × 64 need 65."""
-    launch = launch_of(8192, 8192, 8192, BLOCK_M=128, BLOCK_N=128, gpu=replace(H200, sms=64, l2_bytes=1))
+    launch = launch_of(
+        8192, 8192, 8192, BLOCK_M=128, BLOCK_N=128, gpu=replace(H200, sms=64, l2_bytes=1)
+    )
     sizes = every_size(launch)
     panel = 2 * 128 * 8192
     assert sizes[8].read_bytes == pytest.approx(64 * 16 * panel)
@@ -97,7 +106,10 @@ def test_without_an_l2_every_wave_reads_the_panels_of_its_tiles(case):
     total = 0
     for step in range(planned.step.max() + 1):
         now = planned.step == step
-        for pid, block, whole in ((tiles.pid_m, config.BLOCK_M, problem.M), (tiles.pid_n, config.BLOCK_N, problem.N)):
+        for pid, block, whole in (
+            (tiles.pid_m, config.BLOCK_M, problem.M),
+            (tiles.pid_n, config.BLOCK_N, problem.N),
+        ):
             for place, part in {*zip(pid[now].tolist(), tiles.pid_k[now].tolist(), strict=True)}:
                 deep = max(0, min(problem.K, (part + 1) * long) - part * long)
                 total += min(block, whole - place * block) * deep * size
@@ -105,7 +117,11 @@ def test_without_an_l2_every_wave_reads_the_panels_of_its_tiles(case):
     assert read.read_bytes == pytest.approx(total + once + added_at_most(kernel, launch))
 
 
-@given(launches(kernels=REDUCING), st.sampled_from((0.0, 1.0, 1.4, 3.0)), st.sampled_from((1, 1 << 18, 60 << 20)))
+@given(
+    launches(kernels=REDUCING),
+    st.sampled_from((0.0, 1.0, 1.4, 3.0)),
+    st.sampled_from((1, 1 << 18, 60 << 20)),
+)
 def test_no_less_than_compulsory_is_read_and_no_more_than_asked(case, pressure, l2_bytes):
     kernel, launch = case
     launch = replace(launch, gpu=replace(launch.gpu, l2_bytes=l2_bytes))
@@ -123,11 +139,15 @@ def test_panels_clipped_at_edges_and_slices_of_k_make_up_a_and_b_exactly(kernel,
     dtype = "float16"
     for n, k in zip(HOSTILE, reversed(HOSTILE), strict=True):
         for cut in ((1,), (4,), (16,)) if "SPLIT_K" in vars(kernel.config()) else ((),):
-            launch = launch_of(m, n, k, kernel, dtype=dtype, **dict(zip(("SPLIT_K",), cut, strict=False)))
+            launch = launch_of(
+                m, n, k, kernel, dtype=dtype, **dict(zip(("SPLIT_K",), cut, strict=False))
+            )
             more = m * n if kernel.id == "matmul.fused_add_relu" else 0
             prediction = predicted(launch, 0.0, kernel)
             assert prediction.compulsory_bytes == 2 * (m * k + k * n + more), (n, k, cut)
-            workspaces = sum(spec.stored_bytes(launch.problem) for spec in kernel.workspaces(launch).values())
+            workspaces = sum(
+                spec.stored_bytes(launch.problem) for spec in kernel.workspaces(launch).values()
+            )
             assert prediction.write_bytes == 2 * m * n + workspaces
 
 
@@ -135,9 +155,15 @@ def test_an_input_without_panels_is_requested_once_and_the_l2_alone_reads_an_out
     """64 tiles of 128 × 128, all in the L2."""
     output = 2 * 1024**2
     asked = 2 * 64 * 256 * 1024
-    for name, once, added in (("grouped", 0, 0), ("fused_add_relu", output, 0), ("split_k_atomic", 0, output)):
+    for name, once, added in (
+        ("grouped", 0, 0),
+        ("fused_add_relu", output, 0),
+        ("split_k_atomic", 0, output),
+    ):
         kernel = discover()[f"matmul.{name}"]
-        prediction = predicted(launch_of(1024, 1024, 1024, kernel, BLOCK_M=128, BLOCK_N=128), 0.0, kernel)
+        prediction = predicted(
+            launch_of(1024, 1024, 1024, kernel, BLOCK_M=128, BLOCK_N=128), 0.0, kernel
+        )
         assert prediction.compulsory_bytes == 4 * 1024**2 + once, name
         assert prediction.read_bytes == pytest.approx(prediction.compulsory_bytes + added), name
         assert prediction.asked_bytes == asked + once, name
@@ -146,7 +172,10 @@ def test_an_input_without_panels_is_requested_once_and_the_l2_alone_reads_an_out
 def test_slices_read_the_output_again_if_the_l2_has_evicted_it():
     kernel = discover()["matmul.split_k_atomic"]
     launch = launch_of(1024, 1024, 1024, kernel, BLOCK_M=128, BLOCK_N=128, SPLIT_K=4)
-    kept, gone = (predicted(replace(launch, gpu=replace(H200, l2_bytes=mib << 20)), 0.0, kernel) for mib in (60, 1))
+    kept, gone = (
+        predicted(replace(launch, gpu=replace(H200, l2_bytes=mib << 20)), 0.0, kernel)
+        for mib in (60, 1)
+    )
     assert gone.read_bytes - kept.read_bytes >= 3 * 2 * 1024**2
 
 
@@ -172,7 +201,9 @@ def test_inputs_about_as_large_as_the_l2_holds_are_flagged_as_its_edge():
     """Row by row, a B of 40 % of an L2 may just fit twice; a B of a tenth or of four times its size leaves no doubt."""
     flags = {}
     for n, k in ((1024, 1024), (3072, 4096), (16384, 8192)):
-        flags[2 * n * k] = predicted(launch_of(16384, n, k, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1)).is_edge
+        flags[2 * n * k] = predicted(
+            launch_of(16384, n, k, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1)
+        ).is_edge
     assert flags == {2 << 20: False, 24 << 20: True, 256 << 20: False}
 
 
@@ -197,8 +228,12 @@ def test_the_largest_of_the_sizes_that_read_the_fewest_bytes_is_named():
 def test_if_the_l2_is_not_the_limit_the_smallest_group_that_reads_nearly_the_fewest_bytes_is_recommended():
     launch = launch_of(8192, 8192, 8192)
     sizes = {1: found(90), 4: found(70), 8: found(81), 16: found(70), 32: found(75)}
-    assert recommended(GROUPED, launch, sizes) == 8, "4 is less than half of the size with the fewest bytes"
-    assert recommended(GROUPED, launch, sizes | {8: found(82)}) == 16, "over 1.16 times the fewest bytes"
+    assert recommended(GROUPED, launch, sizes) == 8, (
+        "4 is less than half of the size with the fewest bytes"
+    )
+    assert recommended(GROUPED, launch, sizes | {8: found(82)}) == 16, (
+        "over 1.16 times the fewest bytes"
+    )
     assert recommended(GROUPED, launch, sizes | {1: found(80)}) == 16, "no size makes a difference"
 
 
@@ -206,12 +241,14 @@ def test_if_the_l2_is_the_limit_the_largest_size_that_leaves_dram_time_is_recomm
     launch = launch_of(8192, 8192, 8192, BLOCK_M=64, BLOCK_N=64)
     sizes = {1: found(900, 1.0), 4: found(40, 1.0), 32: found(80, 1.0), 64: found(110, 1.0)}
     assert recommended(GROUPED, launch, sizes) == 32
-    assert recommended(GROUPED, launch_of(8192, 8192, 8192, BLOCK_M=64, BLOCK_N=128), sizes) == 64, (
-        "B has the larger share"
-    )
+    assert (
+        recommended(GROUPED, launch_of(8192, 8192, 8192, BLOCK_M=64, BLOCK_N=128), sizes) == 64
+    ), "B has the larger share"
     assert recommended(GROUPED, replace(launch, gpu=replace(H200, dram_gbps=0)), sizes) == 4
     hardly = {size: replace(each, ahead=0.09) for size, each in sizes.items()}
-    assert recommended(GROUPED, launch, hardly) == 4, "programs request too little more than the L2 delivers"
+    assert recommended(GROUPED, launch, hardly) == 4, (
+        "programs request too little more than the L2 delivers"
+    )
     alike = {size: replace(each, read_bytes=900 + size) for size, each in sizes.items()}
     assert recommended(GROUPED, launch, alike) == 1
 
@@ -227,12 +264,17 @@ def test_a_copy_reads_its_input_once_and_its_output_where_it_writes_parts_of_sec
 @pytest.mark.parametrize("k", [1, 8])
 def test_many_thousand_waves_read_as_few_waves_do(k):
     """Each wave of 64 tiles is a row that reads one panel of A and all of B, whether B stays in the L2 or not."""
-    row = launch_of(16, 1024, 16 * k, BLOCK_M=16, BLOCK_N=16, GROUP_SIZE=1, gpu=replace(H200, sms=64))
+    row = launch_of(
+        16, 1024, 16 * k, BLOCK_M=16, BLOCK_N=16, GROUP_SIZE=1, gpu=replace(H200, sms=64)
+    )
     for waves in (1024, 10_000):
         launch = replace(row, problem=replace(row.problem, M=16 * waves))
         for l2_bytes, times in ((1, waves), (60 << 20, 1)):
             read = predicted(replace(launch, gpu=replace(launch.gpu, l2_bytes=l2_bytes))).read_bytes
-            assert read == pytest.approx(2 * 16 * k * (16 * waves + times * 1024), rel=0.01), (waves, l2_bytes)
+            assert read == pytest.approx(2 * 16 * k * (16 * waves + times * 1024), rel=0.01), (
+                waves,
+                l2_bytes,
+            )
 
 
 def one_row_of_one_warp():
@@ -243,14 +285,18 @@ def one_row_of_one_warp():
 
 
 @given(
-    launches(sizes=st.sampled_from((1, 2, 17, 1536))), st.sampled_from((0.0, 0.8, 1.3, 2.4, 20.0)), st.integers(1, 32)
+    launches(sizes=st.sampled_from((1, 2, 17, 1536))),
+    st.sampled_from((0.0, 0.8, 1.3, 2.4, 20.0)),
+    st.integers(1, 32),
 )
 @example(one_row_of_one_warp(), 2.4, 13)
 @example(one_row_of_one_warp(), 20.0, 32)
 def test_degenerate_shapes_are_predicted(case, pressure, per_sm):
     """One row, column or element; fewer tiles than SMs; a single program."""
     kernel, launch = case
-    planned = schedule(kernel, launch, min(per_sm, max_programs_per_sm(launch.gpu, launch.config.num_warps)))
+    planned = schedule(
+        kernel, launch, min(per_sm, max_programs_per_sm(launch.gpu, launch.config.num_warps))
+    )
     prediction = reuse(planned, pressure)
     assert prediction.compulsory_bytes <= (1 + 1e-9) * prediction.read_bytes
     if hasattr(launch.config, "GROUP_SIZE") and planned.panels is not None:

@@ -37,7 +37,9 @@ def launches(draw, kernels=KERNELS, sizes=SIZES):
     for name, knob in knobs(kernel.config).items():
         choices = [c for c in knob.choices or () if not name.startswith("BLOCK") or c >= 16]
         config[name] = draw(st.sampled_from(choices or range(knob.low, knob.high + 1)))
-    return kernel, Launch(problem, kernel.config(**config), draw(st.sampled_from((H200, GPUS["T4"], FEW_SMS))))
+    return kernel, Launch(
+        problem, kernel.config(**config), draw(st.sampled_from((H200, GPUS["T4"], FEW_SMS)))
+    )
 
 
 @given(launches(kernels=REDUCING), st.integers(1, 80))
@@ -71,7 +73,10 @@ def test_row_major_has_the_same_tiles_row_by_row(launch):
 @given(launches())
 def test_the_entry_of_each_slice_of_each_tile_computes_it(launch):
     planned = schedule(*launch)
-    computed = (column[planned.entry] for column in (planned.tiles.pid_k, planned.tiles.pid_m, planned.tiles.pid_n))
+    computed = (
+        column[planned.entry]
+        for column in (planned.tiles.pid_k, planned.tiles.pid_m, planned.tiles.pid_n)
+    )
     assert np.array_equal(np.stack([*computed]), np.indices(planned.entry.shape))
 
 
@@ -98,7 +103,12 @@ def test_a_full_last_wave_has_no_tail(kernel):
     if programs == 1 < tiles:  # persistent: as many programs as SMs
         assert schedule(kernel, default(kernel, FEW_SMS)).tail_programs == 0
         return
-    for sms, waves, tail in ((programs, 1, 0), (programs - 1, 2, 1), (programs + 1, 1, programs), (1, programs, 0)):
+    for sms, waves, tail in (
+        (programs, 1, 0),
+        (programs - 1, 2, 1),
+        (programs + 1, 1, programs),
+        (1, programs, 0),
+    ):
         planned = schedule(kernel, default(kernel, replace(H200, sms=sms)))
         assert planned.waves == waves
         assert planned.tail_programs == tail, sms
@@ -128,14 +138,23 @@ def test_more_tiles_than_memory_holds_are_refused_with_the_count(kernels):
     [
         ("H200", 1, 16, 0, 32, ("programs",)),
         ("H200", 4, 97, 0, 4, ("registers",)),  # a warp has a multiple of 256: 104 per thread
-        ("H200", 4, 64, 115_712, 2, ("shared memory",)),  # to the last byte of 228 KiB, with 1 KiB per program
+        (
+            "H200",
+            4,
+            64,
+            115_712,
+            2,
+            ("shared memory",),
+        ),  # to the last byte of 228 KiB, with 1 KiB per program
         ("H200", 4, 64, 115_713, 1, ("shared memory",)),
         ("A100-40GB", 4, 32, 163 * 1024, 1, ("shared memory",)),
         ("L4", 16, 40, 0, 3, ("warps", "registers")),
         ("T4", 4, 32, 65536, 1, ("shared memory",)),
     ],
 )
-def test_an_sm_holds_what_its_scarcest_resource_allows(gpu, num_warps, registers, shared_bytes, programs, limited_by):
+def test_an_sm_holds_what_its_scarcest_resource_allows(
+    gpu, num_warps, registers, shared_bytes, programs, limited_by
+):
     held = occupancy(GPUS[gpu], num_warps, registers, shared_bytes)
     assert held.programs_per_sm == programs
     assert held.limited_by == limited_by

@@ -22,7 +22,12 @@ def test_exact_counts_must_be_equal_and_dram_bytes_within_a_fifth():
     exact = [replace(EQUAL, predicted=predicted, counted=counted) for predicted, counted in pairs]
     assert [score.error for score in exact] == [0, pytest.approx(-1 / 101), 0, math.inf]
     assert [score.is_miss for score in exact] == [False, True, False, True]
-    assert [replace(READ, predicted=n).is_miss for n in (79, 80, 120, 121)] == [True, False, False, True]
+    assert [replace(READ, predicted=n).is_miss for n in (79, 80, 120, 121)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_the_largest_error_comes_first_in_either_direction():
@@ -33,7 +38,10 @@ def test_the_largest_error_comes_first_in_either_direction():
 def test_group_sizes_of_one_launch_are_one_launch_of_dram_bytes_and_several_of_sectors():
     sizes = tuple(replace(READ, experiment=launch(GROUP_SIZE=size)) for size in (1, 2, 4))
     assert Scoreboard(sizes).launches == 1
-    assert Scoreboard(tuple(replace(EQUAL, experiment=score.experiment) for score in sizes)).launches == 3
+    assert (
+        Scoreboard(tuple(replace(EQUAL, experiment=score.experiment) for score in sizes)).launches
+        == 3
+    )
 
 
 def test_a_part_is_of_its_count_gpu_and_kernel_alone():

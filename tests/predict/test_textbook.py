@@ -11,7 +11,13 @@ from kernels import discover
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.spec import Access, Axis, FlatAccess, Launch
-from tests.predict.plain_counting import executions, lane_bytes, plain_cost, run_element, small_launches
+from tests.predict.plain_counting import (
+    executions,
+    lane_bytes,
+    plain_cost,
+    run_element,
+    small_launches,
+)
 from visualize.predict.coalescing import requests
 from visualize.predict.textbook import Textbook, operations, textbook
 from visualize.predict.traffic import Cost, Matrix, count
@@ -88,9 +94,13 @@ def test_hostile_shapes_cost_what_counting_every_lane_gives(kernel, configs, lau
         ("transpose.row_strip", {"BLOCK_M": 2, "BLOCK_N": 8}, "loaded", (4, 16)),
     ],
 )
-def test_the_blackboards_8_by_8_example_has_its_known_transactions(kernels, kernel_id, tile, lanes, expected):
+def test_the_blackboards_8_by_8_example_has_its_known_transactions(
+    kernels, kernel_id, tile, lanes, expected
+):
     kernel = kernels[kernel_id]
-    launch = Launch(kernel.family.problem(M=8, N=8, dtype="float32"), kernel.config(**tile), GPUS["H200"])
+    launch = Launch(
+        kernel.family.problem(M=8, N=8, dtype="float32"), kernel.config(**tile), GPUS["H200"]
+    )
     load, store = operations(kernel, launch, replace(BLACKBOARD, lanes=lanes))
     assert load.access.op == "load"
     assert store.access.op == "store"
@@ -102,14 +112,25 @@ def test_the_blackboards_8_by_8_example_has_its_known_transactions(kernels, kern
     ("block", "shape", "first", "size", "expected"),
     [
         ((1, 32), (2, 32), (0, 0), 4, Cost(1, 4, 1, 4, 128)),  # a row of 32 floats
-        ((1, 32), (2, 33), (1, 0), 4, Cost(1, 5, 2, 4, 128)),  # begins at byte 132, 4 bytes into a sector
+        (
+            (1, 32),
+            (2, 33),
+            (1, 0),
+            4,
+            Cost(1, 5, 2, 4, 128),
+        ),  # begins at byte 132, 4 bytes into a sector
         ((32, 1), (32, 1000), (0, 0), 4, Cost(1, 32, 32, 4, 128)),  # a column
         ((1, 64), (1, 32), (0, 0), 4, Cost(1, 4, 1, 4, 128)),  # the second request is masked off
         ((1, 64), (1, 33), (0, 0), 4, Cost(2, 5, 2, 5, 132)),  # one lane is enough
     ],
 )
-def test_a_block_of_textbook_lanes_has_the_cost_worked_out_by_hand(block, shape, first, size, expected):
-    rows, columns = (Axis(name, side, lambda index, side: index * side) for name, side in zip("mn", block, strict=True))
+def test_a_block_of_textbook_lanes_has_the_cost_worked_out_by_hand(
+    block, shape, first, size, expected
+):
+    rows, columns = (
+        Axis(name, side, lambda index, side: index * side)
+        for name, side in zip("mn", block, strict=True)
+    )
     access = Access("load", "A", rows, columns, ("m", "n"), ("", 0))
     assigned = Textbook(element_bytes=str(size)).assign_lanes(access, "float32")
     assert count(requests(access, Matrix(*shape, size), first, assigned)) == expected
@@ -131,7 +152,9 @@ def test_a_blackboard_from_json_defaults_to_a_gpus_numbers():
     assert textbook({"warp_size": "4", "line_bytes": 16.0}) == BLACKBOARD
 
 
-@pytest.mark.parametrize("options", [[], "abc", True, {"warp_size": 3}, {"element_bytes": 4.5}, {"lane": 1}], ids=str)
+@pytest.mark.parametrize(
+    "options", [[], "abc", True, {"warp_size": 3}, {"element_bytes": 4.5}, {"lane": 1}], ids=str
+)
 def test_a_blackboard_from_other_json_is_refused(options):
     with pytest.raises(ConfigError):
         textbook(options)

@@ -17,7 +17,9 @@ def changes(medians, spread=0.004):
 def noisy(seed, *parts, scatter=0.005):
     """Runs in parts (count, time) that scatter as much as a GPU's runs."""
     dice = np.random.default_rng(seed)
-    return np.concatenate([level * (1 + scatter * dice.standard_normal(count)) for count, level in parts])
+    return np.concatenate(
+        [level * (1 + scatter * dice.standard_normal(count)) for count, level in parts]
+    )
 
 
 def places(medians, **more):
@@ -49,7 +51,9 @@ def test_a_step_of_eight_percent_is_found_in_place(count, scatter, share):
 @pytest.mark.parametrize("scatter", [0.0, 0.003, 0.01])
 @pytest.mark.parametrize("count", [2 * MIN_RUNS, 12, 60])
 def test_noise_is_no_change(count, scatter):
-    assert sum(bool(places(noisy(seed, (count, 1.0), scatter=scatter))) for seed in SEEDS) < 0.01 * len(SEEDS)
+    assert sum(
+        bool(places(noisy(seed, (count, 1.0), scatter=scatter))) for seed in SEEDS
+    ) < 0.01 * len(SEEDS)
 
 
 def test_a_step_is_no_change_within_the_runs_own_intervals_their_scatter_or_the_least_change():
@@ -72,7 +76,10 @@ def test_an_outlier_is_no_change_and_moves_none(place):
 
 def test_several_changes_are_all_found_and_the_runs_between_them_counted():
     found = changes(noisy(5, (10, 1.0), (10, 1.10), (10, 1.0)))
-    assert [(c.place, c.before, c.after, c.is_slower) for c in found] == [(10, 10, 10, True), (20, 10, 10, False)]
+    assert [(c.place, c.before, c.after, c.is_slower) for c in found] == [
+        (10, 10, 10, True),
+        (20, 10, 10, False),
+    ]
 
 
 @pytest.mark.parametrize("count", range(2 * MIN_RUNS))

@@ -16,7 +16,9 @@ from tests.predict.plain_counting import executions, plain_cost
 from visualize.predict.coalescing import box_count, operations, row_bytes
 from visualize.predict.traffic import NO_COST, Cost
 
-LOAD = MemoryOperation("descriptor", ("", 0), None, 0, 0, "cp.async.bulk.tensor.2d.shared::cluster.global", 1, ())
+LOAD = MemoryOperation(
+    "descriptor", ("", 0), None, 0, 0, "cp.async.bulk.tensor.2d.shared::cluster.global", 1, ()
+)
 STORE = replace(LOAD, instruction="cp.async.bulk.tensor.2d.global.shared::cta")
 
 
@@ -46,9 +48,13 @@ def launches(draw):
     sizes = {name: draw(st.integers(1, 5)) * 16 // size if whole else draw(st.integers(1, 40))
              for name, whole in step.items()}  # fmt: skip
     config = kernel.config(
-        BLOCK_M=draw(st.sampled_from((16, 32))), BLOCK_N=32, BLOCK_K=draw(st.sampled_from((32, 64, 128)))
+        BLOCK_M=draw(st.sampled_from((16, 32))),
+        BLOCK_N=32,
+        BLOCK_K=draw(st.sampled_from((32, 64, 128))),
     )
-    launch = Launch(kernel.family.problem(**sizes, dtype=dtype, layout=layout), config, GPUS["H200"])
+    launch = Launch(
+        kernel.family.problem(**sizes, dtype=dtype, layout=layout), config, GPUS["H200"]
+    )
     tensors = kernel.family.tensors(launch.problem)
     made = []
     for access in kernel.accesses(launch):
@@ -66,16 +72,24 @@ def test_a_launch_costs_what_counting_every_box_row_gives(case):
     size = DTYPE_BYTES[launch.problem.dtype]
     for op, operation in zip(operations(kernel, launch, made), made, strict=True):
         assert op.access.op == "descriptor"
-        assert op.launch == plain_box_rows(op.access, operation, tensors[op.access.tensor], extents, size), op.access
+        assert op.launch == plain_box_rows(
+            op.access, operation, tensors[op.access.tensor], extents, size
+        ), op.access
 
 
 def block(rows, columns):
     start = lambda index, length: index * length  # noqa: E731
-    return Access("descriptor", "A", Axis("m", rows, start), Axis("n", columns, start), ("m", "n"), ("", 0))
+    return Access(
+        "descriptor", "A", Axis("m", rows, start), Axis("n", columns, start), ("m", "n"), ("", 0)
+    )
 
 
 def test_a_box_is_as_wide_as_its_swizzle_and_has_at_most_256_rows():
     wide = block(2, 128)
-    assert [box_count(wide, replace(LOAD, swizzle_bytes=width), 2) for width in (32, 64, 128)] == [8, 4, 2]
+    assert [box_count(wide, replace(LOAD, swizzle_bytes=width), 2) for width in (32, 64, 128)] == [
+        8,
+        4,
+        2,
+    ]
     assert box_count(block(512, 64), LOAD, 2) == 2
     assert row_bytes(block(512, 64), LOAD, 1) == 64

@@ -15,7 +15,9 @@ from kernels.spec import Allowance, Family, Launch, TensorSpec
 class Problem:
     M: int = knob(1024, "Shape", "Rows of A and B.", low=1, high=16384, stops="powers")
     N: int = knob(1000, "Shape", "Columns of A and B.", low=1, high=4096, stops="powers")
-    dtype: str = knob("float32", "Shape", "Type of A and B; sums are float32.", choices=("float16", "float32"))
+    dtype: str = knob(
+        "float32", "Shape", "Type of A and B; sums are float32.", choices=("float16", "float32")
+    )
 
 
 def _tensors(problem: Problem) -> dict[str, TensorSpec]:
@@ -33,7 +35,9 @@ def _baseline(inputs: Mapping[str, Any], output: Any, problem: Problem) -> Calla
     return lambda: torch.softmax(inputs["A"], dim=1, out=output)
 
 
-def _allowance(launch: Launch[Problem], partial_sums: int, distribution: str, is_interpreted: bool) -> Allowance:
+def _allowance(
+    launch: Launch[Problem], partial_sums: int, distribution: str, is_interpreted: bool
+) -> Allowance:
     """float32 throughout: a few roundings of each exponential, and those of the sum of N."""
     roundoff = 2.0**-24
     sums = math.sqrt(launch.problem.N)

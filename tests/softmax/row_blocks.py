@@ -19,7 +19,9 @@ from .problem import FAMILY, Problem
 @dataclass(frozen=True)
 class Config:
     BLOCK_M: int = knob(4, "Tile", "Rows per program.", choices=powers(1, 32))
-    BLOCK_N: int = knob(1024, "Tile", "Columns that a program has room for.", choices=powers(256, 4096))
+    BLOCK_N: int = knob(
+        1024, "Tile", "Columns that a program has room for.", choices=powers(256, 4096)
+    )
     num_warps: int = num_warps()
     num_stages: int = num_stages()
 
@@ -49,11 +51,19 @@ def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
     start, config = on_arrays(orders.tile_start), launch.config
     m, n = Axis("m", config.BLOCK_M, start), Axis("n", config.BLOCK_N, start)
     load, store = memory_lines(softmax_row_blocks)
-    return Access("load", "A", m, n, ("m", "n"), load), Access("store", "B", m, n, ("m", "n"), store)
+    return Access("load", "A", m, n, ("m", "n"), load), Access(
+        "store", "B", m, n, ("m", "n"), store
+    )
 
 
 def arguments(tensors: Mapping[str, Any], launch: Launch[Problem, Config]) -> dict[str, Any]:
-    return {"a": tensors["A"], "b": tensors["B"], "M": launch.problem.M, "N": launch.problem.N, **vars(launch.config)}
+    return {
+        "a": tensors["A"],
+        "b": tensors["B"],
+        "M": launch.problem.M,
+        "N": launch.problem.N,
+        **vars(launch.config),
+    }
 
 
 KERNEL = Kernel(

@@ -42,7 +42,11 @@ def true_ms(experiment):
     config = experiment.config
     reuse = 1 / config.BLOCK_M + 1 / config.BLOCK_N
     ms = 0.2 + 6 * reuse + 1.5 / config.BLOCK_K
-    return float(ms * (1 + 0.1 * abs(np.log2(config.num_warps / 4))) * (1.05 if config.num_stages == 2 else 1))
+    return float(
+        ms
+        * (1 + 0.1 * abs(np.log2(config.num_warps / 4)))
+        * (1.05 if config.num_stages == 2 else 1)
+    )
 
 
 def predicting(ms_of=true_ms, error=0.0, seed=0):
@@ -74,7 +78,15 @@ class FakeDevice:
     gpu = GPU
     takes_times = True
 
-    def __init__(self, noise=STEADY, seed=0, wrong=lambda e: False, deadly=lambda e: False, dies_once=(), where=""):
+    def __init__(
+        self,
+        noise=STEADY,
+        seed=0,
+        wrong=lambda e: False,
+        deadly=lambda e: False,
+        dies_once=(),
+        where="",
+    ):
         self.noise = noise
         self.seed = seed
         self.dice = np.random.default_rng(seed)
@@ -104,13 +116,17 @@ class FakeDevice:
         dying = {each for each in experiments if self.deadly(each) or each in self.dies_once}
         if dying:
             self.dies_once -= dying
-            return Failure("time", "worker_died", "The worker died in the time stage (killed by SIGKILL).")
+            return Failure(
+                "time", "worker_died", "The worker died in the time stage (killed by SIGKILL)."
+            )
         wrong = {each for each in experiments if trial.phase == "explore" and self.wrong(each)}
         right = [each for each in experiments if each not in wrong]
         if not right:
             return Outcomes((Outcome("wrong", "The result is wrong."),) * len(experiments))
         turns = 100 if trial.phase == "final" else trial.turns
-        shared = self.dice.lognormal(0, self.noise / 2, turns) if self.noise > STEADY else np.ones(turns)
+        shared = (
+            self.dice.lognormal(0, self.noise / 2, turns) if self.noise > STEADY else np.ones(turns)
+        )
         reference = trial.reference or right[0]
         times = {each: shared * self._launches(each, turns) for each in {*right, reference}}
         each = [
@@ -148,7 +164,9 @@ class FakeBuilder:
         result = Future()
         failure = self.failures(experiment)
         shared = experiment.config.BLOCK_M * experiment.config.num_stages
-        result.set_result(failure or Build(64, 0, shared, 1.0, self.predict(None, experiment, object())))
+        result.set_result(
+            failure or Build(64, 0, shared, 1.0, self.predict(None, experiment, object()))
+        )
         return result
 
     def close(self):
@@ -171,14 +189,21 @@ def swept(*arguments, **options):
 
 def explored(device):
     """Return the configs that a device explored, in order."""
-    return [experiment for trial in device.trials if trial.phase == "explore" for experiment in trial.experiments]
+    return [
+        experiment
+        for trial in device.trials
+        if trial.phase == "explore"
+        for experiment in trial.experiments
+    ]
 
 
 def run_trial(folder, payload):
     """Return a trial's times, in a Dask worker. The first one to try the config in the file `dies_at` kills itself."""
     trial, _ = pickle.loads(payload)
     dies_at = folder / "dies_at"
-    if dies_at.exists() and dies_at.read_text() in [repr(experiment.config) for experiment in trial.experiments]:
+    if dies_at.exists() and dies_at.read_text() in [
+        repr(experiment.config) for experiment in trial.experiments
+    ]:
         with suppress(FileExistsError):
             (folder / "died").touch(exist_ok=False)
             os.kill(os.getpid(), signal.SIGKILL)

@@ -40,7 +40,9 @@ def started(client):
 
 def device(client=None, number=0, run=None, gpu="H200", **options):
     faked = Device("cuda", f"Fake {gpu}", "none", "none")
-    return ClusterDevice(started(client), f"gpu-{number}", faked, GPUS[gpu], f"worker {number}", run, **options)
+    return ClusterDevice(
+        started(client), f"gpu-{number}", faked, GPUS[gpu], f"worker {number}", run, **options
+    )
 
 
 @pytest.fixture
@@ -61,7 +63,9 @@ def test_each_interpreter_of_the_environments_scheduler_checks_configs(client, m
     with connect(None, base) as devices:
         assert [device.describe().backend for device in devices] == ["interpreter", "interpreter"]
         builder = FakeBuilder(lambda *_: None)
-        sweep = swept(Strategy("grid"), devices, within=four, builder=builder, predict=lambda *_: None)
+        sweep = swept(
+            Strategy("grid"), devices, within=four, builder=builder, predict=lambda *_: None
+        )
     assert sweep.count("checked") == four.size
     assert {row.device for row in sweep.rows} == {"H200"}
     assert len({row.where for row in sweep.rows}) == 2
@@ -121,15 +125,22 @@ def test_gpus_of_different_kinds_are_not_ranked_together():
     mixed = [h200, a100, other_h200]
     assert select_kind(mixed, replace(base, gpu="A100-80GB")) == [a100]
     assert select_kind([h200, other_h200], base) == [h200, other_h200]
-    with pytest.raises(ConfigError, match="has 2 × H200, 1 × A100-80GB; times of different GPUs are not ranked"):
+    with pytest.raises(
+        ConfigError, match="has 2 × H200, 1 × A100-80GB; times of different GPUs are not ranked"
+    ):
         select_kind(mixed, base)
-    with pytest.raises(ConfigError, match="gpu is 'B200', but the cluster has 2 × H200, 1 × A100-80GB"):
+    with pytest.raises(
+        ConfigError, match="gpu is 'B200', but the cluster has 2 × H200, 1 × A100-80GB"
+    ):
         select_kind(mixed, replace(base, gpu="B200"))
 
 
 @pytest.mark.parametrize(
     ("scheduler", "message"),
-    [("nonsense://127.0.0.1:1", "No scheduler answers at"), ("", "--gpus is 2; this host has none")],
+    [
+        ("nonsense://127.0.0.1:1", "No scheduler answers at"),
+        ("", "--gpus is 2; this host has none"),
+    ],
 )
 def test_a_cluster_that_cannot_be_used_is_refused_with_the_reason(monkeypatch, scheduler, message):
     monkeypatch.setenv("TILESCOPE_SCHEDULER", scheduler)
@@ -140,7 +151,10 @@ def test_a_cluster_that_cannot_be_used_is_refused_with_the_reason(monkeypatch, s
 
 def test_without_dask_the_error_names_the_requirements_file(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)  # importing it raises ImportError
-    with pytest.raises(ConfigError, match=r"pip install -r requirements-cluster.txt"), connect(None, grid().base):
+    with (
+        pytest.raises(ConfigError, match=r"pip install -r requirements-cluster.txt"),
+        connect(None, grid().base),
+    ):
         pass
 
 

@@ -42,7 +42,11 @@ def test_the_interpreter_checks_a_config_and_takes_no_times(session):
     ("experiment", "gpu", "reason"),
     [
         (LARGE, "H200", "The limit is about 20 s"),
-        (replace(SMALL, gpu="B200"), "B200", "This machine has no GPU: configs for B200 are only compiled"),
+        (
+            replace(SMALL, gpu="B200"),
+            "B200",
+            "This machine has no GPU: configs for B200 are only compiled",
+        ),
     ],
     ids=["too slow for the interpreter", "another GPU"],
 )
@@ -58,7 +62,9 @@ def test_without_its_gpu_a_device_predicts(session):
 
 def test_cancelling_kills_the_current_trial(session):
     tiles = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16}
-    long = from_json({"kernel": "matmul.grouped", "problem": {"M": 512, "N": 512, "K": 2048}, "config": tiles})
+    long = from_json(
+        {"kernel": "matmul.grouped", "problem": {"M": 512, "N": 512, "K": 2048}, "config": tiles}
+    )
     device = LocalDevice(session, long, GPU)
     device.describe()  # starts the worker
     threading.Timer(0.5, device.cancel).start()
@@ -76,7 +82,11 @@ def test_the_device_of_a_closed_session_is_lost(tmp_path):
     ("mismatched", "nonfinite", "message"),
     [
         (0, 3, "3 of 1,000 elements are not finite"),
-        (2, 0, "2 of 1,000 elements are outside the allowed error; relative RMS error 0.5 (limit 0.1)"),
+        (
+            2,
+            0,
+            "2 of 1,000 elements are outside the allowed error; relative RMS error 0.5 (limit 0.1)",
+        ),
         (0, 0, "The result is wrong: relative RMS error 0.5 (limit 0.1)."),
     ],
 )

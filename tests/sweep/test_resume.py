@@ -11,7 +11,18 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from fakes import ALL, GPU, STEADY, FakeBuilder, FakeDevice, explored, grid, make_run, predicting, swept
+from fakes import (
+    ALL,
+    GPU,
+    STEADY,
+    FakeBuilder,
+    FakeDevice,
+    explored,
+    grid,
+    make_run,
+    predicting,
+    swept,
+)
 
 from kernels import discover
 from kernels.experiment import from_json
@@ -49,7 +60,9 @@ def without_builds(rows):
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
 @pytest.mark.parametrize("trials", [1, 5])
-def test_a_cancelled_sweep_resumes_from_the_store_to_the_rows_of_an_uninterrupted_one(store, strategy, trials):
+def test_a_cancelled_sweep_resumes_from_the_store_to_the_rows_of_an_uninterrupted_one(
+    store, strategy, trials
+):
     whole = swept(strategy, FakeDevice(), predicting(error=0.1))
     cut = cut_off(trials, strategy, store=store)
     assert cut.ended == "cancelled"
@@ -66,7 +79,9 @@ def test_a_cancelled_sweep_resumes_from_the_store_to_the_rows_of_an_uninterrupte
     assert resumed.ended == whole.ended
     assert not done & set(explored(device))
     assert len(reopened.sweeps(9)) == 1, "the same sweep goes on"
-    assert without_builds(again(store).load_sweep(grid(), GPU)[0].rows) == without_builds(resumed.rows)
+    assert without_builds(again(store).load_sweep(grid(), GPU)[0].rows) == without_builds(
+        resumed.rows
+    )
 
 
 def test_a_cancelled_sweep_ranks_the_rows_that_are_done():
@@ -75,7 +90,9 @@ def test_a_cancelled_sweep_ranks_the_rows_that_are_done():
     assert cut.best.median_ms == min(row.median_ms for row in cut.rows if row.median_ms)
 
 
-@pytest.mark.parametrize("changed", [{"device": "A100-80GB"}, {"status": "failed", "reason": "It died."}], ids=str)
+@pytest.mark.parametrize(
+    "changed", [{"device": "A100-80GB"}, {"status": "failed", "reason": "It died."}], ids=str
+)
 def test_rows_of_another_gpu_and_failed_rows_are_tried_again(changed):
     strategy = Strategy("grid", budget=20)
     device = FakeDevice()
@@ -95,7 +112,9 @@ def test_a_machine_that_takes_no_times_keeps_timed_rows_and_one_that_does_times_
     assert resumed.rows == whole.rows
     assert resumed.best == whole.best
     assert checking.trials == []
-    predicted = tuple(SweepRow(experiment, "predicted", "No GPU.", GPU.name) for experiment in few.experiments)
+    predicted = tuple(
+        SweepRow(experiment, "predicted", "No GPU.", GPU.name) for experiment in few.experiments
+    )
     assert swept(GRID, within=few, resume=ResumePoint(predicted)).count("timed") == few.size
 
 
@@ -119,7 +138,9 @@ def test_an_exception_in_a_compile_is_a_failed_row():
 
 def test_a_timed_config_that_no_longer_compiles_does_not_hold_up_the_race():
     cut = cut_off(19)
-    best = min((row for row in cut.rows if row.status == "timed"), key=lambda row: row.relative).experiment
+    best = min(
+        (row for row in cut.rows if row.status == "timed"), key=lambda row: row.relative
+    ).experiment
     died = Failure("compile", "worker_died", "The compiler died.")
     builder = FakeBuilder(failures=lambda experiment: died if experiment == best else None)
     sweep = swept(GRID, builder=builder, resume=ResumePoint(cut.rows))
@@ -153,7 +174,11 @@ def test_rows_are_stored_before_anyone_sees_them(store):
     device.before = look
     run.start()
     run.result(60)
-    assert [shown for _, shown, _ in seen[:3]] == [0, REFERENCE_AMONG, REFERENCE_AMONG + MAX_PER_TRIAL]
+    assert [shown for _, shown, _ in seen[:3]] == [
+        0,
+        REFERENCE_AMONG,
+        REFERENCE_AMONG + MAX_PER_TRIAL,
+    ]
     assert all((ended, shown) == ("running", stored) for ended, shown, stored in seen)
 
 
@@ -188,7 +213,9 @@ swept(Strategy("grid"), device, within=SOME, store=Store(Path(sys.argv[1])))
 def test_a_killed_process_loses_only_its_current_trial(store_path):
     """The first process is killed in its third trial, and the second, which resumes, in its second."""
     for trial, done in ((3, 19), (2, 34)):
-        killed = subprocess.run([sys.executable, "-c", KILLED, str(store_path), str(trial)], cwd=ROOT, check=False)
+        killed = subprocess.run(
+            [sys.executable, "-c", KILLED, str(store_path), str(trial)], cwd=ROOT, check=False
+        )
         assert killed.returncode == -signal.SIGKILL
         with closing(Store(store_path)) as store:
             sweep = store.load_sweep(SOME, GPU)[0]
@@ -210,22 +237,30 @@ def test_a_killed_process_loses_only_its_current_trial(store_path):
 def sweep():
     """A sweep with timed, wrong, set-aside and untried configs."""
     device = FakeDevice(noise=0.01, wrong=lambda experiment: experiment.config.BLOCK_M == 16)
-    builder = FakeBuilder(failures=lambda experiment: REFUSED if experiment.config.BLOCK_K == 64 else None)
+    builder = FakeBuilder(
+        failures=lambda experiment: REFUSED if experiment.config.BLOCK_K == 64 else None
+    )
     return swept(Strategy("random", budget=40), device, builder=builder)
 
 
 def test_a_stored_sweep_comes_back_whole_and_is_marked_as_recorded(store):
-    builder = FakeBuilder(failures=lambda experiment: REFUSED if experiment.config.num_warps == 2 else None)
+    builder = FakeBuilder(
+        failures=lambda experiment: REFUSED if experiment.config.num_warps == 2 else None
+    )
     device = FakeDevice(noise=0.01, wrong=lambda experiment: experiment.config.BLOCK_M == 16)
     sweep = swept(GRID, device, within=SOME, builder=builder, store=store)
     assert {row.status for row in sweep.rows} == {"timed", "wrong", "set aside"}
     back = again(store).load_sweep(SOME, GPU)[0]
-    recorded = replace(sweep, backend="recorded", device=replace(sweep.device, backend="recorded"), note=back.note)
+    recorded = replace(
+        sweep, backend="recorded", device=replace(sweep.device, backend="recorded"), note=back.note
+    )
     assert back == recorded
     assert back.source == "recorded"
     assert back.note.startswith("Swept on this machine, 20")
     moved = replace(SOME, base=SOME.experiments[-1])
-    assert store.load_sweep(moved, GPU)[0].space == moved, "the base's own values of varied knobs have no effect"
+    assert store.load_sweep(moved, GPU)[0].space == moved, (
+        "the base's own values of varied knobs have no effect"
+    )
     assert store.load_sweep(grid({"BLOCK_M": [16, 32]}), GPU) is None
 
 
@@ -266,12 +301,16 @@ def test_an_unreadable_stored_sweep_is_logged_and_ignored(store, caplog):
 def test_rows_come_back_from_a_file(sweep, tmp_path, suffix):
     float8 = from_json({"kernel": "matmul.grouped", "problem": {"dtype": "float8_e4m3fn"}})
     refused = space(float8, {"BLOCK_K": [16, 32]}).experiments[0]
-    sweep = replace(sweep, rows=(*sweep.rows, SweepRow(refused, "set aside", "BLOCK_K is 16.", GPU.name)))
+    sweep = replace(
+        sweep, rows=(*sweep.rows, SweepRow(refused, "set aside", "BLOCK_K is 16.", GPU.name))
+    )
     path = tmp_path / f"rows{suffix}"
     files.write_sweep(path, sweep)
     assert files.read_rows(path) == sweep.rows
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
-    assert suffix != ".json" or codec.from_json(Sweep, json.loads(path.read_text()), "sweep") == sweep
+    assert (
+        suffix != ".json" or codec.from_json(Sweep, json.loads(path.read_text()), "sweep") == sweep
+    )
 
 
 def test_a_csv_file_has_a_line_per_row_and_units_in_its_columns(sweep, tmp_path):
@@ -283,7 +322,16 @@ def test_a_csv_file_has_a_line_per_row_and_units_in_its_columns(sweep, tmp_path)
     best = lines[sweep.rows.index(sweep.best)]
     assert float(best["median_ms"]) == sweep.best.median_ms
     assert int(best["BLOCK_M"]) == sweep.best.experiment.config.BLOCK_M
-    assert {"kernel", "M", "dtype", "low_ms", "high_ms", "predicted_ms", "predicted_resource", "device"} <= set(best)
+    assert {
+        "kernel",
+        "M",
+        "dtype",
+        "low_ms",
+        "high_ms",
+        "predicted_ms",
+        "predicted_resource",
+        "device",
+    } <= set(best)
 
 
 @pytest.mark.parametrize(
@@ -292,12 +340,18 @@ def test_a_csv_file_has_a_line_per_row_and_units_in_its_columns(sweep, tmp_path)
         ("rows.csv", "", "must end in .jsonl or .json"),
         ("rows.jsonl", "not JSON", "line 1: this is not JSON"),
         ("rows.jsonl", "[]", "line 1: this is not a JSON object"),
-        ("rows.jsonl", '{"experiment": {"kernel": "matmul.grouped"}, "status": 7}', "line 1: status: Input should be"),
+        (
+            "rows.jsonl",
+            '{"experiment": {"kernel": "matmul.grouped"}, "status": 7}',
+            "line 1: status: Input should be",
+        ),
         ("rows.jsonl", '{"experiment": {"kernel": "x"}, "status": "timed"}', "line 1: "),
         ("rows.json", '{"space": {}}', "rows.json: "),
     ],
 )
-def test_a_file_without_rows_is_refused_with_its_place_and_the_reason(tmp_path, name, text, message):
+def test_a_file_without_rows_is_refused_with_its_place_and_the_reason(
+    tmp_path, name, text, message
+):
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
     with pytest.raises((ConfigError, codec.UnreadableRecording), match=message):
@@ -313,4 +367,6 @@ def test_the_line_of_a_config_is_a_valid_triton_config():
     (made,) = eval(f"[{line}\n]", {"triton": triton})
     config = vars(experiment.config)
     assert made.num_warps == 8
-    assert made.kwargs == {name: config[name] for name in config if name.startswith("BLOCK") or name == "GROUP_SIZE"}
+    assert made.kwargs == {
+        name: config[name] for name in config if name.startswith("BLOCK") or name == "GROUP_SIZE"
+    }

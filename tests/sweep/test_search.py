@@ -30,8 +30,19 @@ def test_guided_is_within_3_percent_after_8_configs_if_the_model_is_right_and_ra
     guided = []
     shuffled = []
     for seed in SEEDS:
-        guided.append(regret(swept(FIRST_8, FakeDevice(noise=0.02, seed=seed), predicting(error=0.03, seed=seed)), 8))
-        shuffled.append(regret(swept(Strategy("random", seed=seed, budget=8), FakeDevice(noise=0.02, seed=seed)), 8))
+        guided.append(
+            regret(
+                swept(
+                    FIRST_8, FakeDevice(noise=0.02, seed=seed), predicting(error=0.03, seed=seed)
+                ),
+                8,
+            )
+        )
+        shuffled.append(
+            regret(
+                swept(Strategy("random", seed=seed, budget=8), FakeDevice(noise=0.02, seed=seed)), 8
+            )
+        )
     assert max(guided) <= 0.03
     assert np.median(shuffled) > 0.03
 
@@ -105,7 +116,10 @@ def test_a_race_gives_losers_few_samples_and_a_quarter_of_the_configs_more():
 def test_every_trial_has_the_same_reference_which_the_small_first_one_finds():
     device = FakeDevice()
     first = min(swept(GRID, device).rows, key=lambda row: row.turn)
-    assert [len(trial.experiments) for trial in device.trials[:2]] == [REFERENCE_AMONG, MAX_PER_TRIAL]
+    assert [len(trial.experiments) for trial in device.trials[:2]] == [
+        REFERENCE_AMONG,
+        MAX_PER_TRIAL,
+    ]
     assert {trial.reference for trial in device.trials[1:-1]} == {first.experiment}
     assert first.relative == 1.0
 
@@ -113,7 +127,9 @@ def test_every_trial_has_the_same_reference_which_the_small_first_one_finds():
 def test_a_clock_that_slows_from_trial_to_trial_does_not_change_the_ranking():
     device = FakeDevice(noise=0.003)
     device.ms_of = lambda experiment: true_ms(experiment) * 1.3 ** len(device.trials)
-    sweep = swept(GRID, device, within=grid({"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 32, 64, 128]}))
+    sweep = swept(
+        GRID, device, within=grid({"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 32, 64, 128]})
+    )
     ranked = [round(true_ms(row.experiment), 6) for row in sweep.ranked][FINALISTS:]
     assert ranked == sorted(ranked)
 
@@ -122,8 +138,14 @@ def test_the_simplest_of_the_tied_configs_wins():
     """Warps and stages have no effect here. Fewest warps win, then fewest stages, then the smaller tile."""
     device = FakeDevice(noise=0.01)
     device.ms_of = lambda experiment: 1.0 if experiment.config.BLOCK_M >= 64 else 2.0
-    sweep = swept(GRID, device, within=grid({"BLOCK_M": [16, 64, 128], "num_warps": [4, 8], "num_stages": [2]}))
-    assert {finalist.experiment.config.BLOCK_M for finalist in sweep.final.finalists if finalist.is_tie} == {64, 128}
+    sweep = swept(
+        GRID,
+        device,
+        within=grid({"BLOCK_M": [16, 64, 128], "num_warps": [4, 8], "num_stages": [2]}),
+    )
+    assert {
+        finalist.experiment.config.BLOCK_M for finalist in sweep.final.finalists if finalist.is_tie
+    } == {64, 128}
     assert sweep.best.experiment.config.num_warps == 4
     assert sweep.best.experiment.config.BLOCK_M == 64
 
@@ -140,7 +162,9 @@ def test_a_config_that_is_slower_beyond_its_interval_does_not_win_by_being_simpl
 
 def test_a_wrong_result_is_never_ranked_however_fast():
     device = FakeDevice(wrong=lambda experiment: experiment.config.BLOCK_M == 128)
-    device.ms_of = lambda experiment: 0.001 if experiment.config.BLOCK_M == 128 else true_ms(experiment)
+    device.ms_of = lambda experiment: (
+        0.001 if experiment.config.BLOCK_M == 128 else true_ms(experiment)
+    )
     sweep = swept(GRID, device)
     wrong = [row for row in sweep.rows if row.status == "wrong"]
     assert {row.experiment.config.BLOCK_M for row in wrong} == {128}
@@ -149,7 +173,9 @@ def test_a_wrong_result_is_never_ranked_however_fast():
 
 
 def test_without_a_correct_result_there_is_no_best():
-    sweep = swept(GRID, FakeDevice(wrong=lambda experiment: True), within=grid({"BLOCK_M": [16, 32]}))
+    sweep = swept(
+        GRID, FakeDevice(wrong=lambda experiment: True), within=grid({"BLOCK_M": [16, 32]})
+    )
     assert sweep.best is None
     assert sweep.final is None
     assert sweep.ended == "complete"
@@ -164,7 +190,9 @@ def test_a_compile_failure_due_to_the_config_sets_it_aside_and_others_fail_it(ki
     three = grid({"BLOCK_M": [16, 32, 64]})
     device = FakeDevice()
     failure = Failure("compile", kind, "Why.")
-    builder = FakeBuilder(failures=lambda experiment: failure if experiment == three.experiments[1] else None)
+    builder = FakeBuilder(
+        failures=lambda experiment: failure if experiment == three.experiments[1] else None
+    )
     rows = swept(GRID, device, within=three, builder=builder).rows
     assert [row.status for row in rows] == ["timed", status, "timed"]
     assert rows[1].reason == "Why."
@@ -194,7 +222,10 @@ def test_a_config_that_kills_its_worker_twice_is_reported_and_the_others_are_tim
 
 @pytest.mark.parametrize(
     ("failure", "phase", "timed"),
-    [(Failure("time", "worker_died", "It died."), "final", 3), (Failure("time", "out_of_memory", "No."), "explore", 0)],
+    [
+        (Failure("time", "worker_died", "It died."), "final", 3),
+        (Failure("time", "out_of_memory", "No."), "explore", 0),
+    ],
     ids=["every final kills its worker", "no config fits in memory"],
 )
 def test_a_phase_that_always_fails_ends_the_sweep_and_keeps_the_times(failure, phase, timed):
@@ -222,7 +253,9 @@ def test_the_configs_of_a_failing_device_are_timed_on_the_other(failure):
     broken = FakeDevice(where="broken")
     whole = FakeDevice(where="whole")
     broken.before = lambda trial: Failure("worker", failure, "It is broken.")
-    sweep = swept(GRID, [whole, broken], within=grid({"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 64]}))
+    sweep = swept(
+        GRID, [whole, broken], within=grid({"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 64]})
+    )
     assert sweep.count("timed") == 8
     assert {row.where for row in sweep.rows} == {"whole"}
     assert failure == "worker_died" or len(broken.trials) <= 1
@@ -239,7 +272,9 @@ def test_a_device_on_which_everything_fails_is_given_up_early():
 
 def test_a_sweep_whose_only_device_is_lost_keeps_its_rows():
     lost = FakeDevice()
-    lost.before = lambda trial: Failure("worker", DEVICE_LOST, "It's gone.") if len(lost.trials) > 1 else None
+    lost.before = lambda trial: (
+        Failure("worker", DEVICE_LOST, "It's gone.") if len(lost.trials) > 1 else None
+    )
     sweep = swept(GRID, lost)
     assert sweep.count("timed") == REFERENCE_AMONG
     assert sweep.ended == "failed"
@@ -271,6 +306,8 @@ def test_the_interval_of_a_median_contains_it_in_95_of_100_cases(count):
 def test_a_round_of_the_race_is_shared_evenly_among_devices(devices):
     shared = [FakeDevice(where=f"GPU {number}") for number in range(devices)]
     swept(GRID, shared)
-    sizes = [len(trial.experiments) for device in shared for trial in device.trials if trial.turns == 40]
+    sizes = [
+        len(trial.experiments) for device in shared for trial in device.trials if trial.turns == 40
+    ]
     assert len(sizes) % devices == 0
     assert max(sizes) <= min(15, min(sizes) + 1)

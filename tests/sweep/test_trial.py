@@ -46,7 +46,9 @@ class Launches:
 
     def check(self):
         self.log.checked.append(self.experiment)
-        return replace(CORRECT, passed=self.experiment != WRONG, mismatched=int(self.experiment == WRONG)), None
+        return replace(
+            CORRECT, passed=self.experiment != WRONG, mismatched=int(self.experiment == WRONG)
+        ), None
 
 
 class Log:
@@ -61,7 +63,11 @@ class Log:
     def run(self, *experiments, writes=None, allowed=None, **fields):
         def prepare(experiment):
             return Launches(
-                experiment, self, self.output, (writes or {}).get(experiment, 1.0), (allowed or {}).get(experiment)
+                experiment,
+                self,
+                self.output,
+                (writes or {}).get(experiment, 1.0),
+                (allowed or {}).get(experiment),
             )
 
         trial = Trial(experiments, **fields)
@@ -80,7 +86,9 @@ def log():
 
 def test_an_output_equal_to_a_correct_one_needs_no_check_where_the_same_error_is_allowed(log):
     writes = {WRONG: 7.0, SLOW: 1.0}
-    found = log.run(WRONG, FAST, SLOW, WRONG, writes=writes, allowed={FAST: "a", SLOW: "a"}, phase="explore").each
+    found = log.run(
+        WRONG, FAST, SLOW, WRONG, writes=writes, allowed={FAST: "a", SLOW: "a"}, phase="explore"
+    ).each
     assert log.checked == [WRONG, FAST, WRONG]
     assert [outcome.status for outcome in found] == ["wrong", "timed", "timed", "wrong"]
     other = Log()
@@ -121,7 +129,9 @@ def test_a_hopeless_config_keeps_its_first_sample_beside_the_reference_of_that_t
 
 
 def test_many_turns_are_queued_in_batches(log):
-    several = grid({"BLOCK_M": [16], "num_warps": [4], "GROUP_SIZE": list(range(5, 20))}).experiments
+    several = grid(
+        {"BLOCK_M": [16], "num_warps": [4], "GROUP_SIZE": list(range(5, 20))}
+    ).experiments
     found = log.run(*several, reference=FAST, turns=160)
     assert {len(outcome.times_ms) for outcome in found.each} == {160}
     assert all(np.allclose(outcome.times_ms / outcome.reference_ms, 2.0) for outcome in found.each)

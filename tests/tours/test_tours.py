@@ -24,7 +24,15 @@ STOPS = [
 
 
 def test_the_seven_tours_are_in_their_order_and_each_asks_for_predictions() -> None:
-    names = ["why-grouping", "compiler-and-blackboard", "a-race", "fusing", "tf32", "tail-wave", "one-element-more"]
+    names = [
+        "why-grouping",
+        "compiler-and-blackboard",
+        "a-race",
+        "fusing",
+        "tf32",
+        "tail-wave",
+        "one-element-more",
+    ]
     assert list(tours()) == names
     assert all(sum(stop.ask is not None for stop in each.stops) >= 2 for each in tours().values())
 
@@ -33,7 +41,9 @@ def test_the_seven_tours_are_in_their_order_and_each_asks_for_predictions() -> N
 @pytest.mark.parametrize("stop", STOPS)
 def test_every_number_is_what_the_sentence_was_written_for(stop, session) -> None:
     facts = tour.compute_facts(stop.facts, stop.fields, session)
-    assert {name: value.text for name, value in facts.items()} == {name: f.shown for name, f in stop.facts.items()}
+    assert {name: value.text for name, value in facts.items()} == {
+        name: f.shown for name, f in stop.facts.items()
+    }
     text = plain(stop.say, stop, facts)
     assert 4 <= count_words(text) <= tour.MOST_WORDS, text
     if stop.ask:
@@ -44,7 +54,10 @@ def test_every_number_is_what_the_sentence_was_written_for(stop, session) -> Non
 
 
 def test_the_letters_of_the_right_answers_are_spread_evenly() -> None:
-    letters = {name: [right_letter(stop) for stop in each.stops if stop.ask] for name, each in tours().items()}
+    letters = {
+        name: [right_letter(stop) for stop in each.stops if stop.ask]
+        for name, each in tours().items()
+    }
     counts = Counter(itertools.chain(*letters.values()))
     assert set(counts) == set("abc")
     assert max(counts.values()) - min(counts.values()) <= 1, counts
@@ -56,14 +69,21 @@ def right_letter(stop) -> str:
     """Return the letter of the right answer, by the numbers that the file ships."""
     factors = {"share": 0.01}
     values = {
-        name: float(re.match(r"[\d.,]+", fact.shown)[0].replace(",", "")) * factors.get(fact.unit, 1)
+        name: float(re.match(r"[\d.,]+", fact.shown)[0].replace(",", ""))
+        * factors.get(fact.unit, 1)
         for name, fact in stop.facts.items()
     }
-    (letter,) = (letter for letter, choice in zip("abcd", stop.ask.choices, strict=False) if choice.is_right(values))
+    (letter,) = (
+        letter
+        for letter, choice in zip("abcd", stop.ask.choices, strict=False)
+        if choice.is_right(values)
+    )
     return letter
 
 
-def test_a_stop_has_no_holes_before_its_numbers_are_known_and_the_next_one_is_prepared(tmp_path) -> None:
+def test_a_stop_has_no_holes_before_its_numbers_are_known_and_the_next_one_is_prepared(
+    tmp_path,
+) -> None:
     """On an empty cache, with nothing compiled: the file ships the numbers."""
     session = Session(None, tmp_path)
     guide = Guide(session)
@@ -132,9 +152,16 @@ GOOD = (DIRECTORY / "tail-wave.toml").read_text(encoding="utf-8")
         ("BLOCK_N=256", "BLOCK_N=250", "stop 1: BLOCK_N must be "),
         ("tab=schedule", "tab=scheduel", "stop 1: tab is 'scheduel'"),
         ("num_warps=8&tab", "num_wraps=8&tab", "stop 1: the address has num_wraps"),
-        ("{programs} tiles for", "{program} tiles for", "stop 1: 'program' is not one of the stop's facts"),
+        (
+            "{programs} tiles for",
+            "{program} tiles for",
+            "stop 1: 'program' is not one of the stop's facts",
+        ),
         ('unit = "ms"', 'unit = "s"', "'times' or 'share' (got 's')"),
-        *(('path = "programs"', f'path = "{path}"', "is not a path") for path in ("", "a..b", "a[-1]")),
+        *(
+            ('path = "programs"', f'path = "{path}"', "is not a path")
+            for path in ("", "a..b", "a[-1]")
+        ),
         ('set = "M=1536&N=2816"', 'set = "M=0"', "stop 2: M must be "),
         ('ratio = ["time", "before"]', 'ratio = ["time", "longer"]', "is a ratio"),
         ('when = "longer < 1.05"', 'when = "length < 1"', "'length' is not one"),
@@ -151,19 +178,25 @@ def test_a_tour_has_four_to_eight_stops_and_its_choices_have_conditions() -> Non
     head, *stops = GOOD.split("[[stops]]")
     with pytest.raises(tour.BadTour, match="stops: List should have at least 4 items"):
         tour.read("[[stops]]".join([head, *stops[:3]]), "bad")
-    assert [tour.Choice("", when).is_right({"x": 1.5}) for when in ("x < 2", "x > 2", "x == 1.5")] == [
+    assert [
+        tour.Choice("", when).is_right({"x": 1.5}) for when in ("x < 2", "x > 2", "x == 1.5")
+    ] == [
         True,
         False,
         True,
     ]
 
 
-def test_a_recorded_number_has_its_mark_and_a_number_that_nobody_measured_is_no_fact(session) -> None:
+def test_a_recorded_number_has_its_mark_and_a_number_that_nobody_measured_is_no_fact(
+    session,
+) -> None:
     address = {"kernel": "matmul.grouped", "gpu": "H200"}
     facts = {"time": tour.Fact(shown="", endpoint="run", path="timing.median_ms", unit="ms")}
     time = tour.compute_facts(facts, address, session)["time"]
     assert (time.text, time.source) == ("7.20 µs", "recorded")
-    with pytest.raises(tour.NoFact, match="No run of this experiment on H200 was measured here or recorded"):
+    with pytest.raises(
+        tour.NoFact, match="No run of this experiment on H200 was measured here or recorded"
+    ):
         tour.compute_facts(facts, {**address, "M": "777"}, session)
 
 

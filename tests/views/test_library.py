@@ -57,7 +57,9 @@ def state_at(query):
 def file_rows(panel, action, **flat):
     """Return the rows of the file that a panel's CSV button saves."""
     session = SimpleNamespace(store=Store(None))
-    saved = next(panel().actions()[action].question(session, snapshot(**flat).state, ""))["saved-file"]
+    saved = next(panel().actions()[action].question(session, snapshot(**flat).state, ""))[
+        "saved-file"
+    ]
     return list(csv.DictReader(io.StringIO(json.loads(saved)["text"].removeprefix("\ufeff"))))
 
 
@@ -84,7 +86,10 @@ def test_a_link_opens_the_state_that_has_the_recording(kind):
         state = state_at(view.address(entry.experiment, kind))
         assert state.view.tab == view.TABS_BY_KIND[kind]
         assert state.gpu.name == entry.experiment.gpu
-        assert key_numbers(records.find(FORMS[kind], state.experiment, entry.experiment.gpu)) == entry.numbers
+        assert (
+            key_numbers(records.find(FORMS[kind], state.experiment, entry.experiment.gpu))
+            == entry.numbers
+        )
 
 
 def test_the_library_opens_on_the_agreement_and_a_page_of_rows_within_40_kilobytes():
@@ -99,13 +104,18 @@ def test_the_library_opens_on_the_agreement_and_a_page_of_rows_within_40_kilobyt
     assert len(rows.encode()) <= 40_000
     assert "No recording matches." in draw_recorded(recorded_gpu="B200")
     link = "kernel=matmul.grouped&amp;M=640&amp;tab=recorded&amp;recorded_kind=timeline&amp;recorded_kernel="
-    assert link in draw_recorded(M=640, recorded_kind="timeline"), "a filter keeps the experiment and other filters"
+    assert link in draw_recorded(M=640, recorded_kind="timeline"), (
+        "a filter keeps the experiment and other filters"
+    )
 
 
 @pytest.mark.parametrize("kernel", ["transpose.flat", "matmul.split_k_race"])
 def test_recordings_of_the_pages_kernel_come_first(kernel):
     kernels = re.findall(r'<td class="kernel"><a [^>]*>(.*?)</a>', draw_recorded(kernel=kernel))
-    count = min(view.RECORDED.rows_per_page, sum(entry.experiment.kernel == kernel for entry in view.entries()))
+    count = min(
+        view.RECORDED.rows_per_page,
+        sum(entry.experiment.kernel == kernel for entry in view.entries()),
+    )
     assert kernels[:count] == [kernel] * count
 
 
@@ -114,7 +124,11 @@ def test_the_endpoint_lists_every_recording_part_by_part():
     assert first["total"] == len(view.entries())
     assert len(json.dumps(first)) < 40_000
     starts = range(0, first["total"] + 1, 500)
-    replies = [row for start in starts for row in ask(view.RecordedPanel, limit=500, offset=start)["recorded"]]
+    replies = [
+        row
+        for start in starts
+        for row in ask(view.RecordedPanel, limit=500, offset=start)["recorded"]
+    ]
     assert replies[:50] == first["recorded"]
     experiments = [from_json(reply["experiment"]) for reply in replies]
     assert experiments == [entry.experiment for entry in view.entries()]
@@ -124,7 +138,14 @@ def test_the_endpoint_lists_every_recording_part_by_part():
 
 
 def test_an_endpoint_refuses_an_argument_by_its_name():
-    bad = [("kernel", "sort"), ("kind", "dance"), ("limit", 501), ("limit", "many"), ("offset", -1), ("count", "lines")]
+    bad = [
+        ("kernel", "sort"),
+        ("kind", "dance"),
+        ("limit", 501),
+        ("limit", "many"),
+        ("offset", -1),
+        ("count", "lines"),
+    ]
     for field, value in bad:
         with pytest.raises(ConfigError, match=f"^{field} must be ") as error:
             ask(view.ScoreboardPanel if field == "count" else view.RecordedPanel, **{field: value})
@@ -142,13 +163,18 @@ def test_every_recorded_count_is_predicted_once_in_a_small_file():
     assert len(READS.scores) == sum(len(study.measured.rows) for study in STUDIES)
     experiment = from_json({"kernel": "transpose.flat", "gpu": "H200"})
     counted = records.find(scoreboard.FORMS[0], experiment, "H200").launch
-    assert {(s.operation, s.count): s.counted for s in BOARD.scores if s.experiment == experiment} == {
+    assert {
+        (s.operation, s.count): s.counted for s in BOARD.scores if s.experiment == experiment
+    } == {
         (operation, count): counted[f"{name}_{count}"]
         for operation, name in (("load", "ld"), ("store", "st"))
         for count in EXACT_COUNTS
     }
     assert scoreboard.FILE.stat().st_size < 240_000
-    assert list(map(predict_records.line, PREDICTIONS)) == scoreboard.FILE.read_text("utf-8").splitlines()
+    assert (
+        list(map(predict_records.line, PREDICTIONS))
+        == scoreboard.FILE.read_text("utf-8").splitlines()
+    )
 
 
 def test_sectors_and_requests_are_exact_lower_bounds_hold_and_dram_misses_are_flagged():
@@ -174,7 +200,11 @@ def test_the_headline_states_the_scores_of_the_selected_count_and_gpu(count):
     headline = text_of(view.scoreboard_headline(board, count, exact))
     total = f"{len(board.scores):,}"
     launches = f"{board.launches} launches on H200"
-    parts = (f"{total} of {total} ", f"{launches}, counted by Nsight Compute", f"{len(exact.scores):,} agree exactly.")
+    parts = (
+        f"{total} of {total} ",
+        f"{launches}, counted by Nsight Compute",
+        f"{len(exact.scores):,} agree exactly.",
+    )
     if count == DRAM:
         flagged = f"flags {sum(score.is_flagged for score in board.scores):,} as uncertain"
         number = f"{100 * board.median_error:.2g} % median error of DRAM reads"
@@ -186,29 +216,50 @@ def test_the_headline_states_the_scores_of_the_selected_count_and_gpu(count):
 
 def test_misses_are_not_counted_as_exact_and_what_cannot_be_compared_is_left_out():
     board = Scoreboard((score(5, 5), score(90, 100), score(7, 7)))
-    assert text_of(view.scoreboard_headline(board, "sectors", board)).startswith("2 of 3 sector counts agree")
+    assert text_of(view.scoreboard_headline(board, "sectors", board)).startswith(
+        "2 of 3 sector counts agree"
+    )
     first, *others = PREDICTIONS
     assert scoreboard.score_recordings(others).unpredicted == (first.experiment,)
-    assert "Not compared: 23 launches whose atomics retry." in text_of(draw_scoreboard()["scoreboard-rows"])
+    assert "Not compared: 23 launches whose atomics retry." in text_of(
+        draw_scoreboard()["scoreboard-rows"]
+    )
     assert "Not compared" not in draw_scoreboard(score_kernel="transpose.flat")["scoreboard-rows"]
 
 
 def test_a_point_names_the_launch_and_both_counts():
     point = score(1234, 5678, "TMA load")
     label = view.point_text(point)
-    assert [part for part in ("TMA load", "matmul.grouped", "H200", "1,234", "5,678") if part not in label] == []
+    assert [
+        part
+        for part in ("TMA load", "matmul.grouped", "H200", "1,234", "5,678")
+        if part not in label
+    ] == []
     assert label.endswith(", −78\u00a0%")
     assert "%" not in view.point_text(replace(point, counted=1234))
 
 
 def test_the_table_lists_all_scores_with_the_largest_error_first_and_flags_dram_reads():
-    rows, exact = (draw_scoreboard(score_count=count)["scoreboard-rows"] for count in (DRAM, COUNTS[0]))
-    assert f'<td class="error">+{100 * READS.misses[0].error:.0f}\u00a0%</td>' in rows.split("</tr>")[1]
+    rows, exact = (
+        draw_scoreboard(score_count=count)["scoreboard-rows"] for count in (DRAM, COUNTS[0])
+    )
+    assert (
+        f'<td class="error">+{100 * READS.misses[0].error:.0f}\u00a0%</td>'
+        in rows.split("</tr>")[1]
+    )
     assert f"of {len(READS.scores):,}" in rows
     assert "flagged" in rows
     assert "flagged" not in exact
-    saved = file_rows(view.ScoreboardPanel, "score-csv", score_count=DRAM, score_gpu="H200", score_sort="predicted")
-    assert [int(row["predicted"]) for row in saved] == sorted(s.predicted for s in READS.part(gpu="H200").scores)
+    saved = file_rows(
+        view.ScoreboardPanel,
+        "score-csv",
+        score_count=DRAM,
+        score_gpu="H200",
+        score_sort="predicted",
+    )
+    assert [int(row["predicted"]) for row in saved] == sorted(
+        s.predicted for s in READS.part(gpu="H200").scores
+    )
 
 
 def test_a_gpu_without_counts_has_a_facet_and_a_sentence_and_no_picture():
@@ -236,7 +287,10 @@ def test_the_picture_is_the_same_for_every_experiment_and_pin_and_is_sent_in_100
     plot = draw_scoreboard(M=512)["scoreboard-plot"]
     assert plot == draw_scoreboard(M=640, score_page=2)["scoreboard-plot"]
     assert {"words", "addresses"} <= set(decode(plot)["layout"]["meta"])
-    assert all(len(draw_scoreboard(score_count=count)["scoreboard-plot"].encode()) < 100_000 for count in COUNTS)
+    assert all(
+        len(draw_scoreboard(score_count=count)["scoreboard-plot"].encode()) < 100_000
+        for count in COUNTS
+    )
     panel = view.ScoreboardPanel()
     own = snapshot("scoreboard")
     pinned = snapshot("scoreboard", M=640)
@@ -280,7 +334,11 @@ def traces(figure, axis=None):
 
 def points(figure, axis=None):
     """Return (x, y) by the score's index."""
-    return {i: (x, y) for t in traces(figure, axis) for i, x, y in zip(t.customdata, t.x, t.y, strict=True)}
+    return {
+        i: (x, y)
+        for t in traces(figure, axis)
+        for i, x, y in zip(t.customdata, t.x, t.y, strict=True)
+    }
 
 
 def test_points_lie_at_their_counts_and_errors_and_zeros_are_omitted():
@@ -290,7 +348,9 @@ def test_points_lie_at_their_counts_and_errors_and_zeros_are_omitted():
     (line,) = FIGURE.layout.shapes
     titles = [axis.title.text for axis in axes]
     assert titles == ["32-byte sectors, predicted", "sectors, counted", "error, %"]
-    assert axes[0].range == axes[1].range == (math.log10(line.x0), math.log10(line.x1)), "the diagonal spans both"
+    assert axes[0].range == axes[1].range == (math.log10(line.x0), math.log10(line.x1)), (
+        "the diagonal spans both"
+    )
     assert line.x0 == line.y0 < 50 < 20_000 < line.y1 == line.x1
     empty = scoreboard_figure([SCORES[3]], "sectors")
     assert points(empty) == {}
@@ -299,7 +359,10 @@ def test_points_lie_at_their_counts_and_errors_and_zeros_are_omitted():
 
 def test_colours_show_the_operation_symbols_the_gpu_and_rings_the_misses():
     """A GPU has the same symbol whichever GPUs are selected."""
-    for trace in (*traces(FIGURE), *(t for s in SCORES[:2] for t in traces(scoreboard_figure([s], "sectors")))):
+    for trace in (
+        *traces(FIGURE),
+        *(t for s in SCORES[:2] for t in traces(scoreboard_figure([s], "sectors"))),
+    ):
         (expected,) = (s for s in SCORES if (s.predicted, s.counted) == (trace.x[0], trace.y[0]))
         assert trace.name == expected.operation
         assert trace.marker.color == theme.OPERATIONS[expected.operation]
@@ -317,4 +380,6 @@ def test_dram_reads_are_in_gigabytes_coloured_by_flag_with_the_allowed_band():
     assert points(figure) == {0: (2, 1), 1: (1, 1)}
     assert {trace.name for trace in traces(figure)} == {"flagged", "no flag"}
     (band,) = [trace for trace in figure.data if trace.fill == "toself"]
-    assert [x / y - 1 for x, y in zip(band.x, band.y, strict=True)] == pytest.approx([0.2, 0.2, -0.2, -0.2])
+    assert [x / y - 1 for x, y in zip(band.x, band.y, strict=True)] == pytest.approx(
+        [0.2, 0.2, -0.2, -0.2]
+    )

@@ -19,11 +19,20 @@ from visualize.predict.agreement import Verdicts
 from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import Matrix, Requests
 from visualize.views.memory import tables, text, whatif
-from visualize.views.memory.flow import Flow, find_contrast, flow_plot, make_flow, request_titles, tile_figure
+from visualize.views.memory.flow import (
+    Flow,
+    find_contrast,
+    flow_plot,
+    make_flow,
+    request_titles,
+    tile_figure,
+)
 from visualize.views.prose import html, plain
 from visualize.views.tabs import SETTINGS
 
-GROUPED, TILED, FLAT = ({"kernel": name} for name in ("matmul.grouped", "transpose.tiled", "transpose.flat"))
+GROUPED, TILED, FLAT = (
+    {"kernel": name} for name in ("matmul.grouped", "transpose.tiled", "transpose.flat")
+)
 TINY = {**GROUPED, "M": 1, "N": 1, "K": 1}
 TF32 = {**GROUPED, "dtype": "float32"}
 EDGE = {
@@ -79,7 +88,9 @@ def test_a_recorded_launch_is_marked_equal(verdicts_of):
     section = tables.traffic_section(verdicts)
     assert table.count("✓") == 3
     assert "≠" not in table + section
-    assert '<b>the same</b> on H200 <span class="mark recorded"' in html(text.launch_sentences(verdicts))
+    assert '<b>the same</b> on H200 <span class="mark recorded"' in html(
+        text.launch_sentences(verdicts)
+    )
     assert "DRAM moved" in section
     assert re.search(r"loads</td><td>([\d,]+)</td><td>\1</td>", section)
     uncounted = verdicts_of({**GROUPED, "M": 513})
@@ -92,7 +103,9 @@ def test_before_the_compiler_answers_the_recorded_code_is_predicted(verdicts_of)
     assert table.count(f"compiled, Triton {verdicts.counters.device.triton}") == 3
     assert table.count("✓") == 3
     assert text.launch_sentences(verdicts) == ()
-    assert headline(verdicts, 0).startswith("100 % of the moved bytes are used: fully coalesced textbook")
+    assert headline(verdicts, 0).startswith(
+        "100 % of the moved bytes are used: fully coalesced textbook"
+    )
     assert "once the kernel is compiled" in tables.conversions_table(verdicts)
     assert "once the kernel is compiled" in tables.traffic_section(replace(verdicts, counters=None))
 
@@ -100,10 +113,18 @@ def test_before_the_compiler_answers_the_recorded_code_is_predicted(verdicts_of)
 @pytest.mark.parametrize(
     ("flat", "number", "expected"),
     [
-        ({**TILED, "M": 1000, "N": 1000}, 0, "16. The launcher only records whether 1,000 is divisible by 16."),
+        (
+            {**TILED, "M": 1000, "N": 1000},
+            0,
+            "16. The launcher only records whether 1,000 is divisible by 16.",
+        ),
         ({**TILED, "M": 1000, "N": 1000}, 0, "moves 4 bytes instead of 16"),
         ({**TILED, "M": 1001, "N": 1001}, 0, "4,004 bytes (1,001 × 4), not a multiple of 16"),
-        (TILED, 1, "bytes per program), so that adjacent lanes store adjacent bytes. Each lane stores"),
+        (
+            TILED,
+            1,
+            "bytes per program), so that adjacent lanes store adjacent bytes. Each lane stores",
+        ),
         (FLAT, 1, "Each element goes to a different row of B"),
         (TF32, 1, "K-major only, and B is not K-major"),
         (SMALL_TILE, 0, "8 lanes hold each element, and all of them load it"),
@@ -122,12 +143,17 @@ def test_each_cost_has_its_reason(verdicts_of, flat, number, expected):
             assert "K-major" not in reasons(other)[1]
 
 
-def test_boxes_have_no_requests_and_their_sectors_past_the_edge_were_counted_as_predicted(verdicts_of):
+def test_boxes_have_no_requests_and_their_sectors_past_the_edge_were_counted_as_predicted(
+    verdicts_of,
+):
     verdicts = verdicts_of(EDGE)
     load_a, _, load_c, store_left, _, store_right = reasons(verdicts)
     # 14 box rows for each of 128 rows: below A's 64 rows 4 sectors each; the last one of each row above lacks 48 bytes.
     assert "Each box row of 128 bytes" in load_a
-    assert "3,712 of the sectors lie past the edge of A: they arrive as zeros, and are counted." in load_a
+    assert (
+        "3,712 of the sectors lie past the edge of A: they arrive as zeros, and are counted."
+        in load_a
+    )
     assert "192 of the sectors lie past the edge of C" in load_c
     assert "past the edge" not in store_left + store_right, "a store omits them"
     assert text.cause(verdicts.compiled[0]) == "its boxes reach past the edge of A"
@@ -139,7 +165,9 @@ def test_boxes_have_no_requests_and_their_sectors_past_the_edge_were_counted_as_
     assert "Nsight Compute counted the same on H200" in plain(text.launch_sentences(verdicts))
 
 
-@pytest.mark.parametrize("flat", [TINY, TF32, EDGE, SMALL_TILE, {**FLAT, "M": 577, "N": 577}, ROW_STRIP])
+@pytest.mark.parametrize(
+    "flat", [TINY, TF32, EDGE, SMALL_TILE, {**FLAT, "M": 577, "N": 577}, ROW_STRIP]
+)
 def test_the_picture_shows_the_bytes_and_sectors_of_the_cost(verdicts_of, flat):
     verdicts = verdicts_of(flat)
     for op in verdicts.compiled:
@@ -155,15 +183,42 @@ def test_the_picture_shows_the_bytes_and_sectors_of_the_cost(verdicts_of, flat):
 @pytest.mark.parametrize(
     ("flat", "number", "start", "parts"),
     [
-        (TINY, 0, "6.25 % of the moved bytes are used predicted", "uses only 6.25 % of their bytes."),
-        (FLAT, 1, "8 × the sectors needed predicted", f"{ALIKE}…, adjacent lanes access different rows of B."),
+        (
+            TINY,
+            0,
+            "6.25 % of the moved bytes are used predicted",
+            "uses only 6.25 % of their bytes.",
+        ),
+        (
+            FLAT,
+            1,
+            "8 × the sectors needed predicted",
+            f"{ALIKE}…, adjacent lanes access different rows of B.",
+        ),
         (FLAT, 0, COALESCED, "The store of B wastes the most sectors."),
-        (TF32, 1, "4 × the sectors needed predicted", "contiguous runs of a request are only 4 bytes long"),
-        (GROUPED, 1, COALESCED, "In the load of B (tile.py:…No operation of this launch wastes a byte."),
-        ({**TILED, "lanes": "loaded"}, 1, COALESCED, f"{RESCUED}…No operation of this launch wastes a byte."),
+        (
+            TF32,
+            1,
+            "4 × the sectors needed predicted",
+            "contiguous runs of a request are only 4 bytes long",
+        ),
+        (
+            GROUPED,
+            1,
+            COALESCED,
+            "In the load of B (tile.py:…No operation of this launch wastes a byte.",
+        ),
+        (
+            {**TILED, "lanes": "loaded"},
+            1,
+            COALESCED,
+            f"{RESCUED}…No operation of this launch wastes a byte.",
+        ),
     ],
 )
-def test_the_headline_says_how_much_an_operation_wastes_and_why(verdicts_of, flat, number, start, parts):
+def test_the_headline_says_how_much_an_operation_wastes_and_why(
+    verdicts_of, flat, number, start, parts
+):
     words = headline(verdicts_of(flat), number)
     assert words.startswith(start)
     for part in parts.split("…"):
@@ -172,20 +227,29 @@ def test_the_headline_says_how_much_an_operation_wastes_and_why(verdicts_of, fla
     assert ("wastes the most" in words) == ("wastes the most" in parts)
 
 
-def test_bank_conflicts_of_a_conversion_stand_beside_their_counts_even_if_its_line_has_moved(verdicts_of):
+def test_bank_conflicts_of_a_conversion_stand_beside_their_counts_even_if_its_line_has_moved(
+    verdicts_of,
+):
     verdicts = verdicts_of(TILED)
     table = tables.conversions_table(verdicts)
     assert "128 × 64 of 4 B: 32,768 bytes" in table
     assert table.count("✓") == 2
-    assert "No block changes its layout." in tables.conversions_table(verdicts_of({"kernel": "matmul.persistent"}))
+    assert "No block changes its layout." in tables.conversions_table(
+        verdicts_of({"kernel": "matmul.persistent"})
+    )
     moved = {
-        name: tuple(replace(part, source=("tiled.py", part.source[1] + 7)) for part in getattr(verdicts.code, name))
+        name: tuple(
+            replace(part, source=("tiled.py", part.source[1] + 7))
+            for part in getattr(verdicts.code, name)
+        )
         for name in ("conversions", "shared")
     }
     later = replace(verdicts, code=replace(verdicts.code, **moved))
     assert tables.conversions_table(later).count("✓") == 2
     compiled = verdicts.counters.compiled
-    other = replace(compiled, conversions=tuple(replace(each, shape=(64, 64)) for each in compiled.conversions))
+    other = replace(
+        compiled, conversions=tuple(replace(each, shape=(64, 64)) for each in compiled.conversions)
+    )
     later = replace(later, counters=replace(verdicts.counters, compiled=other))
     assert "✓" not in tables.conversions_table(later)
 
@@ -194,13 +258,19 @@ def test_counts_that_differ_or_are_of_different_code_are_marked(verdicts_of):
     verdicts = verdicts_of(TILED)
     more = tuple(replace(row, lines=row.lines + 1) for row in verdicts.counters.ops)
     other = replace(verdicts, counters=replace(verdicts.counters, ops=more))
-    assert "Nsight Compute counted different numbers: see the rows marked ≠." in plain(text.launch_sentences(other))
+    assert "Nsight Compute counted different numbers: see the rows marked ≠." in plain(
+        text.launch_sentences(other)
+    )
     assert tables.operations_table(other).count("≠") == 2
     first, *rest = verdicts.code.operations
-    other = replace(verdicts, code=replace(verdicts.code, operations=(replace(first, width_bytes=8), *rest)))
+    other = replace(
+        verdicts, code=replace(verdicts.code, operations=(replace(first, width_bytes=8), *rest))
+    )
     assert not other.counted_is_compiled
     triton = verdicts.counters.device.triton
-    assert f"Nsight Compute counted different code, from Triton {triton}: " in plain(text.launch_sentences(other))
+    assert f"Nsight Compute counted different code, from Triton {triton}: " in plain(
+        text.launch_sentences(other)
+    )
     assert tables.operations_table(other).count(f"compiled, Triton {triton}") == 2
 
 
@@ -251,7 +321,9 @@ def flow_of(addresses, width=4, active=True, code=None):
     row = address // 256
     column = address % 256 // 4
     lanes = Requests(row, column, address, mask, width, Matrix(*SHAPE, 4))
-    access = FlatAccess("load", "B", Axis("m", address.size, lambda index, block: index * block), ("m",), ("", 1))
+    access = FlatAccess(
+        "load", "B", Axis("m", address.size, lambda index, block: index * block), ("m",), ("", 1)
+    )
     return Flow(access, (0,), TensorSpec(SHAPE, is_input=True), lanes, code)
 
 
@@ -292,7 +364,9 @@ def test_an_inactive_lane_has_no_target_and_untouched_lines_below_are_left_out()
 
 def test_a_box_flows_from_one_node_to_each_of_its_rows():
     kernel = discover()["matmul.persistent"]
-    flow = make_flow(kernel, Launch(kernel.family.problem(M=1024), kernel.config(), GPUS["H200"]), 0, BOX)
+    flow = make_flow(
+        kernel, Launch(kernel.family.problem(M=1024), kernel.config(), GPUS["H200"]), 0, BOX
+    )
     figure = decode(flow_plot(flow, 0, "about"))
     _, _, node = figure["data"]
     requests = figure["layout"]["meta"]["requests"]
@@ -315,7 +389,9 @@ def test_a_tiles_elements_have_their_colours_and_those_outside_none(color):
     (picture,) = tile_figure(flow.tile, "A", color, board.sector_bytes).data
     row, column = np.indices((4, 4))
     expected = {"request": row, "warp": row, "lane": column, "register": 0 * row}[color]
-    assert np.array_equal(picture.z, np.where((row < 3) & (column < 2), expected, np.nan), equal_nan=True)
+    assert np.array_equal(
+        picture.z, np.where((row < 3) & (column < 2), expected, np.nan), equal_nan=True
+    )
     assert picture.x0 == 4
     assert picture.y0 == 4
     byte = (5 * 6 + 5) * 4
@@ -333,7 +409,10 @@ def ask(question, session, kernel, **flat):
     """The last answer: its text, its figure, and the first row of each change by the change's name, without tags."""
     action = whatif.WhatIfPanel().actions()[question]
     *_, slots = action.question(session, SETTINGS.state({"kernel": kernel, **flat}, None), "page")
-    lines = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(<td>.*?)</tr>", slots["whatif"])]
+    lines = [
+        re.findall(r"<td>(.*?)</td>", row)
+        for row in re.findall(r"<tr>(<td>.*?)</tr>", slots["whatif"])
+    ]
     rows = {row[0]: [re.sub(r"<.*?>", "", cell) for cell in row] for row in lines if row[0]}
     return slots["whatif"], slots["cliff-plot"], rows
 
@@ -358,23 +437,40 @@ def test_unknown_divisibility_costs_requests_and_a_transposed_operand_is_tried(s
     assert "×</b>" in text
     for row in rows.values():  # of each change, the load of A
         for column in (3, 5):
-            now, before = (int(cells[column].replace(",", "")) for cells in (row, rows["unchanged"]))
-            expected = f"{now / before:.3g} ×" if now != before else "same" if row[0] != "unchanged" else ""
+            now, before = (
+                int(cells[column].replace(",", "")) for cells in (row, rows["unchanged"])
+            )
+            expected = (
+                f"{now / before:.3g} ×"
+                if now != before
+                else "same"
+                if row[0] != "unchanged"
+                else ""
+            )
             assert row[column + 1] == expected
     assert re.search(r"<b>B transposed</b> \([\d.]+ × fewer\)", text)
 
 
 def test_boxes_need_no_requests_at_a_divisible_size(session):
     text, _, _ = ask("faults", session, "matmul.persistent", K=1001, **SMALL)
-    assert re.search(r"padded to multiples of 16: K 1001 → 1008</b> \(none: boxes are copied\)", text)
+    assert re.search(
+        r"padded to multiples of 16: K 1001 → 1008</b> \(none: boxes are copied\)", text
+    )
     assert "<b>none</b>" in text
 
 
 def test_the_cliff_falls_at_the_sizes_that_16_divides(session):
     _, figure, rows = ask("cliff", session, "transpose.tiled", M=1024, N=1024, dimension="N")
-    kinds = {"1,000": "nothing known", "1,008": "divisible by 16", "1,009": "nothing known", "1,024": "divisible by 16"}
+    kinds = {
+        "1,000": "nothing known",
+        "1,008": "divisible by 16",
+        "1,009": "nothing known",
+        "1,024": "divisible by 16",
+    }
     assert list(rows) == [f"from N = {size}, {kind}" for size, kind in kinds.items()]
-    assert [row[1:3] for row in rows.values()] == [["load A", width] for width in ("4 B", "16 B", "4 B", "16 B")]
+    assert [row[1:3] for row in rows.values()] == [
+        ["load A", width] for width in ("4 B", "16 B", "4 B", "16 B")
+    ]
     curve = decode(figure)["data"][0]
     assert curve["x"] == list(range(1000, 1025))
     requests = dict(zip(curve["x"], curve["y"], strict=True))
@@ -386,7 +482,9 @@ def test_two_gpus_and_the_recorded_compiler_stand_one_below_the_other(session):
     text, _, rows = ask("across", session, "matmul.grouped", other_gpu="A100-80GB")
     own = f"Triton {version('triton')}"
     expected = [f"H200, {own}", f"A100-80GB, {own}", "H200, Triton 3.6.0"]
-    assert list(rows) == list(dict.fromkeys(expected)), "this Triton, and the one of the recording if it is another"
+    assert list(rows) == list(dict.fromkeys(expected)), (
+        "this Triton, and the one of the recording if it is another"
+    )
     for row in rows.values():
         assert row[7].isdigit(), "registers"
         assert re.fullmatch(r"\d+ %, limited by .+", row[10])
@@ -399,11 +497,18 @@ def test_a_dimension_or_gpu_that_cannot_be_compared_is_refused_beside_its_contro
     for question, kernel, field, flat in (
         ("cliff", "transpose.tiled", "dimension", {"dimension": "K"}),
         ("across", "matmul.grouped", "other_gpu", {"other_gpu": "H200"}),
-        ("across", "matmul.grouped", "other_gpu", {"other_gpu": "A100-80GB", "dtype": "float8_e5m2"}),
+        (
+            "across",
+            "matmul.grouped",
+            "other_gpu",
+            {"other_gpu": "A100-80GB", "dtype": "float8_e5m2"},
+        ),
     ):
         with pytest.raises(ConfigError) as error:
             ask(question, session, kernel, **flat)
         assert error.value.field == field
     totals = {"unchanged": 8, "same": 8, "more": 9}
     assert str(whatif.best_changes(totals)).startswith("None of these changes saves requests")
-    assert str(whatif.best_changes({**totals, "fewer": 2})) == "Fewer requests with fewer (4 × fewer)."
+    assert (
+        str(whatif.best_changes({**totals, "fewer": 2})) == "Fewer requests with fewer (4 × fewer)."
+    )

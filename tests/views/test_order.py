@@ -40,7 +40,9 @@ from visualize.views.state import COLORS, Snapshot, State, View
 def planned(kernel_id, problem, config, by="wave"):
     """Plan a launch on an H200 in its own order and in row-major order."""
     kernel = discover()[kernel_id]
-    own = schedule(kernel, Launch(kernel.family.problem(**problem), kernel.config(**config), GPUS["H200"]))
+    own = schedule(
+        kernel, Launch(kernel.family.problem(**problem), kernel.config(**config), GPUS["H200"])
+    )
     named = {"this order": own, "row-major order": row_major(own)}
     return [Order(name, order, steps(order, by)) for name, order in named.items()]
 
@@ -66,7 +68,13 @@ def parts(order, cells):
     return cells[top:, left:], a[:, :: grid.across.repeat], b[:: grid.down.repeat]
 
 
-LAUNCHES = [grouped(9, 9, 3, 9), grouped(1, 1, 1), grouped(7, 33, 4, 40), grouped(129, 5, 8), split(3, 9, 4)]
+LAUNCHES = [
+    grouped(9, 9, 3, 9),
+    grouped(1, 1, 1),
+    grouped(7, 33, 4, 40),
+    grouped(129, 5, 8),
+    split(3, 9, 4),
+]
 
 
 @pytest.mark.parametrize("color", COLORS)
@@ -80,11 +88,18 @@ def test_each_tile_and_block_shows_its_program_group_wave_or_sm(color, orders):
         entries = launch.entry.min(axis=0), rows[:, slice_of], columns[slice_of]
         program = launch.tiles.program
         group = launch.tiles.group
-        values = {"order": program, "group": group % 8, "wave": launch.step % 8, "sm": program % launch.sms}[color]
+        values = {
+            "order": program,
+            "group": group % 8,
+            "wave": launch.step % 8,
+            "sm": program % launch.sms,
+        }[color]
         for cells, expected in zip(parts(order, trace["z"]), entries, strict=True):
             assert np.array_equal(cells, values[expected])
         for edges, along in ((checked.x, 1), (checked.y, 0)):
-            assert edges is None or (len(edges) == trace["z"].shape[along] + 1 and (np.diff(edges) > 0).all())
+            assert edges is None or (
+                len(edges) == trace["z"].shape[along] + 1 and (np.diff(edges) > 0).all()
+            )
 
 
 def test_few_blocks_along_k_get_a_cell_each_and_many_share_a_strip():
@@ -107,7 +122,10 @@ def test_a_large_map_shows_every_second_tile_in_cells_of_equal_size():
     assert trace["dy"] == 2
     assert trace["xgap"] == 0
     assert "x" not in trace, "Plotly draws cells of equal size as pixels"
-    assert parts(orders[0], trace["z"])[0][3, 5] == launch.tiles.program[launch.entry.min(axis=0)[6, 10]]
+    assert (
+        parts(orders[0], trace["z"])[0][3, 5]
+        == launch.tiles.program[launch.entry.min(axis=0)[6, 10]]
+    )
     assert trace["x0"] + trace["dx"] * grid.across.lead == 1, "the middle of tiles 0 and 1"
 
 
@@ -144,7 +162,9 @@ def test_a_copy_shows_its_reads_and_its_transposed_writes():
     assert written["name"] == "B as written"
     assert np.array_equal(read["z"], launch.tiles.program[launch.entry.min(axis=0)])
     assert np.array_equal(written["z"], read["z"].T)
-    axes = [picture["layout"][name]["title"]["text"] for name in ("xaxis", "yaxis", "xaxis2", "yaxis2")]
+    axes = [
+        picture["layout"][name]["title"]["text"] for name in ("xaxis", "yaxis", "xaxis2", "yaxis2")
+    ]
     assert axes == ["pid_n", "pid_m", "pid_m", "pid_n"]
     data = player_data(orders, "order", 0, 0, 0)
     assert len(data["orders"]) == 1
@@ -165,12 +185,17 @@ def test_the_player_gets_every_tile_step_by_step(orders):
     assert data["first"] == 9
     assert data["bound"] == 1
     assert data["name"] == "wave"
-    assert "places" not in data["orders"][1] or orders[0].schedule.slices > 1, "row-major tiles are in their own order"
+    assert "places" not in data["orders"][1] or orders[0].schedule.slices > 1, (
+        "row-major tiles are in their own order"
+    )
 
 
 def test_the_player_steps_through_a_loop_by_turn_or_by_tile():
     problem = {"M": 2048, "N": 4096, "K": 64}
-    data = [player_data(planned("matmul.persistent", problem, {}, by), "order", 0, 0, 0) for by in ("wave", "program")]
+    data = [
+        player_data(planned("matmul.persistent", problem, {}, by), "order", 0, 0, 0)
+        for by in ("wave", "program")
+    ]
     own, by_tile = (each["orders"][0] for each in data)
     assert [each["name"] for each in data] == ["turn", "tile"]
     assert data[0]["unit"] == "tile"
@@ -193,7 +218,9 @@ def test_the_curve_holds_both_orders_and_marks_one_n():
     for order, marked in zip(orders, ("54", "90"), strict=True):
         trace = traces[order.name]
         assert np.array_equal(trace.y, loads(order.schedule, np.arange(1, 82)))
-        assert [(n, text) for n, text in zip(trace.x, trace.text, strict=True) if text] == [(9, marked)]
+        assert [(n, text) for n, text in zip(trace.x, trace.text, strict=True) if text] == [
+            (9, marked)
+        ]
 
 
 GB = 1_000_000_000
@@ -205,7 +232,12 @@ ROWS = [
     GroupSizeRow(1, 0, 0, (GB, 2 * GB, 4 * GB), (), None, None, (1.0, 2.0, 9.0)),
     GroupSizeRow(4, 0, 0, (), (), None, None, (3.0, 3.0, 3.0)),
 ]
-BOUNDS = (Bound("DRAM", 1.0, "d"), Bound("L2", 2.0, "l"), Bound("arithmetic", 3.0, "a"), Bound(figures.TAIL, 0.5, "t"))
+BOUNDS = (
+    Bound("DRAM", 1.0, "d"),
+    Bound("L2", 2.0, "l"),
+    Bound("arithmetic", 3.0, "a"),
+    Bound(figures.TAIL, 0.5, "t"),
+)
 
 
 def test_predicted_reads_are_a_line_with_a_band_and_counts_are_medians_with_error_bars():
@@ -222,7 +254,9 @@ def test_predicted_reads_are_a_line_with_a_band_and_counts_are_medians_with_erro
     assert list(points.x) == [1]
     assert [*points.y, *errors.arrayminus, *errors.array] == [2 * GB, GB, 2 * GB]
     assert layout.yaxis.type == "log"
-    assert layout.yaxis.autorangeoptions.include[1] == 5 * GB, "the next tick above the highest value"
+    assert layout.yaxis.autorangeoptions.include[1] == 5 * GB, (
+        "the next tick above the highest value"
+    )
     assert layout.shapes[0].x0 == 4
     assert layout.annotations[0].text == "GROUP_SIZE 4"
 
@@ -243,7 +277,11 @@ def test_times_are_medians_from_the_20th_to_the_80th_percentile_and_equal_reads_
 
 @pytest.mark.parametrize(
     ("scale", "measured_ms", "unit", "stack"),
-    [(1, 5.0, "ms", [3.0, 0.5, 1.5]), (0.01, 0.05, "µs", [30.0, 5.0, 15.0]), (1, 2.5, "ms", [3.0, 0.5, 0.0])],
+    [
+        (1, 5.0, "ms", [3.0, 0.5, 1.5]),
+        (0.01, 0.05, "µs", [30.0, 5.0, 15.0]),
+        (1, 2.5, "ms", [3.0, 0.5, 0.0]),
+    ],
 )
 def test_the_bottleneck_is_marked_and_the_rest_of_the_time_is_what_it_and_the_tail_leave(
     scale, measured_ms, unit, stack
@@ -255,7 +293,9 @@ def test_the_bottleneck_is_marked_and_the_rest_of_the_time_is_what_it_and_the_ta
     longest = "30.0 µs" if unit == "µs" else "3.00 ms"
     assert labels["arithmetic"] == f" {longest}<br> bottleneck"
     assert [row for row, label in labels.items() if "bottleneck" in label] == ["arithmetic"]
-    assert labels["recorded"].endswith("arithmetic + tail wave + rest" if stack[2] else "arithmetic + tail wave")
+    assert labels["recorded"].endswith(
+        "arithmetic + tail wave + rest" if stack[2] else "arithmetic + tail wave"
+    )
     assert list(traces["time"].x) == pytest.approx(stack)
     assert list(traces["time"].customdata) == ["arithmetic", figures.TAIL, "not explained by these"]
     assert layout.xaxis.title.text == unit
@@ -299,10 +339,17 @@ def test_every_program_is_one_bar_on_its_sm_from_its_start_to_its_end(experiment
     count = np.bincount(tiles.program)
     waves = {}
     for pid, (start, end, top, bottom, color, hover) in programs.items():
-        assert (start, end) == pytest.approx((execution.start_ns[pid] / 1000, execution.end_ns[pid] / 1000))
+        assert (start, end) == pytest.approx(
+            (execution.start_ns[pid] / 1000, execution.end_ns[pid] / 1000)
+        )
         assert execution.sm[pid] - 0.5 < top < bottom < execution.sm[pid] + 0.5
         wave = pid // plan.resident_programs
-        assert hover == [pid, *(each[first[pid]] for each in (tiles.pid_m, tiles.pid_n, tiles.pid_k)), wave, count[pid]]
+        assert hover == [
+            pid,
+            *(each[first[pid]] for each in (tiles.pid_m, tiles.pid_n, tiles.pid_k)),
+            wave,
+            count[pid],
+        ]
         assert waves.setdefault(wave % 8, color) == color
     assert len(set(waves.values())) == len(waves), "a colour for each wave"
     rows = sorted(programs.values(), key=lambda bar: (round(bar[2], 4), bar[0]))
@@ -323,7 +370,9 @@ def test_every_tile_has_its_cell_and_its_times(experiment):
     figure = go.Figure(picture)
     (cells,) = figure.data
     assert data["columns"] == cells.z.shape[1]
-    cell = np.ravel_multi_index((plan.tiles.pid_m // cells.dy, plan.tiles.pid_n // cells.dx), cells.z.shape)
+    cell = np.ravel_multi_index(
+        (plan.tiles.pid_m // cells.dy, plan.tiles.pid_n // cells.dx), cells.z.shape
+    )
     assert np.array_equal(data["cell"], cell)
     assert set(cell.tolist()) == set(range(cells.z.size)), "no cell is left out"
     assert np.array_equal([data["begun_ns"], data["done_ns"]], [begun, done])
@@ -349,7 +398,11 @@ WIDE = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8}
 
 def plan(kernel_id, m, n, k=64, per_sm=1, **config):
     kernel = discover()[kernel_id]
-    return schedule(kernel, Launch(kernel.family.problem(M=m, N=n, K=k), kernel.config(**config), SEVEN_SMS), per_sm)
+    return schedule(
+        kernel,
+        Launch(kernel.family.problem(M=m, N=n, K=k), kernel.config(**config), SEVEN_SMS),
+        per_sm,
+    )
 
 
 def waves(*args, **config):
@@ -359,14 +412,20 @@ def waves(*args, **config):
 
 def numbers(text):
     """Return the numbers of a sentence, in order."""
-    return [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", str(text))]
+    return [
+        float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", str(text))
+    ]
 
 
 def test_the_last_wave_is_full_or_states_its_idle_share_and_the_launchs():
     text = waves(256, 256)
-    assert numbers(text) == [16, 3, 7, 7, 1, 2, 71, 24], "programs, waves, SMs, in the last wave, idle shares"
+    assert numbers(text) == [16, 3, 7, 7, 1, 2, 71, 24], (
+        "programs, waves, SMs, in the last wave, idle shares"
+    )
     assert '1 program per SM <span class="mark assumed"' in html([text])
-    assert numbers(waves(64, 192))[-2:] == [3, 57], "of a single wave, the launch has the same share"
+    assert numbers(waves(64, 192))[-2:] == [3, 57], (
+        "of a single wave, the launch has the same share"
+    )
     assert "The last wave is full." in str(waves(64, 14 * 64, per_sm=2))
     order = plan("matmul.persistent", 512, 512, 128, BLOCK_M=128, BLOCK_N=128)
     text = waves_sentence(order, steps(order))
@@ -379,7 +438,9 @@ def test_the_occupancy_table_has_waves_and_idle_shares_by_programs_per_sm_and_on
     rows = "3 2 of 7 71 % 24 % .*2 2 of 14 86 % 43 % .*1 16 of 28 43 % 43 %"
     assert re.search(rows, text_of(occupancy_table(order, None)))
     assert split_k_sentence(order) == ""
-    assert "8 programs, one per slice of K" in str(split_k_sentence(plan("matmul.split_k_atomic", 64, 64, 512)))
+    assert "8 programs, one per slice of K" in str(
+        split_k_sentence(plan("matmul.split_k_atomic", 64, 64, 512))
+    )
 
 
 FEWER = FirstLoads(9, 81, 54, 90, ((3, 3), (1, 9)), False, None)
@@ -387,10 +448,16 @@ EQUAL = replace(FEWER, blocks=90)
 
 
 def traffic(config, m=8192, n=8192, k=8192, kernel="matmul.grouped", compiled=None):
-    payload = {"kernel": kernel, "problem": {"M": m, "N": n, **({"K": k} if k else {})}, "config": config}
+    payload = {
+        "kernel": kernel,
+        "problem": {"M": m, "N": n, **({"K": k} if k else {})},
+        "config": config,
+    }
     experiment = from_json(payload)
     study = records.find(GROUP_SIZES.form, experiment, "H200")
-    return DramTraffic(discover()[kernel], Launch(experiment.problem, experiment.config, H200), compiled, study)
+    return DramTraffic(
+        discover()[kernel], Launch(experiment.problem, experiment.config, H200), compiled, study
+    )
 
 
 GROUPED, ROW_MAJOR = (traffic({**WIDE, "GROUP_SIZE": size}) for size in (8, 1))
@@ -405,13 +472,17 @@ def with_times(here, times_of):
 def headline_parts(markup):
     """Return the number and the words beside it, the sentence, and the folded sentences."""
     text = re.sub(r" <span class=\"mark.*?</span>", "", markup)
-    found = re.fullmatch(r".*?number\">(.*?)</p><p class=\"claim\">(.*?)</p>(?:.*?<p>(.*?)</p>)?.*", text)
+    found = re.fullmatch(
+        r".*?number\">(.*?)</p><p class=\"claim\">(.*?)</p>(?:.*?<p>(.*?)</p>)?.*", text
+    )
     return [re.sub(r"<[^>]*>", "", part or "").strip() for part in found.groups()]
 
 
 def loads_parts(first_loads, here=ROW_MAJOR):
     link = Link("All sizes", "")
-    number, claim, more = headline_parts(loads_headline(first_loads, "program", here, link, ("End.",)))
+    number, claim, more = headline_parts(
+        loads_headline(first_loads, "program", here, link, ("End.",))
+    )
     assert len(claim.split()) <= 25
     assert more.endswith("End.")
     return number, claim, more
@@ -420,15 +491,31 @@ def loads_parts(first_loads, here=ROW_MAJOR):
 @pytest.mark.parametrize(
     ("first_loads", "number", "reason"),
     [
-        (FEWER, "54 blocks instead of 90 for 9 programs", "3 rows of A and 3 columns of B; row-major order needs 1"),
+        (
+            FEWER,
+            "54 blocks instead of 90 for 9 programs",
+            "3 rows of A and 3 columns of B; row-major order needs 1",
+        ),
         (
             FirstLoads(132, 512, 1792, 1600, ((12, 16), (9, 16)), False, (7360, 6336)),
             "1,792 blocks instead of 1,600 for 132 programs",
             "C is only 16 tiles wide, so grouping loads more.",
         ),
-        (replace(EQUAL, is_same_order=True), "90 blocks in either order", "This order is row-major"),
-        (replace(EQUAL, first=81), "90 blocks in either order", "all 81 programs need every block of both inputs."),
-        (replace(EQUAL, first=1), "90 blocks in either order", "equally many rows and columns of tiles"),
+        (
+            replace(EQUAL, is_same_order=True),
+            "90 blocks in either order",
+            "This order is row-major",
+        ),
+        (
+            replace(EQUAL, first=81),
+            "90 blocks in either order",
+            "all 81 programs need every block of both inputs.",
+        ),
+        (
+            replace(EQUAL, first=1),
+            "90 blocks in either order",
+            "equally many rows and columns of tiles",
+        ),
     ],
 )
 def test_the_number_of_blocks_leads_and_has_a_reason(first_loads, number, reason):
@@ -449,7 +536,9 @@ def test_the_gain_of_fewer_blocks_is_stated_if_both_orders_were_counted():
 
 def reuse_text(here):
     text = plain(reuse_sentences(here))
-    assert not re.search(r"\s[.,;:)]|  |<", text), "the API's note has no traces of the page's marks"
+    assert not re.search(r"\s[.,;:)]|  |<", text), (
+        "the API's note has no traces of the page's marks"
+    )
     return text
 
 
@@ -493,7 +582,9 @@ def test_there_is_nothing_to_gain_if_all_inputs_fit_in_the_l2():
 )
 def test_a_difference_in_time_is_stated_with_its_noise_and_its_reason(slower, texts):
     text = reuse_text(
-        with_times(GROUPED, lambda size: tuple(t * (slower if size == 1 else 1) for t in (2.0, 2.01, 1.99)))
+        with_times(
+            GROUPED, lambda size: tuple(t * (slower if size == 1 else 1) for t in (2.0, 2.01, 1.99))
+        )
     )
     assert all(part in text for part in texts), text
 
@@ -503,7 +594,9 @@ def test_a_gpu_with_less_bandwidth_per_flop_is_named_even_if_its_sms_hold_fewer_
     here = traffic({**WIDE, "GROUP_SIZE": 1}, 16384, 16384, 4096)
     launch = replace(here.launch, config=replace(here.launch.config, num_warps=num_warps))
     compiled = CompiledFacts(32, 0, 0, (), (), (), "not read") if num_warps == 16 else None
-    assert "on a GPU with less bandwidth per FLOP: on " in reuse_text(replace(here, launch=launch, compiled=compiled))
+    assert "on a GPU with less bandwidth per FLOP: on " in reuse_text(
+        replace(here, launch=launch, compiled=compiled)
+    )
 
 
 def test_recorded_studies_are_marked_as_recorded():

@@ -43,9 +43,19 @@ def measured(payload=MATMUL, median_ms=0.007, ratio=(0.97, 0.975, 0.98), **chang
     """A recorded run, as if this machine had just measured it, with all that a run measures."""
     run = recorded(payload)
     gbps = None if run.timing.gbps is None else 1000.0
-    timing = Timing(median_ms, 0.99 * median_ms, 1.02 * median_ms, 340, None if gbps else 40.0, gbps)
-    first = Baseline("torch.matmul", replace(timing, median_ms=ratio[1] * median_ms), ratio[1], ratio[0], ratio[2])
-    other = replace(first, name="torch.matmul, cuBLASLt", ratio=1.2, ratio_low=1.19, ratio_high=1.21)
+    timing = Timing(
+        median_ms, 0.99 * median_ms, 1.02 * median_ms, 340, None if gbps else 40.0, gbps
+    )
+    first = Baseline(
+        "torch.matmul",
+        replace(timing, median_ms=ratio[1] * median_ms),
+        ratio[1],
+        ratio[0],
+        ratio[2],
+    )
+    other = replace(
+        first, name="torch.matmul, cuBLASLt", ratio=1.2, ratio_low=1.19, ratio_high=1.21
+    )
     fields = {
         "backend": "cuda",
         "note": "",
@@ -60,7 +70,9 @@ def measured(payload=MATMUL, median_ms=0.007, ratio=(0.97, 0.975, 0.98), **chang
 
 
 def with_options(run, **options):
-    return replace(run, experiment=replace(run.experiment, run=replace(run.experiment.run, **options)))
+    return replace(
+        run, experiment=replace(run.experiment, run=replace(run.experiment.run, **options))
+    )
 
 
 def wrong(run=None, **check):
@@ -83,7 +95,9 @@ def test_a_launch_without_a_timed_run_has_a_predicted_time():
         return panel.draw(snapshot)["predicted-time"], str(number)
 
     text, number = drawn({"kernel": "matmul.grouped", "M": 900, "N": 900, "K": 900})
-    assert text_of(text).startswith(f"{number} predicted without compiling predicted Dominated by latency.")
+    assert text_of(text).startswith(
+        f"{number} predicted without compiling predicted Dominated by latency."
+    )
     assert "DRAM" in text
     assert drawn(MATMUL)[0] == ""
 
@@ -125,13 +139,19 @@ def test_a_ratio_has_its_interval_and_is_a_tie_only_if_that_contains_1(ratio, is
 
 def test_a_call_that_costs_more_than_the_kernel_comes_first():
     first, _, rest = headline(measured()).partition("More")
-    assert "A call from Python takes 31.0 µs; the kernel takes 7.00 µs. In a loop, Python is the bottleneck" in first
+    assert (
+        "A call from Python takes 31.0 µs; the kernel takes 7.00 µs. In a loop, Python is the bottleneck"
+        in first
+    )
     assert "A call from Python takes" not in rest
     assert "44.0 µs" in tables(measured())
     assert "SM clock 1755 MHz (1740–1980, cycles over global time)" in tables(measured())
     first, _, rest = headline(measured(median_ms=1.4)).partition("More")
     assert "A call from Python takes" not in first
-    assert "A call from Python takes 31.0 µs; the kernel takes 1.40 ms, so the call hides behind it." in rest
+    assert (
+        "A call from Python takes 31.0 µs; the kernel takes 1.40 ms, so the call hides behind it."
+        in rest
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,11 +177,17 @@ def test_a_working_set_that_fits_in_the_l2_has_no_dram_bandwidth():
     run = measured(FITS_L2)
     assert "useful rate, in L2" in tables(run)
     assert "a copy's best" not in tables(run)
-    assert "The working set of 8.39 MB fits in the L2 (62.9 MB), so the rate is no DRAM bandwidth." in headline(run)
+    assert (
+        "The working set of 8.39 MB fits in the L2 (62.9 MB), so the rate is no DRAM bandwidth."
+        in headline(run)
+    )
     for from_dram in (with_options(run, l2="cold"), measured(LARGE)):
         assert "useful rate, in L2" not in tables(from_dram)
         assert "working set" not in headline(from_dram)
-        assert re.search(r"a copy's best rate on this GPU [\d,.]+ GB/s this kernel reaches \d+ %", tables(from_dram))
+        assert re.search(
+            r"a copy's best rate on this GPU [\d,.]+ GB/s this kernel reaches \d+ %",
+            tables(from_dram),
+        )
 
 
 def test_short_event_times_include_launch_overhead_and_a_graphs_do_not():
@@ -175,7 +201,9 @@ def test_short_event_times_include_launch_overhead_and_a_graphs_do_not():
 
 def test_a_wrong_result_says_how_many_are_wrong_and_where_and_has_no_time():
     run = wrong(worst_index=(17, 42))
-    assert headline(run).startswith("1,234 of 262,144 elements are wrong measured Wrong beyond rounding")
+    assert headline(run).startswith(
+        "1,234 of 262,144 elements are wrong measured Wrong beyond rounding"
+    )
     assert "at element [17, 42]" in headline(run)
     assert card(run) == "✗ 1,234 of 262,144 wrong measured"
     assert headline(wrong(mismatched=1)).startswith("1 of 262,144 elements is wrong")
@@ -197,17 +225,26 @@ def test_a_race_that_passes_is_still_called_one_and_the_headline_says_why_it_doe
     assert "It passed, but it is still a race: 8 programs" in headline(won)
     assert "so it can't show a race" in headline(won)
     live = headline(replace(measured(), experiment=lost.experiment))
-    assert live.startswith("0 of 262,144 elements are wrong measured It passed, but"), "luck matters more than speed"
+    assert live.startswith("0 of 262,144 elements are wrong measured It passed, but"), (
+        "luck matters more than speed"
+    )
     assert "It did not show in this result." in live
     assert "still a race" not in headline(lost)
 
 
 def test_an_interpreters_check_says_if_the_gpu_could_not_launch_the_config():
-    run = replace(recorded(), backend="interpreter", timing=None, baseline=None, recorded=recorded())
-    assert re.fullmatch(r"✓ 0 wrong, checked in the interpreter ✓ 0 wrong · .* torch’s speed recorded", card(run))
+    run = replace(
+        recorded(), backend="interpreter", timing=None, baseline=None, recorded=recorded()
+    )
+    assert re.fullmatch(
+        r"✓ 0 wrong, checked in the interpreter ✓ 0 wrong · .* torch’s speed recorded", card(run)
+    )
     too_large = Failure("compile", "out_of_resources", "It needs 2,097,152 bytes.")
     expected = "This config can't launch on H200; the interpreter has no such limit. It needs 2,097,152 bytes."
-    for each, failure in ((run, replace(too_large, kind="timeout")), (replace(run, backend="cuda"), too_large)):
+    for each, failure in (
+        (run, replace(too_large, kind="timeout")),
+        (replace(run, backend="cuda"), too_large),
+    ):
         assert expected not in headline(each, failure=failure)
     assert expected in headline(run, failure=too_large)
 
@@ -246,9 +283,14 @@ def test_a_tile_is_marked_if_one_of_its_cells_is_wrong():
     cells[0, 0] = 1.5
     cells[5, 7] = np.inf
     cells[2, 3] = 0.9
-    assert marks_of(cells, (32, 32), (64, 128)) == {"wrong": ["10", "00", "01", "00"], "tiles": [1, 1]}
+    assert marks_of(cells, (32, 32), (64, 128)) == {
+        "wrong": ["10", "00", "01", "00"],
+        "tiles": [1, 1],
+    }
     assert marks_of(cells, (32, 32), (64, 128), exact=True)["wrong"] == ["10", "10", "01", "00"]
-    assert marks_of([[0, 2]], (256, 256), (64, 128)) == {"wrong": ["01"], "tiles": [4, 2]}, "coarser than the tiles"
+    assert marks_of([[0, 2]], (256, 256), (64, 128)) == {"wrong": ["01"], "tiles": [4, 2]}, (
+        "coarser than the tiles"
+    )
     assert view.tile_marks(recorded())["wrong"] == ["0"], "a run that passed needs no picture"
     assert view.tile_marks(replace(wrong(), diff=None)) is None
 
@@ -275,17 +317,26 @@ def test_a_gpus_roof_is_the_median_of_its_runs_peaks_in_this_dtype():
 
     def with_peak(rate, unit, dtype="float16"):
         problem = replace(run.experiment.problem, dtype=dtype)
-        return replace(run, peak=Peak(rate, unit, "", 0.5), experiment=replace(run.experiment, problem=problem))
+        return replace(
+            run, peak=Peak(rate, unit, "", 0.5), experiment=replace(run.experiment, problem=problem)
+        )
 
     runs = [("H200", with_peak(rate, "TFLOP/s")) for rate in (700, 780, 790)]
-    runs += [("H200", with_peak(4000, "GB/s", "float32")), ("H200", with_peak(500, "TFLOP/s", "float32"))]
+    runs += [
+        ("H200", with_peak(4000, "GB/s", "float32")),
+        ("H200", with_peak(500, "TFLOP/s", "float32")),
+    ]
     runs += [("H100", with_peak(760, "TFLOP/s"))]
-    assert view.roofs(runs, "float16") == (Roof("H200", 4000, 780, "recorded"),), "no copy was measured on the H100"
+    assert view.roofs(runs, "float16") == (Roof("H200", 4000, 780, "recorded"),), (
+        "no copy was measured on the H100"
+    )
 
 
 def test_the_predicted_bound_is_the_slowest_resource_and_follows_the_clock():
     config = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8}
-    _, launch = launch_of(from_json({**MATMUL, "problem": {"M": 8192, "N": 8192, "K": 8192}, "config": config}), H200)
+    _, launch = launch_of(
+        from_json({**MATMUL, "problem": {"M": 8192, "N": 8192, "K": 8192}, "config": config}), H200
+    )
     received = asked_bytes(schedule(GROUPED, launch))
     point, slowest = predicted_point(GROUPED, launch, received, 1830)
     assert point.tflops == pytest.approx(2 * 8192**3 / slowest.ms / 1e9)
@@ -297,7 +348,11 @@ def test_the_predicted_bound_is_the_slowest_resource_and_follows_the_clock():
 def roofline(run, gpu=H200):
     """The text, and the traces of the picture by name, up to a colon; {} if there is no picture."""
     text, picture = view.draw_roofline(run, launch_of(run.experiment, gpu)[1]).values()
-    traces = {} if picture == NONE else {trace["name"].split(":")[0]: trace for trace in decode(picture)["data"]}
+    traces = (
+        {}
+        if picture == NONE
+        else {trace["name"].split(":")[0]: trace for trace in decode(picture)["data"]}
+    )
     return html.unescape(re.sub(r"<[^>]*>", "", str(text))), traces
 
 
@@ -308,7 +363,11 @@ def test_a_recorded_run_is_below_recorded_roofs_and_a_measured_run_below_its_dev
     assert traces.keys() == {"H100", "H200", THIS_KERNEL, "library", "predicted bound"} | recordings
     assert traces[THIS_KERNEL]["y"] == [run.timing.tflops]
     assert traces["library"]["y"] == [call.timing.tflops for call in run.baselines]
-    assert set(traces[THIS_KERNEL]["x"]) == set(traces["library"]["x"]) == {intensity(GROUPED, run.experiment.problem)}
+    assert (
+        set(traces[THIS_KERNEL]["x"])
+        == set(traces["library"]["x"])
+        == {intensity(GROUPED, run.experiment.problem)}
+    )
     reached = r"This kernel reaches [\d.]+ % of its roof of \d+ TFLOP/s recorded\. At 171 FLOP per byte, DRAM is"
     assert re.match(reached, text)
     text, traces = roofline(replace(run, backend="cuda", copy_gbps=4100.0))
@@ -332,7 +391,9 @@ def test_a_copy_an_unmeasured_gpu_and_a_wrong_result_have_no_place_below_a_roof_
 
 def check_of(cells, passed=False, cell=1):
     row, column = (int(place) * cell for place in np.unravel_index(np.argmax(cells), cells.shape))
-    return Check(passed, 0.1, 0.01, 1.0, 0.1, 1, 0, cells.size, (row, column), 2.0, 1.0, float(cells.max()))
+    return Check(
+        passed, 0.1, 0.01, 1.0, 0.1, 1, 0, cells.size, (row, column), 2.0, 1.0, float(cells.max())
+    )
 
 
 def error_map(cells, exact=False):
@@ -355,7 +416,9 @@ def test_one_wrong_cell_is_beyond_the_limit_and_ringed():
     exact = error_figure(replace(diff, exact=True), check_of(cells), "C")
     assert exact.layout.title.text == "Error of C (max of each 64 × 64)"
     none = 0 * cells  # such as a race on zeros
-    assert len(error_figure(replace(diff, cells=none), check_of(none, passed=True), "C").data) == 1, "no ring"
+    assert (
+        len(error_figure(replace(diff, cells=none), check_of(none, passed=True), "C").data) == 1
+    ), "no ring"
 
 
 def test_a_result_that_is_wrong_everywhere_has_colours_from_its_smallest_to_its_largest_error():
@@ -364,7 +427,9 @@ def test_a_result_that_is_wrong_everywhere_has_colours_from_its_smallest_to_its_
     assert 10**picture.zmin == pytest.approx(133)
     assert 10**picture.zmax == pytest.approx(348)
     assert (np.diff(picture.z.ravel()) > 0).all()
-    assert {color for _, color in picture.colorscale} == {"#fcd29f", "#e2691b", "#6d1602"}, "no colour of right cells"
+    assert {color for _, color in picture.colorscale} == {"#fcd29f", "#e2691b", "#6d1602"}, (
+        "no colour of right cells"
+    )
     assert list(picture.colorbar.ticktext) == ["150 ×", "200 ×", "300 ×"]
 
 
@@ -373,28 +438,49 @@ def test_the_colour_jumps_at_the_limit_and_the_scale_ends_at_the_largest_error()
     assert picture.zmin == -2
     assert 10**picture.zmax == pytest.approx(261)
     limit = 2 / (picture.zmax - picture.zmin)
-    assert [color for at, color in picture.colorscale if at == pytest.approx(limit)] == ["#cfe0f3", "#fcd29f"]
+    assert [color for at, color in picture.colorscale if at == pytest.approx(limit)] == [
+        "#cfe0f3",
+        "#fcd29f",
+    ]
     labels = dict(zip(picture.colorbar.tickvals, picture.colorbar.ticktext, strict=True))
     assert labels == {-2: "≤ 0.01 ×", -1: "0.1 ×", 0: "limit", 1: "10 ×", 2: "100 ×"}
     passed = error_map([[0, 0.3]])
     assert passed.zmin == -2
     assert passed.zmax == 0
     assert passed.colorbar.ticktext[-1] == "limit"
-    assert {color for _, color in passed.colorscale} == {"#0b2a5b", "#cfe0f3"}, "no colour of wrong cells"
+    assert {color for _, color in passed.colorscale} == {"#0b2a5b", "#cfe0f3"}, (
+        "no colour of wrong cells"
+    )
 
 
 def test_a_map_and_its_closeup_share_one_scale_and_the_closeup_names_programs_and_has_borders():
     cells = np.full((2, 2), 200, dtype=np.float32)
     output = np.zeros((1, 1), dtype=np.float32)
-    near = Closeup(np.array([[0.5, 700]], dtype=np.float32), (2, 2), (2, 2), (2, 4), (0, 0), output, output, output)
+    near = Closeup(
+        np.array([[0.5, 700]], dtype=np.float32),
+        (2, 2),
+        (2, 2),
+        (2, 4),
+        (0, 0),
+        output,
+        output,
+        output,
+    )
     diff = Diff(cells, (4, 4), (8, 8), exact=False, tile=(2, 2), closeup=near)
     check = check_of(cells)
     whole = error_figure(diff, check, "C").data[0]
-    heatmap, borders, labels, ring = closeup_figure(diff, near, check, "C", {(1, 1): [7, 8], (1, 2): [5]}).data
-    assert [(each.zmin, 10**each.zmax) for each in (whole, heatmap)] == [(-2, pytest.approx(700))] * 2
+    heatmap, borders, labels, ring = closeup_figure(
+        diff, near, check, "C", {(1, 1): [7, 8], (1, 2): [5]}
+    ).data
+    assert [(each.zmin, 10**each.zmax) for each in (whole, heatmap)] == [
+        (-2, pytest.approx(700))
+    ] * 2
     assert heatmap.x0 == 2.5
     assert heatmap.y0 == 2.5
-    assert list(zip(labels.y, labels.x, labels.text, strict=True)) == [(2, 2, "pid 7 +1"), (2, 4, "pid 5")]
+    assert list(zip(labels.y, labels.x, labels.text, strict=True)) == [
+        (2, 2, "pid 7 +1"),
+        (2, 4, "pid 5"),
+    ]
     assert list(borders.x) == [1.5, 5.5, None, 1.5, 1.5, None, 3.5, 3.5, None]
     assert list(borders.y)[:5] == [1.5, 1.5, None, 1.5, 3.5], "from the first row of tiles down"
     assert (ring.y[0], ring.x[0]) == check.worst_index
@@ -412,8 +498,16 @@ def test_an_element_that_is_not_finite_is_above_all_errors_and_all_errors_of_an_
 def test_the_time_figure_has_a_bar_per_call_and_another_colour_for_the_host():
     figure = time_figure(measured())
     bars, labels = figure.data
-    assert list(bars.y) == [THIS_KERNEL, "torch.matmul", "torch.matmul, cuBLASLt", ENQUEUED, SYNCHRONIZED]
-    assert max(map(len, figure.layout.xaxis.title.text.split("<br>"))) <= 20, "a phone has no room for more"
+    assert list(bars.y) == [
+        THIS_KERNEL,
+        "torch.matmul",
+        "torch.matmul, cuBLASLt",
+        ENQUEUED,
+        SYNCHRONIZED,
+    ]
+    assert max(map(len, figure.layout.xaxis.title.text.split("<br>"))) <= 20, (
+        "a phone has no room for more"
+    )
     assert list(bars.x) == pytest.approx([7.0, 6.825, 6.825, 31.0, 44.0])
     kernel, library, _, *host = bars.marker.color
     assert kernel == theme.HARDWARE
@@ -428,7 +522,10 @@ def test_the_time_figure_has_a_bar_per_call_and_another_colour_for_the_host():
 
 
 ENDED = datetime.datetime(2026, 11, 21, 13, 2, tzinfo=datetime.UTC)
-RUNS = [records.find(RUN.form, experiment, "H200") for experiment in records.experiments(RUN.form, "H200")]
+RUNS = [
+    records.find(RUN.form, experiment, "H200")
+    for experiment in records.experiments(RUN.form, "H200")
+]
 PICTURED = next(run for run in RUNS if run.diff)
 
 
@@ -444,12 +541,26 @@ def test_a_run_is_read_back_for_its_own_experiment_and_gpu(run):
         assert replace(back, diff=None) == replace(run, diff=None)
         assert ended == ENDED
         assert (back.diff is None) == (run.diff is None)
-    assert read(view.encode_run(run, "H200", ENDED), run, M=1 + run.experiment.problem.M % 16_384) is None
+    assert (
+        read(view.encode_run(run, "H200", ENDED), run, M=1 + run.experiment.problem.M % 16_384)
+        is None
+    )
     assert read(view.encode_run(run, "A100", ENDED), run) is None
 
 
 def test_a_run_with_a_field_of_another_type_or_the_picture_of_another_output_is_ignored():
-    for unreadable in (None, 7, "", "{", "[]", "null", "[" * 50_000, '{"gpu": "H200"}', '{"run": {}}', "x" * 200_000):
+    for unreadable in (
+        None,
+        7,
+        "",
+        "{",
+        "[]",
+        "null",
+        "[" * 50_000,
+        '{"gpu": "H200"}',
+        '{"run": {}}',
+        "x" * 200_000,
+    ):
         assert read(unreadable) is None
     fields = json.loads(view.encode_run(PICTURED, "H200", ENDED))
     for date in ("yesterday", "2026-11-21", "2026-11-21T14:02", 7, None):  # no time, or no zone

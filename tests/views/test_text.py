@@ -35,7 +35,9 @@ ROWS = [(1, Strong("<x>"), "a{b}", say("{} & {}", "c", 1)), ("a, b", "", 2.5, Hi
 
 def test_a_table_has_a_caption_scopes_and_its_rows():
     shown = table(HEADER, ROWS, 'by "ncu" <2>')
-    assert shown.startswith('<div class="scroll"><table><caption>by &#34;ncu&#34; &lt;2&gt;</caption><thead><tr>')
+    assert shown.startswith(
+        '<div class="scroll"><table><caption>by &#34;ncu&#34; &lt;2&gt;</caption><thead><tr>'
+    )
     assert shown.count('<th scope="col">') == 3
     assert "<td></td></tr></thead>" in shown, "a screen reader must not announce an empty heading"
     assert '<th scope="col">waves <span class="mark predicted"' in shown
@@ -47,7 +49,9 @@ def test_a_table_has_a_caption_scopes_and_its_rows():
 
 def test_a_tables_link_saves_its_cells_as_csv():
     shown = table(HEADER, [*ROWS, ("1,048,576", "-1,234.5", "1,2", "1,000 B")])
-    link = re.search(r'<a class="save-csv" download="waves predicted.csv" href="data:text/csv,([^"]+)"', shown)
+    link = re.search(
+        r'<a class="save-csv" download="waves predicted.csv" href="data:text/csv,([^"]+)"', shown
+    )
     assert link, shown
     rows = csv.reader(io.StringIO(urllib.parse.unquote(link[1]).removeprefix("\ufeff"), newline=""))
     assert list(rows) == [
@@ -75,7 +79,11 @@ RUNS = Table[Run](
         Column("warps", "num_warps", facet="Warps per program."),
         Column("time", Sourced("Time", "recorded"), lambda run: run.ms, unit="ms"),
         Column(
-            "status", "Status", cell=lambda run: Strong(run.status), facet="How it ended.", labels={"timed": "Timed"}
+            "status",
+            "Status",
+            cell=lambda run: Strong(run.status),
+            facet="How it ended.",
+            labels={"timed": "Timed"},
         ),
     ),
     rows_per_page=3,
@@ -99,7 +107,9 @@ def state_of(**chosen):
 
 
 def render(rows=ALL_RUNS, **chosen):
-    return str(RUNS.render(rows, state_of(**chosen), lambda run: f"warps={run.warps}" if run.ms else ""))
+    return str(
+        RUNS.render(rows, state_of(**chosen), lambda run: f"warps={run.warps}" if run.ms else "")
+    )
 
 
 def saved(rows=ALL_RUNS, **chosen):
@@ -110,11 +120,16 @@ def saved(rows=ALL_RUNS, **chosen):
 
 def facets(html):
     """Return the text and the address of each facet's links."""
-    return {heading: links(nav) for heading, nav in re.findall(r"<nav [^>]*><b>(.*?)</b>(.*?)</nav>", html)}
+    return {
+        heading: links(nav)
+        for heading, nav in re.findall(r"<nav [^>]*><b>(.*?)</b>(.*?)</nav>", html)
+    }
 
 
 def listed(html):
-    return [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(<td.*?)</tr>", html)]
+    return [
+        re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(<td.*?)</tr>", html)
+    ]
 
 
 def pages(html):
@@ -126,7 +141,9 @@ def pages(html):
 def test_options_are_knobs_for_each_facet_the_order_and_the_page():
     assert knobs(RunsView, "runs_").keys() == {"kernel", "warps", "status", "sort", "page"}
     assert dataclasses.astuple(RunsView()) == (ALL, ALL, ALL, "", 1)
-    chosen = read_fields(RunsView, {"runs_kernel": "tiled", "runs_sort": "-time", "runs_page": "2"}, "runs")
+    chosen = read_fields(
+        RunsView, {"runs_kernel": "tiled", "runs_sort": "-time", "runs_page": "2"}, "runs"
+    )
     assert pickle.loads(pickle.dumps(chosen)) == chosen == RunsView("tiled", ALL, ALL, "-time", 2)
     for field, value in (("kernel", "sort"), ("sort", "date"), ("page", 0), ("warps", "8" * 101)):
         with pytest.raises(ConfigError) as error:
@@ -160,7 +177,10 @@ def test_facets_filter_together_and_count_with_the_other_facets_applied():
         ["8", "", "<b>failed</b>"],
         ["8", "0.100 ms", "<b>timed</b>"],
     ]
-    assert {name: list(dict(found)) for name, found in facets(render(kernel="tiled", status="timed")).items()} == {
+    assert {
+        name: list(dict(found))
+        for name, found in facets(render(kernel="tiled", status="timed")).items()
+    } == {
         "Kernel": ["All 6", "flat 3", "tiled 3"],
         "num_warps": ["All 3", "4 1", "8 1", "16 1"],
         "Status": ["All 4", "failed 1", "Timed 3"],
@@ -177,7 +197,9 @@ def test_a_facets_link_changes_only_its_own_value_and_a_chosen_value_without_row
     assert "32 0" in dict(facets(render(warps="32"))["num_warps"])
     alone = [run for run in ALL_RUNS if run.kernel == "flat"]
     assert facets(render(alone)).keys() == {"num_warps"}
-    assert facets(render(alone, kernel="flat")).keys() == {"Kernel", "num_warps"}, "a selected facet can be cleared"
+    assert facets(render(alone, kernel="flat")).keys() == {"Kernel", "num_warps"}, (
+        "a selected facet can be cleared"
+    )
 
 
 @pytest.mark.parametrize(("order", "state"), [("time", "ascending"), ("-time", "descending")])
@@ -185,7 +207,9 @@ def test_rows_are_sorted_by_value_with_missing_ones_last(order, state):
     times = [0.01, 0.05, 0.1, 0.2, 0.3, 1.5]
     rows = RUNS.select(ALL_RUNS, vars(RunsView(runs_sort=order)))
     assert [run.ms for run in rows] == [*(times if order == "time" else reversed(times)), None]
-    ((shown, address),) = re.findall(r'aria-sort="(\w+)"><a href="\?([^"]*)">Time', render(sort=order))
+    ((shown, address),) = re.findall(
+        r'aria-sort="(\w+)"><a href="\?([^"]*)">Time', render(sort=order)
+    )
     assert shown == state
     assert ("runs_sort=-time" in address) == (order == "time"), "a click sorts the other way"
     assert RUNS.select(ALL_RUNS, vars(RunsView())) == ALL_RUNS
@@ -197,17 +221,38 @@ def test_text_with_numbers_is_sorted_by_the_numbers():
     shapes = Table[str]("shapes", "shape", (Column("shape", "Shape", lambda shape: shape),))
     options = vars(shapes.make_options("Shapes", __name__)(shapes_sort="shape"))
     rows = ["1024 × 64", "64 × 512", "512 × 64", "K 9", "64 × 1024", "K 10"]
-    assert shapes.select(rows, options) == ["64 × 512", "64 × 1024", "512 × 64", "1024 × 64", "K 9", "K 10"]
+    assert shapes.select(rows, options) == [
+        "64 × 512",
+        "64 × 1024",
+        "512 × 64",
+        "1024 × 64",
+        "K 9",
+        "K 10",
+    ]
 
 
 def test_the_columns_of_an_experiment_are_short_and_say_if_it_cannot_be_read():
-    fields = {"problem": {"dtype": "float32", "layout": "NT"}, "config": {"BLOCK_M": 128, "num_warps": 1}}
+    fields = {
+        "problem": {"dtype": "float32", "layout": "NT"},
+        "config": {"BLOCK_M": 128, "num_warps": 1},
+    }
     experiment = from_json({"kernel": "matmul.grouped", **fields})
     columns = experiment_columns(lambda row: row, lambda _: ("GROUP_SIZE",))
     config = "128 × 128 × 32, 1 warp, 3 stages"
-    assert [column.value_of(experiment) for column in columns] == ["512 × 512 × 512", "float32, NT", config]
-    assert columns[2].cell_of(experiment).__html__() == f'<span title="{config}" class="">{config}</span>'
-    assert [column.value_of(None) for column in columns] == ["", "", "of another version of this kernel"]
+    assert [column.value_of(experiment) for column in columns] == [
+        "512 × 512 × 512",
+        "float32, NT",
+        config,
+    ]
+    assert (
+        columns[2].cell_of(experiment).__html__()
+        == f'<span title="{config}" class="">{config}</span>'
+    )
+    assert [column.value_of(None) for column in columns] == [
+        "",
+        "",
+        "of another version of this kernel",
+    ]
     assert prose.config_text(experiment.config) == "128 × 128 × 32, GROUP_SIZE 4, 1 warp, 3 stages"
 
 
@@ -246,12 +291,25 @@ def test_a_column_that_only_some_rows_have_is_left_out_and_a_facet_that_always_s
     narrow = dataclasses.replace(RUNS, columns=(RUNS.columns[0], column))
     options = narrow.make_options("Narrow", __name__)
     assert knobs(options)["runs_warps"].choices == ("8", "4", "16")
-    html = str(narrow.render(ALL_RUNS, dataclasses.replace(state_of(), view=View("runs", (options(),)))))
+    html = str(
+        narrow.render(ALL_RUNS, dataclasses.replace(state_of(), view=View("runs", (options(),))))
+    )
     assert listed(html) == [["tiled"], ["flat"], ["tiled"]]
     assert [text for text, _ in facets(html)["Warps"]] == ["8 3", "4 2", "16 2"]
 
 
-HOSTILE = ("<script>alert(1)</script>", "{0}", "{", "}{", "a & b", '"quoted"', "it's", "{secret!r}", "<b>", "%s")
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "{0}",
+    "{",
+    "}{",
+    "a & b",
+    '"quoted"',
+    "it's",
+    "{secret!r}",
+    "<b>",
+    "%s",
+)
 WRAPPED = {
     "bare": lambda value: value,
     "strong": Strong,
@@ -285,10 +343,18 @@ def test_any_text_survives_html(value):
 
 
 def test_html_shows_the_source_of_a_number_and_plain_text_does_not():
-    sentence = say("This launch reads {} from DRAM; {:,} requests.", Sourced(Strong("4.2 GB"), "predicted"), 1234)
+    sentence = say(
+        "This launch reads {} from DRAM; {:,} requests.",
+        Sourced(Strong("4.2 GB"), "predicted"),
+        1234,
+    )
     assert str(sentence) == "This launch reads 4.2 GB from DRAM; 1,234 requests."
-    assert html([sentence]).startswith('This launch reads <b>4.2 GB</b> <span class="mark predicted"')
-    assert visible(html([sentence])) == "This launch reads 4.2 GB predicted from DRAM; 1,234 requests."
+    assert html([sentence]).startswith(
+        'This launch reads <b>4.2 GB</b> <span class="mark predicted"'
+    )
+    assert (
+        visible(html([sentence])) == "This launch reads 4.2 GB predicted from DRAM; 1,234 requests."
+    )
     word = say("One program per SM is {} here.", prose.Mark("assumed"))
     assert str(word) == visible(html([word])) == "One program per SM is assumed here."
 
@@ -337,8 +403,13 @@ def test_every_mark_is_explained():
 def test_the_dialog_lists_every_section_and_term_with_its_meaning():
     dialog = glossary_dialog()
     sections = re.findall(r"^## (.+)$", FILE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert [unescaping.unescape(heading) for heading in re.findall("<h3>(.*?)</h3>", dialog)] == sections
-    rows = [tuple(map(unescaping.unescape, row)) for row in re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", dialog)]
+    assert [
+        unescaping.unescape(heading) for heading in re.findall("<h3>(.*?)</h3>", dialog)
+    ] == sections
+    rows = [
+        tuple(map(unescaping.unescape, row))
+        for row in re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", dialog)
+    ]
     assert rows == [(term, meaning(term)) for term in HEADINGS]
     assert len(set(HEADINGS)) == len(HEADINGS)
     assert dialog.startswith('<dialog popover id="glossary"')

@@ -54,7 +54,9 @@ class Verdicts:
     @cached_property
     def compiled(self) -> tuple[Operation, ...]:
         """The operations as compiled here; () until they are known."""
-        return coalescing.operations(self.kernel, self.launch, self.code.operations if self.code else ())
+        return coalescing.operations(
+            self.kernel, self.launch, self.code.operations if self.code else ()
+        )
 
     @cached_property
     def predicted(self) -> tuple[Operation, ...]:
@@ -68,7 +70,10 @@ class Verdicts:
         if not self.counters or not self.code:
             return False
         counted, compiled = (
-            [(operation.op, operation.layout, operation.width_bytes) for operation in code.operations]
+            [
+                (operation.op, operation.layout, operation.width_bytes)
+                for operation in code.operations
+            ]
             for code in (self.counters.compiled, self.code)
         )
         return counted == compiled
@@ -89,23 +94,34 @@ def count_of(op: Operation, found: Verdicts) -> Cost | None:
     own = [row for row in counters.ops if row.operation == op.number]
     rows = [row for row in own if (".CAS" in row.opcode) == predicted.is_lower_bound]
     alone = sum(each.access.op == kind for each in found.predicted if not each.is_box) == 1
-    sums = {name: sum(getattr(row, name) for row in rows) for name in ("executed", "sectors", "lines", "ideal_sectors")}
+    sums = {
+        name: sum(getattr(row, name) for row in rows)
+        for name in ("executed", "sectors", "lines", "ideal_sectors")
+    }
     requests = counted_total(kind, "requests", counters) if alone else 0
     counted = Cost(requests, **sums, has_requests=alone, opcodes=tuple(row.opcode for row in rows))
     # Nsight Compute counts touched sectors per instruction. For a copy that bypasses L1, it counts each pair of lanes.
-    by_instruction = replace(predicted, sectors=predicted.touched_sectors + predicted.repeated_sectors)
+    by_instruction = replace(
+        predicted, sectors=predicted.touched_sectors + predicted.repeated_sectors
+    )
     return replace(counted, agreement=agreement(by_instruction, counted))
 
 
 def agreement(predicted: Cost, counted: Cost) -> str:
     """Return "equal", "at least" (a loop that retries), "different", or "undercounted" or "overcounted" by ncu."""
     names = ["sectors", "lines"] + ["requests"] * counted.has_requests
-    more = {name: difference for name in names if (difference := getattr(counted, name) - getattr(predicted, name))}
+    more = {
+        name: difference
+        for name in names
+        if (difference := getattr(counted, name) - getattr(predicted, name))
+    }
     if not more:
         return "equal"
     if predicted.is_lower_bound and min(more.values()) > 0:
         return "at least"
-    is_miscounted = counted.opcodes and all(opcode.startswith(_MISCOUNTED) for opcode in counted.opcodes)
+    is_miscounted = counted.opcodes and all(
+        opcode.startswith(_MISCOUNTED) for opcode in counted.opcodes
+    )
     if is_miscounted and list(more) == ["sectors"]:
         return "undercounted" if more["sectors"] < 0 else "overcounted"
     return "different"
@@ -138,7 +154,13 @@ def launch_totals(found: Verdicts) -> dict[str, tuple[Cost, Cost]]:
         requests = 0 if is_box else counted_total(kind, "requests", found.counters)
         sectors = counted_total(kind, "sectors", found.counters)
         # No launch-wide counter covers lines or TMA requests.
-        counted = replace(predicted, requests=requests, sectors=sectors, has_requests=not is_box, is_lower_bound=False)
+        counted = replace(
+            predicted,
+            requests=requests,
+            sectors=sectors,
+            has_requests=not is_box,
+            is_lower_bound=False,
+        )
         if any((predicted.requests, predicted.sectors, requests, sectors)):
             totals[kind] = predicted, replace(counted, agreement=agreement(predicted, counted))
     return totals
@@ -159,10 +181,16 @@ def compare_costs(found: Verdicts, number: int) -> tuple[tuple[str, ...], dict[s
         The tensors, and the cost by source: "textbook", "compiled", "counted".
     """
     (access,) = (op.access for op in found.board if op.number == number)
-    counter = next((found.counter_of(op) for op in found.predicted if op.number == number and op.is_box), "")
+    counter = next(
+        (found.counter_of(op) for op in found.predicted if op.number == number and op.is_box), ""
+    )
     numbers = {op.number for op in found.predicted if found.counter_of(op) == counter}
     if not counter:
-        numbers = {op.number for op in found.board if (op.access.op, op.access.tensor) == (access.op, access.tensor)}
+        numbers = {
+            op.number
+            for op in found.board
+            if (op.access.op, op.access.tensor) == (access.op, access.tensor)
+        }
     board, compiled, predicted = (
         [op for op in operations if op.number in numbers]
         for operations in (found.board, found.compiled, found.predicted)
@@ -173,7 +201,9 @@ def compare_costs(found: Verdicts, number: int) -> tuple[tuple[str, ...], dict[s
     if counter:
         _, costs["counted"] = launch_totals(found)[counter]
     elif counts := [count for op in predicted if (count := count_of(op, found))]:
-        worst_kind = next((count.agreement for count in counts if count.agreement != "equal"), "equal")
+        worst_kind = next(
+            (count.agreement for count in counts if count.agreement != "equal"), "equal"
+        )
         costs["counted"] = replace(sum(counts, NO_COST), agreement=worst_kind)
     return tuple(dict.fromkeys(op.access.tensor for op in board)), costs
 
@@ -190,6 +220,11 @@ def worst(found: Verdicts, on_the_board: bool = False) -> int:
     def key(board: Operation) -> tuple[int, int, bool, int]:
         judged = found.board if on_the_board else found.compiled or found.board
         cost = sum_costs(op for op in judged if op.number == board.number)
-        return cost.wasted_sectors, board.launch.wasted_sectors, board.access.transposed, cost.sectors
+        return (
+            cost.wasted_sectors,
+            board.launch.wasted_sectors,
+            board.access.transposed,
+            cost.sectors,
+        )
 
     return max(found.board, key=key).number

@@ -90,7 +90,9 @@ def l2_pressure(limits: Sequence[Bound], operations: Sequence[Operation]) -> flo
     It is also 0 for operands that are staged through registers. Each step then waits for its loads, so the L2 idles.
     """
     times = {bound.name: bound.ms for bound in limits}
-    if "arithmetic" not in times or any(op.compiled and op.compiled.op == "load" for op in operations):
+    if "arithmetic" not in times or any(
+        op.compiled and op.compiled.op == "load" for op in operations
+    ):
         return 0.0
     return times["L2"] / max(times["arithmetic"] / SUSTAINED, times.get("load and store", 0.0))
 
@@ -100,7 +102,9 @@ def writes_in_parts(operations: Sequence[Operation]) -> bool:
     return any(op.access.op == "store" and op.launch.efficiency < _WHOLE for op in operations)
 
 
-def _load_store(kernel: Kernel, gpu: Gpu, operations: Sequence[Operation], clock_mhz: float) -> Bound:
+def _load_store(
+    kernel: Kernel, gpu: Gpu, operations: Sequence[Operation], clock_mhz: float
+) -> Bound:
     """Assume one request per cycle and SM, or 128 bytes per cycle if that takes longer.
 
     A synchronous load of a panel counts twice, because its data is then stored to shared memory.
@@ -114,7 +118,11 @@ def _load_store(kernel: Kernel, gpu: Gpu, operations: Sequence[Operation], clock
         cycles += needed * (2 if staged else 1)
         requests += op.launch.requests
     ms = cycles / gpu.sms / clock_mhz / 1e3
-    return Bound("load and store", ms, f"{requests:,.0f} requests, one per SM and cycle, or 128 bytes per cycle")
+    return Bound(
+        "load and store",
+        ms,
+        f"{requests:,.0f} requests, one per SM and cycle, or 128 bytes per cycle",
+    )
 
 
 def arithmetic(kernel: Kernel, launch: Launch, clock_mhz: float) -> Bound | None:
@@ -125,11 +133,17 @@ def arithmetic(kernel: Kernel, launch: Launch, clock_mhz: float) -> Bound | None
     passes = kernel.family.matrix_passes(launch.problem)
     if gpu.compute_capability < (8, 0) or not passes:
         units = "float32 units"
-        tflops = 2 * _FEWER.get(gpu.compute_capability, _MULTIPLY_ADDS) * gpu.sms * gpu.clock_mhz / 1e6
+        tflops = (
+            2 * _FEWER.get(gpu.compute_capability, _MULTIPLY_ADDS) * gpu.sms * gpu.clock_mhz / 1e6
+        )
     else:
         units = "matrix units"
         is_float8 = dtype.startswith("float8")
-        tflops = gpu.matrix_tflops.get("float16" if is_float8 else dtype, 0.0) * (2 if is_float8 else 1) / passes
+        tflops = (
+            gpu.matrix_tflops.get("float16" if is_float8 else dtype, 0.0)
+            * (2 if is_float8 else 1)
+            / passes
+        )
     if not work or not tflops:
         return None
     scaled = tflops * clock_mhz / gpu.clock_mhz
@@ -196,6 +210,10 @@ def predicted_point(
     if not work:
         return None
     minimal = kernel.family.minimal_bytes(launch.problem)
-    slowest = max(bounds(kernel, launch, (), minimal, received_bytes, clock_mhz), key=lambda bound: bound.ms)
+    slowest = max(
+        bounds(kernel, launch, (), minimal, received_bytes, clock_mhz), key=lambda bound: bound.ms
+    )
     at = intensity(kernel, launch.problem)
-    return Point("predicted bound", launch.gpu.name, at, work / slowest.ms / 1e9, "predicted"), slowest
+    return Point(
+        "predicted bound", launch.gpu.name, at, work / slowest.ms / 1e9, "predicted"
+    ), slowest

@@ -65,7 +65,9 @@ def operations(
     tensors = kernel.tensors(launch)
     extents = kernel.extents(launch)
     result = list[Operation]()
-    for number, (access, operation) in enumerate(zip(kernel.all_accesses(launch), compiled, strict=True)):
+    for number, (access, operation) in enumerate(
+        zip(kernel.all_accesses(launch), compiled, strict=True)
+    ):
         tensor = tensors[access.tensor]
         element_bytes = operation.element_bytes or DTYPE_BYTES[tensor.dtype_in(launch.problem)]
         matrix = Matrix(*tensor.stored, element_bytes, *units_bytes)
@@ -75,7 +77,9 @@ def operations(
         else:
             classes = _classes_of_blocks(access, matrix, lanes, extents)
         whole = _count(access, matrix, lanes, *classes)
-        tile = count_execution(access, matrix, lanes, [axis.start(0, axis.block) for axis in access.axes])
+        tile = count_execution(
+            access, matrix, lanes, [axis.start(0, axis.block) for axis in access.axes]
+        )
         if operation.swaps:
             load = replace(access, op="load")
             result.append(Operation(number, load, operation.width_bytes, whole, tile, operation))
@@ -111,7 +115,9 @@ def _classes_of_blocks(
     """
     first = list[ndarray]()
     times = np.full(1, math.prod(extents[index] for index in access.over))
-    for axis, length, pitch in zip(access.axes, (matrix.rows, matrix.columns), (matrix.columns, 1), strict=True):
+    for axis, length, pitch in zip(
+        access.axes, (matrix.rows, matrix.columns), (matrix.columns, 1), strict=True
+    ):
         starts = axis.start(np.arange(extents[axis.index]), axis.block)
         keys = starts * pitch % matrix.line_elements, np.clip(length - starts, 0, axis.block)
         where, members = _group(keys, np.ones(len(starts)))
@@ -122,7 +128,9 @@ def _classes_of_blocks(
     return at, np.repeat(times, lanes.first.shape[1])
 
 
-def _classes_of_runs(access: FlatAccess, matrix: Matrix, lanes: Lanes) -> tuple[list[ndarray], ndarray]:
+def _classes_of_runs(
+    access: FlatAccess, matrix: Matrix, lanes: Lanes
+) -> tuple[list[ndarray], ndarray]:
     """Return the requests of one period of runs, and of the remainder after the last full period.
 
     The result is as for `_classes_of_blocks`. Runs are consecutive, and the tensor's end truncates the last run. The
@@ -139,7 +147,9 @@ def _classes_of_runs(access: FlatAccess, matrix: Matrix, lanes: Lanes) -> tuple[
     period = math.lcm(block, (matrix.rows if access.transposed else 1) * matrix.line_elements)
     periods = length // period
     whole = periods * (period // block)  # runs in whole periods
-    run = np.concatenate([np.arange(min(whole, period // block)), np.arange(whole, -(-length // block))])
+    run = np.concatenate(
+        [np.arange(min(whole, period // block)), np.arange(whole, -(-length // block))]
+    )
     times = np.where(run < whole, periods, 1)
     return [np.add.outer(run * block, first).ravel()], np.repeat(times, len(first))
 
@@ -150,7 +160,9 @@ def count_execution(access: AnyAccess, matrix: Matrix, lanes: Lanes, first: Firs
     return _count(access, matrix, lanes, at, np.ones(at.shape[1]))
 
 
-def _count(access: AnyAccess, matrix: Matrix, lanes: Lanes, at: Sequence[ndarray], times: ndarray) -> Cost:
+def _count(
+    access: AnyAccess, matrix: Matrix, lanes: Lanes, at: Sequence[ndarray], times: ndarray
+) -> Cost:
     """Count requests by classes of equal cost.
 
     All requests of an operation have the same lanes, relative to their first element: see `Layout.is_permutation`.
@@ -164,13 +176,18 @@ def _count(access: AnyAccess, matrix: Matrix, lanes: Lanes, at: Sequence[ndarray
     spans = lane.max(axis=1) + 1
     row, column = matrix.locate(access, *at)
     limits = (matrix.rows, matrix.columns) if len(at) == 2 else (matrix.rows * matrix.columns,)
-    keys = [np.clip(limit - first, 0, span) for limit, first, span in zip(limits, at, spans, strict=True)]
+    keys = [
+        np.clip(limit - first, 0, span)
+        for limit, first, span in zip(limits, at, spans, strict=True)
+    ]
     keys.append((row * matrix.columns + column) % matrix.line_elements)
     if isinstance(access, FlatAccess) and access.transposed:
         # Below the tensor's last row, a run continues at the top of the next column.
         keys.append(np.minimum(matrix.rows - row, spans[0]))
     where, times = _group(keys, times)
-    row, column = matrix.locate(access, *(first[where, None] + part for first, part in zip(at, lane, strict=True)))
+    row, column = matrix.locate(
+        access, *(first[where, None] + part for first, part in zip(at, lane, strict=True))
+    )
     requests = matrix.requests(row, column, lanes.owner[0], lanes.width_bytes)
     return count(requests, times, lanes.instruction)
 
@@ -182,7 +199,9 @@ def _group(keys: Sequence[ndarray], times: ndarray) -> tuple[ndarray, ndarray]:
     return where, np.bincount(numbers, times).astype(np.int64)
 
 
-def requests(access: AnyAccess, matrix: Matrix, first: First, operation: MemoryOperation) -> Requests:
+def requests(
+    access: AnyAccess, matrix: Matrix, first: First, operation: MemoryOperation
+) -> Requests:
     """Return the warp requests of one execution. A descriptor's block is one request, with one lane per 16 bytes.
 
     Args:

@@ -42,7 +42,9 @@ class Execution:
     @cached_property
     def slot(self) -> ndarray:
         """The slot of each program on its SM, as in `assign_slots`: (programs,)."""
-        return np.array(assign_slots(*(values.tolist() for values in (self.sm, self.start_ns, self.end_ns))))
+        return np.array(
+            assign_slots(*(values.tolist() for values in (self.sm, self.start_ns, self.end_ns)))
+        )
 
     @cached_property
     def max_concurrency(self) -> ndarray:
@@ -56,7 +58,9 @@ class Execution:
         """The fraction of the span, averaged over SMs, in which an SM ran at least one program, 0 to 1."""
         order = np.lexsort((self.start_ns, self.sm))
         # Laying the SMs' timelines end to end lets one pass measure the covered time of all SMs.
-        begin, end = (times[order] + self.sm[order] * self.span_ns for times in (self.start_ns, self.end_ns))
+        begin, end = (
+            times[order] + self.sm[order] * self.span_ns for times in (self.start_ns, self.end_ns)
+        )
         reached = np.maximum.accumulate(end)
         covered = reached - np.maximum(begin, np.append(0, reached[:-1]))
         return float(np.maximum(covered, 0).sum()) / max(self.sms * self.span_ns, 1)

@@ -90,14 +90,18 @@ class PastRuns:
 
     def upgrade(self, change: Change) -> tuple[str, ...]:
         """Return the version upgrades that coincide with a change: "triton 3.6.0 → 3.7.1"."""
-        pairs = zip(("torch", "triton"), *self.versions[change.place - 1 : change.place + 1], strict=True)
+        pairs = zip(
+            ("torch", "triton"), *self.versions[change.place - 1 : change.place + 1], strict=True
+        )
         return tuple(f"{name} {old} → {new}" for name, old, new in pairs if old != new)
 
     @property
     def levels(self) -> tuple[tuple[int, int, float], ...]:
         """(first run, last run, median of medians in ms) of each stretch between changes."""
         edges = itertools.pairwise([0, *(change.place for change in self.changes), len(self)])
-        return tuple((start, end - 1, float(np.median(self.median_ms[start:end]))) for start, end in edges)
+        return tuple(
+            (start, end - 1, float(np.median(self.median_ms[start:end]))) for start, end in edges
+        )
 
 
 def find_changes(times_ms: ndarray) -> tuple[Change, ...]:
@@ -115,11 +119,18 @@ def find_changes(times_ms: ndarray) -> tuple[Change, ...]:
     between = cache(lambda start, place, end: _change(times_ms, start, place, end))
     while True:
         changes = itertools.starmap(between, _sides(places, count))
-        sizes = {c.place: abs(np.log(c.ratio)) for c in changes if c.low <= 1 <= c.high or abs(np.log(c.ratio)) < least}
+        sizes = {
+            c.place: abs(np.log(c.ratio))
+            for c in changes
+            if c.low <= 1 <= c.high or abs(np.log(c.ratio)) < least
+        }
         if not sizes:
             break
         places.remove(min(sizes, key=lambda place: sizes[place]))
-    return tuple(between(start, _refine(logs, start, place, end), end) for start, place, end in _sides(places, count))
+    return tuple(
+        between(start, _refine(logs, start, place, end), end)
+        for start, place, end in _sides(places, count)
+    )
 
 
 def _splits(logs: ndarray, start: int) -> list[int]:
@@ -143,7 +154,10 @@ def _sides(places: Sequence[int], count: int) -> Iterator[tuple[int, int, int]]:
 def _refine(logs: ndarray, start: int, place: int, end: int) -> int:
     """Return the nearby split that minimizes absolute distances to both medians, because outliers distort squares."""
     near = range(max(start + MIN_RUNS, place - MIN_RUNS), min(end - MIN_RUNS, place + MIN_RUNS) + 1)
-    return min(near, key=lambda at: sum(np.abs(p - np.median(p)).sum() for p in (logs[start:at], logs[at:end])))
+    return min(
+        near,
+        key=lambda at: sum(np.abs(p - np.median(p)).sum() for p in (logs[start:at], logs[at:end])),
+    )
 
 
 def _change(times_ms: ndarray, start: int, place: int, end: int) -> Change:

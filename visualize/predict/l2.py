@@ -88,11 +88,16 @@ class Timeline(NamedTuple):
 
 def ahead(l2_pressure: float, constants: Constants = CONSTANTS) -> float:
     """Return the lead of the fast SMs, in tile times."""
-    return min(max(0.0, constants.ahead_slope * (l2_pressure - constants.ahead_from)), constants.max_ahead)
+    return min(
+        max(0.0, constants.ahead_slope * (l2_pressure - constants.ahead_from)), constants.max_ahead
+    )
 
 
 def expected_timeline(
-    schedule: Schedule, l2_pressure: float, is_staggered: bool = False, constants: Constants = CONSTANTS
+    schedule: Schedule,
+    l2_pressure: float,
+    is_staggered: bool = False,
+    constants: Constants = CONSTANTS,
 ) -> Timeline:
     """Return the expected timeline of the tiles. The result is deterministic.
 
@@ -149,8 +154,11 @@ def fetched_bytes(
     row_panels = len(panels.row_bytes)
     spans = min(max(1, int(end)), _MAX_SPANS)
     random = np.random.default_rng(0)
-    number, weight = _sampled_panels((panels.row_bytes, panels.column_bytes), -(-2 * tiles // _MAX_USES), random)
-    place, start, duration = random.random(len(weight)), *(np.tile(each, 2) for each in timeline[:2])
+    number, weight = _sampled_panels(
+        (panels.row_bytes, panels.column_bytes), -(-2 * tiles // _MAX_USES), random
+    )
+    place = random.random(len(weight))
+    start, duration = (np.tile(each, 2) for each in timeline[:2])
     side = np.tile(sides(int(timeline.sm.max()) + 1)[timeline.sm], 2)
     ticks = int(end * _TICKS_PER_TILE) + 2
     bin_of = np.append(0, 1 + np.log2(np.arange(1, ticks)) * _BINS_PER_OCTAVE).astype(np.int64)
@@ -169,7 +177,9 @@ def fetched_bytes(
         touched = (uses.by_time + by_side.by_time / 2) @ shorter / (ticks / spans)
         touched += _WRITTEN_COPIES * written_bytes * tiles / ticks * gaps
         again = uses.by_gap[:, :-1]
-        missed = [(again * evicted_share(touched / capacity, ways)).sum() for capacity in capacities]
+        missed = [
+            (again * evicted_share(touched / capacity, ways)).sum() for capacity in capacities
+        ]
         fetched[index] = np.minimum(panel_bytes.sum() + missed, asked)
     return fetched
 
@@ -183,7 +193,9 @@ class _Uses:
         gaps, gap_counts: sum and number of the gaps in each bin: (bins,).
     """
 
-    def __init__(self, key: ndarray, tick: ndarray, weight: ndarray, bin_of: ndarray, spans: int) -> None:
+    def __init__(
+        self, key: ndarray, tick: ndarray, weight: ndarray, bin_of: ndarray, spans: int
+    ) -> None:
         ticks = len(bin_of)
         bins = int(bin_of[-1]) + 1
         bits = len(bin_of).bit_length()
@@ -195,14 +207,18 @@ class _Uses:
         binned = np.where(is_first, bins, bin_of[gap])
         shape = (spans, bins + 1)
         self.by_time, self.by_gap = (
-            np.bincount(at * spans // ticks * (bins + 1) + binned, weight[key], spans * (bins + 1)).reshape(shape)
+            np.bincount(
+                at * spans // ticks * (bins + 1) + binned, weight[key], spans * (bins + 1)
+            ).reshape(shape)
             for at in (tick, tick - gap // 2)
         )
         self.gaps = np.bincount(binned, gap, bins + 1)[:-1]
         self.gap_counts = np.bincount(binned, minlength=bins + 1)[:-1]
 
 
-def _sampled_panels(sides: tuple[ndarray, ndarray], every: int, random: np.random.Generator) -> tuple[ndarray, ndarray]:
+def _sampled_panels(
+    sides: tuple[ndarray, ndarray], every: int, random: np.random.Generator
+) -> tuple[ndarray, ndarray]:
     """Sample one in `every` panels. Return each panel's sample number (-1: none), and the bytes per sample."""
     numbers = []
     weights = []

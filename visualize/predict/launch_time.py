@@ -37,7 +37,9 @@ _SHARED_BYTES_PER_CYCLE = 128
 
 # On compute capability 9.0, four warps multiply 64 rows together and read both operands from shared memory only once.
 # With fewer warps or rows, Triton uses older instructions, at an assumed lower rate.
-_GROUP_WARPS, _GROUP_ROWS, _OLDER_RATE = 4, 64, 0.62
+_GROUP_WARPS = 4
+_GROUP_ROWS = 64
+_OLDER_RATE = 0.62
 
 # Assumed latency of a load through a busy L2.
 _LATENCY_NS = 700.0
@@ -56,7 +58,9 @@ ENDS_MS = 0.004
 _NORM = 6.0
 
 
-def predict_time(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None) -> Prediction | None:
+def predict_time(
+    kernel: Kernel, launch: Launch, compiled: CompiledFacts | None
+) -> Prediction | None:
     """Predict the time of one launch, in ms, and by resource; None if no program fits on an SM.
 
     Args:
@@ -65,22 +69,32 @@ def predict_time(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None)
     Raises:
         ConfigError: the problem has too many tiles to schedule.
     """
-    config, gpu, spilled_bytes = launch.config, launch.gpu, 0
+    config = launch.config
+    gpu = launch.gpu
+    spilled_bytes = 0
     if compiled is not None:
-        registers, shared, spilled_bytes = compiled.registers, compiled.shared_bytes, compiled.spilled_bytes
+        registers = compiled.registers
+        shared = compiled.shared_bytes
+        spilled_bytes = compiled.spilled_bytes
     else:
         registers = min(MOST_REGISTERS, accumulator_registers(kernel, launch) + _OTHER_REGISTERS)
         shared = estimate_shared_bytes(kernel, launch)
     programs_per_sm = occupancy(gpu, config.num_warps, registers, shared).programs_per_sm
     if shared > gpu.shared_bytes_per_program or not programs_per_sm:
         return None
-    staged = compiled is not None and any(operation.op == "load" for operation in compiled.operations)
+    staged = compiled is not None and any(
+        operation.op == "load" for operation in compiled.operations
+    )
     loads_in_flight = max(0 if staged else config.num_stages - 1, _UNPIPELINED)
     times = _memory(kernel, launch, compiled)
     # SMs share the L2's bandwidth equally, so the SM with the most tiles sets the time.
     times["L2"] *= _busiest_tiles(kernel, launch) * gpu.sms / count_tiles(kernel, launch)
     times |= _on_chip(kernel, launch, programs_per_sm, loads_in_flight, spilled_bytes)
-    total = float(sum(ms**_NORM for ms in times.values())) ** (1 / _NORM) + ENDS_MS + kernel.reduction_ms(launch)
+    total = (
+        float(sum(ms**_NORM for ms in times.values())) ** (1 / _NORM)
+        + ENDS_MS
+        + kernel.reduction_ms(launch)
+    )
     if first := kernel.first(launch):
         total += first.ms
     return Prediction(total, max(times, key=lambda name: times[name]), tuple(times.items()))
@@ -92,13 +106,21 @@ def _memory(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None) -> d
     Before a compile, each tensor is assumed to be read once, and no schedule is computed.
     """
     if compiled is None:
-        extents, size = kernel.extents(launch), DTYPE_BYTES[launch.problem.dtype]
-        loads = [access for access in kernel.accesses(launch) if access.op in ("load", "descriptor")]
-        asked = sum(math.prod(extents[index] for index in load.over) * load.elements * size for load in loads)
+        extents = kernel.extents(launch)
+        size = DTYPE_BYTES[launch.problem.dtype]
+        loads = [
+            access for access in kernel.accesses(launch) if access.op in ("load", "descriptor")
+        ]
+        asked = sum(
+            math.prod(extents[index] for index in load.over) * load.elements * size
+            for load in loads
+        )
         limits = bounds(kernel, launch, (), kernel.family.minimal_bytes(launch.problem), asked)
     else:
         limits = DramTraffic(kernel, launch, compiled).bounds
-    return {bound.name: bound.ms for bound in limits if bound.name in ("DRAM", "L2", "load and store")}
+    return {
+        bound.name: bound.ms for bound in limits if bound.name in ("DRAM", "L2", "load and store")
+    }
 
 
 def _busiest_tiles(kernel: Kernel, launch: Launch) -> int:
@@ -111,22 +133,30 @@ def _on_chip(
     kernel: Kernel, launch: Launch, programs_per_sm: int, loads_in_flight: float, spilled_bytes: int
 ) -> dict[str, float]:
     """Return the busiest SM's times: exposed latency, spills, matrix units and their shared-memory operands."""
-    gpu, warps, extents = launch.gpu, launch.config.num_warps, kernel.extents(launch)
-    tiles, busiest = count_tiles(kernel, launch), _busiest_tiles(kernel, launch)
+    gpu = launch.gpu
+    warps = launch.config.num_warps
+    extents = kernel.extents(launch)
+    tiles = count_tiles(kernel, launch)
+    busiest = _busiest_tiles(kernel, launch)
     steps = max(1, extents.get("k", 1) // extents.get("slice", 1))
     programs = kernel.programs(launch)
     rounds = -(-tiles // programs) * -(-programs // (gpu.sms * programs_per_sm))
     times = {"latency": rounds * steps * _LATENCY_NS / loads_in_flight / 1e6}
     if spilled_bytes:
-        times["spills"] = 2 * spilled_bytes * LANES * warps * steps * busiest / _SPILLED_GBPS_PER_SM / 1e6
-    work, tile = arithmetic(kernel, launch, gpu.clock_mhz), kernel.output_tile(launch)
+        times["spills"] = (
+            2 * spilled_bytes * LANES * warps * steps * busiest / _SPILLED_GBPS_PER_SM / 1e6
+        )
+    work = arithmetic(kernel, launch, gpu.clock_mhz)
+    tile = kernel.output_tile(launch)
     if work is None:
         return times
     rows, columns = tile or (0, 0)
     is_hopper = gpu.compute_capability == (9, 0)
     in_groups = not is_hopper or (warps % _GROUP_WARPS == 0 and rows >= _GROUP_ROWS)
     # Tiles and steps extend past the edges, where they compute unused products.
-    output = math.prod(kernel.family.tensors(launch.problem)[kernel.family.output(launch.problem)].shape)
+    output = math.prod(
+        kernel.family.tensors(launch.problem)[kernel.family.output(launch.problem)].shape
+    )
     padded = extents["m"] * extents["n"] * rows * columns / output if tile else 1.0
     rate = SUSTAINED * (1.0 if in_groups else _OLDER_RATE)
     times["arithmetic"] = work.ms * padded * busiest * gpu.sms / tiles / rate
@@ -141,7 +171,9 @@ def _on_chip(
         across = 2 ** (int(math.log2(warps)) // 2)
         elements = rows * across + columns * (warps // across)
     step_bytes = elements * (loads[0].elements // rows) * DTYPE_BYTES[launch.problem.dtype]
-    times["shared memory"] = busiest * steps * step_bytes / _SHARED_BYTES_PER_CYCLE / gpu.clock_mhz / 1e3
+    times["shared memory"] = (
+        busiest * steps * step_bytes / _SHARED_BYTES_PER_CYCLE / gpu.clock_mhz / 1e3
+    )
     return times
 
 
@@ -162,7 +194,8 @@ def expected_best(times_ms: np.ndarray) -> np.ndarray:
     """
     count = len(times_ms)
     draws = np.arange(1, count + 1)
-    chance, expected = draws / max(count, 1), np.zeros(count)
+    chance = draws / max(count, 1)
+    expected = np.zeros(count)
     for rest, time_ms in zip(range(count - 1, -1, -1), np.sort(times_ms), strict=True):
         expected += chance * time_ms
         chance = chance * np.maximum(rest + 1 - draws, 0) / max(rest, 1)

@@ -16,7 +16,9 @@ from kernels.spec import DTYPE_BYTES, Kernel, Launch, shape_text
 from visualize.predict.launch_time import predict_time
 
 # The values of an offer's origin.
-FOUND, NEIGHBOUR, RANKED = "found for this shape", "found for a neighbouring shape", "ranked first by the model"
+FOUND = "found for this shape"
+NEIGHBOUR = "found for a neighbouring shape"
+RANKED = "ranked first by the model"
 PUBLISHED = "published default"
 
 # Standard tiles: BLOCK_M, BLOCK_N, bytes of BLOCK_K, num_warps, maximum num_stages. On an H200, 22 tiles of
@@ -42,7 +44,11 @@ class Offer:
 
     def to_json(self) -> dict[str, Any]:
         """Return the API's payload. The search's fields are None if no search found the config."""
-        search = vars(self.search) if self.search else dict.fromkeys(field.name for field in fields(Recommended))
+        search = (
+            vars(self.search)
+            if self.search
+            else dict.fromkeys(field.name for field in fields(Recommended))
+        )
         return {
             **search,
             "experiment": self.experiment.to_json(),
@@ -54,7 +60,11 @@ class Offer:
 
 def offers(kernel: Kernel, gpu: Gpu) -> list[Offer]:
     """Return the configs that searches found for the kernel, and an offer for each preset problem without one."""
-    found = [Offer(search.experiment, FOUND, search) for search in shipped() if search.experiment.kernel == kernel.id]
+    found = [
+        Offer(search.experiment, FOUND, search)
+        for search in shipped()
+        if search.experiment.kernel == kernel.id
+    ]
     problems = dict.fromkeys(kernel.family.problem(**preset.problem) for preset in kernel.presets)
     offered = (offer(kernel, problem, gpu) for problem in problems)
     return found + [each for each in offered if each and each.origin != FOUND]
@@ -81,12 +91,18 @@ def _offer(kernel_id: str, problem: Any, gpu: Gpu) -> Offer | None:
         candidates.setdefault(_padded(kernel, search.experiment.config, problem, gpu), search)
     for config in _standard_configs(kernel, problem, gpu):
         candidates.setdefault(config, None)
-    predictions = {config: predict_time(kernel, Launch(problem, config, gpu), None) for config in candidates}
+    predictions = {
+        config: predict_time(kernel, Launch(problem, config, gpu), None) for config in candidates
+    }
     times_ms = {config: prediction.ms for config, prediction in predictions.items() if prediction}
     if not times_ms:
         return None
     best = min(times_ms, key=lambda config: times_ms[config])
-    return Offer(Experiment(kernel.id, problem, best), NEIGHBOUR if candidates[best] else RANKED, candidates[best])
+    return Offer(
+        Experiment(kernel.id, problem, best),
+        NEIGHBOUR if candidates[best] else RANKED,
+        candidates[best],
+    )
 
 
 def _standard_configs(kernel: Kernel, problem: Any, gpu: Gpu) -> Iterator[Any]:
@@ -97,8 +113,16 @@ def _standard_configs(kernel: Kernel, problem: Any, gpu: Gpu) -> Iterator[Any]:
     for rows, columns, step_bytes, warps, most in _TILES:
         tile = rows, columns, step_bytes // DTYPE_BYTES[problem.dtype], warps
         for stages in range(most, 1, -1):
-            config = _padded(kernel, kernel.config(**dict(zip(names, (*tile, stages), strict=True))), problem, gpu)
-            if estimate_shared_bytes(kernel, Launch(problem, config, gpu)) <= gpu.shared_bytes_per_program:
+            config = _padded(
+                kernel,
+                kernel.config(**dict(zip(names, (*tile, stages), strict=True))),
+                problem,
+                gpu,
+            )
+            if (
+                estimate_shared_bytes(kernel, Launch(problem, config, gpu))
+                <= gpu.shared_bytes_per_program
+            ):
                 yield config
                 break
 

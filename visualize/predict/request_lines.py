@@ -74,7 +74,9 @@ def request_lines(lanes: Requests, numbers: ndarray) -> RequestLines:
 
     def distinct(unit_bytes: int) -> tuple[ndarray, ...]:
         """Number the units by request, then address: each unit's request and number, and each access's unit."""
-        units, unit_of = np.unique(request * (span_bytes // unit_bytes) + address // unit_bytes, return_inverse=True)
+        units, unit_of = np.unique(
+            request * (span_bytes // unit_bytes) + address // unit_bytes, return_inverse=True
+        )
         return *np.divmod(units, span_bytes // unit_bytes), unit_of.ravel()
 
     owner, touched_line, which = distinct(line_bytes)
@@ -91,7 +93,9 @@ def request_lines(lanes: Requests, numbers: ndarray) -> RequestLines:
         line = np.full((count, rows), -1, dtype=np.int64)
         line[owner[kept], row_of[kept]] = touched_line[kept]
         # Free rows show the lines after the last touched line.
-        line = np.where(line < 0, line.max(axis=1)[:, None] + np.arange(1, rows + 1) - lines[:, None], line)
+        line = np.where(
+            line < 0, line.max(axis=1)[:, None] + np.arange(1, rows + 1) - lines[:, None], line
+        )
     line = np.where(line < existing, line, -1)
 
     row = row_of[which]
@@ -100,9 +104,24 @@ def request_lines(lanes: Requests, numbers: ndarray) -> RequestLines:
     holder = np.full((count, rows, line_bytes // width), -1, dtype=np.int64)
     holder[request[has_row], row[has_row], cell[has_row]] = lane[has_row]
     per_sector = sector_bytes // width
-    fetched = np.repeat((holder.reshape(count, rows, -1, per_sector) >= 0).any(axis=3), per_sector, axis=2)
-    state = np.where(line[:, :, None] < 0, ABSENT, UNTOUCHED + fetched + (holder >= 0)).astype(np.uint8)
-    return RequestLines(numbers, line, state, holder, lines, sectors, wanted * width, width, sector_bytes, line_bytes)
+    fetched = np.repeat(
+        (holder.reshape(count, rows, -1, per_sector) >= 0).any(axis=3), per_sector, axis=2
+    )
+    state = np.where(line[:, :, None] < 0, ABSENT, UNTOUCHED + fetched + (holder >= 0)).astype(
+        np.uint8
+    )
+    return RequestLines(
+        numbers,
+        line,
+        state,
+        holder,
+        lines,
+        sectors,
+        wanted * width,
+        width,
+        sector_bytes,
+        line_bytes,
+    )
 
 
 def matching_requests(leader: Requests, numbers: ndarray, follower: Requests) -> ndarray:

@@ -17,7 +17,14 @@ from kernels.results import GroupSizeRow, GroupSizeStudy
 from kernels.spec import Kernel, Launch
 from visualize.predict import coalescing
 from visualize.predict.bounds import Bound, bounds, l2_gbps, l2_pressure, writes_in_parts
-from visualize.predict.l2 import CONSTANTS, Constants, ahead, evicted_share, expected_timeline, fetched_bytes
+from visualize.predict.l2 import (
+    CONSTANTS,
+    Constants,
+    ahead,
+    evicted_share,
+    expected_timeline,
+    fetched_bytes,
+)
 from visualize.predict.schedule import MAX_TILES, Panels, Schedule, count_tiles, panels, schedule
 from visualize.predict.traffic import Operation
 
@@ -136,7 +143,9 @@ class DramTraffic:
         """The time that each resource needs, at the study's clock."""
         moved = self.own.read_bytes + self.own.write_bytes
         clock_mhz = self.study.clock_mhz if self.study else None
-        return bounds(self.kernel, self.launch, self.operations, moved, self.own.asked_bytes, clock_mhz)
+        return bounds(
+            self.kernel, self.launch, self.operations, moved, self.own.asked_bytes, clock_mhz
+        )
 
     @property
     def group_size(self) -> int | None:
@@ -157,7 +166,9 @@ class DramTraffic:
         return "recorded" if self.study and self.study.backend == "recorded" else live
 
 
-def reuse(schedule: Schedule, l2_pressure: float, in_parts: bool = False, constants: Constants = CONSTANTS) -> Reuse:
+def reuse(
+    schedule: Schedule, l2_pressure: float, in_parts: bool = False, constants: Constants = CONSTANTS
+) -> Reuse:
     """Predict one launch's DRAM traffic.
 
     Args:
@@ -198,7 +209,9 @@ def _predict(orders: Sequence[Schedule], l2_pressure: float, constants: Constant
     def fetch(pressure: float, is_staggered: bool, shares: tuple[float, ...]) -> np.ndarray:
         timeline = expected_timeline(schedule, pressure, is_staggered, constants)
         capacities = [launch.gpu.l2_bytes * share for share in shares]
-        return fetched_bytes(read, tile_bytes, timeline, pieces, capacities, constants.ways) + besides
+        return (
+            fetched_bytes(read, tile_bytes, timeline, pieces, capacities, constants.ways) + besides
+        )
 
     expected = fetch(l2_pressure, _is_staggered(schedule, constants), _CAPACITIES).tolist()
     in_lockstep = fetch(0.0, False, _CAPACITIES[:1])[:, 0].tolist()
@@ -216,14 +229,18 @@ def bytes_per_tile(kernel: Kernel, launch: Launch) -> float:
     extents = kernel.extents(launch)
     output = kernel.family.output(launch.problem)
     writes = [access for access in kernel.accesses(launch) if access.tensor == output]
-    elements = sum(access.elements * math.prod(extents[index] for index in access.over) for access in writes)
+    elements = sum(
+        access.elements * math.prod(extents[index] for index in access.over) for access in writes
+    )
     return elements * launch.element_bytes / count_tiles(kernel, launch)
 
 
 def _is_staggered(schedule: Schedule, constants: Constants) -> bool:
     per_sm = schedule.programs_per_sm
     is_half = schedule.launch.element_bytes == 2
-    has_warps = per_sm > 1 and per_sm * schedule.launch.config.num_warps >= constants.staggered_warps
+    has_warps = (
+        per_sm > 1 and per_sm * schedule.launch.config.num_warps >= constants.staggered_warps
+    )
     return not is_half and schedule.programs > schedule.sms and has_warps
 
 
@@ -243,7 +260,11 @@ def _bytes_once(schedule: Schedule) -> tuple[int, int]:
     problem = launch.problem
     bytes_of = kernel.family.tensor_bytes(problem)
     output = kernel.family.output(problem)
-    once = sum(size for name, size in bytes_of.items() if name not in (output, *(kernel.family.panels or ())))
+    once = sum(
+        size
+        for name, size in bytes_of.items()
+        if name not in (output, *(kernel.family.panels or ()))
+    )
     first = kernel.first(launch)
     read = {access.tensor for access in first.accesses if access.op == "load"} if first else set()
     workspaces = sum(spec.stored_bytes(problem) for spec in kernel.workspaces(launch).values())
@@ -262,7 +283,11 @@ def _added_bytes(schedule: Schedule, read: Panels, constants: Constants) -> floa
         return 0.0
     # Panels that both sides of the L2 read are kept twice.
     between = 2 * read.total_bytes / schedule.slices + 1.5 * output
-    return output * (1 + (schedule.slices - 1) * float(evicted_share(between / launch.gpu.l2_bytes, constants.ways)))
+    return output * (
+        1
+        + (schedule.slices - 1)
+        * float(evicted_share(between / launch.gpu.l2_bytes, constants.ways))
+    )
 
 
 def reuse_seconds(kernel: Kernel, launch: Launch, programs_per_sm: int) -> float:
@@ -310,7 +335,9 @@ def recommended(kernel: Kernel, launch: Launch, sizes: Mapping[int, Reuse]) -> i
     least = sizes[fewest].read_bytes
     if not sizes[fewest].is_l2_limited:
         near = [size for size, each in sizes.items() if each.read_bytes <= _NEARLY_FEWEST * least]
-        return fewest if len(near) == len(sizes) else min(size for size in near if 2 * size >= fewest)
+        return (
+            fewest if len(near) == len(sizes) else min(size for size in near if 2 * size >= fewest)
+        )
     rows, columns = kernel.output_tile(launch) or (1, 1)
     spare = _SPARE_TIME * launch.gpu.dram_gbps / l2_gbps(launch.gpu) * sizes[fewest].asked_bytes
     most = min(spare, _SPARE_BYTES * columns / (rows + columns) * least)

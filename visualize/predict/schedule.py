@@ -109,7 +109,9 @@ class Schedule:
     @cached_property
     def place(self) -> np.ndarray:
         """Slice, pid_m and pid_n of each tile as one number, pid_n fastest."""
-        return (self.tiles.pid_k * self.extents[0] + self.tiles.pid_m) * self.extents[1] + self.tiles.pid_n
+        return (self.tiles.pid_k * self.extents[0] + self.tiles.pid_m) * self.extents[
+            1
+        ] + self.tiles.pid_n
 
     @cached_property
     def entry(self) -> np.ndarray:
@@ -121,7 +123,8 @@ class Schedule:
     @cached_property
     def pieces(self) -> tuple[np.ndarray, np.ndarray]:
         """The pieces of a row panel and of a column panel that each tile reads: pid × slices + slice."""
-        tiles, slices = self.tiles, self.slices
+        tiles = self.tiles
+        slices = self.slices
         return tiles.pid_m * slices + tiles.pid_k, tiles.pid_n * slices + tiles.pid_k
 
     @cached_property
@@ -139,7 +142,9 @@ def count_tiles(kernel: Kernel, launch: Launch) -> int:
     return extents["m"] * extents["n"] * extents.get("slice", 1)
 
 
-def schedule(kernel: Kernel, launch: Launch, assumed: int = 0, compiled: CompiledFacts | None = None) -> Schedule:
+def schedule(
+    kernel: Kernel, launch: Launch, assumed: int = 0, compiled: CompiledFacts | None = None
+) -> Schedule:
     """Predict the schedule of one launch.
 
     Args:
@@ -148,14 +153,20 @@ def schedule(kernel: Kernel, launch: Launch, assumed: int = 0, compiled: Compile
     Raises:
         ConfigError: an SM can't hold `assumed` programs, or the problem has more than MAX_TILES tiles.
     """
-    extents, gpu, config = kernel.extents(launch), launch.gpu, launch.config
+    extents = kernel.extents(launch)
+    gpu = launch.gpu
+    config = launch.config
     if (tiles := count_tiles(kernel, launch)) > MAX_TILES:
         message = f"{tiles:,} tiles are too many to schedule; at most {MAX_TILES:,} are allowed."
         hint = "Make the tile larger or the shape smaller."
         raise ConfigError("too_many_tiles", f"{message} {hint}", next(iter(knobs(type(config)))))
     if assumed > (limit := max_programs_per_sm(gpu, config.num_warps)):
         most = f"{limit} on the {gpu.name} with {config.num_warps} warps per program"
-        raise ConfigError("out_of_range", f"programs_per_sm must be at most {most} (got {assumed}).", "programs_per_sm")
+        raise ConfigError(
+            "out_of_range",
+            f"programs_per_sm must be at most {most} (got {assumed}).",
+            "programs_per_sm",
+        )
     pids = np.arange(kernel.programs(launch), dtype=np.int64)
     transposed = {access.tensor: access.transposed for access in reversed(kernel.accesses(launch))}
     return Schedule(
@@ -165,7 +176,9 @@ def schedule(kernel: Kernel, launch: Launch, assumed: int = 0, compiled: Compile
         tiles=kernel.tiles(pids, launch),
         extents=(extents["m"], extents["n"]),
         panels=kernel.family.panels,
-        transposed={name: transposed.get(name, False) for name in kernel.family.tensors(launch.problem)},
+        transposed={
+            name: transposed.get(name, False) for name in kernel.family.tensors(launch.problem)
+        },
         k_blocks=extents.get("k", 0),
         slices=extents.get("slice", 1),
         sms=gpu.sms,
@@ -179,7 +192,8 @@ def row_major(like: Schedule) -> Schedule:
 
     Each program still computes the same number of tiles, and the same slices.
     """
-    tiles, (num_pid_m, num_pid_n) = like.tiles, like.extents
+    tiles = like.tiles
+    (num_pid_m, num_pid_n) = like.extents
     place = np.empty_like(tiles.program)
     # Entries in the order in which they start, slice by slice.
     place[stable_order(tiles.pid_k * like.turns + like.turn)] = np.arange(len(place))
@@ -189,12 +203,15 @@ def row_major(like: Schedule) -> Schedule:
 
 def stable_order(key: np.ndarray) -> np.ndarray:
     """Return the indices that sort `key`, with ties in their original order."""
-    return np.argsort(key.astype(np.min_scalar_type(int(key.max()))), kind="stable")  # small integers sort faster
+    # Small integers sort faster
+    return np.argsort(key.astype(np.min_scalar_type(int(key.max()))), kind="stable")
 
 
 def slice_blocks(schedule: Schedule) -> np.ndarray:
     """Return the number of blocks along K in each slice: (slices,). The last slices may be empty."""
-    start, end = on_arrays(orders.slice_of_k)(np.arange(schedule.slices), schedule.k_blocks, schedule.slices)
+    start, end = on_arrays(orders.slice_of_k)(
+        np.arange(schedule.slices), schedule.k_blocks, schedule.slices
+    )
     return end - start
 
 
@@ -204,7 +221,9 @@ def loads(schedule: Schedule, counts: np.ndarray) -> np.ndarray:
     The program of tile (pid_m, pid_n) loads the blocks of row panel pid_m and column panel pid_n in its slice of K.
     Requires panels.
     """
-    first_program = np.concatenate([schedule.tiles.program[first.ravel()] for first in schedule.first_of_piece])
+    first_program = np.concatenate(
+        [schedule.tiles.program[first.ravel()] for first in schedule.first_of_piece]
+    )
     blocks = np.tile(slice_blocks(schedule), sum(schedule.extents))
     order = np.argsort(first_program)
     total = np.concatenate([[0], np.cumsum(blocks[order])])
@@ -238,13 +257,16 @@ class Panels:
 
 def panels(schedule: Schedule) -> Panels | None:
     """Return the panels of a launch; None if each input is read once."""
-    kernel, launch, inputs = schedule.kernel, schedule.launch, schedule.panels
+    kernel = schedule.kernel
+    launch = schedule.launch
+    inputs = schedule.panels
     if inputs is None:
         return None
     loads = panel_loads(kernel, launch)
     block = {axis.index: axis.block for access in loads for axis in (access.rows, access.columns)}
     row_panels, column_panels = (kernel.family.tensors(launch.problem)[name] for name in inputs)
-    (height, depth), width = row_panels.shape, column_panels.shape[1]
+    (height, depth) = row_panels.shape
+    width = column_panels.shape[1]
     ends = np.minimum(np.cumsum(slice_blocks(schedule)) * block["k"], depth)
     slice_bytes = np.diff(ends, prepend=0) * DTYPE_BYTES[launch.problem.dtype]
 
@@ -292,8 +314,10 @@ class Steps:
     @cached_property
     def blocks(self) -> np.ndarray:
         """Number of distinct panel blocks, BLOCK_K deep, that each step reads: (steps,). Requires panels."""
-        slices, depth = self.timed.slices, slice_blocks(self.timed)
-        step, blocks = np.repeat(np.arange(len(self.tiles)), self.tiles), np.zeros(len(self.tiles))
+        slices = self.timed.slices
+        depth = slice_blocks(self.timed)
+        step = np.repeat(np.arange(len(self.tiles)), self.tiles)
+        blocks = np.zeros(len(self.tiles))
         for piece, extent in zip(self.timed.pieces, self.timed.extents, strict=True):
             # A stable sort is fast, because the steps are in order. np.unique would take three times as long.
             reads = np.sort(step * extent * slices + piece, kind="stable")
@@ -304,13 +328,19 @@ class Steps:
 
 def steps(schedule: Schedule, by: str = "wave") -> Steps:
     """Divide a launch into steps. `by` is one of STEPPING."""
-    entries, timed, slots = np.arange(len(schedule.place)), schedule, schedule.resident_programs
-    single, full = "program", "wave"
+    entries = np.arange(len(schedule.place))
+    timed = schedule
+    slots = schedule.resident_programs
+    single = "program"
+    full = "wave"
     if schedule.turns > 1:
-        single, full = "tile", "turn" if schedule.waves == 1 else "step"
+        single = "tile"
+        full = "turn" if schedule.waves == 1 else "step"
         by_time = stable_order(schedule.step)
         columns = {name: column[by_time] for name, column in vars(schedule.tiles).items()}
-        timed = replace(schedule, programs=len(entries), tiles=Tiles(**{**columns, "program": entries}))
+        timed = replace(
+            schedule, programs=len(entries), tiles=Tiles(**{**columns, "program": entries})
+        )
         entries = by_time
         # A persistent launch starts only as many programs as it needs, even if SMs could hold more.
         slots = min(slots, -(-schedule.programs // schedule.sms) * schedule.sms)
@@ -367,4 +397,12 @@ def first_loads(launch: Steps, reference: Steps, first: int) -> FirstLoads:
     if not launch.is_single and len(own.place) <= _MAX_TILES_ADDED:
         wave_blocks = int(launch.blocks.sum()), int(reference.blocks.sum())
     is_same = np.array_equal(own.place, row_major.place)
-    return FirstLoads(first, len(own.place), blocks, row_major_blocks, (region, row_major_region), is_same, wave_blocks)
+    return FirstLoads(
+        first,
+        len(own.place),
+        blocks,
+        row_major_blocks,
+        (region, row_major_region),
+        is_same,
+        wave_blocks,
+    )

@@ -76,14 +76,23 @@ class Scoreboard:
             return gpu in ("", launch.gpu) and kernel in ("", launch.kernel)
 
         def select(scores: Sequence[Score]) -> tuple[Score, ...]:
-            return tuple(score for score in scores if score.count in counts and matches(score.experiment))
+            return tuple(
+                score for score in scores if score.count in counts and matches(score.experiment)
+            )
 
-        return Scoreboard(select(self.scores), select(self.lower_bounds), tuple(filter(matches, self.unpredicted)))
+        return Scoreboard(
+            select(self.scores), select(self.lower_bounds), tuple(filter(matches, self.unpredicted))
+        )
 
     @property
     def misses(self) -> tuple[Score, ...]:
         """The misses, largest error first."""
-        return tuple(sorted((score for score in self.scores if score.is_miss), key=lambda score: -abs(score.error)))
+        return tuple(
+            sorted(
+                (score for score in self.scores if score.is_miss),
+                key=lambda score: -abs(score.error),
+            )
+        )
 
     @property
     def exact(self) -> int:
@@ -96,7 +105,9 @@ class Scoreboard:
     @property
     def launches(self) -> int:
         """Number of compared launches. A launch whose DRAM bytes are counted for several GROUP_SIZEs counts once."""
-        return len({any_group_size(s.experiment) if s.count == DRAM else s.experiment for s in self.scores})
+        return len(
+            {any_group_size(s.experiment) if s.count == DRAM else s.experiment for s in self.scores}
+        )
 
     @property
     def median_error(self) -> float:

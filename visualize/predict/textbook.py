@@ -17,8 +17,12 @@ from visualize.predict.traffic import Operation
 class Textbook:
     """Warp, line and element sizes of the textbook model. A GPU has 32 lanes, 128-byte lines and 32-byte sectors."""
 
-    warp_size: int = knob(32, "Blackboard", "Lanes per warp.", choices=powers(2, 64), label="Warp size")
-    line_bytes: int = knob(128, "Blackboard", "Bytes per cache line.", choices=powers(8, 512), label="Line size")
+    warp_size: int = knob(
+        32, "Blackboard", "Lanes per warp.", choices=powers(2, 64), label="Warp size"
+    )
+    line_bytes: int = knob(
+        128, "Blackboard", "Bytes per cache line.", choices=powers(8, 512), label="Line size"
+    )
     element_bytes: str = knob(
         "dtype", "Blackboard", "Bytes per element. dtype: as in the problem.",
         choices=("dtype", "1", "2", "4", "8", "16"), label="Element size",
@@ -67,7 +71,9 @@ def textbook(options: object) -> Textbook:
     if options is None:
         return Textbook()
     if not isinstance(options, Mapping):
-        raise ConfigError("not_an_object", f"The textbook options must be a JSON object (got {options!r}).")
+        raise ConfigError(
+            "not_an_object", f"The textbook options must be a JSON object (got {options!r})."
+        )
     return read_fields(Textbook, options, "the textbook")
 
 

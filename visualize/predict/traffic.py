@@ -142,7 +142,9 @@ class Matrix:
     sector_bytes: int = SECTOR_BYTES
     line_bytes: int = LINE_BYTES
 
-    def requests(self, row: ndarray, column: ndarray, owner: ndarray | bool, width_bytes: int) -> Requests:
+    def requests(
+        self, row: ndarray, column: ndarray, owner: ndarray | bool, width_bytes: int
+    ) -> Requests:
         """Return requests for elements, masked at the matrix's edges.
 
         Args:
@@ -235,11 +237,14 @@ def wavefronts(operation: SharedOperation) -> tuple[float, float]:
     lanes_at_once = min(_LANES, _WAVEFRONT_BYTES // max(operation.width_bytes, _WORD_BYTES))
     parts = address.reshape(-1, lanes_at_once, 1) + np.arange(0, operation.width_bytes, _WORD_BYTES)
     total = sum(int(np.bincount(np.unique(part // _WORD_BYTES) % _BANKS).max()) for part in parts)
-    return total / len(address), len(parts) / len(address)  # without conflicts: at most as many words as banks
+    # Without conflicts: at most as many words as banks
+    return total / len(address), len(parts) / len(address)
 
 
 def wavefronts_per_instruction(operations: Iterable[SharedOperation]) -> tuple[float, float]:
     """Return the wavefronts of one warp's instruction with and without bank conflicts, averaged over operations."""
-    counts, passes = zip(*((operation.count, wavefronts(operation)) for operation in operations), strict=True)
+    counts, passes = zip(
+        *((operation.count, wavefronts(operation)) for operation in operations), strict=True
+    )
     total, ideal = np.average(passes, axis=0, weights=counts).tolist()
     return total, ideal

@@ -17,5 +17,8 @@ def tours() -> dict[str, Tour]:
     Raises:
         BadTour: a file is not a valid tour.
     """
-    parsed = [read(path.read_text(encoding="utf-8"), path.stem) for path in sorted(DIRECTORY.glob("*.toml"))]
+    parsed = [
+        read(path.read_text(encoding="utf-8"), path.stem)
+        for path in sorted(DIRECTORY.glob("*.toml"))
+    ]
     return {tour.name: tour for tour in sorted(parsed, key=lambda tour: (tour.order, tour.name))}

@@ -38,8 +38,12 @@ _END = Markup('<button type="button" class="leave next">End</button>')
 def menu(tours: Mapping[str, Tour]) -> Markup:
     """Return the menu in the page's header."""
     item = Markup('<li><a href="?tour={}&stop=1"><b>{}</b><span>{}</span></a></li>')
-    items = Markup("").join(item.format(tour.name, tour.title, tour.about) for tour in tours.values())
-    return Markup('<details class="tours"><summary>Tours</summary><ul>{}</ul></details>').format(items)
+    items = Markup("").join(
+        item.format(tour.name, tour.title, tour.about) for tour in tours.values()
+    )
+    return Markup('<details class="tours"><summary>Tours</summary><ul>{}</ul></details>').format(
+        items
+    )
 
 
 class Guide:
@@ -47,7 +51,9 @@ class Guide:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._facts: dict[tuple[str, int], Facts] = {}  # by tour and stop: the files bound their number
+        self._facts: dict[
+            tuple[str, int], Facts
+        ] = {}  # by tour and stop: the files bound their number
 
     async def show_stop(self, message: Mapping[str, Any]) -> AsyncIterator[str]:
         """Yield values of the slot "tour": the stop with the numbers that its file ships, then with this machine's.
@@ -57,16 +63,20 @@ class Guide:
         Args:
             message: the page's, with the `tour` and the `stop`.
         """
-        tour, requested = tours().get(str(message.get("tour"))), message.get("stop")
+        tour = tours().get(str(message.get("tour")))
+        requested = message.get("stop")
         if tour is None or not isinstance(requested, int):
             return
         number = tour.clip(requested)
-        key, stop = (tour.name, number), tour.stops[number - 1]
+        key = (tour.name, number)
+        stop = tour.stops[number - 1]
         address = query(SETTINGS.short_address(SETTINGS.state(stop.fields, self._session.gpu)))
 
         def value(problem: str = "") -> str:
             html = bar(tour, number, self._facts.get(key, {}), problem)
-            return json.dumps({"tour": tour.name, "stop": requested, "html": html, "query": address})
+            return json.dumps(
+                {"tour": tour.name, "stop": requested, "html": html, "query": address}
+            )
 
         yield value()
         try:
@@ -83,10 +93,13 @@ class Guide:
         Raises:
             NoFact: a fact can't be computed on this machine.
         """
-        key, stop = (tour.name, number), tour.stops[number - 1]
+        key = (tour.name, number)
+        stop = tour.stops[number - 1]
         if key in self._facts:
             return False
-        self._facts[key] = await asyncio.to_thread(compute_facts, stop.facts, stop.fields, self._session)
+        self._facts[key] = await asyncio.to_thread(
+            compute_facts, stop.facts, stop.fields, self._session
+        )
         return True
 
 
@@ -108,8 +121,10 @@ def bar(tour: Tour, number: int, facts: Facts, problem: str = "") -> Markup:
         facts: its facts; {} if they are not known yet. The sentence then has the numbers that its file ships.
         problem: why the facts can't be known, or "".
     """
-    stop, count = tour.stops[number - 1], len(tour.stops)
-    dot, current_dot = Markup("<i></i>"), Markup('<i class="now"></i>')
+    stop = tour.stops[number - 1]
+    count = len(tour.stops)
+    dot = Markup("<i></i>")
+    current_dot = Markup('<i class="now"></i>')
     note = problem or _differences(stop, facts)
     return _BAR.format(
         title=tour.title,
@@ -139,14 +154,18 @@ def _question(stop: Stop, facts: Facts) -> Markup:
 
 def _differences(stop: Stop, facts: Facts) -> str:
     texts = {value.text: stop.facts[name].shown for name, value in facts.items()}
-    listed = ", ".join(f"{text} (written for {shown})" for text, shown in texts.items() if text != shown)
+    listed = ", ".join(
+        f"{text} (written for {shown})" for text, shown in texts.items() if text != shown
+    )
     return listed and f"Other numbers here: {listed}."
 
 
 def sentence(stop: Stop, facts: Facts) -> Markup:
     """Return a stop's sentence with its numbers in bold, followed by a mark for each of their sources."""
     names = facts_named(stop.say)
-    text = escape(stop.say).format(**{name: Markup("<b>{}</b>").format(_text(name, stop, facts)) for name in names})
+    text = escape(stop.say).format(
+        **{name: Markup("<b>{}</b>").format(_text(name, stop, facts)) for name in names}
+    )
     sources = dict.fromkeys(facts[name].source for name in names if facts and facts[name].source)
     marks = Markup(" ").join(map(mark, sources))
     return text + Markup(' <span class="marks">{}</span>').format(marks) if marks else text

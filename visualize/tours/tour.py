@@ -39,7 +39,10 @@ OF_STATES: dict[str, tuple[Callable[[Snapshot], Reply], str]] = {
     "schedule": (order_view.schedule_json, "predicted"),
     "reuse": (order_view.reuse_json, "predicted"),
     "coalescing": (compiled_reply, "compiled"),
-    "textbook": (lambda snapshot: textbook_reply(snapshot, snapshot.state.view.of(Textbook)), "textbook"),
+    "textbook": (
+        lambda snapshot: textbook_reply(snapshot, snapshot.state.view.of(Textbook)),
+        "textbook",
+    ),
     "compile": (compile_reply, "compiled"),
 }
 
@@ -146,7 +149,10 @@ class Stop:
 
     def used_facts(self) -> set[str]:
         """Return the names of the facts in the sentence, the question, its choices and the ratios."""
-        texts = [self.say, *([self.ask.ask, *(choice.text for choice in self.ask.choices)] if self.ask else ())]
+        texts = [
+            self.say,
+            *([self.ask.ask, *(choice.text for choice in self.ask.choices)] if self.ask else ()),
+        ]
         in_texts = {name for text in texts for name in facts_named(text)}
         in_choices = {choice.when.split()[0] for choice in self.ask.choices} if self.ask else set()
         return in_texts | in_choices | {part for fact in self.facts.values() for part in fact.ratio}
@@ -181,7 +187,11 @@ def check_state(fields: Mapping[str, str]) -> State:
     """
     state = SETTINGS.state(fields, None)
     if unknown := fields.keys() - state.to_address().keys() - {"gpu"}:
-        raise ConfigError("unknown_field", f"the address has {', '.join(sorted(unknown))}, which it may not have.", "")
+        raise ConfigError(
+            "unknown_field",
+            f"the address has {', '.join(sorted(unknown))}, which it may not have.",
+            "",
+        )
     return state
 
 
@@ -203,7 +213,9 @@ def read(text: str, name: str) -> Tour:
         raise BadTour(f"{name}.toml: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"][1:])
+        place = ".".join(
+            str(part + 1 if isinstance(part, int) else part) for part in first["loc"][1:]
+        )
         given = f" (got {first['input']!r})" if isinstance(first["input"], str | int) else ""
         raise BadTour(f"{name}.toml: {place}: {first['msg']}{given}.") from error
     for number, stop in enumerate(tour.stops, start=1):
@@ -217,7 +229,9 @@ def read(text: str, name: str) -> Tour:
 def _check(stop: Stop) -> None:
     check_state(stop.fields)
     if unknown := sorted(stop.used_facts() - stop.facts.keys()):
-        raise ValueError(f"{unknown[0]!r} is not one of the stop's facts: {', '.join(stop.facts) or 'it has none'}.")
+        raise ValueError(
+            f"{unknown[0]!r} is not one of the stop's facts: {', '.join(stop.facts) or 'it has none'}."
+        )
     for name, fact in stop.facts.items():
         if fact.ratio:
             is_nested = any(stop.facts[part].ratio for part in fact.ratio)
@@ -227,7 +241,9 @@ def _check(stop: Stop) -> None:
             continue
         if fact.endpoint not in (*OF_STATES, *OF_RESULTS):
             allowed = ", ".join((*OF_STATES, *OF_RESULTS))
-            raise ValueError(f"The endpoint of fact {name} must be one of {allowed} (got {fact.endpoint!r}).")
+            raise ValueError(
+                f"The endpoint of fact {name} must be one of {allowed} (got {fact.endpoint!r})."
+            )
         steps_of(fact.path)
         check_state(fact.fields(stop.fields))
 
@@ -237,7 +253,9 @@ def facts_named(text: str) -> list[str]:
     return [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
 
 
-def compute_facts(facts: Mapping[str, Fact], address: Mapping[str, str], session: Session) -> dict[str, Value]:
+def compute_facts(
+    facts: Mapping[str, Fact], address: Mapping[str, str], session: Session
+) -> dict[str, Value]:
     """Return the values of a stop's facts. May wait for the compiler.
 
     Raises:
@@ -264,13 +282,19 @@ def _find_number(fact: Fact, address: Mapping[str, str], session: Session) -> tu
         name, source, reply_of = OF_RESULTS[fact.endpoint]
         measured = session.find_value(state.experiment, name)
         if measured is None:
-            raise NoFact(f"No {name} of this experiment on {state.gpu.name} was measured here or recorded.")
+            raise NoFact(
+                f"No {name} of this experiment on {state.gpu.name} was measured here or recorded."
+            )
         reply = reply_of(measured)
         source = numbers.source(measured.backend, source)
     else:
         body, source = OF_STATES[fact.endpoint]
         compiled = session.compile(state.experiment).result() if source == "compiled" else None
-        reply = compiled if isinstance(compiled, Failure) else body(take_snapshot(session, state, compiled))
+        reply = (
+            compiled
+            if isinstance(compiled, Failure)
+            else body(take_snapshot(session, state, compiled))
+        )
     if isinstance(reply, Failure):
         raise NoFact(reply.message)
     return _follow(reply, fact.path), source

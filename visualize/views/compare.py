@@ -23,12 +23,15 @@ from visualize.views.tables import table
 _SAME = 0.0005
 
 # Differing knobs that the strip names, and numbers besides the time.
-_MAX_KNOBS, _MAX_NUMBERS = 4, 2
+_MAX_KNOBS = 4
+_MAX_NUMBERS = 2
 
 
 def pair_slots(slots: Slots, pinned: Slots) -> Slots:
     """Return a view's slots, each with the pinned experiment's value beside it if it has one."""
-    columns = Markup('<div class="beside"><div class="own">{}</div><div class="pinned">{}</div></div>')
+    columns = Markup(
+        '<div class="beside"><div class="own">{}</div><div class="pinned">{}</div></div>'
+    )
     paired = dict(slots)
     for name, value in slots.items():
         other = pinned.get(name)
@@ -39,7 +42,9 @@ def pair_slots(slots: Slots, pinned: Slots) -> Slots:
     return paired
 
 
-def add_comparison(slots: Slots, snapshot: Snapshot, pinned: Snapshot | None, panels: Sequence[Panel]) -> Slots:
+def add_comparison(
+    slots: Slots, snapshot: Snapshot, pinned: Snapshot | None, panels: Sequence[Panel]
+) -> Slots:
     """Return a view's slots with the pinned experiment's beside them, and the slot "compare".
 
     That slot offers to pin the experiment, or compares it with the pinned one.
@@ -52,15 +57,24 @@ def add_comparison(slots: Slots, snapshot: Snapshot, pinned: Snapshot | None, pa
     if pinned is None:
         address = state.link(**{PINNED: pin_text(state.experiment)})
         tip = "Keep this experiment for comparison. Change a setting, and both are shown side by side."
-        return {**slots, "compare": Markup('<p class="pin"><a href="?{}" title="{}">Pin</a></p>').format(address, tip)}
+        return {
+            **slots,
+            "compare": Markup('<p class="pin"><a href="?{}" title="{}">Pin</a></p>').format(
+                address, tip
+            ),
+        }
     try:
         pinned_slots: Slots = {}
         for panel in panels:
             pinned_slots |= panel.draw_run(pinned) if isinstance(panel, ResultPanel) else {}
             pinned_slots |= panel.draw_pinned(pinned, snapshot) if panel.is_compared else {}
         slots = pair_slots(slots, pinned_slots)
-        fields, pinned_fields = ({**s.experiment.to_address(), "gpu": s.gpu.name} for s in (state, pinned.state))
-        strip = render_comparison(fields, pinned_fields, view_numbers(snapshot, panels), view_numbers(pinned, panels))
+        fields, pinned_fields = (
+            {**s.experiment.to_address(), "gpu": s.gpu.name} for s in (state, pinned.state)
+        )
+        strip = render_comparison(
+            fields, pinned_fields, view_numbers(snapshot, panels), view_numbers(pinned, panels)
+        )
     except ConfigError as error:
         strip = Markup('<p class="problem" role="alert">{}</p>').format(error)
     swapped = State(pinned.state.experiment, state.view, pinned.state.gpu, state.experiment)
@@ -85,7 +99,10 @@ def view_numbers(snapshot: Snapshot, panels: Sequence[Panel]) -> list[Number]:
 
 
 def render_comparison(
-    now: Mapping[str, Any], pinned: Mapping[str, Any], numbers: Sequence[Number], pinned_numbers: Sequence[Number]
+    now: Mapping[str, Any],
+    pinned: Mapping[str, Any],
+    numbers: Sequence[Number],
+    pinned_numbers: Sequence[Number],
 ) -> Markup:
     """Return a line with the differing knobs and two or three numbers, and a folded table of all numbers.
 
@@ -96,26 +113,39 @@ def render_comparison(
     names = {name: None for name in (*pinned, *now) if now.get(name) != pinned.get(name)}
     if not names:
         return Markup("<p>Pinned. Nothing differs yet: change a setting.</p>")
-    rows: list[tuple[Any, ...]] = [(name, now.get(name, "–"), pinned.get(name, "–"), "") for name in names]
+    rows: list[tuple[Any, ...]] = [
+        (name, now.get(name, "–"), pinned.get(name, "–"), "") for name in names
+    ]
     knobs = [_change(*row[:3]) for row in rows[:_MAX_KNOBS]]
     if len(rows) > _MAX_KNOBS:
         knobs.append(say("{} more", len(rows) - _MAX_KNOBS))
-    left, right = ({number.name: number for number in reversed(side)} for side in (numbers, pinned_numbers))
+    left, right = (
+        {number.name: number for number in reversed(side)} for side in (numbers, pinned_numbers)
+    )
     changes: list[Sentence] = []
     for name in dict.fromkeys(number.name for number in (*numbers, *pinned_numbers)):
         pair = left.get(name), right.get(name)
-        quotient, sources = ratio(*pair), dict.fromkeys(number.source for number in pair if number)
+        quotient = ratio(*pair)
+        sources = dict.fromkeys(number.source for number in pair if number)
         label = say("{} {}", name, join(map(Mark, sources), " "))
         rows.append((label, *(number or "–" for number in pair), quotient))
         if quotient not in ("", "same") and (len(changes) < _MAX_NUMBERS or name == "time"):
             changes.append(say("{} ({})", _change(name, *pair), quotient))
-    unknown = "No number is known for both experiments. Press Run; for the pinned one, press Swap first."
+    unknown = (
+        "No number is known for both experiments. Press Run; for the pinned one, press Swap first."
+    )
     equal = "In this view, all numbers that are known for both are equal."
     unchanged = equal if any(quotient for *_, quotient in rows) else unknown
     summary = join(changes, " · ") if changes else unchanged
-    line = Markup('<p>Pinned → now: {}. <span class="numbers">{}</span></p>').format(join(knobs), summary)
+    line = Markup('<p>Pinned → now: {}. <span class="numbers">{}</span></p>').format(
+        join(knobs), summary
+    )
     folded = Markup("<details><summary>All numbers</summary>{}</details>")
-    return line + folded.format(table(("", "Now", "Pinned", "Now / pinned"), rows)) if left or right else line
+    return (
+        line + folded.format(table(("", "Now", "Pinned", "Now / pinned"), rows))
+        if left or right
+        else line
+    )
 
 
 def _change(name: str, now: object, pinned: object) -> Sentence:

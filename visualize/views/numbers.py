@@ -11,7 +11,16 @@ from kernels.results import Counters, GroupSizeStudy, RunResult, Timeline, Timin
 from visualize.views.glossary import meaning
 
 # Sources of numbers. The page shows the source as a small mark.
-SOURCES = ("measured", "predicted", "interpreter", "recorded", "compiled", "counted", "textbook", "assumed")
+SOURCES = (
+    "measured",
+    "predicted",
+    "interpreter",
+    "recorded",
+    "compiled",
+    "counted",
+    "textbook",
+    "assumed",
+)
 
 
 def mark(source: str) -> Markup:
@@ -151,18 +160,28 @@ def key_numbers(measured: Any) -> tuple[Number, ...]:
     of = source(getattr(measured, "backend", ""), "counted" if is_counted else "measured")
     match measured:
         case RunResult(timing=Timing() as timing):
-            rate, unit = (timing.tflops, "TFLOP/s") if timing.tflops is not None else (timing.gbps or 0.0, "GB/s")
+            rate, unit = (
+                (timing.tflops, "TFLOP/s")
+                if timing.tflops is not None
+                else (timing.gbps or 0.0, "GB/s")
+            )
             return Number("time", timing.median_ms, "ms", of), Number("rate", rate, unit, of)
         case RunResult():
             return (wrong_elements(measured),)
         case Counters(launch=counts):
-            requests = sum(counts[f"{operation}_requests"] for operation in ("ld", "st", "red", "atom"))
+            requests = sum(
+                counts[f"{operation}_requests"] for operation in ("ld", "st", "red", "atom")
+            )
             traffic = counts["dram_read_bytes"] + counts["dram_write_bytes"]
-            return Number("requests", requests, "", of), Number("DRAM traffic", traffic, "bytes", of)
+            return Number("requests", requests, "", of), Number(
+                "DRAM traffic", traffic, "bytes", of
+            )
         case GroupSizeStudy(rows=rows):
             reads = [row.read_bytes for row in rows if row.read_bytes]
             extremes = (("fewest", min), ("most", max))[: len(reads)]
-            return tuple(Number(f"{name} DRAM reads", pick(reads), "bytes", of) for name, pick in extremes)
+            return tuple(
+                Number(f"{name} DRAM reads", pick(reads), "bytes", of) for name, pick in extremes
+            )
         case Timeline():
             duration = Number("first start to last end", measured.span_ns / 1e6, "ms", of)
             return Number("programs", len(measured.sm), "", of), duration

@@ -82,7 +82,8 @@ class Api:
     """Replies to requests, with one session's workers and with prediction processes."""
 
     def __init__(self, session: Session, predictions: PredictionProcess | None = None) -> None:
-        self.session, self.predictions = session, predictions or PredictionProcess(session)
+        self.session = session
+        self.predictions = predictions or PredictionProcess(session)
         self._unfinished: dict[Client, Future[Compiled | Failure]] = {}
 
     async def reply_compiled(
@@ -102,7 +103,8 @@ class Api:
             seconds: estimates the core time of `body`. A slow body runs in another process, so it must be a
                 module-level function.
         """
-        experiment, client = self.read(payload), current_client()
+        experiment = self.read(payload)
+        client = current_client()
         compile_ = self.session.compile(experiment, client=client)
         try:
             await asyncio.wait([asyncio.wrap_future(compile_)], timeout=within_s)
@@ -118,11 +120,15 @@ class Api:
         if isinstance(compiled, Failure) and not allow_failure:
             return compiled
         async with REQUEST_SLOTS.acquire(client.address):
-            snapshot = await asyncio.to_thread(charge_cpu_time(self.take_snapshot), experiment, compiled)
+            snapshot = await asyncio.to_thread(
+                charge_cpu_time(self.take_snapshot), experiment, compiled
+            )
             estimate_s = await asyncio.to_thread(charge_cpu_time(seconds), snapshot)
             if estimate_s <= NEAR_S:
                 return await asyncio.to_thread(charge_cpu_time(build_reply), snapshot, body)
-        work = self.predictions.submit(build_reply, snapshot, body, client=client, estimate_s=estimate_s)
+        work = self.predictions.submit(
+            build_reply, snapshot, body, client=client, estimate_s=estimate_s
+        )
         return await asyncio.wrap_future(work)  # cancels the prediction if the client leaves
 
     def reply_predicted(self, payload: object, body: Callable[[Snapshot], Reply]) -> Reply:
@@ -138,7 +144,8 @@ class Api:
         """Measure, and reply with `body` of the result and the snapshot; by default with the whole result."""
         job = self.session.submit(self.read(payload), measurement, current_client())
         try:
-            await asyncio.wait([asyncio.wrap_future(job.done)])  # occupies no thread while the job is queued
+            # Occupies no thread while the job is queued
+            await asyncio.wait([asyncio.wrap_future(job.done)])
         except asyncio.CancelledError:  # the client has left
             job.cancel()
             raise
@@ -148,7 +155,11 @@ class Api:
 
         def reply() -> dict[str, Any]:
             snapshot = self.take_snapshot(outcome.experiment)
-            return {"gpu": snapshot.state.gpu.name, **_opening_note(snapshot.state), **body(outcome, snapshot)}
+            return {
+                "gpu": snapshot.state.gpu.name,
+                **_opening_note(snapshot.state),
+                **body(outcome, snapshot),
+            }
 
         return await asyncio.to_thread(reply)
 
@@ -156,9 +167,13 @@ class Api:
         """Read an endpoint's experiment."""
         return open_experiment(payload, self.session.gpu)
 
-    def take_snapshot(self, chosen: Experiment, compiled: Compiled | Failure | None = None) -> Snapshot:
+    def take_snapshot(
+        self, chosen: Experiment, compiled: Compiled | Failure | None = None
+    ) -> Snapshot:
         """Return everything known about an experiment, with default options."""
-        return take_snapshot(self.session, State(chosen, View(""), resolve_gpu(chosen, self.session.gpu)), compiled)
+        return take_snapshot(
+            self.session, State(chosen, View(""), resolve_gpu(chosen, self.session.gpu)), compiled
+        )
 
 
 def build_reply(snapshot: Snapshot, body: Callable[[Snapshot], Reply]) -> Reply:
@@ -186,10 +201,14 @@ def read_options(options: type[V], prefix: str, given: Mapping[str, object], end
     Raises:
         ConfigError: for the first value that is not allowed, by the argument's name.
     """
-    return read_fields(options, {name: value for name, value in given.items() if value}, endpoint, prefix=prefix)
+    return read_fields(
+        options, {name: value for name, value in given.items() if value}, endpoint, prefix=prefix
+    )
 
 
-def reply_safely(function: Callable[..., Reply | Awaitable[Reply]]) -> Callable[..., Awaitable[orjson.Fragment]]:
+def reply_safely(
+    function: Callable[..., Reply | Awaitable[Reply]],
+) -> Callable[..., Awaitable[orjson.Fragment]]:
     """Wrap an endpoint's function. Its reply becomes JSON text, and an exception becomes a failure in the reply."""
 
     @functools.wraps(function)
@@ -199,12 +218,18 @@ def reply_safely(function: Callable[..., Reply | Awaitable[Reply]]) -> Callable[
                 reply = await asyncio.to_thread(encode, await function(*args, **kwargs))
             else:
                 async with REQUEST_SLOTS.acquire(current_client().address):
-                    reply = await asyncio.to_thread(charge_cpu_time(lambda: encode(function(*args, **kwargs))))
+                    reply = await asyncio.to_thread(
+                        charge_cpu_time(lambda: encode(function(*args, **kwargs)))
+                    )
         except Exception as error:
             reply = encode(failure(error))
         return orjson.Fragment(reply)
 
-    call.__annotations__ = {**function.__annotations__, "return": dict[str, Any]}  # Gradio makes a schema of these
+    # Gradio makes a schema of these
+    call.__annotations__ = {
+        **function.__annotations__,
+        "return": dict[str, Any],
+    }
     return call
 
 
@@ -213,14 +238,18 @@ def failure(error: Exception) -> Failure:
     if isinstance(error, ConfigError):
         return Failure("config", error.kind, str(error))
     traceback.print_exception(error)
-    return Failure("config", "internal_error", f"Tilescope had an internal error: {type(error).__name__}.")
+    return Failure(
+        "config", "internal_error", f"Tilescope had an internal error: {type(error).__name__}."
+    )
 
 
 def encode(reply: Any) -> bytes:
     """Return a reply as JSON. Its values would take ten times the memory."""
     if isinstance(reply, bytes):
         return reply
-    return orjson.dumps(to_json(reply), default=np.ndarray.tolist, option=orjson.OPT_SERIALIZE_NUMPY)
+    return orjson.dumps(
+        to_json(reply), default=np.ndarray.tolist, option=orjson.OPT_SERIALIZE_NUMPY
+    )
 
 
 def to_json(value: Any) -> Any:

@@ -36,7 +36,9 @@ class PredictionProcess:
     warm_up_after_s = 3.0
 
     def __init__(self, session: Session) -> None:
-        self.pool = Pool("model", session.cache, _PROCESSES, (__name__, "visualize.web.redraw"), _SHORT_S)
+        self.pool = Pool(
+            "model", session.cache, _PROCESSES, (__name__, "visualize.web.redraw"), _SHORT_S
+        )
         self._timer: threading.Timer | None = None
         session.before_close(self._close)
 
@@ -46,12 +48,19 @@ class PredictionProcess:
         Later calls do nothing.
         """
         if self._timer is None:
-            self._timer = threading.Timer(self.warm_up_after_s, self.pool.submit, (Call("model", os.getpid),))
+            self._timer = threading.Timer(
+                self.warm_up_after_s, self.pool.submit, (Call("model", os.getpid),)
+            )
             self._timer.daemon = True
             self._timer.start()
 
     def submit(
-        self, function: Callable[..., V], snapshot: Snapshot, *args: Any, client: Client, estimate_s: float
+        self,
+        function: Callable[..., V],
+        snapshot: Snapshot,
+        *args: Any,
+        client: Client,
+        estimate_s: float,
     ) -> Future[V | Failure]:
         """Call function(snapshot, *args) in another process. Cancel the returned future to give up.
 
@@ -59,7 +68,9 @@ class PredictionProcess:
             function: a module-level function.
             args: hashable values.
         """
-        identities = (arg.identity if isinstance(arg, Snapshot) else arg for arg in (snapshot, *args))
+        identities = (
+            arg.identity if isinstance(arg, Snapshot) else arg for arg in (snapshot, *args)
+        )
         call = Call("model", function, (snapshot, *args), (function, *identities))
         return self.pool.submit(call, client, estimate_s)
 

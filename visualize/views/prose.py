@@ -66,7 +66,9 @@ class Hint(Inline):
     style: str = ""
 
     def __html__(self) -> str:
-        return Markup('<span title="{}" class="{}">{}</span>').format(str(self.title), self.style, self.value)
+        return Markup('<span title="{}" class="{}">{}</span>').format(
+            str(self.title), self.style, self.value
+        )
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,9 @@ class Term(Inline):
     meaning: str
 
     def __html__(self) -> str:
-        tag = Markup('<button type="button" class="term" popovertarget="glossary" value="{}" title="{}">{}</button>')
+        tag = Markup(
+            '<button type="button" class="term" popovertarget="glossary" value="{}" title="{}">{}</button>'
+        )
         return tag.format(self.name, self.meaning, self.value)
 
 
@@ -193,7 +197,11 @@ def kind_name(kind: str, plural: bool = False) -> str:
 def dtype_text(problem: Any) -> str:
     """Return the problem's dtype, followed by its other choices, such as a layout, that are not the default."""
     usual = {**vars(type(problem)()), "dtype": problem.dtype}
-    changed = [value for name, value in vars(problem).items() if isinstance(value, str) and value != usual[name]]
+    changed = [
+        value
+        for name, value in vars(problem).items()
+        if isinstance(value, str) and value != usual[name]
+    ]
     return ", ".join([problem.dtype, *changed])
 
 
@@ -206,8 +214,11 @@ def config_text(config: Any, omit: Sequence[str] = ()) -> str:
     """
     fields = {name: value for name, value in vars(config).items() if name not in omit}
     tile = " × ".join(str(fields.pop(name)) for name in list(fields) if name.startswith("BLOCK"))
-    warps, stages = count_noun(fields.pop("num_warps"), "warp"), count_noun(fields.pop("num_stages"), "stage")
-    return ", ".join(filter(None, [tile, *(f"{name} {value}" for name, value in fields.items()), warps, stages]))
+    warps = count_noun(fields.pop("num_warps"), "warp")
+    stages = count_noun(fields.pop("num_stages"), "stage")
+    return ", ".join(
+        filter(None, [tile, *(f"{name} {value}" for name, value in fields.items()), warps, stages])
+    )
 
 
 def picture_caption(experiment: Experiment, gpu: str, *sources: str) -> str:
@@ -222,12 +233,18 @@ def picture_caption(experiment: Experiment, gpu: str, *sources: str) -> str:
     """
     if not sources or not set(sources) <= set(SOURCES):
         raise ValueError(f"A picture comes from {sources!r}; allowed are {', '.join(SOURCES)}.")
-    run = {name: value for name, value in vars(experiment.run).items() if value != getattr(Run(), name)}
+    run = {
+        name: value for name, value in vars(experiment.run).items() if value != getattr(Run(), name)
+    }
     parts = [
-        ", ".join(f"{name} {value}" if isinstance(value, int) else value for name, value in fields.items())
+        ", ".join(
+            f"{name} {value}" if isinstance(value, int) else value for name, value in fields.items()
+        )
         for fields in (vars(experiment.problem), vars(experiment.config), run)
     ]
-    return " · ".join(filter(None, [experiment.kernel, *parts, gpu, join_names(list(dict.fromkeys(sources)))]))
+    return " · ".join(
+        filter(None, [experiment.kernel, *parts, gpu, join_names(list(dict.fromkeys(sources)))])
+    )
 
 
 def stage_title(experiment: Experiment, gpu: str) -> str:

@@ -47,16 +47,25 @@ def slot(name: str, kind: str = "html", content: str = "") -> Markup:
         kind: "html", or the script that takes its values.
         content: its HTML before the first value.
     """
-    return Markup('<div id="{}" class="slot" data-kind="{}">{}</div>').format(name, kind, Markup(content))  # noqa: S704
+    slot = Markup('<div id="{}" class="slot" data-kind="{}">{}</div>')
+    return slot.format(name, kind, Markup(content))  # noqa: S704
 
 
 def plot(name: str, label: str) -> Markup:
     """Return a live plot. `label` is its name for screen readers. `plot_value` makes its values."""
-    return slot(name, "plot", Markup('<div class="live-plot" role="figure" aria-label="{}"></div>').format(label))
+    return slot(
+        name,
+        "plot",
+        Markup('<div class="live-plot" role="figure" aria-label="{}"></div>').format(label),
+    )
 
 
 def plot_value(
-    figure: go.Figure | Mapping[str, Any], revision: str = "", meta: Mapping[str, Any] | None = None, *, about: str
+    figure: go.Figure | Mapping[str, Any],
+    revision: str = "",
+    meta: Mapping[str, Any] | None = None,
+    *,
+    about: str,
 ) -> str:
     """Return the value that makes a live plot draw `figure`.
 
@@ -74,7 +83,11 @@ def plot_value(
         # The JSON of the whole figure has its arrays in base64.
         traces = [trace.to_plotly_json() for trace in figure.data]
         figure = {"data": traces, "layout": figure.layout.to_plotly_json()}
-    layout = {**figure["layout"], "uirevision": revision or "same", **({"meta": meta} if meta else {})}
+    layout = {
+        **figure["layout"],
+        "uirevision": revision or "same",
+        **({"meta": meta} if meta else {}),
+    }
     content = {"data": figure["data"], "layout": layout, "about": about}
     words = bytearray()
 
@@ -89,7 +102,9 @@ def plot_value(
             kind = "f"
         numbers = value.astype(f"<{kind}4", order="C")
         if kind != "f" and not np.array_equal(numbers, value):
-            raise ValueError(f"A figure's integers must fit in 32 bits, not {value.min()} to {value.max()}.")
+            raise ValueError(
+                f"A figure's integers must fit in 32 bits, not {value.min()} to {value.max()}."
+            )
         reference = {"first": len(words) // 4, "kind": kind, "lag": lag, "shape": value.shape}
         numbers = numbers.view("<u4").reshape(-1)
         if lag:
@@ -105,20 +120,26 @@ def plot_value(
 
 def form(name: str, label: str) -> Markup:
     """Return a form of knobs, whose values become part of the page's settings. `form_value` fills it."""
-    return slot(name, "form", Markup('<div class="knobs" role="group" aria-label="{}"></div>').format(label))
+    return slot(
+        name, "form", Markup('<div class="knobs" role="group" aria-label="{}"></div>').format(label)
+    )
 
 
 def button(name: str, label: str, primary: bool = False, is_enabled: bool = True) -> Markup:
     """Return a button that starts the page's action of the same name."""
     style = " primary" if primary else ""
     state = Markup("") if is_enabled else Markup(" disabled")
-    tag = Markup('<button type="button" id="{}" class="slot button{}" data-kind="button"{}>{}</button>')
+    tag = Markup(
+        '<button type="button" id="{}" class="slot button{}" data-kind="button"{}>{}</button>'
+    )
     return tag.format(name, style, state, label)
 
 
 def fold(name: str, title: str, *content: Markup) -> Markup:
     """Return a closed fold. Its values are OPEN and CLOSED."""
-    tag = Markup('<details id="{}" class="slot folded" data-kind="fold"><summary>{}</summary>{}</details>')
+    tag = Markup(
+        '<details id="{}" class="slot folded" data-kind="fold"><summary>{}</summary>{}</details>'
+    )
     return tag.format(name, title, row(*content, classes="content"))
 
 
@@ -140,7 +161,9 @@ def problems_value(sentences: Mapping[str, str]) -> str:
 
 def form_value(fields: list[Json], values: Mapping[str, Any], presets: tuple[str, ...] = ()) -> str:
     """Return a form's value: its controls (see `control`), their values, and the titles of preset buttons."""
-    return json.dumps({"fields": fields, "values": dict(values), "presets": presets}, ensure_ascii=False)
+    return json.dumps(
+        {"fields": fields, "values": dict(values), "presets": presets}, ensure_ascii=False
+    )
 
 
 def form_of(declared: Any, hidden: Collection[str] = ()) -> str:
@@ -160,7 +183,12 @@ def controls(declared: type) -> list[Json]:
 
 def control(name: str, knob: Knob) -> Json:
     """Return the description of one control for `form.js`."""
-    shared: dict[str, Any] = {"name": name, "label": knob.label or name, "group": knob.group, "help": knob.help}
+    shared: dict[str, Any] = {
+        "name": name,
+        "label": knob.label or name,
+        "group": knob.group,
+        "help": knob.help,
+    }
     if knob.only_with:
         shared["only_with"] = {"name": knob.only_with[0], "values": list(knob.only_with[1])}
     if knob.longest is not None:

@@ -36,7 +36,9 @@ COLORS = ("order", "group", "wave", "sm")
 class ScheduleView:
     """Options of the schedule, in ideal waves and as it ran."""
 
-    color: str = knob("order", "Schedule", "Meaning of a tile's colour.", choices=COLORS, label="Colours")
+    color: str = knob(
+        "order", "Schedule", "Meaning of a tile's colour.", choices=COLORS, label="Colours"
+    )
     programs_per_sm: int = knob(
         0,
         "Schedule",
@@ -65,7 +67,9 @@ class PlayerView:
 
     of_kernel = True
 
-    step: int = knob(0, "", "The current step, set by the player. 0: the whole launch.", low=0, high=2**21)
+    step: int = knob(
+        0, "", "The current step, set by the player. 0: the whole launch.", low=0, high=2**21
+    )
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,9 @@ class View:
 
     def to_address(self) -> dict[str, Any]:
         """Return every field, flat."""
-        return {"tab": self.tab} | {name: value for options in self.options for name, value in vars(options).items()}
+        return {"tab": self.tab} | {
+            name: value for options in self.options for name, value in vars(options).items()
+        }
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,9 @@ class State:
             changes: parameters to replace; "" removes one.
         """
         defaults = View("", tuple(type(options)() for options in self.view.options)).to_address()
-        view = {name: value for name, value in self.view.to_address().items() if value != defaults[name]}
+        view = {
+            name: value for name, value in self.view.to_address().items() if value != defaults[name]
+        }
         short = self.experiment.short_address()
         # A link without a config may open another one.
         if opening_config(self.kernel, self.experiment.problem, self.gpu) != self.kernel.config():
@@ -148,7 +156,9 @@ class State:
 
     def _fit(self, options: Any, pinned: Experiment) -> Any:
         """Return a panel's options, or its defaults if the options make no sense for the pinned experiment."""
-        is_foreign = getattr(options, "of_kernel", False) and self.experiment.kernel != pinned.kernel
+        is_foreign = (
+            getattr(options, "of_kernel", False) and self.experiment.kernel != pinned.kernel
+        )
         try:
             if not is_foreign and (refuse := getattr(options, "refuse", None)):
                 refuse(pinned.problem)
@@ -182,7 +192,9 @@ def read_pinned(text: object, this: Gpu | None) -> Experiment | None:
         pinned = experiment.from_json(experiment.nest(dict(urllib.parse.parse_qsl(str(text)))))
         experiment.resolve_gpu(pinned, this)
     except ConfigError as error:
-        raise ConfigError(error.kind, f"The pinned experiment can't be shown: {error}", PINNED) from error
+        raise ConfigError(
+            error.kind, f"The pinned experiment can't be shown: {error}", PINNED
+        ) from error
     return pinned
 
 
@@ -194,7 +206,9 @@ def open_experiment(payload: object, this: Gpu | None) -> Experiment:
     """
     chosen = experiment.from_json(payload)
     # Without a GPU, "this" is the interpreter, which launches every config.
-    if (isinstance(payload, Mapping) and payload.get("config")) or (chosen.gpu == "this" and this is None):
+    if (isinstance(payload, Mapping) and payload.get("config")) or (
+        chosen.gpu == "this" and this is None
+    ):
         return chosen
     gpu = experiment.resolve_gpu(chosen, this)
     return replace(chosen, config=opening_config(discover()[chosen.kernel], chosen.problem, gpu))
@@ -230,7 +244,9 @@ class Settings:
         chosen = open_experiment(experiment.nest({"kernel": DEFAULT_KERNEL, **flat}), this)
         options = []
         for declared in self.options:
-            each = read_fields(declared, {k: flat[k] for k in knobs(declared) if k in flat}, declared.__name__)
+            each = read_fields(
+                declared, {k: flat[k] for k in knobs(declared) if k in flat}, declared.__name__
+            )
             if refuse := getattr(each, "refuse", None):
                 refuse(chosen.problem)
             options.append(each)
@@ -239,19 +255,24 @@ class Settings:
             allowed = ", ".join(f"{name} ({title})" for name, title in self.tabs.items())
             raise ConfigError("not_a_choice", f"tab is {quote(tab)}; allowed are {allowed}.", "tab")
         gpu = experiment.resolve_gpu(chosen, this)
-        return State(chosen, View(str(tab), tuple(options)), gpu, read_pinned(flat.get(PINNED), this))
+        return State(
+            chosen, View(str(tab), tuple(options)), gpu, read_pinned(flat.get(PINNED), this)
+        )
 
     def short_address(self, state: State) -> dict[str, Any]:
         """Return the URL parameters that differ from their defaults, and the kernel."""
         return state.short_address(tab="" if state.view.tab == self.opened else state.view.tab)
 
-    def state_or_defaults(self, flat: Mapping[str, object], this: Gpu | None) -> tuple[State, dict[str, str]]:
+    def state_or_defaults(
+        self, flat: Mapping[str, object], this: Gpu | None
+    ) -> tuple[State, dict[str, str]]:
         """Read a State from a URL that somebody typed. Bad fields take their defaults.
 
         Returns:
             The State, and a sentence about each bad field.
         """
-        remaining, sentences = dict(flat), dict[str, str]()
+        remaining = dict(flat)
+        sentences = dict[str, str]()
         while True:
             try:
                 return self.state(remaining, this), sentences
@@ -266,8 +287,11 @@ class Settings:
         The problem survives within a family. The config takes the new kernel's defaults. The run, the GPU and the view
         stay, except options that belong to a kernel.
         """
-        declared, before = experiment.find_kernel(kernel), experiment.find_kernel(current.get("form_of"))
-        options = [declared for declared in self.options if not getattr(declared, "of_kernel", False)]
+        declared = experiment.find_kernel(kernel)
+        before = experiment.find_kernel(current.get("form_of"))
+        options = [
+            declared for declared in self.options if not getattr(declared, "of_kernel", False)
+        ]
         names = ["gpu", PINNED, *(name for declared in (Run, *options) for name in knobs(declared))]
         if before.family.root is declared.family.root:
             names += knobs(declared.family.problem)
@@ -299,13 +323,19 @@ class Snapshot:
 
     def __getstate__(self) -> dict[str, Any]:
         # A store belongs to one process; unpickled snapshots have the class's empty one.
-        return {name: value for name, value in vars(self).items() if name not in ("store", "schedule")}
+        return {
+            name: value for name, value in vars(self).items() if name not in ("store", "schedule")
+        }
 
     @property
     def identity(self) -> tuple[Any, ...]:
         """A key that is equal for snapshots with equal pictures, while both snapshots exist."""
         state = self.state
-        results = id(self.compiled), self.failure, *((name, id(value)) for name, value in sorted(self.measured.items()))
+        results = (
+            id(self.compiled),
+            self.failure,
+            *((name, id(value)) for name, value in sorted(self.measured.items())),
+        )
         return state.experiment, state.view, state.pinned, state.gpu.name, *results
 
     @property
@@ -327,14 +357,20 @@ class Snapshot:
         return schedule(self.state.kernel, self.launch, assumed, self.compiled)
 
 
-def take_snapshot(session: Session, state: State, compiled: Compiled | Failure | None = None) -> Snapshot:
+def take_snapshot(
+    session: Session, state: State, compiled: Compiled | Failure | None = None
+) -> Snapshot:
     """Return everything known about a state. Return immediately.
 
     Args:
         compiled: the result of compiling its experiment; by default the cached one.
     """
     compiled = compiled or session.find_compiled(state.experiment)
-    results = {name: result for name in MEASUREMENTS if (result := session.find_result(state.experiment, name))}
+    results = {
+        name: result
+        for name in MEASUREMENTS
+        if (result := session.find_result(state.experiment, name))
+    }
     return Snapshot(
         state,
         compiled if isinstance(compiled, Compiled) else None,

@@ -58,10 +58,15 @@ def render_progress(backend: str, stage: str, before: int, seconds: float) -> Ma
     stages = _STAGES[backend]
     current = stages.index(stage) if stage in stages else -1
     steps = Markup("").join(
-        Markup('<li class="{}">{}</li>').format("done" if i < current else "now" if i == current else "todo", name)
+        Markup('<li class="{}">{}</li>').format(
+            "done" if i < current else "now" if i == current else "todo", name
+        )
         for i, name in enumerate(stages)
     )
-    notes = {"worker": "starting the worker", "queued": f"in the queue, {before} before you" if before else "starting"}
+    notes = {
+        "worker": "starting the worker",
+        "queued": f"in the queue, {before} before you" if before else "starting",
+    }
     return Markup(
         '<div class="status" role="status"><ol class="stages">{}</ol><span>{}</span><span>{:.1f} s</span></div>'
     ).format(steps, notes.get(stage, ""), seconds)
@@ -94,5 +99,9 @@ def render_end(outcome: Measured | Failure) -> Markup:
     """Render the status line of a job that has ended."""
     if isinstance(outcome, Failure):
         return render_failure(outcome)
-    sentence = f"Counted by {outcome.tool}." if isinstance(outcome, Counters) and not outcome.note else outcome.note
+    sentence = (
+        f"Counted by {outcome.tool}."
+        if isinstance(outcome, Counters) and not outcome.note
+        else outcome.note
+    )
     return Markup('<p class="status" role="status" data-finished="true">{}</p>').format(sentence)

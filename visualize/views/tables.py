@@ -41,10 +41,16 @@ def table(header: Iterable[Any], rows: Iterable[Iterable[Any]], caption: Any = "
     """
     headings = [*map(_heading, header)]
     cells = [[_cell(cell) for cell, _ in zip_longest(row, headings, fillvalue="")] for row in rows]
-    file = urllib.parse.quote(_csv([_number(cell.striptags()) for cell in row] for row in (headings, *cells)))
+    file = urllib.parse.quote(
+        _csv([_number(cell.striptags()) for cell in row] for row in (headings, *cells))
+    )
     name = _cell(caption).striptags() or headings[0].striptags() or "table"
-    save = Markup('<a class="save-csv" download="{}.csv" href="data:text/csv,{}" title="Save as CSV">CSV</a>')
-    return Markup('<div class="scroll">{}{}</div>').format(_table(headings, cells, caption), save.format(name, file))
+    save = Markup(
+        '<a class="save-csv" download="{}.csv" href="data:text/csv,{}" title="Save as CSV">CSV</a>'
+    )
+    return Markup('<div class="scroll">{}{}</div>').format(
+        _table(headings, cells, caption), save.format(name, file)
+    )
 
 
 def _number(text: str) -> str:
@@ -65,14 +71,20 @@ def _heading(name: Any, sort: Markup | str = "") -> Markup:
 
 
 def _cell(value: Any, style: str = "") -> Markup:
-    return Markup("<td{}>{}</td>").format(Markup(' class="{}"').format(style) if style else "", value)
+    return Markup("<td{}>{}</td>").format(
+        Markup(' class="{}"').format(style) if style else "", value
+    )
 
 
-def _table(headings: Iterable[Markup], rows: Iterable[Iterable[Markup]], caption: Any = "") -> Markup:
+def _table(
+    headings: Iterable[Markup], rows: Iterable[Iterable[Markup]], caption: Any = ""
+) -> Markup:
     title = Markup("<caption>{}</caption>").format(caption) if str(caption) else ""
     body = Markup("").join(Markup("<tr>{}</tr>").format(Markup("").join(cells)) for cells in rows)
     head = Markup("").join(headings)
-    return Markup("<table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(title, head, body)
+    return Markup("<table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(
+        title, head, body
+    )
 
 
 @dataclass(frozen=True)
@@ -111,14 +123,25 @@ class Column(Generic[R]):
         if self.cell:
             return self.cell(row)
         value = self.value_of(row)
-        return "" if value is None else format_number(value, self.unit) if isinstance(value, int | float) else value
+        return (
+            ""
+            if value is None
+            else format_number(value, self.unit)
+            if isinstance(value, int | float)
+            else value
+        )
 
 
 def kind_column(kinds: Collection[str], facet: str) -> Column[Any]:
     """Return a column with the name of a row's kind of measurement."""
     labels = {kind: kind_name(kind, plural=True) for kind in kinds}
     return Column(
-        "kind", "What", cell=lambda row: kind_name(row.kind), facet=facet, choices=tuple(kinds), labels=labels
+        "kind",
+        "What",
+        cell=lambda row: kind_name(row.kind),
+        facet=facet,
+        choices=tuple(kinds),
+        labels=labels,
     )
 
 
@@ -173,11 +196,16 @@ class Table(Generic[R]):
         options = {}
         for column in self._facets:
             choices = dict.fromkeys([column.default, *column.choices])
-            limits: dict[str, Any] = {"choices": tuple(choices)} if column.choices else {"longest": 100}
+            limits: dict[str, Any] = (
+                {"choices": tuple(choices)} if column.choices else {"longest": 100}
+            )
             options[column.name] = knob(column.default, "", column.facet, **limits)
         options["sort"] = knob("", "", sort_help, choices=("", *orders))
         options["page"] = knob(1, "", "Page of the list.", low=1, high=10_000)
-        fields = [(f"{self.name}_{name}", type(option.default), option) for name, option in options.items()]
+        fields = [
+            (f"{self.name}_{name}", type(option.default), option)
+            for name, option in options.items()
+        ]
         declared = make_dataclass(class_name, fields, frozen=True)
         declared.__module__ = module
         return declared
@@ -195,25 +223,44 @@ class Table(Generic[R]):
         """
         matching = self._match(rows, options)
         order = options[f"{self.name}_sort"]
-        column = next((column for column in self.columns if column.name == order.removeprefix("-")), None)
+        column = next(
+            (column for column in self.columns if column.name == order.removeprefix("-")), None
+        )
         if column is None:
             return matching
         filled = [row for row in matching if column.value_of(row) is not None]
         filled.sort(key=lambda row: _natural_key(column.value_of(row)), reverse=order[0] == "-")
         return filled + [row for row in matching if column.value_of(row) is None]
 
-    def _match(self, rows: Iterable[R], options: Mapping[str, Any], ignore: Column[R] | None = None) -> list[R]:
-        chosen = [(column, options[f"{self.name}_{column.name}"]) for column in self._facets if column is not ignore]
-        return [row for row in rows if all(value in (ALL, str(column.value_of(row))) for column, value in chosen)]
+    def _match(
+        self, rows: Iterable[R], options: Mapping[str, Any], ignore: Column[R] | None = None
+    ) -> list[R]:
+        chosen = [
+            (column, options[f"{self.name}_{column.name}"])
+            for column in self._facets
+            if column is not ignore
+        ]
+        return [
+            row
+            for row in rows
+            if all(value in (ALL, str(column.value_of(row))) for column, value in chosen)
+        ]
 
     def save(self, rows: Iterable[R], state: State) -> Slots:
         """Make the browser save all matching rows as CSV. The header names the units."""
-        header = [f"{column.name} ({column.unit})" if column.unit else column.name for column in self.columns]
+        header = [
+            f"{column.name} ({column.unit})" if column.unit else column.name
+            for column in self.columns
+        ]
         matching = self.select(rows, state.view.to_address())
-        file = _csv([header, *([column.value_of(row) for column in self.columns] for row in matching)])
+        file = _csv(
+            [header, *([column.value_of(row) for column in self.columns] for row in matching)]
+        )
         return save_file(f"tilescope_{self.name}.csv", "text/csv;charset=utf-8", file)
 
-    def render(self, rows: Sequence[R], state: State, row_address: Callable[[R], str] = lambda _: "") -> Markup:
+    def render(
+        self, rows: Sequence[R], state: State, row_address: Callable[[R], str] = lambda _: ""
+    ) -> Markup:
         """Render the facets, one page of the matching rows, links to the other pages, and a button for CSV.
 
         Args:
@@ -238,7 +285,9 @@ class Table(Generic[R]):
             if 1 <= number <= pages
         ]
         columns = [column for column in self.columns if column.default == ALL]
-        headings = (self._sort_heading(column, state, options[f"{self.name}_sort"]) for column in columns)
+        headings = (
+            self._sort_heading(column, state, options[f"{self.name}_sort"]) for column in columns
+        )
         table = _table(headings, (_cells(columns, row, row_address(row)) for row in visible))
         return Markup('<div class="recordings">{}<div class="pager">{} {} {}</div>{}</div>').format(
             self._facet_lines(rows, state, options),
@@ -261,15 +310,23 @@ class Table(Generic[R]):
             values = {column.value_of(row) for row in rows}
             if len(values) < 2 and chosen == ALL:
                 continue
-            counts = Counter(str(column.value_of(row)) for row in self._match(rows, options, ignore=column))
+            counts = Counter(
+                str(column.value_of(row)) for row in self._match(rows, options, ignore=column)
+            )
             counts[ALL] = counts.total()
             links = Markup()
-            for value in dict.fromkeys([column.default, *map(str, column.choices or sorted(values - {None})), chosen]):
+            for value in dict.fromkeys(
+                [column.default, *map(str, column.choices or sorted(values - {None})), chosen]
+            ):
                 if counts[value] or value == chosen:
                     address = self._link(state, **{column.name: value}, page=1)
                     label = "All" if value == ALL else column.labels.get(value, value)
-                    links += link.format(address, current if value == chosen else "", label, counts[value])
-            lines += Markup('<nav aria-label="{}"><b>{}</b>{}</nav>').format(str(column.title), column.title, links)
+                    links += link.format(
+                        address, current if value == chosen else "", label, counts[value]
+                    )
+            lines += Markup('<nav aria-label="{}"><b>{}</b>{}</nav>').format(
+                str(column.title), column.title, links
+            )
         return Markup('<div class="facets">{}</div>').format(lines)
 
     @property
@@ -281,7 +338,10 @@ class Table(Generic[R]):
         direction = {column.name: "ascending", f"-{column.name}": "descending"}.get(order)
         reverse = f"-{column.name}" if order == column.name else column.name
         address = self._link(state, sort=reverse, page=1)
-        return _heading(Link(column.title, address), Markup(' aria-sort="{}"').format(direction) if direction else "")
+        return _heading(
+            Link(column.title, address),
+            Markup(' aria-sort="{}"').format(direction) if direction else "",
+        )
 
     def _link(self, state: State, **options: object) -> str:
         """Return the page's address with some of this table's options changed."""
@@ -298,7 +358,9 @@ def _natural_key(value: Any) -> Any:
     """Return a sort key that orders numbers within text by value: "512 × 512" before "1024 × 1024"."""
     if not isinstance(value, str):
         return value
-    return [int(part) if place % 2 else part for place, part in enumerate(re.split(r"(\d+)", value))]
+    return [
+        int(part) if place % 2 else part for place, part in enumerate(re.split(r"(\d+)", value))
+    ]
 
 
 Lists = tuple[tuple[str, Table[Any], Callable[[Snapshot], Sequence[Any]]], ...]
@@ -316,11 +378,18 @@ class ListPanel(Panel):
     lists: ClassVar[Lists]
 
     def actions(self) -> Mapping[str, StreamAction]:
-        return {f"{table.name}-csv": StreamAction(partial(_save, table, rows)) for _, table, rows in self.lists}
+        return {
+            f"{table.name}-csv": StreamAction(partial(_save, table, rows))
+            for _, table, rows in self.lists
+        }
 
 
 def _save(
-    table: Table[R], rows: Callable[[Snapshot], Sequence[R]], session: Session, state: State, page: str
+    table: Table[R],
+    rows: Callable[[Snapshot], Sequence[R]],
+    session: Session,
+    state: State,
+    page: str,
 ) -> Iterator[Slots]:
     yield table.save(rows(Snapshot(state, store=session.store)), state)
 
@@ -343,6 +412,7 @@ def traffic_funnel(stages: Sequence[tuple[Any, int, str]], label: str) -> Markup
         '<li><span class="stage">{}</span><span class="bar" style="width:{:.2f}%"></span><span>{:,} bytes</span></li>'
     )
     rows = Markup("").join(
-        stage.format(Sourced(name, source), _WIDEST_BAR * value / most, value) for name, value, source in stages
+        stage.format(Sourced(name, source), _WIDEST_BAR * value / most, value)
+        for name, value, source in stages
     )
     return Markup('<ul class="funnel" aria-label="{}">{}</ul>').format(label, rows)

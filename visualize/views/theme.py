@@ -11,17 +11,37 @@ from typing import Any
 import numpy as np
 
 # Okabe and Ito's colours (2008), distinguishable with the common kinds of colour blindness; no black, for dark paper.
-CATEGORIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
+CATEGORIES = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#D55E00",
+    "#F0E442",
+    "#999999",
+)
 # From blue to yellow with rising luminance, like Cividis; its first colours would vanish on dark paper.
-SEQUENCE = [[0, "#3a62a8"], [0.2, "#66738c"], [0.4, "#8f8d83"], [0.6, "#bbab70"], [0.8, "#e8d157"], [1, "#ffe945"]]
+SEQUENCE = [
+    [0, "#3a62a8"],
+    [0.2, "#66738c"],
+    [0.4, "#8f8d83"],
+    [0.6, "#bbab70"],
+    [0.8, "#e8d157"],
+    [1, "#ffe945"],
+]
 WRONG = "#D55E00"
 BORDER = "#94a3b8"  # of a sector
 NOTHING = "rgba(0,0,0,0)"
 
 # Each colour has one meaning on all tabs. Style sheets use them as CSS variables (`variables`).
-NEW, REUSED, TO_COME = "#F5A300", "#56B4E9", "rgba(128,140,160,0.22)"
-WANTED, WASTED = "#0072B2", "#D55E00"
-MODEL, HARDWARE = "#5B6CE6", "#009E73"  # predicted, compiled, textbook; counted, measured, recorded
+NEW = "#F5A300"
+REUSED = "#56B4E9"
+TO_COME = "rgba(128,140,160,0.22)"
+WANTED = "#0072B2"
+WASTED = "#D55E00"
+MODEL = "#5B6CE6"  # predicted, compiled, textbook
+HARDWARE = "#009E73"  # counted, measured, recorded
 TENSORS = {"A": "#8250DF", "B": "#C2588A", "C": "#64748B"}
 # The operations that hardware counters distinguish: reads in blue, writes in yellow.
 OPERATIONS = {
@@ -37,7 +57,15 @@ STEP_SCALE = ((0, TO_COME), (0.5, REUSED), (0.75, REUSED), (0.75, NEW), (1, NEW)
 BEFORE = "#5F7089"
 # Opaque variants of TO_COME for cells with numbers: Plotly picks a number's colour as if its cell were opaque.
 OPAQUE_TO_COME = {"light": "#E4E7EC", "dark": "#232A38"}
-LOAD_SCALE = ((0, TO_COME), (1 / 3, BEFORE), (0.5, BEFORE), (0.5, REUSED), (5 / 6, REUSED), (5 / 6, NEW), (1, NEW))
+LOAD_SCALE = (
+    (0, TO_COME),
+    (1 / 3, BEFORE),
+    (0.5, BEFORE),
+    (0.5, REUSED),
+    (5 / 6, REUSED),
+    (5 / 6, NEW),
+    (1, NEW),
+)
 
 
 # The page's typeface, served by Gradio.
@@ -46,8 +74,19 @@ FONT = "IBM Plex Sans, system-ui, sans-serif"
 
 def variables() -> str:
     """Return the colours as CSS variables."""
-    named = {"new": NEW, "reused": REUSED, "before": BEFORE, "to-come": TO_COME, "wanted": WANTED, "wasted": WASTED}
-    named |= {"model": MODEL, "hardware": HARDWARE, **{name.lower(): color for name, color in TENSORS.items()}}
+    named = {
+        "new": NEW,
+        "reused": REUSED,
+        "before": BEFORE,
+        "to-come": TO_COME,
+        "wanted": WANTED,
+        "wasted": WASTED,
+    }
+    named |= {
+        "model": MODEL,
+        "hardware": HARDWARE,
+        **{name.lower(): color for name, color in TENSORS.items()},
+    }
     return ":root {" + "".join(f" --{name}: {color};" for name, color in named.items()) + " }\n"
 
 
@@ -84,14 +123,25 @@ THEMES = {
 
 def discrete_scale(colors: Sequence[str]) -> list[list[float | str]]:
     """Return a colour scale with steps of equal width."""
-    return [[edge / len(colors), color] for place, color in enumerate(colors) for edge in (place, place + 1)]
+    return [
+        [edge / len(colors), color]
+        for place, color in enumerate(colors)
+        for edge in (place, place + 1)
+    ]
 
 
 def layout(title: str, **more: Any) -> dict[str, Any]:
     """Return a figure's layout: title, height and margins, without Plotly's default template."""
     return {
         "template": {},
-        "title": {"text": title, "font": {"size": 15}, "x": 0.5, "xanchor": "center", "y": 0.985, "yanchor": "top"},
+        "title": {
+            "text": title,
+            "font": {"size": 15},
+            "x": 0.5,
+            "xanchor": "center",
+            "y": 0.985,
+            "yanchor": "top",
+        },
         "height": 410,
         "margin": {"l": 60, "r": 10, "t": 34, "b": 48},
         "showlegend": False,
@@ -101,18 +151,33 @@ def layout(title: str, **more: Any) -> dict[str, Any]:
 
 def colorbar(title: str, **more: Any) -> dict[str, Any]:
     # Above the bar the title would cover the number at the bar's end.
-    return {"title": {"text": title, "side": "right"}, "thickness": 12, "outlinewidth": 0, "xpad": 8, **more}
+    return {
+        "title": {"text": title, "side": "right"},
+        "thickness": 12,
+        "outlinewidth": 0,
+        "xpad": 8,
+        **more,
+    }
 
 
 def bar_labels(rows: Sequence[str], ends: Sequence[float], labels: Sequence[str]) -> dict[str, Any]:
     """Return a trace of labels to the right of horizontal bars: Plotly shrinks and rotates a bar's own labels."""
-    place = {"mode": "text", "textposition": "middle right", "cliponaxis": False, "hoverinfo": "skip"}
+    place = {
+        "mode": "text",
+        "textposition": "middle right",
+        "cliponaxis": False,
+        "hoverinfo": "skip",
+    }
     return {"type": "scatter", "name": "labels", "x": ends, "y": rows, "text": labels, **place}
 
 
 def bar_axis(title: str, longest: float) -> dict[str, Any]:
     """Return the axis along horizontal bars, with room for their labels beside the longest one."""
-    return {"title": {"text": title}, "rangemode": "tozero", "autorangeoptions": {"include": [1.75 * longest]}}
+    return {
+        "title": {"text": title},
+        "rangemode": "tozero",
+        "autorangeoptions": {"include": [1.75 * longest]},
+    }
 
 
 def diagonal(low: float, high: float, label: str, color: str) -> dict[str, Any]:
@@ -122,12 +187,16 @@ def diagonal(low: float, high: float, label: str, color: str) -> dict[str, Any]:
     at = math.log10(low) + math.log10(high / low) / 4
     arrow = {"x": at, "y": at, "ax": 44, "ay": 38, "arrowhead": 2, "arrowcolor": BORDER}
     return {
-        "shapes": [{"type": "line", **ends, "line": {"color": color, "width": 1.5}, "layer": "below"}],
+        "shapes": [
+            {"type": "line", **ends, "line": {"color": color, "width": 1.5}, "layer": "below"}
+        ],
         "annotations": [{"text": f"<b>{label}</b>", **arrow}],
     }
 
 
-def matrix_axes(rows: str, columns: str, first: tuple[int, int], shape: tuple[int, int]) -> dict[str, Any]:
+def matrix_axes(
+    rows: str, columns: str, first: tuple[int, int], shape: tuple[int, int]
+) -> dict[str, Any]:
     """Return the axes of a picture of a matrix, with rows downwards and columns to the right.
 
     Cells are square, unless the matrix is more than four times as long as wide.
@@ -139,7 +208,13 @@ def matrix_axes(rows: str, columns: str, first: tuple[int, int], shape: tuple[in
     def axis(title: str, start: int, count: int) -> dict[str, Any]:
         whole = {"dtick": 1, "tick0": 0} if count <= 10 else {}
         ends = [start - 0.5, start + count - 0.5]
-        return {"title": {"text": title}, "constrain": "domain", "tickangle": 0, "range": ends, **whole}
+        return {
+            "title": {"text": title},
+            "constrain": "domain",
+            "tickangle": 0,
+            "range": ends,
+            **whole,
+        }
 
     x, y = axis(columns, first[1], shape[1]), axis(rows, first[0], shape[0])
     y |= {"range": y["range"][::-1], "automargin": True}

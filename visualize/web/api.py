@@ -66,12 +66,12 @@ _WHOLE: JsonSchema = {
     "description": 'The launch: {"kernel", "problem", "config", "gpu"}, with the fields that `compile` takes.',
 }
 _HOW = "The reply is JSON. `failure` says what was wrong and what is allowed."
-_KNOBS = (
-    "Arguments that are left out take the kernel's default; `kernels` says what each means, and which kernels have it."
-)
+_KNOBS = "Arguments left out take the kernel's default; `kernels` says what each means and which kernels have it."
 
 
-def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], with_tools: bool) -> None:
+def register_endpoints(
+    blocks: gr.Blocks, api: Api, panels: Sequence[Panel], with_tools: bool
+) -> None:
     """Register all endpoints; call inside the Blocks context.
 
     Args:
@@ -114,7 +114,8 @@ def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], wit
         default where neither exists.
         """
         requested = from_json(experiment)
-        kernel, gpu = discover()[requested.kernel], resolve_gpu(requested, api.session.gpu)
+        kernel = discover()[requested.kernel]
+        gpu = resolve_gpu(requested, api.session.gpu)
         published = Offer(replace(requested, config=kernel.config()), PUBLISHED, None)
         offered = offer(kernel, requested.problem, gpu) or published
         chosen = replace(requested, config=offered.experiment.config)
@@ -128,20 +129,28 @@ def register_endpoints(blocks: gr.Blocks, api: Api, panels: Sequence[Panel], wit
     ]
     for endpoint in endpoints:
         schemas = {EXPERIMENT: experiment, **endpoint.schemas}
-        _register(blocks, replace(endpoint, function=reply_safely(endpoint.function), schemas=schemas))
+        _register(
+            blocks, replace(endpoint, function=reply_safely(endpoint.function), schemas=schemas)
+        )
     for tool in create_tools(endpoints) if with_tools else ():
         _register(blocks, tool)
 
 
 def _knob(name: str, knob: Knob) -> dict[str, Any]:
-    allowed = {"range": [knob.low, knob.high]} if knob.choices is None else {"choices": list(knob.choices)}
+    allowed = (
+        {"range": [knob.low, knob.high]}
+        if knob.choices is None
+        else {"choices": list(knob.choices)}
+    )
     return {"name": name, "default": knob.default, "help": knob.help, **allowed}
 
 
 def _register(blocks: gr.Blocks, endpoint: Endpoint) -> None:
     registered = gr.api(endpoint.function, api_name=endpoint.name, concurrency_limit=None)
     arguments: Sequence[Any] = blocks.fns[registered["id"]].inputs
-    for name, argument in zip(inspect.signature(endpoint.function).parameters, arguments, strict=True):
+    for name, argument in zip(
+        inspect.signature(endpoint.function).parameters, arguments, strict=True
+    ):
         # On the instance: Gradio writes a stub beside the source of every subclass of a component. `api_info` stays:
         # the page contains it twice, and few clients read it.
         if name in endpoint.schemas:
@@ -181,12 +190,21 @@ def create_tools(endpoints: Sequence[Endpoint]) -> list[Endpoint]:
             "kernels": [
                 {
                     **{name: kernel[name] for name in ("id", "title", "claim")},
-                    "defaults": {knob["name"]: knob["default"] for knob in kernel["problem"] + kernel["knobs"]},
-                    "presets": {preset["title"]: preset["problem"] | preset["config"] for preset in kernel["presets"]},
+                    "defaults": {
+                        knob["name"]: knob["default"]
+                        for knob in kernel["problem"] + kernel["knobs"]
+                    },
+                    "presets": {
+                        preset["title"]: preset["problem"] | preset["config"]
+                        for preset in kernel["presets"]
+                    },
                 }
                 for kernel in reply["kernels"]
             ],
-            "arguments": {name: schema["description"] for name, schema in _flat(merged_fields(discover())).items()},
+            "arguments": {
+                name: schema["description"]
+                for name, schema in _flat(merged_fields(discover())).items()
+            },
             "gpus": gpu_schema()["enum"],
             "device": reply["device"] and reply["device"]["name"],
         }
@@ -202,7 +220,11 @@ def offer_tools_alone(server: Any) -> None:
     """
     describe = server.get_fn_description
     server.get_fn_description = lambda *event: (describe(*event)[0], {})
-    offered = [endpoint for endpoint in server.tool_to_endpoint.values() if endpoint.startswith(f"/{_PREFIX}")]
+    offered = [
+        endpoint
+        for endpoint in server.tool_to_endpoint.values()
+        if endpoint.startswith(f"/{_PREFIX}")
+    ]
     server.tool_to_endpoint = {
         server.tool_prefix + endpoint.removeprefix(f"/{_PREFIX}"): endpoint for endpoint in offered
     }
@@ -216,7 +238,9 @@ def _flat(parts: Mapping[str, Mapping[str, JsonSchema]]) -> dict[str, JsonSchema
 
 def _tool(endpoint: Endpoint) -> Endpoint:
     parameters = dict(inspect.signature(endpoint.function).parameters)
-    needs_experiment = EXPERIMENT in parameters and parameters[EXPERIMENT].default is Parameter.empty
+    needs_experiment = (
+        EXPERIMENT in parameters and parameters[EXPERIMENT].default is Parameter.empty
+    )
     is_flat = needs_experiment and endpoint.is_flat
     parts = merged_fields(discover()) if is_flat else {}
     schemas: dict[str, JsonSchema] = {}
@@ -226,25 +250,46 @@ def _tool(endpoint: Endpoint) -> Endpoint:
             del parts["run"]
         for name, schema in _flat(parts).items():
             schemas[name] = {key: value for key, value in schema.items() if key != "description"}
-    described = {EXPERIMENT: _WHOLE if needs_experiment else _OPTIONAL, **endpoint.schemas, "fields": _FIELDS}
+    described = {
+        EXPERIMENT: _WHOLE if needs_experiment else _OPTIONAL,
+        **endpoint.schemas,
+        "fields": _FIELDS,
+    }
     schemas |= {name: described.get(name, {}) for name in (*parameters, "fields")}
 
     async def tool(*values: Any) -> str:
-        given = {name: value for name, value in zip(schemas, values, strict=True) if value is not None}
+        given = {
+            name: value for name, value in zip(schemas, values, strict=True) if value is not None
+        }
         arguments = {name: given[name] for name in parameters if name in given}
         if is_flat:
-            nested = {part: {name: given[name] for name in fields if name in given} for part, fields in parts.items()}
-            arguments[EXPERIMENT] = {"kernel": given.get("kernel"), "gpu": given.get("gpu"), **nested}
+            nested = {
+                part: {name: given[name] for name in fields if name in given}
+                for part, fields in parts.items()
+            }
+            arguments[EXPERIMENT] = {
+                "kernel": given.get("kernel"),
+                "gpu": given.get("gpu"),
+                **nested,
+            }
         reply = await reply_safely(endpoint.function)(**arguments)
         return json.dumps(shortened(orjson.loads(orjson.dumps(reply)), given.get("fields")))
 
     # The signature and the description that Gradio needs for an MCP tool.
-    defaults = {"kernel": Parameter.empty, **{name: parameters[name].default for name in parameters}}
+    defaults = {
+        "kernel": Parameter.empty,
+        **{name: parameters[name].default for name in parameters},
+    }
     tool.__name__ = endpoint.name
     tool.__annotations__ = {**dict.fromkeys(schemas, Any), "return": str}
-    arguments = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=defaults.get(name)) for name in schemas]
+    arguments = [
+        Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=defaults.get(name))
+        for name in schemas
+    ]
     tool.__signature__ = inspect.Signature(arguments, return_annotation=str)  # type: ignore[attr-defined]
-    tool.__doc__ = " ".join([*str(endpoint.function.__doc__).split(), _HOW, *([_KNOBS] if is_flat else [])])
+    tool.__doc__ = " ".join(
+        [*str(endpoint.function.__doc__).split(), _HOW, *([_KNOBS] if is_flat else [])]
+    )
     return Endpoint(f"{_PREFIX}{endpoint.name}", tool, schemas=schemas)
 
 
@@ -262,6 +307,10 @@ def shortened(reply: Mapping[str, Any], fields: Sequence[str] | None) -> dict[st
         unknown = [name for name in fields if name not in reply]
         chosen = {name: reply[name] for name in fields if name in reply}
         return {**chosen, "no_such_field": unknown} if unknown else chosen
-    long = {name: length for name, value in reply.items() if (length := len(json.dumps(value))) > LONGEST_FIELD}
+    long = {
+        name: length
+        for name, value in reply.items()
+        if (length := len(json.dumps(value))) > LONGEST_FIELD
+    }
     short = {name: value for name, value in reply.items() if name not in long}
     return {**short, "left_out": long} if long else short

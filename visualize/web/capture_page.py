@@ -21,14 +21,32 @@ from kernels.knobs import ConfigError, knobs, read_fields
 from visualize.startup import bypass_proxy, configure_logging
 from visualize.views import slots, theme
 from visualize.views.capture.report import launch_json, report
-from visualize.views.capture.view import EXAMPLE, GPU, TABS, CapturePictures, CaptureView, capture_options, layout
+from visualize.views.capture.view import (
+    EXAMPLE,
+    GPU,
+    TABS,
+    CapturePictures,
+    CaptureView,
+    capture_options,
+    layout,
+)
 from visualize.views.panel import Slots, encode
 from visualize.views.slots import PLOTLY_JS, slot
 from visualize.views.state import query
 from visualize.web import assets
 from visualize.web.api import argument_defaults, offer_tools_alone
 from visualize.web.guard import Guard, allowed_hosts, framing_sites
-from visualize.web.page import DRAWER, HEAD, PROBLEM, THEME, VIEW, add_stage, frame, glossary_dialog, keys
+from visualize.web.page import (
+    DRAWER,
+    HEAD,
+    PROBLEM,
+    THEME,
+    VIEW,
+    add_stage,
+    frame,
+    glossary_dialog,
+    keys,
+)
 from visualize.web.redraw import OpenPages, read_message, refused
 
 # Seconds between checks of the script's modification time.
@@ -53,12 +71,15 @@ class CapturePage:
         recapture: Callable[[str, Sequence[str]], None] | None,
         compiler: Compiler | None = None,
     ) -> None:
-        self._path, self._script, self._recapture = path, script, recapture
+        self._path = path
+        self._script = script
+        self._recapture = recapture
         self._compiler = compiler
         self.pictures = CapturePictures(Capture(path), compiler)
         self._before: CapturePictures | None = None
         self._changed = self._modified()
-        self._pages, self._problem = OpenPages(), ""
+        self._pages = OpenPages()
+        self._problem = ""
         self._version = 0  # incremented by each capture
         # For each page, its view and the capture's version when it was drawn.
         self._drawn: dict[str, tuple[CaptureView, int]] = {}
@@ -76,7 +97,9 @@ class CapturePage:
             fields = read_message(message)
             link = fields.get("open", fields.get("follow"))
             given = (
-                dict(urllib.parse.parse_qsl(str(link).removeprefix("?"))) if link is not None else fields["settings"]
+                dict(urllib.parse.parse_qsl(str(link).removeprefix("?")))
+                if link is not None
+                else fields["settings"]
             )
             if self._recapture and link is None:
                 self._choose(given)
@@ -109,12 +132,14 @@ class CapturePage:
     async def on_stream(self, request: gr.Request) -> AsyncIterator[str]:
         """Watch the script, and redraw after each new capture."""
         page = self._pages.find(request)
-        change, (view, drawn) = page.changes, self._drawn.get(page.name, (CaptureView(), -1))
+        change = page.changes
+        (view, drawn) = self._drawn.get(page.name, (CaptureView(), -1))
         while page.changes == change and self._recapture:
             await asyncio.sleep(_POLL_S)
             await asyncio.to_thread(self._refresh)
             if drawn != self._version and page.changes == change:
-                drawn, view = self._version, self.pictures.clip(view)
+                drawn = self._version
+                view = self.pictures.clip(view)
                 yield page.update(self._fill(view))
 
     def _modified(self) -> tuple[int, int]:
@@ -142,7 +167,9 @@ class CapturePage:
             content = new.content
             self._problem = "" if content.launches else "".join(content.not_captured[:1])
             if stopped := content.stopped:
-                self._problem = f"{stopped.message} ({Path(stopped.file).name}, line {stopped.line})."
+                self._problem = (
+                    f"{stopped.message} ({Path(stopped.file).name}, line {stopped.line})."
+                )
             self._is_stale = bool(self._problem) and not content.launches
             if not self._is_stale:
                 self._before = self.pictures
@@ -151,7 +178,9 @@ class CapturePage:
             self._problem = str(error)
             self._is_stale = True
         if self._is_stale:
-            self._problem = f"{self._problem.removesuffix('.')}. The report below is from an earlier version."
+            self._problem = (
+                f"{self._problem.removesuffix('.')}. The report below is from an earlier version."
+            )
         self._version += 1
 
     def _choose(self, given: Mapping[str, Any]) -> None:
@@ -159,7 +188,9 @@ class CapturePage:
         script = self._script
         chosen_gpu = given.get(GPU, self.pictures.gpu)
         with self._lock:
-            gpu = {GPU: chosen_gpu} if chosen_gpu != self.pictures.gpu or GPU in self._chosen else {}
+            gpu = (
+                {GPU: chosen_gpu} if chosen_gpu != self.pictures.gpu or GPU in self._chosen else {}
+            )
             if given.get(EXAMPLE) in EXAMPLES and given[EXAMPLE] != self._script:
                 self._script = given[EXAMPLE]
                 self._chosen = gpu
@@ -182,10 +213,16 @@ class CapturePage:
             before = launch_json(launch, kernel, *known)
         address = query({name: str(value) for name, value in asdict(view).items()})
         content = self.pictures.content
-        link = {"full": address + "&picture=stale" * self._is_stale, "short": address, "title": content.script}
+        link = {
+            "full": address + "&picture=stale" * self._is_stale,
+            "short": address,
+            "title": content.script,
+        }
         return {
             "settings": json.dumps(asdict(view)),
-            "capture": self.pictures.form(view, self._chosen if self._recapture else None, self._script),
+            "capture": self.pictures.form(
+                view, self._chosen if self._recapture else None, self._script
+            ),
             "tab": view.tab,
             "link": json.dumps(link),
             "title": Markup("<h1>{}</h1>").format(content.script),
@@ -208,8 +245,14 @@ def capture_blocks(page: CapturePage, mcp: bool = False) -> gr.Blocks:
         name="header",
         classes="bar",
     )  # fmt: skip
-    html = frame(header, slots.form("capture", "Launch and operation"), PROBLEM, layout()) + keys() + glossary_dialog()
-    with gr.Blocks(title=f"{content.script} – Tilescope", fill_width=True, analytics_enabled=False) as blocks:
+    html = (
+        frame(header, slots.form("capture", "Launch and operation"), PROBLEM, layout())
+        + keys()
+        + glossary_dialog()
+    )
+    with gr.Blocks(
+        title=f"{content.script} – Tilescope", fill_width=True, analytics_enabled=False
+    ) as blocks:
         add_stage(html, page.on_message, page.on_stream, base="", tours=[], needs_gpu=[])
         gr.api(page.requests, api_name="requests")
         if mcp:  # whose clients would get the repr of a dict
@@ -230,7 +273,9 @@ def serve_capture(
     configure_logging()
     gr.set_static_paths([PLOTLY_JS])
     blocks = capture_blocks(CapturePage(path, script, recapture, compiler), mcp)
-    guard = Middleware(Guard, hosts=allowed_hosts(host), frames=framing_sites(), defaults=argument_defaults(blocks))
+    guard = Middleware(
+        Guard, hosts=allowed_hosts(host), frames=framing_sites(), defaults=argument_defaults(blocks)
+    )
     bypass_proxy(host)
     blocks.launch(
         server_name=host, server_port=port, theme=THEME, head=HEAD, css=theme.variables() + assets.styles(),

@@ -45,14 +45,22 @@ def experiment_form(state: State, this: Gpu | None) -> str:
         {
             **control("gpu", dataclasses.replace(GPU, choices=tuple(gpus))),
             "labels": [default, *gpus[1:]],
-            "note": " ".join(filter(None, (state.gpu.caveat, explain_opening(state.kernel, state.launch)))),
+            "note": " ".join(
+                filter(None, (state.gpu.caveat, explain_opening(state.kernel, state.launch)))
+            ),
         },
         *(control(name, knob) for name, knob in state.kernel.problem_knobs().items()),
         *controls(state.kernel.config),
         *controls(Run),
     ]
-    values = {**state.experiment.to_address(), "gpu": state.experiment.gpu, "form_of": state.kernel.id}
-    return form_value(fields, values, presets(state.kernel, state.experiment.problem, state.gpu, this))
+    values = {
+        **state.experiment.to_address(),
+        "gpu": state.experiment.gpu,
+        "form_of": state.kernel.id,
+    }
+    return form_value(
+        fields, values, presets(state.kernel, state.experiment.problem, state.gpu, this)
+    )
 
 
 def presets(kernel: Kernel, problem: Any, gpu: Gpu, this: Gpu | None) -> tuple[str, ...]:
@@ -72,7 +80,9 @@ def presets(kernel: Kernel, problem: Any, gpu: Gpu, this: Gpu | None) -> tuple[s
     return tuple(titles)
 
 
-def apply_preset(current: Mapping[str, object], kernel: Kernel, number: object, this: Gpu | None) -> dict[str, object]:
+def apply_preset(
+    current: Mapping[str, object], kernel: Kernel, number: object, this: Gpu | None
+) -> dict[str, object]:
     """Return the fields after a click on a preset: its problem, config and view, otherwise defaults.
 
     The sweep preset and the offered config replace only the config; the sweep preset then opens Tune.
@@ -83,14 +93,21 @@ def apply_preset(current: Mapping[str, object], kernel: Kernel, number: object, 
     # A kernel's own preset also replaces a problem that is invalid.
     if isinstance(number, int) and 0 <= number < len(kernel.presets):
         preset = kernel.presets[number]
-        unchanged = {name: current[name] for name in (*knobs(Run), "gpu", PINNED) if name in current}
+        unchanged = {
+            name: current[name] for name in (*knobs(Run), "gpu", PINNED) if name in current
+        }
         return {**unchanged, "kernel": kernel.id, **preset.problem, **preset.config, **preset.view}
-    fields = {name: current[name] for name in (*knobs(kernel.family.problem), "gpu") if name in current}
+    fields = {
+        name: current[name] for name in (*knobs(kernel.family.problem), "gpu") if name in current
+    }
     requested = experiment.from_json(experiment.nest({"kernel": kernel.id, **fields}))
     gpu = experiment.resolve_gpu(requested, this)
-    titles, offered = presets(kernel, requested.problem, gpu, this), offer(kernel, requested.problem, gpu)
+    titles = presets(kernel, requested.problem, gpu, this)
+    offered = offer(kernel, requested.problem, gpu)
     if offered is None or not isinstance(number, int) or not 0 <= number < len(titles):
-        allowed = f"{kernel.id} has presets 0 to {len(titles) - 1}" if titles else f"{kernel.id} has none"
+        allowed = (
+            f"{kernel.id} has presets 0 to {len(titles) - 1}" if titles else f"{kernel.id} has none"
+        )
         raise ConfigError("no_preset", f"The preset is {quote(number)}; {allowed}.")
     tab = {"tab": "sweep"} if titles[number].startswith(_SWEEP) else {}
     return {**current, "kernel": kernel.id, **dataclasses.asdict(offered.experiment.config), **tab}

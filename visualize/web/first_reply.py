@@ -72,7 +72,14 @@ class FirstReply:
             return
         names = {*QueryParams(scope["query_string"])}
         headers = (header for header in scope["headers"] if header[0] in _VARIES)
-        key = (scope["method"], path, scope.get("root_path"), scope.get("scheme"), _has_settings(names), *headers)
+        key = (
+            scope["method"],
+            path,
+            scope.get("root_path"),
+            scope.get("scheme"),
+            _has_settings(names),
+            *headers,
+        )
         # Gradio reads these two from the page's query, and any from a list's.
         is_plain = not names & {"page", "deep_link"} if path in _PAGE else not names
         is_cached = self._is_cached and is_plain and len(str(key)) < 1000
@@ -82,7 +89,9 @@ class FirstReply:
             if is_cached and reply[0]["status"] == 200:
                 self._replies.put(key, reply)
         for message in reply:
-            await send({**message, "headers": [*message["headers"]]} if "headers" in message else message)
+            await send(
+                {**message, "headers": [*message["headers"]]} if "headers" in message else message
+            )
 
     async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
         picture = b"" if _has_settings(QueryParams(scope["query_string"])) else self._picture
@@ -90,7 +99,9 @@ class FirstReply:
         content = b"".join(message.get("body", b"") for message in bodies)
         if start["status"] == 200 and get_route_path(scope) in _PAGE:
             content = _BODY.sub(lambda tag: tag[0] + picture, content, count=1)
-            MutableHeaders(scope=start).update({"content-length": str(len(content)), "link": _PRELOAD})
+            MutableHeaders(scope=start).update(
+                {"content-length": str(len(content)), "link": _PRELOAD}
+            )
         await send(start)
         await send({"type": "http.response.body", "body": content})
 
@@ -112,7 +123,9 @@ def draw_svg(picture: Mapping[str, Any]) -> Markup:
     """
     layout = picture["layout"]
     paths = Markup("".join(path for trace in picture["data"] for path in _paths(trace, layout)))  # noqa: S704
-    html = Markup('<svg viewBox="0 0 {0} {0}" preserveAspectRatio="none">{1}</svg>').format(_SIDE, paths)
+    html = Markup('<svg viewBox="0 0 {0} {0}" preserveAspectRatio="none">{1}</svg>').format(
+        _SIDE, paths
+    )
     title = Markup('<b style="left: {:.1f}%; width: {:.1f}%">{}</b>')
     for note in layout["annotations"]:
         if note["yref"].endswith("domain") and note["y"] == 1:

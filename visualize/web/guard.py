@@ -41,7 +41,13 @@ from kernels.measuring.request_slots import (
     limit_open,
 )
 from visualize.startup import AUTH
-from visualize.web.mailboxes import FIRST_READ_S, MAX_MAILBOXES, MAX_TOTAL_UNREAD_BYTES, MAX_UNREAD_BYTES, set_address
+from visualize.web.mailboxes import (
+    FIRST_READ_S,
+    MAX_MAILBOXES,
+    MAX_TOTAL_UNREAD_BYTES,
+    MAX_UNREAD_BYTES,
+    set_address,
+)
 
 LOG = logging.getLogger("tilescope.guard")
 
@@ -86,7 +92,15 @@ _EVENTS = (*_REDRAW, "/call/", "/queue/", "/cancel", "/reset")
 _REPLIES = (*_REDRAW, "/call/", "/queue/data")
 
 # Gradio's routes that skip its login check; the guard adds one.
-_BEHIND_LOGIN = ("/heartbeat/", "/cancel", "/reset", "/token", "/app_id", "/openapi.json", "/startup-events")
+_BEHIND_LOGIN = (
+    "/heartbeat/",
+    "/cancel",
+    "/reset",
+    "/token",
+    "/app_id",
+    "/openapi.json",
+    "/startup-events",
+)
 
 # Gradio's routes for uploads, proxying and development. The page uses none of them.
 _DISABLED = (
@@ -225,7 +239,10 @@ class Guard:
                     raise HTTPException(400, "The body must be a JSON object.")
                 _check_session_hashes(path, request, content or {})
                 body_messages = [
-                    {"type": "http.request", "body": self._complete_arguments(path, content or {}) or body}
+                    {
+                        "type": "http.request",
+                        "body": self._complete_arguments(path, content or {}) or body,
+                    }
                 ]
 
                 async def replay_body() -> Message:
@@ -242,7 +259,9 @@ class Guard:
         except ConfigError as error:
             await PlainTextResponse(f"{error}\n", 429)(scope, receive, send_with_headers)
         except HTTPException as refusal:
-            response = PlainTextResponse(f"{refusal.detail}\n", refusal.status_code, refusal.headers)
+            response = PlainTextResponse(
+                f"{refusal.detail}\n", refusal.status_code, refusal.headers
+            )
             await response(scope, receive, send_with_headers)
         except Exception as error:
             if not path.startswith(_EVENTS):
@@ -269,7 +288,11 @@ class Guard:
                 allowed = ", ".join(self._hosts)
                 sentence = f"The host {host[:100]!r} is not allowed. Allowed: {allowed}. Set {HOSTS} to add one."
                 raise HTTPException(400, sentence)
-        if self._hosts and origin is not None and _without_port(origin.partition("://")[2]) not in self._hosts:
+        if (
+            self._hosts
+            and origin is not None
+            and _without_port(origin.partition("://")[2]) not in self._hosts
+        ):
             sentence = f"The origin {origin[:100]!r} is not allowed. Set {HOSTS} to allow its host."
             raise HTTPException(403, sentence)
         if path.startswith(_DISABLED):
@@ -278,7 +301,10 @@ class Guard:
             raise HTTPException(400, "The path contains a control character.")
         app: Any = request.scope.get("app")
         if path.startswith(_BEHIND_LOGIN) and getattr(app, "auth", None):
-            cookies = (request.cookies.get(f"access-token-{kind}{app.cookie_id}") for kind in ("", "unsecure-"))
+            cookies = (
+                request.cookies.get(f"access-token-{kind}{app.cookie_id}")
+                for kind in ("", "unsecure-")
+            )
             if not any(cookie in app.tokens for cookie in cookies):
                 raise HTTPException(401, "This route requires a login.")
 
@@ -300,7 +326,9 @@ class Guard:
         """Return the body with missing arguments added and surplus ones dropped; None if it calls no known event."""
         data = content.get("data")
         number = content.get("fn_index")
-        defaults = self._defaults.get(number if isinstance(number, int) else path.rpartition("/")[2])
+        defaults = self._defaults.get(
+            number if isinstance(number, int) else path.rpartition("/")[2]
+        )
         if defaults is None or not isinstance(data, list):
             return None
         arguments = [*data, *defaults[len(data) :]][: len(defaults)]
@@ -322,7 +350,11 @@ class Guard:
 @functools.lru_cache(maxsize=100)
 def _log_once(error: str, function: str) -> None:
     """Log the first error of a kind, because a client could cause thousands."""
-    LOG.warning("An event request raised %s in %s. Later errors of this kind are not logged.", error, function)
+    LOG.warning(
+        "An event request raised %s in %s. Later errors of this kind are not logged.",
+        error,
+        function,
+    )
 
 
 def _address(scope: Mapping[str, Any]) -> str:
@@ -346,7 +378,9 @@ def _read_json(body: bytes) -> Json | None:
     except ValueError:
         return None
     if has_file:
-        raise HTTPException(400, f"The body contains {_FILE_TYPE!r}, but the page accepts no files.")
+        raise HTTPException(
+            400, f"The body contains {_FILE_TYPE!r}, but the page accepts no files."
+        )
     return content if isinstance(content, dict) else None
 
 
@@ -355,7 +389,9 @@ def _check_session_hashes(path: str, request: Request, content: Mapping[str, Any
     hashes = [path.partition("/heartbeat/")[2], *in_query, content.get("session_hash")]
     longest = max(len(value) for value in hashes if isinstance(value, str))
     if longest > MAX_SESSION_HASH:
-        raise HTTPException(400, f"The session hash has {longest:,} characters; the maximum is {MAX_SESSION_HASH}.")
+        raise HTTPException(
+            400, f"The session hash has {longest:,} characters; the maximum is {MAX_SESSION_HASH}."
+        )
 
 
 async def collect_reply(app: ASGIApp, scope: Scope, receive: Receive) -> list[Message]:
@@ -414,7 +450,9 @@ class Connection(H11Protocol):
 
 def max_connections() -> int:
     """Return the maximum number of open connections, given this process's limit of open files."""
-    return max(1, min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVED_FILES))
+    return max(
+        1, min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVED_FILES)
+    )
 
 
 def raise_file_limit() -> None:
@@ -423,4 +461,6 @@ def raise_file_limit() -> None:
     enough = MAX_CONNECTIONS + _RESERVED_FILES
     if soft < enough:
         with suppress(ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (enough if hard < 0 else min(enough, hard), hard))
+            resource.setrlimit(
+                resource.RLIMIT_NOFILE, (enough if hard < 0 else min(enough, hard), hard)
+            )

@@ -113,7 +113,9 @@ class Mailboxes(LRUCache[str, Any]):
         drop_events: called with each removed client.
     """
 
-    def __init__(self, event_ids: Mapping[str, set[str]], drop_events: Callable[[str], None]) -> None:
+    def __init__(
+        self, event_ids: Mapping[str, set[str]], drop_events: Callable[[str], None]
+    ) -> None:
         super().__init__(1 << 30)
         self._event_ids = event_ids
         self._drop_events = drop_events
@@ -121,7 +123,11 @@ class Mailboxes(LRUCache[str, Any]):
         self._sizes = Counter[str]()  # by address
 
     def __setitem__(self, key: str, value: Any) -> None:
-        for done in [done for done, messages in self.items() if messages.is_read and not self._event_ids[done]]:
+        for done in [
+            done
+            for done, messages in self.items()
+            if messages.is_read and not self._event_ids[done]
+        ]:
             self.remove(done)
         super().__setitem__(key, messages := _Messages(functools.partial(self._update, key)))
         self._clients[messages.address] += 1
@@ -178,7 +184,9 @@ def _drop_queued_events(queue: Queue, session_hash: str) -> None:
             queue.event_ids_to_events.pop(event._id, None)
 
 
-def limit_queue(queue: Queue, reconnect_s: float = RECONNECT_S, first_read_s: float = FIRST_READ_S) -> None:
+def limit_queue(
+    queue: Queue, reconnect_s: float = RECONNECT_S, first_read_s: float = FIRST_READ_S
+) -> None:
     """Limit a queue's unread replies, and cancel the events of clients that do not read. Call it before any request.
 
     Args:
@@ -187,18 +195,24 @@ def limit_queue(queue: Queue, reconnect_s: float = RECONNECT_S, first_read_s: fl
     """
     queue.pending_event_ids_session = _EventIds()
     drop_events = functools.partial(_drop_queued_events, queue)
-    queue.pending_messages_per_session = mailboxes = Mailboxes(queue.pending_event_ids_session, drop_events)
+    queue.pending_messages_per_session = mailboxes = Mailboxes(
+        queue.pending_event_ids_session, drop_events
+    )
     queue.ANALYTICS_MAX_EVENTS = 200  # Gradio keeps the durations of this many events
     clean_events = queue.clean_events
     push = queue.push
     tasks = set[asyncio.Task[None]]()
 
-    async def cancel_events(session_hash: str, mailbox: Callable[[], object], reads: int, delay_s: float) -> None:
+    async def cancel_events(
+        session_hash: str, mailbox: Callable[[], object], reads: int, delay_s: float
+    ) -> None:
         await asyncio.sleep(delay_s)
         current = mailboxes.get(session_hash)
         if current and (current.reads > reads or current is not mailbox()):
             return
-        if not reads or any(event.session_hash == session_hash for event in queue.event_ids_to_events.values()):
+        if not reads or any(
+            event.session_hash == session_hash for event in queue.event_ids_to_events.values()
+        ):
             # This drops unread replies. A later reader of a cancelled event would wait forever.
             mailboxes.remove(session_hash)
         await clean_events(session_hash=session_hash)
@@ -221,7 +235,9 @@ def limit_queue(queue: Queue, reconnect_s: float = RECONNECT_S, first_read_s: fl
             cancel_unless_read(body.session_hash, True, first_read_s)
         return result
 
-    async def cancel_events_later(*, session_hash: str | None = None, event_id: str | None = None) -> None:
+    async def cancel_events_later(
+        *, session_hash: str | None = None, event_id: str | None = None
+    ) -> None:
         """Gradio 6.31 drops a client's queued events as soon as its stream closes, even if it opens another at once."""
         if session_hash is None:
             await clean_events(event_id=event_id)

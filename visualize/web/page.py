@@ -88,7 +88,11 @@ _SHARE = slot(
 )
 
 # Options of the page's events.
-_QUIET: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "multiple", "api_visibility": "private"}
+_QUIET: dict[str, Any] = {
+    "show_progress": "hidden",
+    "trigger_mode": "multiple",
+    "api_visibility": "private",
+}
 
 # An entry of a list.
 _ITEM = Markup("<div><dt>{}</dt><dd>{}</dd></div>")
@@ -112,11 +116,14 @@ def page(session: Session, with_tools: bool = False) -> gr.Blocks:
     predictions = PredictionProcess(session)
     redraw = Redraw(session, predictions)
     space = os.environ.get("SPACE_ID")
-    base = f"https://huggingface.co/spaces/{space}" if space else ""  # in a Space, the page is a frame
+    # In a Space, the page is a frame
+    base = f"https://huggingface.co/spaces/{space}" if space else ""
     given = {"base": base, "tours": list(tours()), "needs_gpu": redraw.missing_gpu()}
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as blocks:
         first_update = redraw.initial_update()
-        outbox = add_stage(layout(redraw), redraw.on_message, redraw.on_stream, first_update, **given)
+        outbox = add_stage(
+            layout(redraw), redraw.on_message, redraw.on_stream, first_update, **given
+        )
         replies = _hidden("replies", "web/assets/inbox.js")
         outbox.submit(redraw.on_action, [outbox], [replies], concurrency_limit=None, **_QUIET)
         outbox.stop(redraw.on_cancel, None, None, queue=False, **_QUIET)
@@ -126,7 +133,11 @@ def page(session: Session, with_tools: bool = False) -> gr.Blocks:
 
 
 def add_stage(
-    html: str, on_message: Callable[..., str], on_stream: Callable[..., object], value: str = "", **given: Any
+    html: str,
+    on_message: Callable[..., str],
+    on_stream: Callable[..., object],
+    value: str = "",
+    **given: Any,
 ) -> gr.HTML:
     """Add the components that show a page and request its redraws. Call it inside the Blocks context.
 
@@ -159,7 +170,13 @@ def add_stage(
 
 def _hidden(name: str, script: str) -> gr.HTML:
     # With Gradio's own template, each value would become the component's HTML.
-    return gr.HTML("", html_template="<div></div>", js_on_load=assets.text(script), elem_id=name, visible="hidden")
+    return gr.HTML(
+        "",
+        html_template="<div></div>",
+        js_on_load=assets.text(script),
+        elem_id=name,
+        visible="hidden",
+    )
 
 
 def layout(redraw: Redraw) -> Markup:
@@ -186,7 +203,10 @@ def frame(header: Markup, form: Markup, *results: Markup) -> Markup:
     stage = slots.row(*results, name="results", classes="column")
     return (
         # Visible while the page waits for a reply.
-        slot("awaited", content='<div role="progressbar" aria-label="Waiting for a reply" hidden></div>')
+        slot(
+            "awaited",
+            content='<div role="progressbar" aria-label="Waiting for a reply" hidden></div>',
+        )
         + slot("settings", "settings")
         + header
         + slots.row(controls, stage, name="body")
@@ -195,8 +215,14 @@ def frame(header: Markup, form: Markup, *results: Markup) -> Markup:
 
 
 def _header(gpu: Gpu | None) -> Markup:
-    where = f"Live on this machine's {gpu.name}." if gpu else "No GPU here: predictions, recordings and an interpreter."
-    views = Markup("").join(VIEW.format(" ".join(pictures), name) for name, pictures in VIEWS.items())
+    where = (
+        f"Live on this machine's {gpu.name}."
+        if gpu
+        else "No GPU here: predictions, recordings and an interpreter."
+    )
+    views = Markup("").join(
+        VIEW.format(" ".join(pictures), name) for name, pictures in VIEWS.items()
+    )
     ways = Markup("").join(Link(question, query) for question, query in WAYS.items())
     return slots.row(
         slot("title", content=_SKIP + _NAME.format(where)),
@@ -216,7 +242,9 @@ def _header(gpu: Gpu | None) -> Markup:
 
 def _pictures(name: str) -> Markup:
     """Return the switch between the pictures of a view; an empty one if the view has one picture."""
-    names = next((names for names in (*VIEWS.values(), LIBRARY) if name in names and len(names) > 1), ())
+    names = next(
+        (names for names in (*VIEWS.values(), LIBRARY) if name in names and len(names) > 1), ()
+    )
     titles = {tab.name: tab.title for tab in TABS}
     return _PICTURES.format(Markup("").join(_PICTURE.format(name, titles[name]) for name in names))
 
@@ -224,7 +252,10 @@ def _pictures(name: str) -> Markup:
 def keys() -> Markup:
     """Return the slot of the shortcuts and their dialog."""
     listed = Markup("").join(
-        _ITEM.format(Markup(" ").join(Markup("<kbd>{}</kbd>").format(key) for key in pressed.split(" ")), action)
+        _ITEM.format(
+            Markup(" ").join(Markup("<kbd>{}</kbd>").format(key) for key in pressed.split(" ")),
+            action,
+        )
         for pressed, action in KEYS
     )
     return slot(

@@ -56,7 +56,8 @@ _MAX_STREAM_ACTIONS = 64
 _DEBOUNCE_S = 0.2
 
 # Seconds between two polls of a measurement or of another process, and polls between two progress messages.
-_POLL_S, _POLLS_PER_MESSAGE = 0.25, 4
+_POLL_S = 0.25
+_POLLS_PER_MESSAGE = 4
 
 
 @dataclass(eq=False)
@@ -78,11 +79,14 @@ class OpenPage:
     job: Job | None = None
 
     def replace_job(self, job: Job | None) -> None:
-        before, self.job = self.job, job
+        before = self.job
+        self.job = job
         if before:
             before.cancel()
 
-    def update(self, slots: Mapping[str, str], reply_to: object = None, has_more: bool = False) -> str:
+    def update(
+        self, slots: Mapping[str, str], reply_to: object = None, has_more: bool = False
+    ) -> str:
         """Return an update as JSON, the value of a Gradio output.
 
         Args:
@@ -91,7 +95,12 @@ class OpenPage:
             has_more: whether the page should request a stream: a compile, a prediction or a sweep may be running.
         """
         self.updates += 1
-        message = {"number": self.updates, "reply_to": reply_to, "has_more": has_more, "slots": slots}
+        message = {
+            "number": self.updates,
+            "reply_to": reply_to,
+            "has_more": has_more,
+            "slots": slots,
+        }
         return json.dumps(message)  # in ASCII: other strings take two bytes per character
 
 
@@ -134,7 +143,8 @@ class Redraw:
     live_s = 0.7
 
     def __init__(self, session: Session, predictions: PredictionProcess) -> None:
-        self.session, self.predictions = session, predictions
+        self.session = session
+        self.predictions = predictions
         self.panels = create_panels()
         self.all_panels = [panel for panels in self.panels.values() for panel in panels]
         self.actions: dict[str, RunAction | StreamAction] = {"run": RunAction("run")}
@@ -154,20 +164,31 @@ class Redraw:
         page.changes += 1
         change = page.changes
         # The change ended the stream of the previous state. If it is invalid, that state may have more updates.
-        fields, slots, problems, has_more = dict[str, Any](), Slots(), dict[str, str](), True
+        fields = dict[str, Any]()
+        slots = Slots()
+        problems = dict[str, str]()
+        has_more = True
         try:
             fields = read_message(message)
             if "open" in fields or "follow" in fields:
                 state, problems = self._open(fields)
                 keeps_forms = False
             else:
-                state, settings = self.read(fields, page.state), fields["settings"]
-                keeps_forms = settings.get("form_of") == state.kernel.id and settings.get("preset") is None
+                state = self.read(fields, page.state)
+                settings = fields["settings"]
+                keeps_forms = (
+                    settings.get("form_of") == state.kernel.id and settings.get("preset") is None
+                )
             if not keeps_forms:
                 slots = self.fill(state, fields.get("stored_run", ""))
             elif page.state and page.state.gpu != state.gpu:
                 slots = self._settings(state)
-            if keeps_forms and state.pinned and page.state and page.state.experiment != state.experiment:
+            if (
+                keeps_forms
+                and state.pinned
+                and page.state
+                and page.state.experiment != state.experiment
+            ):
                 # Beside the pinned run, an older run would look current.
                 slots |= self._fill_run(*self.take_snapshots(state))
             page.state = state
@@ -178,7 +199,8 @@ class Redraw:
             problems[error.field] = str(error)
         slots["problems"] = problems_value(problems)
         if page.changes != change:
-            slots, has_more = {}, False
+            slots = {}
+            has_more = False
         return page.update(slots, fields.get("number"), has_more)
 
     def initial_update(self) -> str:
@@ -191,7 +213,8 @@ class Redraw:
     async def on_stream(self, request: gr.Request) -> AsyncIterator[str]:
         """Stream the open view's slower parts: compiled results, slow predictions and running sweeps."""
         page = self._pages.find(request)
-        change, state = page.changes, page.state
+        change = page.changes
+        state = page.state
         if state is None:
             return
         async for slots in self._stream(page, state, lambda: page.changes == change):
@@ -248,7 +271,10 @@ class Redraw:
             raise ConfigError("not_settings", "The page sent no settings. Reload it.")
         kernel = find_kernel(flat.get("kernel"))
         if flat.get("preset") is not None:
-            flat = {"tab": flat.get("tab"), **apply_preset(flat, kernel, flat["preset"], self.session.gpu)}
+            flat = {
+                "tab": flat.get("tab"),
+                **apply_preset(flat, kernel, flat["preset"], self.session.gpu),
+            }
         elif kernel.id != flat.get("form_of"):
             flat = {"tab": flat.get("tab"), **SETTINGS.change_kernel(flat, kernel.id)}
         state = SETTINGS.state(flat, self.session.gpu)
@@ -267,7 +293,11 @@ class Redraw:
             raise ConfigError("not_a_link", "The page sent no link.", "")
         flat = dict(urllib.parse.parse_qsl(link.removeprefix("?")))
         # Talk mode and the embed view do not describe an experiment.
-        flat = {name: flat[name] for name in flat if not name.startswith("__") and name not in ("talk", "embed")}
+        flat = {
+            name: flat[name]
+            for name in flat
+            if not name.startswith("__") and name not in ("talk", "embed")
+        }
         described: Mapping[str, object] = flat or (SETTINGS.opening if "open" in fields else {})
         state, problems = SETTINGS.state_or_defaults(expand_stop(described), self.session.gpu)
         if (tour := flat.get("tour", "")) not in ("", *tours()):
@@ -287,14 +317,19 @@ class Redraw:
         slots = self._settings(state) | merge(panel.fill(snapshot) for panel in self.all_panels)
         return slots | self._fill_run(snapshot, pinned, stored_run)
 
-    def _fill_run(self, snapshot: Snapshot, pinned: Snapshot | None, stored_run: object = "") -> Slots:
+    def _fill_run(
+        self, snapshot: Snapshot, pinned: Snapshot | None, stored_run: object = ""
+    ) -> Slots:
         run = self._result.draw_placeholder(snapshot) | self._result.draw_run(snapshot, stored_run)
         return self._pair_run(run, pinned)
 
     def _link(self, state: State) -> str:
         # Browsers detect other experiments' results by the full address. Talk mode shows the title.
-        full, short = query(state.to_address()), query(SETTINGS.short_address(state))
-        return json.dumps({"full": full, "short": short, "title": stage_title(state.experiment, state.gpu.name)})
+        full = query(state.to_address())
+        short = query(SETTINGS.short_address(state))
+        return json.dumps(
+            {"full": full, "short": short, "title": stage_title(state.experiment, state.gpu.name)}
+        )
 
     def draw(self, state: State) -> tuple[Slots, bool]:
         """Fill the open view, except slow predictions. Also return whether `on_stream` can add to it.
@@ -302,10 +337,13 @@ class Redraw:
         Raises:
             ConfigError: if it cannot be drawn.
         """
-        panels, snapshots = self.panels[state.view.tab], self.take_snapshots(state)
+        panels = self.panels[state.view.tab]
+        snapshots = self.take_snapshots(state)
         is_slow = draw_seconds(panels, *snapshots) > NEAR_S
         slots = (
-            merge(panel.draw_predicting(snapshots[0]) for panel in panels) if is_slow else draw_view(panels, *snapshots)
+            merge(panel.draw_predicting(snapshots[0]) for panel in panels)
+            if is_slow
+            else draw_view(panels, *snapshots)
         )
         has_live_updates = any(panel.has_live_updates(snapshots[0]) for panel in panels)
         return slots, is_slow or has_live_updates or bool(_missing_compiles(panels, snapshots))
@@ -315,7 +353,9 @@ class Redraw:
     ) -> tuple[Snapshot, Snapshot | None]:
         """Return the snapshots of a state and of its pinned experiment."""
         pinned = state.pinned_state(self.session.gpu)
-        return take_snapshot(self.session, state, compiled), take_snapshot(self.session, pinned) if pinned else None
+        return take_snapshot(self.session, state, compiled), take_snapshot(
+            self.session, pinned
+        ) if pinned else None
 
     def _pair_run(self, slots: Slots, pinned: Snapshot | None) -> Slots:
         """Return a run's slots, with the pinned experiment's run beside it."""
@@ -323,8 +363,11 @@ class Redraw:
 
     # Streams.
 
-    async def _stream(self, page: OpenPage, state: State, is_current: Callable[[], bool]) -> AsyncIterator[Slots]:
-        panels, client = self.panels[state.view.tab], current_client()
+    async def _stream(
+        self, page: OpenPage, state: State, is_current: Callable[[], bool]
+    ) -> AsyncIterator[Slots]:
+        panels = self.panels[state.view.tab]
+        client = current_client()
         snapshots = self.take_snapshots(state)
         if missing := _missing_compiles(panels, snapshots):
             await asyncio.sleep(_DEBOUNCE_S)
@@ -341,7 +384,9 @@ class Redraw:
         try:
             estimate_s = draw_seconds(panels, *snapshots)
             if estimate_s > NEAR_S:
-                work = self.predictions.submit(draw_in_process, *snapshots, client=client, estimate_s=estimate_s)
+                work = self.predictions.submit(
+                    draw_in_process, *snapshots, client=client, estimate_s=estimate_s
+                )
                 async for _ in _wait([work], is_current):
                     pass
                 if work.cancelled() or not is_current():
@@ -354,7 +399,9 @@ class Redraw:
                 yield await asyncio.to_thread(draw_view, panels, *snapshots)
             for panel in panels:
                 if panel.has_live_updates(snapshots[0]):
-                    async for slots in self._follow(panel.stream_updates(snapshots[0], page.name), is_current):
+                    async for slots in self._follow(
+                        panel.stream_updates(snapshots[0], page.name), is_current
+                    ):
                         yield slots
         except ConfigError as error:
             yield refused(error)
@@ -363,7 +410,9 @@ class Redraw:
         self, updates: Generator[Slots, None, None], is_current: Callable[[], bool]
     ) -> AsyncIterator[Slots]:
         try:
-            while is_current() and (slots := await asyncio.to_thread(next, updates, None)) is not None:
+            while (
+                is_current() and (slots := await asyncio.to_thread(next, updates, None)) is not None
+            ):
                 yield slots
                 await asyncio.sleep(self.live_s)
         finally:
@@ -372,8 +421,11 @@ class Redraw:
 
     # Actions.
 
-    async def _answer(self, page: OpenPage, state: State, action: StreamAction) -> AsyncIterator[str]:
-        context, loop = contextvars.copy_context(), asyncio.get_running_loop()  # for `current_client` in the thread
+    async def _answer(
+        self, page: OpenPage, state: State, action: StreamAction
+    ) -> AsyncIterator[str]:
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()  # for `current_client` in the thread
         answers = action.question(self.session, state, page.name)
         all_slots: Slots = {"problems": problems_value({})}
 
@@ -386,15 +438,20 @@ class Redraw:
         yield page.update(all_slots, has_more=True)
 
     async def _measure(self, page: OpenPage, state: State, measurement: str) -> AsyncIterator[str]:
-        job = self.session.submit(state.experiment, measurement, current_client(), interprets_any_gpu=True)
+        job = self.session.submit(
+            state.experiment, measurement, current_client(), interprets_any_gpu=True
+        )
         page.replace_job(job)
-        change, ended = page.changes, {"problems": problems_value({}), "cancel": DISABLED}
+        change = page.changes
+        ended = {"problems": problems_value({}), "cancel": DISABLED}
         # A run's progress and failure take the place of its card.
         place = "card" if measurement == "run" else "status"
         try:
             while not job.done.done() and page.job is job:
                 now = job.progress
-                progress = status.render_progress(self.session.backend, now.stage, now.before, now.seconds)
+                progress = status.render_progress(
+                    self.session.backend, now.stage, now.before, now.seconds
+                )
                 yield page.update({**ended, place: progress, "cancel": ENABLED})
                 await asyncio.wait([asyncio.wrap_future(job.done)], timeout=_POLL_S)
                 if page.changes != change:
@@ -404,7 +461,8 @@ class Redraw:
             raise
         if page.job is not job:
             return  # another run has replaced it
-        page.job, has_more = None, False
+        page.job = None
+        has_more = False
         outcome = job.result()
         ended[place] = status.render_end(outcome)
         if not isinstance(outcome, Failure):
@@ -424,11 +482,21 @@ class Redraw:
 
     def missing_gpu(self) -> list[str]:
         """Return the names of the actions that need a GPU, if this machine has none."""
-        runs = {name: action.measurement for name, action in self.actions.items() if isinstance(action, RunAction)}
-        return [name for name in runs if not (self.session.gpu or MEASUREMENTS[runs[name]].is_interpreted)]
+        runs = {
+            name: action.measurement
+            for name, action in self.actions.items()
+            if isinstance(action, RunAction)
+        }
+        return [
+            name
+            for name in runs
+            if not (self.session.gpu or MEASUREMENTS[runs[name]].is_interpreted)
+        ]
 
 
-async def _wait(futures: Sequence[Future[Any]], is_current: Callable[[], bool]) -> AsyncIterator[float]:
+async def _wait(
+    futures: Sequence[Future[Any]], is_current: Callable[[], bool]
+) -> AsyncIterator[float]:
     """Wait until all futures end or the page changes, then cancel them. Yield the elapsed time each second."""
     pending = {asyncio.wrap_future(future) for future in futures}
     try:
@@ -450,7 +518,11 @@ def read_message(message: object) -> dict[str, Any]:
         ConfigError: it is no JSON object, or too long.
     """
     try:
-        fields = json.loads(message) if isinstance(message, str) and len(message) <= _MAX_MESSAGE else None
+        fields = (
+            json.loads(message)
+            if isinstance(message, str) and len(message) <= _MAX_MESSAGE
+            else None
+        )
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
@@ -472,7 +544,9 @@ def qr(message: Mapping[str, Any]) -> str:
 
 def draw_qr(link: str) -> str:
     """Return a link as an SVG without a size. Scanners expect black on white, so it ignores the theme."""
-    return segno.make(link, error="m", micro=False).svg_inline(border=4, dark="#000", light="#fff", omitsize=True)
+    return segno.make(link, error="m", micro=False).svg_inline(
+        border=4, dark="#000", light="#fff", omitsize=True
+    )
 
 
 def refused(error: ConfigError) -> Slots:
@@ -493,14 +567,20 @@ def create_panels() -> dict[str, list[Panel]]:
 def draw_seconds(panels: Sequence[Panel], snapshot: Snapshot, pinned: Snapshot | None) -> float:
     """Estimate the core seconds of `draw_view` beyond those of a small launch."""
     again = 2 if pinned else 1  # the comparison predicts the numbers of both once more
-    return again * sum(panel.seconds(each) for each in (snapshot, pinned) if each for panel in panels)
+    return again * sum(
+        panel.seconds(each) for each in (snapshot, pinned) if each for panel in panels
+    )
 
 
-def _missing_compiles(panels: Sequence[Panel], snapshots: Iterable[Snapshot | None]) -> list[Experiment]:
+def _missing_compiles(
+    panels: Sequence[Panel], snapshots: Iterable[Snapshot | None]
+) -> list[Experiment]:
     """Return the view's experiments that are not compiled yet."""
     if not any(panel.uses_compiler for panel in panels):
         return []
-    return [each.state.experiment for each in snapshots if each and not (each.compiled or each.failure)]
+    return [
+        each.state.experiment for each in snapshots if each and not (each.compiled or each.failure)
+    ]
 
 
 def draw_view(panels: Sequence[Panel], snapshot: Snapshot, pinned: Snapshot | None) -> Slots:
@@ -509,7 +589,9 @@ def draw_view(panels: Sequence[Panel], snapshot: Snapshot, pinned: Snapshot | No
     Raises:
         ConfigError: if it cannot be drawn.
     """
-    return compare.add_comparison(merge(panel.draw(snapshot) for panel in panels), snapshot, pinned, panels)
+    return compare.add_comparison(
+        merge(panel.draw(snapshot) for panel in panels), snapshot, pinned, panels
+    )
 
 
 def draw_in_process(snapshot: Snapshot, pinned: Snapshot | None) -> Slots:

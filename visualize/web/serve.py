@@ -93,9 +93,13 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
     signal.signal(signal.SIGTERM, shut_down)
     gr.set_static_paths([PLOTLY_JS])
     blocks = page(session, with_tools=mcp)
-    guard = Middleware(Guard, hosts=allowed_hosts(host), frames=framing_sites(), defaults=argument_defaults(blocks))
+    guard = Middleware(
+        Guard, hosts=allowed_hosts(host), frames=framing_sites(), defaults=argument_defaults(blocks)
+    )
     # The picture must not appear before the login.
-    first_reply = Middleware(FirstReply, picture="" if login else first_picture(session.gpu), is_cached=not login)
+    first_reply = Middleware(
+        FirstReply, picture="" if login else first_picture(session.gpu), is_cached=not login
+    )
     bypass_proxy(host)
     blocks.launch(
         server_name=host,
@@ -113,7 +117,10 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
         state_session_capacity=_MAX_CLIENTS,
         run_history=False,
         _frontend=False,  # otherwise launch() raises if its own page takes more than 3 s to respond
-        app_kwargs={"middleware": [guard, first_reply], "routes": [Route("/healthz", Health(session).reply)]},
+        app_kwargs={
+            "middleware": [guard, first_reply],
+            "routes": [Route("/healthz", Health(session).reply)],
+        },
     )
     limit_queue(blocks._queue)
     # uvicorn reads these for each connection. By default it closes idle connections after 5 s, possibly just as a
@@ -164,7 +171,8 @@ def skip_copies_and_searches() -> None:
     ProcessCompletedMessage.model_dump = lambda self: dict(self)  # type: ignore
     processing_utils.async_move_files_to_cache = return_unchanged
     processing_utils.add_root_url = lambda data, *_: data
-    gradio.routes.json = SimpleNamespace(**{**vars(json), "dumps": lambda value: orjson.dumps(value).decode()})  # type: ignore
+    fast_json: Any = vars(json) | {"dumps": lambda value: orjson.dumps(value).decode()}
+    gradio.routes.json = SimpleNamespace(**fast_json)  # type: ignore
 
 
 class Health:

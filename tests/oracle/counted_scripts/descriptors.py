@@ -25,8 +25,12 @@ def host_copy(src, dst, TALL: tl.constexpr, WIDE: tl.constexpr):
 @triton.jit
 def in_a_loop(source, target, rows, heads, TALL: tl.constexpr, WIDE: tl.constexpr):
     for head in range(tl.program_id(1), heads, tl.num_programs(1)):
-        src = tl.make_tensor_descriptor(source + head * rows * WIDE, [rows, WIDE], [WIDE, 1], [TALL, WIDE])
-        dst = tl.make_tensor_descriptor(target + head * rows * WIDE, [rows, WIDE], [WIDE, 1], [TALL, WIDE])
+        src = tl.make_tensor_descriptor(
+            source + head * rows * WIDE, [rows, WIDE], [WIDE, 1], [TALL, WIDE]
+        )
+        dst = tl.make_tensor_descriptor(
+            target + head * rows * WIDE, [rows, WIDE], [WIDE, 1], [TALL, WIDE]
+        )
         y = tl.program_id(0) * TALL
         dst.store([y, 0], src.load([y, 0]) * 2)
 
@@ -43,8 +47,12 @@ def in_a_branch(source, target, rows, cols, TALL: tl.constexpr, WIDE: tl.constex
 
 @triton.jit
 def three_dimensions(source, target, heads, rows, TALL: tl.constexpr, WIDE: tl.constexpr):
-    src = tl.make_tensor_descriptor(source, [heads, rows, WIDE], [rows * WIDE, WIDE, 1], [2, TALL, WIDE])
-    dst = tl.make_tensor_descriptor(target, [heads, rows, WIDE], [rows * WIDE, WIDE, 1], [2, TALL, WIDE])
+    src = tl.make_tensor_descriptor(
+        source, [heads, rows, WIDE], [rows * WIDE, WIDE, 1], [2, TALL, WIDE]
+    )
+    dst = tl.make_tensor_descriptor(
+        target, [heads, rows, WIDE], [rows * WIDE, WIDE, 1], [2, TALL, WIDE]
+    )
     h, y = tl.program_id(1) * 2, tl.program_id(0) * TALL
     dst.store([h, y, 0], src.load([h, y, 0]))
 
@@ -73,7 +81,9 @@ for dtype in (
     a = torch.empty(100, 192, dtype=torch.float32, device="cuda").to(dtype)
     b = torch.empty_like(a)
     device_copy[(4, 6)](a, b, 100, 192, 32, 32)
-    host_copy[(4, 6)](TensorDescriptor.from_tensor(a, [32, 32]), TensorDescriptor.from_tensor(b, [32, 32]), 32, 32)
+    host_copy[(4, 6)](
+        TensorDescriptor.from_tensor(a, [32, 32]), TensorDescriptor.from_tensor(b, [32, 32]), 32, 32
+    )
 h = torch.empty(7, 256, 64, dtype=torch.bfloat16, device="cuda")
 in_a_loop[(4, 3)](h, torch.empty_like(h), 256, 7, TALL=64, WIDE=64)
 c = torch.empty(512, 256, dtype=torch.bfloat16, device="cuda")

@@ -49,9 +49,19 @@ def counted_tries(source, total, lock, tries, WIDTH: tl.constexpr):
 
 x = torch.ones(64, 1024, device="cuda")
 partial_rows[(64,)](
-    x, torch.zeros(8, 1024, device="cuda"), torch.zeros(16, dtype=torch.int32, device="cuda"), 64, GROUP=8, WIDTH=1024
+    x,
+    torch.zeros(8, 1024, device="cuda"),
+    torch.zeros(16, dtype=torch.int32, device="cuda"),
+    64,
+    GROUP=8,
+    WIDTH=1024,
 )
-exchange_lock[(64,)](x, torch.zeros(1024, device="cuda"), torch.zeros(1, dtype=torch.int32, device="cuda"), WIDTH=1024)
+exchange_lock[(64,)](
+    x,
+    torch.zeros(1024, device="cuda"),
+    torch.zeros(1, dtype=torch.int32, device="cuda"),
+    WIDTH=1024,
+)
 counted_tries[(64,)](
     x,
     torch.zeros(1024, device="cuda"),

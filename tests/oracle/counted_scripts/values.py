@@ -44,7 +44,9 @@ def relaxed(values, bins, n, SIZE: tl.constexpr, BINS: tl.constexpr):
     b = tl.arange(0, BINS)
     counts = tl.zeros((BINS,), tl.int32)
     for start in range(0, n, SIZE):
-        counts += tl.histogram(tl.load(values + tl.program_id(0) * n + start + tl.arange(0, SIZE)), BINS)
+        counts += tl.histogram(
+            tl.load(values + tl.program_id(0) * n + start + tl.arange(0, SIZE)), BINS
+        )
     tl.atomic_add(bins + b, counts, sem="relaxed", mask=counts > -1)
 
 

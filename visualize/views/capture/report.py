@@ -42,11 +42,18 @@ def report(capture: Capture, compiler: Compiler | None = None) -> dict[str, Any]
 
 def untried(capture: Capture) -> str:
     """Return why the findings of a capture contain no experiments; "" if they do."""
-    return "" if capture.findings is not None else "The capture has no experiments: no change was compiled."
+    return (
+        ""
+        if capture.findings is not None
+        else "The capture has no experiments: no change was compiled."
+    )
 
 
 def launch_json(
-    launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCounts, findings: Sequence[Finding]
+    launch: CapturedLaunch,
+    kernel: CapturedKernel,
+    counts: LaunchCounts,
+    findings: Sequence[Finding],
 ) -> dict[str, Any]:
     totals = counts.totals()
     refused = {(op.source[1], op.tally.refused) for op in counts.operations if op.tally.refused}
@@ -61,28 +68,36 @@ def launch_json(
         "tuned": asdict(launch.tuned) if launch.tuned else None,
         "elapsed_ms": launch.elapsed_ms,
         "settings": dict(launch.settings),
-        "results": launch.results and {name: asdict(errors) for name, errors in launch.results.items()},
+        "results": launch.results
+        and {name: asdict(errors) for name, errors in launch.results.items()},
         **{name: getattr(kernel, name) for name in _NEEDS},
         "ops": [operation_json(group, findings) for group in counts.by_line()],
         "findings": [{**asdict(finding), "text": finding.sentences} for finding in findings],
         "totals": totals,
-        "lower_bound": {name: counts.lower_bound(name) for name in COUNTERS if totals[name] is None},
+        "lower_bound": {
+            name: counts.lower_bound(name) for name in COUNTERS if totals[name] is None
+        },
         "refused": [{"line": line, "why": why} for line, why in sorted(refused)],
         "counted": launch.counters and dict(launch.counters),
-        "agrees": launch.counters and all(totals[name] == value for name, value in launch.counters.items()),
+        "agrees": launch.counters
+        and all(totals[name] == value for name, value in launch.counters.items()),
     }
 
 
 def wrong_counters(counted: Mapping[str, int], totals: Mapping[str, int | None]) -> list[str]:
     """Describe each counter that differs from its prediction."""
-    predicted = {name: "unknown" if total is None else f"{total:,}" for name, total in totals.items()}
+    predicted = {
+        name: "unknown" if total is None else f"{total:,}" for name, total in totals.items()
+    }
     wrong = [name for name, value in counted.items() if value != totals[name]]
     return [f"{name} {counted[name]:,} (predicted {predicted[name]})" for name in wrong]
 
 
 def operation_json(group: Sequence[OperationCounts], findings: Sequence[Finding]) -> dict[str, Any]:
-    first, counts = group[0], np.sum([op.tally.counts for op in group], axis=0)
-    sectors, ideal = sum(op.sectors for op in group), int(counts[IDEAL])
+    first = group[0]
+    counts = np.sum([op.tally.counts for op in group], axis=0)
+    sectors = sum(op.sectors for op in group)
+    ideal = int(counts[IDEAL])
     requests = sum(op.requests for op in group)
     refused = next((op.tally.refused for op in group if op.tally.refused), "")
     place = *first.source, first.op, ", ".join(first.tensors)
@@ -134,7 +149,9 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator
 
 
 def _compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:
-    old_names, new_names = ([launch["kernel"] for launch in report["launches"]] for report in (before, after))
+    old_names, new_names = (
+        [launch["kernel"] for launch in report["launches"]] for report in (before, after)
+    )
     for name in dict.fromkeys([*old_names, *new_names]):
         yield Difference(name, "launches", old_names.count(name), new_names.count(name))
     for old, new in zip(before["launches"], after["launches"], strict=False):
@@ -147,10 +164,14 @@ def _compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Di
                 counts = (sum(op[unit] for op in ops) for ops in (was, now))
                 yield Difference(where, unit, *counts)
         for name in _NEEDS:
-            yield Difference(f"{new['source']}:{new['line']} {new['kernel']}", name, old[name], new[name])
+            yield Difference(
+                f"{new['source']}:{new['line']} {new['kernel']}", name, old[name], new[name]
+            )
 
 
-def _pair_lines(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, Any]]:
+def _pair_lines(
+    old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[Any, Any]]:
     """Pair the operations of two launches, by source line. Lines correspond in order, because edits move them.
 
     Another compiler may turn a load into an asynchronous copy, of which each pipeline stage accesses other tensors.
@@ -170,13 +191,23 @@ def _pair_lines(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any
 
 def table(content: Mapping[str, Any]) -> str:
     """Return a report as text."""
-    lines = [f"Triton {content['triton']}, {content['gpu']}: {count_noun(len(content['launches']), 'launch')}"]
+    lines = [
+        f"Triton {content['triton']}, {content['gpu']}: {count_noun(len(content['launches']), 'launch')}"
+    ]
     is_counted = any(launch["counted"] for launch in content["launches"])
     for number, launch in enumerate(content["launches"]):
         grid = " × ".join(map(str, launch["grid"]))
-        tuned = f", config {launch['tuned']['number']} of {launch['tuned']['of']}" if launch["tuned"] else ""
-        lines.append(f"\n{number}  {launch['kernel']}  {launch['source']}:{launch['line']}  grid {grid}{tuned}")
-        config = " ".join(f"{name}={value}" for name, value in {**launch["settings"], **launch["config"]}.items())
+        tuned = (
+            f", config {launch['tuned']['number']} of {launch['tuned']['of']}"
+            if launch["tuned"]
+            else ""
+        )
+        lines.append(
+            f"\n{number}  {launch['kernel']}  {launch['source']}:{launch['line']}  grid {grid}{tuned}"
+        )
+        config = " ".join(
+            f"{name}={value}" for name, value in {**launch["settings"], **launch["config"]}.items()
+        )
         memory = f"{launch['registers']} registers, {launch['spilled_bytes']} bytes spilled"
         lines.append(f"   {config}\n   {memory}, {launch['shared_bytes']:,} bytes of shared memory")
         width = max([20, *(len(op["tensor"]) for op in launch["ops"])])
@@ -188,7 +219,10 @@ def table(content: Mapping[str, Any]) -> str:
             space = 24 - len(line)
             file = op["file"] if len(op["file"]) <= space else f"{op['file'][: space - 1]}…"
             bound = "≤ " if op["is_upper_bound"] else "≥ "
-            requests, sectors = ((bound if op["refused"] else "") + f"{op[unit]:,}" for unit in ("requests", "sectors"))
+            requests, sectors = (
+                (bound if op["refused"] else "") + f"{op[unit]:,}"
+                for unit in ("requests", "sectors")
+            )
             counts = f"{op['width_bytes'] or '':>5} {requests:>13} {sectors:>13} {efficiency:>6}"
             lines.append(f"   {file + line:24} {op['op']:11} {op['tensor']:{width}} {counts}")
             if op["why"]:

@@ -37,7 +37,10 @@ from visualize.views.tables import table
 
 # Field names in the page's settings: the prefix of a case's parameters, the sweep over them, the prefix of an autotuned
 # kernel's config number, the example, and the GPU.
-_CASE, _SWEEP, _CONFIG, EXAMPLE = "case_", "sweep", "config_", "example"
+_CASE = "case_"
+_SWEEP = "sweep"
+_CONFIG = "config_"
+EXAMPLE = "example"
 GPU = "gpu"
 
 _UNCHANGED = "No counts, registers or memory sizes changed."
@@ -51,10 +54,17 @@ class CaptureView:
 
     tab: str = knob("requests", "", "The open view.", choices=tuple(TABS))
     launch: int = knob(0, "Launch", "Number of the launch, from 0.", low=0, high=100_000)
-    operation: int = knob(0, "Picture", "Number of the memory operation in the kernel.", low=0, high=10_000)
-    program: int = knob(0, "Picture", "Linear ID of the program whose request is drawn.", low=0, high=2**40)
+    operation: int = knob(
+        0, "Picture", "Number of the memory operation in the kernel.", low=0, high=10_000
+    )
+    program: int = knob(
+        0, "Picture", "Linear ID of the program whose request is drawn.", low=0, high=2**40
+    )
     model: str = knob(
-        "compiled", "", "Lane layout: as compiled, or as in the textbook model.", choices=("compiled", "textbook")
+        "compiled",
+        "",
+        "Lane layout: as compiled, or as in the textbook model.",
+        choices=("compiled", "textbook"),
     )
     request: int = knob(0, "", "The warp request that is drawn.", low=0, high=2**20)
 
@@ -62,12 +72,16 @@ class CaptureView:
 def layout() -> Markup:
     """Return the HTML of all views, with slots."""
     picture = slots.picture(
-        plot("request-plot", "One request: lines from lanes to the bytes that they access"), name="memory-picture"
+        plot("request-plot", "One request: lines from lanes to the bytes that they access"),
+        name="memory-picture",
     )
     sections = {
-        "requests": slots.row(slot("scrubber", "scrubber", SCRUBBER)) + picture + slot("operations"),
+        "requests": slots.row(slot("scrubber", "scrubber", SCRUBBER))
+        + picture
+        + slot("operations"),
         "code": slots.picture(slot("listing", "listing", Markup('<div class="listing"></div>'))),
-        "order": slots.picture(plot("order-plot", "The programs that store each block")) + slot("order-note"),
+        "order": slots.picture(plot("order-plot", "The programs that store each block"))
+        + slot("order-note"),
         "result": slot("outputs"),
     }
     section = Markup('<section id="{0}-tab" class="tabitem" aria-label="{0}" hidden>{1}</section>')
@@ -82,7 +96,8 @@ class CapturePictures:
     """Draws one capture. Launches are counted when they are first shown."""
 
     def __init__(self, capture: Capture, compiler: Compiler | None = None) -> None:
-        self.capture, self.content = capture, capture.content
+        self.capture = capture
+        self.content = capture.content
         self.gpu = str(self.content.gpu.get("name", ""))
         self.counts = lru_cache(maxsize=256)(self._count)
         self._find = once(lambda: find(capture, self.counts, compiler))
@@ -91,7 +106,9 @@ class CapturePictures:
         """Return the findings about a launch. The first call tries changes."""
         return self._find()[number]
 
-    def _count(self, number: int, program: int | None = None, is_textbook: bool = False) -> LaunchCounts:
+    def _count(
+        self, number: int, program: int | None = None, is_textbook: bool = False
+    ) -> LaunchCounts:
         programs = None if program is None else np.array([program])
         return count_launch(self.capture, self.content.launches[number], programs, is_textbook)
 
@@ -110,7 +127,9 @@ class CapturePictures:
             return view
         programs = range(min(4, math.prod(self.content.launches[view.launch].grid)))
         counts = [self.counts(view.launch, number).operations for number in programs]
-        wasted = [[op.sectors - int(op.tally.counts[IDEAL]) for op in operations] for operations in counts]
+        wasted = [
+            [op.sectors - int(op.tally.counts[IDEAL]) for op in operations] for operations in counts
+        ]
         program, operation = np.unravel_index(np.argmax(wasted), np.shape(wasted))
         return replace(view, operation=int(operation), program=int(program))
 
@@ -122,10 +141,13 @@ class CapturePictures:
         """
         if not self.content.launches:
             stopped = self.content.stopped
-            message = stopped.message if stopped else f"{self.content.script} launched no Triton kernels."
+            message = (
+                stopped.message if stopped else f"{self.content.script} launched no Triton kernels."
+            )
             return {"launches": "", "claim": headline("0", "launches", message, is_failure=True)}
         launch = self.content.launches[view.launch]
-        kernel, counts = self.content.kernels[launch.kernel], self.counts(view.launch)
+        kernel = self.content.kernels[launch.kernel]
+        counts = self.counts(view.launch)
         findings = self.findings(view.launch)
         claim = self._claim(launch, kernel, counts, findings, before)
         drawn: Slots = {"launches": self._launches(view), "claim": claim}
@@ -150,14 +172,21 @@ class CapturePictures:
         """
         launch, operation, program = slots.controls(CaptureView)
         launches = self.content.launches
-        titles = [f"{number}: {self.content.kernels[each.kernel].name}" for number, each in enumerate(launches)]
+        titles = [
+            f"{number}: {self.content.kernels[each.kernel].name}"
+            for number, each in enumerate(launches)
+        ]
         ops = self.counts(view.launch).operations if launches else ()
         launch |= {"kind": "menu", "choices": list(range(len(launches))), "labels": titles}
         labels = [f"{op.op} {', '.join(op.tensors)}, line {op.source[1]}" for op in ops]
         operation |= {"kind": "menu", "choices": list(range(len(ops))), "labels": labels}
         grid = launches[view.launch].grid if launches else (1, 1, 1)
         program |= {"high": math.prod(grid) - 1}
-        values: dict[str, Any] = {"launch": view.launch, "operation": view.operation, "program": view.program}
+        values: dict[str, Any] = {
+            "launch": view.launch,
+            "operation": view.operation,
+            "program": view.program,
+        }
         fields = [launch, operation, program]
         if chosen is not None:
             fields = [*([_EXAMPLES] if script in EXAMPLES else []), _GPUS, *fields]
@@ -170,39 +199,67 @@ class CapturePictures:
     def chosen(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of the script's controls that differ from their defaults."""
         defaults = {field["name"]: default for field, default in self._script_controls()}
-        return {name: given[name] for name, value in defaults.items() if given.get(name, "") not in ("", value)}
+        return {
+            name: given[name]
+            for name, value in defaults.items()
+            if given.get(name, "") not in ("", value)
+        }
 
     def _script_controls(self) -> Iterator[tuple[dict[str, Any], Any]]:
         """Yield each control of the script with its default."""
         case, *others = {launch.case for launch in self.content.launches} or {None}
         if parameters := {} if others or not case else self.content.cases[case]:
-            yield from ((_parameter(name, default), default) for name, default in parameters.items())
-            numbers = [f"{name}={value},{2 * value}" for name, value in parameters.items() if type(value) is int]
-            values = "Comma-separated values of one or more parameters. Every combination is launched."
+            yield from (
+                (_parameter(name, default), default) for name, default in parameters.items()
+            )
+            numbers = [
+                f"{name}={value},{2 * value}"
+                for name, value in parameters.items()
+                if type(value) is int
+            ]
+            values = (
+                "Comma-separated values of one or more parameters. Every combination is launched."
+            )
             sweep = control(_SWEEP, Knob("", "Case", values, longest=300))
             yield {**sweep, "placeholder": f"such as {numbers[-1]}" if numbers else ""}, ""
-        launches = ((self.content.kernels[launch.kernel].name, launch.tuned) for launch in self.content.launches)
+        launches = (
+            (self.content.kernels[launch.kernel].name, launch.tuned)
+            for launch in self.content.launches
+        )
         for name, number in {name: tuned.of for name, tuned in launches if tuned}.items():
             which = "Number of the config to launch. 0 launches the first that compiles and fits."
-            yield control(_CONFIG + name, Knob(0, "Autotuner config", which, high=number, label=name)), 0
+            yield (
+                control(
+                    _CONFIG + name, Knob(0, "Autotuner config", which, high=number, label=name)
+                ),
+                0,
+            )
 
     def _launches(self, view: CaptureView) -> Markup:
         rows: list[dict[str, Any]] = []
         for number, launch in enumerate(self.content.launches):
-            kernel, counts = self.content.kernels[launch.kernel], self.counts(number)
-            ratio, results = _ratio(counts.operations), (launch.results or {}).values()
+            kernel = self.content.kernels[launch.kernel]
+            counts = self.counts(number)
+            ratio = _ratio(counts.operations)
+            results = (launch.results or {}).values()
             wrong = wrong_counters(launch.counters, counts.totals()) if launch.counters else []
-            refused = filter(None, (counts.refused, *(op.tally.refused for op in counts.operations)))
+            refused = filter(
+                None, (counts.refused, *(op.tally.refused for op in counts.operations))
+            )
             rows.append(
                 {
                     "": Strong(number) if number == view.launch else number,
                     "kernel": Link(kernel.name, f"launch={number}&tab={view.tab}"),
-                    "grid": " × ".join(map(str, launch.grid)).removesuffix(" × 1").removesuffix(" × 1"),
+                    "grid": " × ".join(map(str, launch.grid))
+                    .removesuffix(" × 1")
+                    .removesuffix(" × 1"),
                     "case": settings_text(launch.settings),
                     "config": settings_text(launch.config),
                     "tuned": f"{launch.tuned.number} of {launch.tuned.of}" if launch.tuned else "",
                     "time": "" if launch.elapsed_ms is None else milliseconds(launch.elapsed_ms),
-                    "check": ("passed" if all(errors.passed for errors in results) else "FAILED") if results else "",
+                    "check": ("passed" if all(errors.passed for errors in results) else "FAILED")
+                    if results
+                    else "",
                     "sectors": f"{sum(op.sectors for op in counts.operations):,}",
                     "vs. ideal": f"{significant(ratio)} ×" if ratio else "",
                     "counters": (", ".join(wrong) or "agree") if launch.counters else "",
@@ -210,14 +267,23 @@ class CapturePictures:
                 }
             )
         used = [name for name in rows[0] if any(str(row[name]) for row in rows)]
-        notes = [self.content.about.partition("\n\n")[0], self.content.stopped.message if self.content.stopped else ""]
-        sentences = Markup(" ").join(filter(None, [*notes, self._fastest(), *self.content.not_captured]))
+        notes = [
+            self.content.about.partition("\n\n")[0],
+            self.content.stopped.message if self.content.stopped else "",
+        ]
+        sentences = Markup(" ").join(
+            filter(None, [*notes, self._fastest(), *self.content.not_captured])
+        )
         shown = table(used, ([row[name] for name in used] for row in rows))
         return Markup('<p class="note">{}</p>').format(sentences) + shown
 
     def _fastest(self) -> str:
         """Name the fastest launch of a sweep."""
-        timed = [(launch.elapsed_ms, n) for n, launch in enumerate(self.content.launches) if launch.elapsed_ms]
+        timed = [
+            (launch.elapsed_ms, n)
+            for n, launch in enumerate(self.content.launches)
+            if launch.elapsed_ms
+        ]
         if len(timed) < 2 or not self.content.launches[timed[0][1]].settings:
             return ""
         time, number = min(timed)
@@ -240,8 +306,12 @@ class CapturePictures:
             changed = differences({"launches": [before]}, {"launches": [result]})
             old = [op for op in before["ops"] if op["width_bytes"]]
             was = sum(op["sectors"] for op in old) / max(1, sum(op["ideal_sectors"] for op in old))
-            start = [f"Before: {significant(was)} ×."] if significant(was) != significant(ratio) else []
-            changes = " ".join([*start, *(difference.sentence for difference in changed)]) or _UNCHANGED
+            start = (
+                [f"Before: {significant(was)} ×."] if significant(was) != significant(ratio) else []
+            )
+            changes = (
+                " ".join([*start, *(difference.sentence for difference in changed)]) or _UNCHANGED
+            )
         sentences = [f"Line {finding.line}: {finding.sentences}" for finding in findings]
         none = "No findings for this launch."
         first = changes or (sentences.pop(0) if sentences else none)
@@ -259,7 +329,9 @@ class CapturePictures:
     def _flow(self, view: CaptureView, launch: CapturedLaunch) -> str:
         if not (ops := self.counts(view.launch, view.program).operations):
             return NONE
-        main, other = (captured_flow(ops[view.operation], launch, model) for model in ("compiled", "textbook"))
+        main, other = (
+            captured_flow(ops[view.operation], launch, model) for model in ("compiled", "textbook")
+        )
         if view.model == "textbook":
             main, other = other, main
         if main is None or other is None:
@@ -267,7 +339,9 @@ class CapturePictures:
         about = f"{self.content.script}, {self.gpu}, Triton {self.content.triton}"
         return flow_plot(main, view.request, about, other)
 
-    def _operations(self, view: CaptureView, launch: CapturedLaunch, counts: LaunchCounts) -> Markup:
+    def _operations(
+        self, view: CaptureView, launch: CapturedLaunch, counts: LaunchCounts
+    ) -> Markup:
         board = self.counts(view.launch, None, True).operations
         why: dict[Any, list[str]] = {}
         for finding in self.findings(view.launch):
@@ -283,10 +357,16 @@ class CapturePictures:
                     op.op,
                     ", ".join(op.tensors),
                     op.width_bytes or "",
-                    *(f"{bound}{count:,}" for count in (op.requests, op.sectors, int(op.tally.counts[LINES]))),
-                    percent(ideal / op.sectors) if op.sectors and ideal and not op.tally.refused else "",
+                    *(
+                        f"{bound}{count:,}"
+                        for count in (op.requests, op.sectors, int(op.tally.counts[LINES]))
+                    ),
+                    percent(ideal / op.sectors)
+                    if op.sectors and ideal and not op.tally.refused
+                    else "",
                     f"{simple.sectors:,}" if op.instruction else "",
-                    op.tally.refused or " ".join(why.get((*op.source, op.op, ", ".join(op.tensors)), ())),
+                    op.tally.refused
+                    or " ".join(why.get((*op.source, op.op, ", ".join(op.tensors)), ())),
                 )
             )
         header = (
@@ -295,18 +375,36 @@ class CapturePictures:
         )  # fmt: skip
         return table(header, rows)
 
-    def _listing(self, view: CaptureView, launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCounts) -> str:
+    def _listing(
+        self,
+        view: CaptureView,
+        launch: CapturedLaunch,
+        kernel: CapturedKernel,
+        counts: LaunchCounts,
+    ) -> str:
         source = [f"# {Path(kernel.file).name}"]
-        source += [f"{number:>4}  {text}" for number, text in enumerate(kernel.source.splitlines(), kernel.line)]
-        codes = {stage: self.capture.read_code(launch.kernel, stage) for stage in ("ttgir", "ptx", "sass")}
+        source += [
+            f"{number:>4}  {text}"
+            for number, text in enumerate(kernel.source.splitlines(), kernel.line)
+        ]
+        codes = {
+            stage: self.capture.read_code(launch.kernel, stage)
+            for stage in ("ttgir", "ptx", "sass")
+        }
         panes = [{"name": "Source", "lines": source}]
-        panes += [{"name": stage.upper(), "lines": code.splitlines()} for stage, code in codes.items()]
+        panes += [
+            {"name": stage.upper(), "lines": code.splitlines()} for stage, code in codes.items()
+        ]
         operations = []
         for op in counts.operations:
-            (file, line), inside = op.source, []
+            (file, line) = op.source
+            inside = []
             if file == Path(kernel.file).name and 0 <= line - kernel.line < len(source) - 1:
                 inside = [line - kernel.line + 1]
-            marks = {stage.upper(): memory_lines(code, stage, file, line, line) for stage, code in codes.items()}
+            marks = {
+                stage.upper(): memory_lines(code, stage, file, line, line)
+                for stage, code in codes.items()
+            }
             label = f"{op.op} {', '.join(op.tensors)}, {file}:{line}"
             operations.append({"label": label, "marks": {**marks, "Source": inside}})
         content = {"panes": panes, "operations": operations, "operation": view.operation}
@@ -314,18 +412,36 @@ class CapturePictures:
 
 
 _EXAMPLES = {
-    **control(EXAMPLE, Knob("", "Script", "One of the example scripts that ship with Tilescope.", choices=EXAMPLES)),
+    **control(
+        EXAMPLE,
+        Knob(
+            "", "Script", "One of the example scripts that ship with Tilescope.", choices=EXAMPLES
+        ),
+    ),
     "labels": [Path(path).stem.replace("_", " ") for path in EXAMPLES],
 }
 
 
-_GPUS = control(GPU, Knob("", "Script", "The GPU that the script is compiled for.", choices=tuple(GPUS), label="GPU"))
+_GPUS = control(
+    GPU,
+    Knob(
+        "", "Script", "The GPU that the script is compiled for.", choices=tuple(GPUS), label="GPU"
+    ),
+)
 
 
 def capture_options(chosen: Mapping[str, Any]) -> list[str]:
     """Return the options of capture.py for the given control values."""
-    settings = [f"{name.removeprefix(_CASE)}={value}" for name, value in chosen.items() if name.startswith(_CASE)]
-    configs = [f"{name.removeprefix(_CONFIG)}={value}" for name, value in chosen.items() if name.startswith(_CONFIG)]
+    settings = [
+        f"{name.removeprefix(_CASE)}={value}"
+        for name, value in chosen.items()
+        if name.startswith(_CASE)
+    ]
+    configs = [
+        f"{name.removeprefix(_CONFIG)}={value}"
+        for name, value in chosen.items()
+        if name.startswith(_CONFIG)
+    ]
     swept = str(chosen.get(_SWEEP, "")).split()
     gpu = [("--gpu-json", json.dumps(asdict(GPUS[chosen[GPU]])))] if chosen.get(GPU) in GPUS else []
     options = gpu + [("--set", setting) for setting in (*settings, *swept)]
@@ -340,7 +456,9 @@ def _parameter(name: str, default: Any) -> dict[str, Any]:
         allowed = {"choices": (False, True)}
     elif isinstance(default, int):
         allowed = {"high": max(1 << 16, 4 * default), "stops": "powers"}
-    return control(_CASE + name, Knob(default, "Case", f"Parameter {name} of the case.", label=name, **allowed))
+    return control(
+        _CASE + name, Knob(default, "Case", f"Parameter {name} of the case.", label=name, **allowed)
+    )
 
 
 def _ratio(operations: Sequence[OperationCounts]) -> float:
@@ -359,48 +477,74 @@ def outputs(launch: CapturedLaunch) -> Markup:
     if launch.results:
         header = "output", "relative RMS error", "largest absolute error", "check"
         rows = (
-            (name, f"{errors.relative_rms:.3g}", f"{errors.max_abs_error:.3g}", "passed" if errors.passed else "FAILED")
+            (
+                name,
+                f"{errors.relative_rms:.3g}",
+                f"{errors.max_abs_error:.3g}",
+                "passed" if errors.passed else "FAILED",
+            )
             for name, errors in launch.results.items()
         )
         return table(header, rows)
     reason = "This launch did not run, because there is no GPU. Use --values to run it in Triton's interpreter."
     if launch.ran:
-        reason = "There is no expected output to compare with. A case can return one: see docs/show.md."
+        reason = (
+            "There is no expected output to compare with. A case can return one: see docs/show.md."
+        )
     return Markup("<p>{}</p>").format(reason)
 
 
 def captured_flow(operation: OperationCounts, launch: CapturedLaunch, model: str) -> Flow | None:
     """Return an example execution of an operation as a flow from lanes to bytes; None if it has no lanes."""
-    made, example = operation.instruction, operation.tally.example
+    made = operation.instruction
+    example = operation.tally.example
     if made and model == "textbook":
         made = textbook(made)
     if made is None or made.layout is None or example is None:
         return None
     lanes = vectors(made.layout, max(1, made.width_bytes // made.element_bytes))
     place = np.ravel_multi_index(tuple(lanes.place), made.layout.shape)
-    address, active = example.address.ravel()[place], example.active.ravel()[place]
+    address = example.address.ravel()[place]
+    active = example.active.ravel()[place]
     if operation.op != "load":
         active = active & lanes.owner
     first = int(example.address.min())
-    tensor = next((t for a in launch.arguments if (t := a.own_tensor) and a.name in operation.tensors), None)
+    tensor = next(
+        (t for a in launch.arguments if (t := a.own_tensor) and a.name in operation.tensors), None
+    )
     columns = max(1, tensor.shape[-1] if tensor and tensor.shape else 1)
     address = np.where(active, address % STORAGE_STEP, first % STORAGE_STEP)
     element = address // made.element_bytes
     matrix = Matrix(int(element.max()) // columns + 1, columns, made.element_bytes)
-    requests = Requests(element // columns, element % columns, address, active, made.width_bytes, matrix)
-    access: Any = SimpleNamespace(op=operation.op, tensor=" or ".join(operation.tensors), elements=example.address.size)
-    return Flow(access, (first % STORAGE_STEP,), None, requests, None if model == "textbook" else made)  # type: ignore[arg-type]
+    requests = Requests(
+        element // columns, element % columns, address, active, made.width_bytes, matrix
+    )
+    access: Any = SimpleNamespace(
+        op=operation.op, tensor=" or ".join(operation.tensors), elements=example.address.size
+    )
+    layout: Any = None if model == "textbook" else made
+    return Flow(access, (first % STORAGE_STEP,), None, requests, layout)  # type: ignore[arg-type]
 
 
-def order_slots(launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCounts, gpu: str) -> Slots:
+def order_slots(
+    launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCounts, gpu: str
+) -> Slots:
     """Draw which program stores each block of the first tensor that is stored in rectangular blocks."""
     for op in counts.operations:
-        tensor = next((t for a in launch.arguments if (t := a.own_tensor) and a.name in op.tensors), None)
+        tensor = next(
+            (t for a in launch.arguments if (t := a.own_tensor) and a.name in op.tensors), None
+        )
         if op.op != "store" or tensor is None or op.tally.example is None or not op.tally.starts:
             continue
-        pitch = tensor.strides[-2] if len(tensor.shape) > 1 and tensor.strides[-1] == 1 else max(1, tensor.shape[-1])
+        pitch = (
+            tensor.strides[-2]
+            if len(tensor.shape) > 1 and tensor.strides[-1] == 1
+            else max(1, tensor.shape[-1])
+        )
         size = tensor.element_bytes
-        offset = (op.tally.example.address[op.tally.example.active] % STORAGE_STEP - tensor.offset_bytes) // size
+        offset = (
+            op.tally.example.address[op.tally.example.active] % STORAGE_STEP - tensor.offset_bytes
+        ) // size
         rows, columns = np.divmod(offset, max(1, pitch))
         tile = len(np.unique(rows)), len(np.unique(columns))
         if tile[0] * tile[1] != len(offset):
@@ -426,12 +570,18 @@ def order_slots(launch: CapturedLaunch, kernel: CapturedKernel, counts: LaunchCo
                 **theme.matrix_axes("block row", "block column", (0, 0), shape),
             ),
         }  # fmt: skip
-        programs, waves = math.prod(launch.grid), ""
+        programs = math.prod(launch.grid)
+        waves = ""
         if row_of_gpu := GPUS.get(gpu):
-            each = occupancy(row_of_gpu, kernel.num_warps, kernel.registers, kernel.shared_bytes).programs_per_sm
+            each = occupancy(
+                row_of_gpu, kernel.num_warps, kernel.registers, kernel.shared_bytes
+            ).programs_per_sm
             resident = max(1, each) * row_of_gpu.sms
             full = count_noun(-(-programs // resident), "wave")
             waves = f" {gpu} runs up to {resident:,} at once, so the launch takes {full}."
         note = f"{count_noun(programs, 'program')}.{waves}"
         return {"order-plot": plot_value(figure, str(shape), about=kernel.name), "order-note": note}
-    return {"order-plot": NONE, "order-note": "No store in this launch writes rectangular blocks of a tensor."}
+    return {
+        "order-plot": NONE,
+        "order-note": "No store in this launch writes rectangular blocks of a tensor.",
+    }

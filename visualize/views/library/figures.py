@@ -45,13 +45,19 @@ def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
     """
     unit = _UNITS[count][2]
     colors = list(_COLORS)
-    values = np.array([(score.predicted / unit, score.counted / unit, 100 * score.error) for score in scores])
+    values = np.array(
+        [(score.predicted / unit, score.counted / unit, 100 * score.error) for score in scores]
+    )
     groups: dict[tuple[bool, int, str], list[int]] = defaultdict(list)
     for index, score in enumerate(scores):
         if score.predicted and score.counted:
             color = list(_FLAGS)[score.is_flagged] if count == DRAM else score.operation
             groups[score.is_miss, colors.index(color), score.experiment.gpu].append(index)
-    drawn = values[[index for group in groups.values() for index in group]] if groups else np.ones((1, 3))
+    drawn = (
+        values[[index for group in groups.values() for index in group]]
+        if groups
+        else np.ones((1, 3))
+    )
     ends = (drawn[:, :2].min() / 2, 2 * drawn[:, :2].max())
     error_range = 1.25 * max(_MIN_ERROR_RANGE_PERCENT, np.abs(drawn[:, 2]).max())
     figure = go.Figure(layout=_layout(count, ends, error_range))
@@ -64,23 +70,38 @@ def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
     ring = {"color": theme.WRONG, "width": 2}
     outline = {"color": _OUTLINE, "width": 0.7}
     in_legend = set()
-    for (is_miss, place, gpu), indices in sorted(groups.items()):  # misses last, so that no other point covers them
+    for (is_miss, place, gpu), indices in sorted(
+        groups.items()
+    ):  # misses last, so that no other point covers them
         color = colors[place]
         x, y, errors = values[indices].T
         line, size = (ring, 11) if is_miss else (outline, _SIZES[color])
         marker = {"color": _COLORS[color], "symbol": _SYMBOLS[gpu], "opacity": 0.9, "line": line}
-        style = {"mode": "markers", "name": color, "legendgroup": color, "hovertemplate": "%{text}<extra></extra>"}
+        style = {
+            "mode": "markers",
+            "name": color,
+            "legendgroup": color,
+            "hovertemplate": "%{text}<extra></extra>",
+        }
         shared: dict[str, Any] = {"x": x, "customdata": np.array(indices, dtype=np.uint32), **style}
-        figure.add_scatter(y=y, marker={**marker, "size": size}, showlegend=color not in in_legend, **shared)
-        figure.add_scatter(y=errors, yaxis="y2", marker={**marker, "size": 7}, showlegend=False, **shared)
+        figure.add_scatter(
+            y=y, marker={**marker, "size": size}, showlegend=color not in in_legend, **shared
+        )
+        figure.add_scatter(
+            y=errors, yaxis="y2", marker={**marker, "size": 7}, showlegend=False, **shared
+        )
         in_legend.add(color)
-    legend = [(gpu, _SYMBOLS[gpu], outline) for gpu in sorted({score.experiment.gpu for score in scores})]
+    legend = [
+        (gpu, _SYMBOLS[gpu], outline) for gpu in sorted({score.experiment.gpu for score in scores})
+    ]
     if any(is_miss for is_miss, _, _ in groups):
         legend.append(("miss", "circle", ring))
     for name, symbol, line in legend:
         # No points, so a click on the entry does nothing: its points belong to several traces.
         marker = {"symbol": symbol, "size": 9, "color": theme.CATEGORIES[7], "line": line}
-        figure.add_scatter(x=[None], y=[None], mode="markers", marker=marker, name=name, legend="legend2")
+        figure.add_scatter(
+            x=[None], y=[None], mode="markers", marker=marker, name=name, legend="legend2"
+        )
     return figure
 
 
@@ -89,11 +110,21 @@ def _layout(count: str, ends: tuple[float, float], error_range: float) -> dict[s
     ticks = {"dtick": 1, "tickformat": "~g" if count == DRAM else "~s"}
     log = {"type": "log", "range": [math.log10(end) for end in ends], **ticks}
     # Both legends lie where no point can be: far above and far below the diagonal.
-    legend = {"yref": "paper", "bgcolor": theme.NOTHING, "itemsizing": "constant", "tracegroupgap": 0}
+    legend = {
+        "yref": "paper",
+        "bgcolor": theme.NOTHING,
+        "itemsizing": "constant",
+        "tracegroupgap": 0,
+    }
     return theme.layout(
         f"{name[0].upper()}{name[1:]} of a launch: predicted against counted",
         xaxis={**log, "title": f"{unit}, predicted", "anchor": "y2"},
-        yaxis={**log, "title": f"{name}, counted", "domain": [_COUNTS_BOTTOM, 1], "automargin": True},
+        yaxis={
+            **log,
+            "title": f"{name}, counted",
+            "domain": [_COUNTS_BOTTOM, 1],
+            "automargin": True,
+        },
         yaxis2={
             "title": "error, %",
             "range": [-error_range, error_range],

@@ -72,7 +72,9 @@ def scoreboard() -> Scoreboard:
 
 def score_recordings(predictions: Iterable[Prediction]) -> Scoreboard:
     """Compare every shipped recording of counts with its prediction."""
-    by_launch = {(bool(prediction.reads), prediction.experiment): prediction for prediction in predictions}
+    by_launch = {
+        (bool(prediction.reads), prediction.experiment): prediction for prediction in predictions
+    }
     scores: list[Score] = []
     unpredicted = []
     for form in FORMS:
@@ -93,9 +95,25 @@ def _scores(measured: Any, launch: Experiment, prediction: Prediction) -> Iterat
         for count, predicted in (("requests", requests), ("sectors", sectors)):
             if predicted is not None:
                 counted = counted_total(kind, count, measured)
-                yield Score(launch, kind, count, predicted, counted, is_lower_bound=kind in prediction.lower_bounds)
-    bytes_by_size = {row.group_size: row.dram_read_bytes for row in measured.rows} if prediction.reads else {}
+                yield Score(
+                    launch,
+                    kind,
+                    count,
+                    predicted,
+                    counted,
+                    is_lower_bound=kind in prediction.lower_bounds,
+                )
+    bytes_by_size = (
+        {row.group_size: row.dram_read_bytes for row in measured.rows} if prediction.reads else {}
+    )
     for size, predicted, is_flagged in prediction.reads:
         if samples := bytes_by_size.get(size):
             counted = round(statistics.median(samples))
-            yield Score(with_group_size(launch, size), "DRAM read", DRAM, predicted, counted, is_flagged=is_flagged)
+            yield Score(
+                with_group_size(launch, size),
+                "DRAM read",
+                DRAM,
+                predicted,
+                counted,
+                is_flagged=is_flagged,
+            )

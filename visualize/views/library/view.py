@@ -19,7 +19,15 @@ from visualize.predict.scores import ALLOWED_ERROR, COUNTS, DRAM, EXACT_COUNTS, 
 from visualize.views import prose, slots
 from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.scoreboard import recorded_launch, scoreboard
-from visualize.views.numbers import Number, bytes_of, count_noun, join_names, key_numbers, percent, significant
+from visualize.views.numbers import (
+    Number,
+    bytes_of,
+    count_noun,
+    join_names,
+    key_numbers,
+    percent,
+    significant,
+)
 from visualize.views.panel import Api, Endpoint, Reply, Slots, encode, read_options, select_fields
 from visualize.views.slots import NONE, plot, plot_value, slot
 from visualize.views.state import Snapshot, query
@@ -57,7 +65,9 @@ class Entry:
 
 def _result(entry: Entry) -> str:
     numbers = entry.numbers
-    return _RESULTS.get((entry.kind, len(numbers)), ", ".join(["{}"] * len(numbers))).format(*numbers)
+    return _RESULTS.get((entry.kind, len(numbers)), ", ".join(["{}"] * len(numbers))).format(
+        *numbers
+    )
 
 
 _KERNEL = Column[Any](
@@ -68,7 +78,11 @@ _KERNEL = Column[Any](
     choices=tuple(discover()),
 )
 _GPU = Column[Any](
-    "gpu", "GPU", attrgetter("experiment.gpu"), facet="The GPU that the kernel ran on.", choices=tuple(GPUS)
+    "gpu",
+    "GPU",
+    attrgetter("experiment.gpu"),
+    facet="The GPU that the kernel ran on.",
+    choices=tuple(GPUS),
 )
 
 RECORDED: Table[Entry] = Table(
@@ -78,7 +92,9 @@ RECORDED: Table[Entry] = Table(
         _KERNEL,
         kind_column(prose.KIND_NAMES, "The kind of recording."),
         Column("result", prose.Sourced("Result", "recorded"), _result),
-        *experiment_columns(attrgetter("experiment"), lambda entry: ("GROUP_SIZE",) if entry.kind == "reuse" else ()),
+        *experiment_columns(
+            attrgetter("experiment"), lambda entry: ("GROUP_SIZE",) if entry.kind == "reuse" else ()
+        ),
         _GPU,
         Column("date", "Date"),
     ),
@@ -89,12 +105,33 @@ SCORES: Table[Score] = Table(
     "score",
     "score",
     (
-        Column("count", "Count", facet="The count to compare.", choices=COUNTS, labels=NOUNS, default="sectors"),
+        Column(
+            "count",
+            "Count",
+            facet="The count to compare.",
+            choices=COUNTS,
+            labels=NOUNS,
+            default="sectors",
+        ),
         _KERNEL,
         Column("operation", "Operation"),
-        Column("predicted", prose.Sourced("Predicted", "predicted"), cell=lambda score: _value(score, score.predicted)),
-        Column("counted", prose.Sourced("Counted", "recorded"), cell=lambda score: _value(score, score.counted)),
-        Column("error", "Error", lambda score: 100 * score.error, lambda score: _error(score) or "none", unit="%"),
+        Column(
+            "predicted",
+            prose.Sourced("Predicted", "predicted"),
+            cell=lambda score: _value(score, score.predicted),
+        ),
+        Column(
+            "counted",
+            prose.Sourced("Counted", "recorded"),
+            cell=lambda score: _value(score, score.counted),
+        ),
+        Column(
+            "error",
+            "Error",
+            lambda score: 100 * score.error,
+            lambda score: _error(score) or "none",
+            unit="%",
+        ),
         _GPU,
         *experiment_columns(attrgetter("experiment")),
         # The model flags DRAM reads only.
@@ -113,12 +150,18 @@ class Part:
 
 
 # The page shows one count. The API replies with all counts unless the client names one.
-_COUNT: JsonSchema = {"type": "string", "enum": list(COUNTS), "description": "The count to compare. Default: all."}
+_COUNT: JsonSchema = {
+    "type": "string",
+    "enum": list(COUNTS),
+    "description": "The count to compare. Default: all.",
+}
 
 
 def address(experiment: Experiment, kind: str) -> str:
     """Return the query that shows an experiment's result of a kind."""
-    return query(experiment.short_address() | ({"tab": TABS_BY_KIND[kind]} if kind in TABS_BY_KIND else {}))
+    return query(
+        experiment.short_address() | ({"tab": TABS_BY_KIND[kind]} if kind in TABS_BY_KIND else {})
+    )
 
 
 @once
@@ -128,7 +171,9 @@ def entries() -> tuple[Entry, ...]:
     for form in dict.fromkeys(measurement.form for measurement in MEASUREMENTS.values()):
         for recording in records.shipped(form):
             recorded = form.recall(recording.measured, recording.measured.experiment, "")
-            rows.append(Entry(form.word, recorded_launch(recording), recording.date, key_numbers(recorded)))
+            rows.append(
+                Entry(form.word, recorded_launch(recording), recording.date, key_numbers(recorded))
+            )
     order = list(discover())
     return tuple(sorted(rows, key=lambda row: order.index(row.experiment.kernel)))
 
@@ -149,12 +194,21 @@ class RecordedPanel(ListPanel):
 
     def draw(self, snapshot: Snapshot) -> Slots:
         state = snapshot.state
-        table = RECORDED.render(entries_for(snapshot), state, lambda row: address(row.experiment, row.kind))
-        return {"recorded-claim": recorded_headline(state.link(tab="scoreboard")), "recorded": table}
+        table = RECORDED.render(
+            entries_for(snapshot), state, lambda row: address(row.experiment, row.kind)
+        )
+        return {
+            "recorded-claim": recorded_headline(state.link(tab="scoreboard")),
+            "recorded": table,
+        }
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         def recorded(
-            kernel: str = "", gpu: str = "", kind: str = "", limit: int = Part.limit, offset: int = Part.offset
+            kernel: str = "",
+            gpu: str = "",
+            kind: str = "",
+            limit: int = Part.limit,
+            offset: int = Part.offset,
         ) -> Json:
             """Lists recordings from real GPUs: all of them, or those of one kernel, GPU or kind.
 
@@ -162,7 +216,9 @@ class RecordedPanel(ListPanel):
             address that shows it. `total` counts the whole list. A reply holds `limit` recordings, from `offset` on.
             """
             part = read_fields(Part, {"limit": limit, "offset": offset}, "/recorded")
-            view = read_options(RecordedView, "recorded_", {"kernel": kernel, "gpu": gpu, "kind": kind}, "/recorded")
+            view = read_options(
+                RecordedView, "recorded_", {"kernel": kernel, "gpu": gpu, "kind": kind}, "/recorded"
+            )
             rows = RECORDED.select(entries(), vars(view))
             return {
                 "total": len(rows),
@@ -180,7 +236,13 @@ class RecordedPanel(ListPanel):
                 ],
             }
 
-        return (Endpoint("recorded", recorded, schemas=RECORDED.schemas(RecordedView) | argument_schemas(Part)),)
+        return (
+            Endpoint(
+                "recorded",
+                recorded,
+                schemas=RECORDED.schemas(RecordedView) | argument_schemas(Part),
+            ),
+        )
 
 
 def scores_of(counts: Sequence[str], gpu: str, kernel: str) -> Scoreboard:
@@ -201,7 +263,9 @@ def score_address(score: Score) -> str:
 @functools.lru_cache(maxsize=4)
 def compare_scores(view: Any, has_count: bool) -> bytes:
     """Return the reply of /scoreboard. Without filters, it takes a second."""
-    board = scores_of((view.score_count,) if has_count else COUNTS, view.score_gpu, view.score_kernel)
+    board = scores_of(
+        (view.score_count,) if has_count else COUNTS, view.score_gpu, view.score_kernel
+    )
     launches = dict.fromkeys(score.experiment for score in (*board.scores, *board.lower_bounds))
     indices = {experiment: index for index, experiment in enumerate(launches)}
 
@@ -244,7 +308,9 @@ class ScoreboardPanel(ListPanel):
     lists = (("scoreboard-rows", SCORES, by_error),)
 
     def layout(self) -> Markup:
-        picture = slots.picture(plot("scoreboard-plot", "Each recorded count: predicted across, counted upwards"))
+        picture = slots.picture(
+            plot("scoreboard-plot", "Each recorded count: predicted across, counted upwards")
+        )
         return slot("scoreboard-claim") + picture + slot("scoreboard-rows")
 
     def draw(self, snapshot: Snapshot) -> Slots:
@@ -254,9 +320,14 @@ class ScoreboardPanel(ListPanel):
         board = scores_of((count,), *launches)
         rows = SCORES.render(by_error(snapshot), snapshot.state, score_address)
         return {
-            "scoreboard-claim": scoreboard_headline(board, count, scores_of(EXACT_COUNTS, *launches)),
+            "scoreboard-claim": scoreboard_headline(
+                board, count, scores_of(EXACT_COUNTS, *launches)
+            ),
             "scoreboard-plot": scoreboard_picture(count, *launches),
-            "scoreboard-rows": prose.hint("Click a point to open its launch.", _excluded_atomics(board)) + rows,
+            "scoreboard-rows": prose.hint(
+                "Click a point to open its launch.", _excluded_atomics(board)
+            )
+            + rows,
         }
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
@@ -268,10 +339,16 @@ class ScoreboardPanel(ListPanel):
             that differ (DRAM bytes: by more than 20 %). `left_out` has lower bounds, because loops of atomics retry,
             and launches without a shipped prediction.
             """
-            view = read_options(ScoreView, "score_", {"kernel": kernel, "gpu": gpu, "count": count}, "/scoreboard")
+            view = read_options(
+                ScoreView, "score_", {"kernel": kernel, "gpu": gpu, "count": count}, "/scoreboard"
+            )
             return compare_scores(view, bool(count))
 
-        return (Endpoint("scoreboard", scoreboard_of, schemas=SCORES.schemas(ScoreView) | {"count": _COUNT}),)
+        return (
+            Endpoint(
+                "scoreboard", scoreboard_of, schemas=SCORES.schemas(ScoreView) | {"count": _COUNT}
+            ),
+        )
 
 
 @functools.lru_cache(maxsize=64)
@@ -280,7 +357,10 @@ def scoreboard_picture(count: str, gpu: str, kernel: str) -> str:
     board = scores_of((count,), gpu, kernel)
     if not board.scores:
         return NONE
-    meta = {"words": list(map(point_text, board.scores)), "addresses": list(map(score_address, board.scores))}
+    meta = {
+        "words": list(map(point_text, board.scores)),
+        "addresses": list(map(score_address, board.scores)),
+    }
     figure = scoreboard_figure(board.scores, count)
     scores = f"{len(board.scores):,} {NOUNS[count]} of {count_noun(board.launches, 'launch')}"
     about = f"Tilescope's scoreboard · {scores} · {join_names(board.gpus)} · predicted and recorded"
@@ -300,7 +380,10 @@ def recorded_headline(scoreboard_address: str) -> Markup:
         f"{len(entries()):,} recordings, viewable without a GPU.",
         f"They are from {gpus}. Each row is a run, a timeline, the counts of a launch, or a study of its GROUP_SIZE. "
         "Click it to see it.",
-        prose.say("{} shows each prediction beside its count.", prose.Link("The scoreboard", scoreboard_address)),
+        prose.say(
+            "{} shows each prediction beside its count.",
+            prose.Link("The scoreboard", scoreboard_address),
+        ),
     )
 
 
@@ -334,7 +417,9 @@ def scoreboard_headline(board: Scoreboard, count: str, exact_counts: Scoreboard)
             f"Without seeing the counts, the model flags {flagged:,} as uncertain. "
             f"Others outside this range: {others:,}."
         )
-        return prose.headline(percent(board.median_error), "median error of DRAM reads", sentence, doubt)
+        return prose.headline(
+            percent(board.median_error), "median error of DRAM reads", sentence, doubt
+        )
     sentence = prose.say("{} on {}, {} by Nsight Compute.", launches, gpus, prose.Mark("counted"))
     how = "The predictions come from index arithmetic and the compiler's layouts."
     both = f"Sectors and requests together: {agreement(exact_counts)} agree exactly."
@@ -358,7 +443,9 @@ def point_text(score: Score) -> str:
 
 def _excluded_atomics(board: Scoreboard) -> str:
     launches = len({score.experiment for score in board.lower_bounds})
-    return f"Not compared: {count_noun(launches, 'launch')} whose atomics retry." if launches else ""
+    return (
+        f"Not compared: {count_noun(launches, 'launch')} whose atomics retry." if launches else ""
+    )
 
 
 def _value(score: Score, value: int) -> str:

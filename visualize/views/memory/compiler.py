@@ -32,14 +32,20 @@ class CompilerPanel(Panel):
         return (
             slot("compiler-claim")
             + slots.picture(slot("listing", "listing", Markup('<div class="listing"></div>')))
-            + fold("compiler-resources", "Limits on the number of programs per SM", slot("resources"))
+            + fold(
+                "compiler-resources", "Limits on the number of programs per SM", slot("resources")
+            )
         )
 
     def draw(self, snapshot: Snapshot) -> Slots:
         compiled = snapshot.compiled
         launch = snapshot.launch
         if snapshot.failure:
-            return {"compiler-claim": status.render_failure(snapshot.failure), "listing": NONE, "resources": ""}
+            return {
+                "compiler-claim": status.render_failure(snapshot.failure),
+                "listing": NONE,
+                "resources": "",
+            }
         if compiled is None:
             return {}
         operation = snapshot.state.view.of(LaneView).operation
@@ -61,7 +67,12 @@ class CompilerPanel(Panel):
         return (
             Number("registers per thread", compiled.registers, "", "compiled"),
             Number("shared memory", compiled.shared_bytes, "bytes", "compiled"),
-            Number("programs per SM", occupancy_of(snapshot.launch, compiled).programs_per_sm, "", "compiled"),
+            Number(
+                "programs per SM",
+                occupancy_of(snapshot.launch, compiled).programs_per_sm,
+                "",
+                "compiled",
+            ),
         )
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
@@ -82,8 +93,14 @@ def compiler_headline(launch: Launch, compiled: Compiled) -> Markup:
     resident = occupancy_of(launch, compiled)
     held = count_noun(resident.programs_per_sm, "program")
     warps = resident.programs_per_sm * launch.config.num_warps
-    spills = f"{compiled.spilled_bytes:,} bytes spilled" if compiled.spilled_bytes else "none spilled"
-    needs = bytes_of(compiled.shared_bytes), count_noun(compiled.registers, "register"), Sourced(spills, "compiled")
+    spills = (
+        f"{compiled.spilled_bytes:,} bytes spilled" if compiled.spilled_bytes else "none spilled"
+    )
+    needs = (
+        bytes_of(compiled.shared_bytes),
+        count_noun(compiled.registers, "register"),
+        Sourced(spills, "compiled"),
+    )
     return headline(
         f"{100 * resident.occupancy:.3g} %",
         Sourced(f"theoretical occupancy on {compiled.gpu}", "predicted"),
@@ -107,7 +124,10 @@ def resources_table(launch: Launch, compiled: Compiled) -> Markup:
         "warps": (f"{launch.config.num_warps} per program", f"{gpu.max_warps_per_sm} per SM"),
         "programs": ("1", f"{gpu.max_programs_per_sm} per SM"),
         "registers": (f"{compiled.registers} per thread", f"{gpu.registers_per_sm:,} per SM"),
-        "shared memory": (f"{compiled.shared_bytes:,} bytes per program", f"{gpu.shared_bytes_per_sm:,} bytes per SM"),
+        "shared memory": (
+            f"{compiled.shared_bytes:,} bytes per program",
+            f"{gpu.shared_bytes_per_sm:,} bytes per SM",
+        ),
     }
     header = ("resource", "this kernel needs", "the GPU has", term("programs per SM"))
     limits = occupancy_of(launch, compiled).limits
@@ -120,7 +140,9 @@ def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> Json:
     source = list[str]()
     starts = dict[str, int]()
     operations = []
-    for file in dict.fromkeys([source_file(kernel.jitted), *(access.source[0] for access in accesses)]):
+    for file in dict.fromkeys(
+        [source_file(kernel.jitted), *(access.source[0] for access in accesses)]
+    ):
         starts[file] = len(source)
         source += [f"# {file}", *source_lines(file), ""]
     panes = [{"name": "Source", "lines": source}]
@@ -132,7 +154,10 @@ def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> Json:
         file, first = access.source
         last = last_line(access.source)
         name = file.rsplit("/", 1)[-1]
-        marks = {kind.upper(): memory_lines(getattr(compiled, kind), kind, name, first, last) for kind in _TEXTS}
+        marks = {
+            kind.upper(): memory_lines(getattr(compiled, kind), kind, name, first, last)
+            for kind in _TEXTS
+        }
         marks["Source"] = [starts[file] + line for line in range(first, last + 1)]
         operations.append({"label": f"{label(access)}, {place(access)}", "marks": marks})
     return {"panes": panes, "operations": operations}

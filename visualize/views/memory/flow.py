@@ -67,14 +67,18 @@ class LaneView:
         0, "Picture", "The program (pid) whose first tile is drawn.",
         low=0, high=2**28, stops="powers", label="Program",
     )  # fmt: skip
-    request: int = knob(0, "", "The warp request that is drawn. The scrubber sets it.", low=0, high=2**20)
+    request: int = knob(
+        0, "", "The warp request that is drawn. The scrubber sets it.", low=0, high=2**20
+    )
 
 
 @dataclass(frozen=True)
 class TileView:
     """The colours of the tile's elements."""
 
-    tile_color: str = knob("request", "Tile", "Meaning of an element's color.", choices=COLORS, label="Color by")
+    tile_color: str = knob(
+        "request", "Tile", "Meaning of an element's color.", choices=COLORS, label="Color by"
+    )
 
 
 @dataclass(frozen=True)
@@ -131,8 +135,14 @@ class Flow:
         """
         lines = request_lines.request_lines(self.lanes, numbers)
         touched = np.flatnonzero((lines.state >= WASTED).any(axis=(0, 2)))
-        rows = max(_FEWEST_ROWS, self.lanes.row.shape[1] * (not self.is_box), int(touched.max(initial=0)) + 1)
-        lines = replace(lines, line=lines.line[:, :rows], state=lines.state[:, :rows], lane=lines.lane[:, :rows])
+        rows = max(
+            _FEWEST_ROWS,
+            self.lanes.row.shape[1] * (not self.is_box),
+            int(touched.max(initial=0)) + 1,
+        )
+        lines = replace(
+            lines, line=lines.line[:, :rows], state=lines.state[:, :rows], lane=lines.lane[:, :rows]
+        )
         if self.code is None or not self.is_box:
             return lines
         matrix = self.lanes.matrix
@@ -141,7 +151,9 @@ class Flow:
         return replace(lines, sectors=np.full_like(lines.sectors, cost.sectors))
 
 
-def make_flow(kernel: Kernel, launch: Launch, number: int, model: MemoryOperation | Textbook, program: int = 0) -> Flow:
+def make_flow(
+    kernel: Kernel, launch: Launch, number: int, model: MemoryOperation | Textbook, program: int = 0
+) -> Flow:
     """Return the first execution of an operation in a program.
 
     Args:
@@ -151,22 +163,30 @@ def make_flow(kernel: Kernel, launch: Launch, number: int, model: MemoryOperatio
     access = kernel.all_accesses(launch)[number]
     tiles = kernel.tiles(np.array([min(program, kernel.programs(launch) - 1)]), launch)
     extents = kernel.extents(launch)
-    step, _ = on_arrays(orders.slice_of_k)(tiles.pid_k[:1], extents.get("k", 1), extents.get("slice", 1))
+    step, _ = on_arrays(orders.slice_of_k)(
+        tiles.pid_k[:1], extents.get("k", 1), extents.get("slice", 1)
+    )
     place = {"m": int(tiles.pid_m[0]), "n": int(tiles.pid_n[0]), "k": int(step[0])}
     first = tuple(int(axis.start(place.get(axis.index, 0), axis.block)) for axis in access.axes)
     tensor = kernel.tensors(launch)[access.tensor]
     dtype = tensor.dtype_in(launch.problem)
     if isinstance(model, Textbook):
         operation = model.assign_lanes(access, dtype)
-        matrix = Matrix(*tensor.stored, operation.element_bytes, model.sector_bytes, model.line_bytes)
+        matrix = Matrix(
+            *tensor.stored, operation.element_bytes, model.sector_bytes, model.line_bytes
+        )
     else:
         operation = model
         matrix = Matrix(*tensor.stored, DTYPE_BYTES[dtype])
     lanes = coalescing.requests(access, matrix, first, operation)
-    return Flow(access, first, tensor, lanes, None if isinstance(model, Textbook) else model, operation)
+    return Flow(
+        access, first, tensor, lanes, None if isinstance(model, Textbook) else model, operation
+    )
 
 
-def flow_plot(flow: Flow, request: int, about: str, other: Flow | None = None, pending: str = "") -> str:
+def flow_plot(
+    flow: Flow, request: int, about: str, other: Flow | None = None, pending: str = ""
+) -> str:
     """Return the value of the plot that draws a flow: a figure without a request, and the requests as its `meta`.
 
     script.js draws one of the requests into the figure, so that the scrubber needs no reply.
@@ -179,7 +199,11 @@ def flow_plot(flow: Flow, request: int, about: str, other: Flow | None = None, p
     total = len(flow.lanes.row)
     matrix = flow.lanes.matrix
     request = min(request, total - 1)
-    cells = min(request_lines.MOST_LINES, flow.lanes.row.shape[1]) * matrix.line_bytes // matrix.element_bytes
+    cells = (
+        min(request_lines.MOST_LINES, flow.lanes.row.shape[1])
+        * matrix.line_bytes
+        // matrix.element_bytes
+    )
     count = max(1, min(total, _MOST_CELLS // cells))
     first = min(max(0, request - count // 2), total - count)
     numbers = np.arange(first, first + count)
@@ -189,7 +213,9 @@ def flow_plot(flow: Flow, request: int, about: str, other: Flow | None = None, p
         "place": request - first,
         "total": total,
         "pending": pending,
-        "other": None if other is None else request_lines.matching_requests(flow.lanes, numbers, other.lanes),
+        "other": None
+        if other is None
+        else request_lines.matching_requests(flow.lanes, numbers, other.lanes),
         "holder": "16-byte piece" if flow.is_box else "lane",
         "titles": request_titles(lines, flow.title),
         **select_fields(flow, "block", "model"),
@@ -211,7 +237,9 @@ def request_titles(requests: RequestLines, name: str) -> list[str]:
         name: the first line, with {} for the request's number.
     """
     titles = []
-    for number, sectors, used in zip(requests.number, requests.sectors, requests.wanted_bytes, strict=True):
+    for number, sectors, used in zip(
+        requests.number, requests.sectors, requests.wanted_bytes, strict=True
+    ):
         cost = "not issued: no lane is active"
         moved = int(sectors) * requests.sector_bytes
         if moved:
@@ -247,11 +275,19 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
     rows = requests.rows
     cells = requests.cells
     line_bytes = requests.line_bytes
-    names = ["TMA"] if flow.is_box else [str(at) if at % 4 == 0 else "" for at in range(flow.lanes.row.shape[1])]
+    names = (
+        ["TMA"]
+        if flow.is_box
+        else [str(at) if at % 4 == 0 else "" for at in range(flow.lanes.row.shape[1])]
+    )
     sectors = np.arange(0, line_bytes + 1, requests.sector_bytes)
     longest = int(requests.lines.max())
     across = {
-        "title": {"text": f"first {rows} of {longest:,} lines" if longest > rows else "byte within the line"},
+        "title": {
+            "text": f"first {rows} of {longest:,} lines"
+            if longest > rows
+            else "byte within the line"
+        },
         "range": [_LANES_AT - 0.03, 1],
         "tickvals": [_LANES_AT, *sectors / line_bytes],
         "ticktext": ["" if flow.is_box else "lanes", *map(str, sectors)],
@@ -264,9 +300,17 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
         "tickvals": (np.arange(0, rows, -(-rows // _MOST_TICKS)) + 0.5) / rows,
         "automargin": True,
     }
-    border = {"type": "line", "yref": "y", "y0": 0, "y1": 1, "line": {"color": theme.BORDER, "width": 1, "dash": "dot"}}
+    border = {
+        "type": "line",
+        "yref": "y",
+        "y0": 0,
+        "y1": 1,
+        "line": {"color": theme.BORDER, "width": 1, "dash": "dot"},
+    }
     borders = [{**border, "x0": at, "x1": at} for at in sectors / line_bytes]
-    layout = theme.layout("", margin={"l": 40, "r": 72, "t": 60, "b": 44}, xaxis=across, yaxis=down, shapes=borders)
+    layout = theme.layout(
+        "", margin={"l": 40, "r": 72, "t": 60, "b": 44}, xaxis=across, yaxis=down, shapes=borders
+    )
     # Plotly would lift the second line of the title above the title's place.
     layout["title"] |= {"y": 1, "yref": "container", "pad": {"t": 26}}
     places = {"x0": 0.5 / cells, "dx": 1 / cells, "y0": 0.5 / rows, "dy": 1 / rows}
@@ -276,7 +320,9 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
         "zmax": WANTED,
         "showscale": False,
         **places,
-        "colorscale": theme.discrete_scale((theme.NOTHING, theme.TO_COME, theme.WASTED, theme.WANTED)),
+        "colorscale": theme.discrete_scale(
+            (theme.NOTHING, theme.TO_COME, theme.WASTED, theme.WANTED)
+        ),
         "xgap": 1 if cells <= _SEPARATE_CELLS else 0,
         "ygap": 2 if rows <= _SEPARATE_ROWS else 1,
     }
@@ -313,7 +359,15 @@ def tile_figure(tile: Tile, tensor: str, color: str, sector_bytes: int) -> go.Fi
     hover = np.zeros((*shape, 7), dtype=np.int64)
     shade = np.full(shape, np.nan, dtype=np.float32)
     chosen = getattr(tile, color)
-    parts = (chosen, tile.request, tile.warp, tile.lane, tile.register, tile.address, tile.address // sector_bytes)
+    parts = (
+        chosen,
+        tile.request,
+        tile.warp,
+        tile.lane,
+        tile.register,
+        tile.address,
+        tile.address // sector_bytes,
+    )
     hover[row[visible], column[visible]] = np.stack(parts, axis=1)[visible]
     inside = visible & tile.active
     shade[row[inside], column[inside]] = chosen[inside] % len(theme.CATEGORIES)
@@ -329,7 +383,9 @@ def tile_figure(tile: Tile, tensor: str, color: str, sector_bytes: int) -> go.Fi
         customdata=hover, text=hover[..., 0] if is_numbered else None, texttemplate="%{text}" if is_numbered else None,
         zmin=0, zmax=len(theme.CATEGORIES), colorscale=theme.discrete_scale(theme.CATEGORIES), showscale=False,
     )  # fmt: skip
-    truncated = "" if shape == whole else f", the first {shape[0]} × {shape[1]} of {whole[0]} × {whole[1]}"
+    truncated = (
+        "" if shape == whole else f", the first {shape[0]} × {shape[1]} of {whole[0]} × {whole[1]}"
+    )
     axes = theme.matrix_axes(f"row of {tensor}", f"column of {tensor}", first, shape)
     return go.Figure(picture, theme.layout(f"Tile of {tensor} by {color}{truncated}", **axes))
 
@@ -370,16 +426,25 @@ def find_contrast(state: State, own: Operation) -> Contrast | None:
     contrasts = []
     for kernel in discover().values():
         is_kin = kernel.family.root is state.kernel.family.root and kernel.id != state.kernel.id
-        if is_kin and (recorded := _recorded_launch(kernel.id, state.experiment.problem, state.gpu.name)):
+        if is_kin and (
+            recorded := _recorded_launch(kernel.id, state.experiment.problem, state.gpu.name)
+        ):
             same = tuple(op for op in recorded.operations if same_access(op.access, own.access))
             contrasts += [replace(recorded, operations=same)] if same else []
 
     def difference(contrast: Contrast) -> tuple[float, bool, int, bool]:
         op = contrast.operation
         is_sibling = contrast.kernel.family is state.kernel.family
-        ratio = max(op.launch.efficiency, own.launch.efficiency) / min(op.launch.efficiency, own.launch.efficiency)
+        ratio = max(op.launch.efficiency, own.launch.efficiency) / min(
+            op.launch.efficiency, own.launch.efficiency
+        )
         notable = ratio if ratio >= _NOTABLE_RATIO else 1.0
-        return notable, op.is_box != own.is_box, -abs(op.launch.sectors - own.launch.sectors), is_sibling
+        return (
+            notable,
+            op.is_box != own.is_box,
+            -abs(op.launch.sectors - own.launch.sectors),
+            is_sibling,
+        )
 
     best = max(contrasts, key=difference, default=None)
     return best and replace(best, is_alike=difference(best)[:2] == (1.0, False))
@@ -388,7 +453,9 @@ def find_contrast(state: State, own: Operation) -> Contrast | None:
 def same_access(access: AnyAccess, other: AnyAccess) -> bool:
     """Return whether two accesses read, or write, the same tensor. A descriptor's direction is that of its tensor."""
     is_box = "descriptor" in (access.op, other.op)
-    return access.tensor == other.tensor and (is_box or (access.op == "load") == (other.op == "load"))
+    return access.tensor == other.tensor and (
+        is_box or (access.op == "load") == (other.op == "load")
+    )
 
 
 @functools.lru_cache(256)
@@ -410,7 +477,11 @@ def _recorded_launch(kernel_id: str, problem: Any, gpu: str) -> Contrast | None:
         return None
     kernel, launch = launch_of(experiment, resolve_gpu(experiment, None))
     launches = launch, replace(launch, problem=recorded.problem)
-    accesses, recorded_accesses = ([(a.op, a.tensor) for a in kernel.all_accesses(each)] for each in launches)
+    accesses, recorded_accesses = (
+        [(a.op, a.tensor) for a in kernel.all_accesses(each)] for each in launches
+    )
     if accesses != recorded_accesses:
         return None
-    return Contrast(experiment, launch, coalescing.operations(kernel, launch, counters.compiled.operations))
+    return Contrast(
+        experiment, launch, coalescing.operations(kernel, launch, counters.compiled.operations)
+    )

@@ -19,12 +19,24 @@ from visualize.views.tables import table, traffic_funnel
 
 # Sign, hover text and style of each agreement between a prediction and a count.
 _SIGNS = {
-    "equal": Hint("✓", "Predicted and counted lines, sectors and known requests are equal.", "equal"),
-    "at least": Hint("≥", "Predicted: the first iteration of a loop that retries. Counted: all iterations.", "equal"),
-    "undercounted": Hint("✓ except sectors", "Lines are equal. ncu misses some sectors here, none below.", "unsure"),
-    "overcounted": Hint("✓ except sectors", "Lines are equal. ncu counts some sectors twice, none below.", "unsure"),
+    "equal": Hint(
+        "✓", "Predicted and counted lines, sectors and known requests are equal.", "equal"
+    ),
+    "at least": Hint(
+        "≥",
+        "Predicted: the first iteration of a loop that retries. Counted: all iterations.",
+        "equal",
+    ),
+    "undercounted": Hint(
+        "✓ except sectors", "Lines are equal. ncu misses some sectors here, none below.", "unsure"
+    ),
+    "overcounted": Hint(
+        "✓ except sectors", "Lines are equal. ncu counts some sectors twice, none below.", "unsure"
+    ),
     "different": Hint("≠", "Predicted and counted differ.", "wrong-value"),
-    "fewer": Hint("fewer at the edge", "Predicted: a whole tile. Lanes past the edge read nothing.", "unsure"),
+    "fewer": Hint(
+        "fewer at the edge", "Predicted: a whole tile. Lanes past the edge read nothing.", "unsure"
+    ),
 }
 
 _NOT_COMPILED = "This is known once the kernel is compiled."
@@ -58,11 +70,20 @@ def operations_table(verdicts: Verdicts) -> Markup:
         rows += [_cost_row("textbook", board, board.launch)]
         rows += [_cost_row("compiled", op, op.launch) for op in compiled]
         if counters and not verdicts.counted_is_compiled:
-            rows += [_cost_row(f"compiled, Triton {counters.device.triton}", op, op.launch) for op in predicted]
-        rows += [_cost_row("counted", op, count) for op in predicted if (count := count_of(op, verdicts))]
+            rows += [
+                _cost_row(f"compiled, Triton {counters.device.triton}", op, op.launch)
+                for op in predicted
+            ]
+        rows += [
+            _cost_row("counted", op, count) for op in predicted if (count := count_of(op, verdicts))
+        ]
         for op in compiled or [board]:
-            reasons += Markup("<li>{}: {}</li>").format(Strong(label(op.access)), explain(op, verdicts))
-    return table(header, rows, "Totals of the launch") + Markup('<ul class="reasons">{}</ul>').format(reasons)
+            reasons += Markup("<li>{}: {}</li>").format(
+                Strong(label(op.access)), explain(op, verdicts)
+            )
+    return table(header, rows, "Totals of the launch") + Markup(
+        '<ul class="reasons">{}</ul>'
+    ).format(reasons)
 
 
 def _cost_row(verdict: str, op: Operation, cost: Cost) -> tuple[Any, ...]:
@@ -90,20 +111,38 @@ def traffic_section(verdicts: Verdicts) -> Markup:
     if operations:
         stages = [
             ("used by lanes and boxes", sum(map(used_bytes, operations)), "predicted"),
-            ("moved in sectors, through L1", SECTOR_BYTES * sum_costs(operations).sectors, "predicted"),
-            ("least: each tensor once", verdicts.kernel.family.minimal_bytes(verdicts.launch.problem), "predicted"),
+            (
+                "moved in sectors, through L1",
+                SECTOR_BYTES * sum_costs(operations).sectors,
+                "predicted",
+            ),
+            (
+                "least: each tensor once",
+                verdicts.kernel.family.minimal_bytes(verdicts.launch.problem),
+                "predicted",
+            ),
         ]
         if counters:
             moved = counters.launch["dram_read_bytes"] + counters.launch["dram_write_bytes"]
             stages.append(("DRAM moved, from empty caches", int(moved), "counted"))
         parts += traffic_funnel(stages, "Bytes from lanes to DRAM")
     if counters:
-        header = ("counters of the launch", "requests predicted", "counted", "sectors predicted", "counted", "agrees")
+        header = (
+            "counters of the launch",
+            "requests predicted",
+            "counted",
+            "sectors predicted",
+            "counted",
+            "agrees",
+        )
         caption = f"{counters.tool}, {counters.device.name}, Triton {counters.device.triton}. {counters.note}"
         rows = []
         for kind, (predicted, counted) in launch_totals(verdicts).items():
             sign = "≥ " * predicted.is_lower_bound
-            requests = f"{sign}{predicted.requests:,}", f"{counted.requests:,}" if counted.has_requests else ""
+            requests = (
+                f"{sign}{predicted.requests:,}",
+                f"{counted.requests:,}" if counted.has_requests else "",
+            )
             sectors = f"{sign}{predicted.sectors:,}", f"{counted.sectors:,}"
             rows.append((f"{kind}s", *requests, *sectors, _SIGNS[counted.agreement]))
         parts += table(header, rows, caption.strip())
@@ -121,7 +160,10 @@ def conversions_table(verdicts: Verdicts) -> Markup:
         steps = [step for step in code.shared if step.source == conversion.source]
         shape = " × ".join(map(str, conversion.shape))
         size = conversion.element_bytes * math.prod(conversion.shape)
-        first = Code("{}:{}".format(*conversion.source)), f"{shape} of {conversion.element_bytes} B: {size:,} bytes"
+        first = (
+            Code("{}:{}".format(*conversion.source)),
+            f"{shape} of {conversion.element_bytes} B: {size:,} bytes",
+        )
         for kind, opcode in _OPCODES.items():
             if alike := [step for step in steps if step.op == kind]:
                 counted = [row for row in counts if row.opcode.partition(".")[0] == opcode]
@@ -150,13 +192,25 @@ def _conversion_counts(verdicts: Verdicts, place: int, now: Conversion) -> list[
     return [row for row in counters.shared if row.source in sources]
 
 
-def _step_cells(alike: Sequence[SharedOperation], counts: Sequence[SharedCounts]) -> tuple[Any, ...]:
+def _step_cells(
+    alike: Sequence[SharedOperation], counts: Sequence[SharedCounts]
+) -> tuple[Any, ...]:
     """Return the cells from the step to the agreement."""
     predicted, ideal = wavefronts_per_instruction(alike)
-    cells = Hint(alike[0].op, alike[0].instruction), Sourced(f"{predicted:.3g}", "predicted"), f"{ideal:.3g}"
+    cells = (
+        Hint(alike[0].op, alike[0].instruction),
+        Sourced(f"{predicted:.3g}", "predicted"),
+        f"{ideal:.3g}",
+    )
     executed = sum(row.executed for row in counts)
     if not executed:
         return cells
     counted = sum(row.wavefronts for row in counts) / executed
-    agreement = "equal" if math.isclose(counted, predicted) else "fewer" if counted < predicted else "different"
+    agreement = (
+        "equal"
+        if math.isclose(counted, predicted)
+        else "fewer"
+        if counted < predicted
+        else "different"
+    )
     return (*cells, f"{counted:.3g}", _SIGNS[agreement])

@@ -19,7 +19,18 @@ from visualize.predict.coalescing import row_bytes
 from visualize.predict.traffic import Cost, Operation
 from visualize.views.memory.flow import DIVISOR
 from visualize.views.numbers import count_noun, join_names, percent, source
-from visualize.views.prose import Code, Link, Sentence, Sourced, Strong, config_text, headline, html, say, term
+from visualize.views.prose import (
+    Code,
+    Link,
+    Sentence,
+    Sourced,
+    Strong,
+    config_text,
+    headline,
+    html,
+    say,
+    term,
+)
 
 # The widest access of one lane.
 _WIDEST_BYTES = 16
@@ -42,7 +53,8 @@ _AGREEMENTS = {
 
 def used_bytes(op: Operation) -> int:
     """Return the bytes that an operation's requests use over the launch: each byte counts once per request."""
-    code, replicas = op.compiled, 0
+    code = op.compiled
+    replicas = 0
     if code and code.layout and code.op == "load":  # lanes with replicas load them too
         replicas = sum(not any(base) for base in code.layout.lane)
     return op.launch.bytes_wanted >> replicas
@@ -64,7 +76,8 @@ def _used_share(operations: Sequence[Operation]) -> str:
 
     The counter of copies that bypass L1 may count fewer sectors than requests touch; the share is then 100 %.
     """
-    used, moved = sum(map(used_bytes, operations)), _moved_bytes(operations)
+    used = sum(map(used_bytes, operations))
+    moved = _moved_bytes(operations)
     return f"{100 * min(used / moved, 0.999):.3g} %" if used < moved else "100 %"
 
 
@@ -88,20 +101,35 @@ def memory_headline(verdicts: Verdicts, number: int, worst: int) -> Markup:
         number: index of the operation in the picture.
         worst: index of the operation that wastes the most sectors.
     """
-    op, operations, comparison = _find(verdicts, number), verdicts.compiled, ""
-    share, factor = _used_share([op]), op.launch.sectors / max(op.launch.ideal_sectors, 1)
+    op = _find(verdicts, number)
+    operations = verdicts.compiled
+    comparison = ""
+    share = _used_share([op])
+    factor = op.launch.sectors / max(op.launch.ideal_sectors, 1)
     amount = f"{factor:.2g} ×"
     what: Sentence | str = say("the {} needed", term("sector", "sectors"))
     if factor < _NOTABLE_FACTOR:
-        amount, what = share, f"of the moved bytes are used{': fully coalesced' if share == '100 %' else ''}"
-    if number != worst and operations and (most := _find(verdicts, worst)).launch.wasted_sectors > 0:
+        amount = share
+        what = f"of the moved bytes are used{': fully coalesced' if share == '100 %' else ''}"
+    if (
+        number != worst
+        and operations
+        and (most := _find(verdicts, worst)).launch.wasted_sectors > 0
+    ):
         comparison = f"The {_name(most)} wastes the most sectors."
     elif operations and all(_used_share([each]) == "100 %" for each in operations):
         comparison = "No operation of this launch wastes a byte."
     why = _use_sentence(op, share, verdicts.board[number].launch)
-    level, note = _LEVEL * (factor >= _NOTABLE_FACTOR), verdicts.kernel.note(verdicts.launch)
+    level = _LEVEL * (factor >= _NOTABLE_FACTOR)
+    note = verdicts.kernel.note(verdicts.launch)
     sentences = level, *launch_sentences(verdicts), *_textbook_sentences(verdicts), note
-    return headline(amount, Sourced(what, "predicted" if operations else "textbook"), why, comparison, *sentences)
+    return headline(
+        amount,
+        Sourced(what, "predicted" if operations else "textbook"),
+        why,
+        comparison,
+        *sentences,
+    )
 
 
 def _use_sentence(op: Operation, share: str, board: Cost) -> Sentence:
@@ -110,17 +138,37 @@ def _use_sentence(op: Operation, share: str, board: Cost) -> Sentence:
     Args:
         board: its cost on the blackboard.
     """
-    cost, used, named = op.launch, used_bytes(op), say("{} ({})", _name(op), place(op.access))
+    cost = op.launch
+    used = used_bytes(op)
+    named = say("{} ({})", _name(op), place(op.access))
     if cost.wasted_sectors > 0:
         # Lanes per request, sectors per request, and used bytes per sector.
-        means = used / max(cost.requests * op.width_bytes, 1), cost.sectors / max(cost.requests, 1), used / cost.sectors
+        means = (
+            used / max(cost.requests * op.width_bytes, 1),
+            cost.sectors / max(cost.requests, 1),
+            used / cost.sectors,
+        )
         if cost.requests and all(mean.is_integer() for mean in means):  # all requests are alike
             lanes, sectors, each = map(int, means)
             sentence = "{} {} touch {} different sectors and use {} of each. In the {}, {}."
-            return say(sentence, lanes, term("lane", "lanes"), sectors, count_noun(each, "byte"), named, cause(op))
-        return say("The {} uses only {} of the bytes in its sectors: {}.", named, Strong(share), cause(op))
+            return say(
+                sentence,
+                lanes,
+                term("lane", "lanes"),
+                sectors,
+                count_noun(each, "byte"),
+                named,
+                cause(op),
+            )
+        return say(
+            "The {} uses only {} of the bytes in its sectors: {}.", named, Strong(share), cause(op)
+        )
     if share != "100 %":
-        return say("The {} touches as few sectors as possible, but uses only {} of their bytes.", named, share)
+        return say(
+            "The {} touches as few sectors as possible, but uses only {} of their bytes.",
+            named,
+            share,
+        )
     if board.sectors >= _NOTABLE_FACTOR * board.ideal_sectors:
         predicted = f"{board.sectors / board.ideal_sectors:.2g} ×"
         sentence = "The blackboard predicts {} the sectors needed for the {}. As compiled, it uses every byte: {}."
@@ -130,12 +178,15 @@ def _use_sentence(op: Operation, share: str, board: Cost) -> Sentence:
 
 def launch_sentences(verdicts: Verdicts) -> tuple[Sentence | str, ...]:
     """Return the compiled launch's cost, and whether Nsight Compute counted the same; () until it is compiled."""
-    operations, gpu = verdicts.compiled, verdicts.launch.gpu.name
+    operations = verdicts.compiled
+    gpu = verdicts.launch.gpu.name
     if not operations:
         return ()
     cost = sum_costs(operations)
     sectors = Sourced(Strong(count_noun(cost.sectors, "sector")), "predicted")
-    issued = say("As compiled for {}, no lane issues a request: the TMA copies boxes of {}.", gpu, sectors)
+    issued = say(
+        "As compiled for {}, no lane issues a request: the TMA copies boxes of {}.", gpu, sectors
+    )
     if not all(op.is_box for op in operations):
         requests = Strong("at least " * cost.is_lower_bound + count_noun(cost.requests, "request"))
         sentence = "As compiled for {}, the launch issues {} that touch {}; {} of them are needed."
@@ -144,17 +195,25 @@ def launch_sentences(verdicts: Verdicts) -> tuple[Sentence | str, ...]:
 
 
 def _agreement_sentence(verdicts: Verdicts) -> Sentence | str:
-    counters, predicted = verdicts.counters, sum_costs(verdicts.predicted)
+    counters = verdicts.counters
+    predicted = sum_costs(verdicts.predicted)
     if counters is None:
         return ""
     counts = [count for op in verdicts.predicted if (count := count_of(op, verdicts))]
     counts += [total for _, total in launch_totals(verdicts).values()]
     counter = source(counters.backend, "counted")
     if any(count.agreement == "different" for count in counts):
-        return say("{}: see the rows marked ≠.", Sourced("Nsight Compute counted different numbers", counter))
+        return say(
+            "{}: see the rows marked ≠.",
+            Sourced("Nsight Compute counted different numbers", counter),
+        )
     if not verdicts.counted_is_compiled:
-        sentence = "Nsight Compute counted different code, from {}: {:,} requests, as predicted for it."
-        return say(sentence, Sourced(f"Triton {counters.device.triton}", counter), predicted.requests)
+        sentence = (
+            "Nsight Compute counted different code, from {}: {:,} requests, as predicted for it."
+        )
+        return say(
+            sentence, Sourced(f"Triton {counters.device.triton}", counter), predicted.requests
+        )
     repeats = ", except for the atomics, which retry" if predicted.is_lower_bound else ""
     device = Sourced(f"{counters.device.name}{repeats}", counter)
     return say("Nsight Compute counted {} on {}.", Strong("the same"), device)
@@ -162,14 +221,22 @@ def _agreement_sentence(verdicts: Verdicts) -> Sentence | str:
 
 def textbook_headline(verdicts: Verdicts) -> Markup:
     """Render the transactions of the first tile with textbook lanes."""
-    total, what = sum(op.tile.lines for op in verdicts.board), Sourced("transactions per tile", "textbook")
-    sentences = *_textbook_sentences(verdicts), *launch_sentences(verdicts), verdicts.kernel.note(verdicts.launch)
+    total = sum(op.tile.lines for op in verdicts.board)
+    what = Sourced("transactions per tile", "textbook")
+    sentences = (
+        *_textbook_sentences(verdicts),
+        *launch_sentences(verdicts),
+        verdicts.kernel.note(verdicts.launch),
+    )
     return headline(f"{total:,}", what, *sentences)
 
 
 def _textbook_sentences(verdicts: Verdicts) -> tuple[Sentence, Sentence]:
     """Return the transactions of the first tile with textbook lanes, and what a transaction is."""
-    operations, machine, lines, ratio = verdicts.board, verdicts.machine, Counter[str](), Sentence("")
+    operations = verdicts.board
+    machine = verdicts.machine
+    lines = Counter[str]()
+    ratio = Sentence("")
     for op in operations:  # an output written by two instructions is stored once
         lines[f"to {_VERBS.get(op.access.op, op.access.op)} {op.access.tensor}"] += op.tile.lines
     if verdicts.kernel.family.panels is None:  # the kernel stores what it loads
@@ -186,23 +253,34 @@ def _textbook_sentences(verdicts: Verdicts) -> tuple[Sentence, Sentence]:
 
 def flow_title(title: str, kernel: Kernel, config: Any, op: Operation, query: str = "") -> Markup:
     """Render the title of a picture: a kernel, as a link if `query` names its address, its tile, and an operation."""
-    name, tile = f"{kernel.family.root.id}: {kernel.title}", config_text(config).split(", ")[0]
-    return Markup("<p>{} {}, {}, {}</p>").format(title, Link(name, query) if query else Strong(name), tile, _name(op))
+    name = f"{kernel.family.root.id}: {kernel.title}"
+    tile = config_text(config).split(", ")[0]
+    return Markup("<p>{} {}, {}, {}</p>").format(
+        title, Link(name, query) if query else Strong(name), tile, _name(op)
+    )
 
 
-def launch_bar(operations: Sequence[Operation], beside: Sequence[Operation], *more: Sentence | str) -> Markup:
+def launch_bar(
+    operations: Sequence[Operation], beside: Sequence[Operation], *more: Sentence | str
+) -> Markup:
     """Render the used and wasted bytes of operations over the whole launch.
 
     Args:
         beside: the operations of the other picture: the longer bar of both takes the whole width.
         more: sentences below. Empty ones are omitted.
     """
-    used, moved, other = sum(map(used_bytes, operations)), _moved_bytes(operations), _moved_bytes(beside)
+    used = sum(map(used_bytes, operations))
+    moved = _moved_bytes(operations)
+    other = _moved_bytes(beside)
     sectors = count_noun(sum_costs(operations).sectors, "sector")
     sentence = say("Whole launch: {}, {} used.", sectors, _used_share(operations))
     return Markup(
         '<div class="bytes" aria-hidden="true" style="width: {:.2f}%"><i style="width: {:.2f}%"></i></div><p>{}</p>'
-    ).format(100 * moved / max(moved, other, 1), 100 * min(1, used / max(moved, 1)), html([sentence, *more]))
+    ).format(
+        100 * moved / max(moved, other, 1),
+        100 * min(1, used / max(moved, 1)),
+        html([sentence, *more]),
+    )
 
 
 def count_sentence(verdicts: Verdicts, number: int) -> Sentence | str:
@@ -211,7 +289,8 @@ def count_sentence(verdicts: Verdicts, number: int) -> Sentence | str:
     Operations that share a counter are counted together.
     """
     tensors, costs = compare_costs(verdicts, number)
-    cost, counters = costs.get("counted"), verdicts.counters
+    cost = costs.get("counted")
+    counters = verdicts.counters
     if cost is None or counters is None:
         return ""
     code = "predicted"
@@ -220,7 +299,9 @@ def count_sentence(verdicts: Verdicts, number: int) -> Sentence | str:
     device = Sourced(counters.device.name, source(counters.backend, "counted"))
     together = f" for {join_names(tensors)}" if len(tensors) > 1 else ""
     agreement = _AGREEMENTS[cost.agreement].format(code)
-    return say("Counted on {}{}: {}, {}.", device, together, count_noun(cost.sectors, "sector"), agreement)
+    return say(
+        "Counted on {}{}: {}, {}.", device, together, count_noun(cost.sectors, "sector"), agreement
+    )
 
 
 def explain(op: Operation, verdicts: Verdicts) -> str:
@@ -235,7 +316,9 @@ def explain(op: Operation, verdicts: Verdicts) -> str:
 
 
 def _reasons(op: Operation, verdicts: Verdicts) -> Iterator[str]:
-    code, cost, dtype = op.compiled, op.launch, verdicts.launch.problem.dtype
+    code = op.compiled
+    cost = op.launch
+    dtype = verdicts.launch.problem.dtype
     if code is None:
         if op.access.op == "descriptor":
             yield "A tensor descriptor copies the whole block, so no warp issues these requests."
@@ -253,15 +336,21 @@ def _reasons(op: Operation, verdicts: Verdicts) -> Iterator[str]:
         yield f"The blackboard's lanes would issue {requests:,}."
         yield f"Each box row of {row} costs the sectors that it touches."
         if cost.extra_sectors:
-            outside = f"{cost.extra_sectors:,} of the sectors lie past the edge of {op.access.tensor}"
+            outside = (
+                f"{cost.extra_sectors:,} of the sectors lie past the edge of {op.access.tensor}"
+            )
             yield f"{outside}: they arrive as zeros, and are counted."
     else:
         yield _explain_width(op, code, code.layout, verdicts)
-        if (shared := verdicts.code.shared_bytes if verdicts.code else 0) and _stores_adjacent_bytes(op):
+        if (
+            shared := verdicts.code.shared_bytes if verdicts.code else 0
+        ) and _stores_adjacent_bytes(op):
             through = f"through shared memory ({shared:,} bytes per program)"
             yield f"The compiler transposes the tile {through}, so that adjacent lanes store adjacent bytes."
             yield "Each lane stores elements that another lane loaded."
-        if (holders := 1 << sum(not any(base) for base in (*code.layout.lane, *code.layout.warp))) > 1:
+        if (
+            holders := 1 << sum(not any(base) for base in (*code.layout.lane, *code.layout.warp))
+        ) > 1:
             issuers = "all of them load it" if code.op == "load" else "one of them issues it"
             yield f"The tile is smaller than the program: {holders} lanes hold each element, and {issuers}."
     if cost.touched_sectors > cost.ideal_sectors:
@@ -286,9 +375,14 @@ def cause(op: Operation) -> str:
 
 
 def _waste_cause(op: Operation) -> str:
-    access, tensor = op.access, op.access.tensor
+    access = op.access
+    tensor = op.access.tensor
     if isinstance(access, FlatAccess):
-        return f"adjacent lanes access different rows of {tensor}" if access.transposed else "runs begin inside sectors"
+        return (
+            f"adjacent lanes access different rows of {tensor}"
+            if access.transposed
+            else "runs begin inside sectors"
+        )
     if (run := _run_bytes(op, access)) < SECTOR_BYTES:
         return f"contiguous runs of a request are only {count_noun(run, 'byte')} long"
     if access.transposed and op.compiled is None:
@@ -298,7 +392,8 @@ def _waste_cause(op: Operation) -> str:
 
 def _stores_adjacent_bytes(op: Operation) -> bool:
     """Whether adjacent lanes store adjacent elements of a tile that is stored transposed."""
-    access, layout = op.access, op.compiled and op.compiled.layout
+    access = op.access
+    layout = op.compiled and op.compiled.layout
     if isinstance(access, FlatAccess) or not access.transposed or not layout or not layout.lane:
         return False
     return bool(layout.lane[0][access.dims.index(access.columns.index)])
@@ -311,27 +406,36 @@ def _run_bytes(op: Operation, access: Access) -> int:
         return SECTOR_BYTES
     along = access.dims.index(access.columns.index)
     run = code.width_bytes // code.element_bytes
-    for step in sorted(base[along] for base in code.layout.lane if base[along] and not base[1 - along]):
+    for step in sorted(
+        base[along] for base in code.layout.lane if base[along] and not base[1 - along]
+    ):
         run *= 2 if step == run else 1
     return run * code.element_bytes
 
 
 def _explain_width(op: Operation, code: MemoryOperation, layout: Layout, verdicts: Verdicts) -> str:
     """Explain why a lane moves less than 16 bytes at a time; "" if it moves 16."""
-    access, tensor, size, lanes = op.access, op.access.tensor, code.element_bytes, 32 << len(layout.warp)
+    access = op.access
+    tensor = op.access.tensor
+    size = code.element_bytes
+    lanes = 32 << len(layout.warp)
     launch = verdicts.launch
     if op.width_bytes >= _WIDEST_BYTES:
         return ""
-    width, share = count_noun(op.width_bytes, "byte"), max(access.elements * size // lanes, size)
+    width = count_noun(op.width_bytes, "byte")
+    share = max(access.elements * size // lanes, size)
     if share <= op.width_bytes:
         elements = count_noun(access.elements, "element")
         return f"A tile of {elements} has at most {count_noun(share, 'byte')} for each of {lanes} lanes."
     if isinstance(access, FlatAccess) and access.transposed:
-        return f"Each element goes to a different row of {tensor}, so a lane has no adjacent elements."
+        return (
+            f"Each element goes to a different row of {tensor}, so a lane has no adjacent elements."
+        )
     row = access.axes[-1].block * size
     if row <= op.width_bytes:
         return f"A row of the tile is only {count_noun(row, 'byte')} of {tensor}."
-    most, pitch = min(_WIDEST_BYTES, share, row), verdicts.kernel.tensors(launch)[tensor].stored[1]
+    most = min(_WIDEST_BYTES, share, row)
+    pitch = verdicts.kernel.tensors(launch)[tensor].stored[1]
     pitch_bytes = f"{pitch * size:,} bytes ({pitch:,} × {size})"
     if pitch * size % most:
         return f"A row of {tensor} takes {pitch_bytes}, not a multiple of {most}, so a lane moves {width} at a time."
@@ -342,7 +446,9 @@ def _explain_width(op: Operation, code: MemoryOperation, layout: Layout, verdict
         )
     # Hopper's matrix unit (4 warps together, 64 rows) needs K as the fast axis of all types except 2-byte ones.
     is_hopper_copy = code.op == "async copy" and launch.gpu.compute_capability == (9, 0)
-    feeds_matrix_unit = is_hopper_copy and launch.config.num_warps % 4 == 0 and launch.config.BLOCK_M >= 64
+    feeds_matrix_unit = (
+        is_hopper_copy and launch.config.num_warps % 4 == 0 and launch.config.BLOCK_M >= 64
+    )
     is_k_major = isinstance(access, FlatAccess) or access.columns.index == "k"
     if feeds_matrix_unit and not is_k_major and DTYPE_BYTES[launch.problem.dtype] != 2:
         return (

@@ -56,22 +56,52 @@ class CoalescingPanel(Panel):
     forms = (("tile-view", TileView), ("board-view", Textbook))
 
     def layout(self) -> Markup:
-        request = plot("request-plot", "A request: lines from its lanes to the bytes that they access, used or wasted")
+        request = plot(
+            "request-plot",
+            "A request: lines from its lanes to the bytes that they access, used or wasted",
+        )
         versus = plot("contrast", "A request of another kernel for the same tensor")
         tile = plot("coalescing-plot", "The tile, coloured by request, warp, lane or register")
         scrubber = slot("scrubber", "scrubber", SCRUBBER)
-        table, conflicts, machine = slot("coalescing-table"), slot("bank-conflicts"), "The blackboard's machine"
-        own = slots.row(slot("flow-title"), request, slot("flow-launch"), name="flow", classes="flow")
-        other = slots.row(slot("contrast-title"), versus, slot("contrast-launch"), name="flow-contrast", classes="flow")
+        table = slot("coalescing-table")
+        conflicts = slot("bank-conflicts")
+        machine = "The blackboard's machine"
+        own = slots.row(
+            slot("flow-title"), request, slot("flow-launch"), name="flow", classes="flow"
+        )
+        other = slots.row(
+            slot("contrast-title"),
+            versus,
+            slot("contrast-launch"),
+            name="flow-contrast",
+            classes="flow",
+        )
         return (
             slot("coalescing-claim")
-            + slots.row(slots.form("lanes-view", "Which operation is drawn"), scrubber, name="memory-row")
+            + slots.row(
+                slots.form("lanes-view", "Which operation is drawn"), scrubber, name="memory-row"
+            )
             + slots.picture(own, other, name="memory-picture")
-            + fold("verdicts-fold", "Every operation of the launch: requests, sectors, lines", table)
-            + fold("totals-fold", "From lanes to DRAM: the launch's counters", slot("coalescing-totals"))
+            + fold(
+                "verdicts-fold", "Every operation of the launch: requests, sectors, lines", table
+            )
+            + fold(
+                "totals-fold",
+                "From lanes to DRAM: the launch's counters",
+                slot("coalescing-totals"),
+            )
             + fold("banks-fold", "Shared memory: layout conversions and bank conflicts", conflicts)
-            + fold("tile-fold", "The tile, element by element", slots.form("tile-view", "What colours show"), tile)
-            + fold("board-fold", f"{machine}: warp, line and element", slots.form("board-view", machine))
+            + fold(
+                "tile-fold",
+                "The tile, element by element",
+                slots.form("tile-view", "What colours show"),
+                tile,
+            )
+            + fold(
+                "board-fold",
+                f"{machine}: warp, line and element",
+                slots.form("board-view", machine),
+            )
             + slots.row(button("count", "Count with Nsight Compute"), name="count-row")
         )
 
@@ -79,26 +109,39 @@ class CoalescingPanel(Panel):
         return {"count": RunAction("counters")}
 
     def draw(self, snapshot: Snapshot) -> Slots:
-        state, compiled, view = snapshot.state, snapshot.compiled, snapshot.state.view.of(LaneView)
+        state = snapshot.state
+        compiled = snapshot.compiled
+        view = snapshot.state.view.of(LaneView)
         machine = state.view.of(Textbook)
         problem = _problem(snapshot)
         is_textbook = view.model == "textbook"
         verdicts, wasteful, number = _operation(snapshot)
-        main, other = flow.make_flow(state.kernel, state.launch, number, machine, view.program), None
-        pending = "The kernel could not be compiled" if problem else f"Compiling for {state.gpu.name}"
+        main = flow.make_flow(state.kernel, state.launch, number, machine, view.program)
+        other = None
+        pending = (
+            "The kernel could not be compiled" if problem else f"Compiling for {state.gpu.name}"
+        )
         if compiled and not problem:
-            pending, code = "", compiled.operations[number]
+            pending = ""
+            code = compiled.operations[number]
             other = flow.make_flow(state.kernel, state.launch, number, code, view.program)
             if not is_textbook:
                 main, other = other, main
-        headline = text.textbook_headline(verdicts) if is_textbook else text.memory_headline(verdicts, number, wasteful)
+        headline = (
+            text.textbook_headline(verdicts)
+            if is_textbook
+            else text.memory_headline(verdicts, number, wasteful)
+        )
         about = picture_caption(state.experiment, state.gpu.name, main.model)
-        color, sector_bytes = state.view.of(TileView).tile_color, main.lanes.matrix.sector_bytes
+        color = state.view.of(TileView).tile_color
+        sector_bytes = main.lanes.matrix.sector_bytes
         tile = flow.tile_figure(main.tile, main.access.tensor, color, sector_bytes)
         return {
             "coalescing-claim": problem + headline,
             "request-plot": flow.flow_plot(main, view.request, about, other, pending),
-            **_launches(snapshot, verdicts, number, verdicts.compiled if main.code else verdicts.board),
+            **_launches(
+                snapshot, verdicts, number, verdicts.compiled if main.code else verdicts.board
+            ),
             "lanes-view": lanes_form(snapshot),
             "coalescing-table": tables.operations_table(verdicts),
             "coalescing-totals": tables.traffic_section(verdicts),
@@ -114,21 +157,35 @@ class CoalescingPanel(Panel):
         alike = [other for other, access in enumerate(accesses) if flow.same_access(access, own)]
         if alike:
             shown = str(number if number in alike else alike[0])
-            pinned = dataclasses.replace(pinned, state=pinned.state.with_options(LaneView, operation=shown))
+            pinned = dataclasses.replace(
+                pinned, state=pinned.state.with_options(LaneView, operation=shown)
+            )
         return self.draw(pinned)
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
-        compiled, numbers = snapshot.compiled, []
+        compiled = snapshot.compiled
+        numbers = []
         if compiled is not None and not compiled.unreadable:
-            cost = sum_costs(coalescing.operations(snapshot.state.kernel, snapshot.launch, compiled.operations))
-            numbers = [Number(name, getattr(cost, name), "", "compiled") for name in ("requests", "sectors")]
-            numbers.append(Number("bytes used per byte fetched", cost.efficiency, "share", "compiled"))
+            cost = sum_costs(
+                coalescing.operations(snapshot.state.kernel, snapshot.launch, compiled.operations)
+            )
+            numbers = [
+                Number(name, getattr(cost, name), "", "compiled")
+                for name in ("requests", "sectors")
+            ]
+            numbers.append(
+                Number("bytes used per byte fetched", cost.efficiency, "share", "compiled")
+            )
         counted = key_numbers(snapshot.result(Counters))
-        return *numbers, *(dataclasses.replace(number, name=f"{number.name}, counted") for number in counted)
+        return *numbers, *(
+            dataclasses.replace(number, name=f"{number.name}, counted") for number in counted
+        )
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def coalescing_of(
-            experiment: dict[str, Any], model: str = "compiled", textbook: dict[str, Any] | None = None
+            experiment: dict[str, Any],
+            model: str = "compiled",
+            textbook: dict[str, Any] | None = None,
         ) -> Reply:
             """Predicts how well each load, store and atomic coalesces, over the whole launch.
 
@@ -163,9 +220,13 @@ def _operation(snapshot: Snapshot) -> tuple[Verdicts, int, int]:
     state = snapshot.state
     view = state.view.of(LaneView)
     counters = snapshot.result(Counters)
-    verdicts = Verdicts(state.kernel, state.launch, snapshot.compiled, counters, state.view.of(Textbook))
+    verdicts = Verdicts(
+        state.kernel, state.launch, snapshot.compiled, counters, state.view.of(Textbook)
+    )
     wasteful = worst(verdicts, view.model == "textbook")
-    number = wasteful if view.operation == "worst" else min(int(view.operation), len(verdicts.board) - 1)
+    number = (
+        wasteful if view.operation == "worst" else min(int(view.operation), len(verdicts.board) - 1)
+    )
     return verdicts, wasteful, number
 
 
@@ -174,35 +235,62 @@ def _problem(snapshot: Snapshot) -> Markup:
     if snapshot.failure:
         return status.render_failure(snapshot.failure)
     unreadable = snapshot.compiled.unreadable if snapshot.compiled else ""
-    return status.render_alert("The compiled kernel could not be read:", unreadable) if unreadable else Markup()
+    return (
+        status.render_alert("The compiled kernel could not be read:", unreadable)
+        if unreadable
+        else Markup()
+    )
 
 
-def _launches(snapshot: Snapshot, verdicts: Verdicts, number: int, operations: Sequence[Operation]) -> Slots:
+def _launches(
+    snapshot: Snapshot, verdicts: Verdicts, number: int, operations: Sequence[Operation]
+) -> Slots:
     """Draw the contrast, and below both pictures the bytes of the launch, on one scale.
 
     Args:
         operations: this kernel's, in the model of the picture.
     """
-    state, board = snapshot.state, verdicts.board[number]
+    state = snapshot.state
+    board = verdicts.board[number]
     own = [op for op in operations if flow.same_access(op.access, board.access)]
-    count, contrast = text.count_sentence(verdicts, number), None
-    drawn = {"flow-title": text.flow_title("This kernel:", state.kernel, state.experiment.config, board)}
+    count = text.count_sentence(verdicts, number)
+    contrast = None
+    drawn = {
+        "flow-title": text.flow_title("This kernel:", state.kernel, state.experiment.config, board)
+    }
     if not state.pinned:
         judged = verdicts.compiled or verdicts.predicted or verdicts.board
         contrast = flow.find_contrast(state, [op for op in judged if op.number == number][-1])
     if contrast is None or contrast.is_alike:
-        alike = f"The other {state.kernel.family.root.id} kernels use as much of what they touch." if contrast else ""
-        bar, nothing = text.launch_bar(own, own, count, alike), Markup()
-        return {**drawn, "flow-launch": bar, "contrast-title": nothing, "contrast": NONE, "contrast-launch": nothing}
+        alike = (
+            f"The other {state.kernel.family.root.id} kernels use as much of what they touch."
+            if contrast
+            else ""
+        )
+        bar = text.launch_bar(own, own, count, alike)
+        nothing = Markup()
+        return {
+            **drawn,
+            "flow-launch": bar,
+            "contrast-title": nothing,
+            "contrast": NONE,
+            "contrast-launch": nothing,
+        }
     op = contrast.operation
     address = {**contrast.experiment.short_address(), "tab": "coalescing", "operation": op.number}
     other = flow.make_flow(contrast.kernel, contrast.launch, op.number, op.compiled or Textbook())
     caption = picture_caption(contrast.experiment, state.gpu.name, "compiled")
     ratio = sum(map(text.used_bytes, contrast.operations)) / max(1, sum(map(text.used_bytes, own)))
-    tiles = "" if ratio == 1 else f"Its tiles have another size, so it uses {significant(ratio)} × the bytes."
+    tiles = (
+        ""
+        if ratio == 1
+        else f"Its tiles have another size, so it uses {significant(ratio)} × the bytes."
+    )
     return drawn | {
         "flow-launch": text.launch_bar(own, contrast.operations, count),
-        "contrast-title": text.flow_title("Versus", contrast.kernel, contrast.experiment.config, op, query(address)),
+        "contrast-title": text.flow_title(
+            "Versus", contrast.kernel, contrast.experiment.config, op, query(address)
+        ),
         "contrast": flow.flow_plot(other, state.view.of(LaneView).request, caption),
         "contrast-launch": text.launch_bar(contrast.operations, own, tiles),
     }
@@ -210,12 +298,20 @@ def _launches(snapshot: Snapshot, verdicts: Verdicts, number: int, operations: S
 
 def lanes_form(snapshot: Snapshot) -> str:
     """Return the form that chooses the operation and the program, bounded by those of the launch."""
-    state, view = snapshot.state, snapshot.state.view.of(LaneView)
+    state = snapshot.state
+    view = snapshot.state.view.of(LaneView)
     names = [text.label(access) for access in state.kernel.all_accesses(state.launch)]
     last = state.kernel.programs(state.launch) - 1
     operation, program = slots.controls(LaneView)
-    operation |= {"choices": ["worst", *map(str, range(len(names)))], "labels": ["most wasteful", *names]}
-    chosen = view.operation if view.operation == "worst" else str(min(int(view.operation), len(names) - 1))
+    operation |= {
+        "choices": ["worst", *map(str, range(len(names)))],
+        "labels": ["most wasteful", *names],
+    }
+    chosen = (
+        view.operation
+        if view.operation == "worst"
+        else str(min(int(view.operation), len(names) - 1))
+    )
     values = {"operation": chosen, "program": min(view.program, last)}
     return slots.form_value([operation, program | {"high": last}], values)
 
@@ -223,7 +319,11 @@ def lanes_form(snapshot: Snapshot) -> str:
 def textbook_reply(snapshot: Snapshot, machine: Textbook) -> dict[str, Any]:
     """Return the body of /coalescing with the textbook model."""
     verdicts = Verdicts(snapshot.state.kernel, snapshot.launch, None, None, machine)
-    return {"model": "textbook", "textbook": dataclasses.asdict(machine), **_costs(verdicts.board, verdicts)}
+    return {
+        "model": "textbook",
+        "textbook": dataclasses.asdict(machine),
+        **_costs(verdicts.board, verdicts),
+    }
 
 
 def compiled_reply(snapshot: Snapshot) -> Reply:
@@ -242,14 +342,18 @@ def _costs(operations: Sequence[Operation], verdicts: Verdicts) -> dict[str, Any
         file, line = op.access.source
         counted = None
         if verdicts.counted_is_compiled and (count := count_of(op, verdicts)):
-            counted = select_fields(count, "executed", "sectors", "lines", "ideal_sectors", "opcodes", "agreement")
+            counted = select_fields(
+                count, "executed", "sectors", "lines", "ideal_sectors", "opcodes", "agreement"
+            )
             counted["requests"] = count.requests if count.has_requests else None
         rows.append(
             {
                 **select_fields(op.access, "op", "tensor"),
                 **{"file": file, "line": line, "width_bytes": op.width_bytes},
                 **select_fields(op.launch, *_LAUNCH),
-                "tile": select_fields(op.tile, *_AMOUNTS, "extra_sectors", "repeated_sectors", "efficiency"),
+                "tile": select_fields(
+                    op.tile, *_AMOUNTS, "extra_sectors", "repeated_sectors", "efficiency"
+                ),
                 "why": text.explain(op, verdicts),
                 "at_least": op.launch.is_lower_bound,
                 "compiled": op.compiled and dataclasses.asdict(op.compiled),

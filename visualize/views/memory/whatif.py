@@ -25,7 +25,16 @@ from visualize.views.memory.flow import DIVISOR
 from visualize.views.memory.text import label, place
 from visualize.views.numbers import join_names, percent
 from visualize.views.panel import Panel, Slots, StreamAction, current_client
-from visualize.views.prose import Hint, Sentence, Sourced, Strong, join, picture_caption, say, tag_experiment
+from visualize.views.prose import (
+    Hint,
+    Sentence,
+    Sourced,
+    Strong,
+    join,
+    picture_caption,
+    say,
+    tag_experiment,
+)
 from visualize.views.slots import button, fold, plot, plot_value, slot
 from visualize.views.state import State
 from visualize.views.tables import table
@@ -57,10 +66,18 @@ class WhatIfView:
     """The dimension and the GPU that the questions change."""
 
     dimension: str = knob(
-        "M", "What if", "The dimension that varies in the shape cliff.", choices=("M", "N", "K"), label="Dimension"
+        "M",
+        "What if",
+        "The dimension that varies in the shape cliff.",
+        choices=("M", "N", "K"),
+        label="Dimension",
     )
     other_gpu: str = knob(
-        "A100-80GB", "What if", "The GPU to compare with the selected one.", choices=tuple(GPUS), label="Compare with"
+        "A100-80GB",
+        "What if",
+        "The GPU to compare with the selected one.",
+        choices=tuple(GPUS),
+        label="Compare with",
     )
 
 
@@ -73,14 +90,18 @@ class WhatIfPanel(Panel):
 
     def layout(self) -> Markup:
         labels = {"faults": "Whose fault?", "cliff": "Shape cliff", "across": "Compare two GPUs"}
-        buttons = slots.row(*(button(name, label) for name, label in labels.items()), name="whatif-row")
+        buttons = slots.row(
+            *(button(name, label) for name, label in labels.items()), name="whatif-row"
+        )
         answer = slot("whatif", "result"), plot("cliff-plot", "Requests and sectors by size")
         title = "What if: another size, layout, number of warps or GPU"
         return fold("whatif-fold", title, slots.form("whatif-view", "What if"), buttons, *answer)
 
     def actions(self) -> Mapping[str, StreamAction]:
         questions = {"faults": faults, "cliff": cliff, "across": across}
-        return {name: StreamAction(partial(_answer, question)) for name, question in questions.items()}
+        return {
+            name: StreamAction(partial(_answer, question)) for name, question in questions.items()
+        }
 
 
 def _answer(question: Question, session: Session, state: State, _page: str) -> Iterator[Slots]:
@@ -89,7 +110,10 @@ def _answer(question: Question, session: Session, state: State, _page: str) -> I
         for text, picture in question(session, state):
             yield {"whatif": tag_experiment(state.experiment, text), "cliff-plot": picture}
     except NotCompiledError as error:
-        yield {"whatif": tag_experiment(state.experiment, status.render_alert(error)), "cliff-plot": ""}
+        yield {
+            "whatif": tag_experiment(state.experiment, status.render_alert(error)),
+            "cliff-plot": "",
+        }
 
 
 class NotCompiledError(Exception):
@@ -106,7 +130,9 @@ class Build:
     operations: tuple[Operation, ...]
 
 
-def _compile(session: Session, experiment: Experiment, name: str = "", specialization: str = "launcher") -> Build:
+def _compile(
+    session: Session, experiment: Experiment, name: str = "", specialization: str = "launcher"
+) -> Build:
     """Compile an experiment.
 
     Args:
@@ -138,7 +164,11 @@ def faults(session: Session, state: State) -> Iterator[Answer]:
         except NotCompiledError as error:
             builds[name] = str(error)
         yield builds_table(builds, caption), ""
-    totals = {name: sum_costs(build.operations).requests for name, build in builds.items() if isinstance(build, Build)}
+    totals = {
+        name: sum_costs(build.operations).requests
+        for name, build in builds.items()
+        if isinstance(build, Build)
+    }
     yield prose.claim(best_changes(totals)) + builds_table(builds, caption), ""
 
 
@@ -148,7 +178,11 @@ def _variants(experiment: Experiment) -> Iterator[tuple[str, Experiment, str]]:
     config = experiment.config
     yield "unchanged", experiment, "launcher"
     yield "sizes and strides as constants", experiment, "constexpr"
-    sizes = {name: value for name in ("M", "N", "K") if (value := getattr(problem, name, None)) is not None}
+    sizes = {
+        name: value
+        for name in ("M", "N", "K")
+        if (value := getattr(problem, name, None)) is not None
+    }
     odd = {name: -(-value // DIVISOR) * DIVISOR for name, value in sizes.items() if value % DIVISOR}
     if odd:
         changes = ", ".join(f"{name} {sizes[name]} → {value}" for name, value in odd.items())
@@ -158,7 +192,11 @@ def _variants(experiment: Experiment) -> Iterator[tuple[str, Experiment, str]]:
         yield f"sizes not known to be divisible by {DIVISOR}", experiment, "none"
     if hasattr(problem, "layout"):
         for name in "AB":
-            yield f"{name} transposed", replace(experiment, problem=transpose_operand(problem, name)), "launcher"
+            yield (
+                f"{name} transposed",
+                replace(experiment, problem=transpose_operand(problem, name)),
+                "launcher",
+            )
     for warps in (config.num_warps // 2, config.num_warps * 2):
         if 1 <= warps <= 16:
             changed = replace(experiment, config=replace(config, num_warps=warps))
@@ -181,7 +219,10 @@ def builds_table(builds: Mapping[str, Build | str], caption: str) -> Markup:
         resident = occupancy_of(build.launch, facts)
         needs = str(facts.registers), f"{facts.spilled_bytes:,}", f"{facts.shared_bytes:,}"
         head = name
-        tail = (*needs, f"{percent(resident.occupancy)}, limited by {join_names(resident.limited_by)}")
+        tail = (
+            *needs,
+            f"{percent(resident.occupancy)}, limited by {join_names(resident.limited_by)}",
+        )
         for op in build.operations:
             new = op.launch
             old = before.get((op.number, op.launch.is_lower_bound))
@@ -247,7 +288,8 @@ def cliff(session: Session, state: State) -> Iterator[Answer]:
     for size in sizes:
         problem = replace(state.experiment.problem, **{name: size})
         build = _compile(session, replace(state.experiment, problem=problem), f"{name} = {size}")
-        choice, costs[size] = _describe_choices(size, build), sum_costs(build.operations)
+        choice = _describe_choices(size, build)
+        costs[size] = sum_costs(build.operations)
         if choice not in choices[-1:]:
             changes[f"from {name} = {size:,}, {choice.partition(':')[0]}"] = build
         choices.append(choice)
@@ -259,7 +301,13 @@ def cliff(session: Session, state: State) -> Iterator[Answer]:
 
 def _describe_choices(size: int, build: Build) -> str:
     """Return what the compiler knows of a size, and the widths and registers that follow."""
-    known = f"divisible by {DIVISOR}" if size % DIVISOR == 0 else "equal to 1" if size == 1 else "nothing known"
+    known = (
+        f"divisible by {DIVISOR}"
+        if size % DIVISOR == 0
+        else "equal to 1"
+        if size == 1
+        else "nothing known"
+    )
     widths = ", ".join(f"{label(op.access)} {_width(op)}" for op in build.operations)
     return f"{known}: {widths}; {build.facts.registers} registers"
 
@@ -273,8 +321,12 @@ def _cliff_sentence(name: str, costs: Mapping[int, Cost]) -> Sentence:
     ratio = f": {many / few:.3g} ×" if few else "; at the sizes without requests, boxes are copied"
     sizes = f"Between {name} = {min(costs):,} and {max(costs):,}"
     difference = Sourced(abs(high - low), "predicted")
-    sentence = "{} the requests go from {} (at {:,}) to {} (at {:,}){}, for sizes that differ by {}."
-    return say(sentence, sizes, Strong(f"{few:,}"), low, Strong(f"{many:,}"), high, ratio, difference)
+    sentence = (
+        "{} the requests go from {} (at {:,}) to {} (at {:,}){}, for sizes that differ by {}."
+    )
+    return say(
+        sentence, sizes, Strong(f"{few:,}"), low, Strong(f"{many:,}"), high, ratio, difference
+    )
 
 
 def _cliff_figure(name: str, costs: Mapping[int, Cost], choices: Sequence[str]) -> go.Figure:
@@ -306,11 +358,21 @@ def across(session: Session, state: State) -> Iterator[Answer]:
     other = replace(state.experiment, gpu=state.view.of(WhatIfView).other_gpu)
     try:
         if resolve_gpu(other, session.gpu) == state.gpu:
-            raise ConfigError("not_a_choice", f"other_gpu must differ from gpu (got {state.gpu.name!r}).")
+            raise ConfigError(
+                "not_a_choice", f"other_gpu must differ from gpu (got {state.gpu.name!r})."
+            )
     except ConfigError as error:
         raise ConfigError(error.kind, str(error), "other_gpu") from None
-    builds = [_compile(session, each, resolve_gpu(each, session.gpu).name) for each in (state.experiment, other)]
+    builds = [
+        _compile(session, each, resolve_gpu(each, session.gpu).name)
+        for each in (state.experiment, other)
+    ]
     if recorded := session.find_value(state.experiment, "counters"):
         builds.append(_build(session, state.experiment, recorded.compiled, recorded.device.triton))
     named = {f"{build.launch.gpu.name}, Triton {build.triton}": build for build in builds}
-    yield builds_table(named, "Compiled for each GPU; a third build was recorded on the device itself"), ""
+    yield (
+        builds_table(
+            named, "Compiled for each GPU; a third build was recorded on the device itself"
+        ),
+        "",
+    )

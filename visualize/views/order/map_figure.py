@@ -19,7 +19,8 @@ from visualize.views.panel import select_fields
 
 # Maximum number of cells along each side, and of blocks along K that get a cell each. More than a screen resolves would
 # only slow the page down.
-MOST_CELLS, _MOST_BLOCKS = 256, 32
+MOST_CELLS = 256
+_MOST_BLOCKS = 32
 
 # Maximum number of tiles per side with gaps between cells. Larger maps have cells of equal size, which Plotly draws as
 # pixels.
@@ -27,10 +28,12 @@ _MOST_WITH_GAPS = 32
 
 # Maximum number of tiles per side whose cells hold a number. Without a font size in the figure, Plotly measures the
 # text of every cell, which takes two seconds of the first picture.
-_MOST_NUMBERED, _NUMBER_PX = 12, 13
+_MOST_NUMBERED = 12
+_NUMBER_PX = 13
 
 # Fractions of C's side: for the cells along K, whose corner holds two numbers and two bars, and for the gap.
-_LEAST_DEPTH, _GAP = 0.4, 0.035
+_LEAST_DEPTH = 0.4
+_GAP = 0.035
 
 # The gap between maps, as a fraction of the picture's width.
 _BETWEEN = 0.044
@@ -92,26 +95,43 @@ class MapGrid:
 def map_grid(launch: Schedule) -> MapGrid:
     """Lay out a launch's tiles and, for a launch with panels, their blocks."""
     longest = max(launch.extents)
-    stride, has_gaps, has_blocks = -(-longest // MOST_CELLS), longest <= _MOST_WITH_GAPS, False
+    stride = -(-longest // MOST_CELLS)
+    has_gaps = longest <= _MOST_WITH_GAPS
+    has_blocks = False
     slices = np.empty(0, dtype=np.int64)
     if launch.panels is not None:
         has_blocks = launch.k_blocks <= min(_MOST_BLOCKS, 4 * min(launch.extents))
         depths = slice_blocks(launch)
-        slices = np.repeat(np.arange(launch.slices), depths) if has_blocks else np.flatnonzero(depths)
+        slices = (
+            np.repeat(np.arange(launch.slices), depths) if has_blocks else np.flatnonzero(depths)
+        )
     depth = len(slices)
 
     def side(tiles: int) -> MapSide:
-        edges, repeat, gap = np.arange(-(-tiles // stride) + 1) * float(stride), 1, 0
+        edges = np.arange(-(-tiles // stride) + 1) * float(stride)
+        repeat = 1
+        gap = 0
         cells = len(edges) - 1
         if depth:
             width = min(max(depth if has_blocks else 0, _LEAST_DEPTH * tiles), tiles)
-            space, gap = _GAP * (tiles + width), 1
+            space = _GAP * (tiles + width)
+            gap = 1
             lead = np.linspace(-space - width, -space, depth + 1)
             if not has_gaps:
-                repeat, gap = max(1, round(width / stride / depth)), max(1, round(space / stride))
+                repeat = max(1, round(width / stride / depth))
+                gap = max(1, round(space / stride))
                 lead = stride * np.arange(-depth * repeat - gap, 0.0)
             edges = np.concatenate([lead, edges])
-        return MapSide(tiles, stride, cells, repeat, gap, depth * repeat + gap, edges, edges[[0, depth * repeat]])
+        return MapSide(
+            tiles,
+            stride,
+            cells,
+            repeat,
+            gap,
+            depth * repeat + gap,
+            edges,
+            edges[[0, depth * repeat]],
+        )
 
     return MapGrid(slices, has_blocks, *map(side, launch.extents))
 
@@ -127,33 +147,63 @@ def map_figure(orders: Sequence[Order], color: str) -> dict[str, Any]:
         color: one of COLORS: "order" (launch order), "group" or "wave" (eight colours, repeated), or "sm".
     """
     launch = orders[0].schedule
-    grid, (*_, output) = map_grid(launch), launch.transposed
+    grid = map_grid(launch)
+    (*_, output) = launch.transposed
     if launch.panels:
         maps = [(order.name, _cell_values(order, grid, color), False) for order in orders]
     else:
         values = _cell_values(orders[0], grid, color)
         maps = [
-            (f"{tensor} as {'written' if tensor == output else 'read'}", values.T if turned else values, turned)
+            (
+                f"{tensor} as {'written' if tensor == output else 'read'}",
+                values.T if turned else values,
+                turned,
+            )
             for tensor, turned in launch.transposed.items()
         ]
-    has_gaps, is_numbered = max(launch.extents) <= _MOST_WITH_GAPS, max(launch.extents) <= _MOST_NUMBERED
+    has_gaps = max(launch.extents) <= _MOST_WITH_GAPS
+    is_numbered = max(launch.extents) <= _MOST_NUMBERED
     gap = int(has_gaps)
-    style: dict[str, Any] = {"xgap": gap, "ygap": gap, "hoverinfo": "skip", "coloraxis": "coloraxis"}
+    style: dict[str, Any] = {
+        "xgap": gap,
+        "ygap": gap,
+        "hoverinfo": "skip",
+        "coloraxis": "coloraxis",
+    }
     if is_numbered:
         style |= {"texttemplate": "%{text}", "textfont": {"size": _NUMBER_PX}}
-    sides, width = [(grid.across, "pid_n"), (grid.down, "pid_m")], (1 + _BETWEEN) / len(maps) - _BETWEEN
-    traces, notes, axes = [], [], dict[str, Any]()
+    sides = [(grid.across, "pid_n"), (grid.down, "pid_m")]
+    width = (1 + _BETWEEN) / len(maps) - _BETWEEN
+    traces = []
+    notes = []
+    axes = dict[str, Any]()
     for index, (name, cells, is_transposed) in enumerate(maps):
-        ending, start = str(index + 1) if index else "", index * (width + _BETWEEN)
+        ending = str(index + 1) if index else ""
+        start = index * (width + _BETWEEN)
         x, y = f"x{ending}", f"y{ending}"
         (columns, across), (rows, down) = reversed(sides) if is_transposed else sides
         position = _positions("x", columns, has_gaps) | _positions("y", rows, has_gaps)
-        traces.append({"type": "heatmap", "name": name, "xaxis": x, "yaxis": y, "z": cells, **position, **style})
+        traces.append(
+            {
+                "type": "heatmap",
+                "name": name,
+                "xaxis": x,
+                "yaxis": y,
+                "z": cells,
+                **position,
+                **style,
+            }
+        )
         x_axis = {"range": _range(columns), "domain": [start, start + width], "anchor": y}
         y_axis = {"range": _range(rows)[::-1], "anchor": x}
         if index and launch.panels:
-            x_axis["matches"], y_axis["matches"], down = "x", "y", ""
-        axes |= {f"xaxis{ending}": _axis(columns, across) | x_axis, f"yaxis{ending}": _axis(rows, down) | y_axis}
+            x_axis["matches"] = "x"
+            y_axis["matches"] = "y"
+            down = ""
+        axes |= {
+            f"xaxis{ending}": _axis(columns, across) | x_axis,
+            f"yaxis{ending}": _axis(rows, down) | y_axis,
+        }
         corner = {"xref": f"{x} domain", "yref": f"{y} domain"}
         # The page adds to the name of the output whether a run's tiles are right.
         named = {"name": "output"} if index == (0 if launch.panels else len(maps) - 1) else {}
@@ -165,29 +215,54 @@ def map_figure(orders: Sequence[Order], color: str) -> dict[str, Any]:
             numbered = ": pid per tile" if is_numbered and launch.slices == 1 else ""
             below = {"xanchor": "right", "yanchor": "top", "yshift": -18}
             notes += [
-                {"text": left, "xref": x, "x": np.mean(grid.across.along_k), "yref": y, "y": 0, "yanchor": "bottom"},
-                {"text": top, "xref": x, "x": 0, "xanchor": "right", "yref": y, "y": np.mean(grid.down.along_k)},
+                {
+                    "text": left,
+                    "xref": x,
+                    "x": np.mean(grid.across.along_k),
+                    "yref": y,
+                    "y": 0,
+                    "yanchor": "bottom",
+                },
+                {
+                    "text": top,
+                    "xref": x,
+                    "x": 0,
+                    "xanchor": "right",
+                    "yref": y,
+                    "y": np.mean(grid.down.along_k),
+                },
                 {"text": f"<b>{output}</b>{numbered}", **corner, "x": 1, "y": 0, **below, **named},
             ]
-    shades, scale = len(theme.CATEGORIES), theme.discrete_scale(theme.CATEGORIES)
+    shades = len(theme.CATEGORIES)
+    scale = theme.discrete_scale(theme.CATEGORIES)
     colors = {"cmin": -0.5, "cmax": shades - 0.5, "colorscale": scale, "showscale": False}
     if count := {"order": launch.programs, "sm": launch.sms}.get(color):
         colors |= {"cmin": 0, "cmax": max(count - 1, 1), "colorscale": theme.SEQUENCE}
     notes = [{"showarrow": False, **note} for note in notes]
     margin = {"l": 4, "r": 4, "t": 28, "b": 4}
-    return {"data": traces, "layout": theme.layout("", margin=margin, annotations=notes, coloraxis=colors, **axes)}
+    return {
+        "data": traces,
+        "layout": theme.layout("", margin=margin, annotations=notes, coloraxis=colors, **axes),
+    }
 
 
 def _cell_values(order: Order, grid: MapGrid, color: str) -> np.ma.MaskedArray:
     """Return the values to colour, masked in the corner and the gaps."""
-    launch, stride, down, across = order.schedule, grid.down.stride, grid.down, grid.across
-    program, shades = launch.tiles.program, len(theme.CATEGORIES)
+    launch = order.schedule
+    stride = grid.down.stride
+    down = grid.down
+    across = grid.across
+    program = launch.tiles.program
+    shades = len(theme.CATEGORIES)
     by_entry = {"order": program, "sm": program % launch.sms, "group": launch.tiles.group % shades}
     values = theme.smallest(by_entry[color] if color in by_entry else launch.step % shades)
     rows, columns = first_reads(order.steps)
-    cells = np.ma.masked_all((down.lead + down.cells, across.lead + across.cells), dtype=values.dtype)
+    cells = np.ma.masked_all(
+        (down.lead + down.cells, across.lead + across.cells), dtype=values.dtype
+    )
     cells[down.lead :, across.lead :] = values[launch.entry.min(axis=0)[::stride, ::stride]]
-    a, b = values[rows[::stride, grid.slice_of]], values[columns[grid.slice_of, ::stride]]
+    a = values[rows[::stride, grid.slice_of]]
+    b = values[columns[grid.slice_of, ::stride]]
     cells[down.lead :, : across.lead - across.gap] = np.repeat(a, across.repeat, axis=1)
     cells[: down.lead - down.gap, across.lead :] = np.repeat(b, down.repeat, axis=0)
     return cells
@@ -211,11 +286,17 @@ def _axis(side: MapSide, title: str) -> dict[str, Any]:
     while side.tiles > 9 * step:
         step *= 2
     numbers = range(0, side.tiles, step)
-    ticks = {"tickvals": [number + 0.5 for number in numbers], "ticktext": [*map(str, numbers)], "tickangle": 0}
+    ticks = {
+        "tickvals": [number + 0.5 for number in numbers],
+        "ticktext": [*map(str, numbers)],
+        "tickangle": 0,
+    }
     return {**ticks, "ticks": "", "automargin": True, "title": {"text": title, "standoff": 4}}
 
 
-def player_data(orders: Sequence[Order], color: str, step: int, first: int, bound: int) -> dict[str, Any]:
+def player_data(
+    orders: Sequence[Order], color: str, step: int, first: int, bound: int
+) -> dict[str, Any]:
     """Return the data from which `script.js` draws any step over `map_figure`.
 
     It holds every tile of each order, so that a cell that represents several tiles is exact in every step.
@@ -225,8 +306,11 @@ def player_data(orders: Sequence[Order], color: str, step: int, first: int, boun
         first: number of programs to outline; 0 for none.
         bound: the step at which playback pauses; 0 for the last one.
     """
-    launch, own, read = orders[0].schedule, orders[0].steps, panels(orders[0].schedule)
-    tensors, grid = launch.transposed, map_grid(launch)
+    launch = orders[0].schedule
+    own = orders[0].steps
+    read = panels(orders[0].schedule)
+    tensors = launch.transposed
+    grid = map_grid(launch)
     return {
         "step": step,
         "first": first,
@@ -258,7 +342,11 @@ def _handles(launch: Schedule) -> dict[str, Any]:
     if launch.panels and "GROUP_SIZE" in declared:
         # A group of more rows than C has changes nothing.
         allowed["GROUP_SIZE"] = list(range(1, launch.extents[0] + 1))
-    return {name: {"value": getattr(config, name), "values": values} for name, values in allowed.items() if values}
+    return {
+        name: {"value": getattr(config, name), "values": values}
+        for name, values in allowed.items()
+        if values
+    }
 
 
 def _l2(launch: Schedule) -> dict[str, Any]:
@@ -278,7 +366,9 @@ def _tiles_by_step(order: Order) -> dict[str, Any]:
 
     By default, tiles are in their own order, a step has one tile, and a tile is its own program.
     """
-    steps, timed, waves = order.steps, order.steps.timed, np.cumsum(np.bincount(order.schedule.step))
+    steps = order.steps
+    timed = order.steps.timed
+    waves = np.cumsum(np.bincount(order.schedule.step))
     data: dict[str, Any] = {"title": order.name, "count": len(steps.tiles), "wave_ends": waves}
     if not np.array_equal(timed.place, np.arange(len(timed.place))):
         data["places"] = theme.smallest(timed.place)

@@ -14,10 +14,37 @@ from kernels.results import Compiled, GroupSizeRow, Timeline
 from kernels.sectors import SECTOR_BYTES
 from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic, by_group_size, fewest_bytes, recommended
-from visualize.predict.schedule import FirstLoads, Schedule, Steps, max_programs_per_sm, occupancy_of, schedule, steps
+from visualize.predict.schedule import (
+    FirstLoads,
+    Schedule,
+    Steps,
+    max_programs_per_sm,
+    occupancy_of,
+    schedule,
+    steps,
+)
 from visualize.views import numbers, prose
-from visualize.views.numbers import bytes_of, count_noun, format_number, join_names, milliseconds, percent, significant
-from visualize.views.prose import Link, Mark, Sentence, Sourced, Strong, headline, html, join, say, term
+from visualize.views.numbers import (
+    bytes_of,
+    count_noun,
+    format_number,
+    join_names,
+    milliseconds,
+    percent,
+    significant,
+)
+from visualize.views.prose import (
+    Link,
+    Mark,
+    Sentence,
+    Sourced,
+    Strong,
+    headline,
+    html,
+    join,
+    say,
+    term,
+)
 from visualize.views.state import State
 from visualize.views.status import link_nearest
 from visualize.views.tables import table, traffic_funnel
@@ -48,7 +75,12 @@ _RESOURCES = {"arithmetic": "arithmetic", "L2": "the L2", "load and store": "loa
 
 
 def loads_headline(
-    loads: FirstLoads, unit: str, traffic: DramTraffic, link: Link, more: Sequence[Any], larger: Link | str = ""
+    loads: FirstLoads,
+    unit: str,
+    traffic: DramTraffic,
+    link: Link,
+    more: Sequence[Any],
+    larger: Link | str = "",
 ) -> Markup:
     """Compare the blocks that the first programs load in this order and in row-major order.
 
@@ -60,14 +92,20 @@ def loads_headline(
         larger: a link to a launch in which the orders differ; "" if there is none.
     """
     (rows, columns), (other_rows, other_columns) = loads.regions
-    inputs, first = traffic.kernel.family.panels or ("", ""), count_noun(loads.first, unit)
+    inputs = traffic.kernel.family.panels or ("", "")
+    first = count_noun(loads.first, unit)
     need = f"{count_noun(rows, 'row')} of {inputs[0]} and {count_noun(columns, 'column')} of {inputs[1]}"
-    other_need = Sourced(f"{count_noun(other_rows, 'row')} and {count_noun(other_columns, 'column')}", "predicted")
+    other_need = Sourced(
+        f"{count_noun(other_rows, 'row')} and {count_noun(other_columns, 'column')}", "predicted"
+    )
     blocks = term("block", "blocks")
     beside = say("{} instead of {:,} for {}", blocks, loads.row_major_blocks, first)
-    reasons: list[Any] = [say("The first {} need {}; row-major order needs {}.", first, need, other_need)]
+    reasons: list[Any] = [
+        say("The first {} need {}; row-major order needs {}.", first, need, other_need)
+    ]
     if loads.blocks == loads.row_major_blocks:
-        beside, reasons = say("{} in either order", blocks), [say("{} {}", _equal_loads(loads, unit), larger)]
+        beside = say("{} in either order", blocks)
+        reasons = [say("{} {}", _equal_loads(loads, unit), larger)]
     elif loads.blocks > loads.row_major_blocks:
         narrow = f"C is only {other_columns} tiles wide, so grouping loads more."
         reasons.insert(0, f"{narrow} “DRAM reads” shows whether the L2 makes up for it.")
@@ -76,19 +114,37 @@ def loads_headline(
     elif gain := _grouping_gain(traffic, first):
         reasons = [gain, *reasons, link]
     if loads.wave_blocks is not None:
-        reasons.append(say("All waves together load {:,} blocks; in row-major order, {:,}.", *loads.wave_blocks))
+        reasons.append(
+            say(
+                "All waves together load {:,} blocks; in row-major order, {:,}.", *loads.wave_blocks
+            )
+        )
     return headline(f"{loads.blocks:,}", beside, *reasons, *more)
 
 
 def _grouping_gain(traffic: DramTraffic, first: str) -> Sentence | str:
     """Compare DRAM reads and time with GROUP_SIZE 1, which is row-major order; "" unless both were counted."""
-    rows = {row.group_size: row for row in traffic.study.rows if row.read_bytes} if traffic.study else {}
-    before, row = rows.get(1), rows.get(traffic.group_size)
+    rows = (
+        {row.group_size: row for row in traffic.study.rows if row.read_bytes}
+        if traffic.study
+        else {}
+    )
+    before = rows.get(1)
+    row = rows.get(traffic.group_size)
     if before is None or row is None or row is before:
         return ""
-    reads = say("{} to {}", bytes_of(before.read_bytes), Sourced(bytes_of(row.read_bytes), traffic.source("counted")))
+    reads = say(
+        "{} to {}",
+        bytes_of(before.read_bytes),
+        Sourced(bytes_of(row.read_bytes), traffic.source("counted")),
+    )
     times = f"{milliseconds(before.ms)} to {milliseconds(row.ms)}"
-    return say("The first {} share more blocks: DRAM reads fall from {}; the time goes from {}.", first, reads, times)
+    return say(
+        "The first {} share more blocks: DRAM reads fall from {}; the time goes from {}.",
+        first,
+        reads,
+        times,
+    )
 
 
 def _equal_loads(loads: FirstLoads, unit: str) -> str:
@@ -103,82 +159,126 @@ def split_k_sentence(schedule: Schedule) -> Sentence | str:
     """Describe how programs share a tile; "" if each tile has one program."""
     if schedule.slices == 1:
         return ""
-    programs, program = Strong(count_noun(schedule.slices, "program")), schedule.tiles.program[schedule.entry]
+    programs = Strong(count_noun(schedule.slices, "program"))
+    program = schedule.tiles.program[schedule.entry]
     shared = int((program != program[0]).any(axis=0).sum())
     if len(schedule.kernel.grid(schedule.launch)) == 3:
         return say("Each tile of C is summed by {}, one per slice of K. {}", programs, _THIRD_AXIS)
-    return say("Tiles of C summed by {}, one per slice of K: {:,}. Each step computes a slice.", programs, shared)
+    return say(
+        "Tiles of C summed by {}, one per slice of K: {:,}. Each step computes a slice.",
+        programs,
+        shared,
+    )
 
 
 def waves_sentence(schedule: Schedule, steps: Steps) -> Sentence:
     """Count the waves (or the turns of a loop) of a launch, and the idle share of the last one."""
-    programs, waves = count_noun(schedule.programs, "program"), Strong(count_noun(len(steps.tiles), steps.name))
+    programs = count_noun(schedule.programs, "program")
+    waves = Strong(count_noun(len(steps.tiles), steps.name))
     unit = "program" if schedule.turns == 1 else "tile" if schedule.slices == 1 else "slice"
     run = f"loop over {len(schedule.place):,} {unit}s" if schedule.turns > 1 else "run"
-    resident = Sourced(f"{count_noun(schedule.programs_per_sm, 'program')} per SM", schedule.resident_source)
+    resident = Sourced(
+        f"{count_noun(schedule.programs_per_sm, 'program')} per SM", schedule.resident_source
+    )
     sms = f"{schedule.sms} SMs of {schedule.launch.gpu.name}"
     text = say("{} {} in {} of {:,} ({}, {}).", programs, run, waves, steps.slots, sms, resident)
     if not steps.tail_idle:
         return say("{} The last {} is full.", text, steps.name)
-    tail, idle = count_noun(int(steps.tiles[-1]), unit), Strong(percent(steps.tail_idle))
+    tail = count_noun(int(steps.tiles[-1]), unit)
+    idle = Strong(percent(steps.tail_idle))
     of_launch = f", {percent(steps.idle)} of the launch" if len(steps.tiles) > 1 else ""
-    return say("{} The last {} has {}: {} of it is idle{}.", text, steps.name, tail, idle, of_launch)
+    return say(
+        "{} The last {} has {}: {} of it is idle{}.", text, steps.name, tail, idle, of_launch
+    )
 
 
 def occupancy_table(schedule: Schedule, compiled: Compiled | None) -> Markup:
     """Render waves and idle shares by programs per SM, and the limits of the compiled kernel."""
-    limits, launch = Markup(""), schedule.launch
+    limits = Markup("")
+    launch = schedule.launch
     if compiled:
         limited_by = Sourced(join_names(occupancy_of(launch, compiled).limited_by), "compiled")
         needs = f"{compiled.registers} registers per thread, {compiled.shared_bytes:,} shared bytes per program."
-        limits = prose.hint(say("The number of programs per SM is limited by {}.", limited_by), needs)
+        limits = prose.hint(
+            say("The number of programs per SM is limited by {}.", limited_by), needs
+        )
     if schedule.turns > 1 and schedule.programs <= schedule.sms:
-        return limits + prose.claim("An SM gets at most one program, which loops over its tiles, at any occupancy.")
-    own, most = schedule.programs_per_sm, max_programs_per_sm(launch.gpu, launch.config.num_warps)
+        return limits + prose.claim(
+            "An SM gets at most one program, which loops over its tiles, at any occupancy."
+        )
+    own = schedule.programs_per_sm
+    most = max_programs_per_sm(launch.gpu, launch.config.num_warps)
     rows = []
     for per_sm in sorted({1, own, most, *(count for count in (2, 4, 8, 16) if count < most)}):
         slots = schedule.sms * per_sm
-        waves, tail = -(-schedule.programs // slots), (schedule.programs - 1) % slots + 1
+        waves = -(-schedule.programs // slots)
+        tail = (schedule.programs - 1) % slots + 1
         idle = 1 - tail / slots
         label = Sourced(per_sm, schedule.resident_source) if per_sm == own else per_sm
-        rows.append((label, f"{waves:,}", f"{tail:,} of {slots:,}", percent(idle), percent(idle / waves)))
+        rows.append(
+            (label, f"{waves:,}", f"{tail:,} of {slots:,}", percent(idle), percent(idle / waves))
+        )
     predicted = Sourced(term("wave", "waves"), "predicted")
-    header = (term("programs per SM"), predicted, "programs in the last", "idle in the last", "idle in all")
+    header = (
+        term("programs per SM"),
+        predicted,
+        "programs in the last",
+        "idle in the last",
+        "idle in all",
+    )
     return table(header, rows, "Effect of programs per SM on waves") + limits
 
 
 def timeline_hint(state: State) -> Markup:
     """Say that there is no timeline, and link to the most similar one that was recorded on this GPU."""
     nearest = link_nearest(TIMELINE.form, state, "schedule") or "Recording a timeline needs a GPU."
-    return prose.hint(say("No timeline of this experiment was recorded on {}. {}", state.gpu.name, nearest))
+    return prose.hint(
+        say("No timeline of this experiment was recorded on {}. {}", state.gpu.name, nearest)
+    )
 
 
-def timeline_sentences(timeline: Timeline, execution: Execution, schedule: Schedule) -> tuple[Sentence | str, ...]:
+def timeline_sentences(
+    timeline: Timeline, execution: Execution, schedule: Schedule
+) -> tuple[Sentence | str, ...]:
     """State how long the launch took, the cost of the instrumentation, and the assumptions."""
-    ms, instrumented_ms = timeline.plain.median_ms, timeline.instrumented.median_ms
-    programs, sms = Strong(f"{len(execution.sm):,} programs"), len(np.unique(execution.sm))
+    ms = timeline.plain.median_ms
+    instrumented_ms = timeline.instrumented.median_ms
+    programs = Strong(f"{len(execution.sm):,} programs")
+    sms = len(np.unique(execution.sm))
     span = Sourced(Strong(format_number(execution.span_ns, "ns")), numbers.source(timeline.backend))
     overhead = Strong(f"{100 * (instrumented_ms / ms - 1):+.1f} %".replace("-", "−"))
     times = f"{milliseconds(instrumented_ms)} against {milliseconds(ms)}, timed in turns"
     registers = "{1} against {0} registers per thread".format(*timeline.registers)
-    events, loop = milliseconds(timeline.kernel_ms), "Each program loops over up to {} tiles; their equal times are {}."
+    events = milliseconds(timeline.kernel_ms)
+    loop = "Each program loops over up to {} tiles; their equal times are {}."
     return (
-        say("On {}, {} ran on {} SMs in {} from first start to last end.", timeline.device.name, programs, sms, span),
+        say(
+            "On {}, {} ran on {} SMs in {} from first start to last end.",
+            timeline.device.name,
+            programs,
+            sms,
+            span,
+        ),
         say("CUDA events around that launch: {} (L2 {}).", events, timeline.experiment.run.l2),
         say("Instrumentation overhead: {} ({}; {}).", overhead, times, registers),
         say("The timer ticks every {}.", Strong(f"{timeline.tick_ns} ns")),
         say(loop, schedule.turns, Mark("assumed")) if schedule.turns > 1 else "",
-        "" if timeline.passed else say("{}", Strong("The instrumented build's result failed the kernel's check.")),
+        ""
+        if timeline.passed
+        else say("{}", Strong("The instrumented build's result failed the kernel's check.")),
         timeline.note,
     )
 
 
 def timeline_table(timeline: Timeline, execution: Execution, schedule: Schedule) -> Markup:
     """Compare the timeline with ideal waves."""
-    ideal, per_sm = steps(schedule), schedule.programs_per_sm
+    ideal = steps(schedule)
+    per_sm = schedule.programs_per_sm
     most = min(per_sm, -(-schedule.programs // schedule.sms))
     room = f", with room for {per_sm}" if most < per_sm else ""
-    spread_ns = execution.start_spread_ns(np.arange(schedule.programs) // schedule.resident_programs)
+    spread_ns = execution.start_spread_ns(
+        np.arange(schedule.programs) // schedule.resident_programs
+    )
     spread = ", ".join(format_number(int(ns), "ns") for ns in spread_ns[:_LISTED_WAVES])
     if len(spread_ns) > 1:
         share = percent(int(spread_ns.max()) / max(execution.median_ns, 1))
@@ -186,14 +286,26 @@ def timeline_table(timeline: Timeline, execution: Execution, schedule: Schedule)
     ideal_most = Sourced(f"{most}{room}", schedule.resident_source)
     ideal_idle = percent(ideal.tail_idle if schedule.turns == 1 else ideal.idle)
     return table(
-        ("", Sourced("as run", numbers.source(timeline.backend)), Sourced("ideal waves", "predicted")),
+        (
+            "",
+            Sourced("as run", numbers.source(timeline.backend)),
+            Sourced("ideal waves", "predicted"),
+        ),
         (
             ("most programs on one SM at once", str(execution.max_concurrency.max()), ideal_most),
             ("median time of a program", format_number(execution.median_ns, "ns"), ""),
             ("spread of starts within a wave", spread, "0"),
-            (f"programs on SM pid mod {execution.sms}", percent(execution.round_robin_share(schedule)), "100 %"),
+            (
+                f"programs on SM pid mod {execution.sms}",
+                percent(execution.round_robin_share(schedule)),
+                "100 %",
+            ),
             ("share of SM time without a program", percent(1 - execution.busy), ""),
-            ("idle program slots after the last start", percent(execution.tail_idle(ideal.slots)), ideal_idle),
+            (
+                "idle program slots after the last start",
+                percent(execution.tail_idle(ideal.slots)),
+                ideal_idle,
+            ),
         ),
         "Recorded timeline and ideal waves",
     )
@@ -206,41 +318,67 @@ def reuse_headline(traffic: DramTraffic, failure: str, larger: Link | str = "") 
         failure: why the kernel can't be compiled, or "".
         larger: a link to a size at which GROUP_SIZE makes a difference, for a launch in which it makes none.
     """
-    ratio, sentences = traffic.own.read_bytes / traffic.own.compulsory_bytes, reuse_sentences(traffic)
+    ratio = traffic.own.read_bytes / traffic.own.compulsory_bytes
+    sentences = reuse_sentences(traffic)
     alone = _time_alone(traffic)
     lead: list[Any] = [sentences[1] or alone or sentences[0]]
     if no_gain := _no_gain(traffic):
         lead = [larger, no_gain]
     number = f"{significant(ratio, 2)} ×" if ratio > _EQUAL else ""
-    beside = "the input bytes read from DRAM {}" if ratio > _EQUAL else "Each input is read from DRAM once {}"
+    beside = (
+        "the input bytes read from DRAM {}"
+        if ratio > _EQUAL
+        else "Each input is read from DRAM once {}"
+    )
     rest = (sentence for sentence in (alone, *sentences) if sentence not in lead)
     return headline(number, say(beside, Mark("predicted")), html(lead), *rest, failure)
 
 
 def _time_alone(traffic: DramTraffic) -> Sentence | str:
     """Compare the time that DRAM would take alone with the slowest resource's."""
-    times = {bound.name: bound.ms for bound in traffic.bounds if bound.name in ("DRAM", *_RESOURCES)}
+    times = {
+        bound.name: bound.ms for bound in traffic.bounds if bound.name in ("DRAM", *_RESOURCES)
+    }
     slowest = max(times, key=times.__getitem__, default="DRAM")
     if slowest == "DRAM" or "DRAM" not in times:
         return ""
-    alone = milliseconds(times["DRAM"]), _RESOURCES[slowest], milliseconds(times[slowest]), Mark("predicted")
+    alone = (
+        milliseconds(times["DRAM"]),
+        _RESOURCES[slowest],
+        milliseconds(times[slowest]),
+        Mark("predicted"),
+    )
     return say("DRAM alone would take {}, {} {} {}, so DRAM is not the bottleneck.", *alone)
 
 
 def reuse_sentences(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
     """Describe this launch, all values of GROUP_SIZE, the time, and the uncertainty. Empty strings may occur."""
-    own, row = traffic.own, traffic.row
+    own = traffic.own
+    row = traffic.row
     ratio = own.read_bytes / own.compulsory_bytes
-    times = f"{significant(ratio)} × the size of its inputs" if ratio > _EQUAL else "each input once"
+    times = (
+        f"{significant(ratio)} × the size of its inputs" if ratio > _EQUAL else "each input once"
+    )
     count: Sentence | str = ""
     if row and row.read_bytes:
-        count = say("Nsight Compute counted {}.", Sourced(Strong(bytes_of(row.read_bytes)), traffic.source("counted")))
+        count = say(
+            "Nsight Compute counted {}.",
+            Sourced(Strong(bytes_of(row.read_bytes)), traffic.source("counted")),
+        )
     served = ""
-    if traffic.schedule.panels is not None and own.read_bytes < own.asked_bytes:  # an output that is added to is read
+    if (
+        traffic.schedule.panels is not None and own.read_bytes < own.asked_bytes
+    ):  # an output that is added to is read
         share = percent(1 - own.read_bytes / own.asked_bytes)
-        served = f"The L2 serves {share} of the {bytes_of(own.asked_bytes)} that the programs request."
+        served = (
+            f"The L2 serves {share} of the {bytes_of(own.asked_bytes)} that the programs request."
+        )
     return (
-        say("This launch reads {} from DRAM: {}.", Sourced(Strong(bytes_of(own.read_bytes)), "predicted"), times),
+        say(
+            "This launch reads {} from DRAM: {}.",
+            Sourced(Strong(bytes_of(own.read_bytes)), "predicted"),
+            times,
+        ),
         count,
         served,
         *(_orders(traffic) if traffic.sizes else ()),
@@ -257,16 +395,20 @@ def _no_gain(traffic: DramTraffic) -> str:
         return ""
     fits = min(reads) < _EQUAL * traffic.own.compulsory_bytes
     reason = "the L2 holds all inputs" if fits else "all orders reuse panels equally well"
-    return f"Nothing to gain at this size: {reason}, so every GROUP_SIZE reads {bytes_of(min(reads))}."
+    return (
+        f"Nothing to gain at this size: {reason}, so every GROUP_SIZE reads {bytes_of(min(reads))}."
+    )
 
 
 def _orders(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
     sizes = traffic.sizes
     if no_gain := _no_gain(traffic):
         return (no_gain,)
-    fewest, best = fewest_bytes(sizes), recommended(traffic.kernel, traffic.launch, sizes)
+    fewest = fewest_bytes(sizes)
+    best = recommended(traffic.kernel, traffic.launch, sizes)
     worst = max(sizes, key=lambda size: sizes[size].read_bytes)
-    most, least = sizes[worst].read_bytes, sizes[fewest].read_bytes
+    most = sizes[worst].read_bytes
+    least = sizes[fewest].read_bytes
     times = Sourced(f"{significant(most / least)} × as many", "predicted")
     extremes = "GROUP_SIZE {} reads the fewest bytes, {}; {} reads the most, {}."
     reason = "It reads nearly as few bytes, and smaller groups are often slightly faster."
@@ -283,13 +425,18 @@ def _time(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
     assert traffic.study is not None
 
     def read_bytes(row: GroupSizeRow) -> float:
-        return row.read_bytes or traffic.sizes[min(row.group_size or 1, traffic.schedule.extents[0])].read_bytes
+        return (
+            row.read_bytes
+            or traffic.sizes[min(row.group_size or 1, traffic.schedule.extents[0])].read_bytes
+        )
 
-    few, many = min(traffic.study.rows, key=read_bytes), max(traffic.study.rows, key=read_bytes)
+    few = min(traffic.study.rows, key=read_bytes)
+    many = max(traffic.study.rows, key=read_bytes)
     times = read_bytes(many) / read_bytes(few)
     if times < _EQUAL:
         return ("GROUP_SIZE does not change the bytes, so expect no change in time.",)
-    compared, timed = pair(few.times_ms, many.times_ms), traffic.source("measured")
+    compared = pair(few.times_ms, many.times_ms)
+    timed = traffic.source("measured")
     noise = percent(compared.noise)
     lead = f"{significant(times)} × fewer bytes (GROUP_SIZE {few.group_size} instead of {many.group_size})"
     if not compared.differs:
@@ -297,10 +444,14 @@ def _time(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
         return (say("{}: {} {}.", lead, Strong("no time difference here"), below),)
     saved = 1 - compared.ratio
     change = Strong(f"{percent(abs(saved))} {'less' if saved > 0 else 'more'} time")
-    return say("{} took {}, ± {}.", lead, change, Sourced(noise, timed)), *_bottleneck(traffic, read_bytes(many), saved)
+    return say("{} took {}, ± {}.", lead, change, Sourced(noise, timed)), *_bottleneck(
+        traffic, read_bytes(many), saved
+    )
 
 
-def _bottleneck(traffic: DramTraffic, most_bytes: float, saved: float) -> tuple[Sentence | str, ...]:
+def _bottleneck(
+    traffic: DramTraffic, most_bytes: float, saved: float
+) -> tuple[Sentence | str, ...]:
     """Compare DRAM's time in the worst order with the slowest other resource.
 
     Args:
@@ -308,8 +459,11 @@ def _bottleneck(traffic: DramTraffic, most_bytes: float, saved: float) -> tuple[
     """
     if not traffic.launch.gpu.dram_gbps:
         return ()
-    slowest = max((bound for bound in traffic.bounds if bound.name in _RESOURCES), key=lambda bound: bound.ms)
-    name, ms = _RESOURCES[slowest.name], milliseconds(slowest.ms)
+    slowest = max(
+        (bound for bound in traffic.bounds if bound.name in _RESOURCES), key=lambda bound: bound.ms
+    )
+    name = _RESOURCES[slowest.name]
+    ms = milliseconds(slowest.ms)
     dram_ms = (most_bytes + traffic.own.write_bytes) / traffic.launch.gpu.dram_gbps / 1e6
     alone = f"In the worst order, DRAM alone would take {milliseconds(dram_ms)}"
     if dram_ms >= slowest.ms:
@@ -321,16 +475,22 @@ def _bottleneck(traffic: DramTraffic, most_bytes: float, saved: float) -> tuple[
 
 def _other_gpu(traffic: DramTraffic) -> Sentence | str:
     """Name a GPU with less bandwidth per FLOP on which DRAM would take longer than arithmetic in the worst order."""
-    launch, family = traffic.launch, traffic.kernel.family
+    launch = traffic.launch
+    family = traffic.kernel.family
     worst = max(traffic.sizes, key=lambda size: traffic.sizes[size].read_bytes)
     for name in _LESS_BANDWIDTH:
         gpu = GPUS[name]
         tflops = gpu.matrix_tflops.get(launch.problem.dtype, 0.0)
         if name == launch.gpu.name or not tflops:
             continue
-        per_sm = min(traffic.schedule.programs_per_sm, max_programs_per_sm(gpu, launch.config.num_warps))
-        there = by_group_size(schedule(traffic.kernel, replace(launch, gpu=gpu), per_sm), 0.0, (worst,))[worst]
-        dram_ms, arithmetic_ms = there.read_bytes / gpu.dram_gbps / 1e6, family.work(launch.problem) / tflops / 1e9
+        per_sm = min(
+            traffic.schedule.programs_per_sm, max_programs_per_sm(gpu, launch.config.num_warps)
+        )
+        there = by_group_size(
+            schedule(traffic.kernel, replace(launch, gpu=gpu), per_sm), 0.0, (worst,)
+        )[worst]
+        dram_ms = there.read_bytes / gpu.dram_gbps / 1e6
+        arithmetic_ms = family.work(launch.problem) / tflops / 1e9
         if dram_ms > arithmetic_ms:
             needs = f"GROUP_SIZE {worst} would need {milliseconds(dram_ms)} of DRAM time and {{}} of arithmetic"
             lead = f"The difference would show on a GPU with less bandwidth per FLOP: on {name}, {needs}."
@@ -350,13 +510,17 @@ def _uncertainty(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
         return (in_parts if own.read_bytes > own.compulsory_bytes else "",)
     if own.is_drift:
         return (
-            "Programs request more than the L2 delivers, so they fall out of lockstep." if own.is_l2_limited else "",
+            "Programs request more than the L2 delivers, so they fall out of lockstep."
+            if own.is_l2_limited
+            else "",
             "The bytes depend on how far programs drift out of lockstep.",
             f"This prediction is rough: in lockstep, the launch reads {bytes_of(own.lockstep_bytes)}.",
         )
     if own.is_edge:
         low, high = bytes_of(own.low_bytes), bytes_of(own.high_bytes)
-        reused = "The reused data is about as large as the L2, so the bytes depend on its exact capacity"
+        reused = (
+            "The reused data is about as large as the L2, so the bytes depend on its exact capacity"
+        )
         return (f"{reused}: between {low} and {high}.",)
     return ()
 
@@ -366,16 +530,26 @@ def reuse_funnel(traffic: DramTraffic) -> Markup:
     stages: list[tuple[Any, int, str]] = []
     if traffic.operations:
         tensors = traffic.kernel.family.tensors(traffic.launch.problem)
-        sectors = sum(op.launch.sectors for op in traffic.operations if tensors[op.access.tensor].is_input)
-        stages.append(("sectors requested by loads (and TMA boxes)", SECTOR_BYTES * sectors, "predicted"))
+        sectors = sum(
+            op.launch.sectors for op in traffic.operations if tensors[op.access.tensor].is_input
+        )
+        stages.append(
+            ("sectors requested by loads (and TMA boxes)", SECTOR_BYTES * sectors, "predicted")
+        )
     stages.append(("SMs receive", traffic.own.asked_bytes, "predicted"))
-    row, counted = traffic.row, traffic.source("counted")
+    row = traffic.row
+    counted = traffic.source("counted")
     if row and row.received_bytes is not None and row.l2_read_bytes is not None:
-        stages += [("SMs receive", row.received_bytes, counted), ("the L2 looks up", row.l2_read_bytes, counted)]
+        stages += [
+            ("SMs receive", row.received_bytes, counted),
+            ("the L2 looks up", row.l2_read_bytes, counted),
+        ]
     stages.append(("read from DRAM", int(traffic.own.read_bytes), "predicted"))
     if row and row.read_bytes:
         stages.append(("read from DRAM", int(row.read_bytes), counted))
-    stages.append((term("compulsory bytes", "each input once"), traffic.own.compulsory_bytes, "predicted"))
+    stages.append(
+        (term("compulsory bytes", "each input once"), traffic.own.compulsory_bytes, "predicted")
+    )
     return traffic_funnel(stages, "Bytes read, from lanes to DRAM")
 
 
@@ -387,15 +561,29 @@ def study_table(traffic: DramTraffic) -> Markup | str:
     rows = []
     for row in study.rows:
         predicted = traffic.sizes.get(min(row.group_size or 1, traffic.schedule.extents[0]))
-        count, gigabytes, error, flags = "not counted", "", "", []
+        count = "not counted"
+        gigabytes = ""
+        error = ""
+        flags = []
         if predicted:
             gigabytes = f"{predicted.read_bytes / 1e9:.3f}"
             flags = [*["drift"] * predicted.is_drift, *["edge of the L2"] * predicted.is_edge]
         if row.read_bytes:
             count = f"{row.read_bytes / 1e9:.3f} ± {50 * np.ptp(row.dram_read_bytes) / row.read_bytes:.1f}\u00a0%"
-            error = f"{100 * (predicted.read_bytes / row.read_bytes - 1):+.1f} %" if predicted else ""
-        rows.append((row.group_size, gigabytes, count, error, f"{row.ms:.4f}", join(map(term, flags))))
-    header = (term("GROUP_SIZE"), "GB predicted", "GB counted (median of five)", "error", "ms, timed in turns", "")
+            error = (
+                f"{100 * (predicted.read_bytes / row.read_bytes - 1):+.1f} %" if predicted else ""
+            )
+        rows.append(
+            (row.group_size, gigabytes, count, error, f"{row.ms:.4f}", join(map(term, flags)))
+        )
+    header = (
+        term("GROUP_SIZE"),
+        "GB predicted",
+        "GB counted (median of five)",
+        "error",
+        "ms, timed in turns",
+        "",
+    )
     return table(header, rows, f"{study.tool}, {study.device.name}. {study.note}".strip())
 
 
@@ -420,5 +608,7 @@ def model_notes(traffic: DramTraffic) -> Markup:
         "that SMs receive, the sectors that the L2 looks up for SMs (fewer, because one reply can serve two SMs), and "
         "DRAM's bytes."
     )
-    notes = Markup('<details class="small-print"><summary>Assumptions</summary><p>{}</p><p>{}</p></details>')
+    notes = Markup(
+        '<details class="small-print"><summary>Assumptions</summary><p>{}</p><p>{}</p></details>'
+    )
     return notes.format(assumptions, hit_rate)

@@ -18,7 +18,14 @@ from kernels.results.codec import to_json
 from kernels.spec import Kernel
 from visualize.predict.execution import Execution, ideal_clock
 from visualize.predict.reuse import DramTraffic, fewest_bytes, recommended, reuse_seconds
-from visualize.predict.schedule import first_loads, first_programs, loads, programs_per_sm, row_major, steps
+from visualize.predict.schedule import (
+    first_loads,
+    first_programs,
+    loads,
+    programs_per_sm,
+    row_major,
+    steps,
+)
 from visualize.views import prose, slots, status
 from visualize.views.numbers import Number, count_noun, source
 from visualize.views.order import figures, text
@@ -28,7 +35,9 @@ from visualize.views.prose import Link, Sentence, picture_caption
 from visualize.views.slots import NONE, button, fold, plot, plot_value, slot
 from visualize.views.state import PlayerView, ScheduleView, Snapshot, query
 
-_MOST_LISTED_PROGRAMS, _MOST_LISTED_TILES, _COMPARED_PROGRAMS = 8192, 1 << 18, 1024
+_MOST_LISTED_PROGRAMS = 8192
+_MOST_LISTED_TILES = 1 << 18
+_COMPARED_PROGRAMS = 1024
 
 # Seconds that /schedule waits for the compiler. Everything except the occupancy is known without it.
 _COMPILE_WAIT_S = 0.15
@@ -73,7 +82,9 @@ class SchedulePanel(Panel):
     options = (ScheduleView, PlayerView)
 
     def layout(self) -> Markup:
-        picture = plot("schedule-plot", "Which program computes which tile, and which blocks it loads")
+        picture = plot(
+            "schedule-plot", "Which program computes which tile, and which blocks it loads"
+        )
         curve = plot("loads-plot", "Distinct blocks that the first n programs load, in both orders")
         options = slots.form("schedule-view", "Options of the schedule")
         return (
@@ -86,18 +97,26 @@ class SchedulePanel(Panel):
         )
 
     def draw(self, snapshot: Snapshot) -> Slots:
-        state, launch, orders = snapshot.state, snapshot.schedule, orders_of(snapshot)
-        view, own = state.view.of(ScheduleView), orders[0].steps
+        state = snapshot.state
+        launch = snapshot.schedule
+        orders = orders_of(snapshot)
+        view = state.view.of(ScheduleView)
+        own = orders[0].steps
         first = first_programs(launch, own, view.first)
         outlined = bound = 0
         if first < len(own.timed.place):
-            outlined, bound = first, int(np.searchsorted(np.cumsum(own.tiles), first)) + 1 if view.first else 0
+            outlined = first
+            bound = int(np.searchsorted(np.cumsum(own.tiles), first)) + 1 if view.first else 0
         data = player_data(orders, view.color, state.view.of(PlayerView).step, outlined, bound)
         about = picture_caption(state.experiment, state.gpu.name, "predicted")
-        picture = plot_value(map_figure(orders, view.color), f"{launch.extents} {state.kernel.id}", data, about=about)
+        picture = plot_value(
+            map_figure(orders, view.color), f"{launch.extents} {state.kernel.id}", data, about=about
+        )
         curve = ""
         if launch.panels:
-            curve = plot_value(figures.loads_figure(orders, first), f"{own.timed.programs}", about=about)
+            curve = plot_value(
+                figures.loads_figure(orders, first), f"{own.timed.programs}", about=about
+            )
         return {
             "schedule-claim": _headline(snapshot, orders, first),
             "schedule-plot": picture,
@@ -110,11 +129,14 @@ class SchedulePanel(Panel):
         return {"schedule-view": slots.form_of(snapshot.state.view.of(ScheduleView), hidden=hidden)}
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
-        launch, first = snapshot.schedule, snapshot.state.view.of(ScheduleView).first
+        launch = snapshot.schedule
+        first = snapshot.state.view.of(ScheduleView).first
         counts = {"programs": launch.programs, "waves": launch.waves}
         if launch.panels:
             programs = np.array([min(launch.programs, first or launch.resident_programs)])
-            counts[f"blocks for {first} programs" if first else "blocks, first wave"] = int(loads(launch, programs)[0])
+            counts[f"blocks for {first} programs" if first else "blocks, first wave"] = int(
+                loads(launch, programs)[0]
+            )
         return tuple(Number(name, count, "", "predicted") for name, count in counts.items())
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
@@ -127,23 +149,31 @@ class SchedulePanel(Panel):
             null without a reduction. Needs no GPU. `resident_source` is "assumed" where the compiler needs longer than
             a moment: ask again for what it says.
             """
-            return await api.reply_compiled(experiment, schedule_json, allow_failure=True, within_s=_COMPILE_WAIT_S)
+            return await api.reply_compiled(
+                experiment, schedule_json, allow_failure=True, within_s=_COMPILE_WAIT_S
+            )
 
         return (Endpoint("schedule", schedule_of),)
 
 
 def orders_of(snapshot: Snapshot) -> list[Order]:
     """Return this kernel's order, and the row-major order if they load different blocks."""
-    state, launch = snapshot.state, snapshot.schedule
+    state = snapshot.state
+    launch = snapshot.schedule
     size = getattr(state.experiment.config, "GROUP_SIZE", None)
     schedules = {f"{state.kernel.title}, GROUP_SIZE {size}" if size else state.kernel.title: launch}
     if launch.panels:
         schedules["row-major order"] = row_major(launch)
-    return [Order(name, order, steps(order, state.view.of(ScheduleView).by)) for name, order in schedules.items()]
+    return [
+        Order(name, order, steps(order, state.view.of(ScheduleView).by))
+        for name, order in schedules.items()
+    ]
 
 
 def _headline(snapshot: Snapshot, orders: list[Order], first: int) -> Markup:
-    state, launch, own = snapshot.state, snapshot.schedule, orders[0].steps
+    state = snapshot.state
+    launch = snapshot.schedule
+    own = orders[0].steps
     more: tuple[Sentence | str, ...] = (
         text.split_k_sentence(launch),
         text.waves_sentence(launch, steps(launch) if own.is_single else own),
@@ -162,7 +192,9 @@ def _headline(snapshot: Snapshot, orders: list[Order], first: int) -> Markup:
 def larger_preset(kernel: Kernel, tab: str, label: str) -> Link | str:
     """Link to the largest preset of the family that compares orders; "" if there is none."""
     relatives = [each for each in discover().values() if each.family.root is kernel.family.root]
-    comparing = [(each, preset) for each in relatives for preset in each.presets if "first" in preset.view]
+    comparing = [
+        (each, preset) for each in relatives for preset in each.presets if "first" in preset.view
+    ]
     if not comparing:
         return ""
     relative, preset = comparing[-1]
@@ -172,10 +204,14 @@ def larger_preset(kernel: Kernel, tab: str, label: str) -> Link | str:
 
 def schedule_json(snapshot: Snapshot) -> dict[str, Any]:
     """Return the body of /schedule. If the kernel can't be compiled, one program per SM is assumed; `note` says why."""
-    kernel, launch, predicted = snapshot.state.kernel, snapshot.launch, snapshot.schedule
+    kernel = snapshot.state.kernel
+    launch = snapshot.launch
+    predicted = snapshot.schedule
     tiles = predicted.tiles
     # Only programs whose last tile fits.
-    ends = np.searchsorted(tiles.program, np.arange(min(predicted.programs, _MOST_LISTED_PROGRAMS)), side="right")
+    ends = np.searchsorted(
+        tiles.program, np.arange(min(predicted.programs, _MOST_LISTED_PROGRAMS)), side="right"
+    )
     ends = ends[ends <= _MOST_LISTED_TILES]
     part = slice(int(ends[-1]) if len(ends) else 0)
     listed = np.stack([tiles.pid_m[part], tiles.pid_n[part], tiles.pid_k[part]], axis=1)
@@ -185,7 +221,9 @@ def schedule_json(snapshot: Snapshot) -> dict[str, Any]:
         "programs": predicted.programs,
         "grid": list(kernel.grid(launch)),
         "tile_grid": list(predicted.extents),
-        **select_fields(predicted, "resident_programs", "resident_source", "waves", "tail_programs"),
+        **select_fields(
+            predicted, "resident_programs", "resident_source", "waves", "tail_programs"
+        ),
         "tiles": [listed[start:end] for start, end in pairwise([0, *ends.tolist()])],
         "loads": None if predicted.panels is None else loads(predicted, counts).tolist(),
         "note": snapshot.failure.message if snapshot.failure else " ".join(filter(None, notes)),
@@ -196,14 +234,18 @@ class TimelinePanel(Panel):
     """The launch in measured time: a Gantt chart by SM, and the tiles at any moment, beside the ideal waves."""
 
     def layout(self) -> Markup:
-        measured = plot("moment-plot", "Tiles that are done, running and to come at the current time")
+        measured = plot(
+            "moment-plot", "Tiles that are done, running and to come at the current time"
+        )
         ideal = plot("ideal-plot", "The ideal waves, when as many tiles have started")
         return (
             slots.row(button("record-timeline", "Record a timeline"), name="timeline-row")
             + slot("timeline")
             + slot("clock", "replay", _REPLAY)
             + slots.row(measured, ideal, classes="row plots")
-            + slots.picture(plot("gantt-plot", "When and on which SM each program ran"), name="timeline-picture")
+            + slots.picture(
+                plot("gantt-plot", "When and on which SM each program ran"), name="timeline-picture"
+            )
             + slot("timeline-table")
         )
 
@@ -211,24 +253,33 @@ class TimelinePanel(Panel):
         return {"record-timeline": RunAction("timeline")}
 
     def draw(self, snapshot: Snapshot) -> Slots:
-        timeline, state, schedule = snapshot.result(Timeline), snapshot.state, snapshot.schedule
+        timeline = snapshot.result(Timeline)
+        state = snapshot.state
+        schedule = snapshot.schedule
         if timeline is None:
             plots: Slots = dict.fromkeys(("moment-plot", "ideal-plot", "gantt-plot"), NONE)
             return {"timeline": text.timeline_hint(state), **plots, "timeline-table": ""}
         sm, start_ns, end_ns = map(np.array, (timeline.sm, timeline.start_ns, timeline.end_ns))
         execution = Execution(sm, start_ns, end_ns, state.gpu.sms)
         begun_ns, done_ns = execution.tile_times(schedule)
-        clock, step, name = ideal_clock(begun_ns, schedule.step, execution.span_ns), schedule.step, steps(schedule).name
+        clock = ideal_clock(begun_ns, schedule.step, execution.span_ns)
+        step = schedule.step
+        name = steps(schedule).name
         title = "True time" if schedule.turns == 1 else "True time, tiles spread evenly (assumed)"
         ideal_title = f"Ideal {name}s, as many tiles begun"
         revision = f"{query(state.experiment.to_address())} {timeline.backend} {execution.span_ns}"
 
         def value(figure: figures.Figure, origin: str) -> str:
-            return plot_value(figure, revision, about=picture_caption(state.experiment, state.gpu.name, origin))
+            return plot_value(
+                figure, revision, about=picture_caption(state.experiment, state.gpu.name, origin)
+            )
 
         moment = figures.moment_figure(schedule, title, (begun_ns, done_ns))
-        ideal = figures.moment_figure(schedule, ideal_title, (clock[step], clock[step + 1]), (name, clock))
-        color, measured = state.view.of(ScheduleView).color, source(timeline.backend)
+        ideal = figures.moment_figure(
+            schedule, ideal_title, (clock[step], clock[step + 1]), (name, clock)
+        )
+        color = state.view.of(ScheduleView).color
+        measured = source(timeline.backend)
         lead, *rest = text.timeline_sentences(timeline, execution, schedule)
         return {
             "timeline": prose.claim(lead) + prose.claim(*rest),
@@ -246,7 +297,9 @@ class TimelinePanel(Panel):
             build of the kernel. `instrumented_ms` beside `plain_ms` says what instrumentation costs. Without a GPU: a
             recorded timeline, or a failure.
             """
-            return await api.reply_measured(experiment, "timeline", lambda timeline, _: timeline_json(timeline))
+            return await api.reply_measured(
+                experiment, "timeline", lambda timeline, _: timeline_json(timeline)
+            )
 
         return (Endpoint("timeline", timeline, launches=True),)
 
@@ -257,7 +310,9 @@ def timeline_json(timeline: Timeline) -> dict[str, Any]:
     columns = {name: fields.pop(name) for name in ("sm", "start_ns", "end_ns")}
     return {
         **fields,
-        "programs": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
+        "programs": [
+            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+        ],
         **select_fields(timeline, "span_ns", "tick_ns", "step_ns"),
         "plain_ms": timeline.plain.median_ms,
         "instrumented_ms": timeline.instrumented.median_ms,
@@ -283,29 +338,43 @@ class ReusePanel(Panel):
     def layout(self) -> Markup:
         resources = "Time each resource would take alone, and the measured time"
         reads = plot("reuse-plot", "Bytes read from DRAM by GROUP_SIZE, predicted and counted")
-        compare = slots.row(button("compare-sizes", "Count and time every GROUP_SIZE"), name="compare-row")
-        traffic = slot("reuse-way"), slots.row(plot("resources-plot", resources), classes="row plots")
+        compare = slots.row(
+            button("compare-sizes", "Count and time every GROUP_SIZE"), name="compare-row"
+        )
+        traffic = (
+            slot("reuse-way"),
+            slots.row(plot("resources-plot", resources), classes="row plots"),
+        )
         return (
             slot("reuse-claim")
-            + slots.picture(reads, plot("times-plot", "Time by GROUP_SIZE"), plot("bounds-plot", resources))
+            + slots.picture(
+                reads, plot("times-plot", "Time by GROUP_SIZE"), plot("bounds-plot", resources)
+            )
             + fold("compare-fold", "Every GROUP_SIZE, counted and timed on this GPU", compare)
             + fold("reuse-behind", "From lanes to DRAM, and the time of each resource", *traffic)
-            + fold("reuse-numbers", "Predicted and counted in numbers, and what is assumed", slot("reuse-tables"))
+            + fold(
+                "reuse-numbers",
+                "Predicted and counted in numbers, and what is assumed",
+                slot("reuse-tables"),
+            )
         )
 
     def actions(self) -> Mapping[str, RunAction]:
         return {"compare-sizes": RunAction("reuse")}
 
     def seconds(self, snapshot: Snapshot) -> float:
-        launch, compiled = snapshot.launch, snapshot.compiled
+        launch = snapshot.launch
+        compiled = snapshot.compiled
         return reuse_seconds(snapshot.state.kernel, launch, programs_per_sm(launch, compiled))
 
     def draw_predicting(self, snapshot: Snapshot) -> Slots:
         return {"reuse-claim": status.render_predicting(self.seconds(snapshot))}
 
     def draw(self, snapshot: Snapshot) -> Slots:
-        state, traffic = snapshot.state, dram_traffic(snapshot)
-        counted, timed = traffic.source("counted"), traffic.source("measured")
+        state = snapshot.state
+        traffic = dram_traffic(snapshot)
+        counted = traffic.source("counted")
+        timed = traffic.source("measured")
 
         def value(figure: figures.Figure, *sources: str) -> str:
             about = picture_caption(state.experiment, state.gpu.name, *sources)
@@ -320,10 +389,16 @@ class ReusePanel(Panel):
             if rows and state.view.of(ReuseView).reuse_picture == "times":
                 times = value(figures.times_figure(rows, own, timed), timed)
         measured = [timed] if traffic.measured_ms else []
-        resources = value(figures.bounds_figure(traffic.bounds, traffic.measured_ms, timed), "predicted", *measured)
+        resources = value(
+            figures.bounds_figure(traffic.bounds, traffic.measured_ms, timed),
+            "predicted",
+            *measured,
+        )
         failure = snapshot.failure.message if snapshot.failure else ""
         larger = larger_preset(state.kernel, "reuse", "Open a size at which GROUP_SIZE matters.")
-        tables = Markup('<div class="tables">{}{}</div>').format(text.study_table(traffic), text.model_notes(traffic))
+        tables = Markup('<div class="tables">{}{}</div>').format(
+            text.study_table(traffic), text.model_notes(traffic)
+        )
         return {
             "reuse-claim": text.reuse_headline(traffic, failure, larger),
             "reuse-plot": reads,
@@ -339,7 +414,9 @@ class ReusePanel(Panel):
         traffic = dram_traffic(snapshot)
         numbers = [Number("DRAM reads", traffic.own.read_bytes, "bytes", "predicted")]
         if traffic.row and (counted := traffic.row.read_bytes):
-            numbers.append(Number("DRAM reads, counted", counted, "bytes", traffic.source("counted")))
+            numbers.append(
+                Number("DRAM reads, counted", counted, "bytes", traffic.source("counted"))
+            )
         return tuple(numbers)
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
@@ -351,20 +428,26 @@ class ReusePanel(Panel):
             `recommended_group_size` the one to take. `bounds` has the ms that DRAM, L2, load and store units and
             arithmetic each need, so whether fewer bytes buy time. `measured` is a recorded comparison, or null.
             """
-            return await api.reply_compiled(experiment, reuse_json, allow_failure=True, seconds=self.seconds)
+            return await api.reply_compiled(
+                experiment, reuse_json, allow_failure=True, seconds=self.seconds
+            )
 
         return (Endpoint("reuse", reuse_of),)
 
 
 def dram_traffic(snapshot: Snapshot) -> DramTraffic:
     """Return the launch's DRAM traffic."""
-    return DramTraffic(snapshot.state.kernel, snapshot.launch, snapshot.compiled, snapshot.result(GroupSizeStudy))
+    return DramTraffic(
+        snapshot.state.kernel, snapshot.launch, snapshot.compiled, snapshot.result(GroupSizeStudy)
+    )
 
 
 def reuse_json(snapshot: Snapshot) -> dict[str, Any]:
     """Return the body of /reuse. If the kernel can't be compiled, one program per SM is assumed; `note` says why."""
-    traffic, failure = dram_traffic(snapshot), snapshot.failure
-    own, sizes = traffic.own, traffic.sizes
+    traffic = dram_traffic(snapshot)
+    failure = snapshot.failure
+    own = traffic.own
+    sizes = traffic.sizes
     return {
         "dram_read_bytes": round(own.read_bytes),
         "low_bytes": round(own.low_bytes),
@@ -373,11 +456,15 @@ def reuse_json(snapshot: Snapshot) -> dict[str, Any]:
         **select_fields(own, "compulsory_bytes", "asked_bytes"),
         "by_group_size": {str(size): round(reuse.read_bytes) for size, reuse in sizes.items()},
         "fewest_bytes_group_size": fewest_bytes(sizes) if sizes else None,
-        "recommended_group_size": recommended(traffic.kernel, traffic.launch, sizes) if sizes else None,
+        "recommended_group_size": recommended(traffic.kernel, traffic.launch, sizes)
+        if sizes
+        else None,
         "ahead": own.ahead,
         "flags": ["drift"] * own.is_drift + ["edge"] * own.is_edge,
         **select_fields(traffic.schedule, "resident_programs", "resident_source"),
-        "bounds": [{"name": bound.name, "ms": bound.ms, "why": bound.why} for bound in traffic.bounds],
+        "bounds": [
+            {"name": bound.name, "ms": bound.ms, "why": bound.why} for bound in traffic.bounds
+        ],
         "measured": traffic.study and to_json(traffic.study),
         "note": prose.plain([*text.reuse_sentences(traffic), failure.message if failure else ""]),
     }

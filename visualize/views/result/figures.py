@@ -16,12 +16,15 @@ from visualize.views.result.text import ENQUEUED, SYNCHRONIZED, THIS_KERNEL, rat
 _MAX_BORDERS = 64
 
 # Colours of errors within the limit, and beyond it, from the smallest to the largest.
-_WITHIN, _BEYOND = ("#0b2a5b", "#cfe0f3"), ("#fcd29f", "#e2691b", "#6d1602")
+_WITHIN = ("#0b2a5b", "#cfe0f3")
+_BEYOND = ("#fcd29f", "#e2691b", "#6d1602")
 
 # log10 of the smallest error / limit that has a colour.
 _SMALLEST = -2.0
 
-_KERNEL, _LIBRARY, _PYTHON = theme.HARDWARE, theme.CATEGORIES[7], theme.CATEGORIES[3]
+_KERNEL = theme.HARDWARE
+_LIBRARY = theme.CATEGORIES[7]
+_PYTHON = theme.CATEGORIES[3]
 
 
 def error_figure(diff: Diff, check: Check, tensor: str) -> go.Figure:
@@ -39,7 +42,11 @@ def error_figure(diff: Diff, check: Check, tensor: str) -> go.Figure:
 
 
 def closeup_figure(
-    diff: Diff, near: Closeup, check: Check, tensor: str, programs: Mapping[tuple[int, int], Sequence[int]]
+    diff: Diff,
+    near: Closeup,
+    check: Check,
+    tensor: str,
+    programs: Mapping[tuple[int, int], Sequence[int]],
 ) -> go.Figure:
     """Draw the worst tile and its neighbours, each labelled with the programs that compute it.
 
@@ -52,7 +59,10 @@ def closeup_figure(
         figure.add_scatter(
             x=[column * diff.tile[1] for _, column in programs],
             y=[row * diff.tile[0] for row, _ in programs],
-            text=[f"pid {pid}" + (f" +{len(more)}" if more else "") for pid, *more in programs.values()],
+            text=[
+                f"pid {pid}" + (f" +{len(more)}" if more else "")
+                for pid, *more in programs.values()
+            ],
             mode="text",
             textposition="bottom right",
             textfont={"size": 13, "color": "#f8fafc", "shadow": "0 0 3px #000, 0 0 3px #000"},
@@ -66,16 +76,23 @@ def _unit(diff: Diff) -> str:
     return "" if diff.exact else " ÷ its rounding limit"
 
 
-def _error_map(diff: Diff, part: Diff | Closeup, first: tuple[int, int], title: str, tensor: str) -> go.Figure:
+def _error_map(
+    diff: Diff, part: Diff | Closeup, first: tuple[int, int], title: str, tensor: str
+) -> go.Figure:
     """Draw the cells of a map or a closeup, in the colours of the map, and the borders of its tiles."""
     low, high, ticks = _color_range(diff)
-    cells, (rows, columns) = part.cells, part.cell
+    cells = part.cells
+    (rows, columns) = part.cell
     if diff.exact:
         # However small its error, a wrong cell has the colour of wrong cells.
         z = np.where(np.isnan(cells) | (cells > 0), high, low)
     else:
         z = np.log10(np.where(np.isfinite(cells), np.maximum(cells, 10**low), 10**high))
-    error = "|error|: %{customdata:.3g}" if diff.exact else "error: %{customdata:.3g} × the rounding limit"
+    error = (
+        "|error|: %{customdata:.3g}"
+        if diff.exact
+        else "error: %{customdata:.3g} × the rounding limit"
+    )
     heatmap = go.Heatmap(
         z=z.astype(np.float32),
         customdata=cells.astype(np.float32),
@@ -102,7 +119,9 @@ def _color_range(diff: Diff) -> tuple[float, float, dict[float, str]]:
     """
     if diff.exact:
         return _SMALLEST, -_SMALLEST, {_SMALLEST: "0", -_SMALLEST: "wrong"}
-    cells = np.concatenate([diff.cells.ravel(), diff.closeup.cells.ravel() if diff.closeup else []], dtype=float)
+    cells = np.concatenate(
+        [diff.cells.ravel(), diff.closeup.cells.ravel() if diff.closeup else []], dtype=float
+    )
     finite = np.log10(np.maximum(cells[np.isfinite(cells)], 10**_SMALLEST))
     low = float(finite.min(initial=np.inf))
     low = low if 0 < low < math.inf else _SMALLEST
@@ -111,22 +130,32 @@ def _color_range(diff: Diff) -> tuple[float, float, dict[float, str]]:
     high = max(float(finite.max(initial=0)), low + math.log10(2)) + 0.5 * has_nonfinite
     decades = range(math.ceil(low), math.floor(high) + 1)
     digits = (1, 1.5, 2, 3, 5) if len(decades) < 3 else (1,)
-    places = [decade + math.log10(digit) for decade in range(math.floor(low), math.ceil(high) + 1) for digit in digits]
+    places = [
+        decade + math.log10(digit)
+        for decade in range(math.floor(low), math.ceil(high) + 1)
+        for digit in digits
+    ]
     ticks = {place: f"{float(f'{10**place:.2g}'):,g} ×" for place in places if low <= place <= high}
     if 0.0 in ticks:
         ticks[0.0] = "limit"
     if low == _SMALLEST:
         ticks[low] = f"≤ {10**low:g} ×"
     if has_nonfinite:
-        ticks = {place: text for place, text in ticks.items() if place < high - 0.2} | {high: "not finite"}
+        ticks = {place: text for place, text in ticks.items() if place < high - 0.2} | {
+            high: "not finite"
+        }
     return low, high, ticks
 
 
 def _color_scale(low: float, high: float) -> list[list[float | str]]:
     """Return Plotly's colour scale, which jumps at the limit."""
     limit = min(max(-low / (high - low), 0.0), 1.0)
-    within: list[list[float | str]] = [[limit * place, color] for place, color in enumerate(_WITHIN)]
-    beyond: list[list[float | str]] = [[limit + (1 - limit) * i / 2, color] for i, color in enumerate(_BEYOND)]
+    within: list[list[float | str]] = [
+        [limit * place, color] for place, color in enumerate(_WITHIN)
+    ]
+    beyond: list[list[float | str]] = [
+        [limit + (1 - limit) * i / 2, color] for i, color in enumerate(_BEYOND)
+    ]
     return (within if limit > 0 else []) + (beyond if limit < 1 else [])
 
 
@@ -136,7 +165,9 @@ def _borders(first: tuple[int, int], shape: tuple[int, int], tile: tuple[int, in
         if shape[axis] > _MAX_BORDERS * tile[axis]:
             continue
         start = first[1 - axis] - 0.5
-        for place in range(-(-first[axis] // tile[axis]) * tile[axis], first[axis] + shape[axis], tile[axis]):
+        for place in range(
+            -(-first[axis] // tile[axis]) * tile[axis], first[axis] + shape[axis], tile[axis]
+        ):
             along += [place - 0.5, place - 0.5, None]
             across += [start, start + shape[1 - axis], None]
     line = {"color": "rgba(148, 163, 184, 0.7)", "width": 1}
@@ -151,7 +182,12 @@ def _ring(check: Check) -> go.Scatter:
         x=[column, column],
         y=[row, row],
         mode="markers",
-        marker={"symbol": "circle-open", "size": 17, "color": ["#000000", "#ffffff"], "line": {"width": [6, 2.5]}},
+        marker={
+            "symbol": "circle-open",
+            "size": 17,
+            "color": ["#000000", "#ffffff"],
+            "line": {"width": [6, 2.5]},
+        },
         hovertemplate=f"worst element: row {row}, column {column}<br>{values}<extra></extra>",
     )
 
@@ -161,12 +197,18 @@ def time_figure(result: RunResult) -> go.Figure:
 
     Bars of the kernel and of the library's calls are GPU times; bars of another colour are host times of a call.
     """
-    times, colors = timings(result), {THIS_KERNEL: _KERNEL, ENQUEUED: _PYTHON, SYNCHRONIZED: _PYTHON}
+    times = timings(result)
+    colors = {THIS_KERNEL: _KERNEL, ENQUEUED: _PYTHON, SYNCHRONIZED: _PYTHON}
     own = times[THIS_KERNEL]
     # Name, 20th percentile, median and 80th percentile, label.
-    rows = [(name, time.p20_ms, time.median_ms, time.p80_ms, rate(time)) for name, time in times.items()]
+    rows = [
+        (name, time.p20_ms, time.median_ms, time.p80_ms, rate(time)) for name, time in times.items()
+    ]
     if cost := result.launch_overhead:
-        host = (ENQUEUED, cost.enqueue_ms, "call returns"), (SYNCHRONIZED, cost.synchronized_ms, "with kernel")
+        host = (
+            (ENQUEUED, cost.enqueue_ms, "call returns"),
+            (SYNCHRONIZED, cost.synchronized_ms, "with kernel"),
+        )
         rows += [(name, ms, ms, ms, label) for name, ms, label in host]
     unit, scale = time_unit(own.median_ms)
     names, *parts, _ = zip(*rows, strict=True)
@@ -176,11 +218,18 @@ def time_figure(result: RunResult) -> go.Figure:
         width=0.5,
         y=names,
         x=median,
-        error_x={"symmetric": False, "color": theme.BORDER, "array": p80 - median, "arrayminus": median - p20},
+        error_x={
+            "symmetric": False,
+            "color": theme.BORDER,
+            "array": p80 - median,
+            "arrayminus": median - p20,
+        },
         marker={"color": [colors.get(name, _LIBRARY) for name in names]},
         hovertemplate=f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>",
     )
-    texts = [f" <b>{milliseconds(ms, own.median_ms)}</b><br> {label}" for _, _, ms, _, label in rows]
+    texts = [
+        f" <b>{milliseconds(ms, own.median_ms)}</b><br> {label}" for _, _, ms, _, label in rows
+    ]
     # The axis title has two lines, because one would be too long for a phone.
     title = f"{unit}, median of {own.samples}<br>whiskers: p20 to p80"
     layout = theme.layout(
@@ -193,7 +242,11 @@ def time_figure(result: RunResult) -> go.Figure:
 
 
 def roofline_figure(
-    roofs: Sequence[Roof], recorded: Sequence[Point], own: Sequence[Point], bound: Point | None, gpu: str
+    roofs: Sequence[Roof],
+    recorded: Sequence[Point],
+    own: Sequence[Point],
+    bound: Point | None,
+    gpu: str,
 ) -> go.Figure:
     """Draw a line per GPU's roof, recorded launches as dots, and this launch, the library's calls and the prediction.
 
@@ -204,7 +257,9 @@ def roofline_figure(
         bound: the predicted upper limit.
     """
     bounds = [bound] if bound else []
-    ends = [roof.ridge for roof in roofs] + [point.intensity for point in (*recorded, *own, *bounds)]
+    ends = [roof.ridge for roof in roofs] + [
+        point.intensity for point in (*recorded, *own, *bounds)
+    ]
     low, high = min(ends) / 2, max(ends) * 2
     layout = theme.layout(
         "Roofline: rate over arithmetic intensity",
@@ -212,7 +267,11 @@ def roofline_figure(
         height=480,
         legend={"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
         margin={"l": 70, "r": 10, "t": 34, "b": 140},
-        xaxis={"title": {"text": "FLOP per byte, each tensor moved once"}, "type": "log", "dtick": 1},
+        xaxis={
+            "title": {"text": "FLOP per byte, each tensor moved once"},
+            "type": "log",
+            "dtick": 1,
+        },
         yaxis={"title": {"text": "TFLOP/s"}, "type": "log", "dtick": 1},
     )
     figure = go.Figure(layout=layout)
@@ -244,7 +303,13 @@ def roofline_figure(
                 y=[point.tflops for point in group],
                 name=name,
                 mode="markers",
-                marker={"symbol": symbol, "size": size, "color": color, "opacity": opacity, "line": line},
+                marker={
+                    "symbol": symbol,
+                    "size": size,
+                    "color": color,
+                    "opacity": opacity,
+                    "line": line,
+                },
                 customdata=[f"{point.name}, {point.gpu}, {point.source}" for point in group],
                 hovertemplate="%{customdata}<br>%{y:.4g} TFLOP/s at %{x:.3g} FLOP per byte<extra></extra>",
             )

@@ -7,7 +7,16 @@ import numpy as np
 from markupsafe import Markup
 
 from kernels.results import Prediction
-from kernels.results.run import Baseline, Check, Closeup, Diff, Failure, LaunchOverhead, RunResult, Timing
+from kernels.results.run import (
+    Baseline,
+    Check,
+    Closeup,
+    Diff,
+    Failure,
+    LaunchOverhead,
+    RunResult,
+    Timing,
+)
 from kernels.spec import Kernel, Launch
 from visualize.predict.bounds import Bound, Point, Roof
 from visualize.views.numbers import bytes_of, milliseconds, percent, significant, source
@@ -45,16 +54,23 @@ def timings(run: RunResult) -> dict[str, Timing]:
 
 
 def rate(timing: Timing) -> str:
-    value, unit = (timing.gbps or 0, "GB/s") if timing.tflops is None else (timing.tflops, "TFLOP/s")
+    value, unit = (
+        (timing.gbps or 0, "GB/s") if timing.tflops is None else (timing.tflops, "TFLOP/s")
+    )
     return f"{significant(value)} {unit}"
 
 
 def _fits_l2(result: RunResult, kernel: Kernel, launch: Launch) -> bool:
     """Return whether a launch finds its inputs in the L2: the L2 is warm, and holds all tensors together."""
-    return result.experiment.run.l2 == "warm" and kernel.family.minimal_bytes(launch.problem) <= launch.gpu.l2_bytes
+    return (
+        result.experiment.run.l2 == "warm"
+        and kernel.family.minimal_bytes(launch.problem) <= launch.gpu.l2_bytes
+    )
 
 
-def remarks(result: RunResult, kernel: Kernel, launch: Launch, failure: Failure | None = None) -> Iterator[str]:
+def remarks(
+    result: RunResult, kernel: Kernel, launch: Launch, failure: Failure | None = None
+) -> Iterator[str]:
     """Yield the caveats of a run, except its own note, as plain text. Some may be empty.
 
     Args:
@@ -97,7 +113,9 @@ def explain_slow_library(result: RunResult, kernel: Kernel, launch: Launch) -> s
     if not baseline or not peak or not rate or rate >= _SLOW_SHARE * peak.rate:
         return ""
     why = kernel.family.why_library_is_slow(launch)
-    return f"{baseline.name} reaches {percent(rate / peak.rate)} of its best rate" + (f": {why}." if why else ".")
+    return f"{baseline.name} reaches {percent(rate / peak.rate)} of its best rate" + (
+        f": {why}." if why else "."
+    )
 
 
 def _explain_race(result: RunResult, kernel: Kernel, launch: Launch) -> str:
@@ -107,7 +125,9 @@ def _explain_race(result: RunResult, kernel: Kernel, launch: Launch) -> str:
         return ""
     why = "It did not show in this result."
     if result.backend == "interpreter":
-        why = "The interpreter finishes each program before the next starts, so it can't show a race."
+        why = (
+            "The interpreter finishes each program before the next starts, so it can't show a race."
+        )
     return f"It passed, but it is still a race: {race}. {why}"
 
 
@@ -120,7 +140,9 @@ def _compare_overhead(overhead: LaunchOverhead, timing: Timing) -> str:
     return f"{times}, so the call hides behind it."
 
 
-def render_headline(result: RunResult, kernel: Kernel, launch: Launch, failure: Failure | None = None) -> Markup:
+def render_headline(
+    result: RunResult, kernel: Kernel, launch: Launch, failure: Failure | None = None
+) -> Markup:
     """Render the run's speed, or how much of it is wrong, with its verdict and remarks.
 
     Args:
@@ -150,8 +172,14 @@ def render_headline(result: RunResult, kernel: Kernel, launch: Launch, failure: 
     else:
         number = "Wrong"
         beside = "as a whole"
-    settings = [f"{name} {value}" for name, value in result.experiment.to_address().items() if name != "kernel"]
-    stages = [f"{name} {seconds:.2f}" for name, seconds in result.stages.items() if name != "worker"]
+    settings = [
+        f"{name} {value}"
+        for name, value in result.experiment.to_address().items()
+        if name != "kernel"
+    ]
+    stages = [
+        f"{name} {seconds:.2f}" for name, seconds in result.stages.items() if name != "worker"
+    ]
     sentences = [
         first,
         _verdict(check, kernel),
@@ -173,14 +201,23 @@ def _verdict(check: Check, kernel: Kernel) -> Sentence | str:
     if check.passed:
         return f"Every element is within its limit. Relative RMS error {error}; rounding can cause up to {limit}."
     if not check.mismatched:
-        template = "Relative RMS error {}; rounding can cause up to {}. No element exceeds its limit."
+        template = (
+            "Relative RMS error {}; rounding can cause up to {}. No element exceeds its limit."
+        )
         return say(template, Strong(error), limit)
     wrong = Strong("Wrong")
     place = list(check.worst_index)
     if kernel.family.is_exact or check.nonfinite:
-        return say("{}: element {} is {}; the reference is {}.", wrong, place, *_worst_values(check))
+        return say(
+            "{}: element {} is {}; the reference is {}.", wrong, place, *_worst_values(check)
+        )
     excess = significant(check.worst_over_allowed)
-    return say("{} beyond rounding: the largest error is {} × the limit, at element {}.", wrong, excess, place)
+    return say(
+        "{} beyond rounding: the largest error is {} × the limit, at element {}.",
+        wrong,
+        excess,
+        place,
+    )
 
 
 def _worst_values(check: Check) -> tuple[str, str]:
@@ -193,7 +230,9 @@ def render_prediction(predicted: Prediction) -> Markup:
     slowest_first = sorted(predicted.by_resource, key=lambda resource: -resource[1])
     rows = [(name, milliseconds(ms, predicted.ms)) for name, ms in slowest_first]
     alone = table(("resource", "time"), rows, "Time that each resource would take alone")
-    return headline(milliseconds(predicted.ms), beside, f"Dominated by {predicted.resource}.") + alone
+    return (
+        headline(milliseconds(predicted.ms), beside, f"Dominated by {predicted.resource}.") + alone
+    )
 
 
 def render_card(result: RunResult, kernel: Kernel, launch: Launch, when: object = "") -> Markup:
@@ -205,7 +244,9 @@ def render_card(result: RunResult, kernel: Kernel, launch: Launch, when: object 
         when: when the run ended, if it was stored; "" for a run that has just ended.
     """
     lines = [_card_line(run, kernel, launch) for run in (result, result.recorded) if run]
-    return Markup("").join(lines) + (Markup('<p class="when">{}</p>').format(when) if when else Markup())
+    return Markup("").join(lines) + (
+        Markup('<p class="when">{}</p>').format(when) if when else Markup()
+    )
 
 
 def _card_line(run: RunResult, kernel: Kernel, launch: Launch) -> Markup:
@@ -214,7 +255,11 @@ def _card_line(run: RunResult, kernel: Kernel, launch: Launch) -> Markup:
     verdict = "✓ 0 wrong, still a race" if kernel.race(launch) else "✓ 0 wrong"
     style = Markup()
     if not check.passed:
-        count = f"{check.mismatched:,} of {check.elements:,} wrong" if check.mismatched else "wrong as a whole"
+        count = (
+            f"{check.mismatched:,} of {check.elements:,} wrong"
+            if check.mismatched
+            else "wrong as a whole"
+        )
         verdict = f"✗ {count}"
         style = Markup(' class="failed"')
     elif run.backend == "interpreter":
@@ -223,9 +268,15 @@ def _card_line(run: RunResult, kernel: Kernel, launch: Launch) -> Markup:
     if check.passed and run.timing:
         parts.append(milliseconds(run.timing.median_ms))
         if baseline:  # every baseline is a torch call
-            short = f"tied with torch ({speed(baseline)})" if baseline.is_tie else f"{speed(baseline)} torch’s speed"
+            short = (
+                f"tied with torch ({speed(baseline)})"
+                if baseline.is_tie
+                else f"{speed(baseline)} torch’s speed"
+            )
             parts.append(Hint(short, f"The speed of {baseline.name}: {_ratio(baseline)}"))
-    return Markup("<p{}>{} {}</p>").format(style, Markup(" · ").join(parts), Mark(source(run.backend)))
+    return Markup("<p{}>{} {}</p>").format(
+        style, Markup(" · ").join(parts), Mark(source(run.backend))
+    )
 
 
 def render_tables(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
@@ -234,17 +285,31 @@ def render_tables(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
     device = result.device
     family = kernel.family
     rows = [
-        (term("relative RMS error"), significant(check.relative_rms), f"at most {significant(check.tolerance)}"),
+        (
+            term("relative RMS error"),
+            significant(check.relative_rms),
+            f"at most {significant(check.tolerance)}",
+        ),
         ("largest error", significant(check.max_abs_error)),
         (f"largest error / ({family.magnitude})", significant(check.max_scaled_error)),
     ]
     if not family.is_exact:
-        rows.append(("largest error beyond rounding / allowed", significant(check.worst_over_allowed), "at most 1"))
+        rows.append(
+            (
+                "largest error beyond rounding / allowed",
+                significant(check.worst_over_allowed),
+                "at most 1",
+            )
+        )
     count = f"{check.mismatched:,} of {check.elements:,}"
     missing = f"{check.nonfinite:,}"
     rows += [
         ("wrong elements", count, f"{missing} of them not written or not finite"),
-        ("worst element", str(list(check.worst_index)), "got {}, expected {}".format(*_worst_values(check))),
+        (
+            "worst element",
+            str(list(check.worst_index)),
+            "got {}, expected {}".format(*_worst_values(check)),
+        ),
     ]
     caption = f"Check, on {device.name}, torch {device.torch}, triton {device.triton}"
     checked = table(("check", "value", "limit, or detail"), rows, caption)
@@ -259,7 +324,9 @@ def _time_table(run: RunResult, is_in_l2: bool) -> Markup:
     times = timings(run)
     ratios = {call.name: _ratio(call) for call in run.baselines}
     # The longest time gives all rows one unit.
-    longest = max([time.median_ms for time in times.values()] + ([cost.synchronized_ms] if cost else []))
+    longest = max(
+        [time.median_ms for time in times.values()] + ([cost.synchronized_ms] if cost else [])
+    )
 
     def format_ms(ms: float) -> str:
         return milliseconds(ms, longest)
@@ -267,7 +334,9 @@ def _time_table(run: RunResult, is_in_l2: bool) -> Markup:
     rows: list[tuple[Any, ...]] = []
     for name, time in times.items():
         span = f"{format_ms(time.p20_ms)} – {format_ms(time.p80_ms)}"
-        rows.append((name, format_ms(time.median_ms), span, time.samples, rate(time), ratios.get(name, "")))
+        rows.append(
+            (name, format_ms(time.median_ms), span, time.samples, rate(time), ratios.get(name, ""))
+        )
     is_l2_rate = is_in_l2 and times[THIS_KERNEL].gbps is not None
     if (peak := run.peak) and not is_l2_rate:
         best = Hint(f"{_PEAK_OWNERS[peak.unit]} best rate on this GPU", peak.what)
@@ -282,12 +351,19 @@ def _time_table(run: RunResult, is_in_l2: bool) -> Markup:
         span = f"{clocks.lowest_mhz:.0f}–{clocks.highest_mhz:.0f}"
         clock = f", SM clock {clocks.median_mhz:.0f} MHz ({span}, {clocks.how})"
     timer = f"{options.timer}{per_sample}, {options.distribution} inputs"
-    header = term("median"), "p20 – p80", "samples", "useful rate, in L2" if is_l2_rate else term("rate")
+    header = (
+        term("median"),
+        "p20 – p80",
+        "samples",
+        "useful rate, in L2" if is_l2_rate else term("rate"),
+    )
     caption = f"Time on {run.device.name}, L2 {options.l2}, {timer}{clock}"
     return table((Mark(source(run.backend)), *header, term("paired ratio")), rows, caption)
 
 
-def render_values(near: Closeup, check: Check, programs: Mapping[tuple[int, int], list[int]], diff: Diff) -> Markup:
+def render_values(
+    near: Closeup, check: Check, programs: Mapping[tuple[int, int], list[int]], diff: Diff
+) -> Markup:
     """Render a table of the elements around the worst one: the kernel's value over the reference's.
 
     Args:
@@ -295,7 +371,9 @@ def render_values(near: Closeup, check: Check, programs: Mapping[tuple[int, int]
     """
     where = f"Around the worst element {list(check.worst_index)}"
     if diff.tile:
-        row, column = (place // size for place, size in zip(check.worst_index, diff.tile, strict=True))
+        row, column = (
+            place // size for place, size in zip(check.worst_index, diff.tile, strict=True)
+        )
         where += f", in tile [{row}, {column}]"
         if pids := programs.get((row, column)):
             where += f", computed by pid {pids[0]}" + f" and {len(pids) - 1} more" * (len(pids) > 1)
@@ -303,10 +381,14 @@ def render_values(near: Closeup, check: Check, programs: Mapping[tuple[int, int]
     def render_value(got: float, expected: float, error: float) -> Markup:
         text = significant(got, 5) if np.isfinite(got) else str(got)
         style = "" if error <= (0 if diff.exact else 1) else Markup(' class="wrong-value"')
-        return Markup("<span{}>{}</span><br><small>{}</small>").format(style, text, significant(expected, 5))
+        return Markup("<span{}>{}</span><br><small>{}</small>").format(
+            style, text, significant(expected, 5)
+        )
 
     first_row, first_column = near.near
-    values = (map(render_value, *row) for row in zip(near.got, near.expected, near.units, strict=True))
+    values = (
+        map(render_value, *row) for row in zip(near.got, near.expected, near.units, strict=True)
+    )
     rows = ((first_row + index, *cells) for index, cells in enumerate(values))
     header = ("row", *(f"column {first_column + column}" for column in range(near.got.shape[1])))
     caption = f"{where}: the kernel's value over the reference's"
@@ -328,7 +410,9 @@ def _ratio(baseline: Baseline) -> str:
     return f"{'tied, ' * baseline.is_tie}{speed(baseline)}{interval and f', {interval}'}"
 
 
-def describe_roofline(roof: Roof, own: Point | None, bound: tuple[Point, Bound] | None) -> Iterator[Sentence]:
+def describe_roofline(
+    roof: Roof, own: Point | None, bound: tuple[Point, Bound] | None
+) -> Iterator[Sentence]:
     """Describe a launch's share of its roof, its side of the ridge, and its predicted bottleneck."""
     if own:
         top = Sourced(f"{significant(roof.at(own.intensity))} TFLOP/s", roof.source)

@@ -38,7 +38,9 @@ from visualize.views.state import Snapshot, State, query
 # Characters of a run that a browser keeps. With its picture, a run takes at most some 14,000.
 _MAX_STORED_CHARS = 40_000
 
-NO_WORK = "This kernel does no arithmetic, so it has no roofline. Its bound is a copy of the same bytes."
+NO_WORK = (
+    "This kernel does no arithmetic, so it has no roofline. Its bound is a copy of the same bytes."
+)
 NO_ROOF = "No peak rates of this GPU are recorded for this dtype, so there is no roof to draw."
 
 
@@ -67,7 +69,9 @@ class ResultPanel(Panel):
         recorded = outcome.recorded
         marked = recorded if recorded and not recorded.check.passed else outcome
         if marks := tile_marks(marked):
-            slots["card"] += str(Markup('<span hidden data-tiles="{}"></span>').format(json.dumps(marks)))
+            slots["card"] += str(
+                Markup('<span hidden data-tiles="{}"></span>').format(json.dumps(marks))
+            )
         now = datetime.datetime.now(datetime.UTC)
         return {**slots, "stored-run": encode_run(outcome, snapshot.state.gpu.name, now)}
 
@@ -99,7 +103,9 @@ class ResultPanel(Panel):
         run = snapshot.result(RunResult)
         predicted = predict_time(snapshot.state.kernel, snapshot.launch, None)
         is_drawn = snapshot.state.pinned or run is None or text.timed_run(run) is None
-        return {"predicted-time": text.render_prediction(predicted) if predicted and is_drawn else ""}
+        return {
+            "predicted-time": text.render_prediction(predicted) if predicted and is_drawn else ""
+        }
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
         predicted = predict_time(snapshot.state.kernel, snapshot.launch, None)
@@ -122,7 +128,9 @@ class ResultPanel(Panel):
             `rows` has an entry for each of NN, NT, TN and TT: `experiment`, to pass to `run`, and `run`, the reply of
             an earlier run on this machine or a recorded one; null if there is none.
             """
-            return api.reply_predicted(experiment, lambda snapshot: layouts_reply(snapshot, api.session))
+            return api.reply_predicted(
+                experiment, lambda snapshot: layouts_reply(snapshot, api.session)
+            )
 
         return Endpoint("run", run, launches=True), Endpoint("layouts", layouts, launches=True)
 
@@ -134,7 +142,12 @@ def run_reply(outcome: RunResult, snapshot: Snapshot) -> Json:
     note = plain([outcome.note, *text.remarks(outcome, kernel, launch, snapshot.failure)])
     working_set_bytes = kernel.family.minimal_bytes(launch.problem)
     fits_l2 = working_set_bytes <= launch.gpu.l2_bytes
-    return {**run_json(outcome), "note": note, "working_set_bytes": working_set_bytes, "fits_l2": fits_l2}
+    return {
+        **run_json(outcome),
+        "note": note,
+        "working_set_bytes": working_set_bytes,
+        "fits_l2": fits_l2,
+    }
 
 
 def run_json(run: RunResult) -> Json:
@@ -167,7 +180,9 @@ def layouts_reply(snapshot: Snapshot, session: Session) -> Reply:
     return {"rows": rows}
 
 
-def draw_result(result: RunResult, launch: Launch, failure: Failure | None = None, when: Markup | str = "") -> Slots:
+def draw_result(
+    result: RunResult, launch: Launch, failure: Failure | None = None, when: Markup | str = ""
+) -> Slots:
     """Fill the slots of a run.
 
     Args:
@@ -195,19 +210,29 @@ def draw_result(result: RunResult, launch: Launch, failure: Failure | None = Non
             programs = _programs(kernel, launch, diff, near)
             # A passed and timed run shows its times beside the map instead.
             if not (timed and check.passed):
-                plots["closeup-plot"] = draw(figures.closeup_figure(diff, near, check, output, programs), result)
+                plots["closeup-plot"] = draw(
+                    figures.closeup_figure(diff, near, check, output, programs), result
+                )
             values = text.render_values(near, check, programs, diff)
     return {
         # A string, unlike Markup, gets no pinned run's card beside it: the table of differences has its numbers.
-        "card": str(tag_experiment(experiment, text.render_card(result, kernel, launch, when), "result-card")),
+        "card": str(
+            tag_experiment(
+                experiment, text.render_card(result, kernel, launch, when), "result-card"
+            )
+        ),
         "result": tag_experiment(experiment, text.render_headline(result, kernel, launch, failure)),
-        "result-tables": tag_experiment(experiment, text.render_tables(result, kernel, launch) + values, "tables"),
+        "result-tables": tag_experiment(
+            experiment, text.render_tables(result, kernel, launch) + values, "tables"
+        ),
         **plots,
         **draw_roofline(result, launch),
     }
 
 
-def _programs(kernel: Kernel, launch: Launch, diff: Diff, near: Closeup) -> dict[tuple[int, int], list[int]]:
+def _programs(
+    kernel: Kernel, launch: Launch, diff: Diff, near: Closeup
+) -> dict[tuple[int, int], list[int]]:
     """Return the programs that compute each tile of the closeup; {} without tiles, or with too many to lay out."""
     axes = kernel.output_axes(launch)
     if diff.tile is None or axes is None:
@@ -219,7 +244,9 @@ def _programs(kernel: Kernel, launch: Launch, diff: Diff, near: Closeup) -> dict
     places = [{"m": tiles.pid_m, "n": tiles.pid_n}[axis.index] for axis in axes]
     around = [
         np.isin(place, np.arange(first // side, (first + length - 1) // side + 1))
-        for place, first, length, side in zip(places, near.first, near.shape, diff.tile, strict=True)
+        for place, first, length, side in zip(
+            places, near.first, near.shape, diff.tile, strict=True
+        )
     ]
     inside = np.logical_and(*around)
     programs = defaultdict[tuple[int, int], list[int]](list)
@@ -284,7 +311,10 @@ def decode_run(stored_text: object, state: State) -> tuple[RunResult, datetime.d
     # A picture of another output could not be drawn, and would keep the page from opening.
     output = tuple(family.tensors(problem)[family.output(problem)].shape)
     can_draw = run.diff is None or (run.diff.shape == output and min(run.diff.tile or (1, 1)) >= 1)
-    is_current = without_gpu(run.experiment) == without_gpu(state.experiment) and recording.gpu == state.gpu.name
+    is_current = (
+        without_gpu(run.experiment) == without_gpu(state.experiment)
+        and recording.gpu == state.gpu.name
+    )
     return (run, ended) if is_current and ended.tzinfo and can_draw else None
 
 
@@ -293,7 +323,9 @@ def draw_roofline(run: RunResult, launch: Launch) -> Slots:
     experiment = run.experiment
     kernel = discover()[experiment.kernel]
     gpu = launch.gpu.name
-    recorded = roofs(((each.gpu, each.measured) for each in records.shipped(RUN.form)), launch.problem.dtype)
+    recorded = roofs(
+        ((each.gpu, each.measured) for each in records.shipped(RUN.form)), launch.problem.dtype
+    )
     if run.backend == "cuda" and run.peak and run.copy_gbps:
         # A device's own roof replaces the recorded one.
         own_roof = Roof(gpu, run.copy_gbps, run.peak.rate, "measured")
@@ -309,11 +341,17 @@ def draw_roofline(run: RunResult, launch: Launch) -> Slots:
         bound = predicted_point(kernel, launch, received, timed.clock_mhz if timed else None)
     except ConfigError:  # too many tiles to lay out
         bound = None
-    figure = figures.roofline_figure(recorded, tuple(_recorded_points(run)), own, bound[0] if bound else None, gpu)
-    sources = [roof.source, "recorded", *(point.source for point in own)] + ["predicted"] * bool(bound)
+    figure = figures.roofline_figure(
+        recorded, tuple(_recorded_points(run)), own, bound[0] if bound else None, gpu
+    )
+    sources = [roof.source, "recorded", *(point.source for point in own)] + ["predicted"] * bool(
+        bound
+    )
     about = picture_caption(experiment, gpu, *sources)
     return {
-        "roofline": tag_experiment(experiment, claim(*text.describe_roofline(roof, own[0] if own else None, bound))),
+        "roofline": tag_experiment(
+            experiment, claim(*text.describe_roofline(roof, own[0] if own else None, bound))
+        ),
         "roofline-plot": plot_value(figure, revision=kernel.family.id, about=about),
     }
 
@@ -341,7 +379,9 @@ def points(kernel: Kernel, run: RunResult, gpu: str, source: str) -> tuple[Point
     """Return the points of a timed run and of the library calls timed with it; () without arithmetic."""
     at = intensity(kernel, run.experiment.problem)
     timings = text.timings(run).items()
-    return tuple(Point(name, gpu, at, timing.tflops, source) for name, timing in timings if timing.tflops)
+    return tuple(
+        Point(name, gpu, at, timing.tflops, source) for name, timing in timings if timing.tflops
+    )
 
 
 def _recorded_points(run: RunResult) -> Iterator[Point]:
@@ -359,7 +399,11 @@ def _recorded_points(run: RunResult) -> Iterator[Point]:
 
 
 _EXPORTS = (
-    ("script", "Python script", "Kernel, launch, check and timing in one file: torch and Triton alone."),
+    (
+        "script",
+        "Python script",
+        "Kernel, launch, check and timing in one file: torch and Triton alone.",
+    ),
     ("notebook", "Notebook", "The same as Jupyter cells."),
     ("trace", "Timeline for Perfetto", "Where and when each program ran, as a Chrome trace."),
 )
@@ -371,7 +415,9 @@ class ExportPanel(Panel):
     uses_compiler = False
 
     def layout(self) -> Markup:
-        button = Markup('<p><button type="button" data-file="{}">{}</button> <span class="hint">{}</span></p>')
+        button = Markup(
+            '<p><button type="button" data-file="{}">{}</button> <span class="hint">{}</span></p>'
+        )
         content = Markup(
             '<div class="take">{}<p><button type="button" data-file="json">JSON</button> '
             '<label>reply of <select aria-label="Endpoint of the API"></select></label> '
@@ -407,12 +453,20 @@ class ExportPanel(Panel):
 def script_reply(snapshot: Snapshot) -> Reply:
     """Return the body of /script: the script, the notebook as JSON, and a name for the script's file."""
     if not HAS_TRITON:
-        return Failure("worker", "no_triton", "Triton is not installed on this machine, so no script can be written.")
+        return Failure(
+            "worker",
+            "no_triton",
+            "Triton is not installed on this machine, so no script can be written.",
+        )
     try:
         written = script(snapshot.state.experiment, snapshot.state.gpu)
     except CannotBeWritten as error:
         return Failure("config", "cannot_be_written", str(error))
-    return {"script": written.text, "notebook": written.notebook(), "filename": f"{written.name}.py"}
+    return {
+        "script": written.text,
+        "notebook": written.notebook(),
+        "filename": f"{written.name}.py",
+    }
 
 
 def trace_reply(outcome: Timeline, snapshot: Snapshot) -> Json:

@@ -46,8 +46,10 @@ def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
         across, up: varied knobs; one row of cells if they are the same.
     """
     unit, scale = sweep_unit(sweep)
-    values, is_flat = dict(sweep.space.varied), up == across
-    columns, rows = values[across], ("",) if is_flat else values[up]
+    values = dict(sweep.space.varied)
+    is_flat = up == across
+    columns = values[across]
+    rows = ("",) if is_flat else values[up]
     axes = [list(values).index(name) for name in dict.fromkeys((up, across))]
 
     def by_cell(of_rows: np.ndarray) -> np.ndarray:
@@ -60,7 +62,11 @@ def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
     numbers = np.take_along_axis(by_cell(np.arange(len(sweep.rows))), best, axis=2)[..., 0]
     distinct = np.unique(fastest[np.isfinite(fastest)])
     # Times that look alike get one colour. For a single value, Plotly's own scale would reach below zero.
-    limits = {"zmin": 0, "zmax": distinct[-1]} if distinct.size and distinct[-1] < 1.002 * distinct[0] else {}
+    limits = (
+        {"zmin": 0, "zmax": distinct[-1]}
+        if distinct.size and distinct[-1] < 1.002 * distinct[0]
+        else {}
+    )
     trace = go.Heatmap(
         z=fastest, x=[str(value) for value in columns], y=[str(value) for value in rows], customdata=numbers,
         colorscale=theme.SEQUENCE, reversescale=True, xgap=2, ygap=2, hovertemplate=_LABEL, **limits,
@@ -68,17 +74,38 @@ def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
         texttemplate="%{z:,.3r}" if fastest.size <= _MAX_NUMBERED_CELLS else None,
     )  # fmt: skip
     # Row, column, and pixels from the middle of the cell, where its time is.
-    cells = {"fastest": (*divmod(int(np.nanargmin(fastest)), len(columns)), -20)} if distinct.size else {}
+    cells = (
+        {"fastest": (*divmod(int(np.nanargmin(fastest)), len(columns)), -20)}
+        if distinct.size
+        else {}
+    )
     config = vars(sweep.space.base.config)
     if config[across] in columns and (is_flat or config[up] in rows):
-        cells["includes current"] = (0 if is_flat else rows.index(config[up]), columns.index(config[across]), 20)
-    marks = [{**_MARK, "text": name, "x": x, "y": y, "yshift": shift} for name, (y, x, shift) in cells.items()]
+        cells["includes current"] = (
+            0 if is_flat else rows.index(config[up]),
+            columns.index(config[across]),
+            20,
+        )
+    marks = [
+        {**_MARK, "text": name, "x": x, "y": y, "yshift": shift}
+        for name, (y, x, shift) in cells.items()
+    ]
     title = f"Fastest time for each {across}{'' if is_flat else f' and {up}'}"
     for row, column in np.argwhere(~np.isfinite(fastest))[:_MAX_NUMBERED_CELLS]:
-        marks.append({"showarrow": False, "text": sweep.rows[numbers[row, column]].status, "x": column, "y": row})
+        marks.append(
+            {
+                "showarrow": False,
+                "text": sweep.rows[numbers[row, column]].status,
+                "x": column,
+                "y": row,
+            }
+        )
     category = {"type": "category", "showgrid": False}
     vertical = {**category, "title": "" if is_flat else up, "automargin": True}
-    return go.Figure(trace, theme.layout(title, xaxis={**category, "title": across}, yaxis=vertical, annotations=marks))
+    return go.Figure(
+        trace,
+        theme.layout(title, xaxis={**category, "title": across}, yaxis=vertical, annotations=marks),
+    )
 
 
 def bound_figure(sweep: Sweep) -> go.Figure:
@@ -90,7 +117,9 @@ def bound_figure(sweep: Sweep) -> go.Figure:
         if row.status == "timed" and row.predicted and row.median_ms
     ]
     numbers, resources, predicted, measured = map(np.array, zip(*timed, strict=True))
-    (left, right), (bottom, top) = ((times.min() / 1.1, times.max() * 1.1) for times in (predicted, measured))
+    (left, right), (bottom, top) = (
+        (times.min() / 1.1, times.max() * 1.1) for times in (predicted, measured)
+    )
     axis = {"type": "log", "automargin": True}
     layout = theme.layout(
         "Time of each config against its prediction",
@@ -164,7 +193,12 @@ def history_figure(series: Sequence[PastRuns]) -> go.Figure:
     )  # fmt: skip
     figure = go.Figure(layout=layout)
     colors = (theme.HARDWARE,) if len(series) == 1 else theme.CATEGORIES
-    symbols = dict(zip(dict.fromkeys(pair for runs in series for pair in runs.versions), itertools.cycle(_SYMBOLS)))
+    symbols = dict(
+        zip(
+            dict.fromkeys(pair for runs in series for pair in runs.versions),
+            itertools.cycle(_SYMBOLS),
+        )
+    )
     for runs, color in zip(series, itertools.cycle(colors)):
         for start, end, ms in runs.levels:
             figure.add_scatter(
@@ -173,7 +207,9 @@ def history_figure(series: Sequence[PastRuns]) -> go.Figure:
             )  # fmt: skip
         for versions in dict.fromkeys(runs.versions):
             chosen = [place for place, pair in enumerate(runs.versions) if pair == versions]
-            low, median, high = (times[chosen] * scale for times in (runs.p20_ms, runs.median_ms, runs.p80_ms))
+            low, median, high = (
+                times[chosen] * scale for times in (runs.p20_ms, runs.median_ms, runs.p80_ms)
+            )
             figure.add_scatter(
                 x=runs.places[chosen], y=median, mode="markers", hovertemplate=_LABEL,
                 error_y=_whiskers(low, median, high, theme.BORDER),
@@ -203,7 +239,12 @@ def _date_ticks(days: Sequence[datetime.date]) -> dict[str, Any]:
     """Return up to _MAX_DATES evenly spaced ticks with the date of their run, each date once."""
     places = np.unique(np.linspace(0, len(days) - 1, _MAX_DATES).astype(int)).tolist()
     ticks = {f"{days[place]:%b} {days[place].day}": place for place in reversed(places)}
-    return {"tickmode": "array", "tickvals": list(ticks.values()), "ticktext": list(ticks), "tickangle": 0}
+    return {
+        "tickmode": "array",
+        "tickvals": list(ticks.values()),
+        "ticktext": list(ticks),
+        "tickangle": 0,
+    }
 
 
 def baselines_figure(dimension: str, sweeps: Sequence[tuple[int, Sweep]]) -> go.Figure:
@@ -215,15 +256,29 @@ def baselines_figure(dimension: str, sweeps: Sequence[tuple[int, Sweep]]) -> go.
     sizes = [str(size) for size, _ in sweeps]
     layout = theme.layout(
         "The library's time / the best config's",
-        xaxis={"type": "category", "title": dimension, "categoryorder": "array", "categoryarray": sizes},
+        xaxis={
+            "type": "category",
+            "title": dimension,
+            "categoryorder": "array",
+            "categoryarray": sizes,
+        },
         yaxis={"title": f"ratio, {sweeps[0][1].source}", "automargin": True},
         **_WITH_LEGEND,
     )
     figure = go.Figure(layout=layout)
     names = dict.fromkeys(ratio.name for _, sweep in sweeps for ratio in sweep.baselines)
-    for name, color, symbol in zip(names, itertools.cycle(theme.CATEGORIES), itertools.cycle(_SYMBOLS)):
-        points = [(str(size), ratio) for size, sweep in sweeps for ratio in sweep.baselines if ratio.name == name]
-        low, middle, high = np.array([(ratio.low, ratio.ratio, ratio.high) for _, ratio in points]).T
+    for name, color, symbol in zip(
+        names, itertools.cycle(theme.CATEGORIES), itertools.cycle(_SYMBOLS)
+    ):
+        points = [
+            (str(size), ratio)
+            for size, sweep in sweeps
+            for ratio in sweep.baselines
+            if ratio.name == name
+        ]
+        low, middle, high = np.array(
+            [(ratio.low, ratio.ratio, ratio.high) for _, ratio in points]
+        ).T
         figure.add_scatter(
             x=[size for size, _ in points], y=middle, mode="lines+markers", name=name, hovertemplate=_LABEL,
             error_y=_whiskers(low, middle, high, color), text=[ratio_text(ratio) for _, ratio in points],

@@ -23,7 +23,16 @@ from visualize.views.prose import Sourced, headline, picture_caption
 from visualize.views.slots import NONE, fold, plot, plot_value, slot
 from visualize.views.state import Snapshot, query
 from visualize.views.status import render_alert
-from visualize.views.tables import ALL, UNREADABLE, Column, ListPanel, Lists, Table, experiment_columns, kind_column
+from visualize.views.tables import (
+    ALL,
+    UNREADABLE,
+    Column,
+    ListPanel,
+    Lists,
+    Table,
+    experiment_columns,
+    kind_column,
+)
 from visualize.views.tune import figures, text
 
 # Runs of one experiment in the picture, and results and sweeps in the lists, which take about 0.1 ms each.
@@ -44,7 +53,9 @@ def _result_text(result: StoredResult) -> str:
     return _CHECKS[passed] if passed is False or median_ms is None else milliseconds(median_ms)
 
 
-_ENDED = Column[StoredResult]("ended", "Ended (UTC)", cell=lambda result: f"{result.ended:%Y-%m-%d %H:%M}")
+_ENDED = Column[StoredResult](
+    "ended", "Ended (UTC)", cell=lambda result: f"{result.ended:%Y-%m-%d %H:%M}"
+)
 _DEVICE = Column[StoredResult]("device", "Device", facet="The device's own name.")
 
 RUNS: Table[StoredResult] = Table(
@@ -53,7 +64,9 @@ RUNS: Table[StoredResult] = Table(
     (
         _ENDED,
         _DEVICE,
-        Column("median_ms", Sourced("Time", "recorded"), attrgetter("summary.median_ms"), unit="ms"),
+        Column(
+            "median_ms", Sourced("Time", "recorded"), attrgetter("summary.median_ms"), unit="ms"
+        ),
         Column("p20_ms", "p20 to p80", attrgetter("summary.p20_ms"), _spread),
         Column("ratio", "Library / kernel", attrgetter("summary.ratio"), unit="times"),
         Column("check", "Check", lambda result: _CHECKS[result.summary.passed]),
@@ -70,7 +83,9 @@ RESULTS: Table[StoredResult] = Table(
     (
         Column("kernel", "Kernel", facet="The measured kernel.", choices=tuple(discover())),
         kind_column(MEASUREMENTS, "The kind of measurement."),
-        Column("result", Sourced("Result", "recorded"), attrgetter("summary.median_ms"), _result_text),
+        Column(
+            "result", Sourced("Result", "recorded"), attrgetter("summary.median_ms"), _result_text
+        ),
         *experiment_columns(attrgetter("experiment")),
         _DEVICE,
         _ENDED,
@@ -90,7 +105,9 @@ SWEEPS: Table[StoredSweep] = Table(
         Column("ended", "Ended", facet="How the sweep ended."),
         Column("began", "Began (UTC)", cell=lambda sweep: f"{sweep.began:%Y-%m-%d %H:%M}"),
         Column(
-            "varied", "Varied", lambda sweep: text.varied_text(sweep.swept_space) if sweep.swept_space else UNREADABLE
+            "varied",
+            "Varied",
+            lambda sweep: text.varied_text(sweep.swept_space) if sweep.swept_space else UNREADABLE,
         ),
     ),
 )
@@ -102,13 +119,17 @@ class Part:
     """The part of the list that a reply of /history holds."""
 
     # Up to JavaScript's largest integer.
-    before: int = knob(0, "", "Only results before the one of this number; 0: the latest.", low=0, high=2**53)
+    before: int = knob(
+        0, "", "Only results before the one of this number; 0: the latest.", low=0, high=2**53
+    )
     limit: int = knob(50, "", "Maximum number of results in a reply.", low=1, high=500)
 
 
 def runs_of(experiment: Experiment) -> ResultFilter:
     """Return the filter for an experiment's runs on every device, including untimed checks."""
-    return ResultFilter(("run", "check"), keys=(experiment_key(MEASUREMENTS["run"].form.key(experiment)),))
+    return ResultFilter(
+        ("run", "check"), keys=(experiment_key(MEASUREMENTS["run"].form.key(experiment)),)
+    )
 
 
 class HistoryPanel(ListPanel):
@@ -116,8 +137,16 @@ class HistoryPanel(ListPanel):
 
     options = (RunsView, ResultsView, SweepsView)
     lists: ClassVar[Lists] = (
-        ("history-runs", RUNS, lambda snapshot: snapshot.store.latest(runs_of(snapshot.state.experiment), MAX_RUNS)),
-        ("history-latest", RESULTS, lambda snapshot: snapshot.store.latest(ResultFilter(), MAX_LISTED)),
+        (
+            "history-runs",
+            RUNS,
+            lambda snapshot: snapshot.store.latest(runs_of(snapshot.state.experiment), MAX_RUNS),
+        ),
+        (
+            "history-latest",
+            RESULTS,
+            lambda snapshot: snapshot.store.latest(ResultFilter(), MAX_LISTED),
+        ),
         ("history-sweeps", SWEEPS, lambda snapshot: snapshot.store.sweeps(MAX_LISTED)),
     )
 
@@ -128,7 +157,11 @@ class HistoryPanel(ListPanel):
             # "history-instead" replaces the plot if no run was timed.
             + slots.picture(times, slot("history-instead"))
             + fold("history-runs-fold", "Each run in numbers", slot("history-runs"))
-            + fold("history-latest-fold", "The latest results of all Experiments", slot("history-latest"))
+            + fold(
+                "history-latest-fold",
+                "The latest results of all Experiments",
+                slot("history-latest"),
+            )
             + fold("history-sweeps-fold", "The latest sweeps", slot("history-sweeps"))
         )
 
@@ -146,12 +179,17 @@ class HistoryPanel(ListPanel):
             is_newest = newest[row.space, row.gpu] is row
             return sweep_address(row.swept_space) if row.swept_space and is_newest else ""
 
-        lists: Slots = {name: table.render(rows[name], snapshot.state, row_address) for name, table, _ in self.lists}
+        lists: Slots = {
+            name: table.render(rows[name], snapshot.state, row_address)
+            for name, table, _ in self.lists
+        }
         claim = text.history_headline(series, runs) if store.path else headline("", "", STORE_OFF)
         return {
             "history-claim": render_alert(store.problem) + claim if store.problem else claim,
             "history-plot": picture(snapshot, series) if series else NONE,
-            "history-instead": "" if series else lists["history-runs" if runs else "history-latest"],
+            "history-instead": ""
+            if series
+            else lists["history-runs" if runs else "history-latest"],
             **lists,
         }
 
@@ -171,7 +209,12 @@ class HistoryPanel(ListPanel):
             its own results, and `changes` says on which device and since when its runs are slower or faster, beyond
             noise, and which versions changed with it. `sweeps` lists sweeps. `next` is the `before` of the next part.
             """
-            view = read_options(ResultsView, "history_", {"kernel": kernel, "device": device, "kind": kind}, "/history")
+            view = read_options(
+                ResultsView,
+                "history_",
+                {"kernel": kernel, "device": device, "kind": kind},
+                "/history",
+            )
             part = read_fields(Part, {"limit": limit, "before": before}, "/history")
             store = api.session.store
             base = from_json(experiment) if experiment else None
@@ -197,12 +240,17 @@ class HistoryPanel(ListPanel):
                 "sweeps": [
                     _sweep_json(sweep, space)
                     for sweep in sweeps
-                    if (space := sweep.swept_space) and (base is None or space.base.problem == base.problem)
+                    if (space := sweep.swept_space)
+                    and (base is None or space.base.problem == base.problem)
                 ],
                 "problem": store.problem if store.path else STORE_OFF,
             }
 
-        return (Endpoint("history", history, schemas=RESULTS.schemas(ResultsView) | argument_schemas(Part)),)
+        return (
+            Endpoint(
+                "history", history, schemas=RESULTS.schemas(ResultsView) | argument_schemas(Part)
+            ),
+        )
 
 
 def past_runs(results: Sequence[StoredResult], gpu: str) -> list[PastRuns]:
@@ -212,16 +260,27 @@ def past_runs(results: Sequence[StoredResult], gpu: str) -> list[PastRuns]:
         results: runs of one experiment, the latest first.
         gpu: the name of the GPU that comes first.
     """
-    timed = [run for run in reversed(results) if run.summary.median_ms and run.summary.p20_ms and run.summary.p80_ms]
+    timed = [
+        run
+        for run in reversed(results)
+        if run.summary.median_ms and run.summary.p20_ms and run.summary.p80_ms
+    ]
     latest = {run.device: (run.gpu != gpu, -place) for place, run in enumerate(timed)}
     series = []
     for device in sorted(latest, key=latest.__getitem__):
         places = [place for place, run in enumerate(timed) if run.device == device]
         runs = [timed[place] for place in places]
-        times = [np.array([getattr(run.summary, name) for run in runs]) for name in ("median_ms", "p20_ms", "p80_ms")]
+        times = [
+            np.array([getattr(run.summary, name) for run in runs])
+            for name in ("median_ms", "p20_ms", "p80_ms")
+        ]
         versions = tuple((run.torch, run.triton) for run in runs)
         samples = tuple(r.summary.samples or 0 for r in runs)
-        series.append(PastRuns(device, np.array(places), tuple(r.ended for r in runs), versions, samples, *times))
+        series.append(
+            PastRuns(
+                device, np.array(places), tuple(r.ended for r in runs), versions, samples, *times
+            )
+        )
     return series
 
 
@@ -249,7 +308,9 @@ def result_address(result: StoredResult) -> str:
 
 def sweep_address(space: Space) -> str:
     """Return the query that shows the last sweep of a space."""
-    return query({**space.base.short_address(), "tab": "sweep", "sweep_vary": text.varied_text(space)})
+    return query(
+        {**space.base.short_address(), "tab": "sweep", "sweep_vary": text.varied_text(space)}
+    )
 
 
 def read_filter(store: Store, view: Any, base: Experiment | None) -> ResultFilter:
@@ -268,7 +329,11 @@ def read_filter(store: Store, view: Any, base: Experiment | None) -> ResultFilte
     if device and device not in stored:
         names = f"stored are {', '.join(stored)}" if stored else "nothing is stored"
         raise ConfigError("not_a_choice", f"device is {quote(device)}; {names}.", "device")
-    keys = tuple(dict.fromkeys(experiment_key(m.form.key(base)) for m in MEASUREMENTS.values())) if base else ()
+    keys = (
+        tuple(dict.fromkeys(experiment_key(m.form.key(base)) for m in MEASUREMENTS.values()))
+        if base
+        else ()
+    )
     return ResultFilter((kind,) if kind else (), kernel, device, keys)
 
 

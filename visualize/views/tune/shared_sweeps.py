@@ -37,7 +37,10 @@ class SharedSweeps:
     """
 
     def __init__(
-        self, predict: Predict, prepare: Callable[..., SweepRun] = sweep_here, unwatched_s: float = 30.0
+        self,
+        predict: Predict,
+        prepare: Callable[..., SweepRun] = sweep_here,
+        unwatched_s: float = 30.0,
     ) -> None:
         self._predict = predict
         self._prepare = prepare
@@ -71,7 +74,9 @@ class SharedSweeps:
         first, *others = spaces
         with self._lock:
             if self._run:
-                if self._run.strategy == strategy and self._run.space.identity in [space.identity for space in spaces]:
+                if self._run.strategy == strategy and self._run.space.identity in [
+                    space.identity for space in spaces
+                ]:
                     self._left.discard(watcher)
                     return self._run
                 swept = self._run.space
@@ -82,13 +87,19 @@ class SharedSweeps:
             self._is_cancelled = False
             self._last_watched = time.monotonic()
             run = self._begin(session, first, strategy, from_scratch)
-        threading.Thread(target=self._drive, args=(session, run, others, from_scratch), daemon=True).start()
+        threading.Thread(
+            target=self._drive, args=(session, run, others, from_scratch), daemon=True
+        ).start()
         return run
 
     def running(self, space: Space, gpu: Gpu) -> SweepRun | None:
         """Return the running sweep if it is of this space and GPU."""
         run = self._run
-        return run if run and (run.space.identity, run.gpu.name) == (space.identity, gpu.name) else None
+        return (
+            run
+            if run and (run.space.identity, run.gpu.name) == (space.identity, gpu.name)
+            else None
+        )
 
     def find(self, store: Store, space: Space, gpu: Gpu) -> Sweep | None:
         """Return the running sweep's rows so far, or the latest sweep of a space by any process."""
@@ -132,14 +143,22 @@ class SharedSweeps:
             if self._run:
                 self._run.cancel()
 
-    def _begin(self, session: Session, space: Space, strategy: Strategy, from_scratch: bool) -> SweepRun:
-        latest = None if from_scratch else self._find_latest(session.store, space, resolve_gpu(space.base, session.gpu))
+    def _begin(
+        self, session: Session, space: Space, strategy: Strategy, from_scratch: bool
+    ) -> SweepRun:
+        latest = (
+            None
+            if from_scratch
+            else self._find_latest(session.store, space, resolve_gpu(space.base, session.gpu))
+        )
         resume = latest[1] if latest else ResumePoint()
         self._run = self._prepare(session, space, strategy, self._predict, resume)
         self._run.start()
         return self._run
 
-    def _drive(self, session: Session, run: SweepRun, spaces: list[Space], from_scratch: bool) -> None:
+    def _drive(
+        self, session: Session, run: SweepRun, spaces: list[Space], from_scratch: bool
+    ) -> None:
         """Wait for a run's end, then sweep the other spaces unless the search was cancelled or failed."""
         try:
             while True:
@@ -160,7 +179,9 @@ class SharedSweeps:
             with self._lock:
                 self._run = None
 
-    def _find_latest(self, store: Store, space: Space, gpu: Gpu) -> tuple[Sweep, ResumePoint] | None:
+    def _find_latest(
+        self, store: Store, space: Space, gpu: Gpu
+    ) -> tuple[Sweep, ResumePoint] | None:
         """Return the latest sweep from memory, unless the store has a newer one. Without a store, memory decides."""
         stored = store.latest_sweep(space, gpu)
         key = (space.identity, gpu.name)

@@ -43,9 +43,16 @@ ENDINGS = {
     "running": "",
     "cut off": "It was cut off, or it still runs in another process. The next sweep resumes from its finished rows.",
 }
-_PHASES = {"explore": "exploring", "race": "racing the fastest", "final": "timing the finalists", "over": "ended"}
+_PHASES = {
+    "explore": "exploring",
+    "race": "racing the fastest",
+    "final": "timing the finalists",
+    "over": "ended",
+}
 
-NOT_SWEPT = hint("Times are predicted. Sweep tries all configs, except those that cannot launch or would spill.")
+NOT_SWEPT = hint(
+    "Times are predicted. Sweep tries all configs, except those that cannot launch or would spill."
+)
 CLICK_HINT = hint("Click the picture to set a config.")
 SIZES_HINT = hint("Each point is the best config of one size. The list below links to each size.")
 NOTHING_TO_CANCEL = hint("No sweep is running for these settings.")
@@ -90,27 +97,43 @@ def plan_headline(plan: Sweep, seconds: float, has_times: bool) -> Markup:
     skipped = plan.count("set aside")
     count = len(plan.rows) - skipped
     what = f"{plan.experiment.kernel} over {varied_text(plan.space)}"
-    how = "timed on this machine's GPU" if has_times else "compiled, and ranked by predicted time alone"
+    how = (
+        "timed on this machine's GPU"
+        if has_times
+        else "compiled, and ranked by predicted time alone"
+    )
     sentence = f"{what}: {how}. About {format_duration(seconds)}."
     aside = f"Set aside before any compile: {count_noun(skipped, 'config')}." if skipped else ""
-    return headline(f"{count:,}", "config to try" if count == 1 else "configs to try", sentence, aside)
+    return headline(
+        f"{count:,}", "config to try" if count == 1 else "configs to try", sentence, aside
+    )
 
 
 def sweep_headline(sweep: Sweep) -> Markup:
     """Render the best config and its time, so far or at the end."""
-    counts = ", ".join(f"{count:,} {status}" for status in STATUSES if (count := sweep.count(status)))
+    counts = ", ".join(
+        f"{count:,} {status}" for status in STATUSES if (count := sweep.count(status))
+    )
     problem = sweep.experiment.problem
     configs = count_noun(len(sweep.rows), "config")
     tried = f"{shape_text(problem)}, {problem.dtype}, {configs}: {counts}."
     is_running = sweep.ended == "running"
     ending = ENDINGS[sweep.ended]
     if sweep.best is None:
-        nothing = "No config has a result so far." if is_running else "No config has a correct result."
+        nothing = (
+            "No config has a result so far." if is_running else "No config has a correct result."
+        )
         return headline("", "", nothing, tried, ending, sweep.note)
     unit, scale = sweep_unit(sweep)
-    ties = sum(finalist.is_tie for finalist in sweep.final.finalists) if sweep.is_timed and sweep.final else 0
+    ties = (
+        sum(finalist.is_tie for finalist in sweep.final.finalists)
+        if sweep.is_timed and sweep.final
+        else 0
+    )
     best_of = f"best config ({ties} tie, and the simplest wins)" if ties > 1 else "best config"
-    what = say("{} for the {}", Mark(sweep.source), "fastest config so far" if is_running else best_of)
+    what = say(
+        "{} for the {}", Mark(sweep.source), "fastest config so far" if is_running else best_of
+    )
     preposition = "on" if sweep.is_timed else "for"
     best = Strong(knobs_text(sweep.best.experiment, sweep.space))
     libraries = (f"{call.name} takes {ratio_text(call)} times as long." for call in sweep.baselines)
@@ -134,7 +157,9 @@ def progress(now: Progress, size: str = "") -> Markup:
     Args:
         size: the sweep's size, such as "K 512", if there are several.
     """
-    remaining = "" if now.remaining_s is None else f", about {format_duration(now.remaining_s)} left"
+    remaining = (
+        "" if now.remaining_s is None else f", about {format_duration(now.remaining_s)} left"
+    )
     counts = f"{f'{size}: ' if size else ''}{now.done:,} of {now.total:,} configs done"
     words = f"{counts}, {_PHASES[now.phase]}, {format_duration(now.seconds)}{remaining}"
     bar = Markup('<progress max="{}" value="{}" aria-label="Configs done"></progress>')
@@ -147,11 +172,17 @@ def point_label(row: SweepRow, sweep: Sweep) -> str:
     unit, scale = sweep_unit(sweep)
     lines = [f"<b>{knobs_text(row.experiment, sweep.space)}</b>"]
     if row.median_ms:
-        median, *ends = (significant(ms * scale) for ms in (row.median_ms, row.low_ms, row.high_ms) if ms is not None)
+        median, *ends = (
+            significant(ms * scale)
+            for ms in (row.median_ms, row.low_ms, row.high_ms)
+            if ms is not None
+        )
         interval = f" ({' to '.join(ends)})" if len(ends) == 2 else ""
         lines.append(f"{median} {unit} {sweep.source}{interval}")
     if row.predicted:
-        lines.append(f"{significant(row.predicted.ms * scale)} {unit} predicted, by {row.predicted.resource}")
+        lines.append(
+            f"{significant(row.predicted.ms * scale)} {unit} predicted, by {row.predicted.resource}"
+        )
     if row.status not in ("timed", "predicted"):
         # A compiler's message: on one line, because lines separate the points' labels, and without markup.
         reason = textwrap.shorten(row.reason, _LABEL_CHARS, placeholder=" …")
@@ -168,13 +199,16 @@ def sweep_caption(sweep: Sweep) -> str:
 
 
 # The knobs of all kernels.
-KNOBS = tuple(dict.fromkeys(name for kernel in discover().values() for name in knobs(kernel.config)))
+KNOBS = tuple(
+    dict.fromkeys(name for kernel in discover().values() for name in knobs(kernel.config))
+)
 
 
 def sweep_columns(sweep: Sweep | None = None) -> tuple[Column[SweepRow], ...]:
     """Return the columns of a sweep's rows: rank, knobs, times, resources, outcome. Default: those of all sweeps."""
     names: Sequence[str] = KNOBS
-    unit, scale = "ms", 1.0
+    unit = "ms"
+    scale = 1.0
     source = "measured"
     fastest = 1.0
     ranks = dict[int, int]()
@@ -192,22 +226,42 @@ def sweep_columns(sweep: Sweep | None = None) -> tuple[Column[SweepRow], ...]:
         return row.predicted.ms if row.predicted else None
 
     times = (
-        Column[SweepRow]("median_ms", Sourced(f"Time, {unit}", source), cell=lambda row: time(row.median_ms)),
         Column[SweepRow](
-            "relative", "Time / best", cell=lambda row: row.relative and significant(row.relative / fastest, 4)
+            "median_ms", Sourced(f"Time, {unit}", source), cell=lambda row: time(row.median_ms)
+        ),
+        Column[SweepRow](
+            "relative",
+            "Time / best",
+            cell=lambda row: row.relative and significant(row.relative / fastest, 4),
         ),
     )
     return (
         Column("rank", "Rank", lambda row: ranks.get(id(row)), lambda row: ranks.get(id(row), "–")),
-        *(Column[SweepRow](name, name, attrgetter(f"experiment.config.{name}"), facet="Its value.") for name in names),
+        *(
+            Column[SweepRow](
+                name, name, attrgetter(f"experiment.config.{name}"), facet="Its value."
+            )
+            for name in names
+        ),
         *(times if sweep is None or sweep.is_timed else ()),
-        Column("predicted_ms", Sourced(f"Time, {unit}", "predicted"), predicted, lambda row: time(predicted(row))),
-        Column("predicted_resource", "Bottleneck", lambda row: row.predicted and row.predicted.resource),
+        Column(
+            "predicted_ms",
+            Sourced(f"Time, {unit}", "predicted"),
+            predicted,
+            lambda row: time(predicted(row)),
+        ),
+        Column(
+            "predicted_resource", "Bottleneck", lambda row: row.predicted and row.predicted.resource
+        ),
         Column("registers", "Registers"),
         Column("spilled_bytes", "Spilled", unit="bytes"),
         Column("shared_bytes", "Shared", unit="bytes"),
         Column("status", "Status", facet="The outcome of the config."),
-        Column("reason", "Reason", cell=lambda row: textwrap.shorten(row.reason, _LABEL_CHARS, placeholder=" …")),
+        Column(
+            "reason",
+            "Reason",
+            cell=lambda row: textwrap.shorten(row.reason, _LABEL_CHARS, placeholder=" …"),
+        ),
     )
 
 
@@ -241,11 +295,17 @@ def explain_no_picture(sweep: Sweep, picture: str) -> Markup:
     """Say why a sweep has nothing to show in a picture; empty if it has."""
     reason = ""
     if not sweep.ranked:
-        reason = "No config has a result so far." if sweep.ended == "running" else "No config has a result."
+        reason = (
+            "No config has a result so far."
+            if sweep.ended == "running"
+            else "No config has a result."
+        )
     elif picture == "library":
         reason = "Enter sizes under over, such as K=512,1024, and press Sweep."
     elif picture in ("bound", "convergence") and not sweep.is_timed:
-        reason = f"Nothing was timed, so {picture} has nothing to show. heatmap shows predicted times."
+        reason = (
+            f"Nothing was timed, so {picture} has nothing to show. heatmap shows predicted times."
+        )
     return hint(reason) if reason else Markup()
 
 
@@ -282,7 +342,11 @@ def sizes_headline(dimension: str, sizes: int, timed: Sequence[tuple[int, Sweep]
         timed: size and sweep, if its best config was timed against the library.
     """
     if not timed:
-        return headline("", "", f"{count_noun(sizes, 'size')} of {dimension} to sweep. Library ratios need a GPU.")
+        return headline(
+            "",
+            "",
+            f"{count_noun(sizes, 'size')} of {dimension} to sweep. Library ratios need a GPU.",
+        )
     ratios = {size: sweep.baselines[0] for size, sweep in timed}
     best, worst = (pick(ratios, key=lambda size: ratios[size].ratio) for pick in (max, min))
     call = ratios[best]
@@ -292,18 +356,26 @@ def sizes_headline(dimension: str, sizes: int, timed: Sequence[tuple[int, Sweep]
         sentence += f" At {dimension} {worst:,}: {ratio_text(ratios[worst])}."
     if missing := sizes - len(timed):
         sentence += f" Not finished: {count_noun(missing, 'size')}."
-    what = say("{} at {} {:,}: {} time / best config's time", Mark(source), dimension, best, call.name)
+    what = say(
+        "{} at {} {:,}: {} time / best config's time", Mark(source), dimension, best, call.name
+    )
     return headline(f"{call.ratio:.2f} ×", what, sentence)
 
 
-def sizes_table(dimension: str, sweeps: Mapping[int, Sweep | None], address: Callable[[int], str]) -> Markup:
+def sizes_table(
+    dimension: str, sweeps: Mapping[int, Sweep | None], address: Callable[[int], str]
+) -> Markup:
     """Render the best config at each size, and the ratio of each library call's time to its time.
 
     Args:
         address: the query that sets a size.
     """
-    calls = list(dict.fromkeys(ratio.name for sweep in sweeps.values() if sweep for ratio in sweep.baselines))
-    source = next((sweep.source for sweep in sweeps.values() if sweep and sweep.is_timed), "predicted")
+    calls = list(
+        dict.fromkeys(ratio.name for sweep in sweeps.values() if sweep for ratio in sweep.baselines)
+    )
+    source = next(
+        (sweep.source for sweep in sweeps.values() if sweep and sweep.is_timed), "predicted"
+    )
     rows = []
     for size, sweep in sweeps.items():
         config = ""
@@ -316,8 +388,22 @@ def sizes_table(dimension: str, sweeps: Mapping[int, Sweep | None], address: Cal
         if sweep and sweep.best:
             config = knobs_text(sweep.best.experiment, sweep.space)
             time = milliseconds(time_ms(sweep.best, sweep.is_timed))
-        rows.append((Link(f"{size:,}", address(size)), config, time, *(ratios.get(name, "") for name in calls), ended))
-    header = (dimension, "Best config", Sourced("Time", source), *(f"{name} / best" for name in calls), "Ended")
+        rows.append(
+            (
+                Link(f"{size:,}", address(size)),
+                config,
+                time,
+                *(ratios.get(name, "") for name in calls),
+                ended,
+            )
+        )
+    header = (
+        dimension,
+        "Best config",
+        Sourced("Time", source),
+        *(f"{name} / best" for name in calls),
+        "Ended",
+    )
     note = hint("Ratios are shown with their 95 % interval. A size opens its sweep.")
     return table(header, rows, f"The best config at each {dimension}") + note
 
@@ -334,7 +420,11 @@ def history_headline(series: Sequence[PastRuns], runs: Sequence[StoredResult]) -
     if runs:
         passed = sum(bool(run.summary.passed) for run in runs)
         source = "interpreter" if any(run.backend == "interpreter" for run in runs) else "recorded"
-        note = "On a GPU, times are stored, too." if source == "interpreter" else "None of these runs was timed."
+        note = (
+            "On a GPU, times are stored, too."
+            if source == "interpreter"
+            else "None of these runs was timed."
+        )
         return headline(f"{passed:,} of {len(runs):,}", Sourced("checks passed", source), note)
     how = "Press Run (Ctrl+Enter) to store a result of this machine. Recorded lists results of other machines."
     return headline("0", "runs of this experiment are stored", how)
@@ -354,7 +444,9 @@ def _times_headline(runs: PastRuns, *others: PastRuns) -> Markup:
         latest = f"in the latest of {count_noun(len(runs), 'run')} on {runs.device}"
         what = Sourced(latest, "recorded")
         spread = max(float(np.ptp(runs.median_ms) / runs.median_ms.mean()) / 2, 0.0001)
-        sentence = f"No change since {runs.ended[0]:%Y-%m-%d}: the medians lie within ± {percent(spread)}."
+        sentence = (
+            f"No change since {runs.ended[0]:%Y-%m-%d}: the medians lie within ± {percent(spread)}."
+        )
         if len(runs) == 1:
             sentence = "It is the only run so far. Each further run adds a point to the picture."
         return headline(milliseconds(float(runs.median_ms[-1])), what, sentence, *more)
@@ -362,14 +454,24 @@ def _times_headline(runs: PastRuns, *others: PastRuns) -> Markup:
     number, word = _ratio(change)
     what = Sourced(f"{word} since {runs.ended[change.place]:%Y-%m-%d} on {runs.device}", "recorded")
     upgrade = " and ".join(runs.upgrade(change))
-    cause = f"It coincides with {upgrade}." if upgrade else "The versions of torch and triton are the same."
+    cause = (
+        f"It coincides with {upgrade}."
+        if upgrade
+        else "The versions of torch and triton are the same."
+    )
     before, after = (milliseconds(ms) for _, _, ms in runs.levels[-2:])
-    levels = f"{count_noun(change.before, 'run')} took {before}, then {change.after:,} took {after}."
+    levels = (
+        f"{count_noun(change.before, 'run')} took {before}, then {change.after:,} took {after}."
+    )
     return headline(number, what, f"{cause} {levels}", *more)
 
 
 def _ratio(change: Change) -> tuple[str, str]:
-    return (f"{change.ratio:.2f} ×", "slower") if change.is_slower else (f"{1 / change.ratio:.2f} ×", "faster")
+    return (
+        (f"{change.ratio:.2f} ×", "slower")
+        if change.is_slower
+        else (f"{1 / change.ratio:.2f} ×", "faster")
+    )
 
 
 def _change_text(runs: PastRuns, change: Change) -> str:
@@ -387,7 +489,9 @@ def run_label(runs: PastRuns, place: int) -> str:
     """Return the label of a run, with Plotly's line breaks. Plotly renders some markup, so names are escaped."""
     torch, triton = map(escape, runs.versions[place])
     device = escape(runs.device)
-    median, low, high = (milliseconds(float(ms[place])) for ms in (runs.median_ms, runs.p20_ms, runs.p80_ms))
+    median, low, high = (
+        milliseconds(float(ms[place])) for ms in (runs.median_ms, runs.p20_ms, runs.p80_ms)
+    )
     return (
         f"<b>{median}</b>, p20 to p80: {low} to {high}<br>"
         f"{runs.ended[place]:%Y-%m-%d %H:%M} UTC, median of {runs.samples[place]:,}<br>"

@@ -25,8 +25,27 @@ from kernels.sweep.devices import concurrent_compiles
 from kernels.sweep.sweep_run import SweepRun, estimate_seconds, initial_rows
 from visualize.predict.launch_time import predict_time
 from visualize.views import slots
-from visualize.views.panel import Api, Endpoint, Panel, Slots, StreamAction, read_options, select_fields
-from visualize.views.slots import CLOSED, DISABLED, ENABLED, NONE, OPEN, button, fold, plot, plot_value, slot
+from visualize.views.panel import (
+    Api,
+    Endpoint,
+    Panel,
+    Slots,
+    StreamAction,
+    read_options,
+    select_fields,
+)
+from visualize.views.slots import (
+    CLOSED,
+    DISABLED,
+    ENABLED,
+    NONE,
+    OPEN,
+    button,
+    fold,
+    plot,
+    plot_value,
+    slot,
+)
 from visualize.views.state import PINNED, Snapshot, State, pin_text, query
 from visualize.views.tables import save_file
 from visualize.views.tune import figures, text
@@ -45,7 +64,8 @@ MAX_SIZES = 12
 
 # Limits of /sweep: the page and the command line, which can be cancelled, take more. At 1.9 s per compile, this many
 # configs take six minutes on one core. In the interpreter a config takes up to 20 s.
-MAX_CONFIGS_PER_CALL, MAX_CALL_S = 200, 600.0
+MAX_CONFIGS_PER_CALL = 200
+MAX_CALL_S = 600.0
 _POLL_S = 0.2
 _CALLS = itertools.count()
 
@@ -70,10 +90,20 @@ class SweepOptions:
         choices=PICTURES, label="Picture",
     )  # fmt: skip
     sweep_x: str = knob(
-        AUTO, "Sweep", "The knob across the heatmap.", choices=(AUTO, *KNOBS), only_with=_HEATMAP, label="Across"
+        AUTO,
+        "Sweep",
+        "The knob across the heatmap.",
+        choices=(AUTO, *KNOBS),
+        only_with=_HEATMAP,
+        label="Across",
     )
     sweep_y: str = knob(
-        AUTO, "Sweep", "The knob up the heatmap.", choices=(AUTO, *KNOBS), only_with=_HEATMAP, label="Up"
+        AUTO,
+        "Sweep",
+        "The knob up the heatmap.",
+        choices=(AUTO, *KNOBS),
+        only_with=_HEATMAP,
+        label="Up",
     )
 
 
@@ -90,7 +120,13 @@ class SweepSearch:
         label="Budget",
     )  # fmt: skip
     sweep_seed: int = knob(
-        0, "Sweep", "The order of random.", low=0, high=999, only_with=("sweep_strategy", ("random",)), label="Seed"
+        0,
+        "Sweep",
+        "The order of random.",
+        low=0,
+        high=999,
+        only_with=("sweep_strategy", ("random",)),
+        label="Seed",
     )
 
     @property
@@ -107,7 +143,11 @@ def swept_space(state: State) -> Space:
     """
     varied = state.view.of(SweepOptions).sweep_vary
     try:
-        vary = parse_varied([varied], "sweep_vary") if varied.strip() else default_values(state.experiment)
+        vary = (
+            parse_varied([varied], "sweep_vary")
+            if varied.strip()
+            else default_values(state.experiment)
+        )
         return space(state.experiment, vary)
     except ConfigError as error:
         raise ConfigError(error.kind, str(error), "sweep_vary") from None
@@ -119,11 +159,16 @@ def swept_sizes(state: State) -> tuple[str, dict[int, Space]]:
     Raises:
         ConfigError: for the field `sweep_over` or `sweep_vary`.
     """
-    over, own = state.view.of(SweepOptions).sweep_over, swept_space(state)
+    over = state.view.of(SweepOptions).sweep_over
+    own = swept_space(state)
     if not over.strip():
         return "", {}
     problem = own.base.problem
-    dimensions = {name: declared for name, declared in knobs(type(problem)).items() if declared.choices is None}
+    dimensions = {
+        name: declared
+        for name, declared in knobs(type(problem)).items()
+        if declared.choices is None
+    }
     try:
         values = parse_varied([over], "sweep_over")
         name, *others = values
@@ -132,18 +177,31 @@ def swept_sizes(state: State) -> tuple[str, dict[int, Space]]:
             raise ConfigError("not_a_dimension", f"sweep_over is {quote(over)}; it takes {takes}.")
         sizes = sorted({int(dimensions[name].validate(name, value)) for value in values[name]})
         if len(sizes) > MAX_SIZES:
-            raise ConfigError("too_many_sizes", f"{len(sizes)} sizes are given; at most {MAX_SIZES} are allowed.")
+            raise ConfigError(
+                "too_many_sizes", f"{len(sizes)} sizes are given; at most {MAX_SIZES} are allowed."
+            )
     except ConfigError as error:
         raise ConfigError(error.kind, str(error), "sweep_over") from None
     problems = {size: replace(problem, **{name: size}) for size in sizes}
-    return name, {size: replace(own, base=replace(own.base, problem=sized)) for size, sized in problems.items()}
+    return name, {
+        size: replace(own, base=replace(own.base, problem=sized))
+        for size, sized in problems.items()
+    }
 
 
-def heatmap_axes(options: SweepOptions, varied: Mapping[str, tuple[int | str, ...]]) -> tuple[str, str]:
+def heatmap_axes(
+    options: SweepOptions, varied: Mapping[str, tuple[int | str, ...]]
+) -> tuple[str, str]:
     """Return the heatmap's knobs, across and up: the chosen ones if they vary, else those with the most values."""
     longest = sorted(varied, key=lambda name: -len(varied[name]))
-    x = options.sweep_x if options.sweep_x in varied else next((n for n in longest if n != options.sweep_y), longest[0])
-    return x, options.sweep_y if options.sweep_y in varied else next((n for n in longest if n != x), x)
+    x = (
+        options.sweep_x
+        if options.sweep_x in varied
+        else next((n for n in longest if n != options.sweep_y), longest[0])
+    )
+    return x, options.sweep_y if options.sweep_y in varied else next(
+        (n for n in longest if n != x), x
+    )
 
 
 class SweepPanel(Panel):
@@ -171,10 +229,17 @@ class SweepPanel(Panel):
             slot("sweep-claim")
             + slots.row(start, cancel, slot("sweep-progress"), name="sweep-row")
             # "sweep-instead" replaces the plot if there is nothing to draw.
-            + slots.picture(plot("sweep-plot", "The configs of the sweep, by time"), slot("sweep-instead"))
+            + slots.picture(
+                plot("sweep-plot", "The configs of the sweep, by time"), slot("sweep-instead")
+            )
             + fold("sweep-search-fold", "Options: values to try, search, picture", form, restart)
             + fold("sweep-ranking", "All configs, the best first", slot("sweep-table"))
-            + fold("sweep-take", "Take it with you: triton.Config lines, JSON", slot("sweep-lines"), save)
+            + fold(
+                "sweep-take",
+                "Take it with you: triton.Config lines, JSON",
+                slot("sweep-lines"),
+                save,
+            )
         )
 
     def actions(self) -> Mapping[str, StreamAction]:
@@ -189,24 +254,39 @@ class SweepPanel(Panel):
     def fill(self, snapshot: Snapshot) -> Slots:
         options = snapshot.state.view.of(SweepOptions)
         is_set = bool(options.sweep_vary or options.sweep_over)
-        return {"sweep-form": _form(snapshot.state), "sweep-search-fold": OPEN if is_set else CLOSED}
+        return {
+            "sweep-form": _form(snapshot.state),
+            "sweep-search-fold": OPEN if is_set else CLOSED,
+        }
 
     def draw(self, snapshot: Snapshot) -> Slots:
-        return {**self._draw(snapshot), "sweep-form": _form(snapshot.state, swept_space(snapshot.state))}
+        return {
+            **self._draw(snapshot),
+            "sweep-form": _form(snapshot.state, swept_space(snapshot.state)),
+        }
 
     def _draw(self, snapshot: Snapshot) -> Slots:
         """Draw the sweep, its plan, or the sizes; all slots except the form."""
-        state, store, name = snapshot.state, snapshot.store, snapshot.state.view.of(SweepOptions).sweep_picture
-        space, (dimension, sizes) = swept_space(state), swept_sizes(state)
+        state = snapshot.state
+        store = snapshot.store
+        name = snapshot.state.view.of(SweepOptions).sweep_picture
+        space = swept_space(state)
+        (dimension, sizes) = swept_sizes(state)
         if sizes and name == "library":
             sweeps = {size: self.sweeps.find(store, sizes[size], state.gpu) for size in sizes}
-            return {**_draw_sizes(state, dimension, sweeps), **self._draw_progress(state, text.SIZES_HINT)}
+            return {
+                **_draw_sizes(state, dimension, sweeps),
+                **self._draw_progress(state, text.SIZES_HINT),
+            }
         sweep = self.sweeps.find(store, space, state.gpu)
         if sweep is not None:
-            headline, advice = text.sweep_headline(sweep), text.CLICK_HINT
+            headline = text.sweep_headline(sweep)
+            advice = text.CLICK_HINT
         else:
-            sweep, advice = predict_sweep(space, state.gpu), text.NOT_SWEPT
-            count, budget = len(sweep.rows) - sweep.count("set aside"), state.view.of(SweepSearch).sweep_budget
+            sweep = predict_sweep(space, state.gpu)
+            advice = text.NOT_SWEPT
+            count = len(sweep.rows) - sweep.count("set aside")
+            budget = state.view.of(SweepSearch).sweep_budget
             seconds = estimate_seconds(min(count, budget or count), concurrent_compiles())
             headline = text.plan_headline(sweep, seconds, has_times=snapshot.here == state.gpu)
         instead = text.explain_no_picture(sweep, name)
@@ -228,7 +308,9 @@ class SweepPanel(Panel):
 
     def _running(self, state: State) -> SweepRun | None:
         spaces = [swept_space(state), *swept_sizes(state)[1].values()]
-        return next((run for space in spaces if (run := self.sweeps.running(space, state.gpu))), None)
+        return next(
+            (run for space in spaces if (run := self.sweeps.running(space, state.gpu))), None
+        )
 
     def has_live_updates(self, snapshot: Snapshot) -> bool:
         return self._running(snapshot.state) is not None
@@ -242,16 +324,27 @@ class SweepPanel(Panel):
                 before = now
         yield self._draw(snapshot)
 
-    def _start(self, session: Session, state: State, page: str, from_scratch: bool = False) -> Iterator[Slots]:
+    def _start(
+        self, session: Session, state: State, page: str, from_scratch: bool = False
+    ) -> Iterator[Slots]:
         spaces = list(swept_sizes(state)[1].values()) or [swept_space(state)]
         if len(spaces) > 1 and not from_scratch:  # skip finished sizes, unless all are finished
             sweeps = {space: self.sweeps.find(session.store, space, state.gpu) for space in spaces}
-            spaces = [space for space, sweep in sweeps.items() if sweep is None or sweep.final is None] or spaces
+            spaces = [
+                space for space, sweep in sweeps.items() if sweep is None or sweep.final is None
+            ] or spaces
         self.sweeps.start(session, spaces, state.view.of(SweepSearch).strategy, page, from_scratch)
-        yield {**self._draw(Snapshot(state, store=session.store, here=session.gpu)), "sweep-search-fold": CLOSED}
+        yield {
+            **self._draw(Snapshot(state, store=session.store, here=session.gpu)),
+            "sweep-search-fold": CLOSED,
+        }
 
     def _cancel(self, session: Session, state: State, page: str) -> Iterator[Slots]:
-        left = text.say_left(self.sweeps.leave(page)) if self._running(state) else text.NOTHING_TO_CANCEL
+        left = (
+            text.say_left(self.sweeps.leave(page))
+            if self._running(state)
+            else text.NOTHING_TO_CANCEL
+        )
         yield {"sweep-progress": left, "sweep-cancel": DISABLED}
 
     def _save(self, is_csv: bool, session: Session, state: State, page: str) -> Iterator[Slots]:
@@ -260,7 +353,9 @@ class SweepPanel(Panel):
         if is_csv:
             yield text.ranking_table(sweep).save(text.rows_by_rank(sweep), state)
         else:
-            yield save_file("tilescope_sweep.json", "application/json", files.format_sweep(".json", sweep))
+            yield save_file(
+                "tilescope_sweep.json", "application/json", files.format_sweep(".json", sweep)
+            )
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def sweep(
@@ -276,9 +371,12 @@ class SweepPanel(Panel):
             """
             search = {"strategy": strategy, "seed": seed, "budget": budget}
             options = read_options(SweepSearch, "sweep_", search, "/sweep")
-            space, name = space_of_call(api.read(experiment), vary), f"/sweep {next(_CALLS)}"
+            space = space_of_call(api.read(experiment), vary)
+            name = f"/sweep {next(_CALLS)}"
             with self.sweeps.watched(name):
-                run = await asyncio.to_thread(self.sweeps.start, api.session, [space], options.strategy, name)
+                run = await asyncio.to_thread(
+                    self.sweeps.start, api.session, [space], options.strategy, name
+                )
                 deadline = time.monotonic() + self.max_call_s
                 try:
                     while not run.has_ended:  # poll: a blocked thread would delay the app's exit
@@ -296,15 +394,23 @@ class SweepPanel(Panel):
 
 def predict_sweep(space: Space, gpu: Gpu) -> Sweep:
     """Return the times that the model predicts before any compile; none for more than MAX_PREDICTED configs."""
-    initial = initial_rows(space, gpu, False, predict_time if space.size <= MAX_PREDICTED else lambda *_: None, ())
-    rows = (replace(row, status="predicted") if row.status == "not tried" else row for row in initial)
+    initial = initial_rows(
+        space, gpu, False, predict_time if space.size <= MAX_PREDICTED else lambda *_: None, ()
+    )
+    rows = (
+        replace(row, status="predicted") if row.status == "not tried" else row for row in initial
+    )
     device = Device("predicted", gpu.name, torch="", triton="")
     return Sweep(space, Strategy(), "predicted", device, tuple(rows), None, "running", 0.0)
 
 
 def _form(state: State, space: Space | None = None) -> str:
     """Return the form's value. With a space, it offers the varied knobs as axes, and its values as the default."""
-    fields = {field["name"]: field for kind in (SweepOptions, SweepSearch) for field in slots.controls(kind)}
+    fields = {
+        field["name"]: field
+        for kind in (SweepOptions, SweepSearch)
+        for field in slots.controls(kind)
+    }
     if space:
         fields["sweep_vary"]["placeholder"] = text.varied_text(space)
         for axis in ("sweep_x", "sweep_y"):
@@ -313,7 +419,9 @@ def _form(state: State, space: Space | None = None) -> str:
 
 
 def _draw_rows(sweep: Sweep, state: State, has_picture: bool) -> Slots:
-    lines, picture, varied = "", NONE, dict(sweep.space.varied)
+    lines = ""
+    picture = NONE
+    varied = dict(sweep.space.varied)
     current = state.short_address(sweep_vary=text.varied_text(sweep.space)).items()
     others = {name: value for name, value in current if name not in varied}
 
@@ -326,7 +434,8 @@ def _draw_rows(sweep: Sweep, state: State, has_picture: bool) -> Slots:
         axes = heatmap_axes(options, varied) if name == "heatmap" else ()
         words = [text.point_label(row, sweep) for row in sweep.rows]
         meta = {"words": words, "addresses": list(map(address, sweep.rows))}
-        figure, zoom = getattr(figures, f"{name}_figure")(sweep, *axes), f"{name} {axes} {sweep.space.identity}"
+        figure = getattr(figures, f"{name}_figure")(sweep, *axes)
+        zoom = f"{name} {axes} {sweep.space.identity}"
         picture = plot_value(figure, zoom, meta, about=text.sweep_caption(sweep))
     if sweep.best:
         pinned = state.link(**{PINNED: pin_text(sweep.best.experiment)})
@@ -340,11 +449,20 @@ def _draw_sizes(state: State, dimension: str, sweeps: Mapping[int, Sweep | None]
     timed = [(size, sweep) for size, sweep in sweeps.items() if sweep and sweep.baselines]
     picture = NONE
     if timed:
-        first, zoom = timed[0][1], f"library {[size for size, _ in timed]} {timed[0][1].space.identity}"
-        picture = plot_value(figures.baselines_figure(dimension, timed), zoom, about=text.sweep_caption(first))
-    table = text.sizes_table(dimension, sweeps, lambda size: state.link(**{dimension: size, "sweep_picture": ""}))
+        first = timed[0][1]
+        zoom = f"library {[size for size, _ in timed]} {timed[0][1].space.identity}"
+        picture = plot_value(
+            figures.baselines_figure(dimension, timed), zoom, about=text.sweep_caption(first)
+        )
+    table = text.sizes_table(
+        dimension, sweeps, lambda size: state.link(**{dimension: size, "sweep_picture": ""})
+    )
     headline = text.sizes_headline(dimension, len(sweeps), timed)
-    tables: Slots = {"sweep-instead": "" if timed else table, "sweep-table": table, "sweep-lines": ""}
+    tables: Slots = {
+        "sweep-instead": "" if timed else table,
+        "sweep-table": table,
+        "sweep-lines": "",
+    }
     return {"sweep-claim": headline, "sweep-plot": picture, **tables}
 
 
@@ -370,16 +488,21 @@ def space_of_call(base: Experiment, vary: object) -> Space:
     if not isinstance(vary, Mapping | None):
         message = 'vary must be a JSON object of lists, such as {"BLOCK_M": [64, 128]}.'
         raise ConfigError("not_an_object", message, "vary")
-    within = space(base, {str(name): values for name, values in (vary or default_values(base)).items()})
+    within = space(
+        base, {str(name): values for name, values in (vary or default_values(base)).items()}
+    )
     if within.size > MAX_CONFIGS_PER_CALL:
         message = f"{within.size:,} configs are asked for; /sweep takes at most {MAX_CONFIGS_PER_CALL}. Vary fewer "
-        raise ConfigError("too_many_configs", f"{message}values, or use the page or app.py sweep.", "vary")
+        raise ConfigError(
+            "too_many_configs", f"{message}values, or use the page or app.py sweep.", "vary"
+        )
     return within
 
 
 def build_reply(sweep: Sweep) -> dict[str, Any]:
     """Return the body of /sweep: the best config first, then the configs without a result in grid order."""
-    gpu, best = sweep.rows[0].device, sweep.best
+    gpu = sweep.rows[0].device
+    best = sweep.best
     return {
         "gpu": gpu,
         "experiment": replace(sweep.experiment, gpu=gpu).to_json(),
@@ -388,7 +511,9 @@ def build_reply(sweep: Sweep) -> dict[str, Any]:
         "device": vars(sweep.device),
         "rows": [text.row_json(row, sweep) for row in text.rows_by_rank(sweep)],
         "best": replace(best.experiment, gpu=gpu).to_json() if best else None,
-        "triton_config": config_line(discover()[best.experiment.kernel], best.experiment) if best else None,
+        "triton_config": config_line(discover()[best.experiment.kernel], best.experiment)
+        if best
+        else None,
         "baselines": [vars(ratio) for ratio in sweep.baselines],
         **select_fields(sweep, "backend", "ended", "seconds", "note"),
     }

@@ -9,10 +9,17 @@ _VISUALIZE = Path(__file__).parents[2]
 ICON = Path(__file__).with_name("icon.svg")
 
 # The page's own scripts, and those of each kind of slot, one after the other.
-PAGE = ("web/assets/page.js", "web/assets/figures.js", "web/assets/files.js", "views/tune/points.js")
+PAGE = (
+    "web/assets/page.js",
+    "web/assets/figures.js",
+    "web/assets/files.js",
+    "views/tune/points.js",
+)
 KINDS = {
     "plot": ("web/assets/cells.js", "web/assets/plot.js"),
-    "player": tuple(f"views/order/{name}.js" for name in ("playback", "launch", "marks", "touch", "player")),
+    "player": tuple(
+        f"views/order/{name}.js" for name in ("playback", "launch", "marks", "touch", "player")
+    ),
     "replay": ("views/order/playback.js", "views/order/replay.js"),
     "scrubber": ("views/memory/script.js",),
     "listing": ("views/memory/listing.js",),
@@ -40,5 +47,8 @@ def page_script(given: dict[str, Any]) -> str:
 
 def styles() -> str:
     """Return all style sheets: the page's own, then each view's."""
-    sheets = [*sorted(Path(__file__).parent.glob("*.css")), *sorted(_VISUALIZE.glob("views/*/*.css"))]
+    sheets = [
+        *sorted(Path(__file__).parent.glob("*.css")),
+        *sorted(_VISUALIZE.glob("views/*/*.css")),
+    ]
     return "".join(path.read_text(encoding="utf-8") for path in sheets)
