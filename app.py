@@ -15,11 +15,11 @@ from visualize import startup
 
 def main() -> None:
     if sys.argv[1:2] == ["sweep"]:
-        from visualize.cli import sweep
+        from visualize.cli.sweep import sweep
 
         sys.exit(sweep(sys.argv[2:]))
     if sys.argv[1:2] == ["show"]:
-        from visualize.show import show
+        from visualize.cli.show import show
 
         sys.exit(show(sys.argv[2:]))
     # A Space's visitors come from outside its container.
@@ -49,7 +49,7 @@ def main() -> None:
     flags = parser.parse_args()
     if flags.doctor:
         from kernels.gpus import this_gpu
-        from visualize.cli import doctor, run_checks
+        from visualize.cli.doctor import doctor, run_checks
 
         sys.exit(doctor(run_checks(flags.host, flags.port, this_gpu())))
     if flags.mcp and importlib.util.find_spec("mcp") is None:

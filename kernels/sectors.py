@@ -13,6 +13,8 @@ from numpy import ndarray
 
 from kernels.atomics import atomic_sectors
 
+# Lanes of a warp.
+LANES = 32
 # Units of a GPU's L1 (CUDA C++ Best Practices Guide 13.0, "Coalesced Access to Global Memory").
 SECTOR_BYTES = 32
 LINE_BYTES = 128

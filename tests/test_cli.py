@@ -16,8 +16,19 @@ from kernels.results.store import Store
 from kernels.sweep import files
 from tests.kernels.trees import ROOT, python
 from tests.sweep.fakes import FakeBuilder, FakeDevice, explored, make_run
-from visualize import cli
-from visualize.cli import FAILS, LIMITED, WORKS
+from visualize.cli.doctor import (
+    FAILS,
+    LIMITED,
+    WORKS,
+    check_cache,
+    check_database,
+    check_gpu,
+    check_packages,
+    check_python,
+    doctor,
+    run_checks,
+)
+from visualize.cli.sweep import sweep
 
 VARY = ["--vary", "BLOCK_M=16,32,64,128", "--vary", "BLOCK_N=16,64", "--vary", "num_warps=2,4"]
 SIZE = 16
@@ -39,7 +50,7 @@ class Command:
             return make_run(strategy, self.device, within=space, **options)
 
         self.device.trials.clear()
-        status = cli.sweep([str(argument) for argument in (self.experiment, *arguments)], prepare)
+        status = sweep([str(argument) for argument in (self.experiment, *arguments)], prepare)
         self.out, self.err = self.capsys.readouterr()
         return status
 
@@ -228,18 +239,18 @@ def test_rows_that_a_sweep_does_not_use_are_not_overwritten(command, tmp_path):
 
 def test_the_doctor_needs_tested_versions_a_writable_cache_and_stores_results_if_it_can(tmp_path):
     versions = {(3, 10): FAILS, (3, 11): WORKS, (3, 13): WORKS, (3, 14): FAILS}
-    assert {version: cli.check_python(version).state for version in versions} == versions
+    assert {version: check_python(version).state for version in versions} == versions
     installed = {"gradio": "6", "torch": "2", "plotly": "7", "pandas": "3"}
-    assert cli.check_packages(installed).state == WORKS
-    check = cli.check_packages({"gradio": "6"})
+    assert check_packages(installed).state == WORKS
+    check = check_packages({"gradio": "6"})
     assert check.state == FAILS
     assert check.remedy == "pip install -r requirements.txt."
     assert "pandas missing" in check.detail
-    assert cli.check_gpu(GPUS["H200"]).detail == "H200, 132 SMs"
-    assert cli.check_gpu(None).state == LIMITED
+    assert check_gpu(GPUS["H200"]).detail == "H200, 132 SMs"
+    assert check_gpu(None).state == LIMITED
     (tmp_path / "file").write_text("")
     caches = ((tmp_path / "new", 0), (tmp_path, 1 << 62), (tmp_path / "file" / "below", 0))
-    assert [cli.check_cache(path, free).state for path, free in caches] == [WORKS, LIMITED, FAILS]
+    assert [check_cache(path, free).state for path, free in caches] == [WORKS, LIMITED, FAILS]
     databases = {
         tmp_path / "a.db": (WORKS, "a.db"),
         None: (LIMITED, "off"),
@@ -247,7 +258,7 @@ def test_the_doctor_needs_tested_versions_a_writable_cache_and_stores_results_if
     }
     for path, (state, detail) in databases.items():
         with closing(Store(path)) as store:
-            check = cli.check_database(store)
+            check = check_database(store)
         assert check.state == state
         assert detail in check.detail
 
@@ -259,13 +270,13 @@ def test_the_doctor_runs_a_kernel_and_ends_with_1_if_a_check_fails(tmp_path, mon
         port = taken.getsockname()[1]
         taken.listen()
         checks = itertools.takewhile(
-            lambda check: check.name != "cache", cli.run_checks("127.0.0.1", port, None)
+            lambda check: check.name != "cache", run_checks("127.0.0.1", port, None)
         )
-        assert cli.doctor(checks) == 1
+        assert doctor(checks) == 1
         assert (
             f"fails    address      Port {port} of 127.0.0.1 is in use" in capsys.readouterr().out
         )
-    assert cli.doctor(cli.run_checks("127.0.0.1", port, None)) == 0
+    assert doctor(run_checks("127.0.0.1", port, None)) == 0
     lines = capsys.readouterr().out
     assert "works    compiler     transpose.tiled: " in lines
     assert max(map(len, lines.splitlines())) <= max(120, 30 + len(str(tmp_path)))

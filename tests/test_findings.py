@@ -2,9 +2,9 @@
 
 import pytest
 
-from kernels.compiling.capture_file import Capture
-from visualize.show import show
-from visualize.views.capture.report import report, table
+from kernels.capture.reader import Capture
+from visualize.cli.show import show
+from visualize.reports.report import report, table
 
 SCRIPT = """
 import torch

@@ -206,9 +206,9 @@ with quick_import():
     for package in (kernels, visualize):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             # Scripts that run in the user's environment, and nothing here imports.
-            if not module.name.startswith(("kernels.examples.", "kernels.compiling.capture")):
+            if not module.name.startswith(("kernels.examples.", "kernels.capture.record")):
                 importlib.import_module(module.name)
-import kernels.compiling.capture_file
+import kernels.capture.reader
 print("imported")
 
 from kernels import discover

@@ -12,13 +12,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernels.compiling.capture_file import Capture, CountedLaunch
-from kernels.compiling.captured_counts import COUNTERS
+from kernels.capture.reader import Capture, CountedLaunch
+from kernels.evaluate.counts import COUNTERS
 from kernels.examples import EXAMPLES
 from kernels.measuring.counters import METRICS
 from tests.kernels.trees import ROOT
-from visualize.show import GREW, USAGE, launch_keys, read_counters, show
-from visualize.views.capture.report import differences, report, table
+from visualize.cli.show import GREW, USAGE, launch_keys, read_counters, show
+from visualize.reports.report import differences, report, table
 from visualize.views.capture.view import CapturePictures, CaptureView, capture_options
 from visualize.web.capture_page import CapturePage
 

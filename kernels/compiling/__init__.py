@@ -1,1 +1,1 @@
-"""Compile kernels for any GPU, and read facts from the resulting IR, PTX and SASS. Needs Triton."""
+"""Compile the kernels of this project for any GPU, without one. Needs Triton."""

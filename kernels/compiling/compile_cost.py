@@ -7,9 +7,9 @@ import math
 
 from kernels.knobs import ConfigError, knobs
 from kernels.results import Failure
+from kernels.sectors import LANES
 from kernels.spec import DTYPE_BYTES, Access, Kernel, Launch, format_duration
 
-LANES = 32
 MOST_REGISTERS = 255
 
 # Seconds after which a compile is killed.

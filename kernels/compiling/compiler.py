@@ -19,15 +19,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kernels.compiling.compile_cost import LANES, suggest_smaller_config
+from kernels.compiling.compile_cost import suggest_smaller_config
 from kernels.compiling.instrumented import TIMED_FIELDS, add_timer
-from kernels.compiling.listings import UnsupportedOperation
-from kernels.compiling.memory_operations import read_operations
-from kernels.compiling.shared_memory import conversions, shared_operations
+from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.memory_operations import read_operations
+from kernels.evaluate.shared_memory import conversions, shared_operations
 from kernels.experiment import Experiment, launch_of
 from kernels.gpus import Gpu
 from kernels.jit import display_path
 from kernels.results import Compiled, Failure
+from kernels.sectors import LANES
 from kernels.spec import Kernel, Launch, TensorSpec
 
 # Fewest registers per thread that ptxas allocates: Nsight Compute reports 16 on an H200 for code that uses fewer.

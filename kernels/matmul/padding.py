@@ -10,6 +10,7 @@ from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob
 from kernels.matmul.problem import Problem, extents, is_aligned
 from kernels.orders import tile_offsets, tile_start
+from kernels.sectors import LANES
 from kernels.spec import FirstLaunch, Launch, Specs, Tensors, TensorSpec
 
 # The rows of a workspace start on a line.
@@ -26,7 +27,6 @@ _RATE = 0.75
 
 # Without descriptors, a lane loads one element at a time, which is then stored to shared memory: two requests, of which
 # an SM issues one per cycle. Each step waits for its loads.
-_LANES = 32
 _PASSES = 2
 _STEP_MS = 0.0009
 
@@ -116,7 +116,7 @@ def _saves_time(misaligned: Specs, launch: Launch[Problem]) -> bool:
     config = launch.config
     tiles = extents(launch)
     steps = -(-tiles["m"] * tiles["n"] // launch.gpu.sms) * tiles["k"]
-    requests = _PASSES * (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K / _LANES
+    requests = _PASSES * (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K / LANES
     return _copies_ms(misaligned, launch) < steps * max(
         requests / launch.gpu.clock_mhz / 1e3, _STEP_MS
     )

@@ -24,8 +24,8 @@ from importlib import metadata
 from pathlib import Path
 
 from kernels.accesses import CompiledFacts, MemoryOperation
-from kernels.compiling.listings import instructions
-from kernels.compiling.memory_operations import match_instructions
+from kernels.evaluate.listings import instructions
+from kernels.evaluate.memory_operations import match_instructions
 from kernels.experiment import Experiment, Json, from_json, launch_key, launch_of, resolve_gpu
 from kernels.gpus import this_gpu
 from kernels.measuring.measurement import Measurement, Stages

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import kernels.compiling
-from kernels.compiling.capture_file import Capture, UnreadableCapture
+import kernels.capture
+from kernels.capture.reader import Capture, UnreadableCapture
 from kernels.gpus import GPUS
 
 SCRIPT = """
@@ -34,7 +34,7 @@ x = torch.arange(4096, device="cuda", dtype=torch.int32)
 """
 
 
-CAPTURE = Path(kernels.compiling.__file__).with_name("capture.py")
+CAPTURE = Path(kernels.capture.__file__).with_name("record.py")
 
 
 def environment(compiled_before):

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kernels.compiling.capture_file import Capture, UnreadableCapture
-from kernels.compiling.captured_counts import count_launch
+from kernels.capture.reader import Capture, UnreadableCapture
+from kernels.evaluate.counts import count_launch
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES, CAPTURES, MOST_SECONDS, MOST_BYTES = (
@@ -180,7 +180,7 @@ def test_damaged_captures_are_counted_or_refused(tmp_path):
     }
     for name in EXAMPLES:
         out, script = tmp_path / f"{name}.tilescope", ROOT / f"kernels/examples/{name}.py"
-        command = [sys.executable, ROOT / "kernels/compiling/capture.py", "--out", out, script]
+        command = [sys.executable, ROOT / "kernels/capture/record.py", "--out", out, script]
         subprocess.run(command, env=environment, check=True)
     command = [sys.executable, __file__, "0", str(CAPTURES), tmp_path]
     ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)

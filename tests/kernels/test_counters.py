@@ -5,7 +5,7 @@ import select
 
 import pytest
 
-from kernels.compiling.listings import instructions
+from kernels.evaluate.listings import instructions
 from kernels.experiment import from_json
 from kernels.measuring import counters
 from kernels.measuring.counters import METRICS, sum_instructions
@@ -186,7 +186,7 @@ def test_a_missing_column_is_an_error(compiled):
 
 
 def test_an_instruction_on_another_line_goes_to_the_operation_that_lacks_one(compiled):
-    from kernels.compiling.memory_operations import match_instructions
+    from kernels.evaluate.memory_operations import match_instructions
 
     listed = instructions(compiled.sass)
     found = match_instructions(listed, compiled.operations)

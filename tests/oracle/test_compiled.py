@@ -9,7 +9,7 @@ import pytest
 
 from kernels import discover
 from kernels.accesses import MemoryOperation
-from kernels.compiling import listings, memory_operations
+from kernels.evaluate import listings, memory_operations
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
 from kernels.knobs import knobs

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import kernels.compiling
-from kernels.compiling.capture_file import Capture
-from kernels.compiling.captured_counts import count_launch
+import kernels.capture
+from kernels.capture.reader import Capture
+from kernels.evaluate.counts import count_launch
 
 FOLDER = Path(__file__).parent / "counted_scripts"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
@@ -22,7 +22,7 @@ def record(script: Path, path: Path, cache: Path) -> Capture:
     """Record a script without a GPU."""
     command = [
         sys.executable,
-        Path(kernels.compiling.__file__).with_name("capture.py"),
+        Path(kernels.capture.__file__).with_name("record.py"),
         "--out",
         path,
         script,

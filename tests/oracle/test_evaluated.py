@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from kernels.compiling.capture_file import Capture
-from kernels.compiling.captured_counts import count_launch
+from kernels.capture.reader import Capture
+from kernels.evaluate.counts import count_launch
 from kernels.experiment import from_json, launch_of
 from kernels.gpus import GPUS
 from kernels.results import Compiled
@@ -31,14 +31,14 @@ RECORD = """
 import json, sys
 from pathlib import Path
 import torch
-from kernels.compiling import capture
+from kernels.capture import record
 from kernels.experiment import from_json, launch_of
 from kernels.gpus import GPUS
 for number, payload in enumerate(json.loads(sys.argv[1])):
     kernel, launch = launch_of(from_json(payload), GPUS["H200"])
     folder = Path(sys.argv[2], str(number))
     folder.mkdir()
-    with capture.recording(folder):
+    with record.recording(folder):
         for one in kernel.launches(launch):
             tensors = {
                 name: torch.empty_strided(
@@ -47,7 +47,7 @@ for number, payload in enumerate(json.loads(sys.argv[1])):
                 for name, spec in one.tensors(launch).items()
             }
             one.jitted[one.grid(launch)](**one.arguments(tensors, launch))
-    capture.write_capture(folder, folder.with_suffix(".tilescope"))
+    record.write_capture(folder, folder.with_suffix(".tilescope"))
 """
 
 

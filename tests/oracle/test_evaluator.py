@@ -18,11 +18,11 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from kernels.compiling.capture_file import Capture
-from kernels.compiling.captured_counts import count_launch
-from kernels.compiling.memory import STORAGE_STEP
-from kernels.compiling.requests import count_lanes, lanes_of
-from kernels.compiling.values import from_table
+from kernels.capture.reader import Capture
+from kernels.evaluate.counts import count_launch
+from kernels.evaluate.memory import STORAGE_STEP
+from kernels.evaluate.requests import count_lanes, lanes_of
+from kernels.evaluate.values import from_table
 
 ROOT = Path(__file__).parents[2]
 # Each kernel is compiled once, and launched several times with other numbers, grids and index values.
@@ -322,7 +322,7 @@ def check_kernel(seed: int, launches: int, folder: Path) -> Iterator[str]:
     import torch
     from triton.runtime import interpreter
 
-    from kernels.compiling.capture import recording, write_capture
+    from kernels.capture.record import recording, write_capture
 
     source, path = Source(seed), folder / f"random_kernel_{seed}.py"
     path.write_text("\n".join(source.lines) + "\n")

@@ -11,10 +11,10 @@ from kernels.gpus import GPUS
 from kernels.spec import Launch
 from tests.views.test_order import RECORDED as TIMELINES
 from tests.views.test_order import recorded
+from visualize.numbers import count_noun
 from visualize.predict.execution import ideal_clock
 from visualize.predict.reuse import reuse
 from visualize.predict.schedule import loads, row_major, schedule
-from visualize.views.numbers import count_noun
 from visualize.views.order.map_figure import map_grid
 
 pytestmark = pytest.mark.browser

@@ -20,8 +20,8 @@ from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, records
 from tests.messages import decode, links, opened, request, settings_of, slots_of, updates
 from tests.waiting import run_coroutine
+from visualize.numbers import Number
 from visualize.views.compare import pair_slots, ratio, render_comparison
-from visualize.views.numbers import Number
 from visualize.views.result.view import encode_run
 from visualize.views.slots import NONE
 from visualize.views.state import read_pinned

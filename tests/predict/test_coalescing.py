@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kernels import discover
 from kernels.accesses import Layout, MemoryOperation
-from kernels.compiling.requests import Instruction, lanes_of, textbook
+from kernels.evaluate.requests import Instruction, lanes_of, textbook
 from kernels.gpus import GPUS
 from kernels.spec import DTYPE_BYTES, FlatAccess, Launch
 from tests.predict.plain_counting import (

@@ -21,11 +21,11 @@ from kernels.results.store import Store
 from scripts import predict_records
 from scripts.draw_scoreboard import summary
 from tests.messages import decode, text_of
+from visualize.numbers import key_numbers
 from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
 from visualize.views import compare, theme
 from visualize.views.library import scoreboard, view
 from visualize.views.library.figures import scoreboard_figure
-from visualize.views.numbers import key_numbers
 from visualize.views.panel import encode
 from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS

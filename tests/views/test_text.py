@@ -21,9 +21,9 @@ from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError, knobs, read_fields
 from tests.messages import links
+from visualize.glossary import FILE, meaning
+from visualize.numbers import SOURCES, mark
 from visualize.views import prose
-from visualize.views.glossary import FILE, meaning
-from visualize.views.numbers import SOURCES, mark
 from visualize.views.prose import Hint, Sourced, Strong, html, plain, say
 from visualize.views.state import State, View
 from visualize.views.tables import ALL, Column, Table, experiment_columns, table

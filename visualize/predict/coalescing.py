@@ -18,7 +18,7 @@ import numpy as np
 from numpy import ndarray
 
 from kernels.accesses import AnyAccess, MemoryOperation, vectors
-from kernels.compiling.values import group
+from kernels.evaluate.values import group
 from kernels.sectors import GRANULE_BYTES, box_row_bytes
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch
 from visualize.predict.traffic import Cost, First, Matrix, Operation, Requests, Tile, count

@@ -9,7 +9,7 @@ import numpy as np
 from numpy import ndarray
 
 from kernels.accesses import AnyAccess, MemoryOperation, SharedOperation, expand_bases
-from kernels.sectors import LINE_BYTES, SECTOR_BYTES, SECTORS, count_padding, count_requests
+from kernels.sectors import LANES, LINE_BYTES, SECTOR_BYTES, SECTORS, count_padding, count_requests
 from kernels.spec import Access
 
 # Shared memory has 32 banks of 4 bytes, each of which serves one word per wavefront. Any number of lanes may share a
@@ -17,7 +17,6 @@ from kernels.spec import Access
 # at 8 bytes per lane, a quarter warp at 16, or the 8 rows of 16 bytes of a matrix.
 _BANKS = 32
 _WORD_BYTES = 4
-_LANES = 32
 _WAVEFRONT_BYTES = _BANKS * _WORD_BYTES
 
 
@@ -234,7 +233,7 @@ def count(lanes: Requests, times: ndarray | int = 1, instruction: str = "") -> C
 def wavefronts(operation: SharedOperation) -> tuple[float, float]:
     """Return the wavefronts of one warp's instruction with and without bank conflicts, averaged over the warps."""
     address = expand_bases(operation.warp, 1) ^ expand_bases(operation.lane, 1).T
-    lanes_at_once = min(_LANES, _WAVEFRONT_BYTES // max(operation.width_bytes, _WORD_BYTES))
+    lanes_at_once = min(LANES, _WAVEFRONT_BYTES // max(operation.width_bytes, _WORD_BYTES))
     parts = address.reshape(-1, lanes_at_once, 1) + np.arange(0, operation.width_bytes, _WORD_BYTES)
     total = sum(int(np.bincount(np.unique(part // _WORD_BYTES) % _BANKS).max()) for part in parts)
     # Without conflicts: at most as many words as banks

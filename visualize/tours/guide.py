@@ -12,9 +12,9 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from kernels.measuring.session import Session
+from visualize.numbers import mark
 from visualize.tours import tours
 from visualize.tours.tour import NoFact, Stop, Tour, Value, compute_facts, facts_named
-from visualize.views.numbers import mark
 from visualize.views.state import query
 from visualize.views.tabs import SETTINGS
 

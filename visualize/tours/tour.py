@@ -20,8 +20,8 @@ from kernels.knobs import ConfigError
 from kernels.measuring.session import Session
 from kernels.results import Failure
 from kernels.results.codec import to_json
+from visualize import numbers
 from visualize.predict.textbook import Textbook
-from visualize.views import numbers
 from visualize.views.memory.compiler import compile_reply
 from visualize.views.memory.view import compiled_reply, textbook_reply
 from visualize.views.order import view as order_view

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from kernels.knobs import ConfigError
 from kernels.results import RunResult
-from visualize.views.numbers import Number, key_numbers, significant, wrong_elements
+from visualize.numbers import Number, key_numbers, significant, wrong_elements
 from visualize.views.panel import Panel, Slots
 from visualize.views.prose import Link, Mark, Sentence, Strong, join, say
 from visualize.views.result.view import ResultPanel

@@ -24,7 +24,7 @@ from kernels.measuring.fair_queue import INTERNAL, Client
 from kernels.measuring.request_slots import REQUEST_SLOTS, charge_cpu_time
 from kernels.measuring.session import Session
 from kernels.results import Compiled, Failure, codec
-from visualize.views.numbers import Number
+from visualize.numbers import Number
 from visualize.views.opening import explain_opening
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
 from visualize.views.slots import form_of

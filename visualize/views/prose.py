@@ -12,8 +12,8 @@ from markupsafe import Markup, escape
 
 from kernels.experiment import Experiment, Run
 from kernels.spec import shape_text
-from visualize.views.glossary import meaning
-from visualize.views.numbers import SOURCES, count_noun, join_names, mark
+from visualize.glossary import meaning
+from visualize.numbers import SOURCES, count_noun, join_names, mark
 
 # Names of the kinds of recordings: singular, plural.
 KIND_NAMES = {

@@ -19,8 +19,8 @@ from kernels.experiment import Experiment, JsonSchema, argument_schemas
 from kernels.knobs import knob
 from kernels.measuring.session import Session
 from kernels.spec import shape_text
+from visualize.numbers import count_noun, format_number
 from visualize.views import slots
-from visualize.views.numbers import count_noun, format_number
 from visualize.views.panel import Panel, Slots, StreamAction
 from visualize.views.prose import Hint, Link, Sourced, config_text, dtype_text, hint, kind_name
 from visualize.views.state import Snapshot, State

@@ -14,13 +14,13 @@ import orjson
 from markupsafe import Markup
 from starlette.middleware import Middleware
 
-from kernels.compiling.capture_file import Capture
-from kernels.compiling.findings import Compiler
+from kernels.capture.reader import Capture
+from kernels.evaluate.findings import Compiler
 from kernels.examples import EXAMPLES
 from kernels.knobs import ConfigError, knobs, read_fields
+from visualize.reports.report import launch_json, report
 from visualize.startup import bypass_proxy, configure_logging
 from visualize.views import slots, theme
-from visualize.views.capture.report import launch_json, report
 from visualize.views.capture.view import (
     EXAMPLE,
     GPU,
@@ -59,7 +59,7 @@ class CapturePage:
     Args:
         path: the capture.
         script: the script, with its case, as on the command line.
-        recapture: captures a script with further options of capture.py, or raises an exception. None if the page shows
+        recapture: captures a script with further options of record.py, or raises an exception. None if the page shows
             a capture file.
         compiler: see `findings.find`.
     """

@@ -14,10 +14,10 @@ from markupsafe import Markup
 
 from kernels.gpus import Gpu
 from kernels.measuring.session import Session
+from visualize.glossary import glossary
 from visualize.tours import tours
 from visualize.tours.guide import menu
 from visualize.views import slots, theme
-from visualize.views.glossary import glossary
 from visualize.views.panel import Api
 from visualize.views.prediction_process import PredictionProcess
 from visualize.views.prose import Link

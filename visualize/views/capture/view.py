@@ -14,22 +14,22 @@ from markupsafe import Markup
 
 from kernels import once
 from kernels.accesses import vectors
-from kernels.compiling.capture_file import Capture, CapturedKernel, CapturedLaunch, Finding
-from kernels.compiling.captured_counts import LaunchCounts, OperationCounts, count_launch
-from kernels.compiling.findings import Compiler, find
-from kernels.compiling.memory import STORAGE_STEP
-from kernels.compiling.memory_operations import memory_lines
-from kernels.compiling.requests import textbook
+from kernels.capture.reader import Capture, CapturedKernel, CapturedLaunch, Finding
+from kernels.evaluate.counts import LaunchCounts, OperationCounts, count_launch
+from kernels.evaluate.findings import Compiler, find
+from kernels.evaluate.memory import STORAGE_STEP
+from kernels.evaluate.memory_operations import memory_lines
+from kernels.evaluate.requests import textbook
 from kernels.examples import EXAMPLES
 from kernels.gpus import GPUS, occupancy
 from kernels.knobs import Knob, knob
 from kernels.sectors import IDEAL, LINES
+from visualize.numbers import count_noun, milliseconds, percent, significant
 from visualize.predict.traffic import Matrix, Requests
+from visualize.reports.report import differences, launch_json, untried, wrong_counters
 from visualize.views import slots, theme
-from visualize.views.capture.report import differences, launch_json, untried, wrong_counters
 from visualize.views.memory.flow import Flow, flow_plot
 from visualize.views.memory.view import SCRUBBER
-from visualize.views.numbers import count_noun, milliseconds, percent, significant
 from visualize.views.panel import Slots
 from visualize.views.prose import Code, Link, Mark, Strong, headline, say, term
 from visualize.views.slots import NONE, control, plot, plot_value, slot
@@ -431,7 +431,7 @@ _GPUS = control(
 
 
 def capture_options(chosen: Mapping[str, Any]) -> list[str]:
-    """Return the options of capture.py for the given control values."""
+    """Return the options of record.py for the given control values."""
     settings = [
         f"{name.removeprefix(_CASE)}={value}"
         for name, value in chosen.items()

@@ -15,11 +15,7 @@ from kernels.knobs import knob, read_fields
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results import records
 from kernels.spec import shape_text
-from visualize.predict.scores import ALLOWED_ERROR, COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
-from visualize.views import prose, slots
-from visualize.views.library.figures import scoreboard_figure
-from visualize.views.library.scoreboard import recorded_launch, scoreboard
-from visualize.views.numbers import (
+from visualize.numbers import (
     Number,
     bytes_of,
     count_noun,
@@ -28,6 +24,10 @@ from visualize.views.numbers import (
     percent,
     significant,
 )
+from visualize.predict.scores import ALLOWED_ERROR, COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
+from visualize.views import prose, slots
+from visualize.views.library.figures import scoreboard_figure
+from visualize.views.library.scoreboard import recorded_launch, scoreboard
 from visualize.views.panel import Api, Endpoint, Reply, Slots, encode, read_options, select_fields
 from visualize.views.slots import NONE, plot, plot_value, slot
 from visualize.views.state import Snapshot, query

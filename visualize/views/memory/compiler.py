@@ -5,16 +5,16 @@ import re
 
 from markupsafe import Markup
 
-from kernels.compiling.memory_operations import memory_lines
+from kernels.evaluate.memory_operations import memory_lines
 from kernels.experiment import Json
 from kernels.jit import last_line, source_file, source_lines
 from kernels.results import Compiled
 from kernels.spec import Kernel, Launch
+from visualize.numbers import Number, bytes_of, count_noun, join_names
 from visualize.predict.schedule import occupancy_of
 from visualize.views import slots, status
 from visualize.views.memory.flow import LaneView
 from visualize.views.memory.text import label, place
-from visualize.views.numbers import Number, bytes_of, count_noun, join_names
 from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots, select_fields
 from visualize.views.prose import Sourced, Strong, headline, say, term
 from visualize.views.slots import NONE, fold, slot

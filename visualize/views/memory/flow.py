@@ -15,12 +15,12 @@ from kernels.knobs import ConfigError, knob
 from kernels.measuring.counters import COUNTERS
 from kernels.results import records
 from kernels.spec import DTYPE_BYTES, Kernel, Launch, TensorSpec
+from visualize.numbers import count_noun
 from visualize.predict import coalescing, request_lines
 from visualize.predict.request_lines import WANTED, WASTED, RequestLines
 from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import Matrix, Operation, Requests, Tile
 from visualize.views import theme
-from visualize.views.numbers import count_noun
 from visualize.views.panel import select_fields
 from visualize.views.slots import plot_value
 from visualize.views.state import State

@@ -10,10 +10,10 @@ from markupsafe import Markup
 from kernels.accesses import Conversion, SharedOperation
 from kernels.results import SharedCounts
 from kernels.sectors import SECTOR_BYTES
+from visualize.numbers import percent
 from visualize.predict.agreement import Verdicts, count_of, launch_totals, sum_costs
 from visualize.predict.traffic import Cost, Operation, wavefronts_per_instruction
 from visualize.views.memory.text import explain, label, place, used_bytes
-from visualize.views.numbers import percent
 from visualize.views.prose import Code, Hint, Sourced, Strong, hint, term
 from visualize.views.tables import table, traffic_funnel
 

@@ -14,11 +14,11 @@ from markupsafe import Markup
 from kernels.accesses import AnyAccess, Layout, MemoryOperation
 from kernels.sectors import SECTOR_BYTES
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel
+from visualize.numbers import count_noun, join_names, percent, source
 from visualize.predict.agreement import Verdicts, compare_costs, count_of, launch_totals, sum_costs
 from visualize.predict.coalescing import row_bytes
 from visualize.predict.traffic import Cost, Operation
 from visualize.views.memory.flow import DIVISOR
-from visualize.views.numbers import count_noun, join_names, percent, source
 from visualize.views.prose import (
     Code,
     Link,

@@ -9,6 +9,7 @@ from markupsafe import Markup
 from kernels.experiment import JsonSchema, argument_schemas
 from kernels.knobs import knobs
 from kernels.results import Counters, Failure
+from visualize.numbers import Number, key_numbers, significant
 from visualize.predict import coalescing
 from visualize.predict.agreement import Verdicts, count_of, sum_costs, worst
 from visualize.predict.textbook import Textbook
@@ -17,7 +18,6 @@ from visualize.predict.traffic import Operation
 from visualize.views import slots, status, theme
 from visualize.views.memory import flow, tables, text
 from visualize.views.memory.flow import LaneView, TileView
-from visualize.views.numbers import Number, key_numbers, significant
 from visualize.views.panel import Api, Endpoint, Panel, Reply, RunAction, Slots, select_fields
 from visualize.views.prose import picture_caption
 from visualize.views.slots import NONE, button, fold, plot, plot_value, slot

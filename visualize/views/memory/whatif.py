@@ -16,6 +16,7 @@ from kernels.matmul.problem import transpose_operand
 from kernels.measuring.session import Session
 from kernels.results import Failure
 from kernels.spec import Launch
+from visualize.numbers import join_names, percent
 from visualize.predict import coalescing
 from visualize.predict.agreement import sum_costs
 from visualize.predict.schedule import occupancy_of
@@ -23,7 +24,6 @@ from visualize.predict.traffic import Cost, Operation
 from visualize.views import prose, slots, status, theme
 from visualize.views.memory.flow import DIVISOR
 from visualize.views.memory.text import label, place
-from visualize.views.numbers import join_names, percent
 from visualize.views.panel import Panel, Slots, StreamAction, current_client
 from visualize.views.prose import (
     Hint,

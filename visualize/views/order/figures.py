@@ -8,13 +8,13 @@ import numpy as np
 from plotly.colors import sample_colorscale
 
 from kernels.results import GroupSizeRow
+from visualize.numbers import count_noun, join_names, significant, time_unit
 from visualize.predict.bounds import Bound
 from visualize.predict.execution import Execution
 from visualize.predict.launch_time import ENDS_MS
 from visualize.predict.reuse import Reuse
 from visualize.predict.schedule import Schedule, loads
 from visualize.views import theme
-from visualize.views.numbers import count_noun, join_names, significant, time_unit
 from visualize.views.order.map_figure import MOST_CELLS, Order
 
 TAIL = "tail wave"

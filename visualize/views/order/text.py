@@ -12,6 +12,16 @@ from kernels.measuring.timeline import TIMELINE
 from kernels.pairs import pair
 from kernels.results import Compiled, GroupSizeRow, Timeline
 from kernels.sectors import SECTOR_BYTES
+from visualize import numbers
+from visualize.numbers import (
+    bytes_of,
+    count_noun,
+    format_number,
+    join_names,
+    milliseconds,
+    percent,
+    significant,
+)
 from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic, by_group_size, fewest_bytes, recommended
 from visualize.predict.schedule import (
@@ -23,16 +33,7 @@ from visualize.predict.schedule import (
     schedule,
     steps,
 )
-from visualize.views import numbers, prose
-from visualize.views.numbers import (
-    bytes_of,
-    count_noun,
-    format_number,
-    join_names,
-    milliseconds,
-    percent,
-    significant,
-)
+from visualize.views import prose
 from visualize.views.prose import (
     Link,
     Mark,

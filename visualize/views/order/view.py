@@ -16,6 +16,7 @@ from kernels.knobs import knob
 from kernels.results import GroupSizeStudy, Timeline
 from kernels.results.codec import to_json
 from kernels.spec import Kernel
+from visualize.numbers import Number, count_noun, source
 from visualize.predict.execution import Execution, ideal_clock
 from visualize.predict.reuse import DramTraffic, fewest_bytes, recommended, reuse_seconds
 from visualize.predict.schedule import (
@@ -27,7 +28,6 @@ from visualize.predict.schedule import (
     steps,
 )
 from visualize.views import prose, slots, status
-from visualize.views.numbers import Number, count_noun, source
 from visualize.views.order import figures, text
 from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.panel import Api, Endpoint, Panel, Reply, RunAction, Slots, select_fields

@@ -7,9 +7,9 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kernels.results.run import Check, Closeup, Diff, RunResult
+from visualize.numbers import milliseconds, source, time_unit
 from visualize.predict.bounds import Point, Roof
 from visualize.views import theme
-from visualize.views.numbers import milliseconds, source, time_unit
 from visualize.views.result.text import ENQUEUED, SYNCHRONIZED, THIS_KERNEL, rate, timings
 
 # Borders of more tiles than this along a side would hide the picture.

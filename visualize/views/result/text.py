@@ -18,8 +18,8 @@ from kernels.results.run import (
     Timing,
 )
 from kernels.spec import Kernel, Launch
+from visualize.numbers import bytes_of, milliseconds, percent, significant, source
 from visualize.predict.bounds import Bound, Point, Roof
-from visualize.views.numbers import bytes_of, milliseconds, percent, significant, source
 from visualize.views.prose import Hint, Mark, Sentence, Sourced, Strong, headline, say, term
 from visualize.views.tables import table
 

@@ -23,12 +23,12 @@ from kernels.results import Failure, RunResult, Timeline, records
 from kernels.results.codec import to_json
 from kernels.results.run import Closeup, Diff
 from kernels.spec import Kernel, Launch, shape_text
+from visualize.numbers import Number, source
 from visualize.predict.bounds import Point, Roof, intensity, predicted_point
 from visualize.predict.launch_time import predict_time
 from visualize.predict.reuse import asked_bytes
 from visualize.predict.schedule import schedule
 from visualize.views import slots, status
-from visualize.views.numbers import Number, source
 from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
 from visualize.views.prose import claim, picture_caption, plain, tag_experiment
 from visualize.views.result import figures, text

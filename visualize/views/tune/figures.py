@@ -13,10 +13,10 @@ import plotly.graph_objects as go
 from markupsafe import escape
 
 from kernels.results import Sweep
+from visualize.numbers import time_unit
 from visualize.predict.history import PastRuns
 from visualize.predict.launch_time import expected_best
 from visualize.views import theme
-from visualize.views.numbers import time_unit
 from visualize.views.tune.text import change_label, ratio_text, run_label, sweep_unit, time_ms
 
 _LABEL = "%{text}<extra></extra>"

@@ -14,10 +14,10 @@ from kernels.knobs import ConfigError, knob, quote, read_fields
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results.store import ResultFilter, Store, StoredResult, StoredSweep, experiment_key
 from kernels.space import Space
+from visualize.numbers import milliseconds
 from visualize.predict.history import PastRuns
 from visualize.views import slots
 from visualize.views.library.view import address
-from visualize.views.numbers import milliseconds
 from visualize.views.panel import Api, Endpoint, Slots, read_options, select_fields
 from visualize.views.prose import Sourced, headline, picture_caption
 from visualize.views.slots import NONE, fold, plot, plot_value, slot

@@ -19,8 +19,8 @@ from kernels.results.sweep import LibraryRatio
 from kernels.space import Space
 from kernels.spec import format_duration, shape_text
 from kernels.sweep.sweep_run import Progress
+from visualize.numbers import count_noun, milliseconds, percent, significant, time_unit
 from visualize.predict.history import MIN_CHANGE, MIN_RUNS, Change, PastRuns
-from visualize.views.numbers import count_noun, milliseconds, percent, significant, time_unit
 from visualize.views.panel import select_fields
 from visualize.views.prose import Link, Mark, Sourced, Strong, headline, hint, say
 from visualize.views.tables import Column, Table, table

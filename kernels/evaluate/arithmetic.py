@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from kernels.compiling.listings import UnsupportedOperation
-from kernels.compiling.ttgir import Op, shape_of
-from kernels.compiling.values import (
+from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.ttgir import Op, shape_of
+from kernels.evaluate.values import (
     Value,
     add,
     apply,

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from kernels.compiling.listings import Location, UnsupportedOperation, locate_lines
+from kernels.evaluate.listings import Location, UnsupportedOperation, locate_lines
 
 
 class AccessKind(NamedTuple):

@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from kernels.accesses import vectors
-from kernels.compiling.captured_counts import OperationCounts
-from kernels.compiling.compile_cost import LANES
-from kernels.compiling.experiments import (
+from kernels.evaluate.counts import OperationCounts
+from kernels.evaluate.experiments import (
     Change,
     Choice,
     Hypothesis,
@@ -20,10 +19,10 @@ from kernels.compiling.experiments import (
     total,
     try_option,
 )
-from kernels.compiling.requests import Instruction
-from kernels.compiling.ttgir import Slice
-from kernels.compiling.ttir_edits import Module
-from kernels.sectors import IDEAL, SECTOR_BYTES
+from kernels.evaluate.requests import Instruction
+from kernels.evaluate.ttgir import Slice
+from kernels.evaluate.ttir_edits import Module
+from kernels.sectors import IDEAL, LANES, SECTOR_BYTES
 
 # Triton specializes on arguments that are multiples of this, and a lane moves at most as many bytes.
 _ALIGNMENT = 16

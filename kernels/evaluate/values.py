@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.compiling.listings import UnsupportedOperation
+from kernels.evaluate.listings import UnsupportedOperation
 
 # Of SplitMix64
 _MIX = np.array([0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15], dtype=np.uint64)

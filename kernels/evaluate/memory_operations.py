@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kernels.accesses import AnyAccess, FlatAccess, Layout, MemoryOperation, vectors
-from kernels.compiling.listings import Location, UnsupportedOperation, instructions, locate_lines
-from kernels.compiling.requests import PTX_MEMORY, Instruction, find_instructions, read_instructions
-from kernels.compiling.ttgir import MEMORY_OPS, Op, memory_ops, parse
+from kernels.evaluate.listings import Location, UnsupportedOperation, instructions, locate_lines
+from kernels.evaluate.requests import PTX_MEMORY, Instruction, find_instructions, read_instructions
+from kernels.evaluate.ttgir import MEMORY_OPS, Op, memory_ops, parse
 from kernels.jit import last_line
 
 # Operations that a SASS instruction may implement. An atomic on half a word first loads the word that it swaps.
@@ -62,7 +62,7 @@ def read_operations(
     Raises:
         UnsupportedOperation: TTGIR, PTX, SASS and the declared accesses contradict one another.
     """
-    from kernels.compiling.capture import read_ttgir  # imports torch and Triton
+    from kernels.capture.record import read_ttgir  # imports torch and Triton
 
     body = parse(ttgir)
     in_ptx = find_instructions(ptx)

@@ -1,7 +1,7 @@
 """Record every Triton launch of an unmodified script, with or without a GPU, and write a capture.
 
-    python capture.py --out FILE [--values] [--config KERNEL=N] [--set NAME=VALUE,...] SCRIPT.py[:CASE] [ARGUMENTS]
-    python capture.py --serve FD
+    python record.py --out FILE [--values] [--config KERNEL=N] [--set NAME=VALUE,...] SCRIPT.py[:CASE] [ARGUMENTS]
+    python record.py --serve FD
 
 This file needs only torch, Triton and NumPy, so it can be copied to any machine. Without a GPU nothing is launched:
 tensors live in host memory but report a CUDA device, kernels are compiled but do not run, and recording stops where the

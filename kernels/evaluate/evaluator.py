@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from kernels.compiling import arithmetic
-from kernels.compiling.listings import UnsupportedOperation
-from kernels.compiling.memory import CHUNK, STORAGE_STEP, Descriptor, Memory
-from kernels.compiling.ttgir import (
+from kernels.evaluate import arithmetic
+from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.memory import CHUNK, STORAGE_STEP, Descriptor, Memory
+from kernels.evaluate.ttgir import (
     MEMORY_OPS,
     POINTER_OPS,
     Op,
@@ -25,7 +25,7 @@ from kernels.compiling.ttgir import (
     memory_ops,
     shape_of,
 )
-from kernels.compiling.values import (
+from kernels.evaluate.values import (
     Value,
     add,
     check_size,

@@ -17,22 +17,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import kernels.compiling
-from kernels.compiling.capture_file import Capture, CountedLaunch, UnreadableCapture
-from kernels.compiling.captured_counts import COUNTERS
+import kernels.capture
+from kernels.capture.reader import Capture, CountedLaunch, UnreadableCapture
+from kernels.evaluate.counts import COUNTERS
 from kernels.examples import EXAMPLES
 from kernels.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
 from kernels.measuring.counters import METRICS, CountingFailed, parse_count
 from kernels.measuring.worker import default_cache_directory
 from visualize import startup
-from visualize.views.capture.report import differences, report, table
+from visualize.reports.report import differences, report, table
 
 # Exit statuses.
 FINE = 0
 GREW = 1
 USAGE = 2
 
-_CAPTURE = Path(kernels.compiling.__file__).with_name("capture.py")
+_CAPTURE = Path(kernels.capture.__file__).with_name("record.py")
 _STDERR = 2  # its file descriptor
 _OLDEST_TRITON = (3, 6)
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -229,10 +229,10 @@ def read_report(path: Path) -> dict[str, Any]:
 def capture_arguments(
     flags: argparse.Namespace, path: Path, script: str, more: Sequence[str] = ()
 ) -> list[str]:
-    """Return the arguments of capture.py.
+    """Return the arguments of record.py.
 
     Args:
-        more: further options of capture.py, which override those in `flags`.
+        more: further options of record.py, which override those in `flags`.
     """
     gpu = GPUS.get(flags.gpu or "") or this_gpu() or GPUS[DEFAULT_GPU]
     arguments = [

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from kernels.accesses import vectors
-from kernels.compiling.access_costs import explain_costs
-from kernels.compiling.capture_file import Build, Capture, Finding
-from kernels.compiling.captured_counts import LaunchCounts, OperationCounts, count_launch
-from kernels.compiling.experiments import (
+from kernels.capture.reader import Build, Capture, Finding
+from kernels.evaluate.access_costs import explain_costs
+from kernels.evaluate.counts import LaunchCounts, OperationCounts, count_launch
+from kernels.evaluate.experiments import (
     Change,
     Choice,
     Compiler,
@@ -26,7 +26,7 @@ from kernels.compiling.experiments import (
     make_trials,
     try_option,
 )
-from kernels.compiling.memory import STORAGE_STEP, storage_number
+from kernels.evaluate.memory import STORAGE_STEP, storage_number
 from kernels.gpus import occupancy
 
 # Resident warps are reported if registers or shared memory limit them to less than this part.

@@ -8,8 +8,8 @@ import math
 import re
 from collections.abc import Sequence
 
-from kernels.compiling.listings import UnsupportedOperation
-from kernels.compiling.ttgir import Op, Region, Slice, parse
+from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.ttgir import Op, Region, Slice, parse
 
 # The operations of each kind in a report.
 _NAMES = {

@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from kernels.compiling import ttgir
-from kernels.compiling.assembly import Doubt, find_doubts, load_depths
-from kernels.compiling.capture_file import (
+from kernels.capture.reader import (
     Argument,
     Build,
     Capture,
     CapturedLaunch,
     UnreadableCapture,
 )
-from kernels.compiling.evaluate import Evaluator, Overflow
-from kernels.compiling.listings import UnsupportedOperation
-from kernels.compiling.memory import STORAGE_STEP, Descriptor, Memory, Storage, Tally
-from kernels.compiling.requests import Instruction, read_instructions, textbook
+from kernels.evaluate import ttgir
+from kernels.evaluate.assembly import Doubt, find_doubts, load_depths
+from kernels.evaluate.evaluator import Evaluator, Overflow
+from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.memory import STORAGE_STEP, Descriptor, Memory, Storage, Tally
+from kernels.evaluate.requests import Instruction, read_instructions, textbook
 from kernels.sectors import REQUESTS, SECTORS
 
 LOG = logging.getLogger("tilescope.captures")

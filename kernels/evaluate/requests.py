@@ -15,8 +15,8 @@ from itertools import pairwise
 import numpy as np
 
 from kernels.accesses import Layout, textbook_layout, vectors
-from kernels.compiling.listings import Location, instructions, lane_bytes, locate_lines
-from kernels.compiling.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Site, Source, memory_ops
+from kernels.evaluate.listings import Location, instructions, lane_bytes, locate_lines
+from kernels.evaluate.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Site, Source, memory_ops
 from kernels.sectors import count_requests
 
 PTX_MEMORY = re.compile(

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from kernels.compiling.capture_file import Argument, Build, Capture, CapturedKernel, CapturedLaunch
-from kernels.compiling.captured_counts import LaunchCounts, OperationCounts, count_launch
-from kernels.compiling.ttgir import Op
-from kernels.compiling.ttir_edits import Module
+from kernels.capture.reader import Argument, Build, Capture, CapturedKernel, CapturedLaunch
+from kernels.evaluate.counts import LaunchCounts, OperationCounts, count_launch
+from kernels.evaluate.ttgir import Op
+from kernels.evaluate.ttir_edits import Module
 from kernels.gpus import GPUS, occupancy
 
 # Maximum work of counting a launch with changes, in units of `LaunchCounts.work`.

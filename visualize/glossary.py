@@ -4,7 +4,7 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 
-FILE = Path(__file__).resolve().parents[2] / "docs" / "glossary.md"
+FILE = Path(__file__).resolve().parents[1] / "docs" / "glossary.md"
 
 
 @functools.cache

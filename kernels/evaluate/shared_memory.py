@@ -16,8 +16,8 @@ import numpy as np
 from numpy import ndarray
 
 from kernels.accesses import Conversion, SharedOperation, expand_bases
-from kernels.compiling.compile_cost import LANES
-from kernels.compiling.listings import lane_bytes, locate_lines
+from kernels.evaluate.listings import lane_bytes, locate_lines
+from kernels.sectors import LANES
 
 _DEFINITION = re.compile(r"\s*(?:@!?%p\d+\s+)?([a-z][\w.:]*)\s+(%[a-z]+\d+)\s*,\s*(.*);")
 _ON_SHARED = re.compile(

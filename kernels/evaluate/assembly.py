@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kernels.compiling.listings import instructions, locate_lines, skip_depths
-from kernels.compiling.memory import Tally
-from kernels.compiling.requests import Instruction, find_instructions, find_opcodes
-from kernels.compiling.ttgir import MEMORY_OPS, Op, Region, Site, Source, memory_ops
+from kernels.evaluate.listings import instructions, locate_lines, skip_depths
+from kernels.evaluate.memory import Tally
+from kernels.evaluate.requests import Instruction, find_instructions, find_opcodes
+from kernels.evaluate.ttgir import MEMORY_OPS, Op, Region, Site, Source, memory_ops
 
 # Number of programs at a time whose addresses are compared with one another.
 _FIRST_PROGRAMS = 8

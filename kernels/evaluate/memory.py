@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from kernels.atomics import ADDRESS_RANGE
-from kernels.compiling.listings import UnsupportedOperation
-from kernels.compiling.requests import Instruction, count_lanes, lanes_of
-from kernels.compiling.ttgir import MEMORY_OPS, Op, Region, memory_ops
-from kernels.compiling.values import Value, apply, check_size, group, pick
+from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.requests import Instruction, count_lanes, lanes_of
+from kernels.evaluate.ttgir import MEMORY_OPS, Op, Region, memory_ops
+from kernels.evaluate.values import Value, apply, check_size, group, pick
 from kernels.sectors import (
     GRANULE_BYTES,
     LINE_BYTES,

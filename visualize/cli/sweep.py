@@ -1,35 +1,24 @@
-"""The commands of `app.py` that serve no page: `sweep`, with a progress bar on stderr, and `--doctor`."""
+"""`app.py sweep`: find the fastest config of a kernel, with a progress bar on stderr."""
 
 import argparse
 import itertools
 import json
 import os
-import shutil
 import signal
 import sys
-import tempfile
-import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.export.script import config_line
-from kernels.gpus import Gpu
-from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
-from kernels.measuring import worker
-from kernels.measuring.counters import tool
-from kernels.measuring.session import JOB_LIMITS, Session
-from kernels.results import Failure, RunResult, Strategy, Sweep, SweepRow
+from kernels.measuring.session import Session
+from kernels.results import Strategy, Sweep, SweepRow
 from kernels.results.codec import UnreadableRecording
-from kernels.results.store import Store, machine_store
 from kernels.results.sweep import PATIENCE, STRATEGIES, ResumePoint
 from kernels.space import Space, parse_varied, space
 from kernels.spec import format_duration
@@ -37,8 +26,8 @@ from kernels.sweep.devices import SCHEDULER, concurrent_compiles, connect
 from kernels.sweep.files import SUFFIXES, check_suffix, read_rows, write_sweep
 from kernels.sweep.sweep_run import SweepRun, estimate_seconds, sweep_here, sweep_on_cluster
 from visualize import startup
+from visualize.numbers import milliseconds, significant
 from visualize.predict.launch_time import predict_time
-from visualize.views.numbers import milliseconds, significant
 from visualize.views.tune.text import ENDINGS, STATUSES, knobs_text, sweep_unit, time_ms
 
 # Exit statuses of a sweep.
@@ -257,166 +246,3 @@ def summary(result: Sweep) -> str:
     return "\n".join(
         [*lines, f"Best{by}, for @triton.autotune:", config_line(kernel, result.best.experiment)]
     )
-
-
-WORKS = "works"
-LIMITED = "limited"
-FAILS = "fails"
-
-# The versions that the Makefile and CI use.
-PYTHONS = ((3, 11), (3, 13))
-_PACKAGES = ("gradio", "torch", "triton", "plotly", "pandas")
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# Triton's cache grows by about 100 kB per kernel.
-_MIN_FREE_BYTES = 1 << 30
-
-
-@dataclass(frozen=True)
-class Check:
-    """One check of this machine.
-
-    Attributes:
-        state: WORKS, LIMITED or FAILS.
-        remedy: printed unless it works.
-    """
-
-    name: str
-    state: str
-    detail: str
-    remedy: str = ""
-
-
-def doctor(checks: Iterable[Check]) -> int:
-    """Print each check when it is done. Return 1 if one of them fails, else 0."""
-    failed = False
-    for check in checks:
-        failed |= check.state == FAILS
-        line = f"{check.state:8} {check.name:12} {check.detail}"
-        print(
-            textwrap.fill(line, 110, subsequent_indent=" " * 22, break_on_hyphens=False), flush=True
-        )
-        if check.remedy and check.state != WORKS:
-            print(f"{'':21} {check.remedy}", flush=True)
-    return int(failed)
-
-
-def run_checks(host: str, port: int, gpu: Gpu | None) -> Iterator[Check]:
-    """Check this machine. The checks that start workers come last, and take some seconds each."""
-    from visualize.web.guard import LIMITS, max_connections
-
-    yield check_python(sys.version_info[:2])
-    yield check_packages({package.name: package.version for package in metadata.distributions()})
-    yield check_gpu(gpu)
-    obstacle = startup.obstacle(host, port)
-    yield Check("address", FAILS if obstacle else WORKS, obstacle or f"{host}, port {port}")
-    yield Check("limits", WORKS, f"{LIMITS}; {max_connections()} connections; {JOB_LIMITS}")
-    yield check_cache(worker.default_cache_directory())
-    with closing(machine_store(worker.default_cache_directory())) as store:
-        yield check_database(store)
-    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
-    yield Check(
-        "browser", WORKS if browser else LIMITED, browser or "no Chromium; `make test` installs one"
-    )
-    if not HAS_TRITON:
-        detail = "not installed: the page predicts with the textbook model alone"
-        yield Check("Triton", LIMITED, detail, "pip install triton (Linux).")
-        return
-    with closing(Session(gpu)) as session:
-        yield from check_workers(session)
-
-
-def check_python(version: tuple[int, ...]) -> Check:
-    detail, low, high = (".".join(map(str, each)) for each in (version, *PYTHONS))
-    state = WORKS if PYTHONS[0] <= version <= PYTHONS[1] else FAILS
-    return Check(
-        "Python", state, detail, f"Use Python {low} to {high}: make PYTHON=python{high} run."
-    )
-
-
-def check_packages(installed: Mapping[str, str]) -> Check:
-    """Check that all packages are installed, except Triton, which only exists for Linux.
-
-    Args:
-        installed: the version of each package.
-    """
-    detail = ", ".join(f"{name} {installed.get(name, 'missing')}" for name in _PACKAGES)
-    state = WORKS if {*_PACKAGES} - {"triton"} <= {*installed} else FAILS
-    return Check("packages", state, detail, "pip install -r requirements.txt.")
-
-
-def check_gpu(gpu: Gpu | None) -> Check:
-    if gpu is not None:
-        return Check(
-            "GPU", WORKS, f"{gpu.name}, {gpu.sms} SMs" + (f"; {gpu.assumed}" if gpu.assumed else "")
-        )
-    detail = (
-        "none: Triton's interpreter checks results, and nothing is timed or counted on this machine"
-    )
-    remedy = (
-        "With an NVIDIA GPU: install its driver, and pass it to containers (docker run --gpus all)."
-    )
-    return Check("GPU", LIMITED, detail, remedy)
-
-
-def check_cache(directory: Path, min_free_bytes: int = _MIN_FREE_BYTES) -> Check:
-    """Check that compiled kernels can be stored."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=directory):
-            free = shutil.disk_usage(directory).free
-    except OSError as error:
-        return Check(
-            "cache",
-            FAILS,
-            f"{directory}: {error.strerror}",
-            "Set TILESCOPE_CACHE to a writable directory.",
-        )
-    state = LIMITED if free < min_free_bytes else WORKS
-    detail = f"{directory}, {free / 1e9:,.0f} GB free"
-    return Check(
-        "cache", state, detail, "Free some space, or set TILESCOPE_CACHE to another directory."
-    )
-
-
-def check_database(store: Store) -> Check:
-    """Check that results can be stored."""
-    detail = store.problem or str(
-        store.path or "off (TILESCOPE_DB): results are lost when the app ends"
-    )
-    state = LIMITED if store.problem or store.path is None else WORKS
-    return Check("database", state, detail, "Set TILESCOPE_DB to a writable file.")
-
-
-def check_workers(session: Session) -> Iterator[Check]:
-    """Start a worker, compile a small kernel, check its result, and count its requests with Nsight Compute."""
-    tile = {"BLOCK_M": 32, "BLOCK_N": 32}
-    gpu = "this" if session.gpu else ""
-    small = from_json(
-        {"kernel": "transpose.tiled", "problem": {"M": 128, "N": 128}, "config": tile, "gpu": gpu}
-    )
-
-    def check(name: str, outcome: Any, detail: str, otherwise: str = FAILS) -> Check:
-        """Return a check whose detail may contain the outcome's attributes."""
-        if isinstance(outcome, Failure):
-            return Check(name, otherwise, outcome.message)
-        return Check(name, WORKS, detail.format(outcome))
-
-    yield check(
-        "worker",
-        session.call_runner(worker.describe),
-        "{0.name}; torch {0.torch}, Triton {0.triton}",
-    )
-    yield check(
-        "compiler",
-        session.compile(small).result(),
-        "transpose.tiled: {0.registers} registers per thread",
-    )
-    run = session.submit(small).result()
-    if isinstance(run, RunResult) and not run.check.passed:
-        run = Failure("check", "wrong", f"transpose.tiled differs from torch ({run.backend})")
-    yield check("run", run, "transpose.tiled equals torch ({0.backend})")
-    if session.gpu is None:
-        yield Check("counters", LIMITED, "no GPU: counts are predicted or recorded")
-    else:
-        counters = session.submit(small, "counters").result()
-        yield check("counters", counters, f"{tool()} counts requests and sectors", LIMITED)

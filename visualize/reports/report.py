@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from kernels.compiling.capture_file import Capture, CapturedKernel, CapturedLaunch, Finding
-from kernels.compiling.captured_counts import COUNTERS, LaunchCounts, OperationCounts, count_launch
-from kernels.compiling.findings import Compiler, find
+from kernels.capture.reader import Capture, CapturedKernel, CapturedLaunch, Finding
+from kernels.evaluate.counts import COUNTERS, LaunchCounts, OperationCounts, count_launch
+from kernels.evaluate.findings import Compiler, find
 from kernels.sectors import IDEAL, LINES
-from visualize.views.numbers import count_noun
+from visualize.numbers import count_noun
 
 # Properties of a compiled kernel that reports hold, and that `differences` compares.
 _NEEDS = ("registers", "spilled_bytes", "shared_bytes")

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels.results import Counters, GroupSizeStudy, RunResult, Timeline, Timing
-from visualize.views.glossary import meaning
+from visualize.glossary import meaning
 
 # Sources of numbers. The page shows the source as a small mark.
 SOURCES = (

@@ -1,0 +1,1 @@
+"""What a launch does, as JSON and as text."""
