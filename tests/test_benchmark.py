@@ -51,7 +51,7 @@ def rows_under_the_interpreter():
 
 def test_every_kind_of_case_is_checked_and_compared_with_the_fastest_of_its_calls(session):
     entries = session.call_runner(rows_under_the_interpreter)
-    # Which torch multiplies on a GPU alone
+    # Torch multiplies these on a GPU only
     checked = [entry for entry in entries if "float8" not in entry.work]
     assert len(checked) == len(entries) - 1 >= 9
     for entry in checked:

@@ -435,7 +435,7 @@ class _AlignedTensor:
     """A stand-in for a tensor or its wrapper during compilation. Triton's binder reads its dtype and address."""
 
     def __init__(self, tensor: Any) -> None:
-        # Of Triton's and FlagGems' wrappers
+        # Wrappers of Triton and FlagGems hold the tensor in these attributes
         base: Any = getattr(tensor, "base", getattr(tensor, "_base", None))
         self.dtype = tensor.dtype
         self.base = tensor if isinstance(tensor, torch.Tensor) else base

@@ -51,7 +51,7 @@ def find_doubts(
             kept = instruction.count - sum(instruction.is_merged)
             expected[op.site] += kept
             units[op.site] = math.gcd(units[op.site], kept)
-            # Of the word that it swaps
+            # The lane swaps one word at a time
             expected["load", op.source] += instruction.swaps * instruction.count
             alive[op.site] += int(tallies[op].issued.sum())
     known = {(MEMORY_OPS[op.name].kind, op.location) for op in memory_ops(body)}

@@ -14,7 +14,7 @@ import numpy as np
 
 from kernels.evaluate.listings import UnsupportedOperation
 
-# Of SplitMix64
+# SplitMix64's constants
 _MIX = np.array([0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15], dtype=np.uint64)
 
 # A sum with more terms than this is collapsed into a single term.

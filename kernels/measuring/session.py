@@ -177,7 +177,7 @@ class Session:
         else:
             self.jobs.add(job)
             job.done.add_done_callback(lambda _: self.jobs.discard(job))
-            # Of the request: ZeroGPU's hub identifies the visitor by it
+            # ZeroGPU's hub identifies the visitor by the request's context
             context = contextvars.copy_context()
             threading.Thread(
                 target=context.run, args=(self._carry_out, job, measurement), daemon=True

@@ -91,10 +91,10 @@ class TrialDevice(Protocol):
 
 def concurrent_compiles() -> int:
     """Return the number of compile workers of a sweep: one per usable core, except one for the timing."""
-    # MacOS
-    usable = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    if hasattr(os, "sched_getaffinity"):
+        usable = len(os.sched_getaffinity(0))
+    else:  # macOS
+        usable = os.cpu_count() or 1
     return max(1, min(_MAX_COMPILES, usable - 1))
 
 
@@ -241,7 +241,8 @@ class ClusterDevice:
         self.gpu = gpu
         self.where = where
         self.takes_times = device is None or device.backend == "cuda"
-        self._cancelled = threading.Event()
+        self._is_cancelled = False
+        self._woken = threading.Event()  # by a cancellation, or by the end of a task
 
     def describe(self) -> Device | Failure:
         if self._device is not None:
@@ -260,11 +261,12 @@ class ClusterDevice:
         if isinstance(address, Failure):
             return address
         task = _submit(self._client.result(), address, self._run, pickle.dumps((trial, self.gpu)))
+        task.add_done_callback(lambda _: self._woken.set())
         deadline = time.monotonic() + self._deadline_s
         while not task.done():
             if self._address() != address:
                 return worker_death("time", self.where)
-            if self._cancelled.wait(_POLL_S):
+            if self._pause():
                 self._restart(address)
                 return cancellation("time")
             if time.monotonic() > deadline:
@@ -283,13 +285,19 @@ class ClusterDevice:
         """Wait until the worker is connected, and return its address."""
         deadline = time.monotonic() + ARRIVAL_S
         while not (address := self._address()):
-            if self._cancelled.wait(_POLL_S):
+            if self._pause():
                 return cancellation("time")
             if time.monotonic() > deadline:
                 return Failure(
                     "worker", DEVICE_LOST, f"{self.where} did not connect within {ARRIVAL_S:.0f} s."
                 )
         return address
+
+    def _pause(self) -> bool:
+        """Wait for the end of a task, at most `_POLL_S`. Return whether the sweep was cancelled."""
+        self._woken.wait(_POLL_S)
+        self._woken.clear()
+        return self._is_cancelled
 
     def _address(self) -> str:
         """Return the worker's address, which changes at each restart; "" while the worker is not connected."""
@@ -311,7 +319,8 @@ class ClusterDevice:
                 time.sleep(_POLL_S)
 
     def cancel(self) -> None:
-        self._cancelled.set()
+        self._is_cancelled = True
+        self._woken.set()
 
 
 @contextmanager
@@ -376,11 +385,8 @@ def start_workers(devices: Sequence[str]) -> Iterator[Any]:
         "resources": {RESOURCE: 1},
         "dashboard": False,
         "silence_logs": "ERROR",
-    }
-    # Never kill a worker for its large tensors
-    common |= {
         "preload": [cluster_worker.__name__],
-        "memory_limit": 0,
+        "memory_limit": 0,  # never kill a worker for its large tensors
     }
     spec = {
         f"gpu-{number}": {

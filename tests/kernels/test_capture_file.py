@@ -155,7 +155,7 @@ def count_all(path: Path) -> str:
 def main(first: int, count: int, folder: Path) -> None:
     """Print each seed whose capture raises another error or exceeds a limit, and then how many ended in each way."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    # KeyboardInterrupt: nothing may catch it
+    # Raises KeyboardInterrupt, which nothing may catch
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     ends = collections.Counter()
     for seed in range(first, first + count):

@@ -64,7 +64,7 @@ class Source(random.Random):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.lines, self.loops, self.count = [], [], 0
-        # Of x, y, z and ids
+        # The dtypes of x, y, z and ids
         self.kinds = [*map(self.choice, (DTYPES, (*DTYPES, "int8"), DTYPES, DTYPES[:2]))]
         # Elements between operations' addresses
         self.shape, self.pitch = (

@@ -218,7 +218,7 @@ def test_the_opening_and_the_default_kernel_show_an_interpreters_check_before_an
 
 
 def test_a_run_in_the_browsers_storage_is_shown_if_the_app_has_none(page):
-    # Of a launch that was not recorded, and that this app has not seen
+    # A launch that was not recorded, and that this app has not seen
     of = RECORDED_RUN.experiment
     of = replace(of, run=Run(seed=12345), problem=replace(of.problem, M=of.problem.M - 8))
     query = {**of.to_address(), "gpu": "H200"}
