@@ -1,10 +1,10 @@
 """A builder, which compiles a sweep's configs ahead of time, and devices, which carry out its trials.
 
-A sweep on several GPUs, of this host or of an existing cluster, uses Dask's `distributed`. Each GPU has one
-worker process with one thread and the resource GPU=1. A trial is one task, bound to one worker. If the worker dies, its
-task fails. The search can then try the configs on another worker, and Dask's nanny restarts the dead worker. A failure
-that may have corrupted a CUDA context also restarts the worker. `distributed` is an optional dependency, imported only
-when needed.
+A sweep on several GPUs, of this host or of an existing cluster, uses Dask's `distributed`. This host's first GPU is
+the session's. Each other GPU has one worker process with one thread and the resource GPU=1. A trial is one task, bound to one
+worker. If the worker dies, its task fails. The search can then try the configs on another worker, and Dask's nanny
+restarts the dead worker. A failure that may have corrupted a CUDA context also restarts the worker. `distributed` is an
+optional dependency, imported only when needed.
 """
 
 import dataclasses
@@ -153,12 +153,11 @@ class LocalDevice:
         gpu: the GPU that the experiment is for.
     """
 
-    where = ""
-
-    def __init__(self, session: Session, base: Experiment, gpu: Gpu) -> None:
+    def __init__(self, session: Session, base: Experiment, gpu: Gpu, where: str = "") -> None:
         self._session = session
         self._base = base
         self.gpu = gpu
+        self.where = where
         self.takes_times = session.gpu is not None and gpu == session.gpu and not session.zero_gpu
         self._interprets = session.gpu is None and base.gpu in ("", "this")
         self._job: Job | None = None
@@ -324,10 +323,13 @@ class ClusterDevice:
 
 
 @contextmanager
-def connect(gpus: int | None, base: Experiment) -> Iterator[list[ClusterDevice]]:
+def connect(
+    gpus: int | None, base: Experiment, session: Session
+) -> Iterator[Sequence[TrialDevice]]:
     """Return one kind of devices: of the cluster that SCHEDULER names or, without it, of this host.
 
-    This host's workers start in the background. A sweep can already compile for their GPUs.
+    This host's first GPU is the session's, so a sweep begins as soon as on one GPU. The others' workers start in the
+    background: importing Dask and Triton takes them seconds longer, while all cores compile.
 
     Args:
         gpus: the number of this host's visible GPUs to use; None for all.
@@ -362,13 +364,14 @@ def connect(gpus: int | None, base: Experiment) -> Iterator[list[ClusterDevice]]
         )
     # The thread ends before the cluster is stopped.
     with ExitStack() as stack, ThreadPoolExecutor(1) as thread:
-        started = thread.submit(stack.enter_context, start_workers(names[:gpus]))
-        host = socket.gethostname()
-        devices = [
-            ClusterDevice(started, f"gpu-{number}", None, gpu, f"{host}, GPU {names[number]}")
-            for number, gpu in enumerate(found[:gpus])
+        started = thread.submit(stack.enter_context, start_workers(names[1:gpus]))
+        where = [f"{socket.gethostname()}, GPU {name}" for name in names[:gpus]]
+        own = LocalDevice(session, base, found[0], where[0])
+        others = [
+            ClusterDevice(started, f"gpu-{number}", None, gpu, place)
+            for number, (gpu, place) in enumerate(zip(found[1:gpus], where[1:], strict=True))
         ]
-        yield select_kind(devices, base)
+        yield select_kind([own, *others], base)
 
 
 @contextmanager
@@ -429,7 +432,7 @@ def _submit(client: Any, address: str, function: Callable[..., bytes], *args: ob
     return client.submit(function, *args, workers=[address], resources={RESOURCE: 1}, pure=False)
 
 
-def find_devices(client: Any, base: Experiment) -> list[ClusterDevice]:
+def find_devices(client: Any, base: Experiment) -> list[TrialDevice]:
     """Return a cluster's workers with one kind of GPU as devices. Wait until the first worker connects.
 
     Args:
@@ -448,7 +451,7 @@ def find_devices(client: Any, base: Experiment) -> list[ClusterDevice]:
         described = list(threads.map(lambda found: describe_worker(client, found[0]), workers))
     connected: Future[Any] = Future()
     connected.set_result(client)
-    devices = []
+    devices = list[TrialDevice]()
     for (_, worker), (device, gpu, where) in zip(workers, described, strict=True):
         if isinstance(device, Failure):
             raise ConfigError("no_worker", f"{where}: {device.message}")
@@ -457,7 +460,7 @@ def find_devices(client: Any, base: Experiment) -> list[ClusterDevice]:
     return select_kind(devices, base)
 
 
-def select_kind(devices: Sequence[ClusterDevice], base: Experiment) -> list[ClusterDevice]:
+def select_kind(devices: Sequence[TrialDevice], base: Experiment) -> list[TrialDevice]:
     """Select the devices of one kind of GPU, because times of different GPUs are never ranked together.
 
     Raises:

@@ -60,7 +60,7 @@ def test_each_interpreter_of_the_environments_scheduler_checks_configs(client, m
     base = from_json({"kernel": "transpose.tiled", "problem": {"M": 65, "N": 33}})
     four = space(base, {"BLOCK_M": [16, 32], "BLOCK_N": [16, 32]})
     monkeypatch.setenv("TILESCOPE_SCHEDULER", client.scheduler.address)
-    with connect(None, base) as devices:
+    with connect(None, base, session=None) as devices:
         assert [device.describe().backend for device in devices] == ["interpreter", "interpreter"]
         builder = FakeBuilder(lambda *_: None)
         sweep = swept(
@@ -145,7 +145,7 @@ def test_gpus_of_different_kinds_are_not_ranked_together():
 def test_a_cluster_that_cannot_be_used_is_refused_with_the_reason(monkeypatch, scheduler, message):
     monkeypatch.setenv("TILESCOPE_SCHEDULER", scheduler)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(ConfigError, match=message), connect(2, grid().base):
+    with pytest.raises(ConfigError, match=message), connect(2, grid().base, session=None):
         pass
 
 
@@ -153,7 +153,7 @@ def test_without_dask_the_error_names_the_requirements_file(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)  # importing it raises ImportError
     with (
         pytest.raises(ConfigError, match=r"pip install -r requirements-cluster.txt"),
-        connect(None, grid().base),
+        connect(None, grid().base, session=None),
     ):
         pass
 

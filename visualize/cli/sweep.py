@@ -109,7 +109,7 @@ def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_her
         with ExitStack() as stack:
             session = stack.enter_context(closing(Session.here()))
             if flags.gpus != 1 or os.environ.get(SCHEDULER):
-                devices = stack.enter_context(connect(flags.gpus, within.base))
+                devices = stack.enter_context(connect(flags.gpus, within.base, session))
                 run = sweep_on_cluster(
                     devices, session.store, within, strategy, predict_time, resume
                 )
