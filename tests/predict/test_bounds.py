@@ -121,6 +121,8 @@ def test_the_tail_is_the_work_of_the_busiest_sm_beyond_the_average(tiles, busies
     alone = 2 * 64 * 64 * 512 / (989.4e12 / 132) * 1e3
     assert found["arithmetic"].ms == pytest.approx(tiles / 132 * alone)
     assert found["arithmetic"].ms + found["tail wave"].ms == pytest.approx(busiest * alone)
+    noun = "tile" if busiest == 1 else "tiles"
+    assert f"computes {busiest} {noun}, the average" in found["tail wave"].why
 
 
 def test_load_and_store_units_take_a_cycle_per_request_or_per_128_bytes():

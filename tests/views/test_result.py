@@ -158,7 +158,7 @@ def test_a_call_that_costs_more_than_the_kernel_comes_first():
     ("sizes", "reason"),
     [
         ((4097, 4097, 4097), "rows of A and B are not 16-byte aligned."),
-        ((512, 512, 512), "C has only 16 tiles of 128 × 128 for 132 SMs."),
+        ((512, 512, 512), "tiles of 128 × 128 fill only 16 of 132 SMs."),
         ((8192, 8192, 64), "K is only 64, so storing C dominates."),
     ],
 )

@@ -26,7 +26,7 @@ from kernels.sweep.devices import SCHEDULER, concurrent_compiles, connect
 from kernels.sweep.files import SUFFIXES, check_suffix, read_rows, write_sweep
 from kernels.sweep.sweep_run import SweepRun, estimate_seconds, sweep_here, sweep_on_cluster
 from visualize import startup
-from visualize.numbers import milliseconds, significant
+from visualize.numbers import count_noun, milliseconds, significant
 from visualize.predict.launch_time import predict_time
 from visualize.views.tune.text import ENDINGS, STATUSES, knobs_text, sweep_unit, time_ms
 
@@ -215,7 +215,7 @@ def summary(result: Sweep) -> str:
         f"{count} {status}" for status in STATUSES if (count := result.count(status))
     )
     lines = [
-        f"{len(result.rows)} configs on {result.device.name}: {counts}. {ENDINGS[result.ended]}"
+        f"{count_noun(len(result.rows), 'config')} on {result.device.name}: {counts}. {ENDINGS[result.ended]}"
     ]
     if result.note:
         lines.append(result.note)

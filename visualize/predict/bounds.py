@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from kernels.gpus import GPUS, Gpu
 from kernels.sectors import SECTOR_BYTES
 from kernels.spec import Kernel, Launch
+from visualize.numbers import count_noun
 from visualize.predict.schedule import count_tiles
 from visualize.predict.traffic import Operation
 
@@ -74,7 +75,7 @@ def bounds(
     if needed:
         tiles = count_tiles(kernel, launch)
         busiest = -(-tiles // gpu.sms)
-        why = f"the busiest SM computes {busiest:,} tiles, the average {tiles / gpu.sms:,.1f}"
+        why = f"the busiest SM computes {count_noun(busiest, 'tile')}, the average {tiles / gpu.sms:,.1f}"
         result += [needed, Bound("tail wave", needed.ms * (busiest * gpu.sms / tiles - 1), why)]
     return tuple(result)
 

@@ -360,7 +360,7 @@ def gantt_figure(execution: Execution, schedule: Schedule, color: str) -> Figure
             ]
         marks["annotations"] = [{**pointer, "ay": above, **style}]
     layout = theme.layout(
-        f"{schedule.programs:,} programs, coloured by {_COLORED_BY[color]}",
+        f"{count_noun(schedule.programs, 'program')}, coloured by {_COLORED_BY[color]}",
         **marks,
         meta={
             "gantt": {
