@@ -68,6 +68,11 @@ document.addEventListener("tilescope:set", ({ detail: { name, value, redraw } })
   if (isNew && redraw) send.redraw();
   write();
 });
+document.addEventListener("tilescope:late", () => {
+  const changed = [...full.keys()].filter((name) => String(send.settings[name] ?? full.get(name)) !== full.get(name));
+  for (const name of changed) set(name, send.settings[name]);
+  if (changed.length) write();
+});
 document.addEventListener("tilescope:stop", tell);
 watch("value", () => {
   const value = JSON.parse(props.value), before = full;

@@ -1,12 +1,13 @@
 // The page: an update fills its slots by name, and a message tells the server what a person set or pressed.
 // A message goes through the outbox (see outbox.js); an update is `props.value` as JSON (see redraw.py).
-const PATIENCE_MS = 8000; // until the page gives up a redraw whose reply was lost
+const PATIENCE_MS = 8000; // until the page asks again for a redraw whose reply was lost
+const LATE_MS = 1000; // between updates of the address while a reply is late: if the server restarts, Gradio reloads the page
 const slots = new Map(); // name → a function that takes a value
 let received = Promise.resolve(); // when the slots have the latest update
 const settings = {}; // the values of all controls
 const line = element.querySelector("#awaited [role=progressbar]");
 let outbox = window.tilescopePost ? Promise.resolve() : new Promise((ready) => document.addEventListener("tilescope:outbox", ready, { once: true }));
-let number = 0, awaited = 0, pending = null, patience = 0;
+let number = 0, awaited = 0, pending = null, patience = 0, late = 0;
 let problems = {}; // sentences by the field that caused them
 
 // Scripts tell each other of changes by events of the document.
@@ -83,13 +84,20 @@ function request(message) {
     return;
   }
   awaited = ++number;
-  post("input", { ...message(), number: awaited });
   setAwaited(true);
-  patience = setTimeout(proceed, PATIENCE_MS);
+  late = setInterval(emit, LATE_MS, "late");
+  ask({ ...message(), number: awaited });
+}
+
+// The same number again: a slow reply to the first message will do.
+function ask(message) {
+  post("input", message);
+  patience = setTimeout(() => (pending ? proceed() : ask(message)), PATIENCE_MS);
 }
 
 function proceed() {
   clearTimeout(patience);
+  clearInterval(late);
   awaited = 0;
   const next = pending;
   pending = null;
