@@ -1,12 +1,16 @@
 """Runs from the page, under the interpreter, and the figures, tables and scripts that the browser saves."""
 
 import datetime
+import io
 import re
 import struct
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+import numpy as np
 import pytest
+from PIL import Image
 from playwright.sync_api import expect
 
 from kernels import discover
@@ -207,6 +211,29 @@ def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_sc
     assert not {"/kernels", "/script", "/trace", "/sweep"} & offered
     tab.page.locator("[data-file=trace]").click()
     tab.says("#take-it .problem", "no timeline of this experiment on H200 was recorded")
+
+
+def test_the_steps_of_a_launch_are_saved_as_an_animation(tab):
+    """A frame for each of four programs. The last frame looks as the picture of the last step."""
+    tab.open("?kernel=matmul.grouped&M=128&N=128&K=64&BLOCK_M=64&BLOCK_N=64&tab=schedule&step=4")
+    tab.says("#player output", "program 4 of 4")
+    tab.page.locator("#schedule-plot .live-plot").hover()
+    _, png = saved(tab, "#schedule-plot [data-title='Save as PNG, at 2×']")
+    name, gif = saved(tab, "#schedule-plot [data-title='Save as GIF of all steps']")
+    assert name == "matmul.grouped.gif"
+    animation = Image.open(io.BytesIO(gif))
+    assert (animation.n_frames, animation.info["loop"]) == (4, 0)
+    frames = []
+    durations_ms = []
+    for number in range(4):
+        animation.seek(number)
+        durations_ms.append(animation.info["duration"])
+        frames.append(np.asarray(animation.convert("RGB"), dtype=int))
+    assert durations_ms == [500, 500, 500, 2000]
+    still = Image.open(io.BytesIO(png)).convert("RGB").resize(animation.size)
+    difference = np.abs(frames[3] - np.asarray(still, dtype=int)).max(axis=2)
+    assert (difference > 64).mean() < 0.01
+    assert all((one != other).any() for one, other in pairwise(frames))
 
 
 def test_a_saved_map_has_its_counters_its_legend_and_the_pages_typeface(tab):

@@ -135,6 +135,8 @@ document.addEventListener("tilescope:save", ({ target, detail }) => {
   if (!overlay) return;
   detail.over.push(...overlay.layer.querySelectorAll(".corner:not([hidden]), canvas"));
   detail.legend = root.querySelector(".legend");
+  playback.setPlaying(false);
+  detail.steps = { step, count: longest(), show };
 });
 document.addEventListener("tilescope:followed", () => {
   sent = null;

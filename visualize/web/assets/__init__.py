@@ -12,6 +12,7 @@ ICON = Path(__file__).with_name("icon.svg")
 PAGE = (
     "web/assets/page.js",
     "web/assets/figures.js",
+    "web/assets/gif.js",
     "web/assets/files.js",
     "views/tune/points.js",
 )
