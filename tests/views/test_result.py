@@ -92,14 +92,18 @@ def test_a_launch_without_a_timed_run_has_a_predicted_time():
         (number,) = panel.summary(snapshot)
         (row,) = predict_sweep(space(state.experiment, {"num_warps": [4]}), state.gpu).rows
         assert number.value == row.predicted.ms
-        return panel.draw(snapshot)["predicted-time"], str(number)
+        return panel.draw(snapshot), str(number)
 
-    text, number = drawn({"kernel": "matmul.grouped", "M": 900, "N": 900, "K": 900})
-    assert text_of(text).startswith(
-        f"{number} predicted without compiling predicted Dominated by latency."
+    slots, number = drawn({"kernel": "matmul.grouped", "M": 900, "N": 900, "K": 900})
+    assert (
+        text_of(slots["predicted-time"])
+        == f"{number} predicted without compiling predicted Dominated by latency."
     )
-    assert "DRAM" in text
-    assert drawn(MATMUL)[0] == ""
+    alone, time, _ = decode(slots["predicted-plot"])["data"]
+    assert set(alone["y"]) == {"L2", "latency", "arithmetic", "shared memory", "DRAM"}
+    assert f"{sum(time['x']):.1f} µs" == number
+    slots, _ = drawn(MATMUL)
+    assert slots == {"predicted-time": "", "predicted-plot": NONE}
 
 
 def render(run, renderer, **more):

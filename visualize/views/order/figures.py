@@ -223,7 +223,7 @@ def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: st
 
     Args:
         measured_ms: the launch's time; None if unknown.
-        source: "measured" or "recorded".
+        source: "measured", "recorded" or "predicted".
     """
     resources = [bound for bound in bounds if bound.name != TAIL]
     slowest = max(resources, key=lambda bound: bound.ms)

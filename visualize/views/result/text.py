@@ -225,14 +225,9 @@ def _worst_values(check: Check) -> tuple[str, str]:
 
 
 def render_prediction(predicted: Prediction) -> Markup:
-    """Render the predicted time of a launch, and the time that each resource would take alone."""
+    """Render the predicted time of a launch."""
     beside = Sourced("predicted without compiling", "predicted")
-    slowest_first = sorted(predicted.by_resource, key=lambda resource: -resource[1])
-    rows = [(name, milliseconds(ms, predicted.ms)) for name, ms in slowest_first]
-    alone = table(("resource", "time"), rows, "Time that each resource would take alone")
-    return (
-        headline(milliseconds(predicted.ms), beside, f"Dominated by {predicted.resource}.") + alone
-    )
+    return headline(milliseconds(predicted.ms), beside, f"Dominated by {predicted.resource}.")
 
 
 def render_card(result: RunResult, kernel: Kernel, launch: Launch, when: object = "") -> Markup:
