@@ -299,3 +299,25 @@ def test_a_table_is_saved_as_it_stands(tab):
     assert tab.page.get_by_role(
         "button", name="Count with Nsight Compute (needs a GPU)"
     ).is_disabled()
+
+
+def test_no_button_covers_the_caption_of_a_table_on_a_phone(browser, app):
+    context = browser.new_context(
+        viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True
+    )
+    page = context.new_page()
+    page.goto(
+        f"{app.url}?kernel=matmul.grouped&M=4096&N=4096&K=4096&BLOCK_M=128&BLOCK_N=128&gpu=H200&tab=result"
+    )
+    page.locator("#result-numbers summary").click()
+    page.locator("#result-tables .save-csv").last.wait_for()
+    covered = page.evaluate(
+        """[...document.querySelectorAll("#result-tables .scroll")].map((frame) => {
+          const button = frame.querySelector(".save-csv").getBoundingClientRect(), words = document.createRange();
+          words.selectNodeContents(frame.querySelector("caption"));
+          return [...words.getClientRects()].some((line) => line.right > button.left && line.bottom > button.top
+            && line.top < button.bottom);
+        })"""
+    )
+    context.close()
+    assert covered == [False, False]

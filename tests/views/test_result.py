@@ -122,6 +122,17 @@ def card(run):
     return render(run, text.render_card)
 
 
+def test_a_run_much_slower_than_torch_links_to_the_recommended_config():
+    state = SETTINGS.state({"kernel": "matmul.fused_add_relu"}, None)
+    run = records.find(RUN.form, state.experiment, "H200")
+    link = text.render_card(run, state.kernel, state.launch).partition("<a ")[2]
+    assert "Try 64 × 128 × 128" in link
+    assert "BLOCK_M=64&amp;BLOCK_N=128&amp;BLOCK_K=128" in link
+    fast = records.find(RUN.form, SETTINGS.state(MATMUL, None).experiment, "H200")
+    assert fast.baseline.ratio > 0.5
+    assert "Try" not in card(fast)
+
+
 @pytest.mark.parametrize(
     ("ratio", "is_tie"),
     [((0.97, 0.975, 0.98), False), ((0.994, 0.998, 1.003), True), ((0.994, 0.998, 0.9999), False)],

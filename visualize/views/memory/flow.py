@@ -282,6 +282,8 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
     )
     sectors = np.arange(0, line_bytes + 1, requests.sector_bytes)
     longest = int(requests.lines.max())
+    labels = {} if flow.is_box else {_LANES_AT: "lanes"}
+    labels |= {byte / line_bytes: str(byte) for byte in sectors.tolist()}
     across = {
         "title": {
             "text": f"first {rows} of {longest:,} lines"
@@ -289,8 +291,8 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
             else "byte within the line"
         },
         "range": [_LANES_AT - 0.03, 1],
-        "tickvals": [_LANES_AT, *sectors / line_bytes],
-        "ticktext": ["" if flow.is_box else "lanes", *map(str, sectors)],
+        "tickvals": list(labels),
+        "ticktext": list(labels.values()),
         "tickangle": 0,
     }
     down = {
