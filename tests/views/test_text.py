@@ -35,15 +35,13 @@ ROWS = [(1, Strong("<x>"), "a{b}", say("{} & {}", "c", 1)), ("a, b", "", 2.5, Hi
 
 def test_a_table_has_a_caption_scopes_and_its_rows():
     shown = table(HEADER, ROWS, 'by "ncu" <2>')
-    assert shown.startswith(
-        '<div class="scroll"><table><caption>by &#34;ncu&#34; &lt;2&gt;</caption><thead><tr>'
-    )
+    assert "<table><caption>by &#34;ncu&#34; &lt;2&gt;</caption><thead><tr>" in shown
     assert shown.count('<th scope="col">') == 3
     assert "<td></td></tr></thead>" in shown, "a screen reader must not announce an empty heading"
     assert '<th scope="col">waves <span class="mark predicted"' in shown
     assert "<tr><td>1</td><td><b>&lt;x&gt;</b></td><td>a{b}</td><td>c &amp; 1</td></tr>" in shown
     end = '<td><span title="equal" class="">✓</span></td></tr></tbody></table>'
-    assert f"<td>2.5</td>{end}<a" in shown
+    assert shown.endswith(f"<td>2.5</td>{end}</div>")
     assert "<caption>" not in table(HEADER, [])
 
 
