@@ -1,4 +1,4 @@
-"""Experiments, written as "matmul.grouped M=64 num_warps=8": a kernel and its fields, in the names of the page's address."""
+"""Experiments, written as an address: "matmul.grouped M=64 num_warps=8" is a kernel and its fields."""
 
 from kernels.experiment import from_json, nest
 
@@ -7,11 +7,10 @@ def fields(text):
     """Return the fields of an address by name; a mapping is returned unchanged. The kernel may be absent."""
     if not isinstance(text, str):
         return text
-    named = dict(word.split("=", 1) for word in text.split() if "=" in word)
-    return named | {"kernel": word for word in text.split() if "=" not in word}
+    return dict((word if "=" in word else f"kernel={word}").split("=", 1) for word in text.split())
 
 
-def experiment(text, **others):
+def experiment_of(text="transpose.tiled", **others):
     """Return an experiment; `others` are fields that are computed."""
     flat = fields(text) | others
     made = from_json(nest(flat))

@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from kernels.experiment import Run, from_json, launch_key
+from kernels.experiment import Run, launch_key
 from kernels.measuring.measurement import Measurement
 from kernels.measuring.run import prepare
 from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Failure, Measured, records
 from kernels.results.store import Store
+from tests.experiments import experiment_of
 from tests.kernels.trees import ROOT, copied, python
+
 
 def test_a_family_and_a_panel_are_added(tmp_path):
     """A copy of the project gets both, and runs its own tests of them."""
@@ -29,7 +31,7 @@ def test_a_family_and_a_panel_are_added(tmp_path):
     assert ended.returncode == 0, ended.stdout[-5000:] + ended.stderr[-3000:]
 
 
-EXPERIMENT = from_json({"kernel": "matmul.grid_2d", "problem": {"M": 100, "N": 70, "K": 16}})
+EXPERIMENT = experiment_of("matmul.grid_2d M=100 N=70 K=16")
 ELSEWHERE = replace(EXPERIMENT, gpu="A100-40GB")
 
 
