@@ -20,10 +20,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, TypeVar
 
-from kernels.accesses import CompiledFacts
 from kernels.compiling.compiler import compile_experiment
 from kernels.experiment import Experiment, launch_of
 from kernels.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices, visible_gpus
+from kernels.instructions import CompiledFacts
 from kernels.interpreter_time import explain_slow_launch
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from kernels.capture.reader import Capture, CapturedKernel, CapturedLaunch, Finding
-from kernels.evaluate.counts import COUNTERS, LaunchCounts, OperationCounts, count_launch
+from kernels.evaluate.captured import count_launch
+from kernels.evaluate.counts import COUNTERS, LaunchCounts, OperationCounts
 from kernels.evaluate.findings import Compiler, find
 from kernels.sectors import IDEAL, LINES
 from visualize.numbers import count_noun
