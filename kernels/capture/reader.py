@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import BeforeValidator, Field, TypeAdapter
 
-from kernels.accesses import Layout
+from kernels.layouts import Layout
 
 # Maximum bytes of the file and of each array, of each text, and of all members unpacked; maximum elements of a block.
 _MOST_BYTES = 64 << 20

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from kernels import discover
+from kernels.evaluate.declared import count_accesses
 from kernels.gpus import GPUS
 from kernels.measuring.counters import COUNTERS
 from kernels.results import records
 from kernels.spec import Launch
-from visualize.predict import coalescing
 from visualize.predict.bounds import SUSTAINED, bounds, l2_gbps, l2_pressure
 
 H200, A100, T4, L4 = (GPUS[name] for name in ("H200", "A100-80GB", "T4", "L4"))
@@ -41,7 +41,7 @@ def counted(kernel, wanted):
         ):
             yield (
                 launch,
-                coalescing.operations(kernel, launch, measured.compiled.operations),
+                count_accesses(kernel, launch, measured.compiled.operations),
                 measured.launch,
             )
 

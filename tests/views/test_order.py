@@ -10,9 +10,9 @@ import plotly.graph_objects as go
 import pytest
 
 from kernels import discover
-from kernels.accesses import CompiledFacts
 from kernels.experiment import launch_of
 from kernels.gpus import GPUS
+from kernels.instructions import CompiledFacts
 from kernels.measuring.group_sizes import GROUP_SIZES
 from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, GroupSizeRow, records

@@ -20,7 +20,8 @@ from kernels.capture.reader import (
     OutputErrors,
     Tuned,
 )
-from kernels.evaluate.counts import COUNTERS, LaunchCounts, OperationCounts, count_launch
+from kernels.evaluate.captured import count_launch
+from kernels.evaluate.counts import COUNTERS, LaunchCounts, OperationCounts
 from kernels.evaluate.findings import Compiler, find
 from kernels.results.codec import from_json, parse_json, to_json
 from kernels.sectors import IDEAL, LINES

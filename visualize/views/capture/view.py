@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
 from kernels import once
-from kernels.accesses import vectors
 from kernels.capture.reader import Capture, CapturedKernel, CapturedLaunch
-from kernels.evaluate.counts import LaunchCounts, OperationCounts, count_launch
+from kernels.evaluate.captured import count_launch
+from kernels.evaluate.counts import LaunchCounts, OperationCounts
+from kernels.evaluate.declared import Matrix, Requests
 from kernels.evaluate.findings import Compiler
 from kernels.evaluate.memory import STORAGE_STEP
 from kernels.evaluate.memory_operations import memory_lines
@@ -25,7 +25,6 @@ from kernels.gpus import GPUS, occupancy
 from kernels.knobs import Knob, knob
 from kernels.sectors import IDEAL, LINES
 from visualize.numbers import count_noun, milliseconds, percent, significant
-from visualize.predict.traffic import Matrix, Requests
 from visualize.reports.comparison import differences
 from visualize.reports.launch import LaunchReport, make_report
 from visualize.reports.text import settings_text, wrong_counters
@@ -464,28 +463,23 @@ def captured_flow(operation: OperationCounts, launch: CapturedLaunch, model: str
         made = textbook(made)
     if made is None or made.layout is None or example is None:
         return None
-    lanes = vectors(made.layout, max(1, made.width_bytes // made.element_bytes))
-    place = np.ravel_multi_index(tuple(lanes.place), made.layout.shape)
-    address = example.address.ravel()[place]
-    active = example.active.ravel()[place]
+    lanes = made.vectors
+    address = example.address.ravel()[lanes.element]
+    active = example.active.ravel()[lanes.element]
     if operation.op != "load":
         active = active & lanes.owner
-    first = int(example.address.min())
+    first = int(example.address.min()) % STORAGE_STEP
+    address = np.where(active, address % STORAGE_STEP, first)
     tensor = next(
         (t for a in launch.arguments if (t := a.own_tensor) and a.name in operation.tensors), None
     )
     columns = max(1, tensor.shape[-1] if tensor and tensor.shape else 1)
-    address = np.where(active, address % STORAGE_STEP, first % STORAGE_STEP)
-    element = address // made.element_bytes
-    matrix = Matrix(int(element.max()) // columns + 1, columns, made.element_bytes)
-    requests = Requests(
-        element // columns, element % columns, address, active, made.width_bytes, matrix
-    )
-    access: Any = SimpleNamespace(
-        op=operation.op, tensor=" or ".join(operation.tensors), elements=example.address.size
-    )
-    layout: Any = None if model == "textbook" else made
-    return Flow(access, (first % STORAGE_STEP,), None, requests, layout)  # type: ignore[arg-type]
+    rows = int(address.max()) // made.element_bytes // columns + 1
+    matrix = Matrix(rows, columns, made.element_bytes)
+    requests = Requests(address, active, made.width_bytes, matrix)
+    tensors = " or ".join(operation.tensors)
+    elements = example.address.size
+    return Flow(operation.op, tensors, (first,), elements, requests, model != "textbook")
 
 
 def order_slots(
