@@ -172,8 +172,8 @@ def test_the_picture_shows_the_bytes_and_sectors_of_the_cost(verdicts_of, flat):
     verdicts = verdicts_of(flat)
     for op in verdicts.compiled:
         picture = make_flow(verdicts.kernel, verdicts.launch, op.number, op.compiled)
-        lines = picture.lines(np.arange(len(picture.lanes.row)))
-        assert text.used_bytes(replace(op, launch=op.tile)) == lines.wanted_bytes.sum()
+        lines = picture.lines(np.arange(len(picture.lanes.address)))
+        assert text.used_bytes(op, op.tile) == lines.wanted_bytes.sum()
         assert lines.sectors.sum() == op.tile.sectors
         if flat is EDGE and op.number == 0:
             assert picture.title == "Compiled: one TMA box"
