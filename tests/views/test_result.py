@@ -82,7 +82,7 @@ def wrong(run=None, **check):
 
 
 def test_a_launch_without_a_timed_run_has_a_predicted_time():
-    """The same as in Tune; a recorded run has its own."""
+    """The same as in Tune; a timed run has its own, and a wrong one needs none."""
 
     def drawn(payload):
         state = SETTINGS.state({**payload, "tab": "result"}, None)
@@ -102,8 +102,9 @@ def test_a_launch_without_a_timed_run_has_a_predicted_time():
     alone, time, _ = decode(slots["predicted-plot"])["data"]
     assert set(alone["y"]) == {"L2", "latency", "arithmetic", "shared memory", "DRAM"}
     assert f"{sum(time['x']):.1f} µs" == number
-    slots, _ = drawn(MATMUL)
-    assert slots == {"predicted-time": "", "predicted-plot": NONE}
+    for payload in (MATMUL, {"kernel": "matmul.split_k_race"}):
+        slots, _ = drawn(payload)
+        assert slots == {"predicted-time": "", "predicted-plot": NONE}
 
 
 def render(run, renderer, **more):
