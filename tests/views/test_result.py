@@ -533,6 +533,9 @@ def test_the_time_figure_has_a_bar_per_call_and_another_colour_for_the_host():
     assert "7.00 µs" in labels.text[0]
     assert "31.0 µs" in labels.text[3], "three digits, zeros included"
     assert all(np.array(labels.x) >= bars.x), "beside the bars"
+    _, labels = time_figure(measured(median_ms=0.7)).data
+    assert "0.700 ms" in labels.text[0]
+    assert "31.0 µs" in labels.text[3], "the unit of the sentences about the same time"
     bars, _ = time_figure(measured(baselines=(), launch_overhead=None)).data
     assert list(bars.y) == [THIS_KERNEL], "a dtype that no library call accepts"
 
