@@ -233,6 +233,20 @@ def test_a_cancelled_sweep_keeps_its_rows_and_resumes_when_started_again(panel, 
     )
 
 
+def test_a_sweep_that_is_cancelled_before_its_first_result_leaves_the_predictions(panel, started):
+    session = Session()
+    state = state_of()
+    before = panel.draw(Snapshot(state))
+    started.go.clear()
+    press(panel, "sweep-start", session, state)
+    panel.sweeps.running(swept_space(state), state.gpu).cancel()
+    assert finished(panel.sweeps, swept_space(state)).ended == "cancelled"
+    after = panel.draw(Snapshot(state))
+    assert "cancelled before its first result" in after.pop("sweep-progress")
+    assert "Times are predicted" in before.pop("sweep-progress")
+    assert after == before
+
+
 def test_all_rows_are_saved_as_json_and_the_listed_ones_as_csv(panel, few):
     panel.sweeps, state = OneSweep(few), state_of(ranking_num_warps="4")
     whole, part = (
@@ -568,7 +582,7 @@ def test_a_page_that_cancels_leaves_and_the_last_client_to_leave_ends_the_sweep(
         assert not started.devices[0].is_cancelled
         assert "Cancelling" in await cancel("second")
         *_, last = [slots async for slots in streams[1]]
-        assert "It was cancelled. Finished rows are kept" in last["sweep-claim"]
+        assert "cancelled before its first result" in last["sweep-progress"]
         await streams[0].aclose()
 
     asyncio.run(session())

@@ -329,6 +329,23 @@ def bars(figure):
     return found
 
 
+@pytest.mark.parametrize(
+    ("extents", "side"), [((2432, 1792), "auto"), ((7168, 9728), "right")], ids=["wide", "narrow"]
+)
+def test_the_note_on_the_last_wave_stays_inside_the_picture(extents, side):
+    """Beside a narrow last wave, it ends at the arrow."""
+    (experiment,) = (
+        each
+        for each in RECORDED
+        if each.kernel == "matmul.grouped"
+        and extents == (each.problem.M, each.problem.N)
+        and each.config.BLOCK_N == 256
+    )
+    (note,) = go.Figure(figures.gantt_figure(*recorded(experiment), "wave")).layout.annotations
+    assert "SMs are idle" in note.text
+    assert (note.xanchor or "auto") == side
+
+
 @pytest.mark.parametrize("experiment", RECORDED, ids=lambda e: e.kernel)
 def test_every_program_is_one_bar_on_its_sm_from_its_start_to_its_end(experiment):
     execution, plan = recorded(experiment)

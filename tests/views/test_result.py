@@ -82,7 +82,7 @@ def wrong(run=None, **check):
 
 
 def test_a_launch_without_a_timed_run_has_a_predicted_time():
-    """The same as in Tune; a recorded run has its own."""
+    """The same as in Tune; a timed run has its own, and a wrong one needs none."""
 
     def drawn(payload):
         state = SETTINGS.state({**payload, "tab": "result"}, None)
@@ -102,8 +102,9 @@ def test_a_launch_without_a_timed_run_has_a_predicted_time():
     alone, time, _ = decode(slots["predicted-plot"])["data"]
     assert set(alone["y"]) == {"L2", "latency", "arithmetic", "shared memory", "DRAM"}
     assert f"{sum(time['x']):.1f} µs" == number
-    slots, _ = drawn(MATMUL)
-    assert slots == {"predicted-time": "", "predicted-plot": NONE}
+    for payload in (MATMUL, {"kernel": "matmul.split_k_race"}):
+        slots, _ = drawn(payload)
+        assert slots == {"predicted-time": "", "predicted-plot": NONE}
 
 
 def render(run, renderer, **more):
@@ -532,6 +533,9 @@ def test_the_time_figure_has_a_bar_per_call_and_another_colour_for_the_host():
     assert "7.00 µs" in labels.text[0]
     assert "31.0 µs" in labels.text[3], "three digits, zeros included"
     assert all(np.array(labels.x) >= bars.x), "beside the bars"
+    _, labels = time_figure(measured(median_ms=0.7)).data
+    assert "0.700 ms" in labels.text[0]
+    assert "31.0 µs" in labels.text[3], "the unit of the sentences about the same time"
     bars, _ = time_figure(measured(baselines=(), launch_overhead=None)).data
     assert list(bars.y) == [THIS_KERNEL], "a dtype that no library call accepts"
 

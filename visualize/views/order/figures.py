@@ -346,7 +346,11 @@ def gantt_figure(execution: Execution, schedule: Schedule, color: str) -> Figure
             "y1": 1,
         }
         row = float(execution.sm[tail].mean())
-        pointer = {"x": left + 0.75 * (right - left), "y": row, "text": text, "ax": 0}
+        pointer = {"x": (left + right) / 2, "y": row, "text": text, "ax": 0}
+        if (
+            right - left < 0.3 * execution.span_ns / 1000
+        ):  # over the bars, as there is no room at its right
+            pointer |= {"xanchor": "right", "bgcolor": "#ffffff", "font": {"color": "#111827"}}
         above = -60 if row > sms / 2 else 60
         style = {"showarrow": True, "arrowwidth": 2, "arrowhead": 2, "arrowcolor": theme.WRONG}
         marks["shapes"] = [

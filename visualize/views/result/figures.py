@@ -227,9 +227,7 @@ def time_figure(result: RunResult) -> go.Figure:
         marker={"color": [colors.get(name, _LIBRARY) for name in names]},
         hovertemplate=f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>",
     )
-    texts = [
-        f" <b>{milliseconds(ms, own.median_ms)}</b><br> {label}" for _, _, ms, _, label in rows
-    ]
+    texts = [f" <b>{milliseconds(ms)}</b><br> {label}" for _, _, ms, _, label in rows]
     # The axis title has two lines, because one would be too long for a phone.
     title = f"{unit}, median of {own.samples}<br>whiskers: p20 to p80"
     layout = theme.layout(

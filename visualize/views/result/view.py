@@ -101,15 +101,15 @@ class ResultPanel(Panel):
         return {**notes, "result": how, **plots}
 
     def draw(self, snapshot: Snapshot) -> Slots:
-        """Predict the time of a launch that has no timed run or is compared with another launch."""
+        """Predict the time of a launch that has no timed or wrong run, or that is compared with another launch."""
         state = snapshot.state
         run = snapshot.result(RunResult)
         predicted = predict_time(state.kernel, snapshot.launch, None)
-        is_untimed = run is None or text.timed_run(run) is None
+        is_untimed = run is None or (run.check.passed and text.timed_run(run) is None)
         values: Slots = {"predicted-time": "", "predicted-plot": NONE}
         if predicted and (is_untimed or state.pinned):
             values["predicted-time"] = text.render_prediction(predicted)
-        if predicted and is_untimed:
+        if predicted and run is None:
             slowest_first = sorted(predicted.by_resource, key=lambda resource: -resource[1])
             alone = [Bound(name, ms, "alone") for name, ms in slowest_first]
             figure = bounds_figure(alone, predicted.ms, "predicted")

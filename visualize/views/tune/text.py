@@ -50,6 +50,7 @@ _PHASES = {
     "over": "ended",
 }
 
+CANCELLED_EARLY = hint("The sweep was cancelled before its first result. Times are predicted.")
 NOT_SWEPT = hint(
     "Times are predicted. Sweep tries all configs, except those that cannot launch or would spill."
 )

@@ -279,12 +279,14 @@ class SweepPanel(Panel):
                 **self._draw_progress(state, text.SIZES_HINT),
             }
         sweep = self.sweeps.find(store, space, state.gpu)
-        if sweep is not None:
+        untried = {"not tried", "set aside"}
+        is_empty = sweep is None or untried.issuperset(row.status for row in sweep.rows)
+        if sweep is not None and not (is_empty and sweep.ended == "cancelled"):
             headline = text.sweep_headline(sweep)
             advice = text.CLICK_HINT
         else:
+            advice = text.NOT_SWEPT if sweep is None else text.CANCELLED_EARLY
             sweep = predict_sweep(space, state.gpu)
-            advice = text.NOT_SWEPT
             count = len(sweep.rows) - sweep.count("set aside")
             budget = state.view.of(SweepSearch).sweep_budget
             seconds = estimate_seconds(min(count, budget or count), concurrent_compiles())
