@@ -4,35 +4,28 @@ import statistics
 
 import pytest
 
-from kernels import discover
-from kernels.experiment import from_json
+from kernels.experiment import launch_of
 from kernels.measuring.group_sizes import REPEATS
 from kernels.results import GroupSizeStudy
-from kernels.spec import Launch
+from tests.experiments import experiment_of
 from visualize.predict.reuse import reuse
 from visualize.predict.schedule import schedule
 
 pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu]
 
-PAYLOAD = {
-    "kernel": "matmul.grouped",
-    "problem": {"M": 1024, "N": 1024, "K": 1024},
-    "config": {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_SIZE": 4, "num_warps": 4},
-}
+MATMUL = "matmul.grouped M=1024 N=1024 K=1024 BLOCK_M=128 BLOCK_N=128 BLOCK_K=64 GROUP_SIZE=4 num_warps=4"
 
 
-def compared(gpu, **config):
-    experiment = from_json({**PAYLOAD, "config": {**PAYLOAD["config"], **config}})
+def compare_sizes(gpu, text=MATMUL):
+    experiment = experiment_of(text)
     study = gpu.submit(experiment, "reuse").result()
     assert isinstance(study, GroupSizeStudy), study
     return experiment, study
 
 
 def test_each_group_size_is_counted_five_times_and_timed_in_turns(gpu):
-    experiment, study = compared(gpu)
-    kernel = discover()[experiment.kernel]
-    launch = Launch(experiment.problem, experiment.config, gpu.gpu)
-    compulsory = reuse(schedule(kernel, launch), 0.0).compulsory_bytes
+    experiment, study = compare_sizes(gpu)
+    compulsory = reuse(schedule(*launch_of(experiment, gpu.gpu)), 0.0).compulsory_bytes
     assert study.backend == "cuda"
     assert study.device.backend == "cuda"
     assert study.tool.startswith("Nsight Compute")
@@ -50,7 +43,9 @@ def test_each_group_size_is_counted_five_times_and_timed_in_turns(gpu):
 
 def test_without_ncu_sizes_are_only_timed_and_the_note_says_why(gpu, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    _, study = compared(gpu, BLOCK_K=32)  # not measured before, so no result is cached
+    _, study = compare_sizes(
+        gpu, f"{MATMUL} BLOCK_K=32"
+    )  # not measured before, so no result is cached
     assert study.tool == ""
     assert "ncu is not installed" in study.note
     for row in study.rows:

@@ -7,20 +7,19 @@ import time
 import pytest
 
 from kernels import discover
-from kernels.experiment import from_json
+from kernels.experiment import launch_of
 from kernels.measuring.pool import DEADLINES_S
 from kernels.results import Counters, Failure, RunResult
-from kernels.spec import Launch
 from tests.experiments import experiment_of
 from visualize.predict.agreement import Verdicts, count_of
 
 pytestmark = pytest.mark.gpu
 
-MATMUL = {"kernel": "matmul.grouped", "problem": {"M": 1024, "N": 1024, "K": 1024}}
+MATMUL = "matmul.grouped M=1024 N=1024 K=1024"
 
 
-def run(session, payload):
-    return session.submit(from_json(payload)).result()
+def run(session, text, **others):
+    return session.submit(experiment_of(text, **others)).result()
 
 
 def assert_right(result):
@@ -36,19 +35,14 @@ def test_sides_of_16384_are_right(gpu, kernel, shape):
     names = [name for name in "MNK" if name in vars(discover()[kernel].family.problem())]
     # One slice of K, where more would race.
     config = {"SPLIT_K": 1} if kernel == "matmul.split_k_race" else {}
-    assert_right(
-        run(
-            gpu,
-            {"kernel": kernel, "problem": dict(zip(names, shape, strict=False)), "config": config},
-        )
-    )
+    assert_right(run(gpu, kernel, **dict(zip(names, shape, strict=False)), **config))
 
 
 @pytest.mark.idle_gpu
 @pytest.mark.parametrize("timer", ["events", "graph"])
 @pytest.mark.parametrize("l2", ["warm", "cold"])
 def test_every_way_to_take_time_gives_samples_of_both(gpu, l2, timer):
-    result = run(gpu, {**MATMUL, "run": {"l2": l2, "timer": timer}})
+    result = run(gpu, MATMUL, l2=l2, timer=timer)
     assert_right(result)
     timing = result.timing
     baseline = result.baseline
@@ -65,11 +59,10 @@ def test_every_way_to_take_time_gives_samples_of_both(gpu, l2, timer):
 @pytest.mark.idle_gpu
 def test_events_and_a_graph_agree_on_a_launch_of_a_tenth_of_a_millisecond(gpu):
     """A time that included launch overhead would differ."""
-    payload = {"kernel": "transpose.tiled", "problem": {"M": 8192, "N": 8192}}
-    times = [
-        run(gpu, {**payload, "run": {"timer": timer}}).timing.median_ms
-        for timer in ("events", "graph")
+    runs = [
+        run(gpu, f"transpose.tiled M=8192 N=8192 timer={timer}") for timer in ("events", "graph")
     ]
+    times = [result.timing.median_ms for result in runs]
     assert times[0] == pytest.approx(times[1], rel=0.1)
 
 
@@ -88,7 +81,7 @@ def test_a_worker_killed_in_the_middle_is_a_failure_and_the_next_run_succeeds(gp
 
 def test_a_stage_that_misses_its_deadline_is_a_timeout_and_the_next_run_succeeds(gpu, monkeypatch):
     monkeypatch.setitem(DEADLINES_S, "time", 0.05)
-    outcome = run(gpu, {"kernel": "matmul.grid_2d", "problem": {"M": 8192, "N": 8192, "K": 8192}})
+    outcome = run(gpu, "matmul.grid_2d M=8192 N=8192 K=8192")
     assert isinstance(outcome, Failure), outcome
     assert outcome.stage == "time"
     assert outcome.kind == "timeout"
@@ -97,8 +90,8 @@ def test_a_stage_that_misses_its_deadline_is_a_timeout_and_the_next_run_succeeds
 
 
 def test_a_config_that_needs_too_much_shared_memory_is_refused_with_the_figures(gpu):
-    config = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128, "num_stages": 8, "num_warps": 8}
-    outcome = run(gpu, {**MATMUL, "config": config})
+    config = "BLOCK_M=256 BLOCK_N=256 BLOCK_K=128 num_stages=8 num_warps=8"
+    outcome = run(gpu, f"{MATMUL} {config}")
     assert isinstance(outcome, Failure), outcome
     assert outcome.stage == "compile"
     assert outcome.kind == "out_of_resources"
@@ -106,22 +99,17 @@ def test_a_config_that_needs_too_much_shared_memory_is_refused_with_the_figures(
 
 
 @pytest.mark.parametrize(
-    "payload",
+    "text",
     [
-        {"kernel": "matmul.grouped", "problem": {"M": 1000, "N": 520, "K": 333}},
-        {"kernel": "matmul.split_k_atomic", "problem": {"dtype": "float32"}},
-        {"kernel": "matmul.persistent"},
-        {
-            "kernel": "transpose.tiled",
-            "problem": {"M": 64, "N": 64},
-            "config": {"BLOCK_M": 4, "BLOCK_N": 8},
-        },
-        {"kernel": "transpose.flat", "problem": {"M": 200, "N": 333}},
+        "matmul.grouped M=1000 N=520 K=333",
+        "matmul.split_k_atomic dtype=float32",
+        "matmul.persistent",
+        "transpose.tiled M=64 N=64 BLOCK_M=4 BLOCK_N=8",
+        "transpose.flat M=200 N=333",
     ],
-    ids=lambda payload: payload["kernel"],
 )
-def test_a_count_on_this_machine_is_what_the_model_predicts(gpu, payload):
-    experiment = from_json(payload)
+def test_a_count_on_this_machine_is_what_the_model_predicts(gpu, text):
+    experiment = experiment_of(text)
     counted = gpu.submit(experiment, "counters").result()
     assert isinstance(counted, Counters), counted
     assert counted.backend == "cuda"
@@ -129,10 +117,7 @@ def test_a_count_on_this_machine_is_what_the_model_predicts(gpu, payload):
     compiled = gpu.compile(experiment).result()
     assert counted.compiled.operations == compiled.operations
     assert counted.launch["registers"] == compiled.registers
-    kernel = discover()[experiment.kernel]
-    found = Verdicts(
-        kernel, Launch(experiment.problem, experiment.config, gpu.gpu), compiled, counted
-    )
+    found = Verdicts(*launch_of(experiment, gpu.gpu), compiled, counted)
     kinds = {count.agreement for op in found.predicted if (count := count_of(op, found))}
     assert kinds <= {"equal", "undercounted", "overcounted"}
     for op, names in (("load", ("ld",)), ("store", ("st",)), ("atomic", ("red", "atom"))):

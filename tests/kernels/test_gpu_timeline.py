@@ -3,25 +3,21 @@
 import pytest
 
 from kernels import discover
-from kernels.experiment import from_json
+from kernels.experiment import launch_of
 from kernels.measuring import worker
 from kernels.results import Timeline
-from kernels.spec import Launch
+from tests.experiments import experiment_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu]
 
 # Kernel, sizes and config. Over 200 µs: their span is compared with the time of the launch.
 LONG = [
-    (
-        "matmul.grouped",
-        (6144, 6144, 6144),
-        dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP_SIZE=8, num_warps=8),
-    ),
-    ("matmul.grouped", (8192, 4096, 6144), dict(BLOCK_M=64, BLOCK_N=64, BLOCK_K=32)),
-    ("matmul.persistent", (6144, 6144, 6144), dict(BLOCK_N=256, num_warps=8)),
-    ("matmul.split_k_atomic", (4096, 4096, 8192), {}),
-    ("matmul.grid_2d", (4096, 4096, 4096), {}),
-    ("transpose.tiled", (16384, 16384), {}),
+    "matmul.grouped M=6144 N=6144 K=6144 BLOCK_M=128 BLOCK_N=256 BLOCK_K=64 GROUP_SIZE=8 num_warps=8",
+    "matmul.grouped M=8192 N=4096 K=6144 BLOCK_M=64 BLOCK_N=64 BLOCK_K=32",
+    "matmul.persistent M=6144 N=6144 K=6144 BLOCK_N=256 num_warps=8",
+    "matmul.split_k_atomic M=4096 N=4096 K=8192",
+    "matmul.grid_2d M=4096 N=4096 K=4096",
+    "transpose.tiled M=16384 N=16384",
 ]
 LONG_MS = 0.2
 SPAN_TOLERANCE = 0.03
@@ -41,16 +37,14 @@ def count_compiles():
     return len(COMPILES)
 
 
-def taken(gpu, kernel, **fields):
-    timeline = gpu.submit(from_json({"kernel": kernel, **fields}), "timeline").result()
+def record_timeline(gpu, text):
+    timeline = gpu.submit(experiment_of(text), "timeline").result()
     assert isinstance(timeline, Timeline), timeline
     return timeline
 
 
 def assert_holds(timeline, gpu):
-    experiment = timeline.experiment
-    kernel = discover()[experiment.kernel]
-    launch = Launch(experiment.problem, experiment.config, gpu.gpu)
+    kernel, launch = launch_of(timeline.experiment, gpu.gpu)
     assert (
         len(timeline.sm)
         == len(timeline.start_ns)
@@ -70,8 +64,8 @@ def assert_holds(timeline, gpu):
 def test_every_program_of_every_kernel_is_recorded_once(gpu, kernel):
     gpu.call_runner(worker.describe)  # compiles the clock probe, once per worker
     compiled_before = gpu.call_runner(count_compiles)
-    config = {"SPLIT_K": 1} if kernel == "matmul.split_k_race" else {}
-    timeline = taken(gpu, kernel, config=config)
+    config = "SPLIT_K=1" if kernel == "matmul.split_k_race" else ""
+    timeline = record_timeline(gpu, f"{kernel} {config}")
     assert_holds(timeline, gpu)
     assert timeline.passed
     assert gpu.call_runner(count_compiles) == compiled_before, (
@@ -79,9 +73,9 @@ def test_every_program_of_every_kernel_is_recorded_once(gpu, kernel):
     )
 
 
-@pytest.mark.parametrize(("kernel", "sizes", "config"), LONG)
-def test_the_span_is_the_kernels_own_time(gpu, kernel, sizes, config):
-    timeline = taken(gpu, kernel, problem=dict(zip("MNK", sizes, strict=False)), config=config)
+@pytest.mark.parametrize("text", LONG)
+def test_the_span_is_the_kernels_own_time(gpu, text):
+    timeline = record_timeline(gpu, text)
     assert_holds(timeline, gpu)
     assert timeline.passed
     assert timeline.kernel_ms > LONG_MS
@@ -90,12 +84,12 @@ def test_the_span_is_the_kernels_own_time(gpu, kernel, sizes, config):
 
 @pytest.mark.parametrize(("l2", "timer"), [("cold", "events"), ("warm", "graph")])
 def test_a_timeline_is_taken_as_a_run_is_timed(gpu, l2, timer):
-    timeline = taken(gpu, "matmul.grouped", run={"l2": l2, "timer": timer})
+    timeline = record_timeline(gpu, f"matmul.grouped l2={l2} timer={timer}")
     assert_holds(timeline, gpu)
     assert timeline.plain.samples >= 10
 
 
 def test_a_kernel_that_races_has_a_timeline_and_a_wrong_output(gpu):
-    timeline = taken(gpu, "matmul.split_k_race")
+    timeline = record_timeline(gpu, "matmul.split_k_race")
     assert_holds(timeline, gpu)
     assert not timeline.passed

@@ -2,25 +2,21 @@
 
 import pytest
 
-from kernels.experiment import from_json
 from kernels.measuring.timing import MEASURED, RUN, sample
 from kernels.pairs import pair
 from kernels.results import Failure, RunResult
+from tests.experiments import experiment_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu]
 
-SMALL = {"kernel": "matmul.grouped"}
-LARGE = {
-    "kernel": "matmul.persistent",
-    "problem": {"M": 4096, "N": 4096, "K": 4096},
-    "config": {"BLOCK_N": 256, "num_warps": 8},
-}
+SMALL = "matmul.grouped"
+LARGE = "matmul.persistent M=4096 N=4096 K=4096 BLOCK_N=256 num_warps=8"
 # 8 MiB in, 8 MiB out.
-FITS = {"kernel": "transpose.tiled", "problem": {"M": 2048, "N": 1024}}
+FITS = "transpose.tiled M=2048 N=1024"
 
 
-def run(session, payload, **options):
-    result = session.submit(from_json({**payload, "run": options})).result()
+def run(session, text, **options):
+    result = session.submit(experiment_of(text, **options)).result()
     assert isinstance(result, RunResult), result
     assert result.check.passed, result.check
     return result
@@ -33,9 +29,9 @@ def ask(session, function):
     return value
 
 
-@pytest.mark.parametrize("payload", [SMALL, LARGE], ids=["512³", "4096³"])
-def test_a_ratio_has_an_interval_that_is_narrow_and_a_clock_that_was_measured(gpu, payload):
-    result = run(gpu, payload)
+@pytest.mark.parametrize("text", [SMALL, LARGE])
+def test_a_ratio_has_an_interval_that_is_narrow_and_a_clock_that_was_measured(gpu, text):
+    result = run(gpu, text)
     best = result.baseline
     assert best.ratio_low <= best.ratio <= best.ratio_high
     assert best.ratio == pytest.approx(best.timing.median_ms / result.timing.median_ms, rel=0.02)
@@ -49,15 +45,12 @@ def test_a_ratio_has_an_interval_that_is_narrow_and_a_clock_that_was_measured(gp
 
 
 def test_the_librarys_alternatives_are_timed_in_the_same_turns(gpu):
-    for payload, names in (
+    for text, names in (
         (SMALL, ["torch.matmul", "torch.matmul, cuBLASLt"]),
-        (
-            {"kernel": "matmul.fused_add_relu"},
-            ["torch.addmm, then relu_", "torch eager, three calls"],
-        ),
+        ("matmul.fused_add_relu", ["torch.addmm, then relu_", "torch eager, three calls"]),
         (FITS, ["torch copy_ of A.t()", "A.t().contiguous()", "plain copy of as many bytes"]),
     ):
-        result = run(gpu, payload)
+        result = run(gpu, text)
         assert [call.name for call in result.baselines] == names
         assert result.baseline == result.baselines[0]
         assert len({call.timing.samples for call in result.baselines}) == 1
@@ -68,7 +61,7 @@ def test_a_call_from_python_takes_longer_than_a_small_kernel_and_is_not_part_of_
     cost = result.launch_overhead
     assert 0.001 < cost.enqueue_ms < 1
     assert cost.synchronized_ms > max(cost.enqueue_ms, result.timing.median_ms)
-    long = run(gpu, {**SMALL, "problem": {"M": 4096, "N": 4096, "K": 4096}})
+    long = run(gpu, "matmul.grouped M=4096 N=4096 K=4096")
     assert (
         long.launch_overhead.enqueue_ms
         < long.timing.median_ms
@@ -77,8 +70,8 @@ def test_a_call_from_python_takes_longer_than_a_small_kernel_and_is_not_part_of_
 
 
 def test_a_short_launch_takes_less_in_a_graph_of_20(gpu):
-    payload = {**SMALL, "problem": {"M": 128, "N": 128, "K": 64}}
-    events, graph = (run(gpu, payload, timer=timer) for timer in ("events", "graph"))
+    text = "matmul.grouped M=128 N=128 K=64"
+    events, graph = (run(gpu, text, timer=timer) for timer in ("events", "graph"))
     assert events.launches_per_sample == 1
     assert graph.launches_per_sample == 20
     assert 0.0005 < graph.timing.median_ms < events.timing.median_ms

@@ -15,9 +15,12 @@ def approve(request):
     def compare(file, texts):
         path = Path(__file__).with_name("approved") / f"{file}.txt"
         shown = ""
-        for name, text in texts.items():
-            lines = re.sub(r"\. (?=[A-Z])", ".\n", text_of(text))
-            shown += f"# {name}\n{lines}\n\n"
+        for name, markup in texts.items():
+            blocks = re.sub(
+                "</(tr|p|caption|div|details)>", " ¶ ", re.sub(r"\.py:\d+", ".py", markup)
+            )
+            lines = re.split(r"[ ¶]*¶[ ¶]*|(?<=\.) (?=[A-Z])", text_of(blocks))
+            shown += "\n".join([f"# {name}", *filter(None, lines), "", ""])
         if request.config.option.approve:
             path.write_text(shown, encoding="utf-8")
         assert shown == path.read_text(encoding="utf-8"), "rerun with --approve, and read the diff"

@@ -5,7 +5,6 @@ import html
 import json
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +16,8 @@ from kernels.measuring.run import RUN
 from kernels.results import Failure, Timing, records
 from kernels.results.run import Baseline, Check, Clocks, Closeup, Diff, LaunchOverhead, Peak
 from kernels.space import space
-from tests.messages import decode, text_of
+from tests.experiments import experiment_of, fields
+from tests.messages import decode, opened, text_of
 from visualize.predict.bounds import Roof, intensity, predicted_point
 from visualize.predict.reuse import asked_bytes
 from visualize.predict.schedule import schedule
@@ -85,7 +85,7 @@ def test_a_launch_without_a_timed_run_has_a_predicted_time():
     """The same as in Tune; a timed run has its own, and a wrong one needs none."""
 
     def drawn(payload):
-        state = SETTINGS.state({**payload, "tab": "result"}, None)
+        state = opened(payload)
         run = records.find(RUN.form, state.experiment, "H200")
         snapshot = Snapshot(state, measured={"run": run} if run else {})
         panel = view.ResultPanel()
@@ -94,7 +94,7 @@ def test_a_launch_without_a_timed_run_has_a_predicted_time():
         assert number.value == row.predicted.ms
         return panel.draw(snapshot), str(number)
 
-    slots, number = drawn({"kernel": "matmul.grouped", "M": 900, "N": 900, "K": 900})
+    slots, number = drawn(fields("matmul.grouped M=900 N=900 K=900"))
     assert (
         text_of(slots["predicted-time"])
         == f"{number} predicted without compiling predicted Dominated by latency."
@@ -107,162 +107,64 @@ def test_a_launch_without_a_timed_run_has_a_predicted_time():
         assert slots == {"predicted-time": "", "predicted-plot": NONE}
 
 
-def render(run, renderer, **more):
-    return text_of(renderer(run, *launch_of(run.experiment, GPUS["H200"]), **more))
+def render(run, failure=None):
+    """Return a run's card, headline and tables."""
+    kernel, launch = launch_of(run.experiment, GPUS["H200"])
+    headline = text.render_headline(run, kernel, launch, failure=failure)
+    card = text.render_card(run, kernel, launch)
+    return "\n</p>".join(map(str, (card, headline, text.render_tables(run, kernel, launch))))
 
 
-def headline(run, **more):
-    return render(run, text.render_headline, **more)
-
-
-def tables(run):
-    return render(run, text.render_tables)
-
-
-def card(run):
-    return render(run, text.render_card)
+def resize(run, m, n, k):
+    problem = replace(run.experiment.problem, M=m, N=n, K=k)
+    return replace(run, experiment=replace(run.experiment, problem=problem))
 
 
 def test_a_run_much_slower_than_torch_links_to_the_recommended_config():
-    state = SETTINGS.state({"kernel": "matmul.fused_add_relu"}, None)
-    run = records.find(RUN.form, state.experiment, "H200")
-    link = text.render_card(run, state.kernel, state.launch).partition("<a ")[2]
-    assert "Try 64 × 128 × 128" in link
+    link = render(recorded({"kernel": "matmul.fused_add_relu"})).partition("<a ")[2]
     assert "BLOCK_M=64&amp;BLOCK_N=128&amp;BLOCK_K=128" in link
-    fast = records.find(RUN.form, SETTINGS.state(MATMUL, None).experiment, "H200")
-    assert fast.baseline.ratio > 0.5
-    assert "Try" not in card(fast)
 
 
-@pytest.mark.parametrize(
-    ("ratio", "is_tie"),
-    [((0.97, 0.975, 0.98), False), ((0.994, 0.998, 1.003), True), ((0.994, 0.998, 0.9999), False)],
-)
-def test_a_ratio_has_its_interval_and_is_a_tie_only_if_that_contains_1(ratio, is_tie):
-    run = measured(ratio=ratio)
-    number = f"{ratio[1]:.3f}"
-    interval = f"95 % CI {ratio[0]:.3f}–{ratio[2]:.3f}"
-    tied = f"Tied with torch.matmul: {number}, {interval}"
-    beside = f"{number} × the speed of torch.matmul ({interval})"
-    assert headline(run).startswith(f"{tied if is_tie else beside} measured")
-    relation = f"tied with torch ({number} ×)" if is_tie else f"{number} × torch’s speed"
-    assert card(run) == f"✓ 0 wrong · 7.00 µs · {relation} measured"
-    assert f"TFLOP/s {'tied, ' * is_tie}{number} ×, {interval}" in tables(run)
-    assert "Compared with torch.matmul, cuBLASLt: 1.200 ×, 95 % CI 1.190–1.210." in headline(run)
-    older = replace(run, baseline=replace(run.baseline, ratio_low=None))
-    assert headline(older).startswith(f"{ratio[1]:.2f} × the speed of torch.matmul measured")
-
-
-def test_a_call_that_costs_more_than_the_kernel_comes_first():
-    first, _, rest = headline(measured()).partition("More")
-    assert (
-        "A call from Python takes 31.0 µs; the kernel takes 7.00 µs. In a loop, Python is the bottleneck"
-        in first
-    )
-    assert "A call from Python takes" not in rest
-    assert "44.0 µs" in tables(measured())
-    assert "SM clock 1755 MHz (1740–1980, cycles over global time)" in tables(measured())
-    first, _, rest = headline(measured(median_ms=1.4)).partition("More")
-    assert "A call from Python takes" not in first
-    assert (
-        "A call from Python takes 31.0 µs; the kernel takes 1.40 ms, so the call hides behind it."
-        in rest
-    )
-
-
-@pytest.mark.parametrize(
-    ("sizes", "reason"),
-    [
-        ((4097, 4097, 4097), "rows of A and B are not 16-byte aligned."),
-        ((512, 512, 512), "tiles of 128 × 128 fill only 16 of 132 SMs."),
-        ((8192, 8192, 64), "K is only 64, so storing C dominates."),
-    ],
-)
-def test_the_page_says_why_the_library_is_below_half_of_its_best_rate(sizes, reason):
-    m, n, k = sizes
-    run = measured(median_ms=1.4)
-    problem = replace(run.experiment.problem, M=m, N=n, K=k)
-    shaped = replace(run, experiment=replace(run.experiment, problem=problem))
-    slow = replace(shaped, peak=Peak(100.0, "TFLOP/s", "torch.matmul", 0.4))
-    first, _, _ = headline(slow).partition("More")
-    assert f"torch.matmul reaches 40 % of its best rate: {reason}" in first
-    assert "of its best" not in headline(replace(shaped, peak=replace(slow.peak, rate=80.0)))
-
-
-def test_a_working_set_that_fits_in_the_l2_has_no_dram_bandwidth():
-    run = measured(FITS_L2)
-    assert "useful rate, in L2" in tables(run)
-    assert "a copy's best" not in tables(run)
-    assert (
-        "The working set of 8.39 MB fits in the L2 (62.9 MB), so the rate is no DRAM bandwidth."
-        in headline(run)
-    )
-    for from_dram in (with_options(run, l2="cold"), measured(LARGE)):
-        assert "useful rate, in L2" not in tables(from_dram)
-        assert "working set" not in headline(from_dram)
-        assert re.search(
-            r"a copy's best rate on this GPU [\d,.]+ GB/s this kernel reaches \d+ %",
-            tables(from_dram),
-        )
-
-
-def test_short_event_times_include_launch_overhead_and_a_graphs_do_not():
-    caveat = "Event times this short include launch overhead"
-    assert caveat in headline(measured())
-    assert caveat not in headline(measured(median_ms=1.4))
-    graph = with_options(measured(launches_per_sample=20), timer="graph")
-    assert caveat not in headline(graph)
-    assert "graph of 20 launches" in tables(graph)
-
-
-def test_a_wrong_result_says_how_many_are_wrong_and_where_and_has_no_time():
-    run = wrong(worst_index=(17, 42))
-    assert headline(run).startswith(
-        "1,234 of 262,144 elements are wrong measured Wrong beyond rounding"
-    )
-    assert "at element [17, 42]" in headline(run)
-    assert card(run) == "✗ 1,234 of 262,144 wrong measured"
-    assert headline(wrong(mismatched=1)).startswith("1 of 262,144 elements is wrong")
-    whole = wrong(mismatched=0)
-    for part in (headline(whole), card(whole)):
-        assert "rong as a whole" in part
-        assert not part.startswith(("0", "✗ 0"))
-    assert "No element exceeds its limit" in headline(whole)
-
-
-def test_a_race_that_passes_is_still_called_one_and_the_headline_says_why_it_does_not_show():
+def test_the_texts_are_the_approved_ones(approve):
+    live = measured()
+    long = measured(median_ms=1.4)
     lost = recorded({"kernel": "matmul.split_k_race"})
-    assert not lost.check.passed, "the default lost its race when it was recorded"
     won = replace(lost, backend="interpreter", check=recorded().check, recorded=lost)
-    assert (
-        card(won)
-        == f"✓ 0 wrong, still a race, checked in the interpreter ✗ {lost.check.mismatched:,} of 262,144 wrong recorded"
-    )
-    assert "It passed, but it is still a race: 8 programs" in headline(won)
-    assert "so it can't show a race" in headline(won)
-    live = headline(replace(measured(), experiment=lost.experiment))
-    assert live.startswith("0 of 262,144 elements are wrong measured It passed, but"), (
-        "luck matters more than speed"
-    )
-    assert "It did not show in this result." in live
-    assert "still a race" not in headline(lost)
-
-
-def test_an_interpreters_check_says_if_the_gpu_could_not_launch_the_config():
-    run = replace(
-        recorded(), backend="interpreter", timing=None, baseline=None, recorded=recorded()
-    )
-    assert re.fullmatch(
-        r"✓ 0 wrong, checked in the interpreter ✓ 0 wrong · .* torch’s speed recorded", card(run)
-    )
+    interpreted = {"backend": "interpreter", "timing": None, "baseline": None}
+    checked = replace(recorded(), **interpreted, recorded=recorded())
+    slow = replace(long, peak=Peak(100.0, "TFLOP/s", "torch.matmul", 0.4))
+    texts = {
+        "slower": live,
+        "tied": measured(ratio=(0.994, 0.998, 1.003)),
+        "slower by less than a thousandth": measured(ratio=(0.994, 0.998, 0.9999)),
+        "without an interval": replace(live, baseline=replace(live.baseline, ratio_low=None)),
+        "longer than a call": long,
+        "the library is slow on misaligned rows": resize(slow, 4097, 4097, 4097),
+        "the library is slow on few tiles": resize(slow, 512, 512, 512),
+        "the library is slow on a short K": resize(slow, 8192, 8192, 64),
+        "the library is fast": replace(slow, peak=replace(slow.peak, rate=80.0)),
+        "a copy in the L2": measured(FITS_L2),
+        "a copy with a cold L2": with_options(measured(FITS_L2), l2="cold"),
+        "a large copy": measured(LARGE),
+        "a graph": with_options(measured(launches_per_sample=20), timer="graph"),
+        "wrong": wrong(worst_index=(17, 42)),
+        "one wrong element": wrong(mismatched=1),
+        "wrong as a whole": wrong(mismatched=0),
+        "a lost race": lost,
+        "a race in the interpreter": won,
+        "a race that did not show": replace(live, experiment=lost.experiment),
+        "checked in the interpreter": checked,
+        "much slower than torch": recorded({"kernel": "matmul.fused_add_relu"}),
+    }
+    texts = {name: render(run) for name, run in texts.items()}
     too_large = Failure("compile", "out_of_resources", "It needs 2,097,152 bytes.")
-    expected = "This config can't launch on H200; the interpreter has no such limit. It needs 2,097,152 bytes."
-    for each, failure in (
-        (run, replace(too_large, kind="timeout")),
-        (replace(run, backend="cuda"), too_large),
+    texts["too large for the GPU"] = render(checked, too_large)
+    for run, failure in (
+        (checked, replace(too_large, kind="timeout")),
+        (replace(checked, backend="cuda"), too_large),
     ):
-        assert expected not in headline(each, failure=failure)
-    assert expected in headline(run, failure=too_large)
+        assert "This config can't launch" not in render(run, failure)
+    approve("result", texts)
 
 
 H200 = GPUS["H200"]
@@ -314,8 +216,7 @@ def test_a_tile_is_marked_if_one_of_its_cells_is_wrong():
 @pytest.mark.parametrize(("payload", "fits"), [(FITS_L2, True), (LARGE, False)])
 def test_the_reply_says_whether_the_working_set_fits_in_the_l2(payload, fits):
     run = measured(payload)
-    kernel, launch = launch_of(run.experiment, H200)
-    snapshot = SimpleNamespace(state=SimpleNamespace(kernel=kernel), launch=launch, failure=None)
+    snapshot = Snapshot(opened(run.experiment.to_address()))
     assert view.run_reply(run, snapshot)["fits_l2"] is fits
 
 
@@ -349,10 +250,8 @@ def test_a_gpus_roof_is_the_median_of_its_runs_peaks_in_this_dtype():
 
 
 def test_the_predicted_bound_is_the_slowest_resource_and_follows_the_clock():
-    config = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8}
-    _, launch = launch_of(
-        from_json({**MATMUL, "problem": {"M": 8192, "N": 8192, "K": 8192}, "config": config}), H200
-    )
+    sizes = "M=8192 N=8192 K=8192 BLOCK_M=128 BLOCK_N=256 BLOCK_K=64 num_warps=8"
+    _, launch = launch_of(experiment_of(f"matmul.grouped {sizes}"), H200)
     received = asked_bytes(schedule(GROUPED, launch))
     point, slowest = predicted_point(GROUPED, launch, received, 1830)
     assert point.tflops == pytest.approx(2 * 8192**3 / slowest.ms / 1e9)
@@ -568,6 +467,7 @@ def test_a_run_is_read_back_for_its_own_experiment_and_gpu(run):
 
 
 def test_a_run_with_a_field_of_another_type_or_the_picture_of_another_output_is_ignored():
+    nested = "[" * 50_000
     for unreadable in (
         None,
         7,
@@ -575,7 +475,7 @@ def test_a_run_with_a_field_of_another_type_or_the_picture_of_another_output_is_
         "{",
         "[]",
         "null",
-        "[" * 50_000,
+        nested,
         '{"gpu": "H200"}',
         '{"run": {}}',
         "x" * 200_000,

@@ -171,7 +171,7 @@ def _use_sentence(op: DeclaredCounts, share: str, board: Cost) -> Sentence:
             named,
             share,
         )
-    if board.sectors >= _NOTABLE_FACTOR * board.ideal_sectors:
+    if 0 < _NOTABLE_FACTOR * board.ideal_sectors <= board.sectors:
         predicted = f"{board.sectors / board.ideal_sectors:.2g} ×"
         sentence = "The blackboard predicts {} the sectors needed for the {}. As compiled, it uses every byte: {}."
         return say(sentence, predicted, named, cause(op))
