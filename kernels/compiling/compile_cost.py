@@ -8,7 +8,7 @@ import math
 from kernels.knobs import ConfigError, knobs
 from kernels.results import Failure
 from kernels.sectors import LANES
-from kernels.spec import DTYPE_BYTES, Access, Kernel, Launch, format_duration
+from kernels.spec import Access, Kernel, Launch, format_duration
 
 MOST_REGISTERS = 255
 
@@ -111,7 +111,7 @@ def estimate_shared_bytes(kernel: Kernel, launch: Launch) -> int:
     blocks = [access for access in accesses if isinstance(access, Access) and access not in panels]
     tiles = {access.tensor: access.elements for access in blocks if uses_tma}
     pipelined = buffers * sum(access.elements for access in panels) + sum(tiles.values())
-    size = DTYPE_BYTES[launch.problem.dtype]
+    size = launch.element_bytes
     largest = size * max(access.elements for access in accesses)
     # A tile of a product changes its layout in parts.
     return max(size * pipelined, min(largest, _LARGEST_PART_BYTES) if panels else largest)

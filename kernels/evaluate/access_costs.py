@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from kernels.evaluate.counts import OperationCounts
+from kernels.evaluate.counts import OperationCounts, sum_costs
 from kernels.evaluate.experiments import (
     Change,
     Choice,
@@ -21,8 +21,7 @@ from kernels.evaluate.experiments import (
 from kernels.evaluate.ttgir import Slice
 from kernels.evaluate.ttir_edits import Module
 from kernels.instructions import Instruction
-from kernels.layouts import vectors
-from kernels.sectors import IDEAL, LANES, SECTOR_BYTES
+from kernels.sectors import LANES, SECTOR_BYTES
 
 # Triton specializes on arguments that are multiples of this, and a lane moves at most as many bytes.
 _ALIGNMENT = 16
@@ -87,7 +86,7 @@ class Access:
         assert made.layout is not None
         self.layout = made.layout
         self.example = example
-        lanes = vectors(made.layout, max(1, made.width_bytes // made.element_bytes))
+        lanes = made.vectors
         issued = np.resize(~np.array(made.is_merged or (False,)), len(lanes.element))
         self.address = example.address.ravel()[lanes.element[issued]]
         self.active = example.active.ravel()[lanes.element[issued]]
@@ -192,8 +191,8 @@ class Access:
         """State that lanes access addresses far apart, or bytes that others load, too."""
         op = self.op
         same = find_same(op, self.lab.counts)
-        ideal = sum(int(each.tally.counts[IDEAL]) for each in same)
-        ratio = sum(each.sectors for each in same) / max(1, ideal)
+        cost = sum_costs(same)
+        ratio = cost.sectors / max(1, cost.ideal_sectors)
         step, steps = self._measure_step()
         repeats = self._measure_repeats()
         times = math.prod(repeats.values())

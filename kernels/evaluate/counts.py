@@ -239,11 +239,8 @@ class LaunchCounts:
 
     def lower_bound(self, name: str) -> int:
         kind, _, unit = name.rpartition("_")
-        return sum(
-            getattr(op, unit)
-            for op in self.operations
-            if op.counter == kind and not op.tally.is_upper_bound
-        )
+        own = (op for op in self.operations if op.counter == kind and not op.tally.is_upper_bound)
+        return int(getattr(sum_costs(own), unit))
 
     def _is_incomplete(self, name: str) -> bool:
         kind = name.rpartition("_")[0]

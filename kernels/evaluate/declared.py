@@ -13,7 +13,7 @@ The tensor memory accelerator (TMA) copies a descriptor's block without a reques
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 from numpy import ndarray
@@ -342,7 +342,8 @@ def count_accesses(
         instructions: the instruction of each access, those of a first launch included; () if unknown.
     """
     accesses = kernel.all_accesses(launch) if instructions else ()
-    patterns = map(partial(make_pattern, kernel, launch), accesses, instructions)
+    pairs = zip(accesses, instructions, strict=True)
+    patterns = [make_pattern(kernel, launch, *pair) for pair in pairs]
     return count_patterns(kernel, launch, patterns)
 
 

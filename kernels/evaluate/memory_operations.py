@@ -12,20 +12,12 @@ from dataclasses import replace
 
 from kernels.accesses import AnyAccess, FlatAccess
 from kernels.evaluate.listings import Location, UnsupportedOperation, instructions, locate_lines
-from kernels.evaluate.requests import PTX_MEMORY, find_instructions, read_instructions
+from kernels.evaluate.requests import PTX_MEMORY, SASS_KINDS, find_instructions, read_instructions
 from kernels.evaluate.ttgir import MEMORY_OPS, Op, memory_ops, parse
 from kernels.instructions import Instruction
 from kernels.jit import last_line
 from kernels.layouts import Layout
 
-# Operations that a SASS instruction may implement. An atomic on half a word first loads the word that it swaps.
-SASS_KINDS = {
-    "LDG": ("load", "atomic"),
-    "LDGSTS": ("async copy",),
-    "STG": ("store",),
-    **dict.fromkeys(("RED", "REDG", "ATOM", "ATOMG"), ("atomic",)),
-    **dict.fromkeys(("UTMALDG", "UTMASTG"), ("descriptor",)),
-}
 # Accesses to global memory at each stage, including copies to shared memory and tensor (TMA) copies.
 _MEMORY = {
     "ttgir": re.compile(rf"(?:^|= |\s)({'|'.join(map(re.escape, MEMORY_OPS))}) "),
@@ -120,6 +112,17 @@ def _check(op: Op, instruction: Instruction | str) -> Instruction:
     return instruction
 
 
+def _kinds_of(opcode: str) -> tuple[str, ...]:
+    """Return the operations that a SASS instruction may implement.
+
+    An atomic on half a word first loads the word that it swaps.
+    """
+    kind = SASS_KINDS.get(opcode.partition(".")[0])
+    if kind == "load":
+        return "load", "atomic"
+    return (kind,) if kind else ()
+
+
 def match_instructions(
     listed: Sequence[tuple[str, Location]], operations: Sequence[Instruction]
 ) -> list[int | None]:
@@ -130,7 +133,7 @@ def match_instructions(
     """
     numbers: list[int | None] = []
     for opcode, location in listed:
-        kinds = SASS_KINDS.get(opcode.partition(".")[0], ())
+        kinds = _kinds_of(opcode)
         source = location[0][:2] if location else None
         on_line = (
             n for n, made in enumerate(operations) if made.op in kinds and made.source == source
@@ -143,7 +146,7 @@ def match_instructions(
         # LDG.E.128 moves 16 bytes per lane, LDG.E.U16 2, LDG.E 4. A descriptor copy has no lanes: 0.
         bits = re.search(r"\.[US]?(128|64|16|8)(?=\.|$)", opcode)
         widths = (0, int(bits[1]) // 8 if bits else 4)
-        kinds = SASS_KINDS[opcode.partition(".")[0]]
+        kinds = _kinds_of(opcode)
         lacking = [
             n
             for n, made in enumerate(operations)

@@ -21,20 +21,52 @@ def executions(access, extents):
         yield begin(access, dict(zip(access.over, place, strict=True)))
 
 
-def run_element(access, shape, number):
-    """Row and column, in the tensor as stored, of a run's element."""
-    return (
-        (number % shape[0], number // shape[0]) if access.transposed else divmod(number, shape[1])
-    )
+def element(layout, register, lane, warp):
+    """The place of one element: the exclusive or of the bases of the bits that are set."""
+    place = [0] * len(layout.shape)
+    for bases, number in ((layout.register, register), (layout.lane, lane), (layout.warp, warp)):
+        for bit, base in enumerate(bases):
+            if number >> bit & 1:
+                place = [a ^ b for a, b in zip(place, base, strict=True)]
+    return tuple(place)
 
 
-def lane_bytes(places, shape, size, width):
-    """(lane, first byte, bytes) of each lane whose (row, column) is inside the tensor. `places` is by lane."""
-    return [
-        (lane, (row * shape[1] + column) * size, width)
-        for lane, (row, column) in places.items()
-        if row < shape[0] and column < shape[1]
-    ]
+def has_copies(bases, number):
+    return any(not any(base) and number >> bit & 1 for bit, base in enumerate(bases))
+
+
+def locate(access, first, place, shape):
+    """Row and column, in the tensor as stored, of an element of the block or run that begins at `first`."""
+    if isinstance(access, FlatAccess):
+        number = first[0] + place[0]
+        column, row = divmod(number, shape[0])
+        return (row, column) if access.transposed else divmod(number, shape[1])
+    along = dict(zip(access.dims, place, strict=True))
+    return first[0] + along[access.rows.index], first[1] + along[access.columns.index]
+
+
+def plain_count(pattern, starts):
+    """The cost of every instruction of every warp, over the executions that begin at `starts`."""
+    made = pattern.instruction
+    matrix = pattern.matrix
+    layout = made.layout
+    length = made.width_bytes // made.element_bytes
+    originals = [r for r in range(1 << len(layout.register)) if not has_copies(layout.register, r)]
+    requests = []
+    for first, warp in itertools.product(starts, range(1 << len(layout.warp))):
+        for register in originals[::length]:
+            lanes = []
+            for lane in range(1 << len(layout.lane)):
+                is_copy = has_copies(layout.lane, lane) or has_copies(layout.warp, warp)
+                place = element(layout, register, lane, warp)
+                row, column = locate(pattern.access, first, place, (matrix.rows, matrix.columns))
+                is_inside = row < matrix.rows and column < matrix.columns
+                if is_inside and (made.op == "load" or not is_copy):
+                    address = (row * matrix.columns + column) * matrix.element_bytes
+                    lanes.append((lane, address, made.width_bytes))
+            requests.append(lanes)
+    bypasses_l1 = made.instruction.startswith("cp.async.cg")
+    return plain_cost(requests, matrix.sector_bytes, matrix.line_bytes, bypasses_l1)
 
 
 def plain_cost(requests, sector_bytes=32, line_bytes=128, bypasses_l1=False):

@@ -21,60 +21,15 @@ from kernels.layouts import Layout
 from kernels.sectors import EXTRA, SECTORS, count_requests
 from kernels.spec import DTYPE_BYTES, FlatAccess, Launch
 from tests.predict.plain_counting import (
+    element,
     executions,
-    lane_bytes,
-    plain_cost,
-    run_element,
+    has_copies,
+    locate,
+    plain_count,
     small_launches,
 )
 
 OPS = {"load": ("load", "async copy"), "store": ("store",), "atomic": ("atomic",)}
-
-
-def element(layout, register, lane, warp):
-    """The place of one element: the exclusive or of the bases of the bits that are set."""
-    place = [0] * len(layout.shape)
-    for bases, number in ((layout.register, register), (layout.lane, lane), (layout.warp, warp)):
-        for bit, base in enumerate(bases):
-            if number >> bit & 1:
-                place = [a ^ b for a, b in zip(place, base, strict=True)]
-    return tuple(place)
-
-
-def has_copies(bases, number):
-    return any(not any(base) and number >> bit & 1 for bit, base in enumerate(bases))
-
-
-def where(access, first, place, shape):
-    """Row and column, in the tensor as stored, of an element of the block that begins at `first`."""
-    if isinstance(access, FlatAccess):
-        return run_element(access, shape, first[0] + place[0])
-    along = dict(zip(access.dims, place, strict=True))
-    return first[0] + along[access.rows.index], first[1] + along[access.columns.index]
-
-
-def counted(access, made, shape, extents, size):
-    """The cost of every instruction of every warp."""
-    layout = made.layout
-    length = made.width_bytes // made.element_bytes
-    originals = [r for r in range(1 << len(layout.register)) if not has_copies(layout.register, r)]
-    issuing = {
-        warp: [
-            lane
-            for lane in range(32)
-            if made.op == "load"
-            or not (has_copies(layout.lane, lane) or has_copies(layout.warp, warp))
-        ]
-        for warp in range(1 << len(layout.warp))
-    }
-    requests = (
-        {lane: where(access, first, element(layout, register, lane, warp), shape) for lane in lanes}
-        for first in executions(access, extents)
-        for warp, lanes in issuing.items()
-        for register in originals[::length]
-    )
-    costs = (lane_bytes(places, shape, size, made.width_bytes) for places in requests)
-    return plain_cost(costs, bypasses_l1=made.instruction.startswith("cp.async.cg"))
 
 
 @st.composite
@@ -137,31 +92,24 @@ def launches(draw):
 
 @given(launches())
 def test_a_launch_costs_what_counting_every_lane_gives(case):
-    kernel, launch, made = case
-    extents = kernel.extents(launch)
-    tensors = kernel.tensors(launch)
-    for op, operation in zip(count_accesses(kernel, launch, made), made, strict=True):
-        shape = tensors[op.access.tensor].stored
-        assert op.launch == counted(
-            op.access, operation, shape, extents, operation.element_bytes
-        ), op.access
+    kernel, launch, _ = case
+    for op in count_accesses(*case):
+        starts = executions(op.access, kernel.extents(launch))
+        assert op.launch == plain_count(op.pattern, starts), op.access
 
 
 @pytest.mark.parametrize("lane", [((1,), (2,), (4,), (8,), (16,)), ((16,), (8,), (4,), (2,), (1,))])
 def test_a_run_costs_what_counting_every_lane_gives_wherever_the_tensor_ends(kernels, lane):
     """All small shapes: they end inside a sector, at its end, or in the middle of a request."""
     kernel = kernels["transpose.flat"]
-    made = tuple(
-        Instruction(op, ("", 0), Layout((32,), (), lane, ()), 4, 4) for op in ("load", "store")
-    )
+    layout = Layout((32,), (), lane, ())
+    made = [Instruction(op, ("", 0), layout, 4, 4) for op in ("load", "store")]
     for rows, columns in itertools.product(range(1, 15), repeat=2):
-        launch = Launch(
-            kernel.family.problem(M=rows, N=columns), kernel.config(BLOCK=32), GPUS["H200"]
-        )
-        for op, operation in zip(count_accesses(kernel, launch, made), made, strict=True):
-            shape = kernel.tensors(launch)[op.access.tensor].stored
-            expected = counted(op.access, operation, shape, kernel.extents(launch), 4)
-            assert op.launch == expected, (rows, columns, op.access.op)
+        problem = kernel.family.problem(M=rows, N=columns)
+        launch = Launch(problem, kernel.config(BLOCK=32), GPUS["H200"])
+        for op in count_accesses(kernel, launch, made):
+            starts = executions(op.access, kernel.extents(launch))
+            assert op.launch == plain_count(op.pattern, starts), (rows, columns, op.op)
 
 
 @given(launches())
@@ -179,7 +127,7 @@ def test_the_pictured_tile_has_each_element_once(case):
         for place in range(0, access.elements, 7):
             register = int(drawn.register[place])
             at = element(operation.layout, register, drawn.lane[place], drawn.warp[place])
-            expected = where(access, first, at, (matrix.rows, matrix.columns))
+            expected = locate(access, first, at, (matrix.rows, matrix.columns))
             assert (drawn.row[place], drawn.column[place]) == expected
             assert not has_copies(operation.layout.register, register)
 

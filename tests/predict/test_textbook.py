@@ -16,46 +16,10 @@ from kernels.instructions import Instruction
 from kernels.knobs import ConfigError
 from kernels.layouts import textbook_layout
 from kernels.spec import Access, Axis, FlatAccess, Launch
-from tests.predict.plain_counting import (
-    executions,
-    lane_bytes,
-    plain_cost,
-    run_element,
-    small_launches,
-)
+from tests.predict.plain_counting import executions, plain_count, small_launches
 from visualize.predict.textbook import Textbook, count_accesses, textbook
 
 BLACKBOARD = Textbook(warp_size=4, line_bytes=16)
-
-
-def place(access, shape, first, lane, board):
-    """Row and column of the element that a lane takes."""
-    if isinstance(access, FlatAccess):
-        return run_element(access, shape, first[0] + lane)
-    if access.transposed and board.lanes == "loaded":
-        return first[0] + lane % access.rows.block, first[1] + lane // access.rows.block
-    return first[0] + lane // access.columns.block, first[1] + lane % access.columns.block
-
-
-def plain_costs(kernel, launch, board, first_only=False):
-    """The cost of each operation over the launch, or of its first execution."""
-    for access in kernel.accesses(launch):
-        tensor = kernel.tensors(launch)[access.tensor]
-        shape = tensor.stored
-        size = board.bytes_of(tensor.dtype_in(launch.problem))
-        begins = list(executions(access, kernel.extents(launch)))
-        warps = (
-            lane_bytes(
-                {
-                    lane: place(access, shape, first, lane, board)
-                    for lane in range(start, min(start + board.warp_size, access.elements))
-                },
-                shape, size, size,
-            )
-            for first in begins[: 1 if first_only else None]
-            for start in range(0, access.elements, board.warp_size)
-        )  # fmt: skip
-        yield plain_cost(warps, board.sector_bytes, board.line_bytes)
 
 
 BOARDS = st.builds(
@@ -72,21 +36,44 @@ LAUNCHES = small_launches(list(discover().values()), (GPUS["A100-40GB"], GPUS["H
 
 @given(LAUNCHES, BOARDS)
 def test_a_launch_and_its_first_tile_cost_what_counting_every_lane_gives(launch, board):
-    counted = count_accesses(*launch, board)
-    assert [op.launch for op in counted] == list(plain_costs(*launch, board))
-    assert [op.tile for op in counted] == list(plain_costs(*launch, board, first_only=True))
-    for op in counted:
-        assert op.width_bytes == board.bytes_of(launch[1].problem.dtype)
+    kernel, launch = launch
+    for op in count_accesses(kernel, launch, board):
+        starts = list(executions(op.access, kernel.extents(launch)))
+        assert op.launch == plain_count(op.pattern, starts)
+        assert op.tile == plain_count(op.pattern, starts[:1])
+        assert op.width_bytes == board.bytes_of(launch.problem.dtype)
         assert 0 < op.launch.efficiency <= 1
         assert op.launch.requests <= op.launch.lines <= op.launch.sectors
+
+
+@given(LAUNCHES, BOARDS)
+def test_lanes_take_consecutive_elements_in_the_order_of_the_tensor_or_of_the_load(launch, board):
+    for op in count_accesses(*launch, board):
+        access = op.access
+        drawn = op.pattern.tile((0,) * len(access.axes))
+        number = drawn.request * board.warp_size + drawn.lane
+        assert sorted(number) == list(range(access.elements))
+        if isinstance(access, FlatAccess):
+            pitch = op.pattern.matrix.rows if access.transposed else op.pattern.matrix.columns
+            lines, along = (
+                (drawn.column, drawn.row) if access.transposed else (drawn.row, drawn.column)
+            )
+        elif access.transposed and board.lanes == "loaded":
+            pitch = access.rows.block
+            lines, along = drawn.column, drawn.row
+        else:
+            pitch = access.columns.block
+            lines, along = drawn.row, drawn.column
+        assert (lines * pitch + along == number).all()
 
 
 def test_hostile_shapes_cost_what_counting_every_lane_gives(kernel, configs, launch_of):
     for shape in ((1, 1, 1), (1, 129, 33), (129, 1, 17), (67, 77, 1)):
         for config in (configs["unequal"], configs["default"]):
             launch = launch_of(shape, config, "float16")
-            counted = [op.launch for op in count_accesses(kernel, launch, Textbook())]
-            assert counted == list(plain_costs(kernel, launch, Textbook())), launch
+            for op in count_accesses(kernel, launch, Textbook()):
+                starts = executions(op.access, kernel.extents(launch))
+                assert op.launch == plain_count(op.pattern, starts), launch
 
 
 @pytest.mark.parametrize(

@@ -59,10 +59,7 @@ class Verdicts:
         if not self.counters or not self.code:
             return False
         counted, compiled = (
-            [
-                (operation.op, operation.layout, operation.width_bytes)
-                for operation in code.operations
-            ]
+            [(made.op, made.layout, made.width_bytes) for made in code.operations]
             for code in (self.counters.compiled, self.code)
         )
         return counted == compiled
@@ -78,10 +75,8 @@ def count_of(op: DeclaredCounts, found: Verdicts) -> Cost | None:
     own = [row for row in counters.ops if row.operation == op.number]
     rows = [row for row in own if (".CAS" in row.opcode) == predicted.is_lower_bound]
     alone = sum(each.access.op == kind for each in found.predicted if not each.is_box) == 1
-    sums = {
-        name: sum(getattr(row, name) for row in rows)
-        for name in ("executed", "sectors", "lines", "ideal_sectors")
-    }
+    amounts = ("executed", "sectors", "lines", "ideal_sectors")
+    sums = {name: sum(getattr(row, name) for row in rows) for name in amounts}
     requests = counted_total(kind, "requests", counters) if alone else 0
     counted = Cost(requests, **sums, has_requests=alone, opcodes=tuple(row.opcode for row in rows))
     # Nsight Compute counts touched sectors per instruction. For a copy that bypasses L1, it counts each pair of lanes.

@@ -24,7 +24,7 @@ from kernels.compiling.compile_cost import (
 from kernels.gpus import occupancy
 from kernels.instructions import CompiledFacts
 from kernels.results import Prediction
-from kernels.spec import DTYPE_BYTES, Kernel, Launch
+from kernels.spec import Kernel, Launch
 from visualize.predict.bounds import SUSTAINED, arithmetic, bounds
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import count_tiles
@@ -107,7 +107,7 @@ def _memory(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None) -> d
     """
     if compiled is None:
         extents = kernel.extents(launch)
-        size = DTYPE_BYTES[launch.problem.dtype]
+        size = launch.element_bytes
         loads = [
             access for access in kernel.accesses(launch) if access.op in ("load", "descriptor")
         ]
@@ -170,7 +170,7 @@ def _on_chip(
     else:
         across = 2 ** (int(math.log2(warps)) // 2)
         elements = rows * across + columns * (warps // across)
-    step_bytes = elements * (loads[0].elements // rows) * DTYPE_BYTES[launch.problem.dtype]
+    step_bytes = elements * (loads[0].elements // rows) * launch.element_bytes
     times["shared memory"] = (
         busiest * steps * step_bytes / _SHARED_BYTES_PER_CYCLE / gpu.clock_mhz / 1e3
     )

@@ -16,7 +16,7 @@ from kernels.gpus import Gpu, Occupancy, occupancy
 from kernels.instructions import CompiledFacts
 from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knobs
-from kernels.spec import DTYPE_BYTES, Kernel, Launch, Tiles
+from kernels.spec import Kernel, Launch, Tiles
 
 # Maximum number of tiles in a schedule. Arrays of this length take at most a few hundred megabytes and one second.
 MAX_TILES = 1 << 21
@@ -268,7 +268,7 @@ def panels(schedule: Schedule) -> Panels | None:
     (height, depth) = row_panels.shape
     width = column_panels.shape[1]
     ends = np.minimum(np.cumsum(slice_blocks(schedule)) * block["k"], depth)
-    slice_bytes = np.diff(ends, prepend=0) * DTYPE_BYTES[launch.problem.dtype]
+    slice_bytes = np.diff(ends, prepend=0) * launch.element_bytes
 
     def pieces(extent: int, size: int, total: int) -> np.ndarray:
         return np.outer(np.minimum(size, total - np.arange(extent) * size), slice_bytes).reshape(-1)

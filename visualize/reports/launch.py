@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 
 from kernels.capture.reader import (
@@ -21,10 +20,9 @@ from kernels.capture.reader import (
     Tuned,
 )
 from kernels.evaluate.captured import count_launch
-from kernels.evaluate.counts import COUNTERS, LaunchCounts, OperationCounts
+from kernels.evaluate.counts import COUNTERS, LaunchCounts, OperationCounts, sum_costs
 from kernels.evaluate.findings import Compiler, find
 from kernels.results.codec import from_json, parse_json, to_json
-from kernels.sectors import IDEAL, LINES
 
 
 @dataclass(frozen=True)
@@ -208,9 +206,7 @@ def _report_operation(
     group: Sequence[OperationCounts], findings: Sequence[Finding]
 ) -> OperationReport:
     first = group[0]
-    counts = np.sum([op.tally.counts for op in group], axis=0)
-    sectors = sum(op.sectors for op in group)
-    ideal = int(counts[IDEAL])
+    cost = sum_costs(group)
     refused = next((op.tally.refused for op in group if op.tally.refused), "")
     tensor = ", ".join(first.tensors)
     place = *first.source, first.op, tensor
@@ -220,12 +216,12 @@ def _report_operation(
         tensor=tensor,
         file=first.source[0],
         line=first.source[1],
-        requests=sum(op.requests for op in group),
-        sectors=sectors,
+        requests=cost.requests,
+        sectors=cost.sectors,
         width_bytes=first.width_bytes,
-        lines=int(counts[LINES]),
-        ideal_sectors=ideal,
-        efficiency=None if refused or not (sectors and ideal) else ideal / sectors,
+        lines=cost.lines,
+        ideal_sectors=cost.ideal_sectors,
+        efficiency=None if refused or not cost.ideal_sectors else cost.efficiency,
         refused=refused,
         is_upper_bound=any(op.tally.is_upper_bound for op in group),
         why=" ".join(finding.sentences for finding in findings if finding.place == place),

@@ -23,7 +23,6 @@ from kernels.evaluate.requests import textbook
 from kernels.examples import EXAMPLES
 from kernels.gpus import GPUS, occupancy
 from kernels.knobs import Knob, knob
-from kernels.sectors import IDEAL, LINES
 from visualize.numbers import count_noun, milliseconds, percent, significant
 from visualize.reports.comparison import differences
 from visualize.reports.launch import LaunchReport, make_report
@@ -125,9 +124,7 @@ class CapturePictures:
             return view
         programs = range(min(4, math.prod(self.content.launches[view.launch].grid)))
         counts = [self.counts(view.launch, number).operations for number in programs]
-        wasted = [
-            [op.sectors - int(op.tally.counts[IDEAL]) for op in operations] for operations in counts
-        ]
+        wasted = [[op.launch.wasted_sectors for op in operations] for operations in counts]
         program, operation = np.unravel_index(np.argmax(wasted), np.shape(wasted))
         return replace(view, operation=int(operation), program=int(program))
 
@@ -320,7 +317,6 @@ class CapturePictures:
             why.setdefault(finding.place, []).append(finding.text)
         rows = []
         for number, (op, simple) in enumerate(zip(counts.operations, board, strict=True)):
-            ideal = int(op.tally.counts[IDEAL])
             bound = ("≤ " if op.tally.is_upper_bound else "≥ ") if op.tally.refused else ""
             address = f"launch={view.launch}&operation={number}&program={view.program}"
             rows.append(
@@ -329,12 +325,9 @@ class CapturePictures:
                     op.op,
                     ", ".join(op.tensors),
                     op.width_bytes or "",
-                    *(
-                        f"{bound}{count:,}"
-                        for count in (op.requests, op.sectors, int(op.tally.counts[LINES]))
-                    ),
-                    percent(ideal / op.sectors)
-                    if op.sectors and ideal and not op.tally.refused
+                    *(f"{bound}{count:,}" for count in (op.requests, op.sectors, op.launch.lines)),
+                    percent(op.launch.efficiency)
+                    if op.launch.ideal_sectors and not op.tally.refused
                     else "",
                     f"{simple.sectors:,}" if op.instruction else "",
                     op.tally.refused

@@ -17,7 +17,7 @@ from kernels.evaluate.declared import DeclaredCounts
 from kernels.instructions import Instruction
 from kernels.layouts import Layout
 from kernels.sectors import SECTOR_BYTES
-from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel
+from kernels.spec import Access, FlatAccess, Kernel
 from visualize.numbers import count_noun, join_names, percent, source
 from visualize.predict.agreement import Verdicts, compare_costs, count_of, launch_totals
 from visualize.views.memory.flow import DIVISOR
@@ -456,7 +456,7 @@ def _explain_width(
         is_hopper_copy and launch.config.num_warps % 4 == 0 and launch.config.BLOCK_M >= 64
     )
     is_k_major = isinstance(access, FlatAccess) or access.columns.index == "k"
-    if feeds_matrix_unit and not is_k_major and DTYPE_BYTES[launch.problem.dtype] != 2:
+    if feeds_matrix_unit and not is_k_major and launch.element_bytes != 2:
         return (
             f"The matrix unit takes {launch.problem.dtype} operands K-major only, and {tensor} is not K-major. "
             f"It is copied {op.width_bytes} bytes at a time and transposed on its way into shared memory."
