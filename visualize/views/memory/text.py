@@ -53,13 +53,13 @@ _AGREEMENTS = {
 }
 
 
-def used_bytes(op: DeclaredCounts, cost: Cost) -> int:
-    """Return the bytes that requests use, of the whole launch or of one execution. Each byte counts once a request."""
+def used_bytes(op: DeclaredCounts) -> int:
+    """Return the bytes that an operation's requests use over the launch: each byte counts once per request."""
     code = op.compiled
     replicas = 0
     if code and code.layout and code.op == "load":  # lanes with replicas load them too
         replicas = sum(not any(base) for base in code.layout.lane)
-    return cost.bytes_wanted >> replicas
+    return op.launch.bytes_wanted >> replicas
 
 
 def label(access: AnyAccess) -> str:
@@ -141,7 +141,7 @@ def _use_sentence(op: DeclaredCounts, share: str, board: Cost) -> Sentence:
         board: its cost on the blackboard.
     """
     cost = op.launch
-    used = used_bytes(op, op.launch)
+    used = used_bytes(op)
     named = say("{} ({})", _name(op), place(op.access))
     if cost.wasted_sectors > 0:
         # Lanes per request, sectors per request, and used bytes per sector.
