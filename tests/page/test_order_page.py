@@ -13,7 +13,6 @@ from tests.views.test_order import RECORDED as TIMELINES
 from tests.views.test_order import recorded
 from visualize.numbers import count_noun
 from visualize.predict.execution import ideal_clock
-from visualize.predict.reuse import reuse
 from visualize.predict.schedule import loads, row_major, schedule
 from visualize.views.order.map_figure import map_grid
 
@@ -113,6 +112,7 @@ def test_the_nine_results_program_by_program_until_54_and_90_blocks(tab):
         wait_for_step(tab, step)
         assert_shows(tab, step, single=True)
     assert [count(tab, half)[0] for half in (0, 1)] == [54, 90]
+    assert tab.text("#schedule-plot .corner .hits >> nth=0") == "108 of 162 loads hit"
     assert len(tab.requests) == before, "the server is not asked"
     tab.reads("#player .first", "first 9 programs")
     tab.follow("kernel=transpose.tiled&tab=schedule")
@@ -454,44 +454,3 @@ def test_keys_move_over_tiles_resize_them_and_open_memory(tab):
     tab.page.wait_for_function("document.querySelector('.tile-tip').innerText.includes('32 × 128')")
     layer.press("Enter")
     tab.page.wait_for_function("/tab=coalescing/.test(location.search)")
-
-
-LAUNCHES = [
-    (576, 576, 288, 3),
-    (8192, 8192, 8192, 1),
-    (8192, 8192, 8192, 8),
-    (16000, 16000, 1000, 2),
-]
-
-
-def test_the_corner_shows_what_the_model_of_the_l2_predicts_for_both_orders(tab):
-    """Within 5 % where blocks reach past an edge; exactly otherwise."""
-    open_page(tab, ARTICLE)
-    kernel = discover()["matmul.grouped"]
-    for number, (m, n, k, size) in enumerate(LAUNCHES):
-        tab.follow(
-            f"?kernel=matmul.grouped&gpu=H200&M={m}&N={n}&K={k}&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE={size}"
-            f"&num_warps=8&programs_per_sm=1&step={2**21 - number}"
-        )
-        config = kernel.config(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP_SIZE=size, num_warps=8)
-        own = schedule(
-            kernel, Launch(kernel.family.problem(M=m, N=n, K=k), config, GPUS["H200"]), 1
-        )
-        inputs = 2 * (m * k + k * n)
-        uses = 2 * own.programs * own.k_blocks
-        for half, order in enumerate((own, row_major(own))):
-            fetched = reuse(order, 0.0).lockstep_bytes
-            rel = 1e-3 if m % 256 == 0 else 0.05
-            corner = f"document.querySelectorAll('#schedule-plot .corner')[{half}]"
-            tab.page.wait_for_function(
-                f"Math.abs({corner}?.dataset.fetched - {fetched}) <= {rel * fetched}"
-            )
-            read = "({ fetched, evicted, hits }) => [fetched, evicted, hits].map(Number)"
-            shown, evicted, hits = tab.page.evaluate(f"({read})({corner}.dataset)")
-            assert evicted == pytest.approx(shown - inputs, abs=1), (
-                "each input is fetched once at least"
-            )
-            # A use that misses fetches a block of A, of 128 × 64 elements, or of B, of 64 × 256 elements.
-            assert uses - shown / (2 * 128 * 64) <= hits <= uses - shown / (2 * 64 * 256)
-        words = "no evictions" if size == 3 else "evicted and fetched again"
-        tab.says("#schedule-plot .corner >> nth=0", words, folded=True)

@@ -125,34 +125,27 @@ class Order {
     return lines.join("");
   }
 
-  blocks(pieces) {
-    return pieces.reduce((sum, piece) => sum + this.meta.depths[piece % this.slices], 0);
-  }
-
-  // Blocks that the first entries load together.
-  loadedBy(entries) {
-    return this.blocks([...this.firstOfPiece.keys()].filter((piece) => this.firstOfPiece[piece] < entries));
-  }
-
-  // The most blocks that one step loads.
-  mostLoaded() {
-    return Math.max(...Array.from({ length: this.count }, (_, step) => this.blocks([...this.reads(this.end(step), this.end(step + 1))])));
-  }
-
   // The large number of a step, and what it counts.
   load(step) {
-    const { unit, first, name, slots, piece_bytes: bytes } = this.meta;
+    const { unit, first, name, slots } = this.meta, current = Math.min(step, this.count), blocks = this.blocks[current];
     if (!step) {
       const programs = first || this.total, count = programs === 1 ? unit : counted(programs, unit);
       const which = first ? "the first" : programs === 1 ? "the only" : "all";
-      return { blocks: this.loadedBy(programs), what: `distinct blocks for ${which} ${count}`, detail: "" };
+      return { blocks, what: `distinct blocks for ${which} ${count}`, detail: "" };
     }
-    const current = Math.min(step, this.count), { from, to } = this.now, used = [...this.now.used];
-    if (!this.ends) return { blocks: this.loadedBy(to), what: `distinct blocks for ${counted(current, unit)}`, detail: "" };
-    const tiles = to - from, busy = tiles === slots ? counted(tiles, unit) : `${written(tiles)} of ${counted(slots, unit)}`;
-    const mebibytes = used.reduce((sum, piece) => sum + bytes[piece], 0) / 2 ** 20;
+    if (!this.ends) return { blocks, what: `distinct blocks for ${counted(current, unit)}`, detail: "" };
+    const tiles = this.end(current) - this.end(current - 1), mebibytes = this.l2At(step).read / 2 ** 20;
+    const busy = tiles === slots ? counted(tiles, unit) : `${written(tiles)} of ${counted(slots, unit)}`;
     const detail = `: ${busy}, ${mebibytes.toLocaleString("en", { maximumSignificantDigits: 3 })} MiB`;
-    return { blocks: this.blocks(used), what: `distinct blocks for ${name} ${written(current)}`, detail };
+    return { blocks, what: `distinct blocks for ${name} ${written(current)}`, detail };
+  }
+
+  // The L2 after a step; at 0, after the compared programs. Its arrays of bytes are in thousandths of the inputs.
+  l2At(step) {
+    const { requested, hits, held, ends, ...sizes } = this.l2, unit = this.meta.l2.inputs / 1000;
+    const place = step && ends ? 1 + ends.findIndex((end) => end >= this.end(step)) : Math.min(step, this.count);
+    const [fetched, evicted, read, ...parts] = [sizes.fetched, sizes.evicted, sizes.read, ...held].map((values) => values[place] * unit);
+    return { requested: requested[place], hits: hits[place], fetched, evicted, read, held: parts };
   }
 }
 
@@ -228,9 +221,8 @@ class Picture {
 
   // The number of blocks of a full bar: the most of any order.
   get scale() {
-    const { meta: { first, bound }, orders, step } = this;
-    if (step && orders[0].ends) return this.most ??= Math.max(...orders.map((order) => order.mostLoaded()));
-    const programs = first && step <= (bound || Infinity) ? first : orders[0].total;
-    return Math.max(...orders.map((order) => order.loadedBy(programs)));
+    const { meta: { first, bound, panels }, orders, step } = this, isWhole = !step || (first && step <= (bound || Infinity));
+    const most = ({ blocks, ends }) => (step && ends ? Math.max(...blocks.subarray(1)) : blocks.at(isWhole ? 0 : -1));
+    return panels ? Math.max(...orders.map(most)) : 0;
   }
 }

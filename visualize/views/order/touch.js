@@ -1,79 +1,6 @@
 // Over the map: the corner above A, with loads and the L2, and the tiles that a person points at, drags or opens (goes
 // between launch.js and player.js).
 
-// The L2 during a launch in one order, whose waves run in lockstep along K. As predict/l2.py: a repeated use misses with
-// the share of sets that other bytes have filled since, and expected values take the place of a random cache.
-class L2 {
-  constructor(order) {
-    Object.assign(this, { order, bytes: order.meta.piece_bytes });
-  }
-
-  // The bytes that the first entries have fetched, hit and evicted, and the bytes of each piece that the L2 holds.
-  at(entries) {
-    const { wave_ends: ends } = this.order, count = this.bytes.length;
-    if (!this.state || ends[this.state.waves - 1] > entries) {
-      const last = new Int32Array(count).fill(-1), held = new Float64Array(count); // the last wave that reads each piece
-      this.state = { waves: 0, last, held, heldOfWave: [], fetched: 0, evicted: 0, hits: 0, loads: 0 };
-    }
-    while (ends[this.state.waves] <= entries) this.playWave(this.state, ends[this.state.waves]);
-    if ((ends[this.state.waves - 1] ?? 0) === entries) return this.state;
-    const state = structuredClone(this.state);
-    this.playWave(state, entries); // a part of it
-    return state;
-  }
-
-  playWave(state, to) {
-    const { order, bytes } = this, { slices, depths, l2 } = order.meta, { last, held, heldOfWave } = state;
-    const users = new Map(), again = [], evicted = [], ends = order.wave_ends, wave = state.waves++, from = ends[wave - 1] ?? 0;
-    const use = (piece) => users.set(piece, (users.get(piece) ?? 0) + 1);
-    for (let entry = from; entry < to; entry++) {
-      const { rowPiece, columnPiece } = order.at(entry);
-      use(rowPiece);
-      use(columnPiece);
-    }
-    // Each half of the L2 keeps a copy of what SMs on its side read: 1.5 copies for one user, towards 2 for many.
-    const copies = (piece) => (2 - 2 ** -users.get(piece)) * bytes[piece];
-    let older = 0, newer = 0;
-    for (const piece of users.keys()) {
-      older += copies(piece);
-      if (last[piece] >= 0) again[last[piece]] = (again[last[piece]] ?? 0) + copies(piece);
-    }
-    for (let before = wave - 1; before >= 0; before--) {
-      if (again[before]) {
-        const tiles = (ends[before] - (ends[before - 1] ?? 0) + to - from) / 2 + from - ends[before];
-        const touched = newer + (heldOfWave[before] + older) / 2 + 1.5 * l2.tile_bytes * tiles;
-        evicted[before] = fullSets(touched / l2.bytes, l2.ways);
-      }
-      newer += heldOfWave[before];
-      older -= again[before] ?? 0;
-    }
-    heldOfWave[wave] = 0;
-    for (const [piece, count] of users) {
-      const before = last[piece], share = before < 0 ? 1 : evicted[before];
-      state.fetched += share * bytes[piece];
-      if (before >= 0) {
-        state.evicted += share * bytes[piece];
-        heldOfWave[before] -= held[piece];
-      }
-      state.hits += (count - share) * depths[piece % slices];
-      state.loads += count * depths[piece % slices];
-      last[piece] = wave;
-      held[piece] = copies(piece);
-      heldOfWave[wave] += held[piece];
-    }
-  }
-}
-
-// The share of sets that have received at least as many lines as they have ways (Poisson).
-function fullSets(touched, ways) {
-  let fewer = 0, term = Math.exp(-ways * touched);
-  for (let lines = 1; lines <= ways; lines++) {
-    fewer += term;
-    term *= ways * touched / lines;
-  }
-  return 1 - fewer;
-}
-
 function inBytes(bytes) {
   const [size, unit] = [[1e6, "MB"], [1e3, "kB"]].find(([least]) => bytes >= least) ?? [1, "bytes"];
   return `${(bytes / size).toLocaleString("en", { maximumSignificantDigits: 3 })} ${unit}`;
@@ -82,40 +9,31 @@ function inBytes(bytes) {
 // The corner above A of one order: its loads, a bar that all orders scale alike, and the L2.
 class Corner {
   constructor(order) {
-    const { piece_bytes: bytes, l2 } = order.meta, inputs = bytes.reduce((sum, size) => sum + size, 0);
-    Object.assign(this, { order, node: make("div", { class: "corner" }), l2: new L2(order), inputs, isSmall: 2 * inputs < l2.bytes });
+    Object.assign(this, { order, node: make("div", { class: "corner" }) });
     this.node.innerHTML = '<p class="count"><b></b> <span class="what"></span><span class="brief">blocks</span></p><div class="bar"><i></i></div>'
       + '<p class="l2"><b>L2 cache</b> <span class="hits"></span></p><div class="shelf"></div><p class="caption"></p>';
   }
 
   show(step, scale) {
-    const { order } = this, { l2, first } = order.meta, { blocks, what, detail } = order.load(step);
+    const { order } = this, { l2, panels } = order.meta, { blocks, what, detail } = order.load(step), now = order.l2At(step);
     const [count, words, bar, hits, shelf, caption] = [".count b", ".what", ".bar i", ".hits", ".shelf", ".caption"].map((name) => this.node.querySelector(name));
     count.textContent = written(blocks);
     words.textContent = what;
     words.title = what + detail;
     bar.style.width = `${100 * Math.min(1, blocks / (scale || 1))}%`;
-    const { held, ...totals } = this.l2.at(step ? order.end(step) : Math.min(first || order.total, order.total));
-    hits.textContent = `${written(Math.round(totals.hits))} of ${written(totals.loads)} loads hit`;
-    const evicted = totals.evicted < 0.005 * totals.fetched ? "no evictions" : `${inBytes(totals.evicted)} evicted and fetched again`;
-    const full = this.isSmall ? `${order.meta.panels.join(" and ")}, ${inBytes(this.inputs)}` : `the ${l2.gpu}’s ${inBytes(l2.bytes)}`;
+    hits.textContent = `${written(now.hits)} of ${written(now.requested)} loads hit`;
+    const evicted = now.evicted < 0.005 * now.fetched ? "no evictions" : `${inBytes(now.evicted)} evicted and fetched again`;
+    const full = order.l2.small ? `${panels.join(" and ")}, ${inBytes(l2.inputs)}` : `the ${l2.gpu}’s ${inBytes(l2.bytes)}`;
     caption.textContent = `Predicted: ${evicted}. The full bar is ${full}.`;
-    const fetched = `Predicted, in lockstep: ${inBytes(totals.fetched)} of ${order.meta.panels.join(" and ")} fetched from DRAM.`;
+    const fetched = `Predicted, in lockstep: ${inBytes(now.fetched)} of ${panels.join(" and ")} fetched from DRAM.`;
     const assumed = l2.assumed ? " One program per SM is assumed." : "";
     shelf.title = `${fetched} Both halves of the L2 (${inBytes(l2.bytes)}) keep copies.${assumed}`;
-    Object.assign(this.node.dataset, { fetched: totals.fetched, evicted: totals.evicted, hits: totals.hits });
-    this.fill(shelf, held, step ? order.now : { used: new Set() });
+    Object.assign(this.node.dataset, { fetched: now.fetched, evicted: now.evicted, hits: now.hits });
+    // The most recent bytes are at the left.
+    const width = (bytes) => 100 * bytes / (order.l2.small ? l2.inputs : l2.bytes);
+    const parts = ["new", "reused", "before"].map((name, i) => make("i", { style: `background: var(--${name}); width: ${width(now.held[i])}%` }));
+    shelf.replaceChildren(...parts);
     return { blocks, what: words.title };
-  }
-
-  // Most recent at the left. If all inputs fit, the bar shows their held share, copies left out: of the whole L2,
-  // nothing could be seen.
-  fill(shelf, held, { used, from }) {
-    const { firstOfPiece, meta: { l2, piece_bytes: bytes } } = this.order, sizes = [0, 0, 0];
-    const kind = (piece) => (!used.has(piece) ? 2 : firstOfPiece[piece] < from ? 1 : 0);
-    held.forEach((size, piece) => { sizes[kind(piece)] += 100 * (this.isSmall ? Math.min(size, bytes[piece]) / this.inputs : size / l2.bytes); });
-    const [isNew, reused, before] = sizes;
-    shelf.replaceChildren(...[["new", isNew], ["reused", reused], ["before", before]].map(([name, width]) => make("i", { style: `background: var(--${name}); width: ${width}%` })));
   }
 }
 
@@ -319,7 +237,7 @@ class Overlay {
   // The first program that computes a tile, and the blocks of A and B that it loads, with the first entry that loads them.
   reads({ map, m, n }) {
     const order = this.picture.orderOf(map), entry = order.firstOfTile[m * order.columns + n], { rowPiece, columnPiece } = order.at(entry);
-    const panels = [rowPiece, columnPiece].map((piece) => ({ blocks: order.blocks([piece]), first: order.firstOfPiece[piece] }));
+    const panels = [rowPiece, columnPiece].map((piece) => ({ blocks: order.meta.depths[piece % order.slices], first: order.firstOfPiece[piece] }));
     return { order, entry, program: order.program(entry), panels };
   }
 
