@@ -280,8 +280,8 @@ def serve_capture(
     blocks.launch(
         server_name=host, server_port=port, theme=THEME, head=HEAD, css=theme.variables() + assets.styles(),
         footer_links=["api"],
-        favicon_path=assets.ICON, mcp_server=mcp, ssr_mode=False, _frontend=False, app_kwargs={"middleware": [guard]},
-        prevent_thread_lock=True,
+        favicon_path=assets.ICON, mcp_server=mcp, ssr_mode=False, _frontend=False,
+        app_kwargs={"middleware": [guard], "routes": [assets.ROUTE]}, prevent_thread_lock=True,
     )  # fmt: skip
     if blocks.mcp_server_obj:
         offer_tools_alone(blocks.mcp_server_obj)

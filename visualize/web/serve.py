@@ -119,7 +119,7 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
         _frontend=False,  # otherwise launch() raises if its own page takes more than 3 s to respond
         app_kwargs={
             "middleware": [guard, first_reply],
-            "routes": [Route("/healthz", Health(session).reply)],
+            "routes": [Route("/healthz", Health(session).reply), assets.ROUTE],
         },
     )
     limit_queue(blocks._queue)

@@ -1,8 +1,10 @@
-// A launch that a picture carries (`layout.meta`, see map_figure.py), and any step of it (goes before player.js).
+// A launch that a picture carries (`layout.meta`, see map_figure.py), and any step of it.
+import { given } from "../../web/assets/dom.js";
+import { counted, rounded, written } from "../../web/assets/numbers.js";
 
 // A launch in one order. An entry is a tile, in the order of their computation. A piece is the part of a panel in one
 // slice of K; pieces are numbered as `pid × slices + slice`, those of A's rows before those of B's columns.
-class Order {
+export class Order {
   constructor(meta, order) {
     Object.assign(this, order, { meta });
     const { extents: [rows, columns], slices } = meta;
@@ -136,7 +138,7 @@ class Order {
     if (!this.ends) return { blocks, what: `distinct blocks for ${counted(current, unit)}`, detail: "" };
     const tiles = this.end(current) - this.end(current - 1), mebibytes = this.l2At(step).read / 2 ** 20;
     const busy = tiles === slots ? counted(tiles, unit) : `${written(tiles)} of ${counted(slots, unit)}`;
-    const detail = `: ${busy}, ${mebibytes.toLocaleString("en", { maximumSignificantDigits: 3 })} MiB`;
+    const detail = `: ${busy}, ${rounded(mebibytes)} MiB`;
     return { blocks, what: `distinct blocks for ${name} ${written(current)}`, detail };
   }
 
@@ -152,7 +154,7 @@ class Order {
 const LEGIBLE = 7; // pixels of the smallest number
 
 // A picture of a launch in one order or two.
-class Picture {
+export class Picture {
   constructor(plot, meta) {
     Object.assign(this, { plot, meta, handles: meta.handles ?? {} }); // Plotly removes empty objects
     this.orders = meta.orders.map((order) => new Order(meta, order));
@@ -166,6 +168,34 @@ class Picture {
 
   isTransposed(map) {
     return !this.meta.panels && this.meta.transposed[map];
+  }
+
+  // The first program that computes a tile, and the blocks of A and B that it loads, with the first entry that loads them.
+  reads({ map, m, n }) {
+    const order = this.orderOf(map), entry = order.firstOfTile[m * order.columns + n], { rowPiece, columnPiece } = order.at(entry);
+    const panels = [rowPiece, columnPiece].map((piece) => ({ blocks: order.meta.depths[piece % order.slices], first: order.firstOfPiece[piece] }));
+    return { order, entry, program: order.program(entry), panels };
+  }
+
+  // The lines of a point's tip.
+  words(point) {
+    const { map, m, n, k } = point, { handles, meta } = this, { panels, slices, grid, output, extents: [rows] } = meta;
+    if (k !== undefined) {
+      const order = this.orderOf(map), slice = grid.slice_of[k], first = order.firstOfPiece[(m ?? rows + n) * slices + slice];
+      const along = grid.blocks ? `, block ${k} of K` : slices > 1 ? `, slice ${slice}` : "";
+      const name = m === undefined ? `${panels[1]}: pid_n ${n}` : `${panels[0]}: pid_m ${m}`;
+      return [name + along, `First loaded by pid ${written(order.program(first))}, in ${order.describe(first)}.`];
+    }
+    const { order, entry, program, panels: reads } = this.reads(point);
+    const size = handles.BLOCK_M && handles.BLOCK_N ? `, ${handles.BLOCK_M.value} × ${handles.BLOCK_N.value} elements of ${output}` : "";
+    const lines = [`pid ${written(program)} computes this tile${size}.`, `pid_m ${m}, pid_n ${n}: ${order.describe(entry)}`];
+    if (!panels) return lines;
+    if (slices > 1) lines.push(`It computes only the first of the tile’s ${slices} slices of K.`);
+    for (const [side, { blocks, first }] of reads.entries()) {
+      const by = first === entry ? "loaded now" : `already loaded by pid ${written(order.program(first))}`;
+      lines.push(`${side ? `Column ${n}` : `Row ${m}`} of ${panels[side]}, ${counted(blocks, "block")}: ${by}.`);
+    }
+    return lines;
   }
 
   // Lays a step, or at 0 the whole launch, over a figure that is about to be drawn.

@@ -1,9 +1,12 @@
-// The tiles of a run over the map (see `tile_marks`): they fill in launch order, then turn green, so that their numbers stay
-// legible, or are marked as wrong (goes before touch.js).
+// The tiles of a run over the map (see `tile_marks`): they fill in launch order. Right tiles then turn green, so that their
+// numbers stay legible, and wrong ones are marked.
+import { make } from "../../web/assets/dom.js";
+import { counted, written } from "../../web/assets/numbers.js";
+
 const FILL_MS = 900, TURN_MS = 300;
 const COLORS = { filled: "#3b4fd1", right: ["#a7dcc8", "#1d6b54"], wrong: ["#e8590c", "#fb923c"] }; // light, dark
 
-class Marks {
+export class Marks {
   constructor({ wrong, tiles }) {
     Object.assign(this, { places: wrong, tiles, canvas: make("canvas", { id: "run-tiles", role: "img" }), begun: performance.now() });
   }

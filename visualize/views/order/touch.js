@@ -1,10 +1,7 @@
-// Over the map: the corner above A, with loads and the L2, and the tiles that a person points at, drags or opens (goes
-// between launch.js and player.js).
-
-function inBytes(bytes) {
-  const [size, unit] = [[1e6, "MB"], [1e3, "kB"]].find(([least]) => bytes >= least) ?? [1, "bytes"];
-  return `${(bytes / size).toLocaleString("en", { maximumSignificantDigits: 3 })} ${unit}`;
-}
+// Over the map: the corner above A, with loads and the L2, and the tiles that a reader points at, drags or opens.
+import { Picture } from "./launch.js";
+import { emit, listen, make } from "../../web/assets/dom.js";
+import { inBytes, written } from "../../web/assets/numbers.js";
 
 // The corner above A of one order: its loads, a bar that all orders scale alike, and the L2.
 class Corner {
@@ -38,7 +35,7 @@ class Corner {
 }
 
 // The layer over a plot. Tiles of the pinned picture can be pointed at, but neither dragged nor opened.
-class Overlay {
+export class Overlay {
   constructor(plot, isOwn) {
     Object.assign(this, { plot, isOwn, sizes: new Map(), isAwaited: false }); // sizes to set, by the knob's name
     this.layer = make("div", { class: "touch" });
@@ -70,7 +67,7 @@ class Overlay {
       this.drag = { name, value, start: value, from: event, at: event, width, height };
     });
     document.addEventListener("pointerup", (event) => this.release(event));
-    document.addEventListener("tilescope:awaited", ({ detail }) => {
+    listen("awaited", ({ detail }) => {
       this.isAwaited = detail;
       this.enterSizes();
     });
@@ -222,43 +219,16 @@ class Overlay {
     const query = new URLSearchParams(document.body.dataset.address);
     query.set("tab", "coalescing");
     // The row-major map is not this kernel's: the program that computes the tile in this kernel's order.
-    query.set("program", this.reads({ ...point, map: 0 }).program);
+    query.set("program", this.picture.reads({ ...point, map: 0 }).program);
     emit("follow", query.toString());
   }
 
   choose(point) {
     this.point = point;
-    const { drag } = this, lines = drag ? [`${drag.name} ${drag.value}`] : point ? this.words(point) : [];
+    const { drag } = this, lines = drag ? [`${drag.name} ${drag.value}`] : point ? this.picture.words(point) : [];
     this.tip.hidden = !lines.length;
     this.tip.innerText = lines.join("\n");
     this.draw();
-  }
-
-  // The first program that computes a tile, and the blocks of A and B that it loads, with the first entry that loads them.
-  reads({ map, m, n }) {
-    const order = this.picture.orderOf(map), entry = order.firstOfTile[m * order.columns + n], { rowPiece, columnPiece } = order.at(entry);
-    const panels = [rowPiece, columnPiece].map((piece) => ({ blocks: order.meta.depths[piece % order.slices], first: order.firstOfPiece[piece] }));
-    return { order, entry, program: order.program(entry), panels };
-  }
-
-  words(point) {
-    const { map, m, n, k } = point, { handles, meta } = this.picture, { panels, slices, grid, output, extents: [rows] } = meta;
-    if (k !== undefined) {
-      const order = this.picture.orderOf(map), slice = grid.slice_of[k], first = order.firstOfPiece[(m ?? rows + n) * slices + slice];
-      const along = grid.blocks ? `, block ${k} of K` : slices > 1 ? `, slice ${slice}` : "";
-      const name = m === undefined ? `${panels[1]}: pid_n ${n}` : `${panels[0]}: pid_m ${m}`;
-      return [name + along, `First loaded by pid ${written(order.program(first))}, in ${order.describe(first)}.`];
-    }
-    const { order, entry, program, panels: reads } = this.reads(point);
-    const size = handles.BLOCK_M && handles.BLOCK_N ? `, ${handles.BLOCK_M.value} × ${handles.BLOCK_N.value} elements of ${output}` : "";
-    const lines = [`pid ${written(program)} computes this tile${size}.`, `pid_m ${m}, pid_n ${n}: ${order.describe(entry)}`];
-    if (!panels) return lines;
-    if (slices > 1) lines.push(`It computes only the first of the tile’s ${slices} slices of K.`);
-    for (const [side, { blocks, first }] of reads.entries()) {
-      const by = first === entry ? "loaded now" : `already loaded by pid ${written(order.program(first))}`;
-      lines.push(`${side ? `Column ${n}` : `Row ${m}`} of ${panels[side]}, ${counted(blocks, "block")}: ${by}.`);
-    }
-    return lines;
   }
 
   draw() {
@@ -291,7 +261,7 @@ class Overlay {
   // The tile's row of A and column of B, with a line between blocks.
   drawPanels(parts) {
     const { map, m, n } = this.point, { down, across, blocks, slice_of: { length: depth } } = this.picture.meta.grid;
-    const { entry, panels } = this.reads(this.point);
+    const { entry, panels } = this.picture.reads(this.point);
     const boxes = [(from, to) => this.box(map, from, m, to, m + 1), (from, to) => this.box(map, n, from, n + 1, to)];
     for (const [side, boxOf] of boxes.entries()) {
       const [from, to] = [across, down][side].along_k, isNew = panels[side].first === entry;

@@ -1,13 +1,14 @@
 // Files that the page saves, pictures of figures, and text for the clipboard.
+import { make, notify } from "./dom.js";
 
-function saveFile(name, type, content) {
+export function saveFile(name, type, content) {
   const link = make("a", { href: URL.createObjectURL(new Blob([content], { type })), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
 // A file's name from any text.
-function fileName(text) {
+export function fileName(text) {
   return text.replace(/<[^>]*>/g, " ").replace(/[^A-Za-z0-9.]+/g, "_").replace(/^_+|_+$/g, "").slice(0, 80) || "tilescope";
 }
 
@@ -54,7 +55,7 @@ function traceElement(root, left, top) {
 }
 
 // Saves a figure as it looks: with the HTML over it, its legend, and its description below.
-async function savePicture(node, about, format) {
+export async function savePicture(node, about, format) {
   const { width, height: drawn, font } = node._fullLayout, html = { over: [], legend: null };
   node.dispatchEvent(new CustomEvent("tilescope:save", { bubbles: true, detail: html }));
   const { left, top } = node.getBoundingClientRect(), legend = html.legend?.getBoundingClientRect(), end = drawn + (legend?.height ?? 0) + 4;
@@ -80,7 +81,7 @@ async function savePicture(node, about, format) {
 }
 
 // Copies a text. Browsers refuse it without HTTPS, and in a frame of another site.
-async function copyText(text) {
+export async function copyText(text) {
   const copied = await navigator.clipboard?.writeText(text).then(() => true, () => false);
   notify(copied ? "Copied" : "The browser refused access to the clipboard.");
 }
