@@ -1,5 +1,5 @@
 // A launch that a picture carries (`layout.meta`, see map_figure.py), and any step of it.
-import { given } from "../../web/assets/dom.js";
+import { given, isDark } from "../../web/assets/dom.js";
 import { counted, rounded, written } from "../../web/assets/numbers.js";
 
 // A launch in one order. An entry is a tile, in the order of their computation. A piece is the part of a panel in one
@@ -213,7 +213,7 @@ export class Picture {
       }
       return next;
     });
-    const toCome = given.to_come[document.body.classList.contains("dark") ? "dark" : "light"];
+    const toCome = given.to_come[isDark() ? "dark" : "light"];
     const scale = [[0, toCome], ...given.scale.slice(1)];
     const coloraxis = step ? { cmin: 0, cmax: 3, colorscale: scale, showscale: false } : layout.coloraxis;
     detail.layout = { ...layout, coloraxis, ...this.stacked(layout) };

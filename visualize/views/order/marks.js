@@ -1,6 +1,6 @@
 // The tiles of a run over the map (see `tile_marks`): they fill in launch order. Right tiles then turn green, so that their
 // numbers stay legible, and wrong ones are marked.
-import { make } from "../../web/assets/dom.js";
+import { isDark, isStill, make } from "../../web/assets/dom.js";
 import { counted, written } from "../../web/assets/numbers.js";
 
 const FILL_MS = 900, TURN_MS = 300;
@@ -46,8 +46,8 @@ export class Marks {
   draw(overlay) {
     const { canvas, stride, ends, begun } = this, { x, y } = overlay.axes(this.map), { width, height } = overlay.plot._fullLayout;
     if (!canvas.isConnected) overlay.svg.before(canvas);
-    const isDark = Number(document.body.classList.contains("dark")), ratio = devicePixelRatio, pen = canvas.getContext("2d");
-    const elapsed = matchMedia("(prefers-reduced-motion: reduce)").matches ? Infinity : performance.now() - begun;
+    const theme = Number(isDark()), ratio = devicePixelRatio, pen = canvas.getContext("2d");
+    const elapsed = isStill() ? Infinity : performance.now() - begun;
     const turned = Math.min(1, Math.max(0, (elapsed - FILL_MS) / TURN_MS));
     Object.assign(canvas, { width: width * ratio, height: height * ratio });
     pen.scale(ratio, ratio);
@@ -59,7 +59,7 @@ export class Marks {
       const [left, right] = [column, Math.min(column + stride, ends[1])].map((tile) => x._offset + x.d2p(tile));
       const [top, bottom] = [row, Math.min(row + stride, ends[0])].map((tile) => y._offset + y.d2p(tile));
       const gap = right - left > 6 ? 1 : 0;
-      for (const [color, alpha] of [[COLORS.filled, turned < 1 ? 1 : 0], [COLORS[isWrong ? "wrong" : "right"][isDark], isWrong ? turned : 0.85 * turned]]) {
+      for (const [color, alpha] of [[COLORS.filled, turned < 1 ? 1 : 0], [COLORS[isWrong ? "wrong" : "right"][theme], isWrong ? turned : 0.85 * turned]]) {
         Object.assign(pen, { fillStyle: color, globalAlpha: alpha });
         pen.fillRect(left + gap / 2, top + gap / 2, right - left - gap, bottom - top - gap);
       }

@@ -2,7 +2,7 @@
 import { Marks } from "./marks.js";
 import { Playback } from "./playback.js";
 import { Overlay } from "./touch.js";
-import { emit, listen } from "../../web/assets/dom.js";
+import { emit, isStill, listen } from "../../web/assets/dom.js";
 import { settings } from "../../web/assets/messages.js";
 import { counted, written } from "../../web/assets/numbers.js";
 
@@ -130,7 +130,7 @@ export default function mountPlayer(element) {
     const query = new URLSearchParams(new URL(performance.getEntriesByType("navigation")[0]?.name ?? location.href).search);
     const { bound } = own.picture.meta;
     if ([...query.keys()].some((name) => !name.startsWith("__")) || step || !bound) return;
-    if (matchMedia("(prefers-reduced-motion: reduce)").matches) {
+    if (isStill()) {
       step = bound;
       setTimeout(writeAddress);
     } else setTimeout(() => { if (!step && !playback.isPlaying && root.offsetParent) playback.start(); }, 900);

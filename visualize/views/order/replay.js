@@ -1,7 +1,7 @@
 // The replay of a launch in measured time (see view.py): tiles and programs at any time, over the plots whose figures
 // carry them.
 import { Playback } from "./playback.js";
-import { listen, make } from "../../web/assets/dom.js";
+import { listen, make, setBox } from "../../web/assets/dom.js";
 import { counted, written } from "../../web/assets/numbers.js";
 
 // A map at a time: the share of a cell's tiles that is done, or 2 where one is running.
@@ -78,7 +78,7 @@ export default function mountReplay(element) {
     if (!axis?._length) return;
     const x = axis.d2p(now / 1000);
     cursor.hidden = x < -1 || x > axis._length + 1;
-    Object.assign(cursor.style, { left: `${axis._offset + x}px`, top: `${full._size.t}px`, height: `${full._size.h}px` });
+    setBox(cursor, { left: axis._offset + x, top: full._size.t, height: full._size.h });
   }
 
   function tell() {

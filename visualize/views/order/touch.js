@@ -1,36 +1,30 @@
 // Over the map: the corner above A, with loads and the L2, and the tiles that a reader points at, drags or opens.
 import { Picture } from "./launch.js";
-import { emit, listen, make } from "../../web/assets/dom.js";
+import { address, emit, listen, make, setBox } from "../../web/assets/dom.js";
 import { inBytes, written } from "../../web/assets/numbers.js";
 
 // The corner above A of one order: its loads, a bar that all orders scale alike, and the L2.
 class Corner {
   constructor(order) {
     Object.assign(this, { order, node: make("div", { class: "corner" }) });
-    this.node.innerHTML = '<p class="count"><b></b> <span class="what"></span><span class="brief">blocks</span></p><div class="bar"><i></i></div>'
-      + '<p class="l2"><b>L2 cache</b> <span class="hits"></span></p><div class="shelf"></div><p class="caption"></p>';
   }
 
   show(step, scale) {
-    const { order } = this, { l2, panels } = order.meta, { blocks, what, detail } = order.load(step), now = order.l2At(step);
-    const [count, words, bar, hits, shelf, caption] = [".count b", ".what", ".bar i", ".hits", ".shelf", ".caption"].map((name) => this.node.querySelector(name));
-    count.textContent = written(blocks);
-    words.textContent = what;
-    words.title = what + detail;
-    bar.style.width = `${100 * Math.min(1, blocks / (scale || 1))}%`;
-    hits.textContent = `${written(now.hits)} of ${written(now.requested)} loads hit`;
-    const evicted = now.evicted < 0.005 * now.fetched ? "no evictions" : `${inBytes(now.evicted)} evicted and fetched again`;
-    const full = order.l2.small ? `${panels.join(" and ")}, ${inBytes(l2.inputs)}` : `the ${l2.gpu}’s ${inBytes(l2.bytes)}`;
-    caption.textContent = `Predicted: ${evicted}. The full bar is ${full}.`;
-    const fetched = `Predicted, in lockstep: ${inBytes(now.fetched)} of ${panels.join(" and ")} fetched from DRAM.`;
+    const { l2: { small }, meta: { l2, panels } } = this.order, inputs = panels.join(" and ");
+    const { blocks, what, detail } = this.order.load(step), { hits, requested, fetched, evicted, held } = this.order.l2At(step);
+    const again = evicted < 0.005 * fetched ? "no evictions" : `${inBytes(evicted)} evicted and fetched again`;
+    const [whole, bytes] = small ? [`${inputs}, ${inBytes(l2.inputs)}`, l2.inputs] : [`the ${l2.gpu}’s ${inBytes(l2.bytes)}`, l2.bytes];
     const assumed = l2.assumed ? " One program per SM is assumed." : "";
-    shelf.title = `${fetched} Both halves of the L2 (${inBytes(l2.bytes)}) keep copies.${assumed}`;
-    Object.assign(this.node.dataset, { fetched: now.fetched, evicted: now.evicted, hits: now.hits });
-    // The most recent bytes are at the left.
-    const width = (bytes) => 100 * bytes / (order.l2.small ? l2.inputs : l2.bytes);
-    const parts = ["new", "reused", "before"].map((name, i) => make("i", { style: `background: var(--${name}); width: ${width(now.held[i])}%` }));
-    shelf.replaceChildren(...parts);
-    return { blocks, what: words.title };
+    const about = `Predicted, in lockstep: ${inBytes(fetched)} of ${inputs} fetched from DRAM. Both halves of the L2`
+      + ` (${inBytes(l2.bytes)}) keep copies.${assumed}`;
+    const bar = (color, part) => `<i style="background: var(--${color}); width: ${100 * part}%"></i>`;
+    const [isNew, reused, before] = held.map((part) => part / bytes); // the most recent at the left
+    this.node.innerHTML = `<p class="count"><b>${written(blocks)}</b> <span class="what" title="${what}${detail}">${what}</span>
+      <span class="brief">blocks</span></p><div class="bar"><i style="width: ${100 * Math.min(1, blocks / scale)}%"></i></div>
+      <p class="l2"><b>L2 cache</b> <span class="hits">${written(hits)} of ${written(requested)} loads hit</span></p>
+      <div class="shelf" title="${about}">${bar("new", isNew)}${bar("reused", reused)}${bar("before", before)}</div>
+      <p class="caption">Predicted: ${again}. The full bar is ${whole}.</p>`;
+    return { blocks, what: what + detail };
   }
 }
 
@@ -80,8 +74,8 @@ export class Overlay {
     this.corners?.forEach(({ node }) => node.remove());
     this.corners = panels ? orders.map((order) => new Corner(order)) : [];
     layer.prepend(...this.corners.map(({ node }) => node));
-    const isGone = point && (point.m >= rows || point.n >= columns || "k" in point || (panels && !orders[point.map]));
-    this.choose(isGone ? null : point);
+    const remains = point && point.m < rows && point.n < columns && (!panels || orders[point.map]);
+    this.choose(remains ? point : null);
     const keys = ["arrow keys move", "Enter opens Memory"];
     if (handles.BLOCK_M) keys.push("Shift and arrows change BLOCK_M and BLOCK_N");
     if (handles.GROUP_SIZE) keys.push("plus and minus change GROUP_SIZE");
@@ -121,14 +115,14 @@ export class Overlay {
 
   place() {
     const { plot, layer } = this, { down, across } = this.picture.meta.grid;
-    Object.assign(layer.style, { left: `${plot.offsetLeft}px`, top: `${plot.offsetTop}px`, width: `${plot.clientWidth}px`, height: `${plot.clientHeight}px` });
+    setBox(layer, { left: plot.offsetLeft, top: plot.offsetTop, width: plot.clientWidth, height: plot.clientHeight });
     layer.hidden = !this.axes(0);
     if (layer.hidden) return;
     this.corners.forEach(({ node }, map) => {
       const { x, y, width, height } = this.box(map, across.along_k[0], down.along_k[0], across.along_k[1], down.along_k[1]);
       // Zoomed in, the map has no corner.
       node.hidden = Math.abs(x - this.axes(map).x._offset) > 2 || y < -2;
-      Object.assign(node.style, { left: `${x}px`, top: `${y}px`, width: `${width}px`, height: `${height}px` });
+      setBox(node, { left: x, top: y, width, height });
       node.classList.remove("low");
       node.classList.toggle("low", node.firstChild.offsetHeight > node.clientHeight);
     });
@@ -153,11 +147,10 @@ export class Overlay {
 
   move(event) {
     if (this.drag) this.pull(event);
-    const isInside = this.plot.contains(event.target), isHandle = this.svg.contains(event.target), before = this.point;
-    if (this.drag || isHandle || (!isInside && (!before || this.layer.contains(document.activeElement)))) return;
+    const isInside = this.plot.contains(event.target), isKept = !isInside && this.layer.contains(document.activeElement);
+    if (this.drag || isKept || this.svg.contains(event.target)) return;
     const point = isInside ? this.pointAt(event) : null;
-    if (isSame(point, before)) return;
-    this.choose(point);
+    if (!isSame(point, this.point)) this.choose(point);
   }
 
   release(event) {
@@ -186,7 +179,7 @@ export class Overlay {
   }
 
   step(name, by) {
-    const values = this.picture.handles[name]?.values, next = values?.[values.indexOf(this.sizes.get(name) ?? this.picture.handles[name].value) + by];
+    const { value, values = [] } = this.picture.handles[name] ?? {}, next = values[values.indexOf(this.sizes.get(name) ?? value) + by];
     if (next) this.enterSizes([name, next]);
   }
 
@@ -194,7 +187,7 @@ export class Overlay {
   enterSizes(...sizes) {
     for (const [name, value] of sizes) this.sizes.set(name, value);
     if (this.isAwaited || !this.sizes.size) return;
-    const query = new URLSearchParams(document.body.dataset.address), tour = new URLSearchParams(location.search);
+    const query = address(), tour = new URLSearchParams(location.search);
     for (const name of ["tour", "stop"]) if (tour.has(name)) query.set(name, tour.get(name));
     for (const [name, value] of this.sizes) query.set(name, value);
     this.sizes.clear();
@@ -216,7 +209,7 @@ export class Overlay {
 
   open(point) {
     if (!point || "k" in point) return;
-    const query = new URLSearchParams(document.body.dataset.address);
+    const query = address();
     query.set("tab", "coalescing");
     // The row-major map is not this kernel's: the program that computes the tile in this kernel's order.
     query.set("program", this.picture.reads({ ...point, map: 0 }).program);
@@ -279,7 +272,7 @@ export class Overlay {
     const { drag, plot, layer } = this, { map, m = 0, n = 0 } = this.point ?? { map: 0 }, frame = plot.getBoundingClientRect();
     const [down, across] = this.picture.isTransposed(map) ? [n, m] : [m, n], tile = this.box(map, across, down, across + 1, down + 1);
     const [x, y] = drag ? [drag.at.clientX - frame.left, drag.at.clientY - frame.top] : [tile.x, tile.y + tile.height];
-    Object.assign(this.tip.style, { left: `${Math.max(0, Math.min(x - 40, layer.clientWidth - 400))}px`, top: `${y + 26}px` });
+    setBox(this.tip, { left: Math.max(0, Math.min(x - 40, layer.clientWidth - 400)), top: y + 26 });
   }
 }
 

@@ -1,6 +1,6 @@
 // The card of a run (see view.py), whose tiles the map of the program order marks (see marks.js). Results are greyed as soon
 // as the controls differ from their experiment.
-import { emit, listen } from "../../web/assets/dom.js";
+import { address, emit, isStill, listen } from "../../web/assets/dom.js";
 
 // Names the first of a result's settings that differ from the current ones; "" if none does.
 export function describeChanges(experiment, current) {
@@ -13,8 +13,6 @@ export function describeChanges(experiment, current) {
 
 export default function mountResult(element) {
   let marked = ""; // the page's settings, while a run's tiles are marked
-
-  const address = () => new URLSearchParams(document.body.dataset.address);
 
   // The settings, except the open view and the player's step, which change no tile.
   function shownSettings() {
@@ -50,7 +48,7 @@ export default function mountResult(element) {
     if (!tiles && !failure) return;
     const { top, bottom } = element.getBoundingClientRect();
     element.classList.toggle("toast", Boolean(failure) || innerWidth <= 640 || top < 0 || bottom > innerHeight);
-    element.animate({ transform: ["translateY(-.4rem)", "none"] }, { duration: matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : 250, easing: "ease-out" });
+    element.animate({ transform: ["translateY(-.4rem)", "none"] }, { duration: isStill() ? 0 : 250, easing: "ease-out" });
     const experiment = element.querySelector("[data-experiment]")?.dataset.experiment;
     if (!tiles || describeChanges(experiment, address())) return;
     marked = shownSettings();

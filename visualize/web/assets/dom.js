@@ -26,6 +26,16 @@ export function make(tag, attributes = {}, ...children) {
   return node;
 }
 
+export function setBox(node, box) {
+  for (const [name, pixels] of Object.entries(box)) node.style[name] = `${pixels}px`;
+}
+
+export const isDark = () => document.body.classList.contains("dark");
+export const isStill = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+// The settings of the page, as a query.
+export const address = () => new URLSearchParams(document.body.dataset.address);
+
 // Shows a few words for a moment, above everything else.
 export function notify(words) {
   const message = make("p", { class: "message", role: "status", popover: "manual" }, words);

@@ -1,6 +1,6 @@
 // The live plot (see slots.py). Its value has its figure and the pinned one (see figures.js).
 import { Cells } from "./cells.js";
-import { given, make } from "./dom.js";
+import { given, isDark, make } from "./dom.js";
 import { savePicture } from "./files.js";
 
 const NARROW = 480; // pixels
@@ -9,7 +9,7 @@ let ruler = null; // a canvas that measures text
 // Fit a figure to its place: type and margins grow with the page's, and a picture fills its height.
 function fit({ data, layout }, node) {
   const rem = parseFloat(getComputedStyle(document.documentElement).fontSize), grow = Math.max(1, rem / 15);
-  const template = given.themes[document.body.classList.contains("dark") ? "dark" : "light"];
+  const template = given.themes[isDark() ? "dark" : "light"];
   const modebar = { bgcolor: "rgba(0,0,0,0)", color: "#7f8794", activecolor: template.layout.font.color };
   const font = { ...layout.font, size: rem * 0.95 }, margin = { ...layout.margin };
   const fitted = { ...layout, template, modebar, font, margin, autosize: true, width: node.clientWidth };
