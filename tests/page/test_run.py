@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 
 from kernels import discover
 from tests.messages import text_of
+from tests.page.conftest import FIRST
 
 pytestmark = pytest.mark.browser
 
@@ -18,10 +19,6 @@ STALE = re.compile(r"\bstale\b")
 
 # About ten seconds under the interpreter: long enough to be caught in the middle.
 LONG = "?kernel=matmul.grouped&M=512&N=512&K=512&BLOCK_M=32&BLOCK_N=32&BLOCK_K=32"
-
-
-# The first kernel of each family.
-FIRST = {kernel.family.root.id: kernel.id for kernel in reversed(discover().values())}.values()
 
 
 @pytest.mark.parametrize(

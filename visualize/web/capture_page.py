@@ -20,7 +20,7 @@ from kernels.examples import EXAMPLES
 from kernels.knobs import ConfigError, knobs, read_fields
 from visualize.reports.report import launch_json, report
 from visualize.startup import bypass_proxy, configure_logging
-from visualize.views import slots, theme
+from visualize.views import slots
 from visualize.views.capture.view import (
     EXAMPLE,
     GPU,
@@ -278,7 +278,7 @@ def serve_capture(
     )
     bypass_proxy(host)
     blocks.launch(
-        server_name=host, server_port=port, theme=THEME, head=HEAD, css=theme.variables() + assets.styles(),
+        server_name=host, server_port=port, theme=THEME, head=HEAD + assets.HEAD,
         footer_links=["api"],
         favicon_path=assets.ICON, mcp_server=mcp, ssr_mode=False, _frontend=False,
         app_kwargs={"middleware": [guard], "routes": [assets.ROUTE]}, prevent_thread_lock=True,

@@ -44,7 +44,6 @@ HEAD = (
     '<link rel="icon" href="favicon.ico"><meta name="description" content="Pick a Triton kernel, set its tiles, and '
     "see which blocks it loads, which bytes each warp fetches, and what reaches DRAM: predicted, beside what the "
     'hardware counted.">'
-    f"<style>{assets.text('web/assets/head/narrow.css')}</style>{assets.PRELOADS}"
 )
 
 _SKIP = Markup('<a class="skip" href="#results">Skip to the picture</a>')

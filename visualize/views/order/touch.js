@@ -257,12 +257,11 @@ export class Overlay {
     const { entry, panels } = this.picture.reads(this.point);
     const boxes = [(from, to) => this.box(map, from, m, to, m + 1), (from, to) => this.box(map, n, from, n + 1, to)];
     for (const [side, boxOf] of boxes.entries()) {
-      const [from, to] = [across, down][side].along_k, isNew = panels[side].first === entry;
-      const [fill, stroke] = isNew ? ["var(--new)", "#8a5b00"] : ["var(--reused)", "#075985"];
-      parts.push(rect(boxOf(from, to), { fill, "fill-opacity": 0.55, stroke, "stroke-width": 2 }));
+      const [from, to] = [across, down][side].along_k;
+      parts.push(rect(boxOf(from, to), { class: `panel ${panels[side].first === entry ? "new" : ""}` }));
       for (let k = 1; blocks && k < depth; k++) {
         const edge = from + (to - from) * k / depth;
-        parts.push(rect({ ...boxOf(edge, edge), [side ? "height" : "width"]: 1 }, { fill: "#fff" }));
+        parts.push(rect({ ...boxOf(edge, edge), [side ? "height" : "width"]: 1 }, { fill: "white" }));
       }
     }
   }

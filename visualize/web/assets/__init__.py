@@ -1,7 +1,8 @@
 """The page's scripts, which are ES modules, and its styles, each beside its view or here.
 
-The server sends the modules unchanged. Their URLs contain a hash of them all, so that a browser keeps them for a year
-and never mixes two versions. The URLs are relative, so that they work behind a proxy's path.
+The server sends the modules unchanged, and one style sheet: Gradio would rewrite it, and so change which rules win. All
+URLs contain a hash, so that a browser keeps the files for a year and never mixes two versions. They are relative, so
+that they work behind a proxy's path.
 """
 
 import hashlib
@@ -13,31 +14,55 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from visualize.views.theme import variables
+
 _VISUALIZE = Path(__file__).parents[2]
 
 ICON = Path(__file__).with_name("icon.svg")
 
-# Content of the modules, by path.
-SCRIPTS = {
-    path.relative_to(_VISUALIZE).as_posix(): path.read_bytes()
-    for path in sorted([*_VISUALIZE.glob("web/assets/*.js"), *_VISUALIZE.glob("views/*/*.js")])
+
+def _find(suffix: str) -> list[Path]:
+    """Return the page's own files, then those of each view."""
+    return [
+        path
+        for folder in ("web/assets", "views/*")
+        for path in sorted(_VISUALIZE.glob(f"{folder}/*{suffix}"))
+    ]
+
+
+_SCRIPTS = {
+    path.relative_to(_VISUALIZE).as_posix(): path.read_text("utf-8") for path in _find(".js")
 }
-_FOLDER = "scripts/" + hashlib.sha256(b"".join(SCRIPTS.values())).hexdigest()[:16]
+_OUTSIDE, _INSIDE = (
+    "".join(
+        path.read_text("utf-8") for path in _find(".css") if (path.stem == "outside") == is_outside
+    )
+    for is_outside in (True, False)
+)
+# Inside Gradio's container, as specific as Gradio's own rules.
+_STYLES = f"{variables()}{_OUTSIDE}.gradio-container {{\n{_INSIDE}}}\n"
+
+# Content of the files, by path.
+FILES = {**_SCRIPTS, "style.css": _STYLES}
+_FOLDER = "assets-" + hashlib.sha256("".join(FILES.values()).encode()).hexdigest()[:16]
 _PAGE = f"{_FOLDER}/web/assets/page.js"
 _HEADERS = {"cache-control": "public, max-age=31536000, immutable"}
 
 
 async def _reply(request: Request) -> Response:
-    script = SCRIPTS.get(request.path_params["path"])
-    if script is None:
-        return Response("No such script.\n", 404)
-    return Response(script, media_type="text/javascript", headers=_HEADERS)
+    path = request.path_params["path"]
+    if path not in FILES:
+        return Response("No such file.\n", 404)
+    kind = "text/css" if path.endswith(".css") else "text/javascript"
+    return Response(FILES[path], media_type=kind, headers=_HEADERS)
 
 
 ROUTE = Route(f"/{_FOLDER}/{{path:path}}", _reply)
 
 # Modules are fetched with Gradio's own scripts, and not one after the other as they import each other.
-PRELOADS = "".join(f'<link rel="modulepreload" href="{_FOLDER}/{path}">' for path in SCRIPTS)
+HEAD = f'<link rel="stylesheet" href="{_FOLDER}/style.css">' + "".join(
+    f'<link rel="modulepreload" href="{_FOLDER}/{path}">' for path in _SCRIPTS
+)
 
 
 def start_page(constants: dict[str, Any]) -> str:
@@ -63,17 +88,3 @@ _RECEIVE = 'watch("value", () => receive(props.value))'
 def _import(names: str, body: str) -> str:
     # Gradio runs the script as a function, where a relative URL would be relative to Gradio's own script.
     return f'import(new URL("{_PAGE}", document.baseURI)).then(({{ {names} }}) => {{ {body}; }});'
-
-
-def text(name: str) -> str:
-    """Return the content of a file, by its path in this package's parent."""
-    return (_VISUALIZE / name).read_text(encoding="utf-8")
-
-
-def styles() -> str:
-    """Return all style sheets: the page's own, then each view's."""
-    sheets = [
-        *sorted(Path(__file__).parent.glob("*.css")),
-        *sorted(_VISUALIZE.glob("views/*/*.css")),
-    ]
-    return "".join(path.read_text(encoding="utf-8") for path in sheets)
