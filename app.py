@@ -11,17 +11,18 @@ import os
 import sys
 
 from visualize import startup
+from visualize.cli.command import run_command
 
 
 def main() -> None:
     if sys.argv[1:2] == ["sweep"]:
         from visualize.cli.sweep import sweep
 
-        sys.exit(sweep(sys.argv[2:]))
+        sys.exit(run_command(sweep, sys.argv[2:]))
     if sys.argv[1:2] == ["show"]:
         from visualize.cli.show import show
 
-        sys.exit(show(sys.argv[2:]))
+        sys.exit(run_command(show, sys.argv[2:]))
     # A Space's visitors come from outside its container.
     host = os.environ.get(
         "GRADIO_SERVER_NAME", "0.0.0.0" if "SPACE_ID" in os.environ else "127.0.0.1"
@@ -51,7 +52,7 @@ def main() -> None:
         from kernels.gpus import this_gpu
         from visualize.cli.doctor import doctor, run_checks
 
-        sys.exit(doctor(run_checks(flags.host, flags.port, this_gpu())))
+        sys.exit(run_command(doctor, run_checks(flags.host, flags.port, this_gpu())))
     if flags.mcp and importlib.util.find_spec("mcp") is None:
         parser.exit(
             2, "The MCP server needs the package mcp: pip install -r requirements-mcp.txt\n"

@@ -63,8 +63,8 @@ def measure_redraws() -> None:
 
 def measure_requests() -> None:
     """Print the compiled model's time, and its ratio to the time at an eighth of the size."""
+    from kernels.evaluate.declared import count_accesses
     from kernels.measuring.session import Session
-    from visualize.predict.coalescing import operations
 
     with tempfile.TemporaryDirectory() as cache:
         session = Session(None, Path(cache))
@@ -95,7 +95,9 @@ def measure_requests() -> None:
                         launch = Launch(problem, chosen, GPUS["H200"])
                         times.append(
                             median_ms(
-                                lambda k=kernel, w=launch, m=made: operations(k, w, m.operations)
+                                lambda k=kernel, w=launch, m=made: count_accesses(
+                                    k, w, m.operations
+                                )
                             )
                         )
                     else:

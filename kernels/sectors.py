@@ -8,6 +8,8 @@ sector per 32 such bytes of a row, rounded up. A store omits them. These counts 
 `l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum` for every recorded launch on H200 and H100.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy import ndarray
 
@@ -23,8 +25,8 @@ GRANULE_BYTES = 16
 # The widest swizzle is also the widest box row.
 _WIDEST_BYTES = 128
 
-# Columns of a count.
-REQUESTS, SECTORS, LINES, IDEAL = range(4)
+# Columns of a count: see `kernels.evaluate.counts.Cost`.
+REQUESTS, SECTORS, LINES, IDEAL, USED, EXTRA, REPEATED = range(7)
 
 _NOWHERE = np.iinfo(np.int64).min
 
@@ -39,28 +41,42 @@ def count_requests(
 ) -> ndarray:
     """Count the sectors and lines of each request. A request with no active lane is not issued.
 
+    The hardware counts copies that bypass L1 (LDGSTS.BYPASS) by its own rule: see `_bypassing_sectors`. Of the
+    instruction, Nsight Compute counts the sectors of each pair of lanes 2i and 2i + 1. Both counts equal the touched
+    sectors unless rows begin inside a sector, which float8 rows may. Four recorded launches have such rows; two were
+    counted again (tests/oracle/load_sectors.csv).
+
     Args:
         address: (requests, lanes) int64, first byte of each lane.
         active: (requests, lanes) bool.
         width_bytes: bytes per lane. A lane's access is aligned to it, so it never crosses a sector's boundary.
-        instruction: PTX instruction. Atomics and copies that bypass L1 are counted differently.
+        instruction: PTX instruction. Atomics, copies that bypass L1 and boxes are counted differently. Of a box, each
+            row is a request, and each granule a lane.
 
     Returns:
-        (requests, 4) int64: whether it is issued, sectors, lines, and ideal sectors: distinct bytes / sector size,
-        rounded up.
+        (requests, 7) int64, the amounts of `Cost` in order.
     """
     address = np.where(active, address, _NOWHERE)
     ordered = np.sort(address, axis=1)
-    wanted = _distinct(ordered, 1) * width_bytes
+    distinct = _distinct(ordered, 1) * width_bytes
+    issued = distinct > 0
+    sectors = _distinct(ordered, sector_bytes)
+    extra = np.zeros_like(sectors)
+    repeated = extra
     if instruction.startswith(("red", "atom")):
         sectors = atomic_sectors(address, active)
     elif instruction.startswith("cp.async.cg"):
-        sectors = _bypassing_sectors(address)
-    else:
-        sectors = _distinct(ordered, sector_bytes)
-    return np.stack(
-        [wanted > 0, sectors, _distinct(ordered, line_bytes), -(-wanted // sector_bytes)], axis=1
-    )
+        extra = _bypassing_sectors(address) - sectors
+        pairs = _distinct(np.sort(address.reshape(-1, 2), axis=1), sector_bytes)
+        repeated = pairs.reshape(len(sectors), -1).sum(axis=1) - sectors
+    elif instruction.startswith("cp.async.bulk"):
+        issued = extra
+        if ".global.shared" not in instruction:  # a load
+            extra = -(-GRANULE_BYTES * np.count_nonzero(~active, axis=1) // SECTOR_BYTES)
+    used = np.count_nonzero(active, axis=1) * width_bytes
+    lines = _distinct(ordered, line_bytes)
+    ideal = -(-distinct // sector_bytes)
+    return np.stack([issued, sectors + extra, lines, ideal, used, extra, repeated], axis=1)
 
 
 def _distinct(ordered: ndarray, unit_bytes: int) -> ndarray:
@@ -85,10 +101,10 @@ def box_row_bytes(swizzle_bytes: int | None, block_bytes: int) -> int:
     return min(swizzle_bytes or _WIDEST_BYTES, block_bytes)
 
 
-def count_padding(inside: ndarray) -> ndarray:
-    """Return the sectors that a TMA load counts for bytes past the tensor's edge: (rows,) int64.
-
-    Args:
-        inside: (rows, granules) bool, for each 16 bytes of a box row whether they are inside the tensor.
-    """
-    return -(-GRANULE_BYTES * np.count_nonzero(~inside, axis=1) // SECTOR_BYTES)
+def box_lanes(block: Sequence[int], element_bytes: int, swizzle_bytes: int | None) -> ndarray:
+    """Return the first element of each granule of each box row of a block: (dimensions, rows, granules) int64."""
+    step = GRANULE_BYTES // element_bytes
+    row_bytes = box_row_bytes(swizzle_bytes, block[-1] * element_bytes)
+    places = np.indices((*block[:-1], block[-1] // step))
+    places[-1] *= step
+    return places.reshape(len(block), -1, row_bytes // GRANULE_BYTES)

@@ -40,6 +40,7 @@ def pytest_addoption(parser):
         action="store_true",
         help="run all combinations, not only every pair; more drawn examples",
     )
+    parser.addoption("--approve", action="store_true", help="write the views' texts as approved")
 
 
 def pytest_configure(config):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from tests.experiments import fields
 from tests.waiting import run_coroutine
 from visualize.views.tabs import SETTINGS
 
@@ -51,9 +52,9 @@ def request():
     return SimpleNamespace(session_hash="page")
 
 
-def opened(flat):
-    """Return the State of flat fields, on a machine without a GPU."""
-    return SETTINGS.state(flat, None)
+def opened(flat, this=None, **others):
+    """Return the State of fields, such as "matmul.grouped M=64 tab=reuse", on a machine with this GPU."""
+    return SETTINGS.state({**fields(flat), **others}, this)
 
 
 def settings_of(flat, **message):

@@ -16,6 +16,7 @@ from kernels.results.store import Store
 from kernels.sweep import files
 from tests.kernels.trees import ROOT, python
 from tests.sweep.fakes import FakeBuilder, FakeDevice, explored, make_run
+from visualize.cli.command import run_command
 from visualize.cli.doctor import (
     FAILS,
     LIMITED,
@@ -50,7 +51,8 @@ class Command:
             return make_run(strategy, self.device, within=space, **options)
 
         self.device.trials.clear()
-        status = sweep([str(argument) for argument in (self.experiment, *arguments)], prepare)
+        flags = [str(argument) for argument in (self.experiment, *arguments)]
+        status = run_command(sweep, flags, prepare)
         self.out, self.err = self.capsys.readouterr()
         return status
 
@@ -272,11 +274,11 @@ def test_the_doctor_runs_a_kernel_and_ends_with_1_if_a_check_fails(tmp_path, mon
         checks = itertools.takewhile(
             lambda check: check.name != "cache", run_checks("127.0.0.1", port, None)
         )
-        assert doctor(checks) == 1
+        assert run_command(doctor, checks) == 1
         assert (
             f"fails    address      Port {port} of 127.0.0.1 is in use" in capsys.readouterr().out
         )
-    assert doctor(run_checks("127.0.0.1", port, None)) == 0
+    doctor(run_checks("127.0.0.1", port, None))
     lines = capsys.readouterr().out
     assert "works    compiler     transpose.tiled: " in lines
     assert max(map(len, lines.splitlines())) <= max(120, 30 + len(str(tmp_path)))

@@ -4,7 +4,8 @@ import pytest
 
 from kernels.capture.reader import Capture
 from visualize.cli.show import show
-from visualize.reports.report import report, table
+from visualize.reports.launch import make_report
+from visualize.reports.text import table
 
 SCRIPT = """
 import torch
@@ -200,17 +201,17 @@ def path(tmp_path_factory, compiled_before):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
         capture = folder / "script.tilescope"
-        assert show([str(script), "--text", "--gpu", "H200", "--out", str(capture)]) == 0
+        show([str(script), "--text", "--gpu", "H200", "--out", str(capture)])
     return capture
 
 
 @pytest.fixture(scope="module")
 def launches(path):
-    return report(Capture(path))["launches"]
+    return make_report(Capture(path)).launches
 
 
 def find(launch, kind, op=""):
-    return next(each for each in launch["findings"] if each["kind"] == kind and op in each["op"])
+    return next(each for each in launch.findings if each.kind == kind and op in each.op)
 
 
 @pytest.mark.parametrize(
@@ -272,29 +273,29 @@ def test_a_change_promises_the_numbers_of_the_kernel_changed_by_hand(
     launches, number, kind, op, cause, needs
 ):
     finding = find(launches[number], kind, op)
-    assert cause in finding["text"]
-    assert needs in finding["needs"]
-    pairs = zip(launches[number]["ops"], launches[number + 1]["ops"], strict=True)
+    assert cause in finding.text
+    assert needs in finding.needs
+    pairs = zip(launches[number].ops, launches[number + 1].ops, strict=True)
     before, after = next(
-        pair for pair in pairs if pair[0]["op"] == op and pair[0]["line"] == finding["line"]
+        pair for pair in pairs if pair[0].op == op and pair[0].line == finding.line
     )
     for unit in ("requests", "sectors"):
-        assert finding["before"][unit] == before[unit]
-        assert finding["after"][unit] == after[unit]
-    assert finding["after"] != finding["before"]
+        assert finding.before[unit] == getattr(before, unit)
+        assert finding.after[unit] == getattr(after, unit)
+    assert finding.after != finding.before
 
 
 def test_a_ratio_of_exactly_two_is_reported(launches):
     finding = find(launches[4], "strided", "load")
-    assert "This operation touches 2 × its ideal sectors" in finding["text"]
-    assert finding["after"]["sectors"] == launches[3]["ops"][0]["sectors"]
+    assert "This operation touches 2 × its ideal sectors" in finding.text
+    assert finding.after["sectors"] == launches[3].ops[0].sectors
 
 
 def test_bytes_loaded_more_than_once_are_compared_with_the_size_of_the_tensor(launches):
     words = 512 * 1024 * 4 // 32
     finding = find(launches[11], "repeated")
-    assert f"{8 * words:,} sectors; {words:,} would suffice" in finding["text"]
-    assert finding["after"]["sectors"] == words
+    assert f"{8 * words:,} sectors; {words:,} would suffice" in finding.text
+    assert finding.after["sectors"] == words
 
 
 @pytest.mark.parametrize(
@@ -311,16 +312,14 @@ def test_an_overflow_is_named_with_its_line_program_and_size_and_64_bits_cure_it
 ):
     finding = find(launches[number], "overflow", "load")
     line = SCRIPT[: SCRIPT.index(statement)].count("\n") + 1
-    assert f"script.py:{line} overflows 32 bits" in finding["text"]
-    assert f"from program {program:,} on, the value {1 << 31:,} wraps" in finding["text"]
-    assert f"at most {1 << 31:,} elements" in finding["text"]
-    assert ".to(tl.int64)" in finding["change"]
-    fixed = next(op for op in launches[number + 1]["ops"] if op["op"] == "load")
-    assert finding["after"]["requests"] == fixed["requests"]
-    assert finding["after"]["sectors"] == fixed["sectors"]
-    assert not any(
-        each["kind"] in ("overflow", "outside") for each in launches[number + 1]["findings"]
-    )
+    assert f"script.py:{line} overflows 32 bits" in finding.text
+    assert f"from program {program:,} on, the value {1 << 31:,} wraps" in finding.text
+    assert f"at most {1 << 31:,} elements" in finding.text
+    assert ".to(tl.int64)" in finding.change
+    fixed = next(op for op in launches[number + 1].ops if op.op == "load")
+    assert finding.after["requests"] == fixed.requests
+    assert finding.after["sectors"] == fixed.sectors
+    assert not any(each.kind in ("overflow", "outside") for each in launches[number + 1].findings)
 
 
 @pytest.mark.parametrize(
@@ -331,51 +330,51 @@ def test_an_option_promises_the_resources_of_the_kernel_launched_with_it(
     launches, number, kind, changed, warps
 ):
     finding = find(launches[number], kind)
-    assert finding["change"] == f"Pass num_warps = {warps}."
+    assert finding.change == f"Pass num_warps = {warps}."
     for name in ("registers", "spilled_bytes", "shared_bytes"):
-        assert finding["before"][name] == launches[number][name]
-        assert finding["after"][name] == launches[changed][name]
+        assert finding.before[name] == getattr(launches[number], name)
+        assert finding.after[name] == getattr(launches[changed], name)
 
 
 def test_a_load_beside_asynchronous_copies_is_named_with_its_reason(launches):
     reasons = {
-        finding["tensor"]: finding["text"]
-        for finding in launches[27]["findings"]
-        if finding["kind"] == "synchronous"
+        finding.tensor: finding.text
+        for finding in launches[27].findings
+        if finding.kind == "synchronous"
     }
     assert "a lane has 2 consecutive bytes, and a copy needs 4" in reasons["right"]
     assert "no tl.dot uses its values" in reasons["scales"]
-    fixed = [op for op in launches[28]["ops"] if op["tensor"] == "left"]
-    assert {op["op"] for op in fixed} == {"async copy"}
+    fixed = [op for op in launches[28].ops if op.tensor == "left"]
+    assert {op.op for op in fixed} == {"async copy"}
 
 
 def test_scalar_accesses_have_no_findings(launches):
-    assert launches[33]["findings"] == []
+    assert launches[33].findings == ()
 
 
 def test_the_size_of_the_grid_comes_last(launches):
-    assert [each["kind"] for each in launches[0]["findings"]] == ["misaligned", "grid"]
+    assert [each.kind for each in launches[0].findings] == ["misaligned", "grid"]
 
 
 def test_a_reversed_access_names_the_order_and_advises_nothing(launches):
     finding = find(launches[21], "reversed", "load")
-    assert "16 bytes before lane 0" in finding["text"]
-    assert finding["change"] == ""
+    assert "16 bytes before lane 0" in finding.text
+    assert finding.change == ""
 
 
 def test_an_argument_that_limits_nothing_is_not_blamed(launches):
-    assert launches[22]["findings"] == []
+    assert launches[22].findings == ()
 
 
 def test_an_autotuned_kernel_that_adds_needs_reset_to_zero(launches):
-    assert "reset_to_zero=['out']" in find(launches[23], "autotuner")["text"]
-    assert not any(each["kind"] == "autotuner" for each in launches[24]["findings"])
+    assert "reset_to_zero=['out']" in find(launches[23], "autotuner").text
+    assert not any(each.kind == "autotuner" for each in launches[24].findings)
 
 
 def test_two_programs_that_store_to_one_address_are_named(launches):
     assert (
         "Programs 0 and 1, warp 0, lane 0 store to the same address of out"
-        in find(launches[17], "race")["text"]
+        in find(launches[17], "race").text
     )
 
 
@@ -383,33 +382,32 @@ def test_an_access_outside_its_tensor_is_a_fact_without_advice(launches):
     finding = find(launches[25], "outside")
     assert (
         "Program 0, warp 3, lane 26: element (1000) of the block lies outside x, 0 bytes after its end."
-        in finding["text"]
+        in finding.text
     )
-    assert finding["change"] == ""
+    assert finding.change == ""
 
 
 def test_a_small_grid_leaves_sms_idle(launches):
     assert (
-        find(launches[0], "grid")["text"]
-        == "130 of 132 SMs stay idle, because the grid's size is 2."
+        find(launches[0], "grid").text == "130 of 132 SMs stay idle, because the grid's size is 2."
     )
 
 
 def test_findings_are_kept_in_the_file_and_a_file_without_them_says_that_nothing_was_tried(
     path, launches
 ):
-    again = report(Capture(path))
-    assert [launch["findings"] for launch in again["launches"]] == [
-        launch["findings"] for launch in launches
+    again = make_report(Capture(path))
+    assert [launch.findings for launch in again.launches] == [
+        launch.findings for launch in launches
     ]
-    assert again["untried"] == ""
+    assert again.untried == ""
     capture = Capture(path)
     capture.findings = None
-    untried = report(capture)
+    untried = make_report(capture)
     assert "no change was compiled" in table(untried)
     assert not any(
-        each["change"]
-        for launch in untried["launches"]
-        for each in launch["findings"]
-        if each["kind"] != "overflow"
+        each.change
+        for launch in untried.launches
+        for each in launch.findings
+        if each.kind != "overflow"
     )

@@ -3,15 +3,12 @@
 import json
 import os
 import re
-import shlex
-import shutil
 import stat
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from importlib.metadata import requires, version
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -51,16 +48,8 @@ def test_a_space_holds_the_product_and_the_versions_that_its_hardware_has(name, 
     assert matter["sdk_version"] == version("gradio")
     required = (tmp_path / "space" / "requirements.txt").read_text()
     assert not {"gradio", "spaces"} & set(re.findall(r"\w+", required))
-    torch, triton = (
-        next(line for line in required.splitlines() if line.startswith(p))
-        for p in ("torch", "triton")
-    )
-    assert (
-        matter.get("suggested_hardware"),
-        matter["python_version"],
-        torch,
-        triton.split(";")[0],
-    ) == expected
+    assert (matter.get("suggested_hardware"), matter["python_version"]) == expected[:2]
+    assert set(expected[2:]) <= set(re.split(r"[\n;]", required))
 
 
 def test_a_space_is_rewritten_without_files_that_have_gone_and_another_folder_is_left_alone(
@@ -77,10 +66,7 @@ def test_a_space_is_rewritten_without_files_that_have_gone_and_another_folder_is
     with pytest.raises(SystemExit) as ended:
         main(["cpu", str(tmp_path)])
     assert ended.value.code == 2
-    assert (
-        "exists and is not a Space that this script wrote; name another folder."
-        in capsys.readouterr().err
-    )
+    assert "exists and is not a Space that this script wrote" in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} == {"space", "thesis.txt"}
     (tmp_path / "app.py").touch()
     for place in (tmp_path, thesis, ROOT):
@@ -96,9 +82,7 @@ def test_the_hub_can_install_what_is_required_beside_what_it_adds():
     assert "pydantic" in {need.name for need in added}
     for profile in PROFILES.values():
         text = requirements(profile, (ROOT / "requirements.txt").read_text())
-        required = {
-            requirement.name: requirement.specifier for requirement in requirements_of(text)
-        }
+        required = requirements_of(text)
         for need in [need for need in added if need.name in required]:
             both = need.specifier & required[need.name]
             assert any(both.contains(clause.version) for clause in both), need
@@ -111,80 +95,53 @@ def test_the_repository_itself_is_a_space_with_the_pinned_gradio():
     assert matter["app_file"] == "app.py"
 
 
-INSTRUCTIONS = [
-    line.split(" ", 1)
-    for line in re.sub(r"\s*\\\n\s*", " ", (ROOT / "Dockerfile").read_text()).splitlines()
-    if line and not line.startswith("#")
-]
-
-
 def requirements_of(text):
-    return [
-        Requirement(line.partition("#")[0])
-        for line in text.splitlines()
-        if line and line[0].isalpha()
-    ]
+    lines = [line.partition("#")[0] for line in text.splitlines() if line[:1].isalpha()]
+    return {canonicalize_name(need.name): need.specifier for need in map(Requirement, lines)}
 
 
-def test_the_lock_holds_every_requirement_and_all_that_it_needs():
-    """Except for torch, Triton and NVIDIA's libraries, whose hashes differ between platforms."""
-    text = (ROOT / "requirements.lock").read_text().replace(" \\\n", "\n")
-    pins = {pin.name: next(iter(pin.specifier)).version for pin in requirements_of(text)}
-    left = requirements_of((ROOT / "requirements.txt").read_text())
-    seen = {"torch", "triton"}
-    while left:
-        requirement = left.pop()
-        name = canonicalize_name(requirement.name)
-        is_needed = not requirement.marker or requirement.marker.evaluate({"extra": ""})
-        if is_needed and name not in seen:
-            seen.add(name)
-            assert requirement.specifier.contains(pins[name]), requirement
-            left += map(Requirement, requires(name) or ())
+def test_the_lock_pins_what_is_required():
+    """Except torch and Triton, whose hashes differ between platforms. pip refuses a lock that lacks a dependency."""
+    pins = requirements_of((ROOT / "requirements.lock").read_text().replace(" \\\n", "\n"))
+    required = requirements_of((ROOT / "requirements.txt").read_text())
+    for name in required.keys() - {"torch", "triton"}:
+        (pin,) = pins[name]
+        assert required[name].contains(pin.version), name
 
 
-def of(name):
-    return [text for kind, text in INSTRUCTIONS if kind == name]
+def test_the_container_copies_the_product_and_docker_sees_what_it_copies():
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    assert "\nUSER 1000\n" in dockerfile
+    copied = re.findall(r"^COPY (.*) \S+$", dockerfile, re.MULTILINE)
+    sources = " ".join(copied).split()
+    assert set(sources) == {*PRODUCT, "requirements.lock", "requirements.txt"}
+    visible = re.findall(r"^!(.*)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    assert sorted(visible) == sorted(sources)
 
 
-def test_its_page_starts_from_a_read_only_tree_without_a_home(tmp_path):
-    assert of("USER") == ["1000"]
+def test_the_page_starts_from_a_read_only_tree_without_a_home(tmp_path):
     port = free_port()
     log = tmp_path / "log"
     application = tmp_path / "app"
     data = tmp_path / "data"
     data.mkdir()
-    for text in of("COPY"):
-        *sources, target = text.split()
-        for source in sources:
-            place = application / target / (Path(source).name if target == "./" else "")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copyfile
-            copy(ROOT / source, place)
+    make("cpu", application)
     for path in [*application.rglob("*"), application]:
         path.chmod(path.stat().st_mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
     before = {path: path.stat().st_mtime_ns for path in application.rglob("*")}
-    allowed = [
-        line[1:]
-        for line in (ROOT / ".dockerignore").read_text().splitlines()
-        if line.startswith("!")
-    ]
-    assert sorted(allowed) == sorted(source for text in of("COPY") for source in text.split()[:-1])
-    variables = dict(pair.split("=", 1) for text in of("ENV") for pair in shlex.split(text))
-    variables |= {
+    variables = {
         "TILESCOPE_CACHE": str(data),
         "GRADIO_SERVER_PORT": str(port),
+        "PYTHONDONTWRITEBYTECODE": "1",
         "HOME": "/nonexistent",
+        "PATH": os.environ["PATH"],
     }
-    variables["PATH"] = os.environ["PATH"]
-    (command,) = map(json.loads, of("CMD"))
-    health = f"http://127.0.0.1:{port}/healthz"
-    with serving([sys.executable, *command[1:]], health, log, cwd=application, env=variables) as (
-        page,
-        reply,
-    ):
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "app.py"]
+    with serving(command, f"{url}/healthz", log, cwd=application, env=variables) as (page, reply):
         assert json.loads(reply)["store"] == ""
         with pytest.raises(urllib.error.HTTPError, match="404"):  # MCP is off by default
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/gradio_api/mcp/schema")
+            urllib.request.urlopen(f"{url}/gradio_api/mcp/schema")
     assert (data / "tilescope.db").is_file()
     assert {path: path.stat().st_mtime_ns for path in application.rglob("*")} == before
     assert page.returncode == 0, log.read_text()

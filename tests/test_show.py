@@ -4,6 +4,7 @@ import asyncio
 import csv
 import io
 import json
+import math
 import os
 import shutil
 from dataclasses import replace
@@ -12,13 +13,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernels.capture.reader import Capture, CountedLaunch
+from kernels.capture.reader import Capture, CountedLaunch, OutputErrors
 from kernels.evaluate.counts import COUNTERS
 from kernels.examples import EXAMPLES
+from kernels.measuring.captured_counters import launch_keys, read_counters
 from kernels.measuring.counters import METRICS
 from tests.kernels.trees import ROOT
-from visualize.cli.show import GREW, USAGE, launch_keys, read_counters, show
-from visualize.reports.report import differences, report, table
+from visualize.cli.command import FINE, GREW, USAGE, run_command
+from visualize.cli.show import show
+from visualize.reports.comparison import differences
+from visualize.reports.launch import LaunchReport, OperationReport, Report, make_report, read_report
+from visualize.reports.text import table
 from visualize.views.capture.view import CapturePictures, CaptureView, capture_options
 from visualize.web.capture_page import CapturePage
 
@@ -76,33 +81,35 @@ def capture_path(script, compiled_before):
     path = script.with_suffix(".tilescope")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
-        assert show([str(script), "--text", "--gpu", "H200", "--out", str(path)]) == 0
+        assert (
+            run_command(show, [str(script), "--text", "--gpu", "H200", "--out", str(path)]) == FINE
+        )
         yield path
 
 
 @pytest.fixture(scope="module")
 def launches(capture_path):
-    return report(Capture(capture_path))["launches"]
+    return make_report(Capture(capture_path)).launches
 
 
 def findings(launch):
-    return [op["why"] for op in launch["ops"]]
+    return [op.why for op in launch.ops]
 
 
 def test_an_aligned_copy_costs_its_ideal_sectors_and_has_no_findings(launches):
-    totals = launches[0]["totals"]
+    totals = launches[0].totals
     assert (totals["ld_requests"], totals["ld_sectors"], totals["st_sectors"]) == (8, 128, 128)
-    assert [op["efficiency"] for op in launches[0]["ops"]] == [1, 1]
+    assert [op.efficiency for op in launches[0].ops] == [1, 1]
     assert findings(launches[0]) == ["", ""]
 
 
 def test_each_launch_names_its_kernel_source_line_grid_and_config(launches, script):
     launch = launches[2]
     first_line = script.read_text().splitlines().index("@triton.jit") + 1
-    assert (launch["kernel"], launch["source"], launch["line"]) == ("copy", "script.py", first_line)
-    assert launch["grid"] == [8, 1, 1]
-    assert launch["config"] == {"STEP": 8, "BLOCK": 128, "num_warps": 4, "num_stages": 3}
-    assert launch["registers"] >= 16
+    assert (launch.kernel, launch.source, launch.line) == ("copy", "script.py", first_line)
+    assert launch.grid == (8, 1, 1)
+    assert launch.config == {"STEP": 8, "BLOCK": 128, "num_warps": 4, "num_stages": 3}
+    assert launch.registers >= 16
 
 
 def test_a_misaligned_view_is_named_with_its_offset(launches):
@@ -126,7 +133,8 @@ def test_a_sweep_launches_all_combinations_and_names_those_that_fail(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(compiled_before))
     example = str(ROOT / "kernels" / "examples" / "softmax.py")
     assert (
-        show(
+        run_command(
+            show,
             [
                 example,
                 "--json",
@@ -136,9 +144,9 @@ def test_a_sweep_launches_all_combinations_and_names_those_that_fail(
                 "cols=1000,1024",
                 "--set",
                 "num_warps=2,3",
-            ]
+            ],
         )
-        == 0
+        == FINE
     )
     content = json.loads(capfd.readouterr().out)
     assert [launch["settings"] for launch in content["launches"]] == [
@@ -153,16 +161,16 @@ def test_a_sweep_launches_all_combinations_and_names_those_that_fail(
 
 def test_counters_are_kept_in_the_capture_and_compared(capture_path, tmp_path):
     path = Path(shutil.copy(capture_path, tmp_path))
-    totals = [launch["totals"] for launch in report(Capture(path))["launches"]]
+    totals = [launch.totals for launch in make_report(Capture(path)).launches]
     rows = [CountedLaunch({**total}, 0.5) for total in totals]
     rows[1].counters["ld_sectors"] += 1
     Capture(path).write_counters(rows)
-    launches = report(Capture(path))["launches"]
-    assert [launch["agrees"] for launch in launches] == [n != 1 for n in range(7)]
-    assert launches[0]["elapsed_ms"] == 0.5
+    launches = make_report(Capture(path)).launches
+    assert [launch.agrees for launch in launches] == [n != 1 for n in range(7)]
+    assert launches[0].elapsed_ms == 0.5
     assert (
         f"ld_sectors {totals[1]['ld_sectors'] + 1} (predicted {totals[1]['ld_sectors']})"
-        in table(report(Capture(path)))
+        in table(make_report(Capture(path)))
     )
 
 
@@ -173,7 +181,7 @@ def test_counters_join_the_launches_that_nsight_compute_saw(capture_path, tmp_pa
     content = replace(
         content, launches=tuple(replace(launch, ran="cuda") for launch in content.launches)
     )
-    totals = [launch["totals"] for launch in report(Capture(path))["launches"]]
+    totals = [launch.totals for launch in make_report(Capture(path)).launches]
     rows = [
         (totals[number], *key[:2])
         for number, key in enumerate(launch_keys(Capture(path)))
@@ -195,7 +203,7 @@ def test_counters_join_the_launches_that_nsight_compute_saw(capture_path, tmp_pa
     joined = [counters.get(key) for key in launch_keys(Capture(path))]
     assert joined == [None if number in (1, 3) else totals[number] for number in range(7)]
     Capture(path).write_counters([CountedLaunch(row, None) for row in joined])
-    assert table(report(Capture(path))).count("Nsight Compute: not counted") == 2
+    assert table(make_report(Capture(path))).count("Nsight Compute: not counted") == 2
 
 
 def test_controls_of_the_page_become_options_of_the_capture():
@@ -216,33 +224,38 @@ def test_controls_of_the_page_become_options_of_the_capture():
 def test_what_follows_two_dashes_goes_to_the_script(tmp_path, capfd):
     script = tmp_path / "prints.py"
     script.write_text("import sys\nprint(sys.argv[1:])\n", encoding="utf-8")
-    assert show([str(script), "--text", "--", "--steps", "1"]) == USAGE
+    assert run_command(show, [str(script), "--text", "--", "--steps", "1"]) == USAGE
     assert "['--steps', '1']" in capfd.readouterr().err
 
 
 def test_json_is_one_object_and_against_names_what_grew(script, capture_path, tmp_path, capfd):
-    assert show([str(capture_path), "--json"]) == 0
+    assert run_command(show, [str(capture_path), "--json"]) == FINE
     text = capfd.readouterr().out
     assert json.loads(text)["gpu"] == "H200"
     before = tmp_path / "before.json"
     before.write_text(text, encoding="utf-8")
-    assert show([str(capture_path), "--text", "--against", str(before)]) == 0
+    assert run_command(show, [str(capture_path), "--text", "--against", str(before)]) == FINE
     worse = tmp_path / "script.py"
     worse.write_text(
         script.read_text().replace("1024, 1, BLOCK", "1024, 2, BLOCK"), encoding="utf-8"
     )
-    assert show([str(worse), "--text", "--gpu", "H200", "--against", str(before)]) == GREW
+    assert (
+        run_command(show, [str(worse), "--text", "--gpu", "H200", "--against", str(before)]) == GREW
+    )
     assert "script.py:10 in copy, load x: sectors rose from 128 to 1,024." in capfd.readouterr().err
     shifted = tmp_path / "renamed.py"
     shifted.write_text(f"# A comment moves all lines.\n{script.read_text()}", encoding="utf-8")
-    assert show([str(shifted), "--text", "--gpu", "H200", "--against", str(before)]) == 0
+    assert (
+        run_command(show, [str(shifted), "--text", "--gpu", "H200", "--against", str(before)])
+        == FINE
+    )
 
 
 def test_a_copy_of_a_script_has_its_own_name_although_triton_has_compiled_the_original(
     script, tmp_path, capfd
 ):
     copied = Path(shutil.copy(script, tmp_path / "copied.py"))
-    assert show([str(copied), "--json", "--gpu", "h200"]) == 0
+    assert run_command(show, [str(copied), "--json", "--gpu", "h200"]) == FINE
     launches = json.loads(capfd.readouterr().out)["launches"]
     assert {op["file"] for launch in launches for op in launch["ops"]} == {"copied.py"}
 
@@ -251,12 +264,14 @@ def test_a_script_that_fails_has_a_table_of_its_launches_and_a_status_that_ci_se
     script, tmp_path, capfd
 ):
     whole, part = (tmp_path / name for name in ("whole.json", "part.py"))
-    assert show([str(script.with_suffix(".tilescope")), "--json"]) == 0
+    assert run_command(show, [str(script.with_suffix(".tilescope")), "--json"]) == FINE
     whole.write_text(capfd.readouterr().out, encoding="utf-8")
     part.write_text(script.read_text().replace("unmasked[(4,)]", "x.missing"), encoding="utf-8")
-    assert show([str(part), "--text", "--gpu", "H200"]) == USAGE
+    assert run_command(show, [str(part), "--text", "--gpu", "H200"]) == USAGE
     assert "3 launches" in capfd.readouterr().out
-    assert show([str(part), "--text", "--gpu", "H200", "--against", str(whole)]) == GREW
+    assert (
+        run_command(show, [str(part), "--text", "--gpu", "H200", "--against", str(whole)]) == GREW
+    )
     assert "unmasked: launches fell from 1 to 0." in capfd.readouterr().err
 
 
@@ -264,38 +279,59 @@ def test_a_load_that_becomes_asynchronous_copies_is_the_same_operation():
     """Each pipeline stage of a load through a table may access other tensors. A `red` is an atomic without a result."""
 
     def launch(*ops):
-        keys = "op", "counter", "tensor", "sectors"
-        common = {"file": "a.py", "line": 8, "requests": 0}
-        needs = {"registers": 16, "spilled_bytes": 0, "shared_bytes": 0}
-        ops = [{**common, **dict(zip(keys, op, strict=True))} for op in ops]
-        return {"launches": [{"kernel": "k", "source": "a.py", "line": 1, "ops": ops, **needs}]}
+        return LaunchReport("k", "a.py", 1, (1, 1, 1), 16, 0, 0, tuple(map(operation, ops)))
+
+    def operation(fields):
+        op, counter, tensor, sectors = fields
+        return OperationReport(op, counter, tensor, "a.py", 8, requests=0, sectors=sectors)
 
     before = launch(("load", "ld", "a, b", 8), ("atomic", "atom", "c", 2))
     copies = ("async copy", "ld", "a", 2), ("async copy", "ld", "a, b", 6)
-    assert list(differences(before, launch(*copies, ("atomic", "red", "c", 2)))) == []
-    (difference,) = differences(launch(*copies), launch(("load", "ld", "a, b", 9)))
+    after = launch(*copies, ("atomic", "red", "c", 2))
+    assert list(differences([before], [after])) == []
+    (difference,) = differences([launch(*copies)], [launch(("load", "ld", "a, b", 9))])
     assert difference.sentence == "a.py:8 in k, load a, b: sectors rose from 8 to 9."
 
 
 def test_the_table_shortens_file_names_and_no_line_number(launches):
-    ops = [
-        {**op, "file": "a_script_with_a_long_name.py", "tensor": "a_name_of_more_than_20_letters"}
-        for op in launches[0]["ops"]
-    ]
-    facts = {"triton": "3", "gpu": "", "stopped": None, "not_captured": [], "untried": ""}
-    content = {**facts, "launches": [{**launches[0], "ops": ops}]}
-    line = next(line for line in table(content).splitlines() if "load" in line)
-    assert line.split()[:3] == [
-        f"a_script_with_a_long…:{ops[0]['line']}",
-        "load",
-        "a_name_of_more_than_20_letters",
-    ]
+    name = "a_name_of_more_than_20_letters"
+    ops = [replace(op, file="a_script_with_a_long_name.py", tensor=name) for op in launches[0].ops]
+    report = Report("3", "", (replace(launches[0], ops=tuple(ops)),))
+    line = next(line for line in table(report).splitlines() if "load" in line)
+    assert line.split()[:3] == [f"a_script_with_a_long…:{ops[0].line}", "load", name]
 
 
 def test_differences_name_the_line_and_both_values(launches):
-    before, after = ({"launches": [launch]} for launch in (launches[0], launches[2]))
-    sentences = [difference.sentence for difference in differences(before, after)]
+    sentences = [each.sentence for each in differences(launches[:1], launches[2:3])]
     assert any("load x: sectors rose from 128 to 1,024." in sentence for sentence in sentences)
+
+
+def test_a_report_is_read_back_from_its_json(capture_path, tmp_path):
+    report = make_report(Capture(capture_path))
+    first = replace(report.launches[0], results={"out": OutputErrors(math.inf, 1e-3, False)})
+    path = tmp_path / "report.json"
+    content = replace(report, launches=(first, *report.launches[1:])).to_json()
+    content["of_a_later_version"] = 1
+    path.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
+    read = read_report(path)
+    assert math.isnan(read.launches[0].results["out"].relative_rms)  # JSON has null for it
+    assert (
+        replace(read, launches=(replace(read.launches[0], results=None), *read.launches[1:]))
+        == report
+    )
+
+
+def test_reports_of_an_earlier_version_can_be_compared(launches, tmp_path):
+    """They lack fields that were added later."""
+    content = Report("3.6.0", "H200", launches).to_json()
+    for launch in content["launches"]:
+        for name in ("settings", "results", "findings", "counted", "agrees"):
+            del launch[name]
+        for op in launch["ops"]:
+            del op["refused"], op["is_upper_bound"]
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps({**content, "notes": []}), encoding="utf-8")
+    assert list(differences(read_report(path).launches, launches)) == []
 
 
 @pytest.mark.parametrize(
@@ -306,27 +342,30 @@ def test_differences_name_the_line_and_both_values(launches):
         ([str(ROOT / "README.md") + ".tilescope", "--text"], "can't be read"),
         (["missing.py", "--text", "--against", "missing.json"], "is not a report of `show --json`"),
         (["missing.py", "--text", "--triton", "3.2.0"], "Tilescope needs Triton 3.6 or later"),
-        (["missing.py", "--gpu", "RTX 4091"], "there is no GPU 'RTX 4091'"),
     ],
 )
 def test_bad_input_ends_with_status_2_and_one_sentence(arguments, sentence, capture_path, capfd):
-    with pytest.raises(SystemExit) as ended:
-        show([argument.format(capture=capture_path) for argument in arguments])
-    assert ended.value.code == USAGE
+    assert run_command(show, [each.format(capture=capture_path) for each in arguments]) == USAGE
     assert sentence in capfd.readouterr().err
+
+
+def test_an_unknown_gpu_is_refused_with_the_names_that_exist(capfd):
+    with pytest.raises(SystemExit) as ended:
+        show(["missing.py", "--gpu", "RTX 4091"])
+    assert ended.value.code == USAGE
+    assert "there is no GPU 'RTX 4091'" in capfd.readouterr().err
 
 
 def test_a_space_serves_no_scripts(monkeypatch, capfd):
     monkeypatch.setenv("SPACE_ID", "somebody/space")
-    with pytest.raises(SystemExit):
-        show(["script.py"])
+    assert run_command(show, ["script.py"]) == USAGE
     assert "does not serve its page on a Space" in capfd.readouterr().err
 
 
 def test_a_script_without_a_launch_says_so(tmp_path, capfd):
     empty = tmp_path / "empty.py"
     shutil.copy(ROOT / "kernels" / "examples" / "__init__.py", empty)
-    assert show([str(empty), "--text"]) == USAGE
+    assert run_command(show, [str(empty), "--text"]) == USAGE
     assert "launched no Triton kernel" in capfd.readouterr().err
 
 
@@ -371,7 +410,7 @@ def test_an_autotuned_kernel_has_a_control_that_pins_one_of_its_configs(
         'copy[(4,)](torch.zeros(4096, device="cuda"), torch.zeros(4096, device="cuda"), 1024, 1)\n'
     )
     script.write_text(head + config + kernel + launch, encoding="utf-8")
-    assert show([str(script), "--text", "--gpu", "H200", "--out", str(path)]) == 0
+    assert run_command(show, [str(script), "--text", "--gpu", "H200", "--out", str(path)]) == FINE
     pictures = CapturePictures(Capture(path))
     form = json.loads(pictures.form(CaptureView(), {}, str(script)))
     (control,) = (field for field in form["fields"] if field["name"] == "config_copy")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from kernels.knobs import knob
 from visualize.views import slots
 from visualize.views.panel import Endpoint, Panel
-from visualize.views.prose import Strong, claim, say
+from visualize.views.prose import claim, say
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,7 @@ class TilesPanel(Panel):
     def draw(self, snapshot):
         tiles = len(snapshot.schedule.tiles.program)
         is_enough = tiles >= snapshot.state.view.of(TilesView).at_least
-        return {
-            "tiles-claim": claim(say("{} tiles.", Strong(tiles)) if is_enough else "Few tiles.")
-        }
+        return {"tiles-claim": claim(say("{} tiles.", tiles) if is_enough else "Few tiles.")}
 
     def endpoints(self, api):
         async def tiles(experiment: dict) -> dict:

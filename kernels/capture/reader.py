@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, TypeAdapter
+from pydantic import BeforeValidator, Field, TypeAdapter
 
-from kernels.accesses import Layout
+from kernels.layouts import Layout
 
 # Maximum bytes of the file and of each array, of each text, and of all members unpacked; maximum elements of a block.
 _MOST_BYTES = 64 << 20
@@ -31,6 +31,8 @@ _FINDINGS = "findings.json"
 Count = Annotated[int, Field(ge=0, lt=1 << 40)]
 Extent = Annotated[int, Field(ge=1, lt=1 << 31)]
 Number = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+# A report's JSON has null for an error that is not finite.
+ErrorNumber = Annotated[float, BeforeValidator(lambda error: math.nan if error is None else error)]
 
 
 class UnreadableCapture(Exception):
@@ -120,8 +122,8 @@ class Tuned:
 class OutputErrors:
     """Errors of a case's output. `relative_rms` is relative to the RMS of the expected output."""
 
-    relative_rms: float
-    max_abs_error: float
+    relative_rms: ErrorNumber
+    max_abs_error: ErrorNumber
     passed: bool
 
 

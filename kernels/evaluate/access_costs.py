@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from kernels.accesses import vectors
 from kernels.evaluate.counts import OperationCounts
 from kernels.evaluate.experiments import (
     Change,
@@ -19,9 +18,10 @@ from kernels.evaluate.experiments import (
     total,
     try_option,
 )
-from kernels.evaluate.requests import Instruction
 from kernels.evaluate.ttgir import Slice
 from kernels.evaluate.ttir_edits import Module
+from kernels.instructions import Instruction
+from kernels.layouts import vectors
 from kernels.sectors import IDEAL, LANES, SECTOR_BYTES
 
 # Triton specializes on arguments that are multiples of this, and a lane moves at most as many bytes.
@@ -152,7 +152,7 @@ class Access:
 
     def relax(self) -> Choice:
         made = self.made
-        if self.op.counter != "atom" or made.swaps or "acq_rel" not in made.name:
+        if self.op.counter != "atom" or made.swaps or "acq_rel" not in made.instruction:
             return []
         change = Change(
             "ordering",

@@ -6,10 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from kernels.evaluate.counts import Tally
 from kernels.evaluate.listings import instructions, locate_lines, skip_depths
-from kernels.evaluate.memory import Tally
-from kernels.evaluate.requests import Instruction, find_instructions, find_opcodes
+from kernels.evaluate.requests import find_instructions, find_opcodes
 from kernels.evaluate.ttgir import MEMORY_OPS, Op, Region, Site, Source, memory_ops
+from kernels.instructions import Instruction
 
 # Number of programs at a time whose addresses are compared with one another.
 _FIRST_PROGRAMS = 8

@@ -1,43 +1,148 @@
-"""Count the requests of every launch in a capture."""
+"""The counts of one memory operation, and of all operations of a launch."""
 
-import logging
-from dataclasses import dataclass, replace
-from functools import partial
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from kernels.capture.reader import (
-    Argument,
-    Build,
-    Capture,
-    CapturedLaunch,
-    UnreadableCapture,
+from kernels.instructions import Instruction
+from kernels.sectors import SECTOR_BYTES
+
+# Kinds of operations, and Nsight Compute's names of the instructions that it counts for each.
+KINDS = {
+    "load": ("ld",),
+    "store": ("st",),
+    "atomic": ("red", "atom"),
+    "TMA load": ("tma_ld",),
+    "TMA store": ("tma_st",),
+}
+# The counters of a launch. None counts the requests of boxes, which no lane issues.
+COUNTERS = tuple(
+    f"{name}_{unit}"
+    for names in KINDS.values()
+    for name in names
+    for unit in ("requests", "sectors")
+    if (unit == "sectors" or not name.startswith("tma"))
 )
-from kernels.evaluate import ttgir
-from kernels.evaluate.assembly import Doubt, find_doubts, load_depths
-from kernels.evaluate.evaluator import Evaluator, Overflow
-from kernels.evaluate.listings import UnsupportedOperation
-from kernels.evaluate.memory import STORAGE_STEP, Descriptor, Memory, Storage, Tally
-from kernels.evaluate.requests import Instruction, read_instructions, textbook
-from kernels.sectors import REQUESTS, SECTORS
 
-LOG = logging.getLogger("tilescope.captures")
-
-COUNTERS = (
-    *(f"{kind}_{unit}" for kind in ("ld", "st", "red", "atom") for unit in ("requests", "sectors")),
-    "tma_ld_sectors", "tma_st_sectors",
-)  # fmt: skip
-
-_NOT_RUN = "Accesses depend on values from an earlier launch, which did not run. Use --values to interpret it first."
-_RETRIES = (
+# Why the count of a compare-and-swap loop is a lower bound.
+RETRIES = (
     "The GPU lacks this atomic: lanes use a compare-and-swap loop, which retries after a conflict."
 )
 
 
 @dataclass(frozen=True)
+class Cost:
+    """Cost of a memory operation over one execution or the whole launch, predicted or counted.
+
+    Attributes:
+        requests: warp-wide instructions with at least one active lane; 0 for descriptor (TMA) copies.
+        sectors: as the launch's hardware counter counts them.
+        lines: 128-byte lines per request, summed; for descriptor copies, lines per box row.
+        ideal_sectors: each request's distinct bytes / sector size, rounded up, summed.
+        bytes_wanted: bytes of all active lanes, duplicates included.
+        extra_sectors: sectors counted beyond those that requests touch. A descriptor load also counts sectors past the
+            tensor's edge. For a copy that bypasses L1, see `sectors.count_requests`; the number may be negative.
+        repeated_sectors: sectors that Nsight Compute counts repeatedly for one instruction: for a copy that bypasses
+            L1, sectors that several pairs of lanes touch.
+        executed: counted warp instructions, including those without an active lane; 0 if predicted.
+        has_requests: false if the request counter also includes other operations; `requests` is then 0.
+        is_lower_bound: whether the cost omits retries of an atomic's compare-and-swap loop.
+        opcodes: counted SASS opcodes; empty if predicted.
+        agreement: how a counted cost agrees with the prediction for the counted code; see `agreement.agreement`.
+    """
+
+    requests: int
+    sectors: int
+    lines: int
+    ideal_sectors: int
+    bytes_wanted: int = 0
+    extra_sectors: int = 0
+    repeated_sectors: int = 0
+    executed: int = 0
+    sector_bytes: int = SECTOR_BYTES
+    has_requests: bool = True
+    is_lower_bound: bool = False
+    opcodes: tuple[str, ...] = ()
+    agreement: str = ""
+
+    @property
+    def touched_sectors(self) -> int:
+        """The number of distinct sectors of each request or box row, summed."""
+        return self.sectors - self.extra_sectors
+
+    @property
+    def wasted_sectors(self) -> int:
+        return self.sectors - self.ideal_sectors
+
+    @property
+    def efficiency(self) -> float:
+        """ideal_sectors / sectors, 0 to 1."""
+        return self.ideal_sectors / self.sectors if self.sectors else 1.0
+
+    def __add__(self, other: Cost) -> Cost:
+        return replace(
+            self,
+            **{name: getattr(self, name) + getattr(other, name) for name in (*_AMOUNTS, "opcodes")},
+            sector_bytes=other.sector_bytes,
+            has_requests=self.has_requests and other.has_requests,
+            is_lower_bound=self.is_lower_bound or other.is_lower_bound,
+        )
+
+
+# The additive fields: all from `requests` to `executed`.
+_AMOUNTS = tuple(field.name for field in fields(Cost))[:8]
+NO_COST = Cost(0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Example:
+    """An execution of an operation by one program: each element's first byte, and whether its mask is true."""
+
+    program: int
+    address: np.ndarray
+    active: np.ndarray
+
+
+@dataclass
+class Tally:
+    """What an evaluation has found out about one operation.
+
+    Attributes:
+        executions: number of executions with an active program, over all programs.
+        counts: (7,) int64: the amounts of `Cost` in order.
+        loaded_sectors: sectors of the words that a compare-and-swap loop loads first.
+        storages: the storages that it addresses.
+        example: an early execution, the one with the most requests in the first batch.
+        starts: (program, address of its block's lowest byte) of the first executions, (executions,) each.
+        outside: an execution with an element outside its storage, and the element's index in the block.
+        refused: why the counts are incomplete or a bound; "" if they are exact.
+        is_upper_bound: whether the counts are an upper bound, not a lower one.
+        issued: for each instruction of a warp, whether any lane executed it.
+        classes: for each set of classes, as far as remembered, (classes, 10) int64: counts, the smallest and largest
+            address of an active element, from the block's first element, and the loaded sectors.
+    """
+
+    executions: int = 0
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(7, np.int64))
+    loaded_sectors: int = 0
+    storages: set[int] = field(default_factory=set)
+    example: Example | None = None
+    starts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    outside: tuple[Example, tuple[int, ...]] | None = None
+    refused: str = ""
+    is_upper_bound: bool = False
+    issued: np.ndarray = field(default_factory=lambda: np.zeros(1, bool))
+    classes: dict[bytes, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class OperationCounts:
-    """Counts of one memory operation of a launch.
+    """A memory operation of a launch, and its counts.
 
     Attributes:
         op: "load", "async copy", "store", "atomic" or "descriptor".
@@ -45,6 +150,7 @@ class OperationCounts:
         source: (file without its folders, line) of the operation.
         tensors: names of the arguments that it addresses.
         instruction: how it was compiled; None for a descriptor or if that is unknown.
+        tally: of a captured launch, what the evaluation has found out.
         addressed_by, masked_by: names of the arguments that its addresses and its mask depend on, other than through a
             quotient.
         index_line: the source line of a load that its addresses depend on; 0 without one.
@@ -59,23 +165,47 @@ class OperationCounts:
     addressed_by: frozenset[str] = frozenset()
     masked_by: frozenset[str] = frozenset()
     index_line: int = 0
+    sector_bytes: int = SECTOR_BYTES
 
     @property
     def is_lower_bound(self) -> bool:
         """Whether the launch may execute it more often than counted."""
         return bool(self.tally.refused) and not self.tally.is_upper_bound
 
+    @cached_property
+    def launch(self) -> Cost:
+        """The cost of the whole launch."""
+        cost = Cost(*self.tally.counts.tolist())
+        return replace(cost, sector_bytes=self.sector_bytes, is_lower_bound=self.is_lower_bound)
+
     @property
     def requests(self) -> int:
-        return int(self.tally.counts[REQUESTS])
+        return self.launch.requests
 
     @property
     def sectors(self) -> int:
-        return int(self.tally.counts[SECTORS])
+        return self.launch.sectors
 
     @property
     def width_bytes(self) -> int:
         return self.instruction.width_bytes if self.instruction else 0
+
+
+@dataclass(frozen=True)
+class Overflow:
+    """An operation on integers whose result does not fit in its type.
+
+    Attributes:
+        source: its file and line.
+        program: the first program in which it does not fit.
+        value: the mathematical result there.
+        bits: the width of its type.
+    """
+
+    source: tuple[str, int]
+    program: int
+    value: int
+    bits: int
 
 
 @dataclass(frozen=True)
@@ -127,159 +257,6 @@ class LaunchCounts:
         )
 
 
-def count_launch(
-    capture: Capture,
-    launch: CapturedLaunch,
-    programs: np.ndarray | None = None,
-    is_textbook: bool = False,
-    build: Build | None = None,
-) -> LaunchCounts:
-    """Count a launch's requests.
-
-    Args:
-        programs: count only these programs.
-        is_textbook: count as on the blackboard: lane i takes element i of the block, row by row.
-        build: how the kernel is compiled; None for the captured code.
-
-    Raises:
-        UnreadableCapture: the launch's compiled code is damaged.
-    """
-    try:
-        return _evaluate(capture, launch, programs, is_textbook, build)
-    except UnsupportedOperation as error:
-        return LaunchCounts((), str(error))
-    except UnreadableCapture:
-        raise
-    except Exception:  # a capture file may hold arbitrary text as compiled code
-        LOG.warning("A launch could not be evaluated.", exc_info=True)
-        why = "The compiled code is damaged, or has an unknown form. On a GPU, --count counts the launch."
-        return LaunchCounts((), why)
-
-
-def _evaluate(
-    capture: Capture,
-    launch: CapturedLaunch,
-    programs: np.ndarray | None,
-    is_textbook: bool,
-    build: Build | None,
-) -> LaunchCounts:
-    kernel, codes = build or capture.build(launch.kernel)
-    if kernel.num_ctas > 1:
-        raise UnsupportedOperation(
-            "Launches with num_ctas > 1 are not evaluated. On a GPU, --count counts them."
-        )
-    body = ttgir.parse(codes["ttgir"])
-    if len(launch.arguments) != len(body.arguments):
-        raise UnsupportedOperation("The launch's arguments do not match the compiled function's.")
-    layouts = capture.layouts(kernel)
-    instructions = read_instructions(body, layouts, codes["ptx"], codes["sass"], kernel.num_warps)
-    if is_textbook:
-        instructions = {
-            op: i if isinstance(i, str) else textbook(i) for op, i in instructions.items()
-        }
-    arguments = [_value(capture, argument) for argument in launch.arguments]
-    memory = Memory(body, _storages(capture, launch), instructions)
-    evaluator = Evaluator(
-        body, arguments, launch.grid, memory, programs, load_depths(codes["sass"])
-    )
-    evaluator.run()
-    doubts = (
-        {}
-        if is_textbook
-        else find_doubts(body, instructions, memory.tallies, codes["ptx"], codes["sass"])
-    )
-    owners = [
-        (tensor.storage, argument.name)
-        for argument in launch.arguments
-        if (tensor := argument.own_tensor)
-    ]
-    owners.sort(key=lambda owner: owner[0])
-    loads = {name: op.location for op in body.walk() if op.name == "tt.load" for name in op.results}
-    given = [
-        (argument.name, name)
-        for argument, name in zip(launch.arguments, body.arguments, strict=True)
-    ]
-    operations = []
-    for op in ttgir.memory_ops(body):
-        tally = memory.tallies[op]
-        instruction = instructions[op]
-        access = ttgir.MEMORY_OPS[op.name]
-        has_lanes = access.kind not in ("descriptor", "tensor map")
-        made = instruction if isinstance(instruction, Instruction) and has_lanes else None
-        pointer, mask = (
-            evaluator.slice.reach(names, through_quotients=False)
-            for names in (op.operands[:1], filter(None, [op.mask]))
-        )
-        indices = (
-            location[0][1] for name, location in loads.items() if location and name in pointer
-        )
-        counts = OperationCounts(
-            op=access.kind,
-            counter=made.counter if made else access.counter,
-            source=op.source or (kernel.file, kernel.line),
-            tensors=tuple(name for storage, name in owners if storage in tally.storages),
-            instruction=made,
-            tally=tally,
-            addressed_by=frozenset(argument for argument, name in given if name in pointer),
-            masked_by=frozenset(argument for argument, name in given if name in mask),
-            index_line=next(indices, 0),
-        )
-        if evaluator.slice.sunk.get(op, op) is None:
-            text = "The compiler moved this load behind a branch. The count is an upper bound."
-            doubts.setdefault(op.site, Doubt(text, True))
-        if doubt := doubts.get(op.site):
-            tally.is_upper_bound = doubt.is_upper_bound and not tally.refused
-            tally.refused = tally.refused or doubt.text
-            if not doubt.text:  # the compiler found that nothing needs it
-                tally.counts[:] = 0
-        if made and made.swaps:
-            loaded = tally.counts.copy()
-            loaded[SECTORS] = tally.loaded_sectors
-            operations.append(
-                replace(counts, op="load", counter="ld", tally=replace(tally, counts=loaded))
-            )
-            tally.refused = tally.refused or _RETRIES
-        operations.append(counts)
-    for kind, source in doubts.keys() - {op.site for op in ttgir.memory_ops(body)}:
-        tally = Tally(refused=doubts[kind, source].text)
-        counter = next(
-            access.counter for access in ttgir.MEMORY_OPS.values() if access.kind == kind
-        )
-        place = source or (kernel.file, kernel.line)
-        operations.append(OperationCounts(kind, counter, place, (), None, tally))
-    return LaunchCounts(
-        tuple(operations),
-        work=memory.work,
-        overflows=tuple(evaluator.overflows.values()),
-    )
-
-
-def _storages(capture: Capture, launch: CapturedLaunch) -> list[Storage]:
-    storages = [
-        Storage(storage.bytes, storage.address_bytes) for storage in capture.content.storages
-    ]
-    for tensor in filter(None, (argument.own_tensor for argument in launch.arguments)):
-        if not tensor.is_known:
-            storages[tensor.storage] = replace(storages[tensor.storage], why_unknown=_NOT_RUN)
-        elif tensor.array is not None:
-            storages[tensor.storage].contents[tensor.element_bytes] = partial(
-                _read_array, capture, tensor.array
-            )
-    return storages
-
-
-def _read_array(capture: Capture, number: int) -> np.ndarray:
-    try:
-        return capture.read_array(number)
-    except UnreadableCapture as error:
-        raise UnsupportedOperation(str(error)) from error
-
-
-def _value(capture: Capture, argument: Argument) -> int | float | bool | Descriptor:
-    if (tensor := argument.own_tensor) is None:
-        return argument.number
-    start = capture.content.storages[tensor.storage].address_bytes + tensor.offset_bytes
-    address = (tensor.storage + 1) * STORAGE_STEP + start
-    if (made := argument.descriptor) is None:
-        return address
-    return Descriptor(tensor.element_bytes, np.array([[address, *made.shape, *made.strides]]))
+def sum_costs(operations: Iterable[OperationCounts]) -> Cost:
+    """Add up the costs of operations over the launch."""
+    return sum((op.launch for op in operations), NO_COST)

@@ -6,13 +6,13 @@ Only the operations that addresses, masks and control flow depend on are evaluat
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from kernels.evaluate import arithmetic
+from kernels.evaluate.counts import Overflow
 from kernels.evaluate.listings import UnsupportedOperation
 from kernels.evaluate.memory import CHUNK, STORAGE_STEP, Descriptor, Memory
 from kernels.evaluate.ttgir import (
@@ -63,23 +63,6 @@ class _Unknown(Value):
 
     def __getattr__(self, name: str) -> Any:
         raise UnsupportedOperation(self.why)
-
-
-@dataclass(frozen=True)
-class Overflow:
-    """An operation on integers whose result does not fit in its type.
-
-    Attributes:
-        source: its file and line.
-        program: the first program in which it does not fit.
-        value: the mathematical result there.
-        bits: the width of its type.
-    """
-
-    source: tuple[str, int]
-    program: int
-    value: int
-    bits: int
 
 
 class Evaluator:

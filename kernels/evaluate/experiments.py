@@ -9,7 +9,8 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from kernels.capture.reader import Argument, Build, Capture, CapturedKernel, CapturedLaunch
-from kernels.evaluate.counts import LaunchCounts, OperationCounts, count_launch
+from kernels.evaluate.captured import count_launch
+from kernels.evaluate.counts import LaunchCounts, OperationCounts
 from kernels.evaluate.ttgir import Op
 from kernels.evaluate.ttir_edits import Module
 from kernels.gpus import GPUS, occupancy

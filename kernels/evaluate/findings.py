@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from kernels.accesses import vectors
 from kernels.capture.reader import Build, Capture, Finding
 from kernels.evaluate.access_costs import explain_costs
-from kernels.evaluate.counts import LaunchCounts, OperationCounts, count_launch
+from kernels.evaluate.captured import count_launch
+from kernels.evaluate.counts import LaunchCounts, OperationCounts
 from kernels.evaluate.experiments import (
     Change,
     Choice,
@@ -28,6 +28,7 @@ from kernels.evaluate.experiments import (
 )
 from kernels.evaluate.memory import STORAGE_STEP, storage_number
 from kernels.gpus import occupancy
+from kernels.layouts import vectors
 
 # Resident warps are reported if registers or shared memory limit them to less than this part.
 _LOW_OCCUPANCY = 0.25
@@ -172,7 +173,12 @@ def _check_tuner(lab: Lab, op: OperationCounts) -> Choice:
     restored = lab.launch.tuned.restored if lab.launch.tuned else None
     is_reset = restored is None or {*op.tensors} <= {*restored}
     made = op.instruction
-    if op.op != "atomic" or is_reset or not made or not re.search(r"\.(add|xor)\b", made.name):
+    if (
+        op.op != "atomic"
+        or is_reset
+        or not made
+        or not re.search(r"\.(add|xor)\b", made.instruction)
+    ):
         return []
     text = (
         f"The autotuner runs the kernel many times, and each run adds to {name_tensors(op)} again. "
@@ -184,7 +190,7 @@ def _check_tuner(lab: Lab, op: OperationCounts) -> Choice:
 def _check_race(lab: Lab, op: OperationCounts) -> Choice:
     """State that two programs store to one address. With a lock, their order may be fixed."""
     atomics = (each.instruction for each in lab.counts.operations if each.op == "atomic")
-    has_lock = any(made and re.search(r"\.(cas|exch)\b", made.name) for made in atomics)
+    has_lock = any(made and re.search(r"\.(cas|exch)\b", made.instruction) for made in atomics)
     example = op.tally.example
     if op.op != "store" or not op.tally.starts or not example or has_lock:
         return []

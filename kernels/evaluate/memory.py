@@ -5,24 +5,25 @@ Each class of equal executions is counted once: addresses that are equal up to w
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from kernels.atomics import ADDRESS_RANGE
+from kernels.evaluate.counts import Example, Tally
 from kernels.evaluate.listings import UnsupportedOperation
-from kernels.evaluate.requests import Instruction, count_lanes, lanes_of
+from kernels.evaluate.requests import lanes_of
 from kernels.evaluate.ttgir import MEMORY_OPS, Op, Region, memory_ops
 from kernels.evaluate.values import Value, apply, check_size, group, pick
+from kernels.instructions import Instruction
 from kernels.sectors import (
     GRANULE_BYTES,
     LINE_BYTES,
     REQUESTS,
     SECTOR_BYTES,
     SECTORS,
-    box_row_bytes,
-    count_padding,
+    box_lanes,
     count_requests,
 )
 
@@ -79,53 +80,13 @@ class Storage:
     why_unknown: str = "The capture holds no copy of the tensor's values."
 
 
-@dataclass(frozen=True)
-class Example:
-    """An execution of an operation by one program: each element's first byte, and whether its mask is true."""
-
-    program: int
-    address: np.ndarray
-    active: np.ndarray
-
-
-@dataclass
-class Tally:
-    """Counts of one operation over the whole launch.
-
-    Attributes:
-        executions: number of executions with an active program, over all programs.
-        counts: (4,) int64: requests, sectors, lines, ideal sectors.
-        loaded_sectors: sectors of the words that a compare-and-swap loop loads first.
-        storages: the storages that it addresses.
-        example: an early execution, the one with the most requests in the first batch.
-        starts: (program, address of its block's lowest byte) of the first executions, (executions,) each.
-        outside: an execution with an element outside its storage, and the element's index in the block.
-        refused: why the counts are incomplete or a bound; "" if they are exact.
-        is_upper_bound: whether the counts are an upper bound, not a lower one.
-        issued: for each instruction of a warp, whether any lane executed it.
-        classes: for each set of classes, as far as remembered, (classes, 7) int64: counts, the smallest and largest
-            address of an active element, from the block's first element, and the loaded sectors.
-    """
-
-    executions: int = 0
-    counts: np.ndarray = field(default_factory=lambda: np.zeros(4, np.int64))
-    loaded_sectors: int = 0
-    storages: set[int] = field(default_factory=set)
-    example: Example | None = None
-    starts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    outside: tuple[Example, tuple[int, ...]] | None = None
-    refused: str = ""
-    is_upper_bound: bool = False
-    issued: np.ndarray = field(default_factory=lambda: np.zeros(1, bool))
-    classes: dict[bytes, np.ndarray] = field(default_factory=dict)
-
-
 class Memory:
     """Global memory and the tally of each operation on it.
 
     Args:
         storages: storage number n starts at (n + 1) · STORAGE_STEP.
         instructions: for each operation its instruction, or why it is unknown.
+        num_warps: warps of a program.
     """
 
     def __init__(
@@ -133,9 +94,11 @@ class Memory:
         body: Region,
         storages: Sequence[Storage],
         instructions: Mapping[Op, Instruction | str],
+        num_warps: int,
     ) -> None:
         self.storages = storages
         self.instructions = instructions
+        self.num_warps = num_warps
         self.work = 0
         self.starts = np.array(
             [(n + 1) * STORAGE_STEP + storage.start_bytes for n, storage in enumerate(storages)]
@@ -238,22 +201,22 @@ class Memory:
         facts = tally.classes.get(name)
         if facts is None:
             facts = self._count_classes(op, pointer, mask, instruction, running[first], programs)
-            facts[:, 4:6] -= base[running[first], None]
+            facts[:, 7:9] -= base[running[first], None]
             tally.classes |= {name: facts} if len(first) <= _MOST_REMEMBERED else {}
         times = np.array([len(running)]) if index is None else np.bincount(index)
-        tally.counts += (facts[:, :4] * times[:, None]).sum(axis=0)
-        tally.loaded_sectors += int((facts[:, 6] * times).sum())
+        tally.counts += times @ facts[:, :7]
+        tally.loaded_sectors += int(facts[:, 9] @ times)
         issued = facts[:, REQUESTS] > 0
         if not issued.any():
             return
         each = np.zeros(len(running), int) if index is None else index
         if sum(len(number) for number, _ in tally.starts) < _MOST_STARTS:
             some = np.flatnonzero(issued[each])[:_MOST_STARTS]
-            tally.starts.append((programs[running[some]], (starts + facts[each, 4])[some]))
-        span = lowest + facts[issued, 4].min(), highest + facts[issued, 5].max()
+            tally.starts.append((programs[running[some]], (starts + facts[each, 7])[some]))
+        span = lowest + facts[issued, 7].min(), highest + facts[issued, 8].max()
         if tally.outside is None and self._are_outside(np.array(span)).any():
             some = np.flatnonzero(issued[each])
-            outside = self._are_outside(starts[some, None] + facts[each[some], 4:6]).any(axis=1)
+            outside = self._are_outside(starts[some, None] + facts[each[some], 7:9]).any(axis=1)
             for member in running[some[outside]][:1]:
                 address, active = (
                     part[0] for part in _blocks(op, pointer, mask, np.array([member]))
@@ -283,7 +246,7 @@ class Memory:
         """Return for each member its facts: see `Tally.classes`."""
         tally = self.tallies[op]
         rank = len(op.shape)
-        place, owner = lanes_of(instruction, op.name == "tt.load")
+        place, owner = lanes_of(instruction, self.num_warps)
         last = max(0, instruction.width_bytes - instruction.element_bytes)
         self.spend(len(members) * owner.size >> 9)
         facts = []
@@ -294,14 +257,12 @@ class Memory:
                 for value in (pointer, mask)
             )
             on = on & owner
-            counts = count_lanes(instruction, address, on)
-            issued = (
-                counts[..., REQUESTS]
-                .any(axis=0)
-                .reshape(-1, instruction.count - sum(instruction.is_merged))
-            )
+            lanes = address.reshape(-1, shape[2]), on.reshape(-1, shape[2]), instruction.width_bytes
+            requests = count_requests(*lanes, instruction.instruction).reshape(*shape[:2], -1)
+            per_warp = instruction.count - sum(instruction.is_merged)
+            issued = requests[..., REQUESTS].reshape(-1, per_warp)
             tally.issued = tally.issued | issued.any(axis=0)
-            counts = counts.sum(axis=1)
+            counts = requests.sum(axis=1)
             if tally.example is None and counts[:, REQUESTS].any():
                 row = int(counts[:, REQUESTS].argmax())
                 block = (part[0] for part in _blocks(op, pointer, mask, some[[row]]))
@@ -310,8 +271,7 @@ class Memory:
             high = np.where(on, address, -1).max(axis=(1, 2)) + last
             loaded = counts[:, SECTORS]
             if instruction.swaps:
-                words = replace(instruction, name="ld")
-                loaded = count_lanes(words, address, on)[..., SECTORS].sum(axis=1)
+                loaded = count_requests(*lanes)[:, SECTORS].reshape(shape[:2]).sum(axis=1)
             facts.append(np.column_stack([counts, low, high, loaded]))
         return np.concatenate(facts)
 
@@ -324,9 +284,8 @@ class Memory:
         tally = self.tallies[op]
         tally.executions += len(address)
         tally.storages.update(np.unique(storage_number(address)).tolist())
-        tally.counts += len(address) * np.array(
-            [1, LINE_BYTES // SECTOR_BYTES, 1, LINE_BYTES // SECTOR_BYTES]
-        )
+        sectors = LINE_BYTES // SECTOR_BYTES
+        tally.counts += len(address) * np.array([1, sectors, 1, sectors, LINE_BYTES, 0, 0])
 
     def copy_block(self, op: Op, size: int, facts: np.ndarray, at: np.ndarray) -> None:
         """Count a copy by the tensor memory accelerator, box row by box row: see `kernels.sectors`.
@@ -349,16 +308,14 @@ class Memory:
         start = (address[:, 0] + (at * strides).sum(axis=1) * size) % LINE_BYTES
         rows = np.column_stack([start, before, after, strides])
         classes, times = np.unique(rows, axis=0, return_counts=True)
-        granule = GRANULE_BYTES // size
-        places = np.indices((*block[:-1], block[-1] // granule)).reshape(len(block), -1)
-        places[-1] *= granule
-        per_row = box_row_bytes(op.swizzle_bytes, int(block[-1]) * size) // GRANULE_BYTES
+        instruction = "cp.async.bulk" + ".global.shared" * (not is_load)
+        places = box_lanes(block.tolist(), size, op.swizzle_bytes)
         for (first, *limits), count in zip(classes, times.tolist(), strict=True):
-            low, high, steps = np.split(np.array(limits)[:, None], 3)
-            row = ((places * steps).sum(axis=0) * size).reshape(-1, per_row)
-            inside = ((places >= low) & (places < high)).all(axis=0).reshape(-1, per_row)
-            sectors = count_requests(first + row, inside, GRANULE_BYTES)[:, SECTORS].sum()
-            tally.counts[SECTORS] += (sectors + is_load * count_padding(inside).sum()) * count
+            low, high, steps = np.split(np.array(limits)[:, None, None], 3)
+            address = first + (places * steps).sum(axis=0) * size
+            inside = ((places >= low) & (places < high)).all(axis=0)
+            counts = count_requests(address, np.asarray(inside), GRANULE_BYTES, instruction)
+            tally.counts[SECTORS] += count * counts[:, SECTORS].sum()
 
 
 def _blocks(

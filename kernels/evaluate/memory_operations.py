@@ -10,11 +10,13 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kernels.accesses import AnyAccess, FlatAccess, Layout, MemoryOperation, vectors
+from kernels.accesses import AnyAccess, FlatAccess
 from kernels.evaluate.listings import Location, UnsupportedOperation, instructions, locate_lines
-from kernels.evaluate.requests import PTX_MEMORY, Instruction, find_instructions, read_instructions
+from kernels.evaluate.requests import PTX_MEMORY, find_instructions, read_instructions
 from kernels.evaluate.ttgir import MEMORY_OPS, Op, memory_ops, parse
+from kernels.instructions import Instruction
 from kernels.jit import last_line
+from kernels.layouts import Layout
 
 # Operations that a SASS instruction may implement. An atomic on half a word first loads the word that it swaps.
 SASS_KINDS = {
@@ -53,7 +55,7 @@ def read_operations(
     ttgir: str,
     ptx: str,
     sass: str,
-) -> tuple[MemoryOperation, ...]:
+) -> tuple[Instruction, ...]:
     """Return the compiled operation of each declared access, in the same order.
 
     Args:
@@ -75,7 +77,7 @@ def read_operations(
         else None
         for b in read_ttgir.__wrapped__(ttgir)[0]  # without its cache, which would grow in a worker
     ]
-    compiled = read_instructions(body, layouts, ptx, sass, 1)
+    compiled = read_instructions(body, layouts, ptx, sass)
     declared = []
     for access, shape in zip(accesses, shapes, strict=True):
         file, first = access.source
@@ -88,7 +90,7 @@ def read_operations(
         # A kernel may call the function containing the operation from several places. Pipelining duplicates operations.
         sites = {(MEMORY_OPS[op.name].kind, op.location) for op in ops}
         count = sum(len(in_ptx[site]) for site in sites)
-        made = {_read_operation(op, compiled[op], count) for op in ops}
+        made = {replace(_check(op, compiled[op]), instructions=count, opcodes=()) for op in ops}
         if len(made) != 1:
             raise UnsupportedOperation(
                 f"The {access.op} of {access.tensor} became {len(made)} operations, not one."
@@ -104,16 +106,10 @@ def read_operations(
     )
 
 
-def _read_operation(op: Op, instruction: Instruction | str, count: int) -> MemoryOperation:
-    """Join an operation of the TTGIR to its instruction.
-
-    Args:
-        count: number of occurrences in the PTX.
-    """
+def _check(op: Op, instruction: Instruction | str) -> Instruction:
     if isinstance(instruction, str):
         raise UnsupportedOperation(instruction)
-    kind = MEMORY_OPS[op.name].kind
-    if kind == "descriptor" and op.swizzle_bytes is None:
+    if instruction.op == "descriptor" and op.swizzle_bytes is None:
         raise UnsupportedOperation(
             f"The layout in shared memory is unknown in {op.text.strip()!r}."
         )
@@ -121,21 +117,11 @@ def _read_operation(op: Op, instruction: Instruction | str, count: int) -> Memor
         raise UnsupportedOperation(
             f"The layout is not a permutation of bits in {op.text.strip()!r}."
         )
-    return MemoryOperation(
-        op=kind,
-        source=op.location[0][:2],
-        layout=instruction.layout,
-        element_bytes=instruction.element_bytes,
-        width_bytes=instruction.width_bytes,
-        instruction=instruction.name,
-        instructions=count,
-        opcodes=(),
-        swizzle_bytes=op.swizzle_bytes or 0,
-    )
+    return instruction
 
 
 def match_instructions(
-    listed: Sequence[tuple[str, Location]], operations: Sequence[MemoryOperation]
+    listed: Sequence[tuple[str, Location]], operations: Sequence[Instruction]
 ) -> list[int | None]:
     """Return, for each SASS instruction, the index of the operation that it implements; None if it accesses no memory.
 
@@ -170,7 +156,7 @@ def match_instructions(
 
 
 def _check_count(
-    operation: MemoryOperation, copies: int, access: AnyAccess, shape: tuple[int, int]
+    operation: Instruction, copies: int, access: AnyAccess, shape: tuple[int, int]
 ) -> None:
     """Check that each copy of the loop body has equally many PTX instructions per group of registers.
 
@@ -181,7 +167,7 @@ def _check_count(
     if operation.layout is None:
         return
     # Lane 0 of warp 0 has the lowest coordinates of each register.
-    lanes = vectors(operation.layout, operation.width_bytes // operation.element_bytes)
+    lanes = operation.vectors
     groups = lanes.place[:, lanes.warp == 0, 0].T
     if isinstance(access, FlatAccess):
         limits: tuple[int, ...] = (math.prod(shape),)

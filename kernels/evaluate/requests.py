@@ -10,14 +10,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
-from kernels.accesses import Layout, textbook_layout, vectors
 from kernels.evaluate.listings import Location, instructions, lane_bytes, locate_lines
 from kernels.evaluate.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Site, Source, memory_ops
-from kernels.sectors import count_requests
+from kernels.instructions import Instruction
+from kernels.layouts import Layout, textbook_layout
 
 PTX_MEMORY = re.compile(
     r"(?<![\w.:])(?P<name>(?:ld|st|red|atom)\.(?![\w.:]*\b(?:param|local|shared|const)\b)[\w.:]+|"
@@ -63,39 +62,8 @@ class PtxInstruction:
 Ptx = Mapping[tuple[str, Location], Sequence[PtxInstruction]]
 
 
-@dataclass(frozen=True)
-class Instruction:
-    """How an operation was compiled.
-
-    Attributes:
-        counter: Nsight Compute's name of the kind: "ld", "st", "red", "atom", "tma_ld" or "tma_st".
-        name: PTX instruction without its operands.
-        width_bytes: bytes that a lane moves; 0 for a descriptor.
-        element_bytes: bytes per element; 0 for a descriptor.
-        layout: layout of the block of pointers; None for a scalar pointer or a descriptor.
-        num_warps: warps that issue a scalar load.
-        swaps: whether it became a load and a compare-and-swap loop, which retries after a conflict.
-        count: instructions of a warp for one execution.
-        is_merged: for each of them, whether ptxas merged it into another load; () if unknown.
-    """
-
-    counter: str
-    name: str
-    width_bytes: int
-    element_bytes: int
-    layout: Layout | None
-    num_warps: int
-    swaps: bool
-    count: int = 1
-    is_merged: tuple[bool, ...] = ()
-
-
 def read_instructions(
-    body: Region,
-    layouts: Sequence[Layout | None],
-    ptx: str,
-    sass: str,
-    num_warps: int,
+    body: Region, layouts: Sequence[Layout | None], ptx: str, sass: str
 ) -> dict[Op, Instruction | str]:
     """Match the operations on global memory to the PTX by their full locations.
 
@@ -109,7 +77,6 @@ def read_instructions(
     in_ptx = find_instructions(ptx)
     opcodes = find_opcodes(sass)
     merged_lines = _merged_lines(in_ptx, opcodes)
-    used = {value for op in body.walk() for value in (*op.operands, *op.inits)}
     pointer_lines = sorted({op.line for op in body.walk() if op.name in POINTER_OPS})
     layout_of = dict(zip(pointer_lines, layouts, strict=True))
     by_location: dict[tuple[str, Location], list[Op]] = defaultdict(list)
@@ -119,11 +86,25 @@ def read_instructions(
     for (kind, location), group in by_location.items():
         matches = in_ptx.get((kind, location), [])
         starts = [0]
+        made = []
         for op in group:
             match = matches[min(starts[-1], len(matches) - 1)] if matches else PtxInstruction("", 0)
-            starts.append(starts[-1] + _count_needed(op, layout_of.get(op.line), match))
+            is_swap = ".cas" in match.name
+            instruction = Instruction(
+                op="compare-and-swap" if op.name == "tt.atomic_cas" else kind,
+                source=op.source or ("", 0),
+                layout=layout_of.get(op.line),
+                element_bytes=op.element_bytes,
+                width_bytes=op.element_bytes if is_swap else match.width_bytes,
+                instruction=match.name,
+                instructions=len(matches),
+                opcodes=tuple(dict.fromkeys(opcodes.get(op.site, []))),
+                swizzle_bytes=op.swizzle_bytes or 0,
+            )
+            made.append(instruction)
+            starts.append(starts[-1] + instruction.count)
         are_complete = starts[-1] == len(matches)
-        for op, (start, end) in zip(group, pairwise(starts), strict=True):
+        for op, instruction, start, end in zip(group, made, starts, starts[1:], strict=False):
             # Several copies of an operation, as of an unrolled loop, have one location. Their order is kept.
             own = matches[start:end] if are_complete else matches
             widths = {(match.name, match.width_bytes) for match in own}
@@ -131,37 +112,10 @@ def read_instructions(
                 which = "instructions of several widths for" if widths else "no instruction for"
                 result[op] = f"The compiler made {which} this {kind}, so it is not counted."
                 continue
-            ((name, width),) = widths
-            size = op.element_bytes
-            made = opcodes.get(op.site, [])
-            names = {opcode.partition(".")[0] for opcode in made}
-            is_known = (
-                kind == "atomic" and bool(names) and len({"RED" in own for own in names}) == 1
-            )
-            is_reduction = kind == "atomic" and (
-                "RED" in names.pop() if is_known else _is_reduction(op, name, used)
-            )
             is_on_merged_line = are_complete and op.source in merged_lines
-            swaps = ".cas" in name or any(".CAS" in opcode for opcode in made)
-            result[op] = Instruction(
-                counter="red" if is_reduction else MEMORY_OPS[op.name].counter,
-                name=name,
-                width_bytes=size if ".cas" in name else width,
-                element_bytes=size,
-                layout=layout_of.get(op.line),
-                num_warps=num_warps,
-                swaps=op.name == "tt.atomic_rmw" and swaps,
-                count=end - start,
-                is_merged=tuple(match.is_repeated for match in own) if is_on_merged_line else (),
-            )
+            merged = tuple(match.is_repeated for match in own) if is_on_merged_line else ()
+            result[op] = replace(instruction, is_merged=merged)
     return result
-
-
-def _count_needed(op: Op, layout: Layout | None, match: PtxInstruction) -> int:
-    """Return the number of instructions that each warp needs for one execution."""
-    registers = 1 << sum(any(base) for base in layout.register) if layout else 1
-    width = op.element_bytes if ".cas" in match.name else match.width_bytes
-    return max(1, registers * op.element_bytes // max(1, width))
 
 
 @functools.lru_cache(maxsize=4)
@@ -237,10 +191,23 @@ def find_instructions(ptx: str) -> dict[tuple[str, Location], list[PtxInstructio
     return result
 
 
-def _is_reduction(op: Op, name: str, used: set[str]) -> bool:
-    """Whether ptxas turns an atomic into RED: its result is not used, and no later access has to wait for it."""
-    must_answer = re.search(r"\.(exch|cas)\b", name) or re.search(r"\b(acquire|acq_rel)\b", op.text)
-    return not must_answer and used.isdisjoint(op.results)
+def counter_of(op: Op, instruction: Instruction, used: set[str]) -> str:
+    """Return Nsight Compute's name of the kind of an operation: "ld", "st", "red", "atom", "tma_ld" or "tma_st".
+
+    ptxas turns an atomic into RED if its result is not used, and no later access has to wait for it.
+
+    Args:
+        used: the names of the values that operations use.
+    """
+    counter = MEMORY_OPS[op.name].counter
+    if counter != "atom":
+        return counter
+    answers = {"RED" not in opcode.partition(".")[0] for opcode in instruction.opcodes}
+    if len(answers) != 1:
+        is_exchange = re.search(r"\.(exch|cas)\b", instruction.instruction)
+        waits = re.search(r"\b(acquire|acq_rel)\b", op.text)
+        answers = {bool(is_exchange or waits) or not used.isdisjoint(op.results)}
+    return "atom" if answers.pop() else "red"
 
 
 def textbook(instruction: Instruction) -> Instruction:
@@ -251,48 +218,25 @@ def textbook(instruction: Instruction) -> Instruction:
         instruction,
         layout=textbook_layout(instruction.layout.shape),
         width_bytes=instruction.element_bytes,
-        name=instruction.counter,
-        count=1,
+        instruction=instruction.instruction.removeprefix("cp.async.cg"),
         is_merged=(),
     )
 
 
-def lanes_of(instruction: Instruction, is_load: bool) -> tuple[np.ndarray, np.ndarray]:
+def lanes_of(instruction: Instruction, num_warps: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Return the lanes of the requests of one execution, in the order of warps, then registers.
 
     Args:
-        is_load: whether all warps and lanes issue the operation, and not only the owners of an element.
+        num_warps: warps that issue a scalar load.
 
     Returns:
         The coordinates in the block of each lane's first element, (dimensions, requests, lanes) int64, and which lanes
-        take part, (requests, lanes) bool.
+        take part, (requests, lanes) bool: all in loads, and otherwise the owners of an element.
     """
+    is_load = instruction.op == "load"
     if instruction.layout is None:
-        requests = instruction.num_warps if is_load else 1
+        requests = num_warps if is_load else 1
         return np.zeros((0, requests, 1), np.int64), np.ones((requests, 1), bool)
-    lanes = vectors(
-        instruction.layout, max(1, instruction.width_bytes // instruction.element_bytes)
-    )
-    owner = lanes.owner | is_load
-    issued = ~np.resize(np.array(instruction.is_merged or [False]), len(owner))
-    return lanes.place[:, issued], owner[issued]
-
-
-def count_lanes(instruction: Instruction, address: np.ndarray, active: np.ndarray) -> np.ndarray:
-    """Count executions of an operation.
-
-    Args:
-        address: (executions, requests, lanes) int64, the first byte of each lane.
-        active: (executions, requests, lanes) bool.
-
-    Returns:
-        (executions, requests, 4) int64: requests, sectors, lines of 128 bytes, and ideal sectors.
-    """
-    executions, requests, lanes = address.shape
-    counts = count_requests(
-        address.reshape(-1, lanes),
-        active.reshape(-1, lanes),
-        instruction.width_bytes,
-        instruction.name,
-    )
-    return counts.reshape(executions, requests, 4)
+    lanes = instruction.vectors
+    issued = ~np.resize(np.array(instruction.is_merged or [False]), len(lanes.owner))
+    return lanes.place[:, issued], (lanes.owner | is_load)[issued]

@@ -8,15 +8,16 @@ evaluator sets them to 0, because they shift all addresses together, by whole bu
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from kernels.accesses import Conversion, SharedOperation, expand_bases
 from kernels.evaluate.listings import lane_bytes, locate_lines
+from kernels.instructions import Conversion, SharedInstruction
+from kernels.layouts import expand_bases
 from kernels.sectors import LANES
 
 _DEFINITION = re.compile(r"\s*(?:@!?%p\d+\s+)?([a-z][\w.:]*)\s+(%[a-z]+\d+)\s*,\s*(.*);")
@@ -28,11 +29,18 @@ _CONVERSION = re.compile(r"ttg\.convert_layout .*: tensor<((?:\d+x)+)[a-z]+(\d+)
 _MASK = 0xFFFFFFFF
 _MATRIX_ROW_BYTES = 16
 
+# Shared memory has 32 banks of 4 bytes, each of which serves one word per wavefront. Any number of lanes may share a
+# word (CUDA C++ Programming Guide 13.0, "Shared Memory"). Wider accesses are split into parts of 128 bytes: half a warp
+# at 8 bytes per lane, a quarter warp at 16, or the 8 rows of 16 bytes of a matrix.
+_BANKS = 32
+_WORD_BYTES = 4
+_WAVEFRONT_BYTES = _BANKS * _WORD_BYTES
 
-def shared_operations(ptx: str, num_warps: int) -> tuple[SharedOperation, ...]:
+
+def shared_operations(ptx: str, num_warps: int) -> tuple[SharedInstruction, ...]:
     """Return the shared-memory instructions whose addresses are linear, and how often each occurs."""
     evaluate = _make_evaluator(ptx, num_warps)
-    counts: Counter[SharedOperation] = Counter()
+    counts: Counter[SharedInstruction] = Counter()
     for line, location in locate_lines(ptx, "ptx"):
         match = _ON_SHARED.search(line)
         address = _ADDRESS.search(line)
@@ -51,7 +59,7 @@ def shared_operations(ptx: str, num_warps: int) -> tuple[SharedOperation, ...]:
         bases = _linear_bases(evaluate(address[1]), 8 * matrices or LANES)
         if bases is not None:
             counts[
-                SharedOperation(kind, location[0][:2], name, width_bytes, matrices, *bases, 0)
+                SharedInstruction(kind, location[0][:2], name, width_bytes, matrices, *bases, 0)
             ] += 1
     return tuple(replace(shared, count=count) for shared, count in counts.items())
 
@@ -151,3 +159,22 @@ _TYPED_OPERATIONS: dict[str, Callable[..., Any]] = {
     "bfe": _extract_bits,
     "setp": _compare,
 }
+
+
+def wavefronts(operation: SharedInstruction) -> tuple[float, float]:
+    """Return the wavefronts of one warp's instruction with and without bank conflicts, averaged over the warps."""
+    address = expand_bases(operation.warp, 1) ^ expand_bases(operation.lane, 1).T
+    lanes_at_once = min(LANES, _WAVEFRONT_BYTES // max(operation.width_bytes, _WORD_BYTES))
+    parts = address.reshape(-1, lanes_at_once, 1) + np.arange(0, operation.width_bytes, _WORD_BYTES)
+    total = sum(int(np.bincount(np.unique(part // _WORD_BYTES) % _BANKS).max()) for part in parts)
+    # Without conflicts: at most as many words as banks
+    return total / len(address), len(parts) / len(address)
+
+
+def wavefronts_per_instruction(operations: Iterable[SharedInstruction]) -> tuple[float, float]:
+    """Return the wavefronts of one warp's instruction with and without bank conflicts, averaged over operations."""
+    counts, passes = zip(
+        *((operation.count, wavefronts(operation)) for operation in operations), strict=True
+    )
+    total, ideal = np.average(passes, axis=0, weights=counts).tolist()
+    return total, ideal

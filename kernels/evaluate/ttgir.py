@@ -238,7 +238,7 @@ class _Parser:
         start, arguments = self.functions[name]
         if "noinline = true" in self.text[start][0]:
             raise UnsupportedOperation(
-                "The kernel calls a function with noinline=True. Remove it to count the launch."
+                "The kernel calls a noinline=True function. Omit noinline to count the launch."
             )
         self.calls += 1
         region = self.read_function(

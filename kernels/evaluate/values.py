@@ -175,6 +175,19 @@ def group(keys: Sequence[np.ndarray | None]) -> tuple[np.ndarray, np.ndarray | N
     return first[present], number[code]
 
 
+def group_equal(
+    keys: Sequence[np.ndarray], times: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return one member of each group that agrees in all keys, and how often the group occurs.
+
+    Args:
+        times: how often each member occurs; once by default.
+    """
+    first, index = group(keys)
+    numbers = np.zeros(len(keys[0]), np.int64) if index is None else index
+    return first, np.bincount(numbers, times).astype(np.int64)
+
+
 def _number(key: np.ndarray) -> tuple[np.ndarray, int]:
     """Return a small number for each distinct element, in ascending order, and a bound of the numbers."""
     low, high = int(key.min()), int(key.max())

@@ -204,7 +204,7 @@ def _why_library_is_slow(launch: Launch[Problem]) -> str:
         return f"rows of {' and '.join(odd)} are not {ALIGNED_BYTES}-byte aligned"
     tiles = math.prod(-(-size // _LIBRARY_TILE) for size in (problem.M, problem.N))
     if tiles < sms:
-        return f"C has only {tiles:,} tiles of {_LIBRARY_TILE} × {_LIBRARY_TILE} for {sms} SMs"
+        return f"tiles of {_LIBRARY_TILE} × {_LIBRARY_TILE} fill only {tiles:,} of {sms} SMs"
     return f"K is only {problem.K:,}, so storing C dominates" if problem.K <= _SHORT_K else ""
 
 

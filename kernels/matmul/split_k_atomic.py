@@ -104,7 +104,7 @@ def note(launch: Launch[Problem, Config]) -> str:
         "the split wins" if steps >= 8 else "with so few steps, adding to C and zeroing it dominate"
     )
     return (
-        f"Without a split, {tiles:,} tiles would fill {tiles:,} of the {gpu.sms} SMs of {gpu.name}; {split} slices fill"
+        f"Without a split, C's tiles would fill {tiles:,} of the {gpu.sms} SMs of {gpu.name}; {split} slices fill"
         f" {min(tiles * split, gpu.sms):,}. The longest slice has {steps} of K's {extent['k']} steps: {weighs}. {adds}."
     )
 

@@ -23,11 +23,11 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from kernels.accesses import CompiledFacts, MemoryOperation
 from kernels.evaluate.listings import instructions
 from kernels.evaluate.memory_operations import match_instructions
 from kernels.experiment import Experiment, Json, from_json, launch_key, launch_of, resolve_gpu
 from kernels.gpus import this_gpu
+from kernels.instructions import CompiledFacts, Instruction
 from kernels.measuring.measurement import Measurement, Stages
 from kernels.measuring.pool import Stopped
 from kernels.results import Compiled, Counters, Device, Failure, OpCounts, SharedCounts, records
@@ -307,7 +307,7 @@ def join_counts(experiment: Experiment, compiled: Compiled, counts: LaunchCounts
 
 
 def sum_instructions(
-    rows: list[dict[str, str]], sass: str, operations: tuple[MemoryOperation, ...]
+    rows: list[dict[str, str]], sass: str, operations: tuple[Instruction, ...]
 ) -> tuple[tuple[OpCounts, ...], tuple[SharedCounts, ...]]:
     """Sum global-memory counts by operation and opcode, and shared-memory counts by source line and opcode.
 

@@ -9,9 +9,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernels.accesses import CompiledFacts
 from kernels.experiment import Experiment, launch_key, launch_of
 from kernels.gpus import Gpu
+from kernels.instructions import CompiledFacts
 from kernels.measuring.counters import Cancel, count, tool
 from kernels.measuring.gated_stream import GatedStream
 from kernels.measuring.measurement import Measurement, Stages

@@ -122,11 +122,12 @@ def parse_lines(text: str, origin: str) -> list[tuple[str, Json]]:
 
 
 @cache
-def _adapter(kind: Any) -> Any:
+def _adapter(kind: Any, ignores_unknown: bool = False) -> Any:
     from pydantic import ConfigDict, TypeAdapter
 
     # Pydantic refuses a config for a dataclass, but passes a tuple's config on to its items.
-    return TypeAdapter(tuple[kind], config=ConfigDict(strict=True, extra="forbid"))
+    extra: Any = "ignore" if ignores_unknown else "forbid"
+    return TypeAdapter(tuple[kind], config=ConfigDict(strict=True, extra=extra))
 
 
 def to_json(value: Any, *, omit_defaults: bool = False) -> Any:
@@ -145,13 +146,14 @@ def to_json(value: Any, *, omit_defaults: bool = False) -> Any:
     )[0]
 
 
-def from_json(kind: Any, payload: Any, place: str) -> Any:
+def from_json(kind: Any, payload: Any, place: str, *, ignores_unknown: bool = False) -> Any:
     """Return the value that `payload` represents. Omitted fields take their defaults.
 
     Args:
         kind: a dataclass, or a tuple or dict of them.
         payload: as `json.loads` returns it.
         place: the payload's origin for error messages, such as a file and a line.
+        ignores_unknown: ignore unknown fields, as of other versions.
 
     Raises:
         UnreadableRecording: a field is unknown, missing or of the wrong type ("1" is not a number).
@@ -159,7 +161,7 @@ def from_json(kind: Any, payload: Any, place: str) -> Any:
     from pydantic import ValidationError
 
     try:
-        return _adapter(kind).validate_json(json.dumps([payload]))[0]
+        return _adapter(kind, ignores_unknown).validate_json(json.dumps([payload]))[0]
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"][1:])

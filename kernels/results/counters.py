@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kernels.accesses import CompiledFacts
 from kernels.experiment import Experiment
+from kernels.instructions import CompiledFacts
 from kernels.results.run import Measured, Timing
 
 

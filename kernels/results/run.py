@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 from numpy import ndarray
 
-from kernels.accesses import CompiledFacts
+from kernels.instructions import CompiledFacts
 from kernels.results.codec import Cells, Elements, MeasuredExperiment
 
 # Largest number of cells per side of a recorded picture.

@@ -1,8 +1,8 @@
 """A builder, which compiles a sweep's configs ahead of time, and devices, which carry out its trials.
 
-A sweep on several GPUs, of this host or of an existing cluster, uses Dask's `distributed`. This host's first GPU is
-the session's. Each other GPU has one worker process with one thread and the resource GPU=1. A trial is one task, bound
-to one worker. If the worker dies, its task fails. The search can then try the configs on another worker, and Dask's nanny
+A sweep on several GPUs, of this host or of an existing cluster, uses Dask's `distributed`. This host's first GPU is the
+session's. Each other GPU has one worker process with one thread and the resource GPU=1. A trial is one task, bound to
+one worker. If the worker dies, its task fails. The search can then try the configs on another worker, and Dask's nanny
 restarts the dead worker. A failure that may have corrupted a CUDA context also restarts the worker. `distributed` is an
 optional dependency, imported only when needed.
 """
@@ -20,10 +20,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, TypeVar
 
-from kernels.accesses import CompiledFacts
 from kernels.compiling.compiler import compile_experiment
 from kernels.experiment import Experiment, launch_of
 from kernels.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices, visible_gpus
+from kernels.instructions import CompiledFacts
 from kernels.interpreter_time import explain_slow_launch
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError

@@ -5,7 +5,6 @@ import datetime
 
 import numpy as np
 
-from kernels.experiment import from_json
 from kernels.results.run import Baseline, Check, Device, RunResult, Timing
 
 START = datetime.datetime(2026, 11, 1, 9, 0, tzinfo=datetime.UTC)
@@ -14,10 +13,6 @@ NEWER = dataclasses.replace(H200, torch="2.13.0", triton="3.7.1")
 INTERPRETER = Device("interpreter", "Triton's interpreter on the CPU", "2.13.0", "3.7.1")
 
 PASSED = Check(True, 1e-4, 2e-4, 0.01, 1e-3, 0, 0, 4096, (1, 2), 0.5, 0.5, 0.7)
-
-
-def experiment(kernel="transpose.tiled", **problem):
-    return from_json({"kernel": kernel, "problem": problem})
 
 
 def run(of, median_ms=0.1, device=H200, spread=0.005):

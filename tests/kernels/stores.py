@@ -8,12 +8,13 @@ from kernels.gpus import GPUS
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results import Strategy, Sweep
 from kernels.results.store import ResultFilter, Store
-from tests.kernels.results_made_up import H200, START, experiment
+from tests.experiments import experiment_of
+from tests.kernels.results_made_up import H200, START
 from tests.kernels.trees import ROOT
 
 RUN = MEASUREMENTS["run"]
-ONE = experiment(M=128)
-OTHER = experiment(M=256)
+ONE = experiment_of(M=128)
+OTHER = experiment_of(M=256)
 
 
 def put(store, measured, gpu="H200", ended=START, kind=RUN):
@@ -48,15 +49,16 @@ from pathlib import Path
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results.codec import to_json
 from kernels.results.store import Store
-from tests.kernels.results_made_up import START, experiment, run
+from tests.experiments import experiment_of
+from tests.kernels.results_made_up import START, run
 
 store = Store(Path(sys.argv[1]))
-to_json(run(experiment()))  # pydantic's import is not a write
+to_json(run(experiment_of()))  # pydantic's import is not a write
 print("ready", flush=True)
 sys.stdin.readline()
 signal.setitimer(signal.ITIMER_REAL, float(sys.argv[4]))  # its signal kills a process at any instruction
 for place in range(int(sys.argv[3])):
-    of = experiment(M=1 + place % 50)
+    of = experiment_of(M=1 + place % 50)
     assert store.put(MEASUREMENTS["run"], "H200", run(of, float(sys.argv[2]) + place), START), store.problem
     print(place, flush=True)
 store.close()

@@ -37,59 +37,47 @@ x = torch.arange(4096, device="cuda", dtype=torch.int32)
 CAPTURE = Path(kernels.capture.__file__).with_name("record.py")
 
 
+@pytest.fixture(scope="module")
 def environment(compiled_before):
     return {**os.environ, "TRITON_CACHE_DIR": str(compiled_before), "TRITON_INTERPRET": "0"}
 
 
-@pytest.fixture
-def run(tmp_path, compiled_before):
-    """Return a function that captures a script in a new process and returns the finished process."""
-
-    def run(text, flags=(), case="", script="script.py"):
-        (tmp_path / "script.py").write_text(SCRIPT + text)
-        command = [sys.executable, CAPTURE, "--out", "script.tilescope", *flags, f"{script}{case}"]
-        return subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=environment(compiled_before),
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-
-    return run
-
-
 @pytest.fixture(scope="module")
-def server(compiled_before):
-    """A process that captures scripts without importing torch and Triton each time."""
-    with Path(os.devnull).open() as stdin, subprocess.Popen(
-        [sys.executable, CAPTURE, "--serve", str(stdin.fileno())], pass_fds=[stdin.fileno()],
-        env=environment(compiled_before), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+def server(environment, tmp_path_factory):
+    """A process that captures scripts without importing torch and Triton each time, and the file of their output."""
+    output = tmp_path_factory.mktemp("server") / "output"
+    with Path(os.devnull).open() as stdin, output.open("a") as file, subprocess.Popen(
+        [sys.executable, CAPTURE, "--serve", str(stdin.fileno())], pass_fds=[stdin.fileno()], env=environment,
+        text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file,
     ) as process:  # fmt: skip
-        yield process
+        yield process, output
         process.stdin.close()
 
 
 @pytest.fixture
-def capture(server, tmp_path):
+def run(server, tmp_path):
+    """Return a function that captures a script, and returns why nothing was captured, and the script's output."""
+
+    def run(text, flags=(), case="", script="script.py"):
+        process, output = server
+        (tmp_path / "script.py").write_text(SCRIPT + text)
+        os.truncate(output, 0)
+        command = ["--out", str(tmp_path / "out"), *flags, f"{tmp_path / script}{case}"]
+        print(json.dumps(command), file=process.stdin, flush=True)
+        return process.stdout.readline().strip(), output.read_text()
+
+    return run
+
+
+@pytest.fixture
+def capture(run, tmp_path):
     """Return a function that captures a script, and returns its capture, launches, and the first's arguments."""
 
     def capture(text, *flags, case=""):
-        script, out = tmp_path / "script.py", tmp_path / "script.tilescope"
-        script.write_text(SCRIPT + text)
-        print(
-            json.dumps(["--out", str(out), *flags, f"{script}{case}"]),
-            file=server.stdin,
-            flush=True,
-        )
-        assert server.stdout.readline() == "\n"
-        captured = Capture(out)
-        return (
-            captured,
-            captured.content.launches,
-            {a.name: a for a in captured.content.launches[0].arguments},
-        )
+        assert run(text, flags, case)[0] == ""
+        captured = Capture(tmp_path / "out")
+        launches = captured.content.launches
+        return captured, launches, {a.name: a for a in launches[0].arguments}
 
     return capture
 
@@ -177,10 +165,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("flags", "case", "message"), REFUSED)
-def test_an_invalid_parameter_or_case_exits_with_one_sentence(run, flags, case, message):
+def test_an_invalid_parameter_or_case_is_one_sentence(run, flags, case, message):
     # The script stops, and has launched something
-    finished = run("launch(x).sum().item()", flags, case)
-    assert (finished.returncode, finished.stderr.strip()) == (2, message)
+    assert run("launch(x).sum().item()", flags, case)[0] == message
 
 
 def test_a_script_that_raises_keeps_the_launches_before(capture):
@@ -219,12 +206,12 @@ def bad(x):
     tl.store(x, inner(x))
 torch.zeros(3, device="cuda").sum()
 bad[(1,)](x)  # here"""
-    finished = run(text)
+    _, output = run(text)
     _, line = place(text)
-    traceback = finished.stderr.rpartition("Traceback (most recent call last):\n")[2]
+    traceback = output.rpartition("Traceback (most recent call last):\n")[2]
     assert traceback.startswith(f'  File "{tmp_path / "script.py"}", line {line}, in <module>')
-    assert "compiling/capture.py" not in finished.stderr
-    stop = Capture(tmp_path / "script.tilescope").content.stopped
+    assert CAPTURE.name not in output
+    stop = Capture(tmp_path / "out").content.stopped
     assert stop.message == "script.py raised CompilationError: arange's range must be a power of 2"
 
 
@@ -232,10 +219,10 @@ def test_a_tensor_that_depends_on_a_launch_names_it_when_it_is_printed_or_compar
     text = """y = launch(launch(x))
 print(y[:2], f"{y.max()}", f"{(y - x).float().mean():.3f}", str(y), x[:2])
 assert torch.allclose(y, x + 2), "never evaluated"  # here"""
-    finished = run(text)
+    _, output = run(text)
     unknown = "<unknown: launch 1 (copy) did not run>"
-    assert finished.stdout == f"{' '.join([unknown] * 4)} tensor([0, 1], dtype=torch.int32)\n"
-    stop = Capture(tmp_path / "script.tilescope").content.stopped
+    assert output.startswith(f"{' '.join([unknown] * 4)} tensor([0, 1], dtype=torch.int32)\n")
+    stop = Capture(tmp_path / "out").content.stopped
     assert (stop.kind, stop.line) == ("host_read", place(text)[1])
     assert (
         "reads a tensor (with allclose) that depends on launch 1 (copy), which did not run."
@@ -335,15 +322,20 @@ def test_a_case_may_launch_its_kernel_itself(capture):
     assert (launch.case, launch.settings, arguments["n"].value) == ("case_it", {"n": 512}, 512)
 
 
-def test_paths_are_those_of_plain_python(run, tmp_path, monkeypatch):
-    for folder, name in (("first", "one"), ("second", "two")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / f"{name}.py").write_text("")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'first'}:{tmp_path / 'second'}")
-    text = "import one, two\nprint([path for path in sys.path if 'pytest' in path], sys.argv[0])"
-    finished = run(text)
+def test_paths_are_those_of_plain_python_and_a_refusal_exits_with_2(environment, tmp_path):
     paths = [str(tmp_path / folder) for folder in ("", "first", "second")]
+    script = "import sys\nprint([path for path in sys.path if 'pytest' in path], sys.argv[0])"
+    (tmp_path / "script.py").write_text(script)
+    finished = subprocess.run(
+        [sys.executable, CAPTURE, "--out", "out", "script.py:other"],
+        cwd=tmp_path,
+        env={**environment, "PYTHONPATH": ":".join(paths[1:])},
+        capture_output=True,
+        text=True,
+    )
     assert finished.stdout == f"{paths} script.py\n", finished.stderr
+    assert finished.returncode == 2
+    assert finished.stderr.startswith("script.py has no case 'other'")
 
 
 def test_a_config_that_does_not_fit_raises_tritons_own_error(capture):
@@ -383,8 +375,8 @@ def test_the_stand_in_has_the_properties_of_the_gpu_that_is_named(run):
     text = """p = torch.cuda.get_device_properties(0)
 print(p.name, p.multi_processor_count, p.total_memory >> 30, p.L2_cache_size >> 20, torch.cuda.get_arch_list())
 print(torch.cuda.get_device_capability(), p.max_threads_per_multi_processor, triton.testing.get_dram_gbps())"""
-    finished = run(text, ("--gpu-json", json.dumps(asdict(GPUS["L4"]))))
-    assert finished.stdout == "NVIDIA L4 58 24 48 ['sm_89']\n(8, 9) 1536 300.0\n", finished.stderr
+    _, output = run(text, ("--gpu-json", json.dumps(asdict(GPUS["L4"]))))
+    assert output == "NVIDIA L4 58 24 48 ['sm_89']\n(8, 9) 1536 300.0\n"
 
 
 def test_a_host_descriptor_is_an_argument_with_its_shape_and_strides(capture):
@@ -461,23 +453,21 @@ kernel[(8 if kernel.n_regs >= 16 else 1, 1, 1)](x, x.clone(), 4096, 512)
     assert kept.config == {"BLOCK": 512, "num_warps": 4, "num_stages": 3}
 
 
-def test_flags_that_select_nothing_end_with_one_sentence(run, tmp_path):
-    for flags, sentence in (
-        (("--config", "copy=1"), "no autotuned kernel copy was launched"),
-        (("--gpu-json", '{"name": "L4", "compute_capability": [8, 9]}'), ""),
+def test_flags_or_files_that_select_nothing_are_refused_in_a_sentence(run, tmp_path):
+    partial = '{"name": "L4", "compute_capability": [8, 9]}'
+    assert run("launch(x)", ("--gpu-json", partial))[0] == ""
+    message = run("launch(x)", ("--config", "copy=1"))[0]
+    assert "no autotuned kernel copy was launched" in message
+    for name, text, sentences in (
+        ("not.py", "three words here", ("not.py is not Python", "(not.py, line 1)")),
+        ("note.ipynb", "{}", ("is a notebook",)),
     ):
-        finished = run("launch(x)", flags)
-        assert (finished.returncode, sentence in finished.stderr) == (2 if sentence else 0, True)
-    (tmp_path / "not.py").write_text("three words here")
-    finished = run("", case="", script="not.py")
-    assert (finished.returncode, "not.py is not Python" in finished.stderr) == (2, True)
-    assert "(not.py, line 1)" in finished.stderr
-    (tmp_path / "note.ipynb").write_text("{}")
-    finished = run("", case="", script="note.ipynb")
-    assert (finished.returncode, "is a notebook" in finished.stderr) == (2, True)
+        (tmp_path / name).write_text(text)
+        message = run("", script=name)[0]
+        assert all(sentence in message for sentence in sentences), message
     (tmp_path / "module.py").write_text("from .other import kernel")
     run("", script="module.py")
-    stop = Capture(tmp_path / "script.tilescope").content.stopped
+    stop = Capture(tmp_path / "out").content.stopped
     assert f"says `from {tmp_path.name}.module import *`" in stop.message
 
 
@@ -587,12 +577,10 @@ logging.warning("%s", y.cpu().float().mean())
 print([y], y.shape, y[x > 4].shape)
 y[y > 3] = 0
 launch(y)"""
-    finished = run(text)
+    _, output = run(text)
     unknown = "<unknown: launch 0 (copy) did not run>"
-    assert finished.stdout == f"{unknown}\n[{unknown}] torch.Size([4096]) torch.Size([4091])\n", (
-        finished.stderr
-    )
-    assert len(Capture(tmp_path / "script.tilescope").content.launches) == 2
+    assert output == f"{unknown}\n[{unknown}] torch.Size([4096]) torch.Size([4091])\n"
+    assert len(Capture(tmp_path / "out").content.launches) == 2
 
 
 def test_a_device_object_is_that_of_the_gpu(run):
@@ -607,10 +595,9 @@ print(torch.get_default_device(), generator.device, torch.randint(0, 9, (2,), ge
 with torch.cuda.nvtx.range("a"):
     torch.cuda.empty_cache()
 print(torch.cuda.memory_allocated(), torch.cuda.is_initialized())"""
-    finished = run(text)
-    assert finished.stdout.splitlines() == [
+    assert run(text)[1].splitlines() == [
         "cuda:0 cuda True cuda:0", "cuda:0 cpu cuda:0", "cuda:0 cuda:0 torch.Size([2])", "0 True"
-    ], finished.stderr  # fmt: skip
+    ]  # fmt: skip
 
 
 def test_sparse_tensors_are_known_by_their_parts(capture):
@@ -650,17 +637,13 @@ CASES = [
 
 @pytest.mark.parametrize("body", CASES)
 def test_a_case_that_gives_no_launch_ends_with_one_sentence(run, body):
-    finished = run(f"def case_wrong(n=4):\n    {body}", case=":case_wrong")
-    assert (finished.returncode, finished.stderr.count("\n")) == (2, 1)
-    assert finished.stderr.startswith(
+    message, _ = run(f"def case_wrong(n=4):\n    {body}", case=":case_wrong")
+    assert message.startswith(
         "case_wrong must launch a kernel, or return (kernel, grid, arguments)"
     )
 
 
 def test_an_exit_with_a_text_prints_it(run, tmp_path):
-    finished = run("launch(x)\nsys.exit('no data')")
-    assert (finished.returncode, finished.stderr) == (0, "no data\n")
-    assert (
-        Capture(tmp_path / "script.tilescope").content.stopped.message
-        == "script.py raised SystemExit: no data"
-    )
+    assert run("launch(x)\nsys.exit('no data')") == ("", "no data\n")
+    stop = Capture(tmp_path / "out").content.stopped
+    assert stop.message == "script.py raised SystemExit: no data"

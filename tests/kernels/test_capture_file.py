@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from kernels.capture.reader import Capture, UnreadableCapture
-from kernels.evaluate.counts import count_launch
+from kernels.evaluate.captured import count_launch
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES, CAPTURES, MOST_SECONDS, MOST_BYTES = (

@@ -3,15 +3,15 @@
 import pytest
 
 from kernels.compiling.compiler import compile_experiment
-from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring.pool import Call, Pool
 from kernels.results import Compiled
+from tests.experiments import experiment_of
 
 
 @pytest.mark.parametrize("suffix", [".cubin", ".json"])
 def test_a_directory_in_place_of_a_cached_file_is_replaced(tmp_path, suffix):
-    experiment = from_json({"kernel": "transpose.tiled", "problem": {"M": 256, "N": 256}})
+    experiment = experiment_of("transpose.tiled M=256 N=256")
     pool = Pool("compile", str(tmp_path))
     try:
         call = Call("compile", compile_experiment, (experiment, GPUS["H200"]))

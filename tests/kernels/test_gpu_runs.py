@@ -11,6 +11,7 @@ from kernels.experiment import from_json
 from kernels.measuring.pool import DEADLINES_S
 from kernels.results import Counters, Failure, RunResult
 from kernels.spec import Launch
+from tests.experiments import experiment_of
 from visualize.predict.agreement import Verdicts, count_of
 
 pytestmark = pytest.mark.gpu
@@ -75,9 +76,7 @@ def test_events_and_a_graph_agree_on_a_launch_of_a_tenth_of_a_millisecond(gpu):
 def test_a_worker_killed_in_the_middle_is_a_failure_and_the_next_run_succeeds(gpu):
     assert_right(run(gpu, MATMUL))
     process_id = gpu.call_runner(os.getpid)
-    job = gpu.submit(
-        from_json({"kernel": "matmul.grid_2d", "problem": {"M": 16384, "N": 16384, "K": 16384}})
-    )
+    job = gpu.submit(experiment_of("matmul.grid_2d M=16384 N=16384 K=16384"))
     assert any(progress.stage in ("launch", "check", "time") for progress in job.updates())
     time.sleep(0.05)  # the worker has taken the job; if it died earlier, another would run the job
     os.kill(process_id, signal.SIGKILL)

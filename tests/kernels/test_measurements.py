@@ -5,24 +5,21 @@ from dataclasses import replace
 
 import pytest
 
-from kernels.experiment import Run, from_json
+from kernels.experiment import Run
 from kernels.gpus import GPUS
 from kernels.measuring.pool import DEADLINES_S
 from kernels.measuring.session import MAX_RESULTS, MEASUREMENTS, Session
 from kernels.results import Failure, RunResult
+from tests.experiments import experiment_of
 from tests.waiting import until
 
 pytestmark = pytest.mark.xdist_group("deviceless")
 
-QUICK = from_json({"kernel": "matmul.grid_2d", "problem": {"M": 16, "N": 32, "K": 16}})
+QUICK = experiment_of("matmul.grid_2d M=16 N=32 K=16")
 
 # Takes the compiler half a minute for an H200: 512 sums per thread.
-SLOW = from_json(
-    {
-        "kernel": "matmul.grouped",
-        "problem": {"M": 256, "N": 256, "K": 64},
-        "config": {"BLOCK_M": 256, "BLOCK_N": 128, "BLOCK_K": 16, "GROUP_SIZE": 1, "num_warps": 2},
-    }
+SLOW = experiment_of(
+    "matmul.grouped M=256 N=256 K=64 BLOCK_M=256 BLOCK_N=128 BLOCK_K=16 GROUP_SIZE=1 num_warps=2"
 )
 
 
@@ -135,7 +132,7 @@ def test_a_result_is_known_until_as_many_others_have_been_used_since(session, ma
     fresh.close()
 
 
-RECORDED = from_json({"kernel": "transpose.row_strip"})
+RECORDED = experiment_of("transpose.row_strip")
 
 
 def test_without_ncu_a_recording_replaces_the_counts(deviceless, monkeypatch):

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from kernels import discover
+from kernels.evaluate.declared import count_accesses
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.results import RunResult
 from kernels.spec import Launch
-from visualize.predict import coalescing
 from visualize.predict.reuse import DramTraffic
 
 PERSISTENT, FUSED = (discover()[f"matmul.{name}"] for name in ("persistent", "fused_add_relu"))
@@ -76,7 +76,7 @@ def test_counts_include_the_copies(compile_kernel):
     launch = launch_of(problem, **config)
     compiled = compile_kernel(experiment)
     assert not compiled.unreadable
-    operations = coalescing.operations(PERSISTENT, launch, compiled.operations)
+    operations = count_accesses(PERSISTENT, launch, compiled.operations)
     assert [(op.access.op, op.access.tensor, op.width_bytes) for op in operations] == [
         ("load", "A", 2),
         ("store", "padded A", 16),

@@ -11,6 +11,7 @@ from kernels.measuring.session import MEASUREMENTS
 from kernels.results import Diff, records
 from kernels.results.codec import LEVELS, UnreadableRecording
 from kernels.results.run import MOST_RECORDED_CELLS, Closeup, pool_max
+from tests.experiments import experiment_of
 
 FORMS = {measurement.form.word: measurement.form for measurement in MEASUREMENTS.values()}
 FILES = sorted(records.DIRECTORY.glob("*.jsonl"))
@@ -120,7 +121,7 @@ def test_a_line_that_cannot_be_read_says_file_and_line_and_what_is_wrong(tmp_pat
 
 
 RUN = FORMS["run"]
-LOST = records.find(RUN, from_json({"kernel": "matmul.split_k_race"}), "H200")
+LOST = records.find(RUN, experiment_of("matmul.split_k_race"), "H200")
 
 
 def picture(rows=128, columns=126):

@@ -30,7 +30,8 @@ from kernels.results.store import (
     read_experiment,
 )
 from kernels.space import space
-from tests.kernels.results_made_up import H200, INTERPRETER, START, experiment, run
+from tests.experiments import experiment_of
+from tests.kernels.results_made_up import H200, INTERPRETER, START, run
 from tests.kernels.stores import ONE, OTHER, RUN, again, medians, put, put_sweep, writing
 
 HOSTILE = "'; DROP TABLE result; --"
@@ -129,7 +130,7 @@ def test_text_that_looks_like_sql_is_a_value_like_any_other(store):
 
 
 def test_an_experiments_key_is_the_same_in_every_process_and_ignores_defaults():
-    assert experiment_text(experiment()) == '{"kernel":"transpose.tiled"}'
+    assert experiment_text(experiment_of()) == '{"kernel":"transpose.tiled"}'
     assert experiment_text(ONE) == '{"kernel":"transpose.tiled","problem":{"M":128}}'
     assert (
         experiment_key(replace(ONE, gpu="this"))
@@ -162,7 +163,7 @@ def test_the_oldest_results_and_sweeps_are_deleted_when_the_file_is_full(store_p
     with closing(Store(store_path, max_bytes=400_000)) as store:
         for place in range(150):
             put_sweep(store, str(place), SPACE, {0: SweepRow(BLOCKS_16, "failed", "x" * 1000)})
-            assert put(store, replace(shipped, experiment=experiment(M=1 + place)))
+            assert put(store, replace(shipped, experiment=experiment_of(M=1 + place)))
         kept = [stored.experiment.problem.M for stored in store.latest(ALL, 1000)]
         assert kept == list(range(150, 150 - len(kept), -1))
         assert 20 < len(kept) < 150
@@ -230,7 +231,7 @@ def test_threads_and_processes_write_and_read_one_file_at_once(store, store_path
         process.stdin.write("go\n")
         process.stdin.flush()
     threads = [
-        threading.Thread(target=write, args=(experiment(M=1 + number),)) for number in range(4)
+        threading.Thread(target=write, args=(experiment_of(M=1 + number),)) for number in range(4)
     ]
     for thread in threads:
         thread.start()
@@ -353,7 +354,7 @@ def test_a_corrupt_file_or_another_programs_or_versions_is_left_alone(
 ):
     store = Store(store_path)
     for place in range(40):
-        put(store, run(experiment(M=1 + place)))
+        put(store, run(experiment_of(M=1 + place)))
     with closing(sqlite3.connect(store_path)) as connection:
         if change.startswith("PRAGMA"):
             connection.execute(change)

@@ -13,10 +13,11 @@ from kernels.measuring.run import RUN
 from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Device, Failure, RunResult, records
 from kernels.results.store import ResultFilter, Store
-from tests.kernels.results_made_up import INTERPRETER, START, experiment, run
+from tests.experiments import experiment_of
+from tests.kernels.results_made_up import INTERPRETER, START, run
 from tests.kernels.stores import put
 
-QUICK = experiment("matmul.grouped", M=64, N=64, K=32)
+QUICK = experiment_of("matmul.grouped", M=64, N=64, K=32)
 
 
 @pytest.fixture

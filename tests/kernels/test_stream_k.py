@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from kernels import discover
+from kernels.evaluate.declared import count_accesses
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
 from kernels.spec import Launch
 from kernels.sweep.search import Trial
 from kernels.sweep.trial import run_trial
-from visualize.predict import coalescing
 from visualize.predict.schedule import schedule, steps
 
 KERNEL = discover()["matmul.stream_k"]
@@ -101,7 +101,7 @@ def test_partial_tiles_are_stored_and_loaded_once_in_whole_lines(compile_kernel)
     assert not compiled.unreadable
     partials = [
         op
-        for op in coalescing.operations(KERNEL, launch, compiled.operations)
+        for op in count_accesses(KERNEL, launch, compiled.operations)
         if op.access.tensor == "partials"
     ]
     assert [(op.access.op, op.width_bytes, op.launch.efficiency) for op in partials] == [

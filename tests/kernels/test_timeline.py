@@ -17,12 +17,13 @@ from kernels.measuring.pool import Pool
 from kernels.measuring.timeline import MAX_PROGRAMS, read_record
 from kernels.results import Compiled, Failure, Timeline, Timing
 from kernels.spec import Launch
+from tests.experiments import experiment_of
 from tests.kernels.results_made_up import H200
 from visualize.views.order.view import timeline_json
 
 pytestmark = pytest.mark.xdist_group("timed builds")
 
-EXPERIMENT = from_json({"kernel": "matmul.grouped", "gpu": "H200"})
+EXPERIMENT = experiment_of("matmul.grouped gpu=H200")
 TIMING = Timing(0.25, 0.24, 0.26, 20, 10.0, None)
 
 

@@ -9,7 +9,6 @@ import types
 import gradio as gr
 import pytest
 
-from kernels.experiment import from_json
 from kernels.gpus import GPUS, gpu_or_slice
 from kernels.measuring import worker
 from kernels.measuring.fair_queue import Call
@@ -17,6 +16,7 @@ from kernels.measuring.session import Session
 from kernels.measuring.zero_gpu import LEASE_S, ZeroGpuPool, serve
 from kernels.results import Failure
 from kernels.sweep.devices import LocalDevice
+from tests.experiments import experiment_of
 from tests.kernels.test_pool import Held, assert_failed
 from tests.waiting import until
 
@@ -181,7 +181,7 @@ def test_a_session_on_zero_gpu_knows_its_slice_and_requests_none_until_something
     assert space.gpu.sms == 94
     assert space.backend == "cuda"
     assert space.ping_runner() is None
-    device = LocalDevice(space, from_json({"kernel": "matmul.grouped"}), space.gpu)
+    device = LocalDevice(space, experiment_of("matmul.grouped"), space.gpu)
     assert not device.takes_times
     assert device.refusal(None).startswith("ZeroGPU lends this GPU for one run at a time")
     assert hub.asked == []
@@ -190,7 +190,7 @@ def test_a_session_on_zero_gpu_knows_its_slice_and_requests_none_until_something
 def test_a_run_takes_one_lease_in_the_name_of_its_visitor(space, hub):
     context = contextvars.copy_context()
     context.run(WHO.set, "a visitor")
-    experiment = from_json({"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64}})
+    experiment = experiment_of("transpose.tiled M=64 N=64")
     result = context.run(space.submit, experiment).result(120)
     assert isinstance(result, Failure), "there is no CUDA here"
     assert result.stage in ("launch", "worker"), result

@@ -6,13 +6,13 @@ import operator
 
 import pytest
 
-from kernels.accesses import Layout
+from kernels.evaluate.shared_memory import wavefronts_per_instruction
 from kernels.gpus import occupancy
+from kernels.layouts import Layout
 from kernels.measuring.counters import COUNTERS
 from kernels.results import records
 from scripts.predict_records import counters_prediction, predict_counted
 from visualize.predict.agreement import count_of, launch_totals
-from visualize.predict.traffic import wavefronts_per_instruction
 from visualize.views.library.scoreboard import shipped_predictions
 
 pytestmark = pytest.mark.xdist_group("atlas")

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 from kernels import discover
-from kernels.accesses import MemoryOperation
 from kernels.evaluate import listings, memory_operations
+from kernels.evaluate.declared import count_accesses
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
+from kernels.instructions import Instruction
 from kernels.knobs import knobs
 from kernels.results import Failure
 from kernels.spec import DTYPE_BYTES, DTYPE_CAPABILITY, Launch
 from tests.covering import pairs_of
-from visualize.predict.coalescing import operations as count_operations
 
 pytestmark = pytest.mark.xdist_group("compiled")
 
@@ -156,9 +156,7 @@ def test_a_descriptors_block_is_swizzled_as_wide_as_its_rows_allow(
 
 def test_a_tensor_copy_on_another_line_goes_to_the_descriptor_that_lacks_it():
     """As ptxas says for persistent matmul, TT, 48 × 80 × 96 bfloat16, in tiles of 32 × 32 × 16: a line of orders.py."""
-    descriptors = [
-        MemoryOperation("descriptor", ("tile.py", line), None, 0, 0, "", 1, ()) for line in (57, 61)
-    ]
+    descriptors = [Instruction("descriptor", ("tile.py", line), None, 0, 0) for line in (57, 61)]
     listed = [
         ("UTMALDG.2D", ((file, line, 0),)) for file, line in (("orders.py", 57), ("tile.py", 61))
     ]
@@ -185,7 +183,7 @@ def test_an_instruction_whose_mask_the_compiler_proves_false_costs_nothing(
     config = kernel.config(**dict(zip(names, config, strict=True)))
     compiled = compile_kernel(Experiment(kernel.id, problem, config, gpu))
     assert compiled.unreadable == ""
-    ops = count_operations(kernel, Launch(problem, config, GPUS[gpu]), compiled.operations)
+    ops = count_accesses(kernel, Launch(problem, config, GPUS[gpu]), compiled.operations)
     assert all(op.launch.requests > 0 for op in ops)
     if kernel_id == "matmul.split_k_atomic":
         load, atomic = ops[-2:]

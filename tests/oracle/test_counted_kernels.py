@@ -12,7 +12,7 @@ import pytest
 
 import kernels.capture
 from kernels.capture.reader import Capture
-from kernels.evaluate.counts import count_launch
+from kernels.evaluate.captured import count_launch
 
 FOLDER = Path(__file__).parent / "counted_scripts"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))

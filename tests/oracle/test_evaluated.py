@@ -8,12 +8,12 @@ from collections import Counter
 import pytest
 
 from kernels.capture.reader import Capture
-from kernels.evaluate.counts import count_launch
+from kernels.evaluate.captured import count_launch
+from kernels.evaluate.declared import count_accesses
 from kernels.experiment import from_json, launch_of
 from kernels.gpus import GPUS
 from kernels.results import Compiled
 from tests.kernels.trees import ROOT, python
-from visualize.predict import coalescing
 
 MATMUL = {"M": 333, "N": 264, "K": 136}
 TILE = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
@@ -71,7 +71,7 @@ def test_evaluated_requests_and_sectors_equal_the_declared_ones(number, captures
     compiled = session.compile(experiment).result()
     assert isinstance(compiled, Compiled)
     declared, evaluated = Counter(), Counter()
-    for operation in coalescing.operations(kernel, launch, compiled.operations):
+    for operation in count_accesses(kernel, launch, compiled.operations):
         declared[operation.compiled.source, "requests"] += operation.launch.requests
         declared[operation.compiled.source, "sectors"] += operation.launch.sectors
     capture = Capture(captures / f"{number}.tilescope")

@@ -19,10 +19,11 @@ import numpy as np
 import pytest
 
 from kernels.capture.reader import Capture
-from kernels.evaluate.counts import count_launch
+from kernels.evaluate.captured import count_launch
 from kernels.evaluate.memory import STORAGE_STEP
-from kernels.evaluate.requests import count_lanes, lanes_of
+from kernels.evaluate.requests import lanes_of
 from kernels.evaluate.values import from_table
+from kernels.sectors import count_requests
 
 ROOT = Path(__file__).parents[2]
 # Each kernel is compiled once, and launched several times with other numbers, grids and index values.
@@ -249,20 +250,22 @@ def trace(name: str, native, builder, executions):
     return call
 
 
-def count_executions(instruction, is_load: bool, executions: Sequence[tuple]) -> np.ndarray:
+def count_executions(instruction, num_warps: int, executions: Sequence[tuple]) -> np.ndarray:
     """Return the counts of executions in the interpreter."""
-    place, owner = lanes_of(instruction, is_load)
+    place, owner = lanes_of(instruction, num_warps)
     numbers = np.arange(len(executions))
     shape = len(numbers), *(instruction.layout.shape if instruction.layout else ())
     blocks = (np.stack([execution[k] for execution in executions]).reshape(shape) for k in (1, 2))
     values = (from_table(block, numbers).at(numbers, place) for block in blocks)
     address, active = (np.broadcast_to(value, (len(numbers), *owner.shape)) for value in values)
-    return count_lanes(instruction, address, active & owner).sum(axis=(0, 1))
+    lanes = (part.reshape(-1, owner.shape[1]) for part in (address, active & owner))
+    return count_requests(*lanes, instruction.width_bytes, instruction.instruction).sum(axis=0)
 
 
 def compare_launch(capture: Capture, launch, executions, memory: np.ndarray) -> Iterator[str]:
     """Yield the differences between a launch's counts and its executions in the interpreter."""
     counts, by_line = count_launch(capture, launch), collections.defaultdict(dict)
+    num_warps = capture.content.kernels[launch.kernel].num_warps
     storages = np.array(
         [argument.tensor.storage for argument in launch.arguments if argument.tensor]
     )
@@ -306,11 +309,11 @@ def compare_launch(capture: Capture, launch, executions, memory: np.ndarray) -> 
             if own and len(instructions) > 1:
                 continue
             total, expected = (
-                sum((op.tally.counts for op in part), np.zeros(4, np.int64)),
-                np.zeros(4, np.int64),
+                sum((op.tally.counts for op in part), np.zeros(7, np.int64)),
+                np.zeros(7, np.int64),
             )
             if own and instructions not in (set(), {None}):
-                expected = count_executions(*instructions, part[0].op == "load", own)
+                expected = count_executions(*instructions, num_warps, own)
             elif own:
                 expected = "more"
             if not np.array_equal(total, expected):

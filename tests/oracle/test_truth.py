@@ -7,12 +7,12 @@ import pytest
 
 from kernels import discover
 from kernels.compiling.compiler import compile_launch
+from kernels.evaluate.counts import NO_COST
+from kernels.evaluate.declared import count_accesses
 from kernels.gpus import GPUS
 from kernels.results import Compiled
 from kernels.spec import Launch
 from tests.oracle.counted_kernels import KERNELS
-from visualize.predict.coalescing import operations
-from visualize.predict.traffic import NO_COST
 
 DTYPES = {"f32": "float32", "f16": "float16"}
 FILE = Path(__file__).parent / "h200_requests_sectors.csv"
@@ -36,7 +36,7 @@ def test_the_model_gives_what_was_counted(row, compiled_before, monkeypatch):
     compiled = compile_launch(kernel, launch)
     assert isinstance(compiled, Compiled), compiled
     totals = dict.fromkeys(("ld", "st"), NO_COST)
-    for op in operations(kernel, launch, compiled.operations):
+    for op in count_accesses(kernel, launch, compiled.operations):
         totals["ld" if op.access.op == "load" else "st"] += op.launch
     for op, total in totals.items():
         assert total.requests == int(row[f"{op}_requests"])
@@ -64,7 +64,7 @@ def test_what_is_read_in_the_middle_of_sectors_and_past_edges_is_what_was_counte
     tensors = kernel.family.tensors(launch.problem)
     read = [
         op
-        for op in operations(kernel, launch, compiled.operations)
+        for op in count_accesses(kernel, launch, compiled.operations)
         if tensors[op.access.tensor].is_input
     ]
     assert {op.is_box for op in read} == {row["counter"] == "tma_ld"}

@@ -178,6 +178,16 @@ def test_a_line_shows_that_the_page_waits_for_a_reply(tab):
     tab.wait_for_draw("reuse-plot")
 
 
+def test_a_change_without_a_reply_stays_in_the_address_and_is_sent_again(tab):
+    tab.open("?kernel=matmul.grouped")
+    tab.says("#schedule-claim", "all 32 programs")
+    tab.page.route("**/run/predict*", lambda _: None)
+    tab.page.get_by_label("M", exact=True).fill("1024")
+    tab.page.wait_for_function("location.search.includes('M=1024')")
+    tab.page.unroute("**/run/predict*")
+    tab.says("#schedule-claim", "all 64 programs")
+
+
 # Where the still picture's maps lie, and where the live one's do: left, top, right, bottom.
 _STILL = """() => {
   const { left, top, right, bottom } = document.querySelector("#first-picture svg").getBoundingClientRect();

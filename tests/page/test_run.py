@@ -1,12 +1,16 @@
 """Runs from the page, under the interpreter, and the figures, tables and scripts that the browser saves."""
 
 import datetime
+import io
 import re
 import struct
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+import numpy as np
 import pytest
+from PIL import Image
 from playwright.sync_api import expect
 
 from kernels import discover
@@ -206,6 +210,29 @@ def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_sc
     tab.says("#take-it .problem", "no timeline of this experiment on H200 was recorded")
 
 
+def test_the_steps_of_a_launch_are_saved_as_an_animation(tab):
+    """A frame for each of four programs. The last frame looks as the picture of the last step."""
+    tab.open("?kernel=matmul.grouped&M=128&N=128&K=64&BLOCK_M=64&BLOCK_N=64&tab=schedule&step=4")
+    tab.says("#player output", "program 4 of 4")
+    tab.page.locator("#schedule-plot .live-plot").hover()
+    _, png = saved(tab, "#schedule-plot [data-title='Save as PNG, at 2×']")
+    name, gif = saved(tab, "#schedule-plot [data-title='Save as GIF of all steps']")
+    assert name == "matmul.grouped.gif"
+    animation = Image.open(io.BytesIO(gif))
+    assert (animation.n_frames, animation.info["loop"]) == (4, 0)
+    frames = []
+    durations_ms = []
+    for number in range(4):
+        animation.seek(number)
+        durations_ms.append(animation.info["duration"])
+        frames.append(np.asarray(animation.convert("RGB"), dtype=int))
+    assert durations_ms == [500, 500, 500, 2000]
+    still = Image.open(io.BytesIO(png)).convert("RGB").resize(animation.size)
+    difference = np.abs(frames[3] - np.asarray(still, dtype=int)).max(axis=2)
+    assert (difference > 64).mean() < 0.01
+    assert all((one != other).any() for one, other in pairwise(frames))
+
+
 def test_a_saved_map_has_its_counters_its_legend_and_the_pages_typeface(tab):
     tab.open(GROUPED + "schedule&BLOCK_N=64&GROUP_SIZE=3&first=9&step=9")
     tab.says("#schedule-plot .corner >> nth=0", "54")
@@ -269,3 +296,25 @@ def test_a_table_is_saved_as_it_stands(tab):
     assert tab.page.get_by_role(
         "button", name="Count with Nsight Compute (needs a GPU)"
     ).is_disabled()
+
+
+def test_no_button_covers_the_caption_of_a_table_on_a_phone(browser, app):
+    context = browser.new_context(
+        viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True
+    )
+    page = context.new_page()
+    page.goto(
+        f"{app.url}?kernel=matmul.grouped&M=4096&N=4096&K=4096&BLOCK_M=128&BLOCK_N=128&gpu=H200&tab=result"
+    )
+    page.locator("#result-numbers summary").click()
+    page.locator("#result-tables .save-csv").last.wait_for()
+    covered = page.evaluate(
+        """[...document.querySelectorAll("#result-tables .scroll")].map((frame) => {
+          const button = frame.querySelector(".save-csv").getBoundingClientRect(), words = document.createRange();
+          words.selectNodeContents(frame.querySelector("caption"));
+          return [...words.getClientRects()].some((line) => line.right > button.left && line.bottom > button.top
+            && line.top < button.bottom);
+        })"""
+    )
+    context.close()
+    assert covered == [False, False]

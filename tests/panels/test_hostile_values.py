@@ -20,7 +20,7 @@ from kernels.measuring.group_sizes import GROUP_SIZES
 from kernels.measuring.run import RUN
 from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, records
-from tests.messages import request, settings_of, slots_of, updates
+from tests.messages import opened, request, settings_of, slots_of, updates
 from visualize.views import status
 from visualize.views.memory import whatif
 from visualize.views.result.view import ResultPanel
@@ -81,7 +81,7 @@ def messages(draw):
             "x" * 70_000,
         ]
         return draw(st.one_of(JSON, JSON.map(json.dumps), st.sampled_from(texts)))
-    message = json.loads(settings_of({"kernel": draw(st.sampled_from(list(discover())))}))
+    message = json.loads(settings_of(draw(st.sampled_from(list(discover())))))
     message["settings"] |= draw(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=3))
     keys = st.sampled_from(["number", "settings", "open", "follow", "stored_run"])
     return json.dumps(message | draw(st.dictionaries(keys, JSON, max_size=1)))
@@ -138,7 +138,7 @@ def test_an_unreadable_message_starts_no_work(shared_page, message, data):
 
 @pytest.mark.parametrize("number", [-1, 99, "0", 0.5, [], {}])
 def test_an_unknown_preset_and_a_message_that_is_nested_too_deeply_are_refused(shared_page, number):
-    message = json.loads(settings_of({}))
+    message = json.loads(settings_of(""))
     message["settings"]["preset"] = number
     (sentence,) = json.loads(
         slots_of(shared_page.on_message(request(), json.dumps(message)))["problems"]
@@ -193,12 +193,12 @@ def test_a_recording_is_text_on_every_panel(measurement, times):
 
 def test_a_failure_is_text_and_a_bad_argument_a_sentence_without_a_stage():
     failure = Failure("compile", 'kind"<script>', HOSTILE)
-    snapshot = Snapshot(SETTINGS.state({"kernel": "matmul.grouped"}, None), failure=failure)
+    snapshot = Snapshot(opened("matmul.grouped"), failure=failure)
     assert count_as_text(*draw(snapshot)) >= 2
     outcome = Future()
     outcome.set_result(failure)
     session = SimpleNamespace(gpu=None, compile=lambda *args, **options: outcome)
-    *_, (faults, _) = whatif.faults(session, SETTINGS.state({"kernel": "transpose.tiled"}, None))
+    *_, (faults, _) = whatif.faults(session, opened("transpose.tiled"))
     assert count_as_text(faults) >= 3
     lines = (
         status.render_end(failure),

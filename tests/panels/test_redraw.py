@@ -18,6 +18,7 @@ from kernels.measuring.measurement import Job
 from kernels.measuring.session import MEASUREMENTS
 from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, records
+from tests.experiments import fields
 from tests.messages import decode, links, opened, request, settings_of, slots_of, updates
 from tests.waiting import run_coroutine
 from visualize.numbers import Number
@@ -34,7 +35,7 @@ RUN = MEASUREMENTS["run"]
 
 def preset(number):
     """Return the message when a preset is clicked: the controls still hold the previous values."""
-    message = json.loads(settings_of({}))
+    message = json.loads(settings_of(""))
     message["settings"]["preset"] = number
     return json.dumps(message)
 
@@ -63,7 +64,7 @@ def test_a_slow_reply_to_a_slider_does_not_undo_a_preset(page):
             assert go_on.wait(20)
 
     page.session.finder = find_slowly
-    slider = threading.Thread(target=lambda: late.append(change(page, {"M": 640})))
+    slider = threading.Thread(target=lambda: late.append(change(page, "M=640")))
     slider.start()
     assert started.wait(20)
     chosen = slots_of(page.on_message(request(), preset(0)))
@@ -79,14 +80,14 @@ def test_a_config_that_nobody_chose_follows_the_gpu(page):
 
     def turn_to(gpu, config):
         """Choose a GPU in the menu; the other controls hold this config. Return the new settings."""
-        slots = change(page, {"kernel": "matmul.fused_add_relu", "gpu": gpu, **config})
+        slots = change(page, {**fields(f"matmul.fused_add_relu gpu={gpu}"), **config})
         return json.loads(slots["settings"])
 
     def config_of(settings):
         return {name: settings[name] for name in published}
 
-    published = vars(opened({"kernel": "matmul.fused_add_relu"}).experiment.config)
-    change(page, {"kernel": "matmul.fused_add_relu"})
+    published = vars(opened("matmul.fused_add_relu").experiment.config)
+    change(page, "matmul.fused_add_relu")
     offered = config_of(turn_to("RTXPRO6000", published))
     assert offered != published
     assert config_of(turn_to("H200", offered)) == published
@@ -110,7 +111,7 @@ def test_a_compile_of_earlier_settings_is_not_drawn(page):
         return compiled
 
     page.session.compiler = compile_slowly
-    change(page, {"M": 640})
+    change(page, "M=640")
     waiting = threading.Thread(target=lambda: late.extend(updates(page.on_stream)))
     waiting.start()
     assert started.wait(20)
@@ -122,13 +123,13 @@ def test_a_compile_of_earlier_settings_is_not_drawn(page):
 
 
 def test_a_reply_has_numbers_and_says_whether_more_follows(page):
-    update = json.loads(page.on_message(request(), settings_of({"M": 640})))
+    update = json.loads(page.on_message(request(), settings_of("M=640")))
     assert "M=640" in update["slots"]["link"]
     assert update["slots"]["schedule-plot"]
     assert update["number"] == 1
     assert update["reply_to"] == 1
     assert update["has_more"], "the kernel is not compiled yet"
-    update = json.loads(page.on_message(request(), settings_of({"tab": "recorded"})))
+    update = json.loads(page.on_message(request(), settings_of("tab=recorded")))
     assert update["number"] == 2
     assert not update["has_more"]
     update = json.loads(page.on_message(request(), "no message"))
@@ -139,7 +140,7 @@ def test_a_value_that_cannot_be_drawn_is_refused_next_to_its_control(page):
     failed = Future()
     failed.set_result(Failure("compile", "timeout", "It took too long."))
     page.session.compiler = lambda: failed
-    change(page, {"tab": "schedule", "num_warps": 16, "programs_per_sm": 32})
+    change(page, "tab=schedule num_warps=16 programs_per_sm=32")
     *_, refused = updates(page.on_stream)
     assert "programs_per_sm must be at most 4" in json.loads(refused["problems"])["programs_per_sm"]
 
@@ -239,10 +240,10 @@ def test_a_run_in_the_browsers_storage_is_shown_if_the_app_has_none(page):
 
 
 def test_a_kernel_that_is_compiled_during_a_redraw_is_drawn_in_the_stream(page):
-    compiled = page.session.compile(opened({"gpu": "H200"}).experiment).result()
+    compiled = page.session.compile(opened("gpu=H200").experiment).result()
     finds = iter([None, None, None])
     page.session.finder = lambda _: next(finds, compiled)
-    change(page, {"tab": "coalescing", "gpu": "H200"})
+    change(page, "tab=coalescing gpu=H200")
     assert updates(page.on_stream)[-1]["request-plot"]
 
 
@@ -290,32 +291,14 @@ def test_a_new_measurement_cancels_the_previous_one_and_closing_the_page_cancels
 
 def test_an_update_takes_less_than_150_kilobytes(page):
     for flat in (
-        {
-            "tab": "schedule",
-            "M": 16384,
-            "N": 16384,
-            "BLOCK_M": 16,
-            "BLOCK_N": 16,
-            "step": 5,
-        },  # a million programs
-        {
-            "kernel": "transpose.tiled",
-            "tab": "coalescing",
-            "model": "textbook",
-            "operation": "1",
-            "request": 200,
-        },
+        "tab=schedule M=16384 N=16384 BLOCK_M=16 BLOCK_N=16 step=5",  # a million programs
+        "transpose.tiled tab=coalescing model=textbook operation=1 request=200",
     ):
         assert 10_000 < len(page.on_message(request(), settings_of(flat)).encode()) < 150_000
 
 
 PINNED = "kernel=matmul.grouped&M=576&N=576&K=288&BLOCK_N=64&GROUP_SIZE=1"
-SET = {"M": 576, "N": 576, "K": 288, "BLOCK_M": 64, "BLOCK_N": 64, "GROUP_SIZE": 3, "with": PINNED}
-
-
-def compare_with(page, flat):
-    """Return the slots that a change fills while an experiment is pinned."""
-    return slots_of(page.on_message(request(), settings_of(flat)))
+SET = f"M=576 N=576 K=288 BLOCK_M=64 BLOCK_N=64 GROUP_SIZE=3 with={PINNED}"
 
 
 def followed(page, query):
@@ -323,38 +306,37 @@ def followed(page, query):
 
 
 def test_only_with_a_pinned_experiment_a_slot_holds_two_values(shared_page):
-    own = compare_with(shared_page, {**SET, "with": ""})
+    own = change(shared_page, f"{SET} with=")
     assert " " not in own["schedule-plot"]
     assert "pinned" not in own["schedule-claim"]
     assert dict(links(own["compare"])).keys() == {"Pin"}
-    both = compare_with(shared_page, SET)
-    pinned = compare_with(shared_page, {**dict(urllib.parse.parse_qsl(PINNED)), "with": ""})
+    both = change(shared_page, SET)
+    pinned = change(shared_page, dict(urllib.parse.parse_qsl(PINNED)))
     assert both["schedule-plot"].split(" ") == [own["schedule-plot"], pinned["schedule-plot"]]
     columns = '<div class="beside"><div class="own">{}</div><div class="pinned">{}</div></div>'
     assert both["schedule-claim"] == columns.format(own["schedule-claim"], pinned["schedule-claim"])
 
 
 def test_the_strip_names_differences_and_a_few_numbers_and_folds_the_table_of_all(shared_page):
-    strip, table = compare_with(shared_page, {**SET, "first": 9})["compare"].split("<details>")
+    strip, table = change(shared_page, f"{SET} first=9")["compare"].split("<details>")
     assert "Pinned → now: GROUP_SIZE 1 → <b>3</b>." in strip
     assert "blocks for 9 programs 90 → <b>54</b> (0.600 ×)</span>" in strip
     assert ">M<" not in table, "equal knobs are left out"
     assert all(word in table for word in ("GROUP_SIZE", "waves", "same", "0.600 ×"))
     assert (
         "In this view, all numbers that are known for both are equal."
-        in compare_with(shared_page, SET)["compare"]
+        in change(shared_page, SET)["compare"]
     )
     many = {f"knob{place}": place for place in range(7)}
     assert "knob3 3 → <b>–</b>, 3 more." in render_comparison({}, many, [], [])
 
 
 def test_the_pinned_picture_shows_the_same_operation_although_another_one_wastes_more(shared_page):
-    tall, wide = ({"BLOCK_M": rows, "BLOCK_N": columns} for rows, columns in ((128, 64), (64, 128)))
-    own = {"kernel": "matmul.grouped", "tab": "coalescing", "model": "textbook", **tall}
-    pinned = urllib.parse.urlencode({"kernel": "matmul.grouped", **wide})
+    own = "matmul.grouped tab=coalescing model=textbook BLOCK_M=128 BLOCK_N=64"
+    wide = "kernel=matmul.grouped&BLOCK_M=64&BLOCK_N=128"
     titles = (
-        compare_with(shared_page, flat)["flow-title"]
-        for flat in (own, own | wide, {**own, "with": pinned})
+        change(shared_page, flat)["flow-title"]
+        for flat in (own, f"{own} BLOCK_M=64 BLOCK_N=128", f"{own} with={wide}")
     )
     operations = [re.findall("load of [AB]", title) for title in titles]
     assert operations == [["load of A"], ["load of B"], ["load of A", "load of A"]]
@@ -390,9 +372,7 @@ def test_the_strip_has_at_most_three_numbers_or_says_why_it_has_none(numbers, pi
 
 @pytest.mark.parametrize("tab", SETTINGS.tabs)
 def test_two_kernels_of_two_families_are_compared_on_every_tab(shared_page, tab):
-    answer = compare_with(
-        shared_page, {"kernel": "transpose.tiled", "tab": tab, "operation": "1", "with": PINNED}
-    )
+    answer = change(shared_page, f"transpose.tiled tab={tab} operation=1 with={PINNED}")
     assert "kernel matmul.grouped → <b>transpose.tiled</b>" in answer["compare"]
     assert "<td>–</td>" in answer["compare"], "a transpose has no K"
 
@@ -406,17 +386,17 @@ def test_a_pinned_run_is_beside_the_current_experiment_and_not_beside_an_older_r
     before = followed(page, f"{RECORDED}&tab=result&{urllib.parse.urlencode({'with': RECORDED})}")
     assert before["result"].count("the speed of torch.matmul") == 2
     flat = {**json.loads(before["settings"]), "num_warps": 2}
-    answer = compare_with(page, flat)
+    answer = change(page, flat)
     now, pinned = answer["result"].split('<div class="pinned">')
     assert "No result for this config" in now
     assert "the speed of torch.matmul" in pinned
     assert answer["time-plot"].startswith(f"{NONE} ")
     assert answer["predicted-time"].count("predicted without compiling") == 2
-    assert "time-plot" not in compare_with(page, {**flat, "tab": "coalescing"})
+    assert "time-plot" not in change(page, {**flat, "tab": "coalescing"})
 
 
 def test_a_pinned_request_has_no_contrast_when_the_own_one_has_none(shared_page):
-    answer = compare_with(shared_page, {**SET, "tab": "coalescing"})
+    answer = change(shared_page, f"{SET} tab=coalescing")
     assert answer["contrast"] == NONE
     assert "Versus" not in answer["contrast-title"]
 
@@ -427,9 +407,9 @@ def test_an_unknown_tab_is_named_with_the_titles_there_are(shared_page):
 
 
 def test_pin_swap_and_unpin_are_links_to_states(shared_page):
-    pin = dict(links(compare_with(shared_page, {**SET, "with": ""})["compare"]))["Pin"]
+    pin = dict(links(change(shared_page, f"{SET} with=")["compare"]))["Pin"]
     assert "Nothing differs yet" in followed(shared_page, urllib.parse.urlencode(pin))["compare"]
-    ways = dict(links(compare_with(shared_page, SET)["compare"]))
+    ways = dict(links(change(shared_page, SET)["compare"]))
     swapped = opened(ways["Swap"])
     unpinned = opened(ways["Unpin"])
     assert swapped.experiment.config.GROUP_SIZE == 1
@@ -439,15 +419,13 @@ def test_pin_swap_and_unpin_are_links_to_states(shared_page):
 
 
 def test_a_link_holds_both_and_another_kernel_keeps_the_pinned_experiment(shared_page):
-    state = SETTINGS.state(SET, None)
+    state = opened(SET)
     assert SETTINGS.state(state.to_address(), None) == state
     assert SETTINGS.state(SETTINGS.short_address(state), None) == state
-    kept = SETTINGS.change_kernel({**SET, "form_of": "matmul.grouped"}, "matmul.persistent")
+    kept = SETTINGS.change_kernel(fields(f"{SET} form_of=matmul.grouped"), "matmul.persistent")
     assert kept["with"] == PINNED
-    opened = followed(
-        shared_page, urllib.parse.urlencode({"kernel": "matmul.grouped", "with": PINNED})
-    )
-    assert json.loads(opened["settings"])["with"] == PINNED
+    query = urllib.parse.urlencode(fields(f"matmul.grouped with={PINNED}"))
+    assert json.loads(followed(shared_page, query)["settings"])["with"] == PINNED
 
 
 @pytest.mark.parametrize(
@@ -464,17 +442,15 @@ def test_an_invalid_pinned_experiment_is_refused_and_the_rest_opens(shared_page,
     with pytest.raises(ConfigError) as error:
         read_pinned(wrong, None)
     assert error.value.field == "with"
-    answer = followed(
-        shared_page, urllib.parse.urlencode({"kernel": "matmul.grouped", "M": 640, "with": wrong})
-    )
+    query = urllib.parse.urlencode(fields(f"matmul.grouped M=640 with={wrong}"))
+    answer = followed(shared_page, query)
     assert "pinned" in json.loads(answer["problems"])["with"]
     assert "M=640" in answer["link"]
 
 
 def test_a_pinned_experiment_that_cannot_be_drawn_says_why_beside_the_current_one(shared_page):
     """An SM holds 64 warps: 32 programs of 2, but not of 4."""
-    flat = {**SET, "num_warps": 2, "programs_per_sm": 32}
-    answer = compare_with(shared_page, flat)
+    answer = change(shared_page, f"{SET} num_warps=2 programs_per_sm=32")
     assert "programs_per_sm must be at most" in answer["compare"]
     assert " " not in answer["schedule-plot"]
     assert json.loads(answer["problems"]) == {}

@@ -15,16 +15,16 @@ import orjson
 import pytest
 
 from kernels import discover
-from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.results import Failure, Strategy
 from kernels.results.store import Store
 from kernels.results.sweep import DONE
 from kernels.sweep.sweep_run import explain_refusal
+from tests.experiments import experiment_of
 from tests.kernels.stores import again
 from tests.kernels.trees import ROOT
-from tests.messages import decode, links, request, settings_of, slots_of, text_of
+from tests.messages import decode, links, opened, request, settings_of, slots_of, text_of
 from tests.panels.sweeps_made_up import (
     FEW,
     MANY,
@@ -41,7 +41,6 @@ from tests.waiting import until
 from visualize.views.panel import Api, reply_safely
 from visualize.views.slots import CLOSED, NONE, OPEN
 from visualize.views.state import Snapshot
-from visualize.views.tabs import SETTINGS
 from visualize.views.tune import view
 from visualize.views.tune.shared_sweeps import SharedSweeps
 from visualize.views.tune.view import MAX_SIZES, PICTURES, SweepPanel, swept_sizes, swept_space
@@ -54,7 +53,7 @@ GPU = GPUS["H200"]
 
 def linked_states(markup):
     """Return the states that the links open."""
-    return [SETTINGS.state(fields, None) for _, fields in links(markup)]
+    return [opened(fields) for _, fields in links(markup)]
 
 
 def draw(panel, sweep, **fields):
@@ -74,7 +73,7 @@ def many():
     reason = "out of resource: shared memory, Required: 300000, Hardware limit: 232448."
     refused = Failure("compile", "out_of_resources", reason)
     builder = FakeBuilder(
-        failures=lambda one: refused if one.config.BLOCK_M * one.config.num_stages == 384 else None
+        failures=lambda e: refused if e.config.BLOCK_M * e.config.num_stages == 384 else None
     )
     return swept(Strategy("grid"), FakeDevice(noise=0.02), within=space_of(MANY), builder=builder)
 
@@ -137,7 +136,7 @@ def test_values_that_cannot_vary_are_refused_beside_their_field(field, value, me
 
 
 def test_by_default_tiles_around_the_current_one_vary(kernel):
-    space = swept_space(SETTINGS.state({"kernel": kernel.id, "tab": "sweep"}, None))
+    space = swept_space(opened(f"{kernel.id} tab=sweep"))
     varied = dict(space.varied)
     assert varied.pop("num_warps") == (4, 8)
     assert 1 < space.size <= view.MAX_CONFIGS_PER_CALL
@@ -145,15 +144,13 @@ def test_by_default_tiles_around_the_current_one_vary(kernel):
 
 
 def test_the_heatmaps_axes_are_the_chosen_knobs_if_they_vary(panel, few):
-    for chosen, titles in (
-        (("num_warps", "BLOCK_M"), ("num_warps", "BLOCK_M")),
-        (("GROUP_SIZE", "auto"), ("BLOCK_M", "BLOCK_N")),
-        (("auto", "BLOCK_M"), ("BLOCK_N", "BLOCK_M")),
+    for x, y, titles in (
+        ("num_warps", "BLOCK_M", ["num_warps", "BLOCK_M"]),
+        ("GROUP_SIZE", "auto", ["BLOCK_M", "BLOCK_N"]),
+        ("auto", "BLOCK_M", ["BLOCK_N", "BLOCK_M"]),
     ):
-        layout = decode(draw(panel, few, sweep_x=chosen[0], sweep_y=chosen[1])["sweep-plot"])[
-            "layout"
-        ]
-        assert (layout["xaxis"]["title"]["text"], layout["yaxis"]["title"]["text"]) == titles
+        layout = decode(draw(panel, few, sweep_x=x, sweep_y=y)["sweep-plot"])["layout"]
+        assert [layout[axis]["title"]["text"] for axis in ("xaxis", "yaxis")] == titles
 
 
 def test_the_table_is_filtered_and_sorted_by_the_address(panel, many):
@@ -175,17 +172,15 @@ def test_every_row_has_a_label_and_an_address_that_sets_it_and_keeps_the_sweep(p
     sweep = swept(Strategy("grid"), within=swept_space(state))
     slots = draw(panel, sweep, **options)
     assert set(decode(slots["sweep-plot"])["layout"]["meta"]) == {"words", "addresses"}
-    for target, row in zip(
-        linked_states(slots["sweep-table"].split("<tbody>")[1]), sweep.ranked, strict=True
-    ):
-        assert (target.experiment, swept_space(target).identity) == (
-            row.experiment,
-            sweep.space.identity,
-        )
+    targets = linked_states(slots["sweep-table"].split("<tbody>")[1])
+    for target, row in zip(targets, sweep.ranked, strict=True):
+        assert target.experiment == row.experiment
+        assert swept_space(target).identity == sweep.space.identity
         assert target.view == state.view
     best, pinned = linked_states(slots["sweep-lines"])
-    assert (best.experiment, best.pinned) == (sweep.best.experiment, None)
-    assert (pinned.experiment, pinned.pinned) == (state.experiment, sweep.best.experiment)
+    assert best.experiment == pinned.pinned == sweep.best.experiment
+    assert best.pinned is None
+    assert pinned.experiment == state.experiment
 
 
 def test_a_sweep_without_times_is_marked_as_predicted_and_has_no_picture_of_times(panel, few):
@@ -289,11 +284,7 @@ def test_each_size_is_swept_in_turn_and_compared_with_the_library(panel, started
     started.go.set()
     sweep_sizes(panel, session, state)
     assert swept_order(started.devices) == [256, 512, 1024]
-    assert [sweep.details["space"]["experiment"]["problem"]["K"] for sweep in store.sweeps(5)] == [
-        1024,
-        512,
-        256,
-    ]
+    assert len(store.sweeps(5)) == 3
 
     slots = panel.draw(snapshot)
     (trace,) = decode(slots["sweep-plot"])["data"]
@@ -301,18 +292,12 @@ def test_each_size_is_swept_in_turn_and_compared_with_the_library(panel, started
     bars = zip(trace["y"], trace["error_y"]["array"], trace["error_y"]["arrayminus"], strict=True)
     for (ratio, above, below), space in zip(bars, swept_sizes(state)[1].values(), strict=True):
         (library,) = panel.sweeps.find(store, space, GPU).final.baselines
-        assert (ratio, ratio + above, ratio - below) == pytest.approx(
-            (library.ratio, library.high, library.low)
-        )
-    headline = text_of(slots["sweep-claim"])
-    assert re.match(
-        r"\d\.\d\d × measured at K [\d,]+: torch\.matmul time / best config's time", headline
-    )
-    assert [target.experiment.problem.K for target in linked_states(slots["sweep-table"])] == [
-        256,
-        512,
-        1024,
-    ]
+        drawn = ratio, ratio + above, ratio - below
+        assert drawn == pytest.approx((library.ratio, library.high, library.low))
+    headline = r"\d\.\d\d × measured at K [\d,]+: torch\.matmul time / best config's time"
+    assert re.match(headline, text_of(slots["sweep-claim"]))
+    sizes = [target.experiment.problem.K for target in linked_states(slots["sweep-table"])]
+    assert sizes == [256, 512, 1024]
 
 
 def test_a_search_skips_finished_sizes_unless_it_ignores_stored_rows(panel, started, store):
@@ -354,24 +339,19 @@ def test_cancel_ends_the_whole_search_even_between_two_sizes(
 def test_the_articles_grid_search_is_a_preset_of_the_fused_kernel():
     kernel = discover()["matmul.fused_add_relu"]
     (number,) = (n for n, preset in enumerate(kernel.presets) if "grid search" in preset.title)
-    state = SETTINGS.state(apply_preset({}, kernel, number, None), None)
+    state = opened(apply_preset({}, kernel, number, None))
     dimension, sizes = swept_sizes(state)
-    assert (state.view.tab, dimension, list(sizes)) == (
-        "sweep",
-        "K",
-        [512, 1024, 2048, 4096, 8192, 16384],
-    )
+    assert state.view.tab == "sweep"
+    assert dimension == "K"
+    assert list(sizes) == [512, 1024, 2048, 4096, 8192, 16384]
     for space in sizes.values():
         assert [name for name, _ in space.varied] == ["BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps"]
-        assert (
-            20
-            < sum(not explain_refusal(each, GPU) for each in space.experiments)
-            <= space.size
-            == 54
-        )
+        launchable = [each for each in space.experiments if not explain_refusal(each, GPU)]
+        assert 20 < len(launchable) <= space.size == 54
 
 
-GRID, SIZES = Strategy("grid"), (512, 640)
+GRID = Strategy("grid")
+SIZES = (512, 640)
 VARY = {"BLOCK_M": [32, 64], "BLOCK_N": [32, 64], "num_warps": [4, 8]}
 SENT = {"kernel": "matmul.grouped", "gpu": "H200", "tab": "sweep", "sweep_vary": FEW}
 
@@ -381,18 +361,18 @@ def test_one_sweep_runs_at_a_time_and_another_one_is_refused_in_a_sentence(start
     started.go.clear()
     running = sweeps.start(session, [space_of()], GRID)
     assert sweeps.start(session, [space_of()], GRID) is running
-    for others in (([space_of(MANY)], GRID), ([space_of()], Strategy("random"))):
-        with pytest.raises(
-            ConfigError, match=r"A sweep of 8 configs of matmul\.grouped runs on this machine"
-        ):
-            sweeps.start(session, *others)
+    refusal = r"A sweep of 8 configs of matmul\.grouped runs on this machine"
+    for space, strategy in ((space_of(MANY), GRID), (space_of(), Strategy("random"))):
+        with pytest.raises(ConfigError, match=refusal):
+            sweeps.start(session, [space], strategy)
     for end in session.ends:  # the session is closed
         end()
     assert finished(sweeps, space_of()).ended == "cancelled"
 
 
 def test_a_sweep_without_watchers_is_cancelled(started):
-    sweeps, spaces = started.sweeps(unwatched_s=0), [space_of(M=size) for size in SIZES]
+    sweeps = started.sweeps(unwatched_s=0)
+    spaces = [space_of(M=size) for size in SIZES]
     with sweeps.watched("a page"):
         sweeps.start(Session(), [spaces[0]], GRID)
         assert finished(sweeps, spaces[0]).ended == "complete"
@@ -407,24 +387,22 @@ def test_leaving_a_search_of_two_sizes_cancels_the_second_one(started):
             started.go.clear()
         return started.sweep_here(*arguments)
 
-    sweeps, spaces = (
-        SharedSweeps(predicting(), hold_the_second),
-        [space_of(M=size) for size in SIZES],
-    )
+    sweeps = SharedSweeps(predicting(), hold_the_second)
+    spaces = [space_of(M=size) for size in SIZES]
     sweeps.start(Session(), spaces, GRID, "page")
-    until(lambda: sweeps.running(spaces[1], GPUS["H200"]) is not None)
+    until(lambda: sweeps.running(spaces[1], GPU) is not None)
     assert sweeps.leave("page") == 0
     assert finished(sweeps, spaces[1]).ended == "cancelled"
 
 
 def test_the_latest_eight_sweeps_stay_in_memory(started):
-    sweeps, spaces = started.sweeps(), [space_of(M=size) for size in range(64, 74)]
+    sweeps = started.sweeps()
+    spaces = [space_of(M=size) for size in range(64, 74)]
     for space in spaces:
         sweeps.start(Session(), [space], GRID)
         finished(sweeps, space)
-    assert [sweeps.find(NOTHING, space, GPUS["H200"]) is not None for space in spaces] == [
-        False
-    ] * 2 + [True] * 8
+    kept = [sweeps.find(NOTHING, space, GPU) is not None for space in spaces]
+    assert kept == [False] * 2 + [True] * 8
 
 
 def test_a_sweep_comes_back_after_a_restart_and_resumes_under_its_name(started, store):
@@ -435,13 +413,11 @@ def test_a_sweep_comes_back_after_a_restart_and_resumes_under_its_name(started, 
         return finished(sweeps, space, store=store)
 
     rows = sweep(before).rows
-    assert before.find(store, space, GPUS["H200"]).source == "measured"
+    assert before.find(store, space, GPU).source == "measured"
     later = started.sweeps()
-    recorded = later.find(again(store), space, GPUS["H200"])
+    recorded = later.find(again(store), space, GPU)
     assert (recorded.rows, recorded.source) == (rows, "recorded")
-    assert later.find(store, space, GPUS["H200"]) is later.find(store, space, GPUS["H200"]), (
-        "it is read once"
-    )
+    assert later.find(store, space, GPU) is later.find(store, space, GPU), "it is read once"
     sweep(later)
     assert len(store.sweeps(5)) == 1
     sweep(later, from_scratch=True)
@@ -456,7 +432,7 @@ def test_a_sweep_that_another_process_stored_is_found(started, store):
     started.sweeps().start(
         Session(again(store)), [space], Strategy("random", seed=1), from_scratch=True
     ).result(30)
-    theirs = sweeps.find(store, space, GPUS["H200"])
+    theirs = sweeps.find(store, space, GPU)
     assert (mine.strategy.name, theirs.strategy.name) == ("grid", "random")
 
 
@@ -467,9 +443,8 @@ async def call(panel, experiment=None, vary=VARY, **arguments):
     """Return the reply of /sweep, on made-up devices."""
     (endpoint,) = panel.endpoints(Api(Session()))
     function = reply_safely(endpoint.function)
-    reply = await function(
-        experiment or {"kernel": "matmul.grouped", "gpu": "H200"}, vary=vary, **arguments
-    )
+    default = {"kernel": "matmul.grouped", "gpu": "H200"}
+    reply = await function(experiment or default, vary=vary, **arguments)
     return orjson.loads(orjson.dumps(reply))
 
 
@@ -479,9 +454,9 @@ def test_the_endpoint_replies_with_every_config_the_best_first(panel):
     assert [sorted(row["config"]) for row in reply["rows"]] == [["BLOCK_M", "num_warps"]] * 4
     assert reply["best"]["config"]["BLOCK_M"] == reply["rows"][0]["config"]["BLOCK_M"] == 64
     assert f"num_warps={reply['best']['config']['num_warps']}" in reply["triton_config"]
-    assert (reply["ended"], reply["vary"]) == ("complete", vary)
+    assert reply["ended"] == "complete"
+    assert reply["vary"] == vary
     assert reply["experiment"]["gpu"] == reply["gpu"] == "H200"
-    json.dumps(reply)
     document = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     assert f"A call takes at most {view.MAX_CONFIGS_PER_CALL} configs" in document
     assert f"After {view.MAX_CALL_S / 60:.0f} minutes" in document
@@ -489,15 +464,8 @@ def test_the_endpoint_replies_with_every_config_the_best_first(panel):
 
 def test_the_endpoint_takes_its_default_arguments_for_every_kernel(panel, kernel):
     """The defaults, and each preset's problem and config."""
-    configs = [
-        {},
-        *(
-            {"problem": dict(preset.problem), "config": dict(preset.config)}
-            for preset in kernel.presets
-        ),
-    ]
-    for fields in configs:
-        space = view.space_of_call(from_json({"kernel": kernel.id, **fields}), None)
+    for preset in [{}, *({**preset.problem, **preset.config} for preset in kernel.presets)]:
+        space = view.space_of_call(experiment_of(kernel.id, **preset), None)
         assert 1 < space.size <= view.MAX_CONFIGS_PER_CALL
     if kernel.family.panels:  # made-up devices take matmuls
         reply = asyncio.run(call(panel, {"kernel": kernel.id, "gpu": "H200"}, vary=None, budget=2))

@@ -12,14 +12,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kernels.experiment import from_json
 from kernels.knobs import ConfigError
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results import Failure, Strategy, SweepRow
 from kernels.results.store import Store
-from tests.kernels.results_made_up import H200, INTERPRETER, NEWER, START, experiment, noisy, run
+from tests.experiments import experiment_of
+from tests.kernels.results_made_up import H200, INTERPRETER, NEWER, START, noisy, run
 from tests.kernels.stores import put_sweep
-from tests.messages import decode, links, text_of
+from tests.messages import decode, links, opened, text_of
 from tests.panels.sweeps_made_up import space_of
 from tests.sweep.fakes import FakeBuilder, FakeDevice, grid, predicting, swept
 from visualize.predict.history import PastRuns
@@ -38,7 +38,7 @@ from visualize.views.tune.figures import (
 from visualize.views.tune.history import STORE_OFF, HistoryPanel, past_runs, runs_of
 from visualize.views.tune.view import swept_space
 
-ONE = experiment(M=2048, N=2048)
+ONE = experiment_of(M=2048, N=2048)
 FLAT = {"kernel": "transpose.tiled", "M": 2048, "N": 2048, "tab": "history", "gpu": "H200"}
 H100 = replace(H200, name="NVIDIA H100")
 DAY = datetime.timedelta(days=1)
@@ -68,7 +68,7 @@ def ask(store, experiment=None, **arguments):
 def test_a_change_leads_with_its_ratio_and_names_the_date_and_the_versions(store):
     put_runs(store, noisy(0.2, 6))
     put_runs(store, noisy(0.216, 4), NEWER, since=START + 10 * DAY)
-    put_runs(store, [0.9], of=experiment())
+    put_runs(store, [0.9], of=experiment_of())
     upgrades = ["torch 2.11.0 → 2.13.0", "triton 3.6.0 → 3.7.1"]
     text = headline(store)
     assert text.startswith("1.08 × slower since 2026-11-11 on NVIDIA H200 recorded")
@@ -106,7 +106,7 @@ def test_devices_are_separate_and_the_pages_gpu_comes_first_without_runs_of_othe
 ):
     put_runs(store, noisy(0.2, 3))
     put_runs(store, noisy(0.3, 4), H100, gpu="H100")
-    put_runs(store, noisy(0.9, 3), of=experiment(M=2048, N=1024))
+    put_runs(store, noisy(0.9, 3), of=experiment_of(M=2048, N=1024))
     put_runs(store, noisy(0.9, 2), of=replace(ONE, run=replace(ONE.run, l2="cold")))
     assert "3 runs on NVIDIA H200" in headline(store)
     assert re.search(r"On NVIDIA H100: 4 runs, the latest 0\.30\d ms; no change\.", headline(store))
@@ -130,7 +130,7 @@ def test_an_empty_store_says_how_to_get_a_result_and_otherwise_the_latest_result
     assert slots["history-plot"] == NONE
     assert "No result is stored yet." in slots["history-instead"]
     assert "No sweep is stored" in slots["history-sweeps"]
-    put_runs(store, [0.2], of=experiment(M=16))
+    put_runs(store, [0.2], of=experiment_of(M=16))
     assert "16 × 1024" in draw(store)["history-instead"]
 
 
@@ -163,7 +163,7 @@ def test_each_run_is_a_row_with_its_numbers_and_versions_and_each_list_is_saved_
 
 
 def test_a_row_of_the_latest_results_opens_its_experiment(store):
-    of = from_json({"kernel": "matmul.grouped", "problem": {"M": 96}, "run": {"seed": 3}})
+    of = experiment_of("matmul.grouped M=96 seed=3")
     put_runs(store, [0.2], H100, of=of, gpu="H100")
     put_runs(
         store,
@@ -183,7 +183,7 @@ def test_a_row_of_the_latest_results_opens_its_experiment(store):
 
 def test_the_latest_results_are_filtered_by_links_that_keep_the_experiment(store):
     put_runs(store, [0.2, 0.2])
-    put_runs(store, [0.2], of=experiment("matmul.grouped"))
+    put_runs(store, [0.2], of=experiment_of("matmul.grouped"))
     put_runs(store, [0.2], kind="check")
     facets = dict(links(draw(store)["history-latest"].split("<table")[0]))
     assert facets["matmul.grouped 1"]["M"] == "2048"
@@ -201,7 +201,7 @@ def test_text_from_the_store_reaches_the_page_escaped(store):
 
 def test_a_reply_is_a_part_of_the_list_and_next_leads_to_the_rest(store):
     for place in range(7):
-        put_runs(store, [0.1 + place], of=experiment(M=1 + place))
+        put_runs(store, [0.1 + place], of=experiment_of(M=1 + place))
     parts = [ask(store, limit=3)]
     while parts[-1]["next"]:
         parts.append(ask(store, limit=3, before=parts[-1]["next"]))
@@ -310,7 +310,7 @@ def test_results_and_sweeps_of_a_removed_kernel_are_listed_without_a_link(store)
     assert reply["sweeps"] == []
 
 
-STATE = SETTINGS.state({"kernel": "matmul.grouped"}, None)
+STATE = opened("matmul.grouped")
 VARY = {"BLOCK_M": [16, 32, 64], "BLOCK_N": [32, 64], "num_warps": [2, 4]}
 
 

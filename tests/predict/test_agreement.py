@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kernels import discover
+from kernels.evaluate.counts import Cost
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring.counters import COUNTERS
@@ -12,7 +13,6 @@ from kernels.results import records
 from kernels.spec import Launch
 from visualize.predict.agreement import Verdicts, agreement, compare_costs, worst
 from visualize.predict.textbook import Textbook
-from visualize.predict.traffic import Cost
 
 
 def recorded(kernel_id, board=None, **payload):

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.accesses import SharedOperation
-from visualize.predict.traffic import wavefronts
+from kernels.evaluate.shared_memory import wavefronts
+from kernels.instructions import SharedInstruction
 
 
 def operation(width, lane, warp=(), matrices=0):
     kind = "load matrix" if matrices else "load"
-    return SharedOperation(kind, ("", 0), "", width, matrices, lane, warp, 1)
+    return SharedInstruction(kind, ("", 0), "", width, matrices, lane, warp, 1)
 
 
 @pytest.mark.parametrize(

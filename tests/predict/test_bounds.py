@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from kernels import discover
+from kernels.evaluate.declared import count_accesses
 from kernels.gpus import GPUS
 from kernels.measuring.counters import COUNTERS
 from kernels.results import records
 from kernels.spec import Launch
-from visualize.predict import coalescing
 from visualize.predict.bounds import SUSTAINED, bounds, l2_gbps, l2_pressure
 
 H200, A100, T4, L4 = (GPUS[name] for name in ("H200", "A100-80GB", "T4", "L4"))
@@ -41,7 +41,7 @@ def counted(kernel, wanted):
         ):
             yield (
                 launch,
-                coalescing.operations(kernel, launch, measured.compiled.operations),
+                count_accesses(kernel, launch, measured.compiled.operations),
                 measured.launch,
             )
 
@@ -121,6 +121,8 @@ def test_the_tail_is_the_work_of_the_busiest_sm_beyond_the_average(tiles, busies
     alone = 2 * 64 * 64 * 512 / (989.4e12 / 132) * 1e3
     assert found["arithmetic"].ms == pytest.approx(tiles / 132 * alone)
     assert found["arithmetic"].ms + found["tail wave"].ms == pytest.approx(busiest * alone)
+    noun = "tile" if busiest == 1 else "tiles"
+    assert f"computes {busiest} {noun}, the average" in found["tail wave"].why
 
 
 def test_load_and_store_units_take_a_cycle_per_request_or_per_128_bytes():

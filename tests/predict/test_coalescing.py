@@ -12,9 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import discover
-from kernels.accesses import Layout, MemoryOperation
-from kernels.evaluate.requests import Instruction, lanes_of, textbook
+from kernels.evaluate.counts import Cost
+from kernels.evaluate.declared import count_accesses, make_pattern
+from kernels.evaluate.requests import lanes_of, textbook
 from kernels.gpus import GPUS
+from kernels.instructions import Instruction
+from kernels.layouts import Layout
+from kernels.sectors import EXTRA, SECTORS, count_requests
 from kernels.spec import DTYPE_BYTES, FlatAccess, Launch
 from tests.predict.plain_counting import (
     executions,
@@ -23,8 +27,6 @@ from tests.predict.plain_counting import (
     run_element,
     small_launches,
 )
-from visualize.predict.coalescing import operations, requests, tile
-from visualize.predict.traffic import Matrix, count
 
 OPS = {"load": ("load", "async copy"), "store": ("store",), "atomic": ("atomic",)}
 
@@ -128,9 +130,7 @@ def launches(draw):
         width = size << vector
         instruction = "cp.async.cg.shared.global" if op == "async copy" and width == 16 else ""
         made.append(
-            MemoryOperation(
-                op, ("", 0), draw(layouts(block, fast, vector)), size, width, instruction, 1, ()
-            )
+            Instruction(op, ("", 0), draw(layouts(block, fast, vector)), size, width, instruction)
         )
     return kernel, launch, tuple(made)
 
@@ -140,7 +140,7 @@ def test_a_launch_costs_what_counting_every_lane_gives(case):
     kernel, launch, made = case
     extents = kernel.extents(launch)
     tensors = kernel.tensors(launch)
-    for op, operation in zip(operations(kernel, launch, made), made, strict=True):
+    for op, operation in zip(count_accesses(kernel, launch, made), made, strict=True):
         shape = tensors[op.access.tensor].stored
         assert op.launch == counted(
             op.access, operation, shape, extents, operation.element_bytes
@@ -152,14 +152,13 @@ def test_a_run_costs_what_counting_every_lane_gives_wherever_the_tensor_ends(ker
     """All small shapes: they end inside a sector, at its end, or in the middle of a request."""
     kernel = kernels["transpose.flat"]
     made = tuple(
-        MemoryOperation(op, ("", 0), Layout((32,), (), lane, ()), 4, 4, "", 1, ())
-        for op in ("load", "store")
+        Instruction(op, ("", 0), Layout((32,), (), lane, ()), 4, 4) for op in ("load", "store")
     )
     for rows, columns in itertools.product(range(1, 15), repeat=2):
         launch = Launch(
             kernel.family.problem(M=rows, N=columns), kernel.config(BLOCK=32), GPUS["H200"]
         )
-        for op, operation in zip(operations(kernel, launch, made), made, strict=True):
+        for op, operation in zip(count_accesses(kernel, launch, made), made, strict=True):
             shape = kernel.tensors(launch)[op.access.tensor].stored
             expected = counted(op.access, operation, shape, kernel.extents(launch), 4)
             assert op.launch == expected, (rows, columns, op.access.op)
@@ -168,64 +167,63 @@ def test_a_run_costs_what_counting_every_lane_gives_wherever_the_tensor_ends(ker
 @given(launches())
 def test_the_pictured_tile_has_each_element_once(case):
     kernel, launch, made = case
-    tensors = kernel.tensors(launch)
     for access, operation in zip(kernel.accesses(launch), made, strict=True):
-        first = (0,) if isinstance(access, FlatAccess) else (0, 0)
-        matrix = Matrix(*tensors[access.tensor].stored, operation.element_bytes)
-        drawn = tile(access, matrix, first, operation)
-        lanes = requests(access, matrix, first, operation)
-        begins = lanes.address[drawn.request, drawn.lane]
+        pattern = make_pattern(kernel, launch, access, operation)
+        matrix = pattern.matrix
+        first = (0,) * len(access.axes)
+        drawn = pattern.tile(first)
+        begins = pattern.requests(first).address[drawn.request, drawn.lane]
         assert ((begins <= drawn.address) & (drawn.address < begins + operation.width_bytes)).all()
         assert len(drawn.row) == access.elements
-        assert (
-            len(set(zip(drawn.row.tolist(), drawn.column.tolist(), strict=True))) == access.elements
-        )
+        assert len({*zip(drawn.row.tolist(), drawn.column.tolist(), strict=True)}) == len(drawn.row)
         for place in range(0, access.elements, 7):
-            registers = operation.layout.register
-            at = element(
-                operation.layout, drawn.register[place], drawn.lane[place], drawn.warp[place]
-            )
-            assert where(access, first, at, tensors[access.tensor].stored) == (
-                drawn.row[place],
-                drawn.column[place],
-            )
-            assert not has_copies(registers, int(drawn.register[place]))
+            register = int(drawn.register[place])
+            at = element(operation.layout, register, drawn.lane[place], drawn.warp[place])
+            expected = where(access, first, at, (matrix.rows, matrix.columns))
+            assert (drawn.row[place], drawn.column[place]) == expected
+            assert not has_copies(operation.layout.register, register)
+
+
+def count(address, instruction=""):
+    """The cost of one request of lanes of 16 bytes, all of them active."""
+    lanes = np.array([address])
+    (counts,) = count_requests(lanes, np.ones(lanes.shape, bool), 16, instruction).tolist()
+    return Cost(*counts)
 
 
 def test_copies_past_l1_count_the_lines_of_each_pair_of_lanes():
     # Four lanes of 16 bytes a row: rows of 144 bytes begin at 0, 144, 288 and 432, every second one inside a sector.
-    row, column = np.divmod(np.arange(16)[None], 4)
-    within = Matrix(4, 144, 1).requests(row, 16 * column, True, 16)
+    row, column = np.divmod(np.arange(16), 4)
+    within = 144 * row + 16 * column
     assert count(within).sectors == 2 + 3 + 2 + 3
-    bypassing = count(within, instruction="cp.async.cg.shared.global")
+    bypassing = count(within, "cp.async.cg.shared.global")
     assert bypassing.sectors == 8
     assert bypassing.touched_sectors == 10
     # ncu's count of the instruction: two sectors of each pair that begins inside one.
     assert bypassing.repeated_sectors == 2 * 1
     # Seven lanes from byte 112: the first of a pair before a line's end, the second behind it.
-    column = 112 + 16 * np.arange(8)[None]
-    across = Matrix(1, 224, 1).requests(0 * column, column, True, 16)
-    assert count(across).sectors == 1 + 3
-    bypassing = count(across, instruction="cp.async.cg.shared.global")
-    assert bypassing.sectors == 1 + 4
-    assert bypassing.touched_sectors == 4
+    across = 112 + 16 * np.arange(8)
+    active = np.arange(8) < 7
+    (plain,) = count_requests(across[None], active[None], 16)
+    assert plain[SECTORS] == 1 + 3
+    (counts,) = count_requests(across[None], active[None], 16, "cp.async.cg.shared.global")
+    assert counts[SECTORS] == 1 + 4
+    assert counts[SECTORS] - counts[EXTRA] == 4
 
 
 def test_a_compare_and_swap_atomic_is_a_load_and_at_least_one_iteration():
     layout = Layout(
         (16, 16), (), ((0, 1), (0, 2), (0, 4), (0, 8), (1, 0)), ((2, 0), (4, 0), (8, 0))
     )
-    made = MemoryOperation(
-        "atomic", ("", 0), layout, 2, 2, "", 1, ("LDG.E", "ATOMG.E.CAS.STRONG.GPU")
-    )
+    made = Instruction("atomic", ("", 0), layout, 2, 2, "", 1, ("LDG.E", "ATOMG.E.CAS.STRONG.GPU"))
     kernel = discover()["matmul.split_k_atomic"]
     launch = Launch(
         kernel.family.problem(M=16, N=16, K=16, dtype="float16"),
         kernel.config(16, 16, 16, 1),
         GPUS["H200"],
     )
-    plain = MemoryOperation("load", ("", 0), layout, 2, 2, "", 1, ())
-    found = operations(kernel, launch, (plain, plain, made))
+    plain = Instruction("load", ("", 0), layout, 2, 2)
+    found = count_accesses(kernel, launch, (plain, plain, made))
     assert [(op.number, op.access.op, op.launch.is_lower_bound) for op in found] == [
         (0, "load", False), (1, "load", False), (2, "load", False), (2, "atomic", True),
     ]  # fmt: skip
@@ -235,11 +233,9 @@ def test_a_compare_and_swap_atomic_is_a_load_and_at_least_one_iteration():
 def test_the_textbooks_requests_of_a_block_need_not_fill_the_compiled_instructions():
     """32 elements in 4 registers of 8 lanes: 4 compiled instructions, and one textbook request."""
     lane = ((4,), (8,), (16,), (0,), (0,))
-    instruction = Instruction(
-        "ld", "ld.global.b32", 4, 4, Layout((32,), ((1,), (2,)), lane, ()), 1, False, count=4
-    )
-    assigned = textbook(instruction)
-    place, owner = lanes_of(assigned, is_load=True)
+    layout = Layout((32,), ((1,), (2,)), lane, ())
+    assigned = textbook(Instruction("load", ("", 0), layout, 4, 4, "ld.global.b32"))
+    place, owner = lanes_of(assigned)
     assert place.tolist() == [[list(range(32))]]
     assert owner.all()
     assert assigned.count == 1

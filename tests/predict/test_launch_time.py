@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from kernels import discover
-from kernels.accesses import CompiledFacts
 from kernels.compiling.compile_cost import explain_spill
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
+from kernels.instructions import CompiledFacts
 from kernels.knobs import ConfigError
 from kernels.measuring.group_sizes import GROUP_SIZES
 from kernels.results import records

@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernels.evaluate.declared import Matrix, Requests
+from kernels.sectors import LINES, SECTORS, count_requests
 from visualize.predict.request_lines import (
     ABSENT,
     UNTOUCHED,
@@ -13,19 +15,17 @@ from visualize.predict.request_lines import (
     matching_requests,
     request_lines,
 )
-from visualize.predict.traffic import Matrix, Requests, count
 
 
 def of_addresses(addresses, active=None, width=4, columns=64, tensor_bytes=1 << 40):
     address = np.atleast_2d(np.array(addresses, dtype=np.int64))
-    element = address // width
     mask = np.ones(address.shape, dtype=bool) if active is None else np.atleast_2d(active)
     matrix = Matrix(tensor_bytes // width // columns, columns, width)
-    return Requests(element // columns, element % columns, address, mask, width, matrix)
+    return Requests(address, mask, width, matrix)
 
 
 def lay_out(lanes):
-    return request_lines(lanes, np.arange(len(lanes.row)))
+    return request_lines(lanes, np.arange(len(lanes.address)))
 
 
 def test_the_first_of_several_lanes_with_the_same_bytes_is_shown():
@@ -74,9 +74,9 @@ def test_the_costs_are_those_of_the_counts_and_every_wanted_byte_is_drawn(data, 
         width * np.array(units).reshape(shape), np.array(mask).reshape(shape), width
     )
     drawn = lay_out(lanes)
-    counted = count(lanes)
-    assert drawn.sectors.sum() == counted.sectors
-    assert drawn.lines.sum() == counted.lines
+    counted = count_requests(lanes.address, lanes.active, width)
+    assert drawn.sectors.tolist() == counted[:, SECTORS].tolist()
+    assert drawn.lines.tolist() == counted[:, LINES].tolist()
     for request in range(shape[0]):
         row, cell = np.nonzero(drawn.state[request] == WANTED)
         found = drawn.line[request, row] * 128 + cell * width
@@ -89,8 +89,8 @@ def test_the_costs_are_those_of_the_counts_and_every_wanted_byte_is_drawn(data, 
 
 def test_the_request_at_the_same_place_moves_the_same_element():
     """Four lanes of 16 bytes beside sixteen of 4: the first moves what four of the others do."""
-    wide = of_addresses(np.arange(0, 256, 16).reshape(4, 4), width=16)
-    wide = Requests(wide.row, wide.address // 4, wide.address, wide.active, 16, Matrix(64, 64, 4))
+    address = np.arange(0, 256, 16).reshape(4, 4)
+    wide = Requests(address, np.ones((4, 4), bool), 16, Matrix(64, 64, 4))
     narrow = of_addresses(np.arange(0, 256, 4).reshape(16, 4))
     assert matching_requests(wide, np.arange(4), narrow).tolist() == [0, 4, 8, 12]
     assert (

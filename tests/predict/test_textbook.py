@@ -1,5 +1,6 @@
 """Requests, sectors and lines of textbook lanes against plain counting."""
 
+import operator
 import tracemalloc
 from dataclasses import replace
 
@@ -8,8 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import discover
+from kernels.evaluate.counts import Cost
+from kernels.evaluate.declared import AccessPattern, Matrix
 from kernels.gpus import GPUS
+from kernels.instructions import Instruction
 from kernels.knobs import ConfigError
+from kernels.layouts import textbook_layout
 from kernels.spec import Access, Axis, FlatAccess, Launch
 from tests.predict.plain_counting import (
     executions,
@@ -18,9 +23,7 @@ from tests.predict.plain_counting import (
     run_element,
     small_launches,
 )
-from visualize.predict.coalescing import requests
-from visualize.predict.textbook import Textbook, operations, textbook
-from visualize.predict.traffic import Cost, Matrix, count
+from visualize.predict.textbook import Textbook, count_accesses, textbook
 
 BLACKBOARD = Textbook(warp_size=4, line_bytes=16)
 
@@ -69,7 +72,7 @@ LAUNCHES = small_launches(list(discover().values()), (GPUS["A100-40GB"], GPUS["H
 
 @given(LAUNCHES, BOARDS)
 def test_a_launch_and_its_first_tile_cost_what_counting_every_lane_gives(launch, board):
-    counted = operations(*launch, board)
+    counted = count_accesses(*launch, board)
     assert [op.launch for op in counted] == list(plain_costs(*launch, board))
     assert [op.tile for op in counted] == list(plain_costs(*launch, board, first_only=True))
     for op in counted:
@@ -82,7 +85,7 @@ def test_hostile_shapes_cost_what_counting_every_lane_gives(kernel, configs, lau
     for shape in ((1, 1, 1), (1, 129, 33), (129, 1, 17), (67, 77, 1)):
         for config in (configs["unequal"], configs["default"]):
             launch = launch_of(shape, config, "float16")
-            counted = [op.launch for op in operations(kernel, launch, Textbook())]
+            counted = [op.launch for op in count_accesses(kernel, launch, Textbook())]
             assert counted == list(plain_costs(kernel, launch, Textbook())), launch
 
 
@@ -101,7 +104,7 @@ def test_the_blackboards_8_by_8_example_has_its_known_transactions(
     launch = Launch(
         kernel.family.problem(M=8, N=8, dtype="float32"), kernel.config(**tile), GPUS["H200"]
     )
-    load, store = operations(kernel, launch, replace(BLACKBOARD, lanes=lanes))
+    load, store = count_accesses(kernel, launch, replace(BLACKBOARD, lanes=lanes))
     assert load.access.op == "load"
     assert store.access.op == "store"
     assert (load.tile.sectors, store.tile.sectors) == expected
@@ -109,31 +112,21 @@ def test_the_blackboards_8_by_8_example_has_its_known_transactions(
 
 
 @pytest.mark.parametrize(
-    ("block", "shape", "first", "size", "expected"),
+    ("block", "shape", "first", "expected"),
     [
-        ((1, 32), (2, 32), (0, 0), 4, Cost(1, 4, 1, 4, 128)),  # a row of 32 floats
-        (
-            (1, 32),
-            (2, 33),
-            (1, 0),
-            4,
-            Cost(1, 5, 2, 4, 128),
-        ),  # begins at byte 132, 4 bytes into a sector
-        ((32, 1), (32, 1000), (0, 0), 4, Cost(1, 32, 32, 4, 128)),  # a column
-        ((1, 64), (1, 32), (0, 0), 4, Cost(1, 4, 1, 4, 128)),  # the second request is masked off
-        ((1, 64), (1, 33), (0, 0), 4, Cost(2, 5, 2, 5, 132)),  # one lane is enough
+        ((1, 32), (2, 32), (0, 0), Cost(1, 4, 1, 4, 128)),  # a row of 32 floats
+        ((1, 32), (2, 33), (1, 0), Cost(1, 5, 2, 4, 128)),  # begins 4 bytes into a sector
+        ((32, 1), (32, 1000), (0, 0), Cost(1, 32, 32, 4, 128)),  # a column
+        ((1, 64), (1, 32), (0, 0), Cost(1, 4, 1, 4, 128)),  # the second request is masked off
+        ((1, 64), (1, 33), (0, 0), Cost(2, 5, 2, 5, 132)),  # one lane is enough
     ],
 )
-def test_a_block_of_textbook_lanes_has_the_cost_worked_out_by_hand(
-    block, shape, first, size, expected
-):
-    rows, columns = (
-        Axis(name, side, lambda index, side: index * side)
-        for name, side in zip("mn", block, strict=True)
-    )
-    access = Access("load", "A", rows, columns, ("m", "n"), ("", 0))
-    assigned = Textbook(element_bytes=str(size)).assign_lanes(access, "float32")
-    assert count(requests(access, Matrix(*shape, size), first, assigned)) == expected
+def test_a_block_of_textbook_lanes_has_the_cost_worked_out_by_hand(block, shape, first, expected):
+    axes = (Axis(name, side, operator.mul) for name, side in zip("mn", block, strict=True))
+    access = Access("load", "A", *axes, ("m", "n"), ("", 0))
+    assigned = Instruction("load", ("", 0), textbook_layout(block), 4, 4)
+    counts = AccessPattern(access, Matrix(*shape, 4), assigned).count_execution(first)
+    assert Cost(*counts) == expected
 
 
 def test_an_element_larger_than_a_line_is_refused(kernels):
@@ -166,7 +159,7 @@ def test_counting_takes_a_small_part_of_the_memory_that_all_lanes_would(kernels,
     kernel = kernels[kernel_id]
     launch = Launch(kernel.family.problem(M=16384, N=4096), kernel.config(), GPUS["H200"])
     tracemalloc.start()
-    operations(kernel, launch, Textbook())
+    count_accesses(kernel, launch, Textbook())
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes < 8 * 16384 * 4096 / 16

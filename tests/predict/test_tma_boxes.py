@@ -3,21 +3,23 @@
 What the compiler really chooses, and what hardware counted, is in tests/oracle.
 """
 
+import operator
 from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import discover
-from kernels.accesses import Access, Axis, MemoryOperation
+from kernels.accesses import Access, Axis
+from kernels.evaluate.counts import NO_COST, Cost
+from kernels.evaluate.declared import AccessPattern, Matrix, count_accesses
 from kernels.gpus import GPUS
+from kernels.instructions import Instruction
 from kernels.spec import DTYPE_BYTES, Launch
 from tests.predict.plain_counting import executions, plain_cost
-from visualize.predict.coalescing import box_count, operations, row_bytes
-from visualize.predict.traffic import NO_COST, Cost
 
-LOAD = MemoryOperation(
-    "descriptor", ("", 0), None, 0, 0, "cp.async.bulk.tensor.2d.shared::cluster.global", 1, ()
+LOAD = Instruction(
+    "descriptor", ("", 0), None, 0, 0, "cp.async.bulk.tensor.2d.shared::cluster.global"
 )
 STORE = replace(LOAD, instruction="cp.async.bulk.tensor.2d.global.shared::cta")
 
@@ -25,7 +27,7 @@ STORE = replace(LOAD, instruction="cp.async.bulk.tensor.2d.global.shared::cta")
 def plain_box_rows(access, made, tensor, extents, size):
     """The cost of every box row of every execution."""
     (rows, columns) = tensor.stored
-    width = row_bytes(access, made, size)
+    width = min(made.swizzle_bytes or 128, access.columns.block * size)
     total = NO_COST
     for top, left in executions(access, extents):
         for row in range(top, top + access.rows.block):
@@ -70,26 +72,21 @@ def test_a_launch_costs_what_counting_every_box_row_gives(case):
     extents = kernel.extents(launch)
     tensors = kernel.family.tensors(launch.problem)
     size = DTYPE_BYTES[launch.problem.dtype]
-    for op, operation in zip(operations(kernel, launch, made), made, strict=True):
+    for op, operation in zip(count_accesses(kernel, launch, made), made, strict=True):
         assert op.access.op == "descriptor"
         assert op.launch == plain_box_rows(
             op.access, operation, tensors[op.access.tensor], extents, size
         ), op.access
 
 
-def block(rows, columns):
-    start = lambda index, length: index * length  # noqa: E731
-    return Access(
-        "descriptor", "A", Axis("m", rows, start), Axis("n", columns, start), ("m", "n"), ("", 0)
-    )
+def pattern(rows, columns, size, swizzle_bytes=0):
+    axes = (Axis(name, side, operator.mul) for name, side in (("m", rows), ("n", columns)))
+    access = Access("descriptor", "A", *axes, ("m", "n"), ("", 0))
+    copy = replace(LOAD, swizzle_bytes=swizzle_bytes)
+    return AccessPattern(access, Matrix(1 << 12, 1 << 12, size), copy)
 
 
 def test_a_box_is_as_wide_as_its_swizzle_and_has_at_most_256_rows():
-    wide = block(2, 128)
-    assert [box_count(wide, replace(LOAD, swizzle_bytes=width), 2) for width in (32, 64, 128)] == [
-        8,
-        4,
-        2,
-    ]
-    assert box_count(block(512, 64), LOAD, 2) == 2
-    assert row_bytes(block(512, 64), LOAD, 1) == 64
+    assert [pattern(2, 128, 2, width).box_count for width in (32, 64, 128)] == [8, 4, 2]
+    assert pattern(512, 64, 2).box_count == 2
+    assert pattern(512, 64, 1).row_bytes == 64

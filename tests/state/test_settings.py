@@ -7,8 +7,10 @@ import pytest
 
 from kernels import discover
 from kernels.gpus import GPUS
-from kernels.knobs import ConfigError, knobs
+from kernels.knobs import ConfigError
 from kernels.recommended import shipped
+from tests.experiments import fields
+from tests.messages import opened
 from visualize.predict.textbook import Textbook
 from visualize.views.memory.flow import LaneView
 from visualize.views.opening import opening_config
@@ -20,36 +22,25 @@ H100 = GPUS["H100"]
 
 
 def test_every_field_of_the_address_reads_back():
-    flat = {
-        "kernel": "transpose.tiled",
-        "M": 96,
-        "tab": "reuse",
-        "color": "wave",
-        "request": 3,
-        "line_bytes": 64,
-    }
-    state = SETTINGS.state(flat, None)
+    state = opened("transpose.tiled M=96 tab=reuse color=wave request=3 line_bytes=64")
     assert state.view.of(ScheduleView).color == "wave"
     assert state.view.of(LaneView).request == 3
-    again = SETTINGS.state({name: str(value) for name, value in state.to_address().items()}, None)
-    assert again == state
+    assert opened({name: str(value) for name, value in state.to_address().items()}) == state
 
 
 def test_a_kernel_without_a_config_opens_with_one_that_launches_and_its_links_keep_the_chosen_one():
     """The published default of fused_add_relu needs more shared memory than RTXPRO6000 has."""
-    fused = {"kernel": "matmul.fused_add_relu", "gpu": "RTXPRO6000"}
-    opened = SETTINGS.state(fused, None)
-    assert opened.experiment.config == opening_config(
-        opened.kernel, opened.experiment.problem, opened.gpu
-    )
-    assert SETTINGS.state(fused | {"gpu": ""}, None).experiment.config == opened.kernel.config()
-    assert SETTINGS.state(
-        fused | {"GROUP_SIZE": 4}, None
-    ).experiment.config == opened.kernel.config(GROUP_SIZE=4)
-    chosen = SETTINGS.state(fused | vars(opened.kernel.config()), None)
-    assert chosen.experiment.config == opened.kernel.config()
-    for state in (opened, chosen):
-        assert SETTINGS.state(SETTINGS.short_address(state), None) == state
+    state = opened("matmul.fused_add_relu gpu=RTXPRO6000")
+    config = state.kernel.config
+    offered = opening_config(state.kernel, state.experiment.problem, state.gpu)
+    assert state.experiment.config == offered
+    assert opened("matmul.fused_add_relu").experiment.config == config()
+    address = "matmul.fused_add_relu gpu=RTXPRO6000 GROUP_SIZE=4"
+    assert opened(address).experiment.config == config(GROUP_SIZE=4)
+    chosen = opened("matmul.fused_add_relu gpu=RTXPRO6000", **vars(config()))
+    assert chosen.experiment.config == config()
+    for each in (state, chosen):
+        assert opened(SETTINGS.short_address(each)) == each
 
 
 @pytest.mark.parametrize(
@@ -60,150 +51,102 @@ def test_a_kernel_without_a_config_opens_with_one_that_launches_and_its_links_ke
     ],
 )  # fmt: skip
 def test_the_menu_has_one_entry_for_each_gpu(gpu, this, value):
-    form = json.loads(experiment_form(SETTINGS.state({"gpu": gpu}, this), this))
+    form = json.loads(experiment_form(opened({"gpu": gpu}, this), this))
     field = next(field for field in form["fields"] if field["name"] == "gpu")
     default = "this: H100" if this else "H200 (default)"
-    assert field["choices"][0] == value
-    assert field["labels"][0] == default
-    assert (
-        field["labels"][1:]
-        == field["choices"][1:]
-        == [name for name in GPUS if name not in default]
-    )
+    others = [name for name in GPUS if name not in default]
+    assert field["choices"] == [value, *others]
+    assert field["labels"] == [default, *others]
     assert form["values"]["gpu"] == gpu
-    assert len(set(field["choices"])) == len(GPUS)
 
 
 def test_an_older_address_names_its_operation_by_number():
-    for named, operation in (
-        ({"operation": "1"}, "1"),
-        ({"operation": "worst"}, "worst"),
-        ({}, "worst"),
-    ):
-        assert (
-            SETTINGS.state({"kernel": "transpose.tiled", **named}, None).view.of(LaneView).operation
-            == operation
-        )
+    for named, operation in (("operation=1", "1"), ("operation=worst", "worst"), ("", "worst")):
+        state = opened(f"transpose.tiled {named}")
+        assert state.view.of(LaneView).operation == operation
 
 
 def test_an_element_that_fits_in_no_line_is_refused_and_forgiven():
-    flat = {
-        "kernel": "transpose.tiled",
-        "tab": "coalescing",
-        "element_bytes": "16",
-        "line_bytes": 8,
-    }
+    flat = fields("transpose.tiled tab=coalescing element_bytes=16 line_bytes=8")
     with pytest.raises(ConfigError, match="must be at most line_bytes, which is 8") as error:
-        SETTINGS.state(flat, None)
+        opened(flat)
     assert error.value.field == "element_bytes"
-    opened, sentences = SETTINGS.state_or_defaults(flat, None)
-    assert opened.view.of(Textbook) == Textbook(line_bytes=8)
-    assert opened.view.tab == "coalescing"
+    state, sentences = SETTINGS.state_or_defaults(flat, None)
+    assert state.view.of(Textbook) == Textbook(line_bytes=8)
+    assert state.view.tab == "coalescing"
     assert list(sentences) == ["element_bytes"]
 
 
 def test_options_and_config_of_one_kernel_do_not_follow_to_another():
-    state = SETTINGS.state(
-        {"kernel": "matmul.grouped", "M": 96, "operation": "2", "color": "sm", "GROUP_SIZE": 7},
-        None,
-    )
-    flat = SETTINGS.change_kernel(
-        {**state.to_address(), "form_of": "matmul.grouped"}, "matmul.fused_add_relu"
-    )
-    other = SETTINGS.state(flat, None)
+    state = opened("matmul.grouped M=96 operation=2 color=sm GROUP_SIZE=7")
+    flat = {**state.to_address(), "form_of": "matmul.grouped"}
+    other = opened(SETTINGS.change_kernel(flat, "matmul.fused_add_relu"))
     assert other.experiment.problem.M == 96, "an extended family keeps the problem"
     assert other.experiment.config == other.kernel.config()
     assert other.view.of(LaneView) == LaneView()
     assert other.view.of(ScheduleView).color == "sm"
-    flat = SETTINGS.change_kernel(
-        {**state.to_address(), "form_of": "matmul.grouped"}, "transpose.tiled"
-    )
-    assert SETTINGS.state(flat, None).experiment.problem.M == 1024, (
-        "another family has its own defaults"
-    )
+    other = opened(SETTINGS.change_kernel(flat, "transpose.tiled"))
+    assert other.experiment.problem.M == 1024, "another family has its own defaults"
 
 
 def test_a_view_has_default_options_and_an_unknown_tab_is_refused():
     assert View("").of(LaneView) == LaneView()
-    with pytest.raises(
-        ConfigError, match=r"tab is 'elsewhere'; allowed are result .Result., schedule .Program"
-    ):
-        SETTINGS.state({"tab": "elsewhere"}, None)
+    allowed = r"tab is 'elsewhere'; allowed are result .Result., schedule .Program"
+    with pytest.raises(ConfigError, match=allowed):
+        opened("tab=elsewhere")
 
 
-KERNELS = discover()
-PERSISTENT = KERNELS["matmul.persistent"]
-SET = {
-    "M": 4096,
-    "N": 4096,
-    "K": 4096,
-    "dtype": "float16",
-    "GROUP_SIZE": 3,
-    "tab": "reuse",
-    "seed": 7,
-    "gpu": "",
-}
-
-
+PERSISTENT = discover()["matmul.persistent"]
+SET = {"M": 4096, "N": 4096, "K": 4096, "GROUP_SIZE": 3, "tab": "reuse", "seed": 7, "gpu": ""}
 H200 = GPUS["H200"]
 
 
-def labels(kernel, this=None, **fields):
-    declared = KERNELS[kernel]
-    problem = {
-        name: value
-        for name, value in {**SET, **fields}.items()
-        if name in knobs(declared.family.problem)
-    }
-    return presets(declared, declared.family.problem(**problem), H200, this)
+def titles(text, this=None):
+    state = opened(f"M=4096 N=4096 K=4096 {text}")
+    return presets(state.kernel, state.experiment.problem, H200, this)
 
 
-def click(kernel, label, this=None, **fields):
-    number = next(
-        n for n, title in enumerate(labels(kernel, this, **fields)) if title.startswith(label)
-    )
-    return apply_preset({**SET, **fields}, KERNELS[kernel], number, this)
+def click(label, this=None):
+    numbers = enumerate(titles(PERSISTENT.id, this))
+    number = next(number for number, title in numbers if title.startswith(label))
+    return apply_preset(SET, PERSISTENT, number, this)
 
 
 @pytest.mark.parametrize(
-    ("kernel", "fields", "label"),
+    ("text", "title"),
     [
-        ("matmul.persistent", {}, "Fastest config found for 4096 × 4096 × 4096"),
-        (
-            "matmul.persistent",
-            {"M": 5000},
-            "Predicted fastest config, found for 8192 × 6144 × 4096",
-        ),
-        ("matmul.persistent", {"layout": "TN"}, "Predicted fastest config, not searched"),
-        ("matmul.stream_k", {"layout": "TT"}, "Predicted fastest config, not searched"),
+        ("matmul.persistent", "Fastest config found for 4096 × 4096 × 4096"),
+        ("matmul.persistent M=5000", "Predicted fastest config, found for 8192 × 6144 × 4096"),
+        ("matmul.persistent layout=TN", "Predicted fastest config, not searched"),
+        ("matmul.stream_k layout=TT", "Predicted fastest config, not searched"),
     ],
 )
 def test_the_last_preset_names_its_configs_origin_and_follows_the_sweep_preset_on_a_gpu(
-    kernel, fields, label
+    text, title
 ):
-    assert labels(kernel, **fields)[-1] == label
-    *_, sweep, last = labels(kernel, this=H200, **fields)
-    assert last == label
+    assert titles(text)[-1] == title
+    *_, sweep, last = titles(text, H200)
+    assert last == title
     assert re.fullmatch(r"Open Tune to sweep this shape \(about \d.* on this GPU\)", sweep)
 
 
 def test_the_offered_config_and_the_sweep_preset_keep_all_other_settings():
-    searched = [
-        search.experiment for search in shipped() if search.experiment.kernel == "matmul.persistent"
-    ]
-    found = next(
-        each for each in searched if each.problem.K == 4096 and each.problem.dtype == "float16"
+    searched = [search.experiment for search in shipped()]
+    (found,) = (
+        each
+        for each in searched
+        if (each.kernel, each.problem)
+        == (PERSISTENT.id, opened("M=4096 N=4096 K=4096").experiment.problem)
     )
-    clicked = click("matmul.persistent", "Fastest")
+    clicked = click("Fastest")
     assert clicked == {**SET, "kernel": "matmul.persistent", **vars(found.config)}
-    swept = click("matmul.persistent", "Open Tune", H200)
-    assert swept == {**clicked, "tab": "sweep"}
+    assert click("Open Tune", H200) == {**clicked, "tab": "sweep"}
 
 
 def test_no_config_is_offered_for_a_transpose_on_a_gpu_without_searches():
-    tiled = KERNELS["transpose.tiled"]
-    titles = presets(tiled, tiled.family.problem(), GPUS["T4"], None)
-    assert titles == tuple(preset.title for preset in tiled.presets)
+    tiled = discover()["transpose.tiled"]
+    shown = presets(tiled, tiled.family.problem(), GPUS["T4"], None)
+    assert shown == tuple(preset.title for preset in tiled.presets)
 
 
 @pytest.mark.parametrize("size", [4096, 99_999])

@@ -11,13 +11,13 @@ from dataclasses import replace
 import pytest
 from fakes import FakeBuilder, grid, make_run, run_trial, swept
 
-from kernels.experiment import from_json
 from kernels.gpus import GPUS, visible_devices
 from kernels.knobs import ConfigError
 from kernels.results import Device, Strategy
 from kernels.space import space
 from kernels.sweep.devices import ClusterDevice, connect, select_kind, start_workers
 from kernels.sweep.search import Trial
+from tests.experiments import experiment_of
 from tests.waiting import until
 
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.filterwarnings("default")]
@@ -57,7 +57,7 @@ def never_end(payload):
 
 def test_each_interpreter_of_the_environments_scheduler_checks_configs(client, monkeypatch):
     """This test runs first: a process decides whether to interpret when it imports Triton, and the fakes import it."""
-    base = from_json({"kernel": "transpose.tiled", "problem": {"M": 65, "N": 33}})
+    base = experiment_of("transpose.tiled M=65 N=33")
     four = space(base, {"BLOCK_M": [16, 32], "BLOCK_N": [16, 32]})
     monkeypatch.setenv("TILESCOPE_SCHEDULER", client.scheduler.address)
     with connect(None, base, session=None) as devices:

@@ -13,10 +13,11 @@ from kernels.results import Check
 from kernels.sweep.devices import DEVICE_LOST, Builder, LocalDevice
 from kernels.sweep.search import Trial
 from kernels.sweep.trial import describe_wrong_result
+from tests.experiments import experiment_of
 from visualize.predict.launch_time import predict_time
 
-SMALL = from_json({"kernel": "transpose.tiled", "problem": {"M": 65, "N": 33}})
-LARGE = from_json({"kernel": "matmul.grouped", "problem": {"M": 8192, "N": 8192, "K": 8192}})
+SMALL = experiment_of("transpose.tiled M=65 N=33")
+LARGE = experiment_of("matmul.grouped M=8192 N=8192 K=8192")
 
 
 def test_a_build_has_the_compilers_figures_and_a_closed_builder_compiles_nothing(tilescope_cache):

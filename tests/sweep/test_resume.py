@@ -35,6 +35,7 @@ from kernels.space import space
 from kernels.sweep import files
 from kernels.sweep.search import MAX_PER_TRIAL, REFERENCE_AMONG
 from kernels.sweep.sweep_run import estimate_seconds
+from tests.experiments import experiment_of
 from tests.kernels.stores import again
 from tests.kernels.trees import ROOT
 
@@ -299,7 +300,7 @@ def test_an_unreadable_stored_sweep_is_logged_and_ignored(store, caplog):
 
 @pytest.mark.parametrize("suffix", files.RESUMABLE)
 def test_rows_come_back_from_a_file(sweep, tmp_path, suffix):
-    float8 = from_json({"kernel": "matmul.grouped", "problem": {"dtype": "float8_e4m3fn"}})
+    float8 = experiment_of("matmul.grouped dtype=float8_e4m3fn")
     refused = space(float8, {"BLOCK_K": [16, 32]}).experiments[0]
     sweep = replace(
         sweep, rows=(*sweep.rows, SweepRow(refused, "set aside", "BLOCK_K is 16.", GPU.name))

@@ -9,6 +9,7 @@ from kernels.experiment import from_json
 from kernels.knobs import ConfigError
 from kernels.space import MAX_CONFIGS, space, space_from_json
 from kernels.sweep.sweep_run import explain_refusal
+from tests.experiments import experiment_of
 
 
 def base(**config):
@@ -48,7 +49,7 @@ def test_the_identity_ignores_the_base_s_values_of_varied_knobs_and_nothing_else
 
 def test_a_config_that_the_family_rejects_is_refused_with_the_reason():
     float8 = space(
-        from_json({"kernel": "matmul.grouped", "problem": {"dtype": "float8_e4m3fn"}}),
+        experiment_of("matmul.grouped dtype=float8_e4m3fn"),
         {"BLOCK_K": [16, 32]},
     )
     assert [explain_refusal(each, GPU) for each in float8.experiments] == [

@@ -20,6 +20,7 @@ from kernels.results import records
 from kernels.results.store import Store
 from scripts import predict_records
 from scripts.draw_scoreboard import summary
+from tests.experiments import experiment_of
 from tests.messages import decode, text_of
 from visualize.numbers import key_numbers
 from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
@@ -161,7 +162,7 @@ def test_every_recorded_count_is_predicted_once_in_a_small_file():
     launches = {score.experiment for score in (*EXACT.scores, *BOARD.lower_bounds)}
     assert launches == set(map(scoreboard.recorded_launch, COUNTED))
     assert len(READS.scores) == sum(len(study.measured.rows) for study in STUDIES)
-    experiment = from_json({"kernel": "transpose.flat", "gpu": "H200"})
+    experiment = experiment_of("transpose.flat gpu=H200")
     counted = records.find(scoreboard.FORMS[0], experiment, "H200").launch
     assert {
         (s.operation, s.count): s.counted for s in BOARD.scores if s.experiment == experiment

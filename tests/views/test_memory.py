@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from kernels import discover
-from kernels.accesses import Axis, FlatAccess, MemoryOperation
+from kernels.evaluate.declared import Matrix, Requests
 from kernels.gpus import GPUS
+from kernels.instructions import Instruction
 from kernels.knobs import ConfigError
 from kernels.measuring.counters import COUNTERS
 from kernels.results import records
-from kernels.spec import Launch, TensorSpec
+from kernels.spec import Launch
 from tests.messages import decode
 from visualize.predict.agreement import Verdicts
 from visualize.predict.textbook import Textbook
-from visualize.predict.traffic import Matrix, Requests
 from visualize.views.memory import tables, text, whatif
 from visualize.views.memory.flow import (
     Flow,
@@ -311,20 +311,15 @@ def test_a_picture_stands_beside_the_kernel_that_differs_most(verdicts_of, flat,
 
 
 SHAPE = (1 << 20, 64)
-BOX = MemoryOperation("descriptor", ("", 0), None, 0, 0, "", 1, ())
+BOX = Instruction("descriptor", ("", 0), None, 0, 0)
 
 
-def flow_of(addresses, width=4, active=True, code=None):
+def flow_of(addresses, width=4, active=True):
     """A flow of requests at these byte addresses of a tensor of 4-byte elements."""
     address = np.atleast_2d(np.array(addresses, dtype=np.int64))
     mask = np.broadcast_to(active, address.shape)
-    row = address // 256
-    column = address % 256 // 4
-    lanes = Requests(row, column, address, mask, width, Matrix(*SHAPE, 4))
-    access = FlatAccess(
-        "load", "B", Axis("m", address.size, lambda index, block: index * block), ("m",), ("", 1)
-    )
-    return Flow(access, (0,), TensorSpec(SHAPE, is_input=True), lanes, code)
+    lanes = Requests(address, mask, width, Matrix(*SHAPE, 4))
+    return Flow("load", "B", (0,), address.size, lanes, is_compiled=False)
 
 
 def figure_of(flow, request=0):
@@ -386,7 +381,7 @@ def test_a_tiles_elements_have_their_colours_and_those_outside_none(color):
     kernel = discover()["transpose.tiled"]
     launch = Launch(kernel.family.problem(M=7, N=6), kernel.config(4, 4), GPUS["H200"])
     flow = make_flow(kernel, launch, 0, board, program=3)
-    (picture,) = tile_figure(flow.tile, "A", color, board.sector_bytes).data
+    (picture,) = tile_figure(flow.pattern.tile(flow.first), "A", color, board.sector_bytes).data
     row, column = np.indices((4, 4))
     expected = {"request": row, "warp": row, "lane": column, "register": 0 * row}[color]
     assert np.array_equal(

@@ -1,5 +1,6 @@
 """The Order view: its figures and its sentences hold what the models predict and what was recorded."""
 
+import functools
 import itertools
 import re
 from dataclasses import replace
@@ -9,14 +10,14 @@ import plotly.graph_objects as go
 import pytest
 
 from kernels import discover
-from kernels.accesses import CompiledFacts
-from kernels.experiment import from_json
+from kernels.experiment import launch_of
 from kernels.gpus import GPUS
+from kernels.instructions import CompiledFacts
 from kernels.measuring.group_sizes import GROUP_SIZES
 from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, GroupSizeRow, records
 from kernels.spec import Launch
-from tests.messages import text_of
+from tests.experiments import experiment_of
 from visualize.predict.bounds import Bound
 from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic, Reuse
@@ -393,7 +394,7 @@ def test_a_timeline_of_8192_programs_takes_less_than_150_kb():
 
 H200 = GPUS["H200"]
 SEVEN_SMS = replace(H200, sms=7, name="seven")
-WIDE = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8}
+LINK = Link("All sizes", "")
 
 
 def plan(kernel_id, m, n, k=64, per_sm=1, **config):
@@ -405,212 +406,94 @@ def plan(kernel_id, m, n, k=64, per_sm=1, **config):
     )
 
 
-def waves(*args, **config):
-    order = plan("matmul.grid_2d", *args, BLOCK_M=64, BLOCK_N=64, **config)
-    return waves_sentence(order, steps(order))
+def traffic(text):
+    experiment = experiment_of(text)
+    study = records.find(GROUP_SIZES.form, experiment, "H200")
+    return DramTraffic(*launch_of(experiment, H200), None, study)
 
 
-def numbers(text):
-    """Return the numbers of a sentence, in order."""
-    return [
-        float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", str(text))
-    ]
+LARGE = "matmul.grouped M=8192 N=8192 K=8192 BLOCK_M=128 BLOCK_N=256 BLOCK_K=64 num_warps=8"
+GROUPED = traffic(f"{LARGE} GROUP_SIZE=8")
+ROW_MAJOR = traffic(f"{LARGE} GROUP_SIZE=1")
+LESS_BANDWIDTH = traffic(f"{LARGE} M=16384 N=16384 K=4096 GROUP_SIZE=1")
+ADDED = traffic("matmul.split_k_atomic M=64 N=64 K=64 SPLIT_K=1")
+COPY = traffic("transpose.tiled")
+FITS = traffic(f"{LARGE} M=2048 N=2048 K=2048")
 
 
-def test_the_last_wave_is_full_or_states_its_idle_share_and_the_launchs():
-    text = waves(256, 256)
-    assert numbers(text) == [16, 3, 7, 7, 1, 2, 71, 24], (
-        "programs, waves, SMs, in the last wave, idle shares"
-    )
-    assert '1 program per SM <span class="mark assumed"' in html([text])
-    assert numbers(waves(64, 192))[-2:] == [3, 57], (
-        "of a single wave, the launch has the same share"
-    )
-    assert "The last wave is full." in str(waves(64, 14 * 64, per_sm=2))
-    order = plan("matmul.persistent", 512, 512, 128, BLOCK_M=128, BLOCK_N=128)
-    text = waves_sentence(order, steps(order))
-    assert numbers(text) == [7, 16, 3, 7, 7, 1, 2, 71, 24], "programs, tiles, turns"
-    assert "3 turns of 7" in str(text)
-
-
-def test_the_occupancy_table_has_waves_and_idle_shares_by_programs_per_sm_and_only_split_k_shares_a_tile():
-    order = plan("matmul.grid_2d", 256, 256, BLOCK_M=64, BLOCK_N=64)
-    rows = "3 2 of 7 71 % 24 % .*2 2 of 14 86 % 43 % .*1 16 of 28 43 % 43 %"
-    assert re.search(rows, text_of(occupancy_table(order, None)))
-    assert split_k_sentence(order) == ""
-    assert "8 programs, one per slice of K" in str(
-        split_k_sentence(plan("matmul.split_k_atomic", 64, 64, 512))
-    )
+def slow_down(row_major_ms, grouped_ms=2.0):
+    """Replace the study's times by these, with noise."""
+    rows = []
+    for row in GROUPED.study.rows:
+        ms = row_major_ms if row.group_size == 1 else grouped_ms
+        noise = 0.005 if row.group_size == 1 else -0.005
+        rows.append(replace(row, times_ms=(ms, ms * (1 + noise), ms * (1 - noise))))
+    return replace(GROUPED, study=replace(GROUPED.study, rows=tuple(rows)))
 
 
 FEWER = FirstLoads(9, 81, 54, 90, ((3, 3), (1, 9)), False, None)
 EQUAL = replace(FEWER, blocks=90)
+BLOCKS = {
+    "fewer": FEWER,
+    "more": FirstLoads(132, 512, 1792, 1600, ((12, 16), (9, 16)), False, (7360, 6336)),
+    "row-major": replace(EQUAL, is_same_order=True),
+    "every block": replace(EQUAL, first=81),
+    "as many rows": replace(EQUAL, first=1),
+}
+REUSE = {
+    "counted": GROUPED,
+    "measured here": replace(GROUPED, study=replace(GROUPED.study, backend="cuda")),
+    "equally fast": slow_down(2.0),
+    "a little faster": slow_down(2.12),
+    "faster": slow_down(3.0),
+    "less bandwidth": LESS_BANDWIDTH,
+    "fewer programs": replace(
+        LESS_BANDWIDTH,
+        launch=traffic(f"{LARGE} M=16384 N=16384 K=4096 GROUP_SIZE=1 num_warps=16").launch,
+        compiled=CompiledFacts(32, 0, 0, (), (), (), "not read"),
+    ),
+    "an output that is added to": ADDED,
+    "all inputs fit in the L2": FITS,
+    "a copy": COPY,
+}
 
 
-def traffic(config, m=8192, n=8192, k=8192, kernel="matmul.grouped", compiled=None):
-    payload = {
-        "kernel": kernel,
-        "problem": {"M": m, "N": n, **({"K": k} if k else {})},
-        "config": config,
+def test_the_sentences_are_the_approved_ones(approve):
+    grid = functools.partial(plan, "matmul.grid_2d", BLOCK_M=64, BLOCK_N=64)
+    launches = {
+        "three waves": grid(256, 256),
+        "a single wave": grid(64, 192),
+        "a full last wave": grid(64, 14 * 64, per_sm=2),
+        "turns": plan("matmul.persistent", 512, 512, 128, BLOCK_M=128, BLOCK_N=128),
+        "slices": plan("matmul.split_k_atomic", 64, 64, 512),
     }
-    experiment = from_json(payload)
-    study = records.find(GROUP_SIZES.form, experiment, "H200")
-    return DramTraffic(
-        discover()[kernel], Launch(experiment.problem, experiment.config, H200), compiled, study
-    )
+    texts = {}
+    for name, order in launches.items():
+        sentences = [waves_sentence(order, steps(order)), split_k_sentence(order)]
+        texts[name] = html(sentences) + occupancy_table(order, None)
+    for name, first_loads in BLOCKS.items():
+        texts[f"blocks: {name}"] = loads_headline(first_loads, "program", ROW_MAJOR, LINK, ())
+    texts["blocks: a gain"] = loads_headline(FEWER, "program", slow_down(3.0), LINK, ("End.",))
+    for name, reads in REUSE.items():
+        texts[f"reads: {name}"] = reuse_headline(reads, "")
+    approve("order", texts)
 
 
-GROUPED, ROW_MAJOR = (traffic({**WIDE, "GROUP_SIZE": size}) for size in (8, 1))
+def test_predicted_reads_are_near_counted_ones_and_an_output_that_is_added_to_is_read():
+    assert GROUPED.own.read_bytes == pytest.approx(sorted(GROUPED.row.dram_read_bytes)[2], rel=0.02)
+    assert COPY.own.read_bytes == 1024 * 1024 * 4
+    assert ADDED.own.read_bytes > ADDED.own.asked_bytes, "but no program requests it"
 
 
-def with_times(here, times_of):
-    """Replace the study's times, in ms, by those of each GROUP_SIZE."""
-    rows = tuple(replace(row, times_ms=times_of(row.group_size)) for row in here.study.rows)
-    return replace(here, study=replace(here.study, rows=rows))
-
-
-def headline_parts(markup):
-    """Return the number and the words beside it, the sentence, and the folded sentences."""
-    text = re.sub(r" <span class=\"mark.*?</span>", "", markup)
-    found = re.fullmatch(
-        r".*?number\">(.*?)</p><p class=\"claim\">(.*?)</p>(?:.*?<p>(.*?)</p>)?.*", text
-    )
-    return [re.sub(r"<[^>]*>", "", part or "").strip() for part in found.groups()]
-
-
-def loads_parts(first_loads, here=ROW_MAJOR):
-    link = Link("All sizes", "")
-    number, claim, more = headline_parts(
-        loads_headline(first_loads, "program", here, link, ("End.",))
-    )
-    assert len(claim.split()) <= 25
-    assert more.endswith("End.")
-    return number, claim, more
-
-
-@pytest.mark.parametrize(
-    ("first_loads", "number", "reason"),
-    [
-        (
-            FEWER,
-            "54 blocks instead of 90 for 9 programs",
-            "3 rows of A and 3 columns of B; row-major order needs 1",
-        ),
-        (
-            FirstLoads(132, 512, 1792, 1600, ((12, 16), (9, 16)), False, (7360, 6336)),
-            "1,792 blocks instead of 1,600 for 132 programs",
-            "C is only 16 tiles wide, so grouping loads more.",
-        ),
-        (
-            replace(EQUAL, is_same_order=True),
-            "90 blocks in either order",
-            "This order is row-major",
-        ),
-        (
-            replace(EQUAL, first=81),
-            "90 blocks in either order",
-            "all 81 programs need every block of both inputs.",
-        ),
-        (
-            replace(EQUAL, first=1),
-            "90 blocks in either order",
-            "equally many rows and columns of tiles",
-        ),
-    ],
-)
-def test_the_number_of_blocks_leads_and_has_a_reason(first_loads, number, reason):
-    parts = loads_parts(first_loads)
-    assert parts[0] == number
-    assert reason in parts[1]
-    if first_loads.wave_blocks:
-        assert numbers(parts[2]) == [132, 12, 16, 9, 16, 7360, 6336]
-
-
-def test_the_gain_of_fewer_blocks_is_stated_if_both_orders_were_counted():
-    here = with_times(GROUPED, lambda size: (2.0 if size == 1 else 1.5,) * 3)
-    _, claim, more = loads_parts(FEWER, here)
-    assert "fall from 2.62 GB to 1.49 GB" in claim
-    assert "from 2.00 ms to 1.50 ms" in claim
-    assert "row-major order needs 1 row and 9 columns. All sizes" in more
-
-
-def reuse_text(here):
-    text = plain(reuse_sentences(here))
-    assert not re.search(r"\s[.,;:)]|  |<", text), (
-        "the API's note has no traces of the page's marks"
-    )
-    return text
-
-
-def test_predicted_reads_stand_beside_counted_reads():
-    counted = sorted(GROUPED.row.dram_read_bytes)[2]
-    assert GROUPED.own.read_bytes == pytest.approx(counted, rel=0.02)
-    assert f"Nsight Compute counted {counted / 1e9:.2f} GB." in reuse_text(GROUPED)
-    assert "The L2 serves 88 % of the 12.9 GB that the programs request." in reuse_text(GROUPED)
-    number, claim, more = headline_parts(reuse_headline(GROUPED, "No compiler."))
-    assert number == "5.6 × the input bytes read from DRAM"
-    assert claim.startswith("Nsight Compute counted")
-    assert "so DRAM is not the bottleneck." in more
-
-
-def test_an_output_that_is_added_to_has_no_share_that_the_l2_serves():
-    """Adding to C reads it from DRAM, but no program requests it: the share would be negative."""
-    here = traffic({"SPLIT_K": 1}, 64, 64, 64, "matmul.split_k_atomic")
-    assert here.own.read_bytes > here.own.asked_bytes
-    assert "The L2 serves" not in reuse_text(here)
-
-
-def test_there_is_nothing_to_gain_if_all_inputs_fit_in_the_l2():
-    here = traffic(WIDE, 2048, 2048, 2048)
-    number, claim, _ = headline_parts(reuse_headline(here, ""))
-    assert number == "Each input is read from DRAM once"
-    assert "every GROUP_SIZE reads 16.8 MB" in claim
-    assert claim in reuse_text(here)
-    copy = traffic({}, 1024, 1024, None, kernel="transpose.tiled")
-    assert copy.sizes == {}
-    assert copy.own.read_bytes == 1024 * 1024 * 4
-    assert "GROUP_SIZE" not in reuse_text(copy)
-
-
-@pytest.mark.parametrize(
-    ("slower", "texts"),
-    [
-        (1.0, ["no time difference here"]),
-        (1.06, ["took 5.7 % less time, ± ", "was hidden behind"]),
-        (1.5, ["took 33 % less time, ± ", "is not hidden behind"]),
-    ],
-)
-def test_a_difference_in_time_is_stated_with_its_noise_and_its_reason(slower, texts):
-    text = reuse_text(
-        with_times(
-            GROUPED, lambda size: tuple(t * (slower if size == 1 else 1) for t in (2.0, 2.01, 1.99))
-        )
-    )
-    assert all(part in text for part in texts), text
-
-
-@pytest.mark.parametrize("num_warps", [8, 16])
-def test_a_gpu_with_less_bandwidth_per_flop_is_named_even_if_its_sms_hold_fewer_programs(num_warps):
-    here = traffic({**WIDE, "GROUP_SIZE": 1}, 16384, 16384, 4096)
-    launch = replace(here.launch, config=replace(here.launch.config, num_warps=num_warps))
-    compiled = CompiledFacts(32, 0, 0, (), (), (), "not read") if num_warps == 16 else None
-    assert "on a GPU with less bandwidth per FLOP: on " in reuse_text(
-        replace(here, launch=launch, compiled=compiled)
-    )
-
-
-def test_recorded_studies_are_marked_as_recorded():
-    live = replace(GROUPED, study=replace(GROUPED.study, backend="cuda"))
-    for here, mark, other in ((GROUPED, "recorded", "counted"), (live, "counted", "recorded")):
-        text = html(reuse_sentences(here))
-        assert f'class="mark {mark}"' in text
-        assert f'class="mark {other}"' not in text
+@pytest.mark.parametrize("reads", REUSE.values(), ids=REUSE)
+def test_the_apis_note_has_no_traces_of_the_pages_marks(reads):
+    assert not re.search(r"\s[.,;:)]|  |<", plain(reuse_sentences(reads)))
 
 
 def test_the_reply_has_every_group_size_and_the_reason_that_nothing_was_compiled():
-    experiment = from_json({"kernel": "matmul.grouped", "config": {"BLOCK_M": 64}})
     failure = Failure("compile", "no_triton", "Triton is not installed.")
-    reply = reuse_json(Snapshot(State(experiment, View(""), H200), failure=failure))
+    state = State(experiment_of("matmul.grouped BLOCK_M=64"), View(""), H200)
+    reply = reuse_json(Snapshot(state, failure=failure))
     assert list(reply["by_group_size"]) == [str(size) for size in range(1, 9)]
     assert reply["by_group_size"]["4"] == reply["dram_read_bytes"]
     assert reply["recommended_group_size"] in range(1, 9)

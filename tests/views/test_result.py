@@ -92,14 +92,18 @@ def test_a_launch_without_a_timed_run_has_a_predicted_time():
         (number,) = panel.summary(snapshot)
         (row,) = predict_sweep(space(state.experiment, {"num_warps": [4]}), state.gpu).rows
         assert number.value == row.predicted.ms
-        return panel.draw(snapshot)["predicted-time"], str(number)
+        return panel.draw(snapshot), str(number)
 
-    text, number = drawn({"kernel": "matmul.grouped", "M": 900, "N": 900, "K": 900})
-    assert text_of(text).startswith(
-        f"{number} predicted without compiling predicted Dominated by latency."
+    slots, number = drawn({"kernel": "matmul.grouped", "M": 900, "N": 900, "K": 900})
+    assert (
+        text_of(slots["predicted-time"])
+        == f"{number} predicted without compiling predicted Dominated by latency."
     )
-    assert "DRAM" in text
-    assert drawn(MATMUL)[0] == ""
+    alone, time, _ = decode(slots["predicted-plot"])["data"]
+    assert set(alone["y"]) == {"L2", "latency", "arithmetic", "shared memory", "DRAM"}
+    assert f"{sum(time['x']):.1f} µs" == number
+    slots, _ = drawn(MATMUL)
+    assert slots == {"predicted-time": "", "predicted-plot": NONE}
 
 
 def render(run, renderer, **more):
@@ -116,6 +120,17 @@ def tables(run):
 
 def card(run):
     return render(run, text.render_card)
+
+
+def test_a_run_much_slower_than_torch_links_to_the_recommended_config():
+    state = SETTINGS.state({"kernel": "matmul.fused_add_relu"}, None)
+    run = records.find(RUN.form, state.experiment, "H200")
+    link = text.render_card(run, state.kernel, state.launch).partition("<a ")[2]
+    assert "Try 64 × 128 × 128" in link
+    assert "BLOCK_M=64&amp;BLOCK_N=128&amp;BLOCK_K=128" in link
+    fast = records.find(RUN.form, SETTINGS.state(MATMUL, None).experiment, "H200")
+    assert fast.baseline.ratio > 0.5
+    assert "Try" not in card(fast)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +173,7 @@ def test_a_call_that_costs_more_than_the_kernel_comes_first():
     ("sizes", "reason"),
     [
         ((4097, 4097, 4097), "rows of A and B are not 16-byte aligned."),
-        ((512, 512, 512), "C has only 16 tiles of 128 × 128 for 132 SMs."),
+        ((512, 512, 512), "tiles of 128 × 128 fill only 16 of 132 SMs."),
         ((8192, 8192, 64), "K is only 64, so storing C dominates."),
     ],
 )

@@ -20,6 +20,7 @@ from kernels.measuring.session import JOB_LIMITS, Session
 from kernels.results import Failure, RunResult
 from kernels.results.store import Store, machine_store
 from visualize import startup
+from visualize.cli.command import FAILED, CommandFailed
 
 WORKS = "works"
 LIMITED = "limited"
@@ -48,18 +49,24 @@ class Check:
     remedy: str = ""
 
 
-def doctor(checks: Iterable[Check]) -> int:
-    """Print each check when it is done. Return 1 if one of them fails, else 0."""
-    failed = False
+def doctor(checks: Iterable[Check]) -> None:
+    """Print each check when it is done.
+
+    Raises:
+        CommandFailed: one of them fails.
+    """
+    failed = []
     for check in checks:
-        failed |= check.state == FAILS
+        if check.state == FAILS:
+            failed.append(check.name)
         line = f"{check.state:8} {check.name:12} {check.detail}"
         print(
             textwrap.fill(line, 110, subsequent_indent=" " * 22, break_on_hyphens=False), flush=True
         )
         if check.remedy and check.state != WORKS:
             print(f"{'':21} {check.remedy}", flush=True)
-    return int(failed)
+    if failed:
+        raise CommandFailed(f"These checks failed: {', '.join(failed)}.", FAILED)
 
 
 def run_checks(host: str, port: int, gpu: Gpu | None) -> Iterator[Check]:

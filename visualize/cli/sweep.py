@@ -26,15 +26,11 @@ from kernels.sweep.devices import SCHEDULER, concurrent_compiles, connect
 from kernels.sweep.files import SUFFIXES, check_suffix, read_rows, write_sweep
 from kernels.sweep.sweep_run import SweepRun, estimate_seconds, sweep_here, sweep_on_cluster
 from visualize import startup
-from visualize.numbers import milliseconds, significant
+from visualize.cli.command import FAILED, INTERRUPTED, USAGE, CommandFailed
+from visualize.numbers import count_noun, milliseconds, significant
 from visualize.predict.launch_time import predict_time
 from visualize.views.tune.text import ENDINGS, STATUSES, knobs_text, sweep_unit, time_ms
 
-# Exit statuses of a sweep.
-FINE = 0
-FAILED = 1
-USAGE = 2
-INTERRUPTED = 130
 _MAX_RANKED = 8
 
 
@@ -96,11 +92,14 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_here) -> int:
-    """Sweep as the arguments say, print the result, and return the exit status.
+def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_here) -> None:
+    """Sweep as the arguments say, and print the result.
 
     Args:
         prepare: makes a sweep on this machine, as `sweep_here` does.
+
+    Raises:
+        CommandFailed: see the parser's description.
     """
     flags = make_parser().parse_args(arguments)
     try:
@@ -117,16 +116,14 @@ def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_her
                 run = prepare(session, within, strategy, predict_time, resume)
             result = _run_sweep(run, flags, rows)
     except (ConfigError, UnreadableRecording, OSError) as error:
-        print(error, file=sys.stderr)
-        return USAGE
+        raise CommandFailed(str(error), USAGE) from error
     print(summary(result))
     if result.ended == "cancelled":
-        return INTERRUPTED
-    return (
-        FAILED
-        if result.count("failed") or result.ended == "failed" or result.best is None
-        else FINE
-    )
+        raise CommandFailed("Cancelled. Finished rows are kept.", INTERRUPTED)
+    failed = result.count("failed")
+    if failed or result.ended == "failed" or result.best is None:
+        reason = f"{failed} of {len(result.rows)} configs failed."
+        raise CommandFailed(reason if failed else "No config is correct.", FAILED)
 
 
 def _read_flags(flags: argparse.Namespace) -> tuple[Space, Strategy, tuple[SweepRow, ...]]:
@@ -163,7 +160,6 @@ def _run_sweep(run: SweepRun, flags: argparse.Namespace, rows: Sequence[SweepRow
     with _collect_interrupts() as interrupts:
         _show_progress(run, flags.out, interrupts)
     if interrupts:
-        print("Cancelled. Finished rows are kept.", file=sys.stderr)
         run.cancel()
     result = run.result()
     if flags.out is not None:
@@ -215,7 +211,7 @@ def summary(result: Sweep) -> str:
         f"{count} {status}" for status in STATUSES if (count := result.count(status))
     )
     lines = [
-        f"{len(result.rows)} configs on {result.device.name}: {counts}. {ENDINGS[result.ended]}"
+        f"{count_noun(len(result.rows), 'config')} on {result.device.name}: {counts}. {ENDINGS[result.ended]}"
     ]
     if result.note:
         lines.append(result.note)

@@ -1,24 +1,15 @@
 """Textbook, compiled and counted costs of a launch's memory operations, and whether predictions and counts agree."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from kernels.accesses import CompiledFacts
+from kernels.evaluate.counts import KINDS, NO_COST, Cost, sum_costs
+from kernels.evaluate.declared import DeclaredCounts, count_accesses
+from kernels.instructions import CompiledFacts
 from kernels.results import Counters
 from kernels.spec import Kernel, Launch
-from visualize.predict import coalescing, textbook
+from visualize.predict import textbook
 from visualize.predict.textbook import Textbook
-from visualize.predict.traffic import NO_COST, Cost, Operation
-
-# Hardware counters of the whole launch, for operations that lanes issue and for boxes that the TMA copies.
-COUNTERS = {
-    "load": ("ld",),
-    "store": ("st",),
-    "atomic": ("red", "atom"),
-    "TMA load": ("tma_ld",),
-    "TMA store": ("tma_st",),
-}
 
 # Nsight Compute's per-instruction sector count for this opcode is wrong, by a different number in every run. Its line
 # count and the launch's hardware counter are complete.
@@ -42,27 +33,25 @@ class Verdicts:
     machine: Textbook = Textbook()
 
     @cached_property
-    def board(self) -> tuple[Operation, ...]:
+    def board(self) -> tuple[DeclaredCounts, ...]:
         """The textbook model with the chosen warp and line sizes."""
-        return textbook.operations(self.kernel, self.launch, self.machine)
+        return textbook.count_accesses(self.kernel, self.launch, self.machine)
 
     @cached_property
-    def gpu_board(self) -> tuple[Operation, ...]:
+    def gpu_board(self) -> tuple[DeclaredCounts, ...]:
         """The textbook model with a GPU's 32 lanes and 128-byte lines."""
-        return textbook.operations(self.kernel, self.launch, Textbook())
+        return textbook.count_accesses(self.kernel, self.launch, Textbook())
 
     @cached_property
-    def compiled(self) -> tuple[Operation, ...]:
+    def compiled(self) -> tuple[DeclaredCounts, ...]:
         """The operations as compiled here; () until they are known."""
-        return coalescing.operations(
-            self.kernel, self.launch, self.code.operations if self.code else ()
-        )
+        return count_accesses(self.kernel, self.launch, self.code.operations if self.code else ())
 
     @cached_property
-    def predicted(self) -> tuple[Operation, ...]:
+    def predicted(self) -> tuple[DeclaredCounts, ...]:
         """The compiled model, applied to the code whose accesses were counted."""
         operations = self.counters.compiled.operations if self.counters else ()
-        return coalescing.operations(self.kernel, self.launch, operations)
+        return count_accesses(self.kernel, self.launch, operations)
 
     @property
     def counted_is_compiled(self) -> bool:
@@ -78,13 +67,8 @@ class Verdicts:
         )
         return counted == compiled
 
-    def counter_of(self, op: Operation) -> str:
-        """Return the key of COUNTERS that counts a compiled operation."""
-        is_input = self.kernel.tensors(self.launch)[op.access.tensor].is_input
-        return ("TMA load" if is_input else "TMA store") if op.is_box else op.access.op
 
-
-def count_of(op: Operation, found: Verdicts) -> Cost | None:
+def count_of(op: DeclaredCounts, found: Verdicts) -> Cost | None:
     """Return Nsight Compute's count of one operation; None if there is none, as for a descriptor copy."""
     counters = found.counters
     predicted = op.launch
@@ -131,10 +115,10 @@ def counted_total(kind: str, what: str, counters: Counters) -> int:
     """Return the launch's hardware count for one kind of operation.
 
     Args:
-        kind: a key of COUNTERS.
+        kind: a key of KINDS.
         what: "sectors", or "requests" for operations that lanes issue.
     """
-    return int(sum(counters.launch[f"{name}_{what}"] for name in COUNTERS[kind]))
+    return int(sum(counters.launch[f"{name}_{what}"] for name in KINDS[kind]))
 
 
 def launch_totals(found: Verdicts) -> dict[str, tuple[Cost, Cost]]:
@@ -146,11 +130,11 @@ def launch_totals(found: Verdicts) -> dict[str, tuple[Cost, Cost]]:
         return {}
     totals = {}
     has_flags = any(spec.starts_zeroed for spec in found.kernel.workspaces(found.launch).values())
-    for kind in COUNTERS:
+    for kind, names in KINDS.items():
         if kind == "atomic" and has_flags:
             continue
         is_box = kind.startswith("TMA")
-        predicted = sum_costs(op for op in found.predicted if found.counter_of(op) == kind)
+        predicted = sum_costs(op for op in found.predicted if op.counter in names)
         requests = 0 if is_box else counted_total(kind, "requests", found.counters)
         sectors = counted_total(kind, "sectors", found.counters)
         # No launch-wide counter covers lines or TMA requests.
@@ -166,11 +150,6 @@ def launch_totals(found: Verdicts) -> dict[str, tuple[Cost, Cost]]:
     return totals
 
 
-def sum_costs(operations: Iterable[Operation]) -> Cost:
-    """Add up the costs of operations over the launch."""
-    return sum((op.launch for op in operations), NO_COST)
-
-
 def compare_costs(found: Verdicts, number: int) -> tuple[tuple[str, ...], dict[str, Cost]]:
     """Return the known costs of an operation, added up over all operations that share its counter.
 
@@ -181,11 +160,9 @@ def compare_costs(found: Verdicts, number: int) -> tuple[tuple[str, ...], dict[s
         The tensors, and the cost by source: "textbook", "compiled", "counted".
     """
     (access,) = (op.access for op in found.board if op.number == number)
-    counter = next(
-        (found.counter_of(op) for op in found.predicted if op.number == number and op.is_box), ""
-    )
-    numbers = {op.number for op in found.predicted if found.counter_of(op) == counter}
-    if not counter:
+    box = next((op for op in found.predicted if op.number == number and op.is_box), None)
+    numbers = {op.number for op in found.predicted if box and op.counter == box.counter}
+    if not box:
         numbers = {
             op.number
             for op in found.board
@@ -198,8 +175,9 @@ def compare_costs(found: Verdicts, number: int) -> tuple[tuple[str, ...], dict[s
     costs = {"textbook": sum_costs(board)}
     if compiled:
         costs["compiled"] = sum_costs(compiled)
-    if counter:
-        _, costs["counted"] = launch_totals(found)[counter]
+    if box:
+        kind = next(kind for kind, names in KINDS.items() if box.counter in names)
+        _, costs["counted"] = launch_totals(found)[kind]
     elif counts := [count for op in predicted if (count := count_of(op, found))]:
         worst_kind = next(
             (count.agreement for count in counts if count.agreement != "equal"), "equal"
@@ -217,7 +195,7 @@ def worst(found: Verdicts, on_the_board: bool = False) -> int:
         on_the_board: use the textbook model instead of the compiled kernel.
     """
 
-    def key(board: Operation) -> tuple[int, int, bool, int]:
+    def key(board: DeclaredCounts) -> tuple[int, int, bool, int]:
         judged = found.board if on_the_board else found.compiled or found.board
         cost = sum_costs(op for op in judged if op.number == board.number)
         return (

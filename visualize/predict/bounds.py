@@ -9,11 +9,12 @@ through registers.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kernels.evaluate.declared import DeclaredCounts
 from kernels.gpus import GPUS, Gpu
 from kernels.sectors import SECTOR_BYTES
 from kernels.spec import Kernel, Launch
+from visualize.numbers import count_noun
 from visualize.predict.schedule import count_tiles
-from visualize.predict.traffic import Operation
 
 # `benchmarks.l2` measures the rate at which an SM receives data from the L2 in long, L2-bound launches, for each GPU.
 # Short launches, at a higher clock, reach 86 GB/s on an H200 instead of 77, and 91 GB/s with blocks of K as long as a
@@ -46,7 +47,7 @@ class Bound:
 def bounds(
     kernel: Kernel,
     launch: Launch,
-    operations: Sequence[Operation],
+    operations: Sequence[DeclaredCounts],
     dram_bytes: float,
     received_bytes: float,
     clock_mhz: float | None = None,
@@ -74,7 +75,7 @@ def bounds(
     if needed:
         tiles = count_tiles(kernel, launch)
         busiest = -(-tiles // gpu.sms)
-        why = f"the busiest SM computes {busiest:,} tiles, the average {tiles / gpu.sms:,.1f}"
+        why = f"the busiest SM computes {count_noun(busiest, 'tile')}, the average {tiles / gpu.sms:,.1f}"
         result += [needed, Bound("tail wave", needed.ms * (busiest * gpu.sms / tiles - 1), why)]
     return tuple(result)
 
@@ -84,7 +85,7 @@ def l2_gbps(gpu: Gpu) -> float:
     return (gpu.l2_gbps_per_sm or _L2_ASSUMED) * gpu.sms
 
 
-def l2_pressure(limits: Sequence[Bound], operations: Sequence[Operation]) -> float:
+def l2_pressure(limits: Sequence[Bound], operations: Sequence[DeclaredCounts]) -> float:
     """Return the L2's time divided by the longer of load-and-store and arithmetic time; 0 if unknown.
 
     It is also 0 for operands that are staged through registers. Each step then waits for its loads, so the L2 idles.
@@ -97,13 +98,13 @@ def l2_pressure(limits: Sequence[Bound], operations: Sequence[Operation]) -> flo
     return times["L2"] / max(times["arithmetic"] / SUSTAINED, times.get("load and store", 0.0))
 
 
-def writes_in_parts(operations: Sequence[Operation]) -> bool:
+def writes_in_parts(operations: Sequence[DeclaredCounts]) -> bool:
     """Return whether a store covers only parts of the sectors that it touches."""
     return any(op.access.op == "store" and op.launch.efficiency < _WHOLE for op in operations)
 
 
 def _load_store(
-    kernel: Kernel, gpu: Gpu, operations: Sequence[Operation], clock_mhz: float
+    kernel: Kernel, gpu: Gpu, operations: Sequence[DeclaredCounts], clock_mhz: float
 ) -> Bound:
     """Assume one request per cycle and SM, or 128 bytes per cycle if that takes longer.
 

@@ -14,7 +14,6 @@ import math
 
 import numpy as np
 
-from kernels.accesses import CompiledFacts
 from kernels.compiling.compile_cost import (
     LANES,
     MOST_REGISTERS,
@@ -23,6 +22,7 @@ from kernels.compiling.compile_cost import (
     panel_loads,
 )
 from kernels.gpus import occupancy
+from kernels.instructions import CompiledFacts
 from kernels.results import Prediction
 from kernels.spec import DTYPE_BYTES, Kernel, Launch
 from visualize.predict.bounds import SUSTAINED, arithmetic, bounds

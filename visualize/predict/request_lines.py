@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy import ndarray
 
-from visualize.predict.traffic import Requests
+from kernels.evaluate.declared import Requests
 
 # State of a cell: past the tensor's end; in a sector that is not fetched; fetched, but accessed by no lane; accessed.
 ABSENT, UNTOUCHED, WASTED, WANTED = range(4)
@@ -130,11 +130,11 @@ def matching_requests(leader: Requests, numbers: ndarray, follower: Requests) ->
     Args:
         numbers: (requests,) int64, the leader's requests. For a request with no active lane, its first lane counts.
     """
-    columns = leader.matrix.columns
     at = numbers, leader.active[numbers].argmax(axis=1)
-    element = leader.row[at] * columns + leader.column[at]
-    places = np.where(follower.active, follower.row * columns + follower.column, -1).ravel()
+    element = leader.address[at] // leader.matrix.element_bytes
+    places = follower.address // follower.matrix.element_bytes
+    places = np.where(follower.active, places, -1).ravel()
     # Each lane moves consecutive elements, so an element belongs to the lane with the last start at or before it.
     starts, where = np.unique(places, return_index=True)
     lane = np.clip(np.searchsorted(starts, element, side="right") - 1, 0, None)
-    return np.asarray(where[lane] // follower.row.shape[1])
+    return np.asarray(where[lane] // follower.address.shape[1])

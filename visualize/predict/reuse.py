@@ -12,10 +12,10 @@ from functools import cached_property
 
 import numpy as np
 
-from kernels.accesses import CompiledFacts
+from kernels.evaluate.declared import DeclaredCounts, count_accesses
+from kernels.instructions import CompiledFacts
 from kernels.results import GroupSizeRow, GroupSizeStudy
 from kernels.spec import Kernel, Launch
-from visualize.predict import coalescing
 from visualize.predict.bounds import Bound, bounds, l2_gbps, l2_pressure, writes_in_parts
 from visualize.predict.l2 import (
     CONSTANTS,
@@ -26,7 +26,6 @@ from visualize.predict.l2 import (
     fetched_bytes,
 )
 from visualize.predict.schedule import MAX_TILES, Panels, Schedule, count_tiles, panels, schedule
-from visualize.predict.traffic import Operation
 
 # CPU seconds per order and per tile, fitted on one x86 server core.
 _ORDER_S = 1e-3
@@ -114,11 +113,11 @@ class DramTraffic:
         return schedule(self.kernel, self.launch, compiled=self.compiled)
 
     @cached_property
-    def operations(self) -> tuple[Operation, ...]:
+    def operations(self) -> tuple[DeclaredCounts, ...]:
         """Memory operations of the compiled kernel, without those of its first launch; () if unknown."""
         first = self.kernel.first(self.launch)
         compiled = self.compiled.operations if self.compiled else ()
-        operations = coalescing.operations(self.kernel, self.launch, compiled)
+        operations = count_accesses(self.kernel, self.launch, compiled)
         return tuple(op for op in operations if not first or op.number >= len(first.accesses))
 
     @cached_property

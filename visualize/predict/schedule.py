@@ -11,9 +11,9 @@ from functools import cached_property
 import numpy as np
 
 from kernels import orders
-from kernels.accesses import CompiledFacts
 from kernels.compiling.compile_cost import panel_loads
 from kernels.gpus import Gpu, Occupancy, occupancy
+from kernels.instructions import CompiledFacts
 from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knobs
 from kernels.spec import DTYPE_BYTES, Kernel, Launch, Tiles

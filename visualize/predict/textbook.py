@@ -4,13 +4,15 @@ Omitted: the layout and width that the compiler really chooses, and the caches b
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from kernels.accesses import AnyAccess, MemoryOperation, textbook_layout
+from kernels.accesses import AnyAccess
+from kernels.evaluate import declared
+from kernels.evaluate.declared import AccessPattern, DeclaredCounts, make_pattern
+from kernels.instructions import Instruction
 from kernels.knobs import ConfigError, knob, powers, read_fields
+from kernels.layouts import textbook_layout
 from kernels.spec import DTYPE_BYTES, Kernel, Launch, ProblemFields
-from visualize.predict import coalescing
-from visualize.predict.traffic import Operation
 
 
 @dataclass(frozen=True)
@@ -54,16 +56,18 @@ class Textbook:
             raise ConfigError("out_of_range", f"{message} (got {size}).", "element_bytes")
         return size
 
-    def assign_lanes(self, access: AnyAccess, dtype: str) -> MemoryOperation:
-        """Return the operation that assigns the elements of a block or run to consecutive lanes."""
-        size = self.bytes_of(dtype)
+    def make_pattern(self, kernel: Kernel, launch: Launch, access: AnyAccess) -> AccessPattern:
+        """Return the pattern that assigns the elements of a block or run to consecutive lanes."""
+        tensor = kernel.tensors(launch)[access.tensor]
+        size = self.bytes_of(tensor.dtype_in(launch.problem))
         axes = {axis.index: axis.block for axis in access.axes}
         order = [access.dims.index(index) for index in axes]
         if access.transposed and self.lanes == "loaded":
             order.reverse()
         shape = tuple(axes[index] for index in access.dims)
         layout = textbook_layout(shape, self.warp_size, order)
-        return MemoryOperation(access.op, access.source, layout, size, size, "", 1, ())
+        instruction = Instruction(access.op, access.source, layout, size, size)
+        return make_pattern(kernel, launch, access, instruction, self.sector_bytes, self.line_bytes)
 
 
 def textbook(options: object) -> Textbook:
@@ -77,12 +81,9 @@ def textbook(options: object) -> Textbook:
     return read_fields(Textbook, options, "the textbook")
 
 
-def operations(kernel: Kernel, launch: Launch, board: Textbook) -> tuple[Operation, ...]:
-    """Return every operation of a launch with its cost."""
-    tensors = kernel.tensors(launch)
-    assigned = tuple(
-        board.assign_lanes(access, tensors[access.tensor].dtype_in(launch.problem))
-        for access in kernel.all_accesses(launch)
+def count_accesses(kernel: Kernel, launch: Launch, machine: Textbook) -> tuple[DeclaredCounts, ...]:
+    """Return every operation of a launch with its cost on the textbook machine."""
+    patterns = (
+        machine.make_pattern(kernel, launch, access) for access in kernel.all_accesses(launch)
     )
-    counted = coalescing.operations(kernel, launch, assigned, board.sector_bytes, board.line_bytes)
-    return tuple(replace(op, compiled=None) for op in counted)
+    return declared.count_patterns(kernel, launch, patterns, is_textbook=True)

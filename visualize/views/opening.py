@@ -28,24 +28,18 @@ def _choose_config(kernel_id: str, problem: Any, gpu: Gpu) -> tuple[Any, str]:
     launch = Launch(problem, default, gpu)
     needed = estimate_shared_bytes(kernel, launch)
     most = gpu.shared_bytes_per_program
-    spill = (
-        ""
-        if uses_matrix_units(kernel, launch)
-        else explain_spill(kernel, launch).partition(" Make ")[0]
-    )
-    why = spill and f"The default config would take minutes to compile. {spill}"
+    why = ""
+    if not uses_matrix_units(kernel, launch) and explain_spill(kernel, launch):
+        why = "The default config would spill registers and take minutes to compile."
     if needed > most and not records.find(
         RUN.form, Experiment(kernel_id, problem, default), gpu.name
     ):
-        needs = f"The default config takes {needed / _KIB:.0f} KiB of shared memory per program"
+        needs = f"The default config takes {needed / _KIB:.0f} KiB of shared memory"
         why = f"{needs}; {gpu.name} has {most / _KIB:.0f} KiB."
     offered = offer(kernel, problem, gpu) if why else None
     if offered is None:
         return default, ""
-    return (
-        offered.experiment.config,
-        f"{why} This is the recommended config for {gpu.name}: {offered.origin}.",
-    )
+    return offered.experiment.config, f"{why} The recommended config replaces it."
 
 
 def opening_config(kernel: Kernel, problem: Any, gpu: Gpu) -> Any:

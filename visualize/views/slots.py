@@ -51,13 +51,16 @@ def slot(name: str, kind: str = "html", content: str = "") -> Markup:
     return slot.format(name, kind, Markup(content))  # noqa: S704
 
 
-def plot(name: str, label: str) -> Markup:
-    """Return a live plot. `label` is its name for screen readers. `plot_value` makes its values."""
-    return slot(
-        name,
-        "plot",
-        Markup('<div class="live-plot" role="figure" aria-label="{}"></div>').format(label),
-    )
+def plot(name: str, label: str, has_steps: bool = False) -> Markup:
+    """Return a live plot. `plot_value` makes its values.
+
+    Args:
+        label: its name for screen readers.
+        has_steps: whether a player steps through it, so that it can be saved as an animation.
+    """
+    steps = Markup(" data-steps") if has_steps else ""
+    content = Markup('<div class="live-plot" role="figure" aria-label="{}"{}></div>')
+    return slot(name, "plot", content.format(label, steps))
 
 
 def plot_value(

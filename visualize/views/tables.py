@@ -49,7 +49,7 @@ def table(header: Iterable[Any], rows: Iterable[Iterable[Any]], caption: Any = "
         '<a class="save-csv" download="{}.csv" href="data:text/csv,{}" title="Save as CSV">CSV</a>'
     )
     return Markup('<div class="scroll">{}{}</div>').format(
-        _table(headings, cells, caption), save.format(name, file)
+        save.format(name, file), _table(headings, cells, caption)
     )
 
 

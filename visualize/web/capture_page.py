@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
-import orjson
 from markupsafe import Markup
 from starlette.middleware import Middleware
 
@@ -18,7 +17,6 @@ from kernels.capture.reader import Capture
 from kernels.evaluate.findings import Compiler
 from kernels.examples import EXAMPLES
 from kernels.knobs import ConfigError, knobs, read_fields
-from visualize.reports.report import launch_json, report
 from visualize.startup import bypass_proxy, configure_logging
 from visualize.views import slots
 from visualize.views.capture.view import (
@@ -30,7 +28,7 @@ from visualize.views.capture.view import (
     capture_options,
     layout,
 )
-from visualize.views.panel import Slots, encode
+from visualize.views.panel import Slots
 from visualize.views.slots import PLOTLY_JS, slot
 from visualize.views.state import query
 from visualize.web import assets
@@ -117,7 +115,7 @@ class CapturePage:
 
     def requests(self) -> dict[str, Any]:
         """Count the memory requests of every Triton launch in the capture, as `show --json` does."""
-        return orjson.loads(encode(report(self.pictures.capture)))
+        return self.pictures.report().to_json()
 
     def mcp_requests(self) -> str:
         """Count the memory requests of every Triton launch in the capture.
@@ -207,10 +205,7 @@ class CapturePage:
     def _fill(self, view: CaptureView) -> Slots:
         before = None
         if self._before and not self._is_stale and view.launch < len(self._before.content.launches):
-            launch = self._before.content.launches[view.launch]
-            kernel = self._before.content.kernels[launch.kernel]
-            known = self._before.counts(view.launch), self._before.findings(view.launch)
-            before = launch_json(launch, kernel, *known)
+            before = self._before.report().launches[view.launch]
         address = query({name: str(value) for name, value in asdict(view).items()})
         content = self.pictures.content
         link = {

@@ -2,21 +2,21 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
 from kernels import once
-from kernels.accesses import vectors
-from kernels.capture.reader import Capture, CapturedKernel, CapturedLaunch, Finding
-from kernels.evaluate.counts import LaunchCounts, OperationCounts, count_launch
-from kernels.evaluate.findings import Compiler, find
+from kernels.capture.reader import Capture, CapturedKernel, CapturedLaunch
+from kernels.evaluate.captured import count_launch
+from kernels.evaluate.counts import LaunchCounts, OperationCounts
+from kernels.evaluate.declared import Matrix, Requests
+from kernels.evaluate.findings import Compiler
 from kernels.evaluate.memory import STORAGE_STEP
 from kernels.evaluate.memory_operations import memory_lines
 from kernels.evaluate.requests import textbook
@@ -25,8 +25,9 @@ from kernels.gpus import GPUS, occupancy
 from kernels.knobs import Knob, knob
 from kernels.sectors import IDEAL, LINES
 from visualize.numbers import count_noun, milliseconds, percent, significant
-from visualize.predict.traffic import Matrix, Requests
-from visualize.reports.report import differences, launch_json, untried, wrong_counters
+from visualize.reports.comparison import differences
+from visualize.reports.launch import LaunchReport, make_report
+from visualize.reports.text import settings_text, wrong_counters
 from visualize.views import slots, theme
 from visualize.views.memory.flow import Flow, flow_plot
 from visualize.views.memory.view import SCRUBBER
@@ -100,11 +101,8 @@ class CapturePictures:
         self.content = capture.content
         self.gpu = str(self.content.gpu.get("name", ""))
         self.counts = lru_cache(maxsize=256)(self._count)
-        self._find = once(lambda: find(capture, self.counts, compiler))
-
-    def findings(self, number: int) -> Sequence[Finding]:
-        """Return the findings about a launch. The first call tries changes."""
-        return self._find()[number]
+        # The first call tries changes.
+        self.report = once(lambda: make_report(capture, compiler, self.counts))
 
     def _count(
         self, number: int, program: int | None = None, is_textbook: bool = False
@@ -133,11 +131,11 @@ class CapturePictures:
         program, operation = np.unravel_index(np.argmax(wasted), np.shape(wasted))
         return replace(view, operation=int(operation), program=int(program))
 
-    def draw(self, view: CaptureView, before: Mapping[str, Any] | None = None) -> Slots:
+    def draw(self, view: CaptureView, before: LaunchReport | None = None) -> Slots:
         """Fill the slots of the open view.
 
         Args:
-            before: the report of the same launch in the previous capture.
+            before: the same launch in the previous capture.
         """
         if not self.content.launches:
             stopped = self.content.stopped
@@ -148,8 +146,7 @@ class CapturePictures:
         launch = self.content.launches[view.launch]
         kernel = self.content.kernels[launch.kernel]
         counts = self.counts(view.launch)
-        findings = self.findings(view.launch)
-        claim = self._claim(launch, kernel, counts, findings, before)
+        claim = self._claim(self.report().launches[view.launch], before)
         drawn: Slots = {"launches": self._launches(view), "claim": claim}
         if view.tab == "requests":
             drawn |= {
@@ -237,33 +234,26 @@ class CapturePictures:
 
     def _launches(self, view: CaptureView) -> Markup:
         rows: list[dict[str, Any]] = []
-        for number, launch in enumerate(self.content.launches):
-            kernel = self.content.kernels[launch.kernel]
-            counts = self.counts(number)
-            ratio = _ratio(counts.operations)
+        for number, launch in enumerate(self.report().launches):
             results = (launch.results or {}).values()
-            wrong = wrong_counters(launch.counters, counts.totals()) if launch.counters else []
-            refused = filter(
-                None, (counts.refused, *(op.tally.refused for op in counts.operations))
-            )
+            is_passed = all(errors.passed for errors in results)
+            grid = " × ".join(map(str, launch.grid))
             rows.append(
                 {
                     "": Strong(number) if number == view.launch else number,
-                    "kernel": Link(kernel.name, f"launch={number}&tab={view.tab}"),
-                    "grid": " × ".join(map(str, launch.grid))
-                    .removesuffix(" × 1")
-                    .removesuffix(" × 1"),
+                    "kernel": Link(launch.kernel, f"launch={number}&tab={view.tab}"),
+                    "grid": grid.removesuffix(" × 1").removesuffix(" × 1"),
                     "case": settings_text(launch.settings),
                     "config": settings_text(launch.config),
                     "tuned": f"{launch.tuned.number} of {launch.tuned.of}" if launch.tuned else "",
                     "time": "" if launch.elapsed_ms is None else milliseconds(launch.elapsed_ms),
-                    "check": ("passed" if all(errors.passed for errors in results) else "FAILED")
-                    if results
+                    "check": ("passed" if is_passed else "FAILED") if results else "",
+                    "sectors": f"{launch.sectors:,}",
+                    "vs. ideal": f"{significant(launch.ratio)} ×" if launch.ratio else "",
+                    "counters": (", ".join(wrong_counters(launch)) or "agree")
+                    if launch.counted
                     else "",
-                    "sectors": f"{sum(op.sectors for op in counts.operations):,}",
-                    "vs. ideal": f"{significant(ratio)} ×" if ratio else "",
-                    "counters": (", ".join(wrong) or "agree") if launch.counters else "",
-                    "not counted": next(refused, ""),
+                    "not counted": next((refusal.why for refusal in launch.refused), ""),
                 }
             )
         used = [name for name in rows[0] if any(str(row[name]) for row in rows)]
@@ -279,51 +269,33 @@ class CapturePictures:
 
     def _fastest(self) -> str:
         """Name the fastest launch of a sweep."""
-        timed = [
-            (launch.elapsed_ms, n)
-            for n, launch in enumerate(self.content.launches)
-            if launch.elapsed_ms
-        ]
-        if len(timed) < 2 or not self.content.launches[timed[0][1]].settings:
+        launches = self.report().launches
+        timed = [(each.elapsed_ms, n) for n, each in enumerate(launches) if each.elapsed_ms]
+        if len(timed) < 2 or not launches[timed[0][1]].settings:
             return ""
         time, number = min(timed)
-        settings = settings_text(self.content.launches[number].settings)
+        settings = settings_text(launches[number].settings)
         return f"Fastest of {len(timed)}: launch {number} ({settings}) takes {milliseconds(time)}."
 
-    def _claim(
-        self,
-        launch: CapturedLaunch,
-        kernel: CapturedKernel,
-        counts: LaunchCounts,
-        findings: Sequence[Finding],
-        before: Mapping[str, Any] | None,
-    ) -> Markup:
-        ratio = _ratio(counts.operations)
-        result = launch_json(launch, kernel, counts, findings)
-        memory = f"{kernel.registers} registers per thread, {kernel.shared_bytes:,} bytes of shared memory"
-        changes = ""
+    def _claim(self, launch: LaunchReport, before: LaunchReport | None) -> Markup:
+        memory = f"{launch.registers} registers per thread, {launch.shared_bytes:,} bytes of shared memory"
+        ratio = f"{significant(launch.ratio)} ×" if launch.ratio else "–"
+        sentences = [f"Line {finding.line}: {finding.text}" for finding in launch.findings]
         if before:
-            changed = differences({"launches": [before]}, {"launches": [result]})
-            old = [op for op in before["ops"] if op["width_bytes"]]
-            was = sum(op["sectors"] for op in old) / max(1, sum(op["ideal_sectors"] for op in old))
-            start = (
-                [f"Before: {significant(was)} ×."] if significant(was) != significant(ratio) else []
-            )
-            changes = (
-                " ".join([*start, *(difference.sentence for difference in changed)]) or _UNCHANGED
-            )
-        sentences = [f"Line {finding.line}: {finding.sentences}" for finding in findings]
-        none = "No findings for this launch."
-        first = changes or (sentences.pop(0) if sentences else none)
+            changed = [difference.sentence for difference in differences((before,), (launch,))]
+            old_ratio = significant(before.ratio)
+            start = [f"Before: {old_ratio} ×."] if old_ratio != significant(launch.ratio) else []
+            sentences.insert(0, " ".join([*start, *changed]) or _UNCHANGED)
+        first, *more = sentences or ["No findings for this launch."]
         return headline(
-            f"{significant(ratio)} ×" if ratio else "–",
-            say("the {}: {} {}", term("ideal sectors"), Code(f"{kernel.name}"), Mark("predicted")),
+            ratio,
+            say("the {}: {} {}", term("ideal sectors"), Code(launch.kernel), Mark("predicted")),
             first,
-            *sentences,
-            untried(self.capture),
-            say("{}, {} bytes spilled.", memory, kernel.spilled_bytes),
-            counts.refused,
-            *(wrong_counters(launch.counters, counts.totals()) if launch.counters else ()),
+            *more,
+            self.report().untried,
+            say("{}, {} bytes spilled.", memory, launch.spilled_bytes),
+            *(refusal.why for refusal in launch.refused if refusal.line == launch.line),
+            *wrong_counters(launch),
         )
 
     def _flow(self, view: CaptureView, launch: CapturedLaunch) -> str:
@@ -344,8 +316,8 @@ class CapturePictures:
     ) -> Markup:
         board = self.counts(view.launch, None, True).operations
         why: dict[Any, list[str]] = {}
-        for finding in self.findings(view.launch):
-            why.setdefault(finding.place, []).append(finding.sentences)
+        for finding in self.report().launches[view.launch].findings:
+            why.setdefault(finding.place, []).append(finding.text)
         rows = []
         for number, (op, simple) in enumerate(zip(counts.operations, board, strict=True)):
             ideal = int(op.tally.counts[IDEAL])
@@ -461,17 +433,6 @@ def _parameter(name: str, default: Any) -> dict[str, Any]:
     )
 
 
-def _ratio(operations: Sequence[OperationCounts]) -> float:
-    """Return sectors divided by ideal sectors, over all operations except TMA copies; 0 if there are none."""
-    counted = [op for op in operations if op.instruction]
-    ideal = sum(int(op.tally.counts[IDEAL]) for op in counted)
-    return sum(op.sectors for op in counted) / ideal if ideal else 0.0
-
-
-def settings_text(settings: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in settings.items())
-
-
 def outputs(launch: CapturedLaunch) -> Markup:
     """Return the errors of a launch's outputs as a table, or the reason why there are none."""
     if launch.results:
@@ -502,28 +463,23 @@ def captured_flow(operation: OperationCounts, launch: CapturedLaunch, model: str
         made = textbook(made)
     if made is None or made.layout is None or example is None:
         return None
-    lanes = vectors(made.layout, max(1, made.width_bytes // made.element_bytes))
-    place = np.ravel_multi_index(tuple(lanes.place), made.layout.shape)
-    address = example.address.ravel()[place]
-    active = example.active.ravel()[place]
+    lanes = made.vectors
+    address = example.address.ravel()[lanes.element]
+    active = example.active.ravel()[lanes.element]
     if operation.op != "load":
         active = active & lanes.owner
-    first = int(example.address.min())
+    first = int(example.address.min()) % STORAGE_STEP
+    address = np.where(active, address % STORAGE_STEP, first)
     tensor = next(
         (t for a in launch.arguments if (t := a.own_tensor) and a.name in operation.tensors), None
     )
     columns = max(1, tensor.shape[-1] if tensor and tensor.shape else 1)
-    address = np.where(active, address % STORAGE_STEP, first % STORAGE_STEP)
-    element = address // made.element_bytes
-    matrix = Matrix(int(element.max()) // columns + 1, columns, made.element_bytes)
-    requests = Requests(
-        element // columns, element % columns, address, active, made.width_bytes, matrix
-    )
-    access: Any = SimpleNamespace(
-        op=operation.op, tensor=" or ".join(operation.tensors), elements=example.address.size
-    )
-    layout: Any = None if model == "textbook" else made
-    return Flow(access, (first % STORAGE_STEP,), None, requests, layout)  # type: ignore[arg-type]
+    rows = int(address.max()) // made.element_bytes // columns + 1
+    matrix = Matrix(rows, columns, made.element_bytes)
+    requests = Requests(address, active, made.width_bytes, matrix)
+    tensors = " or ".join(operation.tensors)
+    elements = example.address.size
+    return Flow(operation.op, tensors, (first,), elements, requests, model != "textbook")
 
 
 def order_slots(

@@ -8,18 +8,27 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kernels import discover, orders
-from kernels.accesses import AnyAccess, MemoryOperation
+from kernels.accesses import AnyAccess
+from kernels.evaluate.declared import (
+    AccessPattern,
+    DeclaredCounts,
+    Requests,
+    Tile,
+    count_accesses,
+    make_pattern,
+)
 from kernels.experiment import Experiment, from_json, launch_of, resolve_gpu
+from kernels.instructions import Instruction
 from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knob
 from kernels.measuring.counters import COUNTERS
 from kernels.results import records
-from kernels.spec import DTYPE_BYTES, Kernel, Launch, TensorSpec
+from kernels.sectors import SECTORS
+from kernels.spec import Kernel, Launch
 from visualize.numbers import count_noun
-from visualize.predict import coalescing, request_lines
+from visualize.predict import request_lines
 from visualize.predict.request_lines import WANTED, WASTED, RequestLines
 from visualize.predict.textbook import Textbook
-from visualize.predict.traffic import Matrix, Operation, Requests, Tile
 from visualize.views import theme
 from visualize.views.panel import select_fields
 from visualize.views.slots import plot_value
@@ -86,46 +95,44 @@ class Flow:
     """One execution of one operation in one program, as compiled or on the blackboard.
 
     Attributes:
+        op, tensor: the operation, and the name of the tensor that it addresses.
         first: the first element of its block: row and column, or an index.
-        tensor: the tensor that it addresses.
+        elements: number of elements of the block.
         lanes: its requests.
-        code: the operation as compiled; None on the blackboard.
-        operation: the operation whose lanes these are, in either model; None if its elements are not drawn.
+        is_compiled: whether the lanes are the compiler's, and not the blackboard's.
+        pattern: of one of our kernels, how the access is carried out.
     """
 
-    access: AnyAccess
+    op: str
+    tensor: str
     first: tuple[int, ...]
-    tensor: TensorSpec
+    elements: int
     lanes: Requests
-    code: MemoryOperation | None
-    operation: MemoryOperation | None = None
+    is_compiled: bool
+    pattern: AccessPattern | None = None
 
     @property
     def is_box(self) -> bool:
         """Whether the operation is a descriptor's copy, which no lane issues."""
-        return self.code is not None and self.code.layout is None
+        return self.pattern is not None and self.pattern.instruction.layout is None
 
     @property
     def block(self) -> str:
         """The block in words: zoom survives a redraw of the same block."""
-        return f"{self.access.op} {self.access.tensor} {self.first} {self.access.elements}"
+        return f"{self.op} {self.tensor} {self.first} {self.elements}"
 
     @property
     def model(self) -> str:
-        return "compiled" if self.code else "textbook"
+        return "compiled" if self.is_compiled else "textbook"
 
     @property
     def title(self) -> str:
         """The model and the request, with {} for the request's number."""
-        if self.code is None or not self.is_box:
-            return f"{'Compiled' if self.code else 'Blackboard'}: request {{}} of {len(self.lanes.row):,}"
-        boxes = coalescing.box_count(self.access, self.code, self.lanes.matrix.element_bytes)
+        if self.pattern is None or not self.is_box:
+            model = "Compiled" if self.is_compiled else "Blackboard"
+            return f"{model}: request {{}} of {len(self.lanes.address):,}"
+        boxes = self.pattern.box_count
         return f"Compiled: {'one TMA box' if boxes == 1 else f'{boxes} TMA boxes'}"
-
-    @property
-    def tile(self) -> Tile:
-        assert self.operation, "a captured operation has no tile"
-        return coalescing.tile(self.access, self.lanes.matrix, self.first, self.operation)
 
     def lines(self, numbers: np.ndarray) -> RequestLines:
         """Lay out some of the requests on lines. A descriptor's block costs the sectors of its box rows.
@@ -137,22 +144,20 @@ class Flow:
         touched = np.flatnonzero((lines.state >= WASTED).any(axis=(0, 2)))
         rows = max(
             _FEWEST_ROWS,
-            self.lanes.row.shape[1] * (not self.is_box),
+            self.lanes.address.shape[1] * (not self.is_box),
             int(touched.max(initial=0)) + 1,
         )
         lines = replace(
             lines, line=lines.line[:, :rows], state=lines.state[:, :rows], lane=lines.lane[:, :rows]
         )
-        if self.code is None or not self.is_box:
+        if self.pattern is None or not self.is_box:
             return lines
-        matrix = self.lanes.matrix
-        lanes = coalescing.lanes_of(self.access, self.code, matrix.element_bytes)
-        cost = coalescing.count_execution(self.access, matrix, lanes, self.first)
-        return replace(lines, sectors=np.full_like(lines.sectors, cost.sectors))
+        counts = self.pattern.count_execution(self.first)
+        return replace(lines, sectors=np.full_like(lines.sectors, counts[SECTORS]))
 
 
 def make_flow(
-    kernel: Kernel, launch: Launch, number: int, model: MemoryOperation | Textbook, program: int = 0
+    kernel: Kernel, launch: Launch, number: int, model: Instruction | Textbook, program: int = 0
 ) -> Flow:
     """Return the first execution of an operation in a program.
 
@@ -168,20 +173,13 @@ def make_flow(
     )
     place = {"m": int(tiles.pid_m[0]), "n": int(tiles.pid_n[0]), "k": int(step[0])}
     first = tuple(int(axis.start(place.get(axis.index, 0), axis.block)) for axis in access.axes)
-    tensor = kernel.tensors(launch)[access.tensor]
-    dtype = tensor.dtype_in(launch.problem)
     if isinstance(model, Textbook):
-        operation = model.assign_lanes(access, dtype)
-        matrix = Matrix(
-            *tensor.stored, operation.element_bytes, model.sector_bytes, model.line_bytes
-        )
+        pattern = model.make_pattern(kernel, launch, access)
     else:
-        operation = model
-        matrix = Matrix(*tensor.stored, DTYPE_BYTES[dtype])
-    lanes = coalescing.requests(access, matrix, first, operation)
-    return Flow(
-        access, first, tensor, lanes, None if isinstance(model, Textbook) else model, operation
-    )
+        pattern = make_pattern(kernel, launch, access, model)
+    lanes = pattern.requests(first)
+    is_compiled = isinstance(model, Instruction)
+    return Flow(access.op, access.tensor, first, access.elements, lanes, is_compiled, pattern)
 
 
 def flow_plot(
@@ -196,11 +194,11 @@ def flow_plot(
         other: the same operation in the other model, for the switch.
         pending: why there is no compiled request; "" if there is one.
     """
-    total = len(flow.lanes.row)
+    total = len(flow.lanes.address)
     matrix = flow.lanes.matrix
     request = min(request, total - 1)
     cells = (
-        min(request_lines.MOST_LINES, flow.lanes.row.shape[1])
+        min(request_lines.MOST_LINES, flow.lanes.address.shape[1])
         * matrix.line_bytes
         // matrix.element_bytes
     )
@@ -278,10 +276,12 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
     names = (
         ["TMA"]
         if flow.is_box
-        else [str(at) if at % 4 == 0 else "" for at in range(flow.lanes.row.shape[1])]
+        else [str(at) if at % 4 == 0 else "" for at in range(flow.lanes.address.shape[1])]
     )
     sectors = np.arange(0, line_bytes + 1, requests.sector_bytes)
     longest = int(requests.lines.max())
+    labels = {} if flow.is_box else {_LANES_AT: "lanes"}
+    labels |= {byte / line_bytes: str(byte) for byte in sectors.tolist()}
     across = {
         "title": {
             "text": f"first {rows} of {longest:,} lines"
@@ -289,12 +289,12 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
             else "byte within the line"
         },
         "range": [_LANES_AT - 0.03, 1],
-        "tickvals": [_LANES_AT, *sectors / line_bytes],
-        "ticktext": ["" if flow.is_box else "lanes", *map(str, sectors)],
+        "tickvals": list(labels),
+        "ticktext": list(labels.values()),
         "tickangle": 0,
     }
     down = {
-        "title": {"text": f"address in {flow.access.tensor}, bytes"},
+        "title": {"text": f"address in {flow.tensor}, bytes"},
         "range": [1, 0],
         "side": "right",
         "tickvals": (np.arange(0, rows, -(-rows // _MOST_TICKS)) + 0.5) / rows,
@@ -402,7 +402,7 @@ class Contrast:
 
     experiment: Experiment
     launch: Launch
-    operations: tuple[Operation, ...]
+    operations: tuple[DeclaredCounts, ...]
     is_alike: bool = False
 
     @property
@@ -410,11 +410,11 @@ class Contrast:
         return discover()[self.experiment.kernel]
 
     @property
-    def operation(self) -> Operation:
+    def operation(self) -> DeclaredCounts:
         return max(self.operations, key=lambda op: op.launch.wasted_sectors)
 
 
-def find_contrast(state: State, own: Operation) -> Contrast | None:
+def find_contrast(state: State, own: DeclaredCounts) -> Contrast | None:
     """Return the kernel of the same family whose access of a tensor differs most from this kernel's.
 
     The largest ratio of efficiencies wins. If all are alike, a TMA box is a contrast to lanes, and lanes to a box. The
@@ -483,5 +483,5 @@ def _recorded_launch(kernel_id: str, problem: Any, gpu: str) -> Contrast | None:
     if accesses != recorded_accesses:
         return None
     return Contrast(
-        experiment, launch, coalescing.operations(kernel, launch, counters.compiled.operations)
+        experiment, launch, count_accesses(kernel, launch, counters.compiled.operations)
     )

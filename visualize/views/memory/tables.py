@@ -7,12 +7,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels.accesses import Conversion, SharedOperation
+from kernels.evaluate.counts import Cost, sum_costs
+from kernels.evaluate.declared import DeclaredCounts
+from kernels.evaluate.shared_memory import wavefronts_per_instruction
+from kernels.instructions import Conversion, SharedInstruction
 from kernels.results import SharedCounts
 from kernels.sectors import SECTOR_BYTES
 from visualize.numbers import percent
-from visualize.predict.agreement import Verdicts, count_of, launch_totals, sum_costs
-from visualize.predict.traffic import Cost, Operation, wavefronts_per_instruction
+from visualize.predict.agreement import Verdicts, count_of, launch_totals
 from visualize.views.memory.text import explain, label, place, used_bytes
 from visualize.views.prose import Code, Hint, Sourced, Strong, hint, term
 from visualize.views.tables import table, traffic_funnel
@@ -86,7 +88,7 @@ def operations_table(verdicts: Verdicts) -> Markup:
     ).format(reasons)
 
 
-def _cost_row(verdict: str, op: Operation, cost: Cost) -> tuple[Any, ...]:
+def _cost_row(verdict: str, op: DeclaredCounts, cost: Cost) -> tuple[Any, ...]:
     sign = "≥ " * cost.is_lower_bound
     requests = Hint("below", "The counter holds all operations of this kind.", "hint")
     numbers = (f"{sign}{value:,}" for value in (cost.sectors, cost.lines, cost.ideal_sectors))
@@ -193,7 +195,7 @@ def _conversion_counts(verdicts: Verdicts, place: int, now: Conversion) -> list[
 
 
 def _step_cells(
-    alike: Sequence[SharedOperation], counts: Sequence[SharedCounts]
+    alike: Sequence[SharedInstruction], counts: Sequence[SharedCounts]
 ) -> tuple[Any, ...]:
     """Return the cells from the step to the agreement."""
     predicted, ideal = wavefronts_per_instruction(alike)

@@ -11,13 +11,15 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels.accesses import AnyAccess, Layout, MemoryOperation
+from kernels.accesses import AnyAccess
+from kernels.evaluate.counts import Cost, sum_costs
+from kernels.evaluate.declared import DeclaredCounts
+from kernels.instructions import Instruction
+from kernels.layouts import Layout
 from kernels.sectors import SECTOR_BYTES
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel
 from visualize.numbers import count_noun, join_names, percent, source
-from visualize.predict.agreement import Verdicts, compare_costs, count_of, launch_totals, sum_costs
-from visualize.predict.coalescing import row_bytes
-from visualize.predict.traffic import Cost, Operation
+from visualize.predict.agreement import Verdicts, compare_costs, count_of, launch_totals
 from visualize.views.memory.flow import DIVISOR
 from visualize.views.prose import (
     Code,
@@ -51,7 +53,7 @@ _AGREEMENTS = {
 }
 
 
-def used_bytes(op: Operation) -> int:
+def used_bytes(op: DeclaredCounts) -> int:
     """Return the bytes that an operation's requests use over the launch: each byte counts once per request."""
     code = op.compiled
     replicas = 0
@@ -71,7 +73,7 @@ def place(access: AnyAccess) -> Code:
     return Code(f"{file.rsplit('/', 1)[-1]}:{line}", f"{file}, line {line}")
 
 
-def _used_share(operations: Sequence[Operation]) -> str:
+def _used_share(operations: Sequence[DeclaredCounts]) -> str:
     """Return the used bytes as a percentage of the bytes in all sectors: "100 %" only if all are used.
 
     The counter of copies that bypass L1 may count fewer sectors than requests touch; the share is then 100 %.
@@ -81,16 +83,16 @@ def _used_share(operations: Sequence[Operation]) -> str:
     return f"{100 * min(used / moved, 0.999):.3g} %" if used < moved else "100 %"
 
 
-def _moved_bytes(operations: Sequence[Operation]) -> int:
+def _moved_bytes(operations: Sequence[DeclaredCounts]) -> int:
     return sum(op.launch.sector_bytes * op.launch.sectors for op in operations)
 
 
-def _find(verdicts: Verdicts, number: int) -> Operation:
+def _find(verdicts: Verdicts, number: int) -> DeclaredCounts:
     """Return the operation as compiled, if known. Of an atomic that became a load and a loop, return the loop."""
     return [op for op in verdicts.compiled or verdicts.board if op.number == number][-1]
 
 
-def _name(op: Operation) -> str:
+def _name(op: DeclaredCounts) -> str:
     return f"{_NOUNS.get(op.access.op, op.access.op)} of {op.access.tensor}"
 
 
@@ -132,7 +134,7 @@ def memory_headline(verdicts: Verdicts, number: int, worst: int) -> Markup:
     )
 
 
-def _use_sentence(op: Operation, share: str, board: Cost) -> Sentence:
+def _use_sentence(op: DeclaredCounts, share: str, board: Cost) -> Sentence:
     """Return how much of its sectors an operation uses, and why.
 
     Args:
@@ -251,7 +253,9 @@ def _textbook_sentences(verdicts: Verdicts) -> tuple[Sentence, Sentence]:
     return first_tile, say(lanes, machine.line_bytes, machine.warp_size)
 
 
-def flow_title(title: str, kernel: Kernel, config: Any, op: Operation, query: str = "") -> Markup:
+def flow_title(
+    title: str, kernel: Kernel, config: Any, op: DeclaredCounts, query: str = ""
+) -> Markup:
     """Render the title of a picture: a kernel, as a link if `query` names its address, its tile, and an operation."""
     name = f"{kernel.family.root.id}: {kernel.title}"
     tile = config_text(config).split(", ")[0]
@@ -261,7 +265,7 @@ def flow_title(title: str, kernel: Kernel, config: Any, op: Operation, query: st
 
 
 def launch_bar(
-    operations: Sequence[Operation], beside: Sequence[Operation], *more: Sentence | str
+    operations: Sequence[DeclaredCounts], beside: Sequence[DeclaredCounts], *more: Sentence | str
 ) -> Markup:
     """Render the used and wasted bytes of operations over the whole launch.
 
@@ -304,7 +308,7 @@ def count_sentence(verdicts: Verdicts, number: int) -> Sentence | str:
     )
 
 
-def explain(op: Operation, verdicts: Verdicts) -> str:
+def explain(op: DeclaredCounts, verdicts: Verdicts) -> str:
     """Explain the cost of one operation, compiled or not, and what the compiler does differently from the textbook."""
     if reasons := " ".join(filter(None, _reasons(op, verdicts))):
         return reasons
@@ -315,7 +319,7 @@ def explain(op: Operation, verdicts: Verdicts) -> str:
     return f"Each lane accesses {op.width_bytes} contiguous bytes, and adjacent lanes adjacent chunks{comparison}."
 
 
-def _reasons(op: Operation, verdicts: Verdicts) -> Iterator[str]:
+def _reasons(op: DeclaredCounts, verdicts: Verdicts) -> Iterator[str]:
     code = op.compiled
     cost = op.launch
     dtype = verdicts.launch.problem.dtype
@@ -331,7 +335,7 @@ def _reasons(op: Operation, verdicts: Verdicts) -> Iterator[str]:
         return
     elif code.layout is None:
         requests = verdicts.gpu_board[op.number].launch.requests
-        row = count_noun(row_bytes(op.access, code, DTYPE_BYTES[dtype]), "byte")
+        row = count_noun(op.pattern.row_bytes, "byte")
         yield "The Tensor Memory Accelerator (TMA) copies the whole block, so no lane issues a request."
         yield f"The blackboard's lanes would issue {requests:,}."
         yield f"Each box row of {row} costs the sectors that it touches."
@@ -361,7 +365,7 @@ def _reasons(op: Operation, verdicts: Verdicts) -> Iterator[str]:
         yield f"The counter of copies that bypass L1 counts lines by pairs of lanes: {counted}."
 
 
-def cause(op: Operation) -> str:
+def cause(op: DeclaredCounts) -> str:
     """Return a clause that says why an operation touches more sectors than it needs, or why it does not."""
     if op.is_box and op.launch.extra_sectors > op.launch.wasted_sectors / 2:
         return f"its boxes reach past the edge of {op.access.tensor}"
@@ -374,7 +378,7 @@ def cause(op: Operation) -> str:
     return "adjacent lanes access adjacent bytes"
 
 
-def _waste_cause(op: Operation) -> str:
+def _waste_cause(op: DeclaredCounts) -> str:
     access = op.access
     tensor = op.access.tensor
     if isinstance(access, FlatAccess):
@@ -390,7 +394,7 @@ def _waste_cause(op: Operation) -> str:
     return f"the tile's rows begin or end inside sectors of {tensor}"
 
 
-def _stores_adjacent_bytes(op: Operation) -> bool:
+def _stores_adjacent_bytes(op: DeclaredCounts) -> bool:
     """Whether adjacent lanes store adjacent elements of a tile that is stored transposed."""
     access = op.access
     layout = op.compiled and op.compiled.layout
@@ -399,7 +403,7 @@ def _stores_adjacent_bytes(op: Operation) -> bool:
     return bool(layout.lane[0][access.dims.index(access.columns.index)])
 
 
-def _run_bytes(op: Operation, access: Access) -> int:
+def _run_bytes(op: DeclaredCounts, access: Access) -> int:
     """Return the bytes that one request accesses without a gap in a row of the tensor; a sector if unknown."""
     code = op.compiled
     if code is None or code.layout is None:
@@ -413,7 +417,9 @@ def _run_bytes(op: Operation, access: Access) -> int:
     return run * code.element_bytes
 
 
-def _explain_width(op: Operation, code: MemoryOperation, layout: Layout, verdicts: Verdicts) -> str:
+def _explain_width(
+    op: DeclaredCounts, code: Instruction, layout: Layout, verdicts: Verdicts
+) -> str:
     """Explain why a lane moves less than 16 bytes at a time; "" if it moves 16."""
     access = op.access
     tensor = op.access.tensor

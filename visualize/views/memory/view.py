@@ -6,15 +6,15 @@ from typing import Any
 
 from markupsafe import Markup
 
+from kernels.evaluate.counts import sum_costs
+from kernels.evaluate.declared import DeclaredCounts, count_accesses
 from kernels.experiment import JsonSchema, argument_schemas
 from kernels.knobs import knobs
 from kernels.results import Counters, Failure
 from visualize.numbers import Number, key_numbers, significant
-from visualize.predict import coalescing
-from visualize.predict.agreement import Verdicts, count_of, sum_costs, worst
+from visualize.predict.agreement import Verdicts, count_of, worst
 from visualize.predict.textbook import Textbook
 from visualize.predict.textbook import textbook as read_textbook
-from visualize.predict.traffic import Operation
 from visualize.views import slots, status, theme
 from visualize.views.memory import flow, tables, text
 from visualize.views.memory.flow import LaneView, TileView
@@ -135,18 +135,23 @@ class CoalescingPanel(Panel):
         about = picture_caption(state.experiment, state.gpu.name, main.model)
         color = state.view.of(TileView).tile_color
         sector_bytes = main.lanes.matrix.sector_bytes
-        tile = flow.tile_figure(main.tile, main.access.tensor, color, sector_bytes)
+        assert main.pattern is not None, "our kernels' accesses are declared"
+        tile = main.pattern.tile(main.first)
+        tile_plot = flow.tile_figure(tile, main.tensor, color, sector_bytes)
         return {
             "coalescing-claim": problem + headline,
             "request-plot": flow.flow_plot(main, view.request, about, other, pending),
             **_launches(
-                snapshot, verdicts, number, verdicts.compiled if main.code else verdicts.board
+                snapshot,
+                verdicts,
+                number,
+                verdicts.compiled if main.is_compiled else verdicts.board,
             ),
             "lanes-view": lanes_form(snapshot),
             "coalescing-table": tables.operations_table(verdicts),
             "coalescing-totals": tables.traffic_section(verdicts),
             "bank-conflicts": tables.conversions_table(verdicts),
-            "coalescing-plot": plot_value(tile, f"{main.block} {main.tile.row.shape}", about=about),
+            "coalescing-plot": plot_value(tile_plot, f"{main.block} {tile.row.shape}", about=about),
         }
 
     def draw_pinned(self, pinned: Snapshot, snapshot: Snapshot) -> Slots:
@@ -167,7 +172,7 @@ class CoalescingPanel(Panel):
         numbers = []
         if compiled is not None and not compiled.unreadable:
             cost = sum_costs(
-                coalescing.operations(snapshot.state.kernel, snapshot.launch, compiled.operations)
+                count_accesses(snapshot.state.kernel, snapshot.launch, compiled.operations)
             )
             numbers = [
                 Number(name, getattr(cost, name), "", "compiled")
@@ -243,7 +248,7 @@ def _problem(snapshot: Snapshot) -> Markup:
 
 
 def _launches(
-    snapshot: Snapshot, verdicts: Verdicts, number: int, operations: Sequence[Operation]
+    snapshot: Snapshot, verdicts: Verdicts, number: int, operations: Sequence[DeclaredCounts]
 ) -> Slots:
     """Draw the contrast, and below both pictures the bytes of the launch, on one scale.
 
@@ -336,7 +341,7 @@ def compiled_reply(snapshot: Snapshot) -> Reply:
     return {"model": "compiled", "triton": compiled.triton, **_costs(verdicts.compiled, verdicts)}
 
 
-def _costs(operations: Sequence[Operation], verdicts: Verdicts) -> dict[str, Any]:
+def _costs(operations: Sequence[DeclaredCounts], verdicts: Verdicts) -> dict[str, Any]:
     rows = []
     for op in operations:
         file, line = op.access.source

@@ -8,19 +8,18 @@ from typing import Any
 import plotly.graph_objects as go
 from markupsafe import Markup
 
-from kernels.accesses import CompiledFacts
+from kernels.evaluate.counts import Cost, sum_costs
+from kernels.evaluate.declared import DeclaredCounts, count_accesses
 from kernels.experiment import Experiment, launch_of, resolve_gpu
 from kernels.gpus import GPUS
+from kernels.instructions import CompiledFacts
 from kernels.knobs import ConfigError, knob
 from kernels.matmul.problem import transpose_operand
 from kernels.measuring.session import Session
 from kernels.results import Failure
 from kernels.spec import Launch
 from visualize.numbers import join_names, percent
-from visualize.predict import coalescing
-from visualize.predict.agreement import sum_costs
 from visualize.predict.schedule import occupancy_of
-from visualize.predict.traffic import Cost, Operation
 from visualize.views import prose, slots, status, theme
 from visualize.views.memory.flow import DIVISOR
 from visualize.views.memory.text import label, place
@@ -127,7 +126,7 @@ class Build:
     launch: Launch
     triton: str
     facts: CompiledFacts
-    operations: tuple[Operation, ...]
+    operations: tuple[DeclaredCounts, ...]
 
 
 def _compile(
@@ -151,7 +150,7 @@ def _compile(
 
 def _build(session: Session, experiment: Experiment, facts: CompiledFacts, triton: str) -> Build:
     kernel, launch = launch_of(experiment, resolve_gpu(experiment, session.gpu))
-    return Build(launch, triton, facts, coalescing.operations(kernel, launch, facts.operations))
+    return Build(launch, triton, facts, count_accesses(kernel, launch, facts.operations))
 
 
 def faults(session: Session, state: State) -> Iterator[Answer]:
@@ -238,7 +237,7 @@ def builds_table(builds: Mapping[str, Build | str], caption: str) -> Markup:
     return table(_HEADER, rows, caption)
 
 
-def _width(op: Operation) -> str:
+def _width(op: DeclaredCounts) -> str:
     return f"{op.width_bytes} B" if op.width_bytes else "box"
 
 

@@ -223,7 +223,7 @@ def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: st
 
     Args:
         measured_ms: the launch's time; None if unknown.
-        source: "measured" or "recorded".
+        source: "measured", "recorded" or "predicted".
     """
     resources = [bound for bound in bounds if bound.name != TAIL]
     slowest = max(resources, key=lambda bound: bound.ms)
@@ -360,7 +360,7 @@ def gantt_figure(execution: Execution, schedule: Schedule, color: str) -> Figure
             ]
         marks["annotations"] = [{**pointer, "ay": above, **style}]
     layout = theme.layout(
-        f"{schedule.programs:,} programs, coloured by {_COLORED_BY[color]}",
+        f"{count_noun(schedule.programs, 'program')}, coloured by {_COLORED_BY[color]}",
         **marks,
         meta={
             "gantt": {

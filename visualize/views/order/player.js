@@ -143,6 +143,8 @@ export default function mountPlayer(element) {
     if (!overlay) return;
     detail.over.push(...overlay.layer.querySelectorAll(".corner:not([hidden]), canvas"));
     detail.legend = root.querySelector(".legend");
+    playback.setPlaying(false);
+    detail.steps = { step, count: longest(), show };
   });
   listen("followed", () => {
     sent = null;

@@ -244,7 +244,7 @@ def timeline_sentences(
     """State how long the launch took, the cost of the instrumentation, and the assumptions."""
     ms = timeline.plain.median_ms
     instrumented_ms = timeline.instrumented.median_ms
-    programs = Strong(f"{len(execution.sm):,} programs")
+    programs = Strong(count_noun(len(execution.sm), "program"))
     sms = len(np.unique(execution.sm))
     span = Sourced(Strong(format_number(execution.span_ns, "ns")), numbers.source(timeline.backend))
     overhead = Strong(f"{100 * (instrumented_ms / ms - 1):+.1f} %".replace("-", "−"))

@@ -83,7 +83,7 @@ class SchedulePanel(Panel):
 
     def layout(self) -> Markup:
         picture = plot(
-            "schedule-plot", "Which program computes which tile, and which blocks it loads"
+            "schedule-plot", "Which program computes which tile, and which blocks it loads", True
         )
         curve = plot("loads-plot", "Distinct blocks that the first n programs load, in both orders")
         options = slots.form("schedule-view", "Options of the schedule")

@@ -24,7 +24,7 @@ export default function mountResult(element) {
   function markStale() {
     const current = address(), isRefused = document.querySelector("#experiment .field.wrong") !== null;
     if (!current.size) return;
-    const plots = document.querySelectorAll("#result-tab .live-plot"); // a pinned run's are never stale
+    const plots = document.querySelectorAll("#result-tab .slot:not(#predicted-plot) .live-plot"); // a pinned run's are never stale
     for (const plot of plots) plot.classList.remove("stale"); // without a run, nothing below marks them
     for (const node of document.querySelectorAll("[data-experiment]:not(.pinned *)")) {
       const changes = describeChanges(node.dataset.experiment, current), isStale = isRefused || changes !== "";

@@ -20,7 +20,20 @@ from kernels.results.run import (
 from kernels.spec import Kernel, Launch
 from visualize.numbers import bytes_of, milliseconds, percent, significant, source
 from visualize.predict.bounds import Bound, Point, Roof
-from visualize.views.prose import Hint, Mark, Sentence, Sourced, Strong, headline, say, term
+from visualize.predict.offer import offer
+from visualize.views.prose import (
+    Hint,
+    Link,
+    Mark,
+    Sentence,
+    Sourced,
+    Strong,
+    config_text,
+    headline,
+    say,
+    term,
+)
+from visualize.views.state import query
 from visualize.views.tables import table
 
 # The names of a run's times, in its table and in its picture.
@@ -33,7 +46,8 @@ _CHECK_HINT = "Compared with torch, element by element. Passed: no error beyond 
 # Event times shorter than this include a visible part of the launch.
 _SHORT_MS = 0.05
 
-# Below this share of its best rate, the page explains why a library call is slow.
+# Below this share of its best rate, the page explains why a library call is slow. Below this share of torch's speed, it
+# links to the recommended config.
 _SLOW_SHARE = 0.5
 
 # The best copy is the device's; the best product is torch's, which calls cuBLAS.
@@ -225,14 +239,9 @@ def _worst_values(check: Check) -> tuple[str, str]:
 
 
 def render_prediction(predicted: Prediction) -> Markup:
-    """Render the predicted time of a launch, and the time that each resource would take alone."""
+    """Render the predicted time of a launch."""
     beside = Sourced("predicted without compiling", "predicted")
-    slowest_first = sorted(predicted.by_resource, key=lambda resource: -resource[1])
-    rows = [(name, milliseconds(ms, predicted.ms)) for name, ms in slowest_first]
-    alone = table(("resource", "time"), rows, "Time that each resource would take alone")
-    return (
-        headline(milliseconds(predicted.ms), beside, f"Dominated by {predicted.resource}.") + alone
-    )
+    return headline(milliseconds(predicted.ms), beside, f"Dominated by {predicted.resource}.")
 
 
 def render_card(result: RunResult, kernel: Kernel, launch: Launch, when: object = "") -> Markup:
@@ -274,9 +283,22 @@ def _card_line(run: RunResult, kernel: Kernel, launch: Launch) -> Markup:
                 else f"{speed(baseline)} torch’s speed"
             )
             parts.append(Hint(short, f"The speed of {baseline.name}: {_ratio(baseline)}"))
-    return Markup("<p{}>{} {}</p>").format(
-        style, Markup(" · ").join(parts), Mark(source(run.backend))
+    recommended: Link | Markup = Markup()
+    if baseline and baseline.ratio < _SLOW_SHARE:
+        recommended = _link_recommended(run, kernel, launch)
+    return Markup("<p{}>{} {} {}</p>").format(
+        style, Markup(" · ").join(parts), Mark(source(run.backend)), recommended
     )
+
+
+def _link_recommended(run: RunResult, kernel: Kernel, launch: Launch) -> Link | Markup:
+    """Link to the recommended config; empty if there is no other than the run's."""
+    offered = offer(kernel, launch.problem, launch.gpu)
+    if offered is None or offered.experiment.config == launch.config:
+        return Markup()
+    tile = config_text(offered.experiment.config).partition(",")[0]
+    address = {**run.experiment.to_address(), **vars(offered.experiment.config)}
+    return Link(f"Try {tile}", query({**address, "tab": "result"}))
 
 
 def render_tables(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:

@@ -24,11 +24,12 @@ from kernels.results.codec import to_json
 from kernels.results.run import Closeup, Diff
 from kernels.spec import Kernel, Launch, shape_text
 from visualize.numbers import Number, source
-from visualize.predict.bounds import Point, Roof, intensity, predicted_point
+from visualize.predict.bounds import Bound, Point, Roof, intensity, predicted_point
 from visualize.predict.launch_time import predict_time
 from visualize.predict.reuse import asked_bytes
 from visualize.predict.schedule import schedule
 from visualize.views import slots, status
+from visualize.views.order.figures import bounds_figure
 from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
 from visualize.views.prose import claim, picture_caption, plain, tag_experiment
 from visualize.views.result import figures, text
@@ -54,10 +55,11 @@ class ResultPanel(Panel):
         error = plot("diff-plot", "The error of the last run, by place in the output")
         closeup = plot("closeup-plot", "The error of the worst tile and its neighbours")
         times = plot("time-plot", "The time of the last run, beside the library's and a call's")
+        predicted = plot("predicted-plot", "The time that each resource would take alone")
         return (
             slot("result")
-            # The predicted time replaces the plots if there is nothing to draw.
-            + slots.picture(error, closeup, times, slot("predicted-time"))
+            + slot("predicted-time")
+            + slots.picture(error, closeup, times, predicted)
             + fold("result-numbers", "All numbers of this run", slot("result-tables"))
             + fold("roofline-fold", "Roofline", slot("roofline"), plot("roofline-plot", roofline))
         )
@@ -100,12 +102,20 @@ class ResultPanel(Panel):
 
     def draw(self, snapshot: Snapshot) -> Slots:
         """Predict the time of a launch that has no timed run or is compared with another launch."""
+        state = snapshot.state
         run = snapshot.result(RunResult)
-        predicted = predict_time(snapshot.state.kernel, snapshot.launch, None)
-        is_drawn = snapshot.state.pinned or run is None or text.timed_run(run) is None
-        return {
-            "predicted-time": text.render_prediction(predicted) if predicted and is_drawn else ""
-        }
+        predicted = predict_time(state.kernel, snapshot.launch, None)
+        is_untimed = run is None or text.timed_run(run) is None
+        values: Slots = {"predicted-time": "", "predicted-plot": NONE}
+        if predicted and (is_untimed or state.pinned):
+            values["predicted-time"] = text.render_prediction(predicted)
+        if predicted and is_untimed:
+            slowest_first = sorted(predicted.by_resource, key=lambda resource: -resource[1])
+            alone = [Bound(name, ms, "alone") for name, ms in slowest_first]
+            figure = bounds_figure(alone, predicted.ms, "predicted")
+            about = picture_caption(state.experiment, state.gpu.name, "predicted")
+            values["predicted-plot"] = plot_value(figure, about=about)
+        return values
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
         predicted = predict_time(snapshot.state.kernel, snapshot.launch, None)

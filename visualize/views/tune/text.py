@@ -160,7 +160,7 @@ def progress(now: Progress, size: str = "") -> Markup:
     remaining = (
         "" if now.remaining_s is None else f", about {format_duration(now.remaining_s)} left"
     )
-    counts = f"{f'{size}: ' if size else ''}{now.done:,} of {now.total:,} configs done"
+    counts = f"{f'{size}: ' if size else ''}{now.done:,} of {count_noun(now.total, 'config')} done"
     words = f"{counts}, {_PHASES[now.phase]}, {format_duration(now.seconds)}{remaining}"
     bar = Markup('<progress max="{}" value="{}" aria-label="Configs done"></progress>')
     paragraph = Markup('<p class="status" role="status">') + bar + Markup(" <span>{}</span></p>")

@@ -73,6 +73,11 @@ export default function mountAddress() {
     if (isNew && redraw) send.redraw();
     write();
   });
+  listen("late", () => {
+    const changed = [...full.keys()].filter((name) => String(settings[name] ?? full.get(name)) !== full.get(name));
+    for (const name of changed) set(name, settings[name]);
+    if (changed.length) write();
+  });
   listen("stop", tell);
   return (text) => {
     const value = JSON.parse(text), before = full;

@@ -1,5 +1,7 @@
 // Files that the page saves, pictures of figures, and text for the clipboard.
 import { make, notify } from "./dom.js";
+import { Gif } from "./gif.js";
+import { counted } from "./numbers.js";
 
 export function saveFile(name, type, content) {
   const link = make("a", { href: URL.createObjectURL(new Blob([content], { type })), download: name });
@@ -13,7 +15,10 @@ export function fileName(text) {
 }
 
 // The page's typeface, for SVG that is shown outside the page.
-async function fontFaces() {
+let fonts = null;
+const fontFaces = () => (fonts ??= readFontFaces());
+
+async function readFontFaces() {
   const rules = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]);
   const faces = rules.filter((rule) => rule instanceof CSSFontFaceRule && rule.style.fontFamily.includes("Plex Sans"));
   const embed = async ({ cssText, parentStyleSheet: { href } }) => {
@@ -54,10 +59,16 @@ function traceElement(root, left, top) {
   }).join("");
 }
 
-// Saves a figure as it looks: with the HTML over it, its legend, and its description below.
-export async function savePicture(node, about, format) {
-  const { width, height: drawn, font } = node._fullLayout, html = { over: [], legend: null };
-  node.dispatchEvent(new CustomEvent("tilescope:save", { bubbles: true, detail: html }));
+// What other scripts lay over a figure: HTML, its legend and its steps.
+function layers(node) {
+  const detail = { over: [], legend: null, steps: null };
+  node.dispatchEvent(new CustomEvent("tilescope:save", { bubbles: true, detail }));
+  return detail;
+}
+
+// A figure as it looks, as SVG: with the HTML over it, its legend, and its description below.
+async function tracePicture(node, about) {
+  const { width, height: drawn, font } = node._fullLayout, html = layers(node);
   const { left, top } = node.getBoundingClientRect(), legend = html.legend?.getBoundingClientRect(), end = drawn + (legend?.height ?? 0) + 4;
   // Lines that fit, broken after commas and dots.
   const letters = 0.78 * font.size, line = 1.45 * letters, most = Math.max(40, Math.floor((width - 20) / (0.6 * letters)));
@@ -71,13 +82,37 @@ export async function savePicture(node, about, format) {
     legend ? traceElement(html.legend, legend.left - 10, legend.top - drawn - 4) : "",
     ...lines.map((text, i) => svgText(text, 10, end + line * (i + 1), { fontSize: letters, fontWeight: 400, color: font.color })),
   ].join(""));
-  const name = `${fileName(`${about.split(" · ")[0]} ${node.layout.title?.text ?? ""}`)}.${format}`;
-  if (format === "svg") return saveFile(name, "image/svg+xml", svg);
-  const image = new Image(), canvas = make("canvas", { width: 2 * width, height: 2 * height });
+  return { svg, width, height };
+}
+
+async function rasterize({ svg, width, height }, scale) {
+  const image = new Image(), canvas = make("canvas", { width: Math.round(scale * width), height: Math.round(scale * height) });
   image.src = `data:image/svg+xml,${encodeURIComponent(svg)}`;
   await image.decode();
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-  return canvas.toBlob((blob) => saveFile(name, "image/png", blob));
+  return canvas;
+}
+
+// Saves a figure as SVG or PNG, or its steps as GIF.
+export async function savePicture(node, about, format) {
+  const name = `${fileName(`${about.split(" · ")[0]} ${node.layout.title?.text ?? ""}`)}.${format}`;
+  if (format === "gif") return saveFile(name, "image/gif", await animate(node, about));
+  const picture = await tracePicture(node, about);
+  if (format === "svg") return saveFile(name, "image/svg+xml", picture.svg);
+  return (await rasterize(picture, 2)).toBlob((blob) => saveFile(name, "image/png", blob));
+}
+
+// The steps of a figure, or as many of them as fit into some seconds. The page shows them while they are drawn.
+async function animate(node, about) {
+  const { step, count, show } = layers(node).steps, frames = Math.min(count, 48), gif = new Gif();
+  notify(`Drawing ${counted(frames, "frame")} of a GIF.`);
+  for (let i = 1; i <= frames; i++) {
+    await show(Math.round(i * count / frames));
+    const picture = await tracePicture(node, about);
+    gif.add(await rasterize(picture, Math.min(1, 960 / picture.width)), i < frames ? Math.min(500, 8000 / frames) : 2000);
+  }
+  await show(step);
+  return gif.encode();
 }
 
 // Copies a text. Browsers refuse it without HTTPS, and in a frame of another site.

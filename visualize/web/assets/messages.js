@@ -3,7 +3,8 @@
 import { emit } from "./dom.js";
 import { inflateFigure } from "./figures.js";
 
-const PATIENCE_MS = 8000; // until the page gives up a redraw whose reply was lost
+const PATIENCE_MS = 8000; // until the page asks again for a redraw whose reply was lost
+const LATE_MS = 1000; // between updates of the address while a reply is late: if the server restarts, Gradio reloads the page
 
 export const settings = {}; // the values of all controls
 export const slots = new Map(); // name → a function that takes a value
@@ -16,6 +17,7 @@ let number = 0;
 let awaited = 0; // the number of the request in flight
 let pending = null; // the next request
 let patience = 0;
+let late = 0;
 
 export function connect(send) {
   sendEvent = send;
@@ -37,13 +39,20 @@ export function request(message) {
     return;
   }
   awaited = ++number;
-  post("input", { ...message(), number: awaited });
   emit("awaited", true);
-  patience = setTimeout(proceed, PATIENCE_MS);
+  late = setInterval(emit, LATE_MS, "late");
+  ask({ ...message(), number: awaited });
+}
+
+// The same number again: a slow reply to the first message will do.
+function ask(message) {
+  post("input", message);
+  patience = setTimeout(() => (pending ? proceed() : ask(message)), PATIENCE_MS);
 }
 
 function proceed() {
   clearTimeout(patience);
+  clearInterval(late);
   awaited = 0;
   const next = pending;
   pending = null;

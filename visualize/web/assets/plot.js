@@ -54,7 +54,9 @@ export default function mountPlot(element) {
       };
       // One object for all redraws: with another one Plotly creates the plot again, which takes longer and loses the zoom.
       // These buttons and no others: Plotly's own list has one that uploads the chart to a third party.
-      const buttons = [["zoom2d", "pan2d", "resetScale2d"], [this.button("png", "PNG, at 2×"), this.button("svg", "SVG")]];
+      const files = [this.button("png", "PNG, at 2×"), this.button("svg", "SVG")];
+      if ("steps" in node.dataset) files.push(this.button("gif", "GIF of all steps"));
+      const buttons = [["zoom2d", "pan2d", "resetScale2d"], files];
       this.config = { displaylogo: false, showSendToCloud: false, modeBarButtons: buttons };
       new MutationObserver(node.repaint).observe(document.body, { attributes: true, attributeFilter: ["class"] }); // the theme, talk mode
       new ResizeObserver(() => this.resize()).observe(node);

@@ -1,0 +1,138 @@
+"""Capture scripts, and compile, in forks of a process that has imported torch and Triton."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RECORDER = Path(__file__).with_name("record.py")
+
+_STDERR = 2  # its file descriptor
+_OLDEST_TRITON = (3, 6)
+
+
+class CaptureFailed(Exception):
+    """A script could not be captured. The message is one sentence."""
+
+
+@dataclass(frozen=True)
+class CaptureCommand:
+    """How a script is captured.
+
+    Attributes:
+        python: the interpreter.
+        options: of record.py.
+        script_arguments: the script's own arguments.
+    """
+
+    python: str
+    options: tuple[str, ...] = ()
+    script_arguments: tuple[str, ...] = ()
+
+    def arguments(self, path: Path, script: str, more: Sequence[str] = ()) -> list[str]:
+        """Return the arguments of record.py.
+
+        Args:
+            path: of the capture.
+            more: further options, which override `options`.
+        """
+        return ["--out", str(path), *self.options, *more, script, *self.script_arguments]
+
+
+class CaptureServer:
+    """A process that captures scripts, or compiles, in forks of itself.
+
+    The scripts have the stdin of this process. Their output goes to stderr.
+
+    Args:
+        stack: ends the process when it is closed.
+        packages: a folder with packages that replace the installed ones.
+
+    Raises:
+        CaptureFailed: the interpreter does not exist.
+    """
+
+    def __init__(
+        self, command: CaptureCommand, stack: ExitStack, packages: Path | None = None
+    ) -> None:
+        self._command = command
+        self._lock = threading.Lock()
+        paths = [str(path) for path in (packages, os.environ.get("PYTHONPATH")) if path]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        pipe = subprocess.PIPE
+        try:
+            with os.fdopen(os.dup(0)) as stdin:
+                number = stdin.fileno()
+                process = subprocess.Popen(
+                    [command.python, str(RECORDER), "--serve", str(number)],
+                    stdin=pipe,
+                    stdout=pipe,
+                    pass_fds=[number],
+                    env=environment,
+                    text=True,
+                )
+            self._process = stack.enter_context(process)
+        except OSError as error:
+            raise CaptureFailed(f"--python {command.python}: {error.strerror}.") from error
+
+    def capture(self, path: Path, script: str, more: Sequence[str] = ()) -> None:
+        """Capture a script: see `CaptureCommand.arguments`.
+
+        Raises:
+            CaptureFailed: no capture was written.
+        """
+        reply = self._ask(self._command.arguments(path, script, more))
+        if reply != "\n":
+            ended = f"The capture process ({self._command.python}) exited; the terminal shows why."
+            raise CaptureFailed(reply.strip() or ended)
+
+    def compile(self, request: Mapping[str, Any]) -> Sequence[Mapping[str, Any] | None]:
+        """Compile modules: see `record.recompile`. Each result is None if the process does not reply."""
+        try:
+            return json.loads(self._ask(request))
+        except ValueError:
+            return [None] * len(request["modules"])
+
+    def _ask(self, request: Any) -> str:
+        with self._lock:
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            with suppress(OSError):
+                self._process.stdin.write(f"{json.dumps(request)}\n")
+                self._process.stdin.flush()
+            return self._process.stdout.readline()
+
+
+def install_triton(version: str, cache: Path) -> Path:
+    """Return the folder of a Triton version in a cache, and install that version if it is missing.
+
+    Raises:
+        CaptureFailed: pip could not install it, or it is too old.
+    """
+    is_version = re.fullmatch(r"\d+\.\d+[\w.+]*", version)
+    if not is_version or tuple(map(int, version.split(".")[:2])) < _OLDEST_TRITON:
+        raise CaptureFailed(
+            f"--triton {version}: Tilescope needs Triton 3.6 or later, such as 3.6.0."
+        )
+    folder = cache / f"triton-{version}"
+    if folder.exists():
+        return folder
+    print(f"Installing Triton {version} in {folder}.", file=sys.stderr)
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as partial_folder:
+        # Without dependencies: those of the script's environment are used.
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+        pip += ["--target", partial_folder, f"triton=={version}"]
+        if subprocess.run(pip, stdout=_STDERR, check=False).returncode:
+            raise CaptureFailed(f"pip could not install Triton {version}.")
+        shutil.copytree(partial_folder, folder)
+    return folder

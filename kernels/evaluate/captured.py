@@ -1,0 +1,187 @@
+"""Count the operations of captured launches."""
+
+import logging
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from kernels.capture.reader import (
+    Argument,
+    Build,
+    Capture,
+    CapturedLaunch,
+    UnreadableCapture,
+)
+from kernels.evaluate import ttgir
+from kernels.evaluate.assembly import Doubt, find_doubts, load_depths
+from kernels.evaluate.counts import RETRIES, LaunchCounts, OperationCounts, Tally
+from kernels.evaluate.evaluator import Evaluator
+from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.memory import STORAGE_STEP, Descriptor, Memory, Storage
+from kernels.evaluate.requests import counter_of, read_instructions, textbook
+from kernels.instructions import Instruction
+from kernels.sectors import SECTORS
+
+LOG = logging.getLogger("tilescope.captures")
+
+_NOT_RUN = "Accesses depend on values from an earlier launch, which did not run. Use --values to interpret it first."
+
+
+def count_launch(
+    capture: Capture,
+    launch: CapturedLaunch,
+    programs: np.ndarray | None = None,
+    is_textbook: bool = False,
+    build: Build | None = None,
+) -> LaunchCounts:
+    """Count a launch's requests.
+
+    Args:
+        programs: count only these programs.
+        is_textbook: count as on the blackboard: lane i takes element i of the block, row by row.
+        build: how the kernel is compiled; None for the captured code.
+
+    Raises:
+        UnreadableCapture: the launch's compiled code is damaged.
+    """
+    try:
+        return _evaluate(capture, launch, programs, is_textbook, build)
+    except UnsupportedOperation as error:
+        return LaunchCounts((), str(error))
+    except UnreadableCapture:
+        raise
+    except Exception:  # a capture file may hold arbitrary text as compiled code
+        LOG.warning("A launch could not be evaluated.", exc_info=True)
+        why = "The compiled code is damaged, or has an unknown form. On a GPU, --count counts the launch."
+        return LaunchCounts((), why)
+
+
+def _evaluate(
+    capture: Capture,
+    launch: CapturedLaunch,
+    programs: np.ndarray | None,
+    is_textbook: bool,
+    build: Build | None,
+) -> LaunchCounts:
+    kernel, codes = build or capture.build(launch.kernel)
+    if kernel.num_ctas > 1:
+        raise UnsupportedOperation(
+            "Launches with num_ctas > 1 are not evaluated. On a GPU, --count counts them."
+        )
+    body = ttgir.parse(codes["ttgir"])
+    if len(launch.arguments) != len(body.arguments):
+        raise UnsupportedOperation("The launch's arguments do not match the compiled function's.")
+    layouts = capture.layouts(kernel)
+    instructions = read_instructions(body, layouts, codes["ptx"], codes["sass"])
+    if is_textbook:
+        instructions = {
+            op: i if isinstance(i, str) else textbook(i) for op, i in instructions.items()
+        }
+    arguments = [_value(capture, argument) for argument in launch.arguments]
+    memory = Memory(body, _storages(capture, launch), instructions, kernel.num_warps)
+    evaluator = Evaluator(
+        body, arguments, launch.grid, memory, programs, load_depths(codes["sass"])
+    )
+    evaluator.run()
+    doubts = (
+        {}
+        if is_textbook
+        else find_doubts(body, instructions, memory.tallies, codes["ptx"], codes["sass"])
+    )
+    owners = [
+        (tensor.storage, argument.name)
+        for argument in launch.arguments
+        if (tensor := argument.own_tensor)
+    ]
+    owners.sort(key=lambda owner: owner[0])
+    loads = {name: op.location for op in body.walk() if op.name == "tt.load" for name in op.results}
+    given = [
+        (argument.name, name)
+        for argument, name in zip(launch.arguments, body.arguments, strict=True)
+    ]
+    used = {value for op in body.walk() for value in (*op.operands, *op.inits)}
+    operations = []
+    for op in ttgir.memory_ops(body):
+        tally = memory.tallies[op]
+        instruction = instructions[op]
+        access = ttgir.MEMORY_OPS[op.name]
+        has_lanes = access.kind not in ("descriptor", "tensor map")
+        made = instruction if isinstance(instruction, Instruction) and has_lanes else None
+        pointer, mask = (
+            evaluator.slice.reach(names, through_quotients=False)
+            for names in (op.operands[:1], filter(None, [op.mask]))
+        )
+        indices = (
+            location[0][1] for name, location in loads.items() if location and name in pointer
+        )
+        counts = OperationCounts(
+            op=access.kind,
+            counter=counter_of(op, made, used) if made else access.counter,
+            source=op.source or (kernel.file, kernel.line),
+            tensors=tuple(name for storage, name in owners if storage in tally.storages),
+            instruction=made,
+            tally=tally,
+            addressed_by=frozenset(argument for argument, name in given if name in pointer),
+            masked_by=frozenset(argument for argument, name in given if name in mask),
+            index_line=next(indices, 0),
+        )
+        if evaluator.slice.sunk.get(op, op) is None:
+            text = "The compiler moved this load behind a branch. The count is an upper bound."
+            doubts.setdefault(op.site, Doubt(text, True))
+        if doubt := doubts.get(op.site):
+            tally.is_upper_bound = doubt.is_upper_bound and not tally.refused
+            tally.refused = tally.refused or doubt.text
+            if not doubt.text:  # the compiler found that nothing needs it
+                tally.counts[:] = 0
+        if made and made.swaps:
+            loaded = tally.counts.copy()
+            loaded[SECTORS] = tally.loaded_sectors
+            operations.append(
+                replace(counts, op="load", counter="ld", tally=replace(tally, counts=loaded))
+            )
+            tally.refused = tally.refused or RETRIES
+        operations.append(counts)
+    for kind, source in doubts.keys() - {op.site for op in ttgir.memory_ops(body)}:
+        tally = Tally(refused=doubts[kind, source].text)
+        counter = next(
+            access.counter for access in ttgir.MEMORY_OPS.values() if access.kind == kind
+        )
+        place = source or (kernel.file, kernel.line)
+        operations.append(OperationCounts(kind, counter, place, (), None, tally))
+    return LaunchCounts(
+        tuple(operations),
+        work=memory.work,
+        overflows=tuple(evaluator.overflows.values()),
+    )
+
+
+def _storages(capture: Capture, launch: CapturedLaunch) -> list[Storage]:
+    storages = [
+        Storage(storage.bytes, storage.address_bytes) for storage in capture.content.storages
+    ]
+    for tensor in filter(None, (argument.own_tensor for argument in launch.arguments)):
+        if not tensor.is_known:
+            storages[tensor.storage] = replace(storages[tensor.storage], why_unknown=_NOT_RUN)
+        elif tensor.array is not None:
+            storages[tensor.storage].contents[tensor.element_bytes] = partial(
+                _read_array, capture, tensor.array
+            )
+    return storages
+
+
+def _read_array(capture: Capture, number: int) -> np.ndarray:
+    try:
+        return capture.read_array(number)
+    except UnreadableCapture as error:
+        raise UnsupportedOperation(str(error)) from error
+
+
+def _value(capture: Capture, argument: Argument) -> int | float | bool | Descriptor:
+    if (tensor := argument.own_tensor) is None:
+        return argument.number
+    start = capture.content.storages[tensor.storage].address_bytes + tensor.offset_bytes
+    address = (tensor.storage + 1) * STORAGE_STEP + start
+    if (made := argument.descriptor) is None:
+        return address
+    return Descriptor(tensor.element_bytes, np.array([[address, *made.shape, *made.strides]]))

@@ -1,0 +1,111 @@
+"""The memory instructions of a compiled kernel."""
+
+from dataclasses import dataclass
+
+from kernels.layouts import Layout, Vectors, vectors
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """How an operation on global memory was compiled.
+
+    Attributes:
+        op: "load", "async copy" (a load straight to shared memory), "store", "atomic", "descriptor", or, for
+            `tl.atomic_cas`, "compare-and-swap".
+        source: (file without its folders, line) of the operation.
+        layout: layout of the block of pointers; None for a scalar pointer, or a descriptor, which has no per-lane
+            addresses.
+        element_bytes: bytes per element; 0 for a descriptor.
+        width_bytes: bytes that a lane moves with one instruction; 0 for a descriptor.
+        instruction: PTX instruction without its operands.
+        instructions: number of occurrences in the PTX.
+        opcodes: distinct SASS opcodes that implement it.
+        swizzle_bytes: a descriptor's swizzle width in shared memory; 0 without a swizzle or if the recording omits it.
+        is_merged: for each instruction of a warp, whether ptxas merged it into another load; () if unknown.
+    """
+
+    op: str
+    source: tuple[str, int]
+    layout: Layout | None
+    element_bytes: int
+    width_bytes: int
+    instruction: str = ""
+    instructions: int = 1
+    opcodes: tuple[str, ...] = ()
+    swizzle_bytes: int = 0
+    is_merged: tuple[bool, ...] = ()
+
+    @property
+    def swaps(self) -> bool:
+        """Whether an atomic was compiled to a load and a compare-and-swap loop, which retries after a conflict."""
+        return self.op == "atomic" and any(
+            ".CAS" in name.upper() for name in (self.instruction, *self.opcodes)
+        )
+
+    @property
+    def vectors(self) -> Vectors:
+        """The warp requests of one execution on a block of pointers."""
+        assert self.layout is not None, "a descriptor's copy has no lanes"
+        return vectors(self.layout, max(1, self.width_bytes // self.element_bytes))
+
+    @property
+    def count(self) -> int:
+        """The number of instructions of a warp for one execution."""
+        return len(self.vectors.owner) >> len(self.layout.warp) if self.layout else 1
+
+
+@dataclass(frozen=True)
+class SharedInstruction:
+    """Shared-memory instructions of one source line with the same address pattern.
+
+    Attributes:
+        op: "load", "store", "load matrix", "store matrix" or "async copy" (its write to shared memory).
+        source: (file without its folders, line) of the instructions.
+        instruction: PTX instruction without its operands.
+        width_bytes: bytes that a lane moves; for a matrix, the 16 bytes of the row that the lane addresses.
+        matrices: number of 8 × 8 matrices per instruction, each addressed by 8 lanes; 0 for other instructions.
+        lane, warp: one base per bit of the lane (warp) index: the byte offset that a set bit XORs into the address.
+            Only lanes that supply an address count: 8 per matrix, otherwise 32.
+        count: number of occurrences in the PTX.
+    """
+
+    op: str
+    source: tuple[str, int]
+    instruction: str
+    width_bytes: int
+    matrices: int
+    lane: tuple[int, ...]
+    warp: tuple[int, ...]
+    count: int
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A conversion of a block to another layout between two operations."""
+
+    source: tuple[str, int]
+    shape: tuple[int, ...]
+    element_bytes: int
+
+
+@dataclass(frozen=True)
+class CompiledFacts:
+    """Facts about a compiled kernel, without its IR, PTX and SASS.
+
+    Attributes:
+        registers: registers per thread.
+        spilled_bytes: local memory per thread, for values that do not fit in registers.
+        shared_bytes: shared memory per program.
+        operations: the compiled operation of each of the kernel's accesses.
+        shared: instructions on shared memory.
+        conversions: layout conversions.
+        unreadable: why the operations are unknown; "" if they are known.
+    """
+
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    operations: tuple[Instruction, ...]
+    shared: tuple[SharedInstruction, ...]
+    conversions: tuple[Conversion, ...]
+    unreadable: str

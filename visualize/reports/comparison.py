@@ -1,0 +1,77 @@
+"""The numbers that differ between two reports of a script."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from visualize.reports.launch import LaunchReport, OperationReport
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A number that differs between two reports.
+
+    Attributes:
+        where: a kernel, or an operation as file:line, kernel and tensor.
+        what: "registers", "sectors" and so on.
+    """
+
+    where: str
+    what: str
+    before: int
+    after: int
+
+    @property
+    def sentence(self) -> str:
+        verb = "rose" if self.after > self.before else "fell"
+        return f"{self.where}: {self.what.replace('_', ' ')} {verb} from {self.before:,} to {self.after:,}."
+
+
+def differences(
+    before: Sequence[LaunchReport], after: Sequence[LaunchReport]
+) -> Iterator[Difference]:
+    """Return the numbers that differ between the launches of two reports. They are compared in order.
+
+    An added, missing or replaced launch appears as a different number of launches of its kernel.
+    """
+    return (pair for pair in _compare(before, after) if pair.before != pair.after)
+
+
+def _compare(before: Sequence[LaunchReport], after: Sequence[LaunchReport]) -> Iterator[Difference]:
+    old_names = [launch.kernel for launch in before]
+    new_names = [launch.kernel for launch in after]
+    for name in dict.fromkeys([*old_names, *new_names]):
+        yield Difference(name, "launches", old_names.count(name), new_names.count(name))
+    for old, new in zip(before, after, strict=False):
+        if old.kernel != new.kernel:
+            continue
+        for was, now in _pair_lines(old.ops, new.ops):
+            op = (now or was)[0]
+            where = f"{op.file}:{op.line} in {new.kernel}, {op.op} {op.tensor}"
+            for unit in ("sectors", "requests"):
+                counts = (sum(getattr(op, unit) for op in ops) for ops in (was, now))
+                yield Difference(where, unit, *counts)
+        where = f"{new.source}:{new.line} {new.kernel}"
+        for name in ("registers", "spilled_bytes", "shared_bytes"):
+            yield Difference(where, name, getattr(old, name), getattr(new, name))
+
+
+def _pair_lines(
+    old: Sequence[OperationReport], new: Sequence[OperationReport]
+) -> Iterator[tuple[list[OperationReport], ...]]:
+    """Pair the operations of two launches, by source line. Lines correspond in order, because edits move them.
+
+    Another compiler may turn a load into an asynchronous copy, of which each pipeline stage accesses other tensors.
+    """
+    groups: dict[Any, tuple[list[Any], list[Any]]] = {}
+    for side, ops in enumerate((old, new)):
+        lines: dict[Any, list[OperationReport]] = {}
+        for op in ops:
+            kind = op.counter.removeprefix("tma_").replace("red", "atom")
+            lines.setdefault((kind, op.file, op.line), []).append(op)
+        for (kind, *_), on_line in lines.items():
+            tensors = {name for op in on_line for name in op.tensor.split(", ")}
+            groups.setdefault((kind, *sorted(tensors)), ([], []))[side].append(on_line)
+    for pair in groups.values():
+        yield from zip_longest(*pair, fillvalue=[])

@@ -1,0 +1,232 @@
+"""The report of a capture: what each launch does, as frozen values that are written to JSON and read back.
+
+The JSON of earlier versions lacks some of the fields that have defaults.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from kernels.capture.reader import (
+    Capture,
+    CapturedKernel,
+    CapturedLaunch,
+    Finding,
+    OutputErrors,
+    Tuned,
+)
+from kernels.evaluate.captured import count_launch
+from kernels.evaluate.counts import COUNTERS, LaunchCounts, OperationCounts
+from kernels.evaluate.findings import Compiler, find
+from kernels.results.codec import from_json, parse_json, to_json
+from kernels.sectors import IDEAL, LINES
+
+
+@dataclass(frozen=True)
+class OperationReport:
+    """A memory operation of a launch. The copies that pipelining or unrolling created are added up.
+
+    Attributes:
+        op: "load", "async copy", "store", "atomic" or "descriptor".
+        counter: "ld", "st", "red", "atom", "tma_ld" or "tma_st".
+        tensor: names of the arguments that it addresses, separated by commas.
+        width_bytes: bytes per lane; 0 for a descriptor, or if that is unknown.
+        efficiency: ideal sectors / sectors; None without sectors, or if the counts are incomplete.
+        refused: why the counts are incomplete or a bound; "" if they are exact.
+        why: its findings.
+    """
+
+    op: str
+    counter: str
+    tensor: str
+    file: str
+    line: int
+    requests: int
+    sectors: int
+    width_bytes: int = 0
+    lines: int = 0
+    ideal_sectors: int = 0
+    efficiency: float | None = None
+    refused: str = ""
+    is_upper_bound: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    line: int
+    why: str
+
+
+@dataclass(frozen=True)
+class LaunchReport:
+    """A launch.
+
+    Attributes:
+        source, line: where its kernel is defined.
+        settings: the case's parameters that were set.
+        findings: their `text` includes the change and its effect.
+        totals: the launch-wide counters; None where the count of an operation is incomplete or a bound.
+        lower_bound: for each counter without a total, the sum over the other operations.
+        counted: Nsight Compute's counters; None if they were not collected.
+        agrees: whether the totals equal them.
+    """
+
+    kernel: str
+    source: str
+    line: int
+    grid: tuple[int, ...]
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    ops: tuple[OperationReport, ...]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    tuned: Tuned | None = None
+    elapsed_ms: float | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    results: Mapping[str, OutputErrors] | None = None
+    findings: tuple[Finding, ...] = ()
+    totals: Mapping[str, int | None] = field(default_factory=dict)
+    lower_bound: Mapping[str, int] = field(default_factory=dict)
+    refused: tuple[Refusal, ...] = ()
+    counted: Mapping[str, int] | None = None
+    agrees: bool | None = None
+
+    @property
+    def sectors(self) -> int:
+        return sum(op.sectors for op in self.ops)
+
+    @property
+    def ratio(self) -> float:
+        """Sectors divided by ideal sectors, over all operations except TMA copies; 0 if there are none."""
+        counted = [op for op in self.ops if op.width_bytes]
+        ideal = sum(op.ideal_sectors for op in counted)
+        return sum(op.sectors for op in counted) / ideal if ideal else 0.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """The launches of a script.
+
+    Attributes:
+        untried: why the findings contain no experiments; "" if they do.
+        stopped: why the script ended early.
+        not_captured: a sentence for each kind of launch that could not be recorded.
+    """
+
+    triton: str
+    gpu: str | None
+    launches: tuple[LaunchReport, ...]
+    untried: str = ""
+    stopped: str | None = None
+    not_captured: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `show --json` prints. Numbers that are not finite become null."""
+        return orjson.loads(orjson.dumps(to_json(self)))
+
+
+def make_report(
+    capture: Capture,
+    compiler: Compiler | None = None,
+    counts: Callable[[int], LaunchCounts] | None = None,
+) -> Report:
+    """Count and explain every launch of a capture.
+
+    Args:
+        compiler: see `findings.find`.
+        counts: returns the counts of a launch, if the caller keeps them.
+    """
+    content = capture.content
+    counts = counts or cache(lambda number: count_launch(capture, content.launches[number]))
+    findings = find(capture, counts, compiler)
+    is_tried = capture.findings is not None
+    return Report(
+        triton=content.triton,
+        gpu=content.gpu.get("name"),
+        launches=tuple(
+            _report_launch(launch, content.kernels[launch.kernel], counts(number), findings[number])
+            for number, launch in enumerate(content.launches)
+        ),
+        untried="" if is_tried else "The capture has no experiments: no change was compiled.",
+        stopped=content.stopped.message if content.stopped else None,
+        not_captured=content.not_captured,
+    )
+
+
+def read_report(path: Path) -> Report:
+    """Read the JSON of a report. Unknown fields are ignored.
+
+    Raises:
+        OSError: the file can't be read.
+        ValueError: it holds something else.
+    """
+    payload = parse_json(path.read_text(encoding="utf-8"), path.name)
+    return from_json(Report, payload, path.name, ignores_unknown=True)
+
+
+def _report_launch(
+    launch: CapturedLaunch,
+    kernel: CapturedKernel,
+    counts: LaunchCounts,
+    findings: Sequence[Finding],
+) -> LaunchReport:
+    totals = counts.totals()
+    refused = {(op.source[1], op.tally.refused) for op in counts.operations if op.tally.refused}
+    if counts.refused:
+        refused.add((kernel.line, counts.refused))
+    counted = launch.counters
+    return LaunchReport(
+        kernel=kernel.name,
+        source=Path(kernel.file).name,
+        line=kernel.line,
+        grid=launch.grid,
+        registers=kernel.registers,
+        spilled_bytes=kernel.spilled_bytes,
+        shared_bytes=kernel.shared_bytes,
+        ops=tuple(_report_operation(group, findings) for group in counts.by_line()),
+        config=launch.config,
+        tuned=launch.tuned,
+        elapsed_ms=launch.elapsed_ms,
+        settings=launch.settings,
+        results=launch.results,
+        findings=tuple(replace(finding, text=finding.sentences) for finding in findings),
+        totals=totals,
+        lower_bound={name: counts.lower_bound(name) for name in COUNTERS if totals[name] is None},
+        refused=tuple(Refusal(*each) for each in sorted(refused)),
+        counted=counted,
+        agrees=None if counted is None else all(totals[name] == counted[name] for name in counted),
+    )
+
+
+def _report_operation(
+    group: Sequence[OperationCounts], findings: Sequence[Finding]
+) -> OperationReport:
+    first = group[0]
+    counts = np.sum([op.tally.counts for op in group], axis=0)
+    sectors = sum(op.sectors for op in group)
+    ideal = int(counts[IDEAL])
+    refused = next((op.tally.refused for op in group if op.tally.refused), "")
+    tensor = ", ".join(first.tensors)
+    place = *first.source, first.op, tensor
+    return OperationReport(
+        op=first.op,
+        counter=first.counter,
+        tensor=tensor,
+        file=first.source[0],
+        line=first.source[1],
+        requests=sum(op.requests for op in group),
+        sectors=sectors,
+        width_bytes=first.width_bytes,
+        lines=int(counts[LINES]),
+        ideal_sectors=ideal,
+        efficiency=None if refused or not (sectors and ideal) else ideal / sectors,
+        refused=refused,
+        is_upper_bound=any(op.tally.is_upper_bound for op in group),
+        why=" ".join(finding.sentences for finding in findings if finding.place == place),
+    )

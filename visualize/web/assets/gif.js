@@ -1,0 +1,92 @@
+// Animated GIFs (GIF89a, see the W3C's copy of the specification). Our pictures have few colours: the 255 commonest are kept.
+const CLEAR = 256, END = 257, UNCHANGED = 255; // LZW codes, and the colour of pixels that stay
+
+export class Gif {
+  constructor() {
+    Object.assign(this, { frames: [], sums: new Map() }); // colours of 5 bits per channel → count, and sums of their channels
+  }
+
+  add(canvas, milliseconds) {
+    const { width, height } = canvas, { data } = canvas.getContext("2d").getImageData(0, 0, width, height), colors = new Uint16Array(width * height);
+    for (let i = 0; i < colors.length; i++) {
+      const [red, green, blue] = [data[4 * i], data[4 * i + 1], data[4 * i + 2]], color = (red >> 3) << 10 | (green >> 3) << 5 | blue >> 3;
+      if (!this.sums.has(color)) this.sums.set(color, [0, 0, 0, 0]);
+      const sum = this.sums.get(color);
+      sum[0]++;
+      sum[1] += red;
+      sum[2] += green;
+      sum[3] += blue;
+      colors[i] = color;
+    }
+    this.frames.push({ colors, milliseconds });
+    Object.assign(this, { width, height });
+  }
+
+  // The colours of the file, and the one that is nearest to each colour of the frames.
+  palette() {
+    const means = [...this.sums].map(([color, [count, ...sums]]) => ({ color, count, mean: sums.map((sum) => sum / count) }));
+    const kept = means.toSorted((a, b) => b.count - a.count).slice(0, UNCHANGED), nearest = new Uint8Array(1 << 15);
+    const distance = (mean, other) => mean.reduce((sum, channel, i) => sum + (channel - other[i]) ** 2, 0);
+    for (const { color, mean } of means) {
+      const distances = kept.map((other) => distance(mean, other.mean));
+      nearest[color] = distances.indexOf(Math.min(...distances));
+    }
+    return { table: kept.flatMap(({ mean }) => mean.map(Math.round)), nearest };
+  }
+
+  encode() {
+    const { width, height, frames } = this, { table, nearest } = this.palette(), word = (value) => [value & 255, value >> 8];
+    const parts = [..."GIF89a"].map((letter) => letter.charCodeAt(0));
+    parts.push(...word(width), ...word(height), 0xf7, 0, 0, ...table, ...Array(768 - table.length).fill(0)); // 256 colours for all frames
+    parts.push(0x21, 0xff, 11, ...[..."NETSCAPE2.0"].map((letter) => letter.charCodeAt(0)), 3, 1, 0, 0, 0); // repeats forever
+    const bytes = [Uint8Array.from(parts)];
+    frames.forEach(({ colors, milliseconds }, i) => {
+      const before = frames[i - 1]?.colors, pixels = Uint8Array.from(colors, (color, at) => (before?.[at] === color ? UNCHANGED : nearest[color]));
+      // Each frame is drawn over the one before.
+      bytes.push(Uint8Array.from([0x21, 0xf9, 4, 5, ...word(Math.round(milliseconds / 10)), UNCHANGED, 0, 0x2c, 0, 0, 0, 0, ...word(width), ...word(height), 0, 8]));
+      const codes = compress(pixels);
+      for (let at = 0; at < codes.length; at += 255) {
+        const block = codes.slice(at, at + 255);
+        bytes.push(Uint8Array.of(block.length, ...block));
+      }
+      bytes.push(Uint8Array.of(0));
+    });
+    return new Blob([...bytes, Uint8Array.of(0x3b)], { type: "image/gif" });
+  }
+}
+
+// LZW, with codes of 9 to 12 bits.
+function compress(pixels) {
+  const codes = new Uint16Array(4096 * 256), bytes = []; // prefix and pixel → code
+  let prefix = pixels[0], next = END + 1, size = 9, bits = 0, count = 0;
+  const put = (code) => {
+    bits |= code << count;
+    for (count += size; count >= 8; count -= 8) {
+      bytes.push(bits & 255);
+      bits >>>= 8;
+    }
+  };
+  put(CLEAR);
+  for (let i = 1; i < pixels.length; i++) {
+    const key = prefix << 8 | pixels[i];
+    if (codes[key]) {
+      prefix = codes[key];
+      continue;
+    }
+    put(prefix);
+    if (next === 4096) {
+      put(CLEAR);
+      codes.fill(0);
+      next = END + 1;
+      size = 9;
+    } else {
+      codes[key] = next;
+      if (next++ === 1 << size) size++;
+    }
+    prefix = pixels[i];
+  }
+  put(prefix);
+  put(END);
+  bytes.push(bits & 255, 0);
+  return bytes;
+}
