@@ -96,6 +96,7 @@ def test_a_case_has_a_control_for_each_parameter_and_the_page_opens_at_the_most_
     shown.says("#claim", "requests rose from 32,768 to 131,072")
 
 
+@pytest.mark.all_combinations
 def test_a_sweep_stays_in_its_field(shown: Tab) -> None:
     field = shown.page.locator("#capture-sweep")
     field.fill("cols=512,640")
@@ -142,6 +143,7 @@ def test_the_report_is_an_endpoint_and_a_tool(url: str) -> None:
     assert launch["totals"]["ld_sectors"] == 512_000
 
 
+@pytest.mark.all_combinations
 def test_the_script_is_compiled_for_another_gpu_that_is_chosen_on_the_page(shown: Tab) -> None:
     shown.page.get_by_label("GPU", exact=True).select_option(label="A100-80GB")
     shown.says("#about", "A100-80GB, Triton")

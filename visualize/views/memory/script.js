@@ -158,5 +158,5 @@ export default function mountScrubber(element) {
     if (carried.has(target)) detail.legend = element.querySelector(".legend");
   });
   listen("paint", lay);
-  listen("paint-twin", lay);
+  listen("paint-pinned", lay);
 }

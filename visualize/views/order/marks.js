@@ -46,6 +46,7 @@ export class Marks {
     const { canvas, stride, ends, begun } = this, { x, y } = overlay.axes(this.map), { width, height } = overlay.plot._fullLayout;
     if (!canvas.isConnected) overlay.svg.before(canvas);
     const ratio = devicePixelRatio, pen = canvas.getContext("2d"), style = getComputedStyle(canvas);
+    const [filled, good, bad] = ["button", "right-tile", "wrong-tile"].map((name) => style.getPropertyValue(`--${name}`));
     const elapsed = isStill() ? Infinity : performance.now() - begun;
     const turned = Math.min(1, Math.max(0, (elapsed - FILL_MS) / TURN_MS));
     Object.assign(canvas, { width: width * ratio, height: height * ratio });
@@ -58,8 +59,8 @@ export class Marks {
       const [left, right] = [column, Math.min(column + stride, ends[1])].map((tile) => x._offset + x.d2p(tile));
       const [top, bottom] = [row, Math.min(row + stride, ends[0])].map((tile) => y._offset + y.d2p(tile));
       const gap = right - left > 6 ? 1 : 0;
-      for (const [color, alpha] of [["button", turned < 1], isWrong ? ["wrong-tile", turned] : ["right-tile", 0.85 * turned]]) {
-        Object.assign(pen, { fillStyle: style.getPropertyValue(`--${color}`), globalAlpha: Number(alpha) });
+      for (const [color, alpha] of [[filled, turned < 1], isWrong ? [bad, turned] : [good, 0.85 * turned]]) {
+        Object.assign(pen, { fillStyle: color, globalAlpha: Number(alpha) });
         pen.fillRect(left + gap / 2, top + gap / 2, right - left - gap, bottom - top - gap);
       }
       if (!label || turned < 1 || right - left < 14) continue;

@@ -137,7 +137,7 @@ export default function mountPlayer(element) {
   }
 
   listen("paint", lay);
-  listen("paint-twin", layPinned);
+  listen("paint-pinned", layPinned);
   listen("save", ({ target, detail }) => {
     const overlay = overlays().find(({ plot }) => plot === target);
     if (!overlay) return;

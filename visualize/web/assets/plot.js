@@ -146,15 +146,15 @@ export default function mountPlot(element) {
   function pair(isPinned) {
     const { node } = own, row = element.closest(".picture, .plots");
     if (!pinned) {
-      const beside = make("div", { class: "twin-plot", role: "figure", "aria-label": `Pinned: ${node.ariaLabel}` });
+      const beside = make("div", { class: "pinned-plot", role: "figure", "aria-label": `Pinned: ${node.ariaLabel}` });
       node.after(beside);
       // Another event than the own plot's: scripts that draw over one plot need not know of the pinned one.
-      pinned = new LivePlot(beside, "tilescope:paint-twin");
+      pinned = new LivePlot(beside, "tilescope:paint-pinned");
     }
     pinned.node.hidden = !isPinned;
-    element.classList.toggle("twins", isPinned);
+    element.classList.toggle("paired", isPinned);
     // In a row with pairs, each plot takes a line.
-    row?.classList.toggle("with-twins", row.querySelector(".twins") !== null);
+    row?.classList.toggle("with-pairs", row.querySelector(".paired") !== null);
     own.paint();
   }
 
@@ -183,7 +183,7 @@ export default function mountPlot(element) {
     own.node.classList.toggle("none", isNone);
     own.node.classList.toggle("lone", isPinned && !figure.data);
     element.hidden = isNone && !isPinned;
-    if (isPinned !== element.classList.contains("twins")) pair(isPinned);
+    if (isPinned !== element.classList.contains("paired")) pair(isPinned);
     pinned?.show(pinnedFigure);
     own.show(figure);
   };
