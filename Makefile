@@ -99,7 +99,7 @@ lint: $(DEV_READY) ## Check style, format, types, layers and the page's scripts
 	$(VENV_PYTHON) -m mypy; \
 	scripts="$$($(VENV_PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"; \
 	"$$scripts/lint-imports" --no-cache --no-logo; \
-	"$$scripts/oxlint" --deny-warnings visualize
+	"$$scripts/oxlint" --deny-warnings visualize tests/scripts
 
 format: $(DEV_READY) ## Fix style and format where a tool can
 	$(VENV_PYTHON) -m ruff check --fix --exit-zero --quiet .

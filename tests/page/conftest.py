@@ -9,9 +9,13 @@ import pytest
 from gradio_client import Client
 from playwright.sync_api import expect, sync_playwright
 
+from kernels import discover
 from tests.kernels.trees import ROOT, children
 from tests.page import stored_sweep
 from tests.waiting import free_port, serving
+
+# The first kernel of each family.
+FIRST = {kernel.family.root.id: kernel.id for kernel in reversed(discover().values())}.values()
 
 # Gradio's messages when opening another page cuts off one of its streams, or when the old page reopens a stream after
 # the server has forgotten that page.

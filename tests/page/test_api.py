@@ -23,7 +23,7 @@ from gradio_client import Client
 from kernels import discover
 from kernels.gpus import GPUS
 from tests.kernels.trees import is_alive
-from tests.page.conftest import served
+from tests.page.conftest import FIRST, served
 from tests.waiting import until
 from visualize.views.panel import encode
 
@@ -164,7 +164,13 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("kernel", discover())
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param(name, marks=() if name in FIRST else pytest.mark.all_combinations)
+        for name in discover()
+    ],
+)
 def test_every_endpoint_takes_its_default_arguments(app, client, kernel):
     """Except /run and /sweep, which take long; their own tests do so."""
     named = httpx.get(f"{app.url}gradio_api/info").json()["named_endpoints"]

@@ -104,16 +104,16 @@ def test_bad_values_get_sentences_beside_them_and_the_last_picture_stays(tab):
     tab.says('.field[data-field="dtype"] .problem', "(got 'float64')")
 
 
-@pytest.mark.parametrize("width", [1280, 1440])
-def test_the_longest_numbers_fit_into_their_boxes(tab, width):
-    tab.page.set_viewport_size({"width": width, "height": 720})
+def test_the_longest_numbers_fit_into_their_boxes(tab):
     tab.open("?kernel=matmul.grouped&M=16384&N=16384&K=16384&seed=1234567")
     tab.unfold("#experiment .more")
-    cut = tab.page.evaluate(
-        """[...document.querySelectorAll("#experiment input[type=number]")]
-          .filter((box) => box.checkVisibility() && box.scrollWidth > box.clientWidth).map((box) => box.value)"""
-    )
-    assert cut == []
+    for width in (1280, 1440):
+        tab.page.set_viewport_size({"width": width, "height": 720})
+        cut = tab.page.evaluate(
+            """[...document.querySelectorAll("#experiment input[type=number]")]
+              .filter((box) => box.checkVisibility() && box.scrollWidth > box.clientWidth).map((box) => box.value)"""
+        )
+        assert cut == []
 
 
 def test_a_moved_slider_redraws_the_schedule_and_the_address_and_keeps_the_zoom(tab):

@@ -1,6 +1,5 @@
 """Each picture in a real browser: requests as flow, DRAM reads, the scoreboard, and a sweep with its table."""
 
-import math
 import re
 
 import pytest
@@ -9,13 +8,6 @@ from playwright.sync_api import expect
 pytestmark = pytest.mark.browser
 
 PLOT = "document.querySelector('#request-plot .live-plot')"
-
-# The lanes' hover texts, each line's last point with its row as y, and the first byte of each row with a tick.
-LINES = """({ data: [memory, lines, lanes], layout: { yaxis } }) => [
-  lanes.hovertext,
-  lanes.hovertext.map((_, lane) => [lines.x[22 * lane + 20], Math.floor(lines.y[22 * lane + 20] * memory.z.length)]),
-  Array.from(yaxis.tickvals, (at, i) => [Math.floor(at * memory.z.length), yaxis.ticktext[i]]),
-]"""
 
 
 def title(tab, plot="request-plot"):
@@ -74,22 +66,6 @@ def test_requests_are_stepped_through_without_the_server_and_stand_in_the_addres
     assert "request 3 of 32" in title(tab, "contrast")
     assert first != title(tab)
     assert [url for url in tab.requests[sent:] if "queue" in url or "call" in url] == []
-
-
-def test_each_lanes_line_ends_at_the_first_byte_that_it_accesses(tab):
-    # The last lane is inactive
-    open_compiled(tab, "kernel=transpose.flat&operation=1&M=33&N=31&request=31")
-    texts, ends, ticks = tab.page.evaluate(f"({LINES})({PLOT})")
-    first_bytes = {row: int(text.replace(",", "")) for row, text in ticks if text}
-    assert len(first_bytes) > 2
-    assert texts[31] == "lane 31"
-    assert math.isnan(ends[31][0])
-    for lane, ((x, row), text) in enumerate(zip(ends[:31], texts, strict=False)):
-        name, _, place = text.partition("<br>bytes ")
-        byte = int(place.split(" to ")[0].replace(",", ""))
-        assert name == f"lane {lane}"
-        assert x == pytest.approx(byte % 128 / 128)
-        assert first_bytes.get(row, byte // 128 * 128) == byte // 128 * 128
 
 
 def test_the_switch_moves_the_lines_to_the_blackboards_request_for_the_same_bytes(tab):

@@ -15,6 +15,7 @@ from playwright.sync_api import expect
 
 from kernels import discover
 from tests.messages import text_of
+from tests.page.conftest import FIRST
 
 pytestmark = pytest.mark.browser
 
@@ -22,10 +23,6 @@ STALE = re.compile(r"\bstale\b")
 
 # About ten seconds under the interpreter: long enough to be caught in the middle.
 LONG = "?kernel=matmul.grouped&M=512&N=512&K=512&BLOCK_M=32&BLOCK_N=32&BLOCK_K=32"
-
-
-# The first kernel of each family.
-FIRST = {kernel.family.root.id: kernel.id for kernel in reversed(discover().values())}.values()
 
 
 @pytest.mark.parametrize(
@@ -273,7 +270,7 @@ def test_labels_of_bars_are_level_and_legible_beside_a_pinned_run(tab):
     recorded = "kernel=matmul.grouped&M={0}&N={0}&K=4096&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8"
     pinned = quote(f"{recorded.format(16384)}&gpu=H100")
     tab.open(f"?{recorded.format(4096)}&gpu=H100&tab=result&with={pinned}")
-    tab.page.wait_for_selector("#time-plot .twin-plot .textpoint text")
+    tab.page.wait_for_selector("#time-plot .pinned-plot .textpoint text")
     labels = tab.page.evaluate(
         """[...document.querySelectorAll("#time-plot .textpoint text")].map((text) => {
           const { width, height, right } = text.getBoundingClientRect();

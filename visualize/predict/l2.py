@@ -24,7 +24,7 @@ from visualize.predict.schedule import Panels, Schedule
 
 # Times are whole ticks, which makes sorting and counting fast. Gaps between uses are counted in bins per octave.
 _TICKS_PER_TILE = 256
-_BINS_PER_OCTAVE = 8
+BINS_PER_OCTAVE = 8
 
 # Maximum number of panel uses counted per order. If there are more, some panels represent their neighbours.
 _MAX_USES = 1 << 12
@@ -161,7 +161,7 @@ def fetched_bytes(
     start, duration = (np.tile(each, 2) for each in timeline[:2])
     side = np.tile(sides(int(timeline.sm.max()) + 1)[timeline.sm], 2)
     ticks = int(end * _TICKS_PER_TILE) + 2
-    bin_of = np.append(0, 1 + np.log2(np.arange(1, ticks)) * _BINS_PER_OCTAVE).astype(np.int64)
+    bin_of = np.append(0, 1 + np.log2(np.arange(1, ticks)) * BINS_PER_OCTAVE).astype(np.int64)
     asked = panels.row_bytes[orders[0][0]].sum() + panels.column_bytes[orders[0][1]].sum()
     fetched = np.empty((len(orders), len(capacities)))
     for index, (rows, columns) in enumerate(orders):
@@ -173,15 +173,26 @@ def fetched_bytes(
         by_side = _Uses(2 * panel + side[used], tick, weight.repeat(2), bin_of, spans)
         # A line that both sides read is kept twice. A line that one side reads is kept 1.5 times on average.
         gaps = (uses.gaps + by_side.gaps) / np.maximum(uses.gap_counts + by_side.gap_counts, 1)
-        shorter = np.minimum(np.append(gaps, np.inf)[:, None], gaps)
-        touched = (uses.by_time + by_side.by_time / 2) @ shorter / (ticks / spans)
-        touched += _WRITTEN_COPIES * written_bytes * tiles / ticks * gaps
+        rates = (uses.by_time + by_side.by_time / 2) / (ticks / spans)
+        touched = touched_bytes(rates, gaps, written_bytes * tiles / ticks)
         again = uses.by_gap[:, :-1]
         missed = [
             (again * evicted_share(touched / capacity, ways)).sum() for capacity in capacities
         ]
         fetched[index] = np.minimum(panel_bytes.sum() + missed, asked)
     return fetched
+
+
+def touched_bytes(rates: ndarray, gaps: ndarray, written: ndarray | float) -> ndarray:
+    """Return the bytes of the L2 that are touched during each gap between two uses: (spans, gaps).
+
+    Args:
+        rates: bytes used per unit of time in each span, by the gap since their last use; the last column holds first
+            uses: (spans, gaps + 1).
+        written: bytes of the output that are written per unit of time, in each span or in all.
+    """
+    shorter = np.minimum(np.append(gaps, np.inf)[:, None], gaps)
+    return rates @ shorter + _WRITTEN_COPIES * np.reshape(written, (-1, 1)) * gaps
 
 
 class _Uses:

@@ -1,6 +1,6 @@
 """Slots: named places in the page's HTML that an update fills. Their markup, and the values of forms of knobs.
 
-`page.js` mounts each slot by its kind: the script of that name in `assets` gets the slot's element and its values.
+`page.js` mounts each slot by its kind: the script for it gets the slot's element, and then its values.
 
 Gradio's slider can't step by powers of two. In a form, a knob with choices is a slider over them, a range is a slider
 with a number field, and a list of words is a menu. All are native inputs, so keys and screen readers work.

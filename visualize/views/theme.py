@@ -5,7 +5,7 @@ light and dark needs no new figure.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,25 +72,42 @@ LOAD_SCALE = (
 FONT = "IBM Plex Sans, system-ui, sans-serif"
 
 
+# The page itself. Style sheets use these as CSS variables, too.
+PAGE = {
+    "light": {
+        "ink": "#1f2937", "paper": "#ffffff", "surface": "#f6f8fb", "grid": "#cbd5e1", "quiet": "#566072",
+        "accent": "#3b4fd1", "good": "#00694d", "wrong": "#b93a0a", "right-tile": "#a7dcc8", "wrong-tile": "#e8590c",
+    },
+    "dark": {
+        "ink": "#e5e7eb", "paper": "#0a0f1e", "surface": "#182030", "grid": "#475569", "quiet": "#a8b1bf",
+        "accent": "#a1acfb", "good": "#6ee7b7", "wrong": "#fb923c", "right-tile": "#1d6b54", "wrong-tile": "#fb923c",
+    },
+}  # fmt: skip
+
+
 def variables() -> str:
     """Return the colours as CSS variables."""
-    named = {
+    shared = {
         "new": NEW,
         "reused": REUSED,
         "before": BEFORE,
         "to-come": TO_COME,
         "wanted": WANTED,
         "wasted": WASTED,
-    }
-    named |= {
         "model": MODEL,
         "hardware": HARDWARE,
-        **{name.lower(): color for name, color in TENSORS.items()},
+        "button": PAGE["light"]["accent"],
     }
-    return ":root {" + "".join(f" --{name}: {color};" for name, color in named.items()) + " }\n"
+
+    def rule(selector: str, named: Mapping[str, str]) -> str:
+        return f"{selector} {{{''.join(f' --{name}: {color};' for name, color in named.items())} }}\n"
+
+    return rule(":root", shared | PAGE["light"]) + rule(".dark", PAGE["dark"])
 
 
-def _template(text: str, line: str, hover: str) -> dict[str, Any]:
+def _template(page: Mapping[str, str], hover: str) -> dict[str, Any]:
+    text = page["ink"]
+    line = page["grid"]
     axis = {
         "color": text,
         "gridcolor": line,
@@ -116,8 +133,8 @@ def _template(text: str, line: str, hover: str) -> dict[str, Any]:
 
 
 THEMES = {
-    "light": _template(text="#1f2937", line="#cbd5e1", hover="#ffffff"),
-    "dark": _template(text="#e5e7eb", line="#475569", hover="#1f2937"),
+    "light": _template(PAGE["light"], hover="#ffffff"),
+    "dark": _template(PAGE["dark"], hover="#1f2937"),
 }
 
 

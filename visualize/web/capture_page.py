@@ -18,7 +18,7 @@ from kernels.evaluate.findings import Compiler
 from kernels.examples import EXAMPLES
 from kernels.knobs import ConfigError, knobs, read_fields
 from visualize.startup import bypass_proxy, configure_logging
-from visualize.views import slots, theme
+from visualize.views import slots
 from visualize.views.capture.view import (
     EXAMPLE,
     GPU,
@@ -273,10 +273,10 @@ def serve_capture(
     )
     bypass_proxy(host)
     blocks.launch(
-        server_name=host, server_port=port, theme=THEME, head=HEAD, css=theme.variables() + assets.styles(),
+        server_name=host, server_port=port, theme=THEME, head=HEAD + assets.HEAD,
         footer_links=["api"],
-        favicon_path=assets.ICON, mcp_server=mcp, ssr_mode=False, _frontend=False, app_kwargs={"middleware": [guard]},
-        prevent_thread_lock=True,
+        favicon_path=assets.ICON, mcp_server=mcp, ssr_mode=False, _frontend=False,
+        app_kwargs={"middleware": [guard], "routes": [assets.ROUTE]}, prevent_thread_lock=True,
     )  # fmt: skip
     if blocks.mcp_server_obj:
         offer_tools_alone(blocks.mcp_server_obj)

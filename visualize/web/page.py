@@ -44,7 +44,6 @@ HEAD = (
     '<link rel="icon" href="favicon.ico"><meta name="description" content="Pick a Triton kernel, set its tiles, and '
     "see which blocks it loads, which bytes each warp fetches, and what reaches DRAM: predicted, beside what the "
     'hardware counted.">'
-    f"<style>{assets.text('web/assets/head/narrow.css')}</style>"
 )
 
 _SKIP = Markup('<a class="skip" href="#results">Skip to the picture</a>')
@@ -124,7 +123,7 @@ def page(session: Session, with_tools: bool = False) -> gr.Blocks:
         outbox = add_stage(
             layout(redraw), redraw.on_message, redraw.on_stream, first_update, **given
         )
-        replies = _hidden("replies", "web/assets/inbox.js")
+        replies = _hidden("replies", assets.receive_updates())
         outbox.submit(redraw.on_action, [outbox], [replies], concurrency_limit=None, **_QUIET)
         outbox.stop(redraw.on_cancel, None, None, queue=False, **_QUIET)
         blocks.unload(redraw.on_unload)
@@ -144,23 +143,23 @@ def add_stage(
     Args:
         html: the page's HTML, with slots.
         value: the first update.
-        given: constants of the page's script that differ from page to page.
+        given: constants of the page's scripts that differ from page to page.
 
     Returns:
         The component that sends the page's messages.
     """
     shared = {"themes": theme.THEMES, "scale": theme.LOAD_SCALE, "to_come": theme.OPAQUE_TO_COME}
-    outbox = _hidden("outbox", "web/assets/outbox.js")
+    outbox = _hidden("outbox", assets.send_messages())
     stage = gr.HTML(
         value=value,
         html_template=html,
-        js_on_load=assets.page_script({**shared, **given}),
+        js_on_load=assets.start_page({**shared, **given}),
         # Served by the app; relative, so that it works behind a proxy's path.
         head=f'<script src="gradio_api/file={PLOTLY_JS}"></script>',
         apply_default_css=False,
         elem_id="stage",
     )
-    stream = _hidden("stream", "web/assets/inbox.js")
+    stream = _hidden("stream", assets.receive_updates())
     # A redraw bypasses Gradio's queue; the page sends the next one when it has the reply. The session has its own queue
     # for everything that takes longer.
     outbox.input(on_message, [outbox], [stage], queue=False, **_QUIET)
@@ -173,7 +172,7 @@ def _hidden(name: str, script: str) -> gr.HTML:
     return gr.HTML(
         "",
         html_template="<div></div>",
-        js_on_load=assets.text(script),
+        js_on_load=script,
         elem_id=name,
         visible="hidden",
     )

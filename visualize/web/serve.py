@@ -32,7 +32,6 @@ from kernels.results import Failure
 from visualize.startup import bypass_proxy, configure_logging, return_large_arrays
 from visualize.views.library.view import ScoreView, compare_scores
 from visualize.views.slots import PLOTLY_JS
-from visualize.views.theme import variables
 from visualize.web import assets
 from visualize.web.api import argument_defaults, offer_tools_alone
 from visualize.web.first_reply import FirstReply, first_picture
@@ -98,7 +97,10 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
     )
     # The picture must not appear before the login.
     first_reply = Middleware(
-        FirstReply, picture="" if login else first_picture(session.gpu), is_cached=not login
+        FirstReply,
+        picture="" if login else first_picture(session.gpu),
+        is_cached=not login,
+        head=assets.HEAD,
     )
     bypass_proxy(host)
     blocks.launch(
@@ -106,7 +108,6 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
         server_port=port,
         theme=THEME,
         head=HEAD,
-        css=variables() + assets.styles(),
         favicon_path=assets.ICON,
         footer_links=["api"],
         prevent_thread_lock=True,
@@ -119,7 +120,7 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
         _frontend=False,  # otherwise launch() raises if its own page takes more than 3 s to respond
         app_kwargs={
             "middleware": [guard, first_reply],
-            "routes": [Route("/healthz", Health(session).reply)],
+            "routes": [Route("/healthz", Health(session).reply), assets.ROUTE],
         },
     )
     limit_queue(blocks._queue)

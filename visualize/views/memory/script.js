@@ -1,44 +1,9 @@
 // The switch and the scrubber (see view.py): draw one of the requests that a figure carries (`layout.meta.requests`, see
 // flow.py), and move the lines when the model changes.
-const main = document.querySelector("#request-plot .live-plot");
-const slider = element.querySelector("input");
-const output = element.querySelector("output");
-const switches = [...element.querySelectorAll(".switch button")];
-const steps = [[element.querySelector(".back"), -1], [element.querySelector(".forward"), 1]];
-const carried = new Map(); // plot → its figure's requests
-const POINTS = 21; // of a line
-let number = 0; // of the request in the picture
-let saved = 0; // the number in the page's address
+import { emit, listen } from "../../web/assets/dom.js";
+import { written } from "../../web/assets/numbers.js";
 
-// A plot is about to be drawn: put a request in its figure.
-function lay({ target, detail }) {
-  const { meta, title, yaxis } = detail.layout, requests = meta?.requests;
-  if (!requests) return;
-  const before = carried.get(target);
-  carried.set(target, requests);
-  if (target === main && before !== requests) number = saved = requests.first + requests.place;
-  // The other model for the same block: the lines move (see style.css).
-  if (before?.block === requests.block && before.model !== requests.model) {
-    target.classList.add("moving");
-    setTimeout(() => target.classList.remove("moving"), 600); // milliseconds, more than the transition takes
-  }
-  const place = placeOf(target), [memory, lines, lanes] = detail.data;
-  const line = requests.line[place], targets = Array.from(requests.target[place]), state = requests.state[place];
-  const hovertext = state.map((cells, row) => cellTexts(requests, cells, requests.lane[place][row], line[row] - 1));
-  detail.data = [
-    { ...memory, z: state, hovertext, hoverinfo: "text" },
-    { ...lines, ...links(requests, targets, lanes) },
-    { ...lanes, ...laneMarks(requests, targets, line, lanes.marker) },
-  ];
-  // The first byte of a line, where there is one.
-  const first = (row) => (line[row] ? written((line[row] - 1) * requests.line_bytes) : "");
-  const skips = [...line.keys()].filter((row) => row && line[row] && line[row] !== line[row - 1] + 1).map((row) => row / line.length);
-  const ticktext = Array.from(yaxis.tickvals, (at) => first(Math.floor(at * line.length)));
-  detail.layout = { ...detail.layout, title: { ...title, text: requests.titles[place] }, yaxis: { ...yaxis, ticktext } };
-  // Lines of memory that are left out: a bar across, unless each row leaves out some.
-  if (skips.length && skips.length < line.length - 1) markSkips(detail.layout, skips);
-  update();
-}
+const POINTS = 21; // of a line
 
 function markSkips(layout, skips) {
   const { yaxis, template: { layout: { font: { color } } } } = layout;
@@ -47,19 +12,10 @@ function markSkips(layout, skips) {
   layout.yaxis = { ...yaxis, title: { ...yaxis.title, text: `${yaxis.title.text} (bars: gaps)` } };
 }
 
-const holds = ({ first, titles }) => number >= first && number < first + titles.length;
-
-// A contrast or a pinned experiment has its own requests: the one of the same number, or its last.
-function placeOf(plot) {
-  const requests = carried.get(plot), { first, place, titles } = requests;
-  if (plot === main && !holds(requests)) return place;
-  return Math.max(0, Math.min(number - first, titles.length - 1));
-}
-
 const cellsOf = ({ line_bytes, cell_bytes }) => line_bytes / cell_bytes;
 
 // The lines of a request. Those to the same row end below each other, in the order of their lanes.
-function links(requests, targets, nodes) {
+export function links(requests, targets, nodes) {
   const cells = cellsOf(requests), rows = requests.state[0].length, left = nodes.x[0], x = [], y = [];
   const row = (target) => Math.floor((target - 1) / cells);
   targets.forEach((target, lane) => {
@@ -78,7 +34,7 @@ function links(requests, targets, nodes) {
 }
 
 // The colors and hover texts of the lanes. A box has one node, and no lanes.
-function laneMarks(requests, targets, line, marker) {
+export function laneMarks(requests, targets, line, marker) {
   if (requests.holder !== "lane") return { hovertext: "the Tensor Memory Accelerator", hoverinfo: "text" };
   const cells = cellsOf(requests);
   const hovertext = targets.map((target, lane) => {
@@ -104,53 +60,103 @@ function cellTexts(requests, states, lanes, line) {
   });
 }
 
-// Write the request's number and the model into the controls.
-function update() {
-  const requests = carried.get(main);
-  if (!requests) return;
-  slider.max = requests.total - 1;
-  slider.value = number;
-  output.textContent = `request ${written(number + 1)} of ${written(requests.total)}`;
-  slider.setAttribute("aria-valuetext", output.textContent);
-  for (const [button, step] of steps) button.disabled = number + step < 0 || number + step >= requests.total;
-  for (const button of switches) {
-    button.setAttribute("aria-pressed", button.dataset.model === requests.model);
-    button.disabled = button.dataset.model === "compiled" && requests.pending !== "";
-    button.title = button.disabled ? requests.pending : button.dataset.tip;
+export default function mountScrubber(element) {
+  const main = document.querySelector("#request-plot .live-plot");
+  const slider = element.querySelector("input");
+  const output = element.querySelector("output");
+  const switches = [...element.querySelectorAll(".switch button")];
+  const steps = [[element.querySelector(".back"), -1], [element.querySelector(".forward"), 1]];
+  const carried = new Map(); // plot → its figure's requests
+  let number = 0; // of the request in the picture
+  let saved = 0; // the number in the page's address
+
+  // A plot is about to be drawn: put a request in its figure.
+  function lay({ target, detail }) {
+    const { meta, title, yaxis } = detail.layout, requests = meta?.requests;
+    if (!requests) return;
+    const before = carried.get(target);
+    carried.set(target, requests);
+    if (target === main && before !== requests) number = saved = requests.first + requests.place;
+    // The other model for the same block: the lines move (see style.css).
+    if (before?.block === requests.block && before.model !== requests.model) {
+      target.classList.add("moving");
+      setTimeout(() => target.classList.remove("moving"), 600); // milliseconds, more than the transition takes
+    }
+    const place = placeOf(target), [memory, lines, lanes] = detail.data;
+    const line = requests.line[place], targets = Array.from(requests.target[place]), state = requests.state[place];
+    const hovertext = state.map((cells, row) => cellTexts(requests, cells, requests.lane[place][row], line[row] - 1));
+    detail.data = [
+      { ...memory, z: state, hovertext, hoverinfo: "text" },
+      { ...lines, ...links(requests, targets, lanes) },
+      { ...lanes, ...laneMarks(requests, targets, line, lanes.marker) },
+    ];
+    // The first byte of a line, where there is one.
+    const first = (row) => (line[row] ? written((line[row] - 1) * requests.line_bytes) : "");
+    const skips = [...line.keys()].filter((row) => row && line[row] && line[row] !== line[row - 1] + 1).map((row) => row / line.length);
+    const ticktext = Array.from(yaxis.tickvals, (at) => first(Math.floor(at * line.length)));
+    detail.layout = { ...detail.layout, title: { ...title, text: requests.titles[place] }, yaxis: { ...yaxis, ticktext } };
+    // Lines of memory that are left out: a bar across, unless each row leaves out some.
+    if (skips.length && skips.length < line.length - 1) markSkips(detail.layout, skips);
+    update();
   }
-}
 
-async function show(next) {
-  const requests = carried.get(main);
-  if (!requests) return;
-  number = Math.max(0, Math.min(next, requests.total - 1));
-  update();
-  if (holds(requests)) await Promise.all([...carried.keys()].map((plot) => plot.repaint()));
-  else save(true);
-}
+  const holds = ({ first, titles }) => number >= first && number < first + titles.length;
 
-// The page's address names the request, so that a link opens it. `redraw` asks the server for a request that no figure
-// carries.
-function save(redraw = false) {
-  if (saved === number) return;
-  saved = number;
-  emit("set", { name: "request", value: number, redraw });
-}
+  // A contrast or a pinned experiment has its own requests: the one of the same number, or its last.
+  function placeOf(plot) {
+    const requests = carried.get(plot), { first, place, titles } = requests;
+    if (plot === main && !holds(requests)) return place;
+    return Math.max(0, Math.min(number - first, titles.length - 1));
+  }
 
-slider.addEventListener("input", () => show(Number(slider.value)));
-slider.addEventListener("change", () => save());
-for (const [button, step] of steps) button.addEventListener("click", () => show(number + step).then(() => save()));
-// The other model's request for the same bytes.
-for (const button of switches) {
-  button.addEventListener("click", () => {
-    const requests = carried.get(main), { model } = button.dataset;
-    if (!requests || requests.model === model) return;
-    if (requests.other) emit("set", { name: "request", value: Number(requests.other[placeOf(main)]) });
-    emit("set", { name: "model", value: model, redraw: true });
+  // Write the request's number and the model into the controls.
+  function update() {
+    const requests = carried.get(main);
+    if (!requests) return;
+    slider.max = requests.total - 1;
+    slider.value = number;
+    output.textContent = `request ${written(number + 1)} of ${written(requests.total)}`;
+    slider.setAttribute("aria-valuetext", output.textContent);
+    for (const [button, step] of steps) button.disabled = number + step < 0 || number + step >= requests.total;
+    for (const button of switches) {
+      button.setAttribute("aria-pressed", button.dataset.model === requests.model);
+      button.disabled = button.dataset.model === "compiled" && requests.pending !== "";
+      button.title = button.disabled ? requests.pending : button.dataset.tip;
+    }
+  }
+
+  async function show(next) {
+    const requests = carried.get(main);
+    if (!requests) return;
+    number = Math.max(0, Math.min(next, requests.total - 1));
+    update();
+    if (holds(requests)) await Promise.all([...carried.keys()].map((plot) => plot.repaint()));
+    else save(true);
+  }
+
+  // The page's address names the request, so that a link opens it. `redraw` asks the server for a request that no figure
+  // carries.
+  function save(redraw = false) {
+    if (saved === number) return;
+    saved = number;
+    emit("set", { name: "request", value: number, redraw });
+  }
+
+  slider.addEventListener("input", () => show(Number(slider.value)));
+  slider.addEventListener("change", () => save());
+  for (const [button, step] of steps) button.addEventListener("click", () => show(number + step).then(() => save()));
+  // The other model's request for the same bytes.
+  for (const button of switches) {
+    button.addEventListener("click", () => {
+      const requests = carried.get(main), { model } = button.dataset;
+      if (!requests || requests.model === model) return;
+      if (requests.other) emit("set", { name: "request", value: Number(requests.other[placeOf(main)]) });
+      emit("set", { name: "model", value: model, redraw: true });
+    });
+  }
+  listen("save", ({ target, detail }) => {
+    if (carried.has(target)) detail.legend = element.querySelector(".legend");
   });
+  listen("paint", lay);
+  listen("paint-pinned", lay);
 }
-document.addEventListener("tilescope:save", ({ target, detail }) => {
-  if (carried.has(target)) detail.legend = element.querySelector(".legend");
-});
-document.addEventListener("tilescope:paint", lay);
-document.addEventListener("tilescope:paint-twin", lay);

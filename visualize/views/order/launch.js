@@ -1,8 +1,10 @@
-// A launch that a picture carries (`layout.meta`, see map_figure.py), and any step of it (goes before player.js).
+// A launch that a picture carries (`layout.meta`, see map_figure.py), and any step of it.
+import { given, isDark } from "../../web/assets/dom.js";
+import { counted, rounded, written } from "../../web/assets/numbers.js";
 
 // A launch in one order. An entry is a tile, in the order of their computation. A piece is the part of a panel in one
 // slice of K; pieces are numbered as `pid × slices + slice`, those of A's rows before those of B's columns.
-class Order {
+export class Order {
   constructor(meta, order) {
     Object.assign(this, order, { meta });
     const { extents: [rows, columns], slices } = meta;
@@ -125,41 +127,34 @@ class Order {
     return lines.join("");
   }
 
-  blocks(pieces) {
-    return pieces.reduce((sum, piece) => sum + this.meta.depths[piece % this.slices], 0);
-  }
-
-  // Blocks that the first entries load together.
-  loadedBy(entries) {
-    return this.blocks([...this.firstOfPiece.keys()].filter((piece) => this.firstOfPiece[piece] < entries));
-  }
-
-  // The most blocks that one step loads.
-  mostLoaded() {
-    return Math.max(...Array.from({ length: this.count }, (_, step) => this.blocks([...this.reads(this.end(step), this.end(step + 1))])));
-  }
-
   // The large number of a step, and what it counts.
   load(step) {
-    const { unit, first, name, slots, piece_bytes: bytes } = this.meta;
+    const { unit, first, name, slots } = this.meta, current = Math.min(step, this.count), blocks = this.blocks[current];
     if (!step) {
       const programs = first || this.total, count = programs === 1 ? unit : counted(programs, unit);
       const which = first ? "the first" : programs === 1 ? "the only" : "all";
-      return { blocks: this.loadedBy(programs), what: `distinct blocks for ${which} ${count}`, detail: "" };
+      return { blocks, what: `distinct blocks for ${which} ${count}`, detail: "" };
     }
-    const current = Math.min(step, this.count), { from, to } = this.now, used = [...this.now.used];
-    if (!this.ends) return { blocks: this.loadedBy(to), what: `distinct blocks for ${counted(current, unit)}`, detail: "" };
-    const tiles = to - from, busy = tiles === slots ? counted(tiles, unit) : `${written(tiles)} of ${counted(slots, unit)}`;
-    const mebibytes = used.reduce((sum, piece) => sum + bytes[piece], 0) / 2 ** 20;
-    const detail = `: ${busy}, ${mebibytes.toLocaleString("en", { maximumSignificantDigits: 3 })} MiB`;
-    return { blocks: this.blocks(used), what: `distinct blocks for ${name} ${written(current)}`, detail };
+    if (!this.ends) return { blocks, what: `distinct blocks for ${counted(current, unit)}`, detail: "" };
+    const tiles = this.end(current) - this.end(current - 1), mebibytes = this.l2At(step).read / 2 ** 20;
+    const busy = tiles === slots ? counted(tiles, unit) : `${written(tiles)} of ${counted(slots, unit)}`;
+    const detail = `: ${busy}, ${rounded(mebibytes)} MiB`;
+    return { blocks, what: `distinct blocks for ${name} ${written(current)}`, detail };
+  }
+
+  // The L2 after a step; at 0, after the compared programs. Its arrays of bytes are in thousandths of the inputs.
+  l2At(step) {
+    const { requested, hits, held, ends, ...sizes } = this.l2, unit = this.meta.l2.inputs / 1000;
+    const place = step && ends ? 1 + ends.findIndex((end) => end >= this.end(step)) : Math.min(step, this.count);
+    const [fetched, evicted, read, ...parts] = [sizes.fetched, sizes.evicted, sizes.read, ...held].map((values) => values[place] * unit);
+    return { requested: requested[place], hits: hits[place], fetched, evicted, read, held: parts };
   }
 }
 
 const LEGIBLE = 7; // pixels of the smallest number
 
 // A picture of a launch in one order or two.
-class Picture {
+export class Picture {
   constructor(plot, meta) {
     Object.assign(this, { plot, meta, handles: meta.handles ?? {} }); // Plotly removes empty objects
     this.orders = meta.orders.map((order) => new Order(meta, order));
@@ -173,6 +168,34 @@ class Picture {
 
   isTransposed(map) {
     return !this.meta.panels && this.meta.transposed[map];
+  }
+
+  // The first program that computes a tile, and the blocks of A and B that it loads, with the first entry that loads them.
+  reads({ map, m, n }) {
+    const order = this.orderOf(map), entry = order.firstOfTile[m * order.columns + n], { rowPiece, columnPiece } = order.at(entry);
+    const panels = [rowPiece, columnPiece].map((piece) => ({ blocks: order.meta.depths[piece % order.slices], first: order.firstOfPiece[piece] }));
+    return { order, entry, program: order.program(entry), panels };
+  }
+
+  // The lines of a point's tip.
+  words(point) {
+    const { map, m, n, k } = point, { handles, meta } = this, { panels, slices, grid, output, extents: [rows] } = meta;
+    if (k !== undefined) {
+      const order = this.orderOf(map), slice = grid.slice_of[k], first = order.firstOfPiece[(m ?? rows + n) * slices + slice];
+      const along = grid.blocks ? `, block ${k} of K` : slices > 1 ? `, slice ${slice}` : "";
+      const name = m === undefined ? `${panels[1]}: pid_n ${n}` : `${panels[0]}: pid_m ${m}`;
+      return [name + along, `First loaded by pid ${written(order.program(first))}, in ${order.describe(first)}.`];
+    }
+    const { order, entry, program, panels: reads } = this.reads(point);
+    const size = handles.BLOCK_M && handles.BLOCK_N ? `, ${handles.BLOCK_M.value} × ${handles.BLOCK_N.value} elements of ${output}` : "";
+    const lines = [`pid ${written(program)} computes this tile${size}.`, `pid_m ${m}, pid_n ${n}: ${order.describe(entry)}`];
+    if (!panels) return lines;
+    if (slices > 1) lines.push(`It computes only the first of the tile’s ${slices} slices of K.`);
+    for (const [side, { blocks, first }] of reads.entries()) {
+      const by = first === entry ? "loaded now" : `already loaded by pid ${written(order.program(first))}`;
+      lines.push(`${side ? `Column ${n}` : `Row ${m}`} of ${panels[side]}, ${counted(blocks, "block")}: ${by}.`);
+    }
+    return lines;
   }
 
   // Lays a step, or at 0 the whole launch, over a figure that is about to be drawn.
@@ -190,7 +213,7 @@ class Picture {
       }
       return next;
     });
-    const toCome = given.to_come[document.body.classList.contains("dark") ? "dark" : "light"];
+    const toCome = given.to_come[isDark() ? "dark" : "light"];
     const scale = [[0, toCome], ...given.scale.slice(1)];
     const coloraxis = step ? { cmin: 0, cmax: 3, colorscale: scale, showscale: false } : layout.coloraxis;
     detail.layout = { ...layout, coloraxis, ...this.stacked(layout) };
@@ -228,9 +251,8 @@ class Picture {
 
   // The number of blocks of a full bar: the most of any order.
   get scale() {
-    const { meta: { first, bound }, orders, step } = this;
-    if (step && orders[0].ends) return this.most ??= Math.max(...orders.map((order) => order.mostLoaded()));
-    const programs = first && step <= (bound || Infinity) ? first : orders[0].total;
-    return Math.max(...orders.map((order) => order.loadedBy(programs)));
+    const { meta: { first, bound, panels }, orders, step } = this, isWhole = !step || (first && step <= (bound || Infinity));
+    const most = ({ blocks, ends }) => (step && ends ? Math.max(...blocks.subarray(1)) : blocks.at(isWhole ? 0 : -1));
+    return panels ? Math.max(...orders.map(most)) : 0;
   }
 }

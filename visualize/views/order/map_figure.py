@@ -5,15 +5,23 @@ because Plotly's time grows with the number of traces.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from kernels.knobs import knobs
-from visualize.predict.l2 import CONSTANTS
+from kernels.measuring.session import BoundedCache
+from visualize.predict.l2_steps import StepLoads, step_loads
 from visualize.predict.reuse import bytes_per_tile
-from visualize.predict.schedule import Schedule, Steps, first_reads, panels, slice_blocks
+from visualize.predict.schedule import (
+    Panels,
+    Schedule,
+    Steps,
+    first_reads,
+    panels,
+    slice_blocks,
+)
 from visualize.views import theme
 from visualize.views.panel import select_fields
 
@@ -34,6 +42,9 @@ _NUMBER_PX = 13
 # Fractions of C's side: for the cells along K, whose corner holds two numbers and two bars, and for the gap.
 _LEAST_DEPTH = 0.4
 _GAP = 0.035
+
+# The loads of a slider's latest settings and, for all of its moves, those of row-major order.
+_LOADS: BoundedCache[StepLoads] = BoundedCache(1 << 24, lambda known: known.blocks.nbytes)
 
 # The gap between maps, as a fraction of the picture's width.
 _BETWEEN = 0.044
@@ -311,12 +322,18 @@ def player_data(
     read = panels(orders[0].schedule)
     tensors = launch.transposed
     grid = map_grid(launch)
+    by_step: list[dict[str, Any]] = [{}]
+    if read:
+        compared = first or len(own.timed.place)
+        by_step = [_step_loads(order, read, compared, order is not orders[0]) for order in orders]
     return {
         "step": step,
         "first": first,
         "bound": bound,
         "color": color,
-        "orders": [_tiles_by_step(order) for order in (orders if read else orders[:1])],
+        "orders": [
+            _tiles_by_step(order) | loads for order, loads in zip(orders, by_step, strict=False)
+        ],
         **select_fields(launch, "extents", "panels"),
         "tensors": list(tensors),
         "output": list(tensors)[-1],
@@ -328,8 +345,7 @@ def player_data(
         "resident": launch.resident_programs,
         "grid": asdict(grid),
         "depths": slice_blocks(launch),
-        "piece_bytes": np.concatenate([read.row_bytes, read.column_bytes]) if read else [],
-        "l2": _l2(launch) if read else None,
+        "l2": _l2(launch, read) if read else None,
     }
 
 
@@ -349,14 +365,13 @@ def _handles(launch: Schedule) -> dict[str, Any]:
     }
 
 
-def _l2(launch: Schedule) -> dict[str, Any]:
-    """Return the constants of the L2's model, as `predict.l2` has them, for a launch with panels."""
+def _l2(launch: Schedule, read: Panels) -> dict[str, Any]:
+    """Return what the page says of the L2 beside `_step_loads`, for a launch with panels."""
     gpu = launch.launch.gpu
     return {
         "gpu": gpu.name,
         "bytes": gpu.l2_bytes,
-        "ways": CONSTANTS.ways,
-        "tile_bytes": bytes_per_tile(launch.kernel, launch.launch),
+        "inputs": read.total_bytes,
         "assumed": launch.resident_source == "assumed",
     }
 
@@ -368,8 +383,7 @@ def _tiles_by_step(order: Order) -> dict[str, Any]:
     """
     steps = order.steps
     timed = order.steps.timed
-    waves = np.cumsum(np.bincount(order.schedule.step))
-    data: dict[str, Any] = {"title": order.name, "count": len(steps.tiles), "wave_ends": waves}
+    data: dict[str, Any] = {"title": order.name, "count": len(steps.tiles)}
     if not np.array_equal(timed.place, np.arange(len(timed.place))):
         data["places"] = theme.smallest(timed.place)
     if len(steps.tiles) != len(timed.place):
@@ -377,3 +391,31 @@ def _tiles_by_step(order: Order) -> dict[str, Any]:
     if order.schedule.turns > 1:
         data["programs"] = theme.smallest(order.schedule.tiles.program[steps.entries])
     return data
+
+
+def _step_loads(order: Order, read: Panels, first: int, is_row_major: bool) -> dict[str, Any]:
+    """Return the blocks of each step, and the L2 after it. Bytes are in thousandths of the inputs, and so deflate."""
+    schedule = order.schedule
+    launch = schedule.launch
+    if is_row_major and hasattr(launch.config, "GROUP_SIZE"):
+        launch = replace(launch, config=replace(launch.config, GROUP_SIZE=1))  # changes nothing
+    resident = schedule.resident_programs
+    key = (schedule.kernel.id, launch, resident, order.steps.name, first, is_row_major)
+    known = _LOADS.get(key)
+    if known is None:
+        written = bytes_per_tile(schedule.kernel, launch)
+        known = step_loads(schedule, order.steps, read, written, first)
+        _LOADS.put(key, known)
+    unit = read.total_bytes / 1000
+    l2 = {
+        "requested": known.requested,
+        "hits": np.rint(known.hits).astype(int),
+        "fetched": np.rint(known.fetched / unit).astype(int),
+        "evicted": np.rint(known.evicted / unit).astype(int),
+        "read": np.rint(known.part_bytes / unit).astype(int),
+        "held": np.rint(known.held / unit).astype(int),
+        "small": known.is_small,
+    }
+    if len(known.blocks) != len(known.requested):
+        l2["ends"] = known.ends
+    return {"blocks": known.blocks, "l2": l2}

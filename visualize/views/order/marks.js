@@ -1,9 +1,11 @@
-// The tiles of a run over the map (see `tile_marks`): they fill in launch order, then turn green, so that their numbers stay
-// legible, or are marked as wrong (goes before touch.js).
-const FILL_MS = 900, TURN_MS = 300;
-const COLORS = { filled: "#3b4fd1", right: ["#a7dcc8", "#1d6b54"], wrong: ["#e8590c", "#fb923c"] }; // light, dark
+// The tiles of a run over the map (see `tile_marks`): they fill in launch order. Right tiles then turn green, so that their
+// numbers stay legible, and wrong ones are marked.
+import { isStill, make } from "../../web/assets/dom.js";
+import { counted, written } from "../../web/assets/numbers.js";
 
-class Marks {
+const FILL_MS = 900, TURN_MS = 300;
+
+export class Marks {
   constructor({ wrong, tiles }) {
     Object.assign(this, { places: wrong, tiles, canvas: make("canvas", { id: "run-tiles", role: "img" }), begun: performance.now() });
   }
@@ -43,8 +45,9 @@ class Marks {
   draw(overlay) {
     const { canvas, stride, ends, begun } = this, { x, y } = overlay.axes(this.map), { width, height } = overlay.plot._fullLayout;
     if (!canvas.isConnected) overlay.svg.before(canvas);
-    const isDark = Number(document.body.classList.contains("dark")), ratio = devicePixelRatio, pen = canvas.getContext("2d");
-    const elapsed = matchMedia("(prefers-reduced-motion: reduce)").matches ? Infinity : performance.now() - begun;
+    const ratio = devicePixelRatio, pen = canvas.getContext("2d"), style = getComputedStyle(canvas);
+    const [filled, good, bad] = ["button", "right-tile", "wrong-tile"].map((name) => style.getPropertyValue(`--${name}`));
+    const elapsed = isStill() ? Infinity : performance.now() - begun;
     const turned = Math.min(1, Math.max(0, (elapsed - FILL_MS) / TURN_MS));
     Object.assign(canvas, { width: width * ratio, height: height * ratio });
     pen.scale(ratio, ratio);
@@ -56,8 +59,8 @@ class Marks {
       const [left, right] = [column, Math.min(column + stride, ends[1])].map((tile) => x._offset + x.d2p(tile));
       const [top, bottom] = [row, Math.min(row + stride, ends[0])].map((tile) => y._offset + y.d2p(tile));
       const gap = right - left > 6 ? 1 : 0;
-      for (const [color, alpha] of [[COLORS.filled, turned < 1 ? 1 : 0], [COLORS[isWrong ? "wrong" : "right"][isDark], isWrong ? turned : 0.85 * turned]]) {
-        Object.assign(pen, { fillStyle: color, globalAlpha: alpha });
+      for (const [color, alpha] of [[filled, turned < 1], isWrong ? [bad, turned] : [good, 0.85 * turned]]) {
+        Object.assign(pen, { fillStyle: color, globalAlpha: Number(alpha) });
         pen.fillRect(left + gap / 2, top + gap / 2, right - left - gap, bottom - top - gap);
       }
       if (!label || turned < 1 || right - left < 14) continue;

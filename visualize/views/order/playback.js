@@ -1,5 +1,6 @@
-// The play button of the player and of the replay (goes before both).
-class Playback {
+// The play button of the player and of the replay.
+
+export class Playback {
   // `begin()` draws the first frame. `advance(seconds)` draws the next one, and returns whether there are more. `show(place)`
   // draws another one, and `after(by)` is the place so many steps on. `rest()` follows when playback ends.
   constructor(root, label, steps) {

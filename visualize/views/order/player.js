@@ -1,155 +1,164 @@
 // The player (see view.py): draws any step of a launch over the picture that carries one (`layout.meta`).
-const root = element.querySelector(".player");
-const scrub = root.querySelector("input");
-const speed = root.querySelector("select");
-let own = null, pinned = null; // overlays
-let marks = null; // of a run
-let step = 0; // from 1; 0 is the whole launch
-let addressed = null; // the step in the page's address
-let sent = null; // the latest launch and step from the server
-let position = 0; // the step during playback, with a fraction
-let launch = {}; // the unit of the latest launch's steps, and the settings that count in this unit
+import { Marks } from "./marks.js";
+import { Playback } from "./playback.js";
+import { Overlay } from "./touch.js";
+import { emit, isStill, listen } from "../../web/assets/dom.js";
+import { settings } from "../../web/assets/messages.js";
+import { counted, written } from "../../web/assets/numbers.js";
 
-const overlays = () => [own, pinned].filter((overlay) => overlay?.picture);
-const longest = () => Math.max(0, ...overlays().map(({ picture }) => picture.longest));
-const pidText = ([order]) => (order.ends ? "" : `: pid ${written(order.program(order.end(step) - 1))}`);
-const stepName = () => (step ? `${own.picture.meta.name} ${written(step)} of ${written(longest())}${pidText(own.picture.orders)}` : "whole launch");
+export default function mountPlayer(element) {
+  const root = element.querySelector(".player");
+  const scrub = root.querySelector("input");
+  const speed = root.querySelector("select");
+  let own = null, pinned = null; // overlays
+  let marks = null; // of a run
+  let step = 0; // from 1; 0 is the whole launch
+  let addressed = null; // the step in the page's address
+  let sent = null; // the latest launch and step from the server
+  let position = 0; // the step during playback, with a fraction
+  let launch = {}; // the unit of the latest launch's steps, and the settings that count in this unit
 
-// The own picture is about to be drawn: lay the step over it.
-function lay({ target, detail }) {
-  const { meta, uirevision } = detail.layout;
-  if (!meta?.orders) return;
-  own ??= new Overlay(target, true);
-  if (own.picture?.meta !== meta) {
-    // A reply to a request before the latest step, as when the compiler is done, sends the same step again.
-    const revision = `${uirevision} ${meta.step}`;
-    if (sent === revision && addressed !== null) meta.step = addressed;
-    sent = revision;
-    followUnit(meta);
-  }
-  if (meta.step !== addressed) {
-    addressed = meta.step;
-    if (!playback.isPlaying && step !== addressed) {
-      step = addressed;
-      pinned?.plot.repaint();
+  const overlays = () => [own, pinned].filter((overlay) => overlay?.picture);
+  const longest = () => Math.max(0, ...overlays().map(({ picture }) => picture.longest));
+  const pidText = ([order]) => (order.ends ? "" : `: pid ${written(order.program(order.end(step) - 1))}`);
+  const stepName = () => (step ? `${own.picture.meta.name} ${written(step)} of ${written(longest())}${pidText(own.picture.orders)}` : "whole launch");
+
+  // The own picture is about to be drawn: lay the step over it.
+  function lay({ target, detail }) {
+    const { meta, uirevision } = detail.layout;
+    if (!meta?.orders) return;
+    own ??= new Overlay(target, true);
+    if (own.picture?.meta !== meta) {
+      // A reply to a request before the latest step, as when the compiler is done, sends the same step again.
+      const revision = `${uirevision} ${meta.step}`;
+      if (sent === revision && addressed !== null) meta.step = addressed;
+      sent = revision;
+      followUnit(meta);
     }
+    if (meta.step !== addressed) {
+      addressed = meta.step;
+      if (!playback.isPlaying && step !== addressed) {
+        step = addressed;
+        pinned?.plot.repaint();
+      }
+    }
+    own.take(meta);
+    own.marks = marks;
+    step = Math.min(step, longest());
+    if (!root.dataset.opened) open();
+    own.lay(detail, step);
+    tell();
   }
-  own.take(meta);
-  own.marks = marks;
-  step = Math.min(step, longest());
-  if (!root.dataset.opened) open();
-  own.lay(detail, step);
-  tell();
-}
 
-// Changed sizes may turn steps of single programs into waves: the player and the comparison start again.
-function followUnit(meta) {
-  const before = launch, { first, by } = send.settings;
-  launch = { unit: meta.name, first, by };
-  if (!before.unit || before.unit === meta.name || before.by !== by) return;
-  const restart = (name, redraw) => setTimeout(emit, 0, "set", { name, value: 0, redraw });
-  // A step that came with the new sizes stays.
-  if (playback.isPlaying || meta.step === step) {
+  // Changed sizes may turn steps of single programs into waves: the player and the comparison start again.
+  function followUnit(meta) {
+    const before = launch, { first, by } = settings;
+    launch = { unit: meta.name, first, by };
+    if (!before.unit || before.unit === meta.name || before.by !== by) return;
+    const restart = (name, redraw) => setTimeout(emit, 0, "set", { name, value: 0, redraw });
+    // A step that came with the new sizes stays.
+    if (playback.isPlaying || meta.step === step) {
+      playback.setPlaying(false);
+      step = meta.step = 0;
+      restart("step", false);
+    }
+    if (first && first === before.first) restart("first", true);
+  }
+
+  // The pinned picture follows the own one: program by program, both launches are at the same step.
+  function layPinned({ target, detail }) {
+    if (!detail.layout.meta?.orders) return;
+    pinned ??= new Overlay(target, false);
+    pinned.take(detail.layout.meta);
+    pinned.lay(detail, step);
+    if (own) tell();
+  }
+
+  function tell() {
+    const { meta: { first, unit, panels, color } } = own.picture, outlined = root.querySelector(".first");
+    scrub.max = longest();
+    scrub.value = step;
+    playback.output.textContent = stepName();
+    Object.assign(root.dataset, { step, color });
+    root.querySelector(".back").disabled = step === 0;
+    root.querySelector(".forward").disabled = step >= longest();
+    outlined.hidden = !first || !panels;
+    outlined.querySelector(".outlined").textContent = `first ${counted(first, unit)}`;
+    const scale = Math.max(...overlays().map(({ picture }) => picture.scale));
+    const loads = overlays().flatMap((overlay) => overlay.corners.map((corner) => {
+      const { blocks, what } = corner.show(overlay.picture.step, scale);
+      return `${overlay.isOwn ? "" : "Pinned: "}${corner.order.title}: ${blocks} ${what}`;
+    }));
+    scrub.setAttribute("aria-valuetext", [stepName(), ...loads].join("; "));
+  }
+
+  async function show(next) {
+    step = Math.max(0, Math.min(next, longest()));
+    await Promise.all(overlays().map(({ plot }) => plot.repaint()));
+  }
+
+  // The address contains the current step, so that a link opens it.
+  function writeAddress() {
+    if (addressed === step || !own) return;
+    addressed = own.picture.meta.step = step;
+    emit("set", { name: "step", value: step });
+  }
+
+  // Playback pauses once at the programs that are compared; from there it goes on to the end.
+  const lastStep = () => (own?.picture.meta.bound > step ? own.picture.meta.bound : longest());
+
+  const playback = new Playback(root, "Play", {
+    show,
+    after: (by) => step + by,
+    rest: writeAddress,
+    async begin() {
+      if (step >= longest()) step = 0;
+      this.last = lastStep();
+      position = step + 1;
+      await show(position);
+    },
+    async advance(seconds) {
+      position = Math.min(this.last, position + seconds * (Number(speed.value) || Math.max(1, this.last / 8)));
+      if (Math.floor(position) > step) await show(Math.floor(position));
+      return step < Math.min(this.last, longest());
+    },
+  });
+
+  // If the page was opened without settings in its address, it plays once.
+  function open() {
+    root.dataset.opened = "true";
+    const query = new URLSearchParams(new URL(performance.getEntriesByType("navigation")[0]?.name ?? location.href).search);
+    const { bound } = own.picture.meta;
+    if ([...query.keys()].some((name) => !name.startsWith("__")) || step || !bound) return;
+    if (isStill()) {
+      step = bound;
+      setTimeout(writeAddress);
+    } else setTimeout(() => { if (!step && !playback.isPlaying && root.offsetParent) playback.start(); }, 900);
+  }
+
+  listen("paint", lay);
+  listen("paint-pinned", layPinned);
+  listen("save", ({ target, detail }) => {
+    const overlay = overlays().find(({ plot }) => plot === target);
+    if (!overlay) return;
+    detail.over.push(...overlay.layer.querySelectorAll(".corner:not([hidden]), canvas"));
+    detail.legend = root.querySelector(".legend");
     playback.setPlaying(false);
-    step = meta.step = 0;
-    restart("step", false);
-  }
-  if (first && first === before.first) restart("first", true);
+    detail.steps = { step, count: longest(), show };
+  });
+  listen("followed", () => {
+    sent = null;
+    launch = {};
+  });
+  listen("cleared", ({ target }) => {
+    if (target === own?.plot) own.place();
+    if (target !== pinned?.plot) return;
+    pinned.layer.remove();
+    pinned = null;
+  });
+  listen("marks", ({ detail }) => {
+    marks?.remove();
+    marks = detail && new Marks(detail);
+    own?.plot.repaint();
+  });
 }
-
-// The pinned picture follows the own one: program by program, both launches are at the same step.
-function layPinned({ target, detail }) {
-  if (!detail.layout.meta?.orders) return;
-  pinned ??= new Overlay(target, false);
-  pinned.take(detail.layout.meta);
-  pinned.lay(detail, step);
-  if (own) tell();
-}
-
-function tell() {
-  const { meta: { first, unit, panels, color } } = own.picture, outlined = root.querySelector(".first");
-  scrub.max = longest();
-  scrub.value = step;
-  playback.output.textContent = stepName();
-  Object.assign(root.dataset, { step, color });
-  root.querySelector(".back").disabled = step === 0;
-  root.querySelector(".forward").disabled = step >= longest();
-  outlined.hidden = !first || !panels;
-  outlined.querySelector(".outlined").textContent = `first ${counted(first, unit)}`;
-  const scale = Math.max(...overlays().map(({ picture }) => picture.scale));
-  const loads = overlays().flatMap((overlay) => overlay.corners.map((corner) => {
-    const { blocks, what } = corner.show(overlay.picture.step, scale);
-    return `${overlay.isOwn ? "" : "Pinned: "}${corner.order.title}: ${blocks} ${what}`;
-  }));
-  scrub.setAttribute("aria-valuetext", [stepName(), ...loads].join("; "));
-}
-
-async function show(next) {
-  step = Math.max(0, Math.min(next, longest()));
-  await Promise.all(overlays().map(({ plot }) => plot.repaint()));
-}
-
-// The address contains the current step, so that a link opens it.
-function writeAddress() {
-  if (addressed === step || !own) return;
-  addressed = own.picture.meta.step = step;
-  emit("set", { name: "step", value: step });
-}
-
-// Playback pauses once at the programs that are compared; from there it goes on to the end.
-const lastStep = () => (own?.picture.meta.bound > step ? own.picture.meta.bound : longest());
-
-const playback = new Playback(root, "Play", {
-  show,
-  after: (by) => step + by,
-  rest: writeAddress,
-  async begin() {
-    if (step >= longest()) step = 0;
-    this.last = lastStep();
-    position = step + 1;
-    await show(position);
-  },
-  async advance(seconds) {
-    position = Math.min(this.last, position + seconds * (Number(speed.value) || Math.max(1, this.last / 8)));
-    if (Math.floor(position) > step) await show(Math.floor(position));
-    return step < Math.min(this.last, longest());
-  },
-});
-
-// If the page was opened without settings in its address, it plays once.
-function open() {
-  root.dataset.opened = "true";
-  const query = new URLSearchParams(new URL(performance.getEntriesByType("navigation")[0]?.name ?? location.href).search);
-  const { bound } = own.picture.meta;
-  if ([...query.keys()].some((name) => !name.startsWith("__")) || step || !bound) return;
-  if (matchMedia("(prefers-reduced-motion: reduce)").matches) {
-    step = bound;
-    setTimeout(writeAddress);
-  } else setTimeout(() => { if (!step && !playback.isPlaying && root.offsetParent) playback.start(); }, 900);
-}
-
-document.addEventListener("tilescope:paint", lay);
-document.addEventListener("tilescope:paint-twin", layPinned);
-document.addEventListener("tilescope:save", ({ target, detail }) => {
-  const overlay = overlays().find(({ plot }) => plot === target);
-  if (!overlay) return;
-  detail.over.push(...overlay.layer.querySelectorAll(".corner:not([hidden]), canvas"));
-  detail.legend = root.querySelector(".legend");
-  playback.setPlaying(false);
-  detail.steps = { step, count: longest(), show };
-});
-document.addEventListener("tilescope:followed", () => {
-  sent = null;
-  launch = {};
-});
-document.addEventListener("tilescope:cleared", ({ target }) => {
-  if (target === own?.plot) own.place();
-  if (target !== pinned?.plot) return;
-  pinned.layer.remove();
-  pinned = null;
-});
-document.addEventListener("tilescope:marks", ({ detail }) => {
-  marks?.remove();
-  marks = detail && new Marks(detail);
-  own?.plot.repaint();
-});

@@ -1,126 +1,35 @@
-// Over the map: the corner above A, with loads and the L2, and the tiles that a person points at, drags or opens (goes
-// between launch.js and player.js).
-
-// The L2 during a launch in one order, whose waves run in lockstep along K. As predict/l2.py: a repeated use misses with
-// the share of sets that other bytes have filled since, and expected values take the place of a random cache.
-class L2 {
-  constructor(order) {
-    Object.assign(this, { order, bytes: order.meta.piece_bytes });
-  }
-
-  // The bytes that the first entries have fetched, hit and evicted, and the bytes of each piece that the L2 holds.
-  at(entries) {
-    const { wave_ends: ends } = this.order, count = this.bytes.length;
-    if (!this.state || ends[this.state.waves - 1] > entries) {
-      const last = new Int32Array(count).fill(-1), held = new Float64Array(count); // the last wave that reads each piece
-      this.state = { waves: 0, last, held, heldOfWave: [], fetched: 0, evicted: 0, hits: 0, loads: 0 };
-    }
-    while (ends[this.state.waves] <= entries) this.playWave(this.state, ends[this.state.waves]);
-    if ((ends[this.state.waves - 1] ?? 0) === entries) return this.state;
-    const state = structuredClone(this.state);
-    this.playWave(state, entries); // a part of it
-    return state;
-  }
-
-  playWave(state, to) {
-    const { order, bytes } = this, { slices, depths, l2 } = order.meta, { last, held, heldOfWave } = state;
-    const users = new Map(), again = [], evicted = [], ends = order.wave_ends, wave = state.waves++, from = ends[wave - 1] ?? 0;
-    const use = (piece) => users.set(piece, (users.get(piece) ?? 0) + 1);
-    for (let entry = from; entry < to; entry++) {
-      const { rowPiece, columnPiece } = order.at(entry);
-      use(rowPiece);
-      use(columnPiece);
-    }
-    // Each half of the L2 keeps a copy of what SMs on its side read: 1.5 copies for one user, towards 2 for many.
-    const copies = (piece) => (2 - 2 ** -users.get(piece)) * bytes[piece];
-    let older = 0, newer = 0;
-    for (const piece of users.keys()) {
-      older += copies(piece);
-      if (last[piece] >= 0) again[last[piece]] = (again[last[piece]] ?? 0) + copies(piece);
-    }
-    for (let before = wave - 1; before >= 0; before--) {
-      if (again[before]) {
-        const tiles = (ends[before] - (ends[before - 1] ?? 0) + to - from) / 2 + from - ends[before];
-        const touched = newer + (heldOfWave[before] + older) / 2 + 1.5 * l2.tile_bytes * tiles;
-        evicted[before] = fullSets(touched / l2.bytes, l2.ways);
-      }
-      newer += heldOfWave[before];
-      older -= again[before] ?? 0;
-    }
-    heldOfWave[wave] = 0;
-    for (const [piece, count] of users) {
-      const before = last[piece], share = before < 0 ? 1 : evicted[before];
-      state.fetched += share * bytes[piece];
-      if (before >= 0) {
-        state.evicted += share * bytes[piece];
-        heldOfWave[before] -= held[piece];
-      }
-      state.hits += (count - share) * depths[piece % slices];
-      state.loads += count * depths[piece % slices];
-      last[piece] = wave;
-      held[piece] = copies(piece);
-      heldOfWave[wave] += held[piece];
-    }
-  }
-}
-
-// The share of sets that have received at least as many lines as they have ways (Poisson).
-function fullSets(touched, ways) {
-  let fewer = 0, term = Math.exp(-ways * touched);
-  for (let lines = 1; lines <= ways; lines++) {
-    fewer += term;
-    term *= ways * touched / lines;
-  }
-  return 1 - fewer;
-}
-
-function inBytes(bytes) {
-  const [size, unit] = [[1e6, "MB"], [1e3, "kB"]].find(([least]) => bytes >= least) ?? [1, "bytes"];
-  return `${(bytes / size).toLocaleString("en", { maximumSignificantDigits: 3 })} ${unit}`;
-}
+// Over the map: the corner above A, with loads and the L2, and the tiles that a reader points at, drags or opens.
+import { Picture } from "./launch.js";
+import { address, emit, listen, make, setBox } from "../../web/assets/dom.js";
+import { inBytes, written } from "../../web/assets/numbers.js";
 
 // The corner above A of one order: its loads, a bar that all orders scale alike, and the L2.
 class Corner {
   constructor(order) {
-    const { piece_bytes: bytes, l2 } = order.meta, inputs = bytes.reduce((sum, size) => sum + size, 0);
-    Object.assign(this, { order, node: make("div", { class: "corner" }), l2: new L2(order), inputs, isSmall: 2 * inputs < l2.bytes });
-    this.node.innerHTML = '<p class="count"><b></b> <span class="what"></span><span class="brief">blocks</span></p><div class="bar"><i></i></div>'
-      + '<p class="l2"><b>L2 cache</b> <span class="hits"></span></p><div class="shelf"></div><p class="caption"></p>';
+    Object.assign(this, { order, node: make("div", { class: "corner" }) });
   }
 
   show(step, scale) {
-    const { order } = this, { l2, first } = order.meta, { blocks, what, detail } = order.load(step);
-    const [count, words, bar, hits, shelf, caption] = [".count b", ".what", ".bar i", ".hits", ".shelf", ".caption"].map((name) => this.node.querySelector(name));
-    count.textContent = written(blocks);
-    words.textContent = what;
-    words.title = what + detail;
-    bar.style.width = `${100 * Math.min(1, blocks / (scale || 1))}%`;
-    const { held, ...totals } = this.l2.at(step ? order.end(step) : Math.min(first || order.total, order.total));
-    hits.textContent = `${written(Math.round(totals.hits))} of ${written(totals.loads)} loads hit`;
-    const evicted = totals.evicted < 0.005 * totals.fetched ? "no evictions" : `${inBytes(totals.evicted)} evicted and fetched again`;
-    const full = this.isSmall ? `${order.meta.panels.join(" and ")}, ${inBytes(this.inputs)}` : `the ${l2.gpu}’s ${inBytes(l2.bytes)}`;
-    caption.textContent = `Predicted: ${evicted}. The full bar is ${full}.`;
-    const fetched = `Predicted, in lockstep: ${inBytes(totals.fetched)} of ${order.meta.panels.join(" and ")} fetched from DRAM.`;
+    const { l2: { small }, meta: { l2, panels } } = this.order, inputs = panels.join(" and ");
+    const { blocks, what, detail } = this.order.load(step), { hits, requested, fetched, evicted, held } = this.order.l2At(step);
+    const again = evicted < 0.005 * fetched ? "no evictions" : `${inBytes(evicted)} evicted and fetched again`;
+    const [whole, bytes] = small ? [`${inputs}, ${inBytes(l2.inputs)}`, l2.inputs] : [`the ${l2.gpu}’s ${inBytes(l2.bytes)}`, l2.bytes];
     const assumed = l2.assumed ? " One program per SM is assumed." : "";
-    shelf.title = `${fetched} Both halves of the L2 (${inBytes(l2.bytes)}) keep copies.${assumed}`;
-    Object.assign(this.node.dataset, { fetched: totals.fetched, evicted: totals.evicted, hits: totals.hits });
-    this.fill(shelf, held, step ? order.now : { used: new Set() });
-    return { blocks, what: words.title };
-  }
-
-  // Most recent at the left. If all inputs fit, the bar shows their held share, copies left out: of the whole L2,
-  // nothing could be seen.
-  fill(shelf, held, { used, from }) {
-    const { firstOfPiece, meta: { l2, piece_bytes: bytes } } = this.order, sizes = [0, 0, 0];
-    const kind = (piece) => (!used.has(piece) ? 2 : firstOfPiece[piece] < from ? 1 : 0);
-    held.forEach((size, piece) => { sizes[kind(piece)] += 100 * (this.isSmall ? Math.min(size, bytes[piece]) / this.inputs : size / l2.bytes); });
-    const [isNew, reused, before] = sizes;
-    shelf.replaceChildren(...[["new", isNew], ["reused", reused], ["before", before]].map(([name, width]) => make("i", { style: `background: var(--${name}); width: ${width}%` })));
+    const about = `Predicted, in lockstep: ${inBytes(fetched)} of ${inputs} fetched from DRAM. Both halves of the L2`
+      + ` (${inBytes(l2.bytes)}) keep copies.${assumed}`;
+    const bar = (color, part) => `<i style="background: var(--${color}); width: ${100 * part}%"></i>`;
+    const [isNew, reused, before] = held.map((part) => part / bytes); // the most recent at the left
+    this.node.innerHTML = `<p class="count"><b>${written(blocks)}</b> <span class="what" title="${what}${detail}">${what}</span>
+      <span class="brief">blocks</span></p><div class="bar"><i style="width: ${100 * Math.min(1, blocks / scale)}%"></i></div>
+      <p class="l2"><b>L2 cache</b> <span class="hits">${written(hits)} of ${written(requested)} loads hit</span></p>
+      <div class="shelf" title="${about}">${bar("new", isNew)}${bar("reused", reused)}${bar("before", before)}</div>
+      <p class="caption">Predicted: ${again}. The full bar is ${whole}.</p>`;
+    return { blocks, what: what + detail };
   }
 }
 
 // The layer over a plot. Tiles of the pinned picture can be pointed at, but neither dragged nor opened.
-class Overlay {
+export class Overlay {
   constructor(plot, isOwn) {
     Object.assign(this, { plot, isOwn, sizes: new Map(), isAwaited: false }); // sizes to set, by the knob's name
     this.layer = make("div", { class: "touch" });
@@ -152,7 +61,7 @@ class Overlay {
       this.drag = { name, value, start: value, from: event, at: event, width, height };
     });
     document.addEventListener("pointerup", (event) => this.release(event));
-    document.addEventListener("tilescope:awaited", ({ detail }) => {
+    listen("awaited", ({ detail }) => {
       this.isAwaited = detail;
       this.enterSizes();
     });
@@ -165,8 +74,8 @@ class Overlay {
     this.corners?.forEach(({ node }) => node.remove());
     this.corners = panels ? orders.map((order) => new Corner(order)) : [];
     layer.prepend(...this.corners.map(({ node }) => node));
-    const isGone = point && (point.m >= rows || point.n >= columns || "k" in point || (panels && !orders[point.map]));
-    this.choose(isGone ? null : point);
+    const remains = point && point.m < rows && point.n < columns && (!panels || orders[point.map]);
+    this.choose(remains ? point : null);
     const keys = ["arrow keys move", "Enter opens Memory"];
     if (handles.BLOCK_M) keys.push("Shift and arrows change BLOCK_M and BLOCK_N");
     if (handles.GROUP_SIZE) keys.push("plus and minus change GROUP_SIZE");
@@ -206,14 +115,14 @@ class Overlay {
 
   place() {
     const { plot, layer } = this, { down, across } = this.picture.meta.grid;
-    Object.assign(layer.style, { left: `${plot.offsetLeft}px`, top: `${plot.offsetTop}px`, width: `${plot.clientWidth}px`, height: `${plot.clientHeight}px` });
+    setBox(layer, { left: plot.offsetLeft, top: plot.offsetTop, width: plot.clientWidth, height: plot.clientHeight });
     layer.hidden = !this.axes(0);
     if (layer.hidden) return;
     this.corners.forEach(({ node }, map) => {
       const { x, y, width, height } = this.box(map, across.along_k[0], down.along_k[0], across.along_k[1], down.along_k[1]);
       // Zoomed in, the map has no corner.
       node.hidden = Math.abs(x - this.axes(map).x._offset) > 2 || y < -2;
-      Object.assign(node.style, { left: `${x}px`, top: `${y}px`, width: `${width}px`, height: `${height}px` });
+      setBox(node, { left: x, top: y, width, height });
       node.classList.remove("low");
       node.classList.toggle("low", node.firstChild.offsetHeight > node.clientHeight);
     });
@@ -238,11 +147,10 @@ class Overlay {
 
   move(event) {
     if (this.drag) this.pull(event);
-    const isInside = this.plot.contains(event.target), isHandle = this.svg.contains(event.target), before = this.point;
-    if (this.drag || isHandle || (!isInside && (!before || this.layer.contains(document.activeElement)))) return;
+    const isInside = this.plot.contains(event.target), isKept = !isInside && this.layer.contains(document.activeElement);
+    if (this.drag || isKept || this.svg.contains(event.target)) return;
     const point = isInside ? this.pointAt(event) : null;
-    if (isSame(point, before)) return;
-    this.choose(point);
+    if (!isSame(point, this.point)) this.choose(point);
   }
 
   release(event) {
@@ -271,7 +179,7 @@ class Overlay {
   }
 
   step(name, by) {
-    const values = this.picture.handles[name]?.values, next = values?.[values.indexOf(this.sizes.get(name) ?? this.picture.handles[name].value) + by];
+    const { value, values = [] } = this.picture.handles[name] ?? {}, next = values[values.indexOf(this.sizes.get(name) ?? value) + by];
     if (next) this.enterSizes([name, next]);
   }
 
@@ -279,7 +187,7 @@ class Overlay {
   enterSizes(...sizes) {
     for (const [name, value] of sizes) this.sizes.set(name, value);
     if (this.isAwaited || !this.sizes.size) return;
-    const query = new URLSearchParams(document.body.dataset.address), tour = new URLSearchParams(location.search);
+    const query = address(), tour = new URLSearchParams(location.search);
     for (const name of ["tour", "stop"]) if (tour.has(name)) query.set(name, tour.get(name));
     for (const [name, value] of this.sizes) query.set(name, value);
     this.sizes.clear();
@@ -301,46 +209,19 @@ class Overlay {
 
   open(point) {
     if (!point || "k" in point) return;
-    const query = new URLSearchParams(document.body.dataset.address);
+    const query = address();
     query.set("tab", "coalescing");
     // The row-major map is not this kernel's: the program that computes the tile in this kernel's order.
-    query.set("program", this.reads({ ...point, map: 0 }).program);
+    query.set("program", this.picture.reads({ ...point, map: 0 }).program);
     emit("follow", query.toString());
   }
 
   choose(point) {
     this.point = point;
-    const { drag } = this, lines = drag ? [`${drag.name} ${drag.value}`] : point ? this.words(point) : [];
+    const { drag } = this, lines = drag ? [`${drag.name} ${drag.value}`] : point ? this.picture.words(point) : [];
     this.tip.hidden = !lines.length;
     this.tip.innerText = lines.join("\n");
     this.draw();
-  }
-
-  // The first program that computes a tile, and the blocks of A and B that it loads, with the first entry that loads them.
-  reads({ map, m, n }) {
-    const order = this.picture.orderOf(map), entry = order.firstOfTile[m * order.columns + n], { rowPiece, columnPiece } = order.at(entry);
-    const panels = [rowPiece, columnPiece].map((piece) => ({ blocks: order.blocks([piece]), first: order.firstOfPiece[piece] }));
-    return { order, entry, program: order.program(entry), panels };
-  }
-
-  words(point) {
-    const { map, m, n, k } = point, { handles, meta } = this.picture, { panels, slices, grid, output, extents: [rows] } = meta;
-    if (k !== undefined) {
-      const order = this.picture.orderOf(map), slice = grid.slice_of[k], first = order.firstOfPiece[(m ?? rows + n) * slices + slice];
-      const along = grid.blocks ? `, block ${k} of K` : slices > 1 ? `, slice ${slice}` : "";
-      const name = m === undefined ? `${panels[1]}: pid_n ${n}` : `${panels[0]}: pid_m ${m}`;
-      return [name + along, `First loaded by pid ${written(order.program(first))}, in ${order.describe(first)}.`];
-    }
-    const { order, entry, program, panels: reads } = this.reads(point);
-    const size = handles.BLOCK_M && handles.BLOCK_N ? `, ${handles.BLOCK_M.value} × ${handles.BLOCK_N.value} elements of ${output}` : "";
-    const lines = [`pid ${written(program)} computes this tile${size}.`, `pid_m ${m}, pid_n ${n}: ${order.describe(entry)}`];
-    if (!panels) return lines;
-    if (slices > 1) lines.push(`It computes only the first of the tile’s ${slices} slices of K.`);
-    for (const [side, { blocks, first }] of reads.entries()) {
-      const by = first === entry ? "loaded now" : `already loaded by pid ${written(order.program(first))}`;
-      lines.push(`${side ? `Column ${n}` : `Row ${m}`} of ${panels[side]}, ${counted(blocks, "block")}: ${by}.`);
-    }
-    return lines;
   }
 
   draw() {
@@ -373,15 +254,14 @@ class Overlay {
   // The tile's row of A and column of B, with a line between blocks.
   drawPanels(parts) {
     const { map, m, n } = this.point, { down, across, blocks, slice_of: { length: depth } } = this.picture.meta.grid;
-    const { entry, panels } = this.reads(this.point);
+    const { entry, panels } = this.picture.reads(this.point);
     const boxes = [(from, to) => this.box(map, from, m, to, m + 1), (from, to) => this.box(map, n, from, n + 1, to)];
     for (const [side, boxOf] of boxes.entries()) {
-      const [from, to] = [across, down][side].along_k, isNew = panels[side].first === entry;
-      const [fill, stroke] = isNew ? ["var(--new)", "#8a5b00"] : ["var(--reused)", "#075985"];
-      parts.push(rect(boxOf(from, to), { fill, "fill-opacity": 0.55, stroke, "stroke-width": 2 }));
+      const [from, to] = [across, down][side].along_k;
+      parts.push(rect(boxOf(from, to), { class: `panel ${panels[side].first === entry ? "new" : ""}` }));
       for (let k = 1; blocks && k < depth; k++) {
         const edge = from + (to - from) * k / depth;
-        parts.push(rect({ ...boxOf(edge, edge), [side ? "height" : "width"]: 1 }, { fill: "#fff" }));
+        parts.push(rect({ ...boxOf(edge, edge), [side ? "height" : "width"]: 1 }, { fill: "white" }));
       }
     }
   }
@@ -391,7 +271,7 @@ class Overlay {
     const { drag, plot, layer } = this, { map, m = 0, n = 0 } = this.point ?? { map: 0 }, frame = plot.getBoundingClientRect();
     const [down, across] = this.picture.isTransposed(map) ? [n, m] : [m, n], tile = this.box(map, across, down, across + 1, down + 1);
     const [x, y] = drag ? [drag.at.clientX - frame.left, drag.at.clientY - frame.top] : [tile.x, tile.y + tile.height];
-    Object.assign(this.tip.style, { left: `${Math.max(0, Math.min(x - 40, layer.clientWidth - 400))}px`, top: `${y + 26}px` });
+    setBox(this.tip, { left: Math.max(0, Math.min(x - 40, layer.clientWidth - 400)), top: y + 26 });
   }
 }
 

@@ -1,18 +1,9 @@
 // The card of a run (see view.py), whose tiles the map of the program order marks (see marks.js). Results are greyed as soon
 // as the controls differ from their experiment.
-let marked = ""; // the page's settings, while a run's tiles are marked
-
-const address = () => new URLSearchParams(document.body.dataset.address);
-
-// The settings, except the open view and the player's step, which change no tile.
-function settings() {
-  const query = address();
-  ["tab", "step"].forEach((name) => query.delete(name));
-  return query.toString();
-}
+import { address, emit, isStill, listen } from "../../web/assets/dom.js";
 
 // Names the first of a result's settings that differ from the current ones; "" if none does.
-function describeChanges(experiment, current) {
+export function describeChanges(experiment, current) {
   const then = new URLSearchParams(experiment);
   if (then.get("kernel") !== current.get("kernel")) return then.get("kernel");
   const names = ["gpu", ...[...then.keys()].filter((name) => name !== "gpu")];
@@ -20,46 +11,57 @@ function describeChanges(experiment, current) {
   return changed.slice(0, 1).map((name) => `${then.get(name) ? `${name} ${then.get(name)}` : "default GPU"}${changed.length > 1 ? ", …" : ""}`).join();
 }
 
-function markStale() {
-  const current = address(), isRefused = document.querySelector("#experiment .field.wrong") !== null;
-  if (!current.size) return;
-  const plots = document.querySelectorAll("#result-tab .slot:not(#predicted-plot) .live-plot"); // a pinned run's are never stale
-  for (const plot of plots) plot.classList.remove("stale"); // without a run, nothing below marks them
-  for (const node of document.querySelectorAll("[data-experiment]:not(.pinned *)")) {
-    const changes = describeChanges(node.dataset.experiment, current), isStale = isRefused || changes !== "";
-    node.dataset.stale = changes && `Result of other settings (${changes}). Run to update.`;
-    for (const part of node.closest("#result") ? [node, ...plots] : [node]) part.classList.toggle("stale", isStale);
+export default function mountResult(element) {
+  let marked = ""; // the page's settings, while a run's tiles are marked
+
+  // The settings, except the open view and the player's step, which change no tile.
+  function shownSettings() {
+    const query = address();
+    ["tab", "step"].forEach((name) => query.delete(name));
+    return query.toString();
   }
-}
 
-function clear() {
-  element.classList.remove("toast");
-  if (marked) emit("marks", null);
-  marked = "";
-}
+  function markStale() {
+    const current = address(), isRefused = document.querySelector("#experiment .field.wrong") !== null;
+    if (!current.size) return;
+    const plots = document.querySelectorAll("#result-tab .slot:not(#predicted-plot) .live-plot"); // a pinned run's are never stale
+    for (const plot of plots) plot.classList.remove("stale"); // without a run, nothing below marks them
+    for (const node of document.querySelectorAll("[data-experiment]:not(.pinned *)")) {
+      const changes = describeChanges(node.dataset.experiment, current), isStale = isRefused || changes !== "";
+      node.dataset.stale = changes && `Result of other settings (${changes}). Run to update.`;
+      for (const part of node.closest("#result") ? [node, ...plots] : [node]) part.classList.toggle("stale", isStale);
+    }
+  }
 
-function show() {
-  const style = { dateStyle: "medium", timeStyle: "short", hourCycle: "h23" };
-  for (const time of element.querySelectorAll("time")) time.textContent = new Date(time.dateTime).toLocaleString("en", style);
-  queueMicrotask(markStale); // after the other slots of this update
-  const tiles = element.querySelector("[data-tiles]"), failure = element.querySelector(".failure");
-  clear();
-  if (!tiles && !failure) return;
-  const { top, bottom } = element.getBoundingClientRect();
-  element.classList.toggle("toast", Boolean(failure) || innerWidth <= 640 || top < 0 || bottom > innerHeight);
-  element.animate({ transform: ["translateY(-.4rem)", "none"] }, { duration: matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : 250, easing: "ease-out" });
-  const experiment = element.querySelector("[data-experiment]")?.dataset.experiment;
-  if (!tiles || describeChanges(experiment, address())) return;
-  marked = settings();
-  emit("marks", JSON.parse(tiles.dataset.tiles));
-}
+  function clear() {
+    element.classList.remove("toast");
+    if (marked) emit("marks", null);
+    marked = "";
+  }
 
-element.addEventListener("click", () => element.classList.remove("toast"));
-// The marks last until the settings change or somebody uses the player, which also plays on its own.
-for (const name of ["click", "input"]) document.querySelector("#player").addEventListener(name, clear);
-document.addEventListener("tilescope:address", () => {
-  markStale();
-  if (marked && marked !== settings()) clear();
-});
-document.addEventListener("tilescope:problems", markStale);
-watch("value", show);
+  function show() {
+    const style = { dateStyle: "medium", timeStyle: "short", hourCycle: "h23" };
+    for (const time of element.querySelectorAll("time")) time.textContent = new Date(time.dateTime).toLocaleString("en", style);
+    queueMicrotask(markStale); // after the other slots of this update
+    const tiles = element.querySelector("[data-tiles]"), failure = element.querySelector(".failure");
+    clear();
+    if (!tiles && !failure) return;
+    const { top, bottom } = element.getBoundingClientRect();
+    element.classList.toggle("toast", Boolean(failure) || innerWidth <= 640 || top < 0 || bottom > innerHeight);
+    element.animate({ transform: ["translateY(-.4rem)", "none"] }, { duration: isStill() ? 0 : 250, easing: "ease-out" });
+    const experiment = element.querySelector("[data-experiment]")?.dataset.experiment;
+    if (!tiles || describeChanges(experiment, address())) return;
+    marked = shownSettings();
+    emit("marks", JSON.parse(tiles.dataset.tiles));
+  }
+
+  element.addEventListener("click", () => element.classList.remove("toast"));
+  // The marks last until the settings change or somebody uses the player, which also plays on its own.
+  for (const name of ["click", "input"]) document.querySelector("#player").addEventListener(name, clear);
+  listen("address", () => {
+    markStale();
+    if (marked && marked !== shownSettings()) clear();
+  });
+  listen("problems", markStale);
+  return show;
+}

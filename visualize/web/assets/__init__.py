@@ -1,55 +1,90 @@
-"""The page's scripts and styles, each beside the view that it is of, or here."""
+"""The page's scripts, which are ES modules, and its styles, each beside its view or here.
 
+The server sends the modules unchanged, and one style sheet: Gradio would rewrite it, and so change which rules win. All
+URLs contain a hash, so that a browser keeps the files for a year and never mixes two versions. They are relative, so
+that they work behind a proxy's path.
+"""
+
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from visualize.views.theme import variables
 
 _VISUALIZE = Path(__file__).parents[2]
 
 ICON = Path(__file__).with_name("icon.svg")
 
-# The page's own scripts, and those of each kind of slot, one after the other.
-PAGE = (
-    "web/assets/page.js",
-    "web/assets/figures.js",
-    "web/assets/gif.js",
-    "web/assets/files.js",
-    "views/tune/points.js",
-)
-KINDS = {
-    "plot": ("web/assets/cells.js", "web/assets/plot.js"),
-    "player": tuple(
-        f"views/order/{name}.js" for name in ("playback", "launch", "marks", "touch", "player")
-    ),
-    "replay": ("views/order/playback.js", "views/order/replay.js"),
-    "scrubber": ("views/memory/script.js",),
-    "listing": ("views/memory/listing.js",),
-    "result": ("views/result/script.js",),
-    "take": ("views/result/export.js",),
-    "tabs": ("web/assets/header.js",),
-    "link": ("web/assets/address.js",),
-    **{name: (f"web/assets/{name}.js",) for name in ("form", "keys", "share", "tour")},
-}
 
-
-def text(name: str) -> str:
-    """Return the content of a file, by its path in this package's parent."""
-    return (_VISUALIZE / name).read_text(encoding="utf-8")
-
-
-def page_script(given: dict[str, Any]) -> str:
-    """Return the page's script, with `given` in front as constants and a function for each kind of slot."""
-    kinds = "\n".join(
-        f"{json.dumps(kind)}: (element, props, watch, send) => {{\n{''.join(map(text, names))}\n}},"
-        for kind, names in KINDS.items()
-    )
-    return f"const given = {json.dumps(given)};\nconst kinds = {{\n{kinds}\n}};\n{''.join(map(text, PAGE))}"
-
-
-def styles() -> str:
-    """Return all style sheets: the page's own, then each view's."""
-    sheets = [
-        *sorted(Path(__file__).parent.glob("*.css")),
-        *sorted(_VISUALIZE.glob("views/*/*.css")),
+def _find(suffix: str) -> list[Path]:
+    """Return the page's own files, then those of each view."""
+    return [
+        path
+        for folder in ("web/assets", "views/*")
+        for path in sorted(_VISUALIZE.glob(f"{folder}/*{suffix}"))
     ]
-    return "".join(path.read_text(encoding="utf-8") for path in sheets)
+
+
+_SCRIPTS = {
+    path.relative_to(_VISUALIZE).as_posix(): path.read_text("utf-8") for path in _find(".js")
+}
+_OUTSIDE, _INSIDE = (
+    "".join(
+        path.read_text("utf-8") for path in _find(".css") if (path.stem == "outside") == is_outside
+    )
+    for is_outside in (True, False)
+)
+# Inside Gradio's container, as specific as Gradio's own rules.
+_STYLES = f"{variables()}{_OUTSIDE}.gradio-container {{\n{_INSIDE}}}\n"
+
+# Content of the files, by path.
+FILES = {**_SCRIPTS, "style.css": _STYLES}
+_FOLDER = "assets-" + hashlib.sha256("".join(FILES.values()).encode()).hexdigest()[:16]
+_PAGE = f"{_FOLDER}/web/assets/page.js"
+_HEADERS = {"cache-control": "public, max-age=31536000, immutable"}
+
+
+async def _reply(request: Request) -> Response:
+    path = request.path_params["path"]
+    if path not in FILES:
+        return Response("No such file.\n", 404)
+    kind = "text/css" if path.endswith(".css") else "text/javascript"
+    return Response(FILES[path], media_type=kind, headers=_HEADERS)
+
+
+ROUTE = Route(f"/{_FOLDER}/{{path:path}}", _reply)
+
+# Modules are fetched with Gradio's own scripts, and not one after the other as they import each other.
+HEAD = f'<link rel="stylesheet" href="{_FOLDER}/style.css">' + "".join(
+    f'<link rel="modulepreload" href="{_FOLDER}/{path}">' for path in _SCRIPTS
+)
+
+
+def start_page(constants: dict[str, Any]) -> str:
+    """Return the script of the component that shows the page."""
+    start = f"start(element, props.value, {json.dumps(constants)})"
+    return _import("start, receive", f"{start}; {_RECEIVE}")
+
+
+def send_messages() -> str:
+    """Return the script of the component that sends messages: events, whose value is the message as JSON."""
+    trigger_event = "props.value = JSON.stringify(message); trigger(event);"
+    return _import("connect", f"connect((event, message) => {{ {trigger_event} }})")
+
+
+def receive_updates() -> str:
+    """Return the script of a component that receives updates."""
+    return _import("receive", _RECEIVE)
+
+
+_RECEIVE = 'watch("value", () => receive(props.value))'
+
+
+def _import(names: str, body: str) -> str:
+    # Gradio runs the script as a function, where a relative URL would be relative to Gradio's own script.
+    return f'import(new URL("{_PAGE}", document.baseURI)).then(({{ {names} }}) => {{ {body}; }});'

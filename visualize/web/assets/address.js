@@ -1,88 +1,94 @@
-// The page's address (see address.py). `props.value` is {full, short, title}: every field, the fields that differ from
-// their defaults, and the kernel, problem and GPU.
-const DISPLAY = ["__theme", "talk", "embed"]; // how the page is shown
-const LEADS = ["tour", "stop"]; // the stop of a guided tour: it remains until a link leads elsewhere
-const newer = new Set(); // fields that a picture has set: a reply to an earlier request has their older values
-let lead = new URLSearchParams(location.search);
-let full = new URLSearchParams(), short = new URLSearchParams();
-let isStep = false; // Back should undo the next change
-let isBack = false; // Back or Forward has changed the address already
+// The page's address (see redraw.py). Its value is {full, short, title}: every field, the fields that differ from their
+// defaults, and the kernel, problem and GPU.
+import { emit, given, listen, notify, onClick } from "./dom.js";
+import { copyText } from "./files.js";
+import { send, settings } from "./messages.js";
 
-// Opens another state of the page without a reload.
-function follow(query) {
-  lead = new URLSearchParams(query);
-  emit("followed");
-  send.follow(query);
-}
+export default function mountAddress() {
+  const DISPLAY = ["__theme", "talk", "embed"]; // how the page is shown
+  const LEADS = ["tour", "stop"]; // the stop of a guided tour: it remains until a link leads elsewhere
+  const newer = new Set(); // fields that a picture has set: a reply to an earlier request has their older values
+  let lead = new URLSearchParams(location.search);
+  let full = new URLSearchParams(), short = new URLSearchParams();
+  let isStep = false; // Back should undo the next change
+  let isBack = false; // Back or Forward has changed the address already
 
-function set(name, value) {
-  send.settings[name] = value;
-  for (const query of [full, short]) query.set(name, value);
-}
-
-function write() {
-  const shown = new URLSearchParams(short), now = new URLSearchParams(location.search), { dataset } = document.body;
-  for (const name of DISPLAY) if (now.has(name)) shown.set(name, now.get(name));
-  for (const name of LEADS) if (lead.has(name)) shown.set(name, lead.get(name));
-  const change = isStep && !isBack && dataset.address ? "pushState" : "replaceState";
-  history[change](history.state, "", `${location.pathname}?${shown}`);
-  isStep = isBack = false;
-  dataset.address = full.toString();
-  // For the style sheets, whose rules would be evaluated for each new address.
-  dataset.shows = [full.get("picture"), full.get("model"), full.has("with") && "pin"].filter(Boolean).join(" ");
-  tell();
-}
-
-// The link to the page. At an unchanged stop of a tour, it names the stop instead of the fields.
-function tell() {
-  const { dataset } = document.body, isAtStop = lead.has("tour") && dataset.stop === short.toString();
-  const query = isAtStop ? new URLSearchParams([...lead].filter(([name]) => LEADS.includes(name))) : short;
-  dataset.link = `${given.base || `${location.origin}${location.pathname}`}?${query}`;
-  emit("address");
-}
-
-onClick(".copy-link", () => copyText(document.body.dataset.link));
-onClick('a[href^="?"]', (link, event) => {
-  if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
-  event.preventDefault();
-  emit("follow", link.getAttribute("href").slice(1));
-});
-onClick(".presets button", ({ value }) => {
-  isStep = true;
-  send.settings.preset = Number(value);
-  send.redraw();
-});
-addEventListener("popstate", () => {
-  isBack = true;
-  follow(location.search.slice(1));
-});
-document.addEventListener("tilescope:follow", ({ detail }) => {
-  isStep = true;
-  follow(detail);
-});
-// A picture has set a field; `redraw` asks the server for a new picture.
-document.addEventListener("tilescope:set", ({ detail: { name, value, redraw } }) => {
-  const isNew = send.settings[name] !== value;
-  newer.add(name);
-  set(name, value);
-  if (isNew && redraw) send.redraw();
-  write();
-});
-document.addEventListener("tilescope:late", () => {
-  const changed = [...full.keys()].filter((name) => String(send.settings[name] ?? full.get(name)) !== full.get(name));
-  for (const name of changed) set(name, send.settings[name]);
-  if (changed.length) write();
-});
-document.addEventListener("tilescope:stop", tell);
-watch("value", () => {
-  const value = JSON.parse(props.value), before = full;
-  [full, short] = [new URLSearchParams(value.full), new URLSearchParams(value.short)];
-  document.body.dataset.shown = value.title;
-  if (before.size && full.has("with") && !before.has("with")) notify("Pinned. Change a setting to compare.");
-  if (before.size && ["tab", "kernel"].some((name) => before.get(name) !== full.get(name))) isStep = true;
-  for (const name of newer) {
-    const latest = send.settings[name];
-    if (full.has(name) && latest !== undefined && full.get(name) !== String(latest)) set(name, latest);
+  // Opens another state of the page without a reload.
+  function follow(query) {
+    lead = new URLSearchParams(query);
+    emit("followed");
+    send.follow(query);
   }
-  write();
-});
+
+  function set(name, value) {
+    settings[name] = value;
+    for (const query of [full, short]) query.set(name, value);
+  }
+
+  function write() {
+    const shown = new URLSearchParams(short), now = new URLSearchParams(location.search), { dataset } = document.body;
+    for (const name of DISPLAY) if (now.has(name)) shown.set(name, now.get(name));
+    for (const name of LEADS) if (lead.has(name)) shown.set(name, lead.get(name));
+    const change = isStep && !isBack && dataset.address ? "pushState" : "replaceState";
+    history[change](history.state, "", `${location.pathname}?${shown}`);
+    isStep = isBack = false;
+    dataset.address = full.toString();
+    // For the style sheets, whose rules would be evaluated for each new address.
+    dataset.shows = [full.get("picture"), full.get("model"), full.has("with") && "pin"].filter(Boolean).join(" ");
+    tell();
+  }
+
+  // The link to the page. At an unchanged stop of a tour, it names the stop instead of the fields.
+  function tell() {
+    const { dataset } = document.body, isAtStop = lead.has("tour") && dataset.stop === short.toString();
+    const query = isAtStop ? new URLSearchParams([...lead].filter(([name]) => LEADS.includes(name))) : short;
+    dataset.link = `${given.base || `${location.origin}${location.pathname}`}?${query}`;
+    emit("address");
+  }
+
+  onClick(".copy-link", () => copyText(document.body.dataset.link));
+  onClick('a[href^="?"]', (link, event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+    event.preventDefault();
+    emit("follow", link.getAttribute("href").slice(1));
+  });
+  onClick(".presets button", ({ value }) => {
+    isStep = true;
+    settings.preset = Number(value);
+    send.redraw();
+  });
+  addEventListener("popstate", () => {
+    isBack = true;
+    follow(location.search.slice(1));
+  });
+  listen("follow", ({ detail }) => {
+    isStep = true;
+    follow(detail);
+  });
+  // A picture has set a field; `redraw` asks the server for a new picture.
+  listen("set", ({ detail: { name, value, redraw } }) => {
+    const isNew = settings[name] !== value;
+    newer.add(name);
+    set(name, value);
+    if (isNew && redraw) send.redraw();
+    write();
+  });
+  listen("late", () => {
+    const changed = [...full.keys()].filter((name) => String(settings[name] ?? full.get(name)) !== full.get(name));
+    for (const name of changed) set(name, settings[name]);
+    if (changed.length) write();
+  });
+  listen("stop", tell);
+  return (text) => {
+    const value = JSON.parse(text), before = full;
+    [full, short] = [new URLSearchParams(value.full), new URLSearchParams(value.short)];
+    document.body.dataset.shown = value.title;
+    if (before.size && full.has("with") && !before.has("with")) notify("Pinned. Change a setting to compare.");
+    if (before.size && ["tab", "kernel"].some((name) => before.get(name) !== full.get(name))) isStep = true;
+    for (const name of newer) {
+      const latest = settings[name];
+      if (full.has(name) && latest !== undefined && full.get(name) !== String(latest)) set(name, latest);
+    }
+    write();
+  };
+}

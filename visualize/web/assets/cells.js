@@ -1,9 +1,12 @@
-// Redraws in place heatmaps of which only cells, words and outlines change (goes before plot.js). That takes a tenth of
-// the time of Plotly.react, which measures all labels and lays out all axes again.
-const sample = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
+// Redraws in place heatmaps of which only cells, words and outlines change. That takes a tenth of the time of Plotly.react,
+// which measures all labels and lays out all axes again.
+import { make } from "./dom.js";
+
+let sample = null; // a canvas of one pixel
 
 // A CSS colour as [red, green, blue, alpha], 0 to 255.
 function channels(color) {
+  sample ??= make("canvas", { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
   sample.clearRect(0, 0, 1, 1);
   sample.fillStyle = color;
   sample.fillRect(0, 0, 1, 1);
@@ -11,7 +14,7 @@ function channels(color) {
 }
 
 // The colour of a value on a colour axis, as Plotly takes it, as a pixel of four bytes; nothing where there is no number.
-function coloring({ cmin, cmax, colorscale }) {
+export function coloring({ cmin, cmax, colorscale }) {
   const at = colorscale.map(([share]) => cmin + share * (cmax - cmin)), colors = colorscale.map(([, color]) => channels(color));
   const channel = (i, share, which) => Math.round(colors[i - 1][which] + share * (colors[i][which] - colors[i - 1][which])) << (8 * which);
   let last = NaN, pixel = 0; // neighbours are often equal
@@ -28,7 +31,7 @@ function coloring({ cmin, cmax, colorscale }) {
 }
 
 // The part of a figure that a redraw in place can't change; "" unless it has cells alone.
-function frameOf({ data, layout }) {
+export function frameOf({ data, layout }) {
   if (!data.every(({ type, texttemplate }) => type === "heatmap" && !texttemplate)) return "";
   const traces = data.map(({ z, name, text, ...rest }) => [z.length, z[0]?.length, rest]);
   const { meta, template: colors, annotations = [], shapes = [], ...rest } = layout;
@@ -36,7 +39,7 @@ function frameOf({ data, layout }) {
   return JSON.stringify([traces, rest, words, lines]);
 }
 
-class Cells {
+export class Cells {
   constructor(plot) {
     Object.assign(this, { plot, frames: [] });
   }
@@ -86,7 +89,7 @@ function same(rows, others) {
 
 // A picture of a grid, one pixel per cell.
 function paint(z, color) {
-  const canvas = Object.assign(document.createElement("canvas"), { width: z[0].length, height: z.length });
+  const canvas = make("canvas", { width: z[0].length, height: z.length });
   const context = canvas.getContext("2d"), image = context.createImageData(canvas.width, canvas.height);
   const pixels = new Uint32Array(image.data.buffer);
   let at = 0;

@@ -1,4 +1,5 @@
 // Inflates bytes. By microtasks alone: the browser draws no frame in between, as it does with `new Response(stream)`.
+
 async function inflate(bytes) {
   const { readable, writable } = new DecompressionStream("deflate"), writer = writable.getWriter(), reader = readable.getReader();
   const chunks = [];
@@ -11,7 +12,7 @@ async function inflate(bytes) {
 }
 
 // Inflates a figure (see slots.py): the bytes of its arrays, as a number; the arrays, integers as differences; and its JSON.
-async function inflateFigure(text) {
+export async function inflateFigure(text) {
   if (!text || text === "none") return { text };
   const { buffer } = await inflate(await inflate(Uint8Array.from(atob(text), (c) => c.charCodeAt(0))));
   const [size] = new Uint32Array(buffer, 0, 1), arrays = { i: Int32Array, u: Uint32Array, f: Float32Array };

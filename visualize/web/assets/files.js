@@ -1,13 +1,16 @@
 // Files that the page saves, pictures of figures, and text for the clipboard.
+import { make, notify } from "./dom.js";
+import { Gif } from "./gif.js";
+import { counted } from "./numbers.js";
 
-function saveFile(name, type, content) {
+export function saveFile(name, type, content) {
   const link = make("a", { href: URL.createObjectURL(new Blob([content], { type })), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
 // A file's name from any text.
-function fileName(text) {
+export function fileName(text) {
   return text.replace(/<[^>]*>/g, " ").replace(/[^A-Za-z0-9.]+/g, "_").replace(/^_+|_+$/g, "").slice(0, 80) || "tilescope";
 }
 
@@ -91,7 +94,7 @@ async function rasterize({ svg, width, height }, scale) {
 }
 
 // Saves a figure as SVG or PNG, or its steps as GIF.
-async function savePicture(node, about, format) {
+export async function savePicture(node, about, format) {
   const name = `${fileName(`${about.split(" · ")[0]} ${node.layout.title?.text ?? ""}`)}.${format}`;
   if (format === "gif") return saveFile(name, "image/gif", await animate(node, about));
   const picture = await tracePicture(node, about);
@@ -113,7 +116,7 @@ async function animate(node, about) {
 }
 
 // Copies a text. Browsers refuse it without HTTPS, and in a frame of another site.
-async function copyText(text) {
+export async function copyText(text) {
   const copied = await navigator.clipboard?.writeText(text).then(() => true, () => false);
   notify(copied ? "Copied" : "The browser refused access to the clipboard.");
 }

@@ -1,7 +1,7 @@
 // Animated GIFs (GIF89a, see the W3C's copy of the specification). Our pictures have few colours: the 255 commonest are kept.
 const CLEAR = 256, END = 257, UNCHANGED = 255; // LZW codes, and the colour of pixels that stay
 
-class Gif {
+export class Gif {
   constructor() {
     Object.assign(this, { frames: [], sums: new Map() }); // colours of 5 bits per channel → count, and sums of their channels
   }

@@ -1,35 +1,40 @@
-// The views and their pictures. `props.value` is the name of the open picture, which the address calls `tab`.
-const views = [...document.querySelectorAll("#header [data-tabs]")];
-const latest = new Map(); // view → the picture that was open last
+// The views and their pictures. Its value is the name of the open picture, which the address calls `tab`.
+import { onClick } from "./dom.js";
+import { send, settings } from "./messages.js";
 
-const pictures = (view) => view.dataset.tabs.split(" ");
+export default function mountHeader() {
+  const views = [...document.querySelectorAll("#header [data-tabs]")];
+  const latest = new Map(); // view → the picture that was open last
 
-function open(name) {
-  const current = views.find((view) => pictures(view).includes(name));
-  latest.set(current, name);
-  for (const view of views) view.ariaCurrent = view === current ? "page" : null;
-  for (const section of document.querySelectorAll(".tabitem")) section.hidden = section.id !== `${name}-tab`;
-  for (const button of document.querySelectorAll(".pictures [data-tab]")) button.ariaCurrent = button.dataset.tab === name ? "true" : null;
-  send.settings.tab = name;
+  const pictures = (view) => view.dataset.tabs.split(" ");
+
+  function open(name) {
+    const current = views.find((view) => pictures(view).includes(name));
+    latest.set(current, name);
+    for (const view of views) view.ariaCurrent = view === current ? "page" : null;
+    for (const section of document.querySelectorAll(".tabitem")) section.hidden = section.id !== `${name}-tab`;
+    for (const button of document.querySelectorAll(".pictures [data-tab]")) button.ariaCurrent = button.dataset.tab === name ? "true" : null;
+    settings.tab = name;
+  }
+
+  function choose(name) {
+    if (settings.tab === name) return;
+    open(name);
+    send.redraw();
+  }
+
+  onClick("#header [data-tabs]", (view) => choose(latest.get(view) ?? pictures(view)[0]));
+  onClick(".pictures [data-tab]", ({ dataset: { tab } }) => {
+    choose(tab);
+    document.querySelector(`#${tab}-tab [data-tab=${tab}]`)?.focus();
+  });
+  // Where the screen is narrow, the controls are a drawer (see base.css).
+  onClick("#drawer button", (button) => {
+    const isOpen = document.querySelector("#controls").classList.toggle("open");
+    button.ariaExpanded = isOpen;
+    button.textContent = isOpen ? "Close" : "Controls";
+    // The picture stays in view above them.
+    if (isOpen) document.querySelector(".tabitem:not([hidden]) .picture")?.scrollIntoView({ block: "start" });
+  });
+  return open;
 }
-
-function choose(name) {
-  if (send.settings.tab === name) return;
-  open(name);
-  send.redraw();
-}
-
-onClick("#header [data-tabs]", (view) => choose(latest.get(view) ?? pictures(view)[0]));
-onClick(".pictures [data-tab]", ({ dataset: { tab } }) => {
-  choose(tab);
-  document.querySelector(`#${tab}-tab [data-tab=${tab}]`)?.focus();
-});
-// Where the screen is narrow, the controls are a drawer (see base.css).
-onClick("#drawer button", (button) => {
-  const isOpen = document.querySelector("#controls").classList.toggle("open");
-  button.ariaExpanded = isOpen;
-  button.textContent = isOpen ? "Close" : "Controls";
-  // The picture stays in view above them.
-  if (isOpen) document.querySelector(".tabitem:not([hidden]) .picture")?.scrollIntoView({ block: "start" });
-});
-watch("value", () => open(props.value));

@@ -1,78 +1,82 @@
 // Keys of the whole page, and how it is shown: talk mode, the embed view and the theme (see page.py).
-const dialog = element.querySelector("dialog");
-const shows = (name) => document.body.classList.contains(name);
-const query = () => new URLSearchParams(location.search);
+import { listen, onClick } from "./dom.js";
 
-// The address holds how the page is shown, so that a link opens it alike.
-function display(name, value) {
-  const fields = query();
-  if (value) fields.set(name, value); else fields.delete(name);
-  history.replaceState(history.state, "", `${location.pathname}?${fields}`);
-}
+export default function mountKeys(element) {
+  const dialog = element.querySelector("dialog");
+  const shows = (name) => document.body.classList.contains(name);
+  const query = () => new URLSearchParams(location.search);
 
-function talk(isOn) {
-  for (const node of [document.documentElement, document.body]) node.classList.toggle("talk", isOn);
-  display("talk", isOn && "1");
-  element.querySelector(".to-talk").textContent = isOn ? "Leave talk mode" : "Talk mode";
-}
-
-// Keys press buttons: of several players, those of the first that can be seen.
-function press(selector) {
-  [...document.querySelectorAll(selector)].find((button) => button.checkVisibility())?.click();
-}
-
-const ACTIONS = {
-  ArrowLeft: () => press(shows("touring") ? ".tour .back" : ".player .back"),
-  ArrowRight: () => press(shows("touring") ? ".tour .next" : ".player .forward"),
-  " ": () => press(".player .play"),
-  f: () => (document.fullscreenElement ? document.exitFullscreen() : document.documentElement.requestFullscreen?.().catch(() => {})),
-  t: () => talk(!shows("talk")),
-  q: () => document.querySelector(".open-share").click(), // which talk mode hides
-  "?": () => dialog.showModal(),
-  Escape: () => { if (shows("touring")) press(".tour .leave"); else if (shows("talk")) talk(false); },
-};
-
-function actionOf(key) {
-  // Choices have letters, as they are often numbers.
-  const choice = 1 + "abcd".indexOf(key), view = document.querySelectorAll("#header [data-tabs]")[key - 1];
-  if (shows("asked")) return choice ? () => press(`.choice:nth-child(${choice})`) : ACTIONS[key];
-  return view ? () => view.click() : ACTIONS[key];
-}
-
-// A field takes all keys, a button or a link the keys that press it.
-function belongsTo(node, key) {
-  if (node.closest("input, select, textarea, [contenteditable=true], [role=slider], .pane pre")) return true;
-  return (key === " " || key === "Enter") && node.closest("button, a[href], summary, [role=button]") !== null;
-}
-
-document.addEventListener("keydown", (event) => {
-  const { key, target } = event, isModified = event.ctrlKey || event.metaKey;
-  if (isModified && key === "Enter") {
-    event.preventDefault();
-    document.querySelector("#run").click();
+  // The address holds how the page is shown, so that a link opens it alike.
+  function display(name, value) {
+    const fields = query();
+    if (value) fields.set(name, value); else fields.delete(name);
+    history.replaceState(history.state, "", `${location.pathname}?${fields}`);
   }
-  if (event.defaultPrevented || isModified || event.altKey || event.isComposing) return;
-  if (shows("embed") || document.querySelector("dialog:is([open], :popover-open)") || belongsTo(target, key)) return;
-  const action = actionOf(key.length === 1 ? key.toLowerCase() : key);
-  if (!action) return;
-  event.preventDefault();
-  action();
-});
 
-onClick(".open-keys, .show-keys", () => dialog.showModal());
-onClick(".to-talk", () => {
-  dialog.close();
-  talk(!shows("talk"));
-});
-// The glossary opens at the term.
-onClick(".term", ({ value }) => setTimeout(() => [...document.querySelectorAll("#glossary dt")].find(({ textContent }) => textContent === value).scrollIntoView()));
-onClick(".theme-switch", () => display("__theme", document.body.classList.toggle("dark") ? "dark" : "light"));
-// The embed view links to the same state of the whole page, and talk mode says what the picture shows.
-document.addEventListener("tilescope:address", () => {
-  element.querySelector(".on-stage").textContent = document.body.dataset.shown;
-  const whole = query();
-  for (const name of ["embed", "talk"]) whole.delete(name);
-  element.querySelector(".open-whole").href = `${location.pathname}?${whole}`;
-});
-document.body.classList.toggle("embed", query().get("embed") === "1");
-if (query().get("talk") === "1") talk(true);
+  function talk(isOn) {
+    for (const node of [document.documentElement, document.body]) node.classList.toggle("talk", isOn);
+    display("talk", isOn && "1");
+    element.querySelector(".to-talk").textContent = isOn ? "Leave talk mode" : "Talk mode";
+  }
+
+  // Keys press buttons: of several players, those of the first that can be seen.
+  function press(selector) {
+    [...document.querySelectorAll(selector)].find((button) => button.checkVisibility())?.click();
+  }
+
+  const ACTIONS = {
+    ArrowLeft: () => press(shows("touring") ? ".tour .back" : ".player .back"),
+    ArrowRight: () => press(shows("touring") ? ".tour .next" : ".player .forward"),
+    " ": () => press(".player .play"),
+    f: () => (document.fullscreenElement ? document.exitFullscreen() : document.documentElement.requestFullscreen?.().catch(() => {})),
+    t: () => talk(!shows("talk")),
+    q: () => document.querySelector(".open-share").click(), // which talk mode hides
+    "?": () => dialog.showModal(),
+    Escape: () => { if (shows("touring")) press(".tour .leave"); else if (shows("talk")) talk(false); },
+  };
+
+  function actionOf(key) {
+    // Choices have letters, as they are often numbers.
+    const choice = 1 + "abcd".indexOf(key), view = document.querySelectorAll("#header [data-tabs]")[key - 1];
+    if (shows("asked")) return choice ? () => press(`.choice:nth-child(${choice})`) : ACTIONS[key];
+    return view ? () => view.click() : ACTIONS[key];
+  }
+
+  // A field takes all keys, a button or a link the keys that press it.
+  function belongsTo(node, key) {
+    if (node.closest("input, select, textarea, [contenteditable=true], [role=slider], .pane pre")) return true;
+    return (key === " " || key === "Enter") && node.closest("button, a[href], summary, [role=button]") !== null;
+  }
+
+  document.addEventListener("keydown", (event) => {
+    const { key, target } = event, isModified = event.ctrlKey || event.metaKey;
+    if (isModified && key === "Enter") {
+      event.preventDefault();
+      document.querySelector("#run").click();
+    }
+    if (event.defaultPrevented || isModified || event.altKey || event.isComposing) return;
+    if (shows("embed") || document.querySelector("dialog:is([open], :popover-open)") || belongsTo(target, key)) return;
+    const action = actionOf(key.length === 1 ? key.toLowerCase() : key);
+    if (!action) return;
+    event.preventDefault();
+    action();
+  });
+
+  onClick(".open-keys, .show-keys", () => dialog.showModal());
+  onClick(".to-talk", () => {
+    dialog.close();
+    talk(!shows("talk"));
+  });
+  // The glossary opens at the term.
+  onClick(".term", ({ value }) => setTimeout(() => [...document.querySelectorAll("#glossary dt")].find(({ textContent }) => textContent === value).scrollIntoView()));
+  onClick(".theme-switch", () => display("__theme", document.body.classList.toggle("dark") ? "dark" : "light"));
+  // The embed view links to the same state of the whole page, and talk mode says what the picture shows.
+  listen("address", () => {
+    element.querySelector(".on-stage").textContent = document.body.dataset.shown;
+    const whole = query();
+    for (const name of ["embed", "talk"]) whole.delete(name);
+    element.querySelector(".open-whole").href = `${location.pathname}?${whole}`;
+  });
+  document.body.classList.toggle("embed", query().get("embed") === "1");
+  if (query().get("talk") === "1") talk(true);
+}

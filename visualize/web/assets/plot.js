@@ -1,17 +1,22 @@
-// The live plot (see slots.py). `props.value` has its figure and the pinned one (see figures.js).
+// The live plot (see slots.py). Its value has its figure and the pinned one (see figures.js).
+import { Cells } from "./cells.js";
+import { given, isDark, make } from "./dom.js";
+import { savePicture } from "./files.js";
+
 const NARROW = 480; // pixels
-const ruler = document.createElement("canvas").getContext("2d");
+let ruler = null; // a canvas that measures text
 
 // Fit a figure to its place: type and margins grow with the page's, and a picture fills its height.
 function fit({ data, layout }, node) {
   const rem = parseFloat(getComputedStyle(document.documentElement).fontSize), grow = Math.max(1, rem / 15);
-  const template = given.themes[document.body.classList.contains("dark") ? "dark" : "light"];
+  const template = given.themes[isDark() ? "dark" : "light"];
   const modebar = { bgcolor: "rgba(0,0,0,0)", color: "#7f8794", activecolor: template.layout.font.color };
   const font = { ...layout.font, size: rem * 0.95 }, margin = { ...layout.margin };
   const fitted = { ...layout, template, modebar, font, margin, autosize: true, width: node.clientWidth };
   if (node.closest(".picture")) fitted.height = node.clientHeight;
   if (layout.title) {
     // A title of one line shrinks to the plot's width.
+    ruler ??= make("canvas").getContext("2d");
     ruler.font = `${rem * 1.05}px ${template.layout.font.family}`;
     const share = Math.min(1, 0.98 * node.clientWidth / ruler.measureText(layout.title.text).width);
     fitted.title = { ...layout.title, font: { ...layout.title.font, size: rem * 1.05 * share } };
@@ -36,148 +41,150 @@ function fit({ data, layout }, node) {
   return { data: data.map(trace), layout: fitted };
 }
 
-// One Plotly figure, redrawn in place.
-class LivePlot {
-  // Before each drawing, `event` lets other scripts change `detail`: its data and layout.
-  constructor(node, event) {
-    Object.assign(this, { node, event, cells: new Cells(node), fold: node.closest("details") });
-    this.fold?.addEventListener("toggle", () => this.resize());
-    node.repaint = () => {
-      this.painted = null; // a hidden plot is drawn when it is shown
-      return this.paint();
-    };
-    // One object for all redraws: with another one Plotly creates the plot again, which takes longer and loses the zoom.
-    // These buttons and no others: Plotly's own list has one that uploads the chart to a third party.
-    const files = [this.button("png", "PNG, at 2×"), this.button("svg", "SVG")];
-    if ("steps" in node.dataset) files.push(this.button("gif", "GIF of all steps"));
-    const buttons = [["zoom2d", "pan2d", "resetScale2d"], files];
-    this.config = { displaylogo: false, showSendToCloud: false, modeBarButtons: buttons };
-    new MutationObserver(node.repaint).observe(document.body, { attributes: true, attributeFilter: ["class"] }); // the theme, talk mode
-    new ResizeObserver(() => this.resize()).observe(node);
-  }
-
-  // The button that saves the figure as it is drawn.
-  button(format, title) {
-    const word = `<text x="0" y="16" font-size="14" font-weight="700" fill="#7f8794">${format.toUpperCase()}</text>`;
-    const icon = { svg: `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 20">${word}</svg>` };
-    const click = () => savePicture(this.node, this.figure.about, format);
-    return { name: format, title: `Save as ${title}`, icon, click };
-  }
-
-  show(figure) {
-    if (figure.text === this.text) return;
-    this.text = figure.text;
-    this.figure = figure.data ? figure : null;
-    clearTimeout(this.timer);
-    if (!this.figure) this.clear();
-    // To measure a plot in a closed fold, the browser would lay out the fold: it is drawn when the fold opens.
-    if (!this.figure || this.fold?.open === false) return;
-    // A plot below the window waits until those in view are drawn, and is drawn once for many moves of a slider.
-    const { top, bottom } = this.node.getBoundingClientRect();
-    if (top < innerHeight && bottom > 0) this.paint();
-    else this.timer = setTimeout(this.node.repaint, 250);
-  }
-
-  // A hidden plot has no size, and is drawn when it is shown.
-  resize() {
-    const { node, painted, figure } = this, { width, height } = node._fullLayout ?? {};
-    if (figure !== painted || width !== node.clientWidth || (node.closest(".picture") && height !== node.clientHeight)) this.paint();
-  }
-
-  clear() {
-    clearTimeout(this.whole);
-    this.cells = new Cells(this.node);
-    window.Plotly?.purge(this.node);
-    this.painted = this.ranges = null;
-    this.node.dispatchEvent(new CustomEvent("tilescope:cleared", { bubbles: true }));
-  }
-
-  async paint() {
-    const { node, figure } = this;
-    if (!figure || !window.Plotly || !node.clientWidth) return;
-    this.painted = figure;
-    // Pinned and own pictures of several maps stand one above the other, each in the whole width.
-    element.classList.toggle("stacked", "xaxis2" in figure.layout);
-    const detail = fit(figure, node);
-    node.dispatchEvent(new CustomEvent(this.event, { bubbles: true, detail }));
-    clearTimeout(this.whole);
-    // Plotly follows once the plot rests, for its zoom and its hover texts.
-    if (this.cells.redraw(detail)) this.whole = setTimeout(() => this.react(detail), 250);
-    else await this.react(detail);
-    node.dataset.draws = Number(node.dataset.draws || 0) + 1;
-  }
-
-  react({ data, layout }) {
-    const drawing = this.draw(data, layout);
-    this.cells.remember({ data, layout });
-    shareRangesLater();
-    return drawing;
-  }
-
-  // Where a page has a <base>, Plotly writes its gradients' and clips' references with the whole address, and they break
-  // when the address changes. References within a document need no base (CSS Values 4, "local url flag").
-  draw(data, layout) {
-    const base = document.querySelector("base"), parent = base?.parentNode;
-    base?.remove();
-    try { return window.Plotly.react(this.node, data, layout, this.config); } finally { if (base) parent.prepend(base); }
-  }
-
-  // The ranges that Plotly chose, by axis and quantity: its scale, and its title without numbers (a median of 460 samples,
-  // and of 220).
-  chosenRanges() {
-    const free = Object.entries(this.node._fullLayout ?? {}).filter(([name, axis]) =>
-      /^[xy]axis\d*$/.test(name) && axis.autorange === true && axis.title?.text && ["linear", "log"].includes(axis.type));
-    // Without a free axis it has the shared ranges, or none.
-    if (free.length) this.ranges = new Map(free.map(([name, { type, title, range }]) => [`${name} ${type} ${title.text.replace(/\d+/g, "")}`, [...range]]));
-    return this.ranges ?? new Map();
-  }
-}
-
-const own = new LivePlot(element.querySelector(".live-plot"), "tilescope:paint");
-let pinned = null;
-
-// Show a second plot beside the own one, or hide it.
-function pair(isPinned) {
-  const { node } = own, row = element.closest(".picture, .plots");
-  if (!pinned) {
-    const beside = make("div", { class: "twin-plot", role: "figure", "aria-label": `Pinned: ${node.ariaLabel}` });
-    node.after(beside);
-    // Another event than the own plot's: scripts that draw over one plot need not know of the pinned one.
-    pinned = new LivePlot(beside, "tilescope:paint-twin");
-  }
-  pinned.node.hidden = !isPinned;
-  element.classList.toggle("twins", isPinned);
-  // In a row with pairs, each plot takes a line.
-  row?.classList.toggle("with-twins", row.querySelector(".twins") !== null);
-  own.paint();
-}
-
-// Axes of one quantity get one range in both plots, so that heights can be compared, once both have been drawn. A timer, as
-// the promise of a drawing that another one overtakes is never kept.
-let sharing = 0;
-function shareRangesLater() {
-  clearTimeout(sharing);
-  sharing = setTimeout(() => {
-    const others = pinned?.chosenRanges() ?? new Map(), shared = new Map();
-    for (const [axis, [low, high]] of own.chosenRanges()) {
-      const [otherLow, otherHigh] = others.get(axis) ?? [];
-      if (low <= high && otherLow <= otherHigh) shared.set(axis.split(" ")[0], [Math.min(low, otherLow), Math.max(high, otherHigh)]);
+export default function mountPlot(element) {
+  // One Plotly figure, redrawn in place.
+  class LivePlot {
+    // Before each drawing, `event` lets other scripts change `detail`: its data and layout.
+    constructor(node, event) {
+      Object.assign(this, { node, event, cells: new Cells(node), fold: node.closest("details") });
+      this.fold?.addEventListener("toggle", () => this.resize());
+      node.repaint = () => {
+        this.painted = null; // a hidden plot is drawn when it is shown
+        return this.paint();
+      };
+      // One object for all redraws: with another one Plotly creates the plot again, which takes longer and loses the zoom.
+      // These buttons and no others: Plotly's own list has one that uploads the chart to a third party.
+      const files = [this.button("png", "PNG, at 2×"), this.button("svg", "SVG")];
+      if ("steps" in node.dataset) files.push(this.button("gif", "GIF of all steps"));
+      const buttons = [["zoom2d", "pan2d", "resetScale2d"], files];
+      this.config = { displaylogo: false, showSendToCloud: false, modeBarButtons: buttons };
+      new MutationObserver(node.repaint).observe(document.body, { attributes: true, attributeFilter: ["class"] }); // the theme, talk mode
+      new ResizeObserver(() => this.resize()).observe(node);
     }
-    if (!shared.size) return;
-    for (const plot of [own, pinned]) {
-      const { data, layout } = plot.node, axes = [...shared].map(([name, range]) => [name, { ...layout[name], range: [...range], autorange: false }]);
-      // Not by relayout: Plotly would keep its ranges for a zoom of the reader's, and not choose again when a figure comes.
-      plot.draw(data, { ...layout, ...Object.fromEntries(axes) });
-    }
-  }, 50);
-}
 
-watch("value", () => {
-  const [figure, pinnedFigure = { text: "" }] = props.value, isNone = figure.text === "none", isPinned = pinnedFigure.text !== "";
-  own.node.classList.toggle("none", isNone);
-  own.node.classList.toggle("lone", isPinned && !figure.data);
-  element.hidden = isNone && !isPinned;
-  if (isPinned !== element.classList.contains("twins")) pair(isPinned);
-  pinned?.show(pinnedFigure);
-  own.show(figure);
-});
+    // The button that saves the figure as it is drawn.
+    button(format, title) {
+      const word = `<text x="0" y="16" font-size="14" font-weight="700" fill="#7f8794">${format.toUpperCase()}</text>`;
+      const icon = { svg: `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 20">${word}</svg>` };
+      const click = () => savePicture(this.node, this.figure.about, format);
+      return { name: format, title: `Save as ${title}`, icon, click };
+    }
+
+    show(figure) {
+      if (figure.text === this.text) return;
+      this.text = figure.text;
+      this.figure = figure.data ? figure : null;
+      clearTimeout(this.timer);
+      if (!this.figure) this.clear();
+      // To measure a plot in a closed fold, the browser would lay out the fold: it is drawn when the fold opens.
+      if (!this.figure || this.fold?.open === false) return;
+      // A plot below the window waits until those in view are drawn, and is drawn once for many moves of a slider.
+      const { top, bottom } = this.node.getBoundingClientRect();
+      if (top < innerHeight && bottom > 0) this.paint();
+      else this.timer = setTimeout(this.node.repaint, 250);
+    }
+
+    // A hidden plot has no size, and is drawn when it is shown.
+    resize() {
+      const { node, painted, figure } = this, { width, height } = node._fullLayout ?? {};
+      if (figure !== painted || width !== node.clientWidth || (node.closest(".picture") && height !== node.clientHeight)) this.paint();
+    }
+
+    clear() {
+      clearTimeout(this.whole);
+      this.cells = new Cells(this.node);
+      window.Plotly?.purge(this.node);
+      this.painted = this.ranges = null;
+      this.node.dispatchEvent(new CustomEvent("tilescope:cleared", { bubbles: true }));
+    }
+
+    async paint() {
+      const { node, figure } = this;
+      if (!figure || !window.Plotly || !node.clientWidth) return;
+      this.painted = figure;
+      // Pinned and own pictures of several maps stand one above the other, each in the whole width.
+      element.classList.toggle("stacked", "xaxis2" in figure.layout);
+      const detail = fit(figure, node);
+      node.dispatchEvent(new CustomEvent(this.event, { bubbles: true, detail }));
+      clearTimeout(this.whole);
+      // Plotly follows once the plot rests, for its zoom and its hover texts.
+      if (this.cells.redraw(detail)) this.whole = setTimeout(() => this.react(detail), 250);
+      else await this.react(detail);
+      node.dataset.draws = Number(node.dataset.draws || 0) + 1;
+    }
+
+    react({ data, layout }) {
+      const drawing = this.draw(data, layout);
+      this.cells.remember({ data, layout });
+      shareRangesLater();
+      return drawing;
+    }
+
+    // Where a page has a <base>, Plotly writes its gradients' and clips' references with the whole address, and they break
+    // when the address changes. References within a document need no base (CSS Values 4, "local url flag").
+    draw(data, layout) {
+      const base = document.querySelector("base"), parent = base?.parentNode;
+      base?.remove();
+      try { return window.Plotly.react(this.node, data, layout, this.config); } finally { if (base) parent.prepend(base); }
+    }
+
+    // The ranges that Plotly chose, by axis and quantity: its scale, and its title without numbers (a median of 460 samples,
+    // and of 220).
+    chosenRanges() {
+      const free = Object.entries(this.node._fullLayout ?? {}).filter(([name, axis]) =>
+        /^[xy]axis\d*$/.test(name) && axis.autorange === true && axis.title?.text && ["linear", "log"].includes(axis.type));
+      // Without a free axis it has the shared ranges, or none.
+      if (free.length) this.ranges = new Map(free.map(([name, { type, title, range }]) => [`${name} ${type} ${title.text.replace(/\d+/g, "")}`, [...range]]));
+      return this.ranges ?? new Map();
+    }
+  }
+
+  const own = new LivePlot(element.querySelector(".live-plot"), "tilescope:paint");
+  let pinned = null;
+
+  // Show a second plot beside the own one, or hide it.
+  function pair(isPinned) {
+    const { node } = own, row = element.closest(".picture, .plots");
+    if (!pinned) {
+      const beside = make("div", { class: "pinned-plot", role: "figure", "aria-label": `Pinned: ${node.ariaLabel}` });
+      node.after(beside);
+      // Another event than the own plot's: scripts that draw over one plot need not know of the pinned one.
+      pinned = new LivePlot(beside, "tilescope:paint-pinned");
+    }
+    pinned.node.hidden = !isPinned;
+    element.classList.toggle("paired", isPinned);
+    // In a row with pairs, each plot takes a line.
+    row?.classList.toggle("with-pairs", row.querySelector(".paired") !== null);
+    own.paint();
+  }
+
+  // Axes of one quantity get one range in both plots, so that heights can be compared, once both have been drawn. A timer, as
+  // the promise of a drawing that another one overtakes is never kept.
+  let sharing = 0;
+  function shareRangesLater() {
+    clearTimeout(sharing);
+    sharing = setTimeout(() => {
+      const others = pinned?.chosenRanges() ?? new Map(), shared = new Map();
+      for (const [axis, [low, high]] of own.chosenRanges()) {
+        const [otherLow, otherHigh] = others.get(axis) ?? [];
+        if (low <= high && otherLow <= otherHigh) shared.set(axis.split(" ")[0], [Math.min(low, otherLow), Math.max(high, otherHigh)]);
+      }
+      if (!shared.size) return;
+      for (const plot of [own, pinned]) {
+        const { data, layout } = plot.node, axes = [...shared].map(([name, range]) => [name, { ...layout[name], range: [...range], autorange: false }]);
+        // Not by relayout: Plotly would keep its ranges for a zoom of the reader's, and not choose again when a figure comes.
+        plot.draw(data, { ...layout, ...Object.fromEntries(axes) });
+      }
+    }, 50);
+  }
+
+  return ([figure, pinnedFigure = { text: "" }]) => {
+    const isNone = figure.text === "none", isPinned = pinnedFigure.text !== "";
+    own.node.classList.toggle("none", isNone);
+    own.node.classList.toggle("lone", isPinned && !figure.data);
+    element.hidden = isNone && !isPinned;
+    if (isPinned !== element.classList.contains("paired")) pair(isPinned);
+    pinned?.show(pinnedFigure);
+    own.show(figure);
+  };
+}

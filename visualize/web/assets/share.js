@@ -1,24 +1,30 @@
 // The dialog with the link and its QR code (see page.py). address.js keeps the link on the body.
-const dialog = element.querySelector("dialog");
-const [field, frame] = element.querySelectorAll("input");
-const code = element.querySelector(".qr");
+import { onClick } from "./dom.js";
+import { copyText } from "./files.js";
+import { send } from "./messages.js";
 
-function open() {
-  if (dialog.open) return;
-  field.value = document.body.dataset.link;
-  frame.value = `<iframe src="${field.value}&embed=1" width="960" height="600"></iframe>`;
-  code.replaceChildren();
-  dialog.showModal();
-  field.scrollLeft = 0;
-  send.act("share", { link: field.value });
+export default function mountShare(element) {
+  const dialog = element.querySelector("dialog");
+  const [field, frame] = element.querySelectorAll("input");
+  const code = element.querySelector(".qr");
+
+  function open() {
+    if (dialog.open) return;
+    field.value = document.body.dataset.link;
+    frame.value = `<iframe src="${field.value}&embed=1" width="960" height="600"></iframe>`;
+    code.replaceChildren();
+    dialog.showModal();
+    field.scrollLeft = 0;
+    send.act("share", { link: field.value });
+  }
+
+  onClick("#share .copy", ({ previousSibling }) => copyText(previousSibling.value));
+  onClick(".open-share", open);
+  dialog.addEventListener("keydown", (event) => { if (event.key.toLowerCase() === "q") dialog.close(); });
+  return (value) => {
+    const { link, svg } = JSON.parse(value || "{}");
+    if (link !== field.value) return;
+    code.innerHTML = svg;
+    code.dataset.link = link;
+  };
 }
-
-onClick("#share .copy", ({ previousSibling }) => copyText(previousSibling.value));
-onClick(".open-share", open);
-dialog.addEventListener("keydown", (event) => { if (event.key.toLowerCase() === "q") dialog.close(); });
-watch("value", () => {
-  const { link, svg } = JSON.parse(props.value || "{}");
-  if (link !== field.value) return;
-  code.innerHTML = svg;
-  code.dataset.link = link;
-});

@@ -1,64 +1,69 @@
 // The bar of a guided tour (see tours/guide.py). It shows the stop that the page's address names, and first its question.
-const bar = element.querySelector(".tour-bar");
-let current = ""; // "tour stop" of the address; "" without a tour
-let isRevealed = false; // whether the current stop's question has been left
+import { emit, given, listen } from "./dom.js";
+import { send } from "./messages.js";
 
-function followAddress() {
-  const query = new URLSearchParams(location.search), tour = query.get("tour"), stop = Number(query.get("stop") || 1);
-  const address = given.tours.includes(tour) ? `${tour} ${stop}` : "";
-  if (address === current) return;
-  current = address;
-  isRevealed = false;
-  document.body.classList.toggle("touring", current !== "");
-  if (current) send.act("tour", { tour, stop });
-  else bar.replaceChildren();
-  updateQuestion();
-}
+export default function mountTour(element) {
+  const bar = element.querySelector(".tour-bar");
+  let current = ""; // "tour stop" of the address; "" without a tour
+  let isRevealed = false; // whether the current stop's question has been left
 
-function showStop() {
-  const { tour, stop, html, query } = JSON.parse(props.value || "{}");
-  if (`${tour} ${stop}` !== current) return; // a stop that the page has left
-  bar.innerHTML = html;
-  document.body.dataset.stop = query;
-  emit("stop");
-  updateQuestion();
-}
-
-// While a question is open, the page hides the numbers and plots that would answer it (see tour.css).
-function updateQuestion() {
-  const isOpen = !isRevealed && bar.querySelector(".question") !== null;
-  document.body.classList.toggle("asked", isOpen);
-  document.querySelector("#results").inert = isOpen;
-}
-
-function choose(button) {
-  for (const choice of bar.querySelectorAll(".choice")) {
-    choice.classList.toggle("right", choice.dataset.right === "yes");
-    choice.classList.toggle("wrong", choice === button && choice.dataset.right === "no");
-    choice.setAttribute("aria-pressed", choice === button);
+  function followAddress() {
+    const query = new URLSearchParams(location.search), tour = query.get("tour"), stop = Number(query.get("stop") || 1);
+    const address = given.tours.includes(tour) ? `${tour} ${stop}` : "";
+    if (address === current) return;
+    current = address;
+    isRevealed = false;
+    document.body.classList.toggle("touring", current !== "");
+    if (current) send.act("tour", { tour, stop });
+    else bar.replaceChildren();
+    updateQuestion();
   }
-  bar.querySelector(".verdict").textContent = button.dataset.right === "yes" ? "Right." : "No: the right answer is marked.";
-  bar.querySelector(".next").focus();
-}
 
-function reveal(event) {
-  event.preventDefault(); // Next is a link to the next stop
-  event.stopPropagation();
-  document.activeElement?.blur(); // Space plays the picture, not Next
-  isRevealed = true;
-  updateQuestion();
-}
+  function showStop(value) {
+    const { tour, stop, html, query } = JSON.parse(value || "{}");
+    if (`${tour} ${stop}` !== current) return; // a stop that the page has left
+    bar.innerHTML = html;
+    document.body.dataset.stop = query;
+    emit("stop");
+    updateQuestion();
+  }
 
-bar.addEventListener("click", (event) => {
-  const button = event.target.closest(".choice, .next, .leave");
-  if (button?.matches(".choice")) choose(button);
-  else if (button?.matches(".next") && document.body.classList.contains("asked")) reveal(event);
-  else if (button?.matches(".leave")) emit("follow", document.body.dataset.address);
-});
-document.addEventListener("tilescope:address", followAddress);
-new ResizeObserver(() => {
-  if (bar.offsetHeight) document.body.style.setProperty("--bar", `${bar.offsetHeight}px`);
-  else document.body.style.removeProperty("--bar");
-}).observe(bar);
-watch("value", showStop);
-followAddress();
+  // While a question is open, the page hides the numbers and plots that would answer it (see tour.css).
+  function updateQuestion() {
+    const isOpen = !isRevealed && bar.querySelector(".question") !== null;
+    document.body.classList.toggle("asked", isOpen);
+    document.querySelector("#results").inert = isOpen;
+  }
+
+  function choose(button) {
+    for (const choice of bar.querySelectorAll(".choice")) {
+      choice.classList.toggle("right", choice.dataset.right === "yes");
+      choice.classList.toggle("wrong", choice === button && choice.dataset.right === "no");
+      choice.setAttribute("aria-pressed", choice === button);
+    }
+    bar.querySelector(".verdict").textContent = button.dataset.right === "yes" ? "Right." : "No: the right answer is marked.";
+    bar.querySelector(".next").focus();
+  }
+
+  function reveal(event) {
+    event.preventDefault(); // Next is a link to the next stop
+    event.stopPropagation();
+    document.activeElement?.blur(); // Space plays the picture, not Next
+    isRevealed = true;
+    updateQuestion();
+  }
+
+  bar.addEventListener("click", (event) => {
+    const button = event.target.closest(".choice, .next, .leave");
+    if (button?.matches(".choice")) choose(button);
+    else if (button?.matches(".next") && document.body.classList.contains("asked")) reveal(event);
+    else if (button?.matches(".leave")) emit("follow", document.body.dataset.address);
+  });
+  listen("address", followAddress);
+  new ResizeObserver(() => {
+    if (bar.offsetHeight) document.body.style.setProperty("--bar", `${bar.offsetHeight}px`);
+    else document.body.style.removeProperty("--bar");
+  }).observe(bar);
+  followAddress();
+  return showStop;
+}

@@ -1,0 +1,56 @@
+// Elements and events of the page, and what it remembers.
+
+// The constants of this page, from the server (see page.py).
+export const given = {};
+
+// Scripts tell each other of changes by events of the document.
+export function emit(name, detail) {
+  document.dispatchEvent(new CustomEvent(`tilescope:${name}`, { detail }));
+}
+
+export function listen(name, action) {
+  document.addEventListener(`tilescope:${name}`, action);
+}
+
+export function onClick(selector, action) {
+  document.addEventListener("click", (event) => {
+    const node = event.target.closest?.(selector);
+    if (node) action(node, event);
+  });
+}
+
+export function make(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+export function setBox(node, box) {
+  for (const [name, pixels] of Object.entries(box)) node.style[name] = `${pixels}px`;
+}
+
+export const isDark = () => document.body.classList.contains("dark");
+export const isStill = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+// The settings of the page, as a query.
+export const address = () => new URLSearchParams(document.body.dataset.address);
+
+// Shows a few words for a moment, above everything else.
+export function notify(words) {
+  const message = make("p", { class: "message", role: "status", popover: "manual" }, words);
+  document.body.append(message);
+  message.showPopover();
+  setTimeout(() => message.remove(), 4000);
+}
+
+// What the page remembers between visits. Browsers may refuse the storage in a private window or in another site's frame:
+// then it remembers nothing.
+export const memory = {
+  read(name) {
+    try { return localStorage.getItem(`tilescope-${name}`) ?? ""; } catch { return ""; }
+  },
+  write(name, value) {
+    try { localStorage.setItem(`tilescope-${name}`, value); } catch { /* refused, or full */ }
+  },
+};
