@@ -100,7 +100,9 @@ def variables() -> str:
     }
 
     def rule(selector: str, named: Mapping[str, str]) -> str:
-        return f"{selector} {{{''.join(f' --{name}: {color};' for name, color in named.items())} }}\n"
+        return (
+            f"{selector} {{{''.join(f' --{name}: {color};' for name, color in named.items())} }}\n"
+        )
 
     return rule(":root", shared | PAGE["light"]) + rule(".dark", PAGE["dark"])
 
