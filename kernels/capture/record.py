@@ -35,6 +35,7 @@ import types
 import zipfile
 from collections import defaultdict, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.driver import CudaDriver
 from triton.compiler import CompilationError, CompiledKernel
 from triton.runtime import Autotuner, OutOfResources, driver, interpreter, jit
+from triton.runtime.cache import triton_key
 
 FORMAT = 1
 
@@ -700,9 +702,9 @@ def recompile(modules: Sequence[Mapping[str, Any]], capability: int) -> list[dic
     """Compile TTIR modules, each with its options. Return {} for one that fails, None for a timeout."""
     deadline = time.monotonic() + _RECOMPILE_S + 2 * len(modules)
     replies: list[dict[str, Any] | None] = []
-    with multiprocessing.get_context("fork").Pool(
-        os.cpu_count()
-    ) as pool:  # threads may deadlock in Triton
+    workers = min(os.cpu_count() or 1, len(modules))
+    # Threads may deadlock in Triton.
+    with multiprocessing.get_context("fork").Pool(workers) as pool:
         results = [pool.apply_async(_recompile_one, (module, capability)) for module in modules]
         for result in results:
             try:
@@ -1412,7 +1414,7 @@ def capture(command_line: Sequence[str]) -> str:
     status = 0
     if flags.untimed:  # under a profiler, which may not follow a fork
         record_script(flags, folder)
-    elif child := os.fork():
+    elif child := _fork_warm():
         status = _wait(child)
     else:
         faulthandler.enable()
@@ -1423,6 +1425,13 @@ def capture(command_line: Sequence[str]) -> str:
         return write_capture(folder, flags.out, script, status)
     finally:
         shutil.rmtree(folder)
+
+
+def _fork_warm() -> int:
+    """Fork after the costly steps of a process's first compile. Forks of this process skip them."""
+    triton_key()
+    import_module("triton.experimental.gluon.nvidia.hopper")  # for the first layout of a TTGIR
+    return os.fork()
 
 
 def _wait(child: int) -> int:
