@@ -109,6 +109,11 @@ def product(left, right, scales, out, depth, STEP: tl.constexpr):
 
 
 @triton.jit
+def product_of_constant_depth(left, right, scales, out, depth: tl.constexpr, STEP: tl.constexpr):
+    product(left, right, scales, out, depth, STEP)
+
+
+@triton.jit
 def few(x, out, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out + i, tl.load(x + i))
@@ -137,6 +142,75 @@ def loop(x, out, rows, cols, IS_WIDE: tl.constexpr, BLOCK: tl.constexpr):
         start = row.to(tl.int64) * cols if IS_WIDE else row * cols
         total += tl.load(x + start + i)
     tl.store(out + tl.program_id(0) * BLOCK + i, total)
+
+
+@triton.jit
+def limited(lengths, x, out, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+    j = tl.arange(0, 16)
+    limit = tl.min(tl.load(lengths + j, mask=j < COUNT, other=1 << 30))
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, mask=i < limit), mask=i < limit)
+
+
+@triton.jit
+def steps(x, out, first, last, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    for k in range(first, last, BLOCK):
+        tl.store(out + k + i, tl.load(x + k + i))
+
+
+@triton.jit
+def tail(x, out, first, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out + first + i, tl.load(x + first + i, mask=i >= first), mask=i >= first)
+
+
+@triton.jit
+def skip(x, out, first, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if tl.program_id(0) >= first:
+        tl.store(out + i + first, tl.load(x + i + first))
+
+
+@triton.jit
+def once(x, out, first, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    total = tl.load(x + first + i)
+    if first < 16:
+        total += tl.load(x + 1024 + first + i)
+    tl.store(out + first + i, total)
+
+
+@triton.jit
+def packed(x, out, stride, cols, IS_WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    if IS_WIDE:
+        row = row.to(tl.int64)
+    i = tl.arange(0, BLOCK)
+    offsets = row * stride + i
+    tl.store(out + i, tl.load(x + offsets, mask=i < cols))
+
+
+@triton.jit
+def tiled(x, out, rows, cols, IS_WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    y = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    if IS_WIDE:
+        y = y.to(tl.int64)
+    inside = (y[:, None] < rows) & (i[None, :] < cols)
+    place = y[:, None] * cols + i[None, :]
+    tl.store(out + tl.arange(0, BLOCK), tl.sum(tl.load(x + place, mask=inside, other=0), 0))
+
+
+@triton.jit
+def gathered(left, indices, right, out, depth):
+    i = tl.arange(0, 64)
+    total = tl.zeros((64, 64), tl.float32)
+    for first in range(0, depth, 64):
+        a = tl.load(left + i[:, None] * depth + first + i[None, :])
+        index = tl.load(indices + first + i)
+        total += tl.dot(a, tl.load(right + index[:, None] * 64 + i[None, :]))
+    tl.store(out + i[:, None] * 64 + i[None, :], total)
 
 
 x = torch.zeros(1 << 16, device="cuda")
@@ -190,6 +264,35 @@ loop[(64,)](huge, out, (1 << 15) + 1, 1 << 16, IS_WIDE=False, BLOCK=1024)  # 36
 loop[(64,)](huge, out, (1 << 15) + 1, 1 << 16, IS_WIDE=True, BLOCK=1024)
 plane[(100_004, 1)](huge, out, 1, 21_474, IS_WIDE=False, BLOCK=32768)  # 38
 plane[(100_004, 1)](huge, out, 1, 21_474, IS_WIDE=True, BLOCK=32768)
+lengths = torch.tensor([1000] * 6 + [16] * 10, dtype=torch.int32, device="cuda")
+limited[(2,)](lengths, x, out, 6, BLOCK=1024)  # 40
+steps[(1,)](x, out, 7, 8200, BLOCK=1024)  # 41
+tail[(1,)](x, out, 7, BLOCK=1024)  # 42
+skip[(32,)](x, out, 7, BLOCK=1024)  # 43
+once[(1,)](x, out, 7, BLOCK=1024)  # 44
+long_rows = huge[: 214_750 * 10_000].view(-1, 10_000)
+for rows in (214_749, 214_748):  # 45, 46
+    packed[(rows,)](long_rows[:rows], out, 10_000, 10_000, IS_WIDE=False, BLOCK=16384)
+for rows in (214_750, 214_749):  # 47, 48
+    packed[(rows,)](long_rows[:rows, :3000], out, 10_000, 3000, IS_WIDE=False, BLOCK=16384)
+packed[(214_750,)](long_rows[:, :3000], out, 10_000, 3000, IS_WIDE=True, BLOCK=16384)
+tiled[(725, 725)](huge[: 46341**2].view(46341, 46341), out, 46341, 46341, IS_WIDE=False, BLOCK=64)  # 50
+indices = torch.randint(0, 1024, (1024,), dtype=torch.int32, device="cuda")
+gathered[(400,)](halves, indices, halves.clone(), x, 1024, num_stages=2)  # 51
+gathered[(400,)](halves, indices, halves.clone(), x, 1024, num_stages=3)
+to_halves = halves.clone()
+copy[(2,)](halves[1:], to_halves, 1024, 1, BLOCK=512)  # 53
+copy[(2,)](halves, to_halves, 1024, 1, BLOCK=512)
+copy[(8,)](halves, to_halves, 1024, 8, BLOCK=128)  # 55
+copy[(8,)](halves, to_halves, 1024, 1, BLOCK=128)
+bounded[(1,)](halves, to_halves, 1004, BLOCK=1024)  # 57
+bounded[(1,)](halves, to_halves, 1008, BLOCK=1024)
+add[(16,)](halves, to_halves, BLOCK=256, ORDER="acq_rel")  # 59
+add[(16,)](halves, to_halves, BLOCK=256, ORDER="relaxed")
+few[(8,)](halves, to_halves, BLOCK=64, num_warps=8)  # 61
+few[(8,)](halves, to_halves, BLOCK=64, num_warps=2)
+product[(1,)](halves, halves.clone(), x, out, 1000, STEP=1)  # 63
+product_of_constant_depth[(1,)](halves, halves.clone(), x, out, 1000, STEP=1)
 """
 
 
@@ -267,6 +370,12 @@ def find(launch, kind, op=""):
         (29, "repeated", "load", "warps load the same sectors 4 times", ""),
         (31, "divisibility", "load", "A lane moves 2 bytes per request", ""),
         (31, "divisibility", "store", "A lane moves 2 bytes per request", ""),
+        (53, "misaligned", "load", "x starts 2 bytes after a multiple of 16", ""),
+        (55, "strided", "load", "lane 1 is 16 bytes after lane 0", "All users of x must expect"),
+        (57, "mask", "load", "The mask's bound 1004 is not a multiple", "only if x has memory"),
+        (57, "mask", "store", "A lane moves 8 bytes per request", "only if out has memory"),
+        (59, "ordering", "atomic", "acq_rel", "only if no other program synchronizes"),
+        (61, "repeated", "load", "warps load the same sectors 4 times", ""),
     ],
 )
 def test_a_change_promises_the_numbers_of_the_kernel_changed_by_hand(
@@ -288,7 +397,9 @@ def test_a_change_promises_the_numbers_of_the_kernel_changed_by_hand(
 def test_a_ratio_of_exactly_two_is_reported(launches):
     finding = find(launches[4], "strided", "load")
     assert "This operation touches 2 × its ideal sectors" in finding.text
-    assert finding.after["sectors"] == launches[3].ops[0].sectors
+    for unit in ("requests", "sectors"):
+        assert finding.before[unit] == getattr(launches[4].ops[0], unit)
+        assert finding.after[unit] == getattr(launches[3].ops[0], unit)
 
 
 def test_bytes_loaded_more_than_once_are_compared_with_the_size_of_the_tensor(launches):
@@ -313,13 +424,41 @@ def test_an_overflow_is_named_with_its_line_program_and_size_and_64_bits_cure_it
     finding = find(launches[number], "overflow", "load")
     line = SCRIPT[: SCRIPT.index(statement)].count("\n") + 1
     assert f"script.py:{line} overflows 32 bits" in finding.text
-    assert f"from program {program:,} on, the value {1 << 31:,} wraps" in finding.text
-    assert f"at most {1 << 31:,} elements" in finding.text
+    assert f"from program {program:,} on, the offset {1 << 31:,} wraps" in finding.text
+    assert f"The smallest x that wraps has {(1 << 31) + 1:,} elements" in finding.text
+    assert f"In line {line}, convert an operand" in finding.change
     assert ".to(tl.int64)" in finding.change
     fixed = next(op for op in launches[number + 1].ops if op.op == "load")
     assert finding.after["requests"] == fixed.requests
     assert finding.after["sectors"] == fixed.sectors
+    assert finding.before["overflowing_programs"] > finding.after["overflowing_programs"] == 0
     assert not any(each.kind in ("overflow", "outside") for each in launches[number + 1].findings)
+
+
+@pytest.mark.parametrize(
+    ("number", "program", "offset", "size"),
+    [
+        (45, 214_748, 1 << 31, "214,749 × 10,000"),
+        (47, 214_749, 2_147_490_000, "214,750 × 3,000"),
+        (50, 724 + 651 * 725, 1 << 31, "46,341 × 46,341"),
+    ],
+)
+def test_the_smallest_shape_that_wraps_is_named_even_if_rows_and_columns_share_a_number(
+    launches, number, program, offset, size
+):
+    text = find(launches[number], "overflow", "load").text
+    assert f"from program {program:,} on, the offset {offset:,} wraps" in text
+    assert f"The smallest x that wraps has {size} elements." in text
+
+
+@pytest.mark.parametrize("number", [46, 48, 49])
+def test_one_row_less_or_64_bits_do_not_wrap(launches, number):
+    assert not any(each.kind in ("overflow", "outside") for each in launches[number].findings)
+
+
+@pytest.mark.parametrize("number", range(40, 45))
+def test_a_change_that_only_accesses_fewer_elements_is_not_advised(launches, number):
+    assert not any(each.change for each in launches[number].findings)
 
 
 @pytest.mark.parametrize(
@@ -346,6 +485,33 @@ def test_a_load_beside_asynchronous_copies_is_named_with_its_reason(launches):
     assert "no tl.dot uses its values" in reasons["scales"]
     fixed = [op for op in launches[28].ops if op.tensor == "left"]
     assert {op.op for op in fixed} == {"async copy"}
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "tensor", "cause", "change"),
+    [
+        (51, "synchronous", "indices", "num_stages is only 2", "Pass num_stages = 3."),
+        (63, "divisibility", "left", "depth = 1000 is not", "Declare depth as tl.constexpr."),
+    ],
+)
+def test_the_cure_of_a_synchronous_load_promises_the_copies_of_the_kernel_changed_by_hand(
+    launches, number, kind, tensor, cause, change
+):
+    (finding,) = (
+        each for each in launches[number].findings if (each.kind, each.tensor) == (kind, tensor)
+    )
+    assert cause in finding.text
+    assert finding.change == change
+    for numbers, launch, kind in (
+        (finding.before, launches[number], "load"),
+        (finding.after, launches[number + 1], "async copy"),
+    ):
+        ops = [op for op in launch.ops if op.tensor == tensor]
+        assert {op.op for op in ops} == {kind}
+        for unit in ("requests", "sectors"):
+            assert numbers[unit] == sum(getattr(op, unit) for op in ops)
+        synchronous = sum(op.requests for op in ops if op.op == "load")
+        assert numbers["synchronous_requests"] == synchronous
 
 
 def test_scalar_accesses_have_no_findings(launches):

@@ -112,9 +112,9 @@ class Access:
             value = argument.value
             cause = f"{name} = {value} is not a multiple of {_ALIGNMENT}."
             is_divisible = (Module.declare_divisible, number)
-            if argument.tensor and (offset := self._start(number) % _ALIGNMENT):
+            if argument.tensor and (offset := self.lab.start(argument) % _ALIGNMENT):
                 start = argument.tensor.offset_bytes - offset
-                cause = f"{name} starts {offset} bytes after a multiple of {_ALIGNMENT}."
+                cause = f"{name} starts {count_bytes(offset)} after a multiple of {_ALIGNMENT}."
                 advice = "Copy the view, or start it at an aligned element."
                 aligned = replace(argument, tensor=replace(argument.tensor, offset_bytes=start))
                 known.append(Change("misaligned", advice, cause, "", (is_divisible,), aligned))
@@ -131,7 +131,7 @@ class Access:
                     padded.append(change)
         if op.index_line and re.search(r"tt\.int_to_ptr|!tt\.ptr<!tt\.ptr", self.lab.ttir):
             known.append(_ALIGN_TABLE)
-        text = f"A lane moves {op.width_bytes} bytes per request."
+        text = f"A lane moves {count_bytes(op.width_bytes)} per request."
         fact = Hypothesis("", op, text, is_fact=False, cost=_count_requests)
         padded += self._round_bounds()
         return [replace(fact, changes=tuple(changes)) for changes in (known, padded)]
@@ -143,11 +143,6 @@ class Access:
                 advice = f"Round the bound up to {_round_up(bound)}."
                 edit = (Module.set_bound, line, _round_up(bound))
                 yield Change("mask", advice, cause, _PADDING_NEEDS, (edit,))
-
-    def _start(self, number: int) -> int:
-        tensor = self.arguments[number].own_tensor
-        assert tensor is not None
-        return tensor.offset_bytes + self.lab.capture.content.storages[tensor.storage].address_bytes
 
     def relax(self) -> Choice:
         made = self.made
@@ -167,24 +162,30 @@ class Access:
         op = self.op
         copies = {each.source[1] for each in self.lab.counts.operations if each.op == "async copy"}
         is_in_loop = op.tally.executions > math.prod(self.lab.launch.grid)
-        if op.op != "load" or not copies or not is_in_loop or not self.has_share():
+        if op.op != "load" or not copies or not is_in_loop:
             return []
         body = self.lab.module.body
+        inputs = Slice(body, {})
+        own = {name for each in self.lab.find(op) for name in each.results}
+        loads = (each for each in body.walk() if each.name == "tt.load" and each.location)
+        users = {each.location[0][1] for each in loads if own & inputs.reach(each.operands[:1])}
         dots = (each.operands for each in body.walk() if each.name.startswith("tt.dot"))
-        used = Slice(body, {}).reach(name for names in dots for name in names)
         changes: tuple[Change, ...] = ()
         if op.width_bytes < _NARROWEST_COPY_BYTES:
-            why = f"a lane has {op.width_bytes} consecutive bytes, and a copy needs {_NARROWEST_COPY_BYTES}"
-        elif op.index_line:
-            why = f"its addresses come from the load in line {op.index_line}"
-            stages = int(self.lab.kernel.options.get("num_stages", 1)) + 1
-            changes = (try_option("synchronous", "num_stages", stages),)
-        elif all(used.isdisjoint(each.results) for each in self.lab.find(op)):
+            width = count_bytes(op.width_bytes).replace(" ", " consecutive ")
+            why = f"a lane has {width}, and a copy needs {_NARROWEST_COPY_BYTES}"
+        elif users:
+            stages = int(self.lab.kernel.options.get("num_stages", 1))
+            why = f"the load in line {min(users)} needs its values, and num_stages is only {stages}"
+            changes = (try_option("synchronous", "num_stages", stages + 1),)
+        elif own.isdisjoint(inputs.reach(name for names in dots for name in names)):
             why = "no tl.dot uses its values"
         else:
             return []
-        lines = ", ".join(map(str, sorted(copies)))
-        text = f"It stays a synchronous load beside the asynchronous copies of line {lines}: {why}."
+        if not users and not self.has_share():
+            return []
+        lines = f"line{'s' * (len(copies) > 1)} {', '.join(map(str, sorted(copies)))}"
+        text = f"It stays a synchronous load beside the asynchronous copies of {lines}: {why}."
         return [Hypothesis("synchronous", op, text, changes)]
 
     def explain_waste(self) -> Choice:
@@ -199,11 +200,11 @@ class Access:
         is_load = op.op in ("load", "async copy")
         excess = f"This operation touches {ratio:.3g} × its ideal sectors"
         if self.is_narrow and step < 0:
-            width = f"A lane moves {op.width_bytes} bytes per request."
+            width = f"A lane moves {count_bytes(op.width_bytes)} per request."
             text = f"{steps} Triton combines only ascending addresses of a lane. {width}"
             return [Hypothesis("reversed", op, text)]
         if ratio >= _WASTEFUL and abs(step) > op.width_bytes:
-            text = f"{excess}. {steps} A lane uses {op.width_bytes}."
+            text = f"{excess}. {steps} A lane uses {count_bytes(op.width_bytes)}."
             if repeats[_BY_REQUESTS] >= _WASTEFUL:
                 text += " Other requests of the warp use the rest."
                 return [Hypothesis("strided", op, text)]
@@ -235,7 +236,7 @@ class Access:
         covered = np.unique(distinct // SECTOR_BYTES).size * SECTOR_BYTES
         starts = np.concatenate([start for _, start in self.op.tally.starts])
         is_whole = distinct.size * self.made.element_bytes == covered
-        if is_whole and not (starts % SECTOR_BYTES).any():
+        if is_whole and not self.op.index_line and not (starts % SECTOR_BYTES).any():
             advice = "Load each element once, and repeat it with tl.broadcast_to and tl.reshape."
             changes += self._access_contiguously("repeated", advice, "", distinct.size)
         warps = self.lab.kernel.num_warps // round(repeats[_BY_WARPS])
@@ -261,11 +262,12 @@ class Access:
             not owners
             or not inner
             or not (is_same or is_free)
-            or self._start(owners[0]) % SECTOR_BYTES
+            or self.lab.start(self.arguments[owners[0]]) % SECTOR_BYTES
         ):
             return ()
         edits = ((Module.access_contiguously, each.line, owners[0], count) for each in inner)
-        return (Change(kind, advice, "", needs, tuple(edits)),)
+        repeats = math.prod(self.layout.shape) // count
+        return (Change(kind, advice, "", needs, tuple(edits), repeats=repeats),)
 
     def _measure_step(self) -> tuple[int, str]:
         """Return the bytes from lane to lane, 0 if that varies, and a sentence that says so."""
@@ -274,7 +276,7 @@ class Access:
         step = int(steps[0]) if (steps == steps[0]).all() else 0
         side = "after" if step > 0 else "before"
         who = f"In program {self.example.program}, warp {self.warp[first]}"
-        return step, f"{who}, lane 1 is {abs(step):,} bytes {side} lane 0."
+        return step, f"{who}, lane 1 is {count_bytes(abs(step))} {side} lane 0."
 
     def _measure_repeats(self) -> dict[str, float]:
         """Return how often lanes, requests and warps access the same bytes or sectors."""
@@ -304,3 +306,7 @@ def _count_requests(numbers: Numbers) -> int:
 
 def _round_up(number: int) -> int:
     return number + -number % _ALIGNMENT
+
+
+def count_bytes(number: int) -> str:
+    return f"{number:,} byte{'s' * (number != 1)}"

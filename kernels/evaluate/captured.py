@@ -134,6 +134,7 @@ def _evaluate(
             tally.refused = tally.refused or doubt.text
             if not doubt.text:  # the compiler found that nothing needs it
                 tally.counts[:] = 0
+                tally.elements = 0
         if made and made.swaps:
             loaded = tally.counts.copy()
             loaded[SECTORS] = tally.loaded_sectors

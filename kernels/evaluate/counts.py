@@ -115,6 +115,7 @@ class Tally:
     Attributes:
         executions: number of executions with an active program, over all programs.
         counts: (7,) int64: the amounts of `Cost` in order.
+        elements: active elements, summed over all executions.
         loaded_sectors: sectors of the words that a compare-and-swap loop loads first.
         storages: the storages that it addresses.
         example: an early execution, the one with the most requests in the first batch.
@@ -123,12 +124,13 @@ class Tally:
         refused: why the counts are incomplete or a bound; "" if they are exact.
         is_upper_bound: whether the counts are an upper bound, not a lower one.
         issued: for each instruction of a warp, whether any lane executed it.
-        classes: for each set of classes, as far as remembered, (classes, 10) int64: counts, the smallest and largest
-            address of an active element, from the block's first element, and the loaded sectors.
+        classes: for each set of classes, as far as remembered, (classes, 11) int64: counts, the smallest and largest
+            address of an active element, from the block's first element, the loaded sectors, and the active elements.
     """
 
     executions: int = 0
     counts: np.ndarray = field(default_factory=lambda: np.zeros(7, np.int64))
+    elements: int = 0
     loaded_sectors: int = 0
     storages: set[int] = field(default_factory=set)
     example: Example | None = None
@@ -193,18 +195,24 @@ class OperationCounts:
 
 @dataclass(frozen=True)
 class Overflow:
-    """An operation on integers whose result does not fit in its type.
+    """An operation on integers whose results do not fit in their type.
 
     Attributes:
         source: its file and line.
-        program: the first program in which it does not fit.
-        value: the mathematical result there.
-        bits: the width of its type.
+        line: its line in the TTGIR.
+        program: the first program in which a result does not fit.
+        value: the first mathematical result there that does not fit.
+        smallest: of all mathematical results that do not fit, the one closest to 0.
+        programs: number of programs in which a result does not fit.
+        bits: the width of their type.
     """
 
     source: tuple[str, int]
+    line: int
     program: int
     value: int
+    smallest: int
+    programs: int
     bits: int
 
 

@@ -6,6 +6,7 @@ Only the operations that addresses, masks and control flow depend on are evaluat
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -40,13 +41,13 @@ from kernels.evaluate.values import (
 # Maximum number of programs of a launch, and of those that are evaluated at once.
 _MOST_PROGRAMS = 1 << 26
 _PROGRAMS_AT_ONCE = 1 << 20
-# Maximum number of programs to search for an overflow.
-_MOST_CANDIDATES = 64
 # The programs that a GPU allows along each axis (CUDA C++ Programming Guide 13.0, "Compute Capabilities").
 _MOST_ALONG = {"x": (1 << 31) - 1, "y": 65_535, "z": 65_535}
 
 # Bytes per element of `tensormap.replace`'s .elemtype (PTX ISA 9.0). Its numbers differ from CUtensorMapDataType's.
 _TENSOR_MAP_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
+# Operations whose second operand is the buffer in shared memory that they write.
+_BUFFER_WRITES = ("ttg.async_copy_global_to_local", "ttg.local_store")
 # Copies that are not counted, in the kernel's words.
 _UNCOUNTED = {
     "ttng.async_tma_gather": "A descriptor's gather",
@@ -102,7 +103,9 @@ class Evaluator:
         self.slice = Slice(body, depths)
         self.needed = self.slice.values
         self.has_locks = False
-        self.overflows: dict[Source, Overflow] = {}
+        # By line in the TTGIR.
+        self.overflows: dict[int, Overflow] = {}
+        self.wrapping: dict[int, np.ndarray] = {}
         self.values: dict[str, Any] = {}
         # By address. Memory for the descriptors that programs make is allocated in steps of STORAGE_STEP.
         self.descriptors: dict[int, Descriptor] = {}
@@ -209,8 +212,7 @@ class Evaluator:
         most = int(trips[active].max(initial=0))
         fewest = int(trips[active].min(initial=1 << 62))
         at_once = CHUNK // max((math.prod(inner.shape) for inner in memory_ops(body)), default=1)
-        makes_descriptors = any(inner.name == "ttng.tensormap_create" for inner in body.walk())
-        if most > 4 and at_once > 2 * np.count_nonzero(active) and not makes_descriptors:
+        if most > 4 and at_once > 2 * np.count_nonzero(active) and not self._keeps_state(body):
             steps = self._constant_steps(op)
             if steps is not None:
                 steps[induction] = Value(low), Value(step)
@@ -222,6 +224,14 @@ class Evaluator:
             self._run_region(body, running)
             self._assign(carried, self._get(body.yielded), None if i < fewest else running)
         self._assign(op.results, self._get(carried))
+
+    def _keeps_state(self, body: Region) -> bool:
+        """Return whether an iteration may use a descriptor or a buffer that an earlier one wrote."""
+        return any(
+            op.name == "ttng.tensormap_create"
+            or (op.name in _BUFFER_WRITES and op.operands[1] in self.needed)
+            for op in body.walk()
+        )
 
     def _constant_steps(self, op: Op) -> dict[str, tuple[Value, Value]] | None:
         """Return the initial value and the constant increment of each carried value; None if any increment varies."""
@@ -375,22 +385,40 @@ class Evaluator:
         return [result]
 
     def _note_overflow(self, op: Op, value: Value, active: np.ndarray) -> None:
-        """Note the first program in which an operation's result does not fit in its type."""
+        """Note the first program in which an operation's result does not fit in its type, and the smallest result."""
         bits = arithmetic.bits_of(op.type)
+        half = 1 << bits - 1
         low, high = value.bounds_by_program()
-        wraps = active & ((low < -(1 << bits - 1)) | (high >= 1 << bits - 1))
-        if not op.source:
+        wraps = np.flatnonzero(active & ((low < -half) | (high >= half)))
+        if not op.source or not wraps.size:
             return
-        known = self.overflows.get(op.source)
-        for member in np.flatnonzero(wraps)[:_MOST_CANDIDATES]:
-            program = int(self.programs[member])
-            if known and program >= known.program:
-                break
-            block = value.blocks(np.array([member]))
-            wrong = block[(block < -(1 << bits - 1)) | (block >= 1 << bits - 1)]
-            if wrong.size:
-                self.overflows[op.source] = Overflow(op.source, program, int(wrong[0]), bits)
-                break
+        programs = self.wrapping.setdefault(op.line, np.zeros(math.prod(self.grid), bool))
+        programs[self.programs[wraps]] = True
+        least = np.broadcast_to(np.minimum(abs(low), abs(high)), len(active))[wraps]
+        most = max(1, CHUNK // math.prod(shape_of(op.type)))
+        closest = wraps[np.argsort(least, kind="stable")[:most]]
+        members = np.union1d(wraps[:most], closest)
+        blocks = value.blocks(members)
+        blocks = np.broadcast_to(blocks, (len(members), *blocks.shape[1:])).reshape(
+            len(members), -1
+        )
+        is_wrong = (blocks < -half) | (blocks >= half)
+        wrong = blocks[is_wrong]
+        if wrong.size:
+            row = is_wrong.any(axis=1).argmax()
+            new = Overflow(
+                source=op.source,
+                line=op.line,
+                program=int(self.programs[members[row]]),
+                value=int(wrong[0]),
+                smallest=int(wrong[np.abs(wrong).argmin()]),
+                programs=int(np.count_nonzero(programs)),
+                bits=bits,
+            )
+            known = self.overflows.get(op.line, new)
+            first = min(known, new, key=lambda each: each.program)
+            smallest = min(known.smallest, new.smallest, key=abs)
+            self.overflows[op.line] = replace(first, smallest=smallest, programs=new.programs)
 
     def _gather(self, op: Op, operands: list[Value]) -> Value:
         """Evaluate tl.gather: elements of a block along an axis."""

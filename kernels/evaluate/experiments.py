@@ -1,8 +1,10 @@
 """Try changes to a launch: edit its kernel's TTIR, compile that, and count the launch again."""
 
+import json
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from pydantic import TypeAdapter
 from kernels.capture.reader import Argument, Build, Capture, CapturedKernel, CapturedLaunch
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.counts import LaunchCounts, OperationCounts
+from kernels.evaluate.memory import STORAGE_STEP
 from kernels.evaluate.ttgir import Op
 from kernels.evaluate.ttir_edits import Module
 from kernels.gpus import GPUS, occupancy
@@ -18,6 +21,7 @@ from kernels.gpus import GPUS, occupancy
 # Maximum work of counting a launch with changes, in units of `LaunchCounts.work`.
 _MOST_WORK = 1 << 17
 _LOADS = ("load", "async copy")
+_KERNEL_TYPE = TypeAdapter(CapturedKernel)
 
 # Compiles modules: see `capture.recompile`.
 Compiler = Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any] | None]]
@@ -37,6 +41,7 @@ class Change:
         edits: methods of `Module`, each with its arguments.
         argument: the argument with its new value.
         options: of the compiler, with their new values.
+        repeats: how many elements of the block get the value of each element that is still accessed.
     """
 
     kind: str
@@ -46,6 +51,7 @@ class Change:
     edits: tuple[tuple[Any, ...], ...] = ()
     argument: Argument | None = None
     options: tuple[tuple[str, int], ...] = ()
+    repeats: int = 1
 
 
 Trial = tuple[Change, ...]
@@ -58,7 +64,7 @@ class Hypothesis:
     Attributes:
         changes: are tried together.
         is_fact: whether it is worth reporting if no change helps.
-        cost: what a change must lower. It must not raise the launch's requests, sectors or spills.
+        cost: what a change must lower. See also `Lab.helps`.
         trial: the changes that are necessary and help.
     """
 
@@ -105,6 +111,13 @@ class Lab:
         """Return the operations of the TTIR from which an operation comes."""
         return self.module.find(op.source, op.op)
 
+    def start(self, argument: Argument) -> int:
+        """Return the address of a tensor's first byte: see `memory.STORAGE_STEP`."""
+        tensor = argument.own_tensor
+        assert tensor is not None
+        storage = self.capture.content.storages[tensor.storage]
+        return (tensor.storage + 1) * STORAGE_STEP + storage.address_bytes + tensor.offset_bytes
+
     def edit(self, trial: Trial) -> dict[str, Any]:
         """Return a changed module as `capture.recompile` takes it."""
         module = Module(self.ttir)
@@ -123,7 +136,7 @@ class Lab:
         self.outcomes[trial] = None
         if reply:
             built = {**asdict(self.kernel), **reply}
-            kernel = TypeAdapter(CapturedKernel).validate_python(built)
+            kernel = _KERNEL_TYPE.validate_python(built)
             changed = {change.argument.name: change.argument for change in trial if change.argument}
             arguments = tuple(changed.get(each.name, each) for each in self.launch.arguments)
             launch = replace(self.launch, arguments=arguments)
@@ -164,24 +177,51 @@ class Lab:
         return numbers
 
     def helps(self, hypothesis: Hypothesis, trial: Trial) -> bool:
-        """Return whether changes lower the cost, and do not raise the launch's."""
+        """Return whether changes lower the cost of the same work.
+
+        They must not raise the launch's requests, sectors or spills. Each line must access as many elements as before,
+        because masks, loops or programs that do less make any cost fall.
+        """
         before = self.numbers(hypothesis.op)
         after = self.numbers(hypothesis.op, trial)
         outcome = self.outcomes[trial]
         if not outcome or not before or not after:
             return False
         kernel, counts = outcome
+        elements = count_elements(counts)
+        if op := hypothesis.op:
+            elements[_place(op)] *= math.prod(change.repeats for change in trial)
         is_dearer = (total(counts) > total(self.counts)).any()
         has_spills = kernel.spilled_bytes > self.kernel.spilled_bytes
         is_better = hypothesis.cost(after) < hypothesis.cost(before)
-        return is_better and not is_dearer and not has_spills
+        has_same_work = not count_elements(self.counts) - elements
+        is_counted = find_refusals(counts) <= find_refusals(self.counts)
+        return is_better and has_same_work and is_counted and not is_dearer and not has_spills
+
+
+def _place(op: OperationCounts) -> tuple[str, tuple[str, int]]:
+    kind = _LOADS[0] if op.op in _LOADS else op.op
+    return kind, op.source
+
+
+def count_elements(counts: LaunchCounts) -> Counter[tuple[str, tuple[str, int]]]:
+    """Return how many elements the operations of each kind on each line access."""
+    elements = Counter[tuple[str, tuple[str, int]]]()
+    for op in counts.operations:
+        elements[_place(op)] += op.tally.elements
+    return elements
+
+
+def find_refusals(counts: LaunchCounts) -> set[tuple[str, tuple[str, int]] | None]:
+    """Return the operations whose counts are incomplete or bounds; None stands for the launch."""
+    refused = (_place(op) for op in counts.operations if op.tally.refused)
+    return {*refused, *([None] if counts.refused else [])}
 
 
 def find_same(op: OperationCounts, counts: LaunchCounts) -> list[OperationCounts]:
     """Return the operations of a changed launch that correspond to one of the launch."""
-    kinds = _LOADS if op.op in _LOADS else (op.op,)
-    candidates = (each for each in counts.operations if each.source == op.source)
-    return [each for each in candidates if each.op in kinds and op.tensors in ((), each.tensors)]
+    candidates = (each for each in counts.operations if _place(each) == _place(op))
+    return [each for each in candidates if op.tensors in ((), each.tensors)]
 
 
 def total(counts: LaunchCounts) -> np.ndarray:
@@ -190,20 +230,21 @@ def total(counts: LaunchCounts) -> np.ndarray:
 
 
 def make_trials(compiler: Compiler, choices: Mapping[Lab, Sequence[Choice]]) -> None:
-    """Try the changes of each hypothesis together, and then without each that is not needed."""
-    tasks = [
-        (lab, each)
-        for lab, own in choices.items()
-        for each in dict.fromkeys(chain(*own))
-        if each.changes and lab.ttir
-    ]
-    _run(compiler, [(lab, each.changes) for lab, each in tasks])
-    tasks = [(lab, each) for lab, each in tasks if lab.helps(each, each.changes)]
-    for _, each in tasks:
-        each.trial = each.changes
-    for number in range(max((len(each.changes) for _, each in tasks), default=0)):
-        shorter = []
+    """Try the hypotheses of each choice until one helps, and then without each change that is not needed."""
+    pairs = [(lab, choice) for lab, own in choices.items() for choice in own if lab.ttir]
+    helpful: list[tuple[Lab, Hypothesis]] = []
+    for rank in range(max((len(choice) for _, choice in pairs), default=0)):
+        open_pairs = [pair for pair in pairs if not any(each.trial for each in pair[1])]
+        new = [(lab, each) for lab, choice in open_pairs for each in choice[rank : rank + 1]]
+        tasks = [(lab, each) for lab, each in dict.fromkeys(new) if each.changes]
+        _run(compiler, [(lab, each.changes) for lab, each in tasks])
         for lab, each in tasks:
+            if lab.helps(each, each.changes):
+                each.trial = each.changes
+                helpful.append((lab, each))
+    for number in range(max((len(each.changes) for _, each in helpful), default=0)):
+        shorter = []
+        for lab, each in helpful:
             rest = tuple(change for change in each.trial if change not in each.changes[number:][:1])
             if rest:
                 shorter.append((lab, each, rest))
@@ -222,6 +263,9 @@ def _run(compiler: Compiler, trials: Sequence[tuple[Lab, Trial]]) -> None:
         return
     major, minor = new[0][0].capture.content.gpu["compute_capability"]
     modules = [lab.edit(trial) for lab, trial in new]
-    replies = compiler({"modules": modules, "capability": 10 * major + minor})
-    for (lab, trial), reply in zip(new, replies, strict=True):
-        lab.count(trial, reply)
+    texts = [json.dumps(module, sort_keys=True) for module in modules]
+    distinct = dict(zip(texts, modules, strict=True))  # launches of a kernel share changes
+    request = {"modules": [*distinct.values()], "capability": 10 * major + minor}
+    replies = dict(zip(distinct, compiler(request), strict=True))
+    for (lab, trial), text in zip(new, texts, strict=True):
+        lab.count(trial, replies[text])

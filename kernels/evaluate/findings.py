@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from kernels.capture.reader import Build, Capture, Finding
-from kernels.evaluate.access_costs import explain_costs
+from kernels.capture.reader import Build, Capture, Finding, Tensor
+from kernels.evaluate.access_costs import count_bytes, explain_costs
 from kernels.evaluate.captured import count_launch
-from kernels.evaluate.counts import LaunchCounts, OperationCounts
+from kernels.evaluate.counts import LaunchCounts, OperationCounts, Overflow
 from kernels.evaluate.experiments import (
     Change,
     Choice,
@@ -22,13 +22,19 @@ from kernels.evaluate.experiments import (
     Hypothesis,
     Lab,
     Numbers,
+    Trial,
     find_same,
     make_trials,
     try_option,
 )
 from kernels.evaluate.memory import STORAGE_STEP, storage_number
+from kernels.evaluate.ttgir import Slice, memory_ops, parse
 from kernels.gpus import occupancy
 from kernels.layouts import vectors
+
+# Operations on offsets, in Triton's default type.
+_OFFSET_BITS = 32
+_SUM_NAMES = {"arith.addi": "sum", "arith.subi": "difference", "arith.muli": "product"}
 
 # Resident warps are reported if registers or shared memory limit them to less than this part.
 _LOW_OCCUPANCY = 0.25
@@ -102,10 +108,19 @@ def _make_finding(lab: Lab, hypothesis: Hypothesis) -> Finding:
         tensor=", ".join(op.tensors) if op else "",
         text=join(*(change.cause for change in trial), hypothesis.text),
         change=join(*(change.advice for change in trial)),
-        before=lab.numbers(op) if trial else {},
-        after=lab.numbers(op, trial) if trial else {},
+        before=_count(lab, hypothesis, ()) if trial else {},
+        after=_count(lab, hypothesis, trial) if trial else {},
         needs=join(*(change.needs for change in trial)),
     )
+
+
+def _count(lab: Lab, hypothesis: Hypothesis, trial: Trial) -> Numbers:
+    outcome = lab.outcomes[trial]
+    numbers = lab.numbers(hypothesis.op, trial)
+    if hypothesis.kind == "overflow" and outcome:
+        programs = (each.programs for each in outcome[1].overflows)
+        numbers["overflowing_programs"] = max(programs, default=0)
+    return numbers
 
 
 def name_tensors(op: OperationCounts | None) -> str:
@@ -114,18 +129,10 @@ def name_tensors(op: OperationCounts | None) -> str:
 
 def _check_bounds(lab: Lab, op: OperationCounts) -> Choice:
     """State an access outside its tensor, or the overflow that causes it."""
-    overflow = min(lab.counts.overflows, key=lambda each: each.program, default=None)
-    wide = _find_in_64_bits(lab, op) if overflow and (op.tally.outside or op.tally.refused) else []
-    if overflow and wide:
-        file, line = overflow.source
-        limit = 1 << overflow.bits - 1
-        size = wide[0].instruction.element_bytes if wide[0].instruction else 1
-        text = (
-            f"{file}:{line} overflows {overflow.bits} bits: from program {overflow.program:,} on, "
-            f"the value {overflow.value:,} wraps, so the operation accesses other elements. Offsets "
-            f"fit if {name_tensors(wide[0])} has at most {limit:,} elements ({limit * size:,} bytes)."
-        )
-        return [Hypothesis("overflow", op, text, trial=_IN_64_BITS)]
+    if not op.tally.outside and not op.tally.refused:
+        return []
+    if lab.counts.overflows and (overflow := _explain_overflow(lab, op)):
+        return [overflow]
     if not op.tally.outside:
         return []
     example, index = op.tally.outside
@@ -135,37 +142,91 @@ def _check_bounds(lab: Lab, op: OperationCounts) -> Choice:
     storage = lab.capture.content.storages[number]
     start = (number + 1) * STORAGE_STEP + storage.address_bytes
     past = address - start - storage.bytes
-    where = f"{past:,} bytes after its end"
+    where = f"{count_bytes(past)} after its end"
     if address < start:
-        where = f"{start - address:,} bytes before its start"
+        where = f"{count_bytes(start - address)} before its start"
     who = f"Program {example.program}{_name_lane(op, index)}"
     text = f"{who}: element ({element}) of the block lies outside {name_tensors(op)}, {where}."
     return [Hypothesis("outside", op, text)]
 
 
-_IN_64_BITS = (
-    Change(
-        "overflow",
-        "Convert a factor with .to(tl.int64). With 64-bit offsets, no access lies outside.",
-    ),
-)
+def _explain_overflow(lab: Lab, op: OperationCounts) -> Hypothesis | None:
+    """State that an offset does not fit in 32 bits, if the access is right with 64 bits."""
+    trial, overflows = _widen_offsets(lab, op)
+    outcome = lab.outcomes.get(trial)
+    same = find_same(op, outcome[1]) if outcome else []
+    if not trial or not same or any(each.tally.outside or each.tally.refused for each in same):
+        return None
+    file, line = overflows[0].source
+    program = overflows[0].program
+    value = overflows[0].value
+    size = ""
+    arguments = {each.name: each for each in lab.launch.arguments}
+    argument = arguments.get(", ".join(same[0].tensors))
+    if argument and argument.own_tensor and same[0].instruction:
+        element_bytes = same[0].instruction.element_bytes
+        smallest = min((each.smallest for each in overflows), key=abs)
+        if op.tally.outside:  # unlike the results, without lanes whose mask is false
+            example, index = op.tally.outside
+            program = example.program
+            past = int(example.address[index]) - lab.start(argument)
+            value = past // element_bytes % (1 << _OFFSET_BITS)
+            smallest = min(smallest, value, key=abs)
+        shape = _find_wrapping_shape(argument.own_tensor, smallest * element_bytes)
+        size = f" The smallest {argument.name} that wraps has {shape} elements."
+    text = (
+        f"{file}:{line} overflows {_OFFSET_BITS} bits: from program {program:,} on, the offset "
+        f"{value:,} wraps, so the operation accesses other elements.{size}"
+    )
+    return Hypothesis("overflow", op, text, trial=trial)
 
 
-def _find_in_64_bits(lab: Lab, op: OperationCounts) -> Sequence[OperationCounts]:
-    """Return an operation with 64-bit sums and products; () if it is wrong with them, too.
+def _widen_offsets(lab: Lab, op: OperationCounts) -> tuple[Trial, Sequence[Overflow]]:
+    """Count with the operands of overflowing offsets in 64 bits.
 
-    Layouts and widths do not depend on their size, so the kernel is not compiled again.
+    Layouts and widths do not depend on the size of offsets, so the kernel is not compiled again.
+
+    Returns:
+        The change, and the overflows of an operation's offsets, first those from which the others follow.
     """
-    if _IN_64_BITS not in lab.outcomes:
-        kernel, codes = lab.capture.build(lab.launch.kernel)
-        lines = codes["ttgir"].split("\n")
-        wide = (re.sub(r"( = arith\.(?:add|sub|mul)i .*)i32", r"\1i64", line) for line in lines)
-        build = Build(kernel, {**codes, "ttgir": "\n".join(wide)})
-        lab.outcomes[_IN_64_BITS] = kernel, count_launch(lab.capture, lab.launch, build=build)
-    outcome = lab.outcomes[_IN_64_BITS]
-    ops = find_same(op, outcome[1]) if outcome else []
-    is_wrong = any(each.tally.outside or each.tally.refused for each in ops)
-    return () if is_wrong else ops
+    kernel, codes = lab.capture.build(lab.launch.kernel)
+    body = parse(codes["ttgir"])
+    values = Slice(body, {})
+    accesses = (each for each in memory_ops(body) if each.source == op.source)
+    used = values.reach(each.operands[0] for each in accesses)
+    overflows = {each.line: each for each in lab.counts.overflows if each.bits == _OFFSET_BITS}
+    sums = [each for each in body.walk() if each.name in _SUM_NAMES]
+    wrong = [each for each in sums if each.line in overflows and used & {*each.results}]
+    names = {each.results[0] for each in wrong}
+    first = [each for each in wrong if not names - {*each.results} & values.reach(each.operands)]
+    causes = {each.results[0] for each in first}
+    lines = {(overflows[each.line].source[1], _SUM_NAMES[each.name]) for each in first}
+    trial = tuple(
+        Change("overflow", f"In line {line}, convert an operand of the {name} with .to(tl.int64).")
+        for line, name in sorted(lines)
+    )
+    if trial not in lab.outcomes:
+        ttgir = codes["ttgir"].split("\n")
+        for each in sums:
+            if causes & values.reach(each.results):
+                ttgir[each.line] = ttgir[each.line].replace("i32", "i64")
+        build = Build(kernel, {**codes, "ttgir": "\n".join(ttgir)})
+        lab.outcomes[trial] = kernel, count_launch(lab.capture, lab.launch, build=build)
+    wrong.sort(key=lambda each: (each not in first, overflows[each.line].program))
+    return trial, [overflows[each.line] for each in wrong]
+
+
+def _find_wrapping_shape(tensor: Tensor, offset_bytes: int) -> str:
+    """Return the smallest shape, along a tensor's outermost dimension, with elements at an offset or after it."""
+    shape = list(tensor.shape) or [1]
+    strides = tensor.strides or [1]
+    outer = int(np.argmax(strides))
+    step = max(1, strides[outer])
+    inner = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    inner -= (shape[outer] - 1) * strides[outer]
+    whole, rest = divmod(offset_bytes // tensor.element_bytes, step)
+    shape[outer] = whole + 1 + (rest > inner)
+    return " × ".join(f"{size:,}" for size in shape)
 
 
 def _check_tuner(lab: Lab, op: OperationCounts) -> Choice:

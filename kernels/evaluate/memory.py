@@ -206,6 +206,7 @@ class Memory:
         times = np.array([len(running)]) if index is None else np.bincount(index)
         tally.counts += times @ facts[:, :7]
         tally.loaded_sectors += int(facts[:, 9] @ times)
+        tally.elements += int(facts[:, 10] @ times)
         issued = facts[:, REQUESTS] > 0
         if not issued.any():
             return
@@ -272,7 +273,11 @@ class Memory:
             loaded = counts[:, SECTORS]
             if instruction.swaps:
                 loaded = count_requests(*lanes)[:, SECTORS].reshape(shape[:2]).sum(axis=1)
-            facts.append(np.column_stack([counts, low, high, loaded]))
+            blocks = mask.with_rank(rank).blocks(some)
+            elements = np.count_nonzero(blocks, axis=tuple(range(1, rank + 1)))
+            elements = elements * (math.prod(op.shape) // blocks[0].size)
+            elements = np.broadcast_to(elements, len(some))
+            facts.append(np.column_stack([counts, low, high, loaded, elements]))
         return np.concatenate(facts)
 
     def count_descriptors(self, op: Op, address: np.ndarray) -> None:
@@ -316,6 +321,7 @@ class Memory:
             inside = ((places >= low) & (places < high)).all(axis=0)
             counts = count_requests(address, np.asarray(inside), GRANULE_BYTES, instruction)
             tally.counts[SECTORS] += count * counts[:, SECTORS].sum()
+            tally.elements += int(inside.sum()) * GRANULE_BYTES // size * count
 
 
 def _blocks(
