@@ -576,9 +576,7 @@ class Evaluator:
                     "The descriptor was loaded from memory. Pass it as an argument."
                 )
             at = np.stack([self._per_program(name)[some] for name in op.coordinates], axis=1)
-            self.memory.copy_block(
-                op, descriptor.element_bytes, descriptor.of(self.programs[some]), at
-            )
+            self.memory.copy_block(op, descriptor, at, self.programs[some])
 
 
 _CONTROL_FLOW = {

@@ -292,15 +292,18 @@ class Memory:
         sectors = LINE_BYTES // SECTOR_BYTES
         tally.counts += len(address) * np.array([1, sectors, 1, sectors, LINE_BYTES, 0, 0])
 
-    def copy_block(self, op: Op, size: int, facts: np.ndarray, at: np.ndarray) -> None:
+    def copy_block(
+        self, op: Op, descriptor: Descriptor, at: np.ndarray, programs: np.ndarray
+    ) -> None:
         """Count a copy by the tensor memory accelerator, box row by box row: see `kernels.sectors`.
 
         Args:
-            size: bytes per element.
-            facts: (programs, 1 + 2 * dimensions) of their descriptors.
             at: (programs, dimensions) int64, the block's first element.
+            programs: (programs,) their numbers.
         """
         tally = self.tallies[op]
+        size = descriptor.element_bytes
+        facts = descriptor.of(programs)
         is_load = MEMORY_OPS[op.name].counter == "tma_ld"
         block = np.array(op.shape[-at.shape[1] :])
         address, shape, strides = np.split(facts, [1, 1 + len(block)], axis=1)
@@ -310,8 +313,10 @@ class Memory:
         check_size(*op.shape)
         before = np.clip(-at, 0, block)
         after = np.clip(shape - at, 0, block)
-        start = (address[:, 0] + (at * strides).sum(axis=1) * size) % LINE_BYTES
-        rows = np.column_stack([start, before, after, strides])
+        start = address[:, 0] + (at * strides).sum(axis=1) * size
+        is_inside = (after > before).all(axis=1)
+        tally.starts.append((programs[is_inside], start[is_inside]))
+        rows = np.column_stack([start % LINE_BYTES, before, after, strides])
         classes, times = np.unique(rows, axis=0, return_counts=True)
         instruction = "cp.async.bulk" + ".global.shared" * (not is_load)
         places = box_lanes(block.tolist(), size, op.swizzle_bytes)

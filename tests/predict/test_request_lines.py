@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kernels.evaluate.declared import Matrix, Requests
 from kernels.sectors import LINES, SECTORS, count_requests
-from visualize.predict.request_lines import (
+from visualize.views.memory.request_lines import (
     ABSENT,
     UNTOUCHED,
     WANTED,

@@ -26,10 +26,10 @@ from kernels.results import records
 from kernels.sectors import SECTORS
 from kernels.spec import Kernel, Launch
 from visualize.numbers import count_noun
-from visualize.predict import request_lines
-from visualize.predict.request_lines import WANTED, WASTED, RequestLines
 from visualize.predict.textbook import Textbook
 from visualize.views import theme
+from visualize.views.memory import request_lines
+from visualize.views.memory.request_lines import WANTED, WASTED, RequestLines
 from visualize.views.panel import select_fields
 from visualize.views.slots import plot_value
 from visualize.views.state import State
