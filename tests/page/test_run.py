@@ -210,6 +210,20 @@ def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_sc
     tab.says("#take-it .problem", "no timeline of this experiment on H200 was recorded")
 
 
+def test_a_picture_of_the_dark_page_is_saved_on_its_background(tab):
+    tab.open("?kernel=transpose.tiled&tab=schedule&__theme=dark")
+    tab.wait_for_draw("schedule-plot")
+    tab.page.locator("#schedule-plot .live-plot").hover()
+    _, svg = saved(tab, "#schedule-plot [data-title='Save as SVG']")
+    dark = tab.page.evaluate(
+        "getComputedStyle(document.querySelector('gradio-app')).backgroundColor.match(/\\d+/g).map(Number)"
+    )
+    assert max(dark) < 64
+    background = re.search(rb'<rect width="\d+" height="\d+" fill="#(\w{6})"', svg)
+    assert background is not None
+    assert list(bytes.fromhex(background[1].decode())) == dark
+
+
 def test_the_steps_of_a_launch_are_saved_as_an_animation(tab):
     """A frame for each of four programs. The last frame looks as the picture of the last step."""
     tab.open("?kernel=matmul.grouped&M=128&N=128&K=64&BLOCK_M=64&BLOCK_N=64&tab=schedule&step=4")

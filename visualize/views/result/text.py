@@ -284,7 +284,7 @@ def _card_line(run: RunResult, kernel: Kernel, launch: Launch) -> Markup:
             )
             parts.append(Hint(short, f"The speed of {baseline.name}: {_ratio(baseline)}"))
     recommended: Link | Markup = Markup()
-    if baseline and baseline.ratio < _SLOW_SHARE:
+    if baseline and baseline.ratio < _SLOW_SHARE and not kernel.race(launch):
         recommended = _link_recommended(run, kernel, launch)
     return Markup("<p{}>{} {} {}</p>").format(
         style, Markup(" · ").join(parts), Mark(source(run.backend)), recommended
@@ -298,7 +298,7 @@ def _link_recommended(run: RunResult, kernel: Kernel, launch: Launch) -> Link | 
         return Markup()
     tile = config_text(offered.experiment.config).partition(",")[0]
     address = {**run.experiment.to_address(), **vars(offered.experiment.config)}
-    return Link(f"Try {tile}", query({**address, "tab": "result"}))
+    return Link(f"Slow: try {tile}", query({**address, "tab": "result"}))
 
 
 def render_tables(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:

@@ -279,9 +279,7 @@ class SweepPanel(Panel):
                 **self._draw_progress(state, text.SIZES_HINT),
             }
         sweep = self.sweeps.find(store, space, state.gpu)
-        untried = {"not tried", "set aside"}
-        is_empty = sweep is None or untried.issuperset(row.status for row in sweep.rows)
-        if sweep is not None and not (is_empty and sweep.ended == "cancelled"):
+        if sweep is not None and (sweep.ranked or sweep.ended != "cancelled"):
             headline = text.sweep_headline(sweep)
             advice = text.CLICK_HINT
         else:
