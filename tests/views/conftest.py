@@ -10,6 +10,12 @@ from plotly.basedatatypes import BasePlotlyType
 
 from tests.messages import text_of
 
+# Properties that only affect how a figure looks.
+STYLE = {
+    "template", "margin", "font", "hoverlabel", "opacity", "automargin", "tickangle", "constrain", "thickness", "xpad",
+    "legendgroup",
+}  # fmt: skip
+
 
 def describe_text(markup):
     """Return the visible text of HTML: a line for each block and sentence, without line numbers of source code."""
@@ -24,8 +30,7 @@ def describe_figure(value, path=""):
     if isinstance(value, BasePlotlyType):
         value = value.to_plotly_json()
     if isinstance(value, dict):
-        value.pop("template", None)
-        items = value.items()
+        items = [(name, item) for name, item in value.items() if name not in STYLE]
     elif isinstance(value, list | tuple) and any(
         isinstance(item, dict | BasePlotlyType) for item in value
     ):
