@@ -2,11 +2,11 @@
 
 import pytest
 
-from kernels.experiment import from_json
 from kernels.interpreter_time import LIMIT_S, estimate_seconds, explain_slow_launch
 from kernels.knobs import knobs
 from kernels.spec import Launch, format_duration
 from tests.conftest import FEW_SMS
+from tests.experiments import experiment_of
 from tests.kernels.trees import ROOT, python
 
 pytestmark = pytest.mark.xdist_group("mended")
@@ -147,16 +147,10 @@ def test_a_run_warns_of_a_config_that_needs_more_shared_memory_than_the_gpu_has(
     session, num_stages, is_too_large
 ):
     """Eight stages of two float32 blocks of 128 × 64 take 512 KiB; an H200's program has 227 KiB."""
-    config = {
-        "BLOCK_M": 128,
-        "BLOCK_N": 128,
-        "BLOCK_K": 64 if is_too_large else 16,
-        "num_stages": num_stages,
-    }
-    problem = {"M": 64, "N": 64, "K": 64, "dtype": "float32"}
-    found = session.submit(
-        from_json({"kernel": "matmul.grouped", "problem": problem, "config": config})
-    ).result()
+    depth = 64 if is_too_large else 16
+    text = f"M=64 N=64 K=64 dtype=float32 BLOCK_M=128 BLOCK_N=128 BLOCK_K={depth}"
+    experiment = experiment_of(f"matmul.grouped {text} num_stages={num_stages}")
+    found = session.submit(experiment).result()
     assert found.check.passed
     assert (
         "It probably can't launch on H200: it takes 524,288 bytes" in found.note

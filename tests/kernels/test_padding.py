@@ -1,67 +1,57 @@
 """Copies of misaligned operands to aligned rows, which descriptors can load."""
 
-from dataclasses import replace
-
 import pytest
 
 from kernels import discover
 from kernels.evaluate.declared import count_accesses
-from kernels.experiment import from_json
+from kernels.experiment import launch_of
 from kernels.gpus import GPUS
 from kernels.results import RunResult
-from kernels.spec import Launch
+from tests.experiments import experiment_of
 from visualize.predict.reuse import DramTraffic
 
 PERSISTENT, FUSED = (discover()[f"matmul.{name}"] for name in ("persistent", "fused_add_relu"))
-ODD = {"M": 129, "N": 131, "K": 77}
+ODD = "M=129 N=131 K=77"
 
 
-def launch_of(problem, gpu="H200", **config):
-    return Launch(PERSISTENT.family.problem(**problem), PERSISTENT.config(**config), GPUS[gpu])
+def launch(text, gpu="H200"):
+    return launch_of(experiment_of(f"matmul.persistent {text}"), GPUS[gpu])[1]
 
 
 @pytest.mark.parametrize(
     ("problem", "padded"),
     [
-        ({"M": 128, "N": 128, "K": 128}, {}),
-        ({"M": 128, "N": 128, "K": 129}, {"A": (128, 192)}),
-        ({"M": 128, "N": 129, "K": 128}, {"B": (128, 192)}),
-        ({"M": 129, "N": 128, "K": 128}, {}),
-        ({**ODD, "layout": "TT"}, {"A": (192, 77), "B": (128, 131)}),  # stored as K × M and N × K
-        ({**ODD, "dtype": "float32"}, {"A": (129, 96), "B": (77, 160)}),
-        ({**ODD, "dtype": "float8_e4m3fn"}, {"A": (129, 128), "B": (77, 256)}),
+        ("M=128 N=128 K=128", {}),
+        ("M=128 N=128 K=129", {"A": (128, 192)}),
+        ("M=128 N=129 K=128", {"B": (128, 192)}),
+        ("M=129 N=128 K=128", {}),
+        (f"{ODD} layout=TT", {"A": (192, 77), "B": (128, 131)}),  # stored as K × M and N × K
+        (f"{ODD} dtype=float32", {"A": (129, 96), "B": (77, 160)}),
+        (f"{ODD} dtype=float8_e4m3fn", {"A": (129, 128), "B": (77, 256)}),
     ],
 )
 def test_misaligned_operands_get_rows_of_whole_lines(problem, padded):
-    found = PERSISTENT.workspaces(launch_of(problem, PAD="always"))
-    assert {name.removeprefix("padded "): spec.shape for name, spec in found.items()} == padded
-    assert not PERSISTENT.workspaces(launch_of(problem, PAD="never"))
-    assert not PERSISTENT.workspaces(launch_of(problem, "A10G", PAD="always"))
+    spaces = PERSISTENT.workspaces(launch(f"{problem} PAD=always"))
+    assert {name.removeprefix("padded "): spec.shape for name, spec in spaces.items()} == padded
+    assert not PERSISTENT.workspaces(launch(f"{problem} PAD=never"))
+    assert not PERSISTENT.workspaces(launch(f"{problem} PAD=always", "A10G"))
 
 
 def test_auto_copies_only_if_that_should_save_time():
-    odd = {"M": 511, "N": 513, "K": 515}
-    tiny = {"M": 64, "N": 63, "K": 63}
-    assert PERSISTENT.workspaces(launch_of(odd, PAD="auto"))
-    assert not PERSISTENT.workspaces(launch_of(tiny, PAD="auto"))
-    assert "falls back to pointers" in PERSISTENT.note(launch_of(tiny, PAD="auto"))
-    assert "A first launch pads rows of A from 1,030 to 1,152 bytes" in PERSISTENT.note(
-        launch_of(odd, PAD="auto")
-    )
+    odd = launch("M=511 N=513 K=515 PAD=auto")
+    tiny = launch("M=64 N=63 K=63 PAD=auto")
+    assert PERSISTENT.workspaces(odd)
+    assert not PERSISTENT.workspaces(tiny)
+    assert "falls back to pointers" in PERSISTENT.note(tiny)
+    assert "A first launch pads rows of A from 1,030 to 1,152 bytes" in PERSISTENT.note(odd)
 
 
 @pytest.mark.xdist_group("interpreted")
 @pytest.mark.parametrize("kernel", [PERSISTENT, FUSED], ids=lambda kernel: kernel.id)
 @pytest.mark.parametrize("layout", ["NN", "TT"])
 def test_padded_products_are_right(session, kernel, layout):
-    config = {"BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 32, "PAD": "always"}
-    payload = {
-        "kernel": kernel.id,
-        "problem": {**ODD, "layout": layout},
-        "config": config,
-        "gpu": "H200",
-    }
-    found = session.submit(replace(from_json(payload), gpu="")).result()
+    text = f"{kernel.id} {ODD} layout={layout} BLOCK_M=32 BLOCK_N=64 BLOCK_K=32 PAD=always"
+    found = session.submit(experiment_of(text)).result()
     assert isinstance(found, RunResult), found
     assert found.check.passed
 
@@ -69,14 +59,11 @@ def test_padded_products_are_right(session, kernel, layout):
 @pytest.mark.xdist_group("compiled")
 def test_counts_include_the_copies(compile_kernel):
     """Each row of A is loaded by whole warps, 2 bytes per lane, and stored 16 bytes per lane."""
-    problem = {"M": 256, "N": 257, "K": 257}
-    config = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "PAD": "always"}
-    payload = {"kernel": PERSISTENT.id, "problem": problem, "config": config, "gpu": "H200"}
-    experiment = from_json(payload)
-    launch = launch_of(problem, **config)
-    compiled = compile_kernel(experiment)
+    text = "M=256 N=257 K=257 BLOCK_M=64 BLOCK_N=64 BLOCK_K=32 PAD=always"
+    padded = launch(text)
+    compiled = compile_kernel(experiment_of(f"matmul.persistent gpu=H200 {text}"))
     assert not compiled.unreadable
-    operations = count_accesses(PERSISTENT, launch, compiled.operations)
+    operations = count_accesses(PERSISTENT, padded, compiled.operations)
     assert [(op.access.op, op.access.tensor, op.width_bytes) for op in operations] == [
         ("load", "A", 2),
         ("store", "padded A", 16),
@@ -90,7 +77,7 @@ def test_counts_include_the_copies(compile_kernel):
     assert load.requests == 256 * 9  # 257 elements of a row, 32 at a time
     assert store.requests == 256 * 2
     assert store.efficiency == 1  # 320 elements of a row, 256 at a time
-    traffic = DramTraffic(PERSISTENT, launch, compiled)
+    traffic = DramTraffic(PERSISTENT, padded, compiled)
     inputs = 2 * (256 * 257 + 257 * 257)
     workspaces = 2 * (256 + 257) * 320
     assert traffic.own.compulsory_bytes >= 2 * inputs

@@ -6,10 +6,11 @@ import pytest
 
 from kernels import discover
 from kernels.accesses import Access
-from kernels.experiment import Experiment, from_json
+from kernels.experiment import Experiment
 from kernels.gpus import GPUS
 from kernels.results import RunResult
 from kernels.spec import Launch
+from tests.experiments import experiment_of
 
 KERNEL = discover()["matmul.persistent"]
 
@@ -29,19 +30,9 @@ def test_each_half_of_each_tile_is_stored(session, shape, group_size):
 
     On 132 SMs, four programs have two tiles. In the last shape, eight have three, and the last halves are outside C.
     """
-    config = {
-        "BLOCK_M": 128,
-        "BLOCK_N": 256,
-        "BLOCK_K": 16,
-        "GROUP_SIZE": group_size,
-        "num_warps": 8,
-    }
-    payload = {
-        "kernel": KERNEL.id,
-        "problem": dict(zip("MNK", shape, strict=True)),
-        "config": config,
-    }
-    found = session.submit(from_json(payload)).result()
+    sizes = dict(zip("MNK", shape, strict=True), GROUP_SIZE=group_size)
+    text = "matmul.persistent BLOCK_M=128 BLOCK_N=256 BLOCK_K=16 num_warps=8"
+    found = session.submit(experiment_of(text, **sizes)).result()
     assert isinstance(found, RunResult), found
     assert found.check.passed
     assert found.check.nonfinite == 0

@@ -4,30 +4,23 @@ from dataclasses import replace
 
 import pytest
 
-from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring import counters
 from kernels.measuring.group_sizes import DRAM, L2, REPEATS, count_variants, make_row, variants
 from kernels.results import GroupSizeStudy
 from kernels.results.counters import any_group_size
+from tests.experiments import experiment_of
 from tests.kernels.test_counters import raw_page
 
-RECORDED = {
-    "kernel": "matmul.grouped",
-    "problem": {"M": 4096, "N": 4096, "K": 4096},
-    "config": {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 4},
-    "gpu": "H200",
-}
-
-
-def experiment_of(payload=RECORDED, **config):
-    payload = {**payload, "config": {**payload.get("config", {}), **config}}
-    return from_json(payload)
+RECORDED = (
+    "matmul.grouped M=4096 N=4096 K=4096 BLOCK_M=128 BLOCK_N=128 BLOCK_K=64 num_warps=4 gpu=H200"
+)
+TWO_SIZES = [experiment_of(f"{RECORDED} GROUP_SIZE={size}") for size in (1, 2)]
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 1024])
 def test_without_a_gpu_the_recorded_study_is_given_for_any_group_size(session, size):
-    experiment = experiment_of({**RECORDED, "run": {"seed": size, "l2": "cold"}}, GROUP_SIZE=size)
+    experiment = experiment_of(f"{RECORDED} seed={size} l2=cold GROUP_SIZE={size}")
     study = session.submit(experiment, "reuse").result()
     assert isinstance(study, GroupSizeStudy), study
     assert study.backend == "recorded"
@@ -49,7 +42,7 @@ def test_without_a_gpu_the_recorded_study_is_given_for_any_group_size(session, s
     ],
 )
 def test_powers_of_two_are_compared_with_all_rows_and_the_launchs_own(m, own, compared):
-    experiment = experiment_of({**RECORDED, "problem": {"M": m}}, GROUP_SIZE=own)
+    experiment = experiment_of(f"{RECORDED} M={m} GROUP_SIZE={own}")
     experiments = variants(experiment, GPUS["H200"])
     assert [variant.config.GROUP_SIZE for variant in experiments] == list(compared)
     assert {replace(variant, config=experiment.config) for variant in experiments} == {experiment}
@@ -58,7 +51,7 @@ def test_powers_of_two_are_compared_with_all_rows_and_the_launchs_own(m, own, co
 
 @pytest.mark.parametrize("kernel", ["matmul.grid_2d", "matmul.split_k_atomic", "transpose.tiled"])
 def test_a_kernel_without_groups_is_compared_with_nothing(kernel):
-    experiment = from_json({"kernel": kernel})
+    experiment = experiment_of(kernel)
     assert variants(experiment, GPUS["H200"]) == (experiment,)
     assert any_group_size(experiment) == experiment
 
@@ -85,8 +78,7 @@ def ncu_calls(fake_ncu, tmp_path):
 
 
 def count(repeats=3):
-    experiments = [experiment_of(GROUP_SIZE=size) for size in (1, 2)]
-    return counters.count(experiments, DRAM, "/tmp", repeats=repeats, by_instruction=False)
+    return counters.count(TWO_SIZES, DRAM, "/tmp", repeats=repeats, by_instruction=False)
 
 
 def test_every_launch_of_every_experiment_is_read_in_order(ncu_calls):
@@ -118,9 +110,7 @@ def test_a_count_of_fewer_or_more_launches_than_were_made_is_refused(ncu_calls, 
 def test_each_experiment_gets_its_own_launches_of_dram_and_one_of_the_l2(ncu_calls):
     """DRAM's metrics are requested alone: ncu would measure more metrics in several passes, with a warm L2."""
     calls = ncu_calls(dram=2 * REPEATS, l2=2)
-    first, second = count_variants(
-        [experiment_of(GROUP_SIZE=size) for size in (1, 2)], cache="/tmp"
-    )
+    first, second = count_variants(TWO_SIZES, cache="/tmp")
     assert counters.tool() == "Nsight Compute 1.2.3"
     assert [counts["read"] for counts in first[0]] == list(range(1, REPEATS + 1))
     assert [counts["read"] for counts in second[0]] == list(range(REPEATS + 1, 2 * REPEATS + 1))
@@ -131,10 +121,11 @@ def test_each_experiment_gets_its_own_launches_of_dram_and_one_of_the_l2(ncu_cal
 
 
 def test_a_row_has_bytes_of_what_was_counted_in_sectors(ncu_calls, compile_kernel):
-    compiled = compile_kernel(experiment_of())
+    experiment = experiment_of(f"{RECORDED} GROUP_SIZE=4")
+    compiled = compile_kernel(experiment)
     ncu_calls(dram=REPEATS, l2=1)
-    (found,) = count_variants([experiment_of()], cache="/tmp")
-    of_four = make_row(experiment_of(GROUP_SIZE=4), compiled, found, [0.12345678])
+    (found,) = count_variants([experiment], cache="/tmp")
+    of_four = make_row(experiment, compiled, found, [0.12345678])
     assert of_four.dram_read_bytes == of_four.dram_write_bytes == tuple(range(1, REPEATS + 1))
     assert of_four.received_bytes == 32
     assert of_four.l2_read_bytes == 32
@@ -142,7 +133,7 @@ def test_a_row_has_bytes_of_what_was_counted_in_sectors(ncu_calls, compile_kerne
     assert of_four.registers == compiled.registers
     assert of_four.shared_bytes == compiled.shared_bytes
     assert of_four.times_ms == (0.123457,)
-    uncounted = make_row(experiment_of(), compiled, ((), None), [1.0])
+    uncounted = make_row(experiment, compiled, ((), None), [1.0])
     assert uncounted.dram_read_bytes == ()
     assert uncounted.received_bytes is None
     assert uncounted.l2_read_bytes is None

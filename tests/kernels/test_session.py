@@ -1,6 +1,6 @@
 """A session under the interpreter: stages, the queue, cancels, deadlines, and workers that die or are killed."""
 
-import functools
+import itertools
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -8,26 +8,21 @@ from unittest.mock import Mock
 
 import pytest
 
-from kernels.experiment import from_json
 from kernels.measuring import worker
 from kernels.measuring.fair_queue import Client
 from kernels.measuring.run import check_output
 from kernels.measuring.session import MAX_JOBS, MAX_JOBS_PER_ADDRESS, MEASUREMENTS, BoundedCache
 from kernels.results import Compiled, Failure, RunResult, records
 from scripts.inject_deaths import inject
+from tests.experiments import experiment_of
 from tests.kernels.test_pool import PATIENCE_S, Held, assert_failed
 from tests.kernels.trees import ROOT, is_alive, python
 from tests.waiting import until
 
-
-def experiment(kernel="matmul.grid_2d", problem=None, gpu="", **config):
-    return from_json({"kernel": kernel, "problem": problem or {}, "config": config, "gpu": gpu})
-
-
-QUICK = experiment(problem={"M": 1, "N": 129, "K": 33}, BLOCK_M=16, BLOCK_N=16, BLOCK_K=16)
+QUICK = experiment_of("matmul.grid_2d M=1 N=129 K=33 BLOCK_M=16 BLOCK_N=16 BLOCK_K=16")
 
 # Takes the compiler half a minute for an H200: 512 sums per thread.
-SLOW_TO_COMPILE = {"BLOCK_M": 256, "BLOCK_N": 128, "BLOCK_K": 16, "num_warps": 2}
+SLOW_TO_COMPILE = "matmul.grouped gpu=H200 BLOCK_M=256 BLOCK_N=128 num_warps=2"
 
 
 @pytest.fixture
@@ -142,11 +137,8 @@ def test_an_address_gets_half_of_the_runs(session, held):
 
 
 def test_a_shape_that_takes_too_long_is_refused_at_once(session):
-    assert_failed(
-        session.submit(experiment(problem={"M": 16384, "N": 16384, "K": 16384})),
-        "config",
-        "too_slow_here",
-    )
+    large = experiment_of("matmul.grid_2d M=16384 N=16384 K=16384")
+    assert_failed(session.submit(large), "config", "too_slow_here")
 
 
 def test_a_page_checks_in_the_interpreter_whatever_gpu_the_predictions_are_for(session):
@@ -182,8 +174,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    from kernels.experiment import from_json
-    from kernels.measuring.session import Session
+        from kernels.measuring.session import Session
 
     session = Session(None, Path(sys.argv[1]))
     result = session.submit(from_json({"kernel": "matmul.grid_2d", "problem": {"M": 1, "N": 129}})).result()
@@ -199,12 +190,8 @@ def test_the_process_that_submits_runs_imports_no_torch(tmp_path):
     assert ended.stdout.split() == ["True", "False", "True"], ended.stderr
 
 
-h200 = functools.partial(experiment, "matmul.grouped", gpu="H200")
-TRANSPOSE = functools.partial(experiment, "transpose.tiled", gpu="H200")
-
-
 def test_a_compile_is_shared_while_it_runs_and_cached_before_anyone_has_it(session):
-    chosen = TRANSPOSE({"M": 4000})
+    chosen = experiment_of("transpose.tiled gpu=H200 M=4000")
     found = []
     futures = [session.compile(chosen) for _ in range(4)]
     futures[0].add_done_callback(lambda _: found.append(session.find_compiled(chosen)))
@@ -215,19 +202,19 @@ def test_a_compile_is_shared_while_it_runs_and_cached_before_anyone_has_it(sessi
 
 
 def test_a_config_that_does_not_fit_is_cached_with_its_reason_and_the_suggested_one_fits(session):
-    fused = functools.partial(experiment, "matmul.fused_add_relu", gpu="RTX5090")
-    refused = session.compile(fused()).result(PATIENCE_S)
+    fused = "matmul.fused_add_relu gpu=RTX5090 "
+    refused = session.compile(experiment_of(fused)).result(PATIENCE_S)
     assert refused.kind == "out_of_resources"
-    assert refused.message.endswith(
-        "Make the tile or num_stages smaller; with num_stages 2 it should fit."
-    )
-    assert session.find_compiled(fused()) is refused
-    assert isinstance(session.compile(fused(num_stages=2)).result(PATIENCE_S), Compiled)
+    suggestion = "Make the tile or num_stages smaller; with num_stages 2 it should fit."
+    assert refused.message.endswith(suggestion)
+    assert session.find_compiled(experiment_of(fused)) is refused
+    smaller = session.compile(experiment_of(f"{fused} num_stages=2")).result(PATIENCE_S)
+    assert isinstance(smaller, Compiled)
 
 
 def test_a_compile_that_would_miss_its_deadline_is_not_started(session):
-    tile = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 1}
-    refused = session.compile(replace(h200(**tile), gpu="T4")).result(0)
+    slow = experiment_of("matmul.grouped gpu=T4 BLOCK_M=256 BLOCK_N=256 BLOCK_K=64 num_warps=1")
+    refused = session.compile(slow).result(0)
     assert refused.stage == "compile"
     assert refused.kind == "too_slow_to_compile"
     assert "2048 registers per thread with num_warps 1; a thread has 255" in refused.message
@@ -235,16 +222,16 @@ def test_a_compile_that_would_miss_its_deadline_is_not_started(session):
 
 def test_a_stranger_with_slow_compiles_does_not_delay_a_quick_one(session):
     """Real compiles: as many slow ones as one page may have, and a quick one of another client."""
-    configs = [
-        {**SLOW_TO_COMPILE, "BLOCK_K": depth, "num_stages": n}
-        for depth in (16, 32)
-        for n in (1, 2, 3, 4)
+    experiments = [
+        experiment_of(f"{SLOW_TO_COMPILE} BLOCK_K={depth} num_stages={stages}")
+        for depth, stages in itertools.product((16, 32), (1, 2, 3, 4))
     ]
     greedy = Client("10.0.0.1", "one")
     other = Client("10.0.0.2", "other")
-    slow = [session.compile(h200(**config), client=greedy) for config in configs]
+    slow = [session.compile(experiment, client=greedy) for experiment in experiments]
     try:
-        made = session.compile(TRANSPOSE({"M": 80}), client=other).result(PATIENCE_S)
+        quick = experiment_of("transpose.tiled gpu=H200 M=80")
+        made = session.compile(quick, client=other).result(PATIENCE_S)
         assert isinstance(made, Compiled), made
         assert not any(future.done() for future in slow[1:])
     finally:

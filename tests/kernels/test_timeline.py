@@ -9,7 +9,6 @@ import pytest
 
 from kernels import discover
 from kernels.compiling import compiler
-from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.knobs import knobs
 from kernels.measuring.fair_queue import Call
@@ -161,17 +160,10 @@ def test_the_reply_lists_every_program_and_what_recording_costs():
 
 
 def test_more_programs_than_a_timeline_holds_are_refused_with_the_number(session):
-    problem = {"M": 8192, "N": 16384}
-    payload = {
-        "kernel": "transpose.tiled",
-        "problem": problem,
-        "config": {"BLOCK_M": 64, "BLOCK_N": 32},
-    }
-    most = session.submit(from_json(payload), "timeline").result()
+    text = "transpose.tiled M=8192 N=16384 BLOCK_M=64 BLOCK_N=32"
+    most = session.submit(experiment_of(text), "timeline").result()
     assert most.kind == "not_recorded"
-    failure = session.submit(
-        from_json({**payload, "problem": {**problem, "M": 8193}}), "timeline"
-    ).result()
+    failure = session.submit(experiment_of(f"{text} M=8193"), "timeline").result()
     assert failure.stage == "config"
     assert failure.kind == "too_many_programs"
     assert f"{MAX_PROGRAMS + 512:,} programs" in failure.message

@@ -1,6 +1,8 @@
 """Long predictions run in another process, once for all clients; /schedule and /reuse do not wait for long compiles."""
 
 import asyncio
+import contextlib
+import itertools
 import json
 import os
 import urllib.parse
@@ -17,6 +19,7 @@ from kernels.knobs import ConfigError
 from kernels.measuring.fair_queue import INTERNAL
 from kernels.measuring.pool import DEADLINES_S
 from kernels.results import Failure
+from tests.experiments import fields
 from tests.messages import opened, request, settings_of, slots_of, updates
 from tests.waiting import run_coroutine, until
 from visualize.predict.reuse import reuse_seconds
@@ -29,31 +32,16 @@ from visualize.web.redraw import draw_in_process, draw_view
 pytestmark = pytest.mark.xdist_group("predictions")
 
 # Takes a few seconds of CPU time. Nothing here compiles for this GPU, so the kernel stays uncompiled.
-FAR = {
-    "kernel": "matmul.grouped",
-    "M": 16384,
-    "N": 16384,
-    "K": 4096,
-    "BLOCK_M": 32,
-    "BLOCK_N": 32,
-    "tab": "reuse",
-}
-NEAR = {"kernel": "matmul.grouped", "M": 512, "N": 512, "K": 512, "tab": "reuse"}
+FAR = "matmul.grouped M=16384 N=16384 K=4096 BLOCK_M=32 BLOCK_N=32 tab=reuse"
+NEAR = "matmul.grouped M=512 N=512 K=512 tab=reuse"
 # Long where two of them are drawn side by side.
-TWICE_LONG = {
-    "kernel": "matmul.grouped",
-    "M": 1024,
-    "N": 1024,
-    "K": 512,
-    "BLOCK_M": 16,
-    "BLOCK_N": 16,
-}
-TOO_MANY = {**FAR, "kernel": "matmul.split_k_atomic", "BLOCK_M": 16, "BLOCK_N": 16, "SPLIT_K": 16}
+TWICE_LONG = "matmul.grouped M=1024 N=1024 K=512 BLOCK_M=16 BLOCK_N=16"
+TOO_MANY = f"{FAR} matmul.split_k_atomic BLOCK_M=16 BLOCK_N=16 SPLIT_K=16"
 
 
 def test_a_quick_prediction_is_drawn_immediately_and_starts_no_process(page):
     for tab in SETTINGS.tabs:
-        answer = slots_of(page.on_message(request(), settings_of({**NEAR, "tab": tab})))
+        answer = slots_of(page.on_message(request(), settings_of(f"{NEAR} tab={tab}")))
         assert "Predicting" not in str(answer)
     assert len(page.predictions.pool) == 0
     assert not page.predictions.pool.has_ready_worker
@@ -77,14 +65,8 @@ def test_a_long_prediction_follows_in_the_stream(page):
 
 def test_another_process_draws_and_replies_the_same_for_a_pinned_experiment_too(shared_page):
     page = shared_page
-    current = opened(
-        {
-            **TWICE_LONG,
-            "with": urllib.parse.urlencode({**TWICE_LONG, "M": 1040}),
-            "gpu": "H200",
-            "tab": "reuse",
-        }
-    )
+    pinned = urllib.parse.urlencode(fields(f"{TWICE_LONG} M=1040"))
+    current = opened(f"{TWICE_LONG} gpu=H200 tab=reuse with={pinned}")
     failure = Failure("compile", "timeout", "It took too long.")
     snapshot = Api(page.session, page.predictions).take_snapshot(current.experiment, failure)
 
@@ -108,9 +90,8 @@ def process_of(snapshot):
 
 def test_another_process_refuses_with_the_same_sentence(shared_page):
     """The pinned experiment makes the prediction long."""
-    pinned = {name: value for name, value in FAR.items() if name != "tab"}
-    flat = {**TOO_MANY, "with": urllib.parse.urlencode(pinned)}
-    shared_page.on_message(request(), settings_of(flat))
+    pinned = urllib.parse.urlencode(fields(FAR.removesuffix(" tab=reuse")))
+    shared_page.on_message(request(), settings_of(f"{TOO_MANY} with={pinned}"))
     refused = updates(shared_page.on_stream)[-1]
     assert (
         "16,777,216 tiles are too many to schedule; at most 2,097,152 are allowed."
@@ -131,7 +112,7 @@ def test_a_prediction_of_a_page_that_changed_is_cancelled(shared_page):
 
 
 def test_equal_predictions_are_made_once_for_all_clients(page):
-    snapshots = [page.take_snapshots(opened(fields))[0] for fields in (FAR, FAR, FAR, NEAR)]
+    snapshots = [page.take_snapshots(opened(text))[0] for text in (FAR, FAR, FAR, NEAR)]
     futures = [
         page.predictions.submit(process_of, each, client=INTERNAL, estimate_s=1.0)
         for each in snapshots
@@ -144,22 +125,11 @@ def test_equal_predictions_are_made_once_for_all_clients(page):
 @pytest.mark.parametrize("gpu", GPUS)
 def test_the_longest_prediction_ends_before_its_deadline(gpu):
     longest = 0.0
-    for kernel in discover().values():
-        for side in (4096, 8192, 12777, 16384):
-            for tile in (16, 32, 64):
-                flat = {
-                    "kernel": kernel.id,
-                    "M": side,
-                    "N": 16384,
-                    "gpu": gpu,
-                    "BLOCK_M": tile,
-                    "BLOCK_N": tile,
-                }
-                try:
-                    state = SETTINGS.state(flat, None)
-                except ConfigError:
-                    continue
-                longest = max(longest, reuse_seconds(state.kernel, state.launch, 1))
+    sides = itertools.product(discover(), (4096, 8192, 12777, 16384), (16, 32, 64))
+    for kernel, side, tile in sides:
+        with contextlib.suppress(ConfigError):
+            state = opened(f"{kernel} M={side} N=16384 gpu={gpu} BLOCK_M={tile} BLOCK_N={tile}")
+            longest = max(longest, reuse_seconds(state.kernel, state.launch, 1))
     assert 0.1 < longest < DEADLINES_S["model"] / 2
 
 

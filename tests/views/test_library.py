@@ -3,11 +3,9 @@
 import csv
 import io
 import json
-import math
 import re
 import urllib.parse
 from collections import Counter
-from dataclasses import replace
 from types import SimpleNamespace
 
 import orjson
@@ -195,49 +193,27 @@ def test_sectors_and_requests_are_exact_lower_bounds_hold_and_dram_misses_are_fl
 # Scoreboard.
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_the_headline_states_the_scores_of_the_selected_count_and_gpu(count):
-    board, exact = (BOARD.part(counts, "H200") for counts in ((count,), EXACT_COUNTS))
-    headline = text_of(view.scoreboard_headline(board, count, exact))
-    total = f"{len(board.scores):,}"
-    launches = f"{board.launches} launches on H200"
-    parts = (
-        f"{total} of {total} ",
-        f"{launches}, counted by Nsight Compute",
-        f"{len(exact.scores):,} agree exactly.",
+def test_the_texts_are_the_approved_ones(approve):
+    texts = {"facets": str(draw_scoreboard()["scoreboard-rows"]).split("<table")[0]}
+    for count in COUNTS:
+        board, exact = (BOARD.part(counts, "H200") for counts in ((count,), EXACT_COUNTS))
+        texts[count] = view.scoreboard_headline(board, count, exact)
+    misses = Scoreboard((score(5, 5), score(90, 100), score(7, 7)))
+    texts["misses"] = view.scoreboard_headline(misses, "sectors", misses)
+    empty = draw_scoreboard(score_gpu="B200")
+    texts["no counts on this GPU"] = empty["scoreboard-claim"] + empty["scoreboard-rows"]
+    texts["points"] = "<p>".join(
+        view.point_text(point)
+        for point in (score(1234, 5678, "TMA load"), score(1234, 1234, "TMA load"))
     )
-    if count == DRAM:
-        flagged = f"flags {sum(score.is_flagged for score in board.scores):,} as uncertain"
-        number = f"{100 * board.median_error:.2g} % median error of DRAM reads"
-        parts = (number, f"{total} program orders of {launches}", flagged)
-    assert headline.startswith(parts[0])
-    assert all(part in headline for part in parts)
-    assert len(headline.split(" More")[0].split()) <= 40
+    assert empty["scoreboard-plot"] == "none"
+    approve("library", texts)
 
 
 def test_misses_are_not_counted_as_exact_and_what_cannot_be_compared_is_left_out():
-    board = Scoreboard((score(5, 5), score(90, 100), score(7, 7)))
-    assert text_of(view.scoreboard_headline(board, "sectors", board)).startswith(
-        "2 of 3 sector counts agree"
-    )
     first, *others = PREDICTIONS
     assert scoreboard.score_recordings(others).unpredicted == (first.experiment,)
-    assert "Not compared: 23 launches whose atomics retry." in text_of(
-        draw_scoreboard()["scoreboard-rows"]
-    )
     assert "Not compared" not in draw_scoreboard(score_kernel="transpose.flat")["scoreboard-rows"]
-
-
-def test_a_point_names_the_launch_and_both_counts():
-    point = score(1234, 5678, "TMA load")
-    label = view.point_text(point)
-    assert [
-        part
-        for part in ("TMA load", "matmul.grouped", "H200", "1,234", "5,678")
-        if part not in label
-    ] == []
-    assert label.endswith(", −78\u00a0%")
-    assert "%" not in view.point_text(replace(point, counted=1234))
 
 
 def test_the_table_lists_all_scores_with_the_largest_error_first_and_flags_dram_reads():
@@ -261,17 +237,6 @@ def test_the_table_lists_all_scores_with_the_largest_error_first_and_flags_dram_
     assert [int(row["predicted"]) for row in saved] == sorted(
         s.predicted for s in READS.part(gpu="H200").scores
     )
-
-
-def test_a_gpu_without_counts_has_a_facet_and_a_sentence_and_no_picture():
-    slots = draw_scoreboard(score_gpu="B200")
-    sizes = (len(BOARD.part((count,)).scores) for count in COUNTS)
-    facets = "Count sector counts {:,} request counts {:,} DRAM reads {:,} ".format(*sizes)
-    assert facets in text_of(draw_scoreboard()["scoreboard-rows"])
-    empty = r"GPU All [\d,]+ H100 [\d,]+ H200 [\d,]+ B200 0 No score matches"
-    assert re.search(empty, text_of(slots["scoreboard-rows"]))
-    assert "counts of this kernel were counted on this GPU." in slots["scoreboard-claim"]
-    assert slots["scoreboard-plot"] == "none"
 
 
 def test_a_click_opens_the_launch_on_the_picture_that_has_its_count():
@@ -329,58 +294,17 @@ SCORES = (
 FIGURE = scoreboard_figure(SCORES, "sectors")
 
 
-def traces(figure, axis=None):
-    return [trace for trace in figure.data if trace.customdata is not None and trace.yaxis == axis]
-
-
-def points(figure, axis=None):
-    """Return (x, y) by the score's index."""
-    return {
-        i: (x, y)
-        for t in traces(figure, axis)
-        for i, x, y in zip(t.customdata, t.x, t.y, strict=True)
-    }
-
-
-def test_points_lie_at_their_counts_and_errors_and_zeros_are_omitted():
-    assert points(FIGURE) == {0: (100, 100), 1: (20_000, 20_000), 2: (50, 80), 4: (400, 400)}
-    assert points(FIGURE, "y2") == {0: (100, 0), 1: (20_000, 0), 2: (50, -37.5), 4: (400, 0)}
-    axes = (FIGURE.layout.xaxis, FIGURE.layout.yaxis, FIGURE.layout.yaxis2)
-    (line,) = FIGURE.layout.shapes
-    titles = [axis.title.text for axis in axes]
-    assert titles == ["32-byte sectors, predicted", "sectors, counted", "error, %"]
-    assert axes[0].range == axes[1].range == (math.log10(line.x0), math.log10(line.x1)), (
-        "the diagonal spans both"
-    )
-    assert line.x0 == line.y0 < 50 < 20_000 < line.y1 == line.x1
-    empty = scoreboard_figure([SCORES[3]], "sectors")
-    assert points(empty) == {}
-    assert all(map(math.isfinite, empty.layout.xaxis.range))
-
-
-def test_colours_show_the_operation_symbols_the_gpu_and_rings_the_misses():
-    """A GPU has the same symbol whichever GPUs are selected."""
-    for trace in (
-        *traces(FIGURE),
-        *(t for s in SCORES[:2] for t in traces(scoreboard_figure([s], "sectors"))),
-    ):
-        (expected,) = (s for s in SCORES if (s.predicted, s.counted) == (trace.x[0], trace.y[0]))
-        assert trace.name == expected.operation
-        assert trace.marker.color == theme.OPERATIONS[expected.operation]
-        assert trace.marker.symbol == {"H100": "circle", "H200": "diamond"}[expected.experiment.gpu]
-        assert (trace.marker.line.color == theme.WRONG) == expected.is_miss
-    assert traces(FIGURE)[-1].name == "TMA load", "the miss is drawn last"
-    assert len({*theme.OPERATIONS.values(), theme.WRONG}) == len(theme.OPERATIONS) + 1
-    legend = [trace.name for trace in FIGURE.data if trace.showlegend is not False]
-    assert sorted(legend) == ["H100", "H200", "TMA load", "load", "miss", "store"], "each once"
-
-
-def test_dram_reads_are_in_gigabytes_coloured_by_flag_with_the_allowed_band():
+def test_the_figures_are_the_approved_ones(approve):
     flagged = score(2 * 10**9, 10**9, "DRAM read", count=DRAM, is_flagged=True)
-    figure = scoreboard_figure([flagged, score(10**9, 10**9, "DRAM read", count=DRAM)], DRAM)
-    assert points(figure) == {0: (2, 1), 1: (1, 1)}
-    assert {trace.name for trace in traces(figure)} == {"flagged", "no flag"}
-    (band,) = [trace for trace in figure.data if trace.fill == "toself"]
-    assert [x / y - 1 for x, y in zip(band.x, band.y, strict=True)] == pytest.approx(
-        [0.2, 0.2, -0.2, -0.2]
-    )
+    right = score(10**9, 10**9, "DRAM read", count=DRAM)
+    figures = {
+        "sectors": FIGURE,
+        "nothing to draw": scoreboard_figure([SCORES[3]], "sectors"),
+        "an H200 alone": scoreboard_figure(SCORES[:1], "sectors"),
+        "DRAM reads": scoreboard_figure([flagged, right], DRAM),
+    }
+    approve("library_figures", figures)
+
+
+def test_colours_differ_for_each_operation_and_for_misses():
+    assert len({*theme.OPERATIONS.values(), theme.WRONG}) == len(theme.OPERATIONS) + 1

@@ -207,23 +207,6 @@ def test_the_player_steps_through_a_loop_by_turn_or_by_tile():
     assert "ends" not in by_tile, "one tile per step"
 
 
-def by_name(figure):
-    """Return the figure's traces by name, and its layout, as Plotly validates them."""
-    validated = go.Figure(figure)
-    return {trace.name: trace for trace in validated.data}, validated.layout
-
-
-def test_the_curve_holds_both_orders_and_marks_one_n():
-    orders = grouped(9, 9, 3, 9)
-    traces, _ = by_name(figures.loads_figure(orders, 9))
-    for order, marked in zip(orders, ("54", "90"), strict=True):
-        trace = traces[order.name]
-        assert np.array_equal(trace.y, loads(order.schedule, np.arange(1, 82)))
-        assert [(n, text) for n, text in zip(trace.x, trace.text, strict=True) if text] == [
-            (9, marked)
-        ]
-
-
 GB = 1_000_000_000
 PREDICTED = {
     size: Reuse(size * GB, 0.9 * size * GB, 1.2 * size * GB, lockstep * GB, GB // 2, 9 * GB, GB)
@@ -241,67 +224,28 @@ BOUNDS = (
 )
 
 
-def test_predicted_reads_are_a_line_with_a_band_and_counts_are_medians_with_error_bars():
-    traces, layout = by_name(figures.bytes_figure(PREDICTED, ROWS, 4, "counted"))
-    line = traces["predicted"]
-    band = traces["uncertainty"]
-    points = traces["counted"]
-    assert list(line.x) == [1, 2, 3, 4]
-    assert list(line.y) == [GB, 2 * GB, 3 * GB, 4 * GB]
-    assert list(band.x) == [1, 2, 3, 4, 4, 3, 2, 1]
-    assert np.array(band.y) / GB == pytest.approx([0.9, 1.8, 2.7, 2.0, 4.8, 3.9, 2.4, 1.2])
-    assert set(traces["each input once"].y) == {GB // 2}
-    errors = points.error_y
-    assert list(points.x) == [1]
-    assert [*points.y, *errors.arrayminus, *errors.array] == [2 * GB, GB, 2 * GB]
-    assert layout.yaxis.type == "log"
-    assert layout.yaxis.autorangeoptions.include[1] == 5 * GB, (
-        "the next tick above the highest value"
-    )
-    assert layout.shapes[0].x0 == 4
-    assert layout.annotations[0].text == "GROUP_SIZE 4"
-
-
-def test_times_are_medians_from_the_20th_to_the_80th_percentile_and_equal_reads_span_a_factor_of_three():
-    traces, layout = by_name(figures.times_figure(ROWS, 1, "measured"))
-    (point, _) = traces["measured"].y
-    bars = traces["measured"].error_y
-    assert (point, bars.arrayminus[0], bars.array[0]) == pytest.approx((2.0, 0.6, 4.2))
+def test_the_figures_are_the_approved_ones(approve):
     equal = {size: Reuse(GB, GB, GB, GB, GB, 9 * GB, GB) for size in (1, 2)}
-    traces, layout = by_name(figures.bytes_figure(equal, [], 1, "counted"))
-    low, high = layout.yaxis.autorangeoptions.include
-    assert high / low == pytest.approx(3)
-    assert "counted" not in traces
-    ticks = [tick for tick in layout.yaxis.tickvals if low <= tick <= high]
-    assert len(ticks) >= 2, "a value between them can be read off"
+    short = [replace(bound, ms=bound.ms / 100) for bound in BOUNDS]
+    figures_by_name = {
+        "blocks of the first programs": figures.loads_figure(grouped(3, 3, 3, 3), 4),
+        "reads": figures.bytes_figure(PREDICTED, ROWS, 4, "counted"),
+        "equal reads": figures.bytes_figure(equal, [], 1, "counted"),
+        "times": figures.times_figure(ROWS, 1, "measured"),
+        "bounds and a longer time": figures.bounds_figure(BOUNDS, 5.0, "recorded"),
+        "bounds and a time that they explain": figures.bounds_figure(BOUNDS, 2.5, "recorded"),
+        "bounds of microseconds": figures.bounds_figure(short, 0.05, "recorded"),
+        "bounds alone": figures.bounds_figure(BOUNDS, None, "measured"),
+    }
+    validated = {name: go.Figure(figure) for name, figure in figures_by_name.items()}
+    approve("order_figures", validated)
 
 
-@pytest.mark.parametrize(
-    ("scale", "measured_ms", "unit", "stack"),
-    [
-        (1, 5.0, "ms", [3.0, 0.5, 1.5]),
-        (0.01, 0.05, "µs", [30.0, 5.0, 15.0]),
-        (1, 2.5, "ms", [3.0, 0.5, 0.0]),
-    ],
-)
-def test_the_bottleneck_is_marked_and_the_rest_of_the_time_is_what_it_and_the_tail_leave(
-    scale, measured_ms, unit, stack
-):
-    bounds = [replace(bound, ms=bound.ms * scale) for bound in BOUNDS]
-    traces, layout = by_name(figures.bounds_figure(bounds, measured_ms, "recorded"))
-    assert list(traces["alone"].y) == ["DRAM", "L2", "arithmetic"]
-    labels = dict(zip(traces["labels"].y, traces["labels"].text, strict=True))
-    longest = "30.0 µs" if unit == "µs" else "3.00 ms"
-    assert labels["arithmetic"] == f" {longest}<br> bottleneck"
-    assert [row for row, label in labels.items() if "bottleneck" in label] == ["arithmetic"]
-    assert labels["recorded"].endswith(
-        "arithmetic + tail wave + rest" if stack[2] else "arithmetic + tail wave"
-    )
-    assert list(traces["time"].x) == pytest.approx(stack)
-    assert list(traces["time"].customdata) == ["arithmetic", figures.TAIL, "not explained by these"]
-    assert layout.xaxis.title.text == unit
-    assert not layout.shapes, "no line crosses the labels"
-    assert set(by_name(figures.bounds_figure(bounds, None, "measured"))[0]) == {"alone", "labels"}
+def test_the_curve_of_loads_holds_both_orders():
+    orders = grouped(9, 9, 3, 9)
+    traces = {trace.name: trace for trace in go.Figure(figures.loads_figure(orders, 9)).data}
+    for order in orders:
+        assert np.array_equal(traces[order.name].y, loads(order.schedule, np.arange(1, 82)))
 
 
 RECORDED = records.experiments(TIMELINE.form, "H200")

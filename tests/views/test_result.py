@@ -21,10 +21,9 @@ from tests.messages import decode, opened, text_of
 from visualize.predict.bounds import Roof, intensity, predicted_point
 from visualize.predict.reuse import asked_bytes
 from visualize.predict.schedule import schedule
-from visualize.views import theme
 from visualize.views.result import text, view
 from visualize.views.result.figures import closeup_figure, error_figure, time_figure
-from visualize.views.result.text import ENQUEUED, SYNCHRONIZED, THIS_KERNEL
+from visualize.views.result.text import THIS_KERNEL
 from visualize.views.slots import NONE
 from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS
@@ -313,130 +312,44 @@ def check_of(cells, passed=False, cell=1):
 
 def error_map(cells, exact=False):
     cells = np.array(cells, dtype=np.float32)
-    return error_figure(Diff(cells, (1, 1), cells.shape, exact), check_of(cells), "C").data[0]
+    return error_figure(Diff(cells, (1, 1), cells.shape, exact), check_of(cells), "C")
 
 
-def test_one_wrong_cell_is_beyond_the_limit_and_ringed():
-    cells = np.full((128, 128), 0.8, dtype=np.float32)
-    cells[78, 19] = 1.5
-    diff = Diff(cells, (64, 64), (8192, 8192), exact=False)
-    figure = error_figure(diff, check_of(cells, cell=64), "C")
-    heatmap, ring = figure.data
-    assert np.argwhere(heatmap.z > 0).tolist() == [[78, 19]]
-    assert ring.y[0] == 78 * 64
-    assert ring.x[0] == 19 * 64
-    assert heatmap.y0 == 31.5
-    assert heatmap.dy == 64
-    assert figure.layout.title.text.startswith("Error of C ÷ its rounding limit")
-    exact = error_figure(replace(diff, exact=True), check_of(cells), "C")
-    assert exact.layout.title.text == "Error of C (max of each 64 × 64)"
-    none = 0 * cells  # such as a race on zeros
-    assert (
-        len(error_figure(replace(diff, cells=none), check_of(none, passed=True), "C").data) == 1
-    ), "no ring"
-
-
-def test_a_result_that_is_wrong_everywhere_has_colours_from_its_smallest_to_its_largest_error():
-    """A lost race: with a scale that ends at 100 × the limit, it would have one colour everywhere."""
-    picture = error_map(np.geomspace(133, 348, 64).reshape(8, 8))
-    assert 10**picture.zmin == pytest.approx(133)
-    assert 10**picture.zmax == pytest.approx(348)
-    assert (np.diff(picture.z.ravel()) > 0).all()
-    assert {color for _, color in picture.colorscale} == {"#fcd29f", "#e2691b", "#6d1602"}, (
-        "no colour of right cells"
-    )
-    assert list(picture.colorbar.ticktext) == ["150 ×", "200 ×", "300 ×"]
-
-
-def test_the_colour_jumps_at_the_limit_and_the_scale_ends_at_the_largest_error():
-    picture = error_map([[0.2, 0.9], [1.0, 261]])
-    assert picture.zmin == -2
-    assert 10**picture.zmax == pytest.approx(261)
-    limit = 2 / (picture.zmax - picture.zmin)
-    assert [color for at, color in picture.colorscale if at == pytest.approx(limit)] == [
-        "#cfe0f3",
-        "#fcd29f",
-    ]
-    labels = dict(zip(picture.colorbar.tickvals, picture.colorbar.ticktext, strict=True))
-    assert labels == {-2: "≤ 0.01 ×", -1: "0.1 ×", 0: "limit", 1: "10 ×", 2: "100 ×"}
-    passed = error_map([[0, 0.3]])
-    assert passed.zmin == -2
-    assert passed.zmax == 0
-    assert passed.colorbar.ticktext[-1] == "limit"
-    assert {color for _, color in passed.colorscale} == {"#0b2a5b", "#cfe0f3"}, (
-        "no colour of wrong cells"
-    )
-
-
-def test_a_map_and_its_closeup_share_one_scale_and_the_closeup_names_programs_and_has_borders():
+def test_the_figures_are_the_approved_ones(approve):
+    one = np.full((3, 4), 0.8, dtype=np.float32)
+    one[2, 1] = 1.5
+    diff = Diff(one, (64, 64), (192, 256), exact=False)
+    none = 0 * one  # such as a race on zeros
     cells = np.full((2, 2), 200, dtype=np.float32)
     output = np.zeros((1, 1), dtype=np.float32)
-    near = Closeup(
-        np.array([[0.5, 700]], dtype=np.float32),
-        (2, 2),
-        (2, 2),
-        (2, 4),
-        (0, 0),
-        output,
-        output,
-        output,
-    )
-    diff = Diff(cells, (4, 4), (8, 8), exact=False, tile=(2, 2), closeup=near)
+    worst = np.array([[0.5, 700]], dtype=np.float32)
+    near = Closeup(worst, (2, 2), (2, 2), (2, 4), (0, 0), output, output, output)
+    close = Diff(cells, (4, 4), (8, 8), exact=False, tile=(2, 2), closeup=near)
     check = check_of(cells)
-    whole = error_figure(diff, check, "C").data[0]
-    heatmap, borders, labels, ring = closeup_figure(
-        diff, near, check, "C", {(1, 1): [7, 8], (1, 2): [5]}
-    ).data
-    assert [(each.zmin, 10**each.zmax) for each in (whole, heatmap)] == [
-        (-2, pytest.approx(700))
-    ] * 2
-    assert heatmap.x0 == 2.5
-    assert heatmap.y0 == 2.5
-    assert list(zip(labels.y, labels.x, labels.text, strict=True)) == [
-        (2, 2, "pid 7 +1"),
-        (2, 4, "pid 5"),
-    ]
-    assert list(borders.x) == [1.5, 5.5, None, 1.5, 1.5, None, 3.5, 3.5, None]
-    assert list(borders.y)[:5] == [1.5, 1.5, None, 1.5, 3.5], "from the first row of tiles down"
-    assert (ring.y[0], ring.x[0]) == check.worst_index
+    programs = {(1, 1): [7, 8], (1, 2): [5]}
+    figures = {
+        "one wrong cell": error_figure(diff, check_of(one, cell=64), "C"),
+        "an exact result": error_figure(replace(diff, exact=True), check_of(one), "C"),
+        "no error": error_figure(replace(diff, cells=none), check_of(none, passed=True), "C"),
+        "wrong everywhere": error_map(np.geomspace(133, 348, 6).reshape(2, 3)),
+        "right and wrong": error_map([[0.2, 0.9], [1.0, 261]]),
+        "passed": error_map([[0, 0.3]]),
+        "not finite": error_map([[0.5, 40, np.nan]]),
+        "exact and not finite": error_map([[0.0, 1e-6], [0.5, np.inf]], exact=True),
+        "the whole": error_figure(close, check, "C"),
+        "its closeup": closeup_figure(close, near, check, "C", programs),
+        "times": time_figure(measured()),
+        "no library": time_figure(measured(baselines=(), launch_overhead=None)),
+    }
+    approve("result_figures", figures)
 
 
 def test_an_element_that_is_not_finite_is_above_all_errors_and_all_errors_of_an_exact_result_look_alike():
-    picture = error_map([[0.5, 40, np.nan]])
+    (picture,) = error_map([[0.5, 40, np.nan]]).data[:1]
     assert picture.z[0, 2] == pytest.approx(picture.zmax)
     assert picture.z[0, 2] > picture.z[0, 1]
-    assert picture.colorbar.ticktext[-1] == "not finite"
-    (right, tiny), (half, infinite) = error_map([[0.0, 1e-6], [0.5, np.inf]], exact=True).z
+    (right, tiny), (half, infinite) = error_map([[0.0, 1e-6], [0.5, np.inf]], exact=True).data[0].z
     assert right < tiny == half == infinite
-
-
-def test_the_time_figure_has_a_bar_per_call_and_another_colour_for_the_host():
-    figure = time_figure(measured())
-    bars, labels = figure.data
-    assert list(bars.y) == [
-        THIS_KERNEL,
-        "torch.matmul",
-        "torch.matmul, cuBLASLt",
-        ENQUEUED,
-        SYNCHRONIZED,
-    ]
-    assert max(map(len, figure.layout.xaxis.title.text.split("<br>"))) <= 20, (
-        "a phone has no room for more"
-    )
-    assert list(bars.x) == pytest.approx([7.0, 6.825, 6.825, 31.0, 44.0])
-    kernel, library, _, *host = bars.marker.color
-    assert kernel == theme.HARDWARE
-    assert len(set(host)) == 1
-    assert library not in host
-    assert [error > 0 for error in bars.error_x.array] == [True, True, True, False, False]
-    assert "7.00 µs" in labels.text[0]
-    assert "31.0 µs" in labels.text[3], "three digits, zeros included"
-    assert all(np.array(labels.x) >= bars.x), "beside the bars"
-    _, labels = time_figure(measured(median_ms=0.7)).data
-    assert "0.700 ms" in labels.text[0]
-    assert "31.0 µs" in labels.text[3], "the unit of the sentences about the same time"
-    bars, _ = time_figure(measured(baselines=(), launch_overhead=None)).data
-    assert list(bars.y) == [THIS_KERNEL], "a dtype that no library call accepts"
 
 
 ENDED = datetime.datetime(2026, 11, 21, 13, 2, tzinfo=datetime.UTC)

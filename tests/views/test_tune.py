@@ -16,7 +16,7 @@ from kernels.knobs import ConfigError
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results import Failure, Strategy, SweepRow
 from kernels.results.store import Store
-from tests.experiments import experiment_of
+from tests.experiments import experiment_of, fields
 from tests.kernels.results_made_up import H200, INTERPRETER, NEWER, START, noisy, run
 from tests.kernels.stores import put_sweep
 from tests.messages import decode, links, opened, text_of
@@ -24,10 +24,7 @@ from tests.panels.sweeps_made_up import space_of
 from tests.sweep.fakes import FakeBuilder, FakeDevice, grid, predicting, swept
 from visualize.predict.history import PastRuns
 from visualize.predict.launch_time import expected_best
-from visualize.views import theme
-from visualize.views.slots import NONE
 from visualize.views.state import Snapshot
-from visualize.views.tabs import SETTINGS
 from visualize.views.tune import text
 from visualize.views.tune.figures import (
     bound_figure,
@@ -39,7 +36,7 @@ from visualize.views.tune.history import STORE_OFF, HistoryPanel, past_runs, run
 from visualize.views.tune.view import swept_space
 
 ONE = experiment_of(M=2048, N=2048)
-FLAT = {"kernel": "transpose.tiled", "M": 2048, "N": 2048, "tab": "history", "gpu": "H200"}
+FLAT = fields("transpose.tiled M=2048 N=2048 tab=history gpu=H200")
 H100 = replace(H200, name="NVIDIA H100")
 DAY = datetime.timedelta(days=1)
 
@@ -52,7 +49,7 @@ def put_runs(store, medians, device=H200, of=ONE, gpu="H200", since=START, kind=
 
 def draw(store, **flat):
     """Return the panel's slots."""
-    return HistoryPanel().draw(Snapshot(SETTINGS.state({**FLAT, **flat}, None), store=store))
+    return HistoryPanel().draw(Snapshot(opened(FLAT, **flat), store=store))
 
 
 def headline(store, **flat):
@@ -70,68 +67,57 @@ def test_a_change_leads_with_its_ratio_and_names_the_date_and_the_versions(store
     put_runs(store, noisy(0.216, 4), NEWER, since=START + 10 * DAY)
     put_runs(store, [0.9], of=experiment_of())
     upgrades = ["torch 2.11.0 → 2.13.0", "triton 3.6.0 → 3.7.1"]
-    text = headline(store)
-    assert text.startswith("1.08 × slower since 2026-11-11 on NVIDIA H200 recorded")
-    assert (
-        f"It coincides with {' and '.join(upgrades)}. 6 runs took 0.200 ms, then 4 took 0.216 ms."
-        in text
-    )
-    figure = decode(draw(store)["history-plot"])
-    assert f"1.08 × slower<br>{upgrades[0]}" in figure["layout"]["annotations"][0]["text"]
-    assert "transpose.tiled" in figure["about"]
-    assert "recorded" in figure["about"]
-
     reply = ask(store, {"kernel": "transpose.tiled", "problem": {"M": 2048, "N": 2048}})
     assert reply["total"] == 10
     (change,) = reply["changes"]
-    assert change["device"] == "NVIDIA H200"
-    assert change["before"] == 6
-    assert change["after"] == 4
-    assert change["since"] == "2026-11-11T09:00:00+00:00"
-    assert change["versions"] == upgrades
+    expected = {
+        "device": "NVIDIA H200",
+        "before": 6,
+        "after": 4,
+        "since": "2026-11-11T09:00:00+00:00",
+    }
+    assert {**expected, "versions": upgrades}.items() <= change.items()
     assert change["low"] < change["ratio"] == pytest.approx(1.08, rel=0.01)
     assert ask(store)["changes"] == []
 
 
-def test_noise_is_no_change_and_the_latest_time_leads(store):
-    put_runs(store, noisy(0.2, 1))
-    assert "It is the only run so far." in headline(store)
-    put_runs(store, noisy(0.2, 8))
-    latest = r"0\.(199|200|201) ms in the latest of 9 runs on NVIDIA H200 recorded No change since 2026.*at least 3 %"
-    assert re.match(latest, headline(store))
+def test_the_history_is_the_approved_one(store_path, approve):
+    """Of stores that grow from entry to entry."""
+    texts = {}
 
+    def add(name, **flat):
+        slots = draw(store, **flat)
+        texts[name] = "<p>".join(
+            slots[f"history-{part}"] for part in ("claim", "instead", "runs", "latest", "sweeps")
+        )
 
-def test_devices_are_separate_and_the_pages_gpu_comes_first_without_runs_of_other_experiments(
-    store,
-):
-    put_runs(store, noisy(0.2, 3))
-    put_runs(store, noisy(0.3, 4), H100, gpu="H100")
-    put_runs(store, noisy(0.9, 3), of=experiment_of(M=2048, N=1024))
-    put_runs(store, noisy(0.9, 2), of=replace(ONE, run=replace(ONE.run, l2="cold")))
-    assert "3 runs on NVIDIA H200" in headline(store)
-    assert re.search(r"On NVIDIA H100: 4 runs, the latest 0\.30\d ms; no change\.", headline(store))
-    assert "4 runs on NVIDIA H100" in headline(store, gpu="H100")
-    assert "2 runs on NVIDIA H200" in headline(store, l2="cold")
-    series = past_runs(store.latest(runs_of(ONE), 99), "H200")
-    assert [list(runs.places) for runs in series] == [[0, 1, 2], [3, 4, 5, 6]]
-
-
-def test_checks_without_a_time_are_counted_and_listed_in_place_of_the_picture(store):
-    put_runs(store, [None, None], INTERPRETER)
-    slots = draw(store)
-    assert text_of(slots["history-claim"]).startswith("2 of 2 checks passed interpreter")
-    assert slots["history-plot"] == NONE
-    assert text_of(slots["history-instead"]).count("Triton's interpreter on the CPU passed") == 2
-
-
-def test_an_empty_store_says_how_to_get_a_result_and_otherwise_the_latest_results_are_listed(store):
-    slots = draw(store)
-    assert "Press Run" in slots["history-claim"]
-    assert slots["history-plot"] == NONE
-    assert "No result is stored yet." in slots["history-instead"]
-    assert "No sweep is stored" in slots["history-sweeps"]
-    put_runs(store, [0.2], of=experiment_of(M=16))
-    assert "16 × 1024" in draw(store)["history-instead"]
+    with closing(Store(store_path)) as store:
+        add("nothing is stored")
+        put_runs(store, [0.2], of=experiment_of(M=16))
+        add("other experiments alone")
+        put_runs(store, [None, None], INTERPRETER)
+        add("checks without a time")
+        put_runs(store, noisy(0.2, 1))
+        add("one run")
+        put_runs(store, noisy(0.2, 5), since=START + DAY)
+        add("noise")
+        put_runs(store, noisy(0.3, 4), H100, gpu="H100")
+        put_runs(store, noisy(0.9, 2), of=replace(ONE, run=replace(ONE.run, l2="cold")))
+        add("two devices")
+        add("the other device", gpu="H100")
+        add("a cold L2", l2="cold")
+        put_runs(store, noisy(0.216, 4), NEWER, since=START + 10 * DAY)
+        add("a change")
+        put_two_configs(store, "running")
+        put_two_configs(store, when=START + DAY)
+        add("sweeps")
+        add("checks", history_kind="check")
+        series = past_runs(store.latest(runs_of(ONE), 99), "H200")
+        assert [list(runs.places) for runs in series] == [
+            [*range(6), *range(10, 14)],
+            [*range(6, 10)],
+        ]
+    approve("history", texts)
 
 
 def test_a_store_that_is_off_or_unusable_is_one_sentence(tmp_path):
@@ -140,55 +126,38 @@ def test_a_store_that_is_off_or_unusable_is_one_sentence(tmp_path):
     with closing(Store(tmp_path)) as folder:
         for text in (headline(folder), ask(folder)["problem"]):
             assert text.startswith(f"New results are not stored in {tmp_path.name}: ")
-        assert "0 runs of this experiment are stored" in headline(folder)
 
 
-def test_each_run_is_a_row_with_its_numbers_and_versions_and_each_list_is_saved_as_csv(store):
-    put_runs(store, [0.2])
-    put_runs(store, [0.05], NEWER, since=START + DAY)
-    newer, older = map(text_of, draw(store)["history-runs"].split("<tr>")[2:])
-    assert (
-        newer
-        == "2026-11-02 09:00 NVIDIA H200 50.0 µs 49.8 µs to 50.2 µs 1.20 × passed 2.13.0 3.7.1"
-    )
-    assert older.startswith("2026-11-01 09:00 NVIDIA H200 0.200 ms")
+def test_each_list_is_saved_as_csv(store):
     for name, header in (
         ("runs", "ended,device,median_ms (ms)"),
         ("history", "kernel,kind"),
         ("sweeps", "kernel,s"),
     ):
         action = HistoryPanel().actions()[f"{name}-csv"]
-        (slots,) = action.question(SimpleNamespace(store=store), SETTINGS.state(FLAT, None), "page")
+        (slots,) = action.question(SimpleNamespace(store=store), opened(FLAT), "page")
         assert json.loads(slots["saved-file"])["text"].startswith(f"\ufeff{header}")
 
 
 def test_a_row_of_the_latest_results_opens_its_experiment(store):
     of = experiment_of("matmul.grouped M=96 seed=3")
+    own = replace(of, gpu="this")
     put_runs(store, [0.2], H100, of=of, gpu="H100")
-    put_runs(
-        store,
-        [0.2],
-        of=replace(of, gpu="this"),
-        device=replace(H200, name="RTX 3090"),
-        gpu="RTX 3090",
-    )
+    put_runs(store, [0.2], of=own, device=replace(H200, name="RTX 3090"), gpu="RTX 3090")
     put_runs(store, [None], INTERPRETER, of=of)
     rows = links(draw(store)["history-latest"].split("<tbody>")[1])
     for (name, link), gpu in zip(rows, ("", "", "H100"), strict=True):
-        state = SETTINGS.state(link, None)
+        state = opened(link)
         assert name == "matmul.grouped"
         assert state.experiment == replace(of, gpu=gpu)
         assert state.view.tab == "result"
 
 
-def test_the_latest_results_are_filtered_by_links_that_keep_the_experiment(store):
-    put_runs(store, [0.2, 0.2])
+def test_a_facet_of_the_latest_results_keeps_the_experiment(store):
+    put_runs(store, [0.2])
     put_runs(store, [0.2], of=experiment_of("matmul.grouped"))
-    put_runs(store, [0.2], kind="check")
     facets = dict(links(draw(store)["history-latest"].split("<table")[0]))
     assert facets["matmul.grouped 1"]["M"] == "2048"
-    for facet, name in (("matmul.grouped 1", "history_kernel"), ("Checks 1", "history_kind")):
-        assert draw(store, **{name: facets[facet][name]})["history-latest"].count("<tr>") == 1 + 1
 
 
 def test_text_from_the_store_reaches_the_page_escaped(store):
@@ -213,12 +182,14 @@ def test_a_reply_is_a_part_of_the_list_and_next_leads_to_the_rest(store):
     medians = [result["median_ms"] for part in parts for result in part["history"]]
     assert medians == pytest.approx([0.1 + place for place in reversed(range(7))])
     result = parts[-1]["history"][0]
-    assert result["experiment"] == {"kernel": "transpose.tiled", "problem": {"M": 1}, "gpu": "H200"}
-    assert result["ended"] == "2026-11-01T09:00:00+00:00"
-    assert result["kind"] == "run"
-    assert result["passed"]
-    assert result["ratio_low"] == 1.19
-    assert result["triton"] == "3.6.0"
+    experiment = {"kernel": "transpose.tiled", "problem": {"M": 1}, "gpu": "H200"}
+    expected = {
+        "ended": "2026-11-01T09:00:00+00:00",
+        "kind": "run",
+        "passed": True,
+        "triton": "3.6.0",
+    }
+    assert {**expected, "experiment": experiment, "ratio_low": 1.19}.items() <= result.items()
     assert "tab=result" in result["address"]
     assert json.loads(json.dumps(parts)) == parts
 
@@ -259,15 +230,10 @@ def test_sweeps_are_listed_and_the_last_of_a_space_has_a_link(store):
     space = put_two_configs(store, when=START + DAY)
     put_two_configs(store, "cancelled", M=128)
     body = draw(store)["history-sweeps"].split("<tbody>")[1]
-    assert text_of(body).count("1 of 2 0.250 ms") == 3
-    assert re.findall("cancelled|complete|cut off", text_of(body)) == [
-        "cancelled",
-        "complete",
-        "cut off",
-    ]
-    assert "512 × 512 × 512" in text_of(body)
+    ends = re.findall("cancelled|complete|cut off", text_of(body))
+    assert ends == ["cancelled", "complete", "cut off"]
     _, (_, link) = links(body)
-    state = SETTINGS.state(link, None)
+    state = opened(link)
     assert state.view.tab == "sweep"
     assert swept_space(state).identity == space.identity
 
@@ -278,13 +244,9 @@ def test_the_endpoint_lists_sweeps_of_a_kernel_or_of_a_problem(store):
     newer, older = ask(store)["sweeps"]
     assert newer["experiment"]["problem"] == {"M": 128}
     assert older["experiment"].get("problem") is None
-    assert older["vary"] == {"BLOCK_M": [32, 64]}
-    assert older["done"] == 1
-    assert older["total"] == 2
-    assert older["best_ms"] == 0.25
-    assert older["gpu"] == "H200"
-    assert older["ended"] == "complete"
-    assert older["began"] == START.isoformat()
+    expected = {"vary": {"BLOCK_M": [32, 64]}, "done": 1, "total": 2, "best_ms": 0.25}
+    ended = {"gpu": "H200", "ended": "complete", "began": START.isoformat()}
+    assert (expected | ended).items() <= older.items()
     assert ask(store, kernel="transpose.tiled")["sweeps"] == []
     assert ask(store, {"kernel": "matmul.grouped", "problem": {"M": 128}})["sweeps"] == [newer]
 
@@ -355,32 +317,6 @@ def test_a_cell_has_its_fastest_time_and_that_config(timed, has_times):
         assert cells.z[i][j] == pytest.approx(min(times, default=np.nan), nan_ok=True)
         linked = sweep.rows[cells.customdata[i][j]]
         assert linked == times[min(times)] if times else linked in rows
-    assert (
-        cells.colorbar.title.text
-        == f"ms, {'measured' if has_times else 'predicted'} (yellow: fast)"
-    )
-    named = {mark.text: (mark.y, mark.x) for mark in figure.layout.annotations}
-    assert named["fastest"] == np.unravel_index(np.nanargmin(cells.z), np.shape(cells.z))
-    assert np.shape(heatmap_figure(sweep, "num_warps", "num_warps").data[0].z) == (1, 2)
-    (cells,) = heatmap_figure(predict_only(timed, lambda _: 0.5), "BLOCK_M", "BLOCK_N").data
-    assert cells.zmin == 0
-    assert cells.zmax == 0.5, "of one value, Plotly's own scale would reach below zero"
-
-
-def test_a_point_has_its_measured_and_its_predicted_time_and_the_diagonal_is_equality(timed):
-    figure = bound_figure(timed)
-    points = [(timed.rows[place], trace.name, x, y) for trace in figure.data
-              for x, y, place in zip(trace.x, trace.y, trace.customdata, strict=True)]  # fmt: skip
-    assert len({row.experiment for row, *_ in points}) == timed.count("timed") > 0
-    for row, name, x, y in points:
-        assert x == row.predicted.ms
-        assert y == row.median_ms
-        assert name == row.predicted.resource
-    (line,) = figure.layout.shapes
-    assert line.x0 == line.y0
-    assert line.x1 == line.y1
-    assert figure.layout.xaxis.type == "log"
-    assert figure.layout.yaxis.type == "log"
 
 
 def test_convergence_falls_to_the_fastest_time_beside_the_expectation_in_random_order(timed):
@@ -407,66 +343,29 @@ def made_up_runs(
     return PastRuns(device, placed, ended, tuple(versions or [OLD] * count), (100,) * count, *times)
 
 
-def points(figure):
-    return [trace for trace in figure.data if trace.mode == "markers"]
-
-
 SLOWER = made_up_runs([0.2, 0.201, 0.199, 0.2, 0.22, 0.221, 0.219], versions=[OLD] * 4 + [NEW] * 3)
 FASTER = made_up_runs([0.22, 0.221, 0.219, *[0.2, 0.201, 0.199] * 3])
 
 
-def test_a_run_is_a_point_with_its_interval_and_versions_are_symbols():
-    old, new = points(history_figure([SLOWER]))
-    assert list(old.x) == [0, 1, 2, 3]
-    assert list(new.x) == [4, 5, 6]
-    assert [*old.y, *new.y] == list(SLOWER.median_ms)
-    assert np.allclose(new.y + new.error_y.array, SLOWER.p80_ms[4:])
-    assert np.allclose(new.y - new.error_y.arrayminus, SLOWER.p20_ms[4:])
-    assert new.name == "NVIDIA H200, torch 2.13.0, triton 3.7.1"
-    assert new.text[0].split("<br>")[0] == "<b>0.220 ms</b>, p20 to p80: 0.218 ms to 0.222 ms"
-    assert old.marker.symbol != new.marker.symbol
-    assert old.marker.color == new.marker.color
-    short = history_figure([made_up_runs([0.01])])
-    assert (short.layout.yaxis.title.text[:2], *points(short)[0].y) == ("µs", pytest.approx(10))
-
-
-def test_devices_are_colours_and_distant_ones_share_a_logarithmic_axis():
-    for time, kind in ((1.5, "linear"), (9.0, "log")):
-        figure = history_figure(
-            [made_up_runs([1.0] * 3, [0, 2, 4]), made_up_runs([time] * 2, [1, 3], device="H100")]
-        )
-        first, second = points(figure)
-        assert first.marker.color != second.marker.color
-        assert first.marker.symbol == second.marker.symbol
-        assert list(second.x) == [1, 3]
-        assert figure.layout.yaxis.type == kind
-
-
-@pytest.mark.parametrize(
-    ("runs", "x", "color", "side"),
-    [(SLOWER, 3.5, theme.WRONG, "right"), (FASTER, 2.5, theme.HARDWARE, "left")],
-)
-def test_a_change_is_a_line_with_its_label_where_no_point_is(runs, x, color, side):
-    figure = history_figure([runs])
-    (line,) = figure.layout.shapes
-    (label,) = figure.layout.annotations
-    assert line.x0 == x
-    assert line.x1 == x
-    assert line.line.color == color
-    assert label.text.startswith("<b>1.10 × ")
-    assert label.xanchor == side
-    assert label.y == 1
-
-
-def test_few_dates_are_labelled():
-    axis = history_figure(
-        [made_up_runs(noisy(0.2, 60), every=datetime.timedelta(hours=6))]
-    ).layout.xaxis
-    assert axis.ticktext[-1] == "Nov 1"
-    assert 2 <= len(set(axis.ticktext)) == len(axis.ticktext) <= 5
-    for place, words in zip(axis.tickvals, axis.ticktext, strict=True):
-        day = START + datetime.timedelta(hours=6) * place
-        assert words == f"{day:%b} {day.day}"
+def test_the_figures_are_the_approved_ones(timed, approve):
+    far = made_up_runs([9.0] * 2, [1, 3], device="H100")
+    near = made_up_runs([1.5] * 2, [1, 3], device="H100")
+    alone = made_up_runs([1.0] * 3, [0, 2, 4])
+    often = made_up_runs(noisy(0.2, 60), every=datetime.timedelta(hours=6))
+    figures = {
+        "slower": history_figure([SLOWER]),
+        "faster": history_figure([FASTER]),
+        "microseconds": history_figure([made_up_runs([0.01])]),
+        "two devices": history_figure([alone, near]),
+        "two distant devices": history_figure([alone, far]),
+        "many runs": history_figure([often]),
+        "heatmap": heatmap_figure(timed, "BLOCK_M", "BLOCK_N"),
+        "one row": heatmap_figure(timed, "num_warps", "num_warps"),
+        "one value": heatmap_figure(predict_only(timed, lambda _: 0.5), "BLOCK_M", "BLOCK_N"),
+        "bounds": bound_figure(timed),
+        "convergence": convergence_figure(timed),
+    }
+    approve("tune_figures", figures)
 
 
 @pytest.fixture(scope="module")
