@@ -9,7 +9,6 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -24,8 +23,10 @@ from visualize.cli.show import show
 from visualize.reports.comparison import differences
 from visualize.reports.launch import LaunchReport, OperationReport, Report, make_report, read_report
 from visualize.reports.text import table
-from visualize.views.capture.view import CapturePictures, CaptureView, capture_options
-from visualize.web.capture_page import CapturePage
+from visualize.views.capture.controls import capture_options, changed_values, launch_form
+from visualize.views.capture.launches import Launches
+from visualize.views.capture.script import Script
+from visualize.web.scripts import Scripts, shipped_scripts
 
 SCRIPT = """
 import torch
@@ -372,30 +373,44 @@ def test_a_script_without_a_launch_says_so(tmp_path, capfd):
 def test_a_save_between_a_pages_message_and_its_stream_still_redraws_the_page(
     capture_path, tmp_path
 ):
-    script, captures = tmp_path / "script.py", []
-    script.touch()
-    page = CapturePage(capture_path, str(script), lambda *request: captures.append(request))
-    early, late = (SimpleNamespace(session_hash=name) for name in ("early", "late"))
+    source, captures = tmp_path / "script.py", []
+    source.touch()
+    script = Script(
+        capture_path, str(source), lambda *request: captures.append(request) or capture_path
+    )
+    scripts = Scripts({"script.mine": script}, "script.mine")
+    states = [scripts.find({"open": ""}) for _ in range(2)]
+    os.utime(source, (1, 1))
 
-    async def open_stream_and_save():
-        for tab in (early, late):
-            page.on_message(tab, json.dumps({"open": ""}))
-        os.utime(script, (1, 1))
-        await anext(page.on_stream(early))  # sees the save before the other page's stream starts
-        return json.loads(await asyncio.wait_for(anext(page.on_stream(late)), 10))
+    async def redraw(state):
+        return await asyncio.wait_for(anext(scripts.watch(state, lambda: True)), 10)
 
-    assert "request-plot" in asyncio.run(open_stream_and_save())["slots"]
+    # The first page sees the save before the other page's stream starts.
+    assert all("request-plot" in asyncio.run(redraw(state)) for state in states)
     assert len(captures) == 1
 
 
-def test_another_example_is_captured_without_the_settings_of_the_last_one(capture_path):
-    requests = []
-    page = CapturePage(capture_path, EXAMPLES[0], lambda *request: requests.append(request))
-    tab = SimpleNamespace(session_hash="tab")
-    settings = {"example": EXAMPLES[1]}
+def test_an_example_opens_without_being_captured_and_follows_its_controls():
+    captures = []
+
+    def recapture(source, options):
+        captures.append((source, options))
+        return Path(source).with_suffix(".tilescope")
+
+    scripts = Scripts(shipped_scripts(recapture))
+    settings = {
+        "kernel": "script.softmax",
+        "form_of": "matmul.grouped",
+        "tab": "sweep",
+        "case_cols": 7,
+    }
+    state = scripts.find({"settings": settings})
+    assert (state.view.tab, captures) == ("coalescing", [])
+    form = json.loads(scripts.fill(state)["script"])
+    assert form["values"]["case_cols"] == 1000
     for _ in range(2):
-        page.on_message(tab, json.dumps({"settings": settings}))
-    assert requests == [(EXAMPLES[1], [])]
+        scripts.find({"settings": {**settings, "form_of": "script.softmax", "case_cols": 1024}})
+    assert captures == [(EXAMPLES[1], ["--set", "cols=1024"])]
 
 
 def test_an_autotuned_kernel_has_a_control_that_pins_one_of_its_configs(
@@ -411,8 +426,9 @@ def test_an_autotuned_kernel_has_a_control_that_pins_one_of_its_configs(
     )
     script.write_text(head + config + kernel + launch, encoding="utf-8")
     assert run_command(show, [str(script), "--text", "--gpu", "H200", "--out", str(path)]) == FINE
-    pictures = CapturePictures(Capture(path))
-    form = json.loads(pictures.form(CaptureView(), {}, str(script)))
+    launches = Launches(Capture(path))
+    form = json.loads(launch_form(launches, 0, {}))
     (control,) = (field for field in form["fields"] if field["name"] == "config_copy")
     assert (control["low"], control["high"], form["values"]["config_copy"]) == (0, 3, 0)
-    assert pictures.chosen({"config_copy": 2, "launch": 0}) == {"config_copy": 2}
+    given = {"config_copy": 2, "launch": 0, "gpu": "H200"}
+    assert changed_values(launches, given, "H200") == {"config_copy": 2}

@@ -1,4 +1,4 @@
-"""The page of a capture in a real browser: its pictures and code, and what happens when the script is saved."""
+"""A script on the page, in a real browser: its pictures and code, and what happens when the script is saved."""
 
 from __future__ import annotations
 
@@ -65,40 +65,40 @@ def test_a_capture_opens_on_a_request_with_the_textbooks_the_code_and_the_order_
     shown: Tab,
 ) -> None:
     shown.says("#launches", "softmax")
-    shown.says("#claim", "cols = 1000 is not a multiple of 16")
+    shown.says("#coalescing-claim", "cols = 1000 is not a multiple of 16")
     shown.says("#request-plot", "4 sectors: all 128 bytes used")
-    shown.says("#operations", "softmax.py:12")
+    shown.says("#coalescing-table", "softmax.py:12")
     assert not [
         v["id"] for v in Axe().run(shown.page).response["violations"] if v["impact"] == "critical"
     ]
     shown.page.get_by_role("button", name="Blackboard").click()
     shown.says("#request-plot", "Blackboard: request 1")
-    shown.page.get_by_role("button", name="Code", exact=True).click()
+    shown.page.get_by_role("button", name="Compiler", exact=True).click()
     shown.says(".pane[data-name=Source] .marked", "tl.load")
     shown.says(".pane[data-name=SASS] .marked >> nth=0", "LDG")
     shown.page.get_by_role("button", name="Order", exact=True).click()
-    shown.says("#order-plot", "The program that stores each 1 × 1000 block of out")
-    shown.says("#order-note", "4,096 programs.")
+    shown.says("#schedule-plot", "out as written")
+    shown.says("#schedule-claim", "4,096 programs run in 2 waves")
 
 
 def test_a_case_has_a_control_for_each_parameter_and_the_page_opens_at_the_most_wasteful_request(
     shown: Tab,
 ) -> None:
-    cols = shown.page.locator("#capture-case_cols")
+    cols = shown.page.locator("#script-case_cols")
     cols.fill("777")
-    shown.says("#claim", "cols = 777 is not a multiple of 16", folded=True)
+    shown.says("#coalescing-claim", "cols = 777 is not a multiple of 16", folded=True)
     shown.go()
     shown.wait_for_draw("request-plot")
     shown.says("#request-plot", "5 sectors: 128 of 160 bytes used")
     cols.fill("1024")
-    shown.says("#claim", "requests fell from")
+    shown.says("#coalescing-claim", "requests fell from")
     cols.fill("1000")
-    shown.says("#claim", "requests rose from 32,768 to 131,072")
+    shown.says("#coalescing-claim", "requests rose from 32,768 to 131,072")
 
 
 @pytest.mark.all_combinations
 def test_a_sweep_stays_in_its_field(shown: Tab) -> None:
-    field = shown.page.locator("#capture-sweep")
+    field = shown.page.locator("#script-sweep")
     field.fill("cols=512,640")
     field.press("Enter")
     shown.says("#launches", "cols=640")
@@ -121,23 +121,24 @@ def test_saving_the_script_redraws_the_page_and_a_script_that_raises_loses_nothi
         "#elsewhere",
         f"ValueError: no data ({script.name}, line {line}). The report below is from an earlier version.",
     )
-    gray = "getComputedStyle(document.querySelector('#claim')).filter"
+    gray = "getComputedStyle(document.querySelector('#launches')).filter"
     shown.page.wait_for_function(f"{gray} === 'grayscale(1)'")
-    assert "No counts" not in shown.text("#claim")
+    assert "No counts" not in shown.text("#coalescing-claim")
     script.write_text(text.replace("cols=1000", "cols=2048"), encoding="utf-8")
-    shown.says("#claim", "softmax.py:12 in softmax, load x: sectors rose")
+    shown.says("#coalescing-claim", "softmax.py:12 in softmax, load x: sectors rose")
     shown.page.wait_for_function(f"{gray} === 'none'")
     script.write_text("import missing_module\n" + text, encoding="utf-8")
     shown.says("#elsewhere", "No module named 'missing_module'")
-    shown.says("#claim", "ideal sectors")
+    shown.says("#coalescing-claim", "ideal sectors")
     script.write_text(text, encoding="utf-8")
-    shown.says("#claim", "softmax.py:12 in softmax, load x: sectors fell")
+    shown.says("#coalescing-claim", "softmax.py:12 in softmax, load x: sectors fell")
 
 
 def test_the_report_is_an_endpoint_and_a_tool(url: str) -> None:
     reply = Client(url, verbose=False).predict(api_name="/requests")
-    (tool,), (result,) = run_coroutine(ask(url, ("requests", {})))
-    assert "every Triton launch" in tool.description
+    tools, (result,) = run_coroutine(ask(url, ("requests", {})))
+    descriptions = {tool.name: tool.description for tool in tools}
+    assert "every Triton launch" in descriptions["requests"]
     assert json.loads(result.content[0].text) == reply
     (launch,) = reply["launches"]
     assert launch["totals"]["ld_sectors"] == 512_000
@@ -146,4 +147,4 @@ def test_the_report_is_an_endpoint_and_a_tool(url: str) -> None:
 @pytest.mark.all_combinations
 def test_the_script_is_compiled_for_another_gpu_that_is_chosen_on_the_page(shown: Tab) -> None:
     shown.page.get_by_label("GPU", exact=True).select_option(label="A100-80GB")
-    shown.says("#about", "A100-80GB, Triton")
+    shown.says("#launches", "for A100-80GB")

@@ -126,27 +126,36 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
     is_compared = flags.triton and not flags.against
     packages = install_triton(flags.triton, default_cache_directory()) if is_compared else None
     path = Path(flags.script)
-    script = None
+    process = None
     if path.suffix != ".tilescope":
-        path = flags.out or folder / "script.tilescope"
-        script = _ScriptProcess(flags, path, stack)
-        script.capture(flags.script)
-    compiler = script.compile if script else None
+        process = _ScriptProcess(flags, folder, stack)
+        path = process.capture(flags.script)
+    compiler = process.compile if process else None
     if not prints:
-        from visualize.web.capture_page import serve_capture
-
-        recapture = script.capture if script else None
-        serve_capture(path, flags.script, recapture, compiler, flags.host, flags.port, flags.mcp)
+        _serve(flags, path, process)
         return
     capture = Capture(path)
     report = make_report(capture, compiler)
     if packages:
-        other = _ScriptProcess(flags, folder / "other.tilescope", stack, packages)
-        other.capture(flags.script)
-        before = make_report(Capture(other.path))
+        other = _ScriptProcess(flags, folder, stack, packages)
+        before = make_report(Capture(other.capture(flags.script)))
     changed = [] if before is None else list(differences(before.launches, report.launches))
     _print(flags, report, before, changed)
     _check(flags, report, capture.content.stopped, changed)
+
+
+def _serve(flags: argparse.Namespace, path: Path, process: "_ScriptProcess | None") -> None:
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    with startup.quick_import():
+        from visualize.web.scripts import Scripts, script_name, shipped_scripts
+        from visualize.web.serve import serve
+    from visualize.views.capture.script import Script
+
+    parts = (process.capture, process.compile) if process else (None, None)
+    name = script_name(flags.script)
+    scripts = {name: Script(path, flags.script, *parts)}
+    scripts |= {other: each for other, each in shipped_scripts(*parts).items() if other != name}
+    serve(flags.host, flags.port, flags.mcp, scripts=Scripts(scripts, name))
 
 
 def _print(
@@ -185,29 +194,37 @@ class _ScriptProcess:
     """Captures scripts as the flags say, and adds Nsight Compute's counters if they ask for them.
 
     Args:
-        path: of the capture.
+        folder: of the captures, except that of --out.
         stack, packages: see `CaptureServer`.
     """
 
     def __init__(
-        self, flags: argparse.Namespace, path: Path, stack: ExitStack, packages: Path | None = None
+        self,
+        flags: argparse.Namespace,
+        folder: Path,
+        stack: ExitStack,
+        packages: Path | None = None,
     ) -> None:
         gpu = GPUS.get(flags.gpu or "") or this_gpu() or GPUS[DEFAULT_GPU]
         options = ["--gpu-json", json.dumps(asdict(gpu)), *(["--values"] if flags.values else [])]
         for name, values in (("set", flags.set), ("config", flags.config)):
             options += [part for value in values for part in (f"--{name}", value)]
-        self.path = path
+        self._flags = flags
+        self._folder = folder
+        self._is_other = packages is not None
         self._command = CaptureCommand(flags.python, tuple(options), flags.script_arguments)
-        self._is_counted = flags.count
-        server = CaptureServer(self._command, stack, packages)
-        self._capture = server.capture
-        self.compile = server.compile
+        self._server = CaptureServer(self._command, stack, packages)
+        self.compile = self._server.compile
 
-    def capture(self, script: str, more: Sequence[str] = ()) -> None:
-        """Capture a script. `more` are further options of record.py."""
-        self._capture(self.path, script, more)
-        if self._is_counted:
-            count_capture(self._command, self.path, script, more)
+    def capture(self, script: str, more: Sequence[str] = ()) -> Path:
+        """Capture a script, and return the capture. `more` are further options of record.py."""
+        path = self._folder / f"{Path(script).stem}{'-other' * self._is_other}.tilescope"
+        if self._flags.out and script == self._flags.script and not self._is_other:
+            path = self._flags.out
+        self._server.capture(path, script, more)
+        if self._flags.count:
+            count_capture(self._command, path, script, more)
+        return path
 
 
 def _gpu(text: str) -> str:

@@ -54,6 +54,15 @@ class OperationReport:
     is_upper_bound: bool = False
     why: str = ""
 
+    @property
+    def place(self) -> tuple[str, int, str, str]:
+        """What identifies it in its kernel, as `Finding.place`."""
+        return self.file, self.line, self.op, self.tensor
+
+    @property
+    def name(self) -> str:
+        return f"{self.op} {self.tensor}"
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -187,7 +196,7 @@ def _report_launch(
         registers=kernel.registers,
         spilled_bytes=kernel.spilled_bytes,
         shared_bytes=kernel.shared_bytes,
-        ops=tuple(_report_operation(group, findings) for group in counts.by_line()),
+        ops=tuple(report_operation(group, findings) for group in counts.by_line()),
         config=launch.config,
         tuned=launch.tuned,
         elapsed_ms=launch.elapsed_ms,
@@ -202,9 +211,10 @@ def _report_launch(
     )
 
 
-def _report_operation(
-    group: Sequence[OperationCounts], findings: Sequence[Finding]
+def report_operation(
+    group: Sequence[OperationCounts], findings: Sequence[Finding] = ()
 ) -> OperationReport:
+    """Add up the copies of an operation."""
     first = group[0]
     cost = sum_costs(group)
     refused = next((op.tally.refused for op in group if op.tally.refused), "")

@@ -2,10 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from kernels import discover, experiment
-from kernels.experiment import GPU, Experiment, Run, kernel_knob
+from kernels.experiment import GPU, Experiment, Json, Run, kernel_knob
 from kernels.gpus import DEFAULT_GPU, GPUS, Gpu
 from kernels.knobs import ConfigError, knobs, quote
 from kernels.space import space
@@ -28,20 +29,34 @@ _ORIGINS = {
 }
 
 
-def experiment_form(state: State, this: Gpu | None) -> str:
-    """Return the value of the form of kernel, GPU, problem, config and run, with the kernel's presets."""
+def kernel_menu(scripts: Mapping[str, str], note: str) -> Json:
+    """Return the menu of kernels and scripts.
+
+    Args:
+        scripts: titles by name.
+        note: what the chosen one shows.
+    """
     kernels = discover()
+    knob = dataclasses.replace(kernel_knob(), choices=(*kernels, *scripts))
+    labels = [f"{kernel.family.root.id}: {kernel.title}" for kernel in kernels.values()]
+    return {**control("kernel", knob), "labels": [*labels, *scripts.values()], "note": note}
+
+
+def experiment_form(
+    state: State, this: Gpu | None, scripts: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """Return the value of the form of kernel, GPU, problem, config and run, with the kernel's presets.
+
+    Args:
+        scripts: see `kernel_menu`.
+    """
     default = f"this: {this.name}" if this else f"{DEFAULT_GPU} (default)"
     # Several values name the default GPU; the menu has one entry for it.
     same = ("", "this", this.name) if this else ("", DEFAULT_GPU)
     own = state.experiment.gpu if state.experiment.gpu in same else ""
     gpus = [own, *(name for name in GPUS if name not in same)]
     fields = [
-        {
-            **control("kernel", kernel_knob()),
-            "labels": [f"{kernel.family.root.id}: {kernel.title}" for kernel in kernels.values()],
-            "note": state.kernel.headline,
-        },
+        kernel_menu(scripts, state.kernel.headline),
         {
             **control("gpu", dataclasses.replace(GPU, choices=tuple(gpus))),
             "labels": [default, *gpus[1:]],

@@ -26,6 +26,7 @@ from visualize.views.tabs import LIBRARY, TABS, VIEWS, WAYS
 from visualize.web import assets
 from visualize.web.api import register_endpoints
 from visualize.web.redraw import Redraw
+from visualize.web.scripts import Scripts, shipped_scripts
 
 # Gradio ships both typefaces whole in these two weights only; with 600 declared it serves a file of a few letters.
 _WEIGHTS = (400, 700)
@@ -110,16 +111,22 @@ KEYS = (
 )
 
 
-def page(session: Session, with_tools: bool = False) -> gr.Blocks:
-    """Return the whole page and its API, for the workers of a session; with tools, for an MCP server, too."""
+def page(session: Session, with_tools: bool = False, scripts: Scripts | None = None) -> gr.Blocks:
+    """Return the whole page and its API, for the workers of a session.
+
+    Args:
+        with_tools: for an MCP server, too.
+        scripts: by default, the examples as they were captured.
+    """
     predictions = PredictionProcess(session)
-    redraw = Redraw(session, predictions)
+    scripts = scripts or Scripts(shipped_scripts())
+    redraw = Redraw(session, predictions, scripts)
     space = os.environ.get("SPACE_ID")
     # In a Space, the page is a frame
     base = f"https://huggingface.co/spaces/{space}" if space else ""
     given = {"base": base, "tours": list(tours()), "needs_gpu": redraw.missing_gpu()}
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as blocks:
-        first_update = redraw.initial_update()
+        first_update = "" if scripts.opened else redraw.initial_update()
         outbox = add_stage(
             layout(redraw), redraw.on_message, redraw.on_stream, first_update, **given
         )
@@ -128,6 +135,10 @@ def page(session: Session, with_tools: bool = False) -> gr.Blocks:
         outbox.stop(redraw.on_cancel, None, None, queue=False, **_QUIET)
         blocks.unload(redraw.on_unload)
         register_endpoints(blocks, Api(session, predictions), redraw.all_panels, with_tools)
+        if scripts.opened:
+            gr.api(scripts.requests, api_name="requests")
+        if scripts.opened and with_tools:  # whose clients would get the repr of a dict
+            gr.api(scripts.mcp_requests, api_name="mcp_requests")
     return blocks
 
 
@@ -184,9 +195,12 @@ def layout(redraw: Redraw) -> Markup:
         _SECTION.format(name, _pictures(name), Markup("").join(panel.layout() for panel in panels))
         for name, panels in redraw.panels.items()
     )
-    form = slots.form("experiment", "Kernel, problem and config")
+    forms = slots.form("experiment", "Kernel, problem and config") + slots.form(
+        "script", "Launch and case"
+    )
+    above = slot("compare") + PROBLEM + slot("launches")
     return (
-        frame(_header(redraw.session.gpu), form, slot("compare"), PROBLEM, sections)
+        frame(_header(redraw.session.gpu), forms, above, sections)
         + slot("stored-run", "stored_run")
         + slot("saved-file", "saved_file")
         # If the URL names a stop of a tour, this slot starts the action "tour".

@@ -34,10 +34,11 @@ from visualize.views.panel import Panel, RunAction, Slots, StreamAction, current
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
 from visualize.views.prose import stage_title
 from visualize.views.result.view import ResultPanel
-from visualize.views.slots import DISABLED, ENABLED, problems_value
+from visualize.views.slots import DISABLED, ENABLED, OPEN, problems_value
 from visualize.views.state import Snapshot, State, query, take_snapshot
 from visualize.views.tabs import SETTINGS, TABS
 from visualize.web.controls import apply_preset, experiment_form
+from visualize.web.scripts import Scripts, ScriptState
 
 # Maximum number of pages whose state the server keeps.
 MAX_OPEN_PAGES = 1000
@@ -68,7 +69,8 @@ class OpenPage:
         name: its session hash.
         changes: number of its latest change. A handler that began with an earlier one has been superseded.
         updates: number of the latest update; it makes each update a new value, which Gradio delivers.
-        state: its current settings.
+        state: its current settings; None if it shows a script.
+        script: what it shows of a script; None if it shows a kernel.
         job: its running measurement.
     """
 
@@ -76,6 +78,7 @@ class OpenPage:
     changes: int = 0
     updates: int = 0
     state: State | None = None
+    script: ScriptState | None = None
     job: Job | None = None
 
     def replace_job(self, job: Job | None) -> None:
@@ -142,9 +145,15 @@ class Redraw:
 
     live_s = 0.7
 
-    def __init__(self, session: Session, predictions: PredictionProcess) -> None:
+    def __init__(
+        self,
+        session: Session,
+        predictions: PredictionProcess,
+        scripts: Scripts | None = None,
+    ) -> None:
         self.session = session
         self.predictions = predictions
+        self.scripts = scripts or Scripts({})
         self.panels = create_panels()
         self.all_panels = [panel for panels in self.panels.values() for panel in panels]
         self.actions: dict[str, RunAction | StreamAction] = {"run": RunAction("run")}
@@ -170,38 +179,66 @@ class Redraw:
         has_more = True
         try:
             fields = read_message(message)
-            if "open" in fields or "follow" in fields:
-                state, problems = self._open(fields)
-                keeps_forms = False
+            before = page.script
+            page.script = self.scripts.find(fields)
+            if page.script:
+                has_more = self._show_script(page, page.script, before, slots)
             else:
-                state = self.read(fields, page.state)
-                settings = fields["settings"]
-                keeps_forms = (
-                    settings.get("form_of") == state.kernel.id and settings.get("preset") is None
-                )
-            if not keeps_forms:
-                slots = self.fill(state, fields.get("stored_run", ""))
-            elif page.state and page.state.gpu != state.gpu:
-                slots = self._settings(state)
-            if (
-                keeps_forms
-                and state.pinned
-                and page.state
-                and page.state.experiment != state.experiment
-            ):
-                # Beside the pinned run, an older run would look current.
-                slots |= self._fill_run(*self.take_snapshots(state))
-            page.state = state
-            slots["link"] = self._link(state)
-            drawing, has_more = self.draw(state)
-            slots |= drawing
+                has_more = self._show_experiment(page, fields, slots, problems)
         except ConfigError as error:
             problems[error.field] = str(error)
-        slots["problems"] = problems_value(problems)
+        slots.setdefault("problems", problems_value(problems))
         if page.changes != change:
             slots = {}
             has_more = False
         return page.update(slots, fields.get("number"), has_more)
+
+    def _show_script(
+        self, page: OpenPage, script: ScriptState, before: ScriptState | None, slots: Slots
+    ) -> bool:
+        """Fill the slots with a script. Return whether `on_stream` can add to them."""
+        page.state = None
+        page.replace_job(None)
+        slots |= self.scripts.fill(script)
+        if not before or before.id != script.id:
+            slots["verdicts-fold"] = OPEN
+        return self.scripts.is_live(script)
+
+    def _show_experiment(
+        self, page: OpenPage, fields: Mapping[str, Any], slots: Slots, problems: dict[str, str]
+    ) -> bool:
+        """Fill the slots that a message about an experiment changes. Return whether `on_stream` can add to them.
+
+        Raises:
+            ConfigError: for the first invalid value. `slots` then lacks the picture.
+        """
+        if "open" in fields or "follow" in fields:
+            state, invalid = self._open(fields)
+            problems |= invalid
+            keeps_forms = False
+        else:
+            state = self.read(fields, page.state)
+            settings = fields["settings"]
+            keeps_forms = (
+                settings.get("form_of") == state.kernel.id and settings.get("preset") is None
+            )
+        if not keeps_forms:
+            slots |= self.fill(state, fields.get("stored_run", ""))
+        elif page.state and page.state.gpu != state.gpu:
+            slots |= self._settings(state)
+        if (
+            keeps_forms
+            and state.pinned
+            and page.state
+            and page.state.experiment != state.experiment
+        ):
+            # Beside the pinned run, an older run would look current.
+            slots |= self._fill_run(*self.take_snapshots(state))
+        page.state = state
+        slots["link"] = self._link(state)
+        drawing, has_more = self.draw(state)
+        slots |= drawing
+        return has_more
 
     def initial_update(self) -> str:
         """Return the update of a page without URL parameters, which a browser draws before it sends a message."""
@@ -214,10 +251,17 @@ class Redraw:
         """Stream the open view's slower parts: compiled results, slow predictions and running sweeps."""
         page = self._pages.find(request)
         change = page.changes
-        state = page.state
-        if state is None:
+
+        def is_current() -> bool:
+            return page.changes == change
+
+        if page.script:
+            updates = self.scripts.watch(page.script, is_current)
+        elif page.state:
+            updates = self._stream(page, page.state, is_current)
+        else:
             return
-        async for slots in self._stream(page, state, lambda: page.changes == change):
+        async for slots in updates:
             if page.changes != change:
                 break
             yield page.update(slots)
@@ -269,6 +313,12 @@ class Redraw:
         flat = fields.get("settings")
         if not isinstance(flat, dict):
             raise ConfigError("not_settings", "The page sent no settings. Reload it.")
+        names = [str(flat.get(name)) for name in ("kernel", "form_of")]
+        if {*names} & self.scripts.scripts.keys():
+            # A script's other settings are not a kernel's. The Library shows no script.
+            is_library = names[0] in self.scripts.scripts
+            opened = SETTINGS.opening if is_library else {"kernel": names[0]}
+            return SETTINGS.state({**opened, "tab": flat.get("tab")}, self.session.gpu)
         kernel = find_kernel(flat.get("kernel"))
         if flat.get("preset") is not None:
             flat = {
@@ -307,8 +357,9 @@ class Redraw:
     def _settings(self, state: State) -> Slots:
         return {
             "settings": json.dumps(state.to_settings(), ensure_ascii=False),
-            "experiment": experiment_form(state, self.session.gpu),
+            "experiment": experiment_form(state, self.session.gpu, self.scripts.titles),
             "tab": state.view.tab,
+            "run": ENABLED,
         }
 
     def fill(self, state: State, stored_run: object = "") -> Slots:

@@ -46,6 +46,7 @@ from visualize.web.guard import (
 )
 from visualize.web.mailboxes import limit_queue
 from visualize.web.page import HEAD, THEME, page
+from visualize.web.scripts import Scripts
 
 # Maximum concurrent events, including those that wait for a slot, a worker or a sweep (most occupy no thread), and
 # maximum clients that Gradio remembers.
@@ -55,7 +56,13 @@ _MAX_EVENTS = _MAX_CLIENTS = 1000
 _END_DEADLINE_S = 4.0
 
 
-def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None = None) -> None:
+def serve(
+    host: str,
+    port: int,
+    mcp: bool = False,
+    login: tuple[str, str] | None = None,
+    scripts: Scripts | None = None,
+) -> None:
     """Serve the page until the process ends.
 
     Workers start after the server, so that the first request does not wait for torch.
@@ -63,6 +70,7 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
     Args:
         mcp: also serve MCP at /gradio_api/mcp/. Requires the package mcp.
         login: user name and password that visitors must enter.
+        scripts: see `page`.
     """
     configure_logging()
     return_large_arrays()
@@ -91,14 +99,15 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
 
     signal.signal(signal.SIGTERM, shut_down)
     gr.set_static_paths([PLOTLY_JS])
-    blocks = page(session, with_tools=mcp)
+    blocks = page(session, mcp, scripts)
     guard = Middleware(
         Guard, hosts=allowed_hosts(host), frames=framing_sites(), defaults=argument_defaults(blocks)
     )
-    # The picture must not appear before the login.
+    # The picture must not appear before the login, and is not a script's.
+    has_picture = not login and not (scripts and scripts.opened)
     first_reply = Middleware(
         FirstReply,
-        picture="" if login else first_picture(session.gpu),
+        picture=first_picture(session.gpu) if has_picture else "",
         is_cached=not login,
         head=assets.HEAD,
     )

@@ -2,11 +2,13 @@
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
 from kernels.evaluate.memory_operations import memory_lines
 from kernels.experiment import Json
+from kernels.instructions import CompiledFacts
 from kernels.jit import last_line, source_file, source_lines
 from kernels.results import Compiled
 from kernels.spec import Kernel, Launch
@@ -50,10 +52,9 @@ class CompilerPanel(Panel):
             return {}
         operation = snapshot.state.view.of(LaneView).operation
         chosen = 0 if operation == "worst" else int(operation)
-        listing = _listing(snapshot.state.kernel, launch, compiled)
         return {
-            "compiler-claim": compiler_headline(launch, compiled),
-            "listing": json.dumps({**listing, "operation": chosen}, ensure_ascii=False),
+            "compiler-claim": compiler_headline(launch, compiled, compiled.triton),
+            "listing": _listing(snapshot.state.kernel, launch, compiled, chosen),
             "resources": resources_table(launch, compiled),
         }
 
@@ -88,7 +89,7 @@ class CompilerPanel(Panel):
         return (Endpoint("compile", compile_of),)
 
 
-def compiler_headline(launch: Launch, compiled: Compiled) -> Markup:
+def compiler_headline(launch: Launch, compiled: CompiledFacts, triton: str) -> Markup:
     """Render the predicted occupancy, and the registers and shared memory behind it."""
     resident = occupancy_of(launch, compiled)
     held = count_noun(resident.programs_per_sm, "program")
@@ -103,7 +104,7 @@ def compiler_headline(launch: Launch, compiled: Compiled) -> Markup:
     )
     return headline(
         f"{100 * resident.occupancy:.3g} %",
-        Sourced(f"theoretical occupancy on {compiled.gpu}", "predicted"),
+        Sourced(f"theoretical occupancy on {launch.gpu.name}", "predicted"),
         say(
             "An SM can hold {} ({} of its {} warps). The limit is {}.",
             Strong(held),
@@ -112,12 +113,12 @@ def compiler_headline(launch: Launch, compiled: Compiled) -> Markup:
             join_names(resident.limited_by),
         ),
         say("{} of shared memory per program, {} per thread, {}.", *needs),
-        f"Triton {compiled.triton} compiled it.",
+        f"Triton {triton} compiled it.",
         launch.gpu.caveat,
     )
 
 
-def resources_table(launch: Launch, compiled: Compiled) -> Markup:
+def resources_table(launch: Launch, compiled: CompiledFacts) -> Markup:
     """Render the kernel's need of each resource, an SM's supply, and the programs that fit."""
     gpu = launch.gpu
     needs = {
@@ -134,33 +135,59 @@ def resources_table(launch: Launch, compiled: Compiled) -> Markup:
     return table(header, [(name, *needs[name], str(programs)) for name, programs in limits.items()])
 
 
-def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> Json:
-    """Return panes of lines, and for each memory operation its lines in each pane, counted from 0."""
+def _listing(kernel: Kernel, launch: Launch, compiled: Compiled, chosen: int) -> str:
     accesses = kernel.accesses(launch)
     source = list[str]()
     starts = dict[str, int]()
-    operations = []
     for file in dict.fromkeys(
         [source_file(kernel.jitted), *(access.source[0] for access in accesses)]
     ):
         starts[file] = len(source)
         source += [f"# {file}", *source_lines(file), ""]
-    panes = [{"name": "Source", "lines": source}]
-    for kind in _TEXTS:
-        # nvdisasm leaves room for labels before an instruction, which would push it out of a narrow pane.
-        lines = re.sub(r"(?<=\*/) {3,}", "  ", getattr(compiled, kind)).splitlines()
-        panes.append({"name": kind.upper(), "lines": lines})
+    operations = []
     for access in accesses:
         file, first = access.source
-        last = last_line(access.source)
+        lines = range(first, last_line(access.source) + 1)
+        inside = [starts[file] + line for line in lines]
         name = file.rsplit("/", 1)[-1]
-        marks = {
-            kind.upper(): memory_lines(getattr(compiled, kind), kind, name, first, last)
-            for kind in _TEXTS
+        operations.append((f"{label(access)}, {place(access)}", name, lines, inside))
+    codes = {kind: getattr(compiled, kind) for kind in _TEXTS}
+    return listing_value(source, codes, operations, chosen)
+
+
+def listing_value(
+    source: Sequence[str],
+    codes: Mapping[str, str],
+    operations: Sequence[tuple[str, str, range, Sequence[int]]],
+    chosen: int,
+) -> str:
+    """Return the value of the slot of a listing.
+
+    Args:
+        codes: the kernel's TTGIR, PTX and SASS.
+        operations: the label of each memory operation, its file and lines, and their places in `source`.
+        chosen: the operation that is marked.
+    """
+    panes = [{"name": "Source", "lines": source}]
+    for kind, code in codes.items():
+        # nvdisasm leaves room for labels before an instruction, which would push it out of a narrow pane.
+        lines = re.sub(r"(?<=\*/) {3,}", "  ", code).splitlines()
+        panes.append({"name": kind.upper(), "lines": lines})
+    marked = [
+        {
+            "label": name,
+            "marks": {
+                "Source": inside,
+                **{
+                    kind.upper(): memory_lines(code, kind, file, place[0], place[-1])
+                    for kind, code in codes.items()
+                },
+            },
         }
-        marks["Source"] = [starts[file] + line for line in range(first, last + 1)]
-        operations.append({"label": f"{label(access)}, {place(access)}", "marks": marks})
-    return {"panes": panes, "operations": operations}
+        for name, file, place, inside in operations
+    ]
+    value = {"panes": panes, "operations": marked, "operation": chosen}
+    return json.dumps(value, ensure_ascii=False)
 
 
 def compile_reply(snapshot: Snapshot) -> Reply:

@@ -15,8 +15,10 @@ from kernels.results import SharedCounts
 from kernels.sectors import SECTOR_BYTES
 from visualize.numbers import percent
 from visualize.predict.agreement import Verdicts, count_of, launch_totals
+from visualize.reports.launch import LaunchReport, OperationReport
+from visualize.reports.text import bounded_count
 from visualize.views.memory.text import explain, label, place, used_bytes
-from visualize.views.prose import Code, Hint, Sourced, Strong, hint, term
+from visualize.views.prose import Code, Hint, Link, Sourced, Strong, hint, term
 from visualize.views.tables import table, traffic_funnel
 
 # Sign, hover text and style of each agreement between a prediction and a count.
@@ -41,26 +43,66 @@ _SIGNS = {
     ),
 }
 
+_REASON = Markup("<li>{}: {}</li>")
+_REASONS = Markup('<ul class="reasons">{}</ul>')
+
 _NOT_COMPILED = "This is known once the kernel is compiled."
 
 # The opcode of each step of a layout conversion through shared memory.
 _OPCODES = {"store": "STS", "store matrix": "STSM", "load": "LDS", "load matrix": "LDSM"}
 
 
+_HEADER = (
+    "operation",
+    "line",
+    "verdict",
+    term("width"),
+    term("request", "requests"),
+    term("sector", "sectors"),
+    term("line", "lines"),
+    term("ideal sectors", "ideal"),
+    term("efficiency"),
+    "agrees",
+)
+
+
+def report_table(
+    launch: LaunchReport, textbook: Sequence[OperationReport], links: Sequence[str]
+) -> Markup:
+    """Render the textbook and compiled cost of each operation of a captured launch, and the findings about it.
+
+    Args:
+        textbook: the operations as the textbook model counts them.
+        links: the query of each operation's picture.
+    """
+    boards = {op.place: op for op in textbook}
+    rows = []
+    reasons = Markup()
+    for op, link in zip(launch.ops, links, strict=True):
+        where = Link(f"{op.file}:{op.line}", link)
+        board = boards.pop(op.place, None)
+        if board and board.width_bytes:
+            rows.append(_report_row("textbook", board, where))
+        rows.append(_report_row("compiled", op, where))
+        if why := " ".join(filter(None, [op.refused, op.why])):
+            reasons += _REASON.format(Strong(op.name), why)
+    return table(_HEADER[:-1], rows, "Totals of the launch") + _REASONS.format(reasons)
+
+
+def _report_row(verdict: str, op: OperationReport, where: Link) -> tuple[Any, ...]:
+    counts = (op.requests, op.sectors, op.lines, op.ideal_sectors)
+    return (
+        op.name,
+        where,
+        verdict,
+        f"{op.width_bytes} B" if op.width_bytes else "",
+        *(bounded_count(op, count) for count in counts),
+        percent(op.efficiency) if op.efficiency else "",
+    )
+
+
 def operations_table(verdicts: Verdicts) -> Markup:
     """Render the textbook, compiled and counted cost of each operation, and the reasons for them."""
-    header = (
-        "operation",
-        "line",
-        "verdict",
-        term("width"),
-        term("request", "requests"),
-        term("sector", "sectors"),
-        term("line", "lines"),
-        term("ideal sectors", "ideal"),
-        term("efficiency"),
-        "agrees",
-    )
     counters = verdicts.counters
     rows = []
     reasons = Markup()
@@ -80,12 +122,8 @@ def operations_table(verdicts: Verdicts) -> Markup:
             _cost_row("counted", op, count) for op in predicted if (count := count_of(op, verdicts))
         ]
         for op in compiled or [board]:
-            reasons += Markup("<li>{}: {}</li>").format(
-                Strong(label(op.access)), explain(op, verdicts)
-            )
-    return table(header, rows, "Totals of the launch") + Markup(
-        '<ul class="reasons">{}</ul>'
-    ).format(reasons)
+            reasons += _REASON.format(Strong(label(op.access)), explain(op, verdicts))
+    return table(_HEADER, rows, "Totals of the launch") + _REASONS.format(reasons)
 
 
 def _cost_row(verdict: str, op: DeclaredCounts, cost: Cost) -> tuple[Any, ...]:

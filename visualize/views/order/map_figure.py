@@ -147,7 +147,9 @@ def map_grid(launch: Schedule) -> MapGrid:
     return MapGrid(slices, has_blocks, *map(side, launch.extents))
 
 
-def map_figure(orders: Sequence[Order], color: str) -> dict[str, Any]:
+def map_figure(
+    orders: Sequence[Order], color: str, axes_of: tuple[str, str] = ("pid_m", "pid_n")
+) -> dict[str, Any]:
     """Return the map as a figure's data and layout: one heatmap per order or, without panels, per tensor.
 
     A block has the colour of the tile that reads it first. A map of more than MOST_CELLS tiles per side shows every
@@ -156,6 +158,7 @@ def map_figure(orders: Sequence[Order], color: str) -> dict[str, Any]:
     Args:
         orders: this kernel's order and the one to compare; only the first is drawn without panels.
         color: one of COLORS: "order" (launch order), "group" or "wave" (eight colours, repeated), or "sm".
+        axes_of: the titles of the axes of the tiles, down and across.
     """
     launch = orders[0].schedule
     grid = map_grid(launch)
@@ -183,7 +186,7 @@ def map_figure(orders: Sequence[Order], color: str) -> dict[str, Any]:
     }
     if is_numbered:
         style |= {"texttemplate": "%{text}", "textfont": {"size": _NUMBER_PX}}
-    sides = [(grid.across, "pid_n"), (grid.down, "pid_m")]
+    sides = [(grid.across, axes_of[1]), (grid.down, axes_of[0])]
     width = (1 + _BETWEEN) / len(maps) - _BETWEEN
     traces = []
     notes = []

@@ -1,0 +1,73 @@
+"""Capture the example scripts for the page: `python -m scripts.record_examples`. Needs Triton, but no GPU.
+
+Run it after an example, the recorder or Triton's version changes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+from kernels.capture.reader import Capture
+from kernels.capture.server import CaptureCommand, CaptureServer
+from kernels.evaluate.findings import Compiler
+from kernels.examples import EXAMPLES
+from kernels.gpus import DEFAULT_GPU, GPUS
+from visualize.reports.launch import make_report
+
+# Debug information in the PTX contains the folder.
+_FOLDER = Path(tempfile.gettempdir(), "tilescope-examples")
+
+
+def record(server: CaptureServer, source: Path, path: Path, compiler: Compiler | None) -> Capture:
+    """Capture an example, and return its capture with findings."""
+    server.capture(path, str(source))
+    capture = Capture(path)
+    make_report(capture, compiler)
+    return capture
+
+
+def start_server(stack: ExitStack) -> CaptureServer:
+    """Return a process that captures for the default GPU."""
+    gpu = json.dumps(asdict(GPUS[DEFAULT_GPU]))
+    return CaptureServer(CaptureCommand(sys.executable, ("--gpu-json", gpu)), stack)
+
+
+def write_without_folders(capture: Path, path: Path) -> None:
+    """Copy a capture without the names of this machine's folders."""
+    folders = (f"{_FOLDER}/", f"{sysconfig.get_path('purelib')}/")
+    with zipfile.ZipFile(capture) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            content = old.read(name)
+            for folder in folders if not name.endswith(".npy") else ():
+                content = content.replace(folder.encode(), b"")
+            new.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED, 9)
+
+
+def main() -> None:
+    shutil.rmtree(_FOLDER, ignore_errors=True)
+    _FOLDER.mkdir()
+    # A cached kernel has the paths of the script that was compiled first.
+    os.environ["TRITON_CACHE_DIR"] = str(_FOLDER / "cache")
+    with ExitStack() as stack:
+        server = start_server(stack)
+        for example in map(Path, EXAMPLES):
+            source = Path(shutil.copy(example, _FOLDER))
+            capture = source.with_suffix(".tilescope")
+            record(server, source, capture, server.compile)
+            path = example.with_suffix(".tilescope")
+            write_without_folders(capture, path)
+            print(f"{path.name}: {path.stat().st_size:,} bytes")
+    shutil.rmtree(_FOLDER)
+
+
+if __name__ == "__main__":
+    main()

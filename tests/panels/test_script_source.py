@@ -1,0 +1,78 @@
+"""Scripts in the page's list of kernels, without a browser: a page opens them and leaves them."""
+
+import json
+
+import pytest
+
+from kernels.measuring.session import Session
+from tests.messages import request, slots_of
+from visualize.views.prediction_process import PredictionProcess
+from visualize.web.redraw import Redraw
+from visualize.web.scripts import Scripts, shipped_scripts
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    session = Session(None, tmp_path_factory.mktemp("cache"))
+    yield Redraw(session, PredictionProcess(session), Scripts(shipped_scripts()))
+    session.close()
+
+
+def send(page, **message):
+    return slots_of(page.on_message(request(), json.dumps({"number": 1, **message})))
+
+
+def change(page, slots, **fields):
+    """Change controls of a page whose forms have these slots."""
+    settings = {**json.loads(slots["settings"]), **json.loads(slots["experiment"])["values"]}
+    return send(page, settings={**settings, **fields})
+
+
+def test_the_list_of_kernels_has_the_examples(page):
+    form = json.loads(send(page, open="")["experiment"])
+    kernel = next(field for field in form["fields"] if field["name"] == "kernel")
+    titles = dict(zip(kernel["choices"], kernel["labels"], strict=True))
+    assert titles["script.layer_norm"] == "script: layer_norm"
+    assert titles["matmul.grouped"] == "matmul: grouped order"
+
+
+def test_a_script_opens_in_the_view_of_the_kernel_and_the_kernel_in_that_of_the_script(page):
+    opened = send(page, open="?kernel=transpose.tiled&tab=reuse")
+    script = change(page, opened, kernel="script.softmax")
+    assert script["tab"] == "schedule"
+    assert script["run"] == "disabled"
+    assert "kernel=script.softmax&tab=schedule" in json.loads(script["link"])["short"]
+    kernel = change(page, script, kernel="matmul.grouped", tab="coalescing")
+    assert kernel["tab"] == "coalescing"
+    assert kernel["run"] == "enabled"
+    assert json.loads(kernel["settings"])["form_of"] == "matmul.grouped"
+
+
+def test_the_library_is_open_to_a_page_that_shows_a_script(page):
+    script = send(page, open="?kernel=script.softmax")
+    library = change(page, script, tab="recorded")
+    assert library["tab"] == "recorded"
+    assert json.loads(library["settings"])["kernel"] == "matmul.grouped"
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("kernel=script.softmax&launch=-1", "launch must be a whole number from 0 to 100000"),
+        ("kernel=script.softmax&model=real", "model must be compiled or textbook"),
+        ("kernel=script.missing", "kernel"),
+    ],
+)
+def test_an_invalid_field_of_a_script_is_named(page, address, message):
+    assert message in send(page, open=f"?{address}")["problems"]
+
+
+def test_numbers_beyond_the_launch_are_limited_to_it(page):
+    slots = send(page, open="?kernel=script.softmax&launch=9&operation=9&program=99999")
+    settings = json.loads(slots["settings"])
+    assert (settings["launch"], settings["operation"], settings["program"]) == (0, 1, 4095)
+
+
+def test_a_script_that_cannot_run_has_no_controls_but_its_launch(page):
+    form = json.loads(send(page, open="?kernel=script.softmax")["script"])
+    assert [field["name"] for field in form["fields"]] == ["launch"]

@@ -1,0 +1,122 @@
+"""The captures that ship with the example scripts are those of the current scripts and recorder."""
+
+import json
+import os
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import triton
+
+from kernels.capture.reader import Capture
+from kernels.examples import EXAMPLES
+from scripts.record_examples import start_server
+from tests.messages import decode
+from visualize.reports.launch import make_report
+from visualize.web.scripts import Scripts, shipped_scripts
+
+
+@pytest.fixture(scope="module")
+def server(compiled_before):
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
+        yield start_server(stack)
+
+
+def facts(capture):
+    """Return a capture's kernels and launches, without folders and what depends on the data."""
+    content = capture.content
+    kernels = [replace(kernel, file=Path(kernel.file).name) for kernel in content.kernels]
+    launches = [
+        (
+            launch.grid,
+            launch.config,
+            launch.settings,
+            [argument.name for argument in launch.arguments],
+        )
+        for launch in content.launches
+    ]
+    return content.script, content.about, content.cases, content.gpu, kernels, launches
+
+
+@pytest.mark.parametrize("source", EXAMPLES, ids=lambda source: Path(source).stem)
+def test_a_shipped_capture_is_current(server, source, tmp_path):
+    shipped = Capture(Path(source).with_suffix(".tilescope"))
+    if shipped.content.triton != triton.__version__:
+        pytest.skip(f"The captures are those of Triton {shipped.content.triton}.")
+    path = tmp_path / "fresh.tilescope"
+    server.capture(path, source)
+    assert facts(shipped) == facts(Capture(path))
+
+
+@pytest.mark.parametrize("source", EXAMPLES, ids=lambda source: Path(source).stem)
+def test_a_shipped_capture_is_small_counted_and_explained_without_this_machines_folders(source):
+    path = Path(source).with_suffix(".tilescope")
+    capture = Capture(path)
+    report = make_report(capture)
+    assert report.untried == ""
+    assert report.launches
+    assert not any(launch.refused for launch in report.launches)
+    assert path.stat().st_size < 1 << 19
+    for kernel, content in enumerate(capture.content.kernels):
+        codes = [capture.read_code(kernel, stage) for stage in ("ttir", "ttgir", "ptx", "sass")]
+        assert not any(f"{Path.home()}{os.sep}" in text for text in codes)
+        assert content.file == Path(source).name
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    return Scripts(shipped_scripts())
+
+
+def drawn(scripts, **fields):
+    query = "&".join(f"{name}={value}" for name, value in fields.items())
+    return scripts.fill(scripts.find({"open": f"?{query}"}))
+
+
+@pytest.mark.parametrize("source", EXAMPLES, ids=lambda source: Path(source).stem)
+def test_every_view_of_an_example_fills_its_slots_without_running_code(scripts, source):
+    name = f"script.{Path(source).stem}"
+    memory = drawn(scripts, kernel=name)
+    requests = decode(memory["request-plot"])["layout"]["meta"]["requests"]
+    assert requests["total"] > 0
+    assert "textbook" in memory["coalescing-table"]
+    assert (
+        "theoretical occupancy on H200" in drawn(scripts, kernel=name, tab="code")["compiler-claim"]
+    )
+    assert "captured without a GPU" in drawn(scripts, kernel=name, tab="result")["result"]
+
+
+@pytest.mark.parametrize(
+    ("name", "programs", "waves"), [("softmax", 4096, 2), ("attention", 1024, 4)]
+)
+def test_the_player_steps_through_the_programs_that_store_each_block(
+    scripts, name, programs, waves
+):
+    slots = drawn(scripts, kernel=f"script.{name}", tab="order")
+    assert f"{programs:,} programs run in <b>{waves} waves</b>" in slots["schedule-claim"]
+    layout = decode(slots["schedule-plot"])["layout"]
+    assert layout["meta"]["extents"] == [programs, 1]
+    assert layout["meta"]["orders"][0]["count"] == waves
+
+
+def test_a_launch_that_stores_no_whole_blocks_has_no_map(scripts):
+    slots = drawn(scripts, kernel="script.histogram", tab="order")
+    assert slots["schedule-plot"] == "none"
+    assert "No store of this launch covers a tensor" in slots["schedule-claim"]
+
+
+def test_a_table_and_a_picture_have_the_same_operation(scripts):
+    """Copies of an operation, as pipelining creates them, share a row and a picture."""
+    slots = drawn(scripts, kernel="script.attention", operation=1)
+    labels = json.loads(slots["lanes-view"])["fields"][0]["labels"]
+    assert labels == [
+        "load q, line 16",
+        "async copy k, line 22",
+        "async copy v, line 27",
+        "store out, line 31",
+    ]
+    assert (
+        decode(slots["request-plot"])["layout"]["yaxis"]["title"]["text"] == "address in k, bytes"
+    )

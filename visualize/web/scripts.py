@@ -1,0 +1,176 @@
+"""The scripts in the page's list of kernels. A message about one of them becomes an update of the page's slots."""
+
+import asyncio
+import json
+import urllib.parse
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kernels.evaluate.findings import Compiler
+from kernels.examples import EXAMPLES
+from kernels.knobs import knobs, read_fields
+from visualize.views import slots
+from visualize.views.capture.controls import GPU_MENU, launch_form
+from visualize.views.capture.script import Recapture, Script
+from visualize.views.capture.view import TABS, LaunchView, clip, draw, most_wasteful
+from visualize.views.panel import Slots
+from visualize.views.slots import DISABLED
+from visualize.views.state import query
+from visualize.web.controls import kernel_menu
+
+# The start of a script's name.
+PREFIX = "script."
+
+# Seconds between checks of the script's modification time.
+_POLL_S = 0.2
+
+# The tabs of a script that take the place of a kernel's, and of those in older addresses.
+_SAME_VIEW = {
+    "reuse": "schedule",
+    "sweep": "coalescing",
+    "history": "coalescing",
+    "requests": "coalescing",
+    "code": "compiler",
+    "order": "schedule",
+}
+
+
+@dataclass(frozen=True)
+class ScriptState:
+    """What a page shows of a script.
+
+    Attributes:
+        version: of the capture that is drawn.
+    """
+
+    id: str
+    view: LaunchView
+    version: int
+
+
+class Scripts:
+    """Scripts by the name that they have in place of a kernel's ID.
+
+    Attributes:
+        opened: the script that an empty address opens; "" for none.
+    """
+
+    def __init__(self, scripts: Mapping[str, Script], opened: str = "") -> None:
+        self.scripts = scripts
+        self.opened = opened
+
+    def find(self, fields: Mapping[str, Any]) -> ScriptState | None:
+        """Return what a message wants to see of a script; None if it is about a kernel.
+
+        Raises:
+            ConfigError: a field is invalid.
+        """
+        link = fields.get("open", fields.get("follow"))
+        given = fields.get("settings")
+        if isinstance(link, str):
+            given = dict(urllib.parse.parse_qsl(link.removeprefix("?")))
+            if "open" in fields and not {"kernel", "tour"} & given.keys():
+                given["kernel"] = self.opened
+        if not isinstance(given, Mapping) or str(given.get("kernel")) not in self.scripts:
+            return None
+        name = str(given["kernel"])
+        tab = str(given.get("tab", TABS[0]))
+        if tab not in (*TABS, *_SAME_VIEW):
+            return None
+        is_new = link is None and given.get("form_of") != name
+        if is_new:
+            given = {}
+        values = {field: given[field] for field in knobs(LaunchView) if field in given}
+        view = read_fields(LaunchView, {**values, "tab": _SAME_VIEW.get(tab, tab)}, "the page")
+        script = self.scripts[name]
+        if link is None and not is_new:
+            script.choose(given)
+        view = clip(script.launches, view)
+        if "operation" not in given:
+            view = most_wasteful(script.launches, view)
+        return ScriptState(name, view, script.version)
+
+    def fill(self, state: ScriptState) -> Slots:
+        """Fill the forms and the open view."""
+        script = self.scripts[state.id]
+        launches = script.launches
+        chosen = script.chosen if script.is_live else None
+        address: dict[str, object] = {"kernel": state.id, **asdict(state.view)}
+        shows = " ".join(["script", *(["stale"] if script.is_stale else [])])
+        link = {
+            "full": query({**address, "picture": shows}),
+            "short": query(address),
+            "title": launches.content.script,
+        }
+        gpus = [GPU_MENU] if script.is_live else []
+        menus = [kernel_menu(self.titles, launches.content.about.partition("\n\n")[0]), *gpus]
+        values = {"kernel": state.id, "form_of": state.id, "gpu": launches.gpu}
+        return {
+            "settings": json.dumps({**address, "form_of": state.id}),
+            "experiment": slots.form_value(menus, values),
+            "script": launch_form(launches, state.view.launch, chosen),
+            "tab": state.view.tab,
+            "link": json.dumps(link),
+            "problems": slots.problems_value({"": script.problem} if script.problem else {}),
+            "compare": "",
+            "run": DISABLED,
+            **draw(script, state.view, address),
+        }
+
+    def is_live(self, state: ScriptState) -> bool:
+        return self.scripts[state.id].is_live
+
+    async def watch(
+        self, state: ScriptState, is_current: Callable[[], bool]
+    ) -> AsyncIterator[Slots]:
+        """Redraw after each new capture of a script."""
+        script = self.scripts[state.id]
+        while is_current() and script.is_live:
+            await asyncio.sleep(_POLL_S)
+            await asyncio.to_thread(script.follow)
+            if state.version != script.version and is_current():
+                state = replace(
+                    state, version=script.version, view=clip(script.launches, state.view)
+                )
+                yield self.fill(state)
+
+    @property
+    def titles(self) -> dict[str, str]:
+        return {name: f"script: {name.removeprefix(PREFIX)}" for name in self.scripts}
+
+    def requests(self) -> dict[str, Any]:
+        """Count the memory requests of every Triton launch in the script, as `show --json` does."""
+        return self.scripts[self.opened].launches.report().to_json()
+
+    def mcp_requests(self) -> str:
+        """Count the memory requests of every Triton launch in the script.
+
+        Returns JSON.
+
+        Each entry of `launches` has the kernel, config, registers and `totals`. Its `ops` give the requests, sectors,
+        ideal sectors and findings (`why`) of each source line.
+        """
+        return json.dumps(self.requests())
+
+
+def script_name(source: str) -> str:
+    """Return the name of a script in place of a kernel's ID.
+
+    >>> script_name("kernels/examples/softmax.py:case")
+    'script.softmax'
+    """
+    return PREFIX + Path(source.partition(":")[0]).stem
+
+
+def shipped_scripts(
+    recapture: Recapture | None = None, compiler: Compiler | None = None
+) -> dict[str, Script]:
+    """Return the example scripts, with the captures that ship with them."""
+    return {
+        script_name(source): Script(
+            Path(source).with_suffix(".tilescope"), source, recapture, compiler
+        )
+        for source in EXAMPLES
+    }
