@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from kernels.capture.reader import Capture
-from kernels.capture.server import CaptureCommand, CaptureServer
+from kernels.capture.server import CaptureServer
 from kernels.evaluate.findings import Compiler
 from kernels.examples import EXAMPLES
 from kernels.gpus import DEFAULT_GPU, GPUS
@@ -38,7 +38,7 @@ def record(server: CaptureServer, source: Path, path: Path, compiler: Compiler |
 def start_server(stack: ExitStack) -> CaptureServer:
     """Return a process that captures for the default GPU."""
     gpu = json.dumps(asdict(GPUS[DEFAULT_GPU]))
-    return CaptureServer(CaptureCommand(sys.executable, ("--gpu-json", gpu)), stack)
+    return CaptureServer(sys.executable, ("--gpu-json", gpu), (), stack)
 
 
 def write_without_folders(capture: Path, path: Path) -> None:

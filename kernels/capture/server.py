@@ -10,7 +10,6 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,36 +23,15 @@ class CaptureFailed(Exception):
     """A script could not be captured. The message is one sentence."""
 
 
-@dataclass(frozen=True)
-class CaptureCommand:
-    """How a script is captured.
-
-    Attributes:
-        python: the interpreter.
-        options: of record.py.
-        script_arguments: the script's own arguments.
-    """
-
-    python: str
-    options: tuple[str, ...] = ()
-    script_arguments: tuple[str, ...] = ()
-
-    def arguments(self, path: Path, script: str, more: Sequence[str] = ()) -> list[str]:
-        """Return the arguments of record.py.
-
-        Args:
-            path: of the capture.
-            more: further options, which override `options`.
-        """
-        return ["--out", str(path), *self.options, *more, script, *self.script_arguments]
-
-
 class CaptureServer:
     """A process that captures scripts, or compiles, in forks of itself.
 
     The scripts have the stdin of this process. Their output goes to stderr.
 
     Args:
+        python: the interpreter.
+        options: of record.py, for every script.
+        script_arguments: the scripts' own arguments.
         stack: ends the process when it is closed.
         packages: a folder with packages that replace the installed ones.
 
@@ -62,9 +40,16 @@ class CaptureServer:
     """
 
     def __init__(
-        self, command: CaptureCommand, stack: ExitStack, packages: Path | None = None
+        self,
+        python: str,
+        options: Sequence[str],
+        script_arguments: Sequence[str],
+        stack: ExitStack,
+        packages: Path | None = None,
     ) -> None:
-        self._command = command
+        self.python = python
+        self._options = options
+        self._script_arguments = script_arguments
         self._lock = threading.Lock()
         paths = [str(path) for path in (packages, os.environ.get("PYTHONPATH")) if path]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -73,7 +58,7 @@ class CaptureServer:
             with os.fdopen(os.dup(0)) as stdin:
                 number = stdin.fileno()
                 process = subprocess.Popen(
-                    [command.python, str(RECORDER), "--serve", str(number)],
+                    [python, str(RECORDER), "--serve", str(number)],
                     stdin=pipe,
                     stdout=pipe,
                     pass_fds=[number],
@@ -82,17 +67,26 @@ class CaptureServer:
                 )
             self._process = stack.enter_context(process)
         except OSError as error:
-            raise CaptureFailed(f"--python {command.python}: {error.strerror}.") from error
+            raise CaptureFailed(f"--python {python}: {error.strerror}.") from error
+
+    def arguments(self, path: Path, script: str, more: Sequence[str] = ()) -> list[str]:
+        """Return the arguments of record.py.
+
+        Args:
+            path: of the capture.
+            more: further options, which override the others.
+        """
+        return ["--out", str(path), *self._options, *more, script, *self._script_arguments]
 
     def capture(self, path: Path, script: str, more: Sequence[str] = ()) -> None:
-        """Capture a script: see `CaptureCommand.arguments`.
+        """Capture a script: see `arguments`.
 
         Raises:
             CaptureFailed: no capture was written.
         """
-        reply = self._ask(self._command.arguments(path, script, more))
+        reply = self._ask(self.arguments(path, script, more))
         if reply != "\n":
-            ended = f"The capture process ({self._command.python}) exited; the terminal shows why."
+            ended = f"The capture process ({self.python}) exited; the terminal shows why."
             raise CaptureFailed(reply.strip() or ended)
 
     def compile(self, request: Mapping[str, Any]) -> Sequence[Mapping[str, Any] | None]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kernels.capture.reader import Capture, CountedLaunch
-from kernels.capture.server import RECORDER, CaptureCommand, CaptureFailed
+from kernels.capture.server import RECORDER, CaptureFailed, CaptureServer
 from kernels.evaluate.counts import COUNTERS
 from kernels.gpus import this_gpu
 from kernels.measuring.counters import METRICS, CountingFailed, parse_count
@@ -20,13 +20,11 @@ from kernels.measuring.counters import METRICS, CountingFailed, parse_count
 _STDERR = 2  # its file descriptor
 
 
-def count_capture(
-    command: CaptureCommand, path: Path, script: str, more: Sequence[str] = ()
-) -> None:
+def count_capture(server: CaptureServer, path: Path, script: str, more: Sequence[str] = ()) -> None:
     """Capture a script again under Nsight Compute, and replace the capture with the new one and its counters.
 
     Args:
-        path, script, more: see `CaptureCommand.arguments`.
+        path, script, more: see `CaptureServer.arguments`.
 
     Raises:
         CaptureFailed: there is no GPU or ncu.
@@ -44,10 +42,10 @@ def count_capture(
         profile = [ncu, "--clock-control", "none", "--metrics", metrics]
         profile += ["--kernel-name", f"regex:^({'|'.join(map(re.escape, names))})$"]
         profile += ["--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)]
-        arguments = command.arguments(again, script, ["--untimed", *more])
+        arguments = server.arguments(again, script, ["--untimed", *more])
         # The script may fail while it is counted
         subprocess.run(
-            [*profile, command.python, str(RECORDER), *arguments], stdout=_STDERR, check=False
+            [*profile, server.python, str(RECORDER), *arguments], stdout=_STDERR, check=False
         )
         page = log.read_text(encoding="utf-8") if log.exists() else ""
         if again.exists():

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from kernels.capture.reader import Capture, Stop, UnreadableCapture
-from kernels.capture.server import CaptureCommand, CaptureFailed, CaptureServer, install_triton
+from kernels.capture.server import CaptureFailed, CaptureServer, install_triton
 from kernels.examples import EXAMPLES
 from kernels.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
 from kernels.measuring.captured_counters import count_capture
@@ -212,8 +212,7 @@ class _ScriptProcess:
         self._flags = flags
         self._folder = folder
         self._is_other = packages is not None
-        self._command = CaptureCommand(flags.python, tuple(options), flags.script_arguments)
-        self._server = CaptureServer(self._command, stack, packages)
+        self._server = CaptureServer(flags.python, options, flags.script_arguments, stack, packages)
         self.compile = self._server.compile
 
     def capture(self, script: str, more: Sequence[str] = ()) -> Path:
@@ -223,7 +222,7 @@ class _ScriptProcess:
             path = self._flags.out
         self._server.capture(path, script, more)
         if self._flags.count:
-            count_capture(self._command, path, script, more)
+            count_capture(self._server, path, script, more)
         return path
 
 

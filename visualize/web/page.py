@@ -5,7 +5,6 @@ starts when the user presses its button.
 """
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
@@ -52,14 +51,14 @@ _NAME = Markup('<h1 title="What your Triton kernel really does. {}">Tilescope</h
 _SECTION = Markup('<section id="{0}-tab" class="tabitem" aria-label="{0}" hidden>{1}{2}</section>')
 _PICTURES = Markup('<nav class="pictures" aria-label="Pictures of this view">{}</nav>')
 _PICTURE = Markup('<button type="button" data-tab="{}">{}</button>')
-VIEW = Markup('<button type="button" data-tabs="{}">{}</button>')
+_VIEW = Markup('<button type="button" data-tabs="{}">{}</button>')
 _LIBRARY = Markup('<button type="button" class="library" data-tabs="{}">Library</button>')
 
 # On a narrow screen the controls are a drawer at the bottom, so that the picture stays visible.
-DRAWER = '<button type="button" aria-expanded="false" aria-controls="controls">Controls</button>'
+_DRAWER = '<button type="button" aria-expanded="false" aria-controls="controls">Controls</button>'
 
 # The slot of error messages about settings whose control is not visible.
-PROBLEM = slot("elsewhere", content='<p class="problem" role="alert"></p>')
+_PROBLEM = slot("elsewhere", content='<p class="problem" role="alert"></p>')
 
 # A menu of rarely used links and settings.
 _MORE = Markup(
@@ -124,13 +123,32 @@ def page(session: Session, with_tools: bool = False, scripts: Scripts | None = N
     space = os.environ.get("SPACE_ID")
     # In a Space, the page is a frame
     base = f"https://huggingface.co/spaces/{space}" if space else ""
-    given = {"base": base, "tours": list(tours()), "needs_gpu": redraw.missing_gpu()}
+    given = {
+        "base": base,
+        "tours": list(tours()),
+        "needs_gpu": redraw.missing_gpu(),
+        "themes": theme.THEMES,
+        "scale": theme.LOAD_SCALE,
+        "to_come": theme.OPAQUE_TO_COME,
+    }
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as blocks:
-        first_update = "" if scripts.opened else redraw.initial_update()
-        outbox = add_stage(
-            layout(redraw), redraw.on_message, redraw.on_stream, first_update, **given
+        outbox = _hidden("outbox", assets.send_messages())
+        stage = gr.HTML(
+            value="" if scripts.opened else redraw.initial_update(),
+            html_template=layout(redraw),
+            js_on_load=assets.start_page(given),
+            # Served by the app; relative, so that it works behind a proxy's path.
+            head=f'<script src="gradio_api/file={PLOTLY_JS}"></script>',
+            apply_default_css=False,
+            elem_id="stage",
         )
-        replies = _hidden("replies", assets.receive_updates())
+        stream, replies = (
+            _hidden(name, assets.receive_updates()) for name in ("stream", "replies")
+        )
+        # A redraw bypasses Gradio's queue; the page sends the next one when it has the reply. The session has its own
+        # queue for everything that takes longer.
+        outbox.input(redraw.on_message, [outbox], [stage], queue=False, **_QUIET)
+        outbox.play(redraw.on_stream, None, [stream], concurrency_limit=None, **_QUIET)
         outbox.submit(redraw.on_action, [outbox], [replies], concurrency_limit=None, **_QUIET)
         outbox.stop(redraw.on_cancel, None, None, queue=False, **_QUIET)
         blocks.unload(redraw.on_unload)
@@ -140,42 +158,6 @@ def page(session: Session, with_tools: bool = False, scripts: Scripts | None = N
         if scripts.opened and with_tools:  # whose clients would get the repr of a dict
             gr.api(scripts.mcp_requests, api_name="mcp_requests")
     return blocks
-
-
-def add_stage(
-    html: str,
-    on_message: Callable[..., str],
-    on_stream: Callable[..., object],
-    value: str = "",
-    **given: Any,
-) -> gr.HTML:
-    """Add the components that show a page and request its redraws. Call it inside the Blocks context.
-
-    Args:
-        html: the page's HTML, with slots.
-        value: the first update.
-        given: constants of the page's scripts that differ from page to page.
-
-    Returns:
-        The component that sends the page's messages.
-    """
-    shared = {"themes": theme.THEMES, "scale": theme.LOAD_SCALE, "to_come": theme.OPAQUE_TO_COME}
-    outbox = _hidden("outbox", assets.send_messages())
-    stage = gr.HTML(
-        value=value,
-        html_template=html,
-        js_on_load=assets.start_page({**shared, **given}),
-        # Served by the app; relative, so that it works behind a proxy's path.
-        head=f'<script src="gradio_api/file={PLOTLY_JS}"></script>',
-        apply_default_css=False,
-        elem_id="stage",
-    )
-    stream = _hidden("stream", assets.receive_updates())
-    # A redraw bypasses Gradio's queue; the page sends the next one when it has the reply. The session has its own queue
-    # for everything that takes longer.
-    outbox.input(on_message, [outbox], [stage], queue=False, **_QUIET)
-    outbox.play(on_stream, None, [stream], concurrency_limit=None, **_QUIET)
-    return outbox
 
 
 def _hidden(name: str, script: str) -> gr.HTML:
@@ -195,35 +177,27 @@ def layout(redraw: Redraw) -> Markup:
         _SECTION.format(name, _pictures(name), Markup("").join(panel.layout() for panel in panels))
         for name, panels in redraw.panels.items()
     )
-    forms = slots.form("experiment", "Kernel, problem and config") + slots.form(
-        "script", "Launch and case"
+    controls = slots.row(
+        slots.form("experiment", "Kernel, problem and config"),
+        slots.form("script", "Launch and case"),
+        name="controls",
+        classes="column",
     )
-    above = slot("compare") + PROBLEM + slot("launches")
+    above = slot("compare") + _PROBLEM + slot("launches")
+    stage = slots.row(above, sections, name="results", classes="column")
+    awaited = '<div role="progressbar" aria-label="Waiting for a reply" hidden></div>'
     return (
-        frame(_header(redraw.session.gpu), forms, above, sections)
+        slot("awaited", content=awaited)  # visible while the page waits for a reply
+        + slot("settings", "settings")
+        + _header(redraw.session.gpu)
+        + slots.row(controls, stage, name="body")
+        + slot("problems", "problems")
         + slot("stored-run", "stored_run")
         + slot("saved-file", "saved_file")
         # If the URL names a stop of a tour, this slot starts the action "tour".
         + slot("tour", "tour", '<div class="tour-bar"></div>')
         + keys()
         + glossary_dialog()
-    )
-
-
-def frame(header: Markup, form: Markup, *results: Markup) -> Markup:
-    """Return the HTML that every page shares: header, controls, results, and the slots of the page's script."""
-    controls = slots.row(form, name="controls", classes="column")
-    stage = slots.row(*results, name="results", classes="column")
-    return (
-        # Visible while the page waits for a reply.
-        slot(
-            "awaited",
-            content='<div role="progressbar" aria-label="Waiting for a reply" hidden></div>',
-        )
-        + slot("settings", "settings")
-        + header
-        + slots.row(controls, stage, name="body")
-        + slot("problems", "problems")
     )
 
 
@@ -234,7 +208,7 @@ def _header(gpu: Gpu | None) -> Markup:
         else "No GPU here: predictions, recordings and an interpreter."
     )
     views = Markup("").join(
-        VIEW.format(" ".join(pictures), name) for name, pictures in VIEWS.items()
+        _VIEW.format(" ".join(pictures), name) for name, pictures in VIEWS.items()
     )
     ways = Markup("").join(Link(question, query) for question, query in WAYS.items())
     return slots.row(
@@ -247,7 +221,7 @@ def _header(gpu: Gpu | None) -> Markup:
         _LIBRARY.format(" ".join(LIBRARY)),
         _SHARE,
         _MORE.format(ways, slot("link", "link", _COPY)),
-        slot("drawer", content=DRAWER),
+        slot("drawer", content=_DRAWER),
         name="header",
         classes="bar",
     )

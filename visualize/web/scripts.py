@@ -100,9 +100,10 @@ class Scripts:
         address: dict[str, object] = {"kernel": state.id, **asdict(state.view)}
         shows = " ".join(["script", *(["stale"] if script.is_stale else [])])
         link = {
-            "full": query({**address, "picture": shows}),
+            "full": query(address),
             "short": query(address),
             "title": launches.content.script,
+            "shows": shows,
         }
         gpus = [GPU_MENU] if script.is_live else []
         menus = [kernel_menu(self.titles, launches.content.about.partition("\n\n")[0]), *gpus]

@@ -81,24 +81,22 @@ def report_table(
     for op, link in zip(launch.ops, links, strict=True):
         where = Link(f"{op.file}:{op.line}", link)
         board = boards.pop(op.place, None)
-        if board and board.width_bytes:
-            rows.append(_report_row("textbook", board, where))
-        rows.append(_report_row("compiled", op, where))
+        shown = {"textbook": board} if board and board.width_bytes else {}
+        for verdict, each in {**shown, "compiled": op}.items():
+            counts = (each.requests, each.sectors, each.lines, each.ideal_sectors)
+            rows.append(
+                (
+                    each.name,
+                    where,
+                    verdict,
+                    f"{each.width_bytes} B" if each.width_bytes else "",
+                    *(bounded_count(each, count) for count in counts),
+                    percent(each.efficiency) if each.efficiency else "",
+                )
+            )
         if why := " ".join(filter(None, [op.refused, op.why])):
             reasons += _REASON.format(Strong(op.name), why)
     return table(_HEADER[:-1], rows, "Totals of the launch") + _REASONS.format(reasons)
-
-
-def _report_row(verdict: str, op: OperationReport, where: Link) -> tuple[Any, ...]:
-    counts = (op.requests, op.sectors, op.lines, op.ideal_sectors)
-    return (
-        op.name,
-        where,
-        verdict,
-        f"{op.width_bytes} B" if op.width_bytes else "",
-        *(bounded_count(op, count) for count in counts),
-        percent(op.efficiency) if op.efficiency else "",
-    )
 
 
 def operations_table(verdicts: Verdicts) -> Markup:

@@ -1,5 +1,5 @@
-// The page's address (see redraw.py). Its value is {full, short, title}: every field, the fields that differ from their
-// defaults, and the kernel, problem and GPU.
+// The page's address (see redraw.py). Its value is {full, short, title, shows}: every field, the fields that differ from their
+// defaults, the kernel, problem and GPU, and of a script words for the style sheets.
 import { emit, given, listen, notify, onClick } from "./dom.js";
 import { copyText } from "./files.js";
 import { send, settings } from "./messages.js";
@@ -10,6 +10,7 @@ export default function mountAddress() {
   const newer = new Set(); // fields that a picture has set: a reply to an earlier request has their older values
   let lead = new URLSearchParams(location.search);
   let full = new URLSearchParams(), short = new URLSearchParams();
+  let source = ""; // of a script, words for the style sheets
   let isStep = false; // Back should undo the next change
   let isBack = false; // Back or Forward has changed the address already
 
@@ -34,7 +35,7 @@ export default function mountAddress() {
     isStep = isBack = false;
     dataset.address = full.toString();
     // For the style sheets, whose rules would be evaluated for each new address.
-    dataset.shows = [full.get("picture"), full.get("model"), full.has("with") && "pin"].filter(Boolean).join(" ");
+    dataset.shows = [full.get("picture"), full.get("model"), full.has("with") && "pin", source].filter(Boolean).join(" ");
     tell();
   }
 
@@ -83,6 +84,7 @@ export default function mountAddress() {
     const value = JSON.parse(text), before = full;
     [full, short] = [new URLSearchParams(value.full), new URLSearchParams(value.short)];
     document.body.dataset.shown = value.title;
+    source = value.shows;
     if (before.size && full.has("with") && !before.has("with")) notify("Pinned. Change a setting to compare.");
     if (before.size && ["tab", "kernel"].some((name) => before.get(name) !== full.get(name))) isStep = true;
     for (const name of newer) {
