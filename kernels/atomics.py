@@ -12,6 +12,7 @@ The rule was derived on an H100 from 1,332 requests with chosen and random addre
 import numpy as np
 from numpy import ndarray
 
+# Units of a GPU's L1 (CUDA C++ Best Practices Guide 13.0, "Coalesced Access to Global Memory").
 SECTOR_BYTES = 32
 LINE_BYTES = 128
 

@@ -13,13 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy import ndarray
 
-from kernels.atomics import atomic_sectors
+from kernels.atomics import LINE_BYTES, SECTOR_BYTES, atomic_sectors
 
 # Lanes of a warp.
 LANES = 32
-# Units of a GPU's L1 (CUDA C++ Best Practices Guide 13.0, "Coalesced Access to Global Memory").
-SECTOR_BYTES = 32
-LINE_BYTES = 128
 # TMA requires row sizes that are multiples of 16 bytes, so box rows consist of 16-byte granules.
 GRANULE_BYTES = 16
 # The widest swizzle is also the widest box row.
@@ -96,15 +93,13 @@ def _bypassing_sectors(address: ndarray) -> ndarray:
     return np.count_nonzero(address != _NOWHERE, axis=1) - np.count_nonzero(shares, axis=1)
 
 
-def box_row_bytes(swizzle_bytes: int | None, block_bytes: int) -> int:
-    """Return the bytes of a TMA copy's box row: the width of the swizzle, or of the block's row if it is narrower."""
-    return min(swizzle_bytes or _WIDEST_BYTES, block_bytes)
-
-
 def box_lanes(block: Sequence[int], element_bytes: int, swizzle_bytes: int | None) -> ndarray:
-    """Return the first element of each granule of each box row of a block: (dimensions, rows, granules) int64."""
+    """Return the first element of each granule of each box row of a block: (dimensions, rows, granules) int64.
+
+    A box row is as wide as the swizzle, or as the block's row if that is narrower.
+    """
     step = GRANULE_BYTES // element_bytes
-    row_bytes = box_row_bytes(swizzle_bytes, block[-1] * element_bytes)
+    row_bytes = min(swizzle_bytes or _WIDEST_BYTES, block[-1] * element_bytes)
     places = np.indices((*block[:-1], block[-1] // step))
     places[-1] *= step
     return places.reshape(len(block), -1, row_bytes // GRANULE_BYTES)

@@ -29,7 +29,6 @@ from kernels.sectors import (
     LINE_BYTES,
     SECTOR_BYTES,
     box_lanes,
-    box_row_bytes,
     count_requests,
 )
 from kernels.spec import TYPE_BYTES, Kernel, Launch
@@ -135,15 +134,13 @@ class AccessPattern:
     @property
     def row_bytes(self) -> int:
         """The bytes of a descriptor's box row."""
-        block_bytes = self.access.axes[-1].block * self.matrix.element_bytes
-        return box_row_bytes(self.instruction.swizzle_bytes, block_bytes)
+        return self.lanes[0].shape[2] * GRANULE_BYTES
 
     @property
     def box_count(self) -> int:
         """The number of boxes in a descriptor's block."""
-        columns = self.access.axes[-1].block
-        across = columns * self.matrix.element_bytes // self.row_bytes
-        return across * -(-self.access.elements // columns // _MOST_ROWS)
+        rows = self.access.elements // self.access.axes[-1].block
+        return self.lanes[0].shape[1] // rows * -(-rows // _MOST_ROWS)
 
     def count_launch(self, extents: Mapping[str, int]) -> ndarray:
         """Count the requests of all executions: (7,) int64, the amounts of `Cost`."""
@@ -291,18 +288,24 @@ class DeclaredCounts(OperationCounts):
 
     Attributes:
         number: index into the kernel's accesses. A compare-and-swap atomic has two operations: load and loop.
-        tile: cost of one execution, on the first tile.
         is_textbook: whether the instruction is the textbook's, not the compiler's.
     """
 
     number: int
     pattern: AccessPattern
-    tile: Cost
     is_textbook: bool
 
     @property
     def access(self) -> AnyAccess:
         return self.pattern.access
+
+    @cached_property
+    def tile(self) -> Cost:
+        """The cost of one execution, on the first tile."""
+        counts = self.pattern.count_execution(
+            [axis.start(0, axis.block) for axis in self.access.axes]
+        )
+        return replace(Cost(*counts.tolist()), sector_bytes=self.sector_bytes)
 
     @property
     def compiled(self) -> Instruction | None:
@@ -359,9 +362,7 @@ def count_patterns(
     result = []
     for number, pattern in enumerate(patterns):
         access = pattern.access
-        sector_bytes = pattern.matrix.sector_bytes
         box = "tma_ld" if tensors[access.tensor].is_input else "tma_st"
-        first = pattern.count_execution([axis.start(0, axis.block) for axis in access.axes])
         counts = DeclaredCounts(
             op=access.op,
             counter=_COUNTERS.get(access.op, box),
@@ -369,10 +370,9 @@ def count_patterns(
             tensors=(access.tensor,),
             instruction=pattern.instruction,
             tally=Tally(counts=pattern.count_launch(extents)),
-            sector_bytes=sector_bytes,
+            sector_bytes=pattern.matrix.sector_bytes,
             number=number,
             pattern=pattern,
-            tile=replace(Cost(*first.tolist()), sector_bytes=sector_bytes),
             is_textbook=is_textbook,
         )
         if pattern.instruction.swaps:

@@ -44,7 +44,7 @@ _OFFSET = re.compile(r"\s*add\.s64\s+(%\w+), (%\w+), (-?\d+);")
 
 
 @dataclass
-class PtxInstruction:
+class PtxAccess:
     """An access to global memory in the PTX.
 
     Attributes:
@@ -59,7 +59,7 @@ class PtxInstruction:
 
 
 # Accesses to global memory by kind and location.
-Ptx = Mapping[tuple[str, Location], Sequence[PtxInstruction]]
+Ptx = Mapping[tuple[str, Location], Sequence[PtxAccess]]
 
 
 def read_instructions(
@@ -88,7 +88,7 @@ def read_instructions(
         starts = [0]
         made = []
         for op in group:
-            match = matches[min(starts[-1], len(matches) - 1)] if matches else PtxInstruction("", 0)
+            match = matches[min(starts[-1], len(matches) - 1)] if matches else PtxAccess("", 0)
             is_swap = ".cas" in match.name
             instruction = Instruction(
                 op="compare-and-swap" if op.name == "tt.atomic_cas" else kind,
@@ -154,20 +154,20 @@ def _merged_lines(in_ptx: Ptx, opcodes: Mapping[Site, Sequence[str]]) -> set[Sou
 
 
 @functools.lru_cache(maxsize=4)
-def find_instructions(ptx: str) -> dict[tuple[str, Location], list[PtxInstruction]]:
+def find_instructions(ptx: str) -> dict[tuple[str, Location], list[PtxAccess]]:
     """Return the accesses to global memory by kind and location, in order.
 
     ptxas may merge loads with the same predicate and bytes if no store or branch lies between them.
     """
-    result: dict[tuple[str, Location], list[PtxInstruction]] = defaultdict(list)
+    result: dict[tuple[str, Location], list[PtxAccess]] = defaultdict(list)
     bases: dict[str, tuple[str, int]] = {}
-    loaded: list[tuple[tuple[str, str], range, PtxInstruction]] = []
+    loaded: list[tuple[tuple[str, str], range, PtxAccess]] = []
     for line, location in locate_lines(ptx, "ptx"):
         match = PTX_MEMORY.search(line)
         if match:
             name = match["name"]
             kind = next(kind for start, kind in _KINDS.items() if name.startswith(start))
-            instruction = PtxInstruction(name, lane_bytes(name, line))
+            instruction = PtxAccess(name, lane_bytes(name, line))
             result[kind, location].append(instruction)
             address = _ADDRESS.search(line)
             if kind in ("store", "atomic"):

@@ -97,12 +97,17 @@ def captures(tmp_path_factory, compiled_before):
     return folder
 
 
-@pytest.fixture(params=range(len(EXPERIMENTS)), ids=lambda number: EXPERIMENTS[number]["kernel"])
-def case(request, captures, compiled_before, monkeypatch):
+@pytest.fixture(
+    scope="module",
+    params=range(len(EXPERIMENTS)),
+    ids=lambda number: EXPERIMENTS[number]["kernel"],
+)
+def case(request, captures, compiled_before):
     """A kernel, its launch, its declared operations, and the evaluated ones of each of its launches."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(compiled_before))
     kernel, launch = launch_of(from_json(EXPERIMENTS[request.param]), GPU)
-    compiled = compile_launch(kernel, launch)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
+        compiled = compile_launch(kernel, launch)
     capture = Capture(captures / f"{request.param}.tilescope")
     evaluated = [count_launch(capture, each).operations for each in capture.content.launches]
     return kernel, launch, count_accesses(kernel, launch, compiled.operations), evaluated
