@@ -185,10 +185,10 @@ def test_a_comparison_fits_into_a_small_window(tab: Tab) -> None:
         parts = f"[...document.querySelectorAll('#{plot} > *')]"
         bottom = f"Math.max(...{parts}.map((node) => node.getBoundingClientRect().bottom))"
         tab.page.wait_for_function(f"{bottom} <= 720")
-    cut = "({ firstChild, clientHeight }) => firstChild.offsetHeight > clientHeight"
-    assert not tab.page.evaluate(
-        f"[...document.querySelectorAll('#schedule-plot .corner')].some({cut})"
-    )
+        cut = "({ firstChild, clientHeight }) => firstChild.offsetHeight > clientHeight"
+        tab.page.wait_for_function(
+            f"![...document.querySelectorAll('#schedule-plot .corner')].some({cut})"
+        )
     assert not is_visible(tab, "#flow-contrast"), "the pinned picture takes its place"
 
 

@@ -29,7 +29,7 @@ export default function mountPlayer(element) {
     if (!meta?.orders) return;
     own ??= new Overlay(target, true);
     if (own.picture?.meta !== meta) {
-      // A reply to a request before the latest step, as when the compiler is done, sends the same step again.
+      // A reply to an earlier request, such as the compiler's, repeats the step of that request.
       const revision = `${uirevision} ${meta.step}`;
       if (sent === revision && addressed !== null) meta.step = addressed;
       sent = revision;

@@ -7,6 +7,7 @@ import { inBytes, written } from "../../web/assets/numbers.js";
 class Corner {
   constructor(order) {
     Object.assign(this, { order, node: make("div", { class: "corner" }) });
+    this.show(0, 1);
   }
 
   show(step, scale) {
@@ -158,7 +159,7 @@ export class Overlay {
     this.pressed = this.drag = null;
     if (drag) this.choose(this.point);
     if (drag || !pressed?.at || Math.hypot(event.clientX - pressed.x, event.clientY - pressed.y) >= 4) return;
-    // A finger has not hovered: its first tap shows the tile.
+    // A tap arrives without a hover before it: the first one shows the tile.
     if (event.pointerType === "touch" && !isSame(this.tapped, pressed.at)) this.choose(pressed.at);
     else this.open(pressed.at);
     this.tapped = pressed.at;
@@ -232,7 +233,7 @@ export class Overlay {
     if (this.isOwn && handles.GROUP_SIZE) {
       const { extents: [rows, columns] } = this.picture.meta, size = Math.min(handles.GROUP_SIZE.value, rows);
       const { x, y, width } = this.box(0, 0, size, Math.min(size, columns), size), cell = this.box(0, 0, 0, 1, 1).height;
-      // Between small cells the handle would look like a stray dash: it shows only under the pointer.
+      // Between small cells, the handle would look like a stray dash, so it is visible only under the pointer.
       const isSmall = cell < 12, height = isSmall ? 4 : Math.min(8, cell / 4), place = { x: x + width / 2 - 14, y: y - height / 2, width: 28, height };
       parts.push(rect(place, { rx: 4, class: `handle down${isSmall ? "" : " group"}`, "data-name": "GROUP_SIZE" }));
     }

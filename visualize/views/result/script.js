@@ -56,7 +56,7 @@ export default function mountResult(element) {
   }
 
   element.addEventListener("click", () => element.classList.remove("toast"));
-  // The marks last until the settings change or somebody uses the player, which also plays on its own.
+  // The marks stay until the settings change or the reader uses the player.
   for (const name of ["click", "input"]) document.querySelector("#player").addEventListener(name, clear);
   listen("address", () => {
     markStale();

@@ -34,7 +34,7 @@ export default function mountAddress() {
     history[change](history.state, "", `${location.pathname}?${shown}`);
     isStep = isBack = false;
     dataset.address = full.toString();
-    // For the style sheets, whose rules would be evaluated for each new address.
+    // Style sheets use only these fields: matching the whole address would restyle the page after each change.
     dataset.shows = [full.get("picture"), full.get("model"), full.has("with") && "pin", source].filter(Boolean).join(" ");
     tell();
   }
@@ -66,7 +66,7 @@ export default function mountAddress() {
     isStep = true;
     follow(detail);
   });
-  // A picture has set a field; `redraw` asks the server for a new picture.
+  // A picture has set a field; with `redraw`, the server draws a new one.
   listen("set", ({ detail: { name, value, redraw } }) => {
     const isNew = settings[name] !== value;
     newer.add(name);

@@ -1,5 +1,5 @@
-// Redraws in place heatmaps of which only cells, words and outlines change. That takes a tenth of the time of Plotly.react,
-// which measures all labels and lays out all axes again.
+// Redraws heatmaps in place if only cells, texts and outlines change. That takes a tenth of the time of Plotly.react, which
+// measures all labels and lays out all axes again.
 import { make } from "./dom.js";
 
 let sample = null; // a canvas of one pixel

@@ -33,7 +33,7 @@ export function setBox(node, box) {
 export const isDark = () => document.body.classList.contains("dark");
 export const isStill = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
-// The settings of the page, as a query.
+// The page's current settings, as a query.
 export const address = () => new URLSearchParams(document.body.dataset.address);
 
 // Shows a few words for a moment, above everything else.

@@ -57,7 +57,7 @@ export default function mountForm(element) {
     },
     text({ name, longest, placeholder = "" }, attributes) {
       const box = make("input", { ...attributes, type: "text", maxlength: longest, placeholder, spellcheck: "false" });
-      // It is set when it loses the focus or on Enter: half of a text would be refused.
+      // It is sent on Enter or when the box loses focus, because an unfinished text would be rejected.
       box.addEventListener("change", () => set(name, box.value));
       return [[box], (value) => { if (document.activeElement !== box) box.value = value; }];
     },
@@ -137,7 +137,7 @@ export default function mountForm(element) {
   return (value) => {
     if (!value) return;
     const next = JSON.parse(value), { activeElement } = document;
-    // A value that a person is setting is newer than the server's.
+    // A value that the user is setting is newer than the server's.
     const busy = root.contains(activeElement) ? activeElement.closest(".field")?.dataset.field : undefined;
     if (busy in state.values && next.values.kernel === state.values.kernel) next.values[busy] = state.values[busy];
     state = next;

@@ -28,7 +28,7 @@ export default function mountHeader() {
     choose(tab);
     document.querySelector(`#${tab}-tab [data-tab=${tab}]`)?.focus();
   });
-  // Where the screen is narrow, the controls are a drawer (see base.css).
+  // On a narrow screen, the controls are a drawer (see base.css).
   onClick("#drawer button", (button) => {
     const isOpen = document.querySelector("#controls").classList.toggle("open");
     button.ariaExpanded = isOpen;

@@ -6,7 +6,7 @@ export default function mountKeys(element) {
   const shows = (name) => document.body.classList.contains(name);
   const query = () => new URLSearchParams(location.search);
 
-  // The address holds how the page is shown, so that a link opens it alike.
+  // The address includes how the page is shown, so that a link reproduces it.
   function display(name, value) {
     const fields = query();
     if (value) fields.set(name, value); else fields.delete(name);
@@ -19,7 +19,7 @@ export default function mountKeys(element) {
     element.querySelector(".to-talk").textContent = isOn ? "Leave talk mode" : "Talk mode";
   }
 
-  // Keys press buttons: of several players, those of the first that can be seen.
+  // Keys press buttons of the first visible player.
   function press(selector) {
     [...document.querySelectorAll(selector)].find((button) => button.checkVisibility())?.click();
   }
@@ -36,13 +36,13 @@ export default function mountKeys(element) {
   };
 
   function actionOf(key) {
-    // Choices have letters, as they are often numbers.
+    // Choices get letters, because their values are often numbers.
     const choice = 1 + "abcd".indexOf(key), view = document.querySelectorAll("#header [data-tabs]")[key - 1];
     if (shows("asked")) return choice ? () => press(`.choice:nth-child(${choice})`) : ACTIONS[key];
     return view ? () => view.click() : ACTIONS[key];
   }
 
-  // A field takes all keys, a button or a link the keys that press it.
+  // A field gets all keys; a button or a link gets the keys that press it.
   function belongsTo(node, key) {
     if (node.closest("input, select, textarea, [contenteditable=true], [role=slider], .pane pre")) return true;
     return (key === " " || key === "Enter") && node.closest("button, a[href], summary, [role=button]") !== null;

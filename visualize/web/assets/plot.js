@@ -34,7 +34,7 @@ function fit({ data, layout }, node) {
     fitted.legend = { ...layout.legend, yref: "container", y: tools / fitted.height, yanchor: "bottom" };
     Object.assign(margin, { t: 3 * rem, b: margin.b + 5 * rem });
   }
-  // Notes stand off by pixels. Numbers in cells have a fixed size, as Plotly would measure each.
+  // Annotations are shifted by pixels. Numbers in cells have a fixed size; otherwise Plotly would measure each.
   const note = ({ yshift, ...rest }) => ({ ...rest, ...(yshift && { yshift: yshift * grow }) });
   if (layout.annotations) fitted.annotations = layout.annotations.map(note);
   const trace = ({ textfont, ...rest }) => ({ ...rest, ...(textfont && { textfont: { ...textfont, size: textfont.size * grow } }) });
@@ -52,7 +52,7 @@ export default function mountPlot(element) {
         this.painted = null; // a hidden plot is drawn when it is shown
         return this.paint();
       };
-      // One object for all redraws: with another one Plotly creates the plot again, which takes longer and loses the zoom.
+      // The same object for all redraws: otherwise Plotly recreates the plot, which takes longer and loses the zoom.
       // These buttons and no others: Plotly's own list has one that uploads the chart to a third party.
       const files = [this.button("png", "PNG, at 2×"), this.button("svg", "SVG")];
       if ("steps" in node.dataset) files.push(this.button("gif", "GIF of all steps"));
@@ -76,7 +76,7 @@ export default function mountPlot(element) {
       this.figure = figure.data ? figure : null;
       clearTimeout(this.timer);
       if (!this.figure) this.clear();
-      // To measure a plot in a closed fold, the browser would lay out the fold: it is drawn when the fold opens.
+      // A plot in a closed fold is drawn when the fold opens; measuring it earlier would lay out the fold.
       if (!this.figure || this.fold?.open === false) return;
       // A plot below the window waits until those in view are drawn, and is drawn once for many moves of a slider.
       const { top, bottom } = this.node.getBoundingClientRect();
@@ -120,8 +120,8 @@ export default function mountPlot(element) {
       return drawing;
     }
 
-    // Where a page has a <base>, Plotly writes its gradients' and clips' references with the whole address, and they break
-    // when the address changes. References within a document need no base (CSS Values 4, "local url flag").
+    // If a page has a <base>, Plotly writes references to gradients and clips with the whole address, and they break when
+    // the address changes. References within a document need no base (CSS Values 4, "local url flag").
     draw(data, layout) {
       const base = document.querySelector("base"), parent = base?.parentNode;
       base?.remove();
@@ -148,18 +148,18 @@ export default function mountPlot(element) {
     if (!pinned) {
       const beside = make("div", { class: "pinned-plot", role: "figure", "aria-label": `Pinned: ${node.ariaLabel}` });
       node.after(beside);
-      // Another event than the own plot's: scripts that draw over one plot need not know of the pinned one.
+      // The pinned plot has an event of its own, so scripts that draw over one plot ignore the other.
       pinned = new LivePlot(beside, "tilescope:paint-pinned");
     }
     pinned.node.hidden = !isPinned;
     element.classList.toggle("paired", isPinned);
-    // In a row with pairs, each plot takes a line.
+    // In a row with pairs, each plot takes a whole line.
     row?.classList.toggle("with-pairs", row.querySelector(".paired") !== null);
     own.paint();
   }
 
-  // Axes of one quantity get one range in both plots, so that heights can be compared, once both have been drawn. A timer, as
-  // the promise of a drawing that another one overtakes is never kept.
+  // Axes of the same quantity get the same range in both plots, so that heights can be compared. A timer waits for both
+  // drawings, because Plotly never resolves the promise of a superseded drawing.
   let sharing = 0;
   function shareRangesLater() {
     clearTimeout(sharing);
@@ -172,7 +172,7 @@ export default function mountPlot(element) {
       if (!shared.size) return;
       for (const plot of [own, pinned]) {
         const { data, layout } = plot.node, axes = [...shared].map(([name, range]) => [name, { ...layout[name], range: [...range], autorange: false }]);
-        // Not by relayout: Plotly would keep its ranges for a zoom of the reader's, and not choose again when a figure comes.
+        // Not by relayout: Plotly would take the ranges for the reader's zoom, and keep them in the next figure.
         plot.draw(data, { ...layout, ...Object.fromEntries(axes) });
       }
     }, 50);
