@@ -39,10 +39,7 @@ def test_the_identity_ignores_the_base_s_values_of_varied_knobs_and_nothing_else
 
 
 def test_a_config_that_the_family_rejects_is_refused_with_the_reason():
-    float8 = space(
-        experiment_of("matmul.grouped dtype=float8_e4m3fn"),
-        {"BLOCK_K": [16, 32]},
-    )
+    float8 = space(experiment_of("matmul.grouped dtype=float8_e4m3fn"), {"BLOCK_K": [16, 32]})
     assert [explain_refusal(each, GPU) for each in float8.experiments] == [
         "BLOCK_K must be at least 32 for float8_e4m3fn (got 16).",
         "",

@@ -180,11 +180,7 @@ def test_a_tour_has_four_to_eight_stops_and_its_choices_have_conditions() -> Non
         tour.read("[[stops]]".join([head, *stops[:3]]), "bad")
     assert [
         tour.Choice("", when).is_right({"x": 1.5}) for when in ("x < 2", "x > 2", "x == 1.5")
-    ] == [
-        True,
-        False,
-        True,
-    ]
+    ] == [True, False, True]
 
 
 def test_a_recorded_number_has_its_mark_and_a_number_that_nobody_measured_is_no_fact(
