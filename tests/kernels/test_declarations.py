@@ -301,12 +301,9 @@ def test_on_arrays_gives_what_integers_give(jitted):
         assert together[:, pid].tolist() == np.ravel(alone).tolist()
 
 
-def test_a_tooltip_has_at_most_fifteen_words_and_a_label_is_unique_in_its_form(kernel):
-    parts = [allowed for _, allowed in declared_parts(kernel).values()]
-    declared = {"kernel": kernel_knob(), "gpu": GPU} | {
-        name: knob for allowed in parts for name, knob in allowed.items()
-    }
-    for name, knob in declared.items():
-        assert len(knob.help.split()) <= 15, name
+def test_a_label_is_unique_in_its_form(kernel):
+    declared = {"kernel": kernel_knob(), "gpu": GPU}
+    for _, allowed in declared_parts(kernel).values():
+        declared |= allowed
     labels = [knob.label or name for name, knob in declared.items()]
     assert len(set(labels)) == len(labels)
