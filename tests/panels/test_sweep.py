@@ -1,7 +1,5 @@
 """The search of the Tune view: the plan, the table, several sizes, and the one running sweep that clients share."""
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import json

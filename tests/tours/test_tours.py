@@ -1,7 +1,5 @@
 """Every stop of every tour: a state of the page, a short sentence, and numbers that models and records give."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Text as values, which render as HTML and as plain text; the glossary; and tables with facets and pages."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import html as unescaping
