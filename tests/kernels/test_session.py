@@ -174,7 +174,8 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-        from kernels.measuring.session import Session
+    from kernels.experiment import from_json
+    from kernels.measuring.session import Session
 
     session = Session(None, Path(sys.argv[1]))
     result = session.submit(from_json({"kernel": "matmul.grid_2d", "problem": {"M": 1, "N": 129}})).result()

@@ -1,8 +1,6 @@
 """A session stores finished measurements, and later sessions find them."""
 
 import datetime
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -129,12 +127,3 @@ def test_failures_and_recordings_are_not_stored(sessions, store, monkeypatch):
     found = sessions(GPUS["H200"]).submit(shipped.measured.experiment, "counters").result()
     assert found.backend == "recorded"
     assert store.count(ResultFilter()) == 0
-
-
-def test_a_session_whose_store_is_locked_still_answers_and_reports_the_lock(sessions, store_path):
-    session = sessions()
-    with closing(sqlite3.connect(store_path, isolation_level=None)) as locking:
-        locking.execute("BEGIN IMMEDIATE")
-        assert isinstance(session.submit(QUICK).result(), RunResult)
-        assert "another program has locked it" in session.store.problem
-        assert session.find_value(QUICK, "run") is not None

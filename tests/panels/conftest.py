@@ -1,7 +1,5 @@
 """A page without a browser."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack

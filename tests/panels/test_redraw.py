@@ -401,11 +401,6 @@ def test_a_pinned_request_has_no_contrast_when_the_own_one_has_none(shared_page)
     assert "Versus" not in answer["contrast-title"]
 
 
-def test_an_unknown_tab_is_named_with_the_titles_there_are(shared_page):
-    problems = json.loads(open_address(shared_page, tab="tune")["problems"])
-    assert "schedule (Program order), " in problems["tab"]
-
-
 def test_pin_swap_and_unpin_are_links_to_states(shared_page):
     pin = dict(links(change(shared_page, f"{SET} with=")["compare"]))["Pin"]
     assert "Nothing differs yet" in followed(shared_page, urllib.parse.urlencode(pin))["compare"]

@@ -1,7 +1,5 @@
 """The search of the Tune view: the plan, the table, several sizes, and the one running sweep that clients share."""
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import json
@@ -151,18 +149,6 @@ def test_the_heatmaps_axes_are_the_chosen_knobs_if_they_vary(panel, few):
     ):
         layout = decode(draw(panel, few, sweep_x=x, sweep_y=y)["sweep-plot"])["layout"]
         assert [layout[axis]["title"]["text"] for axis in ("xaxis", "yaxis")] == titles
-
-
-def test_the_table_is_filtered_and_sorted_by_the_address(panel, many):
-    options = {"ranking_num_warps": "8", "ranking_status": "timed", "ranking_sort": "-median_ms"}
-    table = draw(panel, many, vary=MANY, **options)["sweep-table"]
-    matching = [row for row in many.ranked if row.experiment.config.num_warps == 8]
-    slowest = max(matching, key=lambda row: row.median_ms)
-    assert f"of {len(matching)}" in table
-    assert f">{many.ranked.index(slowest) + 1}</a>" in table.split("<tbody>")[1].split("</tr>")[0]
-    aside = text_of(draw(panel, many, vary=MANY, ranking_status="set aside")["sweep-table"])
-    assert f"1–40 of {many.count('set aside')}" in aside
-    assert "Required: 300000, Hardware limit" in aside
 
 
 @pytest.mark.parametrize("name", OF_ROWS)

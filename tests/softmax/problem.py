@@ -1,7 +1,5 @@
 """The softmax family: neither a product nor a copy. Problem, tensors, reference, what rounding explains."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Softmax of whole rows, BLOCK_M of them per program."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

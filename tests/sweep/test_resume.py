@@ -25,7 +25,6 @@ from fakes import (
 )
 
 from kernels import discover
-from kernels.experiment import from_json
 from kernels.export.script import config_line
 from kernels.knobs import ConfigError
 from kernels.results import Failure, Strategy, Sweep, SweepRow, codec
@@ -83,12 +82,6 @@ def test_a_cancelled_sweep_resumes_from_the_store_to_the_rows_of_an_uninterrupte
     assert without_builds(again(store).load_sweep(grid(), GPU)[0].rows) == without_builds(
         resumed.rows
     )
-
-
-def test_a_cancelled_sweep_ranks_the_rows_that_are_done():
-    cut = cut_off(4)
-    assert cut.count("timed") == REFERENCE_AMONG + 3 * MAX_PER_TRIAL
-    assert cut.best.median_ms == min(row.median_ms for row in cut.rows if row.median_ms)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +147,7 @@ def test_updates_end_with_the_sweep():
     run.start()
     *_, last = run.updates(0.01)
     assert last.phase == "over"
-    assert last.done == len(ALL)
-    assert last.total == len(ALL)
+    assert last.done == last.total == len(ALL)
     assert last.remaining_s == 0.0
     assert last.best.experiment == run.result(0).best.experiment
     assert run.changes > 0
@@ -175,11 +167,8 @@ def test_rows_are_stored_before_anyone_sees_them(store):
     device.before = look
     run.start()
     run.result(60)
-    assert [shown for _, shown, _ in seen[:3]] == [
-        0,
-        REFERENCE_AMONG,
-        REFERENCE_AMONG + MAX_PER_TRIAL,
-    ]
+    first = [0, REFERENCE_AMONG, REFERENCE_AMONG + MAX_PER_TRIAL]
+    assert [shown for _, shown, _ in seen[:3]] == first
     assert all((ended, shown) == ("running", stored) for ended, shown, stored in seen)
 
 
@@ -323,16 +312,8 @@ def test_a_csv_file_has_a_line_per_row_and_units_in_its_columns(sweep, tmp_path)
     best = lines[sweep.rows.index(sweep.best)]
     assert float(best["median_ms"]) == sweep.best.median_ms
     assert int(best["BLOCK_M"]) == sweep.best.experiment.config.BLOCK_M
-    assert {
-        "kernel",
-        "M",
-        "dtype",
-        "low_ms",
-        "high_ms",
-        "predicted_ms",
-        "predicted_resource",
-        "device",
-    } <= set(best)
+    columns = "kernel M dtype low_ms high_ms predicted_ms predicted_resource device"
+    assert set(columns.split()) <= set(best)
 
 
 @pytest.mark.parametrize(
@@ -362,12 +343,11 @@ def test_a_file_without_rows_is_refused_with_its_place_and_the_reason(
 def test_the_line_of_a_config_is_a_valid_triton_config():
     triton = pytest.importorskip("triton")
     kernel = discover()["matmul.persistent"]
-    experiment = from_json({"kernel": kernel.id, "config": {"PROGRAMS_PER_SM": 2, "num_warps": 8}})
+    experiment = experiment_of(f"{kernel.id} PROGRAMS_PER_SM=2 num_warps=8")
     line = config_line(kernel, experiment)
     assert line.endswith("# launch: PROGRAMS_PER_SM=2")
     (made,) = eval(f"[{line}\n]", {"triton": triton})
     config = vars(experiment.config)
     assert made.num_warps == 8
-    assert made.kwargs == {
-        name: config[name] for name in config if name.startswith("BLOCK") or name == "GROUP_SIZE"
-    }
+    assert made.kwargs.items() <= config.items()
+    assert made.kwargs.keys() == {"BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_SIZE"}

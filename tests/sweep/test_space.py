@@ -5,53 +5,41 @@ import json
 import pytest
 from fakes import GPU
 
-from kernels.experiment import from_json
 from kernels.knobs import ConfigError
 from kernels.space import MAX_CONFIGS, space, space_from_json
 from kernels.sweep.sweep_run import explain_refusal
 from tests.experiments import experiment_of
 
 
-def base(**config):
-    return from_json({"kernel": "matmul.grouped", "config": config})
-
-
-def make_space(**config):
-    return space(base(**config), {"BLOCK_M": [128, 64, 64], "num_warps": ["8", 4]})
+def make_space(text=""):
+    base = experiment_of(f"matmul.grouped {text}")
+    return space(base, {"BLOCK_M": [128, 64, 64], "num_warps": ["8", 4]})
 
 
 def test_experiments_are_distinct_in_grid_order_and_keep_the_base_s_other_values():
-    configs = [experiment.config for experiment in make_space(BLOCK_N=32).experiments]
-    assert [(config.BLOCK_M, config.num_warps) for config in configs] == [
-        (64, 4),
-        (64, 8),
-        (128, 4),
-        (128, 8),
-    ]
+    configs = [experiment.config for experiment in make_space("BLOCK_N=32").experiments]
+    varied = [(config.BLOCK_M, config.num_warps) for config in configs]
+    assert varied == [(64, 4), (64, 8), (128, 4), (128, 8)]
     assert {config.BLOCK_N for config in configs} == {32}
     assert make_space().size == len(configs)
 
 
 def test_a_space_comes_back_from_json():
-    assert space_from_json(json.loads(json.dumps(make_space(BLOCK_N=32).to_json()))) == make_space(
-        BLOCK_N=32
-    )
+    made = make_space("BLOCK_N=32")
+    assert space_from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
 def test_the_identity_ignores_the_base_s_values_of_varied_knobs_and_nothing_else():
-    assert make_space(BLOCK_M=16).identity == make_space(BLOCK_M=256, num_warps=1).identity
-    assert make_space(BLOCK_N=32).identity != make_space(BLOCK_N=64).identity
-    assert space(base(), {"BLOCK_M": [64]}).identity != make_space().identity
+    assert make_space("BLOCK_M=16").identity == make_space("BLOCK_M=256 num_warps=1").identity
+    assert make_space("BLOCK_N=32").identity != make_space("BLOCK_N=64").identity
+    assert space(make_space().base, {"BLOCK_M": [64]}).identity != make_space().identity
     assert make_space().identity == "ea536aa1215cc99d", (
         "another identity would orphan every stored sweep"
     )
 
 
 def test_a_config_that_the_family_rejects_is_refused_with_the_reason():
-    float8 = space(
-        experiment_of("matmul.grouped dtype=float8_e4m3fn"),
-        {"BLOCK_K": [16, 32]},
-    )
+    float8 = space(experiment_of("matmul.grouped dtype=float8_e4m3fn"), {"BLOCK_K": [16, 32]})
     assert [explain_refusal(each, GPU) for each in float8.experiments] == [
         "BLOCK_K must be at least 32 for float8_e4m3fn (got 16).",
         "",
@@ -79,7 +67,7 @@ def test_a_config_that_the_family_rejects_is_refused_with_the_reason():
 )
 def test_an_invalid_space_is_refused_with_the_reason(vary, message):
     with pytest.raises(ConfigError) as error:
-        space(base(), vary)
+        space(make_space().base, vary)
     assert message in str(error.value)
 
 

@@ -1,7 +1,5 @@
 """Every stop of every tour: a state of the page, a short sentence, and numbers that models and records give."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json
@@ -180,11 +178,7 @@ def test_a_tour_has_four_to_eight_stops_and_its_choices_have_conditions() -> Non
         tour.read("[[stops]]".join([head, *stops[:3]]), "bad")
     assert [
         tour.Choice("", when).is_right({"x": 1.5}) for when in ("x < 2", "x > 2", "x == 1.5")
-    ] == [
-        True,
-        False,
-        True,
-    ]
+    ] == [True, False, True]
 
 
 def test_a_recorded_number_has_its_mark_and_a_number_that_nobody_measured_is_no_fact(
