@@ -45,7 +45,7 @@ from visualize.web.guard import (
     trust_hub_proxies,
 )
 from visualize.web.mailboxes import limit_queue
-from visualize.web.page import HEAD, THEME, page
+from visualize.web.page import HEAD, OPENING, THEME, page
 
 # Maximum concurrent events, including those that wait for a slot, a worker or a sweep (most occupy no thread), and
 # maximum clients that Gradio remembers.
@@ -100,7 +100,7 @@ def serve(host: str, port: int, mcp: bool = False, login: tuple[str, str] | None
         FirstReply,
         picture="" if login else first_picture(session.gpu),
         is_cached=not login,
-        head=assets.HEAD,
+        head=assets.HEAD + ("" if login else OPENING),
     )
     bypass_proxy(host)
     blocks.launch(
