@@ -214,3 +214,14 @@ def test_it_needs_no_script_and_stands_where_the_live_picture_comes(tab):
     page.wait_for_selector("#first-picture", state="detached")
     assert page.evaluate(_LIVE) == pytest.approx(still, abs=12)
     tab.errors.clear()  # of the scripts that were kept away
+
+
+def test_a_sentence_fills_the_page_until_its_first_values_come(tab):
+    page = tab.page
+    page.route("**/*.js", lambda route: route.abort())
+    page.goto(f"{tab.url}?tab=coalescing")
+    page.get_by_text("Opening Tilescope.").wait_for()
+    page.unroute("**/*.js")
+    tab.open("?tab=coalescing")
+    page.wait_for_selector("#opening", state="detached")
+    tab.errors.clear()  # of the scripts that were kept away

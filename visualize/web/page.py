@@ -46,6 +46,11 @@ HEAD = (
     'hardware counted.">'
 )
 
+# Visible until the page has its first values.
+OPENING = (
+    '<p id="opening" role="status">Opening Tilescope. The first compile can take some seconds.</p>'
+)
+
 _SKIP = Markup('<a class="skip" href="#results">Skip to the picture</a>')
 _NAME = Markup('<h1 title="What your Triton kernel really does. {}">Tilescope</h1>')
 _SECTION = Markup('<section id="{0}-tab" class="tabitem" aria-label="{0}" hidden>{1}{2}</section>')

@@ -45,7 +45,7 @@ from visualize.web.guard import (
     trust_hub_proxies,
 )
 from visualize.web.mailboxes import limit_queue
-from visualize.web.page import HEAD, THEME, page
+from visualize.web.page import HEAD, OPENING, THEME, page
 from visualize.web.scripts import Scripts
 
 # Maximum concurrent events, including those that wait for a slot, a worker or a sweep (most occupy no thread), and
@@ -109,7 +109,7 @@ def serve(
         FirstReply,
         picture=first_picture(session.gpu) if has_picture else "",
         is_cached=not login,
-        head=assets.HEAD,
+        head=assets.HEAD + ("" if login else OPENING),
     )
     bypass_proxy(host)
     blocks.launch(

@@ -59,6 +59,7 @@ const KINDS = {
   settings: () => (value) => {
     for (const name of Object.keys(settings)) if (!["tab", "preset"].includes(name)) delete settings[name];
     Object.assign(settings, JSON.parse(value));
+    document.querySelector("#opening")?.remove();
   },
   problems: () => (value) => showProblems(JSON.parse(value || "{}")),
 };
