@@ -56,7 +56,7 @@ class OperationReport:
 
     @property
     def place(self) -> tuple[str, int, str, str]:
-        """What identifies it in its kernel, as `Finding.place`."""
+        """Its identity in its kernel: see `Finding.place`."""
         return self.file, self.line, self.op, self.tensor
 
     @property

@@ -260,7 +260,7 @@ def _result(launch: CapturedLaunch) -> Markup:
             "There is no expected output to compare with. A case can return one: see docs/show.md."
         )
         idle = (
-            "It was captured without a GPU. With --values, `show` runs it in Triton's interpreter."
+            "It was captured without a GPU, so it did not run. app.py show --values interprets it."
         )
         return headline(*time, none if launch.ran else idle)
     failed = [name for name, errors in results.items() if not errors.passed]
