@@ -101,7 +101,6 @@ _BEHIND_LOGIN = (
     "/token",
     "/app_id",
     "/openapi.json",
-    "/startup-events",
 )
 
 # Gradio's routes for uploads, proxying and development. The page uses none of them.
