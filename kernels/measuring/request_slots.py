@@ -24,13 +24,15 @@ MAX_OPEN = 512
 
 # An address is heavy if it uses more than BURST units at once and then RATE units per second. While other addresses are
 # active, all heavy addresses share HEAVY_RATE. A unit is about 10 ms of CPU time: 1 for a redraw or a
-# page, 4 for a queued event, 0.3 for a file, and 1 for each UNIT_BYTES of a reply. Opening the page takes about 20.
+# page, 4 for a queued event, 0.3 for a file, 0.1 for one of ours, which are in memory, and 1 for each UNIT_BYTES of a
+# reply. Opening the page takes about 20.
 BURST = 30
 RATE = 10
 HEAVY_RATE = 40
 UNIT_S = 0.01
 UNITS_PER_EVENT = 4
 UNITS_PER_FILE = 0.3
+UNITS_PER_ASSET = 0.1
 UNIT_BYTES = 64 << 10
 
 # Maximum level of a bucket, which bounds a request's delay. Maximum seconds that a heavy address yields to light ones.

@@ -598,5 +598,7 @@ def test_routes_that_gradio_leaves_open_need_the_login():
     page = TestClient(app, "http://127.0.0.1:7860")
     for path in ("/gradio_api/heartbeat/hash", "/gradio_api/token", "/openapi.json"):
         assert page.get(path).status_code == 401
+    # Gradio requests this one when it starts, without a login, and ends the app if that fails.
+    assert page.get("/gradio_api/startup-events").status_code == 200
     page.cookies.set("access-token-id", "token")
     assert page.get("/openapi.json").status_code == 200

@@ -35,12 +35,14 @@ from kernels.measuring.request_slots import (
     REQUEST_SLOTS,
     UNIT_BYTES,
     UNIT_S,
+    UNITS_PER_ASSET,
     UNITS_PER_EVENT,
     UNITS_PER_FILE,
     RequestSlots,
     limit_open,
 )
 from visualize.startup import AUTH
+from visualize.web.assets import PREFIX
 from visualize.web.mailboxes import (
     FIRST_READ_S,
     MAX_MAILBOXES,
@@ -99,7 +101,6 @@ _BEHIND_LOGIN = (
     "/token",
     "/app_id",
     "/openapi.json",
-    "/startup-events",
 )
 
 # Gradio's routes for uploads, proxying and development. The page uses none of them.
@@ -364,6 +365,8 @@ def _address(scope: Mapping[str, Any]) -> str:
 def _units(is_post: bool, path: str) -> float:
     if is_post and path.startswith(_EVENTS) and not path.startswith(_REDRAW):
         return UNITS_PER_EVENT
+    if path.startswith(PREFIX):
+        return UNITS_PER_ASSET
     return 1 if is_post or path in _PAGES else UNITS_PER_FILE
 
 

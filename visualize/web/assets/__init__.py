@@ -44,7 +44,8 @@ _STYLES = f"{variables()}{_OUTSIDE}.gradio-container {{\n{_INSIDE}}}\n"
 
 # Content of the files, by path.
 FILES = {**_SCRIPTS, "style.css": _STYLES}
-_FOLDER = "assets-" + hashlib.sha256("".join(FILES.values()).encode()).hexdigest()[:16]
+PREFIX = "/assets-"  # Gradio's own files are in /assets/
+_FOLDER = PREFIX[1:] + hashlib.sha256("".join(FILES.values()).encode()).hexdigest()[:16]
 _PAGE = f"{_FOLDER}/web/assets/page.js"
 _HEADERS = {"cache-control": "public, max-age=31536000, immutable"}
 
