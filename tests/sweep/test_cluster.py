@@ -151,7 +151,7 @@ def test_a_cluster_that_cannot_be_used_is_refused_with_the_reason(monkeypatch, s
 def test_without_dask_the_error_names_the_requirements_file(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)  # importing it raises ImportError
     install = r"pip install -r requirements-cluster.txt"
-    with pytest.raises(ConfigError, match=install), connect(None, grid().base):
+    with pytest.raises(ConfigError, match=install), connect(None, grid().base, session=None):
         pass
 
 
