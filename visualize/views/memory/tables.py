@@ -153,14 +153,14 @@ def traffic_section(verdicts: Verdicts) -> Markup:
                 "predicted",
             ),
             (
-                "least: each tensor once",
+                "minimum: each tensor once",
                 verdicts.kernel.family.minimal_bytes(verdicts.launch.problem),
                 "predicted",
             ),
         ]
         if counters:
             moved = counters.launch["dram_read_bytes"] + counters.launch["dram_write_bytes"]
-            stages.append(("DRAM moved, from empty caches", int(moved), "counted"))
+            stages.append(("DRAM traffic, starting with cold caches", int(moved), "counted"))
         parts += traffic_funnel(stages, "Bytes from lanes to DRAM")
     if counters:
         header = (

@@ -388,7 +388,7 @@ def _waste_cause(op: DeclaredCounts) -> str:
             else "runs begin inside sectors"
         )
     if (run := _run_bytes(op, access)) < SECTOR_BYTES:
-        return f"contiguous runs of a request are only {count_noun(run, 'byte')} long"
+        return f"each request accesses runs of only {count_noun(run, 'contiguous byte')}"
     if access.transposed and op.compiled is None:
         return f"a row of the tile is only {count_noun(access.columns.block * op.width_bytes, 'byte')} of {tensor}"
     return f"the tile's rows begin or end inside sectors of {tensor}"

@@ -146,8 +146,8 @@ class SchedulePanel(Panel):
             Returns the programs of the launch, how many are resident at once on all SMs, waves (rounded up), and the
             programs of the last, partial wave. `tiles` lists, per pid in order, the [pid_m, pid_n, pid_k] it computes;
             8,192 programs at most. `loads` counts the distinct blocks of A and B that the first n programs load;
-            null without a reduction. Needs no GPU. `resident_source` is "assumed" where the compiler needs longer than
-            a moment: ask again for what it says.
+            null without a reduction. Needs no GPU. `resident_source` is "assumed" if the compiler needs longer than a
+            moment: call again for the compiled value.
             """
             return await api.reply_compiled(
                 experiment, schedule_json, allow_failure=True, within_s=_COMPILE_WAIT_S
@@ -425,8 +425,9 @@ class ReusePanel(Panel):
 
             Finds a better GROUP_SIZE without a GPU. `dram_read_bytes` is this launch's, between `low_bytes` and
             `high_bytes`; `compulsory_bytes` is the least possible. `by_group_size` has the bytes for each GROUP_SIZE,
-            `recommended_group_size` the one to take. `bounds` has the ms that DRAM, L2, load and store units and
-            arithmetic each need, so whether fewer bytes buy time. `measured` is a recorded comparison, or null.
+            `recommended_group_size` the value to use. `bounds` has the ms that DRAM, L2, load and store units and
+            arithmetic each need, and so shows whether fewer bytes save time. `measured` is a recorded comparison, or
+            null.
             """
             return await api.reply_compiled(
                 experiment, reuse_json, allow_failure=True, seconds=self.seconds

@@ -452,7 +452,7 @@ class ExportPanel(Panel):
         async def trace_of(experiment: Json) -> Reply:
             """Measures when each program of a launch ran and on which SM, as a Chrome trace, which Perfetto opens.
 
-            Takes a GPU; without one, the recorded timeline is returned where there is one. A process of the trace is an
+            Needs a GPU; without one, a recorded timeline is returned, if there is one. A process of the trace is an
             SM; times are in µs. `filename` is a name for it.
             """
             return await api.reply_measured(experiment, "timeline", trace_reply)
