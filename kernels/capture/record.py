@@ -793,7 +793,7 @@ def _launch(
             recorder.keep(launch, ran="interpreter")
         except Exception as error:
             recorder.note(
-                f"{function.__name__} did not run in the interpreter: {_first_words(error)}"
+                f"{function.__name__} did not run in the interpreter: {_summarize(error)}"
             )
     if not launch.content["ran"]:
         recorder.mark_unknown(launch)
@@ -813,7 +813,7 @@ def _run_and_time(recorder: Recorder, launch: Launch, run: Callable[[], Any]) ->
     except Exception as error:
         name = f"launch {launch.number} ({launch.function.__name__})"
         error.__notes__ = [name]
-        recorder.note(f"{name.capitalize()} failed: {_first_words(error)}")
+        recorder.note(f"{name.capitalize()} failed: {_summarize(error)}")
         raise
     recorder.keep(launch, ran="cuda", elapsed_ms=start.elapsed_time(end))
     return kernel
@@ -1274,7 +1274,7 @@ def run_sweep(
             if len(combinations) == 1:
                 raise
             chosen = " ".join(f"{parameter}={value}" for parameter, value in settings.items())
-            recorder.note(f"{chosen}: {_first_words(error)}")
+            recorder.note(f"{chosen}: {_summarize(error)}")
 
 
 def compare(result: torch.Tensor, reference: torch.Tensor) -> dict[str, Any]:
@@ -1335,7 +1335,7 @@ def describe_stop(error: BaseException, path: Path) -> dict[str, Any]:
     """Return the JSON that says where and why a script ended early."""
     line = _users_line(traceback.extract_tb(error.__traceback__))
     kind = "exception"
-    message = f"{path.name} raised {_first_words(error)}"
+    message = f"{path.name} raised {_summarize(error)}"
     if isinstance(error, HostRead):
         kind = "host_read"
         message = f"{Path(line['file']).name}:{line['line']} reads {error}"
@@ -1347,7 +1347,7 @@ def describe_stop(error: BaseException, path: Path) -> dict[str, Any]:
     return {**line, "kind": kind, "message": "; ".join([message, *getattr(error, "__notes__", [])])}
 
 
-def _first_words(error: Any) -> str:
+def _summarize(error: Any) -> str:
     """Return an exception's type and the first line of its message. Of a CompilationError, return the reason."""
     while isinstance(error, CompilationError) and isinstance(error.__cause__, CompilationError):
         error = error.__cause__

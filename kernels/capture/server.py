@@ -84,7 +84,7 @@ class CaptureServer:
         Raises:
             CaptureFailed: no capture was written.
         """
-        reply = self._ask(self.arguments(path, script, more))
+        reply = self._request(self.arguments(path, script, more))
         if reply != "\n":
             ended = f"The capture process ({self.python}) exited; the terminal shows why."
             raise CaptureFailed(reply.strip() or ended)
@@ -92,11 +92,11 @@ class CaptureServer:
     def compile(self, request: Mapping[str, Any]) -> Sequence[Mapping[str, Any] | None]:
         """Compile modules: see `record.recompile`. Each result is None if the process does not reply."""
         try:
-            return json.loads(self._ask(request))
+            return json.loads(self._request(request))
         except ValueError:
             return [None] * len(request["modules"])
 
-    def _ask(self, request: Any) -> str:
+    def _request(self, request: Any) -> str:
         with self._lock:
             assert self._process.stdin is not None
             assert self._process.stdout is not None

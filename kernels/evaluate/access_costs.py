@@ -7,6 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from kernels.evaluate.causes import (
+    ALIGNMENT,
+    count_bytes,
+    explain_sectors,
+    explain_width,
+    find_fullest,
+    find_odd_size,
+    measure_step,
+)
 from kernels.evaluate.counts import OperationCounts, sum_costs
 from kernels.evaluate.experiments import (
     Change,
@@ -21,20 +30,14 @@ from kernels.evaluate.experiments import (
 from kernels.evaluate.ttgir import Slice
 from kernels.evaluate.ttir_edits import Module
 from kernels.instructions import Instruction
-from kernels.sectors import LANES, SECTOR_BYTES
+from kernels.sectors import LANES, SECTOR_BYTES, SECTORS, count_requests
 
-# Triton specializes on arguments that are multiples of this, and a lane moves at most as many bytes.
-_ALIGNMENT = 16
 # Bytes per lane of the narrowest asynchronous copy.
 _NARROWEST_COPY_BYTES = 4
 # An operation is wasteful if its count is at least this multiple of what is needed.
 _WASTEFUL = 2
 # Repeated accesses are reported if they are at least this part of the launch's sectors.
 _LEAST_SHARE = 1 / 16
-_PADDING_NEEDS = (
-    "The result stays the same only if TENSOR has memory for the extra elements, "
-    "and they do not change what the kernel computes."
-)
 
 
 _ALIGN_TABLE = Change(
@@ -50,16 +53,18 @@ def explain_costs(lab: Lab) -> Iterator[Choice]:
     strided: dict[tuple[str, ...], list[Hypothesis]] = {}
     for group in lab.counts.by_line():
         op = max(group, key=lambda each: each.requests)
-        if not op.instruction or not op.instruction.layout or not lab.numbers(op):
+        if not op.instruction or not op.tally.example or not lab.numbers(op):
             continue
-        if not op.tally.example:
+        yield _relax(lab, op, op.instruction)
+        if not op.instruction.layout:
             continue
         access = Access(lab, op, op.instruction)
         wider = access.widen() if access.is_narrow else ()
         waste = access.explain_waste()
         yield [*wider, *access.explain_synchronous()]
         yield [*wider, *waste]
-        yield access.relax()
+        if not wider and not waste:
+            yield access.align()
         for each in waste:
             if each.kind == "strided" and each.changes:
                 strided.setdefault(op.tensors, []).append(each)
@@ -67,6 +72,19 @@ def explain_costs(lab: Lab) -> Iterator[Choice]:
         edits = tuple(edit for each in hypotheses for edit in each.changes[0].edits)
         for each in hypotheses:
             each.changes = (replace(each.changes[0], edits=edits),)
+
+
+def _relax(lab: Lab, op: OperationCounts, instruction: Instruction) -> Choice:
+    if op.counter != "atom" or instruction.swaps or "acq_rel" not in instruction.instruction:
+        return []
+    change = Change(
+        "ordering",
+        'Pass sem="relaxed".',
+        needs="The result stays the same only if no other program synchronizes on this operation.",
+        edits=tuple((Module.relax, each.line) for each in lab.find(op)),
+    )
+    text = "With acq_rel ordering, each request waits for its result and for earlier accesses."
+    return [Hypothesis("ordering", op, text, (change,), is_fact=False)]
 
 
 class Access:
@@ -77,17 +95,17 @@ class Access:
         warp: (requests,), the warp of each.
     """
 
-    def __init__(self, lab: Lab, op: OperationCounts, made: Instruction) -> None:
+    def __init__(self, lab: Lab, op: OperationCounts, instruction: Instruction) -> None:
         self.lab = lab
         self.op = op
-        self.made = made
+        self.instruction = instruction
         example = op.tally.example
         assert example is not None
-        assert made.layout is not None
-        self.layout = made.layout
+        assert instruction.layout is not None
+        self.layout = instruction.layout
         self.example = example
-        lanes = made.vectors
-        issued = np.resize(~np.array(made.is_merged or (False,)), len(lanes.element))
+        lanes = instruction.vectors
+        issued = np.resize(~np.array(instruction.is_merged or (False,)), len(lanes.element))
         self.address = example.address.ravel()[lanes.element[issued]]
         self.active = example.active.ravel()[lanes.element[issued]]
         self.warp = lanes.warp[issued]
@@ -95,67 +113,100 @@ class Access:
         # The TTIR has one argument for a descriptor and its sizes.
         is_same = len(lab.module.body.arguments) == len(arguments)
         self.arguments = dict(enumerate(arguments)) if is_same else {}
-        in_bytes = math.prod(made.layout.shape) * made.element_bytes
-        per_lane = in_bytes // (LANES << len(made.layout.warp))
-        self.is_narrow = made.width_bytes < min(_ALIGNMENT, per_lane) and op.op != "atomic"
+        in_bytes = math.prod(instruction.layout.shape) * instruction.element_bytes
+        per_lane = in_bytes // (LANES << len(instruction.layout.warp))
+        self.is_narrow = instruction.width_bytes < min(ALIGNMENT, per_lane) and op.op != "atomic"
 
     def has_share(self) -> bool:
         return self.lab.numbers(self.op)["sectors"] >= _LEAST_SHARE * total(self.lab.counts)[1]
 
     def widen(self) -> Choice:
         """Let the compiler know more about the arguments; otherwise, pad them."""
-        op = self.op
         known = []
-        padded = []
         for number, argument in self.arguments.items():
             name = argument.name
             value = argument.value
-            cause = f"{name} = {value} is not a multiple of {_ALIGNMENT}."
-            is_divisible = (Module.declare_divisible, number)
-            if argument.tensor and (offset := self.lab.start(argument) % _ALIGNMENT):
-                start = argument.tensor.offset_bytes - offset
-                cause = f"{name} starts {count_bytes(offset)} after a multiple of {_ALIGNMENT}."
-                advice = "Copy the view, or start it at an aligned element."
-                aligned = replace(argument, tensor=replace(argument.tensor, offset_bytes=start))
-                known.append(Change("misaligned", advice, cause, "", (is_divisible,), aligned))
-            elif type(value) is int and value != 1 and value % _ALIGNMENT:
-                edit = (Module.fix_argument, number, value)
+            if argument.tensor and self.lab.start(argument) % ALIGNMENT:
+                known.append(self._align(number, ALIGNMENT))
+            elif type(value) is int and value != 1 and value % ALIGNMENT:
+                cause = find_odd_size(name, value)
                 advice = f"Declare {name} as tl.constexpr."
-                known.append(Change("divisibility", advice, cause, "", (edit,)))
-                if name in op.addressed_by | op.masked_by:
-                    verb = "Pad TENSOR, and pass" if name in op.addressed_by else "Pass"
-                    rounded = replace(argument, value=_round_up(value))
-                    advice = f"{verb} {name} = {rounded.value}."
-                    edits = (is_divisible,)
-                    change = Change("divisibility", advice, cause, _PADDING_NEEDS, edits, rounded)
-                    padded.append(change)
-        if op.index_line and re.search(r"tt\.int_to_ptr|!tt\.ptr<!tt\.ptr", self.lab.ttir):
+                edits = ((Module.fix_argument, number, value),)
+                change = Change("divisibility", advice, cause, edits=edits, is_equivalent=True)
+                known.append(change)
+        if self.op.index_line and re.search(r"tt\.int_to_ptr|!tt\.ptr<!tt\.ptr", self.lab.ttir):
             known.append(_ALIGN_TABLE)
-        text = f"A lane moves {count_bytes(op.width_bytes)} per request."
-        fact = Hypothesis("", op, text, is_fact=False, cost=_count_requests)
-        padded += self._round_bounds()
-        return [replace(fact, changes=tuple(changes)) for changes in (known, padded)]
+        text = explain_width(self.op.width_bytes)
+        fact = Hypothesis("", self.op, text, is_fact=False, cost=_count_requests)
+        changes = known, [*self._pad_arguments(), *self._round_bounds()]
+        return [replace(fact, changes=tuple(each)) for each in changes]
+
+    def _align(self, number: int, unit: int) -> Change:
+        argument = self.arguments[number]
+        assert argument.tensor is not None
+        offset = self.lab.start(argument) % unit
+        start = argument.tensor.offset_bytes - offset
+        return Change(
+            "misaligned",
+            "Copy the view, or start it at an aligned element.",
+            f"{argument.name} starts {count_bytes(offset)} after a multiple of {unit}.",
+            edits=((Module.declare_divisible, number),),
+            argument=replace(argument, tensor=replace(argument.tensor, offset_bytes=start)),
+        )
+
+    def align(self) -> Choice:
+        """Start the tensor at a sector."""
+        owners = [n for n, each in self.arguments.items() if (each.name,) == self.op.tensors]
+        if not owners or not self.arguments[owners[0]].tensor or not self.has_share():
+            return []
+        if not self.lab.start(self.arguments[owners[0]]) % SECTOR_BYTES:
+            return []
+        change = self._align(owners[0], SECTOR_BYTES)
+        return [Hypothesis("misaligned", self.op, "", (change,), is_fact=False)]
+
+    def _pad_arguments(self) -> Iterator[Change]:
+        """Round up the arguments of addresses and masks, and the strides of all tensors that a mask's bound limits."""
+        bounds = self.op.masked_by
+        bounded = [each for each in self.lab.counts.operations if each.masked_by & bounds]
+        names = self.op.addressed_by.union(bounds, *(each.addressed_by for each in bounded))
+        for number, argument in self.arguments.items():
+            name = argument.name
+            value = argument.value
+            if name not in names or type(value) is not int or value == 1:
+                continue
+            if value % ALIGNMENT == 0 or self.lab.module.computes_with(number):
+                continue
+            rounded = replace(argument, value=_round_up(value))
+            users = self.lab.counts.operations
+            padded = {t for each in users if name in each.addressed_by for t in each.tensors}
+            limited = {t for each in users if name in each.masked_by for t in each.tensors}
+            verb = f"Pad {' and '.join(sorted(padded))}, and pass" if padded else "Pass"
+            yield Change(
+                "divisibility",
+                f"{verb} {name} = {rounded.value}.",
+                find_odd_size(name, value),
+                edits=((Module.declare_divisible, number),),
+                argument=rounded,
+                pads=tuple(padded | limited),
+            )
 
     def _round_bounds(self) -> Iterator[Change]:
-        for line, bound in self.lab.module.mask_bounds(self.lab.find(self.op)).items():
-            if bound % _ALIGNMENT:
-                cause = f"The mask's bound {bound} is not a multiple of {_ALIGNMENT}."
-                advice = f"Round the bound up to {_round_up(bound)}."
-                edit = (Module.set_bound, line, _round_up(bound))
-                yield Change("mask", advice, cause, _PADDING_NEEDS, (edit,))
-
-    def relax(self) -> Choice:
-        made = self.made
-        if self.op.counter != "atom" or made.swaps or "acq_rel" not in made.instruction:
-            return []
-        change = Change(
-            "ordering",
-            'Pass sem="relaxed".',
-            needs="The result stays the same only if no other program synchronizes on this operation.",
-            edits=tuple((Module.relax, each.line) for each in self.lab.find(self.op)),
-        )
-        text = "With acq_rel ordering, each request waits for its result and for earlier accesses."
-        return [Hypothesis("ordering", self.op, text, (change,), is_fact=False)]
+        module = self.lab.module
+        for line, bound in module.mask_bounds(self.lab.find(self.op)).items():
+            if bound % ALIGNMENT:
+                limited = {
+                    tensor
+                    for each in self.lab.counts.operations
+                    if line in module.mask_bounds(self.lab.find(each))
+                    for tensor in each.tensors
+                }
+                yield Change(
+                    "mask",
+                    f"Round the bound up to {_round_up(bound)}.",
+                    f"The mask's bound {bound} is not a multiple of {ALIGNMENT}.",
+                    edits=((Module.set_bound, line, _round_up(bound)),),
+                    pads=tuple(limited),
+                )
 
     def explain_synchronous(self) -> Choice:
         """State why a load in a loop is not an asynchronous copy, as others are."""
@@ -194,17 +245,21 @@ class Access:
         same = find_same(op, self.lab.counts)
         cost = sum_costs(same)
         ratio = cost.sectors / max(1, cost.ideal_sectors)
-        step, steps = self._measure_step()
+        step = measure_step(self.address, self.active)
+        clause = explain_sectors(self.address, self.active, op.width_bytes)
+        warp = self.warp[find_fullest(self.active)]
+        where = f"in program {self.example.program}, warp {warp}"
         repeats = self._measure_repeats()
         times = math.prod(repeats.values())
         is_load = op.op in ("load", "async copy")
         excess = f"This operation touches {ratio:.3g} × its ideal sectors"
         if self.is_narrow and step < 0:
-            width = f"A lane moves {count_bytes(op.width_bytes)} per request."
-            text = f"{steps} Triton combines only ascending addresses of a lane. {width}"
+            order = f"{where.capitalize()}, lane 1 is {count_bytes(-step)} before lane 0."
+            rule = "Triton combines only ascending addresses of a lane."
+            text = explain_width(op.width_bytes, order, rule)
             return [Hypothesis("reversed", op, text)]
         if ratio >= _WASTEFUL and abs(step) > op.width_bytes:
-            text = f"{excess}. {steps} A lane uses {count_bytes(op.width_bytes)}."
+            text = f"{excess}: {where}, {clause}."
             if repeats[_BY_REQUESTS] >= _WASTEFUL:
                 text += " Other requests of the warp use the rest."
                 return [Hypothesis("strided", op, text)]
@@ -218,24 +273,27 @@ class Access:
         if is_load and times >= _WASTEFUL and self.has_share():
             return self._explain_repeats(repeats)
         if ratio >= _WASTEFUL:
-            why = "its lanes access unevenly spaced addresses"
-            return [Hypothesis("scattered", op, f"{excess}: {why}.")]
+            return [Hypothesis("scattered", op, f"{excess}: {where}, {clause}.")]
         return []
 
     def _explain_repeats(self, repeats: dict[str, float]) -> Choice:
         parts = [f"{what} {times:.3g} times" for what, times in repeats.items() if times > 1]
-        times = math.prod(repeats.values())
-        sectors = self.lab.numbers(self.op)["sectors"]
-        total = f" ({times:.3g} × in total)" if len(parts) > 1 else ""
-        text = (
-            f"In program {self.example.program}, {' and '.join(parts)}{total}. The launch touches "
-            f"{sectors:,} sectors; {round(sectors / times):,} would suffice."
+        text = f"In program {self.example.program}, {' and '.join(parts)}."
+        requests = count_requests(
+            self.address, self.active, self.instruction.width_bytes, self.instruction.instruction
         )
+        times = (
+            requests[:, SECTORS].sum() / np.unique(self.address[self.active] // SECTOR_BYTES).size
+        )
+        if times > 1:
+            sectors = self.lab.numbers(self.op)["sectors"]
+            fewer = round(sectors / times)
+            text += f" The launch touches {sectors:,} sectors; about {fewer:,} would suffice."
         changes: list[Change] = []
         distinct = np.unique(self.example.address)
         covered = np.unique(distinct // SECTOR_BYTES).size * SECTOR_BYTES
         starts = np.concatenate([start for _, start in self.op.tally.starts])
-        is_whole = distinct.size * self.made.element_bytes == covered
+        is_whole = distinct.size * self.instruction.element_bytes == covered
         if is_whole and not self.op.index_line and not (starts % SECTOR_BYTES).any():
             advice = "Load each element once, and repeat it with tl.broadcast_to and tl.reshape."
             changes += self._access_contiguously("repeated", advice, "", distinct.size)
@@ -269,15 +327,6 @@ class Access:
         repeats = math.prod(self.layout.shape) // count
         return (Change(kind, advice, "", needs, tuple(edits), repeats=repeats),)
 
-    def _measure_step(self) -> tuple[int, str]:
-        """Return the bytes from lane to lane, 0 if that varies, and a sentence that says so."""
-        first = int(self.active.sum(axis=1).argmax())
-        steps = np.diff(self.address[first, :8])
-        step = int(steps[0]) if (steps == steps[0]).all() else 0
-        side = "after" if step > 0 else "before"
-        who = f"In program {self.example.program}, warp {self.warp[first]}"
-        return step, f"{who}, lane 1 is {count_bytes(abs(step))} {side} lane 0."
-
     def _measure_repeats(self) -> dict[str, float]:
         """Return how often lanes, requests and warps access the same bytes or sectors."""
 
@@ -305,8 +354,4 @@ def _count_requests(numbers: Numbers) -> int:
 
 
 def _round_up(number: int) -> int:
-    return number + -number % _ALIGNMENT
-
-
-def count_bytes(number: int) -> str:
-    return f"{number:,} byte{'s' * (number != 1)}"
+    return number + -number % ALIGNMENT

@@ -17,7 +17,7 @@ _FIRST_PROGRAMS = 8
 _ADDITION = re.compile(r"\b(add|sub|fma)(\.rn)?(\.ftz)?\.f32\b")
 
 
-class Doubt(NamedTuple):
+class Mismatch(NamedTuple):
     """A line whose compiled instructions differ from the counted ones.
 
     Attributes:
@@ -29,13 +29,13 @@ class Doubt(NamedTuple):
     is_upper_bound: bool
 
 
-def find_doubts(
+def find_mismatches(
     body: Region,
     instructions_of: Mapping[Op, Instruction | str],
     tallies: Mapping[Op, Tally],
     ptx: str,
     sass: str,
-) -> dict[Site, Doubt]:
+) -> dict[Site, Mismatch]:
     """Find the source lines whose PTX or SASS has other instructions than those that were counted.
 
     The number of a line's loads may be the counted number or a multiple of it, as in an unrolled loop. For other
@@ -45,7 +45,7 @@ def find_doubts(
     alive = Counter[Site]()
     present = Counter({site: len(opcodes) for site, opcodes in find_opcodes(sass).items()})
     units = defaultdict[Site, int](int)
-    doubts = {}
+    mismatches = {}
     for op in memory_ops(body):
         instruction = instructions_of[op]
         if not isinstance(instruction, str):
@@ -60,7 +60,7 @@ def find_doubts(
         text = (
             "Inline assembly or a mathematical function accesses memory here, which is not counted."
         )
-        doubts[kind, location[0][:2] if location else ()] = Doubt(text, False)
+        mismatches[kind, location[0][:2] if location else ()] = Mismatch(text, False)
     for kind in {kind for kind, _ in (*expected, *present)} if present else ():
         sites = {site for site in (*expected, *present) if site[0] == kind}
         extra = {site: present[site] - expected[site] for site in sites}
@@ -75,16 +75,16 @@ def find_doubts(
         # ptxas assigns some instructions to a neighbouring line.
         total = sum(extra[site] for site in unlike)
         if absent == unlike and max(extra.values()) <= 0:
-            doubts |= dict.fromkeys(absent, Doubt("", True))
+            mismatches |= dict.fromkeys(absent, Mismatch("", True))
         elif total:
             bound = "a lower bound" if total > 0 else "an upper bound"
             for site in unlike:
                 text = f"This line's {kind} instructions: {present[site]} in the SASS, {expected[site]} expected."
-                doubts.setdefault(site, Doubt(f"{text} The count is {bound}.", total < 0))
+                mismatches.setdefault(site, Mismatch(f"{text} The count is {bound}.", total < 0))
     text = "The compiler unrolled this loop and may merge accesses across iterations. The count is an upper bound."
     for site in _merged_in_unrolled_loops(body, tallies, expected, present, ptx, sass):
-        doubts.setdefault(site, Doubt(text, True))
-    return doubts
+        mismatches.setdefault(site, Mismatch(text, True))
+    return mismatches
 
 
 def _merged_in_unrolled_loops(
@@ -123,20 +123,20 @@ def _merged_in_unrolled_loops(
     for loop, ratios in copies.items():
         if max(ratios)[0] > 1:
             lines = {source for source, loops in loops_of.items() if loops == {loop}}
-            added = sum(
+            in_ptx = sum(
                 bool(_ADDITION.search(line))
                 for line, at in locate_lines(ptx, "ptx")
                 if at and at[0][:2] in lines
             )
-            made = sum(
+            in_sass = sum(
                 opcode[:4] in ("FADD", "FFMA")
                 for opcode, at in instructions(sass)
                 if at and at[0][:2] in lines
             )
-            most = max(max(ratios)[0], round(made / added) if added else 0)
+            most = max(max(ratios)[0], round(in_sass / in_ptx) if in_ptx else 0)
             for kind in ("load", "store"):
                 pairs = starts[loop, f"tt.{kind}"]
-                is_unclear = not added and len(set(pairs)) < len(pairs)
+                is_unclear = not in_ptx and len(set(pairs)) < len(pairs)
                 merged |= {
                     site
                     for ratio, site in ratios

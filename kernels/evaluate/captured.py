@@ -14,7 +14,7 @@ from kernels.capture.reader import (
     UnreadableCapture,
 )
 from kernels.evaluate import ttgir
-from kernels.evaluate.assembly import Doubt, find_doubts, load_depths
+from kernels.evaluate.assembly import Mismatch, find_mismatches, load_depths
 from kernels.evaluate.counts import RETRIES, LaunchCounts, OperationCounts, Tally
 from kernels.evaluate.evaluator import Evaluator
 from kernels.evaluate.listings import UnsupportedOperation
@@ -84,10 +84,10 @@ def _evaluate(
         body, arguments, launch.grid, memory, programs, load_depths(codes["sass"])
     )
     evaluator.run()
-    doubts = (
+    mismatches = (
         {}
         if is_textbook
-        else find_doubts(body, instructions, memory.tallies, codes["ptx"], codes["sass"])
+        else find_mismatches(body, instructions, memory.tallies, codes["ptx"], codes["sass"])
     )
     owners = [
         (tensor.storage, argument.name)
@@ -107,35 +107,35 @@ def _evaluate(
         instruction = instructions[op]
         access = ttgir.MEMORY_OPS[op.name]
         has_lanes = access.kind not in ("descriptor", "tensor map")
-        made = instruction if isinstance(instruction, Instruction) and has_lanes else None
+        compiled = instruction if isinstance(instruction, Instruction) and has_lanes else None
         pointer, mask = (
-            evaluator.slice.reach(names, through_quotients=False)
+            evaluator.slice.reach(names, without=evaluator.slice.quotients)
             for names in (op.operands[:1], filter(None, [op.mask]))
         )
-        indices = (
+        indices = [
             location[0][1] for name, location in loads.items() if location and name in pointer
-        )
+        ]
         counts = OperationCounts(
             op=access.kind,
-            counter=counter_of(op, made, used) if made else access.counter,
+            counter=counter_of(op, compiled, used) if compiled else access.counter,
             source=op.source or (kernel.file, kernel.line),
             tensors=tuple(name for storage, name in owners if storage in tally.storages),
-            instruction=made,
+            instruction=compiled,
             tally=tally,
             addressed_by=frozenset(argument for argument, name in given if name in pointer),
             masked_by=frozenset(argument for argument, name in given if name in mask),
-            index_line=next(indices, 0),
+            index_line=indices[-1] if indices else 0,  # of a chain of loads, the last
         )
         if evaluator.slice.sunk.get(op, op) is None:
             text = "The compiler moved this load behind a branch. The count is an upper bound."
-            doubts.setdefault(op.site, Doubt(text, True))
-        if doubt := doubts.get(op.site):
-            tally.is_upper_bound = doubt.is_upper_bound and not tally.refused
-            tally.refused = tally.refused or doubt.text
-            if not doubt.text:  # the compiler found that nothing needs it
+            mismatches.setdefault(op.site, Mismatch(text, True))
+        if mismatch := mismatches.get(op.site):
+            tally.is_upper_bound = mismatch.is_upper_bound and not tally.refused
+            tally.refused = tally.refused or mismatch.text
+            if not mismatch.text:  # the compiler found that nothing needs it
                 tally.counts[:] = 0
                 tally.elements = 0
-        if made and made.swaps:
+        if compiled and compiled.swaps:
             loaded = tally.counts.copy()
             loaded[SECTORS] = tally.loaded_sectors
             operations.append(
@@ -143,8 +143,8 @@ def _evaluate(
             )
             tally.refused = tally.refused or RETRIES
         operations.append(counts)
-    for kind, source in doubts.keys() - {op.site for op in ttgir.memory_ops(body)}:
-        tally = Tally(refused=doubts[kind, source].text)
+    for kind, source in mismatches.keys() - {op.site for op in ttgir.memory_ops(body)}:
+        tally = Tally(refused=mismatches[kind, source].text)
         counter = next(
             access.counter for access in ttgir.MEMORY_OPS.values() if access.kind == kind
         )
@@ -183,6 +183,8 @@ def _value(capture: Capture, argument: Argument) -> int | float | bool | Descrip
         return argument.number
     start = capture.content.storages[tensor.storage].address_bytes + tensor.offset_bytes
     address = (tensor.storage + 1) * STORAGE_STEP + start
-    if (made := argument.descriptor) is None:
+    if (descriptor := argument.descriptor) is None:
         return address
-    return Descriptor(tensor.element_bytes, np.array([[address, *made.shape, *made.strides]]))
+    return Descriptor(
+        tensor.element_bytes, np.array([[address, *descriptor.shape, *descriptor.strides]])
+    )

@@ -120,6 +120,7 @@ class Tally:
         storages: the storages that it addresses.
         example: an early execution, the one with the most requests in the first batch.
         starts: (program, address of its block's lowest byte) of the first executions, (executions,) each.
+        spans: for each of these, the bytes from its lowest to its highest element, and the number of active elements.
         outside: an execution with an element outside its storage, and the element's index in the block.
         refused: why the counts are incomplete or a bound; "" if they are exact.
         is_upper_bound: whether the counts are an upper bound, not a lower one.
@@ -135,6 +136,7 @@ class Tally:
     storages: set[int] = field(default_factory=set)
     example: Example | None = None
     starts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    spans: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     outside: tuple[Example, tuple[int, ...]] | None = None
     refused: str = ""
     is_upper_bound: bool = False

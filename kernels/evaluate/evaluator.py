@@ -556,12 +556,14 @@ class Evaluator:
         steps = [stride // size for stride in rest[box + sizes : box + sizes + strides][::-1]]
         facts = np.stack([address, *shape, *steps, np.ones_like(address)], axis=1)
         for slot in np.unique(slots).tolist():
-            made = self.descriptors.get(slot)
-            if made is None:
+            descriptor = self.descriptors.get(slot)
+            if descriptor is None:
                 check_size(math.prod(self.grid), facts.shape[1])
-                made = Descriptor(size, np.zeros((math.prod(self.grid), facts.shape[1]), np.int64))
-                self.descriptors[slot] = made
-            made.facts[self.programs[running[slots == slot]]] = facts[slots == slot]
+                descriptor = Descriptor(
+                    size, np.zeros((math.prod(self.grid), facts.shape[1]), np.int64)
+                )
+                self.descriptors[slot] = descriptor
+            descriptor.facts[self.programs[running[slots == slot]]] = facts[slots == slot]
         self.memory.count_descriptors(op, address)
 
     def _copy_block(self, op: Op, active: np.ndarray) -> None:

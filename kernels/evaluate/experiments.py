@@ -42,6 +42,8 @@ class Change:
         argument: the argument with its new value.
         options: of the compiler, with their new values.
         repeats: how many elements of the block get the value of each element that is still accessed.
+        pads: the tensors that need memory for the elements that the change adds.
+        is_equivalent: whether any kernel does the same with it.
     """
 
     kind: str
@@ -52,6 +54,8 @@ class Change:
     argument: Argument | None = None
     options: tuple[tuple[str, int], ...] = ()
     repeats: int = 1
+    pads: tuple[str, ...] = ()
+    is_equivalent: bool = False
 
 
 Trial = tuple[Change, ...]
@@ -82,7 +86,8 @@ Choice = Sequence[Hypothesis]
 
 
 def try_option(kind: str, name: str, value: int) -> Change:
-    return Change(kind, f"Pass {name} = {value}.", options=((name, value),))
+    advice = f"Pass {name} = {value}."
+    return Change(kind, advice, options=((name, value),), is_equivalent=True)
 
 
 class Lab:
@@ -153,7 +158,9 @@ class Lab:
         if op is None:
             return self._resources(kernel)
         ops = find_same(op, counts)
-        if not ops or any(each.tally.refused for each in ops):
+        # The compiler may drop an operation whose values another one loads, too.
+        is_known = bool(ops) or (_is_equivalent(trial) and not counts.refused)
+        if not is_known or any(each.tally.refused for each in ops):
             return {}
 
         numbers = {
@@ -180,7 +187,8 @@ class Lab:
         """Return whether changes lower the cost of the same work.
 
         They must not raise the launch's requests, sectors or spills. Each line must access as many elements as before,
-        because masks, loops or programs that do less make any cost fall.
+        because masks, loops or programs that do less make any cost fall. No two programs may store to an address
+        that only one stored to before.
         """
         before = self.numbers(hypothesis.op)
         after = self.numbers(hypothesis.op, trial)
@@ -190,16 +198,22 @@ class Lab:
         kernel, counts = outcome
         elements = count_elements(counts)
         if op := hypothesis.op:
-            elements[_place(op)] *= math.prod(change.repeats for change in trial)
+            elements[place_of(op)] *= math.prod(change.repeats for change in trial)
         is_dearer = (total(counts) > total(self.counts)).any()
         has_spills = kernel.spilled_bytes > self.kernel.spilled_bytes
         is_better = hypothesis.cost(after) < hypothesis.cost(before)
-        has_same_work = not count_elements(self.counts) - elements
+        has_same_work = _is_equivalent(trial) or not count_elements(self.counts) - elements
+        is_safe = find_races(counts).keys() <= find_races(self.counts).keys()
         is_counted = find_refusals(counts) <= find_refusals(self.counts)
-        return is_better and has_same_work and is_counted and not is_dearer and not has_spills
+        is_valid = has_same_work and is_safe and is_counted
+        return is_better and is_valid and not is_dearer and not has_spills
 
 
-def _place(op: OperationCounts) -> tuple[str, tuple[str, int]]:
+def _is_equivalent(trial: Trial) -> bool:
+    return all(change.is_equivalent for change in trial)
+
+
+def place_of(op: OperationCounts) -> tuple[str, tuple[str, int]]:
     kind = _LOADS[0] if op.op in _LOADS else op.op
     return kind, op.source
 
@@ -208,19 +222,41 @@ def count_elements(counts: LaunchCounts) -> Counter[tuple[str, tuple[str, int]]]
     """Return how many elements the operations of each kind on each line access."""
     elements = Counter[tuple[str, tuple[str, int]]]()
     for op in counts.operations:
-        elements[_place(op)] += op.tally.elements
+        elements[place_of(op)] += op.tally.elements
     return elements
+
+
+def find_races(counts: LaunchCounts) -> dict[tuple[str, tuple[str, int]], tuple[int, int]]:
+    """Return the stores with which two programs write to one address, and the programs."""
+    races = {}
+    for op in counts.operations:
+        if op.op != "store" or not op.tally.starts or not op.instruction:
+            continue
+        size = op.instruction.element_bytes
+        parts = [*zip(*op.tally.starts, strict=True), *zip(*op.tally.spans, strict=True)]
+        program, low, length, elements = map(np.concatenate, parts)
+        order = np.lexsort((program, low))
+        program = program[order]
+        low = low[order]
+        # Of blocks with gaps, only the first element's address is compared.
+        is_whole = (length == (elements - 1) * size)[order]
+        end = low + np.where(is_whole, length[order], 0)
+        meets = (low[1:] == low[:-1]) | (is_whole[1:] & (low[1:] <= end[:-1]))
+        pairs = np.flatnonzero(meets & (program[1:] != program[:-1]))
+        if pairs.size:
+            races[place_of(op)] = int(program[pairs[0]]), int(program[pairs[0] + 1])
+    return races
 
 
 def find_refusals(counts: LaunchCounts) -> set[tuple[str, tuple[str, int]] | None]:
     """Return the operations whose counts are incomplete or bounds; None stands for the launch."""
-    refused = (_place(op) for op in counts.operations if op.tally.refused)
+    refused = (place_of(op) for op in counts.operations if op.tally.refused)
     return {*refused, *([None] if counts.refused else [])}
 
 
 def find_same(op: OperationCounts, counts: LaunchCounts) -> list[OperationCounts]:
     """Return the operations of a changed launch that correspond to one of the launch."""
-    candidates = (each for each in counts.operations if _place(each) == _place(op))
+    candidates = (each for each in counts.operations if place_of(each) == place_of(op))
     return [each for each in candidates if op.tensors in ((), each.tensors)]
 
 

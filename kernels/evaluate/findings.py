@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from kernels.capture.reader import Build, Capture, Finding, Tensor
-from kernels.evaluate.access_costs import count_bytes, explain_costs
+from kernels.evaluate.access_costs import explain_costs
 from kernels.evaluate.captured import count_launch
+from kernels.evaluate.causes import count_bytes
 from kernels.evaluate.counts import LaunchCounts, OperationCounts, Overflow
 from kernels.evaluate.experiments import (
     Change,
@@ -23,8 +24,10 @@ from kernels.evaluate.experiments import (
     Lab,
     Numbers,
     Trial,
+    find_races,
     find_same,
     make_trials,
+    place_of,
     try_option,
 )
 from kernels.evaluate.memory import STORAGE_STEP, storage_number
@@ -110,7 +113,19 @@ def _make_finding(lab: Lab, hypothesis: Hypothesis) -> Finding:
         change=join(*(change.advice for change in trial)),
         before=_count(lab, hypothesis, ()) if trial else {},
         after=_count(lab, hypothesis, trial) if trial else {},
-        needs=join(*(change.needs for change in trial)),
+        needs=join(*(change.needs for change in trial), _require_memory(trial)),
+    )
+
+
+def _require_memory(trial: Trial) -> str:
+    """Return what must hold for padding to be safe; "" without padding."""
+    tensors = sorted({tensor for change in trial for tensor in change.pads})
+    if not tensors:
+        return ""
+    verb = "has" if len(tensors) == 1 else "have"
+    return (
+        f"The result stays the same only if {' and '.join(tensors)} {verb} memory for the extra elements, "
+        "and they do not change what the kernel computes."
     )
 
 
@@ -230,19 +245,15 @@ def _find_wrapping_shape(tensor: Tensor, offset_bytes: int) -> str:
 
 
 def _check_tuner(lab: Lab, op: OperationCounts) -> Choice:
-    """State that each run of the autotuner adds to a tensor again."""
+    """State that each run of the autotuner changes a tensor again."""
     restored = lab.launch.tuned.restored if lab.launch.tuned else None
     is_reset = restored is None or {*op.tensors} <= {*restored}
-    made = op.instruction
-    if (
-        op.op != "atomic"
-        or is_reset
-        or not made
-        or not re.search(r"\.(add|xor)\b", made.instruction)
-    ):
+    name = op.instruction.instruction if op.instruction else ""
+    verb = "adds to" if re.search(r"\.add\b", name) else "changes"
+    if op.op != "atomic" or is_reset or not re.search(r"\.(add|xor)\b", name):
         return []
     text = (
-        f"The autotuner runs the kernel many times, and each run adds to {name_tensors(op)} again. "
+        f"The autotuner runs the kernel many times, and each run {verb} {name_tensors(op)} again. "
         f"Pass reset_to_zero=[{', '.join(map(repr, op.tensors))}] to triton.autotune."
     )
     return [Hypothesis("autotuner", op, text)]
@@ -251,21 +262,15 @@ def _check_tuner(lab: Lab, op: OperationCounts) -> Choice:
 def _check_race(lab: Lab, op: OperationCounts) -> Choice:
     """State that two programs store to one address. With a lock, their order may be fixed."""
     atomics = (each.instruction for each in lab.counts.operations if each.op == "atomic")
-    has_lock = any(made and re.search(r"\.(cas|exch)\b", made.instruction) for made in atomics)
+    has_lock = any(each and re.search(r"\.(cas|exch)\b", each.instruction) for each in atomics)
     example = op.tally.example
-    if op.op != "store" or not op.tally.starts or not example or has_lock:
+    programs = find_races(lab.counts).get(place_of(op))
+    if not programs or not example or has_lock:
         return []
-    program, start = (np.concatenate(part) for part in zip(*op.tally.starts, strict=True))
-    order = np.lexsort((program, start))
-    pairs = np.stack([program, start])[:, order]
-    is_shared = (np.diff(pairs[1]) == 0) & (np.diff(pairs[0]) != 0)
-    if not is_shared.any():
-        return []
-    first = int(is_shared.argmax())
     lowest = np.where(example.active, example.address, np.inf).argmin()
     lane = _name_lane(op, np.unravel_index(lowest, example.address.shape))
     text = (
-        f"Programs {pairs[0, first]} and {pairs[0, first + 1]}{lane} store to the same address of "
+        f"Programs {programs[0]} and {programs[1]}{lane} store to the same address of "
         f"{name_tensors(op)}: unless both store the same value, the result depends on which is last."
     )
     return [Hypothesis("race", op, text)]

@@ -213,7 +213,9 @@ class Memory:
         each = np.zeros(len(running), int) if index is None else index
         if sum(len(number) for number, _ in tally.starts) < _MOST_STARTS:
             some = np.flatnonzero(issued[each])[:_MOST_STARTS]
-            tally.starts.append((programs[running[some]], (starts + facts[each, 7])[some]))
+            low, high, elements = facts[each[some]][:, [7, 8, 10]].T
+            tally.starts.append((programs[running[some]], starts[some] + low))
+            tally.spans.append((high - low, elements))
         span = lowest + facts[issued, 7].min(), highest + facts[issued, 8].max()
         if tally.outside is None and self._are_outside(np.array(span)).any():
             some = np.flatnonzero(issued[each])

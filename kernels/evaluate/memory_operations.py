@@ -82,19 +82,20 @@ def read_operations(
         # A kernel may call the function containing the operation from several places. Pipelining duplicates operations.
         sites = {(MEMORY_OPS[op.name].kind, op.location) for op in ops}
         count = sum(len(in_ptx[site]) for site in sites)
-        made = {replace(_check(op, compiled[op]), instructions=count, opcodes=()) for op in ops}
-        if len(made) != 1:
+        variants = {replace(_check(op, compiled[op]), instructions=count, opcodes=()) for op in ops}
+        if len(variants) != 1:
             raise UnsupportedOperation(
-                f"The {access.op} of {access.tensor} became {len(made)} operations, not one."
+                f"The {access.op} of {access.tensor} became {len(variants)} operations, not one."
             )
-        declared.append(made.pop())
+        declared.append(variants.pop())
         _check_count(declared[-1], len(ops), access, shape)
     listed = instructions(sass)
     opcodes: dict[int | None, dict[str, None]] = defaultdict(dict)
     for (opcode, _), number in zip(listed, match_instructions(listed, declared), strict=True):
         opcodes[number][opcode] = None
     return tuple(
-        replace(made, opcodes=tuple(opcodes[number])) for number, made in enumerate(declared)
+        replace(operation, opcodes=tuple(opcodes[number]))
+        for number, operation in enumerate(declared)
     )
 
 
@@ -136,7 +137,9 @@ def match_instructions(
         kinds = _kinds_of(opcode)
         source = location[0][:2] if location else None
         on_line = (
-            n for n, made in enumerate(operations) if made.op in kinds and made.source == source
+            n
+            for n, operation in enumerate(operations)
+            if operation.op in kinds and operation.source == source
         )
         numbers.append(next(on_line, -1) if kinds else None)
     have = Counter(numbers)
@@ -149,8 +152,10 @@ def match_instructions(
         kinds = _kinds_of(opcode)
         lacking = [
             n
-            for n, made in enumerate(operations)
-            if made.op in kinds and made.width_bytes in widths and have[n] < made.instructions
+            for n, operation in enumerate(operations)
+            if operation.op in kinds
+            and operation.width_bytes in widths
+            and have[n] < operation.instructions
         ]
         if len(lacking) == 1:
             numbers[place] = lacking[0]

@@ -86,7 +86,7 @@ def read_instructions(
     for (kind, location), group in by_location.items():
         matches = in_ptx.get((kind, location), [])
         starts = [0]
-        made = []
+        instructions = []
         for op in group:
             match = matches[min(starts[-1], len(matches) - 1)] if matches else PtxAccess("", 0)
             is_swap = ".cas" in match.name
@@ -101,10 +101,12 @@ def read_instructions(
                 opcodes=tuple(dict.fromkeys(opcodes.get(op.site, []))),
                 swizzle_bytes=op.swizzle_bytes or 0,
             )
-            made.append(instruction)
+            instructions.append(instruction)
             starts.append(starts[-1] + instruction.count)
         are_complete = starts[-1] == len(matches)
-        for op, instruction, start, end in zip(group, made, starts, starts[1:], strict=False):
+        for op, instruction, start, end in zip(
+            group, instructions, starts, starts[1:], strict=False
+        ):
             # Several copies of an operation, as of an unrolled loop, have one location. Their order is kept.
             own = matches[start:end] if are_complete else matches
             widths = {(match.name, match.width_bytes) for match in own}
@@ -130,7 +132,7 @@ def find_opcodes(sass: str) -> dict[Site, list[str]]:
 
 def _merged_lines(in_ptx: Ptx, opcodes: Mapping[Site, Sequence[str]]) -> set[Source]:
     """Return the source lines whose repeated loads ptxas has merged."""
-    in_sass = Counter({site: len(made) for site, made in opcodes.items()})
+    in_sass = Counter({site: len(names) for site, names in opcodes.items()})
     loads = Counter[Site]()
     kept = Counter[Site]()
     for (kind, location), matches in in_ptx.items():

@@ -6,7 +6,7 @@ form. It differs slightly between Triton versions: 3.6 prints an attribute dicti
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -350,33 +350,32 @@ class Slice:
         values: names of the values.
         atomics: the results of atomics.
         sunk: the loop or branch for each load that ptxas moves behind its test; None if that is unclear.
+        quotients: the results of divisions. Their operands limit a loop or the grid.
+        trips: a name for each loop's bounds and step, on which its results depend.
     """
 
     def __init__(self, body: Region, depths: Mapping[Source, int]) -> None:
         self._sources: dict[str, list[str]] = defaultdict(list)
-        self._quotients = set[str]()
+        self.quotients = set[str]()
+        self.trips = set[str]()
         self.atomics = set[str]()
         self._roots: list[str] = []
         self._collect(body)
         self.values = self.reach(self._roots)
         self.sunk = dict(_sunk_loads(body, depths))
 
-    def reach(self, names: Iterable[str], through_quotients: bool = True) -> set[str]:
+    def reach(self, names: Iterable[str], without: Set[str] = frozenset()) -> set[str]:
         """Return the values that the given values depend on, including themselves.
 
         Args:
-            through_quotients: if false, the operands of divisions are left out: they limit a loop or the grid.
+            without: values whose operands are left out.
         """
         todo = list(names)
         reached = set[str]()
         while todo:
             if (name := todo.pop()) not in reached:
                 reached.add(name)
-                todo += (
-                    self._sources.get(name, [])
-                    if through_quotients or name not in self._quotients
-                    else []
-                )
+                todo += [] if name in without else self._sources.get(name, [])
         return reached
 
     def _collect(self, region: Region) -> bool:
@@ -402,7 +401,7 @@ class Slice:
         if op.name.startswith("tt.atomic"):
             self.atomics.update(op.results)
         if op.name in ("arith.divsi", "arith.divui", "arith.ceildivsi"):
-            self._quotients.update(op.results)
+            self.quotients.update(op.results)
         match op.name:
             case "scf.for":
                 low, _, step = op.operands
@@ -413,8 +412,11 @@ class Slice:
                 }
                 sources[induction] = [low, step]
                 # The number of iterations matters for results. Inside, whether the loop runs is needed anyway.
+                trips = f"{induction}/trips"
+                self.trips.add(trips)
+                sources[trips] = op.operands
                 sources |= {
-                    name: [*op.operands, own] for name, own in zip(op.results, carried, strict=True)
+                    name: [trips, own] for name, own in zip(op.results, carried, strict=True)
                 }
             case "scf.while":
                 condition, *passed = last[0]

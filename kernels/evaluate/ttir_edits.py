@@ -20,6 +20,10 @@ _NAMES = {
 }
 
 
+# Operations whose results do not depend on the values of their operands, but on what these select.
+_OPAQUE = ("tt.load", "arith.cmpi", "arith.cmpf")
+
+
 class Module:
     """A parsed TTIR module, and the lines that edits change. It has no operations if its form is unknown."""
 
@@ -31,7 +35,7 @@ class Module:
         except UnsupportedOperation:
             self.body = Region([])
         self.loops = dict(self.body.walk_loops())
-        self._makers = {name: op for op in self.loops for name in op.results}
+        self._definitions = {name: op for op in self.loops for name in op.results}
 
     def find(self, source: tuple[str, int], kind: str) -> list[Op]:
         """Return the operations of a kind on a source line."""
@@ -40,6 +44,14 @@ class Module:
 
     def _argument(self, number: int) -> str:
         return _text(self.body.arguments[number])
+
+    def computes_with(self, number: int) -> bool:
+        """Return whether stored values depend on an argument, other than through addresses, masks and loop bounds."""
+        values = Slice(self.body, {})
+        opaque = {name for op in self.loops if op.name in _OPAQUE for name in op.results}
+        stores = (op for op in self.loops if op.name in ("tt.store", "tt.atomic_rmw"))
+        stored = values.reach((op.operands[1] for op in stores), without=values.trips | opaque)
+        return self.body.arguments[number] in stored
 
     def declare_divisible(self, number: int) -> None:
         """Declare that an argument is a multiple of 16, as Triton does if a launch's is one."""
@@ -60,11 +72,15 @@ class Module:
         """Return the constant upper bounds of operations' masks by the line of the comparison."""
         bounds = {}
         for name in Slice(self.body, {}).reach(op.mask for op in ops if op.mask):
-            maker = self._makers.get(name)
-            if maker and maker.name == "arith.cmpi" and re.match(r" *[su]l[te],", maker.text):
-                constant = self._makers.get(maker.operands[1])
+            comparison = self._definitions.get(name)
+            if (
+                comparison
+                and comparison.name == "arith.cmpi"
+                and re.match(r" *[su]l[te],", comparison.text)
+            ):
+                constant = self._definitions.get(comparison.operands[1])
                 if constant and constant.name == "arith.constant":
-                    bounds[maker.line] = int(re.findall(r"-?\d+", constant.text)[0])
+                    bounds[comparison.line] = int(re.findall(r"-?\d+", constant.text)[0])
         return bounds
 
     def set_bound(self, number: int, value: int) -> None:

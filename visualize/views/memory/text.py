@@ -12,15 +12,14 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels.accesses import AnyAccess
+from kernels.evaluate.causes import ALIGNMENT, explain_sectors, explain_width, find_odd_size
 from kernels.evaluate.counts import Cost, sum_costs
 from kernels.evaluate.declared import DeclaredCounts
 from kernels.instructions import Instruction
 from kernels.layouts import Layout
-from kernels.sectors import SECTOR_BYTES
-from kernels.spec import Access, FlatAccess, Kernel
+from kernels.spec import FlatAccess, Kernel
 from visualize.numbers import count_noun, join_names, percent, source
 from visualize.predict.agreement import Verdicts, compare_costs, count_of, launch_totals
-from visualize.views.memory.flow import DIVISOR
 from visualize.views.prose import (
     Code,
     Link,
@@ -33,9 +32,6 @@ from visualize.views.prose import (
     say,
     term,
 )
-
-# The widest access of one lane.
-_WIDEST_BYTES = 16
 
 # From this multiple of the sectors needed, the headline is the multiple; below, it is the share of used bytes.
 _NOTABLE_FACTOR = 1.1
@@ -379,19 +375,8 @@ def cause(op: DeclaredCounts) -> str:
 
 
 def _waste_cause(op: DeclaredCounts) -> str:
-    access = op.access
-    tensor = op.access.tensor
-    if isinstance(access, FlatAccess):
-        return (
-            f"adjacent lanes access different rows of {tensor}"
-            if access.transposed
-            else "runs begin inside sectors"
-        )
-    if (run := _run_bytes(op, access)) < SECTOR_BYTES:
-        return f"each request accesses runs of only {count_noun(run, 'contiguous byte')}"
-    if access.transposed and op.compiled is None:
-        return f"a row of the tile is only {count_noun(access.columns.block * op.width_bytes, 'byte')} of {tensor}"
-    return f"the tile's rows begin or end inside sectors of {tensor}"
+    first = op.pattern.requests([axis.start(0, axis.block) for axis in op.access.axes])
+    return explain_sectors(first.address, first.active, first.width_bytes)
 
 
 def _stores_adjacent_bytes(op: DeclaredCounts) -> bool:
@@ -403,20 +388,6 @@ def _stores_adjacent_bytes(op: DeclaredCounts) -> bool:
     return bool(layout.lane[0][access.dims.index(access.columns.index)])
 
 
-def _run_bytes(op: DeclaredCounts, access: Access) -> int:
-    """Return the bytes that one request accesses without a gap in a row of the tensor; a sector if unknown."""
-    code = op.compiled
-    if code is None or code.layout is None:
-        return SECTOR_BYTES
-    along = access.dims.index(access.columns.index)
-    run = code.width_bytes // code.element_bytes
-    for step in sorted(
-        base[along] for base in code.layout.lane if base[along] and not base[1 - along]
-    ):
-        run *= 2 if step == run else 1
-    return run * code.element_bytes
-
-
 def _explain_width(
     op: DeclaredCounts, code: Instruction, layout: Layout, verdicts: Verdicts
 ) -> str:
@@ -426,7 +397,7 @@ def _explain_width(
     size = code.element_bytes
     lanes = 32 << len(layout.warp)
     launch = verdicts.launch
-    if op.width_bytes >= _WIDEST_BYTES:
+    if op.width_bytes >= ALIGNMENT:
         return ""
     width = count_noun(op.width_bytes, "byte")
     share = max(access.elements * size // lanes, size)
@@ -440,16 +411,9 @@ def _explain_width(
     row = access.axes[-1].block * size
     if row <= op.width_bytes:
         return f"A row of the tile is only {count_noun(row, 'byte')} of {tensor}."
-    most = min(_WIDEST_BYTES, share, row)
     pitch = verdicts.kernel.tensors(launch)[tensor].stored[1]
-    pitch_bytes = f"{pitch * size:,} bytes ({pitch:,} × {size})"
-    if pitch * size % most:
-        return f"A row of {tensor} takes {pitch_bytes}, not a multiple of {most}, so a lane moves {width} at a time."
-    if pitch % DIVISOR:
-        return (
-            f"A row of {tensor} takes {pitch_bytes}, a multiple of {most}. The launcher only records whether {pitch:,} "
-            f"is divisible by {DIVISOR}. It is not, so the compiler can't know: a lane moves {width} instead of {most}."
-        )
+    if odd := find_odd_size(f"The row stride of {tensor}", pitch):
+        return explain_width(op.width_bytes, odd)
     # Hopper's matrix unit (4 warps together, 64 rows) needs K as the fast axis of all types except 2-byte ones.
     is_hopper_copy = code.op == "async copy" and launch.gpu.compute_capability == (9, 0)
     feeds_matrix_unit = (
