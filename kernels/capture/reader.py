@@ -47,7 +47,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Bases:
-    """A linear layout: see `kernels.accesses.Layout`."""
+    """A linear layout: see `kernels.layouts.Layout`."""
 
     shape: tuple[Extent, ...]
     register: tuple[tuple[Count, ...], ...]
@@ -211,7 +211,7 @@ class CapturedLaunch:
         settings: the case's parameters that were set.
         arguments: of the compiled function, in order.
         results: the errors of a case's outputs.
-        counters: Nsight Compute's counters, named as in `captured_counts.COUNTERS`; None if they were not collected.
+        counters: Nsight Compute's counters, named as in `evaluate.counts.COUNTERS`; None if they were not collected.
     """
 
     kernel: Count

@@ -5,7 +5,7 @@
 
 This file needs only torch, Triton and NumPy, so it can be copied to any machine. Without a GPU nothing is launched:
 tensors live in host memory but report a CUDA device, kernels are compiled but do not run, and recording stops where the
-script reads a result. `--values` runs the launches in Triton's interpreter instead. `capture_file.py` describes the
+script reads a result. `--values` runs the launches in Triton's interpreter instead. `reader.py` describes the
 file format.
 """
 

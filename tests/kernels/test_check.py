@@ -49,9 +49,8 @@ def test_one_wrong_element_of_four_million_is_found(place, dtype):
     assert result.worst_expected == pytest.approx(
         (inputs["A"][place[0]].double() @ inputs["B"][:, place[1]].double()).item(), rel=1e-4
     )
-    assert list(zip(*np.nonzero(diff.cells > 1), strict=True)) == [
-        (place[0] // diff.cell[0], place[1] // diff.cell[1])
-    ]
+    cell = [place[0] // diff.cell[0], place[1] // diff.cell[1]]
+    assert np.argwhere(diff.cells > 1).tolist() == [cell]
 
 
 def test_an_element_that_rounding_does_not_explain_is_found(dtype):
@@ -214,11 +213,10 @@ def test_a_closeup_has_the_values_around_the_worst_place_whatever_the_tile_and_e
 
 def test_wrong_elements_are_found_among_more_than_2_to_the_24_that_are_compared_in_parts():
     """A product in float16 has more elements than float32 can count and than one part holds."""
-    inputs = {
-        "A": values((2064, 16), "float16", seed=1),
-        "B": values((16, 8192), "float16", seed=2),
-    }
-    exact = inputs["A"].float() @ inputs["B"].float()
+    a = values((2064, 16), "float16", seed=1)
+    b = values((16, 8192), "float16", seed=2)
+    inputs = {"A": a, "B": b}
+    exact = a.float() @ b.float()
     output = exact.half()
     right, _ = checked_product(output, inputs, "float16")
     assert right.elements > 1 << 24
@@ -236,10 +234,8 @@ def test_wrong_elements_are_found_among_more_than_2_to_the_24_that_are_compared_
     assert result.relative_rms == pytest.approx(relative_rms, rel=1e-4)
     assert result.tolerance == pytest.approx(right.tolerance, rel=1e-4)
     rows, columns = diff.cell
-    assert np.argwhere(diff.cells > 1).tolist() == [
-        [5 // rows, 7 // columns],
-        [1964 // rows, 8191 // columns],
-    ]
+    wrong = [[5 // rows, 7 // columns], [1964 // rows, 8191 // columns]]
+    assert np.argwhere(diff.cells > 1).tolist() == wrong
 
 
 GIB = 2**30
@@ -250,10 +246,10 @@ def device(monkeypatch):
     """Return a function that installs a device: GiB free of 16, GiB that torch reserved, and GiB of those in use."""
 
     def install(free, reserved=0, allocated=0):
-        values = {"mem_get_info": (int(free * GIB), 16 * GIB), "memory_reserved": reserved * GIB}
-        values["memory_allocated"] = allocated * GIB
         fake = SimpleNamespace(
-            **{name: lambda value=value: value for name, value in values.items()}
+            mem_get_info=lambda: (int(free * GIB), 16 * GIB),
+            memory_reserved=lambda: reserved * GIB,
+            memory_allocated=lambda: allocated * GIB,
         )
         monkeypatch.setattr(torch, "cuda", fake)
 

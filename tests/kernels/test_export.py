@@ -151,7 +151,7 @@ def test_a_script_runs_without_our_modules(kernel, ended):
             assert (code, output) == (1, script.NEEDS_GPU.format(dtype=dtype)), name
         else:
             assert code == 0, (name, output)
-            assert output.startswith("Triton's interpreter takes about 1 s for "), (name, output)
+            assert "Triton's interpreter takes about 1 s for " in output, (name, output)
             assert "\ncheck passed: 0 of" in output, (name, output)
             is_race = kernel.id == "matmul.split_k_race"
             assert ("it is still a race: " in output) == is_race, (name, output)

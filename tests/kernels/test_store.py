@@ -195,10 +195,7 @@ def test_a_sweep_grows_row_by_row(store):
     assert back.sweeps(5, "matmul.grouped") == []
     latest = back.latest_sweep(SPACE, GPUS["H200"])
     (sweep, _) = back.load_sweep(SPACE, GPUS["H200"])
-    assert latest.name == "a1"
-    assert latest.done == 2
-    assert latest.total == 3
-    assert latest.best_ms == 0.25
+    assert (latest.name, latest.done, latest.total, latest.best_ms) == ("a1", 2, 3, 0.25)
     assert [row.median_ms for row in sweep.rows] == [0.1, None, None]
     assert [row.experiment for row in sweep.rows] == list(SPACE.experiments), (
         "the place determines the config"
@@ -377,11 +374,7 @@ def test_a_corrupt_file_or_another_programs_or_versions_is_left_alone(
     assert reason in store.problem
     store.close()
     assert store_path.read_bytes() == before
-    assert [
-        file.name
-        for file in store_path.parent.iterdir()
-        if not file.name.endswith(("-wal", "-shm"))
-    ] == [store_path.name]
+    assert {file.stem for file in store_path.parent.iterdir()} == {store_path.stem}
 
 
 @pytest.mark.parametrize("place", ["a folder", "below a file"])

@@ -34,13 +34,12 @@ from tests.panels.sweeps_made_up import (
     space_of,
     state_of,
 )
-from tests.sweep.fakes import FakeBuilder, FakeDevice, explored, predicting, swept
+from tests.sweep.fakes import FakeBuilder, FakeDevice, explored, swept
 from tests.waiting import until
 from visualize.views.panel import Api, reply_safely
 from visualize.views.slots import CLOSED, NONE, OPEN
 from visualize.views.state import Snapshot
 from visualize.views.tune import view
-from visualize.views.tune.shared_sweeps import SharedSweeps
 from visualize.views.tune.view import MAX_SIZES, PICTURES, SweepPanel, swept_sizes, swept_space
 from visualize.web.controls import apply_preset
 
@@ -79,11 +78,8 @@ def many():
 @pytest.mark.parametrize("name", OF_ROWS)
 def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel, many, name):
     slots = draw(panel, many, vary=MANY, sweep_picture=name)
-    sizes = {
-        name: len(json.dumps(value, ensure_ascii=False).encode()) for name, value in slots.items()
-    }
-    assert sizes["sweep-plot"] > 1000
-    assert sum(sizes.values()) < 150_000, sizes
+    assert len(slots["sweep-plot"]) > 1000
+    assert len(json.dumps(slots, ensure_ascii=False).encode()) < 150_000
     assert slots["sweep-table"].count("<tr>") == 1 + 40
 
 
@@ -378,20 +374,6 @@ def test_a_sweep_without_watchers_is_cancelled(started):
         assert finished(sweeps, spaces[0]).ended == "complete"
         started.go.clear()
         sweeps.start(Session(), [spaces[1]], GRID)
-    assert finished(sweeps, spaces[1]).ended == "cancelled"
-
-
-def test_leaving_a_search_of_two_sizes_cancels_the_second_one(started):
-    def hold_the_second(*arguments):
-        if started.devices:
-            started.go.clear()
-        return started.sweep_here(*arguments)
-
-    sweeps = SharedSweeps(predicting(), hold_the_second)
-    spaces = [space_of(M=size) for size in SIZES]
-    sweeps.start(Session(), spaces, GRID, "page")
-    until(lambda: sweeps.running(spaces[1], GPU) is not None)
-    assert sweeps.leave("page") == 0
     assert finished(sweeps, spaces[1]).ended == "cancelled"
 
 

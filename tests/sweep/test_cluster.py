@@ -85,9 +85,10 @@ def test_two_workers_share_a_sweep_and_a_killed_one_loses_nothing(devices, tmp_p
 def test_compiles_begin_before_the_workers_have_started(client, tmp_path):
     starting = Future()
     builder = FakeBuilder()
+    trial = functools.partial(run_trial, tmp_path)
     late = [
-        ClusterDevice(starting, f"gpu-{number}", None, GPUS["H200"], f"worker {number}", run)
-        for number, run in enumerate([functools.partial(run_trial, tmp_path)] * 2)
+        ClusterDevice(starting, f"gpu-{number}", None, GPUS["H200"], f"worker {number}", trial)
+        for number in range(2)
     ]
     run = make_run(Strategy("grid"), late, within=SPACE, builder=builder)
     run.start()
@@ -125,14 +126,12 @@ def test_gpus_of_different_kinds_are_not_ranked_together():
     mixed = [h200, a100, other_h200]
     assert select_kind(mixed, replace(base, gpu="A100-80GB")) == [a100]
     assert select_kind([h200, other_h200], base) == [h200, other_h200]
-    with pytest.raises(
-        ConfigError, match="has 2 × H200, 1 × A100-80GB; times of different GPUs are not ranked"
+    for gpu, message in (
+        ("", "has 2 × H200, 1 × A100-80GB; times of different GPUs are not ranked"),
+        ("B200", "gpu is 'B200', but the cluster has 2 × H200, 1 × A100-80GB"),
     ):
-        select_kind(mixed, base)
-    with pytest.raises(
-        ConfigError, match="gpu is 'B200', but the cluster has 2 × H200, 1 × A100-80GB"
-    ):
-        select_kind(mixed, replace(base, gpu="B200"))
+        with pytest.raises(ConfigError, match=message):
+            select_kind(mixed, replace(base, gpu=gpu))
 
 
 @pytest.mark.parametrize(
@@ -151,10 +150,8 @@ def test_a_cluster_that_cannot_be_used_is_refused_with_the_reason(monkeypatch, s
 
 def test_without_dask_the_error_names_the_requirements_file(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)  # importing it raises ImportError
-    with (
-        pytest.raises(ConfigError, match=r"pip install -r requirements-cluster.txt"),
-        connect(None, grid().base, session=None),
-    ):
+    install = r"pip install -r requirements-cluster.txt"
+    with pytest.raises(ConfigError, match=install), connect(None, grid().base, session=None):
         pass
 
 

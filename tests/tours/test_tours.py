@@ -60,7 +60,7 @@ def test_the_letters_of_the_right_answers_are_spread_evenly() -> None:
     assert set(counts) == set("abc")
     assert max(counts.values()) - min(counts.values()) <= 1, counts
     for name, ordered in letters.items():
-        assert all(one != other for one, other in itertools.pairwise(ordered)), name
+        assert all(first != second for first, second in itertools.pairwise(ordered)), name
 
 
 def right_letter(stop) -> str:

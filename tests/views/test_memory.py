@@ -1,5 +1,6 @@
 """The Memory view: its headlines, tables and reasons for compiled kernels, its figures, and What-if."""
 
+import json
 import re
 from dataclasses import astuple, replace
 from importlib.metadata import version
@@ -19,6 +20,7 @@ from tests.messages import decode, opened
 from visualize.predict.agreement import Verdicts
 from visualize.predict.textbook import Textbook
 from visualize.views.memory import tables, text, whatif
+from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.flow import (
     Flow,
     find_contrast,
@@ -28,6 +30,7 @@ from visualize.views.memory.flow import (
     tile_figure,
 )
 from visualize.views.prose import html
+from visualize.views.state import Snapshot
 
 GROUPED = "matmul.grouped"
 TILED = "transpose.tiled"
@@ -357,3 +360,16 @@ def test_a_dimension_or_gpu_that_cannot_be_compared_is_refused_beside_its_contro
     assert (
         str(whatif.best_changes({**totals, "fewer": 2})) == "Fewer requests with fewer (4 × fewer)."
     )
+
+
+def test_the_listing_marks_the_chosen_operation_behind_those_of_a_first_launch(compile_kernel):
+    flat = "gpu=H200 matmul.persistent M=511 N=513 K=515 PAD=always"
+    state = opened(flat)
+    all_accesses = state.kernel.all_accesses(state.launch)
+    accesses = state.kernel.accesses(state.launch)
+    chosen = len(all_accesses) - 1
+    assert chosen > len(accesses) - 1
+    snapshot = Snapshot(opened(f"{flat} operation={chosen}"), compile_kernel(state.experiment))
+    listing = json.loads(CompilerPanel().draw(snapshot)["listing"])
+    assert listing["operation"] == len(accesses) - 1
+    assert listing["operations"][-1]["label"].startswith(text.label(all_accesses[-1]))

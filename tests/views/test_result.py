@@ -339,6 +339,7 @@ def test_the_figures_are_the_approved_ones(approve):
         "the whole": error_figure(close, check, "C"),
         "its closeup": closeup_figure(close, near, check, "C", programs),
         "times": time_figure(measured()),
+        "milliseconds": time_figure(measured(median_ms=0.7)),
         "no library": time_figure(measured(baselines=(), launch_overhead=None)),
     }
     approve("result_figures", figures)

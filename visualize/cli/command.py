@@ -1,4 +1,4 @@
-"""What the commands share: how they end."""
+"""Exit statuses of the commands, and the error that carries one."""
 
 import sys
 from collections.abc import Callable

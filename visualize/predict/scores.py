@@ -23,7 +23,7 @@ class Score:
 
     Attributes:
         experiment: the launch; its `gpu` is the GPU on which it was counted.
-        operation: a key of `agreement.COUNTERS`, or "DRAM read".
+        operation: a key of `counts.KINDS`, or "DRAM read".
         count: one of COUNTS.
         predicted, counted: totals over the launch.
         is_lower_bound: whether the prediction is only a lower bound, because an atomic loop retries after collisions.

@@ -1,1 +1,1 @@
-"""What a launch does, as JSON and as text."""
+"""Reports of launches, as JSON and as text."""

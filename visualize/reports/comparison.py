@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from visualize.reports.launch import LaunchReport, OperationReport
+from visualize.reports.launch import MAIN_AMOUNTS, LaunchReport, OperationReport
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def _compare(before: Sequence[LaunchReport], after: Sequence[LaunchReport]) -> I
         for was, now in _pair_lines(old.ops, new.ops):
             op = (now or was)[0]
             where = f"{op.file}:{op.line} in {new.kernel}, {op.op} {op.tensor}"
-            for unit in ("sectors", "requests"):
+            for unit in reversed(MAIN_AMOUNTS):
                 counts = (sum(getattr(op, unit) for op in ops) for ops in (was, now))
                 yield Difference(where, unit, *counts)
         where = f"{new.source}:{new.line} {new.kernel}"

@@ -24,6 +24,17 @@ from kernels.evaluate.counts import COUNTERS, LaunchCounts, OperationCounts, sum
 from kernels.evaluate.findings import Compiler, find
 from kernels.results.codec import from_json, parse_json, to_json
 
+# The amounts of an operation that its `Cost` has, with their terms in the glossary: the columns of tables on the page.
+AMOUNTS = {
+    "requests": "request",
+    "sectors": "sector",
+    "lines": "line",
+    "ideal_sectors": "ideal sectors",
+}
+
+# Those in the terminal's table. Two reports are compared by them.
+MAIN_AMOUNTS = ("requests", "sectors")
+
 
 @dataclass(frozen=True)
 class OperationReport:
@@ -56,7 +67,7 @@ class OperationReport:
 
     @property
     def place(self) -> tuple[str, int, str, str]:
-        """What identifies it in its kernel, as `Finding.place`."""
+        """Its identity in its kernel: see `Finding.place`."""
         return self.file, self.line, self.op, self.tensor
 
     @property
@@ -226,11 +237,8 @@ def report_operation(
         tensor=tensor,
         file=first.source[0],
         line=first.source[1],
-        requests=cost.requests,
-        sectors=cost.sectors,
         width_bytes=first.width_bytes,
-        lines=cost.lines,
-        ideal_sectors=cost.ideal_sectors,
+        **{name: getattr(cost, name) for name in AMOUNTS},
         efficiency=None if refused or not cost.ideal_sectors else cost.efficiency,
         refused=refused,
         is_upper_bound=any(op.tally.is_upper_bound for op in group),

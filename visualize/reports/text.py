@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from visualize.numbers import count_noun
-from visualize.reports.launch import LaunchReport, OperationReport, Report
+from visualize.reports.launch import MAIN_AMOUNTS, LaunchReport, OperationReport, Report
 
 _PLACE_WIDTH = 24
 
@@ -55,16 +55,16 @@ def _launch_lines(number: int, launch: LaunchReport) -> Iterator[str]:
     registers = f"{launch.registers} registers, {launch.spilled_bytes} bytes spilled"
     yield f"   {registers}, {launch.shared_bytes:,} bytes of shared memory"
     width = max([20, *(len(op.tensor) for op in launch.ops)])
-    counts = f"{'bytes':>5} {'requests':>13} {'sectors':>13} {'ideal%':>6}"
+    headings = " ".join(f"{name:>13}" for name in MAIN_AMOUNTS)
+    counts = f"{'bytes':>5} {headings} {'ideal%':>6}"
     yield f"   {'line':{_PLACE_WIDTH}} {'op':11} {'tensor':{width}} {counts}"
     for op in launch.ops:
         line = f":{op.line}"
         space = _PLACE_WIDTH - len(line)
         file = op.file if len(op.file) <= space else f"{op.file[: space - 1]}…"
-        requests = bounded_count(op, op.requests)
-        sectors = bounded_count(op, op.sectors)
+        amounts = " ".join(f"{bounded_count(op, getattr(op, name)):>13}" for name in MAIN_AMOUNTS)
         efficiency = "" if op.efficiency is None else f"{op.efficiency:.0%}"
-        counts = f"{op.width_bytes or '':>5} {requests:>13} {sectors:>13} {efficiency:>6}"
+        counts = f"{op.width_bytes or '':>5} {amounts} {efficiency:>6}"
         yield f"   {file + line:{_PLACE_WIDTH}} {op.op:11} {op.tensor:{width}} {counts}"
         if op.why:
             yield f"      → {op.why}"

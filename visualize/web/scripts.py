@@ -39,7 +39,7 @@ _SAME_VIEW = {
 
 @dataclass(frozen=True)
 class ScriptState:
-    """What a page shows of a script.
+    """A script, as one page shows it.
 
     Attributes:
         version: of the capture that is drawn.
@@ -62,7 +62,7 @@ class Scripts:
         self.opened = opened
 
     def find(self, fields: Mapping[str, Any]) -> ScriptState | None:
-        """Return what a message wants to see of a script; None if it is about a kernel.
+        """Return the script that a message is about, with its view; None if it is about a kernel.
 
         Raises:
             ConfigError: a field is invalid.

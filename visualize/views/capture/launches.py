@@ -1,4 +1,4 @@
-"""The launches of a capture, and what is known about each."""
+"""The launches of a capture, with their counts and reports."""
 
 import math
 from functools import lru_cache

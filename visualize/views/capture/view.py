@@ -260,7 +260,7 @@ def _result(launch: CapturedLaunch) -> Markup:
             "There is no expected output to compare with. A case can return one: see docs/show.md."
         )
         idle = (
-            "It was captured without a GPU. With --values, `show` runs it in Triton's interpreter."
+            "It was captured without a GPU, so it did not run. app.py show --values interprets it."
         )
         return headline(*time, none if launch.ran else idle)
     failed = [name for name, errors in results.items() if not errors.passed]
@@ -288,10 +288,12 @@ def captured_flow(operation: OperationCounts, launch: CapturedLaunch, model: str
     if made is None or made.layout is None or example is None:
         return None
     lanes = made.vectors
-    address = example.address.ravel()[lanes.element]
-    active = example.active.ravel()[lanes.element]
+    issued = ~np.resize(made.is_merged or (False,), len(lanes.owner))
+    element = lanes.element[issued]
+    address = example.address.ravel()[element]
+    active = example.active.ravel()[element]
     if operation.op != "load":
-        active = active & lanes.owner
+        active = active & lanes.owner[issued]
     first = int(example.address.min()) % STORAGE_STEP
     address = np.where(active, address % STORAGE_STEP, first)
     tensor = next(

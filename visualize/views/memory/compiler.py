@@ -15,7 +15,7 @@ from kernels.spec import Kernel, Launch
 from visualize.numbers import Number, bytes_of, count_noun, join_names
 from visualize.predict.schedule import occupancy_of
 from visualize.views import slots, status
-from visualize.views.memory.flow import LaneView
+from visualize.views.memory.flow import find_operation
 from visualize.views.memory.text import label, place
 from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots, select_fields
 from visualize.views.prose import Sourced, Strong, headline, say, term
@@ -50,11 +50,13 @@ class CompilerPanel(Panel):
             }
         if compiled is None:
             return {}
-        operation = snapshot.state.view.of(LaneView).operation
-        chosen = 0 if operation == "worst" else int(operation)
+        *_, number = find_operation(snapshot)
+        kernel = snapshot.state.kernel
+        # A first launch's operations are numbered before those of the kernel that is listed.
+        first = len(kernel.all_accesses(launch)) - len(kernel.accesses(launch))
         return {
             "compiler-claim": compiler_headline(launch, compiled, compiled.triton),
-            "listing": _listing(snapshot.state.kernel, launch, compiled, chosen),
+            "listing": _listing(kernel, launch, compiled, max(0, number - first)),
             "resources": resources_table(launch, compiled),
         }
 
@@ -81,8 +83,8 @@ class CompilerPanel(Panel):
             """Compiles the kernel for any GPU of the table, without one.
 
             Returns registers per thread, spilled bytes, shared-memory bytes per program, programs per SM, occupancy
-            (resident warps / most warps, 0 to 1) and what limits it; and the TTGIR, PTX and SASS. The compiler's facts,
-            nothing is measured. Takes about a second; minutes for large tiles on few warps.
+            (resident warps / most warps, 0 to 1) and what limits it; and the TTGIR, PTX and SASS. Nothing is
+            measured. Takes about a second; minutes for large tiles on few warps.
             """
             return await api.reply_compiled(experiment, compile_reply)
 

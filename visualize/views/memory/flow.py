@@ -22,17 +22,18 @@ from kernels.instructions import Instruction
 from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knob
 from kernels.measuring.counters import COUNTERS
-from kernels.results import records
+from kernels.results import Counters, records
 from kernels.sectors import SECTORS
 from kernels.spec import Kernel, Launch
 from visualize.numbers import count_noun
+from visualize.predict.agreement import Verdicts, worst
 from visualize.predict.textbook import Textbook
 from visualize.views import theme
 from visualize.views.memory import request_lines
 from visualize.views.memory.request_lines import WANTED, WASTED, RequestLines
 from visualize.views.panel import select_fields
 from visualize.views.slots import plot_value
-from visualize.views.state import State
+from visualize.views.state import Snapshot, State
 
 # From this ratio of efficiencies, a contrast shows waste; below, it shows lanes beside boxes.
 _NOTABLE_RATIO = 1.1
@@ -79,6 +80,19 @@ class LaneView:
     request: int = knob(
         0, "", "The warp request that is drawn. The scrubber sets it.", low=0, high=2**20
     )
+
+
+def find_operation(snapshot: Snapshot) -> tuple[Verdicts, int, int]:
+    """Return the costs of the launch's operations, the most wasteful one, and the one that is drawn."""
+    state = snapshot.state
+    view = state.view.of(LaneView)
+    counters = snapshot.result(Counters)
+    textbook = state.view.of(Textbook)
+    verdicts = Verdicts(state.kernel, state.launch, snapshot.compiled, counters, textbook)
+    wasteful = worst(verdicts, view.model == "textbook")
+    last = len(verdicts.board) - 1
+    number = wasteful if view.operation == "worst" else min(int(view.operation), last)
+    return verdicts, wasteful, number
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from kernels.results import SharedCounts
 from kernels.sectors import SECTOR_BYTES
 from visualize.numbers import percent
 from visualize.predict.agreement import Verdicts, count_of, launch_totals
-from visualize.reports.launch import LaunchReport, OperationReport
+from visualize.reports.launch import AMOUNTS, LaunchReport, OperationReport
 from visualize.reports.text import bounded_count
 from visualize.views.memory.text import explain, label, place, used_bytes
 from visualize.views.prose import Code, Hint, Link, Sourced, Strong, hint, term
@@ -57,10 +57,7 @@ _HEADER = (
     "line",
     "verdict",
     term("width"),
-    term("request", "requests"),
-    term("sector", "sectors"),
-    term("line", "lines"),
-    term("ideal sectors", "ideal"),
+    *(term(entry, name.removesuffix("_sectors")) for name, entry in AMOUNTS.items()),
     term("efficiency"),
     "agrees",
 )
@@ -83,14 +80,13 @@ def report_table(
         board = boards.pop(op.place, None)
         shown = {"textbook": board} if board and board.width_bytes else {}
         for verdict, each in {**shown, "compiled": op}.items():
-            counts = (each.requests, each.sectors, each.lines, each.ideal_sectors)
             rows.append(
                 (
                     each.name,
                     where,
                     verdict,
                     f"{each.width_bytes} B" if each.width_bytes else "",
-                    *(bounded_count(each, count) for count in counts),
+                    *(bounded_count(each, getattr(each, name)) for name in AMOUNTS),
                     percent(each.efficiency) if each.efficiency else "",
                 )
             )
@@ -126,16 +122,18 @@ def operations_table(verdicts: Verdicts) -> Markup:
 
 def _cost_row(verdict: str, op: DeclaredCounts, cost: Cost) -> tuple[Any, ...]:
     sign = "≥ " * cost.is_lower_bound
-    requests = Hint("below", "The counter holds all operations of this kind.", "hint")
-    numbers = (f"{sign}{value:,}" for value in (cost.sectors, cost.lines, cost.ideal_sectors))
+    amounts: dict[str, Any] = {name: f"{sign}{getattr(cost, name):,}" for name in AMOUNTS}
+    if not cost.has_requests:
+        amounts["requests"] = Hint(
+            "below", "The counter holds all operations of this kind.", "hint"
+        )
     executed = f"{cost.executed:,} warp instructions, including those without an active lane"
     return (
         label(op.access),
         place(op.access),
         Hint(verdict, f"{', '.join(cost.opcodes)}: {executed}") if cost.opcodes else verdict,
         f"{op.width_bytes} B" if op.width_bytes else "",
-        f"{sign}{cost.requests:,}" if cost.has_requests else requests,
-        *numbers,
+        *amounts.values(),
         percent(cost.efficiency) if cost.sectors else "",
         _SIGNS.get(cost.agreement, ""),
     )

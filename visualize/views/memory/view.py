@@ -12,9 +12,10 @@ from kernels.experiment import JsonSchema, argument_schemas
 from kernels.knobs import knobs
 from kernels.results import Counters, Failure
 from visualize.numbers import Number, key_numbers, significant
-from visualize.predict.agreement import Verdicts, count_of, worst
+from visualize.predict.agreement import Verdicts, count_of
 from visualize.predict.textbook import Textbook
 from visualize.predict.textbook import textbook as read_textbook
+from visualize.reports.launch import AMOUNTS
 from visualize.views import slots, status, theme
 from visualize.views.memory import flow, tables, text
 from visualize.views.memory.flow import LaneView, TileView
@@ -34,7 +35,7 @@ SCHEMAS: dict[str, JsonSchema] = {
 }
 
 # Fields of a Cost in the reply of /coalescing.
-_AMOUNTS = ("requests", "sectors", "lines", "ideal_sectors", "bytes_wanted")
+_AMOUNTS = (*AMOUNTS, "bytes_wanted")
 _LAUNCH = (*_AMOUNTS, "touched_sectors", "efficiency")
 
 SCRUBBER = Markup(
@@ -115,7 +116,7 @@ class CoalescingPanel(Panel):
         machine = state.view.of(Textbook)
         problem = _problem(snapshot)
         is_textbook = view.model == "textbook"
-        verdicts, wasteful, number = _operation(snapshot)
+        verdicts, wasteful, number = flow.find_operation(snapshot)
         main = flow.make_flow(state.kernel, state.launch, number, machine, view.program)
         other = None
         pending = (
@@ -156,7 +157,7 @@ class CoalescingPanel(Panel):
 
     def draw_pinned(self, pinned: Snapshot, snapshot: Snapshot) -> Slots:
         # The operation that `snapshot` shows, so that the pair shows accesses of one tensor.
-        verdicts, _, number = _operation(snapshot)
+        verdicts, _, number = flow.find_operation(snapshot)
         own = verdicts.board[number].access
         accesses = pinned.state.kernel.all_accesses(pinned.state.launch)
         alike = [other for other, access in enumerate(accesses) if flow.same_access(access, own)]
@@ -218,21 +219,6 @@ class CoalescingPanel(Panel):
             Endpoint("coalescing", coalescing_of, schemas=SCHEMAS),
             Endpoint("counters", counters, launches=True),
         )
-
-
-def _operation(snapshot: Snapshot) -> tuple[Verdicts, int, int]:
-    """Return the costs of the launch's operations, the most wasteful one, and the one that is drawn."""
-    state = snapshot.state
-    view = state.view.of(LaneView)
-    counters = snapshot.result(Counters)
-    verdicts = Verdicts(
-        state.kernel, state.launch, snapshot.compiled, counters, state.view.of(Textbook)
-    )
-    wasteful = worst(verdicts, view.model == "textbook")
-    number = (
-        wasteful if view.operation == "worst" else min(int(view.operation), len(verdicts.board) - 1)
-    )
-    return verdicts, wasteful, number
 
 
 def _problem(snapshot: Snapshot) -> Markup:
