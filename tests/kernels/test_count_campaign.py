@@ -11,12 +11,9 @@ from kernels.knobs import ConfigError
 from kernels.results import Failure, records
 from scripts.drawn_experiments import draw, presets, valid_experiments
 from scripts.record import KINDS, choose_experiments, parse_flags, record
+from tests.experiments import experiment_of
 
 H200 = GPUS["H200"]
-
-
-def take(experiments, count):
-    return list(itertools.islice(experiments, count))
 
 
 def chosen(kind, *flags):
@@ -28,10 +25,10 @@ def test_all_experiments_with_a_recording_of_the_kind_are_recorded_again_each_on
         found = chosen(kind)
         assert len(set(found)) == len(found) > 10
     assert set(valid_experiments(presets())) <= set(chosen("counters"))
-    assert {
-        (experiment.kernel, experiment.problem.dtype)
-        for experiment in valid_experiments(presets(every_dtype=True))
-    } == {
+    kinds = {
+        (each.kernel, each.problem.dtype) for each in valid_experiments(presets(every_dtype=True))
+    }
+    assert kinds == {
         (name, dtype)
         for name, kernel in kernels.items()
         for dtype in kernel.problem_knobs()["dtype"].choices
@@ -39,20 +36,16 @@ def test_all_experiments_with_a_recording_of_the_kind_are_recorded_again_each_on
 
 
 def test_a_draw_has_as_many_experiments_as_asked_for():
-    assert chosen("counters", "--draw", "3", "--launches", "7") == take(
-        valid_experiments(draw(3)), 7
-    )
+    drawn = list(itertools.islice(valid_experiments(draw(3)), 7))
+    assert chosen("counters", "--draw", "3", "--launches", "7") == drawn
 
 
 def test_experiments_of_a_file_are_measured_in_its_order(tmp_path):
     file = tmp_path / "these"
     payloads = [{"kernel": "transpose.flat"}, {"kernel": "matmul.grouped", "problem": {"M": 77}}]
     file.write_text("\n\n".join(map(json.dumps, payloads)))
-    found = chosen("counters", "--these", str(file))
-    assert [(experiment.kernel, experiment.problem.M) for experiment in found] == [
-        ("transpose.flat", 1024),
-        ("matmul.grouped", 77),
-    ]
+    experiments = [experiment_of("transpose.flat"), experiment_of("matmul.grouped M=77")]
+    assert chosen("counters", "--these", str(file)) == experiments
     file.write_text(json.dumps({"kernel": "matmul.grouped", "problem": {"M": 0}}))
     with pytest.raises(ConfigError, match="M must be a whole number from 1 to 16384"):
         chosen("counters", "--these", str(file))
@@ -80,22 +73,16 @@ def test_counts_are_recorded_beside_their_predictions_and_differences_are_report
     file = tmp_path / "counted.jsonl"
     persistent = counts[1]
     sectors = f"{persistent.launch['tma_ld_sectors']:,.0f}"
-    assert (
-        record("counters", [(measured.experiment, measured) for measured in counts], file, "H200")
-        == 0
-    )
-    assert (
-        f"TMA load: {sectors} sectors predicted, {sectors} counted: equal"
-        in capsys.readouterr().out
-    )
+    results = [(measured.experiment, measured) for measured in counts]
+    assert record("counters", results, file, "H200") == 0
+    equal = f"TMA load: {sectors} sectors predicted, {sectors} counted: equal"
+    assert equal in capsys.readouterr().out
     assert len(file.read_text().splitlines()) == 2
 
     wrong = replace(persistent, launch={**persistent.launch, "tma_ld_sectors": 5.0})
     assert record("counters", [(wrong.experiment, wrong)], file, "H200") == 1
-    assert (
-        f"DIFFERENT TMA load: {sectors} sectors predicted, 5 counted: different"
-        in capsys.readouterr().out
-    )
+    different = f"DIFFERENT TMA load: {sectors} sectors predicted, 5 counted: different"
+    assert different in capsys.readouterr().out
     first, second = map(json.loads, file.read_text().splitlines())
     assert first["counters"]["launch"]["tma_ld_sectors"] == 0
     assert second["counters"]["launch"]["tma_ld_sectors"] == 5, "measured again, so replaced"
@@ -113,10 +100,8 @@ def test_failures_are_reported_and_not_recorded(counts, capsys, tmp_path):
 def test_each_kind_of_result_is_recorded_as_it_was_shipped(kind, capsys, tmp_path):
     recording = _shipped(kind)[0]
     file = tmp_path / "recorded.jsonl"
-    assert (
-        record(kind, [(recording.measured.experiment, recording.measured)], file, recording.gpu)
-        == 0
-    )
+    results = [(recording.measured.experiment, recording.measured)]
+    assert record(kind, results, file, recording.gpu) == 0
     fields = json.loads(file.read_text())
     assert fields["gpu"] == recording.gpu
     assert kind in capsys.readouterr().out

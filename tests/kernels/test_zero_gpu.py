@@ -190,8 +190,7 @@ def test_a_session_on_zero_gpu_knows_its_slice_and_requests_none_until_something
 def test_a_run_takes_one_lease_in_the_name_of_its_visitor(space, hub):
     context = contextvars.copy_context()
     context.run(WHO.set, "a visitor")
-    experiment = experiment_of("transpose.tiled M=64 N=64")
-    result = context.run(space.submit, experiment).result(120)
+    result = context.run(space.submit, experiment_of("transpose.tiled M=64 N=64")).result(120)
     assert isinstance(result, Failure), "there is no CUDA here"
     assert result.stage in ("launch", "worker"), result
     until(lambda: hub.alive == 0)
