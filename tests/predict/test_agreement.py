@@ -11,7 +11,7 @@ from kernels.gpus import GPUS
 from kernels.measuring.counters import COUNTERS
 from kernels.results import records
 from kernels.spec import Launch
-from visualize.predict.agreement import Verdicts, agreement, compare_costs, worst
+from visualize.predict.agreement import Verdicts, agreement, count_together, worst
 from visualize.predict.textbook import Textbook
 
 
@@ -51,23 +51,29 @@ def test_a_loop_that_retries_costs_at_least_its_first_iteration(sectors, expecte
 def test_textbook_compiled_and_counted_all_say_that_a_flat_store_wastes_most():
     found = recorded("transpose.flat")
     assert worst(found) == 1
-    tensors, costs = compare_costs(found, 1)
+    tensors, counted = count_together(found, 1)
     assert tensors == ("B",)
-    assert list(costs) == ["textbook", "compiled", "counted"]
-    assert {(cost.sectors, cost.efficiency) for cost in costs.values()} == {(1024 * 1024, 0.125)}
-    assert costs["counted"].agreement == "equal"
-    assert costs["counted"].requests == 32768
+    costs = {found.board[1].launch, found.compiled[1].launch, counted}
+    assert {(cost.sectors, cost.efficiency) for cost in costs} == {(1024 * 1024, 0.125)}
+    assert counted.agreement == "equal"
+    assert counted.requests == 32768
 
 
 def test_two_stores_of_one_output_are_added_up():
-    kernel = discover()["matmul.fused_add_relu"]
-    launch = Launch(kernel.family.problem(), kernel.config(BLOCK_N=256), GPUS["H200"])
-    found = Verdicts(kernel, launch, None, None)
-    halves = [op for op in found.board if op.access.tensor == "D"]
-    assert len(halves) == 2
-    for half in halves:
-        assert compare_costs(found, half.number)[1]["textbook"].sectors == 512 * 512 * 2 // 32
-        assert half.launch.sectors == 512 * 512 // 32
+    found = recorded("transpose.flat")
+    load, store = found.kernel.accesses(found.launch)
+    compiled = found.code.operations
+    rows = [replace(row, operation=2) for row in found.counters.ops if row.operation == 1]
+    counters = replace(
+        found.counters,
+        compiled=replace(found.code, operations=(*compiled, compiled[1])),
+        ops=(*found.counters.ops, *rows),
+    )
+    kernel = replace(found.kernel, accesses=lambda launch: (load, store, store))
+    twice = replace(found, kernel=kernel, counters=counters)
+    for number in (1, 2):
+        tensors, counted = count_together(twice, number)
+        assert (tensors, counted.sectors) == (("B",), 2 * 1024 * 1024)
 
 
 def test_the_most_wasteful_operation_is_not_the_one_that_moves_most():
@@ -93,29 +99,28 @@ def test_without_waste_the_transposed_store_or_the_textbooks_worst_is_chosen():
     assert worst(recorded("transpose.tiled")) == 1
     found = recorded("transpose.tiled", Textbook(lanes="loaded"))
     assert worst(found) == worst(found, on_the_board=True) == 1
-    assert [
-        compare_costs(found, 1)[1][source].efficiency for source in ("textbook", "compiled")
-    ] == [0.125, 1]
+    assert found.board[1].launch.efficiency == 0.125
+    assert found.compiled[1].launch.efficiency == 1
 
 
 def test_boxes_that_are_read_share_one_counter():
-    tensors, costs = compare_costs(recorded("matmul.persistent"), 0)
+    found = recorded("matmul.persistent")
+    tensors, counted = count_together(found, 0)
     assert tensors == ("A", "B")
-    assert costs["compiled"].requests == 0
-    assert costs["counted"].requests == 0
-    assert costs["compiled"].sectors == costs["counted"].sectors
-    assert costs["counted"].agreement == "equal"
+    assert counted.requests == 0
+    assert counted.sectors == sum(op.sectors for op in found.compiled if op.counter == "tma_ld")
+    assert counted.agreement == "equal"
 
 
 def test_the_counter_of_requests_does_not_tell_two_loads_apart():
-    counted = compare_costs(recorded("matmul.grouped"), 0)[1]["counted"]
+    _, counted = count_together(recorded("matmul.grouped"), 0)
     assert not counted.has_requests
     assert counted.sectors > 0
 
 
 def test_textbook_sectors_have_the_size_of_the_textbooks_machine():
     found = recorded("transpose.tiled", Textbook(warp_size=4, line_bytes=16))
-    textbook = compare_costs(found, 0)[1]["textbook"]
+    textbook = found.board[0].launch
     assert textbook.sector_bytes == 16
     assert textbook.sectors == 4 * 1024 * 1024 // 16
     assert textbook.efficiency == 1

@@ -145,40 +145,25 @@ def launch_totals(found: Verdicts) -> dict[str, tuple[Cost, Cost]]:
     return totals
 
 
-def compare_costs(found: Verdicts, number: int) -> tuple[tuple[str, ...], dict[str, Cost]]:
-    """Return the known costs of an operation, added up over all operations that share its counter.
+def count_together(found: Verdicts, number: int) -> tuple[tuple[str, ...], Cost | None]:
+    """Return the tensors and the counted cost of all operations that share an operation's counter.
 
     All boxes that the TMA reads (or writes) share one counter. Otherwise, all loads (or stores) of a tensor are added
-    up, because an output written in halves has two stores.
-
-    Returns:
-        The tensors, and the cost by source: "textbook", "compiled", "counted".
+    up, because an output written in halves has two stores. The cost is None if nothing was counted.
     """
-    (access,) = (op.access for op in found.board if op.number == number)
-    box = next((op for op in found.predicted if op.number == number and op.is_box), None)
-    numbers = {op.number for op in found.predicted if box and op.counter == box.counter}
-    if not box:
-        numbers = {
-            op.number
-            for op in found.board
-            if (op.access.op, op.access.tensor) == (access.op, access.tensor)
-        }
-    board, compiled, predicted = (
-        [op for op in operations if op.number in numbers]
-        for operations in (found.board, found.compiled, found.predicted)
-    )
-    costs = {"textbook": sum_costs(board)}
-    if compiled:
-        costs["compiled"] = sum_costs(compiled)
-    if box:
-        kind = next(kind for kind, names in KINDS.items() if box.counter in names)
-        _, costs["counted"] = launch_totals(found)[kind]
-    elif counts := [count for op in predicted if (count := count_of(op, found))]:
-        worst_kind = next(
-            (count.agreement for count in counts if count.agreement != "equal"), "equal"
-        )
-        costs["counted"] = replace(sum(counts, NO_COST), agreement=worst_kind)
-    return tuple(dict.fromkeys(op.access.tensor for op in board)), costs
+    own = found.board[number]
+    alike = {op.number for op in found.board if (op.op, op.tensors) == (own.op, own.tensors)}
+    operations = [op for op in found.predicted if op.number in alike]
+    if not operations:
+        return own.tensors, None
+    if operations[0].is_box:
+        counter = operations[0].counter
+        kind = next(kind for kind, names in KINDS.items() if counter in names)
+        boxes = (op.access.tensor for op in found.predicted if op.counter == counter)
+        return tuple(dict.fromkeys(boxes)), launch_totals(found)[kind][1]
+    counts = [count for op in operations if (count := count_of(op, found))]
+    different = (count.agreement for count in counts if count.agreement != "equal")
+    return own.tensors, replace(sum(counts, NO_COST), agreement=next(different, "equal"))
 
 
 def worst(found: Verdicts, on_the_board: bool = False) -> int:

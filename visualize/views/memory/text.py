@@ -19,7 +19,7 @@ from kernels.instructions import Instruction
 from kernels.layouts import Layout
 from kernels.spec import FlatAccess, Kernel
 from visualize.numbers import count_noun, join_names, percent, source
-from visualize.predict.agreement import Verdicts, compare_costs, count_of, launch_totals
+from visualize.predict.agreement import Verdicts, count_of, count_together, launch_totals
 from visualize.views.prose import (
     Code,
     Link,
@@ -288,8 +288,7 @@ def count_sentence(verdicts: Verdicts, number: int) -> Sentence | str:
 
     Operations that share a counter are counted together.
     """
-    tensors, costs = compare_costs(verdicts, number)
-    cost = costs.get("counted")
+    tensors, cost = count_together(verdicts, number)
     counters = verdicts.counters
     if cost is None or counters is None:
         return ""
