@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kernels import discover
-from kernels.evaluate.declared import Matrix, Requests
+from kernels.evaluate.declared import Matrix, Requests, count_accesses
 from kernels.gpus import GPUS
 from kernels.instructions import Instruction
 from kernels.knobs import ConfigError
@@ -17,6 +17,7 @@ from kernels.measuring.counters import COUNTERS
 from kernels.results import records
 from kernels.spec import Launch
 from tests.messages import decode, opened
+from visualize.predict import textbook
 from visualize.predict.agreement import Verdicts
 from visualize.predict.textbook import Textbook
 from visualize.views.memory import tables, text, whatif
@@ -112,7 +113,7 @@ def test_the_texts_are_the_approved_ones(verdicts_of, approve):
 def test_the_picture_shows_the_bytes_and_sectors_of_the_cost(verdicts_of, flat):
     verdicts = verdicts_of(flat)
     for op in verdicts.compiled:
-        picture = make_flow(verdicts.kernel, verdicts.launch, op.number, op.compiled)
+        picture = make_flow(verdicts.kernel, verdicts.launch, op)
         lines = picture.lines(np.arange(len(picture.lanes.address)))
         counts = np.array(astuple(op.tile)[: len(op.tally.counts)])
         of_one_tile = replace(op, tally=replace(op.tally, counts=counts))
@@ -216,9 +217,9 @@ def test_an_inactive_lane_has_no_target_and_untouched_lines_below_are_left_out()
 
 def test_a_box_flows_from_one_node_to_each_of_its_rows():
     kernel = discover()["matmul.persistent"]
-    flow = make_flow(
-        kernel, Launch(kernel.family.problem(M=1024), kernel.config(), GPUS["H200"]), 0, BOX
-    )
+    launch = Launch(kernel.family.problem(M=1024), kernel.config(), GPUS["H200"])
+    load, *_ = count_accesses(kernel, launch, [BOX] * 3)
+    flow = make_flow(kernel, launch, load)
     figure = decode(flow_plot(flow, 0, "about"))
     _, _, node = figure["data"]
     requests = figure["layout"]["meta"]["requests"]
@@ -237,7 +238,8 @@ def test_a_tiles_elements_have_their_colours_and_those_outside_none(color):
     board = Textbook(warp_size=4, line_bytes=16)
     kernel = discover()["transpose.tiled"]
     launch = Launch(kernel.family.problem(M=7, N=6), kernel.config(4, 4), GPUS["H200"])
-    flow = make_flow(kernel, launch, 0, board, program=3)
+    load, _ = textbook.count_accesses(kernel, launch, board)
+    flow = make_flow(kernel, launch, load, program=3)
     (picture,) = tile_figure(flow.pattern.tile(flow.first), "A", color, board.sector_bytes).data
     row, column = np.indices((4, 4))
     expected = {"request": row, "warp": row, "lane": column, "register": 0 * row}[color]

@@ -15,10 +15,8 @@ from kernels.evaluate.declared import (
     Requests,
     Tile,
     count_accesses,
-    make_pattern,
 )
 from kernels.experiment import Experiment, from_json, launch_of, resolve_gpu
-from kernels.instructions import Instruction
 from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knob
 from kernels.measuring.counters import COUNTERS
@@ -170,16 +168,9 @@ class Flow:
         return replace(lines, sectors=np.full_like(lines.sectors, counts[SECTORS]))
 
 
-def make_flow(
-    kernel: Kernel, launch: Launch, number: int, model: Instruction | Textbook, program: int = 0
-) -> Flow:
-    """Return the first execution of an operation in a program.
-
-    Args:
-        number: index of the operation.
-        model: the operation as compiled, or the blackboard's warp, line and element sizes.
-    """
-    access = kernel.all_accesses(launch)[number]
+def make_flow(kernel: Kernel, launch: Launch, op: DeclaredCounts, program: int = 0) -> Flow:
+    """Return the first execution of an operation in a program."""
+    access = op.access
     tiles = kernel.tiles(np.array([min(program, kernel.programs(launch) - 1)]), launch)
     extents = kernel.extents(launch)
     step, _ = on_arrays(orders.slice_of_k)(
@@ -187,13 +178,9 @@ def make_flow(
     )
     place = {"m": int(tiles.pid_m[0]), "n": int(tiles.pid_n[0]), "k": int(step[0])}
     first = tuple(int(axis.start(place.get(axis.index, 0), axis.block)) for axis in access.axes)
-    if isinstance(model, Textbook):
-        pattern = model.make_pattern(kernel, launch, access)
-    else:
-        pattern = make_pattern(kernel, launch, access, model)
-    lanes = pattern.requests(first)
-    is_compiled = isinstance(model, Instruction)
-    return Flow(access.op, access.tensor, first, access.elements, lanes, is_compiled, pattern)
+    lanes = op.pattern.requests(first)
+    is_compiled = not op.is_textbook
+    return Flow(access.op, access.tensor, first, access.elements, lanes, is_compiled, op.pattern)
 
 
 def flow_plot(

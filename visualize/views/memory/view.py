@@ -113,19 +113,18 @@ class CoalescingPanel(Panel):
         state = snapshot.state
         compiled = snapshot.compiled
         view = snapshot.state.view.of(LaneView)
-        machine = state.view.of(Textbook)
         problem = _problem(snapshot)
         is_textbook = view.model == "textbook"
         verdicts, wasteful, number = flow.find_operation(snapshot)
-        main = flow.make_flow(state.kernel, state.launch, number, machine, view.program)
+        main = flow.make_flow(state.kernel, state.launch, verdicts.board[number], view.program)
         other = None
         pending = (
             "The kernel could not be compiled" if problem else f"Compiling for {state.gpu.name}"
         )
         if compiled and not problem:
             pending = ""
-            code = compiled.operations[number]
-            other = flow.make_flow(state.kernel, state.launch, number, code, view.program)
+            op = [op for op in verdicts.compiled if op.number == number][-1]
+            other = flow.make_flow(state.kernel, state.launch, op, view.program)
             if not is_textbook:
                 main, other = other, main
         headline = (
@@ -269,7 +268,7 @@ def _launches(
         }
     op = contrast.operation
     address = {**contrast.experiment.short_address(), "tab": "coalescing", "operation": op.number}
-    other = flow.make_flow(contrast.kernel, contrast.launch, op.number, op.compiled or Textbook())
+    other = flow.make_flow(contrast.kernel, contrast.launch, op)
     caption = picture_caption(contrast.experiment, state.gpu.name, "compiled")
     ratio = sum(map(text.used_bytes, contrast.operations)) / max(1, sum(map(text.used_bytes, own)))
     tiles = (
