@@ -48,7 +48,7 @@ def _measure_rates(gpu: Gpu) -> Iterator[tuple[str, float, float]]:
     from kernels.measuring.run import prepare
     from kernels.measuring.timing import Effort, sample
     from kernels.spec import Launch, shape_text
-    from visualize.predict.reuse import asked_bytes
+    from visualize.predict.reuse import requested_bytes
     from visualize.predict.schedule import schedule
 
     kernel = discover()["matmul.grouped"]
@@ -68,7 +68,7 @@ def _measure_rates(gpu: Gpu) -> Iterator[tuple[str, float, float]]:
         ]
         calls = [prepare(Experiment(kernel.id, problem, config), gpu).bind() for config in configs]
         launch = Launch(problem, configs[0], gpu)
-        asked = asked_bytes(schedule(kernel, launch))
+        asked = requested_bytes(schedule(kernel, launch))
         samples = sample(GatedStream(calls, "warm", "events"), effort)
         for config, times in zip(configs, samples.times_ms, strict=True):
             ms = float(np.median(times))

@@ -49,7 +49,7 @@ def test_the_form_and_the_pictures_follow_from_the_familys_declarations(redraw):
     pictures = {name for name, value in drawings.items() if value not in ("", NONE)}
     assert {"schedule-plot", "coalescing-plot", "request-plot", "bounds-plot"} <= pictures
     assert not {"loads-plot", "reuse-plot"} & pictures, "no blocks of panels, and no GROUP_SIZE"
-    text = "".join(drawn[f"{name}-claim"] for name in ("schedule", "coalescing", "reuse"))
+    text = "".join(drawn[f"{name}-headline"] for name in ("schedule", "coalescing", "reuse"))
     assert not [words for words in ("of A and", "of K", "along K", "transpos") if words in text]
     schedule = Snapshot(STATE).schedule
     orders = [Order("this order", schedule, steps(schedule))]
@@ -82,6 +82,6 @@ def test_it_runs_within_its_familys_allowance_and_its_script_without_our_modules
 def test_the_panel_has_a_tab_an_option_and_an_endpoint(redraw, ask):
     message = settings_of("matmul.grouped tab=tiles at_least=9 M=256 N=256")
     drawn = json.loads(redraw.on_message(request(), message))["slots"]
-    assert drawn["tiles-claim"] == '<p class="claim">Few tiles.</p>'
+    assert drawn["tiles-headline"] == '<p class="lead">Few tiles.</p>'
     assert "at_least=9" in drawn["link"]
     assert ask("tiles", EXPERIMENT)["tiles"] == 10

@@ -83,7 +83,8 @@ def test_every_view_of_an_example_fills_its_slots_without_running_code(scripts, 
     assert requests["total"] > 0
     assert "textbook" in memory["coalescing-table"]
     assert (
-        "theoretical occupancy on H200" in drawn(scripts, kernel=name, tab="code")["compiler-claim"]
+        "theoretical occupancy on H200"
+        in drawn(scripts, kernel=name, tab="code")["compiler-headline"]
     )
     assert "captured without a GPU" in drawn(scripts, kernel=name, tab="result")["result"]
 
@@ -95,7 +96,7 @@ def test_the_player_steps_through_the_programs_that_store_each_block(
     scripts, name, programs, waves
 ):
     slots = drawn(scripts, kernel=f"script.{name}", tab="order")
-    assert f"{programs:,} programs run in <b>{waves} waves</b>" in slots["schedule-claim"]
+    assert f"{programs:,} programs run in <b>{waves} waves</b>" in slots["schedule-headline"]
     layout = decode(slots["schedule-plot"])["layout"]
     assert layout["meta"]["extents"] == [programs, 1]
     assert layout["meta"]["orders"][0]["count"] == waves
@@ -104,7 +105,7 @@ def test_the_player_steps_through_the_programs_that_store_each_block(
 def test_a_launch_that_stores_no_whole_blocks_has_no_map(scripts):
     slots = drawn(scripts, kernel="script.histogram", tab="order")
     assert slots["schedule-plot"] == "none"
-    assert "No store of this launch covers a tensor" in slots["schedule-claim"]
+    assert "No store of this launch covers a tensor" in slots["schedule-headline"]
 
 
 def test_a_table_and_a_picture_have_the_same_operation(scripts):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from kernels.knobs import knob
 from visualize.views import slots
 from visualize.views.panel import Endpoint, Panel
-from visualize.views.prose import claim, say
+from visualize.views.prose import lead, say
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,12 @@ class TilesPanel(Panel):
     uses_compiler = False
 
     def layout(self):
-        return slots.form("tiles-view", "Tiles") + slots.slot("tiles-claim")
+        return slots.form("tiles-view", "Tiles") + slots.slot("tiles-headline")
 
     def draw(self, snapshot):
         tiles = len(snapshot.schedule.tiles.program)
         is_enough = tiles >= snapshot.state.view.of(TilesView).at_least
-        return {"tiles-claim": claim(say("{} tiles.", tiles) if is_enough else "Few tiles.")}
+        return {"tiles-headline": lead(say("{} tiles.", tiles) if is_enough else "Few tiles.")}
 
     def endpoints(self, api):
         async def tiles(experiment: dict) -> dict:

@@ -39,7 +39,7 @@ def count_launch(
 
     Args:
         programs: count only these programs.
-        is_textbook: count as on the blackboard: lane i takes element i of the block, row by row.
+        is_textbook: count as in the textbook: lane i takes element i of the block, row by row.
         build: how the kernel is compiled; None for the captured code.
 
     Raises:

@@ -213,7 +213,7 @@ def counter_of(op: Op, instruction: Instruction, used: set[str]) -> str:
 
 
 def textbook(instruction: Instruction) -> Instruction:
-    """Return the blackboard's version of an instruction: lane i takes element i of the block, row by row."""
+    """Return the textbook's version of an instruction: lane i takes element i of the block, row by row."""
     if instruction.layout is None:
         return instruction
     return replace(

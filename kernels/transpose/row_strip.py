@@ -59,7 +59,7 @@ KERNEL = Kernel(
     arguments=arguments,
     presets=(
         preset(
-            "Blackboard: 8 × 8, strips of 2 rows",
+            "Textbook: 8 × 8, strips of 2 rows",
             "M=8&N=8&dtype=float32",
             "BLOCK_M=2&BLOCK_N=8",
             "tab=coalescing&model=textbook&warp_size=4&line_bytes=16",

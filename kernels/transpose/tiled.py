@@ -47,7 +47,7 @@ KERNEL = Kernel(
     arguments=arguments,
     presets=(
         preset(
-            "Blackboard: 8 × 8, tiles of 4 × 4",
+            "Textbook: 8 × 8, tiles of 4 × 4",
             "M=8&N=8&dtype=float32",
             "BLOCK_M=4&BLOCK_N=4",
             "tab=coalescing&model=textbook&warp_size=4&line_bytes=16",

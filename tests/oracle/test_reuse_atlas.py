@@ -198,7 +198,7 @@ def test_sms_receive_the_bytes_that_all_programs_request(sampled):
         counted = row.of.rows[row.group_size]
         # Sectors in parts; copies of 4 bytes and loads into registers, which go through the L1.
         if row.of.is_matmul and problem.M != 6000 and DTYPE_BYTES[problem.dtype] == 2:
-            assert counted.received_bytes == row.predicted.asked_bytes, (
+            assert counted.received_bytes == row.predicted.requested_bytes, (
                 str(row.of),
                 row.group_size,
             )

@@ -29,7 +29,7 @@ def open_page(tab, query):
 def test_the_nine_results_are_stepped_through_without_the_server_until_54_and_90_blocks(tab):
     """By the buttons, and by the scrubber from the keyboard, which names the step and its loads."""
     open_page(tab, ARTICLE)
-    tab.reads("#schedule-claim .number", "54 blocks instead of 90 for 9 programs")
+    tab.reads("#schedule-headline .number", "54 blocks instead of 90 for 9 programs")
     tab.reads("#player output", "whole launch")
     before = len(tab.requests)
     for step in (1, 2):
@@ -92,7 +92,7 @@ def test_the_player_and_the_comparison_start_again_when_steps_become_waves(tab, 
     )
     tab.reads("#player output", "whole launch")
     tab.page.wait_for_function("!location.search.includes('step=')")
-    expect(tab.page.locator("#schedule-claim .number")).to_contain_text("for 1,056 programs")
+    expect(tab.page.locator("#schedule-headline .number")).to_contain_text("for 1,056 programs")
     expect(tab.page.locator("#schedule-view-first")).to_have_value("0")
 
 

@@ -14,10 +14,12 @@ def test_the_articles_nine_by_nine_tiles_need_54_loads_grouped_and_90_row_major(
     tab.open()
     tab.preset("The 9 × 9 tiles of the article")
     tab.page.locator(
-        "#schedule-claim .number", has_text="54 blocks instead of 90 for 9 programs"
+        "#schedule-headline .number", has_text="54 blocks instead of 90 for 9 programs"
     ).wait_for()
-    tab.says("#schedule-claim", "first 9 programs need 3 rows of A and 3 columns of B", folded=True)
-    tab.says("#schedule-claim", "row-major order needs 1 row and 9 columns", folded=True)
+    tab.says(
+        "#schedule-headline", "first 9 programs need 3 rows of A and 3 columns of B", folded=True
+    )
+    tab.says("#schedule-headline", "row-major order needs 1 row and 9 columns", folded=True)
     tab.wait_for_draw("schedule-plot")
     numbers = tab.page.locator("#schedule-plot .heatmap-label").all_text_contents()
     assert [text for text in numbers if text.strip()][:3] == ["0", "3", "6"], (
@@ -31,25 +33,25 @@ def test_the_articles_nine_by_nine_tiles_need_54_loads_grouped_and_90_row_major(
     assert any("plotly-cartesian.min.js" in url for url in tab.requests)
 
 
-def test_one_click_loads_the_blackboards_transactions(tab):
+def test_one_click_loads_the_textbooks_transactions(tab):
     """And the lane that loaded an element stores it in 16."""
     tab.open()
     for kernel, preset, loads, stores, each in (
-        ("transpose: row strips", "Blackboard: 8 × 8, strips of 2 rows", 4, 8, "1.33"),
-        ("transpose: tiles", "Blackboard: 8 × 8, tiles of 4 × 4", 4, 4, "2.00"),
+        ("transpose: row strips", "Textbook: 8 × 8, strips of 2 rows", 4, 8, "1.33"),
+        ("transpose: tiles", "Textbook: 8 × 8, tiles of 4 × 4", 4, 4, "2.00"),
     ):
         tab.page.get_by_label("Kernel", exact=True).select_option(label=kernel)
         tab.preset(preset)
-        claim = f"{loads} transactions to load A and {stores} to store B: {each} elements per transaction"
-        tab.says("#coalescing-claim .claim", claim)
-        tab.reads("#coalescing-claim .number b", str(loads + stores))
+        headline = f"{loads} transactions to load A and {stores} to store B: {each} elements per transaction"
+        tab.says("#coalescing-headline .lead", headline)
+        tab.reads("#coalescing-headline .number b", str(loads + stores))
     tab.wait_for_draw("request-plot")
     tab.follow(
         "?kernel=transpose.row_strip&M=8&N=8&BLOCK_M=2&BLOCK_N=8&warp_size=4&line_bytes=16&tab=coalescing"
     )
     tab.unfold("#board-fold")
     tab.page.get_by_label("Lanes", exact=True).select_option(label="loaded")
-    tab.says("#coalescing-claim", "16 to store B", folded=True)
+    tab.says("#coalescing-headline", "16 to store B", folded=True)
 
 
 def test_a_copied_link_reopens_the_same_page(tab):
@@ -89,14 +91,14 @@ def test_bad_values_get_sentences_beside_them_and_the_last_picture_stays(tab):
     tab.wait_for_draw("schedule-plot")
     # Compare the picture and not the number of draws: the same picture is drawn again once the kernel is compiled.
     picture = "JSON.stringify(document.querySelector('#schedule-plot .live-plot').data.map(({name, z}) => [name, z]))"
-    before, claim = tab.page.evaluate(picture), tab.text("#schedule-claim")
+    before, headline = tab.page.evaluate(picture), tab.text("#schedule-headline")
     assert before
     tab.page.get_by_label("M", exact=True).fill("20000")
     tab.reads(
         '.field[data-field="M"] .problem', "M must be a whole number from 1 to 16384 (got 20000)."
     )
     assert tab.page.evaluate(picture) == before
-    assert tab.text("#schedule-claim") == claim
+    assert tab.text("#schedule-headline") == headline
     tab.page.get_by_label("M", exact=True).fill("1024")
     tab.page.locator('.field[data-field="M"] .problem').wait_for(state="hidden")
     tab.open("?kernel=matmul.grouped&dtype=float64")
@@ -146,7 +148,7 @@ def test_a_moved_slider_redraws_the_schedule_and_the_address_and_keeps_the_zoom(
 def test_the_compiler_shows_an_operation_in_all_texts_and_follows_the_controls(tab):
     tab.open("?kernel=matmul.grouped&tab=compiler")
     tab.page.wait_for_selector("#listing .pane", timeout=60_000)
-    tab.says("#compiler-claim", "registers")
+    tab.says("#compiler-headline", "registers")
     for name in ("Source", "TTGIR", "PTX", "SASS"):
         assert tab.page.locator(f'#listing [data-name="{name}"] .marked').count() > 0
     ((_, line),) = memory_lines(tile.store)
@@ -159,10 +161,10 @@ def test_the_compiler_shows_an_operation_in_all_texts_and_follows_the_controls(t
     assert "STG" in tab.page.locator('#listing [data-name="SASS"] .marked').first.inner_text()
     tab.page.get_by_label("search", exact=True).fill("mma")
     assert tab.page.locator('#listing [data-name="SASS"] .found').count() > 0
-    before = tab.text("#compiler-claim")
+    before = tab.text("#compiler-headline")
     tab.page.get_by_label("BLOCK_N slider").press("ArrowLeft")
-    expect(tab.page.locator("#compiler-claim")).not_to_have_text(before, use_inner_text=True)
-    tab.says("#compiler-claim", "registers")
+    expect(tab.page.locator("#compiler-headline")).not_to_have_text(before, use_inner_text=True)
+    tab.says("#compiler-headline", "registers")
 
 
 def test_a_line_shows_that_the_page_waits_for_a_reply(tab):
@@ -180,12 +182,12 @@ def test_a_line_shows_that_the_page_waits_for_a_reply(tab):
 
 def test_a_change_without_a_reply_stays_in_the_address_and_is_sent_again(tab):
     tab.open("?kernel=matmul.grouped")
-    tab.says("#schedule-claim", "all 32 programs")
+    tab.says("#schedule-headline", "all 32 programs")
     tab.page.route("**/run/predict*", lambda _: None)
     tab.page.get_by_label("M", exact=True).fill("1024")
     tab.page.wait_for_function("location.search.includes('M=1024')")
     tab.page.unroute("**/run/predict*")
-    tab.says("#schedule-claim", "all 64 programs")
+    tab.says("#schedule-headline", "all 64 programs")
 
 
 # Where the still picture's maps lie, and where the live one's do: left, top, right, bottom.

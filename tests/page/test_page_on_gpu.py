@@ -108,12 +108,12 @@ def test_a_run_is_timed_and_right_on_this_gpu(tab, here):
 )
 def test_what_is_counted_on_this_gpu_is_what_was_predicted(tab, here, query):
     tab.open(f"{query}&tab=coalescing")
-    tab.says("#coalescing-claim", f"As compiled for {here.name}", folded=True)
-    before = tab.page.locator("#coalescing-claim").text_content() or ""
+    tab.says("#coalescing-headline", f"As compiled for {here.name}", folded=True)
+    before = tab.page.locator("#coalescing-headline").text_content() or ""
     assert "Nsight Compute counted" not in before, "no earlier count is stored"
     assert "Counted by Nsight Compute" in press(tab, "count")
-    tab.says("#coalescing-claim", f"Nsight Compute counted the same on {here.name}", folded=True)
-    assert tab.page.locator("#coalescing-claim .mark.counted").count() == 1
+    tab.says("#coalescing-headline", f"Nsight Compute counted the same on {here.name}", folded=True)
+    assert tab.page.locator("#coalescing-headline .mark.counted").count() == 1
     tab.unfold("#verdicts-fold")
     tab.unfold("#totals-fold")
     tab.page.locator("#coalescing-totals table").wait_for()

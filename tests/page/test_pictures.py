@@ -25,9 +25,9 @@ def open_compiled(tab, query):
 
 def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(tab):
     open_compiled(tab, "kernel=transpose.flat")
-    tab.says("#coalescing-claim .number", "8 ×")
+    tab.says("#coalescing-headline .number", "8 ×")
     tab.says(
-        "#coalescing-claim .claim", "32 lanes touch 32 different sectors and use 4 bytes of each."
+        "#coalescing-headline .lead", "32 lanes touch 32 different sectors and use 4 bytes of each."
     )
     assert "32 sectors: 128 of 1,024 bytes used" in title(tab)
     assert "16 sectors: all 512 bytes used" in title(tab, "contrast")
@@ -42,7 +42,7 @@ def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(
     menu.select_option(label="load A")
     tab.page.wait_for_function(f"{PLOT}.layout.yaxis.title.text.includes('A')")
     assert "operation=0" in tab.page.evaluate("location.search")
-    tab.says("#coalescing-claim .number", "100 %")
+    tab.says("#coalescing-headline .number", "100 %")
     tab.says("#flow-launch", "The other transpose kernels use as much of what they touch.")
     assert not tab.page.locator("#contrast").is_visible()
     menu.select_option(label="store B")
@@ -68,7 +68,7 @@ def test_requests_are_stepped_through_without_the_server_and_stand_in_the_addres
     assert [url for url in tab.requests[sent:] if "queue" in url or "call" in url] == []
 
 
-def test_the_switch_moves_the_lines_to_the_blackboards_request_for_the_same_bytes(tab):
+def test_the_switch_moves_the_lines_to_the_textbooks_request_for_the_same_bytes(tab):
     tab.page.emulate_media(reduced_motion="no-preference")
     open_compiled(tab, "kernel=transpose.tiled&operation=1&request=2")
     tab.page.evaluate(
@@ -77,9 +77,9 @@ def test_the_switch_moves_the_lines_to_the_blackboards_request_for_the_same_byte
           document.addEventListener("transitionrun", ({ target }) => { window.moves += target.matches(".js-line"); });
         }"""
     )
-    tab.page.get_by_role("button", name="Blackboard", exact=True, pressed=False).click()
-    wait_for_title(tab, "Blackboard: request 33 of 256")
-    tab.page.get_by_role("button", name="Blackboard", exact=True, pressed=True).wait_for()
+    tab.page.get_by_role("button", name="Textbook", exact=True, pressed=False).click()
+    wait_for_title(tab, "Textbook: request 33 of 256")
+    tab.page.get_by_role("button", name="Textbook", exact=True, pressed=True).wait_for()
     tab.page.wait_for_function("location.search.includes('model=textbook&request=32')")
     tab.page.wait_for_function("window.moves === 32")
     tab.page.wait_for_function(f"!{PLOT}.classList.contains('moving')")
@@ -94,14 +94,14 @@ def test_a_link_opens_a_request_that_the_first_figure_would_not_carry(tab):
     tab.open(
         "?kernel=transpose.tiled&model=textbook&lanes=loaded&operation=1&request=200&tab=coalescing"
     )
-    wait_for_title(tab, "Blackboard: request 201 of 256")
+    wait_for_title(tab, "Textbook: request 201 of 256")
     tab.page.locator("#scrubber input").fill("3")
     wait_for_title(tab, "request 4 of 256")
-    tab.preset("Blackboard: 8 × 8, tiles of 4 × 4")
+    tab.preset("Textbook: 8 × 8, tiles of 4 × 4")
     tab.page.wait_for_function(f"{PLOT}.data[0].z.length >= 4 && {PLOT}.data[0].z[0].length === 4")
 
 
-def test_dram_reads_have_bytes_times_and_bounds_and_a_moved_group_size_redraws_the_claim(tab):
+def test_dram_reads_have_bytes_times_and_bounds_and_a_moved_group_size_redraws_the_headline(tab):
     """Without a GPU the button can not be pressed, and says why."""
     tab.open(
         "?tab=reuse&M=8192&N=8192&K=8192&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8"
@@ -110,7 +110,7 @@ def test_dram_reads_have_bytes_times_and_bounds_and_a_moved_group_size_redraws_t
     for plot in ("reuse-plot", "times-plot", "resources-plot"):
         tab.wait_for_draw(plot)
     for slot, words in (
-        ("claim", "Nsight Compute counted 1.49 GB"),
+        ("headline", "Nsight Compute counted 1.49 GB"),
         ("plot", "GROUP_SIZE 8"),
         ("way", "requested by loads"),
         ("way", "recorded"),
@@ -120,7 +120,7 @@ def test_dram_reads_have_bytes_times_and_bounds_and_a_moved_group_size_redraws_t
     before = tab.draws("reuse-plot")
     tab.page.get_by_label("GROUP_SIZE", exact=True).fill("1")
     tab.wait_for_draw("reuse-plot", after=before)
-    tab.says("#reuse-claim", "counted 2.6")
+    tab.says("#reuse-headline", "counted 2.6")
     tab.unfold("#compare-fold")
     assert tab.page.locator("#compare-sizes").is_disabled()
     tab.says("#compare-sizes", "(needs a GPU)")
@@ -136,7 +136,7 @@ _HIGHEST = """() => {
 def test_a_scoreboards_points_and_rows_open_their_launch_and_facets_change_the_picture(tab):
     tab.open("?kernel=matmul.grouped&tab=scoreboard&score_kernel=transpose.flat&score_gpu=H200")
     tab.wait_for_draw("scoreboard-plot")
-    exact, total = re.findall(r"\d+", tab.text("#scoreboard-claim"))[:2]
+    exact, total = re.findall(r"\d+", tab.text("#scoreboard-headline"))[:2]
     assert exact == total
     assert tab.page.locator("#scoreboard-plot .xy .points path.point").count() == int(total)
     tab.page.mouse.move(*tab.page.evaluate(_HIGHEST))
@@ -155,12 +155,12 @@ def test_a_scoreboards_points_and_rows_open_their_launch_and_facets_change_the_p
     assert opened == ["transpose.flat", "H200", label[1], label[2]]
     tab.page.go_back()
     tab.page.wait_for_function("location.search.includes('score_gpu=H200')")
-    tab.page.wait_for_function("document.querySelector('#scoreboard-claim').checkVisibility()")
+    tab.page.wait_for_function("document.querySelector('#scoreboard-headline').checkVisibility()")
 
     before = tab.draws("scoreboard-plot")
     tab.page.get_by_role("link", name="DRAM reads").click()
     tab.wait_for_draw("scoreboard-plot", after=before)
-    tab.says("#scoreboard-claim", "median error of DRAM reads")
+    tab.says("#scoreboard-headline", "median error of DRAM reads")
     tab.page.locator("#scoreboard-rows tbody tr").first.get_by_role("link").click()
     tab.page.wait_for_function("location.search.includes('tab=reuse')")
 
@@ -170,10 +170,10 @@ def test_links_sort_and_filter_a_sweeps_table_and_a_button_saves_it(tab):
     tab.open(
         "?kernel=transpose.tiled&M=65&N=33&tab=sweep&sweep_vary=BLOCK_M%3D16,128+BLOCK_N%3D16,32"
     )
-    tab.says("#sweep-claim", "config")
+    tab.says("#sweep-headline", "config")
     tab.page.locator("#sweep-start").click()
-    claim = tab.page.locator("#sweep-claim")
-    expect(claim).to_contain_text("All configs were tried", timeout=120_000)
+    headline = tab.page.locator("#sweep-headline")
+    expect(headline).to_contain_text("All configs were tried", timeout=120_000)
     tab.unfold("#sweep-ranking")
     rows = tab.page.locator("#sweep-table tbody tr")
     heading = tab.page.locator("#sweep-table th", has_text="BLOCK_M")

@@ -23,7 +23,7 @@ def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab: Tab) 
     tab.open(NINE)
     tab.wait_for_draw("schedule-plot")
     assert tab.page.locator(".pinned-plot, .pinned").count() == 0
-    claim = tab.text("#schedule-claim")
+    headline = tab.text("#schedule-headline")
     tab.page.get_by_role("link", name="Pin", exact=True).click()
     tab.page.wait_for_function(_TWIN.format("schedule-plot"))
     tab.page.get_by_label("GROUP_SIZE", exact=True).fill("3")
@@ -33,7 +33,7 @@ def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab: Tab) 
     tab.page.locator("#compare summary").click()
     row = tab.page.locator("#compare tbody tr:first-child > *")
     expect(row).to_contain_text(["GROUP_SIZE", "3", "1"])
-    tab.says("#schedule-claim .pinned", claim.split("\n")[0])  # the sentence that was there
+    tab.says("#schedule-headline .pinned", headline.split("\n")[0])  # the sentence that was there
 
     tab.open(tab.page.evaluate("location.search"))
     tab.page.wait_for_function(_TWIN.format("schedule-plot"))
@@ -146,7 +146,7 @@ def test_a_menu_closes_on_escape_on_a_click_elsewhere_and_after_a_choice(tab: Ta
     for summary, choice in (
         ("#header .more > summary", ".more .theme-switch"),
         (".presets > summary", ".presets button >> nth=1"),
-        ("#schedule-claim summary", "#schedule-claim details a >> nth=0"),
+        ("#schedule-headline summary", "#schedule-headline details a >> nth=0"),
         (".tours > summary", ".tours a >> nth=0"),
     ):
         opener, menu = tab.page.locator(summary), tab.page.locator(f"{summary} >> xpath=..")
@@ -270,7 +270,7 @@ def test_a_question_leaves_the_picture_and_the_controls_in_view_and_hides_its_an
     assert edges(tab, question)[0] > edges(tab, ".tour")[0], "in the bar, not over the picture"
     for selector in ("#controls", "#schedule-plot .overplot"):
         assert is_visible(tab, selector), selector
-    for answer in ("#schedule-claim .headline", ".corner", "#outcome"):
+    for answer in ("#schedule-headline .headline", ".corner", "#outcome"):
         assert not is_visible(tab, answer), answer
     tab.page.keyboard.press("a")
     assert tab.text(".choice.right").split() == ["b", "54"]
@@ -278,7 +278,7 @@ def test_a_question_leaves_the_picture_and_the_controls_in_view_and_hides_its_an
     tab.says(".verdict", "No")
     tab.page.keyboard.press("Enter")  # on Next, which has the focus
     tab.says(".tour .said", "54")
-    tab.says("#schedule-claim", "54")
+    tab.says("#schedule-headline", "54")
 
 
 def test_back_and_the_menu_lead_through_tours_also_on_a_phone(tab: Tab) -> None:
@@ -321,7 +321,7 @@ def test_talk_mode_fills_a_projector_with_the_picture(tab: Tab) -> None:
     assert picture["width"] * picture["height"] >= 0.6 * 1920 * 1080
     assert picture["y"] + picture["height"] <= 1080
     tab.reads(".on-stage", "matmul.grouped · 4096 × 4096 × 4096 float16 · H200")
-    sizes = tab.page.evaluate("""() => ["#results *", ".headline .claim"].map((selector) => Math.min(
+    sizes = tab.page.evaluate("""() => ["#results *", ".headline .lead"].map((selector) => Math.min(
         ...[...document.querySelectorAll(selector)]
         .filter((n) => n.checkVisibility() && [...n.childNodes].some((c) => c.nodeType === 3 && c.data.trim()))
         .map((n) => parseFloat(getComputedStyle(n).fontSize))))""")
@@ -342,7 +342,7 @@ def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab: Tab) -> None:
     tab.page.keyboard.press("Enter")  # on Next, which has the focus
     tab.wait_for_draw("gantt-plot")
     assert (
-        not tab.page.locator("#schedule-picture, #player, #schedule-claim")
+        not tab.page.locator("#schedule-picture, #player, #schedule-headline")
         .filter(visible=True)
         .count()
     )
@@ -361,19 +361,19 @@ def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab: Tab) -> None:
     tab.page.locator("#schedule-plot").wait_for()
     top, bottom = edges(tab, "#gantt-plot")
     assert 0 < top < bottom <= min(edges(tab, ".tour")[0], edges(tab, "#schedule-plot")[0]) + 1
-    assert not is_visible(tab, "#schedule-claim"), "it speaks of another picture"
+    assert not is_visible(tab, "#schedule-headline"), "it speaks of another picture"
     tab.open("?kernel=matmul.grouped&tab=schedule&talk=1")
     tab.page.locator("#schedule-picture").wait_for()
     tab.page.locator("#gantt-plot").wait_for(state="hidden")
 
 
-def test_the_embed_view_has_the_claim_the_picture_and_a_link_and_takes_no_keys(tab: Tab) -> None:
+def test_the_embed_view_has_the_headline_the_picture_and_a_link_and_takes_no_keys(tab: Tab) -> None:
     tab.page.set_viewport_size({"width": 800, "height": 500})
     tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=reuse&gpu=H200&embed=1")
     tab.wait_for_draw("reuse-plot")
     hidden, shown = (
         ("#header", "#controls", ".open-keys", ".pictures"),
-        ("#reuse-claim .headline", "#times-plot"),
+        ("#reuse-headline .headline", "#times-plot"),
     )
     assert [is_visible(tab, selector) for selector in (*hidden, *shown)] == [False] * 4 + [True] * 2
     link = tab.page.get_by_role("link", name="Open in Tilescope")

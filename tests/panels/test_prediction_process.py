@@ -58,7 +58,7 @@ def test_a_process_starts_soon_after_a_page_was_opened(shared_page):
 
 def test_a_long_prediction_follows_in_the_stream(page):
     update = json.loads(page.on_message(request(), settings_of(FAR)))
-    assert "Predicting (about" in update["slots"]["reuse-claim"]
+    assert "Predicting (about" in update["slots"]["reuse-headline"]
     assert update["has_more"]
     assert "BLOCK_M=32" in update["slots"]["link"]
 

@@ -197,7 +197,7 @@ def test_a_bad_value_during_a_run_keeps_its_sentence_and_the_run_its_result(page
 def test_a_run_that_ends_appears_on_the_open_history(page, store):
     page.session.store = store
     flat = {**RECORDED_RUN.experiment.to_address(), "gpu": "H200", "tab": "history"}
-    assert "<b>0</b> runs of this experiment" in change(page, flat)["history-claim"]
+    assert "<b>0</b> runs of this experiment" in change(page, flat)["history-headline"]
     job = Job(RECORDED_RUN.experiment)
     page.session.submit = lambda *_, **__: job
     store.put(
@@ -208,7 +208,7 @@ def test_a_run_that_ends_appears_on_the_open_history(page, store):
     )
     job.end(RECORDED_RUN)
     *_, ended = updates(page.on_action, settings_of(flat, action="run"))
-    assert "the only run so far" in ended["history-claim"]
+    assert "the only run so far" in ended["history-headline"]
 
 
 @pytest.mark.parametrize("query", [{}, {"kernel": "matmul.grouped", "tab": "result"}])
@@ -308,13 +308,15 @@ def followed(page, query):
 def test_only_with_a_pinned_experiment_a_slot_holds_two_values(shared_page):
     own = change(shared_page, f"{SET} with=")
     assert " " not in own["schedule-plot"]
-    assert "pinned" not in own["schedule-claim"]
+    assert "pinned" not in own["schedule-headline"]
     assert dict(links(own["compare"])).keys() == {"Pin"}
     both = change(shared_page, SET)
     pinned = change(shared_page, dict(urllib.parse.parse_qsl(PINNED)))
     assert both["schedule-plot"].split(" ") == [own["schedule-plot"], pinned["schedule-plot"]]
     columns = '<div class="beside"><div class="own">{}</div><div class="pinned">{}</div></div>'
-    assert both["schedule-claim"] == columns.format(own["schedule-claim"], pinned["schedule-claim"])
+    assert both["schedule-headline"] == columns.format(
+        own["schedule-headline"], pinned["schedule-headline"]
+    )
 
 
 def test_the_strip_names_differences_and_a_few_numbers_and_folds_the_table_of_all(shared_page):

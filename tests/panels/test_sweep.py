@@ -86,7 +86,7 @@ def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel, many,
 def test_before_a_sweep_predicted_times_and_the_configs_to_try_are_visible(panel):
     state = state_of("BLOCK_M=64,256 BLOCK_N=64,256 num_warps=4,8")
     slots = panel.draw(Snapshot(state))
-    headline = text_of(slots["sweep-claim"])
+    headline = text_of(slots["sweep-headline"])
     assert headline.startswith("6 configs to try")
     assert "Set aside before any compile: 2 configs." in headline  # 256 × 256, with 4 and 8 warps
     assert "ranked by predicted time alone" in headline
@@ -94,14 +94,15 @@ def test_before_a_sweep_predicted_times_and_the_configs_to_try_are_visible(panel
     assert np.isfinite(np.array(cells["z"], dtype=float)).sum() == 3
     assert "The accumulator of a 256 × 256 tile" in text_of(slots["sweep-table"])
     assert "timed on this machine's GPU" in text_of(
-        panel.draw(Snapshot(state, here=GPU))["sweep-claim"]
+        panel.draw(Snapshot(state, here=GPU))["sweep-headline"]
     )
 
 
 def test_the_budget_shortens_the_estimate_and_a_large_space_is_not_predicted(panel):
     assert panel.draw(Snapshot(state_of(f"{MANY},4")))["sweep-plot"] == NONE
     whole, part = (
-        text_of(panel.draw(Snapshot(state_of(MANY, sweep_budget=n)))["sweep-claim"]) for n in (0, 8)
+        text_of(panel.draw(Snapshot(state_of(MANY, sweep_budget=n)))["sweep-headline"])
+        for n in (0, 8)
     )
     assert re.search(r"About \d+ min", whole)
     assert re.search(r"About \d+ s\.", part)
@@ -173,7 +174,7 @@ def test_a_sweep_without_times_is_marked_as_predicted_and_has_no_picture_of_time
         (predicted, "predicted", "measured"),
     ):
         slots = draw(panel, sweep, sweep_picture="bound")
-        for part in ("sweep-claim", "sweep-table", "sweep-lines"):
+        for part in ("sweep-headline", "sweep-table", "sweep-lines"):
             assert f'class="mark {mark}"' in slots[part]
             assert f'class="mark {absent}"' not in slots[part]
     assert slots["sweep-plot"] == NONE
@@ -184,10 +185,10 @@ def test_a_stored_sweep_is_marked_as_recorded_with_its_date(panel, store, starte
     press(panel, "sweep-start", Session(store), state_of())
     finished(panel.sweeps, space_of(), store=store)
     slots = SweepPanel().draw(Snapshot(state_of(sweep_picture="convergence"), store=store))
-    for part in ("sweep-claim", "sweep-table", "sweep-lines"):
+    for part in ("sweep-headline", "sweep-table", "sweep-lines"):
         assert 'class="mark recorded"' in slots[part]
         assert 'class="mark measured"' not in slots[part]
-    assert "Swept on this machine, 20" in slots["sweep-claim"]
+    assert "Swept on this machine, 20" in slots["sweep-headline"]
     assert "'ms, recorded'" in str(decode(slots["sweep-plot"]))
 
 
@@ -205,7 +206,7 @@ def test_a_cancelled_sweep_keeps_its_rows_and_resumes_when_started_again(panel, 
     started.go.set()
     cut = finished(panel.sweeps, space)
     *_, last = updates
-    assert "cancelled" in last["sweep-claim"]
+    assert "cancelled" in last["sweep-headline"]
     assert not panel.has_live_updates(snapshot)
     press(panel, "sweep-start", session, state)
     assert finished(panel.sweeps, space).ended in ("complete", "patience")
@@ -291,7 +292,7 @@ def test_each_size_is_swept_in_turn_and_compared_with_the_library(panel, started
         drawn = ratio, ratio + above, ratio - below
         assert drawn == pytest.approx((library.ratio, library.high, library.low))
     headline = r"\d\.\d\d × measured at K [\d,]+: torch\.matmul time / best config's time"
-    assert re.match(headline, text_of(slots["sweep-claim"]))
+    assert re.match(headline, text_of(slots["sweep-headline"]))
     sizes = [target.experiment.problem.K for target in linked_states(slots["sweep-table"])]
     assert sizes == [256, 512, 1024]
 
@@ -303,7 +304,7 @@ def test_a_search_skips_finished_sizes_unless_it_ignores_stored_rows(panel, star
     finished(panel.sweeps, space, store=store)
     sweep_sizes(panel, session, state)
     assert swept_order(started.devices) == [512, 256, 1024]
-    sweep_sizes(panel, session, state, "sweep-anew")
+    sweep_sizes(panel, session, state, "sweep-again")
     assert swept_order(started.devices[3:]) == [256, 512, 1024]
 
 
@@ -523,7 +524,7 @@ def test_a_page_draws_a_sweep_until_its_end_or_until_the_page_changes(page, star
         return [slots async for slots in other]
 
     *_, last = asyncio.run(session())
-    assert "All configs were tried." in last["sweep-claim"]
+    assert "All configs were tried." in last["sweep-headline"]
     assert decode(last["sweep-plot"])["data"]
     assert "Click the picture" in last["sweep-progress"]
 

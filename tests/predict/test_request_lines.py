@@ -10,7 +10,7 @@ from kernels.sectors import LINES, SECTORS, count_requests
 from visualize.views.memory.request_lines import (
     ABSENT,
     UNTOUCHED,
-    WANTED,
+    USED,
     WASTED,
     matching_requests,
     request_lines,
@@ -31,7 +31,7 @@ def lay_out(lanes):
 def test_the_first_of_several_lanes_with_the_same_bytes_is_shown():
     drawn = lay_out(of_addresses([8, 8, 4, 4]))
     assert drawn.lane[0, 0, :4].tolist() == [-1, 2, 0, -1]
-    assert drawn.wanted_bytes[0] == 8
+    assert drawn.used_bytes[0] == 8
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,14 @@ def test_rows_hold_the_touched_lines_and_the_following_ones_up_to_the_tensors_en
     states = {
         -1: ABSENT,
         **{line: UNTOUCHED for line in lines if line >= 0},
-        **dict.fromkeys(touched, WANTED),
+        **dict.fromkeys(touched, USED),
     }
     assert drawn.state[0, :, 0].tolist() == [states[line] for line in lines]
     assert (drawn.state[0, [line < 0 for line in lines]] == ABSENT).all()
     count = len(touched)
     assert drawn.lines[0] == count
     assert drawn.sectors[0] == count
-    assert drawn.wanted_bytes[0] == 4 * count, "without a row, too"
+    assert drawn.used_bytes[0] == 4 * count, "without a row, too"
 
 
 @given(st.data(), st.sampled_from([1, 2, 4, 8, 16]))
@@ -78,7 +78,7 @@ def test_the_costs_are_those_of_the_counts_and_every_wanted_byte_is_drawn(data, 
     assert drawn.sectors.tolist() == counted[:, SECTORS].tolist()
     assert drawn.lines.tolist() == counted[:, LINES].tolist()
     for request in range(shape[0]):
-        row, cell = np.nonzero(drawn.state[request] == WANTED)
+        row, cell = np.nonzero(drawn.state[request] == USED)
         found = drawn.line[request, row] * 128 + cell * width
         assert sorted(found) == sorted(set(lanes.address[request][lanes.active[request]]))
         for place, lane in zip(found, drawn.lane[request, row, cell], strict=True):

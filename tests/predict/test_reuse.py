@@ -130,7 +130,9 @@ def test_no_less_than_compulsory_is_read_and_no_more_than_asked(case, pressure, 
     assert prediction.compulsory_bytes <= slack * prediction.low_bytes
     assert prediction.low_bytes <= slack * prediction.read_bytes
     assert prediction.read_bytes <= slack * prediction.high_bytes
-    assert prediction.high_bytes <= slack * (prediction.asked_bytes + added_at_most(kernel, launch))
+    assert prediction.high_bytes <= slack * (
+        prediction.requested_bytes + added_at_most(kernel, launch)
+    )
 
 
 @pytest.mark.parametrize("kernel", REDUCING, ids=lambda kernel: kernel.id)
@@ -166,7 +168,7 @@ def test_an_input_without_panels_is_requested_once_and_the_l2_alone_reads_an_out
         )
         assert prediction.compulsory_bytes == 4 * 1024**2 + once, name
         assert prediction.read_bytes == pytest.approx(prediction.compulsory_bytes + added), name
-        assert prediction.asked_bytes == asked + once, name
+        assert prediction.requested_bytes == asked + once, name
 
 
 def test_slices_read_the_output_again_if_the_l2_has_evicted_it():

@@ -19,7 +19,7 @@ from kernels.spec import Access, Axis, FlatAccess, Launch
 from tests.predict.plain_counting import executions, plain_count, small_launches
 from visualize.predict.textbook import Textbook, count_accesses, textbook
 
-BLACKBOARD = Textbook(warp_size=4, line_bytes=16)
+MACHINE = Textbook(warp_size=4, line_bytes=16)
 
 
 BOARDS = st.builds(
@@ -84,14 +84,14 @@ def test_hostile_shapes_cost_what_counting_every_lane_gives(kernel, configs, lau
         ("transpose.row_strip", {"BLOCK_M": 2, "BLOCK_N": 8}, "loaded", (4, 16)),
     ],
 )
-def test_the_blackboards_8_by_8_example_has_its_known_transactions(
+def test_the_textbooks_8_by_8_example_has_its_known_transactions(
     kernels, kernel_id, tile, lanes, expected
 ):
     kernel = kernels[kernel_id]
     launch = Launch(
         kernel.family.problem(M=8, N=8, dtype="float32"), kernel.config(**tile), GPUS["H200"]
     )
-    load, store = count_accesses(kernel, launch, replace(BLACKBOARD, lanes=lanes))
+    load, store = count_accesses(kernel, launch, replace(MACHINE, lanes=lanes))
     assert load.access.op == "load"
     assert store.access.op == "store"
     assert (load.tile.sectors, store.tile.sectors) == expected
@@ -127,15 +127,15 @@ def test_an_element_larger_than_a_line_is_refused(kernels):
     assert caught.value.field == "element_bytes"
 
 
-def test_a_blackboard_from_json_defaults_to_a_gpus_numbers():
+def test_a_textbook_machine_from_json_defaults_to_a_gpus_numbers():
     assert textbook(None) == textbook({}) == Textbook(32, 128, "dtype", "tile")
-    assert textbook({"warp_size": "4", "line_bytes": 16.0}) == BLACKBOARD
+    assert textbook({"warp_size": "4", "line_bytes": 16.0}) == MACHINE
 
 
 @pytest.mark.parametrize(
     "options", [[], "abc", True, {"warp_size": 3}, {"element_bytes": 4.5}, {"lane": 1}], ids=str
 )
-def test_a_blackboard_from_other_json_is_refused(options):
+def test_a_textbook_machine_from_other_json_is_refused(options):
     with pytest.raises(ConfigError):
         textbook(options)
 

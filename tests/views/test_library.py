@@ -93,7 +93,7 @@ def test_a_link_opens_the_state_that_has_the_recording(kind):
 
 def test_the_library_opens_on_the_agreement_and_a_page_of_rows_within_40_kilobytes():
     slots = view.RecordedPanel().draw(snapshot())
-    headline = text_of(slots["recorded-claim"])
+    headline = text_of(slots["recorded-headline"])
     rows = slots["recorded"]
     agree = f"{EXACT.exact:,} of {len(EXACT.scores):,}"
     assert headline.startswith(
@@ -201,7 +201,7 @@ def test_the_texts_are_the_approved_ones(approve):
     misses = Scoreboard((score(5, 5), score(90, 100), score(7, 7)))
     texts["misses"] = view.scoreboard_headline(misses, "sectors", misses)
     empty = draw_scoreboard(score_gpu="B200")
-    texts["no counts on this GPU"] = empty["scoreboard-claim"] + empty["scoreboard-rows"]
+    texts["no counts on this GPU"] = empty["scoreboard-headline"] + empty["scoreboard-rows"]
     texts["points"] = "<p>".join(
         view.point_text(point)
         for point in (score(1234, 5678, "TMA load"), score(1234, 1234, "TMA load"))

@@ -443,7 +443,7 @@ def test_the_sentences_are_the_approved_ones(approve):
 def test_predicted_reads_are_near_counted_ones_and_an_output_that_is_added_to_is_read():
     assert GROUPED.own.read_bytes == pytest.approx(sorted(GROUPED.row.dram_read_bytes)[2], rel=0.02)
     assert COPY.own.read_bytes == 1024 * 1024 * 4
-    assert ADDED.own.read_bytes > ADDED.own.asked_bytes, "but no program requests it"
+    assert ADDED.own.read_bytes > ADDED.own.requested_bytes, "but no program requests it"
 
 
 @pytest.mark.parametrize("reads", REUSE.values(), ids=REUSE)

@@ -19,7 +19,7 @@ from kernels.space import space
 from tests.experiments import experiment_of, fields
 from tests.messages import decode, opened, text_of
 from visualize.predict.bounds import Roof, intensity, predicted_point
-from visualize.predict.reuse import asked_bytes
+from visualize.predict.reuse import requested_bytes
 from visualize.predict.schedule import schedule
 from visualize.views.result import text, view
 from visualize.views.result.figures import closeup_figure, error_figure, time_figure
@@ -251,7 +251,7 @@ def test_a_gpus_roof_is_the_median_of_its_runs_peaks_in_this_dtype():
 def test_the_predicted_bound_is_the_slowest_resource_and_follows_the_clock():
     sizes = "M=8192 N=8192 K=8192 BLOCK_M=128 BLOCK_N=256 BLOCK_K=64 num_warps=8"
     _, launch = launch_of(experiment_of(f"matmul.grouped {sizes}"), H200)
-    received = asked_bytes(schedule(GROUPED, launch))
+    received = requested_bytes(schedule(GROUPED, launch))
     point, slowest = predicted_point(GROUPED, launch, received, 1830)
     assert point.tflops == pytest.approx(2 * 8192**3 / slowest.ms / 1e9)
     slower, resource = predicted_point(GROUPED, launch, received, 600)

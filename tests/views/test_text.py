@@ -285,7 +285,7 @@ def test_nested_sentences_and_templates_are_escaped_once():
 def test_empty_sentences_leave_no_spaces():
     parts = ["One.", "", say("{}", ""), "Two."]
     assert plain(parts) == html(parts) == "One. Two."
-    assert prose.claim("", "One.") == '<p class="claim">One.</p>'
+    assert prose.lead("", "One.") == '<p class="lead">One.</p>'
     assert prose.hint("<", "2") == '<p class="hint">&lt; 2</p>'
 
 

@@ -53,7 +53,7 @@ def draw(store, **flat):
 
 
 def headline(store, **flat):
-    return text_of(draw(store, **flat)["history-claim"])
+    return text_of(draw(store, **flat)["history-headline"])
 
 
 def ask(store, experiment=None, **arguments):
@@ -88,7 +88,7 @@ def test_the_history_is_the_approved_one(store_path, approve):
     def add(name, **flat):
         slots = draw(store, **flat)
         texts[name] = "<p>".join(
-            slots[f"history-{part}"] for part in ("claim", "instead", "runs", "latest", "sweeps")
+            slots[f"history-{part}"] for part in ("headline", "instead", "runs", "latest", "sweeps")
         )
 
     with closing(Store(store_path)) as store:

@@ -59,7 +59,7 @@ class Reuse:
         low_bytes, high_bytes: bytes read with an L2 that keeps an eighth more, or a tenth less.
         lockstep_bytes: bytes read if programs stay in lockstep.
         compulsory_bytes: bytes of all inputs, each read once.
-        asked_bytes: bytes that all programs request in total, which is the traffic without any reuse.
+        requested_bytes: bytes that all programs request in total, which is the traffic without any reuse.
         write_bytes: bytes of the output, written once.
         ahead: lead of the fast SMs, in tile times; 0 if no SM runs ahead.
     """
@@ -69,7 +69,7 @@ class Reuse:
     high_bytes: float
     lockstep_bytes: float
     compulsory_bytes: int
-    asked_bytes: int
+    requested_bytes: int
     write_bytes: int
     ahead: float = 0.0
 
@@ -122,7 +122,9 @@ class DramTraffic:
 
     @cached_property
     def l2_pressure(self) -> float:
-        limits = bounds(self.kernel, self.launch, self.operations, 0.0, asked_bytes(self.schedule))
+        limits = bounds(
+            self.kernel, self.launch, self.operations, 0.0, requested_bytes(self.schedule)
+        )
         return l2_pressure(limits, self.operations)
 
     @cached_property
@@ -143,7 +145,7 @@ class DramTraffic:
         moved = self.own.read_bytes + self.own.write_bytes
         clock_mhz = self.study.clock_mhz if self.study else None
         return bounds(
-            self.kernel, self.launch, self.operations, moved, self.own.asked_bytes, clock_mhz
+            self.kernel, self.launch, self.operations, moved, self.own.requested_bytes, clock_mhz
         )
 
     @property
@@ -215,7 +217,7 @@ def _predict(orders: Sequence[Schedule], l2_pressure: float, constants: Constant
     expected = fetch(l2_pressure, _is_staggered(schedule, constants), _CAPACITIES).tolist()
     in_lockstep = fetch(0.0, False, _CAPACITIES[:1])[:, 0].tolist()
     compulsory = read.total_bytes + once
-    asked = read.asked_bytes(schedule) + once
+    asked = read.requested_bytes(schedule) + once
     lead = ahead(l2_pressure, constants) if schedule.turns == 1 else 0.0
     return [
         Reuse(read_bytes, low, high, lockstep, compulsory, asked, written, lead)
@@ -243,10 +245,10 @@ def _is_staggered(schedule: Schedule, constants: Constants) -> bool:
     return not is_half and schedule.programs > schedule.sms and has_warps
 
 
-def asked_bytes(schedule: Schedule) -> int:
+def requested_bytes(schedule: Schedule) -> int:
     """Return the bytes that all programs request in total, which is the traffic without any reuse."""
     read = panels(schedule)
-    return _bytes_once(schedule)[0] + (read.asked_bytes(schedule) if read else 0)
+    return _bytes_once(schedule)[0] + (read.requested_bytes(schedule) if read else 0)
 
 
 def _bytes_once(schedule: Schedule) -> tuple[int, int]:
@@ -338,6 +340,6 @@ def recommended(kernel: Kernel, launch: Launch, sizes: Mapping[int, Reuse]) -> i
             fewest if len(near) == len(sizes) else min(size for size in near if 2 * size >= fewest)
         )
     rows, columns = kernel.output_tile(launch) or (1, 1)
-    spare = _SPARE_TIME * launch.gpu.dram_gbps / l2_gbps(launch.gpu) * sizes[fewest].asked_bytes
+    spare = _SPARE_TIME * launch.gpu.dram_gbps / l2_gbps(launch.gpu) * sizes[fewest].requested_bytes
     most = min(spare, _SPARE_BYTES * columns / (rows + columns) * least)
     return max((size for size, each in sizes.items() if each.read_bytes <= most), default=fewest)

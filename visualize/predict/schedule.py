@@ -249,7 +249,7 @@ class Panels:
         """The bytes of all pieces, each counted once."""
         return int(self.row_bytes.sum() + self.column_bytes.sum())
 
-    def asked_bytes(self, schedule: Schedule) -> int:
+    def requested_bytes(self, schedule: Schedule) -> int:
         """Return the bytes that all tiles read in total."""
         rows, columns = schedule.pieces
         return int(self.row_bytes[rows].sum() + self.column_bytes[columns].sum())

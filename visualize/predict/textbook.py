@@ -20,17 +20,17 @@ class Textbook:
     """Warp, line and element sizes of the textbook model. A GPU has 32 lanes, 128-byte lines and 32-byte sectors."""
 
     warp_size: int = knob(
-        32, "Blackboard", "Lanes per warp.", choices=powers(2, 64), label="Warp size"
+        32, "Textbook", "Lanes per warp.", choices=powers(2, 64), label="Warp size"
     )
     line_bytes: int = knob(
-        128, "Blackboard", "Bytes per cache line.", choices=powers(8, 512), label="Line size"
+        128, "Textbook", "Bytes per cache line.", choices=powers(8, 512), label="Line size"
     )
     element_bytes: str = knob(
-        "dtype", "Blackboard", "Bytes per element. dtype: as in the problem.",
+        "dtype", "Textbook", "Bytes per element. dtype: as in the problem.",
         choices=("dtype", "1", "2", "4", "8", "16"), label="Element size",
     )  # fmt: skip
     lanes: str = knob(
-        "tile", "Blackboard",
+        "tile", "Textbook",
         "tile: lane i accesses element i of the tile. loaded: each lane stores what it loaded.",
         choices=("tile", "loaded"), label="Lanes",
     )  # fmt: skip

@@ -142,9 +142,9 @@ def plain(sentences: Iterable[Any]) -> str:
     return " ".join(str(sentence) for sentence in sentences if str(sentence))
 
 
-def claim(*sentences: Any) -> Markup:
+def lead(*sentences: Any) -> Markup:
     """Return the paragraph at the top of a tab."""
-    return Markup('<p class="claim">{}</p>').format(html(sentences))
+    return Markup('<p class="lead">{}</p>').format(html(sentences))
 
 
 def hint(*sentences: Any) -> Markup:
@@ -180,7 +180,7 @@ def headline(number: Any, what: Any, sentence: Any, *more: Any, is_failure: bool
     figure, times, _ = str(number).partition(" ×")
     large = Markup('<p class="number{}"><b>{}</b>{} {}</p>').format(style, figure, times, what)
     folded = Markup("<details><summary>More</summary><p>{}</p></details>").format(html(more))
-    return Markup('<div class="headline">{}<p class="claim">{}</p>{}</div>').format(
+    return Markup('<div class="headline">{}<p class="lead">{}</p>{}</div>').format(
         large if str(number) or str(what) else "", html([sentence]), folded if html(more) else ""
     )
 

@@ -38,7 +38,7 @@ NOTHING = "rgba(0,0,0,0)"
 NEW = "#F5A300"
 REUSED = "#56B4E9"
 TO_COME = "rgba(128,140,160,0.22)"
-WANTED = "#0072B2"
+USED = "#0072B2"
 WASTED = "#D55E00"
 MODEL = "#5B6CE6"  # predicted, compiled, textbook
 HARDWARE = "#009E73"  # counted, measured, recorded
@@ -92,7 +92,7 @@ def variables() -> str:
         "reused": REUSED,
         "before": BEFORE,
         "to-come": TO_COME,
-        "wanted": WANTED,
+        "used": USED,
         "wasted": WASTED,
         "model": MODEL,
         "hardware": HARDWARE,

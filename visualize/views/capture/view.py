@@ -36,9 +36,9 @@ from visualize.views.tables import table
 
 # The tabs that a script has, with the slots of their headlines.
 _HEADLINES = {
-    "coalescing": "coalescing-claim",
-    "compiler": "compiler-claim",
-    "schedule": "schedule-claim",
+    "coalescing": "coalescing-headline",
+    "compiler": "compiler-headline",
+    "schedule": "schedule-headline",
     "result": "result",
 }
 TABS = tuple(_HEADLINES)
@@ -105,10 +105,10 @@ def draw(script: Script, view: LaunchView, address: Mapping[str, object]) -> Slo
     if not launches.content.launches:
         stopped = launches.content.stopped
         none = f"{launches.content.script} launched no Triton kernels."
-        claim = headline("0", "launches", stopped.message if stopped else none, is_failure=True)
-        return {"launches": "", **dict.fromkeys(_HEADLINES.values(), claim)}
+        summary = headline("0", "launches", stopped.message if stopped else none, is_failure=True)
+        return {"launches": "", **dict.fromkeys(_HEADLINES.values(), summary)}
     launch = launches.report().launches[view.launch]
-    claim = _headline(script, launch, view.launch)
+    summary = _headline(script, launch, view.launch)
     links = [
         query({**address, "operation": number, "request": 0}) for number in range(len(launch.ops))
     ]
@@ -116,7 +116,7 @@ def draw(script: Script, view: LaunchView, address: Mapping[str, object]) -> Slo
     match view.tab:
         case "coalescing":
             drawn |= {
-                "coalescing-claim": claim,
+                "coalescing-headline": summary,
                 "request-plot": _flow(launches, view),
                 "flow-title": "",
                 "flow-launch": "",
@@ -127,11 +127,15 @@ def draw(script: Script, view: LaunchView, address: Mapping[str, object]) -> Slo
                 "lanes-view": _lanes_form(launch, launches.programs(view.launch), view),
             }
         case "compiler":
-            drawn |= {"compiler-claim": claim, "resources": "", "listing": _listing(launches, view)}
+            drawn |= {
+                "compiler-headline": summary,
+                "resources": "",
+                "listing": _listing(launches, view),
+            }
             if declared := declare_launch(launches, view.launch):
                 facts = compiled_facts(launches.kernel(view.launch))
                 triton = launches.content.triton
-                drawn["compiler-claim"] = compiler_headline(declared, facts, triton)
+                drawn["compiler-headline"] = compiler_headline(declared, facts, triton)
                 drawn["resources"] = resources_table(declared, facts)
         case "result":
             drawn["result"] = _result(launches.content.launches[view.launch])
@@ -315,7 +319,7 @@ def _order_slots(launches: Launches, launch: LaunchReport, view: LaunchView) -> 
     if planned is None:
         why = "No store of this launch covers a tensor with rectangular blocks, once each."
         return {
-            "schedule-claim": headline(*count_noun(programs, "program").split(), why),
+            "schedule-headline": headline(*count_noun(programs, "program").split(), why),
             "schedule-plot": NONE,
             "schedule-occupancy": "",
         }
@@ -324,7 +328,7 @@ def _order_slots(launches: Launches, launch: LaunchReport, view: LaunchView) -> 
     waves = waves_sentence(planned, steps(planned) if order.steps.is_single else order.steps)
     stored = f"The picture shows which program stores each block of {tensor}."
     return {
-        "schedule-claim": headline(*count_noun(programs, "program").split(), waves, stored),
+        "schedule-headline": headline(*count_noun(programs, "program").split(), waves, stored),
         "schedule-plot": plot_value(
             map_figure([order], "order", ("block row", "block column")),
             f"{planned.extents} {launch.kernel}",

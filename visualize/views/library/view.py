@@ -190,7 +190,7 @@ class RecordedPanel(ListPanel):
     lists = (("recorded", RECORDED, entries_for),)
 
     def layout(self) -> Markup:
-        return slot("recorded-claim") + slots.picture(slot("recorded"))
+        return slot("recorded-headline") + slots.picture(slot("recorded"))
 
     def draw(self, snapshot: Snapshot) -> Slots:
         state = snapshot.state
@@ -198,7 +198,7 @@ class RecordedPanel(ListPanel):
             entries_for(snapshot), state, lambda row: address(row.experiment, row.kind)
         )
         return {
-            "recorded-claim": recorded_headline(state.link(tab="scoreboard")),
+            "recorded-headline": recorded_headline(state.link(tab="scoreboard")),
             "recorded": table,
         }
 
@@ -311,7 +311,7 @@ class ScoreboardPanel(ListPanel):
         picture = slots.picture(
             plot("scoreboard-plot", "Each recorded count: predicted across, counted upwards")
         )
-        return slot("scoreboard-claim") + picture + slot("scoreboard-rows")
+        return slot("scoreboard-headline") + picture + slot("scoreboard-rows")
 
     def draw(self, snapshot: Snapshot) -> Slots:
         view = snapshot.state.view.of(ScoreView)
@@ -320,7 +320,7 @@ class ScoreboardPanel(ListPanel):
         board = scores_of((count,), *launches)
         rows = SCORES.render(by_error(snapshot), snapshot.state, score_address)
         return {
-            "scoreboard-claim": scoreboard_headline(
+            "scoreboard-headline": scoreboard_headline(
                 board, count, scores_of(EXACT_COUNTS, *launches)
             ),
             "scoreboard-plot": scoreboard_picture(count, *launches),

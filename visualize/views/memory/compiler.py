@@ -32,7 +32,7 @@ class CompilerPanel(Panel):
 
     def layout(self) -> Markup:
         return (
-            slot("compiler-claim")
+            slot("compiler-headline")
             + slots.picture(slot("listing", "listing", Markup('<div class="listing"></div>')))
             + fold(
                 "compiler-resources", "Limits on the number of programs per SM", slot("resources")
@@ -44,7 +44,7 @@ class CompilerPanel(Panel):
         launch = snapshot.launch
         if snapshot.failure:
             return {
-                "compiler-claim": status.render_failure(snapshot.failure),
+                "compiler-headline": status.render_failure(snapshot.failure),
                 "listing": NONE,
                 "resources": "",
             }
@@ -55,13 +55,13 @@ class CompilerPanel(Panel):
         # A first launch's operations are numbered before those of the kernel that is listed.
         first = len(kernel.all_accesses(launch)) - len(kernel.accesses(launch))
         return {
-            "compiler-claim": compiler_headline(launch, compiled, compiled.triton),
+            "compiler-headline": compiler_headline(launch, compiled, compiled.triton),
             "listing": _listing(kernel, launch, compiled, max(0, number - first)),
             "resources": resources_table(launch, compiled),
         }
 
     def draw_waiting(self, snapshot: Snapshot, seconds: float) -> Slots:
-        return {"compiler-claim": status.render_compiling(snapshot.state.gpu.name, seconds)}
+        return {"compiler-headline": status.render_compiling(snapshot.state.gpu.name, seconds)}
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
         compiled = snapshot.compiled

@@ -28,7 +28,7 @@ from visualize.predict.agreement import Verdicts, worst
 from visualize.predict.textbook import Textbook
 from visualize.views import theme
 from visualize.views.memory import request_lines
-from visualize.views.memory.request_lines import WANTED, WASTED, RequestLines
+from visualize.views.memory.request_lines import USED, WASTED, RequestLines
 from visualize.views.panel import select_fields
 from visualize.views.slots import plot_value
 from visualize.views.state import Snapshot, State
@@ -104,14 +104,14 @@ class TileView:
 
 @dataclass(frozen=True)
 class Flow:
-    """One execution of one operation in one program, as compiled or on the blackboard.
+    """One execution of one operation in one program, as compiled or on the textbook machine.
 
     Attributes:
         op, tensor: the operation, and the name of the tensor that it addresses.
         first: the first element of its block: row and column, or an index.
         elements: number of elements of the block.
         lanes: its requests.
-        is_compiled: whether the lanes are the compiler's, and not the blackboard's.
+        is_compiled: whether the lanes are the compiler's, and not the textbook's.
         pattern: of one of our kernels, how the access is carried out.
     """
 
@@ -141,7 +141,7 @@ class Flow:
     def title(self) -> str:
         """The model and the request, with {} for the request's number."""
         if self.pattern is None or not self.is_box:
-            model = "Compiled" if self.is_compiled else "Blackboard"
+            model = "Compiled" if self.is_compiled else "Textbook"
             return f"{model}: request {{}} of {len(self.lanes.address):,}"
         boxes = self.pattern.box_count
         return f"Compiled: {'one TMA box' if boxes == 1 else f'{boxes} TMA boxes'}"
@@ -237,7 +237,7 @@ def request_titles(requests: RequestLines, name: str) -> list[str]:
     """
     titles = []
     for number, sectors, used in zip(
-        requests.number, requests.sectors, requests.wanted_bytes, strict=True
+        requests.number, requests.sectors, requests.used_bytes, strict=True
     ):
         cost = "not issued: no lane is active"
         moved = int(sectors) * requests.sector_bytes
@@ -255,7 +255,7 @@ def line_targets(requests: RequestLines, flow: Flow) -> np.ndarray:
     inactive lane, and on a line of memory without a row.
     """
     if flow.is_box:
-        used = requests.state == WANTED
+        used = requests.state == USED
         target = 1 + np.arange(requests.rows) * requests.cells + used.argmax(axis=2)
         return np.where(used.any(axis=2), target, 0)
     address = flow.lanes.address[requests.number]
@@ -318,11 +318,11 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
     memory = {
         "type": "heatmap",
         "zmin": request_lines.ABSENT,
-        "zmax": WANTED,
+        "zmax": USED,
         "showscale": False,
         **places,
         "colorscale": theme.discrete_scale(
-            (theme.NOTHING, theme.TO_COME, theme.WASTED, theme.WANTED)
+            (theme.NOTHING, theme.TO_COME, theme.WASTED, theme.USED)
         ),
         "xgap": 1 if cells <= _SEPARATE_CELLS else 0,
         "ygap": 2 if rows <= _SEPARATE_ROWS else 1,
@@ -330,7 +330,7 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
     line = {"color": theme.BORDER, "width": 1.2, "simplify": False}
     lines = {"type": "scatter", "mode": "lines", "line": line, "hoverinfo": "skip"}
     colors = [1] * len(names)  # 0 for an inactive lane, otherwise 1
-    scale = {"colorscale": [[0, theme.TO_COME], [1, theme.WANTED]], "cmin": 0, "cmax": 1}
+    scale = {"colorscale": [[0, theme.TO_COME], [1, theme.USED]], "cmin": 0, "cmax": 1}
     lanes = {
         "type": "scatter",
         "mode": "markers+text",

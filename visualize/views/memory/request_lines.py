@@ -8,7 +8,7 @@ from numpy import ndarray
 from kernels.evaluate.declared import Requests
 
 # State of a cell: past the tensor's end; in a sector that is not fetched; fetched, but accessed by no lane; accessed.
-ABSENT, UNTOUCHED, WASTED, WANTED = range(4)
+ABSENT, UNTOUCHED, WASTED, USED = range(4)
 # Minimum and maximum number of rows per request.
 FEWEST_LINES = 32
 MOST_LINES = 64
@@ -22,11 +22,11 @@ class RequestLines:
         number: (requests,) int64, index of each request in the execution.
         line: (requests, rows) int64, line numbers from the tensor's start, ascending: touched lines, then the following
             lines while there are free rows; -1 past the tensor's end.
-        state: (requests, rows, cells) uint8: ABSENT, UNTOUCHED, WASTED or WANTED.
+        state: (requests, rows, cells) uint8: ABSENT, UNTOUCHED, WASTED or USED.
         lane: (requests, rows, cells) int64, the first lane that accesses these bytes; -1 for none.
         lines, sectors: (requests,) int64, number of lines and sectors that each request touches, including lines
             without a row. A block copied by descriptor may cost more sectors than it touches.
-        wanted_bytes: (requests,) int64, distinct bytes that its lanes access.
+        used_bytes: (requests,) int64, distinct bytes that its lanes access.
     """
 
     number: ndarray
@@ -35,7 +35,7 @@ class RequestLines:
     lane: ndarray
     lines: ndarray
     sectors: ndarray
-    wanted_bytes: ndarray
+    used_bytes: ndarray
     cell_bytes: int
     sector_bytes: int
     line_bytes: int

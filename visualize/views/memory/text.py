@@ -1,6 +1,6 @@
 """The Memory view's sentences: how much of the moved bytes each operation uses, and why.
 
-One definition of waste holds everywhere. A sector has 32 bytes, or fewer on a blackboard with shorter lines. Of the
+One definition of waste holds everywhere. A sector has 32 bytes, or fewer on a textbook machine. Of the
 sectors that a request touches, bytes that a lane accesses are used, and the others are wasted. Efficiency is another
 number: the fewest sectors that could hold the request's bytes, divided by the sectors that it touches.
 """
@@ -93,7 +93,7 @@ def _name(op: DeclaredCounts) -> str:
 
 
 def memory_headline(verdicts: Verdicts, number: int, worst: int) -> Markup:
-    """Render the cost of one operation as compiled, or on the blackboard until it is compiled.
+    """Render the cost of one operation as compiled, or on the textbook machine until it is compiled.
 
     Args:
         number: index of the operation in the picture.
@@ -134,7 +134,7 @@ def _use_sentence(op: DeclaredCounts, share: str, board: Cost) -> Sentence:
     """Return how much of its sectors an operation uses, and why.
 
     Args:
-        board: its cost on the blackboard.
+        board: its cost on the textbook machine.
     """
     cost = op.launch
     used = used_bytes(op)
@@ -169,7 +169,7 @@ def _use_sentence(op: DeclaredCounts, share: str, board: Cost) -> Sentence:
         )
     if 0 < _NOTABLE_FACTOR * board.ideal_sectors <= board.sectors:
         predicted = f"{board.sectors / board.ideal_sectors:.2g} ×"
-        sentence = "The blackboard predicts {} the sectors needed for the {}. As compiled, it uses every byte: {}."
+        sentence = "The textbook predicts {} the sectors needed for the {}. As compiled, it uses every byte: {}."
         return say(sentence, predicted, named, cause(op))
     return say("In the {}, {}.", named, cause(op))
 
@@ -244,7 +244,7 @@ def _textbook_sentences(verdicts: Verdicts) -> tuple[Sentence, Sentence]:
             ratio = say(": {} elements per transaction", Strong(f"{elements / lines.total():.2f}"))
     parts = join_names([f"{count:,} {purpose}" for purpose, count in lines.items()])
     total = Strong(parts.replace(" to ", " transactions to ", 1))
-    first_tile = say("On the blackboard, the first tile takes {}{}.", total, ratio)
+    first_tile = say("On the textbook machine, the first tile takes {}{}.", total, ratio)
     lanes = "A transaction is a line of {} bytes that a warp of {} lanes touches."
     return first_tile, say(lanes, machine.line_bytes, machine.warp_size)
 
@@ -310,7 +310,7 @@ def explain(op: DeclaredCounts, verdicts: Verdicts) -> str:
     if op.compiled is None:
         return "Adjacent lanes access adjacent elements, so no request touches more sectors than its bytes need."
     fewer = verdicts.gpu_board[op.number].launch.requests / max(op.launch.requests, 1)
-    comparison = f": {fewer:.3g} × fewer requests than on the blackboard" if fewer > 1 else ""
+    comparison = f": {fewer:.3g} × fewer requests than on the textbook machine" if fewer > 1 else ""
     return f"Each lane accesses {op.width_bytes} contiguous bytes, and adjacent lanes adjacent chunks{comparison}."
 
 
@@ -332,7 +332,7 @@ def _reasons(op: DeclaredCounts, verdicts: Verdicts) -> Iterator[str]:
         requests = verdicts.gpu_board[op.number].launch.requests
         row = count_noun(op.pattern.row_bytes, "byte")
         yield "The Tensor Memory Accelerator (TMA) copies the whole block, so no lane issues a request."
-        yield f"The blackboard's lanes would issue {requests:,}."
+        yield f"The textbook machine's lanes would issue {requests:,}."
         yield f"Each box row of {row} costs the sectors that it touches."
         if cost.extra_sectors:
             outside = (

@@ -40,14 +40,14 @@ _LAUNCH = (*_AMOUNTS, "touched_sectors", "efficiency")
 
 SCRUBBER = Markup(
     '<div class="switch" role="group" aria-label="Requests">'
-    '<button type="button" data-model="textbook" data-tip="A lecture’s simple machine">Blackboard</button>'
+    '<button type="button" data-model="textbook" data-tip="A lecture’s simple machine">Textbook</button>'
     '<button type="button" data-model="compiled" data-tip="What the compiled kernel requests">Compiled</button></div>'
     '<div class="player scrubber" role="group" aria-label="Requests of the program">'
     '<button type="button" class="back" aria-label="Previous request">←</button>'
     '<button type="button" class="forward" aria-label="Next request">→</button>'
     '<input type="range" min="0" max="0" value="0" aria-label="Request"><output></output><span class="legend">'
     '<span><i style="background:{}"></i>used</span><span><i style="background:{}"></i>wasted</span></span></div>'
-).format(theme.WANTED, theme.WASTED)
+).format(theme.USED, theme.WASTED)
 
 
 class CoalescingPanel(Panel):
@@ -66,7 +66,7 @@ class CoalescingPanel(Panel):
         scrubber = slot("scrubber", "scrubber", SCRUBBER)
         table = slot("coalescing-table")
         conflicts = slot("bank-conflicts")
-        machine = "The blackboard's machine"
+        machine = "The textbook machine"
         own = slots.row(
             slot("flow-title"), request, slot("flow-launch"), name="flow", classes="flow"
         )
@@ -78,7 +78,7 @@ class CoalescingPanel(Panel):
             classes="flow",
         )
         return (
-            slot("coalescing-claim")
+            slot("coalescing-headline")
             + slots.row(
                 slots.form("lanes-view", "Which operation is drawn"), scrubber, name="memory-row"
             )
@@ -139,7 +139,7 @@ class CoalescingPanel(Panel):
         tile = main.pattern.tile(main.first)
         tile_plot = flow.tile_figure(tile, main.tensor, color, sector_bytes)
         return {
-            "coalescing-claim": problem + headline,
+            "coalescing-headline": problem + headline,
             "request-plot": flow.flow_plot(main, view.request, about, other, pending),
             **_launches(
                 snapshot,

@@ -204,7 +204,7 @@ def occupancy_table(schedule: Schedule, compiled: Compiled | None) -> Markup:
             say("The number of programs per SM is limited by {}.", limited_by), needs
         )
     if schedule.turns > 1 and schedule.programs <= schedule.sms:
-        return limits + prose.claim(
+        return limits + prose.lead(
             "An SM gets at most one program, which loops over its tiles, at any occupancy."
         )
     own = schedule.programs_per_sm
@@ -368,12 +368,10 @@ def reuse_sentences(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
         )
     served = ""
     if (
-        traffic.schedule.panels is not None and own.read_bytes < own.asked_bytes
+        traffic.schedule.panels is not None and own.read_bytes < own.requested_bytes
     ):  # an output that is added to is read
-        share = percent(1 - own.read_bytes / own.asked_bytes)
-        served = (
-            f"The L2 serves {share} of the {bytes_of(own.asked_bytes)} that the programs request."
-        )
+        share = percent(1 - own.read_bytes / own.requested_bytes)
+        served = f"The L2 serves {share} of the {bytes_of(own.requested_bytes)} that the programs request."
     return (
         say(
             "This launch reads {} from DRAM: {}.",
@@ -537,7 +535,7 @@ def reuse_funnel(traffic: DramTraffic) -> Markup:
         stages.append(
             ("sectors requested by loads (and TMA boxes)", SECTOR_BYTES * sectors, "predicted")
         )
-    stages.append(("SMs receive", traffic.own.asked_bytes, "predicted"))
+    stages.append(("SMs receive", traffic.own.requested_bytes, "predicted"))
     row = traffic.row
     counted = traffic.source("counted")
     if row and row.received_bytes is not None and row.l2_read_bytes is not None:

@@ -88,7 +88,7 @@ class SchedulePanel(Panel):
         curve = plot("loads-plot", "Distinct blocks that the first n programs load, in both orders")
         options = slots.form("schedule-view", "Options of the schedule")
         return (
-            slot("schedule-claim")
+            slot("schedule-headline")
             + slot("player", "player", _PLAYER)
             + slots.picture(picture, name="schedule-picture")
             + fold("schedule-options", "Colours, steps and comparison", options)
@@ -118,7 +118,7 @@ class SchedulePanel(Panel):
                 figures.loads_figure(orders, first), f"{own.timed.programs}", about=about
             )
         return {
-            "schedule-claim": _headline(snapshot, orders, first),
+            "schedule-headline": _headline(snapshot, orders, first),
             "schedule-plot": picture,
             "loads-plot": curve,
             "schedule-occupancy": text.occupancy_table(launch, snapshot.compiled),
@@ -282,7 +282,7 @@ class TimelinePanel(Panel):
         measured = source(timeline.backend)
         lead, *rest = text.timeline_sentences(timeline, execution, schedule)
         return {
-            "timeline": prose.claim(lead) + prose.claim(*rest),
+            "timeline": prose.lead(lead) + prose.lead(*rest),
             "moment-plot": value(moment, measured),
             "ideal-plot": value(ideal, "predicted"),
             "gantt-plot": value(figures.gantt_figure(execution, schedule, color), measured),
@@ -346,7 +346,7 @@ class ReusePanel(Panel):
             slots.row(plot("resources-plot", resources), classes="row plots"),
         )
         return (
-            slot("reuse-claim")
+            slot("reuse-headline")
             + slots.picture(
                 reads, plot("times-plot", "Time by GROUP_SIZE"), plot("bounds-plot", resources)
             )
@@ -368,7 +368,7 @@ class ReusePanel(Panel):
         return reuse_seconds(snapshot.state.kernel, launch, programs_per_sm(launch, compiled))
 
     def draw_predicting(self, snapshot: Snapshot) -> Slots:
-        return {"reuse-claim": status.render_predicting(self.seconds(snapshot))}
+        return {"reuse-headline": status.render_predicting(self.seconds(snapshot))}
 
     def draw(self, snapshot: Snapshot) -> Slots:
         state = snapshot.state
@@ -400,7 +400,7 @@ class ReusePanel(Panel):
             text.study_table(traffic), text.model_notes(traffic)
         )
         return {
-            "reuse-claim": text.reuse_headline(traffic, failure, larger),
+            "reuse-headline": text.reuse_headline(traffic, failure, larger),
             "reuse-plot": reads,
             "times-plot": times,
             # The picture shows at most two plots; the third one stands below.

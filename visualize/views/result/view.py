@@ -26,12 +26,12 @@ from kernels.spec import Kernel, Launch, shape_text
 from visualize.numbers import Number, source
 from visualize.predict.bounds import Bound, Point, Roof, intensity, predicted_point
 from visualize.predict.launch_time import predict_time
-from visualize.predict.reuse import asked_bytes
+from visualize.predict.reuse import requested_bytes
 from visualize.predict.schedule import schedule
 from visualize.views import slots, status
 from visualize.views.order.figures import bounds_figure
 from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
-from visualize.views.prose import claim, picture_caption, plain, tag_experiment
+from visualize.views.prose import lead, picture_caption, plain, tag_experiment
 from visualize.views.result import figures, text
 from visualize.views.slots import NONE, fold, plot, plot_value, slot
 from visualize.views.state import Snapshot, State, query
@@ -343,11 +343,11 @@ def draw_roofline(run: RunResult, launch: Launch) -> Slots:
     roof = next((roof for roof in recorded if roof.gpu == gpu), None)
     if roof is None or not kernel.family.work(launch.problem):
         reason = NO_ROOF if kernel.family.work(launch.problem) else NO_WORK
-        return {"roofline": tag_experiment(experiment, claim(reason)), "roofline-plot": NONE}
+        return {"roofline": tag_experiment(experiment, lead(reason)), "roofline-plot": NONE}
     timed = text.timed_run(run)
     own = points(kernel, timed, gpu, source(timed.backend)) if timed and run.check.passed else ()
     try:
-        received = asked_bytes(schedule(kernel, launch))
+        received = requested_bytes(schedule(kernel, launch))
         bound = predicted_point(kernel, launch, received, timed.clock_mhz if timed else None)
     except ConfigError:  # too many tiles to lay out
         bound = None
@@ -360,7 +360,7 @@ def draw_roofline(run: RunResult, launch: Launch) -> Slots:
     about = picture_caption(experiment, gpu, *sources)
     return {
         "roofline": tag_experiment(
-            experiment, claim(*text.describe_roofline(roof, own[0] if own else None, bound))
+            experiment, lead(*text.describe_roofline(roof, own[0] if own else None, bound))
         ),
         "roofline-plot": plot_value(figure, revision=kernel.family.id, about=about),
     }

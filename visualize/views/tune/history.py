@@ -153,7 +153,7 @@ class HistoryPanel(ListPanel):
     def layout(self) -> Markup:
         times = plot("history-plot", "The time of each stored run, from the oldest to the newest")
         return (
-            slot("history-claim")
+            slot("history-headline")
             # "history-instead" replaces the plot if no run was timed.
             + slots.picture(times, slot("history-instead"))
             + fold("history-runs-fold", "Each run in numbers", slot("history-runs"))
@@ -183,9 +183,9 @@ class HistoryPanel(ListPanel):
             name: table.render(rows[name], snapshot.state, row_address)
             for name, table, _ in self.lists
         }
-        claim = text.history_headline(series, runs) if store.path else headline("", "", STORE_OFF)
+        lead = text.history_headline(series, runs) if store.path else headline("", "", STORE_OFF)
         return {
-            "history-claim": render_alert(store.problem) + claim if store.problem else claim,
+            "history-headline": render_alert(store.problem) + lead if store.problem else lead,
             "history-plot": picture(snapshot, series) if series else NONE,
             "history-instead": ""
             if series

@@ -223,10 +223,10 @@ class SweepPanel(Panel):
         start = button("sweep-start", "Sweep", primary=True)
         cancel = button("sweep-cancel", "Cancel", is_enabled=False)
         form = slots.form("sweep-form", "Values to try, search, picture")
-        restart = slots.row(button("sweep-anew", "Sweep again, ignoring stored rows"))
+        restart = slots.row(button("sweep-again", "Sweep again, ignoring stored rows"))
         save = slots.row(button("sweep-json", "The sweep as JSON"))
         return (
-            slot("sweep-claim")
+            slot("sweep-headline")
             + slots.row(start, cancel, slot("sweep-progress"), name="sweep-row")
             # "sweep-instead" replaces the plot if there is nothing to draw.
             + slots.picture(
@@ -245,7 +245,7 @@ class SweepPanel(Panel):
     def actions(self) -> Mapping[str, StreamAction]:
         return {
             "sweep-start": StreamAction(self._start),
-            "sweep-anew": StreamAction(partial(self._start, from_scratch=True)),
+            "sweep-again": StreamAction(partial(self._start, from_scratch=True)),
             "sweep-cancel": StreamAction(self._cancel),
             "sweep-json": StreamAction(partial(self._save, False)),
             "ranking-csv": StreamAction(partial(self._save, True)),
@@ -291,7 +291,7 @@ class SweepPanel(Panel):
             headline = text.plan_headline(sweep, seconds, has_times=snapshot.here == state.gpu)
         instead = text.explain_no_picture(sweep, name)
         return {
-            "sweep-claim": headline,
+            "sweep-headline": headline,
             "sweep-instead": instead,
             **_draw_rows(sweep, state, has_picture=not instead),
             **self._draw_progress(state, instead or advice),
@@ -463,7 +463,7 @@ def _draw_sizes(state: State, dimension: str, sweeps: Mapping[int, Sweep | None]
         "sweep-table": table,
         "sweep-lines": "",
     }
-    return {"sweep-claim": headline, "sweep-plot": picture, **tables}
+    return {"sweep-headline": headline, "sweep-plot": picture, **tables}
 
 
 # /sweep
