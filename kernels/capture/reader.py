@@ -135,6 +135,16 @@ class CountedLaunch:
     elapsed_ms: float | None
 
 
+def describe_effect(before: Mapping[str, int], after: Mapping[str, int]) -> str:
+    """Return what a change that was tried changes; "" if that is nothing."""
+    changed = [
+        f"{name.replace('_', ' ')} from {number:,} to {after[name]:,}"
+        for name, number in before.items()
+        if number != after[name]
+    ]
+    return f"Tried: this changes {', '.join(changed)}." if changed else ""
+
+
 @dataclass(frozen=True)
 class Finding:
     """A finding about a launch: a fact and, if `change` is set, an experiment that was made.
@@ -166,12 +176,7 @@ class Finding:
 
     @property
     def sentences(self) -> str:
-        changed = [name for name in self.before if self.before[name] != self.after[name]]
-        saved = [
-            f"{name.replace('_', ' ')} from {self.before[name]:,} to {self.after[name]:,}"
-            for name in changed
-        ]
-        effect = f"Tried: this changes {', '.join(saved)}." if saved else ""
+        effect = describe_effect(self.before, self.after)
         return " ".join(filter(None, (self.text, self.change, effect, self.needs)))
 
 

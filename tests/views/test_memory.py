@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kernels import discover
+from kernels.evaluate.counts import Cost
 from kernels.evaluate.declared import Matrix, Requests, count_accesses
 from kernels.gpus import GPUS
 from kernels.instructions import Instruction
@@ -275,12 +276,15 @@ def test_constant_or_padded_sizes_bring_back_what_unknown_divisibility_costs(ses
     text, figure, rows = ask("faults", session, "transpose.tiled M=1000 N=1000")
     assert figure == ""
     assert rows["unchanged"][2] == "4 B"
-    constant = rows["sizes and strides as constants"]
+    constant = rows["Declare sizes and strides as tl.constexpr"]
     assert constant[2] == "16 B"
     assert constant[4] == "0.25 ×"
     assert constant[6] == "same"
-    assert rows["sizes padded to multiples of 16: M 1000 → 1008, N 1000 → 1008"][2] == "16 B"
-    assert "Fewer requests with <b>sizes and strides as constants</b>" in text
+    assert rows["Pad the tensors, and pass M = 1008, N = 1008"][2] == "16 B"
+    assert (
+        "<b>Declare sizes and strides as tl.constexpr</b>. Tried: this changes requests from"
+        in text
+    )
 
 
 def test_unknown_divisibility_costs_requests_and_a_transposed_operand_is_tried(session):
@@ -288,7 +292,7 @@ def test_unknown_divisibility_costs_requests_and_a_transposed_operand_is_tried(s
         "faults", session, f"matmul.grouped {SMALL} dtype=float32 BLOCK_M=64 BLOCK_N=64"
     )
     assert rows["sizes not known to be divisible by 16"][2] == "4 B"
-    assert {"A transposed", "B transposed", "num_warps 4 → 2", "num_warps 4 → 8"} <= set(rows)
+    assert {"Transpose A", "Transpose B", "Pass num_warps = 2", "Pass num_warps = 8"} <= set(rows)
     assert "×</b>" in text
     for row in rows.values():  # of each change, the load of A
         for column in (3, 5):
@@ -303,14 +307,12 @@ def test_unknown_divisibility_costs_requests_and_a_transposed_operand_is_tried(s
                 else ""
             )
             assert row[column + 1] == expected
-    assert re.search(r"<b>B transposed</b> \([\d.]+ × fewer\)", text)
+    assert "<b>Transpose B</b>. Tried: this changes requests from" in text
 
 
 def test_boxes_need_no_requests_at_a_divisible_size(session):
     text, _, _ = ask("faults", session, f"matmul.persistent K=1001 {SMALL}")
-    assert re.search(
-        r"padded to multiples of 16: K 1001 → 1008</b> \(none: boxes are copied\)", text
-    )
+    assert re.search(r"pass K = 1008</b>\. Tried: this changes requests from [\d,]+ to 0", text)
     assert "<b>none</b>" in text
 
 
@@ -357,11 +359,13 @@ def test_a_dimension_or_gpu_that_cannot_be_compared_is_refused_beside_its_contro
         with pytest.raises(ConfigError) as error:
             ask(question, session, flat)
         assert error.value.field == field
-    totals = {"unchanged": 8, "same": 8, "more": 9}
-    assert str(whatif.best_changes(totals)).startswith("None of these changes saves requests")
-    assert (
-        str(whatif.best_changes({**totals, "fewer": 2})) == "Fewer requests with fewer (4 × fewer)."
-    )
+    costs = {
+        name: Cost(requests, 9, 9, 9)
+        for name, requests in {"unchanged": 8, "same": 8, "more": 9}.items()
+    }
+    assert str(whatif.best_changes(costs)).startswith("None of these changes saves requests")
+    costs |= {"fewer": Cost(2, 9, 9, 9), "more sectors": Cost(2, 10, 9, 9)}
+    assert str(whatif.best_changes(costs)) == "fewer. Tried: this changes requests from 8 to 2."
 
 
 def test_the_listing_marks_the_chosen_operation_behind_those_of_a_first_launch(compile_kernel):

@@ -8,6 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 from markupsafe import Markup
 
+from kernels.capture.reader import describe_effect
 from kernels.evaluate.counts import Cost, sum_costs
 from kernels.evaluate.declared import DeclaredCounts, count_accesses
 from kernels.experiment import Experiment, launch_of, resolve_gpu
@@ -163,12 +164,12 @@ def faults(session: Session, state: State) -> Iterator[Answer]:
         except NotCompiledError as error:
             builds[name] = str(error)
         yield builds_table(builds, caption), ""
-    totals = {
-        name: sum_costs(build.operations).requests
+    costs = {
+        name: sum_costs(build.operations)
         for name, build in builds.items()
         if isinstance(build, Build)
     }
-    yield prose.claim(best_changes(totals)) + builds_table(builds, caption), ""
+    yield prose.claim(best_changes(costs)) + builds_table(builds, caption), ""
 
 
 def _variants(experiment: Experiment) -> Iterator[tuple[str, Experiment, str]]:
@@ -176,7 +177,7 @@ def _variants(experiment: Experiment) -> Iterator[tuple[str, Experiment, str]]:
     problem = experiment.problem
     config = experiment.config
     yield "unchanged", experiment, "launcher"
-    yield "sizes and strides as constants", experiment, "constexpr"
+    yield "Declare sizes and strides as tl.constexpr", experiment, "constexpr"
     sizes = {
         name: value
         for name in ("M", "N", "K")
@@ -184,22 +185,22 @@ def _variants(experiment: Experiment) -> Iterator[tuple[str, Experiment, str]]:
     }
     odd = {name: -(-value // DIVISOR) * DIVISOR for name, value in sizes.items() if value % DIVISOR}
     if odd:
-        changes = ", ".join(f"{name} {sizes[name]} → {value}" for name, value in odd.items())
+        changes = ", ".join(f"{name} = {value}" for name, value in odd.items())
         padded = replace(experiment, problem=replace(problem, **odd))
-        yield f"sizes padded to multiples of {DIVISOR}: {changes}", padded, "launcher"
+        yield f"Pad the tensors, and pass {changes}", padded, "launcher"
     else:
         yield f"sizes not known to be divisible by {DIVISOR}", experiment, "none"
     if hasattr(problem, "layout"):
         for name in "AB":
             yield (
-                f"{name} transposed",
+                f"Transpose {name}",
                 replace(experiment, problem=transpose_operand(problem, name)),
                 "launcher",
             )
     for warps in (config.num_warps // 2, config.num_warps * 2):
         if 1 <= warps <= 16:
             changed = replace(experiment, config=replace(config, num_warps=warps))
-            yield f"num_warps {config.num_warps} → {warps}", changed, "launcher"
+            yield f"Pass num_warps = {warps}", changed, "launcher"
 
 
 def builds_table(builds: Mapping[str, Build | str], caption: str) -> Markup:
@@ -249,22 +250,26 @@ def _ratio(now: int, before: int) -> Any:
     return Strong(f"{now / before:.3g} ×") if before else ""
 
 
-def best_changes(totals: Mapping[str, int]) -> Sentence:
-    """Return which changes save requests over all operations.
+def best_changes(costs: Mapping[str, Cost]) -> Sentence:
+    """Return the changes that save requests over all operations and add no sectors.
 
     Args:
-        totals: the requests of each change that could be compiled, and of the launch "unchanged".
+        costs: of each change that could be compiled, and of the launch "unchanged".
     """
-    if (now := totals.get("unchanged")) is None:
+    numbers = {
+        name: {"requests": cost.requests, "sectors": cost.sectors} for name, cost in costs.items()
+    }
+    now = numbers.get("unchanged")
+    if now is None:
         return say("The unchanged launch can't be compiled, so there is nothing to compare with.")
-    better = []
-    for name, total in totals.items():
-        if total < now:
-            saving = f"{now / total:.3g} × fewer" if total else "none: boxes are copied"
-            better.append(say("{} ({})", Strong(name), saving))
+    better = [
+        say("{}. {}", Strong(name), describe_effect(now, new))
+        for name, new in numbers.items()
+        if new["requests"] < now["requests"] and new["sectors"] <= now["sectors"]
+    ]
     if not better:
         return say("None of these changes saves requests: the tile and the kernel determine them.")
-    return say("Fewer requests with {}.", join(better, "; "))
+    return join(better, " ")
 
 
 def cliff(session: Session, state: State) -> Iterator[Answer]:
