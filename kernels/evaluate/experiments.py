@@ -249,7 +249,7 @@ def find_races(counts: LaunchCounts) -> dict[tuple[str, tuple[str, int]], tuple[
 
 
 def find_refusals(counts: LaunchCounts) -> set[tuple[str, tuple[str, int]] | None]:
-    """Return the operations whose counts are incomplete or bounds; None stands for the launch."""
+    """Return the operations whose counts are incomplete or bounds; None is the launch."""
     refused = (place_of(op) for op in counts.operations if op.tally.refused)
     return {*refused, *([None] if counts.refused else [])}
 
