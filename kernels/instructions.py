@@ -18,7 +18,7 @@ class Instruction:
         element_bytes: bytes per element; 0 for a descriptor.
         width_bytes: bytes that a lane moves with one instruction; 0 for a descriptor.
         instruction: PTX instruction without its operands.
-        instructions: number of occurrences in the PTX.
+        instructions: number of occurrences in the PTX; 0 if unknown.
         opcodes: distinct SASS opcodes that implement it.
         swizzle_bytes: a descriptor's swizzle width in shared memory; 0 without a swizzle or if the recording omits it.
         is_merged: for each instruction of a warp, whether ptxas merged it into another load; () if unknown.
@@ -30,7 +30,7 @@ class Instruction:
     element_bytes: int
     width_bytes: int
     instruction: str = ""
-    instructions: int = 1
+    instructions: int = 0
     opcodes: tuple[str, ...] = ()
     swizzle_bytes: int = 0
     is_merged: tuple[bool, ...] = ()

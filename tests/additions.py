@@ -18,7 +18,12 @@ from visualize.web.controls import experiment_form
 from visualize.web.redraw import Redraw
 
 EXPERIMENT = {"kernel": "softmax.row_blocks", "problem": {"M": 37, "N": 1008}}
-STATE = opened("softmax.row_blocks M=37 N=1008")
+
+
+@pytest.fixture
+def state():
+    """Return the page's state: only the copy knows the family."""
+    return opened("softmax.row_blocks M=37 N=1008")
 
 
 @pytest.fixture(scope="module")
@@ -37,21 +42,21 @@ def ask(redraw):
     )
 
 
-def test_the_form_and_the_pictures_follow_from_the_familys_declarations(redraw):
-    fields = json.loads(experiment_form(STATE, None))["fields"]
+def test_the_form_and_the_pictures_follow_from_the_familys_declarations(redraw, state):
+    fields = json.loads(experiment_form(state, None))["fields"]
     controls = {field["name"]: field for field in fields}
     assert "softmax: blocks of rows" in controls["kernel"]["labels"]
     assert controls["BLOCK_N"]["choices"] == [256, 512, 1024, 2048, 4096]
     drawn = {}
     for tab in ("schedule", "coalescing", "reuse"):
-        drawn |= redraw.panels[tab][0].draw(Snapshot(STATE))
+        drawn |= redraw.panels[tab][0].draw(Snapshot(state))
     drawings = {name: drawn[name] for name in drawn if name.endswith("-plot")}
     pictures = {name for name, value in drawings.items() if value not in ("", NONE)}
     assert {"schedule-plot", "coalescing-plot", "request-plot", "bounds-plot"} <= pictures
     assert not {"loads-plot", "reuse-plot"} & pictures, "no blocks of panels, and no GROUP_SIZE"
     text = "".join(drawn[f"{name}-headline"] for name in ("schedule", "coalescing", "reuse"))
     assert not [words for words in ("of A and", "of K", "along K", "transpos") if words in text]
-    schedule = Snapshot(STATE).schedule
+    schedule = Snapshot(state).schedule
     orders = [Order("this order", schedule, steps(schedule))]
     maps = [(trace["name"], trace["z"].shape) for trace in map_figure(orders, "order")["data"]]
     assert maps == [("A as read", (10, 1)), ("B as written", (10, 1))]

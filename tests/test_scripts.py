@@ -17,6 +17,7 @@ from kernels.gpus import GPUS
 from kernels.spec import Launch
 from tests.kernels.trees import ROOT
 from tests.views.test_order import RECORDED, recorded
+from visualize.predict import textbook
 from visualize.predict.execution import ideal_clock
 from visualize.predict.schedule import loads, row_major, schedule, steps
 from visualize.predict.textbook import Textbook
@@ -133,7 +134,11 @@ def test_the_scripts_parts_pass_their_tests_in_node(tmp_path):
             "waves": launch_case(2048, 512, 64, 4, 132, (1, 2, 5, 8)),
         },
         "timeline": timeline_case(),
-        "requests": flow_plot(make_flow(kernel, launch, 1, Textbook()), 31, ""),
+        "requests": flow_plot(
+            make_flow(kernel, launch, textbook.count_accesses(kernel, launch, Textbook())[1]),
+            31,
+            "",
+        ),
     }
     path = tmp_path / "cases.json"
     path.write_text(json.dumps(cases), encoding="utf-8")

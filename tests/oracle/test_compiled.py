@@ -156,7 +156,9 @@ def test_a_descriptors_block_is_swizzled_as_wide_as_its_rows_allow(
 
 def test_a_tensor_copy_on_another_line_goes_to_the_descriptor_that_lacks_it():
     """As ptxas says for persistent matmul, TT, 48 × 80 × 96 bfloat16, in tiles of 32 × 32 × 16: a line of orders.py."""
-    descriptors = [Instruction("descriptor", ("tile.py", line), None, 0, 0) for line in (57, 61)]
+    descriptors = [
+        Instruction("descriptor", ("tile.py", line), None, 0, 0, "", 1) for line in (57, 61)
+    ]
     listed = [
         ("UTMALDG.2D", ((file, line, 0),)) for file, line in (("orders.py", 57), ("tile.py", 61))
     ]

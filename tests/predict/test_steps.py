@@ -193,7 +193,7 @@ SHORT_ROWS = {"M": 4096, "N": 4096, "K": 4096}, LARGE[1]
 
 
 @pytest.mark.parametrize(
-    ("launch", "used", "expected"),
+    ("launch", "wanted", "expected"),
     [
         (ARTICLE, 9, FirstLoads(9, 81, 54, 90, ((3, 3), (1, 9)), False, (162, 162))),
         (BY_ROW, 9, FirstLoads(9, 81, 90, 90, ((1, 9), (1, 9)), True, (162, 162))),

@@ -454,7 +454,8 @@ def reuse_json(snapshot: Snapshot) -> dict[str, Any]:
         "low_bytes": round(own.low_bytes),
         "high_bytes": round(own.high_bytes),
         "dram_write_bytes": own.write_bytes,
-        **select_fields(own, "compulsory_bytes", "asked_bytes"),
+        "compulsory_bytes": own.compulsory_bytes,
+        "asked_bytes": own.requested_bytes,
         "by_group_size": {str(size): round(reuse.read_bytes) for size, reuse in sizes.items()},
         "fewest_bytes_group_size": fewest_bytes(sizes) if sizes else None,
         "recommended_group_size": recommended(traffic.kernel, traffic.launch, sizes)
