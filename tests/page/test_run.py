@@ -228,6 +228,7 @@ def test_the_steps_of_a_launch_are_saved_as_an_animation(tab):
     """A frame for each of four programs. The last frame looks as the picture of the last step."""
     tab.open("?kernel=matmul.grouped&M=128&N=128&K=64&BLOCK_M=64&BLOCK_N=64&tab=schedule&step=4")
     tab.says("#player output", "program 4 of 4")
+    tab.wait_for_compiled()  # it changes the picture's caption
     tab.page.locator("#schedule-plot .live-plot").hover()
     _, png = saved(tab, "#schedule-plot [data-title='Save as PNG, at 2×']")
     name, gif = saved(tab, "#schedule-plot [data-title='Save as GIF of all steps']")

@@ -128,6 +128,8 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
     path = Path(flags.script)
     process = None
     if path.suffix != ".tilescope":
+        if not prints:
+            print(f"Capturing {flags.script}; the page follows.", file=sys.stderr, flush=True)
         process = _ScriptProcess(flags, folder, stack)
         path = process.capture(flags.script)
     compiler = process.compile if process else None
