@@ -207,7 +207,7 @@ def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher")
 
 
 def _discard_entry(error: Exception) -> bool:
-    """Delete a kernel's folder in Triton's cache if one of its files can't be read. Return whether it is gone."""
+    """Delete a kernel's folder in Triton's cache if one of its files can't be read. Return whether it was deleted."""
     from triton import knobs
 
     folder = Path(getattr(error, "filename", None) or "/").parent

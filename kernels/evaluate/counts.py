@@ -110,7 +110,7 @@ class Example:
 
 @dataclass
 class Tally:
-    """What an evaluation has found out about one operation.
+    """The counts of one operation, while it is being evaluated.
 
     Attributes:
         executions: number of executions with an active program, over all programs.

@@ -21,7 +21,7 @@ from kernels.spec import Family
 MOST_TURNS = 20
 _BATCH_MS = 50.0
 
-# Take at least ten turns. If ten would exceed 10 s, take as many as fit, but at least three.
+# Measure at least ten turns. If ten exceed 10 s, measure as many as fit, but at least three.
 _MIN_TURNS = 10
 _MIN_TURNS_MS = 10_000.0
 _MIN_LONG_TURNS = 3

@@ -344,7 +344,7 @@ def test_each_example_has_the_documented_reply(app, client, section):
     def is_final():
         """Whether the reply no longer waits for the compiler."""
         exec(compile(ast.Module([first], []), section.endpoint, "exec"), names)
-        return "Ask again" not in str(names["reply"])
+        return "Call again" not in str(names["reply"])
 
     until(is_final)
     assert claims

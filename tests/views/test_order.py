@@ -23,12 +23,11 @@ from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic, Reuse
 from visualize.predict.schedule import FirstLoads, first_reads, loads, row_major, schedule, steps
 from visualize.views.order import figures
+from visualize.views.order.dram_text import reuse_headline, reuse_sentences
 from visualize.views.order.map_figure import MOST_CELLS, Order, map_figure, map_grid, player_data
 from visualize.views.order.text import (
     loads_headline,
     occupancy_table,
-    reuse_headline,
-    reuse_sentences,
     split_k_sentence,
     waves_sentence,
 )

@@ -28,7 +28,7 @@ from visualize.predict.schedule import (
     steps,
 )
 from visualize.views import prose, slots, status
-from visualize.views.order import figures, text
+from visualize.views.order import dram_text, figures, text
 from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.panel import Api, Endpoint, Panel, Reply, RunAction, Slots, select_fields
 from visualize.views.prose import Link, Sentence, picture_caption
@@ -397,16 +397,16 @@ class ReusePanel(Panel):
         failure = snapshot.failure.message if snapshot.failure else ""
         larger = larger_preset(state.kernel, "reuse", "Open a size at which GROUP_SIZE matters.")
         tables = Markup('<div class="tables">{}{}</div>').format(
-            text.study_table(traffic), text.model_notes(traffic)
+            dram_text.study_table(traffic), dram_text.model_notes(traffic)
         )
         return {
-            "reuse-headline": text.reuse_headline(traffic, failure, larger),
+            "reuse-headline": dram_text.reuse_headline(traffic, failure, larger),
             "reuse-plot": reads,
             "times-plot": times,
             # The picture shows at most two plots; the third one stands below.
             "bounds-plot": resources if times == NONE else NONE,
             "resources-plot": NONE if times == NONE else resources,
-            "reuse-way": text.reuse_funnel(traffic),
+            "reuse-way": dram_text.reuse_funnel(traffic),
             "reuse-tables": tables,
         }
 
@@ -468,5 +468,7 @@ def reuse_json(snapshot: Snapshot) -> dict[str, Any]:
             {"name": bound.name, "ms": bound.ms, "why": bound.why} for bound in traffic.bounds
         ],
         "measured": traffic.study and to_json(traffic.study),
-        "note": prose.plain([*text.reuse_sentences(traffic), failure.message if failure else ""]),
+        "note": prose.plain(
+            [*dram_text.reuse_sentences(traffic), failure.message if failure else ""]
+        ),
     }

@@ -1,0 +1,349 @@
+"""Sentences and tables of the DRAM reads picture."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from kernels.gpus import GPUS
+from kernels.pairs import pair
+from kernels.results import GroupSizeRow
+from kernels.sectors import SECTOR_BYTES
+from visualize.numbers import (
+    bytes_of,
+    milliseconds,
+    percent,
+    significant,
+)
+from visualize.predict.reuse import DramTraffic, by_group_size, fewest_bytes, recommended
+from visualize.predict.schedule import (
+    max_programs_per_sm,
+    schedule,
+)
+from visualize.views.prose import (
+    Link,
+    Mark,
+    Sentence,
+    Sourced,
+    Strong,
+    headline,
+    html,
+    join,
+    say,
+    term,
+)
+from visualize.views.tables import table, traffic_funnel
+
+# Numbers of bytes within this factor count as equal.
+_EQUAL = 1.05
+
+# If the best order saves more than this share of the time, DRAM was not hidden behind another resource.
+_HIDDEN = 0.1
+
+# GPUs by falling bandwidth per FLOP.
+_LESS_BANDWIDTH = ("A100-80GB", "A10G", "L40S", "L4", "RTX4090")
+
+_RESOURCES = {"arithmetic": "arithmetic", "L2": "the L2", "load and store": "load and store units"}
+
+
+def reuse_headline(traffic: DramTraffic, failure: str, larger: Link | str = "") -> Markup:
+    """State how often each input byte is read from DRAM.
+
+    Args:
+        failure: why the kernel can't be compiled, or "".
+        larger: a link to a size at which GROUP_SIZE makes a difference, for a launch in which it makes none.
+    """
+    ratio = traffic.own.read_bytes / traffic.own.compulsory_bytes
+    sentences = reuse_sentences(traffic)
+    alone = _time_alone(traffic)
+    lead: list[Any] = [sentences[1] or alone or sentences[0]]
+    if no_gain := _no_gain(traffic):
+        lead = [larger, no_gain]
+    number = f"{significant(ratio, 2)} ×" if ratio > _EQUAL else ""
+    beside = (
+        "the input bytes read from DRAM {}"
+        if ratio > _EQUAL
+        else "Each input is read from DRAM once {}"
+    )
+    rest = (sentence for sentence in (alone, *sentences) if sentence not in lead)
+    return headline(number, say(beside, Mark("predicted")), html(lead), *rest, failure)
+
+
+def _time_alone(traffic: DramTraffic) -> Sentence | str:
+    """Compare the time that DRAM would take alone with the slowest resource's."""
+    times = {
+        bound.name: bound.ms for bound in traffic.bounds if bound.name in ("DRAM", *_RESOURCES)
+    }
+    slowest = max(times, key=times.__getitem__, default="DRAM")
+    if slowest == "DRAM" or "DRAM" not in times:
+        return ""
+    alone = (
+        milliseconds(times["DRAM"]),
+        _RESOURCES[slowest],
+        milliseconds(times[slowest]),
+        Mark("predicted"),
+    )
+    return say("DRAM alone would take {}, {} {} {}, so DRAM is not the bottleneck.", *alone)
+
+
+def reuse_sentences(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
+    """Describe this launch, all values of GROUP_SIZE, the time, and the uncertainty. Empty strings may occur."""
+    own = traffic.own
+    row = traffic.row
+    ratio = own.read_bytes / own.compulsory_bytes
+    times = (
+        f"{significant(ratio)} × the size of its inputs" if ratio > _EQUAL else "each input once"
+    )
+    count: Sentence | str = ""
+    if row and row.read_bytes:
+        count = say(
+            "Nsight Compute counted {}.",
+            Sourced(Strong(bytes_of(row.read_bytes)), traffic.source("counted")),
+        )
+    served = ""
+    if (
+        traffic.schedule.panels is not None and own.read_bytes < own.requested_bytes
+    ):  # an output that is added to is read
+        share = percent(1 - own.read_bytes / own.requested_bytes)
+        served = f"The L2 serves {share} of the {bytes_of(own.requested_bytes)} that the programs request."
+    return (
+        say(
+            "This launch reads {} from DRAM: {}.",
+            Sourced(Strong(bytes_of(own.read_bytes)), "predicted"),
+            times,
+        ),
+        count,
+        served,
+        *(_orders(traffic) if traffic.sizes else ()),
+        *(_time(traffic) if traffic.study and traffic.sizes else ()),
+        *_uncertainty(traffic),
+        traffic.kernel.note(traffic.launch),
+    )
+
+
+def _no_gain(traffic: DramTraffic) -> str:
+    """Say why GROUP_SIZE makes no difference; "" if it makes one, or if the kernel has none."""
+    reads = [each.read_bytes for each in traffic.sizes.values()]
+    if not reads or max(reads) >= _EQUAL * min(reads):
+        return ""
+    fits = min(reads) < _EQUAL * traffic.own.compulsory_bytes
+    reason = "the L2 holds all inputs" if fits else "all orders reuse panels equally well"
+    return (
+        f"Nothing to gain at this size: {reason}, so every GROUP_SIZE reads {bytes_of(min(reads))}."
+    )
+
+
+def _orders(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
+    sizes = traffic.sizes
+    if no_gain := _no_gain(traffic):
+        return (no_gain,)
+    fewest = fewest_bytes(sizes)
+    best = recommended(traffic.kernel, traffic.launch, sizes)
+    worst = max(sizes, key=lambda size: sizes[size].read_bytes)
+    most = sizes[worst].read_bytes
+    least = sizes[fewest].read_bytes
+    times = Sourced(f"{significant(most / least)} × as many", "predicted")
+    extremes = "GROUP_SIZE {} reads the fewest bytes, {}; {} reads the most, {}."
+    reason = "It reads nearly as few bytes, and smaller groups are often slightly faster."
+    if best > fewest:
+        reason = "The L2, not DRAM, is the limit here. It has less work if more consecutive programs share a panel."
+    return (
+        say(extremes, Strong(fewest), bytes_of(least), worst, times),
+        say("Recommended: {}. {}", Strong(best), reason) if best != fewest else "",
+    )
+
+
+def _time(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
+    """Say whether the difference in bytes shows in the time and, if not, why."""
+    assert traffic.study is not None
+
+    def read_bytes(row: GroupSizeRow) -> float:
+        return (
+            row.read_bytes
+            or traffic.sizes[min(row.group_size or 1, traffic.schedule.extents[0])].read_bytes
+        )
+
+    few = min(traffic.study.rows, key=read_bytes)
+    many = max(traffic.study.rows, key=read_bytes)
+    times = read_bytes(many) / read_bytes(few)
+    if times < _EQUAL:
+        return ("GROUP_SIZE does not change the bytes, so expect no change in time.",)
+    compared = pair(few.times_ms, many.times_ms)
+    timed = traffic.source("measured")
+    noise = percent(compared.noise)
+    lead = f"{significant(times)} × fewer bytes (GROUP_SIZE {few.group_size} instead of {many.group_size})"
+    if not compared.differs:
+        below = Sourced(f"(less than the noise of {noise})", timed)
+        return (say("{}: {} {}.", lead, Strong("no time difference here"), below),)
+    saved = 1 - compared.ratio
+    change = Strong(f"{percent(abs(saved))} {'less' if saved > 0 else 'more'} time")
+    return say("{} took {}, ± {}.", lead, change, Sourced(noise, timed)), *_bottleneck(
+        traffic, read_bytes(many), saved
+    )
+
+
+def _bottleneck(
+    traffic: DramTraffic, most_bytes: float, saved: float
+) -> tuple[Sentence | str, ...]:
+    """Compare DRAM's time in the worst order with the slowest other resource.
+
+    Args:
+        saved: the share of the worst order's time that the best order saves.
+    """
+    if not traffic.launch.gpu.dram_gbps:
+        return ()
+    slowest = max(
+        (bound for bound in traffic.bounds if bound.name in _RESOURCES), key=lambda bound: bound.ms
+    )
+    name = _RESOURCES[slowest.name]
+    ms = milliseconds(slowest.ms)
+    dram_ms = (most_bytes + traffic.own.write_bytes) / traffic.launch.gpu.dram_gbps / 1e6
+    alone = f"In the worst order, DRAM alone would take {milliseconds(dram_ms)}"
+    if dram_ms >= slowest.ms:
+        return (f"{alone} and is the bottleneck.",)
+    if saved > _HIDDEN:
+        return (f"{alone} and is not hidden behind {name} ({ms}).",)
+    return f"DRAM was hidden behind {name}.", f"{alone}, {name} {ms}.", _other_gpu(traffic)
+
+
+def _other_gpu(traffic: DramTraffic) -> Sentence | str:
+    """Name a GPU with less bandwidth per FLOP on which DRAM would take longer than arithmetic in the worst order."""
+    launch = traffic.launch
+    family = traffic.kernel.family
+    worst = max(traffic.sizes, key=lambda size: traffic.sizes[size].read_bytes)
+    for name in _LESS_BANDWIDTH:
+        gpu = GPUS[name]
+        tflops = gpu.matrix_tflops.get(launch.problem.dtype, 0.0)
+        if name == launch.gpu.name or not tflops:
+            continue
+        per_sm = min(
+            traffic.schedule.programs_per_sm, max_programs_per_sm(gpu, launch.config.num_warps)
+        )
+        there = by_group_size(
+            schedule(traffic.kernel, replace(launch, gpu=gpu), per_sm), 0.0, (worst,)
+        )[worst]
+        dram_ms = there.read_bytes / gpu.dram_gbps / 1e6
+        arithmetic_ms = family.work(launch.problem) / tflops / 1e9
+        if dram_ms > arithmetic_ms:
+            needs = f"GROUP_SIZE {worst} would need {milliseconds(dram_ms)} of DRAM time and {{}} of arithmetic"
+            lead = f"The difference would show on a GPU with less bandwidth per FLOP: on {name}, {needs}."
+            return say(lead, Sourced(milliseconds(arithmetic_ms), "predicted"))
+    return ""
+
+
+def _uncertainty(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
+    own = traffic.own
+    if traffic.compiled is None:
+        return (say("One program per SM is {} until the kernel is compiled.", Mark("assumed")),)
+    if traffic.schedule.panels is None:
+        in_parts = (
+            "Its stores write partial sectors, and the model assumes that each of them is first read from DRAM. The "
+            "true number is lower if the other parts arrive while the sector is still in the L2."
+        )
+        return (in_parts if own.read_bytes > own.compulsory_bytes else "",)
+    if own.is_drift:
+        return (
+            "Programs request more than the L2 delivers, so they fall out of lockstep."
+            if own.is_l2_limited
+            else "",
+            "The bytes depend on how far programs drift out of lockstep.",
+            f"This prediction is rough: in lockstep, the launch reads {bytes_of(own.lockstep_bytes)}.",
+        )
+    if own.is_edge:
+        low, high = bytes_of(own.low_bytes), bytes_of(own.high_bytes)
+        reused = (
+            "The reused data is about as large as the L2, so the bytes depend on its exact capacity"
+        )
+        return (f"{reused}: between {low} and {high}.",)
+    return ()
+
+
+def reuse_funnel(traffic: DramTraffic) -> Markup:
+    """Render the bytes read at each level from lanes to DRAM, predicted and counted."""
+    stages: list[tuple[Any, int, str]] = []
+    if traffic.operations:
+        tensors = traffic.kernel.family.tensors(traffic.launch.problem)
+        sectors = sum(
+            op.launch.sectors for op in traffic.operations if tensors[op.access.tensor].is_input
+        )
+        stages.append(
+            ("sectors requested by loads (and TMA boxes)", SECTOR_BYTES * sectors, "predicted")
+        )
+    stages.append(("SMs receive", traffic.own.requested_bytes, "predicted"))
+    row = traffic.row
+    counted = traffic.source("counted")
+    if row and row.received_bytes is not None and row.l2_read_bytes is not None:
+        stages += [
+            ("SMs receive", row.received_bytes, counted),
+            ("the L2 looks up", row.l2_read_bytes, counted),
+        ]
+    stages.append(("read from DRAM", int(traffic.own.read_bytes), "predicted"))
+    if row and row.read_bytes:
+        stages.append(("read from DRAM", int(row.read_bytes), counted))
+    stages.append(
+        (term("compulsory bytes", "each input once"), traffic.own.compulsory_bytes, "predicted")
+    )
+    return traffic_funnel(stages, "Bytes read, from lanes to DRAM")
+
+
+def study_table(traffic: DramTraffic) -> Markup | str:
+    """Compare counted and predicted bytes of each GROUP_SIZE; "" without a study."""
+    study = traffic.study
+    if study is None or not traffic.sizes:
+        return ""
+    rows = []
+    for row in study.rows:
+        predicted = traffic.sizes.get(min(row.group_size or 1, traffic.schedule.extents[0]))
+        count = "not counted"
+        gigabytes = ""
+        error = ""
+        flags = []
+        if predicted:
+            gigabytes = f"{predicted.read_bytes / 1e9:.3f}"
+            flags = [*["drift"] * predicted.is_drift, *["edge of the L2"] * predicted.is_edge]
+        if row.read_bytes:
+            count = f"{row.read_bytes / 1e9:.3f} ± {50 * np.ptp(row.dram_read_bytes) / row.read_bytes:.1f}\u00a0%"
+            error = (
+                f"{100 * (predicted.read_bytes / row.read_bytes - 1):+.1f} %" if predicted else ""
+            )
+        rows.append(
+            (row.group_size, gigabytes, count, error, f"{row.ms:.4f}", join(map(term, flags)))
+        )
+    header = (
+        term("GROUP_SIZE"),
+        "GB predicted",
+        "GB counted (median of five)",
+        "error",
+        "ms, timed in turns",
+        "",
+    )
+    return table(header, rows, f"{study.tool}, {study.device.name}. {study.note}".strip())
+
+
+def model_notes(traffic: DramTraffic) -> Markup:
+    """Render the assumptions of the model, and the reason that no L2 hit rate is shown."""
+    assumptions = "Each input is assumed to be read once, and the output to be written once."
+    if traffic.schedule.panels:
+        # tests/oracle/test_reuse_atlas.py requires slightly smaller errors.
+        assumptions = (
+            f"Programs start in launch order, {traffic.schedule.resident_programs:,} at a time. Programs that loop "
+            "over tiles run in lockstep. Others drift apart, because an SM serves its oldest program first. If "
+            "programs request more than the L2 delivers, 24 of 132 SMs run ahead. The others stay in step because "
+            "they wait for DRAM. Each half of the L2 keeps the data that SMs on its side read, and evicts the least "
+            "recently used lines. Both halves keep most panels, so about half of the capacity counts. Only reads are "
+            "modelled: an output is assumed to be written once. Error against counts: on an H200, half of 1,047 "
+            "orders are within 2.4 % and 93 % within 20 %; all but four of the others are flagged. On an H100, 93 % "
+            "of 208 orders are within 20 %. The constants come from H200s and an H100, and are assumed for other "
+            "GPUs."
+        )
+    hit_rate = (
+        "Nsight Compute's L2 hit rate is not shown. On an L2 of two halves, a request from one half to the other is "
+        "looked up twice, and a write counts one and a half times. Three quantities are counted instead: the sectors "
+        "that SMs receive, the sectors that the L2 looks up for SMs (fewer, because one reply can serve two SMs), and "
+        "DRAM's bytes."
+    )
+    notes = Markup(
+        '<details class="small-print"><summary>Assumptions</summary><p>{}</p><p>{}</p></details>'
+    )
+    return notes.format(assumptions, hit_rate)
