@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 from kernels import discover
+from kernels.capture.reader import Capture
 from kernels.gpus import GPUS, this_gpu
 from kernels.knobs import ConfigError, knobs
 from kernels.measuring.measurement import Measurement
@@ -21,6 +22,7 @@ from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Compiled
 from kernels.results.store import Store
 from kernels.spec import Launch
+from visualize.reports.launch import make_report
 from visualize.startup import quick_import
 
 # Two tests run at a time, so more threads would only compete. torch reads this when it is imported.
@@ -208,6 +210,26 @@ def tilescope_cache(pytestconfig, tmp_path_factory):
 def compiled_before(tilescope_cache):
     """Return the cache's folder for compiled kernels, which the app uses, too."""
     return tilescope_cache / "triton"
+
+
+@pytest.fixture(scope="module")
+def captured(request, tmp_path_factory, compiled_before):
+    """Capture the script in the module's SCRIPT for an H200, with its findings. Return the capture's path."""
+    from visualize.cli.show import show
+
+    script = tmp_path_factory.mktemp("captured") / "script.py"
+    script.write_text(request.module.SCRIPT, encoding="utf-8")
+    path = script.with_suffix(".tilescope")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
+        show([str(script), "--text", "--gpu", "H200", "--out", str(path)])
+    return path
+
+
+@pytest.fixture(scope="module")
+def launches(captured):
+    """Return the reports of the script's launches."""
+    return make_report(Capture(captured)).launches
 
 
 @pytest.fixture(scope="session")

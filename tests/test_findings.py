@@ -3,7 +3,6 @@
 import pytest
 
 from kernels.capture.reader import Capture
-from visualize.cli.show import show
 from visualize.reports.launch import make_report
 from visualize.reports.text import table
 
@@ -292,23 +291,6 @@ share[(16,)](x, out, BLOCK=4096)  # 62
 """
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory, compiled_before):
-    folder = tmp_path_factory.mktemp("findings")
-    script = folder / "script.py"
-    script.write_text(SCRIPT, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
-        capture = folder / "script.tilescope"
-        show([str(script), "--text", "--gpu", "H200", "--out", str(capture)])
-    return capture
-
-
-@pytest.fixture(scope="module")
-def launches(path):
-    return make_report(Capture(path)).launches
-
-
 def find(launch, kind, op=""):
     return next(each for each in launch.findings if each.kind == kind and op in each.op)
 
@@ -549,14 +531,14 @@ def test_a_small_grid_leaves_sms_idle(launches):
 
 
 def test_findings_are_kept_in_the_file_and_a_file_without_them_says_that_nothing_was_tried(
-    path, launches
+    captured, launches
 ):
-    again = make_report(Capture(path))
+    again = make_report(Capture(captured))
     assert [launch.findings for launch in again.launches] == [
         launch.findings for launch in launches
     ]
     assert again.untried == ""
-    capture = Capture(path)
+    capture = Capture(captured)
     capture.findings = None
     untried = make_report(capture)
     assert "no change was compiled" in table(untried)

@@ -2,10 +2,6 @@
 
 import pytest
 
-from kernels.capture.reader import Capture
-from visualize.cli.show import show
-from visualize.reports.launch import make_report
-
 SCRIPT = """
 import torch
 import triton
@@ -81,23 +77,6 @@ for rows in (214_750, 214_749):  # 10, 11
 packed[(214_750,)](long_rows[:, :3000], out, 10_000, 3000, IS_WIDE=True, BLOCK=16384)
 tiled[(725, 725)](huge[: 46341**2].view(46341, 46341), out, 46341, 46341, IS_WIDE=False, BLOCK=64)  # 13
 """
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory, compiled_before):
-    folder = tmp_path_factory.mktemp("findings")
-    script = folder / "script.py"
-    script.write_text(SCRIPT, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
-        capture = folder / "script.tilescope"
-        show([str(script), "--text", "--gpu", "H200", "--out", str(capture)])
-    return capture
-
-
-@pytest.fixture(scope="module")
-def launches(path):
-    return make_report(Capture(path)).launches
 
 
 def find(launch, kind, op=""):

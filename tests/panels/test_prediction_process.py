@@ -160,7 +160,9 @@ def test_a_schedule_replies_before_the_compiler_and_says_so(page, compiles):
     reply = orjson.loads(run_coroutine(endpoint_of(page, SchedulePanel)(PAYLOAD)))
     assert reply["resident_source"] == "assumed"
     assert reply["programs"] == 32
-    assert reply["note"].startswith("Not compiled yet, so one program per SM is assumed. Call again")
+    assert reply["note"].startswith(
+        "Not compiled yet, so one program per SM is assumed. Call again"
+    )
     assert not compiles[0].done(), "the compile continues for the next request"
 
 
