@@ -48,13 +48,17 @@ def test_the_form_and_the_pictures_follow_from_the_familys_declarations(redraw, 
     assert "softmax: blocks of rows" in controls["kernel"]["labels"]
     assert controls["BLOCK_N"]["choices"] == [256, 512, 1024, 2048, 4096]
     drawn = {}
-    for tab in ("schedule", "coalescing", "reuse"):
+    for tab in ("program-order", "requests", "dram-reads"):
         drawn |= redraw.panels[tab][0].draw(Snapshot(state))
     drawings = {name: drawn[name] for name in drawn if name.endswith("-plot")}
     pictures = {name for name, value in drawings.items() if value not in ("", NONE)}
-    assert {"schedule-plot", "coalescing-plot", "request-plot", "bounds-plot"} <= pictures
-    assert not {"loads-plot", "reuse-plot"} & pictures, "no blocks of panels, and no GROUP_SIZE"
-    text = "".join(drawn[f"{name}-headline"] for name in ("schedule", "coalescing", "reuse"))
+    assert {"program-order-plot", "tile-plot", "request-plot", "bounds-plot"} <= pictures
+    assert not {"loads-plot", "dram-reads-plot"} & pictures, (
+        "no blocks of panels, and no GROUP_SIZE"
+    )
+    text = "".join(
+        drawn[f"{name}-headline"] for name in ("program-order", "requests", "dram-reads")
+    )
     assert not [words for words in ("of A and", "of K", "along K", "transpos") if words in text]
     schedule = Snapshot(state).schedule
     orders = [Order("this order", schedule, steps(schedule))]

@@ -53,7 +53,7 @@ def request():
 
 
 def opened(flat, this=None, **others):
-    """Return the State of fields, such as "matmul.grouped M=64 tab=reuse", on a machine with this GPU."""
+    """Return the State of fields, such as "matmul.grouped M=64 tab=dram-reads", on a machine with this GPU."""
     return SETTINGS.state({**fields(flat), **others}, this)
 
 

@@ -81,10 +81,10 @@ def test_every_view_of_an_example_fills_its_slots_without_running_code(scripts, 
     memory = drawn(scripts, kernel=name)
     requests = decode(memory["request-plot"])["layout"]["meta"]["requests"]
     assert requests["total"] > 0
-    assert "textbook" in memory["coalescing-table"]
+    assert "textbook" in memory["requests-table"]
     assert (
         "theoretical occupancy on H200"
-        in drawn(scripts, kernel=name, tab="code")["compiler-headline"]
+        in drawn(scripts, kernel=name, tab="compiler")["compiler-headline"]
     )
     assert "captured without a GPU" in drawn(scripts, kernel=name, tab="result")["result"]
 
@@ -95,17 +95,17 @@ def test_every_view_of_an_example_fills_its_slots_without_running_code(scripts, 
 def test_the_player_steps_through_the_programs_that_store_each_block(
     scripts, name, programs, waves
 ):
-    slots = drawn(scripts, kernel=f"script.{name}", tab="order")
-    assert f"{programs:,} programs run in <b>{waves} waves</b>" in slots["schedule-headline"]
-    layout = decode(slots["schedule-plot"])["layout"]
+    slots = drawn(scripts, kernel=f"script.{name}", tab="program-order")
+    assert f"{programs:,} programs run in <b>{waves} waves</b>" in slots["program-order-headline"]
+    layout = decode(slots["program-order-plot"])["layout"]
     assert layout["meta"]["extents"] == [programs, 1]
     assert layout["meta"]["orders"][0]["count"] == waves
 
 
 def test_a_launch_that_stores_no_whole_blocks_has_no_map(scripts):
-    slots = drawn(scripts, kernel="script.histogram", tab="order")
-    assert slots["schedule-plot"] == "none"
-    assert "No store of this launch covers a tensor" in slots["schedule-headline"]
+    slots = drawn(scripts, kernel="script.histogram", tab="program-order")
+    assert slots["program-order-plot"] == "none"
+    assert "No store of this launch covers a tensor" in slots["program-order-headline"]
 
 
 def test_a_table_and_a_picture_have_the_same_operation(scripts):

@@ -178,7 +178,7 @@ from visualize.views.state import Snapshot
 panels = {tab.name: tab.panels[0]() for tab in TABS}
 for name, kernel in discover().items():
     known = Snapshot(SETTINGS.state({"kernel": name}, None))
-    for tab, word in (("schedule", "program"), ("coalescing", "transactions"), ("reuse", "DRAM")):
+    for tab, word in (("program-order", "program"), ("requests", "transactions"), ("dram-reads", "DRAM")):
         assert word in panels[tab].draw(known)[f"{tab}-headline"], (name, tab)
 session = Session(None)
 outcome = session.submit(from_json({"kernel": "matmul.grouped"})).result()

@@ -405,7 +405,7 @@ def test_an_example_opens_without_being_captured_and_follows_its_controls():
         "case_cols": 7,
     }
     state = scripts.find({"settings": settings})
-    assert (state.view.tab, captures) == ("coalescing", [])
+    assert (state.view.tab, captures) == ("requests", [])
     form = json.loads(scripts.fill(state)["script"])
     assert form["values"]["case_cols"] == 1000
     for _ in range(2):

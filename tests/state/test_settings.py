@@ -14,7 +14,7 @@ from tests.messages import opened
 from visualize.predict.textbook import Textbook
 from visualize.views.memory.flow import LaneView
 from visualize.views.opening import opening_config
-from visualize.views.state import ScheduleView, View
+from visualize.views.state import ProgramOrderView, View
 from visualize.views.tabs import SETTINGS
 from visualize.web.controls import apply_preset, experiment_form, presets
 
@@ -22,8 +22,8 @@ H100 = GPUS["H100"]
 
 
 def test_every_field_of_the_address_reads_back():
-    state = opened("transpose.tiled M=96 tab=reuse color=wave request=3 line_bytes=64")
-    assert state.view.of(ScheduleView).color == "wave"
+    state = opened("transpose.tiled M=96 tab=dram-reads color=wave request=3 line_bytes=64")
+    assert state.view.of(ProgramOrderView).color == "wave"
     assert state.view.of(LaneView).request == 3
     assert opened({name: str(value) for name, value in state.to_address().items()}) == state
 
@@ -67,13 +67,13 @@ def test_an_older_address_names_its_operation_by_number():
 
 
 def test_an_element_that_fits_in_no_line_is_refused_and_forgiven():
-    flat = fields("transpose.tiled tab=coalescing element_bytes=16 line_bytes=8")
+    flat = fields("transpose.tiled tab=requests element_bytes=16 line_bytes=8")
     with pytest.raises(ConfigError, match="must be at most line_bytes, which is 8") as error:
         opened(flat)
     assert error.value.field == "element_bytes"
     state, sentences = SETTINGS.state_or_defaults(flat, None)
     assert state.view.of(Textbook) == Textbook(line_bytes=8)
-    assert state.view.tab == "coalescing"
+    assert state.view.tab == "requests"
     assert list(sentences) == ["element_bytes"]
 
 
@@ -84,20 +84,20 @@ def test_options_and_config_of_one_kernel_do_not_follow_to_another():
     assert other.experiment.problem.M == 96, "an extended family keeps the problem"
     assert other.experiment.config == other.kernel.config()
     assert other.view.of(LaneView) == LaneView()
-    assert other.view.of(ScheduleView).color == "sm"
+    assert other.view.of(ProgramOrderView).color == "sm"
     other = opened(SETTINGS.change_kernel(flat, "transpose.tiled"))
     assert other.experiment.problem.M == 1024, "another family has its own defaults"
 
 
 def test_a_view_has_default_options_and_an_unknown_tab_is_refused():
     assert View("").of(LaneView) == LaneView()
-    allowed = r"tab is 'elsewhere'; allowed are result .Result., schedule .Program"
+    allowed = r"tab is 'elsewhere'; allowed are result .Result., program-order .Program"
     with pytest.raises(ConfigError, match=allowed):
         opened("tab=elsewhere")
 
 
 PERSISTENT = discover()["matmul.persistent"]
-SET = {"M": 4096, "N": 4096, "K": 4096, "GROUP_SIZE": 3, "tab": "reuse", "seed": 7, "gpu": ""}
+SET = {"M": 4096, "N": 4096, "K": 4096, "GROUP_SIZE": 3, "tab": "dram-reads", "seed": 7, "gpu": ""}
 H200 = GPUS["H200"]
 
 

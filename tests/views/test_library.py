@@ -242,7 +242,7 @@ def test_the_table_lists_all_scores_with_the_largest_error_first_and_flags_dram_
 def test_a_click_opens_the_launch_on_the_picture_that_has_its_count():
     for score in BOARD.scores[::23]:
         state = state_at(view.score_address(score))
-        assert state.view.tab == ("reuse" if score.count == DRAM else "coalescing")
+        assert state.view.tab == ("dram-reads" if score.count == DRAM else "requests")
         assert state.gpu.name == score.experiment.gpu
         assert state.experiment == score.experiment
         form = scoreboard.FORMS[score.count == DRAM]

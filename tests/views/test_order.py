@@ -23,7 +23,7 @@ from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic, Reuse
 from visualize.predict.schedule import FirstLoads, first_reads, loads, row_major, schedule, steps
 from visualize.views.order import figures
-from visualize.views.order.dram_text import reuse_headline, reuse_sentences
+from visualize.views.order.dram_reads import dram_reads_headline, reuse_sentences
 from visualize.views.order.map_figure import MOST_CELLS, Order, map_figure, map_grid, player_data
 from visualize.views.order.text import (
     loads_headline,
@@ -435,7 +435,7 @@ def test_the_sentences_are_the_approved_ones(approve):
         texts[f"blocks: {name}"] = loads_headline(first_loads, "program", ROW_MAJOR, LINK, ())
     texts["blocks: a gain"] = loads_headline(FEWER, "program", slow_down(3.0), LINK, ("End.",))
     for name, reads in REUSE.items():
-        texts[f"reads: {name}"] = reuse_headline(reads, "")
+        texts[f"reads: {name}"] = dram_reads_headline(reads, "")
     approve("order", texts)
 
 

@@ -36,9 +36,9 @@ from visualize.views.tables import table
 
 # The tabs that a script has, with the slots of their headlines.
 _HEADLINES = {
-    "coalescing": "coalescing-headline",
+    "requests": "requests-headline",
     "compiler": "compiler-headline",
-    "schedule": "schedule-headline",
+    "program-order": "program-order-headline",
     "result": "result",
 }
 TABS = tuple(_HEADLINES)
@@ -114,16 +114,16 @@ def draw(script: Script, view: LaunchView, address: Mapping[str, object]) -> Slo
     ]
     drawn: Slots = {"launches": _launches_table(launches, view, address)}
     match view.tab:
-        case "coalescing":
+        case "requests":
             drawn |= {
-                "coalescing-headline": summary,
+                "requests-headline": summary,
                 "request-plot": _flow(launches, view),
                 "flow-title": "",
                 "flow-launch": "",
                 "contrast-title": "",
                 "contrast": NONE,
                 "contrast-launch": "",
-                "coalescing-table": report_table(launch, launches.textbook(view.launch), links),
+                "requests-table": report_table(launch, launches.textbook(view.launch), links),
                 "lanes-view": _lanes_form(launch, launches.programs(view.launch), view),
             }
         case "compiler":
@@ -139,7 +139,7 @@ def draw(script: Script, view: LaunchView, address: Mapping[str, object]) -> Slo
                 drawn["resources"] = resources_table(declared, facts)
         case "result":
             drawn["result"] = _result(launches.content.launches[view.launch])
-        case "schedule":
+        case "program-order":
             drawn |= _order_slots(launches, launch, view)
     return drawn
 
@@ -319,21 +319,21 @@ def _order_slots(launches: Launches, launch: LaunchReport, view: LaunchView) -> 
     if planned is None:
         why = "No store of this launch covers a tensor with rectangular blocks, once each."
         return {
-            "schedule-headline": headline(*count_noun(programs, "program").split(), why),
-            "schedule-plot": NONE,
-            "schedule-occupancy": "",
+            "program-order-headline": headline(*count_noun(programs, "program").split(), why),
+            "program-order-plot": NONE,
+            "program-order-occupancy": "",
         }
     (tensor,) = planned.transposed
     order = Order(launch.kernel, planned, steps(planned, "auto"))
     waves = waves_sentence(planned, steps(planned) if order.steps.is_single else order.steps)
     stored = f"The picture shows which program stores each block of {tensor}."
     return {
-        "schedule-headline": headline(*count_noun(programs, "program").split(), waves, stored),
-        "schedule-plot": plot_value(
+        "program-order-headline": headline(*count_noun(programs, "program").split(), waves, stored),
+        "program-order-plot": plot_value(
             map_figure([order], "order", ("block row", "block column")),
             f"{planned.extents} {launch.kernel}",
             player_data([order], "order", view.step, 0, 0),
             about=launches.caption,
         ),
-        "schedule-occupancy": occupancy_table(planned, None),
+        "program-order-occupancy": occupancy_table(planned, None),
     }

@@ -50,7 +50,7 @@ SCRUBBER = Markup(
 ).format(theme.USED, theme.WASTED)
 
 
-class CoalescingPanel(Panel):
+class RequestsPanel(Panel):
     """One request as flow from lanes to bytes, beside another kernel's, and the tables behind it."""
 
     options = (LaneView, Textbook, TileView)
@@ -62,9 +62,9 @@ class CoalescingPanel(Panel):
             "A request: lines from its lanes to the bytes that they access, used or wasted",
         )
         versus = plot("contrast", "A request of another kernel for the same tensor")
-        tile = plot("coalescing-plot", "The tile, coloured by request, warp, lane or register")
+        tile = plot("tile-plot", "The tile, coloured by request, warp, lane or register")
         scrubber = slot("scrubber", "scrubber", SCRUBBER)
-        table = slot("coalescing-table")
+        table = slot("requests-table")
         conflicts = slot("bank-conflicts")
         machine = "The textbook machine"
         own = slots.row(
@@ -78,7 +78,7 @@ class CoalescingPanel(Panel):
             classes="flow",
         )
         return (
-            slot("coalescing-headline")
+            slot("requests-headline")
             + slots.row(
                 slots.form("lanes-view", "Which operation is drawn"), scrubber, name="memory-row"
             )
@@ -89,7 +89,7 @@ class CoalescingPanel(Panel):
             + fold(
                 "totals-fold",
                 "From lanes to DRAM: the launch's counters",
-                slot("coalescing-totals"),
+                slot("requests-totals"),
             )
             + fold("banks-fold", "Shared memory: layout conversions and bank conflicts", conflicts)
             + fold(
@@ -139,7 +139,7 @@ class CoalescingPanel(Panel):
         tile = main.pattern.tile(main.first)
         tile_plot = flow.tile_figure(tile, main.tensor, color, sector_bytes)
         return {
-            "coalescing-headline": problem + headline,
+            "requests-headline": problem + headline,
             "request-plot": flow.flow_plot(main, view.request, about, other, pending),
             **_launches(
                 snapshot,
@@ -148,10 +148,10 @@ class CoalescingPanel(Panel):
                 verdicts.compiled if main.is_compiled else verdicts.board,
             ),
             "lanes-view": lanes_form(snapshot),
-            "coalescing-table": tables.operations_table(verdicts),
-            "coalescing-totals": tables.traffic_section(verdicts),
+            "requests-table": tables.operations_table(verdicts),
+            "requests-totals": tables.traffic_section(verdicts),
             "bank-conflicts": tables.conversions_table(verdicts),
-            "coalescing-plot": plot_value(tile_plot, f"{main.block} {tile.row.shape}", about=about),
+            "tile-plot": plot_value(tile_plot, f"{main.block} {tile.row.shape}", about=about),
         }
 
     def draw_pinned(self, pinned: Snapshot, snapshot: Snapshot) -> Slots:
@@ -267,7 +267,7 @@ def _launches(
             "contrast-launch": nothing,
         }
     op = contrast.operation
-    address = {**contrast.experiment.short_address(), "tab": "coalescing", "operation": op.number}
+    address = {**contrast.experiment.short_address(), "tab": "requests", "operation": op.number}
     other = flow.make_flow(contrast.kernel, contrast.launch, op)
     caption = picture_caption(contrast.experiment, state.gpu.name, "compiled")
     ratio = sum(map(text.used_bytes, contrast.operations)) / max(1, sum(map(text.used_bytes, own)))

@@ -213,7 +213,9 @@ def occupancy_table(schedule: Schedule, compiled: Compiled | None) -> Markup:
 
 def timeline_hint(state: State) -> Markup:
     """Say that there is no timeline, and link to the most similar one that was recorded on this GPU."""
-    nearest = link_nearest(TIMELINE.form, state, "schedule") or "Recording a timeline needs a GPU."
+    nearest = (
+        link_nearest(TIMELINE.form, state, "program-order") or "Recording a timeline needs a GPU."
+    )
     return prose.hint(
         say("No timeline of this experiment was recorded on {}. {}", state.gpu.name, nearest)
     )

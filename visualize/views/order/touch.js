@@ -211,7 +211,7 @@ export class Overlay {
   open(point) {
     if (!point || "k" in point) return;
     const query = address();
-    query.set("tab", "coalescing");
+    query.set("tab", "requests");
     // The row-major map is not this kernel's: the program that computes the tile in this kernel's order.
     query.set("program", this.picture.reads({ ...point, map: 0 }).program);
     emit("follow", query.toString());
