@@ -186,7 +186,7 @@ def test_a_missing_column_is_an_error(compiled):
 
 
 def test_an_instruction_on_another_line_goes_to_the_operation_that_lacks_one(compiled):
-    from kernels.evaluate.memory_operations import match_instructions
+    from kernels.evaluate.declared_instructions import match_instructions
 
     listed = instructions(compiled.sass)
     found = match_instructions(listed, compiled.operations)

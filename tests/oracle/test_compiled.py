@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kernels import discover
-from kernels.evaluate import listings, memory_operations
+from kernels.evaluate import declared_instructions, listings
 from kernels.evaluate.declared import count_accesses
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
@@ -162,7 +162,7 @@ def test_a_tensor_copy_on_another_line_goes_to_the_descriptor_that_lacks_it():
     listed = [
         ("UTMALDG.2D", ((file, line, 0),)) for file, line in (("orders.py", 57), ("tile.py", 61))
     ]
-    assert memory_operations.match_instructions(listed, descriptors) == [0, 1]
+    assert declared_instructions.match_instructions(listed, descriptors) == [0, 1]
 
 
 # Below compute capability 9.0, Triton adds bfloat16 by a branch with a compare-and-swap loop, not by inline assembly.
@@ -284,12 +284,12 @@ def test_texts_that_contradict_one_another_are_unreadable(
     tensors = kernel.tensors(launch)
     shapes = [tensors[access.tensor].stored for access in accesses]
     texts = {kind: getattr(compiled, kind) for kind in TEXTS}
-    assert memory_operations.read_operations(accesses, shapes, **texts) == compiled.operations
+    assert declared_instructions.read_operations(accesses, shapes, **texts) == compiled.operations
     moved = replace(accesses[0], source=(accesses[0].source[0], 1))
     with pytest.raises(listings.UnsupportedOperation, match="became 0 operations"):
-        memory_operations.read_operations((moved, *accesses[1:]), shapes, **texts)
+        declared_instructions.read_operations((moved, *accesses[1:]), shapes, **texts)
     assert old in texts[kind]
     with pytest.raises(listings.UnsupportedOperation, match=why):
-        memory_operations.read_operations(
+        declared_instructions.read_operations(
             accesses, shapes, **{**texts, kind: texts[kind].replace(old, new, 1)}
         )

@@ -15,7 +15,7 @@ from kernels.capture.reader import Capture
 from kernels.compiling.compiler import compile_launch
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.declared import count_accesses
-from kernels.evaluate.memory import STORAGE_STEP, storage_number
+from kernels.evaluate.global_memory import STORAGE_STEP, storage_number
 from kernels.experiment import from_json, launch_of
 from kernels.gpus import GPUS
 from kernels.jit import on_arrays

@@ -52,7 +52,7 @@ def test_one_click_loads_the_textbooks_transactions(tab):
     tab.follow(
         "?kernel=transpose.row_strip&M=8&N=8&BLOCK_M=2&BLOCK_N=8&warp_size=4&line_bytes=16&tab=requests"
     )
-    tab.unfold("#board-fold")
+    tab.unfold("#machine-fold")
     tab.page.get_by_label("Lanes", exact=True).select_option(label="loaded")
     tab.says("#requests-headline", "16 to store B", folded=True)
 

@@ -301,7 +301,7 @@ def test_labels_of_bars_are_level_and_legible_beside_a_pinned_run(tab):
 def test_a_table_is_saved_as_it_stands(tab):
     """And without a GPU, recorded counts are listed, but nothing can be counted."""
     tab.open("?kernel=matmul.grouped&gpu=H200&tab=requests")
-    tab.unfold("#verdicts-fold")
+    tab.unfold("#operations-fold")
     table = "#requests-table .scroll"
     tab.page.wait_for_selector(f"{table} td:text-is('compiled')", state="attached", timeout=60_000)
     tab.page.locator(table).first.hover()

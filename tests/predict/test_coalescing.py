@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from kernels import discover
 from kernels.evaluate.counts import Cost
 from kernels.evaluate.declared import count_accesses, make_pattern
-from kernels.evaluate.requests import lanes_of, textbook
 from kernels.gpus import GPUS
 from kernels.instructions import Instruction
 from kernels.layouts import Layout
@@ -182,8 +181,8 @@ def test_the_textbooks_requests_of_a_block_need_not_fill_the_compiled_instructio
     """32 elements in 4 registers of 8 lanes: 4 compiled instructions, and one textbook request."""
     lane = ((4,), (8,), (16,), (0,), (0,))
     layout = Layout((32,), ((1,), (2,)), lane, ())
-    assigned = textbook(Instruction("load", ("", 0), layout, 4, 4, "ld.global.b32"))
-    place, owner = lanes_of(assigned)
+    assigned = Instruction("load", ("", 0), layout, 4, 4, "ld.global.b32").textbook
+    place, owner = assigned.lanes()
     assert place.tolist() == [[list(range(32))]]
     assert owner.all()
     assert assigned.count == 1

@@ -19,7 +19,7 @@ from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Compiled, Failure
 from kernels.results.store import Store
 from kernels.spec import Kernel, Launch
-from visualize.predict.schedule import STEPPING, Schedule, schedule
+from visualize.predict.schedule import STEPPING, KernelSchedule, schedule
 from visualize.views.opening import opening_config
 
 T = TypeVar("T")
@@ -360,7 +360,7 @@ class Snapshot:
         return next((value for value in self.measured.values() if type(value) is kind), None)
 
     @cached_property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> KernelSchedule:
         """The launch in ideal waves.
 
         Raises:

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from kernels.evaluate.memory_operations import memory_lines
+from kernels.capture.reader import CapturedKernel
+from kernels.evaluate.declared_instructions import memory_lines
 from kernels.experiment import Json
+from kernels.gpus import Gpu
 from kernels.instructions import CompiledFacts
 from kernels.jit import last_line, source_file, source_lines
 from kernels.results import Compiled
@@ -50,14 +52,16 @@ class CompilerPanel(Panel):
             }
         if compiled is None:
             return {}
+        gpu = launch.gpu
+        num_warps = launch.config.num_warps
         *_, number = find_operation(snapshot)
         kernel = snapshot.state.kernel
         # A first launch's operations are numbered before those of the kernel that is listed.
         first = len(kernel.all_accesses(launch)) - len(kernel.accesses(launch))
         return {
-            "compiler-headline": compiler_headline(launch, compiled, compiled.triton),
+            "compiler-headline": compiler_headline(gpu, num_warps, compiled, compiled.triton),
             "listing": _listing(kernel, launch, compiled, max(0, number - first)),
-            "resources": resources_table(launch, compiled),
+            "resources": resources_table(gpu, num_warps, compiled),
         }
 
     def draw_waiting(self, snapshot: Snapshot, seconds: float) -> Slots:
@@ -67,15 +71,12 @@ class CompilerPanel(Panel):
         compiled = snapshot.compiled
         if compiled is None:
             return ()
+        launch = snapshot.launch
+        resident = occupancy_of(launch.gpu, launch.config.num_warps, compiled)
         return (
             Number("registers per thread", compiled.registers, "", "compiled"),
             Number("shared memory", compiled.shared_bytes, "bytes", "compiled"),
-            Number(
-                "programs per SM",
-                occupancy_of(snapshot.launch, compiled).programs_per_sm,
-                "",
-                "compiled",
-            ),
+            Number("programs per SM", resident.programs_per_sm, "", "compiled"),
         )
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
@@ -91,11 +92,13 @@ class CompilerPanel(Panel):
         return (Endpoint("compile", compile_of),)
 
 
-def compiler_headline(launch: Launch, compiled: CompiledFacts, triton: str) -> Markup:
+def compiler_headline(
+    gpu: Gpu, num_warps: int, compiled: CompiledFacts | CapturedKernel, triton: str
+) -> Markup:
     """Render the predicted occupancy, and the registers and shared memory behind it."""
-    resident = occupancy_of(launch, compiled)
+    resident = occupancy_of(gpu, num_warps, compiled)
     held = count_noun(resident.programs_per_sm, "program")
-    warps = resident.programs_per_sm * launch.config.num_warps
+    warps = resident.programs_per_sm * num_warps
     spills = (
         f"{compiled.spilled_bytes:,} bytes spilled" if compiled.spilled_bytes else "none spilled"
     )
@@ -106,25 +109,24 @@ def compiler_headline(launch: Launch, compiled: CompiledFacts, triton: str) -> M
     )
     return headline(
         f"{100 * resident.occupancy:.3g} %",
-        Sourced(f"theoretical occupancy on {launch.gpu.name}", "predicted"),
+        Sourced(f"theoretical occupancy on {gpu.name}", "predicted"),
         say(
             "An SM can hold {} ({} of its {} warps). The limit is {}.",
             Strong(held),
             warps,
-            launch.gpu.max_warps_per_sm,
+            gpu.max_warps_per_sm,
             join_names(resident.limited_by),
         ),
         say("{} of shared memory per program, {} per thread, {}.", *needs),
         f"Triton {triton} compiled it.",
-        launch.gpu.caveat,
+        gpu.caveat,
     )
 
 
-def resources_table(launch: Launch, compiled: CompiledFacts) -> Markup:
+def resources_table(gpu: Gpu, num_warps: int, compiled: CompiledFacts | CapturedKernel) -> Markup:
     """Render the kernel's need of each resource, an SM's supply, and the programs that fit."""
-    gpu = launch.gpu
     needs = {
-        "warps": (f"{launch.config.num_warps} per program", f"{gpu.max_warps_per_sm} per SM"),
+        "warps": (f"{num_warps} per program", f"{gpu.max_warps_per_sm} per SM"),
         "programs": ("1", f"{gpu.max_programs_per_sm} per SM"),
         "registers": (f"{compiled.registers} per thread", f"{gpu.registers_per_sm:,} per SM"),
         "shared memory": (
@@ -133,7 +135,7 @@ def resources_table(launch: Launch, compiled: CompiledFacts) -> Markup:
         ),
     }
     header = ("resource", "this kernel needs", "the GPU has", term("programs per SM"))
-    limits = occupancy_of(launch, compiled).limits
+    limits = occupancy_of(gpu, num_warps, compiled).limits
     return table(header, [(name, *needs[name], str(programs)) for name, programs in limits.items()])
 
 
@@ -196,7 +198,8 @@ def compile_reply(snapshot: Snapshot) -> Reply:
     """Return the body of /compile."""
     compiled = snapshot.compiled
     assert compiled is not None, "only a compiled kernel has a reply"
-    resident = occupancy_of(snapshot.launch, compiled)
+    launch = snapshot.launch
+    resident = occupancy_of(launch.gpu, launch.config.num_warps, compiled)
     return {
         **select_fields(compiled, "registers", "spilled_bytes", "shared_bytes"),
         **select_fields(resident, "occupancy", "programs_per_sm", "limited_by", "limits"),

@@ -24,7 +24,7 @@ from kernels.results import Counters, records
 from kernels.sectors import SECTORS
 from kernels.spec import Kernel, Launch
 from visualize.numbers import count_noun
-from visualize.predict.agreement import Verdicts, worst
+from visualize.predict.agreement import LaunchCosts, worst
 from visualize.predict.textbook import Textbook
 from visualize.views import theme
 from visualize.views.memory import request_lines
@@ -80,17 +80,17 @@ class LaneView:
     )
 
 
-def find_operation(snapshot: Snapshot) -> tuple[Verdicts, int, int]:
+def find_operation(snapshot: Snapshot) -> tuple[LaunchCosts, int, int]:
     """Return the costs of the launch's operations, the most wasteful one, and the one that is drawn."""
     state = snapshot.state
     view = state.view.of(LaneView)
     counters = snapshot.result(Counters)
     textbook = state.view.of(Textbook)
-    verdicts = Verdicts(state.kernel, state.launch, snapshot.compiled, counters, textbook)
-    wasteful = worst(verdicts, view.model == "textbook")
-    last = len(verdicts.board) - 1
+    costs = LaunchCosts(state.kernel, state.launch, snapshot.compiled, counters, textbook)
+    wasteful = worst(costs, view.model == "textbook")
+    last = len(costs.textbook) - 1
     number = wasteful if view.operation == "worst" else min(int(view.operation), last)
-    return verdicts, wasteful, number
+    return costs, wasteful, number
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from kernels.measuring.session import BoundedCache
 from visualize.predict.l2_steps import StepLoads, step_loads
 from visualize.predict.reuse import bytes_per_tile
 from visualize.predict.schedule import (
+    KernelSchedule,
     Panels,
     Schedule,
     Steps,
@@ -322,7 +323,11 @@ def player_data(
     """
     launch = orders[0].schedule
     own = orders[0].steps
-    read = panels(orders[0].schedule)
+    read = None
+    handles: dict[str, Any] = {}
+    if isinstance(launch, KernelSchedule):
+        read = panels(launch)
+        handles = _handles(launch)
     tensors = launch.transposed
     grid = map_grid(launch)
     by_step: list[dict[str, Any]] = [{}]
@@ -342,7 +347,7 @@ def player_data(
         "output": list(tensors)[-1],
         "transposed": list(tensors.values()),
         "slices": launch.slices,
-        "handles": _handles(launch),
+        "handles": handles,
         **select_fields(own, "slots", "name"),
         "unit": orders[0].unit,
         "resident": launch.resident_programs,
@@ -352,7 +357,7 @@ def player_data(
     }
 
 
-def _handles(launch: Schedule) -> dict[str, Any]:
+def _handles(launch: KernelSchedule) -> dict[str, Any]:
     """Return the value and the allowed values of each knob that sets the size of a tile or of a group."""
     config = launch.launch.config
     declared = knobs(type(config))
@@ -370,7 +375,7 @@ def _handles(launch: Schedule) -> dict[str, Any]:
 
 def _l2(launch: Schedule, read: Panels) -> dict[str, Any]:
     """Return what the page says of the L2 beside `_step_loads`, for a launch with panels."""
-    gpu = launch.launch.gpu
+    gpu = launch.gpu
     return {
         "gpu": gpu.name,
         "bytes": gpu.l2_bytes,
@@ -399,6 +404,7 @@ def _tiles_by_step(order: Order) -> dict[str, Any]:
 def _step_loads(order: Order, read: Panels, first: int, is_row_major: bool) -> dict[str, Any]:
     """Return the blocks of each step, and the L2 after it. Bytes are in thousandths of the inputs, and so deflate."""
     schedule = order.schedule
+    assert isinstance(schedule, KernelSchedule), "only our kernels declare panels"
     launch = schedule.launch
     if is_row_major and hasattr(launch.config, "GROUP_SIZE"):
         launch = replace(launch, config=replace(launch.config, GROUP_SIZE=1))  # changes nothing

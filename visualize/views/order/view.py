@@ -375,7 +375,11 @@ class DramReadsPanel(Panel):
     def seconds(self, snapshot: Snapshot) -> float:
         launch = snapshot.launch
         compiled = snapshot.compiled
-        return reuse_seconds(snapshot.state.kernel, launch, programs_per_sm(launch, compiled))
+        return reuse_seconds(
+            snapshot.state.kernel,
+            launch,
+            programs_per_sm(launch.gpu, launch.config.num_warps, compiled),
+        )
 
     def draw_predicting(self, snapshot: Snapshot) -> Slots:
         return {"dram-reads-headline": status.render_predicting(self.seconds(snapshot))}
