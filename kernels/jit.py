@@ -73,7 +73,7 @@ def memory_lines(jitted: Any) -> tuple[tuple[str, int], ...]:
     """Return (file, line) of each load, store and atomic of a jitted function, in source order.
 
     These are operations on pointers (`tl.load`) and on descriptors, which are arguments (`a.load`). Operations inside
-    called functions are excluded. Files are relative to the repository's root; lines count from 1.
+    called functions are excluded. Files are relative to the application's folder; lines count from 1.
     """
     text, first_line = inspect.getsourcelines(jitted.fn)
     owners = {"tl", *inspect.signature(jitted.fn).parameters}
@@ -89,21 +89,20 @@ def memory_lines(jitted: Any) -> tuple[tuple[str, int], ...]:
 
 
 def source_file(jitted: Any) -> str:
-    """Return the file of a jitted function, relative to the repository's root."""
+    """Return the file of a jitted function, relative to the application's folder."""
     return display_path(str(Path(inspect.getsourcefile(jitted.fn) or "").resolve()))
 
 
 @functools.cache
 def display_path(path: str) -> str:
-    """Return a path relative to the repository, or only the file name if it lies outside.
+    """Return a path relative to the application's folder, or only the file name if it lies outside.
 
-    Several checkouts may share a compile cache, so a path in another checkout is mapped to this checkout.
+    Several installations may share a compile cache, so a path in another one is mapped to this one.
     """
     whole = Path(path)
-    if "site-packages" in whole.parts:
-        return whole.name
     if whole.is_relative_to(_ROOT):
-        return whole.relative_to(_ROOT).as_posix()
+        inside = whole.relative_to(_ROOT)
+        return whole.name if "site-packages" in inside.parts else inside.as_posix()
     tails = (
         Path(*whole.parts[place:]) for place, part in enumerate(whole.parts) if part == "kernels"
     )
@@ -124,5 +123,5 @@ def last_line(source: tuple[str, int]) -> int:
 
 
 def source_lines(file: str) -> list[str]:
-    """Return the lines of a source file of the repository."""
+    """Return the lines of a source file of the application."""
     return (_ROOT / file).read_text(encoding="utf-8").splitlines()

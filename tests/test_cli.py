@@ -26,7 +26,7 @@ from visualize.cli.doctor import (
     check_gpu,
     check_packages,
     check_python,
-    doctor,
+    print_checks,
     run_checks,
 )
 from visualize.cli.sweep import sweep
@@ -264,11 +264,11 @@ def test_the_doctor_runs_a_kernel_and_ends_with_1_if_a_check_fails(tmp_path, mon
         checks = itertools.takewhile(
             lambda check: check.name != "cache", run_checks("127.0.0.1", port, None)
         )
-        assert run_command(doctor, checks) == 1
+        assert run_command(print_checks, checks) == 1
         assert (
             f"fails    address      Port {port} of 127.0.0.1 is in use" in capsys.readouterr().out
         )
-    doctor(run_checks("127.0.0.1", port, None))
+    print_checks(run_checks("127.0.0.1", port, None))
     lines = capsys.readouterr().out
     assert "works    compiler     transpose.tiled: " in lines
     assert max(map(len, lines.splitlines())) <= max(120, 30 + len(str(tmp_path)))

@@ -340,9 +340,7 @@ def connect(
             devices do not fit `base` (see `find_devices`).
     """
     if importlib.util.find_spec("distributed") is None:
-        message = (
-            "Several GPUs need the package distributed: pip install -r requirements-cluster.txt"
-        )
+        message = 'Several GPUs need the package distributed: pip install "tilescope[cluster]"'
         raise ConfigError("no_distributed", message)
     if scheduler := os.environ.get(SCHEDULER):
         import distributed

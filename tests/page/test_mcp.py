@@ -134,6 +134,4 @@ def test_without_the_package_the_app_ends_with_a_sentence(tmp_path, monkeypatch)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     done = python(ROOT, "app.py", "--mcp")
     assert done.returncode == 2
-    assert (
-        done.stderr == "The MCP server needs the package mcp: pip install -r requirements-mcp.txt\n"
-    )
+    assert done.stderr == 'The MCP server needs the package mcp: pip install "tilescope[mcp]"\n'

@@ -1,1 +1,1 @@
-"""The commands of `app.py` that serve no page, or the page of a capture."""
+"""The commands of `tilescope`."""

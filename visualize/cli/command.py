@@ -1,7 +1,11 @@
-"""Exit statuses of the commands, and the error that carries one."""
+"""What the commands share: exit statuses, the error that carries one, and the import of the page's packages."""
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from visualize.startup import quick_import
 
 # Exit statuses.
 FINE = 0
@@ -30,3 +34,19 @@ def run_command(command: Callable[..., None], *arguments: object) -> int:
         print(error, file=sys.stderr)
         return error.status
     return FINE
+
+
+@contextmanager
+def import_page() -> Iterator[None]:
+    """Import modules that need Gradio, Plotly and pandas, which are not installed for `show --text`.
+
+    Raises:
+        CommandFailed: one of the page's packages is missing.
+    """
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    try:
+        with quick_import():
+            yield
+    except ModuleNotFoundError as error:
+        reason = f'This needs the package {error.name}: pip install "tilescope[page]"'
+        raise CommandFailed(reason, USAGE) from error

@@ -1,10 +1,10 @@
-"""`app.py --doctor`: try out what works on this machine."""
+"""`tilescope doctor`: try out what works on this machine."""
 
 import shutil
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from importlib import metadata
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels.experiment import from_json
-from kernels.gpus import Gpu
+from kernels.gpus import Gpu, this_gpu
 from kernels.jit import HAS_TRITON
 from kernels.measuring import worker
 from kernels.measuring.counters import tool
@@ -21,6 +21,7 @@ from kernels.results import Failure, RunResult
 from kernels.results.store import Store, machine_store
 from visualize import startup
 from visualize.cli.command import FAILED, CommandFailed
+from visualize.cli.serve import make_parser
 
 WORKS = "works"
 LIMITED = "limited"
@@ -49,7 +50,15 @@ class Check:
     remedy: str = ""
 
 
-def doctor(checks: Iterable[Check]) -> None:
+def doctor(arguments: Sequence[str]) -> None:
+    """Check this machine for the page's address in the arguments."""
+    parser = make_parser("doctor")
+    parser.description = "Try out what works on this machine. Exit status: 1 if a check fails."
+    flags = parser.parse_args(arguments)
+    print_checks(run_checks(flags.host, flags.port, this_gpu()))
+
+
+def print_checks(checks: Iterable[Check]) -> None:
     """Print each check when it is done.
 
     Raises:

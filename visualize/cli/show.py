@@ -17,7 +17,7 @@ from kernels.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
 from kernels.measuring.captured_counters import count_capture
 from kernels.measuring.worker import default_cache_directory
 from visualize import startup
-from visualize.cli.command import GREW, USAGE, CommandFailed
+from visualize.cli.command import GREW, USAGE, CommandFailed, import_page
 from visualize.reports.comparison import Difference, differences
 from visualize.reports.launch import Report, make_report, read_report
 from visualize.reports.text import table
@@ -147,8 +147,7 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
 
 
 def _serve(flags: argparse.Namespace, path: Path, process: "_ScriptProcess | None") -> None:
-    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
-    with startup.quick_import():
+    with import_page():
         from visualize.web.scripts import Scripts, script_name, shipped_scripts
         from visualize.web.serve import serve
     from visualize.views.capture.script import Script
