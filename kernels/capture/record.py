@@ -15,8 +15,10 @@ import atexit
 import contextlib
 import faulthandler
 import functools
+import gc
 import hashlib
 import inspect
+import io
 import itertools
 import json
 import math
@@ -38,7 +40,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest import mock
 
 if __name__ == "__main__" and not sys.flags.safe_path:
@@ -649,7 +651,12 @@ def _run_tool(name: str, code: bytes, *flags: str) -> str:
     return ""
 
 
-@functools.cache
+@functools.lru_cache(64)
+def _disassemble(cubin: bytes) -> str:
+    return _run_tool("nvdisasm", cubin, "-g", "-c", "-ndf")
+
+
+@functools.lru_cache(64)
 def _resources(cubin: bytes, ptx: str) -> tuple[int, int]:
     """Return a kernel's registers and spilled bytes, both per thread.
 
@@ -686,7 +693,7 @@ def _read_kernel(folder: Path, number: int, file: str) -> tuple[tuple[int, int],
     codes = {stage: path.read_text() for stage, path in paths if path.exists()}
     cubin = (folder / f"{number}.cubin").read_bytes()
     resources = _resources(cubin, codes["ptx"])
-    codes["sass"] = _run_tool("nvdisasm", cubin, "-g", "-c", "-ndf")
+    codes["sass"] = _disassemble(cubin)
     new = Path(file).name
     compiled_from = re.search(r'^#loc = loc\("([^"]+)":', codes["ttgir"], re.MULTILINE)
     if (
@@ -722,7 +729,7 @@ def _recompile_one(module: Mapping[str, Any], capability: int) -> dict[str, Any]
         target = GPUTarget("cuda", capability, 32)
         compiled = triton.compile(file.name, target=target, options=module["options"])
     codes = {stage: compiled.asm[stage] for stage in ("ttgir", "ptx")}
-    codes["sass"] = _run_tool("nvdisasm", compiled.asm["cubin"], "-g", "-c", "-ndf")
+    codes["sass"] = _disassemble(compiled.asm["cubin"])
     registers, spilled = _resources(compiled.asm["cubin"], codes["ptx"])
     return {
         "registers": registers, "spilled_bytes": spilled, "shared_bytes": compiled.metadata.shared,
@@ -1419,7 +1426,7 @@ def capture(command_line: Sequence[str]) -> str:
     else:
         faulthandler.enable()
         record_script(flags, folder)
-        sys.exit()
+        _exit()
     try:
         script = Path(flags.script.partition(":")[0]).name
         return write_capture(folder, flags.out, script, status)
@@ -1431,7 +1438,16 @@ def _fork_warm() -> int:
     """Fork after the costly steps of a process's first compile. Forks of this process skip them."""
     triton_key()
     import_module("triton.experimental.gluon.nvidia.hopper")  # for the first layout of a TTGIR
+    gc.freeze()
     return os.fork()
+
+
+def _exit() -> NoReturn:
+    """End a fork with what its script wrote in its files. Python's own end takes half a second with torch."""
+    for file in (sys.stdout, sys.stderr, *gc.get_objects()):  # the fork's own objects
+        if type(file) in (io.TextIOWrapper, io.BufferedWriter) and not file.closed:
+            file.flush()
+    os._exit(0)
 
 
 def _wait(child: int) -> int:
