@@ -115,7 +115,7 @@ def pytest_ignore_collect(collection_path, config):
 
 def pytest_terminal_summary(terminalreporter, config):
     if missing := _missing_for_the_page(config):
-        why = f"this Python has no {' and no '.join(missing)} (requirements-dev.txt has both)"
+        why = f"this Python has no {' and no '.join(missing)}; `make` installs both"
         terminalreporter.write_line(
             f"NOT RUN: the page on this GPU, tests/page: {why}.", red=True, bold=True
         )

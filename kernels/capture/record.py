@@ -46,19 +46,29 @@ from unittest import mock
 if __name__ == "__main__" and not sys.flags.safe_path:
     del sys.path[0]  # this folder, whose files could shadow packages
 
-import numpy as np
-import torch
-import triton
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _triton as torch_triton
-from torch.utils._device import DeviceContext
-from torch.utils._pytree import tree_leaves
-from triton._C.libtriton import gluon_ir, ir, nvidia
-from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.driver import CudaDriver
-from triton.compiler import CompilationError, CompiledKernel
-from triton.runtime import Autotuner, OutOfResources, driver, interpreter, jit
-from triton.runtime.cache import triton_key
+try:
+    import numpy as np
+    import torch
+    import triton
+
+    VERSION = tuple(map(int, triton.__version__.split(".")[:2]))
+    if VERSION < (3, 6):
+        raise ImportError(f"Triton is {triton.__version__}, and Tilescope needs 3.6 or later")
+    from torch.multiprocessing.reductions import StorageWeakRef
+    from torch.utils import _triton as torch_triton
+    from torch.utils._device import DeviceContext
+    from torch.utils._pytree import tree_leaves
+    from triton._C.libtriton import gluon_ir, ir, nvidia
+    from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia.driver import CudaDriver
+    from triton.compiler import CompilationError, CompiledKernel
+    from triton.runtime import Autotuner, OutOfResources, driver, interpreter, jit
+    from triton.runtime.cache import triton_key
+except ImportError as error:
+    if __name__ != "__main__":
+        raise
+    print(f'{sys.executable}: {error}. Install what is missing: pip install "tilescope[torch]"')
+    sys.exit(2)
 
 FORMAT = 1
 
@@ -98,6 +108,8 @@ _POINTER_OPS = (
 _TMA_COPIES = r"ttng\.async_tma_(copy|store|gather|scatter|reduce)"
 _NUMBERS = r"^(tensor<[\dx]+)?i\d+"
 _BRANCHES = r"scf\.(if|for|condition|index_switch)$|cf\.cond_br$"
+_INLINE_ASSEMBLY = re.compile(r"// begin inline asm\n.*?// end inline asm", re.DOTALL)
+_LINE_MARKER = re.compile(r"\t\.loc\t.*\n")
 _STORES = r"tt\.(store|atomic|descriptor_(store|scatter|reduce))|ttng\.async_tma_(copy_local|store|scatter|reduce)"
 
 H200 = {
@@ -620,6 +632,27 @@ def read_ttgir(ttgir: str) -> Facts:
     )
 
 
+def keep_source_lines(backend: Any = None, stages: Any = None, *_: Any) -> tuple[str, str]:
+    """Change the PTX before ptxas reads it: all lines of inline assembly belong to the source line of their operation.
+
+    From Triton 3.8 on, LLVM assigns the second line of inline assembly to the next source line, and so on. The SASS
+    would name that line. This is a value of `triton.knobs.runtime.add_stages_inspection_hook`, which returns a key.
+    """
+
+    def make_ptx(*arguments: Any) -> str:
+        ptx = make_shifted(*arguments)
+        return _INLINE_ASSEMBLY.sub(lambda assembly: _LINE_MARKER.sub("", assembly[0]), ptx)
+
+    if stages:
+        make_shifted = stages["ptx"]
+        stages["ptx"] = make_ptx
+    return "source lines", "source lines"
+
+
+# Without need, it would bypass the cache of the kernels that the user has compiled.
+STAGES_HOOK = keep_source_lines if VERSION >= (3, 8) else None
+
+
 def _values(get: Callable[[int], Any], count: int) -> list[tuple[int, str]]:
     """Return the ids and types of values of the IR."""
     return [(value.id(), str(value.get_type())) for value in map(get, range(count))]
@@ -724,6 +757,7 @@ def recompile(modules: Sequence[Mapping[str, Any]], capability: int) -> list[dic
 
 
 def _recompile_one(module: Mapping[str, Any], capability: int) -> dict[str, Any]:
+    triton.knobs.runtime.add_stages_inspection_hook = STAGES_HOOK
     with tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:
         Path(file.name).write_text(module["ttir"])
         target = GPUTarget("cuda", capability, 32)
@@ -885,6 +919,7 @@ def recording(folder: Path, gpu: Mapping[str, Any] = H200, runs: str = "") -> It
     replaced: list[tuple[Any, str, Any]] = [
         (jit.JITFunction, "run", run),
         (Autotuner, "_bench", bench),
+        (triton.knobs.runtime, "add_stages_inspection_hook", STAGES_HOOK),
     ]
     replaced += [(tuner, "run", pinned) for tuner in tuners if "run" in tuner.__dict__]
     replaced += [(CompiledKernel, "__getitem__", _relaunch), (torch, "compile", compile_nothing)]

@@ -219,7 +219,9 @@ def test_the_instructions_of_a_compare_and_swap_loop_are_found_on_ada(
         session.compile(Experiment(kernel.id, problem, config, gpu)).result().operations
     )
     assert all(load.opcodes for load in loads)
-    assert atomic.opcodes == ("LDG.E", "ATOMG.E.CAS.STRONG.GPU")
+    load, swap = atomic.opcodes
+    assert load in ("LDG.E", "LDG.E.STRONG.GPU"), "the second since Triton 3.8"
+    assert swap == "ATOMG.E.CAS.STRONG.GPU"
 
 
 # N = 1 leaves instructions out, but not those of a group of registers with an element inside.
