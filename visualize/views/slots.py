@@ -233,9 +233,8 @@ def form_value(
 def _field(field: Json) -> Markup:
     """Return the HTML of a control."""
     name = field["name"]
-    options = Markup("").join(
-        map(Markup("<option>{}</option>").format, field.get("labels", field.get("choices", ())))
-    )
+    labels = field.get("labels") or field.get("choices") or ()
+    options = Markup("").join(map(Markup("<option>{}</option>").format, labels))
     inputs = _INPUTS[field["kind"]].format(
         name=name,
         label=field["label"],

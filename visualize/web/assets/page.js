@@ -44,8 +44,8 @@ const KINDS = {
   saved_file() {
     let saved = null;
     return (value) => {
-      const { id, name, type, text } = JSON.parse(value || "{}");
-      if (name && id !== saved) saveFile(name, type, text);
+      const { id, name, text } = JSON.parse(value || "{}");
+      if (name && id !== saved) saveFile(name, text);
       saved = id ?? saved;
     };
   },
