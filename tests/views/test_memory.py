@@ -378,4 +378,6 @@ def test_the_listing_marks_the_chosen_operation_behind_those_of_a_first_launch(c
     snapshot = Snapshot(opened(f"{flat} operation={chosen}"), compile_kernel(state.experiment))
     listing = json.loads(CompilerPanel().draw(snapshot)["listing"])
     assert listing["operation"] == len(accesses) - 1
-    assert listing["operations"][-1]["label"].startswith(text.label(all_accesses[-1]))
+    labels = re.findall("<option>(.*?)</option>", listing["html"])
+    assert len(labels) == len(listing["marks"]) == len(accesses)
+    assert labels[-1].startswith(text.label(all_accesses[-1]))
