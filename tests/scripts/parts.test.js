@@ -38,15 +38,15 @@ test("a recorded launch at any time has the tiles that run and those that are do
 test("each lane's line ends at the first byte that it accesses", async () => {
   const { data: [, , lanes], layout: { meta: { requests } } } = await open(cases.requests);
   const place = requests.titles.length - 1; // whose last lane is inactive
-  const targets = Array.from(requests.target[place]);
-  const { x, y } = links(requests, targets, lanes);
-  const { hovertext } = laneMarks(requests, targets, requests.line[place], {});
-  assert.equal(targets.at(-1), 0);
+  const bytes = requests.byte[place];
+  const { x, y } = links(requests, bytes, requests.end[place], lanes);
+  const { hovertext } = laneMarks(requests, bytes, {});
+  assert.equal(bytes.at(-1), -1);
   hovertext.forEach((text, lane) => {
     const last = 22 * lane + 20; // a line has 21 points
-    if (!targets[lane]) {
+    if (bytes[lane] < 0) {
       assert.equal(text, `lane ${lane}`);
-      assert.ok(Number.isNaN(x[last]));
+      assert.ok(Number.isNaN(y[last]));
       return;
     }
     const byte = Number(text.match(/bytes ([\d,]+) to/)[1].replaceAll(",", ""));
