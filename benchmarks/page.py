@@ -63,7 +63,7 @@ MOVE = (
     _TIMED
     % """
   const plot = document.querySelector('#program-order-plot .live-plot');
-  const input = document.querySelector('#experiment-GROUP_SIZE-slider');
+  const input = document.querySelector('#knob-GROUP_SIZE-slider');
   const before = plot.dataset.draws;
   let replied = start;
   plot.addEventListener('tilescope:paint', () => { replied = performance.now(); }, { once: true });

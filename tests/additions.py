@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from tests.kernels.test_export import run_scripts
-from tests.messages import opened, request, settings_of
+from tests.messages import menu_labels, opened, request, settings_of
 from tests.waiting import run_coroutine
 from visualize.predict.schedule import steps
 from visualize.views.order.map_figure import Order, map_figure
@@ -43,9 +43,9 @@ def ask(redraw):
 
 
 def test_the_form_and_the_pictures_follow_from_the_familys_declarations(redraw, state):
-    fields = json.loads(experiment_form(state, None))["fields"]
-    controls = {field["name"]: field for field in fields}
-    assert "softmax: blocks of rows" in controls["kernel"]["labels"]
+    form = json.loads(experiment_form(state, None))
+    controls = {field["name"]: field for field in form["fields"]}
+    assert "softmax: blocks of rows" in menu_labels(form, "kernel")
     assert controls["BLOCK_N"]["choices"] == [256, 512, 1024, 2048, 4096]
     drawn = {}
     for tab in ("program-order", "requests", "dram-reads"):

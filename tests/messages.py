@@ -38,6 +38,12 @@ def text_of(markup):
     return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", str(markup)).split()))
 
 
+def menu_labels(form, name):
+    """Return the entries of a menu in a form (see `form_value`)."""
+    (menu,) = re.findall(rf'<select id="knob-{name}"[^>]*>(.*?)</select>', form["html"])
+    return [text_of(option) for option in re.findall("<option>(.*?)</option>", menu)]
+
+
 def links(markup):
     """Return the text and the fields in the address of each link to a state of the page."""
     found = re.findall(r'<a href="\?([^"]*)"[^>]*>(.*?)</a>', str(markup))

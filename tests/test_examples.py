@@ -12,7 +12,7 @@ import triton
 from kernels.capture.reader import Capture
 from kernels.examples import EXAMPLES
 from scripts.record_examples import start_server
-from tests.messages import decode
+from tests.messages import decode, menu_labels
 from visualize.reports.launch import make_report
 from visualize.web.scripts import Scripts, shipped_scripts
 
@@ -111,7 +111,7 @@ def test_a_launch_that_stores_no_whole_blocks_has_no_map(scripts):
 def test_a_table_and_a_picture_have_the_same_operation(scripts):
     """Copies of an operation, as pipelining creates them, share a row and a picture."""
     slots = drawn(scripts, kernel="script.attention", operation=1)
-    labels = json.loads(slots["lanes-view"])["fields"][0]["labels"]
+    labels = menu_labels(json.loads(slots["lanes-view"]), "operation")
     assert labels == [
         "load q, line 16",
         "async copy k, line 22",

@@ -95,7 +95,7 @@ def test_the_player_and_the_comparison_start_again_when_steps_become_waves(tab, 
     expect(tab.page.locator("#program-order-headline .number")).to_contain_text(
         "for 1,056 programs"
     )
-    expect(tab.page.locator("#program-order-view-first")).to_have_value("0")
+    expect(tab.page.locator("#knob-first")).to_have_value("0")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def redraw(tab, change):
 
 
 MOVE = """
-  const slider = document.querySelector('#experiment-GROUP_SIZE-slider');
+  const slider = document.querySelector('#knob-GROUP_SIZE-slider');
   slider.value = 5;
   slider.dispatchEvent(new Event('input', { bubbles: true }))"""
 

@@ -78,7 +78,7 @@ def test_a_copied_link_reopens_the_same_page(tab):
         tab.page.get_by_label("Memory operation", exact=True).locator("option:checked").inner_text()
         == "store B"
     )
-    assert tab.page.locator("#experiment-seed").input_value() == "7"
+    assert tab.page.locator("#knob-seed").input_value() == "7"
 
 
 def test_bad_values_get_sentences_beside_them_and_the_last_picture_stays(tab):

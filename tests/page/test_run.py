@@ -2,6 +2,7 @@
 
 import datetime
 import io
+import json
 import re
 import struct
 from itertools import pairwise
@@ -200,13 +201,14 @@ def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_sc
         ("script", "py", "problem = SimpleNamespace(M=576, N="),
         ("notebook", "ipynb", '"cells"'),
     ):
-        name, file = saved(tab, f"[data-file={kind}]")
+        name, file = saved(tab, f"[data-part={kind}]")
         assert name == f"matmul_grouped_576x576x288_float16.{end}"
         assert part in file.decode()
-    offered = set(take.locator("option").all_text_contents())
-    assert {"/run", "/schedule", "/reuse", "/compile"} <= offered
-    assert not {"/kernels", "/script", "/trace", "/sweep"} & offered
-    tab.page.locator("[data-file=trace]").click()
+    take.locator("select").select_option("/schedule")
+    name, file = saved(tab, ".take button:has-text('JSON')")
+    assert name == "matmul.grouped_schedule.json"
+    assert json.loads(file)["programs"] == 81
+    tab.page.locator("[data-part=trace]").click()
     tab.says("#take-it .problem", "no timeline of this experiment on H200 was recorded")
 
 

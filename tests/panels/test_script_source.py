@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kernels.measuring.session import Session
-from tests.messages import request, slots_of
+from tests.messages import menu_labels, request, slots_of
 from visualize.views.prediction_process import PredictionProcess
 from visualize.web.redraw import Redraw
 from visualize.web.scripts import Scripts, shipped_scripts
@@ -31,7 +31,7 @@ def change(page, slots, **fields):
 def test_the_list_of_kernels_has_the_examples(page):
     form = json.loads(send(page, open="")["experiment"])
     kernel = next(field for field in form["fields"] if field["name"] == "kernel")
-    titles = dict(zip(kernel["choices"], kernel["labels"], strict=True))
+    titles = dict(zip(kernel["choices"], menu_labels(form, "kernel"), strict=True))
     assert titles["script.layer_norm"] == "script: layer_norm"
     assert titles["matmul.grouped"] == "matmul: grouped order"
 

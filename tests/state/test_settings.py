@@ -10,7 +10,7 @@ from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.recommended import shipped
 from tests.experiments import fields
-from tests.messages import opened
+from tests.messages import menu_labels, opened
 from visualize.predict.textbook import Textbook
 from visualize.views.memory.flow import LaneView
 from visualize.views.opening import opening_config
@@ -56,7 +56,7 @@ def test_the_menu_has_one_entry_for_each_gpu(gpu, this, value):
     default = "this: H100" if this else "H200 (default)"
     others = [name for name in GPUS if name not in default]
     assert field["choices"] == [value, *others]
-    assert field["labels"] == [default, *others]
+    assert menu_labels(form, "gpu") == [default, *others]
     assert form["values"]["gpu"] == gpu
 
 
@@ -64,6 +64,25 @@ def test_an_older_address_names_its_operation_by_number():
     for named, operation in (("operation=1", "1"), ("operation=worst", "worst"), ("", "worst")):
         state = opened(f"transpose.tiled {named}")
         assert state.view.of(LaneView).operation == operation
+
+
+def test_a_slider_stops_at_powers_of_two_up_to_its_cap():
+    form = json.loads(experiment_form(opened("matmul.grouped M=576 BLOCK_M=64"), None))
+    stops = {field["name"]: field["stops"] for field in form["fields"]}
+    assert stops["GROUP_SIZE"] == [1, 2, 4, 8]
+    assert stops["M"] == [2**power for power in range(15)]
+    assert stops["BLOCK_K"] == [16, 32, 64, 128, 256]
+    assert stops["seed"] is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "more"), [("float16", "float16 · NN"), ("float32", "float32 · NN · tf32")]
+)
+def test_the_folded_controls_are_named_by_the_type_layout_and_precision_if_it_matters(dtype, more):
+    form = json.loads(experiment_form(opened(f"matmul.grouped dtype={dtype}"), None))
+    assert form["more"] == f"{more} · more"
+    hidden = [field["name"] for field in form["fields"] if field["hidden"]]
+    assert hidden == ([] if dtype == "float32" else ["precision"])
 
 
 def test_an_element_that_fits_in_no_line_is_refused_and_forgiven():

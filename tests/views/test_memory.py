@@ -199,15 +199,17 @@ def test_a_figure_carries_the_first_byte_of_each_lane_and_the_state_of_each_cell
     rows = requests["state"].shape[1]
     assert np.array_equal(requests["state"], drawn.state[:, :rows])
     assert np.array_equal(requests["lane"] - 1, drawn.lane[:, :rows])
-    row, cell = np.divmod(requests["target"] - 1, 128 // width)
+    assert np.array_equal(requests["byte"], addresses)
+    row = (requests["end"] * rows).astype(int)
     line = np.take_along_axis(requests["line"], row, axis=1) - 1
-    assert np.array_equal(line * 128 + cell * width, addresses)
+    assert np.array_equal(line, np.array(addresses) // 128)
 
 
 def test_an_inactive_lane_has_no_target_and_untouched_lines_below_are_left_out():
     _, requests = figure_of(flow_of([[0, 4, 8]], active=[True, False, True]))
     assert requests["state"].shape == (1, 4, 32)
-    assert requests["target"].tolist() == [[1, 0, 3]]
+    assert requests["byte"].tolist() == [[0, -1, 8]]
+    assert np.array_equal(requests["end"], np.float32([[1 / 16, np.nan, 3 / 16]]), equal_nan=True)
     for addresses, active, expected in (
         ([0], False, "not issued"),
         ([0], True, "1 sector: 4 of 32 bytes used"),
@@ -229,7 +231,8 @@ def test_a_box_flows_from_one_node_to_each_of_its_rows():
     rows, cells = requests["state"].shape[1:]
     assert rows == 64
     assert cells == 8
-    assert np.array_equal(requests["target"], [1 + cells * np.arange(rows)])
+    assert np.array_equal(requests["end"], np.float32([(np.arange(rows) + 0.5) / rows]))
+    assert np.array_equal(requests["byte"] // 128, requests["line"] - 1)
     assert requests["holder"] == "16-byte piece"
     assert figure["layout"]["xaxis"]["title"]["text"] == "first 64 of 128 lines"
 
@@ -378,4 +381,6 @@ def test_the_listing_marks_the_chosen_operation_behind_those_of_a_first_launch(c
     snapshot = Snapshot(opened(f"{flat} operation={chosen}"), compile_kernel(state.experiment))
     listing = json.loads(CompilerPanel().draw(snapshot)["listing"])
     assert listing["operation"] == len(accesses) - 1
-    assert listing["operations"][-1]["label"].startswith(text.label(all_accesses[-1]))
+    labels = re.findall("<option>(.*?)</option>", listing["html"])
+    assert len(labels) == len(listing["marks"]) == len(accesses)
+    assert labels[-1].startswith(text.label(all_accesses[-1]))

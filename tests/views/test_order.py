@@ -199,8 +199,12 @@ def test_the_player_steps_through_a_loop_by_turn_or_by_tile():
     own, by_tile = (each["orders"][0] for each in data)
     assert [each["name"] for each in data] == ["turn", "tile"]
     assert data[0]["unit"] == "tile"
-    assert data[0]["slots"] == 132
     assert own["ends"].tolist() == [0, 132, 264, 396, 512]
+    assert [text.split(",")[0] for text in own["details"]] == [": 132 tiles"] * 3 + [
+        ": 116 of 132 tiles"
+    ]
+    assert by_tile["details"] == []
+    assert data[0]["whole"] == "all 512 tiles"
     assert own["programs"][:134].tolist() == [*range(132), 0, 1]
     assert by_tile["count"] == 512
     assert "ends" not in by_tile, "one tile per step"

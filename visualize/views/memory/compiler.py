@@ -25,6 +25,18 @@ from visualize.views.slots import NONE, fold, slot
 from visualize.views.state import Snapshot
 from visualize.views.tables import table
 
+_LISTING = Markup(
+    '<div class="listing-bar"><span>Memory operation</span><select aria-label="memory operation">{}</select>'
+    '<input type="search" placeholder="Search all four, Enter for next" aria-label="search"></div>'
+    '<div class="listing-panes">{}</div>'
+)
+_OPTION = Markup("<option>{}</option>")
+_PANE = Markup(
+    '<section class="pane" data-name="{0}"><div class="pane-head"><b>{0}</b><span class="count"></span>'
+    '<button type="button">Copy</button></div><pre tabindex="0" aria-label="{0}">{1}</pre></section>'
+)
+_LINE = Markup("<div>{}</div>")
+
 # The compiler's texts. Their titles are in capitals.
 _TEXTS = ("ttgir", "ptx", "sass")
 
@@ -172,25 +184,27 @@ def listing_value(
         operations: the label of each memory operation, its file and lines, and their places in `source`.
         chosen: the operation that is marked.
     """
-    panes = [{"name": "Source", "lines": source}]
+    texts = {"Source": source}
     for kind, code in codes.items():
         # nvdisasm leaves room for labels before an instruction, which would push it out of a narrow pane.
-        lines = re.sub(r"(?<=\*/) {3,}", "  ", code).splitlines()
-        panes.append({"name": kind.upper(), "lines": lines})
-    marked = [
+        texts[kind.upper()] = re.sub(r"(?<=\*/) {3,}", "  ", code).splitlines()
+    panes = [
+        _PANE.format(name, Markup("").join(map(_LINE.format, lines)))
+        for name, lines in texts.items()
+    ]
+    names = Markup("").join(_OPTION.format(name) for name, *_ in operations)
+    marks = [
         {
-            "label": name,
-            "marks": {
-                "Source": inside,
-                **{
-                    kind.upper(): memory_lines(code, kind, file, place[0], place[-1])
-                    for kind, code in codes.items()
-                },
+            "Source": inside,
+            **{
+                kind.upper(): memory_lines(code, kind, file, place[0], place[-1])
+                for kind, code in codes.items()
             },
         }
-        for name, file, place, inside in operations
+        for _, file, place, inside in operations
     ]
-    value = {"panes": panes, "operations": marked, "operation": chosen}
+    html = _LISTING.format(names, Markup("").join(panes))
+    value = {"html": html, "marks": marks, "operation": chosen}
     return json.dumps(value, ensure_ascii=False)
 
 
