@@ -2,7 +2,6 @@
 
 import json
 import os
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,17 +10,9 @@ import triton
 
 from kernels.capture.reader import Capture
 from kernels.examples import EXAMPLES
-from scripts.record_examples import start_server
 from tests.messages import decode, menu_labels
 from visualize.reports.launch import make_report
 from visualize.web.scripts import Scripts, shipped_scripts
-
-
-@pytest.fixture(scope="module")
-def server(compiled_before):
-    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
-        yield start_server(stack)
 
 
 def facts(capture):
@@ -41,12 +32,12 @@ def facts(capture):
 
 
 @pytest.mark.parametrize("source", EXAMPLES, ids=lambda source: Path(source).stem)
-def test_a_shipped_capture_is_current(server, source, tmp_path):
+def test_a_shipped_capture_is_current(capture_server, source, tmp_path):
     shipped = Capture(Path(source).with_suffix(".tilescope"))
     if shipped.content.triton != triton.__version__:
         pytest.skip(f"The captures are those of Triton {shipped.content.triton}.")
     path = tmp_path / "fresh.tilescope"
-    server.capture(path, source)
+    capture_server.capture(path, source)
     assert facts(shipped) == facts(Capture(path))
 
 
