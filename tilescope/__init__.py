@@ -1,11 +1,112 @@
 """Tilescope: what does my Triton kernel really do?
 
+    import tilescope
+
+    with tilescope.capture("run.tilescope") as launches:
+        kernel[grid](x, out)
+    print(launches)
+
 In a wheel, this package's folder holds the application: `app.py` with `kernels` and `visualize`. In a checkout, the
 folder above holds them.
 """
 
+import functools
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
+
+__all__ = ["Launch", "Launches", "capture"]
 
 # The application's folder. It is on the path of Tilescope's own processes alone: a user may have other packages with
 # the names `kernels` and `visualize`.
 FOLDER = next(folder for folder in Path(__file__).resolve().parents if (folder / "app.py").exists())
+
+
+class Launch(dict[str, Any]):
+    """The report of a launch, as in the JSON of `tilescope show --json`. It prints as a table."""
+
+    def __repr__(self) -> str:
+        return str(self["text"])
+
+    def _repr_html_(self) -> str:
+        return str(self["html"])
+
+
+class Launches(list[Launch]):
+    """The launches of a capture: empty until it ends. It prints as all their tables.
+
+    Attributes:
+        report: the other fields of the JSON, such as `stopped`.
+    """
+
+    report: Launch
+
+    def __repr__(self) -> str:
+        return repr(self.report)
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
+
+
+@contextmanager
+def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> Iterator[Launches]:
+    """Record the Triton launches of a `with` block in a file, and report them.
+
+    On a machine with a GPU, the launches run as they do without Tilescope. Otherwise they are compiled alone, and the
+    block ends where it reads a result.
+
+    Args:
+        path: of the capture, which `tilescope show` opens.
+        gpu: compile for this GPU; nothing runs on this machine's. Defaults to this machine's or, without one, an H200.
+        values: without a GPU, run launches in Triton's interpreter.
+
+    Raises:
+        RuntimeError: the report could not be made.
+    """
+    record = _load("record", "kernels/capture/record.py")
+    gpus = _load("gpus", "kernels/gpus.py")
+    here = None if gpu else gpus.this_gpu()
+    row = here or gpus.GPUS[gpus.find_gpu(gpu or gpus.DEFAULT_GPU)]
+    runs = "cuda" if here else "interpreter" if values else ""
+    launches = Launches()
+    launches.report = Launch(text="The capture has not ended.", html="The capture has not ended.")
+    with tempfile.TemporaryDirectory(prefix="tilescope-") as name:
+        folder = Path(name)
+        try:
+            with record.recording(folder, asdict(row), runs, tunes=bool(here)) as recorder:
+                try:
+                    yield launches
+                except record.HostRead:
+                    recorder.write("stopped", recorder.read)
+        finally:
+            record.write_capture(folder, path, Path(path).stem)
+            _read(launches, path)
+
+
+def _read(launches: Launches, path: str | Path) -> None:
+    """Fill a list with the reports that another process makes."""
+    show = [sys.executable, str(FOLDER / "app.py"), "show", str(path)]
+    flags = ["--json", "--text", "--python", sys.executable]
+    done = subprocess.run([*show, *flags], capture_output=True, text=True, check=False)
+    if not done.stdout:
+        raise RuntimeError(done.stderr.strip())
+    launches.report = Launch(json.loads(done.stdout))
+    launches.extend(map(Launch, launches.report.pop("launches")))
+
+
+@functools.cache
+def _load(name: str, file: str) -> Any:
+    """Import a file of the application under a private name."""
+    spec = spec_from_file_location(f"_tilescope_{name}", FOLDER / file)
+    assert spec
+    assert spec.loader
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

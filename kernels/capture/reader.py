@@ -264,10 +264,16 @@ class CapturedStorage:
 
 @dataclass(frozen=True)
 class Stop(Place):
-    """Where and why a script stopped early."""
+    """Where and why a script stopped early.
+
+    Attributes:
+        kind: "host_read", "exit" or "exception".
+        status: with which it exited.
+    """
 
     kind: str
     message: str
+    status: int = 0
 
 
 @dataclass(frozen=True)

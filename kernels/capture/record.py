@@ -1,7 +1,10 @@
 """Record every Triton launch of an unmodified script, with or without a GPU, and write a capture.
 
-    python record.py --out FILE [--values] [--config KERNEL=N] [--set NAME=VALUE,...] SCRIPT.py[:CASE] [ARGUMENTS]
+    python record.py --out FILE [--values] [--config KERNEL=N] [--set NAME=VALUE,...] SCRIPT[:CASE] [ARGUMENTS]
+    python record.py --out FILE [...] -m MODULE[:CASE] [ARGUMENTS]
     python record.py --serve FD
+
+SCRIPT is a Python file or a notebook (.ipynb).
 
 This file needs only torch, Triton and NumPy, so it can be copied to any machine. Without a GPU nothing is launched:
 tensors live in host memory but report a CUDA device, kernels are compiled but do not run, and recording stops where the
@@ -21,6 +24,7 @@ import inspect
 import io
 import itertools
 import json
+import linecache
 import math
 import multiprocessing
 import os
@@ -38,6 +42,7 @@ import zipfile
 from collections import defaultdict, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, NoReturn
@@ -146,6 +151,9 @@ Launch = namedtuple("Launch", "number function compiled content")
 # that hold pointers to what is stored to, and those whose values addresses, masks or branches depend on.
 Facts = namedtuple("Facts", "layouts stored tables needed")
 
+# What runs as `__main__`: its code objects, in order, and the module's attributes.
+Program = namedtuple("Program", "codes attributes")
+
 
 class Recorder:
     """Records launches while `recording` is active.
@@ -166,6 +174,7 @@ class Recorder:
         pointees: a launch that did not run, and the sorted addresses to which it would have stored.
         kernels, arrays: numbers by key.
         bases: the tensors of the launch being recorded, by storage.
+        read: the JSON of the last read of a result that was not computed; None if there was none.
         is_timed: whether cases and `do_bench` calls are launched repeatedly on a GPU to time them.
     """
 
@@ -185,6 +194,7 @@ class Recorder:
         self.arrays = dict[bytes | str, int]()
         self.bases = dict[int, torch.Tensor]()
         self.context: dict[str, Any] = {"case": None, "tuned": None}
+        self.read: dict[str, Any] | None = None
         self.is_paused = False
         self.is_timed = True
         self.write("gpu", gpu)
@@ -377,6 +387,14 @@ class Recorder:
                         return launch
         return ""
 
+    def refuse_read(self, function: Any, launch: str) -> HostRead:
+        """Return the exception for a function that reads a result of a launch that did not run."""
+        line = _users_line(traceback.extract_stack())
+        place = f"{Path(line['file']).name}:{line['line']}"
+        message = f"{place} reads {_READ.format(function.__name__, launch)}"
+        self.read = {**line, "kind": "host_read", "message": message}
+        return HostRead(message)
+
     def mark_unknown(self, launch: Launch) -> None:
         """Remember the tensors that a launch would have stored to."""
         name = f"launch {launch.number} ({launch.function.__name__})"
@@ -411,16 +429,14 @@ def write_capture(folder: Path, path: Path, script: str = "", status: int = 0) -
     if content["refused"]:
         return content["refused"]
     if status and "is_complete" not in content:
-        end = (
-            f"was killed by {signal.Signals(-status).name}"
-            if status < 0
-            else f"exited with status {status}"
-        )
-        message = f"{script} {end}; launches before that: {len(content['launches'])}"
-        place = (
-            content["launches"][-1]["caller"] if content["launches"] else {"file": "", "line": 0}
-        )
-        content["stopped"] = {**place, "kind": "exception", "message": message}
+        launches = content["launches"]
+        end = _describe_exit(script, status)
+        if status < 0:
+            killed = f"{script} was killed by {signal.Signals(-status).name}"
+            end = {"kind": "exception", "message": killed}
+        end["message"] += f"; launches before that: {len(launches)}"
+        place = launches[-1]["caller"] if launches else {"file": "", "line": 0}
+        content["stopped"] = {**place, **end}
     total = 0
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         sizes = {folder / f"{number}.npy": array for number, array in enumerate(content["arrays"])}
@@ -879,10 +895,15 @@ def _interpret(launch: Launch, values: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def recording(folder: Path, gpu: Mapping[str, Any] = H200, runs: str = "") -> Iterator[Recorder]:
+def recording(
+    folder: Path, gpu: Mapping[str, Any] = H200, runs: str = "", tunes: bool = False
+) -> Iterator[Recorder]:
     """Record all Triton launches in a folder, from which `write_capture` makes a capture.
 
     Unless `runs` is "cuda", tensors in host memory report a CUDA device.
+
+    Args:
+        tunes: whether autotuners search as usual; otherwise they launch their first config.
     """
     recorder = Recorder(gpu, runs, folder)
 
@@ -914,14 +935,21 @@ def recording(folder: Path, gpu: Mapping[str, Any] = H200, runs: str = "") -> It
     for tuner in tuners:
         tuners += tuner.__subclasses__()
     pinned = functools.partialmethod(_run_pinned, recorder)
-    bench = _returning([0.0] * 3)
-    # A tuner with its own search picks its first config, because all benchmark times are equal.
+    search = Autotuner._bench
+
+    def bench(*arguments: Any, **keywords: Any) -> Any:
+        if not tunes:
+            return [0.0] * 3  # a tuner with its own search picks its first config
+        with mock.patch.object(recorder, "is_paused", True):
+            return search(*arguments, **keywords)
+
     replaced: list[tuple[Any, str, Any]] = [
         (jit.JITFunction, "run", run),
         (Autotuner, "_bench", bench),
         (triton.knobs.runtime, "add_stages_inspection_hook", STAGES_HOOK),
     ]
-    replaced += [(tuner, "run", pinned) for tuner in tuners if "run" in tuner.__dict__]
+    if not tunes:
+        replaced += [(tuner, "run", pinned) for tuner in tuners if "run" in tuner.__dict__]
     replaced += [(CompiledKernel, "__getitem__", _relaunch), (torch, "compile", compile_nothing)]
     for name in ("do_bench", "do_bench_cudagraph"):
         replaced.append(
@@ -930,7 +958,7 @@ def recording(folder: Path, gpu: Mapping[str, Any] = H200, runs: str = "") -> It
     with recorder.journal, contextlib.ExitStack() as stack:
 
         def pin_subclass(tuner: type) -> None:  # of a library that the script imports
-            if issubclass(tuner, Autotuner) and "run" in tuner.__dict__:
+            if issubclass(tuner, Autotuner) and "run" in tuner.__dict__ and not tunes:
                 stack.enter_context(mock.patch.object(tuner, "run", pinned))
             elif tuner.__name__ == "CachingAutotuner":
                 stack.enter_context(
@@ -999,7 +1027,10 @@ def _restored(tuner: Any, config: Any) -> list[str] | None:
 
 # ---------------------------------------------------------------- a machine without a GPU
 
-_READ = "a tensor (with {}) that depends on {}, which did not run. Pass --values to run launches in the interpreter."
+_READ = (
+    "a tensor (with {}) that depends on {}, which did not run. Pass --values (in Python, values=True) to run launches "
+    "in the interpreter."
+)
 _CUDA = torch.device("cuda", 0)
 _T: Any = torch.Tensor
 _ANSWERS = {
@@ -1055,14 +1086,14 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
             masks = [tensor for tensor in _tensors(arguments[1:]) if tensor.dtype == torch.bool]
             is_selection = bool(recorder.find_unknown(masks))
         if function in _READS or is_selection:
-            raise HostRead(_READ.format(function.__name__, launch))
+            raise recorder.refuse_read(function, launch)
         try:
             result = function(*map(_on_cpu, arguments), **options)
         except (
             IndexError,
             RuntimeError,
         ) as error:  # an index from a launch that did not run may be out of range
-            raise HostRead(_READ.format(function.__name__, launch)) from error
+            raise recorder.refuse_read(function, launch) from error
         with torch._C.DisableTorchFunction():
             recorder.unknown |= {recorder.storage(tensor): launch for tensor in _tensors(result)}
         return result
@@ -1106,9 +1137,11 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
     gpu = recorder.gpu
     generator = _Generator()
     (major, minor) = recorder.gpu["compute_capability"]
+    arch = 10 * major + minor
+    # Kernels keep their code by device: a recording for another GPU, or a launch on this machine's, needs other code.
     active: Any = _Stub(
-        get_current_target=GPUTarget("cuda", 10 * major + minor, 32), get_device_capability=(major, minor),
-        get_current_device=0, get_current_stream=0, get_device_interface=torch.cuda, get_active_torch_device=_CUDA,
+        get_current_target=GPUTarget("cuda", arch, 32), get_device_capability=(major, minor),
+        get_current_device=arch, get_current_stream=0, get_device_interface=torch.cuda, get_active_torch_device=_CUDA,
     )  # fmt: skip
     memory_bytes = gpu["memory_gib"] << 30
     clock_khz = round(1000 * gpu["clock_mhz"])
@@ -1150,7 +1183,7 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
 
     def report_read(failure: Any) -> None:
         if issubclass(failure.exc_type, HostRead):
-            recorder.note(describe_stop(failure.exc_value, Path())["message"])
+            recorder.note(str(failure.exc_value))
         else:
             report_exception(failure)
 
@@ -1182,7 +1215,7 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
         Graph()
         return calls
 
-    driver.set_active(active)
+    yield driver, "_active", active
     yield from ((torch.cuda, name, _returning(value)) for name, value in answers.items())
     kinds = "device", "device_of", "_DeviceGuard", "stream", "Stream", "Event"
     yield from ((torch.cuda, name, _Stub) for name in kinds)
@@ -1329,18 +1362,85 @@ def compare(result: torch.Tensor, reference: torch.Tensor) -> dict[str, Any]:
     return {"relative_rms": rms, "max_abs_error": most, "passed": rms <= 8 * epsilon}
 
 
-def run_script(recorder: Recorder, path: Path, case: str, settings: Sequence[str]) -> None:
-    """Run a script as `__main__`, then the named case, or all cases if the script launched nothing."""
+def read_program(recorder: Recorder, target: str, is_module: bool) -> Program:
+    """Compile a script, a notebook or a module, and put its folder on the path, as Python does."""
+    path = Path(target).resolve()
+    if not (is_module or path.is_file()):
+        raise UsageError(f"There is no script {target}.")
+    if not sys.flags.safe_path:
+        sys.path.insert(0, str(Path.cwd() if is_module else path.parent))
+    spec = _find_module(target) if is_module else None
+    try:
+        if spec is not None:
+            names = "__spec__", "__file__", "__package__", "__loader__"
+            values = spec, spec.origin, spec.parent, spec.loader
+            return Program([spec.loader.get_code(spec.name)], dict(zip(names, values, strict=True)))
+        if path.suffix == ".ipynb":
+            return Program(_compile_cells(recorder, path), {"display": print})
+        code = compile(path.read_bytes(), str(path), "exec")
+        return Program([code], {"__file__": str(path)})
+    except (SyntaxError, ValueError, KeyError) as error:
+        kind = "a notebook" if isinstance(error, json.JSONDecodeError | KeyError) else "Python"
+        raise UsageError(f"{target} is not {kind}: {error}.") from None
+
+
+def _find_module(name: str) -> Any:
+    """Return the spec of what `python -m` runs: a module, or the `__main__` of a package."""
+    try:
+        spec = find_spec(name)
+        if spec and spec.submodule_search_locations is not None:
+            spec = find_spec(f"{name}.__main__")
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):  # an import in its package failed
+            raise
+        spec = None
+    if spec is None:
+        raise UsageError(f"There is no module {name} that `python -m` can run.")
+    return spec
+
+
+def _compile_cells(recorder: Recorder, path: Path) -> list[types.CodeType]:
+    """Compile a notebook's code cells. A cell's file name is the notebook's with the number that Jupyter gives it."""
+    codes = list[types.CodeType]()
+    for cell in json.loads(path.read_bytes())["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] != "code" or not text.strip():
+            continue
+        try:
+            ast.parse(text)
+        except SyntaxError:
+            text = _skip_magics(recorder, text)
+        name = f"{path}[{len(codes) + 1}]"
+        linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+        codes.append(compile(text, name, "exec"))
+    return codes
+
+
+def _skip_magics(recorder: Recorder, text: str) -> str:
+    """Return a cell without IPython's magics and shell commands. A cell in another language is skipped."""
+    for magic in re.findall(r"^[ \t]*([%!].*)", text, re.MULTILINE):
+        recorder.note(f"An IPython magic was skipped: {magic}")
+    if re.match(r"\s*%%(?!(time|timeit|capture|prun)\b)", text):
+        return ""
+    return re.sub(r"^([ \t]*)[%!].*", r"\1pass", text, flags=re.MULTILINE)
+
+
+def run_program(
+    recorder: Recorder, program: Program, title: str, case: str, settings: Sequence[str]
+) -> None:
+    """Run a program as `__main__`, then the named case, or all cases if the program launched nothing."""
     module = types.ModuleType("__main__")
-    module.__file__ = str(path)
     names = vars(module)
+    names.update(program.attributes)
     ended = None
     sys.modules["__main__"] = module
-    sys.path.insert(0, str(path.parent))
     try:
-        exec(compile(path.read_bytes(), str(path), "exec"), names)
+        for code in program.codes:
+            exec(code, names)
     except (HostRead, SystemExit) as error:
         ended = error
+    finally:
+        recorder.write("about", inspect.cleandoc(names["__doc__"] or ""))
     cases = {
         name: value
         for name, value in names.items()
@@ -1354,14 +1454,14 @@ def run_script(recorder: Recorder, path: Path, case: str, settings: Sequence[str
         plain[name] = {k: v for k, v in defaults[name].items() if isinstance(v, int | float | str)}
     recorder.write("cases", plain)
     if case and case not in cases:
-        if isinstance(ended, HostRead) and f"def {case}(" in path.read_text():
+        if isinstance(ended, HostRead) and any(case in code.co_names for code in program.codes):
             raise ended
         allowed = (
             f"Its cases are {', '.join(cases)}."
             if cases
             else "It has no function whose name begins with `case`."
         )
-        raise UsageError(f"{path.name} has no case {case!r}. {allowed}")
+        raise UsageError(f"{title} has no case {case!r}. {allowed}")
     chosen = [case] if case else [] if recorder.launches else list(cases)
     if settings and len(chosen) != 1:
         raise UsageError("--set changes the parameters of one case: name it, as in script.py:case.")
@@ -1373,20 +1473,21 @@ def run_script(recorder: Recorder, path: Path, case: str, settings: Sequence[str
         run_sweep(recorder, name, cases[name], parse_settings(settings, name, defaults[name]))
 
 
-def describe_stop(error: BaseException, path: Path) -> dict[str, Any]:
-    """Return the JSON that says where and why a script ended early."""
+def describe_stop(error: BaseException, title: str) -> dict[str, Any]:
+    """Return the JSON that says where and why a program ended early."""
     line = _users_line(traceback.extract_tb(error.__traceback__))
-    kind = "exception"
-    message = f"{path.name} raised {_summarize(error)}"
-    if isinstance(error, HostRead):
-        kind = "host_read"
-        message = f"{Path(line['file']).name}:{line['line']} reads {error}"
+    if isinstance(error, SystemExit):
+        status = error.code if isinstance(error.code, int) else 1
+        return {**line, **_describe_exit(title, status)}
+    message = f"{title} raised {_summarize(error)}"
     if "relative import" in str(error):
-        module = f"{path.parent.name}.{path.stem}"
-        message += (
-            f". Next to the folder, save a script that says `from {module} import *`, and show that"
-        )
-    return {**line, "kind": kind, "message": "; ".join([message, *getattr(error, "__notes__", [])])}
+        message += ". Show it as a module, from the folder above its package: -m PACKAGE.MODULE"
+    message = "; ".join([message, *getattr(error, "__notes__", [])])
+    return {**line, "kind": "exception", "message": message}
+
+
+def _describe_exit(title: str, status: int) -> dict[str, Any]:
+    return {"kind": "exit", "status": status, "message": f"{title} exited with status {status}"}
 
 
 def _summarize(error: Any) -> str:
@@ -1446,7 +1547,8 @@ def capture(command_line: Sequence[str]) -> str:
     options: dict[str, dict[str, Any]] = {
         "--out": {"type": Path, "required": True}, "--gpu-json": {"type": json.loads, "default": None},
         "--values": {"action": "store_true"}, "--config": {"action": "append", "default": []},
-        "--set": {"action": "append", "default": []}, "--untimed": {"action": "store_true"}, "script": {},
+        "--set": {"action": "append", "default": []}, "--untimed": {"action": "store_true"},
+        "-m": {"action": "store_true", "help": "SCRIPT is a module"}, "script": {},
         "arguments": {"nargs": argparse.REMAINDER},
     }  # fmt: skip
     for name, option in options.items():
@@ -1501,8 +1603,8 @@ def _wait(child: int) -> int:
 
 def record_script(flags: argparse.Namespace, folder: Path) -> None:
     """Run a script, and record its launches and how it ended."""
-    file, _, case = flags.script.partition(":")
-    path = Path(file).resolve()
+    target, _, case = flags.script.partition(":")
+    title = Path(target).name
     here = this_gpu() if torch.cuda.is_available() else {}
     gpu = {**H200, **(flags.gpu_json or here)}
     is_here = here and all(here[name] == gpu[name] for name in ("sms", "compute_capability"))
@@ -1513,26 +1615,15 @@ def record_script(flags: argparse.Namespace, folder: Path) -> None:
                 f"Nothing ran on the GPU: this machine has {here['name']}, but --gpu is {gpu['name']}."
             )
         try:
-            if not path.is_file():
-                raise UsageError(f"There is no script {file}.")
-            if path.suffix == ".ipynb":
-                raise UsageError(
-                    f"{file} is a notebook, which can't be run yet. Save its code as a .py file."
-                )
-            try:
-                recorder.write(
-                    "about", ast.get_docstring(ast.parse(path.read_bytes(), path.name)) or ""
-                )
-            except (SyntaxError, ValueError) as error:
-                raise UsageError(f"{file} is not Python: {error}.") from None
             if not all(re.fullmatch(r"\w+=\d+", text) for text in flags.config):
                 raise UsageError(f"--config must be KERNEL=N (got {' '.join(flags.config)}).")
             recorder.configs = {
                 name: int(number) for name, number in (text.split("=") for text in flags.config)
             }
             recorder.is_timed = not flags.untimed
-            sys.argv = [file, *flags.arguments]
-            run_script(recorder, path, case, flags.set)
+            program = read_program(recorder, target, flags.m)
+            sys.argv = [program.attributes["__file__"] if flags.m else target, *flags.arguments]
+            run_program(recorder, program, title, case, flags.set)
             tuned = {
                 launch.function.__name__ for launch in recorder.launches if launch.content["tuned"]
             }
@@ -1549,7 +1640,9 @@ def record_script(flags: argparse.Namespace, folder: Path) -> None:
             elif isinstance(error, SystemExit) and not isinstance(error.code, int | None):
                 print(error.code, file=sys.stderr)
             if not isinstance(error, SystemExit) or error.code:
-                recorder.write("stopped", describe_stop(error, path))
+                # A test runner catches the reads, and exits with a status
+                stop = recorder.read if isinstance(error, SystemExit | HostRead) else None
+                recorder.write("stopped", stop or describe_stop(error, title))
         threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as plain Python does at its end
         atexit._run_exitfuncs()
         recorder.write("is_complete", True)

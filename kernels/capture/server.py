@@ -31,7 +31,6 @@ class CaptureServer:
     Args:
         python: the interpreter.
         options: of record.py, for every script.
-        script_arguments: the scripts' own arguments.
         stack: ends the process when it is closed.
         packages: a folder with packages that replace the installed ones.
 
@@ -43,13 +42,11 @@ class CaptureServer:
         self,
         python: str,
         options: Sequence[str],
-        script_arguments: Sequence[str],
         stack: ExitStack,
         packages: Path | None = None,
     ) -> None:
         self.python = python
         self._options = options
-        self._script_arguments = script_arguments
         self._lock = threading.Lock()
         paths = [str(path) for path in (packages, os.environ.get("PYTHONPATH")) if path]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -69,22 +66,23 @@ class CaptureServer:
         except OSError as error:
             raise CaptureFailed(f"--python {python}: {error.strerror}.") from error
 
-    def arguments(self, path: Path, script: str, more: Sequence[str] = ()) -> list[str]:
+    def arguments(self, path: Path, command: Sequence[str], more: Sequence[str] = ()) -> list[str]:
         """Return the arguments of record.py.
 
         Args:
             path: of the capture.
+            command: a script or `-m` and a module, and its own arguments.
             more: further options, which override the others.
         """
-        return ["--out", str(path), *self._options, *more, script, *self._script_arguments]
+        return ["--out", str(path), *self._options, *more, *command]
 
-    def capture(self, path: Path, script: str, more: Sequence[str] = ()) -> None:
+    def capture(self, path: Path, command: Sequence[str], more: Sequence[str] = ()) -> None:
         """Capture a script: see `arguments`.
 
         Raises:
             CaptureFailed: no capture was written.
         """
-        reply = self._request(self.arguments(path, script, more))
+        reply = self._request(self.arguments(path, command, more))
         if reply != "\n":
             ended = f"The capture process ({self.python}) exited; the terminal shows why."
             raise CaptureFailed(reply.strip() or ended)

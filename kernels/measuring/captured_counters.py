@@ -20,11 +20,13 @@ from kernels.measuring.counters import METRICS, CountingFailed, parse_count
 _STDERR = 2  # its file descriptor
 
 
-def count_capture(server: CaptureServer, path: Path, script: str, more: Sequence[str] = ()) -> None:
+def count_capture(
+    server: CaptureServer, path: Path, command: Sequence[str], more: Sequence[str] = ()
+) -> None:
     """Capture a script again under Nsight Compute, and replace the capture with the new one and its counters.
 
     Args:
-        path, script, more: see `CaptureServer.arguments`.
+        path, command, more: see `CaptureServer.arguments`.
 
     Raises:
         CaptureFailed: there is no GPU or ncu.
@@ -42,7 +44,7 @@ def count_capture(server: CaptureServer, path: Path, script: str, more: Sequence
         profile = [ncu, "--clock-control", "none", "--metrics", metrics]
         profile += ["--kernel-name", f"regex:^({'|'.join(map(re.escape, names))})$"]
         profile += ["--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)]
-        arguments = server.arguments(again, script, ["--untimed", *more])
+        arguments = server.arguments(again, command, ["--untimed", *more])
         # The script may fail while it is counted
         subprocess.run(
             [*profile, server.python, str(RECORDER), *arguments], stdout=_STDERR, check=False

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -42,16 +43,31 @@ def environment(compiled_before):
     return {**os.environ, "TRITON_CACHE_DIR": str(compiled_before), "TRITON_INTERPRET": "0"}
 
 
-@pytest.fixture(scope="module")
-def server(environment, tmp_path_factory):
-    """A process that captures scripts without importing torch and Triton each time, and the file of their output."""
-    output = tmp_path_factory.mktemp("server") / "output"
+@contextmanager
+def serve(environment, folder):
+    """Start a process in a folder that captures scripts without importing torch and Triton each time.
+
+    Yield a function that takes the arguments of a capture, and returns why nothing was captured, and the output.
+    """
+    output = folder / "output"
     with Path(os.devnull).open() as stdin, output.open("a") as file, subprocess.Popen(
         [sys.executable, CAPTURE, "--serve", str(stdin.fileno())], pass_fds=[stdin.fileno()], env=environment,
-        text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file,
+        text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, cwd=folder,
     ) as process:  # fmt: skip
-        yield process, output
+
+        def capture(command):
+            os.truncate(output, 0)
+            print(json.dumps(command), file=process.stdin, flush=True)
+            return process.stdout.readline().strip(), output.read_text()
+
+        yield capture
         process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def server(environment, tmp_path_factory):
+    with serve(environment, tmp_path_factory.mktemp("server")) as capture:
+        yield capture
 
 
 @pytest.fixture
@@ -59,12 +75,8 @@ def run(server, tmp_path):
     """Return a function that captures a script, and returns why nothing was captured, and the script's output."""
 
     def run(text, flags=(), case="", script="script.py"):
-        process, output = server
         (tmp_path / "script.py").write_text(SCRIPT + text)
-        os.truncate(output, 0)
-        command = ["--out", str(tmp_path / "out"), *flags, f"{tmp_path / script}{case}"]
-        print(json.dumps(command), file=process.stdin, flush=True)
-        return process.stdout.readline().strip(), output.read_text()
+        return server(["--out", str(tmp_path / "out"), *flags, f"{tmp_path / script}{case}"])
 
     return run
 
@@ -180,21 +192,35 @@ def test_a_script_that_raises_keeps_the_launches_before(capture):
 ENDS = [
     (
         "os.kill(os.getpid(), signal.SIGKILL)",
-        "script.py was killed by SIGKILL; launches before that: 1",
+        ("exception", "script.py was killed by SIGKILL; launches before that: 1", 0),
     ),
-    ("os._exit(3)", "script.py exited with status 3; launches before that: 1"),
-    ("sys.exit(4)", "script.py raised SystemExit: 4"),
-    ("bytearray(1 << 62)", "script.py raised MemoryError"),
+    ("os._exit(3)", ("exit", "script.py exited with status 3; launches before that: 1", 3)),
+    ("sys.exit(4)", ("exit", "script.py exited with status 4", 4)),
+    ("sys.exit('no data')", ("exit", "script.py exited with status 1", 1)),
+    ("bytearray(1 << 62)", ("exception", "script.py raised MemoryError", 0)),
     ("os._exit(0)", None),
     ("sys.exit()", None),
 ]
 
 
-@pytest.mark.parametrize(("end", "message"), ENDS)
-def test_however_a_script_ends_its_launches_are_captured(capture, end, message):
+@pytest.mark.parametrize(("end", "expected"), ENDS)
+def test_however_a_script_ends_its_launches_are_captured(capture, end, expected):
     captured, (_,), _ = capture(f"import os, signal\nlaunch(x)\n{end}")
     stop = captured.content.stopped
-    assert (stop and stop.message, stop and stop.kind) == (message, message and "exception")
+    assert (stop and (stop.kind, stop.message, stop.status)) == expected
+
+
+def test_a_status_after_a_read_that_was_caught_is_put_down_to_the_read(capture):
+    """A test runner reports the read as a failed test, and runs the next one."""
+    text = """out = launch(x)
+try:
+    out.sum().item()  # here
+except BaseException:
+    launch(out)
+sys.exit(1)"""
+    captured, launches, _ = capture(text)
+    stop = captured.content.stopped
+    assert (len(launches), stop.kind, stop.line) == (2, "host_read", place(text)[1])
 
 
 def test_a_traceback_begins_at_the_script_and_a_compilation_error_gives_its_reason(run, tmp_path):
@@ -319,6 +345,69 @@ def test_paths_are_those_of_plain_python_and_a_refusal_exits_with_2(environment,
     assert finished.stdout == f"{paths} script.py\n", finished.stderr
     assert finished.returncode == 2
     assert finished.stderr.startswith("script.py has no case 'other'")
+
+
+PROGRAMS = {
+    "folder/script.py": "import sys, helper",
+    "folder/helper.py": "",
+    "package/__init__.py": "",
+    "package/__main__.py": "from .module import *",
+    "package/module.py": "import sys\nfrom . import other",
+    "package/other.py": "",
+}
+PRINT = """
+if __name__ == "__main__":
+    print([path for path in sys.path if "pytest" in path], sys.argv, __package__, flush=True)
+"""
+
+
+def test_paths_arguments_and_relative_imports_are_those_of_plain_python(environment, tmp_path):
+    for name, text in PROGRAMS.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text + PRINT)
+    environment = {**environment, "PYTHONPATH": str(tmp_path / "first")}
+    with serve(environment, tmp_path) as capture:
+        for target in (["folder/script.py"], ["-m", "package.module"], ["-m", "package"]):
+            own = ["-m", "-q", "--", "--out"]
+            plain = [sys.executable, *target, *own]
+            expected = subprocess.check_output(plain, cwd=tmp_path, env=environment, text=True)
+            assert str(tmp_path) in expected
+            assert capture(["--out", "out", *target, "--", *own]) == ("", expected)
+        refusal, _ = capture(["--out", "out", "-m", "package.missing"])
+        assert refusal == "There is no module package.missing that `python -m` can run."
+
+
+def test_a_notebooks_cells_run_and_their_lines_have_the_cells_number(server, tmp_path):
+    cells = [
+        SCRIPT,
+        "# Text\nlaunch(x)",
+        "%%bash\nls",
+        "%%time\n!pip --version\nif x.numel():\n    %matplotlib inline\ncopy[(4,)](x, x.clone(), 1000, BLOCK=256)\ndisplay('end')",
+    ]
+    kinds = ["code", "markdown", "code", "code"]
+    notebook = {
+        "cells": [
+            {"cell_type": kind, "source": text.splitlines(keepends=True)}
+            for kind, text in zip(kinds, cells, strict=True)
+        ]
+    }
+    path = tmp_path / "own.ipynb"
+    path.write_text(json.dumps(notebook))
+    assert server(["--out", str(tmp_path / "out"), str(path)]) == ("", "end\n")
+    captured = Capture(tmp_path / "out")
+    (launch,) = captured.content.launches
+    (kernel,) = captured.content.kernels
+    assert captured.content.stopped is None
+    assert (Path(launch.caller.file).name, launch.caller.line) == ("own.ipynb[3]", 5)
+    assert (Path(kernel.file).name, kernel.line) == ("own.ipynb[1]", 4)
+    assert "own.ipynb[1]" in captured.read_code(0, "sass")
+    assert captured.content.not_captured == (
+        "An IPython magic was skipped: %%bash",
+        "An IPython magic was skipped: %%time",
+        "An IPython magic was skipped: !pip --version",
+        "An IPython magic was skipped: %matplotlib inline",
+    )
 
 
 def test_a_config_that_does_not_fit_raises_tritons_own_error(capture):

@@ -18,9 +18,10 @@ from kernels.measuring.captured_counters import count_capture
 from kernels.measuring.worker import default_cache_directory
 from visualize import startup
 from visualize.cli.command import GREW, USAGE, CommandFailed, import_page
+from visualize.reports.brief import brief
 from visualize.reports.comparison import Difference, differences
 from visualize.reports.launch import Report, make_report, read_report
-from visualize.reports.text import table
+from visualize.reports.text import html, markdown, markdown_growth, sections, table
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -31,14 +32,20 @@ def make_parser() -> argparse.ArgumentParser:
         prog="app.py show",
         description="Run a script, and show the memory requests of every Triton launch in it. Exit status: 0 on "
         "success, 1 if a count or memory exceeds its value in --against or a launch is missing, 2 if the flags are "
-        "invalid, the script raised an exception, or nothing could be captured.",
-        epilog="Run it only on scripts that you trust. The script's own arguments come last, after `--`. "
-        "Example: app.py show softmax.py --gpu H200 --json",
+        "invalid, the script raised an exception, or nothing could be captured; the script's own status if it exits "
+        "with one.",
+        epilog="Run it only on scripts that you trust. A script's own arguments come last, after `--`. "
+        "All that follows a module's name belongs to the module. Examples: app.py show softmax.py --gpu H200 --json; "
+        "app.py show --brief -m pytest tests/test_softmax.py",
     )
     add = parser.add_argument
     add(
-        "script", metavar="SCRIPT.py[:CASE]", nargs="?", default=str(EXAMPLES[0]),
-        help="a script, one case of a script, or a capture (.tilescope) (default: the first example)",
+        "script", metavar="SCRIPT[:CASE]", nargs="?",
+        help="a script or notebook, one case of it, or a capture (.tilescope) (default: the first example)",
+    )  # fmt: skip
+    add(
+        "-m", dest="module", metavar="MODULE[:CASE] ...", nargs=argparse.REMAINDER,
+        help="run a module instead of a script, as `python -m` does",
     )  # fmt: skip
     add(
         "--gpu",
@@ -46,8 +53,18 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"compile for this GPU (default: this machine's, or else {DEFAULT_GPU}): {', '.join(GPUS)}",
     )
-    add("--text", action="store_true", help="print a table and exit")
+    add("--text", action="store_true", help="print a table and exit; with --json, add it as `text`")
     add("--json", action="store_true", help="print one JSON object and exit")
+    add(
+        "--markdown",
+        action="store_true",
+        help="print tables for GitHub and exit; with --against, what grew",
+    )
+    add(
+        "--brief",
+        action="store_true",
+        help="print at most 4 KB and exit: a sentence per finding, largest cost first, and totals",
+    )
     add(
         "--against",
         type=Path,
@@ -67,9 +84,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--mcp", action="store_true", help="also offer the page's report as an MCP tool")
     add(
         "--python",
-        default=sys.executable,
         metavar="PATH",
-        help="Python interpreter for the script (default: this one)",
+        help="Python interpreter for the script (default: this one), or to try changes of a capture (default: none)",
     )
     add(
         "--values",
@@ -108,10 +124,9 @@ def show(arguments: Sequence[str]) -> None:
     Raises:
         CommandFailed: see the parser's description.
     """
-    end = list(arguments).index("--") if "--" in arguments else len(arguments)
-    flags = make_parser().parse_args(arguments[:end])
-    flags.script_arguments = tuple(arguments[end + 1 :])
-    prints = flags.text or flags.json or flags.against or flags.triton
+    flags = _parse(arguments)
+    formats = (flags.text, flags.json, flags.markdown, flags.brief)
+    prints = any((*formats, flags.against, flags.triton))
     if obstacle := "" if prints else _obstacle(flags):
         raise CommandFailed(obstacle, USAGE)
     with tempfile.TemporaryDirectory(prefix="tilescope-") as folder, ExitStack() as stack:
@@ -121,16 +136,35 @@ def show(arguments: Sequence[str]) -> None:
             raise CommandFailed(str(error), USAGE) from error
 
 
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the flags. `command` is what record.py runs, with its own arguments."""
+    parser = make_parser()
+    ends = [number for number, argument in enumerate(arguments) if argument in ("-m", "--")]
+    end = ends[0] if ends and arguments[ends[0]] == "--" else len(arguments)
+    flags = parser.parse_args(arguments[:end])
+    if flags.module is None:
+        flags.script = flags.script or str(EXAMPLES[0])
+        flags.command = [flags.script, "--", *arguments[end + 1 :]]
+    elif flags.script or not flags.module:
+        parser.error("give a script, or -m and a module with its arguments")
+    else:
+        flags.script, *own = flags.module
+        flags.command = ["-m", flags.script, "--", *own]
+    return flags
+
+
 def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStack) -> None:
     before = _read_report(flags.against) if flags.against else None
     is_compared = flags.triton and not flags.against
     packages = install_triton(flags.triton, default_cache_directory()) if is_compared else None
     path = Path(flags.script)
     process = None
-    if path.suffix != ".tilescope":
+    is_capture = path.suffix == ".tilescope"
+    if not is_capture or (flags.python and prints):
+        process = _ScriptProcess(flags, folder, stack)
+    if process and not is_capture:
         if not prints:
             print(f"Capturing {flags.script}; the page follows.", file=sys.stderr, flush=True)
-        process = _ScriptProcess(flags, folder, stack)
         path = process.capture(flags.script)
     compiler = process.compile if process else None
     if not prints:
@@ -164,16 +198,24 @@ def _print(
 ) -> None:
     if flags.json:
         content = report.to_json()
+        if flags.text:
+            content |= {"text": table(report), "html": html(report)}
+            for launch, section in zip(content["launches"], sections(report), strict=True):
+                launch |= {"text": section.text, "html": section.html}
         if flags.triton:
             content["compared_with"] = before and before.to_json()
             content["differences"] = [asdict(difference) for difference in changed]
         print(json.dumps(content, allow_nan=False))
         return
+    title = f"From Triton {flags.triton} to {report.triton}" if flags.triton else "Differences"
+    if flags.markdown:
+        is_compared = before is not None
+        print(markdown_growth(flags.script, changed) if is_compared else markdown(report))
+        return
     if before is not None:
-        title = f"From Triton {flags.triton} to {report.triton}" if flags.triton else "Differences"
         sentences = [difference.sentence for difference in changed]
         print("\n".join([f"{title}: {len(changed) or 'none'}", *sentences, ""]))
-    print(table(report))
+    print(brief(report) if flags.brief else table(report))
 
 
 def _check(
@@ -184,11 +226,11 @@ def _check(
         advice = "Call one, or add a function whose name begins with `case`."
         none = f"{flags.script} launched no Triton kernels. {advice}"
         raise CommandFailed(report.stopped or none, USAGE)
-    grown = [each for each in changed if each.after > each.before or each.what == "launches"]
+    grown = [each for each in changed if each.is_worse]
     if flags.against and grown:
         raise CommandFailed("\n".join(difference.sentence for difference in grown), GREW)
-    if stopped is not None and stopped.kind == "exception":
-        raise CommandFailed(stopped.message, USAGE)
+    if stopped is not None and stopped.kind != "host_read":
+        raise CommandFailed(stopped.message, stopped.status or USAGE)
 
 
 class _ScriptProcess:
@@ -213,17 +255,19 @@ class _ScriptProcess:
         self._flags = flags
         self._folder = folder
         self._is_other = packages is not None
-        self._server = CaptureServer(flags.python, options, flags.script_arguments, stack, packages)
+        self._server = CaptureServer(flags.python or sys.executable, options, stack, packages)
         self.compile = self._server.compile
 
     def capture(self, script: str, more: Sequence[str] = ()) -> Path:
         """Capture a script, and return the capture. `more` are further options of record.py."""
         path = self._folder / f"{Path(script).stem}{'-other' * self._is_other}.tilescope"
-        if self._flags.out and script == self._flags.script and not self._is_other:
+        is_own = script == self._flags.script
+        if self._flags.out and is_own and not self._is_other:
             path = self._flags.out
-        self._server.capture(path, script, more)
+        command = self._flags.command if is_own else [script]
+        self._server.capture(path, command, more)
         if self._flags.count:
-            count_capture(self._server, path, script, more)
+            count_capture(self._server, path, command, more)
         return path
 
 

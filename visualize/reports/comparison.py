@@ -23,6 +23,11 @@ class Difference:
     after: int
 
     @property
+    def is_worse(self) -> bool:
+        """Whether it grew. A missing launch is also worse, because its numbers are unknown."""
+        return self.after > self.before or self.what == "launches"
+
+    @property
     def sentence(self) -> str:
         verb = "rose" if self.after > self.before else "fell"
         return f"{self.where}: {self.what.replace('_', ' ')} {verb} from {self.before:,} to {self.after:,}."

@@ -1,29 +1,126 @@
-"""Print a report as a table."""
+"""Print a report: as a table for the terminal, in Markdown, and in HTML for notebooks."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from markupsafe import Markup
+
 from visualize.numbers import count_noun
+from visualize.reports.comparison import Difference
 from visualize.reports.launch import MAIN_AMOUNTS, LaunchReport, OperationReport, Report
 
 _PLACE_WIDTH = 24
+_HEADINGS = ("line", "op", "tensor", "bytes", *MAIN_AMOUNTS, "ideal%")
+
+
+@dataclass(frozen=True)
+class Section:
+    """What is printed about a launch.
+
+    Attributes:
+        rows: the cells of each operation, and its findings.
+        notes: what concerns the whole launch, and what could not be counted.
+    """
+
+    title: str
+    facts: tuple[str, ...]
+    rows: tuple[tuple[tuple[str, ...], str], ...]
+    notes: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        width = max([20, *(len(cells[2]) for cells, _ in self.rows)])
+
+        def align(cells: Sequence[str]) -> str:
+            place, op, tensor, width_bytes, *amounts, ideal = cells
+            file, colon, line = place.rpartition(":")
+            space = _PLACE_WIDTH - len(colon + line)
+            file = file if len(file) <= space else f"{file[: space - 1]}…"
+            counts = " ".join(f"{amount:>13}" for amount in amounts)
+            start = f"{file + colon + line:{_PLACE_WIDTH}} {op:11} {tensor:{width}}"
+            return f"{start} {width_bytes:>5} {counts} {ideal:>6}"
+
+        lines = [*self.facts, align(_HEADINGS)]
+        for cells, why in self.rows:
+            lines.append(align(cells))
+            if why:
+                lines.append(f"   → {why}")
+        return "\n   ".join([self.title, *lines, *self.notes])
+
+    @property
+    def markdown(self) -> str:
+        table = markdown_table(_HEADINGS, [cells for cells, _ in self.rows])
+        findings = [f"{cells[0]}, {cells[1]} {cells[2]}: {why}" for cells, why in self.rows if why]
+        notes = [*findings, *(note.removeprefix("→ ") for note in self.notes)]
+        heading = f"### {_in_markdown(self.title)}"
+        items = "\n".join(f"- {_in_markdown(note)}" for note in notes)
+        parts = [heading, _in_markdown(", ".join(self.facts)), table, items]
+        return "\n\n".join(filter(None, parts))
+
+    @property
+    def html(self) -> Markup:
+        heading = Markup("<tr>") + Markup("<th>{}") * len(_HEADINGS)
+        row = Markup("<tr>") + Markup("<td>{}") * len(_HEADINGS)
+        rows = [heading.format(*_HEADINGS)]
+        for cells, why in self.rows:
+            rows.append(row.format(*cells))
+            if why:
+                rows.append(Markup("<tr><td colspan=9>→ {}").format(why))
+        return Markup("<h4>{}</h4><p>{}</p><table>{}</table><p>{}</p>").format(
+            self.title, _join_lines(self.facts), Markup().join(rows), _join_lines(self.notes)
+        )
+
+
+def sections(report: Report) -> list[Section]:
+    """Return what is printed about each launch."""
+    is_counted = any(launch.counted for launch in report.launches)
+    return [
+        _make_section(number, launch, is_counted) for number, launch in enumerate(report.launches)
+    ]
 
 
 def table(report: Report) -> str:
     """Return a report as text."""
-    lines = [f"Triton {report.triton}, {report.gpu}: {count_noun(len(report.launches), 'launch')}"]
-    is_counted = any(launch.counted for launch in report.launches)
-    for number, launch in enumerate(report.launches):
-        lines += _launch_lines(number, launch)
-        if launch.counted is None and is_counted:
-            lines.append("   Nsight Compute: not counted")
-        lines += [f"   → {finding.text}" for finding in launch.findings if not finding.op]
-        if launch.counted:
-            wrong = ", ".join(wrong_counters(launch))
-            lines.append(f"   Nsight Compute: {wrong or 'all ten counters agree'}")
-        lines += [f"   Line {refusal.line}: {refusal.why}" for refusal in launch.refused]
-    lines += filter(None, [report.stopped, report.untried])
-    return "\n".join([*lines, *report.not_captured])
+    parts = [f"\n{section.text}" for section in sections(report)]
+    return "\n".join([_title(report), *parts, *_remarks(report)])
+
+
+def markdown(report: Report) -> str:
+    """Return a report in GitHub's Markdown."""
+    parts = [section.markdown for section in sections(report)]
+    return "\n\n".join([f"**{_title(report)}**", *parts, *map(_in_markdown, _remarks(report))])
+
+
+def html(report: Report) -> str:
+    """Return a report as HTML for a notebook's output cell."""
+    parts = [section.html for section in sections(report)]
+    title = Markup("<p>{}</p>").format(_title(report))
+    return Markup().join([title, *parts, _join_lines(_remarks(report))])
+
+
+def markdown_growth(title: str, changed: Sequence[Difference]) -> str:
+    """Return the numbers that grew, and the kernels with another number of launches, in GitHub's Markdown."""
+    headings = ("where", "what", "before", "after", "change")
+    rows = []
+    for each in changed:
+        if each.is_worse:
+            change = f"{each.after / each.before - 1:+.1%}" if each.before else ""
+            what = each.what.replace("_", " ")
+            rows.append((each.where, what, f"{each.before:,}", f"{each.after:,}", change))
+    heading = f"### {_in_markdown(title)}: {count_noun(len(rows), 'number')} grew"
+    return "\n\n".join([heading, *([markdown_table(headings, rows)] if rows else [])])
+
+
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table whose last columns, from the first one of numbers on, are aligned to the right."""
+    first = (
+        next(n for n, cell in enumerate(rows[0]) if re.fullmatch(r"[≤≥ \d,]+", cell)) if rows else 0
+    )
+    rule = ["---"] * first + ["--:"] * (len(headings) - first)
+    lines = (headings, rule, *(map(_in_markdown, row) for row in rows))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def wrong_counters(launch: LaunchReport) -> list[str]:
@@ -47,24 +144,47 @@ def bounded_count(op: OperationReport, count: int) -> str:
     return f"{bound if op.refused else ''}{count:,}"
 
 
-def _launch_lines(number: int, launch: LaunchReport) -> Iterator[str]:
+def _title(report: Report) -> str:
+    return f"Triton {report.triton}, {report.gpu}: {count_noun(len(report.launches), 'launch')}"
+
+
+def _remarks(report: Report) -> list[str]:
+    return [*filter(None, [report.stopped, report.untried]), *report.not_captured]
+
+
+def _make_section(number: int, launch: LaunchReport, is_counted: bool) -> Section:
     grid = " × ".join(map(str, launch.grid))
     tuned = f", config {launch.tuned.number} of {launch.tuned.of}" if launch.tuned else ""
-    yield f"\n{number}  {launch.kernel}  {launch.source}:{launch.line}  grid {grid}{tuned}"
-    yield f"   {settings_text({**launch.settings, **launch.config})}"
     registers = f"{launch.registers} registers, {launch.spilled_bytes} bytes spilled"
-    yield f"   {registers}, {launch.shared_bytes:,} bytes of shared memory"
-    width = max([20, *(len(op.tensor) for op in launch.ops)])
-    headings = " ".join(f"{name:>13}" for name in MAIN_AMOUNTS)
-    counts = f"{'bytes':>5} {headings} {'ideal%':>6}"
-    yield f"   {'line':{_PLACE_WIDTH}} {'op':11} {'tensor':{width}} {counts}"
+    rows = []
     for op in launch.ops:
-        line = f":{op.line}"
-        space = _PLACE_WIDTH - len(line)
-        file = op.file if len(op.file) <= space else f"{op.file[: space - 1]}…"
-        amounts = " ".join(f"{bounded_count(op, getattr(op, name)):>13}" for name in MAIN_AMOUNTS)
+        amounts = [bounded_count(op, getattr(op, name)) for name in MAIN_AMOUNTS]
         efficiency = "" if op.efficiency is None else f"{op.efficiency:.0%}"
-        counts = f"{op.width_bytes or '':>5} {amounts} {efficiency:>6}"
-        yield f"   {file + line:{_PLACE_WIDTH}} {op.op:11} {op.tensor:{width}} {counts}"
-        if op.why:
-            yield f"      → {op.why}"
+        width = str(op.width_bytes or "")
+        rows.append(
+            ((f"{op.file}:{op.line}", op.op, op.tensor, width, *amounts, efficiency), op.why)
+        )
+    notes = ["Nsight Compute: not counted"] if launch.counted is None and is_counted else []
+    notes += [f"→ {finding.text}" for finding in launch.findings if not finding.op]
+    if launch.counted:
+        wrong = ", ".join(wrong_counters(launch))
+        notes.append(f"Nsight Compute: {wrong or 'all ten counters agree'}")
+    notes += [f"Line {refusal.line}: {refusal.why}" for refusal in launch.refused]
+    return Section(
+        title=f"{number}  {launch.kernel}  {launch.source}:{launch.line}  grid {grid}{tuned}",
+        facts=(
+            settings_text({**launch.settings, **launch.config}),
+            f"{registers}, {launch.shared_bytes:,} bytes of shared memory",
+        ),
+        rows=tuple(rows),
+        notes=tuple(notes),
+    )
+
+
+def _in_markdown(text: str) -> str:
+    """Escape what GitHub would read as HTML, as emphasis or as the end of a cell."""
+    return re.sub(r"([\\`*|<\[]|\b_|_\b)", r"\\\1", text)
+
+
+def _join_lines(lines: Sequence[str]) -> Markup:
+    return Markup("<br>").join(lines)

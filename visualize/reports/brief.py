@@ -1,0 +1,104 @@
+"""Summarize a report in at most 4 KB: a sentence per finding, largest cost first, and totals."""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from kernels.capture.reader import Finding
+from visualize.numbers import count_noun
+from visualize.reports.launch import MAIN_AMOUNTS, LaunchReport, Report
+
+# At most this many bytes, for the whole summary, its totals, and a line. The last is for how many lines are left out.
+_MOST_BYTES = 4096
+_MOST_TOTALS_BYTES = 1024
+_MOST_LINE_BYTES = 480
+_REMARK_BYTES = 64
+
+# The kinds of findings about wrong results.
+_WRONG = ("outside", "overflow", "race", "autotuner")
+
+
+def brief(report: Report) -> str:
+    """Return a summary of a report, in at most 4096 bytes of UTF-8."""
+    totals = _fit(_describe_totals(report), _MOST_TOTALS_BYTES, "more kernels or remarks")
+    room = _MOST_BYTES - sum(map(_count_bytes, totals))
+    findings = _fit(_describe_findings(report), room, "more findings: see --text")
+    return "\n".join([*(findings or ["No findings."]), "", *totals])
+
+
+def _describe_findings(report: Report) -> Iterable[str]:
+    """Describe each finding once, although launches may share it. Its costs in them are added."""
+    groups = defaultdict[tuple[object, ...], list[tuple[float, int, Finding]]](list)
+    for number, launch in enumerate(report.launches):
+        for finding in launch.findings:
+            key = (launch.kernel, finding.kind, finding.place)
+            groups[key].append((_cost(launch, finding), number, finding))
+    ranked = sorted(groups.values(), key=lambda group: -sum(cost for cost, *_ in group))
+    for group in ranked:
+        _, number, finding = max(group, key=lambda each: each[0])
+        others = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        op = f" {finding.op} {finding.tensor}," if finding.op else ""
+        kernel = report.launches[number].kernel
+        place = f"{finding.file}:{finding.line},{op} {kernel}, launch {number}{others}"
+        yield f"{place}: {_join(finding)}"
+
+
+def _cost(launch: LaunchReport, finding: Finding) -> float:
+    """Return how many requests and sectors a change saves or, if none was tried, exceed the ideal."""
+    if finding.kind in _WRONG:
+        return math.inf
+    if finding.after:
+        return sum(
+            finding.before.get(name, 0) - finding.after.get(name, 0) for name in MAIN_AMOUNTS
+        )
+    return sum(op.sectors - op.ideal_sectors for op in launch.ops if op.place == finding.place)
+
+
+def _join(finding: Finding) -> str:
+    """Return a finding as one sentence."""
+    fact, *_ = re.split(r"(?<=[\w)])\. (?=[A-Z])", finding.text.rstrip("."))
+    advice = filter(None, (finding.change, finding.needs))
+    parts = [fact, *(text[0].lower() + text[1:].rstrip(".") for text in advice)]
+    effect = ", ".join(
+        f"{name.replace('_', ' ')} {number:,} → {finding.after[name]:,}"
+        for name, number in finding.before.items()
+        if number != finding.after[name]
+    )
+    return f"{'; '.join(parts)}{f' ({effect})' if effect else ''}."
+
+
+def _describe_totals(report: Report) -> Iterable[str]:
+    kernels = defaultdict[str, list[LaunchReport]](list)
+    for launch in report.launches:
+        kernels[launch.kernel].append(launch)
+    yield f"Triton {report.triton}, {report.gpu}: {_sum_up(report.launches)}"
+    yield from filter(None, [report.stopped, report.untried])
+    yield from report.not_captured
+    if len(kernels) > 1:
+        for name in sorted(kernels, key=lambda name: -sum(each.sectors for each in kernels[name])):
+            yield f"{name}: {_sum_up(kernels[name])}"
+
+
+def _sum_up(launches: Sequence[LaunchReport]) -> str:
+    ops = [op for launch in launches for op in launch.ops]
+    requests, sectors, ideal = (
+        sum(getattr(op, name) for op in ops) for name in ("requests", "sectors", "ideal_sectors")
+    )
+    counts = f"{count_noun(requests, 'request')}, {count_noun(sectors, 'sector')}"
+    bounded = sum(bool(launch.refused) for launch in launches)
+    remark = f"; {bounded} with incomplete counts" if bounded else ""
+    return f"{count_noun(len(launches), 'launch')}{remark}, {counts} (ideal: {ideal:,})."
+
+
+def _fit(lines: Iterable[str], most: int, what: str) -> list[str]:
+    """Shorten long lines, and keep as many as fit in a number of bytes. The last line counts the others."""
+    short = [line.encode()[:_MOST_LINE_BYTES].decode(errors="ignore") for line in lines]
+    sizes = accumulate(map(_count_bytes, short))
+    count = sum(size <= most - _REMARK_BYTES for size in sizes)
+    return short if count == len(short) else [*short[:count], f"{len(short) - count:,} {what}."]
+
+
+def _count_bytes(line: str) -> int:
+    return len(f"{line}\n".encode())
