@@ -383,7 +383,8 @@ def test_a_notebooks_cells_run_and_their_lines_have_the_cells_number(server, tmp
         SCRIPT,
         "# Text\nlaunch(x)",
         "%%bash\nls",
-        "%%time\n!pip --version\nif x.numel():\n    %matplotlib inline\ncopy[(4,)](x, x.clone(), 1000, BLOCK=256)\ndisplay('end')",
+        "%%time\n!pip --version\nif x.numel():\n    %matplotlib inline\n"
+        "copy[(4,)](x, x.clone(), 1000, BLOCK=256)\ndisplay('end')",
     ]
     kinds = ["code", "markdown", "code", "code"]
     notebook = {
