@@ -81,7 +81,7 @@ def costs_of(compile_kernel):
 def describe(costs):
     """Return the text about a launch: tables with reasons, sentences, and each operation's headline and bar."""
     parts = [
-        tables.operations_table(costs),
+        tables.declared_operations_table(costs),
         tables.conversions_table(costs),
         tables.traffic_section(costs),
         html(text.launch_sentences(costs)),
