@@ -112,7 +112,7 @@ class Example:
     active: np.ndarray
 
     def lanes(self, instruction: Instruction) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first byte of each lane of an instruction's requests, and whether it takes part."""
+        """Return the first byte of each lane of an instruction's requests, and whether it is active."""
         place, is_owner = instruction.lanes()
         return self.address[tuple(place)], self.active[tuple(place)] & is_owner
 
