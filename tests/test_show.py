@@ -115,7 +115,7 @@ def test_each_launch_names_its_kernel_source_line_grid_and_config(launches, scri
 
 def test_a_misaligned_view_is_named_with_its_offset(launches):
     load, _ = findings(launches[1])
-    assert "x starts 4 bytes after a multiple of 16" in load
+    assert "x starts 4 bytes past a 16-byte boundary" in load
 
 
 def test_an_access_outside_its_tensor_names_program_warp_lane_and_element(launches):

@@ -89,4 +89,3 @@ def pattern(rows, columns, size, swizzle_bytes=0):
 def test_a_box_is_as_wide_as_its_swizzle_and_has_at_most_256_rows():
     assert [pattern(2, 128, 2, width).box_count for width in (32, 64, 128)] == [8, 4, 2]
     assert pattern(512, 64, 2).box_count == 2
-    assert pattern(512, 64, 1).row_bytes == 64

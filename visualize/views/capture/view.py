@@ -1,6 +1,6 @@
 """Draw a script's launches in the slots of the page's views: requests, code, program order and results."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -10,7 +10,8 @@ import numpy as np
 from markupsafe import Markup
 
 from kernels.capture.reader import CapturedLaunch
-from kernels.evaluate.counts import Example, OperationCounts
+from kernels.evaluate import causes
+from kernels.evaluate.counts import Example, OperationCounts, sum_costs
 from kernels.evaluate.declared import Matrix, Requests
 from kernels.evaluate.global_memory import STORAGE_STEP
 from kernels.gpus import GPUS
@@ -26,7 +27,7 @@ from visualize.views.capture.order import captured_schedule
 from visualize.views.capture.script import Launches, Script
 from visualize.views.memory.compiler import compiler_headline, listing_value, resources_table
 from visualize.views.memory.flow import Flow, flow_plot
-from visualize.views.memory.tables import report_table
+from visualize.views.memory.tables import cost_row, operations_table
 from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.order.text import occupancy_table, waves_sentence
 from visualize.views.panel import Slots
@@ -124,7 +125,7 @@ def draw(script: Script, view: LaunchView, address: Mapping[str, object]) -> Slo
                 "contrast-title": "",
                 "contrast": NONE,
                 "contrast-launch": "",
-                "requests-table": report_table(launch, launches.textbook(view.launch), links),
+                "requests-table": _operations(launches, launch, view.launch, links),
                 "lanes-view": _lanes_form(launch, launches.programs(view.launch), view),
             }
         case "compiler":
@@ -225,16 +226,21 @@ def _lanes_form(launch: LaunchReport, programs: int, view: LaunchView) -> str:
 def _flow(launches: Launches, view: LaunchView) -> str:
     if not launches.report().launches[view.launch].ops:
         return NONE
-    operation = launches.execution(view.launch, view.operation, view.program)
-    instruction = operation.instruction
-    example = operation.tally.example
-    if instruction is None or instruction.layout is None or example is None:
+    op = launches.execution(view.launch, view.operation, view.program)
+    code = op.instruction
+    example = op.tally.example
+    if code is None or code.layout is None or example is None:
         return NONE
+    start = (int(example.address.min()) % STORAGE_STEP,)
     launch = launches.content.launches[view.launch]
-    main = _make_flow(operation, launch, instruction, example)
-    other = _make_flow(operation, launch, instruction.textbook, example)
+    flows = []
+    for instruction in (code, code.textbook):
+        requests = _requests(op, launch, instruction, example)
+        block = op.op, " or ".join(op.tensors), start, example.address.size
+        flows.append(Flow(*block, requests, is_compiled=instruction is code))
     if view.model == "textbook":
-        main, other = other, main
+        flows.reverse()
+    main, other = flows
     return flow_plot(main, view.request, launches.caption, other)
 
 
@@ -287,24 +293,58 @@ def _result(launch: CapturedLaunch) -> Markup:
     return headline(*time, verdict) + table(header, rows)
 
 
-def _make_flow(
-    operation: OperationCounts,
-    launch: CapturedLaunch,
-    instruction: Instruction,
-    example: Example,
-) -> Flow:
-    """Return an execution of an operation, with the lanes of an instruction."""
+def _operations(
+    launches: Launches, launch: LaunchReport, number: int, links: Sequence[str]
+) -> Markup:
+    """Render the textbook and compiled cost of each operation, its findings, or else the reasons for its cost.
+
+    Args:
+        links: the query of each operation's picture.
+    """
+    captured = launches.content.launches[number]
+    conversions = launches.conversions(number)
+    values = {each.name: each.value for each in captured.arguments if type(each.value) is int}
+    textbook = {_identity(group): group for group in launches.textbook(number).by_line()}
+    rows = []
+    reasons = []
+    for group, op, link in zip(launches.counts(number).by_line(), launch.ops, links, strict=True):
+        place = Link(f"{op.file}:{op.line}", link)
+        first = group[0]
+        requests = 0
+        if (other := textbook.get(_identity(group))) and other[0].width_bytes:
+            cost = sum_costs(other)
+            requests = cost.requests
+            rows.append(cost_row("textbook", other[0], place, cost))
+        rows.append(cost_row("compiled", first, place, sum_costs(group)))
+        code = first.instruction
+        lanes = None
+        if code and code.layout and (example := first.tally.example):
+            lanes = _requests(first, captured, code, example)
+        names = first.addressed_by | first.masked_by
+        sizes = {name: value for name, value in values.items() if name in names}
+        why = op.why or causes.explain(
+            first, lanes, requests, sizes, conversions, GPUS.get(launches.gpu)
+        )
+        reasons.append((op.name, why))
+    return operations_table(rows, reasons)
+
+
+def _identity(group: Sequence[OperationCounts]) -> tuple[Any, ...]:
+    return group[0].source, group[0].op, group[0].tensors
+
+
+def _requests(
+    op: OperationCounts, launch: CapturedLaunch, instruction: Instruction, example: Example
+) -> Requests:
+    """Return the requests of an execution, with the lanes of an instruction."""
     address, active = example.lanes(instruction)
     first = int(example.address.min()) % STORAGE_STEP
     address = np.where(active, address % STORAGE_STEP, first)
-    tensor = launch.find_tensor(operation.tensors)
+    tensor = launch.find_tensor(op.tensors)
     columns = max(1, tensor.shape[-1] if tensor and tensor.shape else 1)
     rows = int(address.max()) // instruction.element_bytes // columns + 1
     matrix = Matrix(rows, columns, instruction.element_bytes)
-    requests = Requests(address, active, instruction.width_bytes, matrix)
-    tensors = " or ".join(operation.tensors)
-    is_compiled = instruction is operation.instruction
-    return Flow(operation.op, tensors, (first,), example.address.size, requests, is_compiled)
+    return Requests(address, active, instruction.width_bytes, matrix)
 
 
 def _order_slots(launches: Launches, launch: LaunchReport, view: LaunchView) -> Slots:

@@ -146,7 +146,7 @@ class RequestsPanel(Panel):
                 costs.compiled if main.is_compiled else costs.textbook,
             ),
             "lanes-view": lanes_form(snapshot),
-            "requests-table": tables.operations_table(costs),
+            "requests-table": tables.declared_operations_table(costs),
             "requests-totals": tables.traffic_section(costs),
             "bank-conflicts": tables.conversions_table(costs),
             "tile-plot": plot_value(tile_plot, f"{main.block} {tile.row.shape}", about=about),
