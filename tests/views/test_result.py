@@ -202,13 +202,16 @@ def test_a_tile_is_marked_if_one_of_its_cells_is_wrong():
     cells[2, 3] = 0.9
     assert marks_of(cells, (32, 32), (64, 128)) == {
         "wrong": ["10", "00", "01", "00"],
-        "tiles": [1, 1],
+        "count": 2,
+        "words": "✗ 2 of 8 tiles wrong",
     }
     assert marks_of(cells, (32, 32), (64, 128), exact=True)["wrong"] == ["10", "10", "01", "00"]
-    assert marks_of([[0, 2]], (256, 256), (64, 128)) == {"wrong": ["01"], "tiles": [4, 2]}, (
-        "coarser than the tiles"
-    )
-    assert view.tile_marks(recorded())["wrong"] == ["0"], "a run that passed needs no picture"
+    coarse = marks_of([[0, 2]], (256, 256), (64, 128))
+    assert coarse["wrong"] == ["0011"] * 4
+    assert coarse["words"] == "✗ 8 of 16 cells wrong"
+    large = marks_of(2 * np.eye(512), (1, 1), (1, 1))
+    assert large["words"] == "✗ 256 of 65,536 cells wrong"
+    assert view.tile_marks(recorded())["wrong"] == [], "a run that passed needs no picture"
     assert view.tile_marks(replace(wrong(), diff=None)) is None
 
 
