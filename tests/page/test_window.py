@@ -78,35 +78,6 @@ def test_a_pinned_run_keeps_its_colours_and_both_predictions_are_legible(tab: Ta
     assert not tab.page.locator("#predicted-plot .stale").count(), "it follows the controls"
 
 
-@pytest.mark.all_combinations
-def test_a_pair_of_plots_has_one_width_and_one_range_for_each_quantity_and_follows_the_theme(
-    tab: Tab,
-) -> None:
-    """The two sizes read different amounts of bytes: with separate ranges, both curves would look alike."""
-    tab.open(
-        "?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=dram-reads&with=kernel%3Dmatmul.grouped%26M%3D2048%26N%3D2048"
-    )
-    tab.page.wait_for_function(_TWIN.format("dram-reads-plot"))
-    tab.wait_for_draw("dram-reads-plot")
-    pair = "[...document.querySelectorAll('#dram-reads-plot :is(.live-plot, .pinned-plot)')]"
-    left, right = tab.page.evaluate(f"{pair}.map((plot) => plot.getBoundingClientRect().toJSON())")
-    assert right["x"] >= left["x"] + left["width"]
-    assert right["width"] == pytest.approx(left["width"], abs=20)
-    ranges = f"{pair}.map(({{ _fullLayout: {{ xaxis, yaxis }} }}) => JSON.stringify([xaxis.range, yaxis.range]))"
-    has_one_range = f"before => (([own, pinned]) => own === pinned && own !== before)({ranges})"
-    tab.page.wait_for_function(has_one_range)
-    before = tab.page.evaluate(ranges)[0]
-    tab.page.get_by_label("K slider", exact=True).press("ArrowRight")
-    tab.page.wait_for_function(has_one_range, arg=before)
-    colors = f"{pair}.map((plot) => getComputedStyle(plot.querySelector('.xtick text')).fill)"
-    light = tab.page.evaluate(colors)
-    tab.unfold("#header .more")
-    tab.page.get_by_role("button", name="Light / dark").click()
-    tab.page.wait_for_function(
-        f"light => {colors}.every((color) => !light.includes(color))", arg=light
-    )
-
-
 # In a frame of another site, browsers may refuse all storage: private windows, Safari and Brave do.
 _REFUSE_STORAGE = """
 if (window !== top) for (const name of ["localStorage", "sessionStorage", "indexedDB"]) {
@@ -172,43 +143,6 @@ def test_a_term_opens_the_glossary_at_its_definition(tab: Tab) -> None:
     expect(term).to_be_in_viewport()
     tab.page.keyboard.press("Escape")
     expect(term).not_to_be_visible()
-
-
-def test_a_comparison_fits_into_a_small_window(tab: Tab) -> None:
-    pinned = "&with=kernel%3Dmatmul.grouped%26M%3D4096%26N%3D4096%26K%3D4096%26GROUP_SIZE%3D1%26gpu%3DH200"
-    tab.open(f"?kernel=matmul.grouped&M=4096&N=4096&K=4096&GROUP_SIZE=8&gpu=H200{pinned}")
-    for name, plot in (
-        ("program-order", "program-order-plot"),
-        ("dram-reads", "dram-reads-plot"),
-        ("requests", "request-plot"),
-    ):
-        tab.tab(name)
-        tab.page.wait_for_function(_TWIN.format(plot))
-        parts = f"[...document.querySelectorAll('#{plot} > *')]"
-        bottom = f"Math.max(...{parts}.map((node) => node.getBoundingClientRect().bottom))"
-        tab.page.wait_for_function(f"{bottom} <= 720")
-        cut = "({ firstChild, clientHeight }) => firstChild.offsetHeight > clientHeight"
-        tab.page.wait_for_function(
-            f"![...document.querySelectorAll('#program-order-plot .corner')].some({cut})"
-        )
-    assert not is_visible(tab, "#flow-contrast"), "the pinned picture takes its place"
-
-
-def test_a_recording_is_two_clicks_away(tab: Tab) -> None:
-    tab.open("?kernel=matmul.grouped")
-    tab.tab("recorded")
-    rows = tab.page.locator(".recordings tbody tr")
-    rows.first.wait_for()
-    tab.page.get_by_role("link", name="Next").click()
-    tab.says(".pager", "41–80")
-    tab.page.get_by_role("link", name="Timelines").click()
-    expect(rows.first).to_contain_text("programs in")
-    rows.first.get_by_role("link").click()
-    tab.wait_for_draw("gantt-plot")
-    tab.says("#timeline", "recorded")
-    tab.page.go_back()
-    tab.page.wait_for_function("location.search.includes('recorded_kind=timeline')")
-    rows.first.wait_for()
 
 
 PROJECTOR = {"width": 1920, "height": 1080}
