@@ -295,96 +295,43 @@ def find(launch, kind, op=""):
     return next(each for each in launch.findings if each.kind == kind and op in each.op)
 
 
-@pytest.mark.parametrize(
-    ("number", "kind", "op", "cause", "needs"),
-    [
-        (0, "misaligned", "load", "x starts 4 bytes past a 16-byte boundary", ""),
-        (
-            2,
-            "strided",
-            "load",
-            "adjacent lanes are 32 bytes apart",
-            "only if all users of x expect that order.",
-        ),
-        (
-            5,
-            "divisibility",
-            "load",
-            "cols = 1001 is not a multiple of 16",
-            "only if out and x have memory for the extra elements",
-        ),
-        (
-            5,
-            "divisibility",
-            "store",
-            "cols = 1001 is not a multiple of 16",
-            "only if out and x have memory for",
-        ),
-        (7, "divisibility", "load", "cols = 1000 is not a multiple of 16", ""),
-        (7, "divisibility", "store", "cols = 1000 is not a multiple of 16", ""),
-        (
-            9,
-            "mask",
-            "load",
-            "The mask's bound 1001 is not a multiple of 16",
-            "only if out and x have memory",
-        ),
-        (
-            9,
-            "mask",
-            "store",
-            "The mask's bound 1001 is not a multiple of 16",
-            "only if out and x have memory",
-        ),
-        (11, "repeated", "async copy", "warps load the same sectors 2 times", ""),
-        (13, "ordering", "atomic", "acq_rel", "only if no other program synchronizes"),
-        (
-            15,
-            "table",
-            "load",
-            "how the addresses in a table are aligned",
-            "all addresses in the table are multiples",
-        ),
-        (27, "repeated", "load", "warps load the same sectors 4 times", ""),
-        (29, "divisibility", "load", "Each lane accesses only 2 bytes per request", ""),
-        (29, "divisibility", "store", "Each lane accesses only 2 bytes per request", ""),
-        (39, "misaligned", "load", "x starts 2 bytes past a 16-byte boundary", ""),
-        (
-            41,
-            "strided",
-            "load",
-            "adjacent lanes are 16 bytes apart",
-            "only if all users of x expect",
-        ),
-        (
-            43,
-            "mask",
-            "load",
-            "The mask's bound 1004 is not a multiple",
-            "only if out and x have memory",
-        ),
-        (
-            43,
-            "mask",
-            "store",
-            "Each lane accesses only 8 bytes per request",
-            "only if out and x have memory",
-        ),
-        (45, "ordering", "atomic", "acq_rel", "only if no other program synchronizes"),
-        (47, "repeated", "load", "warps load the same sectors 4 times", ""),
-        (52, "divisibility", "load", "n = 1001 is not", "only if out and x have memory for"),
-        (52, "divisibility", "store", "out_stride = 1001 is not", "only if out and x have memory"),
-        (57, "ordering", "atomic", "acq_rel", "only if no other program synchronizes"),
-        (59, "misaligned", "load", "x starts 4 bytes past a 32-byte boundary", ""),
-    ],
-)
-def test_a_change_promises_the_numbers_of_the_kernel_changed_by_hand(
-    launches, number, kind, op, cause, needs
-):
-    finding = find(launches[number], kind, op)
+# A launch, a finding's kind, operation and cause, and what its change needs. The next launch has the change.
+CHANGES = """
+0 | misaligned | load | x starts 4 bytes past a 16-byte boundary |
+2 | strided | load | adjacent lanes are 32 bytes apart | only if all users of x expect that order.
+5 | divisibility | load | cols = 1001 is not a multiple of 16 | only if out and x have memory for the extra elements
+5 | divisibility | store | cols = 1001 is not a multiple of 16 | only if out and x have memory for
+7 | divisibility | load | cols = 1000 is not a multiple of 16 |
+7 | divisibility | store | cols = 1000 is not a multiple of 16 |
+9 | mask | load | The mask's bound 1001 is not a multiple of 16 | only if out and x have memory
+9 | mask | store | The mask's bound 1001 is not a multiple of 16 | only if out and x have memory
+11 | repeated | async copy | warps load the same sectors 2 times |
+13 | ordering | atomic | acq_rel | only if no other program synchronizes
+15 | table | load | how the addresses in a table are aligned | all addresses in the table are multiples
+27 | repeated | load | warps load the same sectors 4 times |
+29 | divisibility | load | Each lane accesses only 2 bytes per request |
+29 | divisibility | store | Each lane accesses only 2 bytes per request |
+39 | misaligned | load | x starts 2 bytes past a 16-byte boundary |
+41 | strided | load | adjacent lanes are 16 bytes apart | only if all users of x expect
+43 | mask | load | The mask's bound 1004 is not a multiple | only if out and x have memory
+43 | mask | store | Each lane accesses only 8 bytes per request | only if out and x have memory
+45 | ordering | atomic | acq_rel | only if no other program synchronizes
+47 | repeated | load | warps load the same sectors 4 times |
+52 | divisibility | load | n = 1001 is not | only if out and x have memory for
+52 | divisibility | store | out_stride = 1001 is not | only if out and x have memory
+57 | ordering | atomic | acq_rel | only if no other program synchronizes
+59 | misaligned | load | x starts 4 bytes past a 32-byte boundary |
+"""
+
+
+@pytest.mark.parametrize("row", CHANGES.strip().splitlines())
+def test_a_change_promises_the_numbers_of_the_kernel_changed_by_hand(launches, row):
+    number, kind, op, cause, needs = (part.strip() for part in row.split("|"))
+    launch, changed = launches[int(number) :][:2]
+    finding = find(launch, kind, op)
     assert cause in finding.text
     assert needs in finding.needs
-    pairs = zip(launches[number].ops, launches[number + 1].ops, strict=True)
+    pairs = zip(launch.ops, changed.ops, strict=True)
     before, after = next(
         pair for pair in pairs if pair[0].op == op and pair[0].line == finding.line
     )
