@@ -17,7 +17,7 @@ from kernels.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
 from kernels.measuring.captured_counters import count_capture
 from kernels.measuring.worker import default_cache_directory
 from visualize import startup
-from visualize.cli.command import GREW, USAGE, CommandFailed, import_page
+from visualize.cli.command import GREW, USAGE, CommandFailed, missing_page
 from visualize.reports.brief import brief
 from visualize.reports.comparison import Difference, differences
 from visualize.reports.launch import Report, make_report, read_report
@@ -181,7 +181,7 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
 
 
 def _serve(flags: argparse.Namespace, path: Path, process: "_ScriptProcess | None") -> None:
-    with import_page():
+    with startup.quick_import():
         from visualize.web.scripts import Scripts, script_name, shipped_scripts
         from visualize.web.serve import serve
     from visualize.views.capture.script import Script
@@ -282,6 +282,8 @@ def _obstacle(flags: argparse.Namespace) -> str:
     """Return why the page can't be served, or "" if it can. Anyone who can reach the page can make it run scripts."""
     if "SPACE_ID" in os.environ:
         return "`show` does not serve its page on a Space, where visitors could run code. Use --text or --json."
+    if missing := missing_page():
+        return f"{missing}. With --text, `show` prints a table."
     if flags.host not in _LOOPBACK:
         return f"`show` listens only on this machine: --host must be {', '.join(_LOOPBACK)} (got {flags.host!r})."
     return startup.obstacle(flags.host, flags.port)
