@@ -14,8 +14,6 @@ from kernels.capture.reader import Capture, Stop, UnreadableCapture
 from kernels.capture.server import CaptureFailed, CaptureServer, install_triton
 from kernels.examples import EXAMPLES
 from kernels.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
-from kernels.measuring.captured_counters import count_capture
-from kernels.measuring.worker import default_cache_directory
 from visualize import startup
 from visualize.cli.command import GREW, USAGE, CommandFailed, missing_page
 from visualize.reports.brief import brief
@@ -156,7 +154,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStack) -> None:
     before = _read_report(flags.against) if flags.against else None
     is_compared = flags.triton and not flags.against
-    packages = install_triton(flags.triton, default_cache_directory()) if is_compared else None
+    packages = None
+    if is_compared:
+        from kernels.measuring.worker import default_cache_directory  # imports all declarations
+
+        packages = install_triton(flags.triton, default_cache_directory())
     path = Path(flags.script)
     process = None
     is_capture = path.suffix == ".tilescope"
@@ -267,6 +269,8 @@ class _ScriptProcess:
         command = self._flags.command if is_own else [script]
         self._server.capture(path, command, more)
         if self._flags.count:
+            from kernels.measuring.captured_counters import count_capture  # imports Triton
+
             count_capture(self._server, path, command, more)
         return path
 
