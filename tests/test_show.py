@@ -1,4 +1,4 @@
-"""`app.py show`: reports, findings and comparisons of a script with kernels that waste something."""
+"""`tilescope show`: reports, findings and comparisons of a script with kernels that waste something."""
 
 import asyncio
 import csv

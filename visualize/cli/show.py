@@ -1,4 +1,4 @@
-"""`app.py show`: run a script, and serve or print the memory requests of every Triton launch in it."""
+"""`tilescope show`: run a script, and serve or print the memory requests of every Triton launch in it."""
 
 import argparse
 import json
@@ -14,10 +14,8 @@ from kernels.capture.reader import Capture, Stop, UnreadableCapture
 from kernels.capture.server import CaptureFailed, CaptureServer, install_triton
 from kernels.examples import EXAMPLES
 from kernels.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
-from kernels.measuring.captured_counters import count_capture
-from kernels.measuring.worker import default_cache_directory
 from visualize import startup
-from visualize.cli.command import GREW, USAGE, CommandFailed, import_page
+from visualize.cli.command import GREW, USAGE, CommandFailed, missing_page
 from visualize.reports.brief import brief
 from visualize.reports.comparison import Difference, differences
 from visualize.reports.launch import Report, make_report, read_report
@@ -27,16 +25,16 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the flags of `app.py show`."""
+    """Return the parser of the flags of `tilescope show`."""
     parser = argparse.ArgumentParser(
-        prog="app.py show",
+        prog="tilescope show",
         description="Run a script, and show the memory requests of every Triton launch in it. Exit status: 0 on "
         "success, 1 if a count or memory exceeds its value in --against or a launch is missing, 2 if the flags are "
         "invalid, the script raised an exception, or nothing could be captured; the script's own status if it exits "
         "with one.",
         epilog="Run it only on scripts that you trust. A script's own arguments come last, after `--`. "
-        "All that follows a module's name belongs to the module. Examples: app.py show softmax.py --gpu H200 --json; "
-        "app.py show --brief -m pytest tests/test_softmax.py",
+        "All that follows a module's name belongs to the module. Examples: tilescope show softmax.py --gpu H200 --json; "
+        "tilescope show --brief -m pytest tests/test_softmax.py",
     )
     add = parser.add_argument
     add(
@@ -156,7 +154,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStack) -> None:
     before = _read_report(flags.against) if flags.against else None
     is_compared = flags.triton and not flags.against
-    packages = install_triton(flags.triton, default_cache_directory()) if is_compared else None
+    packages = None
+    if is_compared:
+        from kernels.measuring.worker import default_cache_directory  # imports all declarations
+
+        packages = install_triton(flags.triton, default_cache_directory())
     path = Path(flags.script)
     process = None
     is_capture = path.suffix == ".tilescope"
@@ -181,7 +183,7 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
 
 
 def _serve(flags: argparse.Namespace, path: Path, process: "_ScriptProcess | None") -> None:
-    with import_page():
+    with startup.quick_import():
         from visualize.web.scripts import Scripts, script_name, shipped_scripts
         from visualize.web.serve import serve
     from visualize.views.capture.script import Script
@@ -267,6 +269,8 @@ class _ScriptProcess:
         command = self._flags.command if is_own else [script]
         self._server.capture(path, command, more)
         if self._flags.count:
+            from kernels.measuring.captured_counters import count_capture  # imports Triton
+
             count_capture(self._server, path, command, more)
         return path
 
@@ -282,6 +286,8 @@ def _obstacle(flags: argparse.Namespace) -> str:
     """Return why the page can't be served, or "" if it can. Anyone who can reach the page can make it run scripts."""
     if "SPACE_ID" in os.environ:
         return "`show` does not serve its page on a Space, where visitors could run code. Use --text or --json."
+    if missing := missing_page():
+        return f"{missing}. With --text, `show` prints a table."
     if flags.host not in _LOOPBACK:
         return f"`show` listens only on this machine: --host must be {', '.join(_LOOPBACK)} (got {flags.host!r})."
     return startup.obstacle(flags.host, flags.port)

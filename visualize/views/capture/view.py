@@ -273,9 +273,7 @@ def _result(launch: CapturedLaunch) -> Markup:
         none = (
             "There is no expected output to compare with. A case can return one: see docs/show.md."
         )
-        idle = (
-            "It was captured without a GPU, so it did not run. app.py show --values interprets it."
-        )
+        idle = "It was captured without a GPU, so it did not run. tilescope show --values interprets it."
         return headline(*time, none if launch.ran else idle)
     failed = [name for name, errors in results.items() if not errors.passed]
     equal = "All outputs equal the expected ones, except for rounding."
