@@ -19,7 +19,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-triton test-gpu bench bench-cpu space lock mutants lint format clean
+.PHONY: help run test test-all test-triton test-gpu bench bench-cpu space wheel lock mutants lint format clean
 
 # Print how long a recipe took, even if it fails.
 TIMED = begun=$$(date +%s); \
@@ -81,7 +81,8 @@ space: ## Write a folder to push as a Hugging Face Space (PROFILE=cpu, gpu or ze
 # The hashes of torch, Triton and NVIDIA's libraries differ between kinds of machines, so the lock file omits them.
 LOCK = uv pip compile requirements.txt --universal --python-version 3.11 --generate-hashes --no-header --upgrade -q
 
-lock: ## Regenerate requirements.lock with the latest versions that requirements.txt allows (needs uv)
+lock: ## Regenerate requirements.txt from pyproject.toml, and requirements.lock with the latest allowed versions (needs uv)
+	$(PYTHON) -m scripts.requirements pinned base page > requirements.txt
 	$(LOCK) -o .lock
 	$(LOCK) -o requirements.lock $$(sed -nE 's/^(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z]+)==.*/--no-emit-package \1/p' .lock)
 	rm .lock
@@ -105,8 +106,12 @@ format: $(DEV_READY) ## Fix style and format where a tool can
 	$(VENV_PYTHON) -m ruff check --fix --exit-zero --quiet .
 	$(VENV_PYTHON) -m ruff format .
 
+# hatchling is in the development environment.
+wheel: $(DEV_READY) ## Write the wheel to dist/
+	$(VENV_PYTHON) -m pip wheel -q --no-deps --no-build-isolation --wheel-dir dist .
+
 clean: ## Remove the virtual environment and all caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis mutants
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis mutants
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/run-ready: requirements.lock requirements.txt
@@ -117,6 +122,6 @@ $(VENV)/run-ready: requirements.lock requirements.txt
 	$(VENV_PYTHON) -m pip install -r requirements.txt
 	touch $@
 
-$(VENV)/dev-ready: requirements-dev.txt requirements-mcp.txt requirements-cluster.txt $(VENV)/run-ready
-	$(VENV_PYTHON) -m pip install -r requirements-dev.txt
+$(VENV)/dev-ready: pyproject.toml $(VENV)/run-ready
+	$(VENV_PYTHON) -m scripts.requirements mcp cluster dev | $(VENV_PYTHON) -m pip install -r /dev/stdin
 	touch $@

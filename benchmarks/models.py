@@ -47,11 +47,11 @@ REDRAWS: dict[str, dict[str, object]] = {
 
 def measure_redraws() -> None:
     """Print the time and the bytes of a redraw: both orders, their players, the curve and the table."""
-    from visualize.views.order.view import SchedulePanel
+    from visualize.views.order.view import ProgramOrderPanel
     from visualize.views.state import Snapshot
     from visualize.views.tabs import SETTINGS
 
-    panel = SchedulePanel()
+    panel = ProgramOrderPanel()
     for name, fields in REDRAWS.items():
         state = SETTINGS.state(fields, None)
         text = "".join(map(str, panel.draw(Snapshot(state)).values())).encode()

@@ -29,7 +29,7 @@ EMPTY = "document.querySelector('#hello')?.innerText.includes('hello')"
 PICTURES = {
     # The first picture is part of the page's reply. The live one, drawn by Plotly, replaces it.
     "first picture": "document.querySelector('#first-picture path')",
-    "live picture": "document.querySelector('#schedule-plot .live-plot')?.dataset.draws > 0",
+    "live picture": "document.querySelector('#program-order-plot .live-plot')?.dataset.draws > 0",
 }
 
 CASES = {
@@ -62,8 +62,8 @@ _TIMED = """async (value) => {
 MOVE = (
     _TIMED
     % """
-  const plot = document.querySelector('#schedule-plot .live-plot');
-  const input = document.querySelector('#experiment-GROUP_SIZE-slider');
+  const plot = document.querySelector('#program-order-plot .live-plot');
+  const input = document.querySelector('#knob-GROUP_SIZE-slider');
   const before = plot.dataset.draws;
   let replied = start;
   plot.addEventListener('tilescope:paint', () => { replied = performance.now(); }, { once: true });
@@ -165,8 +165,8 @@ def measure_slider(url: str) -> None:
         gradio.wait_for_selector("input[type=number] >> nth=1")
         for name, query in CASES.items():
             page = browser.new_page(viewport=WINDOW)
-            page.goto(f"{url}?kernel=matmul.grouped&tab=schedule&{query}")
-            page.wait_for_selector("#schedule-plot .live-plot[data-draws]")
+            page.goto(f"{url}?kernel=matmul.grouped&tab=program-order&{query}")
+            page.wait_for_selector("#program-order-plot .live-plot[data-draws]")
             page.wait_for_timeout(2500)
             _compare(name, page, gradio)
             page.close()

@@ -1,8 +1,10 @@
 """The memory instructions of a compiled kernel."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from kernels.layouts import Layout, Vectors, vectors
+import numpy as np
+
+from kernels.layouts import Layout, Vectors, textbook_layout, vectors
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,41 @@ class Instruction:
     def count(self) -> int:
         """The number of instructions of a warp for one execution."""
         return len(self.vectors.owner) >> len(self.layout.warp) if self.layout else 1
+
+    @property
+    def issued(self) -> np.ndarray:
+        """(requests,) bool: whether each request is issued, and not merged into another load by ptxas."""
+        return ~np.resize(np.array(self.is_merged or [False]), len(self.vectors.owner))
+
+    def lanes(self, num_warps: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lanes of the requests of one execution, in the order of warps, then registers.
+
+        Args:
+            num_warps: warps that issue a scalar load.
+
+        Returns:
+            The coordinates in the block of each lane's first element, (dimensions, requests, lanes) int64, and which
+            lanes take part, (requests, lanes) bool: all in loads, and otherwise the owners of an element.
+        """
+        is_load = self.op == "load"
+        if self.layout is None:
+            requests = num_warps if is_load else 1
+            return np.zeros((0, requests, 1), np.int64), np.ones((requests, 1), bool)
+        place = self.vectors.place[:, self.issued]
+        return place, (self.vectors.owner | is_load)[self.issued]
+
+    @property
+    def textbook(self) -> "Instruction":
+        """The textbook's version: lane i takes element i of the block, row by row."""
+        if self.layout is None:
+            return self
+        return replace(
+            self,
+            layout=textbook_layout(self.layout.shape),
+            width_bytes=self.element_bytes,
+            instruction=self.instruction.removeprefix("cp.async.cg"),
+            is_merged=(),
+        )
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,19 @@ class _StandIn:
             self.fn = fn
 
 
+def _keep_source_lines(*arguments: Any) -> tuple[str, str]:
+    from kernels.capture.record import keep_source_lines  # imports torch
+
+    return keep_source_lines(*arguments)
+
+
 try:
     import triton
     import triton.language as tl
 
     HAS_TRITON = True
+    # Only processes that compile call it.
+    triton.knobs.runtime.add_stages_inspection_hook = _keep_source_lines
 except ImportError:
     triton = _StandIn
     tl = ArrayLanguage

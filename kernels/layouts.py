@@ -66,13 +66,11 @@ class Vectors:
 
     Attributes:
         place: (dimensions, requests, lanes) int64, coordinates in the block of the first element of each lane.
-        element: (requests, lanes) int64, number of that element in the block, row by row.
         owner: (requests, lanes) bool, false for lanes and warps that hold replicas.
         register, warp: (requests,) int64, the first register moved, and the warp that issues the request.
     """
 
     place: ndarray
-    element: ndarray
     owner: ndarray
     register: ndarray
     warp: ndarray
@@ -90,11 +88,9 @@ def vectors(layout: Layout, length: int) -> Vectors:
         ^ expand_bases(layout.lane, rank)
     ).reshape(-1, len(lanes), rank)
     place = np.moveaxis(place, 2, 0)
-    element = np.ravel_multi_index(tuple(place), layout.shape)
     warp = np.repeat(np.arange(len(warps)), len(registers))
-    return Vectors(
-        place, element, lanes & warps[warp][:, None], np.tile(registers, len(warps)), warp
-    )
+    owner = lanes & warps[warp][:, None]
+    return Vectors(place, owner, np.tile(registers, len(warps)), warp)
 
 
 def _is_original(bases: Bases) -> ndarray:

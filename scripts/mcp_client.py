@@ -5,7 +5,7 @@
 
 It lists the tools and reads their schemas to find the one that takes GROUP_SIZE and predicts DRAM reads. It calls this
 tool for a 4096 × 8192 × 8192 matmul with the default, takes the GROUP_SIZE that reads the fewest bytes, and calls it
-again to confirm. Exits with 1 if it finds nothing better. Needs the package mcp (requirements-mcp.txt).
+again to confirm. Exits with 1 if it finds nothing better. Needs the package mcp (`tilescope[mcp]`).
 """
 
 from __future__ import annotations

@@ -18,24 +18,24 @@ from kernels.measuring.counters import COUNTERS
 from kernels.results import Counters, codec, records
 from kernels.results.records import Recording
 from kernels.spec import Launch
-from visualize.predict.agreement import Verdicts, launch_totals
+from visualize.predict.agreement import LaunchCosts, launch_totals
 from visualize.views.library.scoreboard import FILE, Prediction, recorded_launch
 
 
-def predict_counted(recording: Recording[Counters]) -> Verdicts:
+def predict_counted(recording: Recording[Counters]) -> LaunchCosts:
     """Predict a counted launch, using the compiled code that was recorded with the counts."""
     experiment, gpu = recording.measured.experiment, GPUS[recording.gpu]
     launch = Launch(experiment.problem, experiment.config, gpu)
-    return Verdicts(discover()[experiment.kernel], launch, None, recording.measured)
+    return LaunchCosts(discover()[experiment.kernel], launch, None, recording.measured)
 
 
-def counters_prediction(recording: Recording[Counters], verdicts: Verdicts) -> Prediction:
+def counters_prediction(recording: Recording[Counters], costs: LaunchCosts) -> Prediction:
     """Return the prediction to ship for a counted launch.
 
     Args:
-        verdicts: the result of `predict_counted`.
+        costs: the result of `predict_counted`.
     """
-    counters, totals = recording.measured, launch_totals(verdicts)
+    counters, totals = recording.measured, launch_totals(costs)
     return Prediction(
         recorded_launch(recording).short_address(),
         counters.device.triton or "",

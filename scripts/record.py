@@ -172,11 +172,11 @@ def describe(result: Any, gpu: str) -> str:
 
 def _describe_counters(result: Counters, gpu: str) -> str:
     from kernels.gpus import GPUS
-    from visualize.predict.agreement import Verdicts, launch_totals
+    from visualize.predict.agreement import LaunchCosts, launch_totals
 
     experiment = result.experiment
     launch = Launch(experiment.problem, experiment.config, GPUS[gpu])
-    totals = launch_totals(Verdicts(discover()[experiment.kernel], launch, None, result))
+    totals = launch_totals(LaunchCosts(discover()[experiment.kernel], launch, None, result))
     parts = []
     for kind, (predicted, counted) in totals.items():
         names = ("requests", "sectors") if counted.has_requests else ("sectors",)

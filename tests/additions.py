@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from tests.kernels.test_export import run_scripts
-from tests.messages import opened, request, settings_of
+from tests.messages import menu_labels, opened, request, settings_of
 from tests.waiting import run_coroutine
 from visualize.predict.schedule import steps
 from visualize.views.order.map_figure import Order, map_figure
@@ -43,18 +43,22 @@ def ask(redraw):
 
 
 def test_the_form_and_the_pictures_follow_from_the_familys_declarations(redraw, state):
-    fields = json.loads(experiment_form(state, None))["fields"]
-    controls = {field["name"]: field for field in fields}
-    assert "softmax: blocks of rows" in controls["kernel"]["labels"]
+    form = json.loads(experiment_form(state, None))
+    controls = {field["name"]: field for field in form["fields"]}
+    assert "softmax: blocks of rows" in menu_labels(form, "kernel")
     assert controls["BLOCK_N"]["choices"] == [256, 512, 1024, 2048, 4096]
     drawn = {}
-    for tab in ("schedule", "coalescing", "reuse"):
+    for tab in ("program-order", "requests", "dram-reads"):
         drawn |= redraw.panels[tab][0].draw(Snapshot(state))
     drawings = {name: drawn[name] for name in drawn if name.endswith("-plot")}
     pictures = {name for name, value in drawings.items() if value not in ("", NONE)}
-    assert {"schedule-plot", "coalescing-plot", "request-plot", "bounds-plot"} <= pictures
-    assert not {"loads-plot", "reuse-plot"} & pictures, "no blocks of panels, and no GROUP_SIZE"
-    text = "".join(drawn[f"{name}-headline"] for name in ("schedule", "coalescing", "reuse"))
+    assert {"program-order-plot", "tile-plot", "request-plot", "bounds-plot"} <= pictures
+    assert not {"loads-plot", "dram-reads-plot"} & pictures, (
+        "no blocks of panels, and no GROUP_SIZE"
+    )
+    text = "".join(
+        drawn[f"{name}-headline"] for name in ("program-order", "requests", "dram-reads")
+    )
     assert not [words for words in ("of A and", "of K", "along K", "transpos") if words in text]
     schedule = Snapshot(state).schedule
     orders = [Order("this order", schedule, steps(schedule))]

@@ -6,6 +6,7 @@ The test process reads kernels but never runs one, because importing Triton fixe
 import functools
 import importlib.util
 import os
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +23,7 @@ from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Compiled
 from kernels.results.store import Store
 from kernels.spec import Launch
+from scripts.record_examples import record, start_server
 from visualize.reports.launch import make_report
 from visualize.startup import quick_import
 
@@ -115,7 +117,7 @@ def pytest_ignore_collect(collection_path, config):
 
 def pytest_terminal_summary(terminalreporter, config):
     if missing := _missing_for_the_page(config):
-        why = f"this Python has no {' and no '.join(missing)} (requirements-dev.txt has both)"
+        why = f"this Python has no {' and no '.join(missing)}; `make` installs both"
         terminalreporter.write_line(
             f"NOT RUN: the page on this GPU, tests/page: {why}.", red=True, bold=True
         )
@@ -212,17 +214,23 @@ def compiled_before(tilescope_cache):
     return tilescope_cache / "triton"
 
 
-@pytest.fixture(scope="module")
-def captured(request, tmp_path_factory, compiled_before):
-    """Capture the script in the module's SCRIPT for an H200, with its findings. Return the capture's path."""
-    from visualize.cli.show import show
+@pytest.fixture(scope="session")
+def capture_server(compiled_before):
+    """Yield a process that captures scripts for an H200, and compiles."""
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
+            server = start_server(stack)
+        yield server
 
+
+@pytest.fixture(scope="module")
+def captured(request, tmp_path_factory, capture_server):
+    """Capture the script in the module's SCRIPT, with its findings. Return the capture's path."""
     script = tmp_path_factory.mktemp("captured") / "script.py"
     script.write_text(request.module.SCRIPT, encoding="utf-8")
     path = script.with_suffix(".tilescope")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
-        show([str(script), "--text", "--gpu", "H200", "--out", str(path)])
+    record(capture_server, script, path, capture_server.compile)
     return path
 
 

@@ -38,6 +38,12 @@ def text_of(markup):
     return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", str(markup)).split()))
 
 
+def menu_labels(form, name):
+    """Return the entries of a menu in a form (see `form_value`)."""
+    (menu,) = re.findall(rf'<select id="knob-{name}"[^>]*>(.*?)</select>', form["html"])
+    return [text_of(option) for option in re.findall("<option>(.*?)</option>", menu)]
+
+
 def links(markup):
     """Return the text and the fields in the address of each link to a state of the page."""
     found = re.findall(r'<a href="\?([^"]*)"[^>]*>(.*?)</a>', str(markup))
@@ -53,7 +59,7 @@ def request():
 
 
 def opened(flat, this=None, **others):
-    """Return the State of fields, such as "matmul.grouped M=64 tab=reuse", on a machine with this GPU."""
+    """Return the State of fields, such as "matmul.grouped M=64 tab=dram-reads", on a machine with this GPU."""
     return SETTINGS.state({**fields(flat), **others}, this)
 
 

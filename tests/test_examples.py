@@ -2,7 +2,6 @@
 
 import json
 import os
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,17 +10,9 @@ import triton
 
 from kernels.capture.reader import Capture
 from kernels.examples import EXAMPLES
-from scripts.record_examples import start_server
-from tests.messages import decode
+from tests.messages import decode, menu_labels
 from visualize.reports.launch import make_report
 from visualize.web.scripts import Scripts, shipped_scripts
-
-
-@pytest.fixture(scope="module")
-def server(compiled_before):
-    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
-        yield start_server(stack)
 
 
 def facts(capture):
@@ -41,12 +32,12 @@ def facts(capture):
 
 
 @pytest.mark.parametrize("source", EXAMPLES, ids=lambda source: Path(source).stem)
-def test_a_shipped_capture_is_current(server, source, tmp_path):
+def test_a_shipped_capture_is_current(capture_server, source, tmp_path):
     shipped = Capture(Path(source).with_suffix(".tilescope"))
     if shipped.content.triton != triton.__version__:
         pytest.skip(f"The captures are those of Triton {shipped.content.triton}.")
     path = tmp_path / "fresh.tilescope"
-    server.capture(path, source)
+    capture_server.capture(path, source)
     assert facts(shipped) == facts(Capture(path))
 
 
@@ -81,10 +72,10 @@ def test_every_view_of_an_example_fills_its_slots_without_running_code(scripts, 
     memory = drawn(scripts, kernel=name)
     requests = decode(memory["request-plot"])["layout"]["meta"]["requests"]
     assert requests["total"] > 0
-    assert "textbook" in memory["coalescing-table"]
+    assert "textbook" in memory["requests-table"]
     assert (
         "theoretical occupancy on H200"
-        in drawn(scripts, kernel=name, tab="code")["compiler-headline"]
+        in drawn(scripts, kernel=name, tab="compiler")["compiler-headline"]
     )
     assert "captured without a GPU" in drawn(scripts, kernel=name, tab="result")["result"]
 
@@ -95,23 +86,23 @@ def test_every_view_of_an_example_fills_its_slots_without_running_code(scripts, 
 def test_the_player_steps_through_the_programs_that_store_each_block(
     scripts, name, programs, waves
 ):
-    slots = drawn(scripts, kernel=f"script.{name}", tab="order")
-    assert f"{programs:,} programs run in <b>{waves} waves</b>" in slots["schedule-headline"]
-    layout = decode(slots["schedule-plot"])["layout"]
+    slots = drawn(scripts, kernel=f"script.{name}", tab="program-order")
+    assert f"{programs:,} programs run in <b>{waves} waves</b>" in slots["program-order-headline"]
+    layout = decode(slots["program-order-plot"])["layout"]
     assert layout["meta"]["extents"] == [programs, 1]
     assert layout["meta"]["orders"][0]["count"] == waves
 
 
 def test_a_launch_that_stores_no_whole_blocks_has_no_map(scripts):
-    slots = drawn(scripts, kernel="script.histogram", tab="order")
-    assert slots["schedule-plot"] == "none"
-    assert "No store of this launch covers a tensor" in slots["schedule-headline"]
+    slots = drawn(scripts, kernel="script.histogram", tab="program-order")
+    assert slots["program-order-plot"] == "none"
+    assert "No store of this launch covers a tensor" in slots["program-order-headline"]
 
 
 def test_a_table_and_a_picture_have_the_same_operation(scripts):
     """Copies of an operation, as pipelining creates them, share a row and a picture."""
     slots = drawn(scripts, kernel="script.attention", operation=1)
-    labels = json.loads(slots["lanes-view"])["fields"][0]["labels"]
+    labels = menu_labels(json.loads(slots["lanes-view"]), "operation")
     assert labels == [
         "load q, line 16",
         "async copy k, line 22",

@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from scripts.make_space import MARK, PRODUCT, PROFILES, ROOT, main, make, requirements
+from scripts.requirements import requirements as requirements_in
 from tests.kernels.trees import python
 from tests.waiting import free_port, serving
 
@@ -90,7 +91,9 @@ def test_the_hub_can_install_what_is_required_beside_what_it_adds():
 
 def test_the_repository_itself_is_a_space_with_the_pinned_gradio():
     matter = front_matter(ROOT)
-    assert f"gradio~={matter['sdk_version']}" in (ROOT / "requirements.txt").read_text()
+    required = (ROOT / "requirements.txt").read_text()
+    assert f"gradio~={matter['sdk_version']}" in required
+    assert required.splitlines() == list(requirements_in(["pinned", "base", "page"]))
     assert matter["sdk"] == "gradio"
     assert matter["app_file"] == "app.py"
 
@@ -178,7 +181,7 @@ from visualize.views.state import Snapshot
 panels = {tab.name: tab.panels[0]() for tab in TABS}
 for name, kernel in discover().items():
     known = Snapshot(SETTINGS.state({"kernel": name}, None))
-    for tab, word in (("schedule", "program"), ("coalescing", "transactions"), ("reuse", "DRAM")):
+    for tab, word in (("program-order", "program"), ("requests", "transactions"), ("dram-reads", "DRAM")):
         assert word in panels[tab].draw(known)[f"{tab}-headline"], (name, tab)
 session = Session(None)
 outcome = session.submit(from_json({"kernel": "matmul.grouped"})).result()

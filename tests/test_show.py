@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kernels.capture.reader import Capture, CountedLaunch, OutputErrors
-from kernels.evaluate.counts import COUNTERS
+from kernels.evaluate.counts import COUNTER_NAMES
 from kernels.examples import EXAMPLES
 from kernels.measuring.captured_counters import launch_keys, read_counters
 from kernels.measuring.counters import METRICS
@@ -191,15 +191,15 @@ def test_counters_join_the_launches_that_nsight_compute_saw(capture_path, tmp_pa
     ]
     rows.insert(1, (totals[0], "other", "(1, 1, 1)"))
     rows.insert(4, ({**totals[4], "ld_sectors": "n/a"}, "rows", "(8, 1, 1)"))
-    header = ['"ID"', "Kernel Name", "Grid Size", *(METRICS[name] for name in COUNTERS)]
+    header = ['"ID"', "Kernel Name", "Grid Size", *(METRICS[name] for name in COUNTER_NAMES)]
     lines = [
-        [number, name, grid, *(row[name] for name in COUNTERS)]
+        [number, name, grid, *(row[name] for name in COUNTER_NAMES)]
         for number, (row, name, grid) in enumerate(rows)
     ]
     page = io.StringIO("==PROF== Connected\n")
     page.seek(0, io.SEEK_END)
     print(",".join(header), file=page)
-    print(",".join(['""'] * 3 + ["sector"] * len(COUNTERS)), file=page)
+    print(",".join(['""'] * 3 + ["sector"] * len(COUNTER_NAMES)), file=page)
     csv.writer(page).writerows(lines)
     counters = read_counters(page.getvalue())
     joined = [counters.get(key) for key in launch_keys(Capture(path))]
@@ -468,7 +468,7 @@ def test_an_example_opens_without_being_captured_and_follows_its_controls():
         "case_cols": 7,
     }
     state = scripts.find({"settings": settings})
-    assert (state.view.tab, captures) == ("coalescing", [])
+    assert (state.view.tab, captures) == ("requests", [])
     form = json.loads(scripts.fill(state)["script"])
     assert form["values"]["case_cols"] == 1000
     for _ in range(2):

@@ -7,7 +7,7 @@ import io
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -216,7 +216,7 @@ class CapturedLaunch:
         settings: the case's parameters that were set.
         arguments: of the compiled function, in order.
         results: the errors of a case's outputs.
-        counters: Nsight Compute's counters, named as in `evaluate.counts.COUNTERS`; None if they were not collected.
+        counters: Nsight Compute's counters by `evaluate.counts.COUNTER_NAMES`; None if they were not collected.
     """
 
     kernel: Count
@@ -231,6 +231,11 @@ class CapturedLaunch:
     results: Mapping[str, OutputErrors] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     counters: Mapping[str, Count] | None = None
+
+    def find_tensor(self, names: Collection[str]) -> Tensor | None:
+        """Return the first tensor among the arguments of the given names."""
+        tensors = (each.own_tensor for each in self.arguments if each.name in names)
+        return next(filter(None, tensors), None)
 
 
 class Build(NamedTuple):

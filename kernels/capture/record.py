@@ -18,8 +18,10 @@ import atexit
 import contextlib
 import faulthandler
 import functools
+import gc
 import hashlib
 import inspect
+import io
 import itertools
 import json
 import linecache
@@ -43,25 +45,35 @@ from importlib import import_module
 from importlib.util import find_spec
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest import mock
 
 if __name__ == "__main__" and not sys.flags.safe_path:
     del sys.path[0]  # this folder, whose files could shadow packages
 
-import numpy as np
-import torch
-import triton
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _triton as torch_triton
-from torch.utils._device import DeviceContext
-from torch.utils._pytree import tree_leaves
-from triton._C.libtriton import gluon_ir, ir, nvidia
-from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.driver import CudaDriver
-from triton.compiler import CompilationError, CompiledKernel
-from triton.runtime import Autotuner, OutOfResources, driver, interpreter, jit
-from triton.runtime.cache import triton_key
+try:
+    import numpy as np
+    import torch
+    import triton
+
+    VERSION = tuple(map(int, triton.__version__.split(".")[:2]))
+    if VERSION < (3, 6):
+        raise ImportError(f"Triton is {triton.__version__}, and Tilescope needs 3.6 or later")
+    from torch.multiprocessing.reductions import StorageWeakRef
+    from torch.utils import _triton as torch_triton
+    from torch.utils._device import DeviceContext
+    from torch.utils._pytree import tree_leaves
+    from triton._C.libtriton import gluon_ir, ir, nvidia
+    from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia.driver import CudaDriver
+    from triton.compiler import CompilationError, CompiledKernel
+    from triton.runtime import Autotuner, OutOfResources, driver, interpreter, jit
+    from triton.runtime.cache import triton_key
+except ImportError as error:
+    if __name__ != "__main__":
+        raise
+    print(f'{sys.executable}: {error}. Install what is missing: pip install "tilescope[torch]"')
+    sys.exit(2)
 
 FORMAT = 1
 
@@ -101,6 +113,8 @@ _POINTER_OPS = (
 _TMA_COPIES = r"ttng\.async_tma_(copy|store|gather|scatter|reduce)"
 _NUMBERS = r"^(tensor<[\dx]+)?i\d+"
 _BRANCHES = r"scf\.(if|for|condition|index_switch)$|cf\.cond_br$"
+_INLINE_ASSEMBLY = re.compile(r"// begin inline asm\n.*?// end inline asm", re.DOTALL)
+_LINE_MARKER = re.compile(r"\t\.loc\t.*\n")
 _STORES = r"tt\.(store|atomic|descriptor_(store|scatter|reduce))|ttng\.async_tma_(copy_local|store|scatter|reduce)"
 
 H200 = {
@@ -634,6 +648,27 @@ def read_ttgir(ttgir: str) -> Facts:
     )
 
 
+def keep_source_lines(backend: Any = None, stages: Any = None, *_: Any) -> tuple[str, str]:
+    """Change the PTX before ptxas reads it: all lines of inline assembly belong to the source line of their operation.
+
+    From Triton 3.8 on, LLVM assigns the second line of inline assembly to the next source line, and so on. The SASS
+    would name that line. This is a value of `triton.knobs.runtime.add_stages_inspection_hook`, which returns a key.
+    """
+
+    def make_ptx(*arguments: Any) -> str:
+        ptx = make_shifted(*arguments)
+        return _INLINE_ASSEMBLY.sub(lambda assembly: _LINE_MARKER.sub("", assembly[0]), ptx)
+
+    if stages:
+        make_shifted = stages["ptx"]
+        stages["ptx"] = make_ptx
+    return "source lines", "source lines"
+
+
+# Without need, it would bypass the cache of the kernels that the user has compiled.
+STAGES_HOOK = keep_source_lines if VERSION >= (3, 8) else None
+
+
 def _values(get: Callable[[int], Any], count: int) -> list[tuple[int, str]]:
     """Return the ids and types of values of the IR."""
     return [(value.id(), str(value.get_type())) for value in map(get, range(count))]
@@ -665,7 +700,12 @@ def _run_tool(name: str, code: bytes, *flags: str) -> str:
     return ""
 
 
-@functools.cache
+@functools.lru_cache(64)
+def _disassemble(cubin: bytes) -> str:
+    return _run_tool("nvdisasm", cubin, "-g", "-c", "-ndf")
+
+
+@functools.lru_cache(64)
 def _resources(cubin: bytes, ptx: str) -> tuple[int, int]:
     """Return a kernel's registers and spilled bytes, both per thread.
 
@@ -702,7 +742,7 @@ def _read_kernel(folder: Path, number: int, file: str) -> tuple[tuple[int, int],
     codes = {stage: path.read_text() for stage, path in paths if path.exists()}
     cubin = (folder / f"{number}.cubin").read_bytes()
     resources = _resources(cubin, codes["ptx"])
-    codes["sass"] = _run_tool("nvdisasm", cubin, "-g", "-c", "-ndf")
+    codes["sass"] = _disassemble(cubin)
     new = Path(file).name
     compiled_from = re.search(r'^#loc = loc\("([^"]+)":', codes["ttgir"], re.MULTILINE)
     if (
@@ -733,12 +773,13 @@ def recompile(modules: Sequence[Mapping[str, Any]], capability: int) -> list[dic
 
 
 def _recompile_one(module: Mapping[str, Any], capability: int) -> dict[str, Any]:
+    triton.knobs.runtime.add_stages_inspection_hook = STAGES_HOOK
     with tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:
         Path(file.name).write_text(module["ttir"])
         target = GPUTarget("cuda", capability, 32)
         compiled = triton.compile(file.name, target=target, options=module["options"])
     codes = {stage: compiled.asm[stage] for stage in ("ttgir", "ptx")}
-    codes["sass"] = _run_tool("nvdisasm", compiled.asm["cubin"], "-g", "-c", "-ndf")
+    codes["sass"] = _disassemble(compiled.asm["cubin"])
     registers, spilled = _resources(compiled.asm["cubin"], codes["ptx"])
     return {
         "registers": registers, "spilled_bytes": spilled, "shared_bytes": compiled.metadata.shared,
@@ -905,6 +946,7 @@ def recording(
     replaced: list[tuple[Any, str, Any]] = [
         (jit.JITFunction, "run", run),
         (Autotuner, "_bench", bench),
+        (triton.knobs.runtime, "add_stages_inspection_hook", STAGES_HOOK),
     ]
     if not tunes:
         replaced += [(tuner, "run", pinned) for tuner in tuners if "run" in tuner.__dict__]
@@ -1522,7 +1564,7 @@ def capture(command_line: Sequence[str]) -> str:
     else:
         faulthandler.enable()
         record_script(flags, folder)
-        sys.exit()
+        _exit()
     try:
         script = Path(flags.script.partition(":")[0]).name
         return write_capture(folder, flags.out, script, status)
@@ -1534,7 +1576,16 @@ def _fork_warm() -> int:
     """Fork after the costly steps of a process's first compile. Forks of this process skip them."""
     triton_key()
     import_module("triton.experimental.gluon.nvidia.hopper")  # for the first layout of a TTGIR
+    gc.freeze()
     return os.fork()
+
+
+def _exit() -> NoReturn:
+    """End a fork with what its script wrote in its files. Python's own end takes half a second with torch."""
+    for file in (sys.stdout, sys.stderr, *gc.get_objects()):  # the fork's own objects
+        if type(file) in (io.TextIOWrapper, io.BufferedWriter) and not file.closed:
+            file.flush()
+    os._exit(0)
 
 
 def _wait(child: int) -> int:

@@ -21,8 +21,8 @@ from typing import Any
 
 from kernels.compiling.compile_cost import suggest_smaller_config
 from kernels.compiling.instrumented import TIMED_FIELDS, add_timer
+from kernels.evaluate.declared_instructions import read_operations
 from kernels.evaluate.listings import UnsupportedOperation
-from kernels.evaluate.memory_operations import read_operations
 from kernels.evaluate.shared_memory import conversions, shared_operations
 from kernels.experiment import Experiment, launch_of
 from kernels.gpus import Gpu

@@ -104,11 +104,8 @@ class Access:
         assert instruction.layout is not None
         self.layout = instruction.layout
         self.example = example
-        lanes = instruction.vectors
-        issued = np.resize(~np.array(instruction.is_merged or (False,)), len(lanes.element))
-        self.address = example.address.ravel()[lanes.element[issued]]
-        self.active = example.active.ravel()[lanes.element[issued]]
-        self.warp = lanes.warp[issued]
+        self.address, self.active = example.lanes(instruction)
+        self.warp = instruction.vectors.warp[instruction.issued]
         arguments = lab.launch.arguments
         # The TTIR has one argument for a descriptor and its sizes.
         is_same = len(lab.module.body.arguments) == len(arguments)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kernels.evaluate.counts import Tally
 from kernels.evaluate.listings import instructions, locate_lines, skip_depths
-from kernels.evaluate.requests import find_instructions, find_opcodes
+from kernels.evaluate.matching import find_instructions, find_opcodes
 from kernels.evaluate.ttgir import MEMORY_OPS, Op, Region, Site, Source, memory_ops
 from kernels.instructions import Instruction
 

@@ -17,9 +17,9 @@ from kernels.evaluate import ttgir
 from kernels.evaluate.assembly import Mismatch, find_mismatches, load_depths
 from kernels.evaluate.counts import RETRIES, LaunchCounts, OperationCounts, Tally
 from kernels.evaluate.evaluator import Evaluator
+from kernels.evaluate.global_memory import STORAGE_STEP, Descriptor, GlobalMemory, Storage
 from kernels.evaluate.listings import UnsupportedOperation
-from kernels.evaluate.memory import STORAGE_STEP, Descriptor, Memory, Storage
-from kernels.evaluate.requests import counter_of, read_instructions, textbook
+from kernels.evaluate.matching import counter_of, read_instructions
 from kernels.instructions import Instruction
 from kernels.sectors import SECTORS
 
@@ -76,10 +76,10 @@ def _evaluate(
     instructions = read_instructions(body, layouts, codes["ptx"], codes["sass"])
     if is_textbook:
         instructions = {
-            op: i if isinstance(i, str) else textbook(i) for op, i in instructions.items()
+            op: i if isinstance(i, str) else i.textbook for op, i in instructions.items()
         }
     arguments = [_value(capture, argument) for argument in launch.arguments]
-    memory = Memory(body, _storages(capture, launch), instructions, kernel.num_warps)
+    memory = GlobalMemory(body, _storages(capture, launch), instructions, kernel.num_warps)
     evaluator = Evaluator(
         body, arguments, launch.grid, memory, programs, load_depths(codes["sass"])
     )

@@ -21,7 +21,7 @@ KINDS = {
     "TMA store": ("tma_st",),
 }
 # The counters of a launch. None counts the requests of boxes, which no lane issues.
-COUNTERS = tuple(
+COUNTER_NAMES = tuple(
     f"{name}_{unit}"
     for names in KINDS.values()
     for name in names
@@ -106,6 +106,11 @@ class Example:
     program: int
     address: np.ndarray
     active: np.ndarray
+
+    def lanes(self, instruction: Instruction) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first byte of each lane of an instruction's requests, and whether it takes part."""
+        place, is_owner = instruction.lanes()
+        return self.address[tuple(place)], self.active[tuple(place)] & is_owner
 
 
 @dataclass
@@ -244,7 +249,8 @@ class LaunchCounts:
     def totals(self) -> dict[str, int | None]:
         """Return the launch-wide counters; None where the count of an operation is incomplete or a bound."""
         return {
-            name: None if self._is_incomplete(name) else self.lower_bound(name) for name in COUNTERS
+            name: None if self._is_incomplete(name) else self.lower_bound(name)
+            for name in COUNTER_NAMES
         }
 
     def lower_bound(self, name: str) -> int:

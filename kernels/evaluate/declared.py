@@ -20,7 +20,6 @@ from numpy import ndarray
 
 from kernels.accesses import Access, AnyAccess, FlatAccess
 from kernels.evaluate.counts import RETRIES, Cost, OperationCounts, Tally
-from kernels.evaluate.requests import lanes_of
 from kernels.evaluate.values import group_equal
 from kernels.instructions import Instruction
 from kernels.layouts import vectors
@@ -123,7 +122,7 @@ class AccessPattern:
             swizzle_bytes = self.instruction.swizzle_bytes
             places = box_lanes(block, self.matrix.element_bytes, swizzle_bytes)
             return places, np.ones(places.shape[1:], bool)
-        places, owner = lanes_of(self.instruction)
+        places, owner = self.instruction.lanes()
         return places[self._dims], owner
 
     @property

@@ -14,8 +14,8 @@ import numpy as np
 
 from kernels.evaluate import arithmetic
 from kernels.evaluate.counts import Overflow
+from kernels.evaluate.global_memory import CHUNK, STORAGE_STEP, Descriptor, GlobalMemory
 from kernels.evaluate.listings import UnsupportedOperation
-from kernels.evaluate.memory import CHUNK, STORAGE_STEP, Descriptor, Memory
 from kernels.evaluate.ttgir import (
     MEMORY_OPS,
     POINTER_OPS,
@@ -80,7 +80,7 @@ class Evaluator:
         body: Region,
         arguments: Sequence[Any],
         grid: Sequence[int],
-        memory: Memory,
+        memory: GlobalMemory,
         programs: np.ndarray | None,
         depths: Mapping[Source, int],
     ) -> None:

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from kernels.capture.reader import Argument, Build, Capture, CapturedKernel, CapturedLaunch
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.counts import LaunchCounts, OperationCounts
-from kernels.evaluate.memory import STORAGE_STEP
+from kernels.evaluate.global_memory import STORAGE_STEP
 from kernels.evaluate.ttgir import Op
 from kernels.evaluate.ttir_edits import Module
 from kernels.gpus import GPUS, occupancy
@@ -117,7 +117,7 @@ class Lab:
         return self.module.find(op.source, op.op)
 
     def start(self, argument: Argument) -> int:
-        """Return the address of a tensor's first byte: see `memory.STORAGE_STEP`."""
+        """Return the address of a tensor's first byte: see `global_memory.STORAGE_STEP`."""
         tensor = argument.own_tensor
         assert tensor is not None
         storage = self.capture.content.storages[tensor.storage]

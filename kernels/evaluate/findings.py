@@ -30,7 +30,7 @@ from kernels.evaluate.experiments import (
     place_of,
     try_option,
 )
-from kernels.evaluate.memory import STORAGE_STEP, storage_number
+from kernels.evaluate.global_memory import STORAGE_STEP, storage_number
 from kernels.evaluate.ttgir import Slice, memory_ops, parse
 from kernels.gpus import occupancy
 from kernels.layouts import vectors

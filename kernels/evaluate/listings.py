@@ -8,8 +8,10 @@ Place = tuple[str, int, int]
 Location = tuple[Place, ...]
 
 _PLACE = re.compile(r'"?([^"\s(]+?)"?:(\d+):(\d+)')
-# PTX: `.loc file line column` applies until the next `.loc`; its comment names the file and the calls.
+# PTX: `.loc file line column` applies until the next `.loc`. Its comment names the file and, before Triton 3.8, the
+# calls. Since then, `inlined_at file line column` names an earlier `.loc`.
 # SASS: `//## File "file", line n` applies until the next marker. Of consecutive markers, the first is innermost.
+_CALL = re.compile(r"\.loc\s+(\d+ \d+ \d+)(?:.* inlined_at (\d+ \d+ \d+))?")
 _MARKERS = {"ptx": re.compile(r"\s*\.loc\s"), "sass": re.compile(r"\s*//## File ")}
 _SASS_PLACE = re.compile(r'File "([^"]+)", line (\d+)()')
 _INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([\w.]+)")
@@ -32,6 +34,7 @@ def locate_lines(text: str, kind: str) -> list[tuple[str, Location]]:
         return list(zip(lines, _ttgir_locations(lines), strict=True))
     located = []
     current: Location = ()
+    calls = dict[str, Location]()
     follows_marker = False
     for line in lines:
         is_marker = bool(_MARKERS[kind].match(line))
@@ -41,6 +44,9 @@ def locate_lines(text: str, kind: str) -> list[tuple[str, Location]]:
                 map(_place, (_SASS_PLACE if kind == "sass" else _PLACE).finditer(comment))
             )
             current = current + places if kind == "sass" and follows_marker else places
+            if call := _CALL.search(line):
+                current += calls.get(call[2], ())
+                calls[call[1]] = current
         follows_marker = is_marker
         located.append((line, () if is_marker else current))
     return located

@@ -78,13 +78,13 @@ KERNEL = Kernel(
             "The 9 × 9 tiles of the article",
             "M=576&N=576&K=288",
             "BLOCK_M=64&BLOCK_N=64&BLOCK_K=32&GROUP_SIZE=3",
-            "tab=schedule&first=9",
+            "tab=program-order&first=9",
         ),
         preset(
             "Where order matters: 16384 × 16384 × 4096",
             "M=16384&N=16384&K=4096",
             _LARGE_TILES,
-            "tab=schedule&first=132",
+            "tab=program-order&first=132",
         ),
         preset("Large: 4096³", "M=4096&N=4096&K=4096", _LARGE_TILES),
         preset(
@@ -97,7 +97,7 @@ KERNEL = Kernel(
             "A tail group: 7 rows of tiles in groups of 4",
             "M=448&N=1024&K=256",
             "BLOCK_M=64&BLOCK_N=128",
-            "tab=schedule&color=group",
+            "tab=program-order&color=group",
         ),
     ),
 )

@@ -331,8 +331,8 @@ KERNEL = Kernel[Problem, Any](
             "Odd rows, padded: 4097³",
             "M=4097&N=4097&K=4097",
             "BLOCK_N=256&num_warps=8&PAD=auto",
-            "tab=coalescing",
+            "tab=requests",
         ),
-        preset("More tiles than SMs: 2048³", "M=2048&N=2048&K=2048", "", "tab=schedule"),
+        preset("More tiles than SMs: 2048³", "M=2048&N=2048&K=2048", "", "tab=program-order"),
     ),
 )

@@ -300,6 +300,8 @@ KERNEL = replace(
     reduction_ms=lambda launch: divide_tiles(launch).reduction_us / 1e3,
     note=note,
     presets=(
-        preset("No tail: 3072³", "M=3072&N=3072&K=3072", "BLOCK_N=256&num_warps=8", "tab=schedule"),
+        preset(
+            "No tail: 3072³", "M=3072&N=3072&K=3072", "BLOCK_N=256&num_warps=8", "tab=program-order"
+        ),
     ),
 )

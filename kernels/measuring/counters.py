@@ -23,8 +23,8 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
+from kernels.evaluate.declared_instructions import match_instructions
 from kernels.evaluate.listings import instructions
-from kernels.evaluate.memory_operations import match_instructions
 from kernels.experiment import Experiment, Json, from_json, launch_key, launch_of, resolve_gpu
 from kernels.gpus import this_gpu
 from kernels.instructions import CompiledFacts, Instruction

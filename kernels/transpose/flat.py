@@ -67,7 +67,7 @@ KERNEL = Kernel(
     accesses=accesses,
     arguments=arguments,
     presets=(
-        preset("One row per program: 1024²", "M=1024&N=1024", "", "tab=coalescing"),
+        preset("One row per program: 1024²", "M=1024&N=1024", "", "tab=requests"),
         preset("Large: 8192²", "M=8192&N=8192"),
     ),
 )

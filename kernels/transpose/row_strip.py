@@ -62,7 +62,7 @@ KERNEL = Kernel(
             "Textbook: 8 × 8, strips of 2 rows",
             "M=8&N=8&dtype=float32",
             "BLOCK_M=2&BLOCK_N=8",
-            "tab=coalescing&model=textbook&warp_size=4&line_bytes=16",
+            "tab=requests&model=textbook&warp_size=4&line_bytes=16",
         ),
         preset("Large: 8192²", "M=8192&N=8192"),
     ),

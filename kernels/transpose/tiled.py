@@ -50,9 +50,9 @@ KERNEL = Kernel(
             "Textbook: 8 × 8, tiles of 4 × 4",
             "M=8&N=8&dtype=float32",
             "BLOCK_M=4&BLOCK_N=4",
-            "tab=coalescing&model=textbook&warp_size=4&line_bytes=16",
+            "tab=requests&model=textbook&warp_size=4&line_bytes=16",
         ),
         preset("Large: 8192²", "M=8192&N=8192"),
-        preset("In true time: 4096²", "M=4096&N=4096", "", "tab=schedule&color=wave"),
+        preset("In true time: 4096²", "M=4096&N=4096", "", "tab=program-order&color=wave"),
     ),
 )

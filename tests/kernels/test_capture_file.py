@@ -23,7 +23,8 @@ from kernels.capture.reader import Capture, UnreadableCapture
 from kernels.evaluate.captured import count_launch
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = ("gather", "layer_norm", "attention")
+EXAMPLES = ROOT / "kernels/examples"
+NAMES = ("gather", "layer_norm", "attention")
 CAPTURES = 200
 MOST_SECONDS = 5
 MOST_BYTES = 1 << 30
@@ -52,7 +53,7 @@ TEXTS = ("", "-1", "nothing", "dense<[1, 2]>", *(str(1 << bits) for bits in (0, 
 MEMBERS = (b"", b"\xff" * 99, bytes(1 << 20), bytes(70 << 20), b"(" * (8 << 20))
 
 
-def mutate_json(random: random.Random, text: bytes) -> bytes:
+def mutate_json(random, text):
     """Replace, delete or repeat a value anywhere in a JSON text."""
     content = json.loads(text)
     part = random.choice([content, *content["kernels"], *content["launches"] * 2])
@@ -69,7 +70,7 @@ def mutate_json(random: random.Random, text: bytes) -> bytes:
     return json.dumps(content).replace(f'"{DEEP}"', DEEP).encode()
 
 
-def mutate_text(random: random.Random, data: bytes) -> bytes:
+def mutate_text(random, data):
     """Truncate compiled code, shuffle or delete lines, or replace a number, name, type or location."""
     text, action = data.decode(), random.randrange(8)
     if action == 0:
@@ -89,7 +90,7 @@ def mutate_text(random: random.Random, data: bytes) -> bytes:
     return (text[: place.start()] + new + text[place.end() :]).encode()
 
 
-def mutate_array(random: random.Random, data: bytes) -> bytes:
+def mutate_array(random, data):
     file = io.BytesIO()
     np.save(file, random.choice(ARRAYS), allow_pickle=True)
     huge = data.replace(b"'shape': (", b"'shape': (99999999, ", 1)
@@ -98,7 +99,7 @@ def mutate_array(random: random.Random, data: bytes) -> bytes:
     )
 
 
-def mutate(random: random.Random, source: Path, path: Path) -> None:
+def mutate(random, source, path):
     """Write a changed copy of a capture."""
     with zipfile.ZipFile(source) as file:
         members = {name: file.read(name) for name in file.namelist()}
@@ -127,7 +128,7 @@ def mutate(random: random.Random, source: Path, path: Path) -> None:
         path.write_bytes(data[: random.choice((len(data), random.randrange(len(data))))])
 
 
-def count_all(path: Path) -> str:
+def count_all(path):
     """Return how counting a capture's launches ends."""
     try:
         capture = Capture(path)
@@ -144,7 +145,7 @@ def count_all(path: Path) -> str:
     return "refused" if reasons or not all(count.totals() for count in counts) else "counted"
 
 
-def main(first: int, count: int, folder: Path) -> None:
+def main(first, count, folder):
     """Print each seed whose capture raises another error or exceeds a limit, and then how many ended in each way."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     # Raises KeyboardInterrupt, which nothing may catch
@@ -152,7 +153,7 @@ def main(first: int, count: int, folder: Path) -> None:
     ends = collections.Counter()
     for seed in range(first, first + count):
         generator, path = random.Random(seed), folder / "damaged.tilescope"
-        mutate(generator, folder / f"{generator.choice(EXAMPLES)}.tilescope", path)
+        mutate(generator, EXAMPLES / f"{generator.choice(NAMES)}.tilescope", path)
         resource.setrlimit(resource.RLIMIT_AS, (used + MOST_BYTES, -1))
         signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
         try:
@@ -165,16 +166,8 @@ def main(first: int, count: int, folder: Path) -> None:
 
 
 def test_damaged_captures_are_counted_or_refused(tmp_path):
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "TRITON_CACHE_DIR": str(tmp_path / "cache"),
-    }
-    for name in EXAMPLES:
-        out, script = tmp_path / f"{name}.tilescope", ROOT / f"kernels/examples/{name}.py"
-        command = [sys.executable, ROOT / "kernels/capture/record.py", "--out", out, script]
-        subprocess.run(command, env=environment, check=True)
     command = [sys.executable, __file__, "0", str(CAPTURES), tmp_path]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     *failures, ends = ended.stdout.splitlines()
     assert not failures

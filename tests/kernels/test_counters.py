@@ -183,16 +183,3 @@ def test_a_missing_column_is_an_error(compiled):
     ]
     with pytest.raises(counters.CountingFailed, match="L1 Tag Requests Global"):
         sum_instructions(rows, compiled.sass, compiled.operations)
-
-
-def test_an_instruction_on_another_line_goes_to_the_operation_that_lacks_one(compiled):
-    from kernels.evaluate.memory_operations import match_instructions
-
-    listed = instructions(compiled.sass)
-    found = match_instructions(listed, compiled.operations)
-    moved = found.index(0)
-    displaced = (listed[moved][0], (("tiled.py", 1, 0),))
-    elsewhere = [*listed[:moved], displaced, *listed[moved + 1 :], displaced]
-    assert match_instructions(elsewhere, compiled.operations) == [*found, -1], (
-        "none lacks the last one"
-    )

@@ -1,8 +1,6 @@
 """A kernel's declarations agree with each other and with the source of its jitted function."""
 
-import ast
 import dataclasses
-import inspect
 import itertools
 from pathlib import Path
 
@@ -103,32 +101,6 @@ def test_some_programs_have_the_same_tiles_alone_as_among_all(kernel, launches):
             )
 
 
-def starts_and_lengths(access, shape):
-    """Return the axes of an access with the tensor's extent along each."""
-    if isinstance(access, FlatAccess):
-        return [(access.run, shape[0] * shape[1])]
-    return list(zip((access.rows, access.columns), shape, strict=True))
-
-
-def test_blocks_of_the_accesses_of_a_tensor_cover_it_evenly(kernel, launches):
-    """All operations on a tensor together touch each element equally often."""
-    for launch in launches:
-        extents = kernel.extents(launch)
-        tensors = kernel.tensors(launch)
-        touched = {}
-        for access in kernel.accesses(launch):
-            for place, (axis, length) in enumerate(
-                starts_and_lengths(access, tensors[access.tensor].stored)
-            ):
-                starts = axis.start(np.arange(extents[axis.index]), axis.block)
-                elements = (starts[:, None] + np.arange(axis.block)).ravel()
-                counts = touched.setdefault((access.tensor, place), np.zeros(length, dtype=int))
-                counts += np.bincount(elements[elements < length], minlength=length)
-                assert (starts < length + axis.block).all(), "a block with nothing in bounds"
-                assert axis.index in access.over
-        assert all(counts.min() == counts.max() > 0 for counts in touched.values()), launch
-
-
 def test_accesses_agree_with_tensors_panels_and_output_tiles(kernel, launches):
     """The models read panels from the family, not from the accesses."""
     for launch in launches:
@@ -173,51 +145,6 @@ def test_grids_are_what_cuda_can_launch(kernel, configs, launches):
         assert kernel.programs(launch) == np.prod(grid, dtype=np.int64)
 
 
-def memory_calls(function, seen):
-    """Return (file, line, op) of each load, store, atomic and descriptor copy in a jitted function and its callees.
-
-    Exchanges of flags are not declared: their number depends on timing.
-    """
-    path = Path(inspect.getsourcefile(function)).resolve()
-    if function in seen or not path.is_relative_to(
-        ROOT / "kernels"
-    ):  # Triton's own functions touch no memory
-        return set()
-    seen.add(function)
-    lines, first = inspect.getsourcelines(function)
-    found = set()
-    for node in ast.walk(ast.parse("".join(lines))):
-        if not isinstance(node, ast.Call):
-            continue
-        called = node.func
-        owner = (
-            called.value.id
-            if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name)
-            else None
-        )
-        if isinstance(called, ast.Name):
-            target = function.__globals__.get(called.id)
-        else:
-            target = getattr(function.__globals__.get(owner), called.attr, None) if owner else None
-        if hasattr(target, "fn"):
-            found |= memory_calls(target.fn, seen)
-        elif isinstance(called, ast.Attribute) and called.attr in ("load", "store", "atomic_add"):
-            op = called.attr.split("_")[0] if owner == "tl" else "descriptor"
-            found.add((str(path.relative_to(ROOT)), first + node.lineno - 1, op))
-    return found
-
-
-def test_every_operation_of_the_source_is_declared(kernel, launches):
-    """Which operations run depends on the launch. No launch declares one that the source lacks, or one twice."""
-    called = memory_calls(kernel.jitted.fn, set())
-    declared = [
-        [(*access.source, access.op) for access in kernel.accesses(launch)] for launch in launches
-    ]
-    assert called
-    assert set().union(*declared) == called
-    assert all(len(set(of_launch)) == len(of_launch) for of_launch in declared)
-
-
 def test_knobs_presets_and_headlines_are_complete_and_legal(kernel):
     assert kernel.title
     assert kernel.headline.endswith(".")
@@ -259,34 +186,6 @@ def test_grouped_order_walks_down_the_rows_of_a_group_and_then_moves_to_the_next
     if rows % size == 0:
         whole = on_arrays(orders.grouped)(pids, rows, columns, size, WHOLE_GROUPS=True)
         assert np.array_equal(whole, (pid_m, pid_n))
-
-
-@pytest.mark.parametrize(
-    ("steps", "slices"), [(1, 1), (1, 8), (7, 8), (8, 8), (17, 8), (512, 16), (129, 2)]
-)
-def test_slices_of_k_are_its_steps_one_after_the_other(steps, slices):
-    first, last = on_arrays(orders.slice_of_k)(np.arange(slices), steps, slices)
-    covered = [step for start, end in zip(first, last, strict=True) for step in range(start, end)]
-    assert covered == list(range(steps))
-    assert max(last - first) == -(-steps // slices)
-
-
-JITTED_ORDERS = [value for value in vars(orders).values() if hasattr(value, "fn")]
-ARGUMENTS = {
-    "num_pid_m": 7, "num_pid_n": 129, "GROUP_SIZE": 4, "WHOLE_GROUPS": False, "BLOCK": 1, "steps": 577, "SPLIT_K": 8
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("jitted", JITTED_ORDERS, ids=lambda jitted: jitted.fn.__name__)
-def test_on_arrays_gives_what_integers_give(jitted):
-    arguments = {
-        name: ARGUMENTS[name] for name in list(inspect.signature(jitted.fn).parameters)[1:]
-    }
-    pids = np.arange(7 * 129)
-    together = np.atleast_2d(on_arrays(jitted)(pids, **arguments))
-    for pid in pids.tolist():
-        alone = on_arrays(jitted)(pid, **arguments)
-        assert together[:, pid].tolist() == np.ravel(alone).tolist()
 
 
 def test_a_label_is_unique_in_its_form(kernel):

@@ -1,7 +1,6 @@
 """Exported scripts run without our modules and check as the runner does; Chrome traces have each program once."""
 
 import dataclasses
-import itertools
 import json
 import math
 import os
@@ -15,7 +14,7 @@ import pytest
 import torch
 
 from kernels import discover, numerics
-from kernels.experiment import Experiment, Run, declared_parts, default_experiment, launch_of
+from kernels.experiment import Experiment, Run, launch_of
 from kernels.export import script
 from kernels.export.chrome_trace import chrome_trace
 from kernels.export.inline import CannotBeWritten, Inliner
@@ -206,29 +205,6 @@ def test_every_shipped_config_exports_a_script():
     assert len(shipped) >= 119
     for experiment in shipped:
         compile(script.script(experiment, GPUS["H200"]).text, experiment.kernel, "exec")
-
-
-def test_every_value_of_every_knob_exports_a_script(kernel):
-    """At a shape with misaligned rows, so that PAD matters; on GPUs with and without descriptors, in turns."""
-    base = default_experiment(kernel.id)
-    sizes = {name: 1001 for name in vars(base.problem) if name in ("M", "N", "K")}
-    padded = {"PAD": "auto"} if hasattr(base.config, "PAD") else {}
-    base = replace(
-        base, problem=replace(base.problem, **sizes), config=replace(base.config, **padded)
-    )
-    gpus = itertools.cycle(("H200", "A100-80GB"))
-    exported = 0
-    for part, (_, knobs) in declared_parts(kernel).items():
-        for name, knob in knobs.items():
-            for value in knob.choices or (knob.low, knob.high):
-                varied = {part: replace(getattr(base, part), **{name: value})}
-                experiment = replace(base, gpu=next(gpus), **varied)
-                if not accepted(kernel, experiment.problem, experiment.config):
-                    continue
-                gpu = GPUS[experiment.gpu]
-                compile(script.script(experiment, gpu).text, f"{kernel.id} {name}={value}", "exec")
-                exported += 1
-    assert exported >= 30
 
 
 def test_a_declaration_may_do_any_arithmetic(kernel):

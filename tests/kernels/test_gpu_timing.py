@@ -105,7 +105,7 @@ def _time_cold_copies():
     for capacities in (2, 8):
         device.flush_capacities = capacities
         stream = GatedStream([_copies(8)], "cold", "events", device)
-        medians_ms.append(float(np.median(stream.batch(20).times_ms)))
+        medians_ms.append(float(np.median(stream.batch(100).times_ms)))
     return medians_ms
 
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from kernels.experiment import Run
 from kernels.gpus import GPUS
 from kernels.measuring.pool import DEADLINES_S
-from kernels.measuring.session import MAX_RESULTS, MEASUREMENTS, Session
+from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Failure, RunResult
 from tests.experiments import experiment_of
 from tests.waiting import until
@@ -112,24 +111,6 @@ def test_a_measurement_that_needs_a_gpu_is_refused_without_one_in_its_own_senten
         assert outcome.stage == "config"
         assert outcome.kind == "not_recorded"
         assert outcome.message == MEASUREMENTS[name].not_recorded.format(this="no GPU", gpu=gpu)
-
-
-def test_a_result_is_known_until_as_many_others_have_been_used_since(session, made_up):
-    result = session.submit(QUICK).result(60)
-    made_up(lambda experiment, stages: replace(result, experiment=experiment))
-    fresh = Session(None)
-    experiments = [replace(QUICK, run=Run(seed=seed)) for seed in range(MAX_RESULTS + 1)]
-    for experiment in experiments[:-1]:
-        fresh.submit(experiment, "made_up").result(60)
-    assert fresh.find_value(experiments[0], "made_up").experiment == experiments[0]
-    fresh.submit(experiments[-1], "made_up").result(60)
-    assert fresh.find_value(experiments[1], "made_up") is None
-    assert fresh.find_value(experiments[0], "made_up").experiment == experiments[0]
-    assert fresh.find_value(experiments[0], "check") is None
-    assert fresh.find_value(replace(experiments[0], gpu="H100"), "made_up") is None, (
-        "it was interpreted for the H200"
-    )
-    fresh.close()
 
 
 RECORDED = experiment_of("transpose.row_strip")

@@ -8,30 +8,24 @@ from dataclasses import replace
 import pytest
 
 from kernels import discover
-from kernels.evaluate import listings, memory_operations
+from kernels.evaluate import declared_instructions, listings
 from kernels.evaluate.declared import count_accesses
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
 from kernels.instructions import Instruction
 from kernels.knobs import knobs
-from kernels.results import Failure
 from kernels.spec import DTYPE_BYTES, DTYPE_CAPABILITY, Launch
 from tests.covering import pairs_of
+from tests.experiments import experiment_of
 
 pytestmark = pytest.mark.xdist_group("compiled")
 
 TEXTS = ("ttgir", "ptx", "sass")
-CAPABILITIES = {"A100-40GB": "sm_80", "A10G": "sm_86", "L4": "sm_89", "H200": "sm_90", "B200": "sm_100",
-                "RTX5090": "sm_120"}  # fmt: skip
+SMALL = "BLOCK_M=64 BLOCK_N=64 BLOCK_K=32"
 
 
-def experiment(kernel, gpu, **problem):
-    """The default on 8 warps: 128 × 256 tiles take minutes on 4."""
-    return Experiment(kernel.id, kernel.family.problem(**problem), kernel.config(num_warps=8), gpu)
-
-
-def test_inlined_code_belongs_to_the_innermost_line_and_paths_are_hidden(compile_kernel, kernels):
-    compiled = compile_kernel(experiment(kernels["matmul.grouped"], "H200"))
+def test_inlined_code_belongs_to_the_innermost_line_and_paths_are_hidden(compile_kernel):
+    compiled = compile_kernel(experiment_of(f"matmul.grouped gpu=H200 {SMALL}"))
     for kind in TEXTS:
         text = getattr(compiled, kind)
         innermost = {
@@ -53,37 +47,6 @@ def test_of_several_lines_of_sass_in_a_row_the_first_is_the_innermost():
     )
     located = [location for _, location in listings.locate_lines(text, "sass")]
     assert located == [(), (), (("tile.py", 7, 0), ("grouped.py", 3, 0))]
-
-
-@pytest.mark.parametrize(("gpu", "target"), CAPABILITIES.items())
-def test_any_gpu_of_the_table_is_compiled_for(compile_kernel, kernels, gpu, target):
-    compiled = compile_kernel(experiment(kernels["matmul.grouped"], gpu))
-    assert compiled.gpu == gpu
-    assert f".target {target}" in compiled.ptx
-    assert 0 < compiled.registers <= 255
-
-
-@pytest.mark.parametrize("kernel", ["matmul.persistent", "matmul.fused_add_relu"])
-def test_the_default_tile_fits_in_shared_memory_in_the_widest_type(compile_kernel, kernels, kernel):
-    compile_kernel(experiment(kernels[kernel], "H200", dtype="float32"))
-
-
-def test_what_was_compiled_is_kept(session, kernels):
-    chosen = experiment(kernels["transpose.tiled"], "H200")
-    reseeded = replace(chosen, run=replace(chosen.run, seed=5))
-    assert session.compile(chosen).result() is session.compile(reseeded).result()
-
-
-def test_a_config_that_no_sm_has_room_for_is_refused_with_the_figures(session, kernels):
-    kernel = kernels["matmul.grouped"]
-    config = kernel.config(BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, num_stages=5, num_warps=8)
-    outcome = session.compile(
-        Experiment(kernel.id, kernel.family.problem(), config, "A10G")
-    ).result()
-    assert isinstance(outcome, Failure)
-    assert outcome.stage == "compile"
-    assert outcome.kind == "out_of_resources"
-    assert "101,376" in outcome.message
 
 
 def access_kinds(kernel):
@@ -124,6 +87,9 @@ def test_what_became_of_every_access_is_read_for_any_gpu(
     chosen = Experiment(kernel.id, kernel.family.problem(**sizes), kernel.config(**config), gpu)
     compiled = compile_kernel(chosen)
     assert not compiled.unreadable
+    assert compiled.gpu == gpu
+    major, minor = GPUS[gpu].compute_capability
+    assert f".target sm_{major}{minor}" in compiled.ptx
     launch = Launch(chosen.problem, chosen.config, GPUS[gpu])
     for access, made in zip(kernel.accesses(launch), compiled.operations, strict=True):
         assert made.opcodes, (access, made)
@@ -162,7 +128,7 @@ def test_a_tensor_copy_on_another_line_goes_to_the_descriptor_that_lacks_it():
     listed = [
         ("UTMALDG.2D", ((file, line, 0),)) for file, line in (("orders.py", 57), ("tile.py", 61))
     ]
-    assert memory_operations.match_instructions(listed, descriptors) == [0, 1]
+    assert declared_instructions.match_instructions(listed, descriptors) == [0, 1]
 
 
 # Below compute capability 9.0, Triton adds bfloat16 by a branch with a compare-and-swap loop, not by inline assembly.
@@ -219,7 +185,9 @@ def test_the_instructions_of_a_compare_and_swap_loop_are_found_on_ada(
         session.compile(Experiment(kernel.id, problem, config, gpu)).result().operations
     )
     assert all(load.opcodes for load in loads)
-    assert atomic.opcodes == ("LDG.E", "ATOMG.E.CAS.STRONG.GPU")
+    load, swap = atomic.opcodes
+    assert load in ("LDG.E", "LDG.E.STRONG.GPU"), "the second since Triton 3.8"
+    assert swap == "ATOMG.E.CAS.STRONG.GPU"
 
 
 # N = 1 leaves instructions out, but not those of a group of registers with an element inside.
@@ -284,12 +252,12 @@ def test_texts_that_contradict_one_another_are_unreadable(
     tensors = kernel.tensors(launch)
     shapes = [tensors[access.tensor].stored for access in accesses]
     texts = {kind: getattr(compiled, kind) for kind in TEXTS}
-    assert memory_operations.read_operations(accesses, shapes, **texts) == compiled.operations
+    assert declared_instructions.read_operations(accesses, shapes, **texts) == compiled.operations
     moved = replace(accesses[0], source=(accesses[0].source[0], 1))
     with pytest.raises(listings.UnsupportedOperation, match="became 0 operations"):
-        memory_operations.read_operations((moved, *accesses[1:]), shapes, **texts)
+        declared_instructions.read_operations((moved, *accesses[1:]), shapes, **texts)
     assert old in texts[kind]
     with pytest.raises(listings.UnsupportedOperation, match=why):
-        memory_operations.read_operations(
+        declared_instructions.read_operations(
             accesses, shapes, **{**texts, kind: texts[kind].replace(old, new, 1)}
         )

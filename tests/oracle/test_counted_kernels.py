@@ -1,50 +1,23 @@
 """Launches counted with Nsight Compute on an H100 (Triton 3.6.0), and some whose counts are clear: exact, or bounds."""
 
-from __future__ import annotations
-
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import kernels.capture
 from kernels.capture.reader import Capture
 from kernels.evaluate.captured import count_launch
 
 FOLDER = Path(__file__).parent / "counted_scripts"
-SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
+SCRIPTS = sorted(FOLDER.glob("*.py"))
 
 
-def record(script: Path, path: Path, cache: Path) -> Capture:
-    """Record a script without a GPU."""
-    command = [
-        sys.executable,
-        Path(kernels.capture.__file__).with_name("record.py"),
-        "--out",
-        path,
-        script,
-    ]
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(cache), "TRITON_INTERPRET": "0"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return Capture(path)
-
-
-@pytest.fixture(scope="module", params=SCRIPTS)
-def capture(request, tmp_path_factory, compiled_before):
-    """The capture of a script, and what was counted of each launch."""
-    path = tmp_path_factory.mktemp("counted") / f"{request.param}.tilescope"
-    script = FOLDER / f"{request.param}.py"
-    return record(script, path, compiled_before), json.loads(
-        script.with_suffix(".json").read_text()
-    )
-
-
-def test_totals_are_exact_or_bounds(capture):
-    recording, counted = capture
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_totals_are_exact_or_bounds(capture_server, script, tmp_path):
+    path = tmp_path / "capture"
+    capture_server.capture(path, str(script))
+    recording = Capture(path)
+    counted = json.loads(script.with_suffix(".json").read_text())
     assert len(recording.content.launches) == len(counted)
     for number, (launch, expected) in enumerate(
         zip(recording.content.launches, counted, strict=True)
@@ -128,11 +101,13 @@ FIRST_WRAP, TOO_WIDE, CALLS, CALLS_WITH_RESULTS, *UNCOUNTED_LOADS = range(8)
 
 
 @pytest.fixture(scope="module")
-def counts(tmp_path_factory, compiled_before):
+def counts(tmp_path_factory, capture_server):
     """The counts of each launch of SCRIPT."""
-    folder = tmp_path_factory.mktemp("computed")
-    (folder / "computed.py").write_text(SCRIPT)
-    capture = record(folder / "computed.py", folder / "computed.tilescope", compiled_before)
+    script = tmp_path_factory.mktemp("computed") / "computed.py"
+    script.write_text(SCRIPT)
+    path = script.with_suffix(".tilescope")
+    capture_server.capture(path, str(script))
+    capture = Capture(path)
     return [count_launch(capture, launch) for launch in capture.content.launches]
 
 

@@ -15,7 +15,7 @@ from kernels.capture.reader import Capture
 from kernels.compiling.compiler import compile_launch
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.declared import count_accesses
-from kernels.evaluate.memory import STORAGE_STEP, storage_number
+from kernels.evaluate.global_memory import STORAGE_STEP, storage_number
 from kernels.experiment import from_json, launch_of
 from kernels.gpus import GPUS
 from kernels.jit import on_arrays
@@ -114,7 +114,7 @@ def case(request, captures, compiled_before):
 
 
 def test_evaluated_requests_and_sectors_equal_the_declared_ones(case):
-    *_, operations, launches = case
+    kernel, _, operations, launches = case
     declared, evaluated = Counter(), Counter()
     for op in operations:
         declared[op.instruction.source, "requests"] += op.requests
@@ -123,9 +123,11 @@ def test_evaluated_requests_and_sectors_equal_the_declared_ones(case):
     for op in itertools.chain(*launches):
         # Retries are not counted
         assert not op.tally.refused or op.instruction.swaps
-        if op.source in sources:  # the flags of stream-K are not declared
+        if op.source in sources:
             evaluated[op.source, "requests"] += op.requests
             evaluated[op.source, "sectors"] += op.sectors
+        else:  # exchanges of flags
+            assert (kernel.id, op.op) == ("matmul.stream_k", "atomic")
     assert +evaluated == +declared
 
 

@@ -20,8 +20,7 @@ import pytest
 
 from kernels.capture.reader import Capture
 from kernels.evaluate.captured import count_launch
-from kernels.evaluate.memory import STORAGE_STEP
-from kernels.evaluate.requests import lanes_of
+from kernels.evaluate.global_memory import STORAGE_STEP
 from kernels.evaluate.values import from_table
 from kernels.sectors import count_requests
 
@@ -252,7 +251,7 @@ def trace(name: str, native, builder, executions):
 
 def count_executions(instruction, num_warps: int, executions: Sequence[tuple]) -> np.ndarray:
     """Return the counts of executions in the interpreter."""
-    place, owner = lanes_of(instruction, num_warps)
+    place, owner = instruction.lanes(num_warps)
     numbers = np.arange(len(executions))
     shape = len(numbers), *(instruction.layout.shape if instruction.layout else ())
     blocks = (np.stack([execution[k] for execution in executions]).reshape(shape) for k in (1, 2))

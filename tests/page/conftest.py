@@ -174,7 +174,7 @@ class Tab:
 
     def wait_for_compiled(self):
         """Wait for the last update of the Order view, after which the page asks for nothing more."""
-        self.page.locator("#schedule-occupancy", has_text="registers per thread").wait_for(
+        self.page.locator("#program-order-occupancy", has_text="registers per thread").wait_for(
             state="attached"
         )
 

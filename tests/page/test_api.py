@@ -26,6 +26,7 @@ from tests.kernels.trees import is_alive
 from tests.page.conftest import FIRST, served
 from tests.waiting import until
 from visualize.views.panel import encode
+from visualize.views.result.view import SAVED_REPLIES
 
 
 def test_kernels_lists_knobs_problem_gpus_and_device(client):
@@ -179,7 +180,9 @@ def test_every_endpoint_takes_its_default_arguments(app, client, kernel):
         for name, endpoint in named.items()
         if [argument["parameter_name"] for argument in endpoint["parameters"]][:1] == ["experiment"]
     ]
-    assert {"/run", "/sweep", "/script", "/recommend", "/history"} <= set(takes_kernel)
+    assert {"/sweep", "/script", "/trace", *(f"/{name}" for name in SAVED_REPLIES)} <= set(
+        takes_kernel
+    )
     for name in takes_kernel:
         if name in ("/run", "/sweep") or name.startswith("/mcp_"):
             continue

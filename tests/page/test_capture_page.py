@@ -65,9 +65,9 @@ def test_a_capture_opens_on_a_request_with_the_textbooks_the_code_and_the_order_
     shown: Tab,
 ) -> None:
     shown.says("#launches", "softmax")
-    shown.says("#coalescing-headline", "cols = 1000 is not a multiple of 16")
+    shown.says("#requests-headline", "cols = 1000 is not a multiple of 16")
     shown.says("#request-plot", "4 sectors: all 128 bytes used")
-    shown.says("#coalescing-table", "softmax.py:12")
+    shown.says("#requests-table", "softmax.py:12")
     assert not [
         v["id"] for v in Axe().run(shown.page).response["violations"] if v["impact"] == "critical"
     ]
@@ -77,8 +77,8 @@ def test_a_capture_opens_on_a_request_with_the_textbooks_the_code_and_the_order_
     shown.says(".pane[data-name=Source] .marked", "tl.load")
     shown.says(".pane[data-name=SASS] .marked >> nth=0", "LDG")
     shown.page.get_by_role("button", name="Order", exact=True).click()
-    shown.says("#schedule-plot", "out as written")
-    shown.says("#schedule-headline", "4,096 programs run in 2 waves")
+    shown.says("#program-order-plot", "out as written")
+    shown.says("#program-order-headline", "4,096 programs run in 2 waves")
 
 
 def test_a_case_has_a_control_for_each_parameter_and_the_page_opens_at_the_most_wasteful_request(
@@ -86,14 +86,14 @@ def test_a_case_has_a_control_for_each_parameter_and_the_page_opens_at_the_most_
 ) -> None:
     cols = shown.page.locator("#script-case_cols")
     cols.fill("777")
-    shown.says("#coalescing-headline", "cols = 777 is not a multiple of 16", folded=True)
+    shown.says("#requests-headline", "cols = 777 is not a multiple of 16", folded=True)
     shown.go()
     shown.wait_for_draw("request-plot")
     shown.says("#request-plot", "5 sectors: 128 of 160 bytes used")
     cols.fill("1024")
-    shown.says("#coalescing-headline", "requests fell from")
+    shown.says("#requests-headline", "requests fell from")
     cols.fill("1000")
-    shown.says("#coalescing-headline", "requests rose from 32,768 to 131,072")
+    shown.says("#requests-headline", "requests rose from 32,768 to 131,072")
 
 
 @pytest.mark.all_combinations
@@ -123,15 +123,15 @@ def test_saving_the_script_redraws_the_page_and_a_script_that_raises_loses_nothi
     )
     gray = "getComputedStyle(document.querySelector('#launches')).filter"
     shown.page.wait_for_function(f"{gray} === 'grayscale(1)'")
-    assert "No counts" not in shown.text("#coalescing-headline")
+    assert "No counts" not in shown.text("#requests-headline")
     script.write_text(text.replace("cols=1000", "cols=2048"), encoding="utf-8")
-    shown.says("#coalescing-headline", "softmax.py:12 in softmax, load x: sectors rose")
+    shown.says("#requests-headline", "softmax.py:12 in softmax, load x: sectors rose")
     shown.page.wait_for_function(f"{gray} === 'none'")
     script.write_text("import missing_module\n" + text, encoding="utf-8")
     shown.says("#elsewhere", "No module named 'missing_module'")
-    shown.says("#coalescing-headline", "ideal sectors")
+    shown.says("#requests-headline", "ideal sectors")
     script.write_text(text, encoding="utf-8")
-    shown.says("#coalescing-headline", "softmax.py:12 in softmax, load x: sectors fell")
+    shown.says("#requests-headline", "softmax.py:12 in softmax, load x: sectors fell")
 
 
 def test_the_report_is_an_endpoint_and_a_tool(url: str) -> None:

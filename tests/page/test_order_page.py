@@ -11,7 +11,7 @@ ARTICLE = "?kernel=matmul.grouped&gpu=H200&M=576&N=576&K=288&BLOCK_M=64&BLOCK_N=
 
 def count(tab, half):
     """Return the large number beside an order, and what it counts."""
-    corner = tab.page.locator("#schedule-plot .corner").nth(half)
+    corner = tab.page.locator("#program-order-plot .corner").nth(half)
     what = str(corner.locator(".what").get_attribute("title"))
     return int(corner.locator(".count b").inner_text().replace(",", "")), what
 
@@ -22,14 +22,14 @@ def wait_for_step(tab, step):
 
 def open_page(tab, query):
     tab.open(query)
-    tab.wait_for_draw("schedule-plot")
+    tab.wait_for_draw("program-order-plot")
     tab.wait_for_compiled()
 
 
 def test_the_nine_results_are_stepped_through_without_the_server_until_54_and_90_blocks(tab):
     """By the buttons, and by the scrubber from the keyboard, which names the step and its loads."""
     open_page(tab, ARTICLE)
-    tab.reads("#schedule-headline .number", "54 blocks instead of 90 for 9 programs")
+    tab.reads("#program-order-headline .number", "54 blocks instead of 90 for 9 programs")
     tab.reads("#player output", "whole launch")
     before = len(tab.requests)
     for step in (1, 2):
@@ -47,7 +47,7 @@ def test_the_nine_results_are_stepped_through_without_the_server_until_54_and_90
         scrub.press("ArrowRight")
     wait_for_step(tab, 9)
     assert [count(tab, half)[0] for half in (0, 1)] == [54, 90]
-    assert tab.text("#schedule-plot .corner .hits >> nth=0") == "108 of 162 loads hit"
+    assert tab.text("#program-order-plot .corner .hits >> nth=0") == "108 of 162 loads hit"
     assert "program 9 of 81: pid 8; grouped order, GROUP_SIZE 3: 54 distinct blocks" in str(
         scrub.get_attribute("aria-valuetext")
     )
@@ -56,7 +56,7 @@ def test_the_nine_results_are_stepped_through_without_the_server_until_54_and_90
     scrub.press("Home")
     wait_for_step(tab, 0)
     tab.reads("#player .first", "first 9 programs")
-    tab.follow("kernel=transpose.tiled&tab=schedule")
+    tab.follow("kernel=transpose.tiled&tab=program-order")
     tab.page.wait_for_selector("#player .first", state="hidden")
 
 
@@ -64,10 +64,10 @@ def test_a_link_opens_its_step_a_slider_keeps_it_and_a_preset_ends_it(tab):
     open_page(tab, LAUNCH + "&step=5")
     wait_for_step(tab, 5)
     assert count(tab, 0)[1].startswith("distinct blocks for wave 5: ")
-    before = tab.draws("schedule-plot")
+    before = tab.draws("program-order-plot")
     tab.page.get_by_label("GROUP_SIZE", exact=True).fill("8")
-    tab.wait_for_draw("schedule-plot", after=before)
-    tab.says("#schedule-plot", "GROUP_SIZE 8")
+    tab.wait_for_draw("program-order-plot", after=before)
+    tab.says("#program-order-plot", "GROUP_SIZE 8")
     tab.reads("#player output", "wave 5 of 8")
     assert "step=5" in tab.page.evaluate("location.search")
     tab.preset("The 9 × 9 tiles of the article")
@@ -92,8 +92,10 @@ def test_the_player_and_the_comparison_start_again_when_steps_become_waves(tab, 
     )
     tab.reads("#player output", "whole launch")
     tab.page.wait_for_function("!location.search.includes('step=')")
-    expect(tab.page.locator("#schedule-headline .number")).to_contain_text("for 1,056 programs")
-    expect(tab.page.locator("#schedule-view-first")).to_have_value("0")
+    expect(tab.page.locator("#program-order-headline .number")).to_contain_text(
+        "for 1,056 programs"
+    )
+    expect(tab.page.locator("#knob-first")).to_have_value("0")
 
 
 @pytest.mark.parametrize(
@@ -116,13 +118,13 @@ def test_without_an_address_it_plays_once_by_itself(tab, motion):
 
 # More tiles than have gaps between them, so that each cell is a pixel; more programs than are resident.
 MAP = (
-    "?kernel=matmul.grouped&gpu=H200&tab=schedule&M=2560&N=2560&K=512&BLOCK_M=64&BLOCK_N=64"
+    "?kernel=matmul.grouped&gpu=H200&tab=program-order&M=2560&N=2560&K=512&BLOCK_M=64&BLOCK_N=64"
     "&first=132&programs_per_sm=1"
 )
 
 # The visible picture: the pixels of each map, the words, and the outlines.
 SEEN = """async () => {
-  const plot = document.querySelector('#schedule-plot .live-plot');
+  const plot = document.querySelector('#program-order-plot .live-plot');
   const pixels = async (image) => {
     const loaded = new Image();
     loaded.src = image.getAttribute('href') ?? image.getAttributeNS('http://www.w3.org/1999/xlink', 'href');
@@ -145,11 +147,12 @@ def redraw(tab, change):
     """Return the picture before a change, redrawn in place, and redrawn by Plotly."""
     # Once the kernel is compiled, the same picture is drawn again; Plotly follows when the plot rests.
     tab.unfold("#waves")
-    tab.page.locator("#schedule-occupancy", has_text="registers per thread").wait_for()
+    tab.page.locator("#program-order-occupancy", has_text="registers per thread").wait_for()
     tab.page.wait_for_timeout(400)
     before, is_in_place, in_place, by_plotly = tab.page.evaluate(
         f"""async () => {{
-          const plot = document.querySelector('#schedule-plot .live-plot'), seen = {SEEN}, draws = plot.dataset.draws;
+          const plot = document.querySelector('#program-order-plot .live-plot');
+          const seen = {SEEN}, draws = plot.dataset.draws;
           const until = async (done) => {{
             for (const end = performance.now() + 40_000; !done();) {{
               if (performance.now() > end) throw new Error(`${{done}}: draws ${{draws}} to ${{plot.dataset.draws}}`);
@@ -169,7 +172,7 @@ def redraw(tab, change):
 
 
 MOVE = """
-  const slider = document.querySelector('#experiment-GROUP_SIZE-slider');
+  const slider = document.querySelector('#knob-GROUP_SIZE-slider');
   slider.value = 5;
   slider.dispatchEvent(new Event('input', { bubbles: true }))"""
 
@@ -179,7 +182,7 @@ MOVE = """
 )
 def test_a_moved_slider_and_a_step_look_in_place_as_plotly_draws_them(tab, color):
     tab.open(f"{MAP}&color={color}&GROUP_SIZE=4")
-    tab.wait_for_draw("schedule-plot")
+    tab.wait_for_draw("program-order-plot")
     before, in_place, by_plotly = redraw(tab, MOVE)
     assert len(in_place["maps"]) == 2
     assert max(in_place["maps"][0]) == 255
@@ -198,7 +201,7 @@ def test_a_moved_slider_and_a_step_look_in_place_as_plotly_draws_them(tab, color
 
 RECORDED = (
     "?kernel=matmul.grouped&M=4096&N=4096&K=4096&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8"
-    "&tab=schedule&gpu=H200&programs_per_sm=1"
+    "&tab=program-order&gpu=H200&programs_per_sm=1"
 )
 
 
@@ -244,7 +247,7 @@ def test_a_recorded_timeline_is_drawn_at_once_with_what_it_cost_and_replayed_wit
 
 # Client coordinates of a place in a map, in tiles.
 _PLACE = """([x, y, map]) => {
-  const plot = document.querySelector('#schedule-plot .live-plot'), frame = plot.getBoundingClientRect();
+  const plot = document.querySelector('#program-order-plot .live-plot'), frame = plot.getBoundingClientRect();
   const { [`xaxis${map}`]: across, [`yaxis${map}`]: down } = plot._fullLayout;
   return [frame.x + across._offset + across.d2p(x), frame.y + down._offset + down.d2p(y)];
 }"""
@@ -278,7 +281,7 @@ def test_a_tile_lights_up_its_row_and_column_within_50_ms_and_opens_its_program_
         assert lit.count() == 0
     elapsed_ms = tab.page.evaluate(
         """([clientX, clientY]) => {
-          const start = performance.now(), surface = document.querySelector('#schedule-plot .nsewdrag');
+          const start = performance.now(), surface = document.querySelector('#program-order-plot .nsewdrag');
           surface.dispatchEvent(new PointerEvent('pointermove', { clientX, clientY, bubbles: true }));
           return performance.now() - start;
         }""",
@@ -288,7 +291,7 @@ def test_a_tile_lights_up_its_row_and_column_within_50_ms_and_opens_its_program_
     assert len(tab.requests) == before, "the server is not asked"
     tab.page.mouse.click(*place(tab, 2.5, 1.5))
     tab.page.wait_for_function(
-        "/tab=coalescing/.test(location.search) && /program=7(&|$)/.test(location.search)"
+        "/tab=requests/.test(location.search) && /program=7(&|$)/.test(location.search)"
     )
 
 
@@ -297,12 +300,12 @@ def test_edges_of_a_tile_and_of_a_group_are_dragged_and_keys_do_the_same(tab):
     drag(tab, "GROUP_SIZE", 1.5, 5.1)
     tab.page.wait_for_function("document.body.dataset.address.includes('GROUP_SIZE=5')")
     expect(tab.page.get_by_label("GROUP_SIZE", exact=True)).to_have_value("5")
-    tab.says("#schedule-plot", "GROUP_SIZE 5")
+    tab.says("#program-order-plot", "GROUP_SIZE 5")
     tab.page.mouse.move(*place(tab, 2.5, 2.5))
     drag(tab, "BLOCK_N", 4.1, 2.5)
     tab.page.wait_for_function("document.body.dataset.address.includes('BLOCK_N=128')")
     tab.page.wait_for_function(
-        "Math.floor(document.querySelector('#schedule-plot .live-plot')._fullLayout.xaxis.range[1]) === 5"
+        "Math.floor(document.querySelector('#program-order-plot .live-plot')._fullLayout.xaxis.range[1]) === 5"
     )
     layer = tab.page.get_by_role("application")
     layer.focus()
@@ -314,4 +317,4 @@ def test_edges_of_a_tile_and_of_a_group_are_dragged_and_keys_do_the_same(tab):
         layer.press(key)
     tab.says(".tile-tip", ", 32 × 128 elements of C.")
     layer.press("Enter")
-    tab.page.wait_for_function("/tab=coalescing/.test(location.search)")
+    tab.page.wait_for_function("/tab=requests/.test(location.search)")

@@ -14,18 +14,21 @@ def test_the_articles_nine_by_nine_tiles_need_54_loads_grouped_and_90_row_major(
     tab.open()
     tab.preset("The 9 × 9 tiles of the article")
     tab.page.locator(
-        "#schedule-headline .number", has_text="54 blocks instead of 90 for 9 programs"
+        "#program-order-headline .number", has_text="54 blocks instead of 90 for 9 programs"
     ).wait_for()
     tab.says(
-        "#schedule-headline", "first 9 programs need 3 rows of A and 3 columns of B", folded=True
+        "#program-order-headline",
+        "first 9 programs need 3 rows of A and 3 columns of B",
+        folded=True,
     )
-    tab.says("#schedule-headline", "row-major order needs 1 row and 9 columns", folded=True)
-    tab.wait_for_draw("schedule-plot")
-    numbers = tab.page.locator("#schedule-plot .heatmap-label").all_text_contents()
+    tab.says("#program-order-headline", "row-major order needs 1 row and 9 columns", folded=True)
+    tab.wait_for_draw("program-order-plot")
+    numbers = tab.page.locator("#program-order-plot .heatmap-label").all_text_contents()
     assert [text for text in numbers if text.strip()][:3] == ["0", "3", "6"], (
         "the first row of C, GROUP_SIZE 3"
     )
-    size = "name => parseFloat(getComputedStyle(document.querySelector(`#schedule-plot ${name}`)).fontSize).toFixed()"
+    text = "document.querySelector(`#program-order-plot ${name}`)"
+    size = f"name => parseFloat(getComputedStyle({text}).fontSize).toFixed()"
     sizes = {tab.page.evaluate(size, name) for name in (".xtitle", ".ytitle", ".xtick text")}
     assert len(sizes) == 1, "titles of axes are as large as their numbers"
     foreign = [url for url in tab.requests if not url.startswith((tab.url, "data:", "blob:"))]
@@ -43,20 +46,20 @@ def test_one_click_loads_the_textbooks_transactions(tab):
         tab.page.get_by_label("Kernel", exact=True).select_option(label=kernel)
         tab.preset(preset)
         headline = f"{loads} transactions to load A and {stores} to store B: {each} elements per transaction"
-        tab.says("#coalescing-headline .lead", headline)
-        tab.reads("#coalescing-headline .number b", str(loads + stores))
+        tab.says("#requests-headline .lead", headline)
+        tab.reads("#requests-headline .number b", str(loads + stores))
     tab.wait_for_draw("request-plot")
     tab.follow(
-        "?kernel=transpose.row_strip&M=8&N=8&BLOCK_M=2&BLOCK_N=8&warp_size=4&line_bytes=16&tab=coalescing"
+        "?kernel=transpose.row_strip&M=8&N=8&BLOCK_M=2&BLOCK_N=8&warp_size=4&line_bytes=16&tab=requests"
     )
-    tab.unfold("#board-fold")
+    tab.unfold("#machine-fold")
     tab.page.get_by_label("Lanes", exact=True).select_option(label="loaded")
-    tab.says("#coalescing-headline", "16 to store B", folded=True)
+    tab.says("#requests-headline", "16 to store B", folded=True)
 
 
 def test_a_copied_link_reopens_the_same_page(tab):
     tab.open(
-        "?kernel=transpose.tiled&M=1000&N=129&BLOCK_M=32&tab=coalescing&operation=1&program=3&warp_size=16&seed=7"
+        "?kernel=transpose.tiled&M=1000&N=129&BLOCK_M=32&tab=requests&operation=1&program=3&warp_size=16&seed=7"
     )
     address = tab.page.evaluate("location.search")
     tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -75,11 +78,11 @@ def test_a_copied_link_reopens_the_same_page(tab):
         tab.page.get_by_label("Memory operation", exact=True).locator("option:checked").inner_text()
         == "store B"
     )
-    assert tab.page.locator("#experiment-seed").input_value() == "7"
+    assert tab.page.locator("#knob-seed").input_value() == "7"
 
 
 def test_bad_values_get_sentences_beside_them_and_the_last_picture_stays(tab):
-    tab.open("?kernel=matmul.grouped&tab=schedule&M=banana&N=1024&BLOCK_K=17")
+    tab.open("?kernel=matmul.grouped&tab=program-order&M=banana&N=1024&BLOCK_K=17")
     tab.says(
         '.field[data-field="M"] .problem',
         "M must be a whole number from 1 to 16384 (got 'banana').",
@@ -88,17 +91,18 @@ def test_bad_values_get_sentences_beside_them_and_the_last_picture_stays(tab):
         '.field[data-field="BLOCK_K"] .problem', "BLOCK_K must be 16, 32, 64, 128 or 256 (got 17)."
     )
     assert tab.page.get_by_label("N", exact=True).input_value() == "1024"
-    tab.wait_for_draw("schedule-plot")
+    tab.wait_for_draw("program-order-plot")
     # Compare the picture and not the number of draws: the same picture is drawn again once the kernel is compiled.
-    picture = "JSON.stringify(document.querySelector('#schedule-plot .live-plot').data.map(({name, z}) => [name, z]))"
-    before, headline = tab.page.evaluate(picture), tab.text("#schedule-headline")
+    plot = "document.querySelector('#program-order-plot .live-plot')"
+    picture = f"JSON.stringify({plot}.data.map(({{name, z}}) => [name, z]))"
+    before, headline = tab.page.evaluate(picture), tab.text("#program-order-headline")
     assert before
     tab.page.get_by_label("M", exact=True).fill("20000")
     tab.reads(
         '.field[data-field="M"] .problem', "M must be a whole number from 1 to 16384 (got 20000)."
     )
     assert tab.page.evaluate(picture) == before
-    assert tab.text("#schedule-headline") == headline
+    assert tab.text("#program-order-headline") == headline
     tab.page.get_by_label("M", exact=True).fill("1024")
     tab.page.locator('.field[data-field="M"] .problem').wait_for(state="hidden")
     tab.open("?kernel=matmul.grouped&dtype=float64")
@@ -120,13 +124,11 @@ def test_the_longest_numbers_fit_into_their_boxes(tab):
 
 def test_a_moved_slider_redraws_the_schedule_and_the_address_and_keeps_the_zoom(tab):
     """And the picture's clips, which name it by the address."""
-    tab.open("?tab=schedule&M=2048&N=2048")
-    tab.wait_for_draw("schedule-plot")
-    ranges = (
-        "document.querySelector('#schedule-plot .live-plot')._fullLayout.xaxis.range.map(Number)"
-    )
+    tab.open("?tab=program-order&M=2048&N=2048")
+    tab.wait_for_draw("program-order-plot")
+    ranges = "document.querySelector('#program-order-plot .live-plot')._fullLayout.xaxis.range.map(Number)"
     whole = tab.page.evaluate(ranges)
-    box = tab.page.locator("#schedule-plot .nsewdrag[data-subplot=xy]").bounding_box()
+    box = tab.page.locator("#program-order-plot .nsewdrag[data-subplot=xy]").bounding_box()
     assert box is not None
     tab.page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + box["height"] * 0.2)
     tab.page.mouse.down()
@@ -136,10 +138,10 @@ def test_a_moved_slider_redraws_the_schedule_and_the_address_and_keeps_the_zoom(
     zoomed = tab.page.evaluate(ranges)
     tab.page.get_by_label("GROUP_SIZE", exact=True).fill("7")
     tab.page.wait_for_function("location.search.includes('GROUP_SIZE=7')")
-    tab.says("#schedule-plot", "GROUP_SIZE 7")
+    tab.says("#program-order-plot", "GROUP_SIZE 7")
     assert tab.page.evaluate(ranges) == zoomed
-    clips = tab.page.evaluate(
-        "[...document.querySelectorAll('#schedule-plot [clip-path]')].map((node) => node.getAttribute('clip-path'))"
+    clips = tab.page.locator("#program-order-plot [clip-path]").evaluate_all(
+        "nodes => nodes.map((node) => node.getAttribute('clip-path'))"
     )
     assert len(clips) >= 2
     assert all(clip.startswith(("url(#", "url('#")) for clip in clips)
@@ -173,21 +175,21 @@ def test_a_line_shows_that_the_page_waits_for_a_reply(tab):
     line.wait_for(state="hidden")
     # No reply until the route is removed and the page asks again
     tab.page.route("**/run/predict*", lambda _: None)
-    tab.tab("reuse")
+    tab.tab("dram-reads")
     line.wait_for()
     tab.page.unroute("**/run/predict*")
     line.wait_for(state="hidden")
-    tab.wait_for_draw("reuse-plot")
+    tab.wait_for_draw("dram-reads-plot")
 
 
 def test_a_change_without_a_reply_stays_in_the_address_and_is_sent_again(tab):
     tab.open("?kernel=matmul.grouped")
-    tab.says("#schedule-headline", "all 32 programs")
+    tab.says("#program-order-headline", "all 32 programs")
     tab.page.route("**/run/predict*", lambda _: None)
     tab.page.get_by_label("M", exact=True).fill("1024")
     tab.page.wait_for_function("location.search.includes('M=1024')")
     tab.page.unroute("**/run/predict*")
-    tab.says("#schedule-headline", "all 64 programs")
+    tab.says("#program-order-headline", "all 64 programs")
 
 
 # Where the still picture's maps lie, and where the live one's do: left, top, right, bottom.
@@ -196,7 +198,7 @@ _STILL = """() => {
   return [left, top, right, bottom];
 }"""
 _LIVE = """() => {
-  const plot = document.querySelector("#schedule-plot .live-plot");
+  const plot = document.querySelector("#program-order-plot .live-plot");
   const { l, t, w, h } = plot._fullLayout._size;
   const { left, top } = plot.getBoundingClientRect();
   return [left + l, top + t, left + l + w, top + t + h];
@@ -212,7 +214,7 @@ def test_it_needs_no_script_and_stands_where_the_live_picture_comes(tab):
     still = page.evaluate(_STILL)
     page.unroute("**/*.js")
     page.goto(tab.url)
-    tab.wait_for_draw("schedule-plot")
+    tab.wait_for_draw("program-order-plot")
     page.wait_for_selector("#first-picture", state="detached")
     assert page.evaluate(_LIVE) == pytest.approx(still, abs=12)
     tab.errors.clear()  # of the scripts that were kept away
@@ -221,9 +223,9 @@ def test_it_needs_no_script_and_stands_where_the_live_picture_comes(tab):
 def test_a_sentence_fills_the_page_until_its_first_values_come(tab):
     page = tab.page
     page.route("**/*.js", lambda route: route.abort())
-    page.goto(f"{tab.url}?tab=coalescing")
+    page.goto(f"{tab.url}?tab=requests")
     page.get_by_text("Opening Tilescope.").wait_for()
     page.unroute("**/*.js")
-    tab.open("?tab=coalescing")
+    tab.open("?tab=requests")
     page.wait_for_selector("#opening", state="detached")
     tab.errors.clear()  # of the scripts that were kept away

@@ -107,28 +107,28 @@ def test_a_run_is_timed_and_right_on_this_gpu(tab, here):
     ],
 )
 def test_what_is_counted_on_this_gpu_is_what_was_predicted(tab, here, query):
-    tab.open(f"{query}&tab=coalescing")
-    tab.says("#coalescing-headline", f"As compiled for {here.name}", folded=True)
-    before = tab.page.locator("#coalescing-headline").text_content() or ""
+    tab.open(f"{query}&tab=requests")
+    tab.says("#requests-headline", f"As compiled for {here.name}", folded=True)
+    before = tab.page.locator("#requests-headline").text_content() or ""
     assert "Nsight Compute counted" not in before, "no earlier count is stored"
     assert "Counted by Nsight Compute" in press(tab, "count")
-    tab.says("#coalescing-headline", f"Nsight Compute counted the same on {here.name}", folded=True)
-    assert tab.page.locator("#coalescing-headline .mark.counted").count() == 1
-    tab.unfold("#verdicts-fold")
+    tab.says("#requests-headline", f"Nsight Compute counted the same on {here.name}", folded=True)
+    assert tab.page.locator("#requests-headline .mark.counted").count() == 1
+    tab.unfold("#operations-fold")
     tab.unfold("#totals-fold")
-    tab.page.locator("#coalescing-totals table").wait_for()
-    assert tab.page.locator("#coalescing-table .wrong-value").count() == 0, tab.text(
-        "#coalescing-table"
+    tab.page.locator("#requests-totals table").wait_for()
+    assert tab.page.locator("#requests-table .wrong-value").count() == 0, tab.text(
+        "#requests-table"
     )
-    assert tab.page.locator("#coalescing-totals .wrong-value").count() == 0, tab.text(
-        "#coalescing-totals"
+    assert tab.page.locator("#requests-totals .wrong-value").count() == 0, tab.text(
+        "#requests-totals"
     )
 
 
 def test_a_recorded_timeline_holds_every_program(tab, here):
     programs = 96 * 48
-    tab.open(f"{MATMUL}&tab=schedule")
-    tab.wait_for_draw("schedule-plot")
+    tab.open(f"{MATMUL}&tab=program-order")
+    tab.wait_for_draw("program-order-plot")
     tab.says("#timeline", "No timeline", folded=True)
     press(tab, "record-timeline")
     for plot in ("gantt-plot", "moment-plot", "ideal-plot"):

@@ -19,15 +19,15 @@ def wait_for_title(tab, part):
 
 
 def open_compiled(tab, query):
-    tab.open(f"?{query}&tab=coalescing")
+    tab.open(f"?{query}&tab=requests")
     wait_for_title(tab, "Compiled: ")
 
 
 def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(tab):
     open_compiled(tab, "kernel=transpose.flat")
-    tab.says("#coalescing-headline .number", "8 ×")
+    tab.says("#requests-headline .number", "8 ×")
     tab.says(
-        "#coalescing-headline .lead", "32 lanes touch 32 different sectors and use 4 bytes of each."
+        "#requests-headline .lead", "32 lanes touch 32 different sectors and use 4 bytes of each."
     )
     assert "32 sectors: 128 of 1,024 bytes used" in title(tab)
     assert "16 sectors: all 512 bytes used" in title(tab, "contrast")
@@ -42,7 +42,7 @@ def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(
     menu.select_option(label="load A")
     tab.page.wait_for_function(f"{PLOT}.layout.yaxis.title.text.includes('A')")
     assert "operation=0" in tab.page.evaluate("location.search")
-    tab.says("#coalescing-headline .number", "100 %")
+    tab.says("#requests-headline .number", "100 %")
     tab.says("#flow-launch", "The other transpose kernels use as much of what they touch.")
     assert not tab.page.locator("#contrast").is_visible()
     menu.select_option(label="store B")
@@ -92,7 +92,7 @@ def test_the_switch_moves_the_lines_to_the_textbooks_request_for_the_same_bytes(
 
 def test_a_link_opens_a_request_that_the_first_figure_would_not_carry(tab):
     tab.open(
-        "?kernel=transpose.tiled&model=textbook&lanes=loaded&operation=1&request=200&tab=coalescing"
+        "?kernel=transpose.tiled&model=textbook&lanes=loaded&operation=1&request=200&tab=requests"
     )
     wait_for_title(tab, "Textbook: request 201 of 256")
     tab.page.locator("#scrubber input").fill("3")
@@ -104,10 +104,10 @@ def test_a_link_opens_a_request_that_the_first_figure_would_not_carry(tab):
 def test_dram_reads_have_bytes_times_and_bounds_and_a_moved_group_size_redraws_the_headline(tab):
     """Without a GPU the button can not be pressed, and says why."""
     tab.open(
-        "?tab=reuse&M=8192&N=8192&K=8192&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8"
+        "?tab=dram-reads&M=8192&N=8192&K=8192&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8"
     )
-    tab.unfold("#reuse-behind")
-    for plot in ("reuse-plot", "times-plot", "resources-plot"):
+    tab.unfold("#dram-reads-behind")
+    for plot in ("dram-reads-plot", "times-plot", "resources-plot"):
         tab.wait_for_draw(plot)
     for slot, words in (
         ("headline", "Nsight Compute counted 1.49 GB"),
@@ -115,12 +115,12 @@ def test_dram_reads_have_bytes_times_and_bounds_and_a_moved_group_size_redraws_t
         ("way", "requested by loads"),
         ("way", "recorded"),
     ):
-        tab.says(f"#reuse-{slot}", words)
+        tab.says(f"#dram-reads-{slot}", words)
     tab.says("#resources-plot", "bottleneck")
-    before = tab.draws("reuse-plot")
+    before = tab.draws("dram-reads-plot")
     tab.page.get_by_label("GROUP_SIZE", exact=True).fill("1")
-    tab.wait_for_draw("reuse-plot", after=before)
-    tab.says("#reuse-headline", "counted 2.6")
+    tab.wait_for_draw("dram-reads-plot", after=before)
+    tab.says("#dram-reads-headline", "counted 2.6")
     tab.unfold("#compare-fold")
     assert tab.page.locator("#compare-sizes").is_disabled()
     tab.says("#compare-sizes", "(needs a GPU)")
@@ -147,7 +147,7 @@ def test_a_scoreboards_points_and_rows_open_their_launch_and_facets_change_the_p
     )
     assert label is not None
     tab.page.mouse.click(*tab.page.evaluate(_HIGHEST))
-    tab.page.wait_for_function("location.search.includes('tab=coalescing')")
+    tab.page.wait_for_function("location.search.includes('tab=requests')")
     address = tab.page.evaluate(
         "Object.fromEntries(new URLSearchParams(document.body.dataset.address))"
     )
@@ -162,7 +162,7 @@ def test_a_scoreboards_points_and_rows_open_their_launch_and_facets_change_the_p
     tab.wait_for_draw("scoreboard-plot", after=before)
     tab.says("#scoreboard-headline", "median error of DRAM reads")
     tab.page.locator("#scoreboard-rows tbody tr").first.get_by_role("link").click()
-    tab.page.wait_for_function("location.search.includes('tab=reuse')")
+    tab.page.wait_for_function("location.search.includes('tab=dram-reads')")
 
 
 def test_links_sort_and_filter_a_sweeps_table_and_a_button_saves_it(tab):

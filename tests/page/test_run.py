@@ -2,6 +2,7 @@
 
 import datetime
 import io
+import json
 import re
 import struct
 from itertools import pairwise
@@ -33,7 +34,7 @@ LONG = "?kernel=matmul.grouped&M=512&N=512&K=512&BLOCK_M=32&BLOCK_N=32&BLOCK_K=3
     ],
 )
 def test_a_run_shows_its_check_and_no_time_and_the_worst_tile_with_its_values(tab, kernel):
-    tab.open(f"?kernel={kernel}&M=129&N=100&tab=schedule")
+    tab.open(f"?kernel={kernel}&M=129&N=100&tab=program-order")
     tab.run()
     tab.says("#card", "✓ 0 wrong")
     tab.says("#card", "interpreter")
@@ -125,14 +126,14 @@ def test_cancel_ends_the_work_and_the_next_run_succeeds(tab, app):
 
 
 def test_the_tiles_of_a_lost_race_stay_marked_in_the_program_order_until_something_changes(tab):
-    tab.open("?kernel=matmul.split_k_race&gpu=H200&tab=schedule")
-    tab.wait_for_draw("schedule-plot")
+    tab.open("?kernel=matmul.split_k_race&gpu=H200&tab=program-order")
+    tab.wait_for_draw("program-order-plot")
     tab.run()
     tab.says("#card", "✗")
     tiles = tab.page.locator("#run-tiles[data-state=checked]")
     wrong = int(tiles.get_attribute("data-wrong") or 0)
     assert 0 < wrong <= 32
-    tab.says("#schedule-plot", f"✗ {wrong} of ")
+    tab.says("#program-order-plot", f"✗ {wrong} of ")
     tab.tab("result")
     tab.page.set_viewport_size({"width": 390, "height": 844})
     tab.run()
@@ -142,11 +143,11 @@ def test_the_tiles_of_a_lost_race_stay_marked_in_the_program_order_until_somethi
     tab.page.locator("#card").click()
     expect(tab.page.locator("#card.toast")).to_have_count(0)
     tab.page.set_viewport_size({"width": 1280, "height": 720})
-    tab.tab("schedule")
+    tab.tab("program-order")
     tiles.wait_for()
     tab.page.get_by_label("num_warps slider").press("ArrowRight")
     expect(tab.page.locator("#run-tiles")).to_have_count(0)
-    expect(tab.page.locator("#schedule-plot")).not_to_contain_text("✗")
+    expect(tab.page.locator("#program-order-plot")).not_to_contain_text("✗")
 
 
 GROUPED = (
@@ -163,9 +164,9 @@ def saved(tab, selector):
 
 
 def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_script(tab):
-    tab.open(GROUPED + "reuse")
-    tab.wait_for_draw("reuse-plot")
-    plot = tab.page.locator("#reuse-plot .live-plot")
+    tab.open(GROUPED + "dram-reads")
+    tab.wait_for_draw("dram-reads-plot")
+    plot = tab.page.locator("#dram-reads-plot .live-plot")
     plot.hover()
     assert [
         button.get_attribute("data-title") for button in plot.locator(".modebar-btn").all()
@@ -175,7 +176,7 @@ def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_sc
     assert title is not None
     assert buttons is not None
     assert buttons["y"] > title["y"] + title["height"]
-    name, svg = saved(tab, "#reuse-plot [data-title='Save as SVG']")
+    name, svg = saved(tab, "#dram-reads-plot [data-title='Save as SVG']")
     assert name.endswith(".svg")
     text = text_of(svg.decode())  # the caption may have several lines
     for part in (
@@ -184,7 +185,7 @@ def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_sc
         "H200 · predicted",
     ):
         assert part in text, part
-    _, png = saved(tab, "#reuse-plot [data-title='Save as PNG, at 2×']")
+    _, png = saved(tab, "#dram-reads-plot [data-title='Save as PNG, at 2×']")
     width, height = struct.unpack(">II", png[16:24])
     box = plot.bounding_box()
     assert box is not None
@@ -200,21 +201,22 @@ def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_sc
         ("script", "py", "problem = SimpleNamespace(M=576, N="),
         ("notebook", "ipynb", '"cells"'),
     ):
-        name, file = saved(tab, f"[data-file={kind}]")
+        name, file = saved(tab, f"[data-part={kind}]")
         assert name == f"matmul_grouped_576x576x288_float16.{end}"
         assert part in file.decode()
-    offered = set(take.locator("option").all_text_contents())
-    assert {"/run", "/schedule", "/reuse", "/compile"} <= offered
-    assert not {"/kernels", "/script", "/trace", "/sweep"} & offered
-    tab.page.locator("[data-file=trace]").click()
+    take.locator("select").select_option("/schedule")
+    name, file = saved(tab, ".take button:has-text('JSON')")
+    assert name == "matmul.grouped_schedule.json"
+    assert json.loads(file)["programs"] == 81
+    tab.page.locator("[data-part=trace]").click()
     tab.says("#take-it .problem", "no timeline of this experiment on H200 was recorded")
 
 
 def test_a_picture_of_the_dark_page_is_saved_on_its_background(tab):
-    tab.open("?kernel=transpose.tiled&tab=schedule&__theme=dark")
-    tab.wait_for_draw("schedule-plot")
-    tab.page.locator("#schedule-plot .live-plot").hover()
-    _, svg = saved(tab, "#schedule-plot [data-title='Save as SVG']")
+    tab.open("?kernel=transpose.tiled&tab=program-order&__theme=dark")
+    tab.wait_for_draw("program-order-plot")
+    tab.page.locator("#program-order-plot .live-plot").hover()
+    _, svg = saved(tab, "#program-order-plot [data-title='Save as SVG']")
     dark = tab.page.evaluate(
         "getComputedStyle(document.querySelector('gradio-app')).backgroundColor.match(/\\d+/g).map(Number)"
     )
@@ -226,12 +228,14 @@ def test_a_picture_of_the_dark_page_is_saved_on_its_background(tab):
 
 def test_the_steps_of_a_launch_are_saved_as_an_animation(tab):
     """A frame for each of four programs. The last frame looks as the picture of the last step."""
-    tab.open("?kernel=matmul.grouped&M=128&N=128&K=64&BLOCK_M=64&BLOCK_N=64&tab=schedule&step=4")
+    tab.open(
+        "?kernel=matmul.grouped&M=128&N=128&K=64&BLOCK_M=64&BLOCK_N=64&tab=program-order&step=4"
+    )
     tab.says("#player output", "program 4 of 4")
     tab.wait_for_compiled()  # it changes the picture's caption
-    tab.page.locator("#schedule-plot .live-plot").hover()
-    _, png = saved(tab, "#schedule-plot [data-title='Save as PNG, at 2×']")
-    name, gif = saved(tab, "#schedule-plot [data-title='Save as GIF of all steps']")
+    tab.page.locator("#program-order-plot .live-plot").hover()
+    _, png = saved(tab, "#program-order-plot [data-title='Save as PNG, at 2×']")
+    name, gif = saved(tab, "#program-order-plot [data-title='Save as GIF of all steps']")
     assert name == "matmul.grouped.gif"
     animation = Image.open(io.BytesIO(gif))
     assert (animation.n_frames, animation.info["loop"]) == (4, 0)
@@ -249,10 +253,10 @@ def test_the_steps_of_a_launch_are_saved_as_an_animation(tab):
 
 
 def test_a_saved_map_has_its_counters_its_legend_and_the_pages_typeface(tab):
-    tab.open(GROUPED + "schedule&BLOCK_N=64&GROUP_SIZE=3&first=9&step=9")
-    tab.says("#schedule-plot .corner >> nth=0", "54")
-    tab.page.locator("#schedule-plot .live-plot").hover()
-    _, svg = saved(tab, "#schedule-plot [data-title='Save as SVG']")
+    tab.open(GROUPED + "program-order&BLOCK_N=64&GROUP_SIZE=3&first=9&step=9")
+    tab.says("#program-order-plot .corner >> nth=0", "54")
+    tab.page.locator("#program-order-plot .live-plot").hover()
+    _, svg = saved(tab, "#program-order-plot [data-title='Save as SVG']")
     text = text_of(svg.decode())
     for part in (
         "54",
@@ -298,16 +302,16 @@ def test_labels_of_bars_are_level_and_legible_beside_a_pinned_run(tab):
 
 def test_a_table_is_saved_as_it_stands(tab):
     """And without a GPU, recorded counts are listed, but nothing can be counted."""
-    tab.open("?kernel=matmul.grouped&gpu=H200&tab=coalescing")
-    tab.unfold("#verdicts-fold")
-    table = "#coalescing-table .scroll"
+    tab.open("?kernel=matmul.grouped&gpu=H200&tab=requests")
+    tab.unfold("#operations-fold")
+    table = "#requests-table .scroll"
     tab.page.wait_for_selector(f"{table} td:text-is('compiled')", state="attached", timeout=60_000)
     tab.page.locator(table).first.hover()
     name, file = saved(tab, f"{table} .save-csv")
     assert name == "Totals of the launch.csv"
     assert re.search("^load A,.*,compiled,16 B,4096,65536,", file.decode("utf-8-sig"), re.MULTILINE)
     tab.unfold("#totals-fold")
-    tab.says("#coalescing-totals", "DRAM traffic")
+    tab.says("#requests-totals", "DRAM traffic")
     assert tab.page.get_by_role(
         "button", name="Count with Nsight Compute (needs a GPU)"
     ).is_disabled()

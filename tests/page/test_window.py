@@ -21,27 +21,29 @@ _TWIN = "document.querySelector('#{} .pinned-plot .main-svg')"
 
 def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab: Tab) -> None:
     tab.open(NINE)
-    tab.wait_for_draw("schedule-plot")
+    tab.wait_for_draw("program-order-plot")
     assert tab.page.locator(".pinned-plot, .pinned").count() == 0
-    headline = tab.text("#schedule-headline")
+    headline = tab.text("#program-order-headline")
     tab.page.get_by_role("link", name="Pin", exact=True).click()
-    tab.page.wait_for_function(_TWIN.format("schedule-plot"))
+    tab.page.wait_for_function(_TWIN.format("program-order-plot"))
     tab.page.get_by_label("GROUP_SIZE", exact=True).fill("3")
     tab.says("#compare", "GROUP_SIZE 1 → 3")
-    tab.says("#schedule-plot", "GROUP_SIZE 3")
+    tab.says("#program-order-plot", "GROUP_SIZE 3")
     assert tab.page.locator("#compare").bounding_box()["height"] < 60  # type: ignore[index]
     tab.page.locator("#compare summary").click()
     row = tab.page.locator("#compare tbody tr:first-child > *")
     expect(row).to_contain_text(["GROUP_SIZE", "3", "1"])
-    tab.says("#schedule-headline .pinned", headline.split("\n")[0])  # the sentence that was there
+    tab.says(
+        "#program-order-headline .pinned", headline.split("\n")[0]
+    )  # the sentence that was there
 
     tab.open(tab.page.evaluate("location.search"))
-    tab.page.wait_for_function(_TWIN.format("schedule-plot"))
+    tab.page.wait_for_function(_TWIN.format("program-order-plot"))
     expect(row).to_contain_text(["GROUP_SIZE", "3", "1"])
     scrub = tab.page.get_by_role("slider", name="Step", exact=True)
     scrub.fill("9")  # the pinned picture steps along
-    counts = "[...document.querySelectorAll('#schedule-plot .corner .count b')].map((node) => node.innerText).join()"
-    tab.page.wait_for_function(f"{counts} === '54,90,90,90'")
+    corners = tab.page.locator("#program-order-plot .corner .count b")
+    expect(corners).to_have_text(["54", "90", "90", "90"])
     spoken = str(scrub.get_attribute("aria-valuetext"))
     assert [part.startswith("Pinned: ") for part in spoken.split("; ")] == [
         False,
@@ -82,11 +84,11 @@ def test_a_pair_of_plots_has_one_width_and_one_range_for_each_quantity_and_follo
 ) -> None:
     """The two sizes read different amounts of bytes: with separate ranges, both curves would look alike."""
     tab.open(
-        "?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=reuse&with=kernel%3Dmatmul.grouped%26M%3D2048%26N%3D2048"
+        "?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=dram-reads&with=kernel%3Dmatmul.grouped%26M%3D2048%26N%3D2048"
     )
-    tab.page.wait_for_function(_TWIN.format("reuse-plot"))
-    tab.wait_for_draw("reuse-plot")
-    pair = "[...document.querySelectorAll('#reuse-plot :is(.live-plot, .pinned-plot)')]"
+    tab.page.wait_for_function(_TWIN.format("dram-reads-plot"))
+    tab.wait_for_draw("dram-reads-plot")
+    pair = "[...document.querySelectorAll('#dram-reads-plot :is(.live-plot, .pinned-plot)')]"
     left, right = tab.page.evaluate(f"{pair}.map((plot) => plot.getBoundingClientRect().toJSON())")
     assert right["x"] >= left["x"] + left["width"]
     assert right["width"] == pytest.approx(left["width"], abs=20)
@@ -123,14 +125,14 @@ def test_a_frame_of_another_site_without_storage_draws_and_runs_and_forgets(tab:
         address,
     )
     frame = tab.page.frame_locator("iframe")
-    expect(frame.locator("#schedule-plot .main-svg").first).to_be_visible()
+    expect(frame.locator("#program-order-plot .main-svg").first).to_be_visible()
     (inner,) = tab.page.main_frame.child_frames
     inner.wait_for_function("location.search.includes('kernel=')")
     with pytest.raises(Error, match="localStorage is denied"):
         inner.evaluate("localStorage.length")
     frame.locator("#run").click()
     expect(frame.locator("#card .result-card")).to_contain_text("0 wrong")
-    frame.locator("#schedule-plot .touch").press("ArrowRight")
+    frame.locator("#program-order-plot .touch").press("ArrowRight")
     expect(frame.locator(".tile-tip")).to_contain_text("computes this tile")
     frame.locator("#header .more > summary").click()
     frame.locator(".copy-link").click()
@@ -146,7 +148,7 @@ def test_a_menu_closes_on_escape_on_a_click_elsewhere_and_after_a_choice(tab: Ta
     for summary, choice in (
         ("#header .more > summary", ".more .theme-switch"),
         (".presets > summary", ".presets button >> nth=1"),
-        ("#schedule-headline summary", "#schedule-headline details a >> nth=0"),
+        ("#program-order-headline summary", "#program-order-headline details a >> nth=0"),
         (".tours > summary", ".tours a >> nth=0"),
     ):
         opener, menu = tab.page.locator(summary), tab.page.locator(f"{summary} >> xpath=..")
@@ -164,7 +166,7 @@ def test_a_menu_closes_on_escape_on_a_click_elsewhere_and_after_a_choice(tab: Ta
 
 
 def test_a_term_opens_the_glossary_at_its_definition(tab: Tab) -> None:
-    tab.open("?kernel=transpose.flat&tab=coalescing")
+    tab.open("?kernel=transpose.flat&tab=requests")
     tab.page.get_by_role("button", name="sectors", exact=True).first.click()
     term = tab.page.locator("#glossary dt", has_text=re.compile("^sector$"))
     expect(term).to_be_in_viewport()
@@ -176,9 +178,9 @@ def test_a_comparison_fits_into_a_small_window(tab: Tab) -> None:
     pinned = "&with=kernel%3Dmatmul.grouped%26M%3D4096%26N%3D4096%26K%3D4096%26GROUP_SIZE%3D1%26gpu%3DH200"
     tab.open(f"?kernel=matmul.grouped&M=4096&N=4096&K=4096&GROUP_SIZE=8&gpu=H200{pinned}")
     for name, plot in (
-        ("schedule", "schedule-plot"),
-        ("reuse", "reuse-plot"),
-        ("coalescing", "request-plot"),
+        ("program-order", "program-order-plot"),
+        ("dram-reads", "dram-reads-plot"),
+        ("requests", "request-plot"),
     ):
         tab.tab(name)
         tab.page.wait_for_function(_TWIN.format(plot))
@@ -187,7 +189,7 @@ def test_a_comparison_fits_into_a_small_window(tab: Tab) -> None:
         tab.page.wait_for_function(f"{bottom} <= 720")
         cut = "({ firstChild, clientHeight }) => firstChild.offsetHeight > clientHeight"
         tab.page.wait_for_function(
-            f"![...document.querySelectorAll('#schedule-plot .corner')].some({cut})"
+            f"![...document.querySelectorAll('#program-order-plot .corner')].some({cut})"
         )
     assert not is_visible(tab, "#flow-contrast"), "the pinned picture takes its place"
 
@@ -265,12 +267,12 @@ def test_a_question_leaves_the_picture_and_the_controls_in_view_and_hides_its_an
 ) -> None:
     tab.open("?tour=why-grouping&stop=2")
     at_stop(tab, 2, 7)
-    tab.wait_for_draw("schedule-plot")
+    tab.wait_for_draw("program-order-plot")
     question = "role=region[name=Question]"
     assert edges(tab, question)[0] > edges(tab, ".tour")[0], "in the bar, not over the picture"
-    for selector in ("#controls", "#schedule-plot .overplot"):
+    for selector in ("#controls", "#program-order-plot .overplot"):
         assert is_visible(tab, selector), selector
-    for answer in ("#schedule-headline .headline", ".corner", "#outcome"):
+    for answer in ("#program-order-headline .headline", ".corner", "#outcome"):
         assert not is_visible(tab, answer), answer
     tab.page.keyboard.press("a")
     assert tab.text(".choice.right").split() == ["b", "54"]
@@ -278,7 +280,7 @@ def test_a_question_leaves_the_picture_and_the_controls_in_view_and_hides_its_an
     tab.says(".verdict", "No")
     tab.page.keyboard.press("Enter")  # on Next, which has the focus
     tab.says(".tour .said", "54")
-    tab.says("#schedule-headline", "54")
+    tab.says("#program-order-headline", "54")
 
 
 def test_back_and_the_menu_lead_through_tours_also_on_a_phone(tab: Tab) -> None:
@@ -307,16 +309,16 @@ def test_back_and_the_menu_lead_through_tours_also_on_a_phone(tab: Tab) -> None:
 
 def test_talk_mode_fills_a_projector_with_the_picture(tab: Tab) -> None:
     tab.page.set_viewport_size(PROJECTOR)
-    tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=reuse&gpu=H200")
-    tab.wait_for_draw("reuse-plot")
+    tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=dram-reads&gpu=H200")
+    tab.wait_for_draw("dram-reads-plot")
     tab.page.keyboard.press("t")
     tab.page.wait_for_function("location.search.includes('talk=1')")
     for selector in ("#header", "#controls", "#outcome", ".folded"):
         assert not is_visible(tab, selector), selector
     tab.page.wait_for_function(
-        "document.querySelector('#reuse-plot .live-plot svg.main-svg').getBoundingClientRect().height > 600"
+        "document.querySelector('#dram-reads-plot .live-plot svg.main-svg').getBoundingClientRect().height > 600"
     )
-    picture = tab.page.locator(".picture:has(#reuse-plot)").bounding_box()
+    picture = tab.page.locator(".picture:has(#dram-reads-plot)").bounding_box()
     assert picture is not None
     assert picture["width"] * picture["height"] >= 0.6 * 1920 * 1080
     assert picture["y"] + picture["height"] <= 1080
@@ -342,7 +344,7 @@ def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab: Tab) -> None:
     tab.page.keyboard.press("Enter")  # on Next, which has the focus
     tab.wait_for_draw("gantt-plot")
     assert (
-        not tab.page.locator("#schedule-picture, #player, #schedule-headline")
+        not tab.page.locator("#program-order-picture, #player, #program-order-headline")
         .filter(visible=True)
         .count()
     )
@@ -358,22 +360,22 @@ def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab: Tab) -> None:
     tab.page.keyboard.press(" ")
     tab.page.keyboard.press("t")  # without talk mode, too, above the other picture
     tab.page.set_viewport_size({"width": 1280, "height": 720})
-    tab.page.locator("#schedule-plot").wait_for()
+    tab.page.locator("#program-order-plot").wait_for()
     top, bottom = edges(tab, "#gantt-plot")
-    assert 0 < top < bottom <= min(edges(tab, ".tour")[0], edges(tab, "#schedule-plot")[0]) + 1
-    assert not is_visible(tab, "#schedule-headline"), "it speaks of another picture"
-    tab.open("?kernel=matmul.grouped&tab=schedule&talk=1")
-    tab.page.locator("#schedule-picture").wait_for()
+    assert 0 < top < bottom <= min(edges(tab, ".tour")[0], edges(tab, "#program-order-plot")[0]) + 1
+    assert not is_visible(tab, "#program-order-headline"), "it speaks of another picture"
+    tab.open("?kernel=matmul.grouped&tab=program-order&talk=1")
+    tab.page.locator("#program-order-picture").wait_for()
     tab.page.locator("#gantt-plot").wait_for(state="hidden")
 
 
 def test_the_embed_view_has_the_headline_the_picture_and_a_link_and_takes_no_keys(tab: Tab) -> None:
     tab.page.set_viewport_size({"width": 800, "height": 500})
-    tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=reuse&gpu=H200&embed=1")
-    tab.wait_for_draw("reuse-plot")
+    tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=dram-reads&gpu=H200&embed=1")
+    tab.wait_for_draw("dram-reads-plot")
     hidden, shown = (
         ("#header", "#controls", ".open-keys", ".pictures"),
-        ("#reuse-headline .headline", "#times-plot"),
+        ("#dram-reads-headline .headline", "#times-plot"),
     )
     assert [is_visible(tab, selector) for selector in (*hidden, *shown)] == [False] * 4 + [True] * 2
     link = tab.page.get_by_role("link", name="Open in Tilescope")
@@ -384,11 +386,11 @@ def test_the_embed_view_has_the_headline_the_picture_and_a_link_and_takes_no_key
     assert not shows(tab, "talk")
     tab.page.set_viewport_size({"width": 560, "height": 400})
     tab.page.locator("#times-plot").wait_for(state="hidden")
-    assert is_visible(tab, "#reuse-plot"), "a narrow frame has room for one picture"
+    assert is_visible(tab, "#dram-reads-plot"), "a narrow frame has room for one picture"
 
 
 def test_keys_step_play_open_tabs_and_list_themselves_and_leave_fields_alone(tab: Tab) -> None:
-    tab.open("?tab=schedule&tour=nowhere&stop=99")
+    tab.open("?tab=program-order&tour=nowhere&stop=99")
     assert not shows(tab, "touring"), "an unknown tour has no bar"
     assert tab.page.get_by_text("nowhere").count() == 1, "one message names it"
     tab.page.evaluate("""() => {
@@ -425,8 +427,8 @@ def test_keys_step_play_open_tabs_and_list_themselves_and_leave_fields_alone(tab
 
 
 def test_the_qr_code_is_that_of_the_short_link(tab: Tab) -> None:
-    link = "?kernel=transpose.flat&tab=coalescing"
-    tab.open("?kernel=transpose.flat&M=1024&N=1024&tab=coalescing")
+    link = "?kernel=transpose.flat&tab=requests"
+    tab.open("?kernel=transpose.flat&M=1024&N=1024&tab=requests")
     tab.page.keyboard.press("q")
     dialog = tab.page.get_by_role("dialog", name="Share this page")
     expect(dialog.get_by_label("Link", exact=True)).to_have_value(tab.url + link)
@@ -445,9 +447,9 @@ def test_the_qr_code_is_that_of_the_short_link(tab: Tab) -> None:
 # One state per tab, with what its picture is drawn from.
 TABS = {
     "result": "?kernel=matmul.grouped&tab=result",
-    "schedule": "?kernel=matmul.grouped&tab=schedule",
-    "reuse": "?kernel=matmul.grouped&tab=reuse&M=4096&N=4096&K=4096",
-    "coalescing": "?kernel=transpose.flat&tab=coalescing",
+    "program-order": "?kernel=matmul.grouped&tab=program-order",
+    "dram-reads": "?kernel=matmul.grouped&tab=dram-reads&M=4096&N=4096&K=4096",
+    "requests": "?kernel=transpose.flat&tab=requests",
     "compiler": "?kernel=transpose.tiled&tab=compiler",
     "sweep": stored_sweep.QUERY,
     "scoreboard": "?kernel=matmul.grouped&tab=scoreboard&score_kernel=transpose.flat",
@@ -548,7 +550,7 @@ def test_axe_finds_nothing_on_any_tab_in_a_tour_or_in_talk_mode(tab: Tab, theme:
         "compiler",
         *(
             pytest.param(name, marks=pytest.mark.all_combinations)
-            for name in ("reuse", "coalescing")
+            for name in ("dram-reads", "requests")
         ),
     ],
 )

@@ -212,7 +212,7 @@ def test_each_cell_that_is_not_masked_lies_between_its_edges_and_has_the_colour_
 
 @pytest.mark.parametrize(
     ("tab", "least"),
-    [("schedule", 2), ("reuse", 2), ("coalescing", 2), ("result", 0), ("sweep", 0)],
+    [("program-order", 2), ("dram-reads", 2), ("requests", 2), ("result", 0), ("sweep", 0)],
 )
 def test_every_figure_says_what_it_is_of(page, tab, least):
     """Its experiment, GPU and mark: they stand below a saved picture."""

@@ -24,7 +24,7 @@ from tests.messages import opened, request, settings_of, slots_of, updates
 from tests.waiting import run_coroutine, until
 from visualize.predict.reuse import reuse_seconds
 from visualize.views import panel
-from visualize.views.order.view import ReusePanel, SchedulePanel, reuse_json
+from visualize.views.order.view import DramReadsPanel, ProgramOrderPanel, reuse_json
 from visualize.views.panel import Api
 from visualize.views.tabs import SETTINGS
 from visualize.web.redraw import draw_in_process, draw_view
@@ -32,8 +32,8 @@ from visualize.web.redraw import draw_in_process, draw_view
 pytestmark = pytest.mark.xdist_group("predictions")
 
 # Takes a few seconds of CPU time. Nothing here compiles for this GPU, so the kernel stays uncompiled.
-FAR = "matmul.grouped M=16384 N=16384 K=4096 BLOCK_M=32 BLOCK_N=32 tab=reuse"
-NEAR = "matmul.grouped M=512 N=512 K=512 tab=reuse"
+FAR = "matmul.grouped M=16384 N=16384 K=4096 BLOCK_M=32 BLOCK_N=32 tab=dram-reads"
+NEAR = "matmul.grouped M=512 N=512 K=512 tab=dram-reads"
 # Long where two of them are drawn side by side.
 TWICE_LONG = "matmul.grouped M=1024 N=1024 K=512 BLOCK_M=16 BLOCK_N=16"
 TOO_MANY = f"{FAR} matmul.split_k_atomic BLOCK_M=16 BLOCK_N=16 SPLIT_K=16"
@@ -58,7 +58,7 @@ def test_a_process_starts_soon_after_a_page_was_opened(shared_page):
 
 def test_a_long_prediction_follows_in_the_stream(page):
     update = json.loads(page.on_message(request(), settings_of(FAR)))
-    assert "Predicting (about" in update["slots"]["reuse-headline"]
+    assert "Predicting (about" in update["slots"]["dram-reads-headline"]
     assert update["has_more"]
     assert "BLOCK_M=32" in update["slots"]["link"]
 
@@ -66,7 +66,7 @@ def test_a_long_prediction_follows_in_the_stream(page):
 def test_another_process_draws_and_replies_the_same_for_a_pinned_experiment_too(shared_page):
     page = shared_page
     pinned = urllib.parse.urlencode(fields(f"{TWICE_LONG} M=1040"))
-    current = opened(f"{TWICE_LONG} gpu=H200 tab=reuse with={pinned}")
+    current = opened(f"{TWICE_LONG} gpu=H200 tab=dram-reads with={pinned}")
     failure = Failure("compile", "timeout", "It took too long.")
     snapshot = Api(page.session, page.predictions).take_snapshot(current.experiment, failure)
 
@@ -77,7 +77,7 @@ def test_another_process_draws_and_replies_the_same_for_a_pinned_experiment_too(
 
     snapshots = page.take_snapshots(current)
     assert run_coroutine(predict(draw_in_process, *snapshots)) == draw_view(
-        page.panels["reuse"], *snapshots
+        page.panels["dram-reads"], *snapshots
     )
     there = run_coroutine(predict(panel.build_reply, snapshot, reuse_json))
     assert there == panel.build_reply(snapshot, reuse_json)
@@ -90,7 +90,7 @@ def process_of(snapshot):
 
 def test_another_process_refuses_with_the_same_sentence(shared_page):
     """The pinned experiment makes the prediction long."""
-    pinned = urllib.parse.urlencode(fields(FAR.removesuffix(" tab=reuse")))
+    pinned = urllib.parse.urlencode(fields(FAR.removesuffix(" tab=dram-reads")))
     shared_page.on_message(request(), settings_of(f"{TOO_MANY} with={pinned}"))
     refused = updates(shared_page.on_stream)[-1]
     assert (
@@ -157,7 +157,7 @@ def endpoint_of(page, kind):
 
 
 def test_a_schedule_replies_before_the_compiler_and_says_so(page, compiles):
-    reply = orjson.loads(run_coroutine(endpoint_of(page, SchedulePanel)(PAYLOAD)))
+    reply = orjson.loads(run_coroutine(endpoint_of(page, ProgramOrderPanel)(PAYLOAD)))
     assert reply["resident_source"] == "assumed"
     assert reply["programs"] == 32
     assert reply["note"].startswith(
@@ -167,7 +167,7 @@ def test_a_schedule_replies_before_the_compiler_and_says_so(page, compiles):
 
 
 def test_an_unfinished_compile_ends_when_its_client_requests_another(page, compiles):
-    schedule = endpoint_of(page, SchedulePanel)
+    schedule = endpoint_of(page, ProgramOrderPanel)
 
     async def ask_from(host):
         LocalContext.request.set(
@@ -182,7 +182,7 @@ def test_an_unfinished_compile_ends_when_its_client_requests_another(page, compi
 
 def test_a_schedule_says_why_its_kernel_cannot_be_compiled(page, compiles):
     async def reply_after_failure():
-        work = asyncio.create_task(endpoint_of(page, SchedulePanel)(PAYLOAD))
+        work = asyncio.create_task(endpoint_of(page, ProgramOrderPanel)(PAYLOAD))
         await asyncio.wait([work], timeout=0)
         compiles[0].set_result(Failure("compile", "timeout", "It took too long."))
         return await work
@@ -194,7 +194,7 @@ def test_a_schedule_says_why_its_kernel_cannot_be_compiled(page, compiles):
 
 def test_a_client_that_leaves_cancels_its_compile(page, compiles):
     async def leave():
-        work = asyncio.create_task(endpoint_of(page, ReusePanel)(PAYLOAD))
+        work = asyncio.create_task(endpoint_of(page, DramReadsPanel)(PAYLOAD))
         await asyncio.wait([work], timeout=0)
         work.cancel()
         await asyncio.wait([work])

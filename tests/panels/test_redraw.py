@@ -119,13 +119,13 @@ def test_a_compile_of_earlier_settings_is_not_drawn(page):
     with suppress(InvalidStateError):  # the stream may have cancelled it
         compiled.set_result(Failure("compile", "compile_error", "no"))
     waiting.join(20)
-    assert all("schedule-plot" not in slots for slots in late)
+    assert all("program-order-plot" not in slots for slots in late)
 
 
 def test_a_reply_has_numbers_and_says_whether_more_follows(page):
     update = json.loads(page.on_message(request(), settings_of("M=640")))
     assert "M=640" in update["slots"]["link"]
-    assert update["slots"]["schedule-plot"]
+    assert update["slots"]["program-order-plot"]
     assert update["number"] == 1
     assert update["reply_to"] == 1
     assert update["has_more"], "the kernel is not compiled yet"
@@ -140,7 +140,7 @@ def test_a_value_that_cannot_be_drawn_is_refused_next_to_its_control(page):
     failed = Future()
     failed.set_result(Failure("compile", "timeout", "It took too long."))
     page.session.compiler = lambda: failed
-    change(page, "tab=schedule num_warps=16 programs_per_sm=32")
+    change(page, "tab=program-order num_warps=16 programs_per_sm=32")
     *_, refused = updates(page.on_stream)
     assert "programs_per_sm must be at most 4" in json.loads(refused["problems"])["programs_per_sm"]
 
@@ -151,12 +151,12 @@ def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
         return updates(page.on_action, settings_of(flat, action="record-timeline"))[-1]
 
     first, *others = records.experiments(TIMELINE.form, "H200")
-    recorded = {**first.to_address(), "gpu": "H200", "tab": "schedule"}
+    recorded = {**first.to_address(), "gpu": "H200", "tab": "program-order"}
     last = last_update(recorded)
     assert "256 programs" in last["timeline"]
     assert last["gantt-plot"]
     loops = next(experiment for experiment in others if experiment.kernel == "matmul.persistent")
-    last = last_update({**loops.to_address(), "gpu": "H200", "tab": "schedule"})
+    last = last_update({**loops.to_address(), "gpu": "H200", "tab": "program-order"})
     assert "tiles; their equal times are" in last["timeline"]
     assert (
         decode(last["moment-plot"])["layout"]["title"]["text"]
@@ -168,7 +168,8 @@ def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
     no_timeline = change(page, {**recorded, "GROUP_SIZE": 3})["timeline"]
     assert "No timeline of this experiment was recorded on H200" in no_timeline
     assert re.search(
-        r'href="\?kernel=matmul.grouped&amp;M=2048&amp;.*gpu=H200&amp;tab=schedule', no_timeline
+        r'href="\?kernel=matmul.grouped&amp;M=2048&amp;.*gpu=H200&amp;tab=program-order',
+        no_timeline,
     )
 
 
@@ -243,7 +244,7 @@ def test_a_kernel_that_is_compiled_during_a_redraw_is_drawn_in_the_stream(page):
     compiled = page.session.compile(opened("gpu=H200").experiment).result()
     finds = iter([None, None, None])
     page.session.finder = lambda _: next(finds, compiled)
-    change(page, "tab=coalescing gpu=H200")
+    change(page, "tab=requests gpu=H200")
     assert updates(page.on_stream)[-1]["request-plot"]
 
 
@@ -291,8 +292,8 @@ def test_a_new_measurement_cancels_the_previous_one_and_closing_the_page_cancels
 
 def test_an_update_takes_less_than_150_kilobytes(page):
     for flat in (
-        "tab=schedule M=16384 N=16384 BLOCK_M=16 BLOCK_N=16 step=5",  # a million programs
-        "transpose.tiled tab=coalescing model=textbook operation=1 request=200",
+        "tab=program-order M=16384 N=16384 BLOCK_M=16 BLOCK_N=16 step=5",  # a million programs
+        "transpose.tiled tab=requests model=textbook operation=1 request=200",
     ):
         assert 10_000 < len(page.on_message(request(), settings_of(flat)).encode()) < 150_000
 
@@ -307,15 +308,18 @@ def followed(page, query):
 
 def test_only_with_a_pinned_experiment_a_slot_holds_two_values(shared_page):
     own = change(shared_page, f"{SET} with=")
-    assert " " not in own["schedule-plot"]
-    assert "pinned" not in own["schedule-headline"]
+    assert " " not in own["program-order-plot"]
+    assert "pinned" not in own["program-order-headline"]
     assert dict(links(own["compare"])).keys() == {"Pin"}
     both = change(shared_page, SET)
     pinned = change(shared_page, dict(urllib.parse.parse_qsl(PINNED)))
-    assert both["schedule-plot"].split(" ") == [own["schedule-plot"], pinned["schedule-plot"]]
+    assert both["program-order-plot"].split(" ") == [
+        own["program-order-plot"],
+        pinned["program-order-plot"],
+    ]
     columns = '<div class="beside"><div class="own">{}</div><div class="pinned">{}</div></div>'
-    assert both["schedule-headline"] == columns.format(
-        own["schedule-headline"], pinned["schedule-headline"]
+    assert both["program-order-headline"] == columns.format(
+        own["program-order-headline"], pinned["program-order-headline"]
     )
 
 
@@ -334,7 +338,7 @@ def test_the_strip_names_differences_and_a_few_numbers_and_folds_the_table_of_al
 
 
 def test_the_pinned_picture_shows_the_same_operation_although_another_one_wastes_more(shared_page):
-    own = "matmul.grouped tab=coalescing model=textbook BLOCK_M=128 BLOCK_N=64"
+    own = "matmul.grouped tab=requests model=textbook BLOCK_M=128 BLOCK_N=64"
     wide = "kernel=matmul.grouped&BLOCK_M=64&BLOCK_N=128"
     titles = (
         change(shared_page, flat)["flow-title"]
@@ -394,11 +398,11 @@ def test_a_pinned_run_is_beside_the_current_experiment_and_not_beside_an_older_r
     assert "the speed of torch.matmul" in pinned
     assert answer["time-plot"].startswith(f"{NONE} ")
     assert answer["predicted-time"].count("predicted without compiling") == 2
-    assert "time-plot" not in change(page, {**flat, "tab": "coalescing"})
+    assert "time-plot" not in change(page, {**flat, "tab": "requests"})
 
 
 def test_a_pinned_request_has_no_contrast_when_the_own_one_has_none(shared_page):
-    answer = change(shared_page, f"{SET} tab=coalescing")
+    answer = change(shared_page, f"{SET} tab=requests")
     assert answer["contrast"] == NONE
     assert "Versus" not in answer["contrast-title"]
 
@@ -449,7 +453,7 @@ def test_a_pinned_experiment_that_cannot_be_drawn_says_why_beside_the_current_on
     """An SM holds 64 warps: 32 programs of 2, but not of 4."""
     answer = change(shared_page, f"{SET} num_warps=2 programs_per_sm=32")
     assert "programs_per_sm must be at most" in answer["compare"]
-    assert " " not in answer["schedule-plot"]
+    assert " " not in answer["program-order-plot"]
     assert json.loads(answer["problems"]) == {}
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kernels.measuring.session import Session
-from tests.messages import request, slots_of
+from tests.messages import menu_labels, request, slots_of
 from visualize.views.prediction_process import PredictionProcess
 from visualize.web.redraw import Redraw
 from visualize.web.scripts import Scripts, shipped_scripts
@@ -31,21 +31,41 @@ def change(page, slots, **fields):
 def test_the_list_of_kernels_has_the_examples(page):
     form = json.loads(send(page, open="")["experiment"])
     kernel = next(field for field in form["fields"] if field["name"] == "kernel")
-    titles = dict(zip(kernel["choices"], kernel["labels"], strict=True))
+    titles = dict(zip(kernel["choices"], menu_labels(form, "kernel"), strict=True))
     assert titles["script.layer_norm"] == "script: layer_norm"
     assert titles["matmul.grouped"] == "matmul: grouped order"
 
 
 def test_a_script_opens_in_the_view_of_the_kernel_and_the_kernel_in_that_of_the_script(page):
-    opened = send(page, open="?kernel=transpose.tiled&tab=reuse")
+    opened = send(page, open="?kernel=transpose.tiled&tab=dram-reads")
     script = change(page, opened, kernel="script.softmax")
-    assert script["tab"] == "schedule"
+    assert script["tab"] == "program-order"
     assert script["run"] == "disabled"
-    assert "kernel=script.softmax&tab=schedule" in json.loads(script["link"])["short"]
-    kernel = change(page, script, kernel="matmul.grouped", tab="coalescing")
-    assert kernel["tab"] == "coalescing"
+    assert "kernel=script.softmax&tab=program-order" in json.loads(script["link"])["short"]
+    kernel = change(page, script, kernel="matmul.grouped", tab="requests")
+    assert kernel["tab"] == "requests"
     assert kernel["run"] == "enabled"
     assert json.loads(kernel["settings"])["form_of"] == "matmul.grouped"
+
+
+@pytest.mark.parametrize("kernel", ["matmul.grouped", "script.softmax"])
+@pytest.mark.parametrize(
+    ("old", "tab"),
+    [
+        ("schedule", "program-order"),
+        ("order", "program-order"),
+        ("coalescing", "requests"),
+        ("code", "compiler"),
+    ],
+)
+def test_a_saved_address_with_a_tab_s_old_name_opens_the_tab(page, kernel, old, tab):
+    opened = send(page, open=f"?kernel={kernel}&tab={old}")
+    assert (opened["tab"], json.loads(opened["settings"])["kernel"]) == (tab, kernel)
+    assert json.loads(opened["settings"])["tab"] == tab
+
+
+def test_a_saved_address_of_the_dram_reads_opens_them(page):
+    assert send(page, open="?kernel=matmul.grouped&tab=reuse")["tab"] == "dram-reads"
 
 
 def test_the_library_is_open_to_a_page_that_shows_a_script(page):

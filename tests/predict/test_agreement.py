@@ -11,17 +11,19 @@ from kernels.gpus import GPUS
 from kernels.measuring.counters import COUNTERS
 from kernels.results import records
 from kernels.spec import Launch
-from visualize.predict.agreement import Verdicts, agreement, count_together, worst
+from visualize.predict.agreement import LaunchCosts, agreement, count_together, worst
 from visualize.predict.textbook import Textbook
 
 
 def recorded(kernel_id, board=None, **payload):
-    """Return the verdicts on a recorded launch, with its recorded code as the code compiled here."""
+    """Return the costs on a recorded launch, with its recorded code as the code compiled here."""
     experiment = from_json({"kernel": kernel_id, "gpu": "H200", **payload})
     counters = records.find(COUNTERS.form, experiment, "H200")
     assert counters is not None
     launch = Launch(experiment.problem, experiment.config, GPUS["H200"])
-    return Verdicts(discover()[kernel_id], launch, counters.compiled, counters, board or Textbook())
+    return LaunchCosts(
+        discover()[kernel_id], launch, counters.compiled, counters, board or Textbook()
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def test_textbook_compiled_and_counted_all_say_that_a_flat_store_wastes_most():
     assert worst(found) == 1
     tensors, counted = count_together(found, 1)
     assert tensors == ("B",)
-    costs = {found.board[1].launch, found.compiled[1].launch, counted}
+    costs = {found.textbook[1].launch, found.compiled[1].launch, counted}
     assert {(cost.sectors, cost.efficiency) for cost in costs} == {(1024 * 1024, 0.125)}
     assert counted.agreement == "equal"
     assert counted.requests == 32768
@@ -98,8 +100,8 @@ def test_the_most_wasteful_operation_is_not_the_one_that_moves_most():
 def test_without_waste_the_transposed_store_or_the_textbooks_worst_is_chosen():
     assert worst(recorded("transpose.tiled")) == 1
     found = recorded("transpose.tiled", Textbook(lanes="loaded"))
-    assert worst(found) == worst(found, on_the_board=True) == 1
-    assert found.board[1].launch.efficiency == 0.125
+    assert worst(found) == worst(found, is_textbook=True) == 1
+    assert found.textbook[1].launch.efficiency == 0.125
     assert found.compiled[1].launch.efficiency == 1
 
 
@@ -120,7 +122,7 @@ def test_the_counter_of_requests_does_not_tell_two_loads_apart():
 
 def test_textbook_sectors_have_the_size_of_the_textbooks_machine():
     found = recorded("transpose.tiled", Textbook(warp_size=4, line_bytes=16))
-    textbook = found.board[0].launch
+    textbook = found.textbook[0].launch
     assert textbook.sector_bytes == 16
     assert textbook.sectors == 4 * 1024 * 1024 // 16
     assert textbook.efficiency == 1

@@ -4,21 +4,16 @@ Layouts are drawn at random; what the compiler really chooses, and what hardware
 """
 
 import itertools
-from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import discover
-from kernels.evaluate.counts import Cost
 from kernels.evaluate.declared import count_accesses, make_pattern
-from kernels.evaluate.requests import lanes_of, textbook
 from kernels.gpus import GPUS
 from kernels.instructions import Instruction
 from kernels.layouts import Layout
-from kernels.sectors import EXTRA, SECTORS, count_requests
 from kernels.spec import DTYPE_BYTES, FlatAccess, Launch
 from tests.predict.plain_counting import (
     element,
@@ -132,58 +127,12 @@ def test_the_pictured_tile_has_each_element_once(case):
             assert not has_copies(operation.layout.register, register)
 
 
-def count(address, instruction=""):
-    """The cost of one request of lanes of 16 bytes, all of them active."""
-    lanes = np.array([address])
-    (counts,) = count_requests(lanes, np.ones(lanes.shape, bool), 16, instruction).tolist()
-    return Cost(*counts)
-
-
-def test_copies_past_l1_count_the_lines_of_each_pair_of_lanes():
-    # Four lanes of 16 bytes a row: rows of 144 bytes begin at 0, 144, 288 and 432, every second one inside a sector.
-    row, column = np.divmod(np.arange(16), 4)
-    within = 144 * row + 16 * column
-    assert count(within).sectors == 2 + 3 + 2 + 3
-    bypassing = count(within, "cp.async.cg.shared.global")
-    assert bypassing.sectors == 8
-    assert bypassing.touched_sectors == 10
-    # ncu's count of the instruction: two sectors of each pair that begins inside one.
-    assert bypassing.repeated_sectors == 2 * 1
-    # Seven lanes from byte 112: the first of a pair before a line's end, the second behind it.
-    across = 112 + 16 * np.arange(8)
-    active = np.arange(8) < 7
-    (plain,) = count_requests(across[None], active[None], 16)
-    assert plain[SECTORS] == 1 + 3
-    (counts,) = count_requests(across[None], active[None], 16, "cp.async.cg.shared.global")
-    assert counts[SECTORS] == 1 + 4
-    assert counts[SECTORS] - counts[EXTRA] == 4
-
-
-def test_a_compare_and_swap_atomic_is_a_load_and_at_least_one_iteration():
-    layout = Layout(
-        (16, 16), (), ((0, 1), (0, 2), (0, 4), (0, 8), (1, 0)), ((2, 0), (4, 0), (8, 0))
-    )
-    made = Instruction("atomic", ("", 0), layout, 2, 2, "", 1, ("LDG.E", "ATOMG.E.CAS.STRONG.GPU"))
-    kernel = discover()["matmul.split_k_atomic"]
-    launch = Launch(
-        kernel.family.problem(M=16, N=16, K=16, dtype="float16"),
-        kernel.config(16, 16, 16, 1),
-        GPUS["H200"],
-    )
-    plain = Instruction("load", ("", 0), layout, 2, 2)
-    found = count_accesses(kernel, launch, (plain, plain, made))
-    assert [(op.number, op.access.op, op.launch.is_lower_bound) for op in found] == [
-        (0, "load", False), (1, "load", False), (2, "load", False), (2, "atomic", True),
-    ]  # fmt: skip
-    assert replace(found[2].launch, is_lower_bound=True) == found[3].launch
-
-
 def test_the_textbooks_requests_of_a_block_need_not_fill_the_compiled_instructions():
     """32 elements in 4 registers of 8 lanes: 4 compiled instructions, and one textbook request."""
     lane = ((4,), (8,), (16,), (0,), (0,))
     layout = Layout((32,), ((1,), (2,)), lane, ())
-    assigned = textbook(Instruction("load", ("", 0), layout, 4, 4, "ld.global.b32"))
-    place, owner = lanes_of(assigned)
+    assigned = Instruction("load", ("", 0), layout, 4, 4, "ld.global.b32").textbook
+    place, owner = assigned.lanes()
     assert place.tolist() == [[list(range(32))]]
     assert owner.all()
     assert assigned.count == 1

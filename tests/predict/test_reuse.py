@@ -43,24 +43,6 @@ def found(read, ahead=0.0, asked=1000):
     return Reuse(read, read, read, read, 1, asked, 1, ahead)
 
 
-def test_if_all_inputs_fit_every_group_size_reads_each_input_once():
-    launch = launch_of(1024, 1000, 577)
-    for size, prediction in every_size(launch, pressure=2.0).items():
-        assert prediction.read_bytes == pytest.approx(prediction.compulsory_bytes), size
-        assert prediction.compulsory_bytes == 2 * (1024 + 1000) * 577
-        assert not prediction.is_edge
-
-
-@pytest.mark.parametrize("rows_a_wave", [1, 2, 4])
-def test_row_by_row_a_b_that_does_not_fit_is_read_once_a_wave(rows_a_wave):
-    """Each wave computes whole rows of tiles, so it needs all of B, and panels of A that no program has read."""
-    launch = launch_of(8192, 8192, 8192, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1)
-    launch = replace(launch, gpu=replace(H200, sms=64 * rows_a_wave))
-    matrix = 2 * 8192**2
-    waves = 64 // rows_a_wave
-    assert predicted(launch).read_bytes == pytest.approx(matrix + waves * matrix)
-
-
 def test_the_written_output_takes_room():
     """A B of 1 MiB would be kept from wave to wave in an L2 of 3 MiB, but each wave writes 2 MiB of C."""
     launch = launch_of(8192, 8192, 64, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1)
@@ -68,18 +50,6 @@ def test_the_written_output_takes_room():
     for l2_mib, times in ((3, 64), (30, 1)):
         prediction = predicted(replace(launch, gpu=replace(H200, sms=64, l2_bytes=l2_mib << 20)))
         assert prediction.read_bytes == pytest.approx(matrix + times * matrix, rel=0.02), l2_mib
-
-
-def test_by_groups_of_as_many_rows_as_columns_a_wave_reads_least():
-    """A wave of 64 tiles, with all gone from wave to wave: 8 × 8 tiles need 16 panels, 1 × 64 need 65."""
-    launch = launch_of(
-        8192, 8192, 8192, BLOCK_M=128, BLOCK_N=128, gpu=replace(H200, sms=64, l2_bytes=1)
-    )
-    sizes = every_size(launch)
-    panel = 2 * 128 * 8192
-    assert sizes[8].read_bytes == pytest.approx(64 * 16 * panel)
-    assert sizes[1].read_bytes == sizes[64].read_bytes == pytest.approx(64 * 65 * panel)
-    assert fewest_bytes(sizes) == 8
 
 
 def added_at_most(kernel, launch):
@@ -169,24 +139,6 @@ def test_an_input_without_panels_is_requested_once_and_the_l2_alone_reads_an_out
         assert prediction.compulsory_bytes == 4 * 1024**2 + once, name
         assert prediction.read_bytes == pytest.approx(prediction.compulsory_bytes + added), name
         assert prediction.requested_bytes == asked + once, name
-
-
-def test_slices_read_the_output_again_if_the_l2_has_evicted_it():
-    kernel = discover()["matmul.split_k_atomic"]
-    launch = launch_of(1024, 1024, 1024, kernel, BLOCK_M=128, BLOCK_N=128, SPLIT_K=4)
-    kept, gone = (
-        predicted(replace(launch, gpu=replace(H200, l2_bytes=mib << 20)), 0.0, kernel)
-        for mib in (60, 1)
-    )
-    assert gone.read_bytes - kept.read_bytes >= 3 * 2 * 1024**2
-
-
-def test_a_group_larger_than_all_rows_is_all_rows():
-    launch = launch_of(4096, 16384, 4096, BLOCK_M=128, BLOCK_N=128)
-    planned = schedule(GROUPED, launch)
-    for pressure in (0.0, 1.5):
-        all_rows, more, most = by_group_size(planned, pressure, (32, 33, 1024)).values()
-        assert all_rows == more == most
 
 
 @pytest.mark.parametrize("pressure", [0.0, 1.5, 2.5])

@@ -1,7 +1,5 @@
 """The schedule against plain counting, every program, one after the other; and the occupancy by hand."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -95,23 +93,6 @@ def test_waves_are_filled_one_after_the_other(launch, programs_per_sm):
     assert planned.resident_programs == resident
     assert planned.waves == len(waves)
     assert planned.tail_programs == waves[-1] % resident
-
-
-def test_a_full_last_wave_has_no_tail(kernel):
-    tiles = len(kernel.tiles(np.arange(kernel.programs(default(kernel))), default(kernel)).program)
-    programs = kernel.programs(default(kernel, replace(H200, sms=1)))
-    if programs == 1 < tiles:  # persistent: as many programs as SMs
-        assert schedule(kernel, default(kernel, FEW_SMS)).tail_programs == 0
-        return
-    for sms, waves, tail in (
-        (programs, 1, 0),
-        (programs - 1, 2, 1),
-        (programs + 1, 1, programs),
-        (1, programs, 0),
-    ):
-        planned = schedule(kernel, default(kernel, replace(H200, sms=sms)))
-        assert planned.waves == waves
-        assert planned.tail_programs == tail, sms
 
 
 def test_more_programs_than_an_sm_holds_are_refused(kernel):

@@ -1,21 +1,15 @@
 """Requests, sectors and lines of textbook lanes against plain counting."""
 
-import operator
 import tracemalloc
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import discover
-from kernels.evaluate.counts import Cost
-from kernels.evaluate.declared import AccessPattern, Matrix
 from kernels.gpus import GPUS
-from kernels.instructions import Instruction
 from kernels.knobs import ConfigError
-from kernels.layouts import textbook_layout
-from kernels.spec import Access, Axis, FlatAccess, Launch
+from kernels.spec import FlatAccess, Launch
 from tests.predict.plain_counting import executions, plain_count, small_launches
 from visualize.predict.textbook import Textbook, count_accesses, textbook
 
@@ -65,55 +59,6 @@ def test_lanes_take_consecutive_elements_in_the_order_of_the_tensor_or_of_the_lo
             pitch = access.columns.block
             lines, along = drawn.row, drawn.column
         assert (lines * pitch + along == number).all()
-
-
-def test_hostile_shapes_cost_what_counting_every_lane_gives(kernel, configs, launch_of):
-    for shape in ((1, 1, 1), (1, 129, 33), (129, 1, 17), (67, 77, 1)):
-        for config in (configs["unequal"], configs["default"]):
-            launch = launch_of(shape, config, "float16")
-            for op in count_accesses(kernel, launch, Textbook()):
-                starts = executions(op.access, kernel.extents(launch))
-                assert op.launch == plain_count(op.pattern, starts), launch
-
-
-@pytest.mark.parametrize(
-    ("kernel_id", "tile", "lanes", "expected"),
-    [
-        ("transpose.row_strip", {"BLOCK_M": 2, "BLOCK_N": 8}, "tile", (4, 8)),
-        ("transpose.tiled", {"BLOCK_M": 4, "BLOCK_N": 4}, "tile", (4, 4)),
-        ("transpose.row_strip", {"BLOCK_M": 2, "BLOCK_N": 8}, "loaded", (4, 16)),
-    ],
-)
-def test_the_textbooks_8_by_8_example_has_its_known_transactions(
-    kernels, kernel_id, tile, lanes, expected
-):
-    kernel = kernels[kernel_id]
-    launch = Launch(
-        kernel.family.problem(M=8, N=8, dtype="float32"), kernel.config(**tile), GPUS["H200"]
-    )
-    load, store = count_accesses(kernel, launch, replace(MACHINE, lanes=lanes))
-    assert load.access.op == "load"
-    assert store.access.op == "store"
-    assert (load.tile.sectors, store.tile.sectors) == expected
-    assert load.tile.bytes_wanted == 16 * 4
-
-
-@pytest.mark.parametrize(
-    ("block", "shape", "first", "expected"),
-    [
-        ((1, 32), (2, 32), (0, 0), Cost(1, 4, 1, 4, 128)),  # a row of 32 floats
-        ((1, 32), (2, 33), (1, 0), Cost(1, 5, 2, 4, 128)),  # begins 4 bytes into a sector
-        ((32, 1), (32, 1000), (0, 0), Cost(1, 32, 32, 4, 128)),  # a column
-        ((1, 64), (1, 32), (0, 0), Cost(1, 4, 1, 4, 128)),  # the second request is masked off
-        ((1, 64), (1, 33), (0, 0), Cost(2, 5, 2, 5, 132)),  # one lane is enough
-    ],
-)
-def test_a_block_of_textbook_lanes_has_the_cost_worked_out_by_hand(block, shape, first, expected):
-    axes = (Axis(name, side, operator.mul) for name, side in zip("mn", block, strict=True))
-    access = Access("load", "A", *axes, ("m", "n"), ("", 0))
-    assigned = Instruction("load", ("", 0), textbook_layout(block), 4, 4)
-    counts = AccessPattern(access, Matrix(*shape, 4), assigned).count_execution(first)
-    assert Cost(*counts) == expected
 
 
 def test_an_element_larger_than_a_line_is_refused(kernels):

@@ -5,7 +5,6 @@ import { links, laneMarks } from "../../visualize/views/memory/script.js";
 import { drawMoment } from "../../visualize/views/order/replay.js";
 import { describeChanges } from "../../visualize/views/result/script.js";
 import { fileName } from "../../visualize/web/assets/files.js";
-import { stops } from "../../visualize/web/assets/form.js";
 import { counted, inBytes } from "../../visualize/web/assets/numbers.js";
 import { cases, open } from "./cases.js";
 
@@ -14,13 +13,6 @@ test("numbers and names of files", () => {
   assert.equal(counted(2048, "block"), "2,048 blocks");
   assert.deepEqual([999, 33554432, 1500].map(inBytes), ["999 bytes", "33.6 MB", "1.5 kB"]);
   assert.equal(fileName("matmul.grouped: <b>8 × 8</b>, tiles"), "matmul.grouped_8_8_tiles");
-});
-
-test("a slider stops at powers of two up to the smallest that covers its cap", () => {
-  const size = { kind: "number", stops: "powers", low: 1, high: 64 };
-  assert.deepEqual(stops(size), [1, 2, 4, 8, 16, 32, 64]);
-  assert.deepEqual(stops({ ...size, cap: ["M", "BLOCK_M"] }, { M: 576, BLOCK_M: 64 }), [1, 2, 4, 8]);
-  assert.equal(stops({ ...size, stops: "all" }), null);
 });
 
 test("a result of other settings names the first that differs", () => {
@@ -46,15 +38,15 @@ test("a recorded launch at any time has the tiles that run and those that are do
 test("each lane's line ends at the first byte that it accesses", async () => {
   const { data: [, , lanes], layout: { meta: { requests } } } = await open(cases.requests);
   const place = requests.titles.length - 1; // whose last lane is inactive
-  const targets = Array.from(requests.target[place]);
-  const { x, y } = links(requests, targets, lanes);
-  const { hovertext } = laneMarks(requests, targets, requests.line[place], {});
-  assert.equal(targets.at(-1), 0);
+  const bytes = requests.byte[place];
+  const { x, y } = links(requests, bytes, requests.end[place], lanes);
+  const { hovertext } = laneMarks(requests, bytes, {});
+  assert.equal(bytes.at(-1), -1);
   hovertext.forEach((text, lane) => {
     const last = 22 * lane + 20; // a line has 21 points
-    if (!targets[lane]) {
+    if (bytes[lane] < 0) {
       assert.equal(text, `lane ${lane}`);
-      assert.ok(Number.isNaN(x[last]));
+      assert.ok(Number.isNaN(y[last]));
       return;
     }
     const byte = Number(text.match(/bytes ([\d,]+) to/)[1].replaceAll(",", ""));

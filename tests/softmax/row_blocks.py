@@ -76,5 +76,5 @@ KERNEL = Kernel(
     tiles=lambda pids, launch: tiles_on_grid(pids, extents(launch)),
     accesses=accesses,
     arguments=arguments,
-    presets=(preset("Wide rows", "N=4096", "BLOCK_M=1&BLOCK_N=4096", "tab=coalescing"),),
+    presets=(preset("Wide rows", "N=4096", "BLOCK_M=1&BLOCK_N=4096", "tab=requests"),),
 )

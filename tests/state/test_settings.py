@@ -10,11 +10,11 @@ from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.recommended import shipped
 from tests.experiments import fields
-from tests.messages import opened
+from tests.messages import menu_labels, opened
 from visualize.predict.textbook import Textbook
 from visualize.views.memory.flow import LaneView
 from visualize.views.opening import opening_config
-from visualize.views.state import ScheduleView, View
+from visualize.views.state import ProgramOrderView, View
 from visualize.views.tabs import SETTINGS
 from visualize.web.controls import apply_preset, experiment_form, presets
 
@@ -22,8 +22,8 @@ H100 = GPUS["H100"]
 
 
 def test_every_field_of_the_address_reads_back():
-    state = opened("transpose.tiled M=96 tab=reuse color=wave request=3 line_bytes=64")
-    assert state.view.of(ScheduleView).color == "wave"
+    state = opened("transpose.tiled M=96 tab=dram-reads color=wave request=3 line_bytes=64")
+    assert state.view.of(ProgramOrderView).color == "wave"
     assert state.view.of(LaneView).request == 3
     assert opened({name: str(value) for name, value in state.to_address().items()}) == state
 
@@ -56,7 +56,7 @@ def test_the_menu_has_one_entry_for_each_gpu(gpu, this, value):
     default = "this: H100" if this else "H200 (default)"
     others = [name for name in GPUS if name not in default]
     assert field["choices"] == [value, *others]
-    assert field["labels"] == [default, *others]
+    assert menu_labels(form, "gpu") == [default, *others]
     assert form["values"]["gpu"] == gpu
 
 
@@ -66,14 +66,33 @@ def test_an_older_address_names_its_operation_by_number():
         assert state.view.of(LaneView).operation == operation
 
 
+def test_a_slider_stops_at_powers_of_two_up_to_its_cap():
+    form = json.loads(experiment_form(opened("matmul.grouped M=576 BLOCK_M=64"), None))
+    stops = {field["name"]: field["stops"] for field in form["fields"]}
+    assert stops["GROUP_SIZE"] == [1, 2, 4, 8]
+    assert stops["M"] == [2**power for power in range(15)]
+    assert stops["BLOCK_K"] == [16, 32, 64, 128, 256]
+    assert stops["seed"] is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "more"), [("float16", "float16 · NN"), ("float32", "float32 · NN · tf32")]
+)
+def test_the_folded_controls_are_named_by_the_type_layout_and_precision_if_it_matters(dtype, more):
+    form = json.loads(experiment_form(opened(f"matmul.grouped dtype={dtype}"), None))
+    assert form["more"] == f"{more} · more"
+    hidden = [field["name"] for field in form["fields"] if field["hidden"]]
+    assert hidden == ([] if dtype == "float32" else ["precision"])
+
+
 def test_an_element_that_fits_in_no_line_is_refused_and_forgiven():
-    flat = fields("transpose.tiled tab=coalescing element_bytes=16 line_bytes=8")
+    flat = fields("transpose.tiled tab=requests element_bytes=16 line_bytes=8")
     with pytest.raises(ConfigError, match="must be at most line_bytes, which is 8") as error:
         opened(flat)
     assert error.value.field == "element_bytes"
     state, sentences = SETTINGS.state_or_defaults(flat, None)
     assert state.view.of(Textbook) == Textbook(line_bytes=8)
-    assert state.view.tab == "coalescing"
+    assert state.view.tab == "requests"
     assert list(sentences) == ["element_bytes"]
 
 
@@ -84,20 +103,20 @@ def test_options_and_config_of_one_kernel_do_not_follow_to_another():
     assert other.experiment.problem.M == 96, "an extended family keeps the problem"
     assert other.experiment.config == other.kernel.config()
     assert other.view.of(LaneView) == LaneView()
-    assert other.view.of(ScheduleView).color == "sm"
+    assert other.view.of(ProgramOrderView).color == "sm"
     other = opened(SETTINGS.change_kernel(flat, "transpose.tiled"))
     assert other.experiment.problem.M == 1024, "another family has its own defaults"
 
 
 def test_a_view_has_default_options_and_an_unknown_tab_is_refused():
     assert View("").of(LaneView) == LaneView()
-    allowed = r"tab is 'elsewhere'; allowed are result .Result., schedule .Program"
+    allowed = r"tab is 'elsewhere'; allowed are result .Result., program-order .Program"
     with pytest.raises(ConfigError, match=allowed):
         opened("tab=elsewhere")
 
 
 PERSISTENT = discover()["matmul.persistent"]
-SET = {"M": 4096, "N": 4096, "K": 4096, "GROUP_SIZE": 3, "tab": "reuse", "seed": 7, "gpu": ""}
+SET = {"M": 4096, "N": 4096, "K": 4096, "GROUP_SIZE": 3, "tab": "dram-reads", "seed": 7, "gpu": ""}
 H200 = GPUS["H200"]
 
 

@@ -148,9 +148,9 @@ def test_a_cluster_that_cannot_be_used_is_refused_with_the_reason(monkeypatch, s
         pass
 
 
-def test_without_dask_the_error_names_the_requirements_file(monkeypatch):
+def test_without_dask_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)  # importing it raises ImportError
-    install = r"pip install -r requirements-cluster.txt"
+    install = r'pip install "tilescope\[cluster\]"'
     with pytest.raises(ConfigError, match=install), connect(None, grid().base, session=None):
         pass
 

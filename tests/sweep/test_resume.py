@@ -2,10 +2,7 @@
 
 import csv
 import json
-import signal
 import sqlite3
-import subprocess
-import sys
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
@@ -28,7 +25,6 @@ from kernels import discover
 from kernels.export.script import config_line
 from kernels.knobs import ConfigError
 from kernels.results import Failure, Strategy, Sweep, SweepRow, codec
-from kernels.results.store import Store
 from kernels.results.sweep import DONE, ResumePoint
 from kernels.space import space
 from kernels.sweep import files
@@ -36,7 +32,6 @@ from kernels.sweep.search import MAX_PER_TRIAL, REFERENCE_AMONG
 from kernels.sweep.sweep_run import estimate_seconds
 from tests.experiments import experiment_of
 from tests.kernels.stores import again
-from tests.kernels.trees import ROOT
 
 GRID = Strategy("grid")
 STRATEGIES = [GRID, Strategy("random", seed=3), Strategy("guided")]
@@ -183,44 +178,6 @@ def test_a_device_that_does_not_start_ends_the_sweep_with_its_reason():
 def test_the_estimate_is_the_time_of_the_compiles_or_of_the_trials_whichever_is_longer():
     assert estimate_seconds(200, 15) == pytest.approx(200 * 1.9 / 15 + 6, abs=1)
     assert estimate_seconds(200, 1000) == pytest.approx(26)
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-sys.path.insert(0, "tests/sweep")
-from fakes import FakeDevice, swept
-from kernels.results import Strategy
-from kernels.results.store import Store
-from tests.sweep.test_resume import SOME
-
-device = FakeDevice()
-device.before = lambda trial: os.kill(os.getpid(), signal.SIGKILL) if len(device.trials) == int(sys.argv[2]) else None
-swept(Strategy("grid"), device, within=SOME, store=Store(Path(sys.argv[1])))
-"""
-
-
-def test_a_killed_process_loses_only_its_current_trial(store_path):
-    """The first process is killed in its third trial, and the second, which resumes, in its second."""
-    for trial, done in ((3, 19), (2, 34)):
-        killed = subprocess.run(
-            [sys.executable, "-c", KILLED, str(store_path), str(trial)], cwd=ROOT, check=False
-        )
-        assert killed.returncode == -signal.SIGKILL
-        with closing(Store(store_path)) as store:
-            sweep = store.load_sweep(SOME, GPU)[0]
-            (listed,) = store.sweeps(5)
-        assert sweep.ended == listed.ended == "cut off"
-        assert [row.status for row in sweep.rows] == ["timed"] * done + ["not tried"] * (36 - done)
-        assert [row.turn for row in sweep.rows[:done]] == list(range(done))
-        assert listed.done == done
-        assert listed.total == 36
-        assert listed.best_ms == min(row.median_ms for row in sweep.rows[:done])
-    device = FakeDevice()
-    with closing(Store(store_path)) as store:
-        sweep = swept(GRID, device, within=SOME, store=store)
-    assert len(explored(device)) == 36 - 34
-    assert sweep.best.experiment == swept(GRID, within=SOME).best.experiment
 
 
 @pytest.fixture(scope="module")

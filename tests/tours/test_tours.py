@@ -12,7 +12,7 @@ from kernels.measuring.session import Session
 from tests.messages import text_of
 from visualize.tours import DIRECTORY, tour, tours
 from visualize.tours.guide import Guide, bar, plain
-from visualize.views.state import ScheduleView
+from visualize.views.state import ProgramOrderView
 
 STOPS = [
     pytest.param(stop, id=f"{each.name} {number}")
@@ -126,10 +126,10 @@ def test_a_sentence_states_facts_and_types_no_other_numbers_than_the_states(stop
     bare = re.sub(r"\{\w+\}", "", stop.say).replace("torch.", "")
     typed = {number.rstrip(".,") for number in re.findall(r"(?<![\w])\d[\d,.]*(?![\w])", bare)}
     assert typed <= {*map(str, state.to_address().values()), "132"}, bare
-    shows_timeline = state.view.of(ScheduleView).picture == "timeline"
+    shows_timeline = state.view.of(ProgramOrderView).picture == "timeline"
     assert shows_timeline == any(fact.endpoint == "timeline" for fact in stop.facts.values())
     if shows_timeline:
-        assert state.view.tab == "schedule"
+        assert state.view.tab == "program-order"
         assert session.find_value(state.experiment, "timeline") is not None
 
 
@@ -148,7 +148,7 @@ GOOD = (DIRECTORY / "tail-wave.toml").read_text(encoding="utf-8")
         ('title = "A tail wave"', "", "title: Field required"),
         ("order = 6", "order = 6\nauthor = 1", "author: Unexpected"),
         ("BLOCK_N=256", "BLOCK_N=250", "stop 1: BLOCK_N must be "),
-        ("tab=schedule", "tab=scheduel", "stop 1: tab is 'scheduel'"),
+        ("tab=program-order", "tab=scheduel", "stop 1: tab is 'scheduel'"),
         ("num_warps=8&tab", "num_wraps=8&tab", "stop 1: the address has num_wraps"),
         (
             "{programs} tiles for",

@@ -36,7 +36,9 @@ def describe_figure(value, path=""):
     ):
         items = enumerate(value)
     else:
-        array = np.array2string(np.array(value), precision=4, threshold=200, max_line_width=10_000)
+        array = np.array2string(
+            np.ma.filled(value, 0), precision=4, threshold=200, max_line_width=10_000
+        )
         text = re.sub(r"\d+\.\d{5,}", lambda number: f"{float(number[0]):.4g}", array)
         return [f"{path} {' '.join(text.split())}"]
     return [line for name, item in items for line in describe_figure(item, f"{path}.{name}")]

@@ -1,7 +1,5 @@
 """The Library: recordings listed once with links to their states, and every recorded count compared once and drawn."""
 
-import csv
-import io
 import json
 import re
 import urllib.parse
@@ -15,7 +13,6 @@ from kernels.experiment import from_json
 from kernels.knobs import ConfigError
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results import records
-from kernels.results.store import Store
 from scripts import predict_records
 from scripts.draw_scoreboard import summary
 from tests.experiments import experiment_of
@@ -51,15 +48,6 @@ def draw_scoreboard(**flat):
 
 def state_at(query):
     return SETTINGS.state(dict(urllib.parse.parse_qsl(query)), None)
-
-
-def file_rows(panel, action, **flat):
-    """Return the rows of the file that a panel's CSV button saves."""
-    session = SimpleNamespace(store=Store(None))
-    saved = next(panel().actions()[action].question(session, snapshot(**flat).state, ""))[
-        "saved-file"
-    ]
-    return list(csv.DictReader(io.StringIO(json.loads(saved)["text"].removeprefix("\ufeff"))))
 
 
 def ask(panel, *arguments, **named):
@@ -227,22 +215,12 @@ def test_the_table_lists_all_scores_with_the_largest_error_first_and_flags_dram_
     assert f"of {len(READS.scores):,}" in rows
     assert "flagged" in rows
     assert "flagged" not in exact
-    saved = file_rows(
-        view.ScoreboardPanel,
-        "score-csv",
-        score_count=DRAM,
-        score_gpu="H200",
-        score_sort="predicted",
-    )
-    assert [int(row["predicted"]) for row in saved] == sorted(
-        s.predicted for s in READS.part(gpu="H200").scores
-    )
 
 
 def test_a_click_opens_the_launch_on_the_picture_that_has_its_count():
     for score in BOARD.scores[::23]:
         state = state_at(view.score_address(score))
-        assert state.view.tab == ("reuse" if score.count == DRAM else "coalescing")
+        assert state.view.tab == ("dram-reads" if score.count == DRAM else "requests")
         assert state.gpu.name == score.experiment.gpu
         assert state.experiment == score.experiment
         form = scoreboard.FORMS[score.count == DRAM]

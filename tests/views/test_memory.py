@@ -19,7 +19,7 @@ from kernels.results import records
 from kernels.spec import Launch
 from tests.messages import decode, opened
 from visualize.predict import textbook
-from visualize.predict.agreement import Verdicts
+from visualize.predict.agreement import LaunchCosts
 from visualize.predict.textbook import Textbook
 from visualize.views.memory import tables, text, whatif
 from visualize.views.memory.compiler import CompilerPanel
@@ -66,39 +66,39 @@ LAUNCHES = (
 
 
 @pytest.fixture
-def verdicts_of(compile_kernel):
+def costs_of(compile_kernel):
     """A function that compiles a kernel and returns its costs beside the recorded counts."""
 
     def make(flat):
         state = opened(f"gpu=H200 {flat}")
         code = compile_kernel(state.experiment)
         counters = records.find(COUNTERS.form, state.experiment, state.gpu.name)
-        return Verdicts(state.kernel, state.launch, code, counters, state.view.of(Textbook))
+        return LaunchCosts(state.kernel, state.launch, code, counters, state.view.of(Textbook))
 
     return make
 
 
-def describe(verdicts):
+def describe(costs):
     """Return the text about a launch: tables with reasons, sentences, and each operation's headline and bar."""
     parts = [
-        tables.operations_table(verdicts),
-        tables.conversions_table(verdicts),
-        tables.traffic_section(verdicts),
-        html(text.launch_sentences(verdicts)),
+        tables.operations_table(costs),
+        tables.conversions_table(costs),
+        tables.traffic_section(costs),
+        html(text.launch_sentences(costs)),
     ]
-    for op in verdicts.board:
-        headline, *_ = text.memory_headline(verdicts, op.number, 1).split("<details")
-        counted = text.count_sentence(verdicts, op.number)
-        parts += ["<p>", headline, text.launch_bar([op], verdicts.board, counted)]
+    for op in costs.textbook:
+        headline, *_ = text.memory_headline(costs, op.number, 1).split("<details")
+        counted = text.count_sentence(costs, op.number)
+        parts += ["<p>", headline, text.launch_bar([op], costs.textbook, counted)]
     return "".join(parts)
 
 
-def test_the_texts_are_the_approved_ones(verdicts_of, approve):
-    texts = {flat: describe(verdicts_of(flat)) for flat in LAUNCHES}
-    grouped = verdicts_of(GROUPED)
+def test_the_texts_are_the_approved_ones(costs_of, approve):
+    texts = {flat: describe(costs_of(flat)) for flat in LAUNCHES}
+    grouped = costs_of(GROUPED)
     texts["before it is compiled"] = describe(replace(grouped, code=None))
     texts["neither compiled nor counted"] = describe(replace(grouped, code=None, counters=None))
-    tiled = verdicts_of(TILED)
+    tiled = costs_of(TILED)
     counters = tiled.counters
     more = tuple(replace(row, lines=row.lines + 1, sectors=row.sectors + 1) for row in counters.ops)
     texts["other counts"] = describe(replace(tiled, counters=replace(counters, ops=more)))
@@ -111,10 +111,10 @@ def test_the_texts_are_the_approved_ones(verdicts_of, approve):
 @pytest.mark.parametrize(
     "flat", [TINY, TF32, EDGE, SMALL_TILE, "transpose.flat M=577 N=577", ROW_STRIP]
 )
-def test_the_picture_shows_the_bytes_and_sectors_of_the_cost(verdicts_of, flat):
-    verdicts = verdicts_of(flat)
-    for op in verdicts.compiled:
-        picture = make_flow(verdicts.kernel, verdicts.launch, op)
+def test_the_picture_shows_the_bytes_and_sectors_of_the_cost(costs_of, flat):
+    costs = costs_of(flat)
+    for op in costs.compiled:
+        picture = make_flow(costs.kernel, costs.launch, op)
         lines = picture.lines(np.arange(len(picture.lanes.address)))
         counts = np.array(astuple(op.tile)[: len(op.tally.counts)])
         of_one_tile = replace(op, tally=replace(op.tally, counts=counts))
@@ -126,25 +126,25 @@ def test_the_picture_shows_the_bytes_and_sectors_of_the_cost(verdicts_of, flat):
 
 
 def test_bank_conflicts_of_a_conversion_stand_beside_their_counts_even_if_its_line_has_moved(
-    verdicts_of,
+    costs_of,
 ):
-    verdicts = verdicts_of(TILED)
-    table = tables.conversions_table(verdicts)
+    costs = costs_of(TILED)
+    table = tables.conversions_table(costs)
     assert table.count("✓") == 2
     moved = {
         name: tuple(
             replace(part, source=("tiled.py", part.source[1] + 7))
-            for part in getattr(verdicts.code, name)
+            for part in getattr(costs.code, name)
         )
         for name in ("conversions", "shared")
     }
-    later = replace(verdicts, code=replace(verdicts.code, **moved))
+    later = replace(costs, code=replace(costs.code, **moved))
     assert tables.conversions_table(later).count("✓") == 2
-    compiled = verdicts.counters.compiled
+    compiled = costs.counters.compiled
     other = replace(
         compiled, conversions=tuple(replace(each, shape=(64, 64)) for each in compiled.conversions)
     )
-    later = replace(later, counters=replace(verdicts.counters, compiled=other))
+    later = replace(later, counters=replace(costs.counters, compiled=other))
     assert "✓" not in tables.conversions_table(later)
 
 
@@ -159,9 +159,9 @@ def test_bank_conflicts_of_a_conversion_stand_beside_their_counts_even_if_its_li
         ("matmul.grouped M=16384 N=16384 K=4096", 0, PERSISTENT),
     ],
 )
-def test_a_picture_stands_beside_the_kernel_that_differs_most(verdicts_of, flat, number, expected):
+def test_a_picture_stands_beside_the_kernel_that_differs_most(costs_of, flat, number, expected):
     state = opened(f"gpu=H200 {flat}")
-    own = verdicts_of(flat).compiled[number]
+    own = costs_of(flat).compiled[number]
     contrast = find_contrast(state, own)
     assert (contrast and ("alike" if contrast.is_alike else contrast.kernel.id)) == expected
     if contrast:
@@ -199,15 +199,17 @@ def test_a_figure_carries_the_first_byte_of_each_lane_and_the_state_of_each_cell
     rows = requests["state"].shape[1]
     assert np.array_equal(requests["state"], drawn.state[:, :rows])
     assert np.array_equal(requests["lane"] - 1, drawn.lane[:, :rows])
-    row, cell = np.divmod(requests["target"] - 1, 128 // width)
+    assert np.array_equal(requests["byte"], addresses)
+    row = (requests["end"] * rows).astype(int)
     line = np.take_along_axis(requests["line"], row, axis=1) - 1
-    assert np.array_equal(line * 128 + cell * width, addresses)
+    assert np.array_equal(line, np.array(addresses) // 128)
 
 
 def test_an_inactive_lane_has_no_target_and_untouched_lines_below_are_left_out():
     _, requests = figure_of(flow_of([[0, 4, 8]], active=[True, False, True]))
     assert requests["state"].shape == (1, 4, 32)
-    assert requests["target"].tolist() == [[1, 0, 3]]
+    assert requests["byte"].tolist() == [[0, -1, 8]]
+    assert np.array_equal(requests["end"], np.float32([[1 / 16, np.nan, 3 / 16]]), equal_nan=True)
     for addresses, active, expected in (
         ([0], False, "not issued"),
         ([0], True, "1 sector: 4 of 32 bytes used"),
@@ -229,7 +231,8 @@ def test_a_box_flows_from_one_node_to_each_of_its_rows():
     rows, cells = requests["state"].shape[1:]
     assert rows == 64
     assert cells == 8
-    assert np.array_equal(requests["target"], [1 + cells * np.arange(rows)])
+    assert np.array_equal(requests["end"], np.float32([(np.arange(rows) + 0.5) / rows]))
+    assert np.array_equal(requests["byte"] // 128, requests["line"] - 1)
     assert requests["holder"] == "16-byte piece"
     assert figure["layout"]["xaxis"]["title"]["text"] == "first 64 of 128 lines"
 
@@ -378,4 +381,6 @@ def test_the_listing_marks_the_chosen_operation_behind_those_of_a_first_launch(c
     snapshot = Snapshot(opened(f"{flat} operation={chosen}"), compile_kernel(state.experiment))
     listing = json.loads(CompilerPanel().draw(snapshot)["listing"])
     assert listing["operation"] == len(accesses) - 1
-    assert listing["operations"][-1]["label"].startswith(text.label(all_accesses[-1]))
+    labels = re.findall("<option>(.*?)</option>", listing["html"])
+    assert len(labels) == len(listing["marks"]) == len(accesses)
+    assert labels[-1].startswith(text.label(all_accesses[-1]))

@@ -23,8 +23,8 @@ from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic, Reuse
 from visualize.predict.schedule import FirstLoads, first_reads, loads, row_major, schedule, steps
 from visualize.views.order import figures
-from visualize.views.order.dram_text import reuse_headline, reuse_sentences
-from visualize.views.order.map_figure import MOST_CELLS, Order, map_figure, map_grid, player_data
+from visualize.views.order.dram_reads import dram_reads_headline, reuse_sentences
+from visualize.views.order.map_figure import Order, map_figure, map_grid, player_data
 from visualize.views.order.text import (
     loads_headline,
     occupancy_table,
@@ -102,76 +102,6 @@ def test_each_tile_and_block_shows_its_program_group_wave_or_sm(color, orders):
             )
 
 
-def test_few_blocks_along_k_get_a_cell_each_and_many_share_a_strip():
-    for orders, slices in (
-        (grouped(9, 9, 3, 9), [0] * 9),
-        (grouped(9, 9, 3, 33), [0]),
-        (grouped(9, 2, 3, 9), [0]),  # blocks would dwarf two columns of tiles
-        (split(3, 9, 4, 8), [0, 0, 1, 1, 2, 2, 3, 3]),
-    ):
-        assert map_grid(orders[0].schedule).slice_of.tolist() == slices
-
-
-def test_a_large_map_shows_every_second_tile_in_cells_of_equal_size():
-    orders = grouped(300, 512, 8, 64)
-    trace = map_figure(orders, "order")["data"][0]
-    grid = map_grid(orders[0].schedule)
-    launch = orders[0].schedule
-    assert max(grid.down.cells, grid.across.cells) <= MOST_CELLS
-    assert trace["dx"] == 2
-    assert trace["dy"] == 2
-    assert trace["xgap"] == 0
-    assert "x" not in trace, "Plotly draws cells of equal size as pixels"
-    assert (
-        parts(orders[0], trace["z"])[0][3, 5]
-        == launch.tiles.program[launch.entry.min(axis=0)[6, 10]]
-    )
-    assert trace["x0"] + trace["dx"] * grid.across.lead == 1, "the middle of tiles 0 and 1"
-
-
-def test_c_lies_at_its_tile_numbers_with_a_at_its_left_and_b_above():
-    layout = map_figure(grouped(9, 5, 3, 9), "order")["layout"]
-    notes = {(note["xref"], note["text"]): note for note in layout["annotations"]}
-    for number in ("", "2"):
-        x = layout[f"xaxis{number}"]
-        y = layout[f"yaxis{number}"]
-        assert x["title"]["text"] == "pid_n"
-        assert int(x["range"][1]) == 5
-        assert int(y["range"][0]) == 9, "pid_m down"
-        assert dict(zip(x["ticktext"], x["tickvals"], strict=True))["4"] == 4.5
-        a = notes[f"x{number}", "<b>A</b>"]
-        b = notes[f"x{number}", "<b>B</b>"]
-        assert a["x"] < 0
-        assert a["y"] == 0
-        assert b["y"] < 0
-        assert b["x"] == 0
-        assert (f"x{number} domain", "<b>C</b>: pid per tile") in notes
-    assert layout["xaxis2"]["matches"] == "x"
-    assert layout["yaxis2"]["matches"] == "y", "zoomed together"
-    for unnumbered in (grouped(30, 41, 8), split(3, 9, 4)):
-        texts = [note["text"] for note in map_figure(unnumbered, "order")["layout"]["annotations"]]
-        assert texts.count("<b>C</b>") == 2
-
-
-def test_a_copy_shows_its_reads_and_its_transposed_writes():
-    orders = planned("transpose.tiled", {"M": 96, "N": 256}, {"BLOCK_M": 32, "BLOCK_N": 32})
-    picture = map_figure(orders, "order")
-    launch = orders[0].schedule
-    read, written = picture["data"]
-    assert read["name"] == "A as read"
-    assert written["name"] == "B as written"
-    assert np.array_equal(read["z"], launch.tiles.program[launch.entry.min(axis=0)])
-    assert np.array_equal(written["z"], read["z"].T)
-    axes = [
-        picture["layout"][name]["title"]["text"] for name in ("xaxis", "yaxis", "xaxis2", "yaxis2")
-    ]
-    assert axes == ["pid_n", "pid_m", "pid_m", "pid_n"]
-    data = player_data(orders, "order", 0, 0, 0)
-    assert len(data["orders"]) == 1
-    assert data["transposed"] == [False, True]
-    assert data["panels"] is None
-
-
 @pytest.mark.parametrize("orders", [grouped(30, 41, 8), split(3, 9, 4)], ids=["grouped", "split"])
 def test_the_player_gets_every_tile_step_by_step(orders):
     data = player_data(orders, "order", 2, 9, 1)
@@ -188,22 +118,6 @@ def test_the_player_gets_every_tile_step_by_step(orders):
     assert "places" not in data["orders"][1] or orders[0].schedule.slices > 1, (
         "row-major tiles are in their own order"
     )
-
-
-def test_the_player_steps_through_a_loop_by_turn_or_by_tile():
-    problem = {"M": 2048, "N": 4096, "K": 64}
-    data = [
-        player_data(planned("matmul.persistent", problem, {}, by), "order", 0, 0, 0)
-        for by in ("wave", "program")
-    ]
-    own, by_tile = (each["orders"][0] for each in data)
-    assert [each["name"] for each in data] == ["turn", "tile"]
-    assert data[0]["unit"] == "tile"
-    assert data[0]["slots"] == 132
-    assert own["ends"].tolist() == [0, 132, 264, 396, 512]
-    assert own["programs"][:134].tolist() == [*range(132), 0, 1]
-    assert by_tile["count"] == 512
-    assert "ends" not in by_tile, "one tile per step"
 
 
 GB = 1_000_000_000
@@ -223,6 +137,24 @@ BOUNDS = (
 )
 
 
+def test_the_maps_and_what_their_player_gets_are_the_approved_ones(approve):
+    copy = planned("transpose.tiled", {"M": 96, "N": 256}, {"BLOCK_M": 32, "BLOCK_N": 32})
+    launches = {
+        "9 × 5 tiles": grouped(9, 5, 3, 9),
+        "too many tiles for numbers": grouped(30, 41, 8, 33),
+        "columns of tiles that blocks would dwarf": grouped(9, 2, 3, 9),
+        "every second tile of 300 × 512": grouped(300, 512, 8, 64),
+        "slices": split(3, 9, 4, 8),
+        "a copy": copy,
+    }
+    shown = {name: map_figure(orders, "order") for name, orders in launches.items()}
+    shown["player of a copy"] = player_data(copy, "order", 0, 0, 0)
+    for by in ("wave", "program"):
+        loop = planned("matmul.persistent", {"M": 2048, "N": 4096, "K": 64}, {}, by)
+        shown[f"player of a loop by {by}"] = player_data(loop, "order", 0, 0, 0)
+    approve("order_maps", shown)
+
+
 def test_the_figures_are_the_approved_ones(approve):
     equal = {size: Reuse(GB, GB, GB, GB, GB, 9 * GB, GB) for size in (1, 2)}
     short = [replace(bound, ms=bound.ms / 100) for bound in BOUNDS]
@@ -236,6 +168,9 @@ def test_the_figures_are_the_approved_ones(approve):
         "bounds of microseconds": figures.bounds_figure(short, 0.05, "recorded"),
         "bounds alone": figures.bounds_figure(BOUNDS, None, "measured"),
     }
+    for name, m in (("wide", 2432), ("narrow", 7168)):
+        ran = next(each for each in RECORDED if (m, 256) == (each.problem.M, each.config.BLOCK_N))
+        figures_by_name[f"a {name} last wave"] = figures.gantt_figure(*recorded(ran), "wave")
     validated = {name: go.Figure(figure) for name, figure in figures_by_name.items()}
     approve("order_figures", validated)
 
@@ -270,23 +205,6 @@ def bars(figure):
             assert hover[0] not in found, "a program is drawn once"
             found[hover[0]] = (at[0], at[1], high[0], high[2], trace.fillcolor, hover)
     return found
-
-
-@pytest.mark.parametrize(
-    ("extents", "side"), [((2432, 1792), "auto"), ((7168, 9728), "right")], ids=["wide", "narrow"]
-)
-def test_the_note_on_the_last_wave_stays_inside_the_picture(extents, side):
-    """Beside a narrow last wave, it ends at the arrow."""
-    (experiment,) = (
-        each
-        for each in RECORDED
-        if each.kernel == "matmul.grouped"
-        and extents == (each.problem.M, each.problem.N)
-        and each.config.BLOCK_N == 256
-    )
-    (note,) = go.Figure(figures.gantt_figure(*recorded(experiment), "wave")).layout.annotations
-    assert "SMs are idle" in note.text
-    assert (note.xanchor or "auto") == side
 
 
 @pytest.mark.parametrize("experiment", RECORDED, ids=lambda e: e.kernel)
@@ -435,14 +353,8 @@ def test_the_sentences_are_the_approved_ones(approve):
         texts[f"blocks: {name}"] = loads_headline(first_loads, "program", ROW_MAJOR, LINK, ())
     texts["blocks: a gain"] = loads_headline(FEWER, "program", slow_down(3.0), LINK, ("End.",))
     for name, reads in REUSE.items():
-        texts[f"reads: {name}"] = reuse_headline(reads, "")
+        texts[f"reads: {name}"] = dram_reads_headline(reads, "")
     approve("order", texts)
-
-
-def test_predicted_reads_are_near_counted_ones_and_an_output_that_is_added_to_is_read():
-    assert GROUPED.own.read_bytes == pytest.approx(sorted(GROUPED.row.dram_read_bytes)[2], rel=0.02)
-    assert COPY.own.read_bytes == 1024 * 1024 * 4
-    assert ADDED.own.read_bytes > ADDED.own.requested_bytes, "but no program requests it"
 
 
 @pytest.mark.parametrize("reads", REUSE.values(), ids=REUSE)

@@ -345,14 +345,6 @@ def test_the_figures_are_the_approved_ones(approve):
     approve("result_figures", figures)
 
 
-def test_an_element_that_is_not_finite_is_above_all_errors_and_all_errors_of_an_exact_result_look_alike():
-    (picture,) = error_map([[0.5, 40, np.nan]]).data[:1]
-    assert picture.z[0, 2] == pytest.approx(picture.zmax)
-    assert picture.z[0, 2] > picture.z[0, 1]
-    (right, tiny), (half, infinite) = error_map([[0.0, 1e-6], [0.5, np.inf]], exact=True).data[0].z
-    assert right < tiny == half == infinite
-
-
 ENDED = datetime.datetime(2026, 11, 21, 13, 2, tzinfo=datetime.UTC)
 RUNS = [
     records.find(RUN.form, experiment, "H200")

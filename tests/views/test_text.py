@@ -11,7 +11,7 @@ import urllib.parse
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from markupsafe import Markup, escape
 
@@ -214,18 +214,6 @@ def test_any_text_is_escaped_in_html_and_quoted_in_csv(kernel, status):
     assert [row[0] for row in saved(rows)[1]] == ["kernel", kernel, "b"]
 
 
-HOSTILE = (
-    "<script>alert(1)</script>",
-    "{0}",
-    "{",
-    "}{",
-    "a & b",
-    '"quoted"',
-    "it's",
-    "{secret!r}",
-    "<b>",
-    "%s",
-)
 WRAPPED = {
     "bare": lambda value: value,
     "strong": Strong,
@@ -243,19 +231,14 @@ def visible(markup):
 
 
 @pytest.mark.parametrize("wrap", WRAPPED.values(), ids=WRAPPED)
-@pytest.mark.parametrize("value", HOSTILE)
-def test_a_hostile_value_is_text_in_both_renderings(value, wrap):
+@given(value=st.text())
+@example(value="<script>{0}{secret!r}</script>")
+def test_any_text_is_the_same_text_in_both_renderings(value, wrap):
     sentence = say("Before {} after.", wrap(value))
     assert value in str(sentence)
     assert "<script" not in html([sentence])
-    assert value in visible(html([sentence]))
+    assert unescaping.unescape(str(escape(value))) in visible(html([sentence]))
     assert Markup("<i>{}</i>").format(sentence) == f"<i>{html([sentence])}</i>"
-
-
-@given(st.text())
-def test_any_text_survives_html(value):
-    representable = unescaping.unescape(str(Markup.escape(f"{value}|{value}")))
-    assert visible(html([say("{}|{}", value, Strong(value))])) == representable
 
 
 def test_html_shows_the_source_of_a_number_and_plain_text_does_not():

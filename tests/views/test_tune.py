@@ -23,7 +23,6 @@ from tests.messages import decode, links, opened, text_of
 from tests.panels.sweeps_made_up import space_of
 from tests.sweep.fakes import FakeBuilder, FakeDevice, grid, predicting, swept
 from visualize.predict.history import PastRuns
-from visualize.predict.launch_time import expected_best
 from visualize.views.state import Snapshot
 from visualize.views.tune import text
 from visualize.views.tune.figures import (
@@ -319,15 +318,6 @@ def test_a_cell_has_its_fastest_time_and_that_config(timed, has_times):
         assert linked == times[min(times)] if times else linked in rows
 
 
-def test_convergence_falls_to_the_fastest_time_beside_the_expectation_in_random_order(timed):
-    each, random, fastest = convergence_figure(timed).data
-    assert list(fastest.y) == [min(each.y[:count]) for count in range(1, len(each.y) + 1)]
-    assert random.y == pytest.approx(expected_best(np.array(each.y)))
-    rows = [timed.rows[place] for place in each.customdata]
-    assert [row.turn for row in rows] == sorted(row.turn for row in rows)
-    assert [row.median_ms for row in rows] == list(each.y)
-
-
 OLD = ("2.11.0", "3.6.0")
 NEW = ("2.13.0", "3.7.1")
 
@@ -381,48 +371,21 @@ def predict_times(sweep, *times):
     return predict_only(sweep, lambda _: next(remaining))
 
 
-@pytest.mark.parametrize(
-    ("times", "unit", "best", "third", "cells"),
-    [
-        (
-            (0.009996, 0.012, 1.5, 0.2),
-            "µs",
-            "10.00 µs",
-            "1,500 µs",
-            ["9.996", "12.00", "1,500", "200.0"],
-        ),
-        (
-            (0.2, 0.3, 0.4, 0.5),
-            "ms",
-            "0.200 ms",
-            "0.400 ms",
-            ["0.2000", "0.3000", "0.4000", "0.5000"],
-        ),
-    ],
-)
-def test_the_best_time_sets_the_unit_of_headline_labels_table_and_picture(
-    sweep, times, unit, best, third, cells
-):
-    predicted = predict_times(sweep, *times)
-    assert text_of(text.sweep_headline(predicted)).startswith(
-        f"{best} predicted for the best config"
-    )
-    assert f"{third} predicted" in text.point_label(predicted.rows[2], predicted)
-    table = text_of(text.ranking_table(predicted).render(predicted.rows, STATE))
-    assert all(word in table for word in (f"Time, {unit} predicted", *cells))
-    (heatmap,) = heatmap_figure(predicted, "BLOCK_M", "num_warps").data
-    assert heatmap.colorbar.title.text == f"{unit}, predicted (yellow: fast)"
-    assert np.nanmin(heatmap.z) == pytest.approx(times[0] * (1000 if unit == "µs" else 1))
-
-
-def test_a_compilers_message_is_one_escaped_line(sweep):
+def test_the_texts_are_the_approved_ones(sweep, approve):
     message = "error:\n<a href='//x'>here</a>\n" + "x " * 500
-    row = replace(sweep.rows[0], status="set aside", median_ms=None, reason=message)
-    label = text.point_label(row, sweep)
-    assert "\n" not in label
-    assert "set aside: error: &lt;a href=" in label
-    assert len(label) < 400
-    assert "<a href='//x'" not in text.ranking_table(sweep).render([row], STATE)
+    refused = replace(sweep.rows[0], status="set aside", median_ms=None, reason=message)
+    texts = {}
+    for unit, times in (("µs", (0.009996, 0.012, 1.5, 0.2)), ("ms", (0.2, 0.3, 0.4, 0.5))):
+        predicted = predict_times(sweep, *times)
+        texts[unit] = "<p>".join(
+            (
+                text.sweep_headline(predicted),
+                text.point_label(predicted.rows[2], predicted),
+                text.point_label(refused, predicted),
+                text.ranking_table(predicted).render([*predicted.rows, refused], STATE),
+            )
+        )
+    approve("tune", texts)
 
 
 def test_the_lines_to_copy_are_the_best_configs_in_order_and_predictions_within_one_percent_are_ties(

@@ -17,7 +17,7 @@ _MISCOUNTED = "LDGSTS.E.BYPASS"
 
 
 @dataclass(frozen=True)
-class Verdicts:
+class LaunchCosts:
     """Everything known about the cost of a launch's memory operations.
 
     Attributes:
@@ -33,12 +33,12 @@ class Verdicts:
     machine: Textbook = Textbook()
 
     @cached_property
-    def board(self) -> tuple[DeclaredCounts, ...]:
+    def textbook(self) -> tuple[DeclaredCounts, ...]:
         """The textbook model with the chosen warp and line sizes."""
         return textbook.count_accesses(self.kernel, self.launch, self.machine)
 
     @cached_property
-    def gpu_board(self) -> tuple[DeclaredCounts, ...]:
+    def gpu_textbook(self) -> tuple[DeclaredCounts, ...]:
         """The textbook model with a GPU's 32 lanes and 128-byte lines."""
         return textbook.count_accesses(self.kernel, self.launch, Textbook())
 
@@ -65,16 +65,16 @@ class Verdicts:
         return counted == compiled
 
 
-def count_of(op: DeclaredCounts, found: Verdicts) -> Cost | None:
+def count_of(op: DeclaredCounts, costs: LaunchCosts) -> Cost | None:
     """Return Nsight Compute's count of one operation; None if there is none, as for a descriptor copy."""
-    counters = found.counters
+    counters = costs.counters
     predicted = op.launch
     kind = op.access.op
     if counters is None or op.compiled is None or op.is_box:
         return None
     own = [row for row in counters.ops if row.operation == op.number]
     rows = [row for row in own if (".CAS" in row.opcode) == predicted.is_lower_bound]
-    alone = sum(each.access.op == kind for each in found.predicted if not each.is_box) == 1
+    alone = sum(each.access.op == kind for each in costs.predicted if not each.is_box) == 1
     amounts = ("executed", "sectors", "lines", "ideal_sectors")
     sums = {name: sum(getattr(row, name) for row in rows) for name in amounts}
     requests = counted_total(kind, "requests", counters) if alone else 0
@@ -116,22 +116,22 @@ def counted_total(kind: str, what: str, counters: Counters) -> int:
     return int(sum(counters.launch[f"{name}_{what}"] for name in KINDS[kind]))
 
 
-def launch_totals(found: Verdicts) -> dict[str, tuple[Cost, Cost]]:
+def launch_totals(costs: LaunchCosts) -> dict[str, tuple[Cost, Cost]]:
     """Return the launch's predicted and counted cost per kind of operation; {} if nothing was counted.
 
     Atomics of a kernel with flags are omitted: it polls flags with exchanges, so their number varies.
     """
-    if found.counters is None:
+    if costs.counters is None:
         return {}
     totals = {}
-    has_flags = any(spec.starts_zeroed for spec in found.kernel.workspaces(found.launch).values())
+    has_flags = any(spec.starts_zeroed for spec in costs.kernel.workspaces(costs.launch).values())
     for kind, names in KINDS.items():
         if kind == "atomic" and has_flags:
             continue
         is_box = kind.startswith("TMA")
-        predicted = sum_costs(op for op in found.predicted if op.counter in names)
-        requests = 0 if is_box else counted_total(kind, "requests", found.counters)
-        sectors = counted_total(kind, "sectors", found.counters)
+        predicted = sum_costs(op for op in costs.predicted if op.counter in names)
+        requests = 0 if is_box else counted_total(kind, "requests", costs.counters)
+        sectors = counted_total(kind, "sectors", costs.counters)
         # No launch-wide counter covers lines or TMA requests.
         counted = replace(
             predicted,
@@ -145,44 +145,44 @@ def launch_totals(found: Verdicts) -> dict[str, tuple[Cost, Cost]]:
     return totals
 
 
-def count_together(found: Verdicts, number: int) -> tuple[tuple[str, ...], Cost | None]:
+def count_together(costs: LaunchCosts, number: int) -> tuple[tuple[str, ...], Cost | None]:
     """Return the tensors and the counted cost of all operations that share an operation's counter.
 
     All boxes that the TMA reads (or writes) share one counter. Otherwise, all loads (or stores) of a tensor are added
     up, because an output written in halves has two stores. The cost is None if nothing was counted.
     """
-    own = found.board[number]
-    alike = {op.number for op in found.board if (op.op, op.tensors) == (own.op, own.tensors)}
-    operations = [op for op in found.predicted if op.number in alike]
+    own = costs.textbook[number]
+    alike = {op.number for op in costs.textbook if (op.op, op.tensors) == (own.op, own.tensors)}
+    operations = [op for op in costs.predicted if op.number in alike]
     if not operations:
         return own.tensors, None
     if operations[0].is_box:
         counter = operations[0].counter
         kind = next(kind for kind, names in KINDS.items() if counter in names)
-        boxes = (op.access.tensor for op in found.predicted if op.counter == counter)
-        return tuple(dict.fromkeys(boxes)), launch_totals(found)[kind][1]
-    counts = [count for op in operations if (count := count_of(op, found))]
+        boxes = (op.access.tensor for op in costs.predicted if op.counter == counter)
+        return tuple(dict.fromkeys(boxes)), launch_totals(costs)[kind][1]
+    counts = [count for op in operations if (count := count_of(op, costs))]
     different = (count.agreement for count in counts if count.agreement != "equal")
     return own.tensors, replace(sum(counts, NO_COST), agreement=next(different, "equal"))
 
 
-def worst(found: Verdicts, on_the_board: bool = False) -> int:
+def worst(costs: LaunchCosts, is_textbook: bool = False) -> int:
     """Return the number of the operation that wastes the most sectors.
 
     Ties are broken by wasted textbook sectors, then in favour of transposed operations, then by size.
 
     Args:
-        on_the_board: use the textbook model instead of the compiled kernel.
+        is_textbook: use the textbook model instead of the compiled kernel.
     """
 
-    def key(board: DeclaredCounts) -> tuple[int, int, bool, int]:
-        judged = found.board if on_the_board else found.compiled or found.board
-        cost = sum_costs(op for op in judged if op.number == board.number)
+    def key(operation: DeclaredCounts) -> tuple[int, int, bool, int]:
+        judged = costs.textbook if is_textbook else costs.compiled or costs.textbook
+        cost = sum_costs(op for op in judged if op.number == operation.number)
         return (
             cost.wasted_sectors,
-            board.launch.wasted_sectors,
-            board.access.transposed,
+            operation.launch.wasted_sectors,
+            operation.access.transposed,
             cost.sectors,
         )
 
-    return max(found.board, key=key).number
+    return max(costs.textbook, key=key).number

@@ -59,7 +59,7 @@ def step_loads(
         first: number of compared programs (or tiles of a loop).
     """
     timed = launch.timed
-    capacity = timed.launch.gpu.l2_bytes
+    capacity = timed.gpu.l2_bytes
     piece_bytes = np.concatenate([read.row_bytes, read.column_bytes]).astype(float)
     depth = np.tile(slice_blocks(timed), sum(timed.extents))
     is_small = 2 * read.total_bytes < capacity

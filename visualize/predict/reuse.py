@@ -25,7 +25,14 @@ from visualize.predict.l2 import (
     expected_timeline,
     fetched_bytes,
 )
-from visualize.predict.schedule import MAX_TILES, Panels, Schedule, count_tiles, panels, schedule
+from visualize.predict.schedule import (
+    MAX_TILES,
+    KernelSchedule,
+    Panels,
+    count_tiles,
+    panels,
+    schedule,
+)
 
 # CPU seconds per order and per tile, fitted on one x86 server core.
 _ORDER_S = 1e-3
@@ -109,7 +116,7 @@ class DramTraffic:
     study: GroupSizeStudy | None = None
 
     @cached_property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> KernelSchedule:
         return schedule(self.kernel, self.launch, compiled=self.compiled)
 
     @cached_property
@@ -168,7 +175,10 @@ class DramTraffic:
 
 
 def reuse(
-    schedule: Schedule, l2_pressure: float, in_parts: bool = False, constants: Constants = CONSTANTS
+    schedule: KernelSchedule,
+    l2_pressure: float,
+    in_parts: bool = False,
+    constants: Constants = CONSTANTS,
 ) -> Reuse:
     """Predict one launch's DRAM traffic.
 
@@ -185,7 +195,10 @@ def reuse(
 
 
 def by_group_size(
-    schedule: Schedule, l2_pressure: float, sizes: Sequence[int], constants: Constants = CONSTANTS
+    schedule: KernelSchedule,
+    l2_pressure: float,
+    sizes: Sequence[int],
+    constants: Constants = CONSTANTS,
 ) -> dict[int, Reuse]:
     """Predict the traffic with each GROUP_SIZE. The other arguments are those of `reuse`."""
     pids = np.arange(schedule.programs, dtype=np.int32)  # int32 divides faster than int64
@@ -195,7 +208,9 @@ def by_group_size(
     return dict(zip(sizes, _predict(orders, l2_pressure, constants), strict=True))
 
 
-def _predict(orders: Sequence[Schedule], l2_pressure: float, constants: Constants) -> list[Reuse]:
+def _predict(
+    orders: Sequence[KernelSchedule], l2_pressure: float, constants: Constants
+) -> list[Reuse]:
     """Predict the traffic of several orders of the same programs. Requires panels."""
     schedule = orders[0]
     read = panels(schedule)
@@ -236,7 +251,7 @@ def bytes_per_tile(kernel: Kernel, launch: Launch) -> float:
     return elements * launch.element_bytes / count_tiles(kernel, launch)
 
 
-def _is_staggered(schedule: Schedule, constants: Constants) -> bool:
+def _is_staggered(schedule: KernelSchedule, constants: Constants) -> bool:
     per_sm = schedule.programs_per_sm
     is_half = schedule.launch.element_bytes == 2
     has_warps = (
@@ -245,13 +260,13 @@ def _is_staggered(schedule: Schedule, constants: Constants) -> bool:
     return not is_half and schedule.programs > schedule.sms and has_warps
 
 
-def requested_bytes(schedule: Schedule) -> int:
+def requested_bytes(schedule: KernelSchedule) -> int:
     """Return the bytes that all programs request in total, which is the traffic without any reuse."""
     read = panels(schedule)
     return _bytes_once(schedule)[0] + (read.requested_bytes(schedule) if read else 0)
 
 
-def _bytes_once(schedule: Schedule) -> tuple[int, int]:
+def _bytes_once(schedule: KernelSchedule) -> tuple[int, int]:
     """Return the bytes that are read once, and those that are written.
 
     Read once: inputs without panels, and inputs of the launch's first launch. Written: the output and the workspaces.
@@ -272,7 +287,7 @@ def _bytes_once(schedule: Schedule) -> tuple[int, int]:
     return once + sum(bytes_of[name] for name in read), bytes_of[output] + workspaces
 
 
-def _added_bytes(schedule: Schedule, read: Panels, constants: Constants) -> float:
+def _added_bytes(schedule: KernelSchedule, read: Panels, constants: Constants) -> float:
     """Return the bytes of the output that the L2 must read from DRAM because it adds to them.
 
     Slices add one after the other. The next slice finds the output still in the L2 if the output fits there together
@@ -303,7 +318,7 @@ def reuse_seconds(kernel: Kernel, launch: Launch, programs_per_sm: int) -> float
     return (2 + sizes) * (_ORDER_S + tiles * _TILE_S)
 
 
-def group_sizes(schedule: Schedule) -> tuple[int, ...]:
+def group_sizes(schedule: KernelSchedule) -> tuple[int, ...]:
     """Return the GROUP_SIZEs to compare: all up to the number of tile rows, or a few per octave for large launches."""
     return _compared_sizes(schedule.extents[0], len(schedule.step) * (int(schedule.step.max()) + 1))
 

@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from kernels import orders
+from kernels.capture.reader import CapturedKernel
 from kernels.compiling.compile_cost import panel_loads
 from kernels.gpus import Gpu, Occupancy, occupancy
 from kernels.instructions import CompiledFacts
@@ -29,9 +30,9 @@ _FEW_PROGRAMS = 256
 _MAX_TILES_ADDED = 1 << 15
 
 
-def occupancy_of(launch: Launch, compiled: CompiledFacts) -> Occupancy:
-    """Predict the occupancy of a launch's compiled kernel."""
-    return occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
+def occupancy_of(gpu: Gpu, num_warps: int, compiled: CompiledFacts | CapturedKernel) -> Occupancy:
+    """Predict the occupancy of a compiled kernel."""
+    return occupancy(gpu, num_warps, compiled.registers, compiled.shared_bytes)
 
 
 def max_programs_per_sm(gpu: Gpu, num_warps: int) -> int:
@@ -39,9 +40,11 @@ def max_programs_per_sm(gpu: Gpu, num_warps: int) -> int:
     return max(1, min(gpu.max_programs_per_sm, gpu.max_warps_per_sm // num_warps))
 
 
-def programs_per_sm(launch: Launch, compiled: CompiledFacts | None) -> int:
+def programs_per_sm(
+    gpu: Gpu, num_warps: int, compiled: CompiledFacts | CapturedKernel | None
+) -> int:
     """Return how many programs an SM holds: at least 1 by the compiled kernel's resources, or 1 before a compile."""
-    return 1 if compiled is None else max(1, occupancy_of(launch, compiled).programs_per_sm)
+    return 1 if compiled is None else max(1, occupancy_of(gpu, num_warps, compiled).programs_per_sm)
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Schedule:
     """The schedule of one launch.
 
     Attributes:
-        kernel, launch: the scheduled kernel and launch.
+        num_warps: warps of a program.
         programs: number of programs in the launch.
         tiles: program → tile, in launch order.
         extents: (num_pid_m, num_pid_n), number of output tiles along each axis.
@@ -57,13 +60,12 @@ class Schedule:
         transposed: for each tensor, the output last, whether pid_m counts to the right and pid_n down.
         k_blocks: number of blocks along the loop index "k" that one tile reads; 0 without a loop.
         slices: number of programs that share a tile, each with its slice of "k".
-        sms: number of SMs of the GPU.
         resident_programs: number of programs that all SMs hold at once.
         resident_source: "assumed", or "compiled" if registers and shared memory are known.
     """
 
-    kernel: Kernel
-    launch: Launch
+    gpu: Gpu
+    num_warps: int
     programs: int
     tiles: Tiles
     extents: tuple[int, int]
@@ -71,9 +73,12 @@ class Schedule:
     transposed: dict[str, bool]
     k_blocks: int
     slices: int
-    sms: int
     resident_programs: int
     resident_source: str
+
+    @property
+    def sms(self) -> int:
+        return self.gpu.sms
 
     @property
     def programs_per_sm(self) -> int:
@@ -136,6 +141,14 @@ class Schedule:
         return self.entry.min(axis=2).T, self.entry.min(axis=1).T
 
 
+@dataclass(frozen=True)
+class KernelSchedule(Schedule):
+    """The schedule of a launch of one of our kernels."""
+
+    kernel: Kernel
+    launch: Launch
+
+
 def count_tiles(kernel: Kernel, launch: Launch) -> int:
     """Count the tiles that a launch's programs compute. Slices of a tile count separately."""
     extents = kernel.extents(launch)
@@ -144,7 +157,7 @@ def count_tiles(kernel: Kernel, launch: Launch) -> int:
 
 def schedule(
     kernel: Kernel, launch: Launch, assumed: int = 0, compiled: CompiledFacts | None = None
-) -> Schedule:
+) -> KernelSchedule:
     """Predict the schedule of one launch.
 
     Args:
@@ -156,12 +169,13 @@ def schedule(
     extents = kernel.extents(launch)
     gpu = launch.gpu
     config = launch.config
+    num_warps = config.num_warps
     if (tiles := count_tiles(kernel, launch)) > MAX_TILES:
         message = f"{tiles:,} tiles are too many to schedule; at most {MAX_TILES:,} are allowed."
         hint = "Make the tile larger or the shape smaller."
         raise ConfigError("too_many_tiles", f"{message} {hint}", next(iter(knobs(type(config)))))
-    if assumed > (limit := max_programs_per_sm(gpu, config.num_warps)):
-        most = f"{limit} on the {gpu.name} with {config.num_warps} warps per program"
+    if assumed > (limit := max_programs_per_sm(gpu, num_warps)):
+        most = f"{limit} on the {gpu.name} with {num_warps} warps per program"
         raise ConfigError(
             "out_of_range",
             f"programs_per_sm must be at most {most} (got {assumed}).",
@@ -169,9 +183,9 @@ def schedule(
         )
     pids = np.arange(kernel.programs(launch), dtype=np.int64)
     transposed = {access.tensor: access.transposed for access in reversed(kernel.accesses(launch))}
-    return Schedule(
-        kernel,
-        launch,
+    return KernelSchedule(
+        gpu,
+        num_warps,
         programs=len(pids),
         tiles=kernel.tiles(pids, launch),
         extents=(extents["m"], extents["n"]),
@@ -181,13 +195,14 @@ def schedule(
         },
         k_blocks=extents.get("k", 0),
         slices=extents.get("slice", 1),
-        sms=gpu.sms,
-        resident_programs=gpu.sms * (assumed or programs_per_sm(launch, compiled)),
+        resident_programs=gpu.sms * (assumed or programs_per_sm(gpu, num_warps, compiled)),
         resident_source="assumed" if assumed or compiled is None else "compiled",
+        kernel=kernel,
+        launch=launch,
     )
 
 
-def row_major(like: Schedule) -> Schedule:
+def row_major(like: KernelSchedule) -> KernelSchedule:
     """Return the same schedule with tiles in row-major order. Requires panels.
 
     Each program still computes the same number of tiles, and the same slices.
@@ -255,7 +270,7 @@ class Panels:
         return int(self.row_bytes[rows].sum() + self.column_bytes[columns].sum())
 
 
-def panels(schedule: Schedule) -> Panels | None:
+def panels(schedule: KernelSchedule) -> Panels | None:
     """Return the panels of a launch; None if each input is read once."""
     kernel = schedule.kernel
     launch = schedule.launch

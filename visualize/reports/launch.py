@@ -20,7 +20,7 @@ from kernels.capture.reader import (
     Tuned,
 )
 from kernels.evaluate.captured import count_launch
-from kernels.evaluate.counts import COUNTERS, LaunchCounts, OperationCounts, sum_costs
+from kernels.evaluate.counts import COUNTER_NAMES, LaunchCounts, OperationCounts, sum_costs
 from kernels.evaluate.findings import Compiler, find
 from kernels.results.codec import from_json, parse_json, to_json
 
@@ -215,7 +215,9 @@ def _report_launch(
         results=launch.results,
         findings=tuple(replace(finding, text=finding.sentences) for finding in findings),
         totals=totals,
-        lower_bound={name: counts.lower_bound(name) for name in COUNTERS if totals[name] is None},
+        lower_bound={
+            name: counts.lower_bound(name) for name in COUNTER_NAMES if totals[name] is None
+        },
         refused=tuple(Refusal(*each) for each in sorted(refused)),
         counted=counted,
         agrees=None if counted is None else all(totals[name] == counted[name] for name in counted),

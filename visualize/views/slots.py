@@ -40,6 +40,35 @@ if PLOTLY_JS.is_relative_to(Path.cwd()):
     PLOTLY_JS = PLOTLY_JS.relative_to(Path.cwd())
 
 
+# The group of a form whose controls are folded.
+MORE = "more"
+
+# The fields of a control that `form.js` reads.
+_BEHAVIOUR = ("name", "kind", "choices", "low", "high")
+
+_GROUP = Markup('<fieldset class="knob-group"><legend>{}</legend>{}</fieldset>')
+_FOLD = Markup('<details class="knob-group {}"><summary>{}</summary>{}</details>')
+_PRESET = Markup('<button type="button" value="{}"></button>')
+_FIELD = Markup(
+    '<div class="field {kind}" data-field="{name}"><label for="knob-{name}">{words}</label>{inputs}'
+    '<p class="problem" role="alert"></p>{note}<p class="help" role="tooltip" id="help-{name}">{help}</p></div>'
+)
+_ABOUT = 'id="knob-{name}" aria-describedby="help-{name}"'
+_RANGE = (
+    '<input type="range" id="knob-{name}-slider" aria-label="{label} slider" '
+    'aria-describedby="help-{name}" step="1">'
+)
+# The inputs of a control, by its kind.
+_INPUTS = {
+    "menu": Markup(f"<select {_ABOUT}>{{options}}</select>"),  # noqa: S704
+    "text": Markup(  # noqa: S704
+        f'<input type="text" {_ABOUT} maxlength="{{longest}}" placeholder="{{placeholder}}" spellcheck="false">'
+    ),
+    "number": Markup(f'{_RANGE}<input type="number" {_ABOUT}>'),  # noqa: S704
+    "steps": Markup(f'{_RANGE}<output {_ABOUT} for="knob-{{name}}-slider"></output>'),  # noqa: S704
+}
+
+
 def slot(name: str, kind: str = "html", content: str = "") -> Markup:
     """Return an element with the DOM id `name`.
 
@@ -162,11 +191,91 @@ def problems_value(sentences: Mapping[str, str]) -> str:
     return json.dumps(dict(sentences), ensure_ascii=False)
 
 
-def form_value(fields: list[Json], values: Mapping[str, Any], presets: tuple[str, ...] = ()) -> str:
-    """Return a form's value: its controls (see `control`), their values, and the titles of preset buttons."""
-    return json.dumps(
-        {"fields": fields, "values": dict(values), "presets": presets}, ensure_ascii=False
+def form_value(
+    fields: list[Json], values: Mapping[str, Any], presets: tuple[str, ...] = (), more: str = ""
+) -> str:
+    """Return a form's value: its HTML and, for `form.js`, how its controls behave, their values, and changing titles.
+
+    The HTML is the same for all values, so that a control keeps its focus and a slider its drag.
+
+    Args:
+        fields: its controls (see `control`). Those of the group MORE are folded.
+        presets: the titles of preset buttons.
+        more: the title of the folded group.
+    """
+    groups = dict[str, Markup]()
+    for field in fields:
+        groups[field["group"]] = groups.get(field["group"], Markup()) + _field(field)
+    folded = {"more": groups.pop(MORE, "")}
+    folded["presets"] = Markup("").join(map(_PRESET.format, range(len(presets))))
+    html = Markup("").join(_GROUP.format(*group) for group in groups.items())
+    html += Markup("").join(
+        _FOLD.format(name, name.title(), content) for name, content in folded.items() if content
     )
+    controls = [
+        {
+            **{name: field[name] for name in _BEHAVIOUR if name in field},
+            "stops": _stops(field, values),
+            "hidden": is_hidden(field, values),
+        }
+        for field in fields
+    ]
+    value = {
+        "html": html,
+        "fields": controls,
+        "values": dict(values),
+        "presets": presets,
+        "more": more,
+    }
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _field(field: Json) -> Markup:
+    """Return the HTML of a control."""
+    name = field["name"]
+    labels = field.get("labels") or field.get("choices") or ()
+    options = Markup("").join(map(Markup("<option>{}</option>").format, labels))
+    inputs = _INPUTS[field["kind"]].format(
+        name=name,
+        label=field["label"],
+        options=options,
+        longest=field.get("longest"),
+        placeholder=field.get("placeholder", ""),
+    )
+    bounds = f" {field['low']} to {field['high']}." if field["kind"] == "number" else ""
+    # A long name breaks after an underscore.
+    words = Markup("_<wbr>").join(field["label"].split("_"))
+    note = Markup('<p class="note">{}</p>').format(field["note"]) if field.get("note") else ""
+    return _FIELD.format(
+        name=name,
+        kind=field["kind"],
+        words=words,
+        inputs=inputs,
+        note=note,
+        help=field["help"] + bounds,
+    )
+
+
+def is_hidden(field: Json, values: Mapping[str, Any]) -> bool:
+    """Return whether a knob makes no difference with these values."""
+    if field["only_with"] is None:
+        return False
+    name, allowed = field["only_with"]
+    return values.get(name) not in allowed
+
+
+def _stops(field: Json, values: Mapping[str, Any]) -> list[Any] | None:
+    """Return the values at which a slider stops; None for all. Powers of two beyond a cap would change nothing."""
+    if field["kind"] == "steps":
+        return list(field["choices"])
+    if field.get("stops") != "powers":
+        return None
+    high = field["high"]
+    if field["cap"]:
+        size, block = field["cap"]
+        high = min(high, -(-values[size] // values[block]))
+    zero = [0] if field["low"] == 0 else []
+    return zero + [2**power for power in range(high.bit_length()) if field["low"] <= 2**power]
 
 
 def form_of(declared: Any, hidden: Collection[str] = ()) -> str:
@@ -185,15 +294,14 @@ def controls(declared: type) -> list[Json]:
 
 
 def control(name: str, knob: Knob) -> Json:
-    """Return the description of one control for `form.js`."""
+    """Return the description of one control for `form_value`."""
     shared: dict[str, Any] = {
         "name": name,
         "label": knob.label or name,
         "group": knob.group,
         "help": knob.help,
+        "only_with": knob.only_with,
     }
-    if knob.only_with:
-        shared["only_with"] = {"name": knob.only_with[0], "values": list(knob.only_with[1])}
     if knob.longest is not None:
         return {**shared, "kind": "text", "longest": knob.longest}
     if knob.choices is None:

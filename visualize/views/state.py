@@ -19,7 +19,7 @@ from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Compiled, Failure
 from kernels.results.store import Store
 from kernels.spec import Kernel, Launch
-from visualize.predict.schedule import STEPPING, Schedule, schedule
+from visualize.predict.schedule import STEPPING, KernelSchedule, schedule
 from visualize.views.opening import opening_config
 
 T = TypeVar("T")
@@ -29,34 +29,43 @@ DEFAULT_KERNEL = "matmul.grouped"
 # The URL parameter that holds the pinned experiment.
 PINNED = "with"
 
+# The tabs' names in addresses that people saved before the names equalled the titles.
+_OLD_TABS = {
+    "schedule": "program-order",
+    "order": "program-order",
+    "reuse": "dram-reads",
+    "coalescing": "requests",
+    "code": "compiler",
+}
+
 COLORS = ("order", "group", "wave", "sm")
 
 
 @dataclass(frozen=True)
-class ScheduleView:
-    """Options of the schedule, in ideal waves and as it ran."""
+class ProgramOrderView:
+    """Options of the program order, in ideal waves and as it ran."""
 
     color: str = knob(
-        "order", "Schedule", "Meaning of a tile's colour.", choices=COLORS, label="Colours"
+        "order", "Program order", "Meaning of a tile's colour.", choices=COLORS, label="Colours"
     )
     programs_per_sm: int = knob(
         0,
-        "Schedule",
+        "Program order",
         "Assumed number of programs resident on one SM. 0: the compiled kernel's limit.",
         low=0,
         high=32,
         label="Programs per SM",
     )
     by: str = knob(
-        "auto", "Schedule", "Step size. auto: single programs if the launch is small or fits in one wave.",
+        "auto", "Program order", "Step size. auto: single programs if the launch is small or fits in one wave.",
         choices=STEPPING, label="Steps",
     )  # fmt: skip
     picture: str = knob(
-        "steps", "Schedule", "The picture at the top. timeline: the launch as it ran, if measured or recorded.",
+        "steps", "Program order", "The picture at the top. timeline: the launch as it ran, if measured or recorded.",
         choices=("steps", "timeline"), label="Picture at the top",
     )  # fmt: skip
     first: int = knob(
-        0, "Schedule", "Compare the loads of this many programs. 0: all resident programs.",
+        0, "Program order", "Compare the loads of this many programs. 0: all resident programs.",
         low=0, high=2**21, stops="powers", label="Compared programs",
     )  # fmt: skip
 
@@ -198,6 +207,12 @@ def read_pinned(text: object, this: Gpu | None) -> Experiment | None:
     return pinned
 
 
+def read_tab(flat: Mapping[str, object], opened: str) -> str:
+    """Return the tab that flat fields open."""
+    tab = str(flat.get("tab", opened))
+    return _OLD_TABS.get(tab, tab)
+
+
 def open_experiment(payload: object, this: Gpu | None) -> Experiment:
     """Read an experiment. If it has no config, and its kernel's default does not launch on its GPU, use the offer.
 
@@ -219,7 +234,7 @@ class Settings:
     """The page's settings besides an Experiment.
 
     Attributes:
-        tabs: titles by name.
+        tabs: titles by name in the address.
         opened: the tab that is open at first.
         options: types of the panels' options, dataclasses of knobs. A type may have a method `refuse(problem)`, which
             raises ConfigError if the options don't fit the problem, and `of_kernel = True` if its values make no sense
@@ -250,14 +265,12 @@ class Settings:
             if refuse := getattr(each, "refuse", None):
                 refuse(chosen.problem)
             options.append(each)
-        tab = flat.get("tab", self.opened)
+        tab = read_tab(flat, self.opened)
         if tab not in self.tabs:
             allowed = ", ".join(f"{name} ({title})" for name, title in self.tabs.items())
             raise ConfigError("not_a_choice", f"tab is {quote(tab)}; allowed are {allowed}.", "tab")
         gpu = experiment.resolve_gpu(chosen, this)
-        return State(
-            chosen, View(str(tab), tuple(options)), gpu, read_pinned(flat.get(PINNED), this)
-        )
+        return State(chosen, View(tab, tuple(options)), gpu, read_pinned(flat.get(PINNED), this))
 
     def short_address(self, state: State) -> dict[str, Any]:
         """Return the URL parameters that differ from their defaults, and the kernel."""
@@ -347,13 +360,13 @@ class Snapshot:
         return next((value for value in self.measured.values() if type(value) is kind), None)
 
     @cached_property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> KernelSchedule:
         """The launch in ideal waves.
 
         Raises:
             ConfigError: the launch has too many tiles, or the GPU can't hold that many programs.
         """
-        assumed = self.state.view.of(ScheduleView).programs_per_sm
+        assumed = self.state.view.of(ProgramOrderView).programs_per_sm
         return schedule(self.state.kernel, self.launch, assumed, self.compiled)
 
 

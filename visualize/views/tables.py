@@ -256,7 +256,7 @@ class Table(Generic[R]):
         file = _csv(
             [header, *([column.value_of(row) for column in self.columns] for row in matching)]
         )
-        return save_file(f"tilescope_{self.name}.csv", "text/csv;charset=utf-8", file)
+        return save_file(f"tilescope_{self.name}.csv", file)
 
     def render(
         self, rows: Sequence[R], state: State, row_address: Callable[[R], str] = lambda _: ""
@@ -394,9 +394,9 @@ def _save(
     yield table.save(rows(Snapshot(state, store=session.store)), state)
 
 
-def save_file(name: str, content_type: str, text: str) -> Slots:
+def save_file(name: str, text: str) -> Slots:
     """Make the browser save a file. It ignores an update that repeats an id."""
-    file = {"id": time.time_ns(), "name": name, "type": content_type, "text": text}
+    file = {"id": time.time_ns(), "name": name, "text": text}
     return {"saved-file": json.dumps(file, ensure_ascii=False)}
 
 

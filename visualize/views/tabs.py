@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from visualize.views.library.view import RecordedPanel, ScoreboardPanel
 from visualize.views.memory.compiler import CompilerPanel
-from visualize.views.memory.view import CoalescingPanel
+from visualize.views.memory.view import RequestsPanel
 from visualize.views.memory.whatif import WhatIfPanel
-from visualize.views.order.view import ReusePanel, SchedulePanel, TimelinePanel
+from visualize.views.order.view import DramReadsPanel, ProgramOrderPanel, TimelinePanel
 from visualize.views.panel import Panel
 from visualize.views.result.view import ExportPanel, ResultPanel
 from visualize.views.state import Settings
@@ -17,40 +17,46 @@ from visualize.views.tune.view import SweepPanel
 
 @dataclass(frozen=True)
 class Tab:
-    """A tab: its name in the address, its title, and its panels from top to bottom."""
+    """A tab: its title, and its panels from top to bottom."""
 
-    name: str
     title: str
     panels: tuple[type[Panel], ...]
 
+    @property
+    def name(self) -> str:
+        """The tab in addresses and in the page's element IDs: "dram-reads" for "DRAM reads"."""
+        return self.title.lower().replace(" ", "-")
+
 
 TABS = (
-    Tab("result", "Result", (ResultPanel, ExportPanel)),
-    Tab("schedule", "Program order", (SchedulePanel, TimelinePanel)),
-    Tab("reuse", "DRAM reads", (ReusePanel,)),
-    Tab("coalescing", "Requests", (CoalescingPanel, WhatIfPanel)),
-    Tab("compiler", "Compiler", (CompilerPanel,)),
-    Tab("sweep", "Sweep", (SweepPanel,)),
-    Tab("scoreboard", "Scoreboard", (ScoreboardPanel,)),
-    Tab("recorded", "Recorded", (RecordedPanel,)),
-    Tab("history", "History", (HistoryPanel,)),
+    Tab("Result", (ResultPanel, ExportPanel)),
+    Tab("Program order", (ProgramOrderPanel, TimelinePanel)),
+    Tab("DRAM reads", (DramReadsPanel,)),
+    Tab("Requests", (RequestsPanel, WhatIfPanel)),
+    Tab("Compiler", (CompilerPanel,)),
+    Tab("Sweep", (SweepPanel,)),
+    Tab("Scoreboard", (ScoreboardPanel,)),
+    Tab("Recorded", (RecordedPanel,)),
+    Tab("History", (HistoryPanel,)),
 )
 
 # The views, each with its pictures; a view opens on its first one. The Library is opened from the header, too.
 VIEWS = {
-    "Order": ("schedule", "reuse"),
-    "Memory": ("coalescing", "compiler"),
+    "Order": ("program-order", "dram-reads"),
+    "Memory": ("requests", "compiler"),
     "Result": ("result",),
     "Tune": ("sweep", "history"),
 }
 LIBRARY = ("recorded", "scoreboard")
 
 # A story that can be told in ten seconds: nine programs, 54 blocks instead of 90.
-_OPENING = "kernel=matmul.grouped&M=576&N=576&K=288&tab=schedule&first=9&BLOCK_M=64&BLOCK_N=64&BLOCK_K=32&GROUP_SIZE=3"
+_OPENING = (
+    "kernel=matmul.grouped&M=576&N=576&K=288&first=9&BLOCK_M=64&BLOCK_N=64&BLOCK_K=32&GROUP_SIZE=3"
+)
 
 SETTINGS = Settings(
     tabs={tab.name: tab.title for tab in TABS},
-    opened="schedule",
+    opened="program-order",
     options=tuple(kind for tab in TABS for panel in tab.panels for kind in panel.options),
     opening=dict(urllib.parse.parse_qsl(_OPENING, strict_parsing=True)),
 )
@@ -58,6 +64,6 @@ SETTINGS = Settings(
 # Where to begin: a guided tour and states of the page, by the question that they answer.
 WAYS = {
     "Why grouping?": "tour=why-grouping&stop=1",
-    "Is my store coalesced?": "kernel=transpose.flat&tab=coalescing",
+    "Is my store coalesced?": "kernel=transpose.flat&tab=requests",
     "Watch a race": "kernel=matmul.split_k_race&tab=result",
 }

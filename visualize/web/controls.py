@@ -15,7 +15,7 @@ from kernels.sweep.devices import concurrent_compiles
 from kernels.sweep.sweep_run import estimate_seconds
 from visualize.predict.offer import FOUND, NEIGHBOUR, RANKED, offer
 from visualize.views.opening import explain_opening
-from visualize.views.slots import control, controls, form_value
+from visualize.views.slots import MORE, control, controls, form_value, is_hidden
 from visualize.views.state import PINNED, State
 from visualize.views.tune.view import default_values
 
@@ -66,16 +66,24 @@ def experiment_form(
         },
         *(control(name, knob) for name, knob in state.kernel.problem_knobs().items()),
         *controls(state.kernel.config),
-        *controls(Run),
     ]
+    # The shape's menus, inputs and timer
+    menus = [field for field in fields[2:] if field["kind"] == "menu"]
+    folded = [field | {"group": MORE} for field in (*menus, *controls(Run))]
+    fields = [field for field in fields if field not in menus] + folded
     values = {
         **state.experiment.to_address(),
         "gpu": state.experiment.gpu,
         "form_of": state.kernel.id,
     }
-    return form_value(
-        fields, values, presets(state.kernel, state.experiment.problem, state.gpu, this)
-    )
+    titles = presets(state.kernel, state.experiment.problem, state.gpu, this)
+    shape = state.kernel.problem_knobs()
+    words = [
+        str(values[field["name"]])
+        for field in menus
+        if field["name"] in shape and not is_hidden(field, values)
+    ]
+    return form_value(fields, values, titles, " · ".join([*words, "more"]))
 
 
 def presets(kernel: Kernel, problem: Any, gpu: Gpu, this: Gpu | None) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from kernels.measuring.session import BoundedCache
 from visualize.views.order.map_figure import map_figure
 from visualize.views.order.view import orders_of
 from visualize.views.slots import PLOTLY_JS
-from visualize.views.state import ScheduleView, Snapshot
+from visualize.views.state import ProgramOrderView, Snapshot
 from visualize.views.tabs import SETTINGS
 from visualize.web.guard import collect_reply
 
@@ -117,7 +117,7 @@ def first_picture(gpu: Gpu | None) -> str:
     state = SETTINGS.state(SETTINGS.opening, gpu)
     orders = orders_of(Snapshot(state))  # without recordings, which take long to read
     label = " and ".join(order.name for order in orders)
-    drawing = draw_svg(map_figure(orders, state.view.of(ScheduleView).color))
+    drawing = draw_svg(map_figure(orders, state.view.of(ProgramOrderView).color))
     text = Path(__file__).with_name("first_picture.html").read_text(encoding="utf-8")
     return text.replace("LABEL", escape(label)).replace("DRAWING", drawing)
 

@@ -201,7 +201,7 @@ class Redraw:
         page.replace_job(None)
         slots |= self.scripts.fill(script)
         if not before or before.id != script.id:
-            slots["verdicts-fold"] = OPEN
+            slots["operations-fold"] = OPEN
         return self.scripts.is_live(script)
 
     def _show_experiment(

@@ -17,7 +17,7 @@ from visualize.views.capture.script import Recapture, Script
 from visualize.views.capture.view import TABS, LaunchView, clip, draw, most_wasteful
 from visualize.views.panel import Slots
 from visualize.views.slots import DISABLED
-from visualize.views.state import query
+from visualize.views.state import query, read_tab
 from visualize.web.controls import kernel_menu
 
 # The start of a script's name.
@@ -26,14 +26,11 @@ PREFIX = "script."
 # Seconds between checks of the script's modification time.
 _POLL_S = 0.2
 
-# The tabs of a script that take the place of a kernel's, and of those in older addresses.
+# The tabs of a script that take the place of a kernel's.
 _SAME_VIEW = {
-    "reuse": "schedule",
-    "sweep": "coalescing",
-    "history": "coalescing",
-    "requests": "coalescing",
-    "code": "compiler",
-    "order": "schedule",
+    "dram-reads": "program-order",
+    "sweep": "requests",
+    "history": "requests",
 }
 
 
@@ -76,7 +73,7 @@ class Scripts:
         if not isinstance(given, Mapping) or str(given.get("kernel")) not in self.scripts:
             return None
         name = str(given["kernel"])
-        tab = str(given.get("tab", TABS[0]))
+        tab = read_tab(given, TABS[0])
         if tab not in (*TABS, *_SAME_VIEW):
             return None
         is_new = link is None and given.get("form_of") != name

@@ -1,25 +1,17 @@
-"""The program order of a captured launch: which program stores which block, as our own kernels declare it."""
+"""The program order of a captured launch: which program stores which block."""
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, NoReturn
 
 import numpy as np
 
-from kernels.capture.reader import CapturedKernel, CapturedLaunch
+from kernels.accesses import Tiles
+from kernels.capture.reader import CapturedLaunch
 from kernels.evaluate.counts import OperationCounts
-from kernels.evaluate.memory import STORAGE_STEP
+from kernels.evaluate.global_memory import STORAGE_STEP
 from kernels.gpus import GPUS
-from kernels.instructions import CompiledFacts
-from kernels.spec import Family, Kernel, Launch, TensorSpec, Tiles
-from visualize.predict.schedule import MAX_TILES, Schedule, schedule
+from visualize.predict.schedule import MAX_TILES, Schedule, programs_per_sm
 from visualize.views.capture.launches import Launches
-
-
-@dataclass(frozen=True)
-class _Config:
-    num_warps: int
 
 
 def captured_schedule(launches: Launches, number: int) -> Schedule | None:
@@ -27,49 +19,25 @@ def captured_schedule(launches: Launches, number: int) -> Schedule | None:
 
     It is None without such a tensor, or if the GPU is not in our table.
     """
-    launch = declare_launch(launches, number)
-    found = next(_stored_blocks(launches, number), None)
-    if launch is None or found is None:
-        return None
-    tensor, tiles = found
-    extents = {"m": int(tiles.pid_m.max()) + 1, "n": int(tiles.pid_n.max()) + 1}
-    code = launches.kernel(number)
-    grid = launches.content.launches[number].grid
-    family = Family(
-        id="script",
-        problem=type(None),
-        tensors=lambda _: {tensor: TensorSpec((extents["m"], extents["n"]), is_input=False)},
-        reference=_unknown,
-        baseline=_unknown,
-        baseline_name=_unknown,
-        magnitude="",
-    )
-    kernel = Kernel(
-        id=code.name,
-        title=code.name,
-        headline="",
-        family=family,
-        config=_Config,
-        jitted=None,
-        grid=lambda _: grid,
-        extents=lambda _: extents,
-        tiles=lambda *_: tiles,
-        accesses=lambda _: (),
-        arguments=_unknown,
-    )
-    return schedule(kernel, launch, compiled=compiled_facts(code))
-
-
-def declare_launch(launches: Launches, number: int) -> Launch | None:
-    """Return a launch as our own kernels have it; None if the GPU is not in our table."""
     gpu = GPUS.get(launches.gpu)
-    config = _Config(launches.kernel(number).num_warps)
-    return Launch(None, config, gpu) if gpu else None
-
-
-def compiled_facts(kernel: CapturedKernel) -> CompiledFacts:
-    needs = kernel.registers, kernel.spilled_bytes, kernel.shared_bytes
-    return CompiledFacts(*needs, operations=(), shared=(), conversions=(), unreadable="")
+    stored = next(_stored_blocks(launches, number), None)
+    if gpu is None or stored is None:
+        return None
+    tensor, tiles = stored
+    kernel = launches.kernel(number)
+    return Schedule(
+        gpu,
+        kernel.num_warps,
+        programs=launches.programs(number),
+        tiles=tiles,
+        extents=(int(tiles.pid_m.max()) + 1, int(tiles.pid_n.max()) + 1),
+        panels=None,
+        transposed={tensor: False},
+        k_blocks=0,
+        slices=1,
+        resident_programs=gpu.sms * programs_per_sm(gpu, kernel.num_warps, kernel),
+        resident_source="compiled",
+    )
 
 
 def _stored_blocks(launches: Launches, number: int) -> Iterator[tuple[str, Tiles]]:
@@ -101,8 +69,7 @@ def _find_blocks(
     Args:
         address: of the elements of one block.
     """
-    tensors = (argument.own_tensor for argument in launch.arguments if argument.name in op.tensors)
-    tensor = next(filter(None, tensors), None)
+    tensor = launch.find_tensor(op.tensors)
     if tensor is None:
         return None
     pitch = max(1, tensor.shape[-1] if tensor.shape else 1)
@@ -122,7 +89,3 @@ def _find_blocks(
     program, start = (np.concatenate(part) for part in zip(*op.tally.starts, strict=True))
     row, column = split(start)
     return program, row // height, column // width
-
-
-def _unknown(*_: Any) -> NoReturn:
-    raise TypeError("A captured launch declares no reference and no arguments.")

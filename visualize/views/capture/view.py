@@ -10,10 +10,11 @@ import numpy as np
 from markupsafe import Markup
 
 from kernels.capture.reader import CapturedLaunch
-from kernels.evaluate.counts import OperationCounts
+from kernels.evaluate.counts import Example, OperationCounts
 from kernels.evaluate.declared import Matrix, Requests
-from kernels.evaluate.memory import STORAGE_STEP
-from kernels.evaluate.requests import textbook
+from kernels.evaluate.global_memory import STORAGE_STEP
+from kernels.gpus import GPUS
+from kernels.instructions import Instruction
 from kernels.knobs import knob
 from visualize.numbers import count_noun, join_names, milliseconds, significant
 from visualize.predict.schedule import steps
@@ -21,7 +22,7 @@ from visualize.reports.comparison import differences
 from visualize.reports.launch import LaunchReport
 from visualize.reports.text import settings_text, wrong_counters
 from visualize.views import slots
-from visualize.views.capture.order import captured_schedule, compiled_facts, declare_launch
+from visualize.views.capture.order import captured_schedule
 from visualize.views.capture.script import Launches, Script
 from visualize.views.memory.compiler import compiler_headline, listing_value, resources_table
 from visualize.views.memory.flow import Flow, flow_plot
@@ -36,9 +37,9 @@ from visualize.views.tables import table
 
 # The tabs that a script has, with the slots of their headlines.
 _HEADLINES = {
-    "coalescing": "coalescing-headline",
+    "requests": "requests-headline",
     "compiler": "compiler-headline",
-    "schedule": "schedule-headline",
+    "program-order": "program-order-headline",
     "result": "result",
 }
 TABS = tuple(_HEADLINES)
@@ -114,16 +115,16 @@ def draw(script: Script, view: LaunchView, address: Mapping[str, object]) -> Slo
     ]
     drawn: Slots = {"launches": _launches_table(launches, view, address)}
     match view.tab:
-        case "coalescing":
+        case "requests":
             drawn |= {
-                "coalescing-headline": summary,
+                "requests-headline": summary,
                 "request-plot": _flow(launches, view),
                 "flow-title": "",
                 "flow-launch": "",
                 "contrast-title": "",
                 "contrast": NONE,
                 "contrast-launch": "",
-                "coalescing-table": report_table(launch, launches.textbook(view.launch), links),
+                "requests-table": report_table(launch, launches.textbook(view.launch), links),
                 "lanes-view": _lanes_form(launch, launches.programs(view.launch), view),
             }
         case "compiler":
@@ -132,14 +133,14 @@ def draw(script: Script, view: LaunchView, address: Mapping[str, object]) -> Slo
                 "resources": "",
                 "listing": _listing(launches, view),
             }
-            if declared := declare_launch(launches, view.launch):
-                facts = compiled_facts(launches.kernel(view.launch))
-                triton = launches.content.triton
-                drawn["compiler-headline"] = compiler_headline(declared, facts, triton)
-                drawn["resources"] = resources_table(declared, facts)
+            if gpu := GPUS.get(launches.gpu):
+                kernel = launches.kernel(view.launch)
+                needs = gpu, kernel.num_warps, kernel
+                drawn["compiler-headline"] = compiler_headline(*needs, launches.content.triton)
+                drawn["resources"] = resources_table(*needs)
         case "result":
             drawn["result"] = _result(launches.content.launches[view.launch])
-        case "schedule":
+        case "program-order":
             drawn |= _order_slots(launches, launch, view)
     return drawn
 
@@ -225,12 +226,15 @@ def _flow(launches: Launches, view: LaunchView) -> str:
     if not launches.report().launches[view.launch].ops:
         return NONE
     operation = launches.execution(view.launch, view.operation, view.program)
+    instruction = operation.instruction
+    example = operation.tally.example
+    if instruction is None or instruction.layout is None or example is None:
+        return NONE
     launch = launches.content.launches[view.launch]
-    main, other = (captured_flow(operation, launch, model) for model in ("compiled", "textbook"))
+    main = _make_flow(operation, launch, instruction, example)
+    other = _make_flow(operation, launch, instruction.textbook, example)
     if view.model == "textbook":
         main, other = other, main
-    if main is None or other is None:
-        return NONE
     return flow_plot(main, view.request, launches.caption, other)
 
 
@@ -283,33 +287,24 @@ def _result(launch: CapturedLaunch) -> Markup:
     return headline(*time, verdict) + table(header, rows)
 
 
-def captured_flow(operation: OperationCounts, launch: CapturedLaunch, model: str) -> Flow | None:
-    """Return an example execution of an operation as a flow from lanes to bytes; None if it has no lanes."""
-    made = operation.instruction
-    example = operation.tally.example
-    if made and model == "textbook":
-        made = textbook(made)
-    if made is None or made.layout is None or example is None:
-        return None
-    lanes = made.vectors
-    issued = ~np.resize(made.is_merged or (False,), len(lanes.owner))
-    element = lanes.element[issued]
-    address = example.address.ravel()[element]
-    active = example.active.ravel()[element]
-    if operation.op != "load":
-        active = active & lanes.owner[issued]
+def _make_flow(
+    operation: OperationCounts,
+    launch: CapturedLaunch,
+    instruction: Instruction,
+    example: Example,
+) -> Flow:
+    """Return an execution of an operation, with the lanes of an instruction."""
+    address, active = example.lanes(instruction)
     first = int(example.address.min()) % STORAGE_STEP
     address = np.where(active, address % STORAGE_STEP, first)
-    tensor = next(
-        (t for a in launch.arguments if (t := a.own_tensor) and a.name in operation.tensors), None
-    )
+    tensor = launch.find_tensor(operation.tensors)
     columns = max(1, tensor.shape[-1] if tensor and tensor.shape else 1)
-    rows = int(address.max()) // made.element_bytes // columns + 1
-    matrix = Matrix(rows, columns, made.element_bytes)
-    requests = Requests(address, active, made.width_bytes, matrix)
+    rows = int(address.max()) // instruction.element_bytes // columns + 1
+    matrix = Matrix(rows, columns, instruction.element_bytes)
+    requests = Requests(address, active, instruction.width_bytes, matrix)
     tensors = " or ".join(operation.tensors)
-    elements = example.address.size
-    return Flow(operation.op, tensors, (first,), elements, requests, model != "textbook")
+    is_compiled = instruction is operation.instruction
+    return Flow(operation.op, tensors, (first,), example.address.size, requests, is_compiled)
 
 
 def _order_slots(launches: Launches, launch: LaunchReport, view: LaunchView) -> Slots:
@@ -319,21 +314,21 @@ def _order_slots(launches: Launches, launch: LaunchReport, view: LaunchView) -> 
     if planned is None:
         why = "No store of this launch covers a tensor with rectangular blocks, once each."
         return {
-            "schedule-headline": headline(*count_noun(programs, "program").split(), why),
-            "schedule-plot": NONE,
-            "schedule-occupancy": "",
+            "program-order-headline": headline(*count_noun(programs, "program").split(), why),
+            "program-order-plot": NONE,
+            "program-order-occupancy": "",
         }
     (tensor,) = planned.transposed
     order = Order(launch.kernel, planned, steps(planned, "auto"))
     waves = waves_sentence(planned, steps(planned) if order.steps.is_single else order.steps)
     stored = f"The picture shows which program stores each block of {tensor}."
     return {
-        "schedule-headline": headline(*count_noun(programs, "program").split(), waves, stored),
-        "schedule-plot": plot_value(
+        "program-order-headline": headline(*count_noun(programs, "program").split(), waves, stored),
+        "program-order-plot": plot_value(
             map_figure([order], "order", ("block row", "block column")),
             f"{planned.extents} {launch.kernel}",
             player_data([order], "order", view.step, 0, 0),
             about=launches.caption,
         ),
-        "schedule-occupancy": occupancy_table(planned, None),
+        "program-order-occupancy": occupancy_table(planned, None),
     }

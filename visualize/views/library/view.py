@@ -34,7 +34,12 @@ from visualize.views.state import Snapshot, query
 from visualize.views.tables import ALL, Column, ListPanel, Table, experiment_columns, kind_column
 
 # The picture that shows a kind of recording. A kind without one opens the page's first picture.
-TABS_BY_KIND = {"run": "result", "timeline": "schedule", "counters": "coalescing", "reuse": "reuse"}
+TABS_BY_KIND = {
+    "run": "result",
+    "timeline": "program-order",
+    "counters": "requests",
+    "reuse": "dram-reads",
+}
 
 # How a recording's key numbers are written, by kind and how many there are.
 _RESULTS = {

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from kernels.evaluate.memory_operations import memory_lines
+from kernels.capture.reader import CapturedKernel
+from kernels.evaluate.declared_instructions import memory_lines
 from kernels.experiment import Json
+from kernels.gpus import Gpu
 from kernels.instructions import CompiledFacts
 from kernels.jit import last_line, source_file, source_lines
 from kernels.results import Compiled
@@ -22,6 +24,18 @@ from visualize.views.prose import Sourced, Strong, headline, say, term
 from visualize.views.slots import NONE, fold, slot
 from visualize.views.state import Snapshot
 from visualize.views.tables import table
+
+_LISTING = Markup(
+    '<div class="listing-bar"><span>Memory operation</span><select aria-label="memory operation">{}</select>'
+    '<input type="search" placeholder="Search all four, Enter for next" aria-label="search"></div>'
+    '<div class="listing-panes">{}</div>'
+)
+_OPTION = Markup("<option>{}</option>")
+_PANE = Markup(
+    '<section class="pane" data-name="{0}"><div class="pane-head"><b>{0}</b><span class="count"></span>'
+    '<button type="button">Copy</button></div><pre tabindex="0" aria-label="{0}">{1}</pre></section>'
+)
+_LINE = Markup("<div>{}</div>")
 
 # The compiler's texts. Their titles are in capitals.
 _TEXTS = ("ttgir", "ptx", "sass")
@@ -50,14 +64,16 @@ class CompilerPanel(Panel):
             }
         if compiled is None:
             return {}
+        gpu = launch.gpu
+        num_warps = launch.config.num_warps
         *_, number = find_operation(snapshot)
         kernel = snapshot.state.kernel
         # A first launch's operations are numbered before those of the kernel that is listed.
         first = len(kernel.all_accesses(launch)) - len(kernel.accesses(launch))
         return {
-            "compiler-headline": compiler_headline(launch, compiled, compiled.triton),
+            "compiler-headline": compiler_headline(gpu, num_warps, compiled, compiled.triton),
             "listing": _listing(kernel, launch, compiled, max(0, number - first)),
-            "resources": resources_table(launch, compiled),
+            "resources": resources_table(gpu, num_warps, compiled),
         }
 
     def draw_waiting(self, snapshot: Snapshot, seconds: float) -> Slots:
@@ -67,15 +83,12 @@ class CompilerPanel(Panel):
         compiled = snapshot.compiled
         if compiled is None:
             return ()
+        launch = snapshot.launch
+        resident = occupancy_of(launch.gpu, launch.config.num_warps, compiled)
         return (
             Number("registers per thread", compiled.registers, "", "compiled"),
             Number("shared memory", compiled.shared_bytes, "bytes", "compiled"),
-            Number(
-                "programs per SM",
-                occupancy_of(snapshot.launch, compiled).programs_per_sm,
-                "",
-                "compiled",
-            ),
+            Number("programs per SM", resident.programs_per_sm, "", "compiled"),
         )
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
@@ -91,11 +104,13 @@ class CompilerPanel(Panel):
         return (Endpoint("compile", compile_of),)
 
 
-def compiler_headline(launch: Launch, compiled: CompiledFacts, triton: str) -> Markup:
+def compiler_headline(
+    gpu: Gpu, num_warps: int, compiled: CompiledFacts | CapturedKernel, triton: str
+) -> Markup:
     """Render the predicted occupancy, and the registers and shared memory behind it."""
-    resident = occupancy_of(launch, compiled)
+    resident = occupancy_of(gpu, num_warps, compiled)
     held = count_noun(resident.programs_per_sm, "program")
-    warps = resident.programs_per_sm * launch.config.num_warps
+    warps = resident.programs_per_sm * num_warps
     spills = (
         f"{compiled.spilled_bytes:,} bytes spilled" if compiled.spilled_bytes else "none spilled"
     )
@@ -106,25 +121,24 @@ def compiler_headline(launch: Launch, compiled: CompiledFacts, triton: str) -> M
     )
     return headline(
         f"{100 * resident.occupancy:.3g} %",
-        Sourced(f"theoretical occupancy on {launch.gpu.name}", "predicted"),
+        Sourced(f"theoretical occupancy on {gpu.name}", "predicted"),
         say(
             "An SM can hold {} ({} of its {} warps). The limit is {}.",
             Strong(held),
             warps,
-            launch.gpu.max_warps_per_sm,
+            gpu.max_warps_per_sm,
             join_names(resident.limited_by),
         ),
         say("{} of shared memory per program, {} per thread, {}.", *needs),
         f"Triton {triton} compiled it.",
-        launch.gpu.caveat,
+        gpu.caveat,
     )
 
 
-def resources_table(launch: Launch, compiled: CompiledFacts) -> Markup:
+def resources_table(gpu: Gpu, num_warps: int, compiled: CompiledFacts | CapturedKernel) -> Markup:
     """Render the kernel's need of each resource, an SM's supply, and the programs that fit."""
-    gpu = launch.gpu
     needs = {
-        "warps": (f"{launch.config.num_warps} per program", f"{gpu.max_warps_per_sm} per SM"),
+        "warps": (f"{num_warps} per program", f"{gpu.max_warps_per_sm} per SM"),
         "programs": ("1", f"{gpu.max_programs_per_sm} per SM"),
         "registers": (f"{compiled.registers} per thread", f"{gpu.registers_per_sm:,} per SM"),
         "shared memory": (
@@ -133,7 +147,7 @@ def resources_table(launch: Launch, compiled: CompiledFacts) -> Markup:
         ),
     }
     header = ("resource", "this kernel needs", "the GPU has", term("programs per SM"))
-    limits = occupancy_of(launch, compiled).limits
+    limits = occupancy_of(gpu, num_warps, compiled).limits
     return table(header, [(name, *needs[name], str(programs)) for name, programs in limits.items()])
 
 
@@ -170,25 +184,27 @@ def listing_value(
         operations: the label of each memory operation, its file and lines, and their places in `source`.
         chosen: the operation that is marked.
     """
-    panes = [{"name": "Source", "lines": source}]
+    texts = {"Source": source}
     for kind, code in codes.items():
         # nvdisasm leaves room for labels before an instruction, which would push it out of a narrow pane.
-        lines = re.sub(r"(?<=\*/) {3,}", "  ", code).splitlines()
-        panes.append({"name": kind.upper(), "lines": lines})
-    marked = [
+        texts[kind.upper()] = re.sub(r"(?<=\*/) {3,}", "  ", code).splitlines()
+    panes = [
+        _PANE.format(name, Markup("").join(map(_LINE.format, lines)))
+        for name, lines in texts.items()
+    ]
+    names = Markup("").join(_OPTION.format(name) for name, *_ in operations)
+    marks = [
         {
-            "label": name,
-            "marks": {
-                "Source": inside,
-                **{
-                    kind.upper(): memory_lines(code, kind, file, place[0], place[-1])
-                    for kind, code in codes.items()
-                },
+            "Source": inside,
+            **{
+                kind.upper(): memory_lines(code, kind, file, place[0], place[-1])
+                for kind, code in codes.items()
             },
         }
-        for name, file, place, inside in operations
+        for _, file, place, inside in operations
     ]
-    value = {"panes": panes, "operations": marked, "operation": chosen}
+    html = _LISTING.format(names, Markup("").join(panes))
+    value = {"html": html, "marks": marks, "operation": chosen}
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -196,7 +212,8 @@ def compile_reply(snapshot: Snapshot) -> Reply:
     """Return the body of /compile."""
     compiled = snapshot.compiled
     assert compiled is not None, "only a compiled kernel has a reply"
-    resident = occupancy_of(snapshot.launch, compiled)
+    launch = snapshot.launch
+    resident = occupancy_of(launch.gpu, launch.config.num_warps, compiled)
     return {
         **select_fields(compiled, "registers", "spilled_bytes", "shared_bytes"),
         **select_fields(resident, "occupancy", "programs_per_sm", "limited_by", "limits"),

@@ -24,7 +24,7 @@ from kernels.results import Counters, records
 from kernels.sectors import SECTORS
 from kernels.spec import Kernel, Launch
 from visualize.numbers import count_noun
-from visualize.predict.agreement import Verdicts, worst
+from visualize.predict.agreement import LaunchCosts, worst
 from visualize.predict.textbook import Textbook
 from visualize.views import theme
 from visualize.views.memory import request_lines
@@ -80,17 +80,17 @@ class LaneView:
     )
 
 
-def find_operation(snapshot: Snapshot) -> tuple[Verdicts, int, int]:
+def find_operation(snapshot: Snapshot) -> tuple[LaunchCosts, int, int]:
     """Return the costs of the launch's operations, the most wasteful one, and the one that is drawn."""
     state = snapshot.state
     view = state.view.of(LaneView)
     counters = snapshot.result(Counters)
     textbook = state.view.of(Textbook)
-    verdicts = Verdicts(state.kernel, state.launch, snapshot.compiled, counters, textbook)
-    wasteful = worst(verdicts, view.model == "textbook")
-    last = len(verdicts.board) - 1
+    costs = LaunchCosts(state.kernel, state.launch, snapshot.compiled, counters, textbook)
+    wasteful = worst(costs, view.model == "textbook")
+    last = len(costs.textbook) - 1
     number = wasteful if view.operation == "worst" else min(int(view.operation), last)
-    return verdicts, wasteful, number
+    return costs, wasteful, number
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,8 @@ def flow_plot(
         # 0 is no lane, and no line.
         "lane": lines.lane + 1,
         "line": lines.line + 1,
-        "target": line_targets(lines, flow),
+        **_line_ends(lines, flow),
+        **_row_labels(lines),
     }
     zoom = f"{flow.title} {flow.block} {lines.line_bytes}"
     return plot_value(_flow_figure(lines, flow), zoom, {"requests": requests}, about=about)
@@ -248,22 +249,52 @@ def request_titles(requests: RequestLines, name: str) -> list[str]:
     return titles
 
 
-def line_targets(requests: RequestLines, flow: Flow) -> np.ndarray:
-    """Return the cell that each line of each request reaches: (requests, lines) integers, 1 + row × cells + cell.
+def _line_ends(requests: RequestLines, flow: Flow) -> dict[str, np.ndarray]:
+    """Return the byte that each line of each request reaches, and the height at which it ends: (requests, lines).
 
-    There is a line per lane. A box has a line from one node to the first byte of each row. The cell is 0 for an
-    inactive lane, and on a line of memory without a row.
+    There is a line per lane. A box has a line from one node to the first byte of each row. Without an access, and on a
+    line of memory without a row, the byte is -1 and the height NaN. Lines to one row end below each other.
     """
     if flow.is_box:
         used = requests.state == USED
-        target = 1 + np.arange(requests.rows) * requests.cells + used.argmax(axis=2)
-        return np.where(used.any(axis=2), target, 0)
-    address = flow.lanes.address[requests.number]
-    active = flow.lanes.active[requests.number]
-    line, byte = np.divmod(address, requests.line_bytes)
-    at_line = (requests.line[:, None, :] == line[:, :, None]) & active[:, :, None]
-    target = 1 + at_line.argmax(axis=2) * requests.cells + byte // requests.cell_bytes
-    return np.where(at_line.any(axis=2), target, 0)
+        active = used.any(axis=2)
+        row = np.broadcast_to(np.arange(requests.rows), active.shape)
+        byte = requests.line * requests.line_bytes + used.argmax(axis=2) * requests.cell_bytes
+    else:
+        byte = flow.lanes.address[requests.number]
+        line = byte // requests.line_bytes
+        at_line = requests.line[:, None, :] == line[:, :, None]
+        active = flow.lanes.active[requests.number] & at_line.any(axis=2)
+        row = at_line.argmax(axis=2)
+    peers = (row[:, :, None] == row[:, None, :]) & active[:, None, :]
+    rank = np.tril(peers, -1).sum(axis=2)
+    height = row + (rank + 0.5) / np.maximum(peers.sum(axis=2), 1)
+    return {
+        "byte": np.where(active, byte, -1),
+        "end": np.where(active, height / requests.rows, np.nan),
+    }
+
+
+def _row_labels(requests: RequestLines) -> dict[str, list[list[Any]]]:
+    """Return of each request the first bytes of the lines at its ticks, and the heights where lines are left out.
+
+    If each row leaves out some, no height is marked.
+    """
+    count = requests.rows
+    ticks = [
+        [f"{line * requests.line_bytes:,}" if line >= 0 else "" for line in lines]
+        for lines in requests.line[:, _tick_rows(count)].tolist()
+    ]
+    leaves_out = (np.diff(requests.line) != 1) & (requests.line[:, 1:] >= 0)
+    skips = [(np.flatnonzero(row) + 1) / count for row in leaves_out]
+    return {
+        "ticks": ticks,
+        "skips": [heights.tolist() if len(heights) < count - 1 else [] for heights in skips],
+    }
+
+
+def _tick_rows(rows: int) -> np.ndarray:
+    return np.arange(0, rows, -(-rows // _MOST_TICKS))
 
 
 def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
@@ -298,7 +329,7 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
         "title": {"text": f"address in {flow.tensor}, bytes"},
         "range": [1, 0],
         "side": "right",
-        "tickvals": (np.arange(0, rows, -(-rows // _MOST_TICKS)) + 0.5) / rows,
+        "tickvals": (_tick_rows(rows) + 0.5) / rows,
         "automargin": True,
     }
     border = {
@@ -317,6 +348,7 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
     places = {"x0": 0.5 / cells, "dx": 1 / cells, "y0": 0.5 / rows, "dy": 1 / rows}
     memory = {
         "type": "heatmap",
+        "hoverinfo": "text",
         "zmin": request_lines.ABSENT,
         "zmax": USED,
         "showscale": False,
@@ -334,6 +366,7 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
     lanes = {
         "type": "scatter",
         "mode": "markers+text",
+        "hoverinfo": "text",
         "text": names,
         "textposition": "middle left",
         "x": np.full(len(names), _LANES_AT),

@@ -5,27 +5,15 @@ import { written } from "../../web/assets/numbers.js";
 
 const POINTS = 21; // of a line
 
-function markSkips(layout, skips) {
-  const { yaxis, template: { layout: { font: { color } } } } = layout;
-  const bars = skips.map((y) => ({ type: "line", x0: 0, x1: 1, y0: y, y1: y, line: { color, width: 3 } }));
-  layout.shapes = [...layout.shapes, ...bars];
-  layout.yaxis = { ...yaxis, title: { ...yaxis.title, text: `${yaxis.title.text} (bars: gaps)` } };
-}
-
-const cellsOf = ({ line_bytes, cell_bytes }) => line_bytes / cell_bytes;
-
-// The lines of a request. Those to the same row end below each other, in the order of their lanes.
-export function links(requests, targets, nodes) {
-  const cells = cellsOf(requests), rows = requests.state[0].length, left = nodes.x[0], x = [], y = [];
-  const row = (target) => Math.floor((target - 1) / cells);
-  targets.forEach((target, lane) => {
-    const peers = [...targets.keys()].filter((other) => targets[other] && row(targets[other]) === row(target));
-    const start = nodes.y[lane] ?? nodes.y[0], end = (row(target) + (peers.indexOf(lane) + 0.5) / peers.length) / rows;
-    const across = ((target - 1) % cells) / cells - left;
+// The lines of a request, from its nodes to the bytes that they access.
+export function links({ line_bytes: width }, bytes, ends, nodes) {
+  const left = nodes.x[0], x = [], y = [];
+  bytes.forEach((byte, lane) => {
+    const start = nodes.y[lane] ?? nodes.y[0], down = ends[lane] - start, across = byte % width / width - left;
     for (let i = 0; i < POINTS; i++) {
       const t = i / (POINTS - 1);
-      x.push(target ? left + across * t : NaN);
-      y.push(target ? start + (end - start) * (3 - 2 * t) * t * t : NaN);
+      x.push(left + across * t);
+      y.push(start + down * (3 - 2 * t) * t * t); // NaN for an inactive lane, whose end is NaN
     }
     x.push(NaN);
     y.push(NaN);
@@ -34,15 +22,10 @@ export function links(requests, targets, nodes) {
 }
 
 // The colors and hover texts of the lanes. A box has one node, and no lanes.
-export function laneMarks(requests, targets, line, marker) {
-  if (requests.holder !== "lane") return { hovertext: "the Tensor Memory Accelerator", hoverinfo: "text" };
-  const cells = cellsOf(requests);
-  const hovertext = targets.map((target, lane) => {
-    if (!target) return `lane ${lane}`;
-    const first = (line[Math.floor((target - 1) / cells)] - 1) * requests.line_bytes;
-    return `lane ${lane}<br>${byteRange(first + ((target - 1) % cells) * requests.cell_bytes, requests.cell_bytes)}`;
-  });
-  return { hovertext, hoverinfo: "text", marker: { ...marker, color: targets.map((target) => Math.min(target, 1)) } };
+export function laneMarks({ holder, cell_bytes: width }, bytes, marker) {
+  if (holder !== "lane") return { hovertext: "the Tensor Memory Accelerator" };
+  const hovertext = Array.from(bytes, (byte, lane) => `lane ${lane}${byte < 0 ? "" : `<br>${byteRange(byte, width)}`}`);
+  return { hovertext, marker: { ...marker, color: Array.from(bytes, (byte) => Number(byte >= 0)) } };
 }
 
 const byteRange = (first, count) => `bytes ${written(first)} to ${written(first + count - 1)}`;
@@ -82,21 +65,22 @@ export default function mountScrubber(element) {
       target.classList.add("moving");
       setTimeout(() => target.classList.remove("moving"), 600); // milliseconds, more than the transition takes
     }
-    const place = placeOf(target), [memory, lines, lanes] = detail.data;
-    const line = requests.line[place], targets = Array.from(requests.target[place]), state = requests.state[place];
-    const hovertext = state.map((cells, row) => cellTexts(requests, cells, requests.lane[place][row], line[row] - 1));
+    const place = placeOf(target), [memory, lines, lanes] = detail.data, { layout } = detail;
+    const at = (name) => requests[name][place], bytes = at("byte"), state = at("state"), line = at("line"), skips = at("skips");
+    const hovertext = state.map((cells, row) => cellTexts(requests, cells, at("lane")[row], line[row] - 1));
     detail.data = [
-      { ...memory, z: state, hovertext, hoverinfo: "text" },
-      { ...lines, ...links(requests, targets, lanes) },
-      { ...lanes, ...laneMarks(requests, targets, line, lanes.marker) },
+      { ...memory, z: state, hovertext },
+      { ...lines, ...links(requests, bytes, at("end"), lanes) },
+      { ...lanes, ...laneMarks(requests, bytes, lanes.marker) },
     ];
-    // The first byte of a line, where there is one.
-    const first = (row) => (line[row] ? written((line[row] - 1) * requests.line_bytes) : "");
-    const skips = [...line.keys()].filter((row) => row && line[row] && line[row] !== line[row - 1] + 1).map((row) => row / line.length);
-    const ticktext = Array.from(yaxis.tickvals, (at) => first(Math.floor(at * line.length)));
-    detail.layout = { ...detail.layout, title: { ...title, text: requests.titles[place] }, yaxis: { ...yaxis, ticktext } };
-    // Lines of memory that are left out: a bar across, unless each row leaves out some.
-    if (skips.length && skips.length < line.length - 1) markSkips(detail.layout, skips);
+    const text = skips.length ? `${yaxis.title.text} (bars: gaps)` : yaxis.title.text, { color } = layout.template.layout.font;
+    const bars = skips.map((y) => ({ type: "line", x0: 0, x1: 1, y0: y, y1: y, line: { color, width: 3 } }));
+    detail.layout = {
+      ...layout,
+      title: { ...title, text: at("titles") },
+      yaxis: { ...yaxis, ticktext: at("ticks"), title: { ...yaxis.title, text } },
+      shapes: [...layout.shapes, ...bars],
+    };
     update();
   }
 

@@ -14,7 +14,7 @@ from kernels.instructions import Conversion, SharedInstruction
 from kernels.results import SharedCounts
 from kernels.sectors import SECTOR_BYTES
 from visualize.numbers import percent
-from visualize.predict.agreement import Verdicts, count_of, launch_totals
+from visualize.predict.agreement import LaunchCosts, count_of, launch_totals
 from visualize.reports.launch import AMOUNTS, LaunchReport, OperationReport
 from visualize.reports.text import bounded_count
 from visualize.views.memory.text import explain, label, place, used_bytes
@@ -95,28 +95,28 @@ def report_table(
     return table(_HEADER[:-1], rows, "Totals of the launch") + _REASONS.format(reasons)
 
 
-def operations_table(verdicts: Verdicts) -> Markup:
+def operations_table(costs: LaunchCosts) -> Markup:
     """Render the textbook, compiled and counted cost of each operation, and the reasons for them."""
-    counters = verdicts.counters
+    counters = costs.counters
     rows = []
     reasons = Markup()
-    for board in verdicts.board:
+    for board in costs.textbook:
         compiled, predicted = (
             [op for op in operations if op.number == board.number]
-            for operations in (verdicts.compiled, verdicts.predicted)
+            for operations in (costs.compiled, costs.predicted)
         )
         rows += [_cost_row("textbook", board, board.launch)]
         rows += [_cost_row("compiled", op, op.launch) for op in compiled]
-        if counters and not verdicts.counted_is_compiled:
+        if counters and not costs.counted_is_compiled:
             rows += [
                 _cost_row(f"compiled, Triton {counters.device.triton}", op, op.launch)
                 for op in predicted
             ]
         rows += [
-            _cost_row("counted", op, count) for op in predicted if (count := count_of(op, verdicts))
+            _cost_row("counted", op, count) for op in predicted if (count := count_of(op, costs))
         ]
         for op in compiled or [board]:
-            reasons += _REASON.format(Strong(label(op.access)), explain(op, verdicts))
+            reasons += _REASON.format(Strong(label(op.access)), explain(op, costs))
     return table(_HEADER, rows, "Totals of the launch") + _REASONS.format(reasons)
 
 
@@ -139,10 +139,10 @@ def _cost_row(verdict: str, op: DeclaredCounts, cost: Cost) -> tuple[Any, ...]:
     )
 
 
-def traffic_section(verdicts: Verdicts) -> Markup:
+def traffic_section(costs: LaunchCosts) -> Markup:
     """Render the bytes from lanes to DRAM as bars, and the hardware's counters beside their predictions."""
-    operations = verdicts.compiled
-    counters = verdicts.counters
+    operations = costs.compiled
+    counters = costs.counters
     parts = Markup()
     if operations:
         stages = [
@@ -154,7 +154,7 @@ def traffic_section(verdicts: Verdicts) -> Markup:
             ),
             (
                 "minimum: each tensor once",
-                verdicts.kernel.family.minimal_bytes(verdicts.launch.problem),
+                costs.kernel.family.minimal_bytes(costs.launch.problem),
                 "predicted",
             ),
         ]
@@ -173,7 +173,7 @@ def traffic_section(verdicts: Verdicts) -> Markup:
         )
         caption = f"{counters.tool}, {counters.device.name}, Triton {counters.device.triton}. {counters.note}"
         rows = []
-        for kind, (predicted, counted) in launch_totals(verdicts).items():
+        for kind, (predicted, counted) in launch_totals(costs).items():
             sign = "≥ " * predicted.is_lower_bound
             requests = (
                 f"{sign}{predicted.requests:,}",
@@ -185,14 +185,14 @@ def traffic_section(verdicts: Verdicts) -> Markup:
     return parts or hint(_NOT_COMPILED)
 
 
-def conversions_table(verdicts: Verdicts) -> Markup:
+def conversions_table(costs: LaunchCosts) -> Markup:
     """Render each step of each layout conversion: wavefronts predicted and, if this code was counted, counted."""
-    code = verdicts.code
+    code = costs.code
     rows = []
     if code is None:
         return hint(_NOT_COMPILED)
     for number, conversion in enumerate(code.conversions):
-        counts = _conversion_counts(verdicts, number, conversion)
+        counts = _conversion_counts(costs, number, conversion)
         steps = [step for step in code.shared if step.source == conversion.source]
         shape = " × ".join(map(str, conversion.shape))
         size = conversion.element_bytes * math.prod(conversion.shape)
@@ -214,14 +214,14 @@ def conversions_table(verdicts: Verdicts) -> Markup:
     return table(header, rows, caption)
 
 
-def _conversion_counts(verdicts: Verdicts, place: int, now: Conversion) -> list[SharedCounts]:
+def _conversion_counts(costs: LaunchCosts, place: int, now: Conversion) -> list[SharedCounts]:
     """Return the counts of a conversion. Its line may have moved since the count, so its place identifies it.
 
     Args:
         place: index of the conversion among the kernel's.
     """
-    counters = verdicts.counters
-    if counters is None or not verdicts.counted_is_compiled:
+    counters = costs.counters
+    if counters is None or not costs.counted_is_compiled:
         return []
     then = counters.compiled.conversions[place : place + 1]
     sources = [each.source for each in then if replace(each, source=now.source) == now]

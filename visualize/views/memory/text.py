@@ -19,7 +19,7 @@ from kernels.instructions import Instruction
 from kernels.layouts import Layout
 from kernels.spec import FlatAccess, Kernel
 from visualize.numbers import count_noun, join_names, percent, source
-from visualize.predict.agreement import Verdicts, count_of, count_together, launch_totals
+from visualize.predict.agreement import LaunchCosts, count_of, count_together, launch_totals
 from visualize.views.prose import (
     Code,
     Link,
@@ -83,24 +83,24 @@ def _moved_bytes(operations: Sequence[DeclaredCounts]) -> int:
     return sum(op.launch.sector_bytes * op.launch.sectors for op in operations)
 
 
-def _find(verdicts: Verdicts, number: int) -> DeclaredCounts:
+def _find(costs: LaunchCosts, number: int) -> DeclaredCounts:
     """Return the operation as compiled, if known. Of an atomic that became a load and a loop, return the loop."""
-    return [op for op in verdicts.compiled or verdicts.board if op.number == number][-1]
+    return [op for op in costs.compiled or costs.textbook if op.number == number][-1]
 
 
 def _name(op: DeclaredCounts) -> str:
     return f"{_NOUNS.get(op.access.op, op.access.op)} of {op.access.tensor}"
 
 
-def memory_headline(verdicts: Verdicts, number: int, worst: int) -> Markup:
+def memory_headline(costs: LaunchCosts, number: int, worst: int) -> Markup:
     """Render the cost of one operation as compiled, or on the textbook machine until it is compiled.
 
     Args:
         number: index of the operation in the picture.
         worst: index of the operation that wastes the most sectors.
     """
-    op = _find(verdicts, number)
-    operations = verdicts.compiled
+    op = _find(costs, number)
+    operations = costs.compiled
     comparison = ""
     share = _used_share([op])
     factor = op.launch.sectors / max(op.launch.ideal_sectors, 1)
@@ -109,18 +109,14 @@ def memory_headline(verdicts: Verdicts, number: int, worst: int) -> Markup:
     if factor < _NOTABLE_FACTOR:
         amount = share
         what = f"of the moved bytes are used{': fully coalesced' if share == '100 %' else ''}"
-    if (
-        number != worst
-        and operations
-        and (most := _find(verdicts, worst)).launch.wasted_sectors > 0
-    ):
+    if number != worst and operations and (most := _find(costs, worst)).launch.wasted_sectors > 0:
         comparison = f"The {_name(most)} wastes the most sectors."
     elif operations and all(_used_share([each]) == "100 %" for each in operations):
         comparison = "No operation of this launch wastes a byte."
-    why = _use_sentence(op, share, verdicts.board[number].launch)
+    why = _use_sentence(op, share, costs.textbook[number].launch)
     level = _LEVEL * (factor >= _NOTABLE_FACTOR)
-    note = verdicts.kernel.note(verdicts.launch)
-    sentences = level, *launch_sentences(verdicts), *_textbook_sentences(verdicts), note
+    note = costs.kernel.note(costs.launch)
+    sentences = level, *launch_sentences(costs), *_textbook_sentences(costs), note
     return headline(
         amount,
         Sourced(what, "predicted" if operations else "textbook"),
@@ -174,10 +170,10 @@ def _use_sentence(op: DeclaredCounts, share: str, board: Cost) -> Sentence:
     return say("In the {}, {}.", named, cause(op))
 
 
-def launch_sentences(verdicts: Verdicts) -> tuple[Sentence | str, ...]:
+def launch_sentences(costs: LaunchCosts) -> tuple[Sentence | str, ...]:
     """Return the compiled launch's cost, and whether Nsight Compute counted the same; () until it is compiled."""
-    operations = verdicts.compiled
-    gpu = verdicts.launch.gpu.name
+    operations = costs.compiled
+    gpu = costs.launch.gpu.name
     if not operations:
         return ()
     cost = sum_costs(operations)
@@ -189,23 +185,23 @@ def launch_sentences(verdicts: Verdicts) -> tuple[Sentence | str, ...]:
         requests = Strong("at least " * cost.is_lower_bound + count_noun(cost.requests, "request"))
         sentence = "As compiled for {}, the launch issues {} that touch {}; {} of them are needed."
         issued = say(sentence, gpu, requests, sectors, Strong(percent(cost.efficiency)))
-    return issued, _agreement_sentence(verdicts)
+    return issued, _agreement_sentence(costs)
 
 
-def _agreement_sentence(verdicts: Verdicts) -> Sentence | str:
-    counters = verdicts.counters
-    predicted = sum_costs(verdicts.predicted)
+def _agreement_sentence(costs: LaunchCosts) -> Sentence | str:
+    counters = costs.counters
+    predicted = sum_costs(costs.predicted)
     if counters is None:
         return ""
-    counts = [count for op in verdicts.predicted if (count := count_of(op, verdicts))]
-    counts += [total for _, total in launch_totals(verdicts).values()]
+    counts = [count for op in costs.predicted if (count := count_of(op, costs))]
+    counts += [total for _, total in launch_totals(costs).values()]
     counter = source(counters.backend, "counted")
     if any(count.agreement == "different" for count in counts):
         return say(
             "{}: see the rows marked ≠.",
             Sourced("Nsight Compute counted different numbers", counter),
         )
-    if not verdicts.counted_is_compiled:
+    if not costs.counted_is_compiled:
         sentence = (
             "Nsight Compute counted different code, from {}: {:,} requests, as predicted for it."
         )
@@ -217,27 +213,27 @@ def _agreement_sentence(verdicts: Verdicts) -> Sentence | str:
     return say("Nsight Compute counted {} on {}.", Strong("the same"), device)
 
 
-def textbook_headline(verdicts: Verdicts) -> Markup:
+def textbook_headline(costs: LaunchCosts) -> Markup:
     """Render the transactions of the first tile with textbook lanes."""
-    total = sum(op.tile.lines for op in verdicts.board)
+    total = sum(op.tile.lines for op in costs.textbook)
     what = Sourced("transactions per tile", "textbook")
     sentences = (
-        *_textbook_sentences(verdicts),
-        *launch_sentences(verdicts),
-        verdicts.kernel.note(verdicts.launch),
+        *_textbook_sentences(costs),
+        *launch_sentences(costs),
+        costs.kernel.note(costs.launch),
     )
     return headline(f"{total:,}", what, *sentences)
 
 
-def _textbook_sentences(verdicts: Verdicts) -> tuple[Sentence, Sentence]:
+def _textbook_sentences(costs: LaunchCosts) -> tuple[Sentence, Sentence]:
     """Return the transactions of the first tile with textbook lanes, and what a transaction is."""
-    operations = verdicts.board
-    machine = verdicts.machine
+    operations = costs.textbook
+    machine = costs.machine
     lines = Counter[str]()
     ratio = Sentence("")
     for op in operations:  # an output written by two instructions is stored once
         lines[f"to {_VERBS.get(op.access.op, op.access.op)} {op.access.tensor}"] += op.tile.lines
-    if verdicts.kernel.family.panels is None:  # the kernel stores what it loads
+    if costs.kernel.family.panels is None:  # the kernel stores what it loads
         elements = operations[-1].tile.bytes_wanted // operations[-1].width_bytes
         ratio = say(", more transactions than its {:,} elements", elements)
         if elements >= lines.total():
@@ -283,17 +279,17 @@ def launch_bar(
     )
 
 
-def count_sentence(verdicts: Verdicts, number: int) -> Sentence | str:
+def count_sentence(costs: LaunchCosts, number: int) -> Sentence | str:
     """Return the counted sectors of an operation, and whether they are the predicted ones; "" if they were not counted.
 
     Operations that share a counter are counted together.
     """
-    tensors, cost = count_together(verdicts, number)
-    counters = verdicts.counters
+    tensors, cost = count_together(costs, number)
+    counters = costs.counters
     if cost is None or counters is None:
         return ""
     code = "predicted"
-    if verdicts.compiled and not verdicts.counted_is_compiled:
+    if costs.compiled and not costs.counted_is_compiled:
         code = f"predicted for the code of Triton {counters.device.triton}"
     device = Sourced(counters.device.name, source(counters.backend, "counted"))
     together = f" for {join_names(tensors)}" if len(tensors) > 1 else ""
@@ -303,21 +299,21 @@ def count_sentence(verdicts: Verdicts, number: int) -> Sentence | str:
     )
 
 
-def explain(op: DeclaredCounts, verdicts: Verdicts) -> str:
+def explain(op: DeclaredCounts, costs: LaunchCosts) -> str:
     """Explain the cost of one operation, compiled or not, and what the compiler does differently from the textbook."""
-    if reasons := " ".join(filter(None, _reasons(op, verdicts))):
+    if reasons := " ".join(filter(None, _reasons(op, costs))):
         return reasons
     if op.compiled is None:
         return "Adjacent lanes access adjacent elements, so no request touches more sectors than its bytes need."
-    fewer = verdicts.gpu_board[op.number].launch.requests / max(op.launch.requests, 1)
+    fewer = costs.gpu_textbook[op.number].launch.requests / max(op.launch.requests, 1)
     comparison = f": {fewer:.3g} × fewer requests than on the textbook machine" if fewer > 1 else ""
     return f"Each lane accesses {op.width_bytes} contiguous bytes, and adjacent lanes adjacent chunks{comparison}."
 
 
-def _reasons(op: DeclaredCounts, verdicts: Verdicts) -> Iterator[str]:
+def _reasons(op: DeclaredCounts, costs: LaunchCosts) -> Iterator[str]:
     code = op.compiled
     cost = op.launch
-    dtype = verdicts.launch.problem.dtype
+    dtype = costs.launch.problem.dtype
     if code is None:
         if op.access.op == "descriptor":
             yield "A tensor descriptor copies the whole block, so no warp issues these requests."
@@ -329,7 +325,7 @@ def _reasons(op: DeclaredCounts, verdicts: Verdicts) -> Iterator[str]:
         yield "The lane retries if another lane has changed the word. This is the first iteration."
         return
     elif code.layout is None:
-        requests = verdicts.gpu_board[op.number].launch.requests
+        requests = costs.gpu_textbook[op.number].launch.requests
         row = count_noun(op.pattern.row_bytes, "byte")
         yield "The Tensor Memory Accelerator (TMA) copies the whole block, so no lane issues a request."
         yield f"The textbook machine's lanes would issue {requests:,}."
@@ -340,10 +336,8 @@ def _reasons(op: DeclaredCounts, verdicts: Verdicts) -> Iterator[str]:
             )
             yield f"{outside}: they arrive as zeros, and are counted."
     else:
-        yield _explain_width(op, code, code.layout, verdicts)
-        if (
-            shared := verdicts.code.shared_bytes if verdicts.code else 0
-        ) and _stores_adjacent_bytes(op):
+        yield _explain_width(op, code, code.layout, costs)
+        if (shared := costs.code.shared_bytes if costs.code else 0) and _stores_adjacent_bytes(op):
             through = f"through shared memory ({shared:,} bytes per program)"
             yield f"The compiler transposes the tile {through}, so that adjacent lanes store adjacent bytes."
             yield "Each lane stores elements that another lane loaded."
@@ -388,14 +382,14 @@ def _stores_adjacent_bytes(op: DeclaredCounts) -> bool:
 
 
 def _explain_width(
-    op: DeclaredCounts, code: Instruction, layout: Layout, verdicts: Verdicts
+    op: DeclaredCounts, code: Instruction, layout: Layout, costs: LaunchCosts
 ) -> str:
     """Explain why a lane moves less than 16 bytes at a time; "" if it moves 16."""
     access = op.access
     tensor = op.access.tensor
     size = code.element_bytes
     lanes = 32 << len(layout.warp)
-    launch = verdicts.launch
+    launch = costs.launch
     if op.width_bytes >= ALIGNMENT:
         return ""
     width = count_noun(op.width_bytes, "byte")
@@ -410,7 +404,7 @@ def _explain_width(
     row = access.axes[-1].block * size
     if row <= op.width_bytes:
         return f"A row of the tile is only {count_noun(row, 'byte')} of {tensor}."
-    pitch = verdicts.kernel.tensors(launch)[tensor].stored[1]
+    pitch = costs.kernel.tensors(launch)[tensor].stored[1]
     if odd := find_odd_size(f"The row stride of {tensor}", pitch):
         return explain_width(op.width_bytes, odd)
     # Hopper's matrix unit (4 warps together, 64 rows) needs K as the fast axis of all types except 2-byte ones.

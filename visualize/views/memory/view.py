@@ -12,7 +12,7 @@ from kernels.experiment import JsonSchema, argument_schemas
 from kernels.knobs import knobs
 from kernels.results import Counters, Failure
 from visualize.numbers import Number, key_numbers, significant
-from visualize.predict.agreement import Verdicts, count_of
+from visualize.predict.agreement import LaunchCosts, count_of
 from visualize.predict.textbook import Textbook
 from visualize.predict.textbook import textbook as read_textbook
 from visualize.reports.launch import AMOUNTS
@@ -50,11 +50,11 @@ SCRUBBER = Markup(
 ).format(theme.USED, theme.WASTED)
 
 
-class CoalescingPanel(Panel):
+class RequestsPanel(Panel):
     """One request as flow from lanes to bytes, beside another kernel's, and the tables behind it."""
 
     options = (LaneView, Textbook, TileView)
-    forms = (("tile-view", TileView), ("board-view", Textbook))
+    forms = (("tile-view", TileView), ("machine-view", Textbook))
 
     def layout(self) -> Markup:
         request = plot(
@@ -62,9 +62,9 @@ class CoalescingPanel(Panel):
             "A request: lines from its lanes to the bytes that they access, used or wasted",
         )
         versus = plot("contrast", "A request of another kernel for the same tensor")
-        tile = plot("coalescing-plot", "The tile, coloured by request, warp, lane or register")
+        tile = plot("tile-plot", "The tile, coloured by request, warp, lane or register")
         scrubber = slot("scrubber", "scrubber", SCRUBBER)
-        table = slot("coalescing-table")
+        table = slot("requests-table")
         conflicts = slot("bank-conflicts")
         machine = "The textbook machine"
         own = slots.row(
@@ -78,18 +78,16 @@ class CoalescingPanel(Panel):
             classes="flow",
         )
         return (
-            slot("coalescing-headline")
+            slot("requests-headline")
             + slots.row(
                 slots.form("lanes-view", "Which operation is drawn"), scrubber, name="memory-row"
             )
             + slots.picture(own, other, name="memory-picture")
-            + fold(
-                "verdicts-fold", "Every operation of the launch: requests, sectors, lines", table
-            )
+            + fold("costs-fold", "Every operation of the launch: requests, sectors, lines", table)
             + fold(
                 "totals-fold",
                 "From lanes to DRAM: the launch's counters",
-                slot("coalescing-totals"),
+                slot("requests-totals"),
             )
             + fold("banks-fold", "Shared memory: layout conversions and bank conflicts", conflicts)
             + fold(
@@ -99,9 +97,9 @@ class CoalescingPanel(Panel):
                 tile,
             )
             + fold(
-                "board-fold",
+                "machine-fold",
                 f"{machine}: warp, line and element",
-                slots.form("board-view", machine),
+                slots.form("machine-view", machine),
             )
             + slots.row(button("count", "Count with Nsight Compute"), name="count-row")
         )
@@ -115,22 +113,22 @@ class CoalescingPanel(Panel):
         view = snapshot.state.view.of(LaneView)
         problem = _problem(snapshot)
         is_textbook = view.model == "textbook"
-        verdicts, wasteful, number = flow.find_operation(snapshot)
-        main = flow.make_flow(state.kernel, state.launch, verdicts.board[number], view.program)
+        costs, wasteful, number = flow.find_operation(snapshot)
+        main = flow.make_flow(state.kernel, state.launch, costs.textbook[number], view.program)
         other = None
         pending = (
             "The kernel could not be compiled" if problem else f"Compiling for {state.gpu.name}"
         )
         if compiled and not problem:
             pending = ""
-            op = [op for op in verdicts.compiled if op.number == number][-1]
+            op = [op for op in costs.compiled if op.number == number][-1]
             other = flow.make_flow(state.kernel, state.launch, op, view.program)
             if not is_textbook:
                 main, other = other, main
         headline = (
-            text.textbook_headline(verdicts)
+            text.textbook_headline(costs)
             if is_textbook
-            else text.memory_headline(verdicts, number, wasteful)
+            else text.memory_headline(costs, number, wasteful)
         )
         about = picture_caption(state.experiment, state.gpu.name, main.model)
         color = state.view.of(TileView).tile_color
@@ -139,25 +137,25 @@ class CoalescingPanel(Panel):
         tile = main.pattern.tile(main.first)
         tile_plot = flow.tile_figure(tile, main.tensor, color, sector_bytes)
         return {
-            "coalescing-headline": problem + headline,
+            "requests-headline": problem + headline,
             "request-plot": flow.flow_plot(main, view.request, about, other, pending),
             **_launches(
                 snapshot,
-                verdicts,
+                costs,
                 number,
-                verdicts.compiled if main.is_compiled else verdicts.board,
+                costs.compiled if main.is_compiled else costs.textbook,
             ),
             "lanes-view": lanes_form(snapshot),
-            "coalescing-table": tables.operations_table(verdicts),
-            "coalescing-totals": tables.traffic_section(verdicts),
-            "bank-conflicts": tables.conversions_table(verdicts),
-            "coalescing-plot": plot_value(tile_plot, f"{main.block} {tile.row.shape}", about=about),
+            "requests-table": tables.operations_table(costs),
+            "requests-totals": tables.traffic_section(costs),
+            "bank-conflicts": tables.conversions_table(costs),
+            "tile-plot": plot_value(tile_plot, f"{main.block} {tile.row.shape}", about=about),
         }
 
     def draw_pinned(self, pinned: Snapshot, snapshot: Snapshot) -> Slots:
         # The operation that `snapshot` shows, so that the pair shows accesses of one tensor.
-        verdicts, _, number = flow.find_operation(snapshot)
-        own = verdicts.board[number].access
+        costs, _, number = flow.find_operation(snapshot)
+        own = costs.textbook[number].access
         accesses = pinned.state.kernel.all_accesses(pinned.state.launch)
         alike = [other for other, access in enumerate(accesses) if flow.same_access(access, own)]
         if alike:
@@ -233,7 +231,7 @@ def _problem(snapshot: Snapshot) -> Markup:
 
 
 def _launches(
-    snapshot: Snapshot, verdicts: Verdicts, number: int, operations: Sequence[DeclaredCounts]
+    snapshot: Snapshot, costs: LaunchCosts, number: int, operations: Sequence[DeclaredCounts]
 ) -> Slots:
     """Draw the contrast, and below both pictures the bytes of the launch, on one scale.
 
@@ -241,15 +239,15 @@ def _launches(
         operations: this kernel's, in the model of the picture.
     """
     state = snapshot.state
-    board = verdicts.board[number]
+    board = costs.textbook[number]
     own = [op for op in operations if flow.same_access(op.access, board.access)]
-    count = text.count_sentence(verdicts, number)
+    count = text.count_sentence(costs, number)
     contrast = None
     drawn = {
         "flow-title": text.flow_title("This kernel:", state.kernel, state.experiment.config, board)
     }
     if not state.pinned:
-        judged = verdicts.compiled or verdicts.predicted or verdicts.board
+        judged = costs.compiled or costs.predicted or costs.textbook
         contrast = flow.find_contrast(state, [op for op in judged if op.number == number][-1])
     if contrast is None or contrast.is_alike:
         alike = (
@@ -267,7 +265,7 @@ def _launches(
             "contrast-launch": nothing,
         }
     op = contrast.operation
-    address = {**contrast.experiment.short_address(), "tab": "coalescing", "operation": op.number}
+    address = {**contrast.experiment.short_address(), "tab": "requests", "operation": op.number}
     other = flow.make_flow(contrast.kernel, contrast.launch, op)
     caption = picture_caption(contrast.experiment, state.gpu.name, "compiled")
     ratio = sum(map(text.used_bytes, contrast.operations)) / max(1, sum(map(text.used_bytes, own)))
@@ -308,11 +306,11 @@ def lanes_form(snapshot: Snapshot) -> str:
 
 def textbook_reply(snapshot: Snapshot, machine: Textbook) -> dict[str, Any]:
     """Return the body of /coalescing with the textbook model."""
-    verdicts = Verdicts(snapshot.state.kernel, snapshot.launch, None, None, machine)
+    costs = LaunchCosts(snapshot.state.kernel, snapshot.launch, None, None, machine)
     return {
         "model": "textbook",
         "textbook": dataclasses.asdict(machine),
-        **_costs(verdicts.board, verdicts),
+        **_costs(costs.textbook, costs),
     }
 
 
@@ -322,16 +320,16 @@ def compiled_reply(snapshot: Snapshot) -> Reply:
     if compiled is None or compiled.unreadable:
         why = compiled.unreadable if compiled else "it is not known"
         return Failure("compile", "unreadable", f"The compiled kernel could not be read: {why}")
-    verdicts = Verdicts(snapshot.state.kernel, snapshot.launch, compiled, snapshot.result(Counters))
-    return {"model": "compiled", "triton": compiled.triton, **_costs(verdicts.compiled, verdicts)}
+    costs = LaunchCosts(snapshot.state.kernel, snapshot.launch, compiled, snapshot.result(Counters))
+    return {"model": "compiled", "triton": compiled.triton, **_costs(costs.compiled, costs)}
 
 
-def _costs(operations: Sequence[DeclaredCounts], verdicts: Verdicts) -> dict[str, Any]:
+def _costs(operations: Sequence[DeclaredCounts], costs: LaunchCosts) -> dict[str, Any]:
     rows = []
     for op in operations:
         file, line = op.access.source
         counted = None
-        if verdicts.counted_is_compiled and (count := count_of(op, verdicts)):
+        if costs.counted_is_compiled and (count := count_of(op, costs)):
             counted = select_fields(
                 count, "executed", "sectors", "lines", "ideal_sectors", "opcodes", "agreement"
             )
@@ -344,7 +342,7 @@ def _costs(operations: Sequence[DeclaredCounts], verdicts: Verdicts) -> dict[str
                 "tile": select_fields(
                     op.tile, *_AMOUNTS, "extra_sectors", "repeated_sectors", "efficiency"
                 ),
-                "why": text.explain(op, verdicts),
+                "why": text.explain(op, costs),
                 "at_least": op.launch.is_lower_bound,
                 "compiled": op.compiled and dataclasses.asdict(op.compiled),
                 "counted": counted,

@@ -216,7 +216,7 @@ def builds_table(builds: Mapping[str, Build | str], caption: str) -> Markup:
             rows.append((name, build))
             continue
         facts = build.facts
-        resident = occupancy_of(build.launch, facts)
+        resident = occupancy_of(build.launch.gpu, build.launch.config.num_warps, facts)
         needs = str(facts.registers), f"{facts.spilled_bytes:,}", f"{facts.shared_bytes:,}"
         head = name
         tail = (

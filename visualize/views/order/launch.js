@@ -1,6 +1,6 @@
 // A launch that a picture carries (`layout.meta`, see map_figure.py), and any step of it.
 import { given, isDark } from "../../web/assets/dom.js";
-import { counted, rounded, written } from "../../web/assets/numbers.js";
+import { counted, written } from "../../web/assets/numbers.js";
 
 // A launch in one order. An entry is a tile, in the order of their computation. A piece is the part of a panel in one
 // slice of K; pieces are numbered as `pid × slices + slice`, those of A's rows before those of B's columns.
@@ -107,47 +107,19 @@ export class Order {
     return this.compose((m, n) => value(m * columns + n), () => "", () => "", "");
   }
 
-  // The edge around the tiles of the first programs, as a path. One line per straight stretch: Plotly parses a path number
-  // by number, again in each drawing.
-  outline(programs) {
-    const { columns } = this, lines = [];
-    const has = (m, n) => n >= 0 && n < columns && this.firstOfTile[m * columns + n] < programs;
-    for (let entry = 0; entry < Math.min(programs, this.total); entry++) {
-      const { m, n } = this.at(entry);
-      for (const [down, right] of [[-1, 0], [1, 0], [0, -1], [0, 1]]) {
-        const along = Math.abs(right), across = Math.abs(down);
-        const isEdge = (i, j) => has(i, j) && !has(i + down, j + right);
-        if (!isEdge(m, n) || isEdge(m - along, n - across)) continue;
-        let length = 1;
-        while (isEdge(m + length * along, n + length * across)) length++;
-        const y = m + Math.max(down, 0), x = n + Math.max(right, 0);
-        lines.push(`M${x},${y}L${x + length * across},${y + length * along}`);
-      }
-    }
-    return lines.join("");
-  }
-
   // The large number of a step, and what it counts.
   load(step) {
-    const { unit, first, name, slots } = this.meta, current = Math.min(step, this.count), blocks = this.blocks[current];
-    if (!step) {
-      const programs = first || this.total, count = programs === 1 ? unit : counted(programs, unit);
-      const which = first ? "the first" : programs === 1 ? "the only" : "all";
-      return { blocks, what: `distinct blocks for ${which} ${count}`, detail: "" };
-    }
-    if (!this.ends) return { blocks, what: `distinct blocks for ${counted(current, unit)}`, detail: "" };
-    const tiles = this.end(current) - this.end(current - 1), mebibytes = this.l2At(step).read / 2 ** 20;
-    const busy = tiles === slots ? counted(tiles, unit) : `${written(tiles)} of ${counted(slots, unit)}`;
-    const detail = `: ${busy}, ${rounded(mebibytes)} MiB`;
-    return { blocks, what: `distinct blocks for ${name} ${written(current)}`, detail };
+    const { unit, name, whole } = this.meta, current = Math.min(step, this.count);
+    const steps = this.ends ? `${name} ${written(current)}` : counted(current, unit);
+    return { blocks: this.blocks[current], what: `distinct blocks for ${step ? steps : whole}`, detail: this.details[current - 1] ?? "" };
   }
 
   // The L2 after a step; at 0, after the compared programs. Its arrays of bytes are in thousandths of the inputs.
   l2At(step) {
-    const { requested, hits, held, ends, ...sizes } = this.l2, unit = this.meta.l2.inputs / 1000;
+    const { requested, hits, fetched, evicted, held, ends } = this.l2, unit = this.meta.l2.inputs / 1000;
     const place = step && ends ? 1 + ends.findIndex((end) => end >= this.end(step)) : Math.min(step, this.count);
-    const [fetched, evicted, read, ...parts] = [sizes.fetched, sizes.evicted, sizes.read, ...held].map((values) => values[place] * unit);
-    return { requested: requested[place], hits: hits[place], fetched, evicted, read, held: parts };
+    const [all, again, ...parts] = [fetched, evicted, ...held].map((values) => values[place] * unit);
+    return { requested: requested[place], hits: hits[place], fetched: all, evicted: again, held: parts };
   }
 }
 
@@ -222,8 +194,8 @@ export class Picture {
     const isSmall = data[0].texttemplate && this.numberSize(layout, 0, 1) < 13;
     const lines = [{ width: isSmall ? 3 : 6, color: "#ffffff" }, { width: isSmall ? 1.5 : 2.5, color: "#111827" }];
     detail.layout.shapes = orders.flatMap((order, map) => {
-      const [xref, yref] = map ? ["x2", "y2"] : ["x", "y"], path = (order.edge ??= order.outline(meta.first));
-      return lines.map((line) => ({ type: "path", path, xref, yref, line }));
+      const [xref, yref] = map ? ["x2", "y2"] : ["x", "y"];
+      return lines.map((line) => ({ type: "path", path: order.outline, xref, yref, line }));
     });
   }
 

@@ -12,9 +12,11 @@ import numpy as np
 
 from kernels.knobs import knobs
 from kernels.measuring.session import BoundedCache
+from visualize.numbers import bytes_of, count_noun, join_names, significant
 from visualize.predict.l2_steps import StepLoads, step_loads
 from visualize.predict.reuse import bytes_per_tile
 from visualize.predict.schedule import (
+    KernelSchedule,
     Panels,
     Schedule,
     Steps,
@@ -322,13 +324,27 @@ def player_data(
     """
     launch = orders[0].schedule
     own = orders[0].steps
-    read = panels(orders[0].schedule)
+    read = None
+    handles: dict[str, Any] = {}
+    if isinstance(launch, KernelSchedule):
+        read = panels(launch)
+        handles = _handles(launch)
     tensors = launch.transposed
     grid = map_grid(launch)
+    tiles = len(own.timed.place)
     by_step: list[dict[str, Any]] = [{}]
+    l2 = None
     if read:
-        compared = first or len(own.timed.place)
-        by_step = [_step_loads(order, read, compared, order is not orders[0]) for order in orders]
+        known = [
+            _known_loads(order, read, first or tiles, order is not orders[0]) for order in orders
+        ]
+        by_step = [
+            _loads_by_step(order, loads, read.total_bytes) | {"outline": _outline(order, first)}
+            for order, loads in zip(orders, known, strict=True)
+        ]
+        l2 = _l2(launch, read, known[0].is_small)
+    compared = count_noun(first or tiles, orders[0].unit)
+    whole = f"the first {compared}" if first else f"all {compared}"
     return {
         "step": step,
         "first": first,
@@ -342,17 +358,18 @@ def player_data(
         "output": list(tensors)[-1],
         "transposed": list(tensors.values()),
         "slices": launch.slices,
-        "handles": _handles(launch),
-        **select_fields(own, "slots", "name"),
+        "handles": handles,
+        "name": own.name,
         "unit": orders[0].unit,
+        "whole": whole if tiles > 1 else f"the only {orders[0].unit}",
         "resident": launch.resident_programs,
         "grid": asdict(grid),
         "depths": slice_blocks(launch),
-        "l2": _l2(launch, read) if read else None,
+        "l2": l2,
     }
 
 
-def _handles(launch: Schedule) -> dict[str, Any]:
+def _handles(launch: KernelSchedule) -> dict[str, Any]:
     """Return the value and the allowed values of each knob that sets the size of a tile or of a group."""
     config = launch.launch.config
     declared = knobs(type(config))
@@ -368,15 +385,38 @@ def _handles(launch: Schedule) -> dict[str, Any]:
     }
 
 
-def _l2(launch: Schedule, read: Panels) -> dict[str, Any]:
-    """Return what the page says of the L2 beside `_step_loads`, for a launch with panels."""
-    gpu = launch.launch.gpu
+def _l2(launch: Schedule, read: Panels, is_small: bool) -> dict[str, Any]:
+    """Return what the page says of the L2 beside `_loads_by_step`: the full bar's bytes, in words, too, and copies.
+
+    Args:
+        is_small: whether all copies of the inputs fit.
+    """
+    gpu = launch.gpu
+    inputs = read.total_bytes
+    assumed = " One program per SM is assumed." if launch.resident_source == "assumed" else ""
     return {
-        "gpu": gpu.name,
-        "bytes": gpu.l2_bytes,
-        "inputs": read.total_bytes,
-        "assumed": launch.resident_source == "assumed",
+        "inputs": inputs,
+        "bar": inputs if is_small else gpu.l2_bytes,
+        "whole": f"{join_names(launch.panels or ())}, {bytes_of(inputs)}"
+        if is_small
+        else f"the {gpu.name}’s {bytes_of(gpu.l2_bytes)}",
+        "about": f"Both halves of the L2 ({bytes_of(gpu.l2_bytes)}) keep copies.{assumed}",
     }
+
+
+def _outline(order: Order, first: int) -> str:
+    """Return the edge around the tiles of the first programs as a path.
+
+    It has one line per straight stretch: Plotly parses a path number by number, again in each drawing.
+    """
+    inside = np.pad(order.steps.timed.entry.min(axis=0) < first, 1)
+    path = ""
+    for sides, line in ((inside, "M{0},{1}L{0},{2}"), (inside.T, "M{1},{0}L{2},{0}")):
+        edge = np.diff(sides.astype(np.int8), axis=1)[1:-1].T != 0
+        ends = np.diff(edge.astype(np.int8), prepend=0, append=0)
+        (at, start), (_, end) = np.nonzero(ends > 0), np.nonzero(ends < 0)
+        path += "".join(map(line.format, at, start, end))
+    return path
 
 
 def _tiles_by_step(order: Order) -> dict[str, Any]:
@@ -396,9 +436,10 @@ def _tiles_by_step(order: Order) -> dict[str, Any]:
     return data
 
 
-def _step_loads(order: Order, read: Panels, first: int, is_row_major: bool) -> dict[str, Any]:
-    """Return the blocks of each step, and the L2 after it. Bytes are in thousandths of the inputs, and so deflate."""
+def _known_loads(order: Order, read: Panels, first: int, is_row_major: bool) -> StepLoads:
+    """Return the blocks of each step, and the L2 after it."""
     schedule = order.schedule
+    assert isinstance(schedule, KernelSchedule), "only our kernels declare panels"
     launch = schedule.launch
     if is_row_major and hasattr(launch.config, "GROUP_SIZE"):
         launch = replace(launch, config=replace(launch.config, GROUP_SIZE=1))  # changes nothing
@@ -409,16 +450,27 @@ def _step_loads(order: Order, read: Panels, first: int, is_row_major: bool) -> d
         written = bytes_per_tile(schedule.kernel, launch)
         known = step_loads(schedule, order.steps, read, written, first)
         _LOADS.put(key, known)
-    unit = read.total_bytes / 1000
+    return known
+
+
+def _loads_by_step(order: Order, known: StepLoads, input_bytes: int) -> dict[str, Any]:
+    """Return known loads for the page. Bytes are in thousandths of the inputs, and so deflate."""
+    steps = order.steps
+    unit = input_bytes / 1000
     l2 = {
         "requested": known.requested,
         "hits": np.rint(known.hits).astype(int),
         "fetched": np.rint(known.fetched / unit).astype(int),
         "evicted": np.rint(known.evicted / unit).astype(int),
-        "read": np.rint(known.part_bytes / unit).astype(int),
         "held": np.rint(known.held / unit).astype(int),
-        "small": known.is_small,
     }
     if len(known.blocks) != len(known.requested):
         l2["ends"] = known.ends
-    return {"blocks": known.blocks, "l2": l2}
+    details = []
+    if not steps.is_single:
+        slots = count_noun(steps.slots, order.unit)
+        places = 1 + np.searchsorted(known.ends, np.cumsum(steps.tiles))
+        for tiles, read_bytes in zip(steps.tiles, known.part_bytes[places], strict=True):
+            busy = slots if tiles == steps.slots else f"{tiles:,} of {slots}"
+            details.append(f": {busy}, {significant(read_bytes / 2**20)} MiB")
+    return {"blocks": known.blocks, "l2": l2, "details": details}

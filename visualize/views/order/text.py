@@ -21,6 +21,7 @@ from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import (
     FirstLoads,
+    KernelSchedule,
     Schedule,
     Steps,
     max_programs_per_sm,
@@ -137,7 +138,7 @@ def _equal_loads(loads: FirstLoads, unit: str) -> str:
     return f"Both orders need equally many rows and columns of tiles for {count_noun(loads.first, unit)}."
 
 
-def split_k_sentence(schedule: Schedule) -> Sentence | str:
+def split_k_sentence(schedule: KernelSchedule) -> Sentence | str:
     """Describe how programs share a tile; "" if each tile has one program."""
     if schedule.slices == 1:
         return ""
@@ -162,7 +163,7 @@ def waves_sentence(schedule: Schedule, steps: Steps) -> Sentence:
     resident = Sourced(
         f"{count_noun(schedule.programs_per_sm, 'program')} per SM", schedule.resident_source
     )
-    sms = f"{schedule.sms} SMs of {schedule.launch.gpu.name}"
+    sms = f"{schedule.sms} SMs of {schedule.gpu.name}"
     text = say("{} {} in {} of {:,} ({}, {}).", programs, run, waves, steps.slots, sms, resident)
     if not steps.tail_idle:
         return say("{} The last {} is full.", text, steps.name)
@@ -177,9 +178,11 @@ def waves_sentence(schedule: Schedule, steps: Steps) -> Sentence:
 def occupancy_table(schedule: Schedule, compiled: Compiled | None) -> Markup:
     """Render waves and idle shares by programs per SM, and the limits of the compiled kernel."""
     limits = Markup("")
-    launch = schedule.launch
+    gpu = schedule.gpu
+    num_warps = schedule.num_warps
     if compiled:
-        limited_by = Sourced(join_names(occupancy_of(launch, compiled).limited_by), "compiled")
+        limits_of = occupancy_of(gpu, num_warps, compiled)
+        limited_by = Sourced(join_names(limits_of.limited_by), "compiled")
         needs = f"{compiled.registers} registers per thread, {compiled.shared_bytes:,} shared bytes per program."
         limits = prose.hint(
             say("The number of programs per SM is limited by {}.", limited_by), needs
@@ -189,7 +192,7 @@ def occupancy_table(schedule: Schedule, compiled: Compiled | None) -> Markup:
             "An SM gets at most one program, which loops over its tiles, at any occupancy."
         )
     own = schedule.programs_per_sm
-    most = max_programs_per_sm(launch.gpu, launch.config.num_warps)
+    most = max_programs_per_sm(gpu, num_warps)
     rows = []
     for per_sm in sorted({1, own, most, *(count for count in (2, 4, 8, 16) if count < most)}):
         slots = schedule.sms * per_sm
@@ -213,7 +216,9 @@ def occupancy_table(schedule: Schedule, compiled: Compiled | None) -> Markup:
 
 def timeline_hint(state: State) -> Markup:
     """Say that there is no timeline, and link to the most similar one that was recorded on this GPU."""
-    nearest = link_nearest(TIMELINE.form, state, "schedule") or "Recording a timeline needs a GPU."
+    nearest = (
+        link_nearest(TIMELINE.form, state, "program-order") or "Recording a timeline needs a GPU."
+    )
     return prose.hint(
         say("No timeline of this experiment was recorded on {}. {}", state.gpu.name, nearest)
     )

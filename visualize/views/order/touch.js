@@ -11,20 +11,17 @@ class Corner {
   }
 
   show(step, scale) {
-    const { l2: { small }, meta: { l2, panels } } = this.order, inputs = panels.join(" and ");
-    const { blocks, what, detail } = this.order.load(step), { hits, requested, fetched, evicted, held } = this.order.l2At(step);
+    const { l2, panels } = this.order.meta, { blocks, what, detail } = this.order.load(step);
+    const { hits, requested, fetched, evicted, held } = this.order.l2At(step);
     const again = evicted < 0.005 * fetched ? "no evictions" : `${inBytes(evicted)} evicted and fetched again`;
-    const [whole, bytes] = small ? [`${inputs}, ${inBytes(l2.inputs)}`, l2.inputs] : [`the ${l2.gpu}’s ${inBytes(l2.bytes)}`, l2.bytes];
-    const assumed = l2.assumed ? " One program per SM is assumed." : "";
-    const about = `Predicted, in lockstep: ${inBytes(fetched)} of ${inputs} fetched from DRAM. Both halves of the L2`
-      + ` (${inBytes(l2.bytes)}) keep copies.${assumed}`;
+    const about = `Predicted, in lockstep: ${inBytes(fetched)} of ${panels.join(" and ")} fetched from DRAM. ${l2.about}`;
     const bar = (color, part) => `<i style="background: var(--${color}); width: ${100 * part}%"></i>`;
-    const [isNew, reused, before] = held.map((part) => part / bytes); // the most recent at the left
+    const [isNew, reused, before] = held.map((part) => part / l2.bar); // the most recent at the left
     this.node.innerHTML = `<p class="count"><b>${written(blocks)}</b> <span class="what" title="${what}${detail}">${what}</span>
       <span class="brief">blocks</span></p><div class="bar"><i style="width: ${100 * Math.min(1, blocks / scale)}%"></i></div>
       <p class="l2"><b>L2 cache</b> <span class="hits">${written(hits)} of ${written(requested)} loads hit</span></p>
       <div class="shelf" title="${about}">${bar("new", isNew)}${bar("reused", reused)}${bar("before", before)}</div>
-      <p class="caption">Predicted: ${again}. The full bar is ${whole}.</p>`;
+      <p class="caption">Predicted: ${again}. The full bar is ${l2.whole}.</p>`;
     return { blocks, what: what + detail };
   }
 }
@@ -211,7 +208,7 @@ export class Overlay {
   open(point) {
     if (!point || "k" in point) return;
     const query = address();
-    query.set("tab", "coalescing");
+    query.set("tab", "requests");
     // The row-major map is not this kernel's: the program that computes the tile in this kernel's order.
     query.set("program", this.picture.reads({ ...point, map: 0 }).program);
     emit("follow", query.toString());

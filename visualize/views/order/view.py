@@ -28,12 +28,12 @@ from visualize.predict.schedule import (
     steps,
 )
 from visualize.views import prose, slots, status
-from visualize.views.order import dram_text, figures, text
+from visualize.views.order import dram_reads, figures, text
 from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.panel import Api, Endpoint, Panel, Reply, RunAction, Slots, select_fields
 from visualize.views.prose import Link, Sentence, picture_caption
 from visualize.views.slots import NONE, button, fold, plot, plot_value, slot
-from visualize.views.state import PlayerView, ScheduleView, Snapshot, query
+from visualize.views.state import PlayerView, ProgramOrderView, Snapshot, query
 
 _MOST_LISTED_PROGRAMS = 8192
 _MOST_LISTED_TILES = 1 << 18
@@ -76,31 +76,33 @@ _REPLAY = """<div class="player clock" hidden role="group" aria-label="Replay of
 <span><i style="background:var(--to-come)"></i>to come</span></span></div>"""
 
 
-class SchedulePanel(Panel):
+class ProgramOrderPanel(Panel):
     """This order and row-major order, step by step, and the blocks that the first programs load in each."""
 
-    options = (ScheduleView, PlayerView)
+    options = (ProgramOrderView, PlayerView)
 
     def layout(self) -> Markup:
         picture = plot(
-            "schedule-plot", "Which program computes which tile, and which blocks it loads", True
+            "program-order-plot",
+            "Which program computes which tile, and which blocks it loads",
+            True,
         )
         curve = plot("loads-plot", "Distinct blocks that the first n programs load, in both orders")
-        options = slots.form("schedule-view", "Options of the schedule")
+        options = slots.form("program-order-view", "Options of the program order")
         return (
-            slot("schedule-headline")
+            slot("program-order-headline")
             + slot("player", "player", _PLAYER)
-            + slots.picture(picture, name="schedule-picture")
-            + fold("schedule-options", "Colours, steps and comparison", options)
+            + slots.picture(picture, name="program-order-picture")
+            + fold("program-order-options", "Colours, steps and comparison", options)
             + fold("loads", "Blocks that the first n programs load", curve)
-            + fold("waves", "Waves and occupancy", slot("schedule-occupancy"))
+            + fold("waves", "Waves and occupancy", slot("program-order-occupancy"))
         )
 
     def draw(self, snapshot: Snapshot) -> Slots:
         state = snapshot.state
         launch = snapshot.schedule
         orders = orders_of(snapshot)
-        view = state.view.of(ScheduleView)
+        view = state.view.of(ProgramOrderView)
         own = orders[0].steps
         first = first_programs(launch, own, view.first)
         outlined = bound = 0
@@ -118,19 +120,23 @@ class SchedulePanel(Panel):
                 figures.loads_figure(orders, first), f"{own.timed.programs}", about=about
             )
         return {
-            "schedule-headline": _headline(snapshot, orders, first),
-            "schedule-plot": picture,
+            "program-order-headline": _headline(snapshot, orders, first),
+            "program-order-plot": picture,
             "loads-plot": curve,
-            "schedule-occupancy": text.occupancy_table(launch, snapshot.compiled),
+            "program-order-occupancy": text.occupancy_table(launch, snapshot.compiled),
         }
 
     def fill(self, snapshot: Snapshot) -> Slots:
         hidden = ("first",) if snapshot.state.kernel.family.panels is None else ()
-        return {"schedule-view": slots.form_of(snapshot.state.view.of(ScheduleView), hidden=hidden)}
+        return {
+            "program-order-view": slots.form_of(
+                snapshot.state.view.of(ProgramOrderView), hidden=hidden
+            )
+        }
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
         launch = snapshot.schedule
-        first = snapshot.state.view.of(ScheduleView).first
+        first = snapshot.state.view.of(ProgramOrderView).first
         counts = {"programs": launch.programs, "waves": launch.waves}
         if launch.panels:
             programs = np.array([min(launch.programs, first or launch.resident_programs)])
@@ -165,7 +171,7 @@ def orders_of(snapshot: Snapshot) -> list[Order]:
     if launch.panels:
         schedules["row-major order"] = row_major(launch)
     return [
-        Order(name, order, steps(order, state.view.of(ScheduleView).by))
+        Order(name, order, steps(order, state.view.of(ProgramOrderView).by))
         for name, order in schedules.items()
     ]
 
@@ -184,8 +190,10 @@ def _headline(snapshot: Snapshot, orders: list[Order], first: int) -> Markup:
         reason = "Each input is read once in any order. The order decides which tiles are in flight together."
         return prose.headline(*count_noun(launch.programs, "program").split(), reason, *more)
     compared = first_loads(own, orders[1].steps, first)
-    larger = larger_preset(state.kernel, "schedule", "The order matters in a larger launch.")
-    link = Link("DRAM reads of every GROUP_SIZE.", query({**state.to_address(), "tab": "reuse"}))
+    larger = larger_preset(state.kernel, "program-order", "The order matters in a larger launch.")
+    link = Link(
+        "DRAM reads of every GROUP_SIZE.", query({**state.to_address(), "tab": "dram-reads"})
+    )
     return text.loads_headline(compared, orders[0].unit, dram_traffic(snapshot), link, more, larger)
 
 
@@ -278,7 +286,7 @@ class TimelinePanel(Panel):
         ideal = figures.moment_figure(
             schedule, ideal_title, (clock[step], clock[step + 1]), (name, clock)
         )
-        color = state.view.of(ScheduleView).color
+        color = state.view.of(ProgramOrderView).color
         measured = source(timeline.backend)
         lead, *rest = text.timeline_sentences(timeline, execution, schedule)
         return {
@@ -321,7 +329,7 @@ def timeline_json(timeline: Timeline) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class ReuseView:
+class DramReadsView:
     """The picture beside the DRAM reads. Links set it, so it has no control."""
 
     reuse_picture: str = knob(
@@ -330,32 +338,34 @@ class ReuseView:
     )  # fmt: skip
 
 
-class ReusePanel(Panel):
+class DramReadsPanel(Panel):
     """DRAM traffic, and the effect of GROUP_SIZE on it."""
 
-    options = (ReuseView,)
+    options = (DramReadsView,)
 
     def layout(self) -> Markup:
         resources = "Time each resource would take alone, and the measured time"
-        reads = plot("reuse-plot", "Bytes read from DRAM by GROUP_SIZE, predicted and counted")
+        reads = plot("dram-reads-plot", "Bytes read from DRAM by GROUP_SIZE, predicted and counted")
         compare = slots.row(
             button("compare-sizes", "Count and time every GROUP_SIZE"), name="compare-row"
         )
         traffic = (
-            slot("reuse-way"),
+            slot("dram-reads-funnel"),
             slots.row(plot("resources-plot", resources), classes="row plots"),
         )
         return (
-            slot("reuse-headline")
+            slot("dram-reads-headline")
             + slots.picture(
                 reads, plot("times-plot", "Time by GROUP_SIZE"), plot("bounds-plot", resources)
             )
             + fold("compare-fold", "Every GROUP_SIZE, counted and timed on this GPU", compare)
-            + fold("reuse-behind", "From lanes to DRAM, and the time of each resource", *traffic)
             + fold(
-                "reuse-numbers",
+                "dram-reads-behind", "From lanes to DRAM, and the time of each resource", *traffic
+            )
+            + fold(
+                "dram-reads-numbers",
                 "Predicted and counted in numbers, and what is assumed",
-                slot("reuse-tables"),
+                slot("dram-reads-tables"),
             )
         )
 
@@ -365,10 +375,14 @@ class ReusePanel(Panel):
     def seconds(self, snapshot: Snapshot) -> float:
         launch = snapshot.launch
         compiled = snapshot.compiled
-        return reuse_seconds(snapshot.state.kernel, launch, programs_per_sm(launch, compiled))
+        return reuse_seconds(
+            snapshot.state.kernel,
+            launch,
+            programs_per_sm(launch.gpu, launch.config.num_warps, compiled),
+        )
 
     def draw_predicting(self, snapshot: Snapshot) -> Slots:
-        return {"reuse-headline": status.render_predicting(self.seconds(snapshot))}
+        return {"dram-reads-headline": status.render_predicting(self.seconds(snapshot))}
 
     def draw(self, snapshot: Snapshot) -> Slots:
         state = snapshot.state
@@ -386,7 +400,7 @@ class ReusePanel(Panel):
             rows = traffic.study.rows if traffic.study else ()
             sources = ("predicted", counted) if rows else ("predicted",)
             reads = value(figures.bytes_figure(traffic.sizes, rows, own, counted), *sources)
-            if rows and state.view.of(ReuseView).reuse_picture == "times":
+            if rows and state.view.of(DramReadsView).reuse_picture == "times":
                 times = value(figures.times_figure(rows, own, timed), timed)
         measured = [timed] if traffic.measured_ms else []
         resources = value(
@@ -395,19 +409,21 @@ class ReusePanel(Panel):
             *measured,
         )
         failure = snapshot.failure.message if snapshot.failure else ""
-        larger = larger_preset(state.kernel, "reuse", "Open a size at which GROUP_SIZE matters.")
+        larger = larger_preset(
+            state.kernel, "dram-reads", "Open a size at which GROUP_SIZE matters."
+        )
         tables = Markup('<div class="tables">{}{}</div>').format(
-            dram_text.study_table(traffic), dram_text.model_notes(traffic)
+            dram_reads.study_table(traffic), dram_reads.model_notes(traffic)
         )
         return {
-            "reuse-headline": dram_text.reuse_headline(traffic, failure, larger),
-            "reuse-plot": reads,
+            "dram-reads-headline": dram_reads.dram_reads_headline(traffic, failure, larger),
+            "dram-reads-plot": reads,
             "times-plot": times,
             # The picture shows at most two plots; the third one stands below.
             "bounds-plot": resources if times == NONE else NONE,
             "resources-plot": NONE if times == NONE else resources,
-            "reuse-way": dram_text.reuse_funnel(traffic),
-            "reuse-tables": tables,
+            "dram-reads-funnel": dram_reads.dram_reads_funnel(traffic),
+            "dram-reads-tables": tables,
         }
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
@@ -469,6 +485,6 @@ def reuse_json(snapshot: Snapshot) -> dict[str, Any]:
         ],
         "measured": traffic.study and to_json(traffic.study),
         "note": prose.plain(
-            [*dram_text.reuse_sentences(traffic), failure.message if failure else ""]
+            [*dram_reads.reuse_sentences(traffic), failure.message if failure else ""]
         ),
     }

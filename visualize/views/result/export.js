@@ -1,7 +1,5 @@
-// Files of the current experiment (see `ExportPanel`). Its value is the experiment as JSON.
+// Files of the current experiment: replies of the API, or a part of one (see `ExportPanel`). Its value is the experiment as JSON.
 import { fileName, saveFile } from "../../web/assets/files.js";
-
-const NOT_OFFERED = ["/script", "/trace", "/sweep"]; // endpoints with a button of their own, and a slow one
 
 // Gradio takes a call's arguments with one request, and streams the reply to another.
 async function call(endpoint, fields) {
@@ -18,44 +16,23 @@ async function call(endpoint, fields) {
 
 export default function mountExport(element) {
   const menu = element.querySelector("select"), status = element.querySelector(".save-status");
-  let experiment = ""; // as JSON
+  let experiment = {};
 
-  // The endpoints that need an experiment and nothing else.
-  async function listEndpoints() {
-    const { named_endpoints: all } = await (await fetch("gradio_api/info")).json();
-    const needsMore = ([first, ...others]) => first?.parameter_name !== "experiment" || others.some((other) => !other.parameter_has_default);
-    const offered = Object.keys(all).filter((name) => !NOT_OFFERED.includes(name) && !needsMore(all[name].parameters));
-    menu.replaceChildren(...offered.map((name) => new Option(name, name.slice(1))));
-  }
-
-  // Returns the name, the type and the content of a file.
-  async function makeFile(kind, fields) {
-    if (kind === "json") {
-      const name = fileName(`${fields.kernel} ${menu.value}`);
-      return [`${name}.json`, "application/json", JSON.stringify(await call(menu.value, fields), null, 1)];
-    }
-    const { filename, ...reply } = await call(kind === "trace" ? "trace" : "script", fields);
-    if (kind === "script") return [filename, "text/x-python", reply.script];
-    const name = kind === "notebook" ? filename.replace(/\.py$/, ".ipynb") : filename;
-    return [name, "application/json", JSON.stringify(reply[kind], null, kind === "notebook" ? 1 : 0)];
+  async function save({ endpoint = menu.value, part, suffix }) {
+    const reply = await call(endpoint, experiment), content = part ? reply[part] : reply;
+    const name = (reply.filename ?? `${fileName(`${experiment.kernel} ${endpoint}`)}.json`).replace(/\.\w+$/, suffix);
+    saveFile(name, typeof content === "string" ? content : JSON.stringify(content, null, 1));
+    return `Saved ${name}.`;
   }
 
   element.addEventListener("click", async ({ target }) => {
-    const kind = target.closest("button")?.dataset.file;
-    if (!kind || !experiment) return;
+    if (!target.matches("button")) return;
     target.disabled = true;
     status.textContent = "Waiting for the API …";
-    try {
-      const file = await makeFile(kind, JSON.parse(experiment));
-      saveFile(...file);
-      status.textContent = `Saved ${file[0]}.`;
-      status.classList.remove("problem");
-    } catch (error) {
-      status.textContent = error.message;
-      status.classList.add("problem");
-    }
+    const saved = save(target.dataset);
+    status.textContent = await saved.catch(({ message }) => message);
+    status.classList.toggle("problem", await saved.then(() => false, () => true));
     target.disabled = false;
   });
-  listEndpoints();
-  return (value) => { experiment = value; };
+  return (value) => { experiment = JSON.parse(value); };
 }

@@ -408,15 +408,29 @@ def _recorded_points(run: RunResult) -> Iterator[Point]:
                 yield replace(point, name=f"{kernel.id} {shape_text(problem)}")
 
 
+# The endpoint, the part of its reply that is saved, the file's suffix, the button, and what the file holds.
 _EXPORTS = (
     (
         "script",
+        "script",
+        ".py",
         "Python script",
         "Kernel, launch, check and timing in one file: torch and Triton alone.",
     ),
-    ("notebook", "Notebook", "The same as Jupyter cells."),
-    ("trace", "Timeline for Perfetto", "Where and when each program ran, as a Chrome trace."),
+    ("script", "notebook", ".ipynb", "Notebook", "The same as Jupyter cells."),
+    (
+        "trace",
+        "trace",
+        ".json",
+        "Timeline for Perfetto",
+        "Where and when each program ran, as a Chrome trace.",
+    ),
 )
+
+# The endpoints that need an experiment alone, except slow ones and those with a button.
+SAVED_REPLIES = (
+    "run", "recommend", "layouts", "schedule", "timeline", "reuse", "coalescing", "counters", "compile", "history",
+)  # fmt: skip
 
 
 class ExportPanel(Panel):
@@ -426,16 +440,20 @@ class ExportPanel(Panel):
 
     def layout(self) -> Markup:
         button = Markup(
-            '<p><button type="button" data-file="{}">{}</button> <span class="hint">{}</span></p>'
+            '<p><button type="button" data-endpoint="{}" data-part="{}" data-suffix="{}">{}</button> '
+            '<span class="hint">{}</span></p>'
         )
         content = Markup(
-            '<div class="take">{}<p><button type="button" data-file="json">JSON</button> '
-            '<label>reply of <select aria-label="Endpoint of the API"></select></label> '
+            '<div class="take">{}<p><button type="button" data-suffix=".json">JSON</button> '
+            '<label>reply of <select aria-label="Endpoint of the API">{}</select></label> '
             '<span class="hint">Figures: PNG and SVG at their lower right. Tables: CSV.</span></p>'
             '<p class="save-status" role="status"></p></div>'
         )
         buttons = Markup("").join(button.format(*export) for export in _EXPORTS)
-        return fold("take-it", "Take it with you", slot("take", "take", content.format(buttons)))
+        option = Markup('<option value="{0}">/{0}</option>')
+        replies = Markup("").join(map(option.format, SAVED_REPLIES))
+        take = slot("take", "take", content.format(buttons, replies))
+        return fold("take-it", "Take it with you", take)
 
     def draw(self, snapshot: Snapshot) -> Slots:
         return {"take": json.dumps(snapshot.state.experiment.to_json())}

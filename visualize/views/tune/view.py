@@ -353,9 +353,7 @@ class SweepPanel(Panel):
         if is_csv:
             yield text.ranking_table(sweep).save(text.rows_by_rank(sweep), state)
         else:
-            yield save_file(
-                "tilescope_sweep.json", "application/json", files.format_sweep(".json", sweep)
-            )
+            yield save_file("tilescope_sweep.json", files.format_sweep(".json", sweep))
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def sweep(

@@ -26,6 +26,13 @@ export function make(tag, attributes = {}, ...children) {
   return node;
 }
 
+// Details that a reader has opened stay open.
+export function fill(node, html) {
+  const open = [...node.querySelectorAll("details")].map((details) => details.open);
+  node.innerHTML = html;
+  node.querySelectorAll("details").forEach((details, i) => { details.open ||= open[i] ?? false; });
+}
+
 export function setBox(node, box) {
   for (const [name, pixels] of Object.entries(box)) node.style[name] = `${pixels}px`;
 }

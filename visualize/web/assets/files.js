@@ -3,8 +3,8 @@ import { make, notify } from "./dom.js";
 import { Gif } from "./gif.js";
 import { counted } from "./numbers.js";
 
-export function saveFile(name, type, content) {
-  const link = make("a", { href: URL.createObjectURL(new Blob([content], { type })), download: name });
+export function saveFile(name, content) {
+  const link = make("a", { href: URL.createObjectURL(new Blob([content])), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
@@ -96,10 +96,10 @@ async function rasterize({ svg, width, height }, scale) {
 // Saves a figure as SVG or PNG, or its steps as GIF.
 export async function savePicture(node, about, format) {
   const name = `${fileName(`${about.split(" · ")[0]} ${node.layout.title?.text ?? ""}`)}.${format}`;
-  if (format === "gif") return saveFile(name, "image/gif", await animate(node, about));
+  if (format === "gif") return saveFile(name, await animate(node, about));
   const picture = await tracePicture(node, about);
-  if (format === "svg") return saveFile(name, "image/svg+xml", picture.svg);
-  return (await rasterize(picture, 2)).toBlob((blob) => saveFile(name, "image/png", blob));
+  if (format === "svg") return saveFile(name, picture.svg);
+  return (await rasterize(picture, 2)).toBlob((blob) => saveFile(name, blob));
 }
 
 // The steps of a figure, or as many of them as fit into some seconds. The page shows them while they are drawn.

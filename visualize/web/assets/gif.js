@@ -51,7 +51,7 @@ export class Gif {
       }
       bytes.push(Uint8Array.of(0));
     });
-    return new Blob([...bytes, Uint8Array.of(0x3b)], { type: "image/gif" });
+    return new Blob([...bytes, Uint8Array.of(0x3b)]);
   }
 }
 

@@ -1,5 +1,5 @@
 // The page: mounts the slots, whose scripts take the values of updates and send messages.
-import { given, listen, memory, onClick } from "./dom.js";
+import { fill, given, listen, memory, onClick } from "./dom.js";
 import { saveFile } from "./files.js";
 import { post, receive, request, send, settings, slots } from "./messages.js";
 import address from "./address.js";
@@ -18,13 +18,6 @@ import result from "../../views/result/script.js";
 import "../../views/tune/points.js";
 
 export { connect, receive } from "./messages.js";
-
-// Details that a reader has opened stay open.
-function fill(node, html) {
-  const open = [...node.querySelectorAll("details")].map((details) => details.open);
-  node.innerHTML = html;
-  node.querySelectorAll("details").forEach((details, i) => { details.open ||= open[i] ?? false; });
-}
 
 // By a slot's kind: a function that gets the slot's element, and returns a function that takes its values.
 const KINDS = {
@@ -51,8 +44,8 @@ const KINDS = {
   saved_file() {
     let saved = null;
     return (value) => {
-      const { id, name, type, text } = JSON.parse(value || "{}");
-      if (name && id !== saved) saveFile(name, type, text);
+      const { id, name, text } = JSON.parse(value || "{}");
+      if (name && id !== saved) saveFile(name, text);
       saved = id ?? saved;
     };
   },

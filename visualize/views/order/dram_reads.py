@@ -47,7 +47,7 @@ _LESS_BANDWIDTH = ("A100-80GB", "A10G", "L40S", "L4", "RTX4090")
 _RESOURCES = {"arithmetic": "arithmetic", "L2": "the L2", "load and store": "load and store units"}
 
 
-def reuse_headline(traffic: DramTraffic, failure: str, larger: Link | str = "") -> Markup:
+def dram_reads_headline(traffic: DramTraffic, failure: str, larger: Link | str = "") -> Markup:
     """State how often each input byte is read from DRAM.
 
     Args:
@@ -259,7 +259,7 @@ def _uncertainty(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
     return ()
 
 
-def reuse_funnel(traffic: DramTraffic) -> Markup:
+def dram_reads_funnel(traffic: DramTraffic) -> Markup:
     """Render the bytes read at each level from lanes to DRAM, predicted and counted."""
     stages: list[tuple[Any, int, str]] = []
     if traffic.operations:

@@ -13,7 +13,6 @@ import numpy as np
 from kernels.atomics import ADDRESS_RANGE
 from kernels.evaluate.counts import Example, Tally
 from kernels.evaluate.listings import UnsupportedOperation
-from kernels.evaluate.requests import lanes_of
 from kernels.evaluate.ttgir import MEMORY_OPS, Op, Region, memory_ops
 from kernels.evaluate.values import Value, apply, check_size, group, pick
 from kernels.instructions import Instruction
@@ -80,7 +79,7 @@ class Storage:
     why_unknown: str = "The capture holds no copy of the tensor's values."
 
 
-class Memory:
+class GlobalMemory:
     """Global memory and the tally of each operation on it.
 
     Args:
@@ -249,7 +248,7 @@ class Memory:
         """Return for each member its facts: see `Tally.classes`."""
         tally = self.tallies[op]
         rank = len(op.shape)
-        place, owner = lanes_of(instruction, self.num_warps)
+        place, owner = instruction.lanes(self.num_warps)
         last = max(0, instruction.width_bytes - instruction.element_bytes)
         self.spend(len(members) * owner.size >> 9)
         facts = []

@@ -1,4 +1,4 @@
-"""Read how operations on global memory were compiled, and count their requests as Nsight Compute does.
+"""Find the PTX and SASS instructions of each operation on global memory.
 
 The TTGIR gives an operation's layout, the PTX its width and the kind of instruction. The SASS says which of the PTX's
 instructions the assembler kept: it merges loads of the same bytes, omits accesses whose mask is never true, and copies
@@ -11,12 +11,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from kernels.evaluate.listings import Location, instructions, lane_bytes, locate_lines
 from kernels.evaluate.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Site, Source, memory_ops
 from kernels.instructions import Instruction
-from kernels.layouts import Layout, textbook_layout
+from kernels.layouts import Layout
 
 PTX_MEMORY = re.compile(
     r"(?<![\w.:])(?P<name>(?:ld|st|red|atom)\.(?![\w.:]*\b(?:param|local|shared|const)\b)[\w.:]+|"
@@ -210,35 +208,3 @@ def counter_of(op: Op, instruction: Instruction, used: set[str]) -> str:
         waits = re.search(r"\b(acquire|acq_rel)\b", op.text)
         answers = {bool(is_exchange or waits) or not used.isdisjoint(op.results)}
     return "atom" if answers.pop() else "red"
-
-
-def textbook(instruction: Instruction) -> Instruction:
-    """Return the textbook's version of an instruction: lane i takes element i of the block, row by row."""
-    if instruction.layout is None:
-        return instruction
-    return replace(
-        instruction,
-        layout=textbook_layout(instruction.layout.shape),
-        width_bytes=instruction.element_bytes,
-        instruction=instruction.instruction.removeprefix("cp.async.cg"),
-        is_merged=(),
-    )
-
-
-def lanes_of(instruction: Instruction, num_warps: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lanes of the requests of one execution, in the order of warps, then registers.
-
-    Args:
-        num_warps: warps that issue a scalar load.
-
-    Returns:
-        The coordinates in the block of each lane's first element, (dimensions, requests, lanes) int64, and which lanes
-        take part, (requests, lanes) bool: all in loads, and otherwise the owners of an element.
-    """
-    is_load = instruction.op == "load"
-    if instruction.layout is None:
-        requests = num_warps if is_load else 1
-        return np.zeros((0, requests, 1), np.int64), np.ones((requests, 1), bool)
-    lanes = instruction.vectors
-    issued = ~np.resize(np.array(instruction.is_merged or [False]), len(lanes.owner))
-    return lanes.place[:, issued], (lanes.owner | is_load)[issued]

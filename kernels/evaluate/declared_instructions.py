@@ -1,6 +1,6 @@
 """Read a kernel's operations on global memory from its TTGIR, PTX and SASS. Runs in a compile worker.
 
-Layouts come from the TTGIR, widths from the PTX: see `requests.py`. SASS gives only lines, and ptxas assigns some
+Layouts come from the TTGIR, widths from the PTX: see `matching.py`. SASS gives only lines, and ptxas assigns some
 instructions to a neighbouring line, so SASS is also matched by opcode.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from kernels.accesses import AnyAccess, FlatAccess
 from kernels.evaluate.listings import Location, UnsupportedOperation, instructions, locate_lines
-from kernels.evaluate.requests import PTX_MEMORY, SASS_KINDS, find_instructions, read_instructions
+from kernels.evaluate.matching import PTX_MEMORY, SASS_KINDS, find_instructions, read_instructions
 from kernels.evaluate.ttgir import MEMORY_OPS, Op, memory_ops, parse
 from kernels.instructions import Instruction
 from kernels.jit import last_line
