@@ -20,9 +20,10 @@ from kernels.measuring.counters import METRICS
 from tests.kernels.trees import ROOT
 from visualize.cli.command import FINE, GREW, USAGE, run_command
 from visualize.cli.show import show
+from visualize.reports.brief import brief
 from visualize.reports.comparison import differences
 from visualize.reports.launch import LaunchReport, OperationReport, Report, make_report, read_report
-from visualize.reports.text import table
+from visualize.reports.text import markdown, markdown_growth, table
 from visualize.views.capture.controls import capture_options, changed_values, launch_form
 from visualize.views.capture.launches import Launches
 from visualize.views.capture.script import Script
@@ -222,11 +223,44 @@ def test_controls_of_the_page_become_options_of_the_capture():
     assert capture_options(chosen) == options
 
 
-def test_what_follows_two_dashes_goes_to_the_script(tmp_path, capfd):
-    script = tmp_path / "prints.py"
-    script.write_text("import sys\nprint(sys.argv[1:])\n", encoding="utf-8")
-    assert run_command(show, [str(script), "--text", "--", "--steps", "1"]) == USAGE
-    assert "['--steps', '1']" in capfd.readouterr().err
+def test_what_follows_two_dashes_goes_to_the_script_and_its_exit_status_is_kept(
+    script, tmp_path, capfd
+):
+    path = tmp_path / "prints.py"
+    end = "import sys\nprint(sys.argv[1:])\nsys.exit(7)\n"
+    path.write_text(script.read_text() + end, encoding="utf-8")
+    assert run_command(show, [str(path), "--text", "--gpu", "H200", "--", "-m", "--", "1"]) == 7
+    output = capfd.readouterr()
+    assert "['-m', '--', '1']" in output.err
+    assert "7 launches" in output.out
+
+
+def test_a_module_takes_all_arguments_after_its_name_and_pytests_tests_are_captured(
+    script, tmp_path, monkeypatch, capfd
+):
+    """Without a GPU, a test that reads a result fails, and the next test runs."""
+    body = """
+    x = torch.zeros(1024, device="cuda")
+    copy[(2,)](x, x, 1024, 1, BLOCK=512)
+"""
+    kernels = script.read_text().partition("x = torch")[0]
+    tests = f"def test_read():{body}    assert x[0].item() == 0\ndef test_other():{body}"
+    (tmp_path / "test_copy.py").write_text(kernels + tests, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    own = ["test_copy.py", "-q", "-p", "no:cacheprovider"]
+    assert run_command(show, ["--json", "--gpu", "H200", "-m", "pytest", *own]) == FINE
+    output = capfd.readouterr()
+    content = json.loads(output.out)
+    assert [launch["kernel"] for launch in content["launches"]] == ["copy", "copy"]
+    assert "1 failed, 1 passed" in output.err
+
+
+@pytest.mark.parametrize("arguments", [["-m"], ["script.py", "-m", "pytest"]])
+def test_a_script_and_a_module_exclude_each_other(arguments, capfd):
+    with pytest.raises(SystemExit) as ended:
+        show(arguments)
+    assert ended.value.code == USAGE
+    assert "give a script, or -m and a module" in capfd.readouterr().err
 
 
 def test_json_is_one_object_and_against_names_what_grew(script, capture_path, tmp_path, capfd):
@@ -300,6 +334,35 @@ def test_the_table_shortens_file_names_and_no_line_number(launches):
     report = Report("3", "", (replace(launches[0], ops=tuple(ops)),))
     line = next(line for line in table(report).splitlines() if "load" in line)
     assert line.split()[:3] == [f"a_script_with_a_long…:{ops[0].line}", "load", name]
+
+
+def test_markdown_has_a_table_per_launch_and_what_grew(launches):
+    op = replace(launches[0].ops[0], tensor="a|b", why="Use *x* < y.")
+    text = markdown(Report("3", "H200", (replace(launches[0], ops=(op,)),)))
+    assert "| line | op | tensor | bytes | requests | sectors | ideal% |" in text
+    assert rf"| {op.file}:{op.line} | load | a\|b | 16 | 8 | 128 | 100% |" in text
+    assert rf"- {op.file}:{op.line}, load a\|b: Use \*x\* \< y." in text.splitlines()
+    changed = list(differences(launches[:1], launches[2:3]))
+    grown = markdown_growth("Differences", changed)
+    assert f"| {op.file}:10 in copy, load x | sectors | 128 | 1,024 | +700.0% |" in grown
+    assert len(grown.splitlines()) == 4 + sum(each.after > each.before for each in changed)
+    assert markdown_growth("Differences", []) == "### Differences: 0 numbers grew"
+
+
+def test_a_brief_report_begins_with_wrong_results_and_then_the_largest_cost(launches):
+    lines = brief(Report("3", "H200", launches[1:4])).splitlines()
+    assert "load x, unmasked, launch 2: Program 3, warp 3, lane 20" in lines[0]
+    assert "load x, copy, launch 1: " in lines[1]
+
+
+def test_a_brief_report_of_any_size_has_at_most_4_kb(launches):
+    wide = [replace(launch, kernel="k" * 300 + str(n)) for n, launch in enumerate(launches * 40)]
+    many = Report("3", "H200", tuple(wide), stopped="é" * 1000, not_captured=("ü" * 900,) * 3)
+    text = brief(many, ["A difference."] * 9)
+    assert 3000 < len(f"{text}\n".encode()) <= 4096
+    assert text.startswith("A difference.\n")
+    assert "more lines: see --text." in text
+    assert "more kernels or remarks." in text
 
 
 def test_differences_name_the_line_and_both_values(launches):

@@ -1061,6 +1061,7 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
     def __torch_function__(
         self, function: Any, kinds: Any, arguments: Any = (), keywords: Any = None
     ) -> Any:
+        __tracebackhide__ = True  # pytest omits this frame
         keywords = keywords or {}
         if function in _ANSWERS:
             return _ANSWERS[function]

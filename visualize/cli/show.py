@@ -211,13 +211,12 @@ def _print(
         return
     title = f"From Triton {flags.triton} to {report.triton}" if flags.triton else "Differences"
     if flags.markdown:
-        is_compared = before is not None
-        print(markdown_growth(flags.script, changed) if is_compared else markdown(report))
+        print(markdown(report) if before is None else markdown_growth(title, changed))
         return
+    lines = []
     if before is not None:
-        sentences = [difference.sentence for difference in changed]
-        print("\n".join([f"{title}: {len(changed) or 'none'}", *sentences, ""]))
-    print(brief(report) if flags.brief else table(report))
+        lines = [f"{title}: {len(changed) or 'none'}", *(each.sentence for each in changed), ""]
+    print(brief(report, lines) if flags.brief else "\n".join([*lines, table(report)]))
 
 
 def _check(

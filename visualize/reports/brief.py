@@ -20,12 +20,13 @@ _REMARK_BYTES = 64
 _WRONG = ("outside", "overflow", "race", "autotuner")
 
 
-def brief(report: Report) -> str:
-    """Return a summary of a report, in at most 4096 bytes of UTF-8."""
+def brief(report: Report, differences: Sequence[str] = ()) -> str:
+    """Return a summary of a report, in at most 4096 bytes of UTF-8. It begins with the given lines."""
     totals = _fit(_describe_totals(report), _MOST_TOTALS_BYTES, "more kernels or remarks")
     room = _MOST_BYTES - sum(map(_count_bytes, totals))
-    findings = _fit(_describe_findings(report), room, "more findings: see --text")
-    return "\n".join([*(findings or ["No findings."]), "", *totals])
+    findings = list(_describe_findings(report)) or ["No findings."]
+    lines = _fit([*differences, *findings], room, "more lines: see --text")
+    return "\n".join([*lines, "", *totals])
 
 
 def _describe_findings(report: Report) -> Iterable[str]:

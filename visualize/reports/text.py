@@ -109,7 +109,7 @@ def markdown_growth(title: str, changed: Sequence[Difference]) -> str:
             change = f"{each.after / each.before - 1:+.1%}" if each.before else ""
             what = each.what.replace("_", " ")
             rows.append((each.where, what, f"{each.before:,}", f"{each.after:,}", change))
-    heading = f"### {_in_markdown(title)}: {count_noun(len(rows), 'number')} grew"
+    heading = f"### {title}: {count_noun(len(rows), 'number')} grew"
     return "\n\n".join([heading, *([markdown_table(headings, rows)] if rows else [])])
 
 

@@ -1,0 +1,95 @@
+"""The GitHub Action's steps run in a shell, with this checkout instead of an installed wheel."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.kernels.trees import ROOT
+
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+SCRIPT = """
+import torch, triton
+import triton.language as tl
+
+@triton.jit
+def copy(x, out, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i * STEP))
+
+x = torch.zeros(8192, device="cuda")
+copy[(2,)](x, torch.empty(1024, device="cuda"), BLOCK=512)
+"""
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory, compiled_before):
+    """Return a function that runs a step of the action in a repository whose last commit makes a kernel worse."""
+    folder = tmp_path_factory.mktemp("action")
+    tools = folder / "tools"
+    tools.mkdir()
+    for name, text in {
+        "pip": "exit 9",
+        "tilescope": f'{sys.executable} {ROOT}/app.py "$@"',
+    }.items():
+        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tools / name).chmod(0o755)
+    environment = {
+        **os.environ,
+        **{
+            f"GIT_{who}_{what}": "x@y.z"
+            for who in ("AUTHOR", "COMMITTER")
+            for what in ("NAME", "EMAIL")
+        },
+        "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+        "RUNNER_TEMP": str(folder),
+        "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
+        "TRITON_CACHE_DIR": str(compiled_before),
+    }
+    repository = folder / "repository"
+    subprocess.run(["git", "init", "-q", repository], check=True)
+    for step in (1, 2):
+        (repository / "bench.py").write_text(SCRIPT.replace("STEP", str(step)))
+        for command in ("add bench.py", f"commit -qm {step}"):
+            subprocess.run(["git", *command.split()], cwd=repository, env=environment, check=True)
+
+    def run(step, **inputs):
+        declared = {name: each.get("default", "") for name, each in ACTION["inputs"].items()}
+        values = {**declared, "command": "bench.py", "base": "HEAD~1", **inputs}
+        own = {
+            name: re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda match: values[match[1]], text)
+            for name, text in step["env"].items()
+        }
+        (folder / "step.sh").write_text(step["run"])
+        shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(folder / "step.sh")]
+        done = subprocess.run(
+            shell, cwd=repository, env={**environment, **own}, capture_output=True, text=True
+        )
+        return done, folder / "summary.md"
+
+    return run
+
+
+def test_a_change_that_makes_a_load_worse_fails_the_job_and_is_in_its_summary(runner):
+    install, base, change, compare = ACTION["runs"]["steps"]
+    assert runner(install, package="tilescope")[0].returncode == 9
+    for step in (base, change):
+        done, summary = runner(step, prepare="test -f bench.py")
+        assert done.returncode == 0, done.stderr
+    done, _ = runner(compare, fail="false")
+    assert done.returncode == 0, done.stderr
+    lines = summary.read_text().splitlines()
+    assert lines[0] == "## Tilescope: `bench.py`"
+    # A lane's four elements are no longer adjacent.
+    assert "| bench.py:8 in copy, load x | sectors | 128 | 1,024 | +700.0% |" in lines
+    assert runner(compare)[0].returncode == 1
+
+
+def test_every_step_names_its_shell_and_takes_inputs_from_its_environment():
+    """An input within a script would run as code."""
+    for step in ACTION["runs"]["steps"]:
+        assert step["shell"] == "bash"
+        assert "${{" not in step["run"]

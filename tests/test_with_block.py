@@ -1,0 +1,90 @@
+"""`tilescope.capture` records the launches of a `with` block of the user's own process."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.kernels.trees import ROOT
+from visualize.cli.command import FINE, run_command
+from visualize.cli.show import show
+
+SCRIPT = """
+import json, sys
+import torch, triton
+import triton.language as tl
+import tilescope
+
+@triton.jit
+def copy(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, mask=i < n), mask=i < n)
+
+def launch():
+    x = torch.ones(1024, device="cuda")
+    out = torch.empty_like(x)
+    copy[(4,)](x, out, 1024, BLOCK=256)
+    return out
+
+paths = list(sys.path)
+with tilescope.capture("unread.tilescope", gpu="L4") as unread:
+    launch().sum().item()
+    raise AssertionError("never evaluated")
+with tilescope.capture("values.tilescope", values=True) as values:
+    total = launch().sum().item()
+with tilescope.capture("nothing.tilescope") as nothing:
+    pass
+try:
+    with tilescope.capture("failed.tilescope") as failed:
+        launch()
+        raise KeyError("own")
+except KeyError as error:
+    own = str(error)
+ours = [name for name in sys.modules if name.partition(".")[0] in ("kernels", "visualize")]
+print(json.dumps({
+    "paths": paths == sys.path, "ours": ours, "gpu": torch.cuda.is_available(), "total": total, "own": own,
+    "counts": [len(each) for each in (unread, values, nothing, failed)],
+    "unread": unread[0], "report": unread.report, "repr": [repr(unread), repr(unread[0])],
+    "html": unread._repr_html_(),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def block(tmp_path_factory, compiled_before):
+    """Return the folder of a script with four blocks, and what it printed."""
+    folder = tmp_path_factory.mktemp("block")
+    (folder / "script.py").write_text(SCRIPT, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(compiled_before)}
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return folder, json.loads(done.stdout)
+
+
+def test_the_process_stays_as_it_was(block):
+    _, printed = block
+    assert (printed["paths"], printed["ours"], printed["gpu"]) == (True, [], False)
+
+
+def test_a_read_ends_the_block_and_an_exception_is_the_users(block):
+    _, printed = block
+    assert printed["counts"] == [1, 1, 0, 1]
+    assert "script.py:20 reads a tensor (with item)" in printed["report"]["stopped"]
+    assert (printed["total"], printed["own"]) == (1024, "'own'")
+
+
+def test_reports_are_those_of_show_and_print_as_tables(block, capfd):
+    folder, printed = block
+    assert run_command(show, [str(folder / "unread.tilescope"), "--json"]) == FINE
+    (launch,) = json.loads(capfd.readouterr().out)["launches"]
+    assert launch["totals"]["ld_sectors"] == 128
+    assert {name: printed["unread"][name] for name in launch} == launch
+    assert run_command(show, [str(folder / "unread.tilescope"), "--text"]) == FINE
+    text = capfd.readouterr().out
+    assert text == f"{printed['repr'][0]}\n"
+    assert printed["repr"][1] in text
+    assert "<td>script.py:10<td>load<td>x<td>8<td>" in printed["html"]
