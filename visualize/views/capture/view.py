@@ -44,6 +44,9 @@ _HEADLINES = {
 }
 TABS = tuple(_HEADLINES)
 
+# Maximum number of cells in a picture of requests. A report in a file has no others.
+_MOST_CELLS = 1 << 20
+
 _UNCHANGED = "No counts, registers or memory sizes changed."
 
 
@@ -235,7 +238,7 @@ def _flow(launches: Launches, view: LaunchView) -> str:
     other = _make_flow(operation, launch, instruction.textbook, example)
     if view.model == "textbook":
         main, other = other, main
-    return flow_plot(main, view.request, launches.caption, other)
+    return flow_plot(main, view.request, launches.caption, other, most_cells=_MOST_CELLS)
 
 
 def _listing(launches: Launches, view: LaunchView) -> str:
