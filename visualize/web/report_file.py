@@ -17,15 +17,18 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels.capture.reader import Capture
-from kernels.evaluate.findings import Compiler
 from visualize.reports import text
 from visualize.views import slots, theme
-from visualize.views.capture.script import Script
-from visualize.views.capture.view import LaunchView, draw, most_wasteful
+from visualize.views.capture.launches import Launches
+from visualize.views.capture.view import (
+    LaunchView,
+    draw_launch,
+    launches_table,
+    most_wasteful,
+)
 from visualize.views.memory.compiler import CompilerPanel
-from visualize.views.memory.view import CoalescingPanel
-from visualize.views.order.view import SchedulePanel
+from visualize.views.memory.view import RequestsPanel
+from visualize.views.order.view import ProgramOrderPanel
 from visualize.views.panel import Slots
 from visualize.views.prose import glossary_dialog
 from visualize.views.slots import PLOTLY_JS, slot
@@ -33,9 +36,9 @@ from visualize.web.sources import SCRIPTS, STYLES
 
 # Each view's title, and the fields of a LaunchView on which its slots depend. A message names their values, too.
 _VIEWS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "coalescing": ("Requests", ("operation", "model")),
+    "requests": ("Requests", ("operation", "model")),
     "compiler": ("Compiler", ("operation",)),
-    "schedule": ("Program order", ()),
+    "program-order": ("Program order", ()),
     "result": ("Result", ()),
 }
 
@@ -63,33 +66,21 @@ _PAGE = Markup(
 )
 
 
-def render_report(capture: Capture, compiler: Compiler | None = None) -> str:
-    """Return the launches of a capture as an HTML file.
-
-    Args:
-        compiler: see `findings.find`.
-    """
-    script = Script(capture.path, capture.content.script, compiler=compiler)
-    launches = script.launches
-    opened = [
-        most_wasteful(launches, LaunchView(launch=number))
-        for number in range(len(launches.report().launches))
-    ]
+def render_report(launches: Launches) -> str:
+    """Return launches as an HTML file."""
+    script = launches.content.script
+    opened = []
+    updates = {}
     pieces: dict[str, int] = {}
-    updates = {
-        key: {
-            name: [
-                pieces.setdefault(value[at : at + _PIECE], len(pieces))
-                for at in range(0, len(value), _PIECE)
-            ]
-            for name, value in update.items()
-        }
-        for view in opened
-        for key, update in _draw_views(script, view)
-    }
+    for number in range(len(launches.report().launches)):
+        view = most_wasteful(launches, LaunchView(launch=number))
+        opened.append(asdict(view))
+        for key, update in _draw_views(launches, view):
+            updates[key] = {name: _divide(value, pieces) for name, value in update.items()}
     report = {
-        "script": script.source,
-        "opened": [asdict(view) for view in opened],
+        "script": script,
+        "launches": launches_table(launches, {}),
+        "opened": opened,
         "updates": updates,
         "pieces": list(pieces),
         "given": {
@@ -102,19 +93,19 @@ def render_report(capture: Capture, compiler: Compiler | None = None) -> str:
     }
     return _PAGE.format(
         policy=_POLICY,
-        title=f"{script.source}: Tilescope",
+        title=f"{script}: Tilescope",
         styles=Markup(STYLES + _read(".css")),  # noqa: S704
         modules=Markup(json.dumps({"imports": dict(_modules())})),  # noqa: S704
-        layout=_layout(script.source),
+        layout=_layout(script),
         table=text.table(launches.report()),
         plotly=_pack(PLOTLY_JS.read_bytes()),
         report=_pack(json.dumps(report).encode()),
     )
 
 
-def _draw_views(script: Script, opened: LaunchView) -> Iterator[tuple[str, Slots]]:
+def _draw_views(launches: Launches, opened: LaunchView) -> Iterator[tuple[str, Slots]]:
     """Yield the slots of each view of a launch, by the view and the values on which they depend."""
-    operations = len(script.launches.report().launches[opened.launch].ops)
+    operations = len(launches.report().launches[opened.launch].ops)
     choices: dict[str, Any] = {
         "operation": range(max(1, operations)),
         "model": ("compiled", "textbook"),
@@ -122,15 +113,24 @@ def _draw_views(script: Script, opened: LaunchView) -> Iterator[tuple[str, Slots
     for tab, (_, fields) in _VIEWS.items():
         for values in product(*(choices[field] for field in fields)):
             view = replace(opened, tab=tab, **dict(zip(fields, values, strict=True)))
-            key = ",".join(map(str, (tab, opened.launch, *values)))
-            yield key, draw(script, view, {"kernel": "script", **asdict(view)})
+            address = {"launch": view.launch, "model": view.model}
+            key = ",".join(map(str, (tab, view.launch, *values)))
+            yield key, draw_launch(launches, view, address)
+
+
+def _divide(value: str, pieces: dict[str, int]) -> list[int]:
+    """Return the numbers of the pieces of a value. Equal pieces are stored once."""
+    return [
+        pieces.setdefault(value[at : at + _PIECE], len(pieces))
+        for at in range(0, len(value), _PIECE)
+    ]
 
 
 def _layout(script: str) -> Markup:
     views = {
-        "coalescing": CoalescingPanel().layout(),
+        "requests": RequestsPanel().layout(),
         "compiler": CompilerPanel().layout(),
-        "schedule": SchedulePanel().layout(),
+        "program-order": ProgramOrderPanel().layout(),
         "result": slot("result"),
     }
     section = Markup('<section id="{0}-tab" class="tabitem" aria-label="{1}" hidden>{2}</section>')
