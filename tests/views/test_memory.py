@@ -244,16 +244,17 @@ def test_a_tiles_elements_have_their_colours_and_those_outside_none(color):
     launch = Launch(kernel.family.problem(M=7, N=6), kernel.config(4, 4), GPUS["H200"])
     load, _ = textbook.count_accesses(kernel, launch, board)
     flow = make_flow(kernel, launch, load, program=3)
-    (picture,) = tile_figure(flow.pattern.tile(flow.first), "A", color, board.sector_bytes).data
+    figure = tile_figure(flow.pattern.tile(flow.first), "A", color, board.sector_bytes)
+    (picture,) = figure["data"]
     row, column = np.indices((4, 4))
     expected = {"request": row, "warp": row, "lane": column, "register": 0 * row}[color]
     assert np.array_equal(
-        picture.z, np.where((row < 3) & (column < 2), expected, np.nan), equal_nan=True
+        picture["z"], np.where((row < 3) & (column < 2), expected, np.nan), equal_nan=True
     )
-    assert picture.x0 == 4
-    assert picture.y0 == 4
+    assert picture["x0"] == 4
+    assert picture["y0"] == 4
     byte = (5 * 6 + 5) * 4
-    assert picture.customdata[1, 1].tolist() == [expected[1, 1], 1, 1, 1, 0, byte, byte // 16]
+    assert picture["customdata"][1, 1].tolist() == [expected[1, 1], 1, 1, 1, 0, byte, byte // 16]
 
 
 # Compiled in a fraction of the time that the kernels' own tiles take.

@@ -20,6 +20,7 @@ from visualize.reports.brief import brief
 from visualize.reports.comparison import Difference, differences
 from visualize.reports.launch import Report, make_report, read_report
 from visualize.reports.text import html, markdown, markdown_growth, sections, table
+from visualize.views.capture.launches import Launches
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -33,8 +34,8 @@ def make_parser() -> argparse.ArgumentParser:
         "invalid, the script raised an exception, or nothing could be captured; the script's own status if it exits "
         "with one.",
         epilog="Run it only on scripts that you trust. A script's own arguments come last, after `--`. "
-        "All that follows a module's name belongs to the module. Examples: tilescope show softmax.py --gpu H200 --json; "
-        "tilescope show --brief -m pytest tests/test_softmax.py",
+        "All that follows a module's name belongs to the module. Examples: tilescope show softmax.py --gpu H200 "
+        "--json; tilescope show --brief -m pytest tests/test_softmax.py",
     )
     add = parser.add_argument
     add(
@@ -62,6 +63,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--brief",
         action="store_true",
         help="print at most 4 KB and exit: a sentence per finding, largest cost first, and totals",
+    )
+    add(
+        "--html",
+        type=Path,
+        metavar="FILE.html",
+        help="also write the page to one file, which needs neither a server nor a network",
     )
     add(
         "--against",
@@ -124,7 +131,7 @@ def show(arguments: Sequence[str]) -> None:
     """
     flags = _parse(arguments)
     formats = (flags.text, flags.json, flags.markdown, flags.brief)
-    prints = any((*formats, flags.against, flags.triton))
+    prints = any((*formats, flags.html, flags.against, flags.triton))
     if obstacle := "" if prints else _obstacle(flags):
         raise CommandFailed(obstacle, USAGE)
     with tempfile.TemporaryDirectory(prefix="tilescope-") as folder, ExitStack() as stack:
@@ -173,12 +180,15 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
         _serve(flags, path, process)
         return
     capture = Capture(path)
-    report = make_report(capture, compiler)
+    launches = Launches(capture, compiler)
+    report = launches.report()
     if packages:
         other = _ScriptProcess(flags, folder, stack, packages)
         before = make_report(Capture(other.capture(flags.script)))
     changed = [] if before is None else list(differences(before.launches, report.launches))
     _print(flags, report, before, changed)
+    if flags.html and report.launches:
+        _write_html(flags.html, launches)
     _check(flags, report, capture.content.stopped, changed)
 
 
@@ -217,6 +227,16 @@ def _print(
     if before is not None:
         lines = [f"{title}: {len(changed) or 'none'}", *(each.sentence for each in changed), ""]
     print(brief(report, lines) if flags.brief else "\n".join([*lines, table(report)]))
+
+
+def _write_html(path: Path, launches: Launches) -> None:
+    from visualize.web.report_file import render_report  # imports all views
+
+    try:
+        path.write_text(render_report(launches), encoding="utf-8")
+    except OSError as error:
+        message = f"--html {path} cannot be written ({error.strerror})."
+        raise CommandFailed(message, USAGE) from error
 
 
 def _check(

@@ -1,7 +1,9 @@
 """Draw a script's launches in the slots of the page's views: requests, code, program order and results."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from visualize.reports.text import settings_text, wrong_counters
 from visualize.views import slots
 from visualize.views.capture.order import captured_schedule
 from visualize.views.capture.script import Launches, Script
-from visualize.views.memory.compiler import compiler_headline, listing_value, resources_table
+from visualize.views.memory.compiler import compiler_headline, list_texts, resources_table
 from visualize.views.memory.flow import Flow, flow_plot
 from visualize.views.memory.tables import cost_row, operations_table
 from visualize.views.order.map_figure import Order, map_figure, player_data
@@ -44,6 +46,9 @@ _HEADLINES = {
     "result": "result",
 }
 TABS = tuple(_HEADLINES)
+
+# Maximum number of cells in a picture of requests. A report in a file has no others.
+_MOST_CELLS = 1 << 20
 
 _UNCHANGED = "No counts, registers or memory sizes changed."
 
@@ -109,15 +114,34 @@ def draw(script: Script, view: LaunchView, address: Mapping[str, object]) -> Slo
         none = f"{launches.content.script} launched no Triton kernels."
         summary = headline("0", "launches", stopped.message if stopped else none, is_failure=True)
         return {"launches": "", **dict.fromkeys(_HEADLINES.values(), summary)}
+    link = {"kernel": address["kernel"], "tab": view.tab}
+    before = script.launch_before(view.launch)
+    return {
+        "launches": launches_table(launches, link, view.launch),
+        **draw_launch(launches, view, address, before),
+    }
+
+
+def draw_launch(
+    launches: Launches,
+    view: LaunchView,
+    address: Mapping[str, object],
+    before: LaunchReport | None = None,
+) -> Slots:
+    """Fill the slots of the open view that depend on its launch.
+
+    Args:
+        address: the URL parameters of the view.
+        before: the launch in the capture before the latest one, to compare with.
+    """
     launch = launches.report().launches[view.launch]
-    summary = _headline(script, launch, view.launch)
-    links = [
-        query({**address, "operation": number, "request": 0}) for number in range(len(launch.ops))
-    ]
-    drawn: Slots = {"launches": _launches_table(launches, view, address)}
+    summary = _headline(launches, launch, before)
+    drawn: Slots = {}
     match view.tab:
         case "requests":
-            drawn |= {
+            fields = {name: value for name, value in address.items() if name != "operation"}
+            link = query({**fields, "request": 0})
+            drawn = {
                 "requests-headline": summary,
                 "request-plot": _flow(launches, view),
                 "flow-title": "",
@@ -125,11 +149,11 @@ def draw(script: Script, view: LaunchView, address: Mapping[str, object]) -> Slo
                 "contrast-title": "",
                 "contrast": NONE,
                 "contrast-launch": "",
-                "requests-table": _operations(launches, launch, view.launch, links),
+                "requests-table": _operations(launches, view.launch, link),
                 "lanes-view": _lanes_form(launch, launches.programs(view.launch), view),
             }
         case "compiler":
-            drawn |= {
+            drawn = {
                 "compiler-headline": summary,
                 "resources": "",
                 "listing": _listing(launches, view),
@@ -140,24 +164,31 @@ def draw(script: Script, view: LaunchView, address: Mapping[str, object]) -> Slo
                 drawn["compiler-headline"] = compiler_headline(*needs, launches.content.triton)
                 drawn["resources"] = resources_table(*needs)
         case "result":
-            drawn["result"] = _result(launches.content.launches[view.launch])
+            drawn = {"result": _result(launches.content.launches[view.launch])}
         case "program-order":
-            drawn |= _order_slots(launches, launch, view)
+            drawn = _order_slots(launches, launch, view)
     return drawn
 
 
-def _launches_table(launches: Launches, view: LaunchView, address: Mapping[str, object]) -> Markup:
+def launches_table(
+    launches: Launches, address: Mapping[str, object], chosen: int | None = None
+) -> Markup:
+    """Render the list of launches.
+
+    Args:
+        address: the URL parameters of each link, without the launch.
+        chosen: the launch that is emphasized.
+    """
     rows: list[dict[str, Any]] = []
     for number, launch in enumerate(launches.report().launches):
         results = (launch.results or {}).values()
         is_passed = all(errors.passed for errors in results)
         grid = " × ".join(map(str, launch.grid))
         agreement = ", ".join(wrong_counters(launch)) or "agree"
-        link = {"kernel": address["kernel"], "tab": view.tab, "launch": number}
         rows.append(
             {
-                "": Strong(number) if number == view.launch else number,
-                "kernel": Link(launch.kernel, query(link)),
+                "": Strong(number) if number == chosen else number,
+                "kernel": Link(launch.kernel, query({**address, "launch": number})),
                 "grid": grid.removesuffix(" × 1").removesuffix(" × 1"),
                 "case": settings_text(launch.settings),
                 "config": settings_text(launch.config),
@@ -194,10 +225,10 @@ def _fastest(launches: Launches) -> str:
     return f"Fastest of {len(timed)}: launch {number} ({settings}) takes {milliseconds(time)}."
 
 
-def _headline(script: Script, launch: LaunchReport, number: int) -> Markup:
+def _headline(launches: Launches, launch: LaunchReport, before: LaunchReport | None) -> Markup:
     ratio = f"{significant(launch.ratio)} ×" if launch.ratio else "–"
     sentences = [f"Line {finding.line}: {finding.text}" for finding in launch.findings]
-    if before := script.launch_before(number):
+    if before:
         changed = [difference.sentence for difference in differences((before,), (launch,))]
         old_ratio = significant(before.ratio)
         start = [f"Before: {old_ratio} ×."] if old_ratio != significant(launch.ratio) else []
@@ -208,7 +239,7 @@ def _headline(script: Script, launch: LaunchReport, number: int) -> Markup:
         say("the {}: {} {}", term("ideal sectors"), Code(launch.kernel), Mark("predicted")),
         first,
         *more,
-        script.launches.report().untried,
+        launches.report().untried,
         *(refusal.why for refusal in launch.refused if refusal.line == launch.line),
         *wrong_counters(launch),
     )
@@ -241,25 +272,30 @@ def _flow(launches: Launches, view: LaunchView) -> str:
     if view.model == "textbook":
         flows.reverse()
     main, other = flows
-    return flow_plot(main, view.request, launches.caption, other)
+    return flow_plot(main, view.request, launches.caption, other, most_cells=_MOST_CELLS)
 
 
 def _listing(launches: Launches, view: LaunchView) -> str:
-    kernel = launches.kernel(view.launch)
+    if not launches.report().launches[view.launch].ops:
+        return NONE
+    listing = _list_texts(launches, view.launch)
+    return json.dumps({**listing, "operation": view.operation}, ensure_ascii=False)
+
+
+@lru_cache(maxsize=2)
+def _list_texts(launches: Launches, launch: int) -> dict[str, Any]:
+    kernel = launches.kernel(launch)
     name = Path(kernel.file).name
     lines = kernel.source.splitlines()
     source = [f"{number:>4}  {text}" for number, text in enumerate(lines, kernel.line)]
     operations = []
-    for op in launches.report().launches[view.launch].ops:
+    for op in launches.report().launches[launch].ops:
         at = op.line - kernel.line
         inside = [at + 1] if op.file == name and 0 <= at < len(lines) else []
         place = range(op.line, op.line + 1)
         operations.append((f"{op.name}, {op.file}:{op.line}", op.file, place, inside))
-    number = launches.content.launches[view.launch].kernel
-    codes = {stage: launches.capture.read_code(number, stage) for stage in ("ttgir", "ptx", "sass")}
-    if not operations:
-        return NONE
-    return listing_value([f"# {name}", *source], codes, operations, view.operation)
+    codes = launches.capture.build(launches.content.launches[launch].kernel).codes
+    return list_texts([f"# {name}", *source], codes, operations)
 
 
 def _result(launch: CapturedLaunch) -> Markup:
@@ -291,22 +327,22 @@ def _result(launch: CapturedLaunch) -> Markup:
     return headline(*time, verdict) + table(header, rows)
 
 
-def _operations(
-    launches: Launches, launch: LaunchReport, number: int, links: Sequence[str]
-) -> Markup:
+@lru_cache(maxsize=2)
+def _operations(launches: Launches, number: int, link: str) -> Markup:
     """Render the textbook and compiled cost of each operation, its findings, or else the reasons for its cost.
 
     Args:
-        links: the query of each operation's picture.
+        link: the query of an operation's picture, without the operation.
     """
+    ops = launches.report().launches[number].ops
     captured = launches.content.launches[number]
     conversions = launches.conversions(number)
     values = {each.name: each.value for each in captured.arguments if type(each.value) is int}
     textbook = {_identity(group): group for group in launches.textbook(number).by_line()}
     rows = []
     reasons = []
-    for group, op, link in zip(launches.counts(number).by_line(), launch.ops, links, strict=True):
-        place = Link(f"{op.file}:{op.line}", link)
+    for at, (group, op) in enumerate(zip(launches.counts(number).by_line(), ops, strict=True)):
+        place = Link(f"{op.file}:{op.line}", f"{link}&operation={at}")
         first = group[0]
         requests = 0
         if (other := textbook.get(_identity(group))) and other[0].width_bytes:

@@ -83,7 +83,9 @@ class RequestsPanel(Panel):
                 slots.form("lanes-view", "Which operation is drawn"), scrubber, name="memory-row"
             )
             + slots.picture(own, other, name="memory-picture")
-            + fold("costs-fold", "Every operation of the launch: requests, sectors, lines", table)
+            + fold(
+                "operations-fold", "Every operation of the launch: requests, sectors, lines", table
+            )
             + fold(
                 "totals-fold",
                 "From lanes to DRAM: the launch's counters",
