@@ -332,7 +332,7 @@ def test_the_cliff_falls_at_the_sizes_that_16_divides(session):
     }
     assert list(rows) == [f"from N = {size}, {kind}" for size, kind in kinds.items()]
     assert [row[1] for row in rows.values()] == [
-        f"load A {width} B, store B {width} B" for width in (4, 16, 4, 16)
+        f"load A {width} B, store B 16 B" for width in (4, 16, 4, 16)
     ]
     curve = decode(figure)["data"][0]
     assert curve["x"] == list(range(1000, 1025))

@@ -38,11 +38,6 @@ class LaunchCosts:
         return textbook.count_accesses(self.kernel, self.launch, self.machine)
 
     @cached_property
-    def gpu_textbook(self) -> tuple[DeclaredCounts, ...]:
-        """The textbook model with a GPU's 32 lanes and 128-byte lines."""
-        return textbook.count_accesses(self.kernel, self.launch, Textbook())
-
-    @cached_property
     def compiled(self) -> tuple[DeclaredCounts, ...]:
         """The operations as compiled here; () until they are known."""
         return count_accesses(self.kernel, self.launch, self.code.operations if self.code else ())
@@ -70,7 +65,7 @@ def count_of(op: DeclaredCounts, costs: LaunchCosts) -> Cost | None:
     counters = costs.counters
     predicted = op.launch
     kind = op.access.op
-    if counters is None or op.compiled is None or op.is_box:
+    if counters is None or op.is_box:
         return None
     own = [row for row in counters.ops if row.operation == op.number]
     rows = [row for row in own if (".CAS" in row.opcode) == predicted.is_lower_bound]

@@ -91,9 +91,8 @@ def l2_pressure(limits: Sequence[Bound], operations: Sequence[DeclaredCounts]) -
     It is also 0 for operands that are staged through registers. Each step then waits for its loads, so the L2 idles.
     """
     times = {bound.name: bound.ms for bound in limits}
-    if "arithmetic" not in times or any(
-        op.compiled and op.compiled.op == "load" for op in operations
-    ):
+    are_staged = any(op.pattern.instruction.op == "load" for op in operations)
+    if are_staged or "arithmetic" not in times:
         return 0.0
     return times["L2"] / max(times["arithmetic"] / SUSTAINED, times.get("load and store", 0.0))
 
@@ -112,10 +111,11 @@ def _load_store(
     """
     cycles = requests = 0.0
     for op in operations:
-        if op.compiled is None or op.compiled.layout is None:
+        if op.is_box:
             continue
         needed = max(op.launch.requests, op.launch.sectors * SECTOR_BYTES / _LSU_BYTES)
-        staged = op.compiled.op == "load" and op.access.tensor in (kernel.family.panels or ())
+        is_load = op.pattern.instruction.op == "load"
+        staged = is_load and op.access.tensor in (kernel.family.panels or ())
         cycles += needed * (2 if staged else 1)
         requests += op.launch.requests
     ms = cycles / gpu.sms / clock_mhz / 1e3

@@ -27,7 +27,7 @@ from visualize.reports.text import settings_text, wrong_counters
 from visualize.views import slots
 from visualize.views.capture.order import captured_schedule
 from visualize.views.capture.script import Launches, Script
-from visualize.views.memory.compiler import compiler_headline, list_texts, resources_table
+from visualize.views.memory.compiler import list_texts, resource_slots
 from visualize.views.memory.flow import Flow, flow_plot
 from visualize.views.memory.tables import cost_row, operations_table
 from visualize.views.order.map_figure import Order, map_figure, player_data
@@ -160,9 +160,8 @@ def draw_launch(
             }
             if gpu := GPUS.get(launches.gpu):
                 kernel = launches.kernel(view.launch)
-                needs = gpu, kernel.num_warps, kernel
-                drawn["compiler-headline"] = compiler_headline(*needs, launches.content.triton)
-                drawn["resources"] = resources_table(*needs)
+                triton = launches.content.triton
+                drawn |= resource_slots(gpu, kernel.num_warps, kernel, triton)
         case "result":
             drawn = {"result": _result(launches.content.launches[view.launch])}
         case "program-order":

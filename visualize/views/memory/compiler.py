@@ -65,16 +65,13 @@ class CompilerPanel(Panel):
             }
         if compiled is None:
             return {}
-        gpu = launch.gpu
-        num_warps = launch.config.num_warps
         *_, number = find_operation(snapshot)
         kernel = snapshot.state.kernel
         # A first launch's operations are numbered before those of the kernel that is listed.
         first = len(kernel.all_accesses(launch)) - len(kernel.accesses(launch))
         return {
-            "compiler-headline": compiler_headline(gpu, num_warps, compiled, compiled.triton),
+            **resource_slots(launch.gpu, launch.config.num_warps, compiled, compiled.triton),
             "listing": _listing(kernel, launch, compiled, max(0, number - first)),
-            "resources": resources_table(gpu, num_warps, compiled),
         }
 
     def draw_waiting(self, snapshot: Snapshot, seconds: float) -> Slots:
@@ -105,10 +102,10 @@ class CompilerPanel(Panel):
         return (Endpoint("compile", compile_of),)
 
 
-def compiler_headline(
+def resource_slots(
     gpu: Gpu, num_warps: int, compiled: CompiledFacts | CapturedKernel, triton: str
-) -> Markup:
-    """Render the predicted occupancy, and the registers and shared memory behind it."""
+) -> Slots:
+    """Render the predicted occupancy, and of each resource the kernel's need, the supply and the programs that fit."""
     resident = occupancy_of(gpu, num_warps, compiled)
     held = count_noun(resident.programs_per_sm, "program")
     warps = resident.programs_per_sm * num_warps
@@ -120,7 +117,7 @@ def compiler_headline(
         count_noun(compiled.registers, "register"),
         Sourced(spills, "compiled"),
     )
-    return headline(
+    occupancy = headline(
         f"{100 * resident.occupancy:.3g} %",
         Sourced(f"theoretical occupancy on {gpu.name}", "predicted"),
         say(
@@ -135,10 +132,7 @@ def compiler_headline(
         gpu.caveat,
     )
 
-
-def resources_table(gpu: Gpu, num_warps: int, compiled: CompiledFacts | CapturedKernel) -> Markup:
-    """Render the kernel's need of each resource, an SM's supply, and the programs that fit."""
-    needs = {
+    supply = {
         "warps": (f"{num_warps} per program", f"{gpu.max_warps_per_sm} per SM"),
         "programs": ("1", f"{gpu.max_programs_per_sm} per SM"),
         "registers": (f"{compiled.registers} per thread", f"{gpu.registers_per_sm:,} per SM"),
@@ -148,8 +142,8 @@ def resources_table(gpu: Gpu, num_warps: int, compiled: CompiledFacts | Captured
         ),
     }
     header = ("resource", "this kernel needs", "the GPU has", term("programs per SM"))
-    limits = occupancy_of(gpu, num_warps, compiled).limits
-    return table(header, [(name, *needs[name], str(programs)) for name, programs in limits.items()])
+    rows = [(name, *supply[name], str(programs)) for name, programs in resident.limits.items()]
+    return {"compiler-headline": occupancy, "resources": table(header, rows)}
 
 
 def _listing(kernel: Kernel, launch: Launch, compiled: Compiled, chosen: int) -> str:
