@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from kernels.evaluate.counts import OperationCounts
+from kernels.evaluate.counts import Cost, OperationCounts
 from kernels.evaluate.declared import Requests
 from kernels.gpus import Gpu
 from kernels.instructions import Conversion, Instruction
@@ -62,8 +62,9 @@ def explain_sectors(address: np.ndarray, active: np.ndarray, width_bytes: int) -
 
 def explain(
     op: OperationCounts,
+    cost: Cost,
+    textbook: Cost | None,
     requests: Requests | None,
-    textbook_requests: int,
     sizes: Mapping[str, int],
     conversions: Sequence[Conversion],
     gpu: Gpu | None,
@@ -71,21 +72,21 @@ def explain(
     """Explain what an operation costs, and what the compiler does differently from the textbook.
 
     Args:
+        cost: of the launch, with all copies of the operation.
+        textbook: the same on the textbook's machine; None if that is unknown, or if the operation is the textbook's.
         requests: those of one execution; None if they are unknown.
-        textbook_requests: of the launch, on the textbook's machine; 0 if the operation is the textbook's own.
         sizes: the sizes on which its addresses and its mask depend, by name.
         conversions: the kernel's layout conversions.
         gpu: None if it is unknown.
     """
     if op.tally.refused:
         return op.tally.refused
-    cost = op.launch
     code = op.instruction
     reasons = []
     if op.is_box:
         reasons = [
             "The Tensor Memory Accelerator (TMA) copies the block, so no lane issues a request.",
-            f"The textbook's lanes would issue {textbook_requests:,}.",
+            f"The textbook's lanes would issue {textbook.requests:,}." if textbook else "",
             "Each row of a box costs the sectors that it touches.",
         ]
         if cost.extra_sectors:
@@ -95,7 +96,7 @@ def explain(
             )
     elif code and code.swaps:
         return "The compare-and-swap loop begins with this load of the words that it changes."
-    elif code and code.layout and requests and textbook_requests:
+    elif code and code.layout and requests and textbook:
         reasons = [*_explain_instruction(code, requests, sizes, gpu)]
     if requests and cost.touched_sectors > cost.ideal_sectors:
         waste = explain_sectors(requests.address, requests.active, requests.width_bytes)
@@ -104,7 +105,7 @@ def explain(
         counted = f"{cost.sectors:,}, although {cost.touched_sectors:,} sectors are touched"
         reasons.append(f"The counter counts copies that bypass L1 by pairs of lanes: {counted}.")
     if not reasons:
-        fewer = textbook_requests / max(cost.requests, 1)
+        fewer = textbook.requests / max(cost.requests, 1) if textbook else 0
         comparison = f": {fewer:.3g} × fewer requests than in the textbook" if fewer > 1 else ""
         width = count_bytes(op.width_bytes)
         reasons = [f"Each lane accesses {width}, and adjacent lanes adjacent bytes{comparison}."]
@@ -112,7 +113,7 @@ def explain(
         reasons.append(
             "The compiler first exchanges elements between lanes, so that adjacent lanes store adjacent bytes."
         )
-    return " ".join(reasons)
+    return " ".join(filter(None, reasons))
 
 
 def _explain_instruction(

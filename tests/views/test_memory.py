@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import astuple, replace
 from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,8 @@ from tests.messages import decode, opened
 from visualize.predict import textbook
 from visualize.predict.agreement import LaunchCosts
 from visualize.predict.textbook import Textbook
+from visualize.views import capture
+from visualize.views.capture.view import LaunchView, draw
 from visualize.views.memory import tables, text, whatif
 from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.flow import (
@@ -33,6 +36,8 @@ from visualize.views.memory.flow import (
 )
 from visualize.views.prose import html
 from visualize.views.state import Snapshot
+from visualize.views.tabs import TABS
+from visualize.web.scripts import shipped_scripts
 
 GROUPED = "matmul.grouped"
 TILED = "transpose.tiled"
@@ -106,6 +111,33 @@ def test_the_texts_are_the_approved_ones(costs_of, approve):
     narrow = (replace(first, width_bytes=8), *rest)
     texts["other code"] = describe(replace(tiled, code=replace(tiled.code, operations=narrow)))
     approve("memory", texts)
+
+
+def test_a_scripts_operation_is_explained_like_ours(costs_of):
+    script = shipped_scripts()["script.vector_add"]
+    table = draw(script, LaunchView(), {"kernel": "script.vector_add"})["requests-table"]
+    costs = costs_of(FLAT)
+    load = costs.compiled[0]
+    assert f"<b>load x</b>: {text.explain(load, costs)}</li>" in table
+
+
+def test_the_copies_of_a_pipelined_operation_are_compared_with_the_textbook_together():
+    script = shipped_scripts()["script.attention"]
+    table = draw(script, LaunchView(), {"kernel": "script.attention"})["requests-table"]
+    rows = [
+        [re.sub(r"<.*?>", "", cell) for cell in re.findall(r"<td>(.*?)</td>", row)]
+        for row in re.findall(r"<tr>(<td>.*?)</tr>", table)
+    ]
+    textbook, compiled = (int(row[4].replace(",", "")) for row in rows if row[0] == "async copy k")
+    assert f"adjacent bytes: {textbook / compiled:.3g} × fewer requests" in table
+
+
+def test_the_parts_of_a_view_that_a_script_keeps_exist():
+    rule = Path(capture.__file__).with_name("style.css").read_text().partition(")")[0]
+    parts = re.findall(r"#([a-z-]+)(?=[,\s]*[,\n])", rule)
+    page = "".join(panel().layout() for tab in TABS for panel in tab.panels)
+    assert len(parts) > 5
+    assert [name for name in parts if f'id="{name}"' not in page] == []
 
 
 @pytest.mark.parametrize(

@@ -336,6 +336,7 @@ def _operations(launches: Launches, number: int, link: str) -> Markup:
     ops = launches.report().launches[number].ops
     captured = launches.content.launches[number]
     conversions = launches.conversions(number)
+    gpu = GPUS.get(launches.gpu)
     values = {each.name: each.value for each in captured.arguments if type(each.value) is int}
     textbook = {_identity(group): group for group in launches.textbook(number).by_line()}
     rows = []
@@ -343,22 +344,20 @@ def _operations(launches: Launches, number: int, link: str) -> Markup:
     for at, (group, op) in enumerate(zip(launches.counts(number).by_line(), ops, strict=True)):
         place = Link(f"{op.file}:{op.line}", f"{link}&operation={at}")
         first = group[0]
-        requests = 0
+        cost = sum_costs(group)
+        expected = None
         if (other := textbook.get(_identity(group))) and other[0].width_bytes:
-            cost = sum_costs(other)
-            requests = cost.requests
-            rows.append(cost_row("textbook", other[0], place, cost))
-        rows.append(cost_row("compiled", first, place, sum_costs(group)))
+            expected = sum_costs(other)
+            rows.append(cost_row("textbook", other[0], place, expected))
+        rows.append(cost_row("compiled", first, place, cost))
         code = first.instruction
         lanes = None
         if code and code.layout and (example := first.tally.example):
             lanes = _requests(first, captured, code, example)
         names = first.addressed_by | first.masked_by
         sizes = {name: value for name, value in values.items() if name in names}
-        why = op.why or causes.explain(
-            first, lanes, requests, sizes, conversions, GPUS.get(launches.gpu)
-        )
-        reasons.append((op.name, why))
+        why = causes.explain(first, cost, expected, lanes, sizes, conversions, gpu)
+        reasons.append((op.name, " ".join(filter(None, [op.refused, op.why])) or why))
     return operations_table(rows, reasons)
 
 

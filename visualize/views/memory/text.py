@@ -304,10 +304,10 @@ def explain(op: DeclaredCounts, costs: LaunchCosts) -> str:
     """Explain the cost of one operation, compiled or not, and what the compiler does differently from the textbook."""
     tensor = op.access.tensor
     pitch = costs.kernel.tensors(costs.launch)[tensor].stored[1]
-    textbook = 0 if op.is_textbook else costs.textbook[op.number].launch.requests
+    textbook = None if op.is_textbook else costs.textbook[op.number].launch
     sizes = {f"The row stride of {tensor}": pitch}
     return causes.explain(
-        op, op.tile_requests, textbook, sizes, _conversions(costs), costs.launch.gpu
+        op, op.launch, textbook, op.tile_requests, sizes, _conversions(costs), costs.launch.gpu
     )
 
 
