@@ -30,7 +30,7 @@ _QUESTION = Markup(
     '<section class="question" aria-label="Question"><p>{} <b class="verdict" role="status"></b></p>'
     '<div class="choices">{}</div></section>'
 )
-_CHOICE = Markup('<button type="button" class="choice"{}><kbd>{}</kbd> {}</button>')
+_CHOICE = Markup('<button type="button" class="control choice"{}><kbd>{}</kbd> {}</button>')
 _LINK = Markup('<a class="{}" href="?tour={}&stop={}">{}</a>')
 _END = Markup('<button type="button" class="leave next">End</button>')
 

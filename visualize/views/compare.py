@@ -59,9 +59,9 @@ def add_comparison(
         tip = "Keep this experiment for comparison. Change a setting, and both are shown side by side."
         return {
             **slots,
-            "compare": Markup('<p class="pin"><a href="?{}" title="{}">Pin</a></p>').format(
-                address, tip
-            ),
+            "compare": Markup(
+                '<p class="pin"><a class="control" href="?{}" title="{}">Pin</a></p>'
+            ).format(address, tip),
         }
     try:
         pinned_slots: Slots = {}

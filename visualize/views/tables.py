@@ -46,7 +46,7 @@ def table(header: Iterable[Any], rows: Iterable[Iterable[Any]], caption: Any = "
     )
     name = _cell(caption).striptags() or headings[0].striptags() or "table"
     save = Markup(
-        '<a class="save-csv" download="{}.csv" href="data:text/csv,{}" title="Save as CSV">CSV</a>'
+        '<a class="control save-csv" download="{}.csv" href="data:text/csv,{}" title="Save as CSV">CSV</a>'
     )
     return Markup('<div class="scroll">{}{}</div>').format(
         save.format(name, file), _table(headings, cells, caption)
