@@ -21,8 +21,9 @@ from visualize.views.tabs import SETTINGS
 Facts = Mapping[str, Value]
 
 _BAR = Markup(
-    '<section class="tour" aria-label="Guided tour: {title}"><p class="where"><b>{title}</b> <span>{number} of {count}'
-    '</span><span class="dots" aria-hidden="true">{dots}</span></p>{question}<p class="said" aria-live="polite">{said}'
+    '<section class="tour" aria-label="Guided tour: {title}"><p class="where quiet">'
+    "<b>{title}</b> <span>{number} of {count}</span>"
+    '<span class="dots" aria-hidden="true">{dots}</span></p>{question}<p class="said" aria-live="polite">{said}'
     '</p>{note}<div class="go">{back}{next}<button type="button" class="leave" aria-label="Leave the tour">✕</button>'
     "</div></section>"
 )

@@ -137,7 +137,7 @@ def render_comparison(
     equal = "In this view, all numbers that are known for both are equal."
     unchanged = equal if any(quotient for *_, quotient in rows) else unknown
     summary = join(changes, " · ") if changes else unchanged
-    line = Markup('<p>Pinned → now: {}. <span class="numbers">{}</span></p>').format(
+    line = Markup('<p>Pinned → now: {}. <span class="numbers quiet">{}</span></p>').format(
         join(knobs), summary
     )
     folded = Markup("<details><summary>All numbers</summary>{}</details>")

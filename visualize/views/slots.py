@@ -251,7 +251,7 @@ def _field(field: Json) -> Markup:
     bounds = f" {field['low']} to {field['high']}." if field["kind"] == "number" else ""
     # A long name breaks after an underscore.
     words = Markup("_<wbr>").join(field["label"].split("_"))
-    note = Markup('<p class="note">{}</p>').format(field["note"]) if field.get("note") else ""
+    note = Markup('<p class="note quiet">{}</p>').format(field["note"]) if field.get("note") else ""
     return _FIELD.format(
         name=name,
         kind=field["kind"],

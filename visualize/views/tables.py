@@ -289,7 +289,9 @@ class Table(Generic[R]):
             self._sort_heading(column, state, options[f"{self.name}_sort"]) for column in columns
         )
         table = _table(headings, (_cells(columns, row, row_address(row)) for row in visible))
-        return Markup('<div class="recordings">{}<div class="pager">{} {} {}</div>{}</div>').format(
+        return Markup(
+            '<div class="recordings">{}<div class="pager quiet">{} {} {}</div>{}</div>'
+        ).format(
             self._facet_lines(rows, state, options),
             part,
             Markup(" ").join(moves),

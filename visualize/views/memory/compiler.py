@@ -34,7 +34,7 @@ _LISTING = Markup(
 )
 _OPTION = Markup("<option>{}</option>")
 _PANE = Markup(
-    '<section class="pane" data-name="{0}"><div class="pane-head"><b>{0}</b><span class="count"></span>'
+    '<section class="pane" data-name="{0}"><div class="pane-head"><b>{0}</b><span class="count quiet"></span>'
     '<button type="button" class="control">Copy</button></div><pre tabindex="0" aria-label="{0}">{1}</pre></section>'
 )
 _LINE = Markup("<div>{}</div>")

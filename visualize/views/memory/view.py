@@ -45,7 +45,7 @@ SCRUBBER = Markup(
     '<div class="player scrubber" role="group" aria-label="Requests of the program">'
     '<button type="button" class="control back" aria-label="Previous request">←</button>'
     '<button type="button" class="control forward" aria-label="Next request">→</button>'
-    '<input type="range" min="0" max="0" value="0" aria-label="Request"><output></output><span class="legend">'
+    '<input type="range" min="0" max="0" value="0" aria-label="Request"><output></output><span class="legend quiet">'
     '<span><i style="background:{}"></i>used</span><span><i style="background:{}"></i>wasted</span></span></div>'
 ).format(theme.USED, theme.WASTED)
 

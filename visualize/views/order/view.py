@@ -53,7 +53,7 @@ _PLAYER = """<div class="player" role="group" aria-label="Player of the launch">
 <output>whole launch</output>
 <select class="control" aria-label="Speed" title="Speed"><option value="0">all in 8 s</option>
 <option value="1">1 step/s</option><option value="4">4 steps/s</option><option value="20">20 steps/s</option></select>
-<div class="legend"><span class="steps">
+<div class="legend quiet"><span class="steps">
 <span title="Used in this step, and loaded for the first time"><i style="background:var(--new)"></i>new</span>
 <span title="Used in this step, and loaded before"><i style="background:var(--reused)"></i>reused</span>
 <span title="Used only in earlier steps"><i style="background:var(--before)"></i>earlier</span>
@@ -72,7 +72,7 @@ _REPLAY = """<div class="player clock" hidden role="group" aria-label="Replay of
 <select class="control" aria-label="Pace of the replay" title="Pace of the replay">
 <option value="5">launch in 5 s</option><option value="10">launch in 10 s</option>
 <option value="30">launch in 30 s</option></select>
-<span class="legend">Tiles: <span><i style="background:var(--new)"></i>running</span>
+<span class="legend quiet">Tiles: <span><i style="background:var(--new)"></i>running</span>
 <span><i style="background:var(--reused)"></i>done</span>
 <span><i style="background:var(--to-come)"></i>to come</span></span></div>"""
 
