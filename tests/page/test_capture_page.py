@@ -80,7 +80,7 @@ def test_a_capture_opens_on_a_request_with_the_textbooks_the_code_and_the_order_
 def test_a_case_has_a_control_for_each_parameter_and_the_page_opens_at_the_most_wasteful_request(
     shown,
 ):
-    cols = shown.page.locator("#script-case_cols")
+    cols = shown.page.locator("#knob-case_cols")
     cols.fill("777")
     shown.says("#requests-headline", "cols = 777 is not a multiple of 16", folded=True)
     shown.go()
@@ -94,7 +94,7 @@ def test_a_case_has_a_control_for_each_parameter_and_the_page_opens_at_the_most_
 
 @pytest.mark.all_combinations
 def test_a_sweep_stays_in_its_field(shown):
-    field = shown.page.locator("#script-sweep")
+    field = shown.page.locator("#knob-sweep")
     field.fill("cols=512,640")
     field.press("Enter")
     shown.says("#launches", "cols=640")

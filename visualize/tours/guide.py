@@ -21,8 +21,9 @@ from visualize.views.tabs import SETTINGS
 Facts = Mapping[str, Value]
 
 _BAR = Markup(
-    '<section class="tour" aria-label="Guided tour: {title}"><p class="where"><b>{title}</b> <span>{number} of {count}'
-    '</span><span class="dots" aria-hidden="true">{dots}</span></p>{question}<p class="said" aria-live="polite">{said}'
+    '<section class="tour" aria-label="Guided tour: {title}"><p class="where quiet">'
+    "<b>{title}</b> <span>{number} of {count}</span>"
+    '<span class="dots" aria-hidden="true">{dots}</span></p>{question}<p class="said" aria-live="polite">{said}'
     '</p>{note}<div class="go">{back}{next}<button type="button" class="leave" aria-label="Leave the tour">✕</button>'
     "</div></section>"
 )
@@ -30,7 +31,7 @@ _QUESTION = Markup(
     '<section class="question" aria-label="Question"><p>{} <b class="verdict" role="status"></b></p>'
     '<div class="choices">{}</div></section>'
 )
-_CHOICE = Markup('<button type="button" class="choice"{}><kbd>{}</kbd> {}</button>')
+_CHOICE = Markup('<button type="button" class="control choice"{}><kbd>{}</kbd> {}</button>')
 _LINK = Markup('<a class="{}" href="?tour={}&stop={}">{}</a>')
 _END = Markup('<button type="button" class="leave next">End</button>')
 

@@ -59,9 +59,9 @@ def add_comparison(
         tip = "Keep this experiment for comparison. Change a setting, and both are shown side by side."
         return {
             **slots,
-            "compare": Markup('<p class="pin"><a href="?{}" title="{}">Pin</a></p>').format(
-                address, tip
-            ),
+            "compare": Markup(
+                '<p class="pin"><a class="control" href="?{}" title="{}">Pin</a></p>'
+            ).format(address, tip),
         }
     try:
         pinned_slots: Slots = {}
@@ -137,7 +137,7 @@ def render_comparison(
     equal = "In this view, all numbers that are known for both are equal."
     unchanged = equal if any(quotient for *_, quotient in rows) else unknown
     summary = join(changes, " · ") if changes else unchanged
-    line = Markup('<p>Pinned → now: {}. <span class="numbers">{}</span></p>').format(
+    line = Markup('<p>Pinned → now: {}. <span class="numbers quiet">{}</span></p>').format(
         join(knobs), summary
     )
     folded = Markup("<details><summary>All numbers</summary>{}</details>")

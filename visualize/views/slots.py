@@ -50,7 +50,7 @@ _BEHAVIOUR = ("name", "kind", "choices", "low", "high")
 
 _GROUP = Markup('<fieldset class="knob-group"><legend>{}</legend>{}</fieldset>')
 _FOLD = Markup('<details class="knob-group {}"><summary>{}</summary>{}</details>')
-_PRESET = Markup('<button type="button" value="{}"></button>')
+_PRESET = Markup('<button type="button" class="control" value="{}"></button>')
 _FIELD = Markup(
     '<div class="field {kind}" data-field="{name}"><label for="knob-{name}">{words}</label>{inputs}'
     '<p class="problem" role="alert"></p>{note}<p class="help" role="tooltip" id="help-{name}">{help}</p></div>'
@@ -62,11 +62,12 @@ _RANGE = (
 )
 # The inputs of a control, by its kind.
 _INPUTS = {
-    "menu": Markup(f"<select {_ABOUT}>{{options}}</select>"),  # noqa: S704
+    "menu": Markup(f'<select class="control" {_ABOUT}>{{options}}</select>'),  # noqa: S704
     "text": Markup(  # noqa: S704
-        f'<input type="text" {_ABOUT} maxlength="{{longest}}" placeholder="{{placeholder}}" spellcheck="false">'
+        f'<input type="text" class="control" {_ABOUT} maxlength="{{longest}}" placeholder="{{placeholder}}" '
+        'spellcheck="false">'
     ),
-    "number": Markup(f'{_RANGE}<input type="number" {_ABOUT}>'),  # noqa: S704
+    "number": Markup(f'{_RANGE}<input type="number" class="control" {_ABOUT}>'),  # noqa: S704
     "steps": Markup(f'{_RANGE}<output {_ABOUT} for="knob-{{name}}-slider"></output>'),  # noqa: S704
 }
 
@@ -82,16 +83,19 @@ def slot(name: str, kind: str = "html", content: str = "") -> Markup:
     return slot.format(name, kind, Markup(content))  # noqa: S704
 
 
-def plot(name: str, label: str, has_steps: bool = False) -> Markup:
+def plot(name: str, label: str, has_steps: bool = False, legend: str = "") -> Markup:
     """Return a live plot. `plot_value` makes its values.
 
     Args:
         label: its name for screen readers.
         has_steps: whether a player steps through it, so that it can be saved as an animation.
+        legend: the DOM id of an element with its legend, which is saved, too.
     """
     steps = Markup(" data-steps") if has_steps else ""
-    content = Markup('<div class="live-plot" role="figure" aria-label="{}"{}></div>')
-    return slot(name, "plot", content.format(label, steps))
+    content = Markup(
+        '<div class="live-plot" role="figure" aria-label="{}" data-legend="{}"{}></div>'
+    )
+    return slot(name, "plot", content.format(label, legend, steps))
 
 
 def plot_value(
@@ -247,7 +251,7 @@ def _field(field: Json) -> Markup:
     bounds = f" {field['low']} to {field['high']}." if field["kind"] == "number" else ""
     # A long name breaks after an underscore.
     words = Markup("_<wbr>").join(field["label"].split("_"))
-    note = Markup('<p class="note">{}</p>').format(field["note"]) if field.get("note") else ""
+    note = Markup('<p class="note quiet">{}</p>').format(field["note"]) if field.get("note") else ""
     return _FIELD.format(
         name=name,
         kind=field["kind"],

@@ -46,7 +46,7 @@ def table(header: Iterable[Any], rows: Iterable[Iterable[Any]], caption: Any = "
     )
     name = _cell(caption).striptags() or headings[0].striptags() or "table"
     save = Markup(
-        '<a class="save-csv" download="{}.csv" href="data:text/csv,{}" title="Save as CSV">CSV</a>'
+        '<a class="control save-csv" download="{}.csv" href="data:text/csv,{}" title="Save as CSV">CSV</a>'
     )
     return Markup('<div class="scroll">{}{}</div>').format(
         save.format(name, file), _table(headings, cells, caption)
@@ -289,7 +289,9 @@ class Table(Generic[R]):
             self._sort_heading(column, state, options[f"{self.name}_sort"]) for column in columns
         )
         table = _table(headings, (_cells(columns, row, row_address(row)) for row in visible))
-        return Markup('<div class="recordings">{}<div class="pager">{} {} {}</div>{}</div>').format(
+        return Markup(
+            '<div class="recordings">{}<div class="pager quiet">{} {} {}</div>{}</div>'
+        ).format(
             self._facet_lines(rows, state, options),
             part,
             Markup(" ").join(moves),

@@ -27,14 +27,15 @@ from visualize.views.state import Snapshot
 from visualize.views.tables import table
 
 _LISTING = Markup(
-    '<div class="listing-bar"><span>Memory operation</span><select aria-label="memory operation">{}</select>'
-    '<input type="search" placeholder="Search all four, Enter for next" aria-label="search"></div>'
+    '<div class="listing-bar"><span>Memory operation</span>'
+    '<select class="control" aria-label="memory operation">{}</select>'
+    '<input type="search" class="control" placeholder="Search all four, Enter for next" aria-label="search"></div>'
     '<div class="listing-panes">{}</div>'
 )
 _OPTION = Markup("<option>{}</option>")
 _PANE = Markup(
-    '<section class="pane" data-name="{0}"><div class="pane-head"><b>{0}</b><span class="count"></span>'
-    '<button type="button">Copy</button></div><pre tabindex="0" aria-label="{0}">{1}</pre></section>'
+    '<section class="pane" data-name="{0}"><div class="pane-head"><b>{0}</b><span class="count quiet"></span>'
+    '<button type="button" class="control">Copy</button></div><pre tabindex="0" aria-label="{0}">{1}</pre></section>'
 )
 _LINE = Markup("<div>{}</div>")
 

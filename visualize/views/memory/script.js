@@ -140,9 +140,6 @@ export default function mountScrubber(element) {
       emit("set", { name: "model", value: model, redraw: true });
     });
   }
-  listen("save", ({ target, detail }) => {
-    if (carried.has(target)) detail.legend = element.querySelector(".legend");
-  });
   listen("paint", lay);
   listen("paint-pinned", lay);
 }

@@ -42,7 +42,7 @@ _SIGNS = {
 }
 
 _REASON = Markup("<li>{}: {}</li>")
-_REASONS = Markup('<ul class="reasons">{}</ul>')
+_REASONS = Markup('<ul class="reasons quiet">{}</ul>')
 
 _NOT_COMPILED = "This is known once the kernel is compiled."
 

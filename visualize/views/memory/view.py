@@ -43,9 +43,9 @@ SCRUBBER = Markup(
     '<button type="button" data-model="textbook" data-tip="A lecture’s simple machine">Textbook</button>'
     '<button type="button" data-model="compiled" data-tip="What the compiled kernel requests">Compiled</button></div>'
     '<div class="player scrubber" role="group" aria-label="Requests of the program">'
-    '<button type="button" class="back" aria-label="Previous request">←</button>'
-    '<button type="button" class="forward" aria-label="Next request">→</button>'
-    '<input type="range" min="0" max="0" value="0" aria-label="Request"><output></output><span class="legend">'
+    '<button type="button" class="control back" aria-label="Previous request">←</button>'
+    '<button type="button" class="control forward" aria-label="Next request">→</button>'
+    '<input type="range" min="0" max="0" value="0" aria-label="Request"><output></output><span class="legend quiet">'
     '<span><i style="background:{}"></i>used</span><span><i style="background:{}"></i>wasted</span></span></div>'
 ).format(theme.USED, theme.WASTED)
 
@@ -60,8 +60,11 @@ class RequestsPanel(Panel):
         request = plot(
             "request-plot",
             "A request: lines from its lanes to the bytes that they access, used or wasted",
+            legend="scrubber",
         )
-        versus = plot("contrast", "A request of another kernel for the same tensor")
+        versus = plot(
+            "contrast", "A request of another kernel for the same tensor", legend="scrubber"
+        )
         tile = plot("tile-plot", "The tile, coloured by request, warp, lane or register")
         scrubber = slot("scrubber", "scrubber", SCRUBBER)
         table = slot("requests-table")

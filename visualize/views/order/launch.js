@@ -151,7 +151,7 @@ export class Picture {
 
   // The lines of a point's tip.
   words(point) {
-    const { map, m, n, k } = point, { handles, meta } = this, { panels, slices, grid, output, extents: [rows] } = meta;
+    const { map, m, n, k } = point, { meta } = this, { panels, slices, grid, size, sliced, extents: [rows] } = meta;
     if (k !== undefined) {
       const order = this.orderOf(map), slice = grid.slice_of[k], first = order.firstOfPiece[(m ?? rows + n) * slices + slice];
       const along = grid.blocks ? `, block ${k} of K` : slices > 1 ? `, slice ${slice}` : "";
@@ -159,10 +159,9 @@ export class Picture {
       return [name + along, `First loaded by pid ${written(order.program(first))}, in ${order.describe(first)}.`];
     }
     const { order, entry, program, panels: reads } = this.reads(point);
-    const size = handles.BLOCK_M && handles.BLOCK_N ? `, ${handles.BLOCK_M.value} × ${handles.BLOCK_N.value} elements of ${output}` : "";
     const lines = [`pid ${written(program)} computes this tile${size}.`, `pid_m ${m}, pid_n ${n}: ${order.describe(entry)}`];
     if (!panels) return lines;
-    if (slices > 1) lines.push(`It computes only the first of the tile’s ${slices} slices of K.`);
+    lines.push(...sliced);
     for (const [side, { blocks, first }] of reads.entries()) {
       const by = first === entry ? "loaded now" : `already loaded by pid ${written(order.program(first))}`;
       lines.push(`${side ? `Column ${n}` : `Row ${m}`} of ${panels[side]}, ${counted(blocks, "block")}: ${by}.`);

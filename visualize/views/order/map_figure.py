@@ -343,6 +343,7 @@ def player_data(
             for order, loads in zip(orders, known, strict=True)
         ]
         l2 = _l2(launch, read, known[0].is_small)
+    sides = [str(handles[name]["value"]) for name in ("BLOCK_M", "BLOCK_N") if name in handles]
     compared = count_noun(first or tiles, orders[0].unit)
     whole = f"the first {compared}" if first else f"all {compared}"
     return {
@@ -355,10 +356,13 @@ def player_data(
         ],
         **select_fields(launch, "extents", "panels"),
         "tensors": list(tensors),
-        "output": list(tensors)[-1],
         "transposed": list(tensors.values()),
         "slices": launch.slices,
         "handles": handles,
+        "size": f", {' × '.join(sides)} elements of {list(tensors)[-1]}" if len(sides) == 2 else "",
+        "sliced": [f"It computes only the first of the tile’s {launch.slices} slices of K."]
+        if launch.slices > 1
+        else [],
         "name": own.name,
         "unit": orders[0].unit,
         "whole": whole if tiles > 1 else f"the only {orders[0].unit}",

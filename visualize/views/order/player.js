@@ -142,7 +142,6 @@ export default function mountPlayer(element) {
     const overlay = overlays().find(({ plot }) => plot === target);
     if (!overlay) return;
     detail.over.push(...overlay.layer.querySelectorAll(".corner:not([hidden]), canvas"));
-    detail.legend = root.querySelector(".legend");
     playback.setPlaying(false);
     detail.steps = { step, count: longest(), show };
   });

@@ -119,9 +119,6 @@ export default function mountReplay(element) {
 
   listen("paint", lay);
   listen("drawn", ({ target }) => { if (target === gantt) place(); });
-  listen("save", ({ target, detail }) => {
-    if (maps.has(target)) detail.legend = root.querySelector(".legend");
-  });
   listen("cleared", ({ target }) => {
     if (target !== gantt) return;
     playback.stop();

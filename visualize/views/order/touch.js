@@ -17,11 +17,11 @@ class Corner {
     const about = `Predicted, in lockstep: ${inBytes(fetched)} of ${panels.join(" and ")} fetched from DRAM. ${l2.about}`;
     const bar = (color, part) => `<i style="background: var(--${color}); width: ${100 * part}%"></i>`;
     const [isNew, reused, before] = held.map((part) => part / l2.bar); // the most recent at the left
-    this.node.innerHTML = `<p class="count"><b>${written(blocks)}</b> <span class="what" title="${what}${detail}">${what}</span>
+    this.node.innerHTML = `<p class="count quiet"><b>${written(blocks)}</b> <span class="what" title="${what}${detail}">${what}</span>
       <span class="brief">blocks</span></p><div class="bar"><i style="width: ${100 * Math.min(1, blocks / scale)}%"></i></div>
-      <p class="l2"><b>L2 cache</b> <span class="hits">${written(hits)} of ${written(requested)} loads hit</span></p>
+      <p class="l2 quiet"><b>L2 cache</b> <span class="hits">${written(hits)} of ${written(requested)} loads hit</span></p>
       <div class="shelf" title="${about}">${bar("new", isNew)}${bar("reused", reused)}${bar("before", before)}</div>
-      <p class="caption">Predicted: ${again}. The full bar is ${l2.whole}.</p>`;
+      <p class="caption quiet">Predicted: ${again}. The full bar is ${l2.whole}.</p>`;
     return { blocks, what: what + detail };
   }
 }

@@ -46,14 +46,14 @@ _COMPILE_WAIT_S = 0.15
 # is a knob of the view, so that an address contains it; the player sets it when playing or scrubbing ends. The values
 # of the menu are steps per second, and 0 for the whole launch in eight seconds.
 _PLAYER = """<div class="player" role="group" aria-label="Player of the launch">
-<button type="button" class="play">▶ Play</button>
-<button type="button" class="back" aria-label="One step back">←</button>
-<button type="button" class="forward" aria-label="One step on">→</button>
+<button type="button" class="control play">▶ Play</button>
+<button type="button" class="control back" aria-label="One step back">←</button>
+<button type="button" class="control forward" aria-label="One step on">→</button>
 <input type="range" min="0" max="0" value="0" aria-label="Step" title="0: the whole launch">
 <output>whole launch</output>
-<select aria-label="Speed" title="Speed"><option value="0">all in 8 s</option><option value="1">1 step/s</option>
-<option value="4">4 steps/s</option><option value="20">20 steps/s</option></select>
-<div class="legend"><span class="steps">
+<select class="control" aria-label="Speed" title="Speed"><option value="0">all in 8 s</option>
+<option value="1">1 step/s</option><option value="4">4 steps/s</option><option value="20">20 steps/s</option></select>
+<div class="legend quiet"><span class="steps">
 <span title="Used in this step, and loaded for the first time"><i style="background:var(--new)"></i>new</span>
 <span title="Used in this step, and loaded before"><i style="background:var(--reused)"></i>reused</span>
 <span title="Used only in earlier steps"><i style="background:var(--before)"></i>earlier</span>
@@ -65,13 +65,14 @@ style="background:#ffe945"></i>first to last</span><span class="repeated">the ei
 
 # The controls of a replay in measured time. The values of the menu are seconds.
 _REPLAY = """<div class="player clock" hidden role="group" aria-label="Replay of the launch in true time">
-<button type="button" class="play">▶ Replay</button>
-<button type="button" class="back" aria-label="A twentieth back">←</button>
-<button type="button" class="forward" aria-label="A twentieth on">→</button>
+<button type="button" class="control play">▶ Replay</button>
+<button type="button" class="control back" aria-label="A twentieth back">←</button>
+<button type="button" class="control forward" aria-label="A twentieth on">→</button>
 <input type="range" min="0" max="0" value="0" aria-label="Time from the first start"><output></output>
-<select aria-label="Pace of the replay" title="Pace of the replay"><option value="5">launch in 5 s</option>
-<option value="10">launch in 10 s</option><option value="30">launch in 30 s</option></select>
-<span class="legend">Tiles: <span><i style="background:var(--new)"></i>running</span>
+<select class="control" aria-label="Pace of the replay" title="Pace of the replay">
+<option value="5">launch in 5 s</option><option value="10">launch in 10 s</option>
+<option value="30">launch in 30 s</option></select>
+<span class="legend quiet">Tiles: <span><i style="background:var(--new)"></i>running</span>
 <span><i style="background:var(--reused)"></i>done</span>
 <span><i style="background:var(--to-come)"></i>to come</span></span></div>"""
 
@@ -85,7 +86,8 @@ class ProgramOrderPanel(Panel):
         picture = plot(
             "program-order-plot",
             "Which program computes which tile, and which blocks it loads",
-            True,
+            has_steps=True,
+            legend="player",
         )
         curve = plot("loads-plot", "Distinct blocks that the first n programs load, in both orders")
         options = slots.form("program-order-view", "Options of the program order")
@@ -243,9 +245,13 @@ class TimelinePanel(Panel):
 
     def layout(self) -> Markup:
         measured = plot(
-            "moment-plot", "Tiles that are done, running and to come at the current time"
+            "moment-plot",
+            "Tiles that are done, running and to come at the current time",
+            legend="clock",
         )
-        ideal = plot("ideal-plot", "The ideal waves, when as many tiles have started")
+        ideal = plot(
+            "ideal-plot", "The ideal waves, when as many tiles have started", legend="clock"
+        )
         return (
             slots.row(button("record-timeline", "Record a timeline"), name="timeline-row")
             + slot("timeline")

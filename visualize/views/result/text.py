@@ -403,7 +403,7 @@ def render_values(
     def render_value(got: float, expected: float, error: float) -> Markup:
         text = significant(got, 5) if np.isfinite(got) else str(got)
         style = "" if error <= (0 if diff.exact else 1) else Markup(' class="wrong-value"')
-        return Markup("<span{}>{}</span><br><small>{}</small>").format(
+        return Markup("<span{}>{}</span><br><small class='quiet'>{}</small>").format(
             style, text, significant(expected, 5)
         )
 

@@ -455,12 +455,12 @@ class ExportPanel(Panel):
 
     def layout(self) -> Markup:
         button = Markup(
-            '<p><button type="button" data-endpoint="{}" data-part="{}" data-suffix="{}">{}</button> '
+            '<p><button type="button" class="control" data-endpoint="{}" data-part="{}" data-suffix="{}">{}</button> '
             '<span class="hint">{}</span></p>'
         )
         content = Markup(
-            '<div class="take">{}<p><button type="button" data-suffix=".json">JSON</button> '
-            '<label>reply of <select aria-label="Endpoint of the API">{}</select></label> '
+            '<div class="take">{}<p><button type="button" class="control" data-suffix=".json">JSON</button> '
+            '<label>reply of <select class="control" aria-label="Endpoint of the API">{}</select></label> '
             '<span class="hint">Figures: PNG and SVG at their lower right. Tables: CSV.</span></p>'
             '<p class="save-status" role="status"></p></div>'
         )

@@ -16,7 +16,6 @@ function channels(color) {
 // The colour of a value on a colour axis, as Plotly takes it, as a pixel of four bytes; nothing where there is no number.
 export function coloring({ cmin, cmax, colorscale }) {
   const at = colorscale.map(([share]) => cmin + share * (cmax - cmin)), colors = colorscale.map(([, color]) => channels(color));
-  const channel = (i, share, which) => Math.round(colors[i - 1][which] + share * (colors[i][which] - colors[i - 1][which])) << (8 * which);
   let last = NaN, pixel = 0; // neighbours are often equal
   return (value) => {
     if (!Number.isFinite(value)) return 0;
@@ -25,7 +24,8 @@ export function coloring({ cmin, cmax, colorscale }) {
     let i = 1;
     while (i < at.length - 1 && at[i] <= value) i++;
     const share = at[i] > at[i - 1] ? Math.min(1, Math.max(0, (value - at[i - 1]) / (at[i] - at[i - 1]))) : 1;
-    pixel = channel(i, share, 0) | channel(i, share, 1) | channel(i, share, 2) | channel(i, share, 3);
+    const mixed = colors[i].map((channel, which) => Math.round(colors[i - 1][which] + share * (channel - colors[i - 1][which])));
+    pixel = mixed.reduceRight((packed, channel) => packed << 8 | channel);
     return pixel;
   };
 }
@@ -79,13 +79,7 @@ export class Cells {
   }
 }
 
-function same(rows, others) {
-  return rows.every((row, r) => {
-    const other = others[r];
-    for (let c = 0; c < row.length; c++) if (row[c] !== other[c] && (row[c] === row[c] || other[c] === other[c])) return false;
-    return true;
-  });
-}
+const same = (rows, others) => rows.every((row, r) => row.every((value, c) => Object.is(value, others[r][c])));
 
 // A picture of a grid, one pixel per cell.
 function paint(z, color) {

@@ -59,17 +59,18 @@ function traceElement(root, left, top) {
   }).join("");
 }
 
-// What other scripts lay over a figure: HTML, its legend and its steps.
+// What other scripts lay over a figure: HTML and its steps.
 function layers(node) {
-  const detail = { over: [], legend: null, steps: null };
+  const detail = { over: [], steps: null };
   emit("save", detail, node);
   return detail;
 }
 
 // A figure as it looks, as SVG: with the HTML over it, its legend, and its description below.
 async function tracePicture(node, about) {
-  const { width, height: drawn, font } = node._fullLayout, html = layers(node);
-  const { left, top } = node.getBoundingClientRect(), legend = html.legend?.getBoundingClientRect(), end = drawn + (legend?.height ?? 0) + 4;
+  const { width, height: drawn, font } = node._fullLayout, { left, top } = node.getBoundingClientRect();
+  const { legend: name } = node.closest(".slot").querySelector(".live-plot").dataset, legend = name ? document.querySelector(`#${name} .legend`) : null;
+  const place = legend?.getBoundingClientRect(), end = drawn + (place?.height ?? 0) + 4;
   // Lines that fit, broken after commas and dots.
   const letters = 0.78 * font.size, line = 1.45 * letters, most = Math.max(40, Math.floor((width - 20) / (0.6 * letters)));
   const lines = about.match(new RegExp(`\\S.{0,${most}}(?:,| ·|$)`, "g")), height = Math.ceil(end + line * lines.length + 8);
@@ -78,8 +79,8 @@ async function tracePicture(node, about) {
     tag("style", {}, await fontFaces()),
     tag("rect", { width, height, fill: getComputedStyle(node).getPropertyValue("--body-background-fill") }),
     decodeURIComponent(plot.replace(/^.*?,/, "")),
-    ...html.over.map((each) => traceElement(each, left, top)),
-    legend ? traceElement(html.legend, legend.left - 10, legend.top - drawn - 4) : "",
+    ...layers(node).over.map((each) => traceElement(each, left, top)),
+    legend ? traceElement(legend, place.left - 10, place.top - drawn - 4) : "",
     ...lines.map((text, i) => svgText(text, 10, end + line * (i + 1), { fontSize: letters, fontWeight: 400, color: font.color })),
   ].join(""));
   return { svg, width, height };
