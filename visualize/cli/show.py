@@ -1,4 +1,4 @@
-"""`app.py show`: run a script, and serve or print the memory requests of every Triton launch in it."""
+"""`tilescope show`: run a script, and serve or print the memory requests of every Triton launch in it."""
 
 import argparse
 import json
@@ -27,16 +27,16 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the flags of `app.py show`."""
+    """Return the parser of the flags of `tilescope show`."""
     parser = argparse.ArgumentParser(
-        prog="app.py show",
+        prog="tilescope show",
         description="Run a script, and show the memory requests of every Triton launch in it. Exit status: 0 on "
         "success, 1 if a count or memory exceeds its value in --against or a launch is missing, 2 if the flags are "
         "invalid, the script raised an exception, or nothing could be captured; the script's own status if it exits "
         "with one.",
         epilog="Run it only on scripts that you trust. A script's own arguments come last, after `--`. "
-        "All that follows a module's name belongs to the module. Examples: app.py show softmax.py --gpu H200 --json; "
-        "app.py show --brief -m pytest tests/test_softmax.py",
+        "All that follows a module's name belongs to the module. Examples: tilescope show softmax.py --gpu H200 "
+        "--json; tilescope show --brief -m pytest tests/test_softmax.py",
     )
     add = parser.add_argument
     add(
