@@ -6,23 +6,49 @@ Worker processes import this file again under another name, so each command is i
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 
-from visualize.cli.command import run_command
+from visualize.cli.command import USAGE, CommandFailed, missing_page, run_command
 
+HELP = """\
+usage: tilescope [COMMAND] [ARGUMENTS]
+
+  show    run a script, and show the memory requests of every Triton launch in it
+  serve   serve the page of Tilescope's own kernels (the default)
+  sweep   find the fastest config of one of these kernels
+  doctor  try out what works on this machine
+
+`tilescope COMMAND --help` lists a command's arguments."""
 COMMANDS = ("show", "serve", "sweep", "doctor")
 
 
 def main() -> None:
-    arguments = sys.argv[1:]
+    sys.exit(run_command(run, sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run the command that the arguments begin with.
+
+    Raises:
+        CommandFailed: it failed, or there is no such command.
+    """
+    if arguments[:1] in (["-h"], ["--help"]):
+        print(HELP)
+        return
     command = "serve"
-    if arguments and arguments[0] in COMMANDS:
-        command = arguments.pop(0)
-    elif "--doctor" in arguments:
-        arguments.remove("--doctor")
+    rest = list(arguments)
+    if rest and not rest[0].startswith("-"):
+        command = rest.pop(0)
+    elif "--doctor" in rest:
         command = "doctor"
-    module = import_module(f"visualize.cli.{command}")
-    sys.exit(run_command(getattr(module, command), arguments))
+        rest.remove("--doctor")
+    if command not in COMMANDS:
+        allowed = ", ".join(COMMANDS)
+        raise CommandFailed(f"The command must be one of {allowed} (got {command!r}).", USAGE)
+    if command in ("serve", "sweep") and (missing := missing_page()):
+        raise CommandFailed(missing, USAGE)
+    getattr(import_module(f"visualize.cli.{command}"), command)(rest)
 
 
 if __name__ == "__main__":

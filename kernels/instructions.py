@@ -1,5 +1,6 @@
 """The memory instructions of a compiled kernel."""
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -54,6 +55,18 @@ class Instruction:
     def count(self) -> int:
         """The number of instructions of a warp for one execution."""
         return len(self.vectors.owner) >> len(self.layout.warp) if self.layout else 1
+
+    @property
+    def bytes_per_lane(self) -> int:
+        """A lane's share of a block's bytes; 0 if there are fewer bytes than lanes."""
+        assert self.layout is not None, "a descriptor's copy has no lanes"
+        lanes = 1 << len(self.layout.lane) + len(self.layout.warp)
+        return math.prod(self.layout.shape) * self.element_bytes // lanes
+
+    @property
+    def kept(self) -> int:
+        """The number of these instructions that ptxas did not merge into others."""
+        return self.count - sum(self.is_merged)
 
     @property
     def issued(self) -> np.ndarray:

@@ -1,6 +1,6 @@
 """An agent without a language model: given only the address of a page, it finds a better GROUP_SIZE over MCP.
 
-    python app.py --mcp
+    tilescope serve --mcp
     python scripts/mcp_client.py [http://127.0.0.1:7860]
 
 It lists the tools and reads their schemas to find the one that takes GROUP_SIZE and predicts DRAM reads. It calls this

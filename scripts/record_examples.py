@@ -29,7 +29,7 @@ _FOLDER = Path(tempfile.gettempdir(), "tilescope-examples")
 
 def record(server: CaptureServer, source: Path, path: Path, compiler: Compiler | None) -> Capture:
     """Capture an example, and return its capture with findings."""
-    server.capture(path, str(source))
+    server.capture(path, [str(source)])
     capture = Capture(path)
     make_report(capture, compiler)
     return capture
@@ -38,7 +38,7 @@ def record(server: CaptureServer, source: Path, path: Path, compiler: Compiler |
 def start_server(stack: ExitStack) -> CaptureServer:
     """Return a process that captures for the default GPU."""
     gpu = json.dumps(asdict(GPUS[DEFAULT_GPU]))
-    return CaptureServer(sys.executable, ("--gpu-json", gpu), (), stack)
+    return CaptureServer(sys.executable, ("--gpu-json", gpu), stack)
 
 
 def write_without_folders(capture: Path, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tests of an added family and an added panel. test_additions.py runs them in a copy of the project that has both."""
+"""Tests of an added family. test_additions.py runs them in a copy of the project that has it."""
 
 import json
 
@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from tests.kernels.test_export import run_scripts
-from tests.messages import menu_labels, opened, request, settings_of
+from tests.messages import menu_labels, opened
 from tests.waiting import run_coroutine
 from visualize.predict.schedule import steps
 from visualize.views.order.map_figure import Order, map_figure
@@ -86,11 +86,3 @@ def test_it_runs_within_its_familys_allowance_and_its_script_without_our_modules
     assert failure["message"] == "BLOCK_N must be at least N, which is 1,008 (got 512)."
     script = ask("script", EXPERIMENT)["script"]
     assert "\ncheck passed" in run_scripts(tmp_path, {"new": script})["new"][1]
-
-
-def test_the_panel_has_a_tab_an_option_and_an_endpoint(redraw, ask):
-    message = settings_of("matmul.grouped tab=tiles at_least=9 M=256 N=256")
-    drawn = json.loads(redraw.on_message(request(), message))["slots"]
-    assert drawn["tiles-headline"] == '<p class="lead">Few tiles.</p>'
-    assert "at_least=9" in drawn["link"]
-    assert ask("tiles", EXPERIMENT)["tiles"] == 10

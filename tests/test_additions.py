@@ -1,4 +1,4 @@
-"""A family is added in one folder, and a panel and a measurement in one file each: everything else follows."""
+"""A family is added in one folder, and a measurement in one file: everything else follows."""
 
 import os
 import shutil
@@ -16,16 +16,10 @@ from tests.experiments import experiment_of
 from tests.kernels.trees import ROOT, copied, python
 
 
-def test_a_family_and_a_panel_are_added(tmp_path):
-    """A copy of the project gets both, and runs its own tests of them."""
+def test_a_family_is_added(tmp_path):
+    """A copy of the project gets it, and runs its own tests of it."""
     tree = copied(tmp_path / "tree")
     shutil.copytree(tree / "tests" / "softmax", tree / "kernels" / "softmax")
-    views = tree / "visualize" / "views"
-    shutil.copy(tree / "tests" / "tiles_panel.py", views / "order")
-    tabs = views / "tabs.py"
-    text = tabs.read_text(encoding="utf-8")
-    text = text.replace("\nTABS = (\n", '\nTABS = (\n    Tab("tiles", "Tiles", (TilesPanel,)),\n')
-    tabs.write_text(f"from visualize.views.order.tiles_panel import TilesPanel\n{text}")
     cache = f"cache_dir={ROOT / '.pytest_cache'}"  # its compiled kernels are reused
     ended = python(tree, "-m", "pytest", "-o", cache, "tests/additions.py")
     assert ended.returncode == 0, ended.stdout[-5000:] + ended.stderr[-3000:]

@@ -232,12 +232,19 @@ def test_rows_that_a_sweep_does_not_use_are_not_overwritten(command, tmp_path):
 def test_the_doctor_needs_tested_versions_a_writable_cache_and_stores_results_if_it_can(tmp_path):
     versions = {(3, 10): FAILS, (3, 11): WORKS, (3, 13): WORKS, (3, 14): FAILS}
     assert {version: check_python(version).state for version in versions} == versions
-    installed = {"gradio": "6", "torch": "2", "plotly": "7", "pandas": "3"}
+    installed = {
+        "gradio": "6",
+        "torch": "2",
+        "triton": "3.9.0",
+        "segno": "1",
+        **dict.fromkeys(("pandas", "plotly"), "3"),
+    }
     assert check_packages(installed).state == WORKS
     check = check_packages({"gradio": "6"})
-    assert check.state == FAILS
-    assert check.remedy == "pip install -r requirements.txt."
+    assert check.state == LIMITED
+    assert check.remedy == 'pip install "tilescope[torch,page]"'
     assert "pandas missing" in check.detail
+    assert check_packages(installed | {"triton": "3.5.1"}).state == FAILS
     assert check_gpu(GPUS["H200"]).detail == "H200, 132 SMs"
     assert check_gpu(None).state == LIMITED
     (tmp_path / "file").write_text("")

@@ -37,7 +37,7 @@ def test_a_shipped_capture_is_current(capture_server, source, tmp_path):
     if shipped.content.triton != triton.__version__:
         pytest.skip(f"The captures are those of Triton {shipped.content.triton}.")
     path = tmp_path / "fresh.tilescope"
-    capture_server.capture(path, source)
+    capture_server.capture(path, [source])
     assert facts(shipped) == facts(Capture(path))
 
 

@@ -295,84 +295,43 @@ def find(launch, kind, op=""):
     return next(each for each in launch.findings if each.kind == kind and op in each.op)
 
 
-@pytest.mark.parametrize(
-    ("number", "kind", "op", "cause", "needs"),
-    [
-        (0, "misaligned", "load", "x starts 4 bytes after a multiple of 16", ""),
-        (
-            2,
-            "strided",
-            "load",
-            "lane 1 is 32 bytes after lane 0",
-            "All users of x must expect that order.",
-        ),
-        (
-            5,
-            "divisibility",
-            "load",
-            "cols = 1001 is not a multiple of 16",
-            "only if out and x have memory for the extra elements",
-        ),
-        (
-            5,
-            "divisibility",
-            "store",
-            "cols = 1001 is not a multiple of 16",
-            "only if out and x have memory for",
-        ),
-        (7, "divisibility", "load", "cols = 1000 is not a multiple of 16", ""),
-        (7, "divisibility", "store", "cols = 1000 is not a multiple of 16", ""),
-        (
-            9,
-            "mask",
-            "load",
-            "The mask's bound 1001 is not a multiple of 16",
-            "only if out and x have memory",
-        ),
-        (
-            9,
-            "mask",
-            "store",
-            "The mask's bound 1001 is not a multiple of 16",
-            "only if out and x have memory",
-        ),
-        (11, "repeated", "async copy", "warps load the same sectors 2 times", ""),
-        (13, "ordering", "atomic", "acq_rel", "only if no other program synchronizes"),
-        (
-            15,
-            "table",
-            "load",
-            "alignment of the addresses in a table",
-            "all addresses in the table are multiples",
-        ),
-        (27, "repeated", "load", "warps load the same sectors 4 times", ""),
-        (29, "divisibility", "load", "A lane moves 2 bytes per request", ""),
-        (29, "divisibility", "store", "A lane moves 2 bytes per request", ""),
-        (39, "misaligned", "load", "x starts 2 bytes after a multiple of 16", ""),
-        (41, "strided", "load", "lane 1 is 16 bytes after lane 0", "All users of x must expect"),
-        (
-            43,
-            "mask",
-            "load",
-            "The mask's bound 1004 is not a multiple",
-            "only if out and x have memory",
-        ),
-        (43, "mask", "store", "A lane moves 8 bytes per request", "only if out and x have memory"),
-        (45, "ordering", "atomic", "acq_rel", "only if no other program synchronizes"),
-        (47, "repeated", "load", "warps load the same sectors 4 times", ""),
-        (52, "divisibility", "load", "n = 1001 is not", "only if out and x have memory for"),
-        (52, "divisibility", "store", "out_stride = 1001 is not", "only if out and x have memory"),
-        (57, "ordering", "atomic", "acq_rel", "only if no other program synchronizes"),
-        (59, "misaligned", "load", "x starts 4 bytes after a multiple of 32", ""),
-    ],
-)
-def test_a_change_promises_the_numbers_of_the_kernel_changed_by_hand(
-    launches, number, kind, op, cause, needs
-):
-    finding = find(launches[number], kind, op)
+# A launch, a finding's kind, operation and cause, and what its change needs. The next launch has the change.
+CHANGES = """
+0 | misaligned | load | x starts 4 bytes past a 16-byte boundary |
+2 | strided | load | adjacent lanes are 32 bytes apart | only if all users of x expect that order.
+5 | divisibility | load | cols = 1001 is not a multiple of 16 | only if out and x have memory for the extra elements
+5 | divisibility | store | cols = 1001 is not a multiple of 16 | only if out and x have memory for
+7 | divisibility | load | cols = 1000 is not a multiple of 16 |
+7 | divisibility | store | cols = 1000 is not a multiple of 16 |
+9 | mask | load | The mask's bound 1001 is not a multiple of 16 | only if out and x have memory
+9 | mask | store | The mask's bound 1001 is not a multiple of 16 | only if out and x have memory
+11 | repeated | async copy | warps load the same sectors 2 times |
+13 | ordering | atomic | acq_rel | only if no other program synchronizes
+15 | table | load | how the addresses in a table are aligned | all addresses in the table are multiples
+27 | repeated | load | warps load the same sectors 4 times |
+29 | divisibility | load | Each lane accesses only 2 bytes per request |
+29 | divisibility | store | Each lane accesses only 2 bytes per request |
+39 | misaligned | load | x starts 2 bytes past a 16-byte boundary |
+41 | strided | load | adjacent lanes are 16 bytes apart | only if all users of x expect
+43 | mask | load | The mask's bound 1004 is not a multiple | only if out and x have memory
+43 | mask | store | Each lane accesses only 8 bytes per request | only if out and x have memory
+45 | ordering | atomic | acq_rel | only if no other program synchronizes
+47 | repeated | load | warps load the same sectors 4 times |
+52 | divisibility | load | n = 1001 is not | only if out and x have memory for
+52 | divisibility | store | out_stride = 1001 is not | only if out and x have memory
+57 | ordering | atomic | acq_rel | only if no other program synchronizes
+59 | misaligned | load | x starts 4 bytes past a 32-byte boundary |
+"""
+
+
+@pytest.mark.parametrize("row", CHANGES.strip().splitlines())
+def test_a_change_promises_the_numbers_of_the_kernel_changed_by_hand(launches, row):
+    number, kind, op, cause, needs = (part.strip() for part in row.split("|"))
+    launch, changed = launches[int(number) :][:2]
+    finding = find(launch, kind, op)
     assert cause in finding.text
     assert needs in finding.needs
-    pairs = zip(launches[number].ops, launches[number + 1].ops, strict=True)
+    pairs = zip(launch.ops, changed.ops, strict=True)
     before, after = next(
         pair for pair in pairs if pair[0].op == op and pair[0].line == finding.line
     )
@@ -384,7 +343,7 @@ def test_a_change_promises_the_numbers_of_the_kernel_changed_by_hand(
 
 def test_a_ratio_of_exactly_two_is_reported(launches):
     finding = find(launches[4], "strided", "load")
-    assert "This operation touches 2 × its ideal sectors" in finding.text
+    assert "The requests touch 2 × the sectors that their bytes fill" in finding.text
     for unit in ("requests", "sectors"):
         assert finding.before[unit] == getattr(launches[4].ops[0], unit)
         assert finding.after[unit] == getattr(launches[3].ops[0], unit)
@@ -424,8 +383,8 @@ def test_a_load_beside_asynchronous_copies_is_named_with_its_reason(launches):
         for finding in launches[25].findings
         if finding.kind == "synchronous"
     }
-    assert "a lane has 2 consecutive bytes, and a copy needs 4" in reasons["right"]
-    assert "no tl.dot uses its values" in reasons["scales"]
+    assert "each lane has only 2 contiguous bytes, and a copy needs 4" in reasons["right"]
+    assert "no tl.dot depends on it" in reasons["scales"]
     fixed = [op for op in launches[26].ops if op.tensor == "left"]
     assert {op.op for op in fixed} == {"async copy"}
 
@@ -476,7 +435,9 @@ def test_padding_names_all_tensors_so_that_no_row_overlaps_another(launches):
 
 def test_the_last_load_of_a_chain_gives_the_addresses(launches):
     line = SCRIPT[: SCRIPT.index("index = tl.load(indices + start")].count("\n") + 1
-    assert f"the load in line {line} gives its addresses" in find(launches[61], "scattered").text
+    assert (
+        f"the load in line {line} determines the addresses" in find(launches[61], "scattered").text
+    )
 
 
 def test_bytes_that_lanes_of_a_request_share_save_no_sectors(launches):
@@ -495,7 +456,7 @@ def test_the_size_of_the_grid_comes_last(launches):
 
 def test_a_reversed_access_names_the_order_and_advises_nothing(launches):
     finding = find(launches[19], "reversed", "load")
-    assert "16 bytes before lane 0" in finding.text
+    assert "addresses fall by 16 bytes from lane to lane" in finding.text
     assert finding.change == ""
 
 

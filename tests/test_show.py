@@ -1,4 +1,4 @@
-"""`app.py show`: reports, findings and comparisons of a script with kernels that waste something."""
+"""`tilescope show`: reports, findings and comparisons of a script with kernels that waste something."""
 
 import asyncio
 import csv
@@ -116,7 +116,7 @@ def test_each_launch_names_its_kernel_source_line_grid_and_config(launches, scri
 
 def test_a_misaligned_view_is_named_with_its_offset(launches):
     load, _ = findings(launches[1])
-    assert "x starts 4 bytes after a multiple of 16" in load
+    assert "x starts 4 bytes past a 16-byte boundary" in load
 
 
 def test_an_access_outside_its_tensor_names_program_warp_lane_and_element(launches):

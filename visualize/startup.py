@@ -147,7 +147,7 @@ def return_large_arrays() -> None:
 
 @contextmanager
 def quick_import() -> Iterator[None]:
-    """Import Gradio faster: write no stubs of its components, and collect no garbage in the meantime.
+    """Import Gradio faster: send no analytics, write no stubs of its components, and collect no garbage.
 
     Gradio 6.31 parses the source of each component class to write a `.pyi` file beside it, a third of its import time.
     Only editors read such stubs, and two processes may write one at the same time. Imported objects stay, so the
@@ -163,6 +163,7 @@ def quick_import() -> Iterator[None]:
 
     inspect.getfile = getfile  # type: ignore[assignment]
     gc.disable()
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     try:
         yield
     finally:

@@ -1380,8 +1380,9 @@ def read_program(recorder: Recorder, target: str, is_module: bool) -> Program:
             return Program(_compile_cells(recorder, path), {"display": print})
         code = compile(path.read_bytes(), str(path), "exec")
         return Program([code], {"__file__": str(path)})
-    except (SyntaxError, ValueError, KeyError) as error:
-        kind = "a notebook" if isinstance(error, json.JSONDecodeError | KeyError) else "Python"
+    except (SyntaxError, ValueError) as error:
+        is_notebook = path.suffix == ".ipynb" and isinstance(error, ValueError)
+        kind = "a notebook" if is_notebook else "Python"
         raise UsageError(f"{target} is not {kind}: {error}.") from None
 
 
@@ -1403,7 +1404,10 @@ def _find_module(name: str) -> Any:
 def _compile_cells(recorder: Recorder, path: Path) -> list[types.CodeType]:
     """Compile a notebook's code cells. A cell's file name is the notebook's with the number that Jupyter gives it."""
     codes = list[types.CodeType]()
-    for cell in json.loads(path.read_bytes())["cells"]:
+    notebook = json.loads(path.read_bytes())
+    if not isinstance(notebook, dict) or "cells" not in notebook:
+        raise ValueError("it has no cells")
+    for cell in notebook["cells"]:
         text = "".join(cell["source"])
         if cell["cell_type"] != "code" or not text.strip():
             continue

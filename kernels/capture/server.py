@@ -104,14 +104,19 @@ class CaptureServer:
             return self._process.stdout.readline()
 
 
+def is_supported(triton: str) -> bool:
+    """Return whether a text is a version of Triton that can be captured."""
+    match = re.fullmatch(r"(\d+)\.(\d+)[\w.+]*", triton)
+    return match is not None and (int(match[1]), int(match[2])) >= _OLDEST_TRITON
+
+
 def install_triton(version: str, cache: Path) -> Path:
     """Return the folder of a Triton version in a cache, and install that version if it is missing.
 
     Raises:
         CaptureFailed: pip could not install it, or it is too old.
     """
-    is_version = re.fullmatch(r"\d+\.\d+[\w.+]*", version)
-    if not is_version or tuple(map(int, version.split(".")[:2])) < _OLDEST_TRITON:
+    if not is_supported(version):
         raise CaptureFailed(
             f"--triton {version}: Tilescope needs Triton 3.6 or later, such as 3.6.0."
         )

@@ -27,10 +27,10 @@ from kernels.evaluate.experiments import (
     total,
     try_option,
 )
-from kernels.evaluate.ttgir import Slice
+from kernels.evaluate.slices import Slice
 from kernels.evaluate.ttir_edits import Module
 from kernels.instructions import Instruction
-from kernels.sectors import LANES, SECTOR_BYTES, SECTORS, count_requests
+from kernels.sectors import SECTOR_BYTES, SECTORS, count_requests
 
 # Bytes per lane of the narrowest asynchronous copy.
 _NARROWEST_COPY_BYTES = 4
@@ -42,8 +42,8 @@ _LEAST_SHARE = 1 / 16
 
 _ALIGN_TABLE = Change(
     "table",
-    "Pass them through tl.multiple_of(pointer, 16).",
-    "The compiler does not know the alignment of the addresses in a table.",
+    "Pass the pointers through tl.multiple_of(pointer, 16).",
+    "The compiler does not know how the addresses in a table are aligned.",
     "The result stays the same only if all addresses in the table are multiples of 16.",
     ((Module.declare_addresses_divisible,),),
 )
@@ -58,13 +58,13 @@ def explain_costs(lab: Lab) -> Iterator[Choice]:
         yield _relax(lab, op, op.instruction)
         if not op.instruction.layout:
             continue
-        access = Access(lab, op, op.instruction)
-        wider = access.widen() if access.is_narrow else ()
-        waste = access.explain_waste()
-        yield [*wider, *access.explain_synchronous()]
+        diagnosis = Diagnosis(lab, op, op.instruction)
+        wider = diagnosis.widen() if diagnosis.is_narrow else ()
+        waste = diagnosis.explain_waste()
+        yield [*wider, *diagnosis.explain_synchronous()]
         yield [*wider, *waste]
         if not wider and not waste:
-            yield access.align()
+            yield diagnosis.align()
         for each in waste:
             if each.kind == "strided" and each.changes:
                 strided.setdefault(op.tensors, []).append(each)
@@ -83,11 +83,11 @@ def _relax(lab: Lab, op: OperationCounts, instruction: Instruction) -> Choice:
         needs="The result stays the same only if no other program synchronizes on this operation.",
         edits=tuple((Module.relax, each.line) for each in lab.find(op)),
     )
-    text = "With acq_rel ordering, each request waits for its result and for earlier accesses."
+    text = "With acq_rel ordering, each request waits for all earlier accesses, and later ones wait for it."
     return [Hypothesis("ordering", op, text, (change,), is_fact=False)]
 
 
-class Access:
+class Diagnosis:
     """A memory operation on a block, and an example of its addresses.
 
     Attributes:
@@ -101,8 +101,6 @@ class Access:
         self.instruction = instruction
         example = op.tally.example
         assert example is not None
-        assert instruction.layout is not None
-        self.layout = instruction.layout
         self.example = example
         self.address, self.active = example.lanes(instruction)
         self.warp = instruction.vectors.warp[instruction.issued]
@@ -110,9 +108,11 @@ class Access:
         # The TTIR has one argument for a descriptor and its sizes.
         is_same = len(lab.module.body.arguments) == len(arguments)
         self.arguments = dict(enumerate(arguments)) if is_same else {}
-        in_bytes = math.prod(instruction.layout.shape) * instruction.element_bytes
-        per_lane = in_bytes // (LANES << len(instruction.layout.warp))
-        self.is_narrow = instruction.width_bytes < min(ALIGNMENT, per_lane) and op.op != "atomic"
+        self.owner = next(
+            (n for n, each in self.arguments.items() if (each.name,) == op.tensors), None
+        )
+        most_bytes = min(ALIGNMENT, instruction.bytes_per_lane)
+        self.is_narrow = instruction.width_bytes < most_bytes and op.op != "atomic"
 
     def has_share(self) -> bool:
         return self.lab.numbers(self.op)["sectors"] >= _LEAST_SHARE * total(self.lab.counts)[1]
@@ -146,19 +146,18 @@ class Access:
         return Change(
             "misaligned",
             "Copy the view, or start it at an aligned element.",
-            f"{argument.name} starts {count_bytes(offset)} after a multiple of {unit}.",
+            f"{argument.name} starts {count_bytes(offset)} past a {unit}-byte boundary.",
             edits=((Module.declare_divisible, number),),
             argument=replace(argument, tensor=replace(argument.tensor, offset_bytes=start)),
         )
 
     def align(self) -> Choice:
         """Start the tensor at a sector."""
-        owners = [n for n, each in self.arguments.items() if (each.name,) == self.op.tensors]
-        if not owners or not self.arguments[owners[0]].tensor or not self.has_share():
+        if self.owner is None or not self.arguments[self.owner].tensor or not self.has_share():
             return []
-        if not self.lab.start(self.arguments[owners[0]]) % SECTOR_BYTES:
+        if not self.lab.start(self.arguments[self.owner]) % SECTOR_BYTES:
             return []
-        change = self._align(owners[0], SECTOR_BYTES)
+        change = self._align(self.owner, SECTOR_BYTES)
         return [Hypothesis("misaligned", self.op, "", (change,), is_fact=False)]
 
     def _pad_arguments(self) -> Iterator[Change]:
@@ -206,7 +205,7 @@ class Access:
                 )
 
     def explain_synchronous(self) -> Choice:
-        """State why a load in a loop is not an asynchronous copy, as others are."""
+        """State why a load in a loop is no asynchronous copy, although others are."""
         op = self.op
         copies = {each.source[1] for each in self.lab.counts.operations if each.op == "async copy"}
         is_in_loop = op.tally.executions > math.prod(self.lab.launch.grid)
@@ -220,20 +219,20 @@ class Access:
         dots = (each.operands for each in body.walk() if each.name.startswith("tt.dot"))
         changes: tuple[Change, ...] = ()
         if op.width_bytes < _NARROWEST_COPY_BYTES:
-            width = count_bytes(op.width_bytes).replace(" ", " consecutive ")
-            why = f"a lane has {width}, and a copy needs {_NARROWEST_COPY_BYTES}"
+            width = count_bytes(op.width_bytes).replace(" ", " contiguous ")
+            why = f"each lane has only {width}, and a copy needs {_NARROWEST_COPY_BYTES}"
         elif users:
             stages = int(self.lab.kernel.options.get("num_stages", 1))
-            why = f"the load in line {min(users)} needs its values, and num_stages is only {stages}"
+            why = f"the load in line {min(users)} depends on it, and num_stages is only {stages}"
             changes = (try_option("synchronous", "num_stages", stages + 1),)
         elif own.isdisjoint(inputs.reach(name for names in dots for name in names)):
-            why = "no tl.dot uses its values"
+            why = "no tl.dot depends on it"
         else:
             return []
         if not users and not self.has_share():
             return []
         lines = f"line{'s' * (len(copies) > 1)} {', '.join(map(str, sorted(copies)))}"
-        text = f"It stays a synchronous load beside the asynchronous copies of {lines}: {why}."
+        text = f"Unlike {lines}, this load is not compiled to an asynchronous copy: {why}."
         return [Hypothesis("synchronous", op, text, changes)]
 
     def explain_waste(self) -> Choice:
@@ -249,23 +248,27 @@ class Access:
         repeats = self._measure_repeats()
         times = math.prod(repeats.values())
         is_load = op.op in ("load", "async copy")
-        excess = f"This operation touches {ratio:.3g} × its ideal sectors"
+        excess = f"The requests touch {ratio:.3g} × the sectors that their bytes fill"
         if self.is_narrow and step < 0:
-            order = f"{where.capitalize()}, lane 1 is {count_bytes(-step)} before lane 0."
-            rule = "Triton combines only ascending addresses of a lane."
+            order = (
+                f"{where.capitalize()}, addresses fall by {count_bytes(-step)} from lane to lane."
+            )
+            rule = "Triton combines a lane's elements only in ascending order."
             text = explain_width(op.width_bytes, order, rule)
             return [Hypothesis("reversed", op, text)]
         if ratio >= _WASTEFUL and abs(step) > op.width_bytes:
             text = f"{excess}: {where}, {clause}."
             if repeats[_BY_REQUESTS] >= _WASTEFUL:
-                text += " Other requests of the warp use the rest."
+                text += " Other requests of the warp use the remaining bytes."
                 return [Hypothesis("strided", op, text)]
-            advice = "Keep TENSOR's elements in the order in which lanes access them, without gaps."
-            needs = "All users of TENSOR must expect that order."
+            advice = (
+                "Store TENSOR's elements without gaps, in the order in which lanes access them."
+            )
+            needs = "The result stays the same only if all users of TENSOR expect that order."
             changes = self._access_contiguously("strided", advice, needs, self.example.address.size)
             return [Hypothesis("strided", op, text, changes)]
         if ratio >= _WASTEFUL and op.index_line:
-            why = f"the load in line {op.index_line} gives its addresses"
+            why = f"the load in line {op.index_line} determines the addresses"
             return [Hypothesis("scattered", op, f"{excess}: {why}.")]
         if is_load and times >= _WASTEFUL and self.has_share():
             return self._explain_repeats(repeats)
@@ -304,24 +307,21 @@ class Access:
         self, kind: str, advice: str, needs: str, count: int
     ) -> tuple[Change, ...]:
         """Return a change of the addresses to a block without gaps; none if a mask forbids it."""
-        owners = [n for n, each in self.arguments.items() if (each.name,) == self.op.tensors]
-        names = {self.lab.module.body.arguments[number] for number in owners}
-        inner = [
-            each
-            for each in self.lab.find(self.op)
-            if names & Slice(self.lab.module.body, {}).reach(each.operands[:1])
-        ]
-        is_same = self.layout.shape == (count,)
-        is_free = self.op.op in ("load", "async copy") and not any(each.mask for each in inner)
-        if (
-            not owners
-            or not inner
-            or not (is_same or is_free)
-            or self.lab.start(self.arguments[owners[0]]) % SECTOR_BYTES
-        ):
+        owner = self.owner
+        if owner is None or self.lab.start(self.arguments[owner]) % SECTOR_BYTES:
             return ()
-        edits = ((Module.access_contiguously, each.line, owners[0], count) for each in inner)
-        repeats = math.prod(self.layout.shape) // count
+        body = self.lab.module.body
+        values = Slice(body, {})
+        pointer = body.arguments[owner]
+        inner = [
+            each for each in self.lab.find(self.op) if pointer in values.reach(each.operands[:1])
+        ]
+        shape = self.example.address.shape
+        is_free = self.op.op in ("load", "async copy") and not any(each.mask for each in inner)
+        if not inner or not (shape == (count,) or is_free):
+            return ()
+        edits = ((Module.access_contiguously, each.line, owner, count) for each in inner)
+        repeats = self.example.address.size // count
         return (Change(kind, advice, "", needs, tuple(edits), repeats=repeats),)
 
     def _measure_repeats(self) -> dict[str, float]:

@@ -5,6 +5,7 @@ Covers the operations that addresses, masks and loaded indices use in practice. 
 
 import re
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from kernels.evaluate.values import (
     compare,
     conjunction,
     from_table,
+    group,
+    keys_of,
     multiply,
 )
 
@@ -314,3 +317,48 @@ _RULES: dict[str, Callable[..., Value]] = {
     "tt.reshape": _reshape,
     "tt.join": _join,
 }
+
+
+def gather(op: Op, operands: list[Value]) -> Value:
+    """Evaluate tl.gather: elements of a block along an axis."""
+    first, index = group(keys_of(*operands))
+    shapes = (op.shape, shape_of(op.type))
+    check_size(len(first), *op.shape)
+    source, at = (
+        np.broadcast_to(value.with_rank(len(shape)).blocks(first), (len(first), *shape))
+        for value, shape in zip(operands, shapes, strict=True)
+    )
+    return from_table(np.take_along_axis(source, at, op.attribute("axis") + 1), index)
+
+
+def fold(op: Op, operands: list[Value], values: dict[str, Value]) -> list[Value]:
+    """Reduce or scan along an axis, in order, with the operation's own region.
+
+    Args:
+        values: by name. Those of the region are overwritten.
+    """
+    region = op.regions[0]
+    axis = op.attribute("axis") + 1
+    shape = op.shape
+    first, index = group(keys_of(*operands))
+    check_size(len(first), *shape)
+    blocks = [
+        np.broadcast_to(value.with_rank(len(shape)).blocks(first), (len(first), *shape))
+        for value in operands
+    ]
+    elements = [[np.take(block, i, axis) for block in blocks] for i in range(shape[axis - 1])]
+    order = -1 if "reverse = true" in op.text else 1
+
+    def combine(total: list[np.ndarray], element: list[np.ndarray]) -> list[np.ndarray]:
+        parts = (Value(part.ravel()) for part in (*total, *element))
+        values.update(zip(region.arguments, parts, strict=True))
+        for inner in region.ops[:-1]:
+            values[inner.results[0]] = evaluate(inner, [values[name] for name in inner.operands])
+        results = (values[name].base for name in region.yielded)
+        return [np.broadcast_to(base, total[0].size).reshape(total[0].shape) for base in results]
+
+    totals = list(accumulate(elements[::order], combine))
+    results = totals[-1]
+    if op.name == "tt.scan":
+        results = [np.stack(steps, axis) for steps in zip(*totals[::order], strict=True)]
+    return [from_table(np.ascontiguousarray(result), index) for result in results]

@@ -49,9 +49,8 @@ def find_mismatches(
     for op in memory_ops(body):
         instruction = instructions_of[op]
         if not isinstance(instruction, str):
-            kept = instruction.count - sum(instruction.is_merged)
-            expected[op.site] += kept
-            units[op.site] = math.gcd(units[op.site], kept)
+            expected[op.site] += instruction.kept
+            units[op.site] = math.gcd(units[op.site], instruction.kept)
             # The lane swaps one word at a time
             expected["load", op.source] += instruction.swaps * instruction.count
             alive[op.site] += int(tallies[op].issued.sum())

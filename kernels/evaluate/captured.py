@@ -153,7 +153,7 @@ def _evaluate(
     return LaunchCounts(
         tuple(operations),
         work=memory.work,
-        overflows=tuple(evaluator.overflows.values()),
+        overflows=tuple(evaluator.overflows.by_line.values()),
     )
 
 

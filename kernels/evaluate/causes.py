@@ -1,11 +1,19 @@
 """Why requests to global memory cost what they cost, in the same words for our own kernels and for captured ones."""
 
+from collections.abc import Iterator, Mapping, Sequence
+
 import numpy as np
 
+from kernels.evaluate.counts import OperationCounts
+from kernels.evaluate.declared import Requests
+from kernels.gpus import Gpu
+from kernels.instructions import Conversion, Instruction
 from kernels.sectors import SECTOR_BYTES
 
-# Triton specializes on arguments that are multiples of this, and a lane moves at most as many bytes.
+# Triton specializes on arguments that are multiples of this, and a lane accesses at most as many bytes.
 ALIGNMENT = 16
+# The matrix unit of compute capability 9.0 transposes operands of this size only.
+_TRANSPOSABLE_BYTES = 2
 
 
 def count_bytes(number: int) -> str:
@@ -13,8 +21,8 @@ def count_bytes(number: int) -> str:
 
 
 def explain_width(width_bytes: int, *causes: str) -> str:
-    """Return the causes, and how many bytes a lane moves because of them."""
-    return " ".join([*causes, f"A lane moves {count_bytes(width_bytes)} per request."])
+    """Return the causes, and how many bytes a lane accesses because of them."""
+    return " ".join([*causes, f"Each lane accesses only {count_bytes(width_bytes)} per request."])
 
 
 def find_odd_size(name: str, size: int) -> str:
@@ -40,15 +48,115 @@ def explain_sectors(address: np.ndarray, active: np.ndarray, width_bytes: int) -
         address: (requests, lanes) int64, first byte of each lane.
         active: (requests, lanes) bool.
     """
-    step = measure_step(address, active)
-    if abs(step) > width_bytes:
-        side = "after" if step > 0 else "before"
-        distance = f"lane 1 is {count_bytes(abs(step))} {side} lane 0"
-        return f"{distance}, and a lane uses {count_bytes(width_bytes)}"
+    step = abs(measure_step(address, active))
+    if step > width_bytes:
+        return f"adjacent lanes are {count_bytes(step)} apart, and each uses {count_bytes(width_bytes)}"
     request = find_fullest(active)
     used = np.unique(address[request, active[request]])
     ends = np.flatnonzero(np.diff(used) > width_bytes)
     runs = np.diff([-1, *ends, len(used) - 1]) * width_bytes
     if runs.max() < SECTOR_BYTES:
-        return f"contiguous runs of a request are only {count_bytes(int(runs.max()))} long"
-    return "contiguous runs begin or end inside sectors"
+        return f"each run of contiguous bytes is at most {count_bytes(int(runs.max()))} long"
+    return "runs of contiguous bytes start or end in the middle of a sector"
+
+
+def explain(
+    op: OperationCounts,
+    requests: Requests | None,
+    textbook_requests: int,
+    sizes: Mapping[str, int],
+    conversions: Sequence[Conversion],
+    gpu: Gpu | None,
+) -> str:
+    """Explain what an operation costs, and what the compiler does differently from the textbook.
+
+    Args:
+        requests: those of one execution; None if they are unknown.
+        textbook_requests: of the launch, on the textbook's machine; 0 if the operation is the textbook's own.
+        sizes: the sizes on which its addresses and its mask depend, by name.
+        conversions: the kernel's layout conversions.
+        gpu: None if it is unknown.
+    """
+    if op.tally.refused:
+        return op.tally.refused
+    cost = op.launch
+    code = op.instruction
+    reasons = []
+    if op.is_box:
+        reasons = [
+            "The Tensor Memory Accelerator (TMA) copies the block, so no lane issues a request.",
+            f"The textbook's lanes would issue {textbook_requests:,}.",
+            "Each row of a box costs the sectors that it touches.",
+        ]
+        if cost.extra_sectors:
+            reasons.append(
+                f"{cost.extra_sectors:,} of the sectors lie past the tensor's edge. "
+                "They arrive as zeros, and are counted."
+            )
+    elif code and code.swaps:
+        return "The compare-and-swap loop begins with this load of the words that it changes."
+    elif code and code.layout and requests and textbook_requests:
+        reasons = [*_explain_instruction(code, requests, sizes, gpu)]
+    if requests and cost.touched_sectors > cost.ideal_sectors:
+        waste = explain_sectors(requests.address, requests.active, requests.width_bytes)
+        reasons.append(f"Sectors are only partly used: {waste}.")
+    if cost.extra_sectors and not op.is_box:
+        counted = f"{cost.sectors:,}, although {cost.touched_sectors:,} sectors are touched"
+        reasons.append(f"The counter counts copies that bypass L1 by pairs of lanes: {counted}.")
+    if not reasons:
+        fewer = textbook_requests / max(cost.requests, 1)
+        comparison = f": {fewer:.3g} × fewer requests than in the textbook" if fewer > 1 else ""
+        width = count_bytes(op.width_bytes)
+        reasons = [f"Each lane accesses {width}, and adjacent lanes adjacent bytes{comparison}."]
+    if code and requests and is_rearranged(code, requests, conversions):
+        reasons.append(
+            "The compiler first exchanges elements between lanes, so that adjacent lanes store adjacent bytes."
+        )
+    return " ".join(reasons)
+
+
+def _explain_instruction(
+    code: Instruction, requests: Requests, sizes: Mapping[str, int], gpu: Gpu | None
+) -> Iterator[str]:
+    layout = code.layout
+    assert layout is not None, "only an operation with lanes has a width"
+    width = code.width_bytes
+    if width < ALIGNMENT:
+        is_hopper = gpu is not None and gpu.compute_capability == (9, 0)
+        is_transposed = code.op == "async copy" and width == code.element_bytes
+        odd = next(filter(None, (find_odd_size(*size) for size in sizes.items())), "")
+        if code.bytes_per_lane <= width:
+            yield f"The block has at most {count_bytes(width)} for each lane."
+        elif odd and abs(measure_step(requests.address, requests.active)) <= width:
+            yield explain_width(width, odd)
+        elif is_transposed and is_hopper and width != _TRANSPOSABLE_BYTES:
+            operands = f"The matrix unit takes {8 * width}-bit operands K-major only."
+            yield f"{operands} This copy transposes its block, {count_bytes(width)} at a time."
+        else:
+            yield explain_width(width, "A lane's elements are not contiguous in memory.")
+    holders = 1 << sum(not any(base) for base in (*layout.lane, *layout.warp))
+    if holders > 1:
+        issuers = "all of them load it" if code.op == "load" else "one of them issues it"
+        yield f"The block has fewer elements than lanes: {holders} lanes hold each, and {issuers}."
+
+
+def summarize(op: OperationCounts, requests: Requests, conversions: Sequence[Conversion]) -> str:
+    """Return a clause that says why an operation touches more sectors than it needs, or why it does not."""
+    code = op.instruction
+    cost = op.launch
+    if op.is_box and cost.extra_sectors > cost.wasted_sectors / 2:
+        return "its boxes reach past the tensor's edge"
+    if cost.wasted_sectors:
+        return explain_sectors(requests.address, requests.active, requests.width_bytes)
+    if op.is_box:
+        return "the TMA copies whole sectors"
+    if code and is_rearranged(code, requests, conversions):
+        return "lanes exchange elements first, so that adjacent lanes store adjacent bytes"
+    return "adjacent lanes access adjacent bytes"
+
+
+def is_rearranged(code: Instruction, requests: Requests, conversions: Sequence[Conversion]) -> bool:
+    """Return whether a store's block has its layout converted first, so that adjacent lanes store adjacent bytes."""
+    step = abs(measure_step(requests.address, requests.active))
+    is_converted = any(each.source == code.source for each in conversions)
+    return code.op == "store" and is_converted and step <= code.width_bytes

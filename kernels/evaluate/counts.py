@@ -31,7 +31,8 @@ COUNTER_NAMES = tuple(
 
 # Why the count of a compare-and-swap loop is a lower bound.
 RETRIES = (
-    "The GPU lacks this atomic: lanes use a compare-and-swap loop, which retries after a conflict."
+    "The GPU lacks this atomic, so lanes use a compare-and-swap loop. "
+    "It retries after a conflict, but only the first iteration is counted."
 )
 
 
@@ -51,7 +52,8 @@ class Cost:
             L1, sectors that several pairs of lanes touch.
         executed: counted warp instructions, including those without an active lane; 0 if predicted.
         has_requests: false if the request counter also includes other operations; `requests` is then 0.
-        is_lower_bound: whether the cost omits retries of an atomic's compare-and-swap loop.
+        is_lower_bound: whether the launch may cost more, such as the retries of a compare-and-swap loop.
+        is_upper_bound: whether it may cost less.
         opcodes: counted SASS opcodes; empty if predicted.
         agreement: how a counted cost agrees with the prediction for the counted code; see `agreement.agreement`.
     """
@@ -67,6 +69,7 @@ class Cost:
     sector_bytes: int = SECTOR_BYTES
     has_requests: bool = True
     is_lower_bound: bool = False
+    is_upper_bound: bool = False
     opcodes: tuple[str, ...] = ()
     agreement: str = ""
 
@@ -91,6 +94,7 @@ class Cost:
             sector_bytes=other.sector_bytes,
             has_requests=self.has_requests and other.has_requests,
             is_lower_bound=self.is_lower_bound or other.is_lower_bound,
+            is_upper_bound=self.is_upper_bound or other.is_upper_bound,
         )
 
 
@@ -108,7 +112,7 @@ class Example:
     active: np.ndarray
 
     def lanes(self, instruction: Instruction) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first byte of each lane of an instruction's requests, and whether it takes part."""
+        """Return the first byte of each lane of an instruction's requests, and whether it is active."""
         place, is_owner = instruction.lanes()
         return self.address[tuple(place)], self.active[tuple(place)] & is_owner
 
@@ -177,15 +181,23 @@ class OperationCounts:
     sector_bytes: int = SECTOR_BYTES
 
     @property
-    def is_lower_bound(self) -> bool:
-        """Whether the launch may execute it more often than counted."""
-        return bool(self.tally.refused) and not self.tally.is_upper_bound
+    def name(self) -> str:
+        return f"{self.op} {', '.join(self.tensors)}"
+
+    @property
+    def is_box(self) -> bool:
+        """Whether the tensor memory accelerator (TMA) copies its block, so that no lane issues a request."""
+        return self.counter.startswith("tma") and not self.width_bytes
 
     @cached_property
     def launch(self) -> Cost:
         """The cost of the whole launch."""
-        cost = Cost(*self.tally.counts.tolist())
-        return replace(cost, sector_bytes=self.sector_bytes, is_lower_bound=self.is_lower_bound)
+        return replace(
+            Cost(*self.tally.counts.tolist()),
+            sector_bytes=self.sector_bytes,
+            is_lower_bound=bool(self.tally.refused) and not self.tally.is_upper_bound,
+            is_upper_bound=self.tally.is_upper_bound,
+        )
 
     @property
     def requests(self) -> int:

@@ -131,11 +131,6 @@ class AccessPattern:
         return self.instruction.width_bytes or GRANULE_BYTES
 
     @property
-    def row_bytes(self) -> int:
-        """The bytes of a descriptor's box row."""
-        return self.lanes[0].shape[2] * GRANULE_BYTES
-
-    @property
     def box_count(self) -> int:
         """The number of boxes in a descriptor's block."""
         rows = self.access.elements // self.access.axes[-1].block
@@ -301,20 +296,22 @@ class DeclaredCounts(OperationCounts):
     @cached_property
     def tile(self) -> Cost:
         """The cost of one execution, on the first tile."""
-        counts = self.pattern.count_execution(
-            [axis.start(0, axis.block) for axis in self.access.axes]
-        )
+        counts = self.pattern.count_execution(self._first)
         return replace(Cost(*counts.tolist()), sector_bytes=self.sector_bytes)
+
+    @property
+    def tile_requests(self) -> Requests:
+        """The requests of the same execution."""
+        return self.pattern.requests(self._first)
+
+    @property
+    def _first(self) -> list[int]:
+        return [axis.start(0, axis.block) for axis in self.access.axes]
 
     @property
     def compiled(self) -> Instruction | None:
         """The instruction as compiled; None for the textbook model."""
         return None if self.is_textbook else self.instruction
-
-    @property
-    def is_box(self) -> bool:
-        """Whether the operation was compiled to a tensor-descriptor (TMA) copy, which no lane issues."""
-        return self.compiled is not None and self.compiled.layout is None
 
 
 def make_pattern(

@@ -6,25 +6,22 @@ Only the operations that addresses, masks and control flow depend on are evaluat
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from kernels.evaluate import arithmetic
-from kernels.evaluate.counts import Overflow
 from kernels.evaluate.global_memory import CHUNK, STORAGE_STEP, Descriptor, GlobalMemory
 from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.overflows import Overflows
+from kernels.evaluate.slices import Slice
 from kernels.evaluate.ttgir import (
     MEMORY_OPS,
     POINTER_OPS,
     Op,
     Region,
-    Slice,
     Source,
     memory_ops,
-    shape_of,
 )
 from kernels.evaluate.values import (
     Value,
@@ -32,9 +29,6 @@ from kernels.evaluate.values import (
     check_size,
     choose,
     conjunction,
-    from_table,
-    group,
-    keys_of,
     multiply,
 )
 
@@ -103,9 +97,7 @@ class Evaluator:
         self.slice = Slice(body, depths)
         self.needed = self.slice.values
         self.has_locks = False
-        # By line in the TTGIR.
-        self.overflows: dict[int, Overflow] = {}
-        self.wrapping: dict[int, np.ndarray] = {}
+        self.overflows = Overflows(count)
         self.values: dict[str, Any] = {}
         # By address. Memory for the descriptors that programs make is allocated in steps of STORAGE_STEP.
         self.descriptors: dict[int, Descriptor] = {}
@@ -351,7 +343,8 @@ class Evaluator:
             case "tt.get_num_programs":
                 return [Value(self.grid["xyz".index(op.text.split()[0])])]
             case "tt.reduce" | "tt.scan":
-                return self._fold(op, operands)
+                self.memory.spend(op.shape[op.attribute("axis")] * len(op.regions[0].ops))
+                return arithmetic.fold(op, operands, self.values)
             case "tt.split":
                 return [
                     operands[0].map_blocks(
@@ -360,7 +353,7 @@ class Evaluator:
                     for i in (0, 1)
                 ]
             case "tt.gather":
-                return [self._gather(op, operands)]
+                return [arithmetic.gather(op, operands)]
             case "ttg.global_scratch_alloc":
                 return [Value(self._allocate())]
             case "ttg.local_alloc":
@@ -381,92 +374,13 @@ class Evaluator:
                 return [buffer[slot]]
         result = arithmetic.evaluate(op, operands)
         if result.unwrapped:
-            self._note_overflow(op, result.unwrapped, active)
+            self.overflows.note(op, result.unwrapped, self.programs, active)
         return [result]
-
-    def _note_overflow(self, op: Op, value: Value, active: np.ndarray) -> None:
-        """Note the first program in which an operation's result does not fit in its type, and the smallest result."""
-        bits = arithmetic.bits_of(op.type)
-        half = 1 << bits - 1
-        low, high = value.bounds_by_program()
-        wraps = np.flatnonzero(active & ((low < -half) | (high >= half)))
-        if not op.source or not wraps.size:
-            return
-        programs = self.wrapping.setdefault(op.line, np.zeros(math.prod(self.grid), bool))
-        programs[self.programs[wraps]] = True
-        least = np.broadcast_to(np.minimum(abs(low), abs(high)), len(active))[wraps]
-        most = max(1, CHUNK // math.prod(shape_of(op.type)))
-        closest = wraps[np.argsort(least, kind="stable")[:most]]
-        members = np.union1d(wraps[:most], closest)
-        blocks = value.blocks(members)
-        blocks = np.broadcast_to(blocks, (len(members), *blocks.shape[1:])).reshape(
-            len(members), -1
-        )
-        is_wrong = (blocks < -half) | (blocks >= half)
-        wrong = blocks[is_wrong]
-        if wrong.size:
-            row = is_wrong.any(axis=1).argmax()
-            new = Overflow(
-                source=op.source,
-                line=op.line,
-                program=int(self.programs[members[row]]),
-                value=int(wrong[0]),
-                smallest=int(wrong[np.abs(wrong).argmin()]),
-                programs=int(np.count_nonzero(programs)),
-                bits=bits,
-            )
-            known = self.overflows.get(op.line, new)
-            first = min(known, new, key=lambda each: each.program)
-            smallest = min(known.smallest, new.smallest, key=abs)
-            self.overflows[op.line] = replace(first, smallest=smallest, programs=new.programs)
-
-    def _gather(self, op: Op, operands: list[Value]) -> Value:
-        """Evaluate tl.gather: elements of a block along an axis."""
-        first, index = group(keys_of(*operands))
-        shapes = (op.shape, shape_of(op.type))
-        check_size(len(first), *op.shape)
-        source, at = (
-            np.broadcast_to(value.with_rank(len(shape)).blocks(first), (len(first), *shape))
-            for value, shape in zip(operands, shapes, strict=True)
-        )
-        return from_table(np.take_along_axis(source, at, op.attribute("axis") + 1), index)
 
     def _put(self, slot: Any, value: Any, active: np.ndarray) -> None:
         if isinstance(slot, tuple) and value is not None:
             buffer, index = slot
             buffer[index] = choose(active, value, buffer[index]) if index in buffer else value
-
-    def _fold(self, op: Op, operands: list[Value]) -> list[Value]:
-        """Reduce or scan along an axis, in order, with the operation's own region."""
-        region = op.regions[0]
-        axis = op.attribute("axis") + 1
-        shape = op.shape
-        first, index = group(keys_of(*operands))
-        check_size(len(first), *shape)
-        self.memory.spend(shape[axis - 1] * len(region.ops))
-        blocks = [
-            np.broadcast_to(value.with_rank(len(shape)).blocks(first), (len(first), *shape))
-            for value in operands
-        ]
-        elements = [[np.take(block, i, axis) for block in blocks] for i in range(shape[axis - 1])]
-        order = -1 if "reverse = true" in op.text else 1
-
-        def combine(total: list[np.ndarray], element: list[np.ndarray]) -> list[np.ndarray]:
-            self._assign(region.arguments, [Value(part.ravel()) for part in (*total, *element)])
-            for inner in region.ops[:-1]:
-                self.values[inner.results[0]] = arithmetic.evaluate(
-                    inner, self._get(inner.operands)
-                )
-            results = (self.values[name].base for name in region.yielded)
-            return [
-                np.broadcast_to(base, total[0].size).reshape(total[0].shape) for base in results
-            ]
-
-        totals = list(accumulate(elements[::order], combine))
-        results = totals[-1]
-        if op.name == "tt.scan":
-            results = [np.stack(steps, axis) for steps in zip(*totals[::order], strict=True)]
-        return [from_table(np.ascontiguousarray(result), index) for result in results]
 
     # Memory.
 

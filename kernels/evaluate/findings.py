@@ -31,7 +31,8 @@ from kernels.evaluate.experiments import (
     try_option,
 )
 from kernels.evaluate.global_memory import STORAGE_STEP, storage_number
-from kernels.evaluate.ttgir import Slice, memory_ops, parse
+from kernels.evaluate.slices import Slice
+from kernels.evaluate.ttgir import memory_ops, parse
 from kernels.gpus import occupancy
 from kernels.layouts import vectors
 
@@ -88,7 +89,7 @@ def _report(lab: Lab, choices: Iterable[Choice]) -> Sequence[Finding]:
         best = [each for each in choice if each.trial] or facts
         chosen |= dict.fromkeys(best[:1])
     if lab.untried:
-        text = f"{lab.untried} changes were not tried: compiling or counting takes too long."
+        text = f"{lab.untried} changes were not tried: compiling or counting took too long."
         chosen[Hypothesis("untried", None, text)] = None
     findings = [_make_finding(lab, each) for each in chosen]
     return sorted(findings, key=lambda each: (not each.op, each.kind == "grid", each.line))
@@ -191,7 +192,7 @@ def _explain_overflow(lab: Lab, op: OperationCounts) -> Hypothesis | None:
         size = f" The smallest {argument.name} that wraps has {shape} elements."
     text = (
         f"{file}:{line} overflows {_OFFSET_BITS} bits: from program {program:,} on, the offset "
-        f"{value:,} wraps, so the operation accesses other elements.{size}"
+        f"{value:,} wraps, so the operation accesses the wrong elements.{size}"
     )
     return Hypothesis("overflow", op, text, trial=trial)
 
@@ -271,7 +272,7 @@ def _check_race(lab: Lab, op: OperationCounts) -> Choice:
     lane = _name_lane(op, np.unravel_index(lowest, example.address.shape))
     text = (
         f"Programs {programs[0]} and {programs[1]}{lane} store to the same address of "
-        f"{name_tensors(op)}: unless both store the same value, the result depends on which is last."
+        f"{name_tensors(op)}: unless both store the same value, the result depends on which program is last."
     )
     return [Hypothesis("race", op, text)]
 
@@ -292,7 +293,7 @@ def _examine_resources(lab: Lab) -> Choice:
     numbers = lab.numbers(None)
     if kernel.spilled_bytes:
         kind = "spills"
-        text = f"Each thread spills {kernel.spilled_bytes:,} bytes of registers to memory."
+        text = f"Each thread spills {kernel.spilled_bytes:,} bytes of registers to local memory."
 
         def cost(numbers: Numbers) -> int:
             return numbers["spilled_bytes"]

@@ -261,8 +261,7 @@ class GlobalMemory:
             on = on & owner
             lanes = address.reshape(-1, shape[2]), on.reshape(-1, shape[2]), instruction.width_bytes
             requests = count_requests(*lanes, instruction.instruction).reshape(*shape[:2], -1)
-            per_warp = instruction.count - sum(instruction.is_merged)
-            issued = requests[..., REQUESTS].reshape(-1, per_warp)
+            issued = requests[..., REQUESTS].reshape(-1, instruction.kept)
             tally.issued = tally.issued | issued.any(axis=0)
             counts = requests.sum(axis=1)
             if tally.example is None and counts[:, REQUESTS].any():

@@ -9,7 +9,8 @@ import re
 from collections.abc import Sequence
 
 from kernels.evaluate.listings import UnsupportedOperation
-from kernels.evaluate.ttgir import Op, Region, Slice, parse
+from kernels.evaluate.slices import Slice
+from kernels.evaluate.ttgir import Op, Region, parse
 
 # The operations of each kind in a report.
 _NAMES = {

@@ -1,4 +1,4 @@
-"""Scripts for `app.py show`: common kernels, one per file. Each file's docstring says what to look for."""
+"""Scripts for `tilescope show`: common kernels, one per file. Each file's docstring says what to look for."""
 
 from pathlib import Path
 

@@ -8,11 +8,9 @@ import torch
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.matmul.problem import allowance
-from kernels.measuring.check import check
 from kernels.spec import DTYPE_BYTES, Launch
 from tests.covering import pairs_of
 from tests.kernels.products import DISTRIBUTIONS, WIDER_THAN_A_BYTE, checked_product, product
-from tests.softmax import problem as softmax
 
 
 @pytest.fixture(params=WIDER_THAN_A_BYTE)
@@ -153,16 +151,3 @@ def test_the_allowance_follows_from_the_launch(kernel, given, expected):
     problem = {"dtype": "float32", "K": 512, **given}
     of_launch = allowance_of(discover()[f"matmul.{kernel}"], **problem)
     assert of_launch == allowance(problem["dtype"], problem["K"], **expected)
-
-
-@pytest.mark.parametrize("padding", [1.0, 24.0])
-def test_a_softmax_whose_sum_counts_padding_fails(padding):
-    """A kernel that does not mask its block adds the exponentials of elements past the row's end."""
-    problem = softmax.Problem(M=37, N=1000)
-    launch = Launch(problem, None, GPUS["H200"])
-    a = torch.randn(problem.M, problem.N, generator=torch.Generator().manual_seed(7))
-    exponentials = (a - a.amax(dim=1, keepdim=True)).exp()
-    for extra, passed in ((0.0, True), (padding * exponentials.amin(dim=1, keepdim=True), False)):
-        output = exponentials / (exponentials.sum(dim=1, keepdim=True) + extra)
-        allowed = softmax.FAMILY.allowance(launch, 1, "normal", True)
-        assert check(output, {"A": a}, softmax.FAMILY, allowed)[0].passed == passed

@@ -94,14 +94,3 @@ def test_failures_are_reported_and_not_recorded(counts, capsys, tmp_path):
     assert record("counters", [(counts[0].experiment, failure)], file, "H200") == 1
     assert "Too large." in capsys.readouterr().err
     assert not file.exists()
-
-
-@pytest.mark.parametrize("kind", ["run", "timeline", "reuse"])
-def test_each_kind_of_result_is_recorded_as_it_was_shipped(kind, capsys, tmp_path):
-    recording = _shipped(kind)[0]
-    file = tmp_path / "recorded.jsonl"
-    results = [(recording.measured.experiment, recording.measured)]
-    assert record(kind, results, file, recording.gpu) == 0
-    fields = json.loads(file.read_text())
-    assert fields["gpu"] == recording.gpu
-    assert kind in capsys.readouterr().out

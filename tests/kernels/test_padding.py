@@ -3,12 +3,10 @@
 import pytest
 
 from kernels import discover
-from kernels.evaluate.declared import count_accesses
 from kernels.experiment import launch_of
 from kernels.gpus import GPUS
 from kernels.results import RunResult
 from tests.experiments import experiment_of
-from visualize.predict.reuse import DramTraffic
 
 PERSISTENT, FUSED = (discover()[f"matmul.{name}"] for name in ("persistent", "fused_add_relu"))
 ODD = "M=129 N=131 K=77"
@@ -54,31 +52,3 @@ def test_padded_products_are_right(session, kernel, layout):
     found = session.submit(experiment_of(text)).result()
     assert isinstance(found, RunResult), found
     assert found.check.passed
-
-
-@pytest.mark.xdist_group("compiled")
-def test_counts_include_the_copies(compile_kernel):
-    """Each row of A is loaded by whole warps, 2 bytes per lane, and stored 16 bytes per lane."""
-    text = "M=256 N=257 K=257 BLOCK_M=64 BLOCK_N=64 BLOCK_K=32 PAD=always"
-    padded = launch(text)
-    compiled = compile_kernel(experiment_of(f"matmul.persistent gpu=H200 {text}"))
-    assert not compiled.unreadable
-    operations = count_accesses(PERSISTENT, padded, compiled.operations)
-    assert [(op.access.op, op.access.tensor, op.width_bytes) for op in operations] == [
-        ("load", "A", 2),
-        ("store", "padded A", 16),
-        ("load", "B", 2),
-        ("store", "padded B", 16),
-        ("descriptor", "padded A", 0),
-        ("descriptor", "padded B", 0),
-        ("store", "C", 2),
-    ]
-    load, store = (operation.launch for operation in operations[:2])
-    assert load.requests == 256 * 9  # 257 elements of a row, 32 at a time
-    assert store.requests == 256 * 2
-    assert store.efficiency == 1  # 320 elements of a row, 256 at a time
-    traffic = DramTraffic(PERSISTENT, padded, compiled)
-    inputs = 2 * (256 * 257 + 257 * 257)
-    workspaces = 2 * (256 + 257) * 320
-    assert traffic.own.compulsory_bytes >= 2 * inputs
-    assert traffic.own.write_bytes == 2 * 256 * 257 + workspaces

@@ -1,6 +1,5 @@
 """A session under the interpreter: stages, the queue, cancels, deadlines, and workers that die or are killed."""
 
-import itertools
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +19,6 @@ from tests.kernels.trees import ROOT, is_alive, python
 from tests.waiting import until
 
 QUICK = experiment_of("matmul.grid_2d M=1 N=129 K=33 BLOCK_M=16 BLOCK_N=16 BLOCK_K=16")
-
-# Takes the compiler half a minute for an H200: 512 sums per thread.
-SLOW_TO_COMPILE = "matmul.grouped gpu=H200 BLOCK_M=256 BLOCK_N=128 num_warps=2"
 
 
 @pytest.fixture
@@ -219,36 +215,6 @@ def test_a_compile_that_would_miss_its_deadline_is_not_started(session):
     assert refused.stage == "compile"
     assert refused.kind == "too_slow_to_compile"
     assert "2048 registers per thread with num_warps 1; a thread has 255" in refused.message
-
-
-def test_a_stranger_with_slow_compiles_does_not_delay_a_quick_one(session):
-    """Real compiles: as many slow ones as one page may have, and a quick one of another client."""
-    experiments = [
-        experiment_of(f"{SLOW_TO_COMPILE} BLOCK_K={depth} num_stages={stages}")
-        for depth, stages in itertools.product((16, 32), (1, 2, 3, 4))
-    ]
-    greedy = Client("10.0.0.1", "one")
-    other = Client("10.0.0.2", "other")
-    slow = [session.compile(experiment, client=greedy) for experiment in experiments]
-    try:
-        quick = experiment_of("transpose.tiled gpu=H200 M=80")
-        made = session.compile(quick, client=other).result(PATIENCE_S)
-        assert isinstance(made, Compiled), made
-        assert not any(future.done() for future in slow[1:])
-    finally:
-        for future in slow:
-            future.cancel()
-
-
-def test_the_least_recently_used_value_leaves_the_cache():
-    cache = BoundedCache(2)
-    for key in "ab":
-        cache.put(key, key)
-    assert cache.get("a") == "a"
-    cache.put("c", "c")
-    assert [cache.get(key) for key in "abc"] == ["a", None, "c"]
-    cache.put("a", 4)
-    assert [cache.get(key) for key in "ac"] == [4, "c"]
 
 
 def test_a_cache_has_a_total_weight_and_keeps_its_last_value_whatever_it_weighs():

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from kernels import discover
-from kernels.evaluate.declared import count_accesses
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
 from kernels.spec import Launch
@@ -92,21 +91,3 @@ def test_the_last_wave_is_split_if_that_saves_time(shape, shared, slices, last):
     assert int((program != program[0]).any(axis=0).sum()) == shared
     assert steps(planned).tiles[-1] == last
     assert ("split along K" in KERNEL.note(launch)) == (shared > 0)
-
-
-@pytest.mark.xdist_group("compiled")
-def test_partial_tiles_are_stored_and_loaded_once_in_whole_lines(compile_kernel):
-    launch = launch_of((3072, 3072, 3072), LARGE)
-    compiled = compile_kernel(Experiment(KERNEL.id, launch.problem, launch.config, "H200"))
-    assert not compiled.unreadable
-    partials = [
-        op
-        for op in count_accesses(KERNEL, launch, compiled.operations)
-        if op.access.tensor == "partials"
-    ]
-    assert [(op.access.op, op.width_bytes, op.launch.efficiency) for op in partials] == [
-        ("store", 16, 1),
-        ("load", 16, 1),
-    ]
-    sectors = 24 * 4 * 128 * 256 * 4 // 32
-    assert [op.launch.sectors for op in partials] == [sectors, sectors]

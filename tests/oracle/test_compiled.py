@@ -10,7 +10,7 @@ import pytest
 from kernels import discover
 from kernels.evaluate import declared_instructions, listings
 from kernels.evaluate.declared import count_accesses
-from kernels.experiment import Experiment
+from kernels.experiment import Experiment, launch_of
 from kernels.gpus import GPUS
 from kernels.instructions import Instruction
 from kernels.knobs import knobs
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.xdist_group("compiled")
 
 TEXTS = ("ttgir", "ptx", "sass")
 SMALL = "BLOCK_M=64 BLOCK_N=64 BLOCK_K=32"
+SPLIT_K = "matmul.split_k_atomic"
 
 
 def test_inlined_code_belongs_to_the_innermost_line_and_paths_are_hidden(compile_kernel):
@@ -133,57 +134,36 @@ def test_a_tensor_copy_on_another_line_goes_to_the_descriptor_that_lacks_it():
 
 # Below compute capability 9.0, Triton adds bfloat16 by a branch with a compare-and-swap loop, not by inline assembly.
 @pytest.mark.parametrize(
-    ("kernel_id", "gpu", "problem", "config"),
+    "text",
     [
-        ("matmul.split_k_atomic", "L4", (2048, 1, 1000, "bfloat16", "NN"), (128, 32, 64, 2)),
-        ("matmul.split_k_atomic", "T4", (1, 1, 1, "bfloat16", "TT"), (64, 32, 32, 2)),
-        ("matmul.split_k_race", "B200", (1, 1, 1, "float16", "NN"), (64, 32, 64, 4)),
+        f"{SPLIT_K} gpu=L4 M=2048 N=1 K=1000 dtype=bfloat16 BLOCK_M=128 BLOCK_N=32 BLOCK_K=64 num_warps=2",
+        f"{SPLIT_K} gpu=T4 M=1 N=1 K=1 dtype=bfloat16 layout=TT BLOCK_M=64 BLOCK_N=32 BLOCK_K=32 num_warps=2",
+        "matmul.split_k_race gpu=B200 M=1 N=1 K=1 BLOCK_M=64 BLOCK_N=32 BLOCK_K=64",
     ],
 )
-def test_an_instruction_whose_mask_the_compiler_proves_false_costs_nothing(
-    compile_kernel, kernel_id, gpu, problem, config
-):
-    kernel = discover()[kernel_id]
-    problem = kernel.family.problem(
-        **dict(zip(("M", "N", "K", "dtype", "layout"), problem, strict=True))
-    )
-    names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps")
-    config = kernel.config(**dict(zip(names, config, strict=True)))
-    compiled = compile_kernel(Experiment(kernel.id, problem, config, gpu))
+def test_an_instruction_whose_mask_the_compiler_proves_false_costs_nothing(compile_kernel, text):
+    experiment = experiment_of(text)
+    kernel, launch = launch_of(experiment, GPUS[experiment.gpu])
+    compiled = compile_kernel(experiment)
     assert compiled.unreadable == ""
-    ops = count_accesses(kernel, Launch(problem, config, GPUS[gpu]), compiled.operations)
+    ops = count_accesses(kernel, launch, compiled.operations)
     assert all(op.launch.requests > 0 for op in ops)
-    if kernel_id == "matmul.split_k_atomic":
+    if kernel.id == SPLIT_K:
         load, atomic = ops[-2:]
         assert atomic.compiled.instructions < 2 ** sum(map(any, atomic.compiled.layout.register))
         assert load.access.op == "load"
         assert not load.launch.is_lower_bound
         assert atomic.access.op == "atomic"
         assert atomic.launch.is_lower_bound
-        assert atomic.launch.bytes_wanted == 2 * problem.M * problem.N * config.SPLIT_K, (
-            "each slice adds each element"
-        )
+        elements = launch.problem.M * launch.problem.N * launch.config.SPLIT_K
+        assert atomic.launch.bytes_wanted == 2 * elements, "each slice adds each element"
 
 
-@pytest.mark.parametrize(
-    ("gpu", "problem", "config"),
-    [
-        ("L40S", (1092, 1092, 1023, "bfloat16", "TT"), (128, 16, 64, 2, 16, 1)),
-    ],
-)
-def test_the_instructions_of_a_compare_and_swap_loop_are_found_on_ada(
-    session, kernels, gpu, problem, config
-):
-    """If the atomic's addresses came from a function of another file, ptxas would name that file for these launches."""
-    kernel = kernels["matmul.split_k_atomic"]
-    problem = kernel.family.problem(
-        **dict(zip(("M", "N", "K", "dtype", "layout"), problem, strict=True))
-    )
-    names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "SPLIT_K", "num_stages")
-    config = kernel.config(**dict(zip(names, config, strict=True)))
-    *loads, atomic = (
-        session.compile(Experiment(kernel.id, problem, config, gpu)).result().operations
-    )
+def test_the_instructions_of_a_compare_and_swap_loop_are_found_on_ada(compile_kernel):
+    """If the atomic's addresses came from a function of another file, ptxas would name that file for this launch."""
+    tile = "BLOCK_M=128 BLOCK_N=16 BLOCK_K=64 num_warps=2 SPLIT_K=16 num_stages=1"
+    text = f"{SPLIT_K} gpu=L40S M=1092 N=1092 K=1023 dtype=bfloat16 layout=TT {tile}"
+    *loads, atomic = compile_kernel(experiment_of(text)).operations
     assert all(load.opcodes for load in loads)
     load, swap = atomic.opcodes
     assert load in ("LDG.E", "LDG.E.STRONG.GPU"), "the second since Triton 3.8"
@@ -191,63 +171,24 @@ def test_the_instructions_of_a_compare_and_swap_loop_are_found_on_ada(
 
 
 # N = 1 leaves instructions out, but not those of a group of registers with an element inside.
+ONE_COLUMN = f"{SPLIT_K} gpu=L4 M=2048 N=1 K=1000 dtype=bfloat16 BLOCK_M=128 BLOCK_N=32 BLOCK_K=64 num_warps=2"
+
+
 @pytest.mark.parametrize(
-    ("kernel_id", "gpu", "problem", "config", "kind", "old", "new", "why"),
+    ("text", "kind", "old", "new", "why"),
     [
-        (
-            "matmul.persistent",
-            "H200",
-            {},
-            {},
-            "ttgir",
-            " = #ttg.nvmma",
-            "  = #ttg.nvmma",
-            "shared memory is unknown",
-        ),
-        (
-            "transpose.tiled",
-            "H200",
-            {},
-            {},
-            "ptx",
-            "ld.global.v4.b32",
-            "ld.global.v2.b32",
-            "several widths",
-        ),
-        (
-            "transpose.tiled",
-            "H200",
-            {},
-            {},
-            "ptx",
-            "ld.global.v4.b32",
-            "elsewhere",
-            r"occurs \d+ times in the PTX",
-        ),
-        (
-            "matmul.split_k_atomic",
-            "L4",
-            {"M": 2048, "N": 1, "K": 1000, "dtype": "bfloat16"},
-            {"BLOCK_M": 128, "BLOCK_N": 32, "BLOCK_K": 64, "num_warps": 2},
-            "ptx",
-            "atom.relaxed.gpu.global.cas.b32",
-            "elsewhere",
-            "occurs 1 times in the PTX; expected 64",
-        ),
+        (f"matmul.persistent {SMALL}", "ttgir", " = #ttg.nvmma", "  = #ttg.nvmma", "shared memory is unknown"),
+        ("transpose.tiled num_warps=8", "ptx", "ld.global.v4.b32", "ld.global.v2.b32", "several widths"),
+        ("transpose.tiled num_warps=8", "ptx", "ld.global.v4.b32", "elsewhere", r"occurs \d+ times in the PTX"),
+        (ONE_COLUMN, "ptx", "atom.relaxed.gpu.global.cas.b32", "elsewhere", "occurs 1 times in the PTX; expected 64"),
     ],
-)
+)  # fmt: skip
 def test_texts_that_contradict_one_another_are_unreadable(
-    compile_kernel, kernels, kernel_id, gpu, problem, config, kind, old, new, why
+    compile_kernel, text, kind, old, new, why
 ):
-    kernel = kernels[kernel_id]
-    chosen = Experiment(
-        kernel.id,
-        kernel.family.problem(**problem),
-        kernel.config(**{"num_warps": 8, **config}),
-        gpu,
-    )
-    compiled = compile_kernel(chosen)
-    launch = Launch(chosen.problem, chosen.config, GPUS[gpu])
+    experiment = experiment_of(f"gpu=H200 {text}")
+    compiled = compile_kernel(experiment)
+    kernel, launch = launch_of(experiment, GPUS[experiment.gpu])
     accesses = kernel.accesses(launch)
     tensors = kernel.tensors(launch)
     shapes = [tensors[access.tensor].stored for access in accesses]

@@ -15,7 +15,7 @@ SCRIPTS = sorted(FOLDER.glob("*.py"))
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_totals_are_exact_or_bounds(capture_server, script, tmp_path):
     path = tmp_path / "capture"
-    capture_server.capture(path, str(script))
+    capture_server.capture(path, [str(script)])
     recording = Capture(path)
     counted = json.loads(script.with_suffix(".json").read_text())
     assert len(recording.content.launches) == len(counted)
@@ -106,7 +106,7 @@ def counts(tmp_path_factory, capture_server):
     script = tmp_path_factory.mktemp("computed") / "computed.py"
     script.write_text(SCRIPT)
     path = script.with_suffix(".tilescope")
-    capture_server.capture(path, str(script))
+    capture_server.capture(path, [str(script)])
     capture = Capture(path)
     return [count_launch(capture, launch) for launch in capture.content.launches]
 

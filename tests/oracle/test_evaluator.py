@@ -10,7 +10,6 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -61,7 +60,7 @@ LOOPS = ("range({}, {}, {})", "tl.range({}, {}, {}, num_stages=3)", "tl.static_r
 class Source(random.Random):
     """The text of a random kernel. An expression is a pair: its text, and a bound of its absolute value."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         super().__init__(seed)
         self.lines, self.loops, self.count = [], [], 0
         # The dtypes of x, y, z and ids
@@ -97,17 +96,17 @@ class Source(random.Random):
                 self.add(1, f"if {self.condition()}:", "    return")
             self.statement(1)
 
-    def add(self, depth: int, *lines: str) -> None:
+    def add(self, depth, *lines):
         self.lines += ["    " * depth + line for line in lines]
 
-    def name(self, prefix: str) -> str:
+    def name(self, prefix):
         self.count += 1
         return f"{prefix}{self.count}"
 
-    def number(self) -> int:
+    def number(self):
         return self.choice((1, 2, 3, 4, 5, 8, 16, 31, 32, 100, 128))
 
-    def expression(self, pool: str = "blocks", depth: int = 2) -> tuple[str, int]:
+    def expression(self, pool="blocks", depth=2):
         if depth == 0 or self.random() < 0.2:
             return self.choice(getattr(self, pool))
         (a, A), k = self.expression(pool, depth - 1), self.number()
@@ -119,16 +118,16 @@ class Source(random.Random):
         bound = eval(bound, {"A": A, "B": B, "k": k})
         return (f"(({text}) % 524287)", 524287) if bound > 524287 else (f"({text})", bound)
 
-    def condition(self, pool: str = "scalars") -> str:
+    def condition(self, pool="scalars"):
         a, b = self.expression(pool, 1)[0], self.expression("scalars", 1)[0]
         return self.choice(COMPARISONS).format(a=a, b=b if b != a else 7, k=self.number())
 
-    def mask(self) -> str:
+    def mask(self):
         return self.choice(MASKS).format(
             *(self.condition("blocks") for _ in range(3)), self.condition()
         )
 
-    def address(self, pool: str = "blocks") -> str:
+    def address(self, pool="blocks"):
         """Return an address that no other operation and no other iteration has, so that no load is moved or merged."""
         self.count += 1
         text, kind = self.expression(pool)[0], self.random()
@@ -141,19 +140,19 @@ class Source(random.Random):
             f" + {i} * {11 * self.pitch}" for i in self.loops[-1:]
         )
 
-    def statement(self, depth: int) -> None:
+    def statement(self, depth):
         kinds = [self.access] * 4 + [self.gather, self.load_scalar, self.update]
         nested = [self.branch, self.loop] * 2 if depth < 3 and len(self.lines) < 25 else []
         self.choice(kinds + nested)(depth)
 
-    def nest(self, depth: int, counters: Sequence[tuple[str, int]] = ()) -> None:
+    def nest(self, depth, counters=()):
         before = list(self.scalars), list(self.blocks)
         self.scalars += counters
         for _ in range(self.randint(1, 2)):
             self.statement(depth)
         self.scalars, self.blocks = before
 
-    def access(self, depth: int, extra: str = "") -> None:
+    def access(self, depth, extra=""):
         value, mask = self.name("v"), f", mask={self.mask()}"
         mask, other = self.choice((("", ""), (mask, ", other=1"), (mask, "")))
         self.add(depth, f"{value} = tl.load(x + {self.address()}{extra}{mask}{other})")
@@ -167,7 +166,7 @@ class Source(random.Random):
         store = f"tl.store(y + {self.address()}, {value}{mask})"
         self.add(depth, *self.choice(([store], [store], [total], [atomic], returned)))
 
-    def gather(self, depth: int) -> None:
+    def gather(self, depth):
         name, place = self.name("b"), self.name("i")
         mask = f"({place} >= 0) & ({place} < {INDICES}) & {self.mask()}"
         self.add(
@@ -178,7 +177,7 @@ class Source(random.Random):
         self.access(depth, extra=f" + {name} * {self.number()}")
         self.blocks.append((name, 1000))
 
-    def load_scalar(self, depth: int) -> None:
+    def load_scalar(self, depth):
         name = self.name("s")
         self.add(
             depth,
@@ -187,18 +186,18 @@ class Source(random.Random):
         self.add(depth, f"tl.store(y + {name} + {self.address('scalars')}, 1)")
         self.scalars.append((name, 1000))
 
-    def update(self, depth: int) -> None:
+    def update(self, depth):
         name, pool, limit = self.choice((("carried", "scalars", 509), ("moving", "blocks", 1009)))
         self.add(depth, f"{name} = ({self.expression(pool)[0]} % {limit}).to(tl.int32)")
 
-    def branch(self, depth: int) -> None:
+    def branch(self, depth):
         self.add(depth, f"if {self.condition()}:")
         self.nest(depth + 1)
         if self.random() < 0.5:
             self.add(depth, "else:")
             self.nest(depth + 1)
 
-    def loop(self, depth: int) -> None:
+    def loop(self, depth):
         counter, form, index = (
             self.name("j"),
             self.choice(LOOPS[: 3 if depth == 1 else 2]),
@@ -225,7 +224,7 @@ class Source(random.Random):
         self.add(depth, next_index)
 
 
-def trace(name: str, native, builder, executions):
+def trace(name, native, builder, executions):
     """Wrap a function of the interpreter's native part: note the program, addresses and mask by source line."""
     at, mask_at = {"load": (0, 1), "store": (0, 2), "atomic_rmw": (1, 3), "atomic_cas": (0, None)}[
         name
@@ -249,7 +248,7 @@ def trace(name: str, native, builder, executions):
     return call
 
 
-def count_executions(instruction, num_warps: int, executions: Sequence[tuple]) -> np.ndarray:
+def count_executions(instruction, num_warps, executions):
     """Return the counts of executions in the interpreter."""
     place, owner = instruction.lanes(num_warps)
     numbers = np.arange(len(executions))
@@ -261,7 +260,7 @@ def count_executions(instruction, num_warps: int, executions: Sequence[tuple]) -
     return count_requests(*lanes, instruction.width_bytes, instruction.instruction).sum(axis=0)
 
 
-def compare_launch(capture: Capture, launch, executions, memory: np.ndarray) -> Iterator[str]:
+def compare_launch(capture, launch, executions, memory):
     """Yield the differences between a launch's counts and its executions in the interpreter."""
     counts, by_line = count_launch(capture, launch), collections.defaultdict(dict)
     num_warps = capture.content.kernels[launch.kernel].num_warps
@@ -319,7 +318,7 @@ def compare_launch(capture: Capture, launch, executions, memory: np.ndarray) -> 
                 yield f"line {line}: {total} counted, {expected} expected"
 
 
-def check_kernel(seed: int, launches: int, folder: Path) -> Iterator[str]:
+def check_kernel(seed, launches, folder):
     """Yield the differences in all launches of a random kernel."""
     import torch
     from triton.runtime import interpreter

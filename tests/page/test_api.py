@@ -105,16 +105,6 @@ def test_a_kernel_without_a_config_gets_one_that_launches_and_the_reply_says_so(
     assert explicit["failure"]["kind"] == "out_of_resources", "a chosen config is kept"
 
 
-def test_a_layout_that_was_not_recorded_is_listed_without_a_run(client):
-    problem = {"M": 4096, "N": 4096, "K": 4096, "dtype": "float32"}
-    config = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "GROUP_SIZE": 8, "num_warps": 8}
-    reply = client.predict(
-        {"kernel": "matmul.grouped", "problem": problem, "config": config}, api_name="/layouts"
-    )
-    assert [row["layout"] for row in reply["rows"] if row["run"] is None] == ["TN", "TT"]
-    assert all(row["experiment"]["problem"]["layout"] == row["layout"] for row in reply["rows"])
-
-
 MANY_PROGRAMS = {
     "problem": {"M": 16384, "N": 16384, "K": 16},
     "config": {"BLOCK_M": 16, "BLOCK_N": 16},
@@ -359,16 +349,6 @@ def test_each_example_has_the_documented_reply(app, client, section):
     for volatile in ("seconds", "stages"):  # they differ between two equal calls
         reply.pop(volatile, None)
     assert by_curl(app, section.curl).items() >= reply.items()
-
-
-def test_the_introductions_experiment_and_failure_are_real_replies(client):
-    introduction = DOCUMENT.split("\n## `/")[0]
-    assert f'Client("{ADDRESS}")' in block(introduction, "python")
-    experiment, failure = re.findall(r"^```json\n(.*?)^```", introduction, re.DOTALL | re.MULTILINE)
-    full = json.loads(experiment)
-    assert client.predict(full, api_name="/reuse")["experiment"] == full
-    full["config"]["GROUP_SIZE"] = 0
-    assert client.predict(full, api_name="/reuse") == json.loads(failure)
 
 
 def test_the_readmes_example_prints_what_it_says(app, capsys):

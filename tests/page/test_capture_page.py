@@ -1,18 +1,14 @@
 """A script on the page, in a real browser: its pictures and code, and what happens when the script is saved."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from gradio_client import Client
-from playwright.sync_api import Browser
 
 from tests.kernels.trees import ROOT
 from tests.page.conftest import Tab
@@ -23,14 +19,14 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
-def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def script(tmp_path_factory):
     return Path(
         shutil.copy(ROOT / "kernels" / "examples" / "softmax.py", tmp_path_factory.mktemp("shown"))
     )
 
 
 @pytest.fixture(scope="module")
-def url(script: Path, compiled_before: Path) -> Iterator[str]:
+def url(script, compiled_before):
     port = free_port()
     command = [
         sys.executable,
@@ -51,7 +47,7 @@ def url(script: Path, compiled_before: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def shown(browser: Browser, url: str) -> Iterator[Tab]:
+def shown(browser, url):
     page = browser.new_page(viewport={"width": 1280, "height": 720}, reduced_motion="reduce")
     tab = Tab(page, url)
     tab.go()
@@ -62,8 +58,8 @@ def shown(browser: Browser, url: str) -> Iterator[Tab]:
 
 
 def test_a_capture_opens_on_a_request_with_the_textbooks_the_code_and_the_order_one_click_away(
-    shown: Tab,
-) -> None:
+    shown,
+):
     shown.says("#launches", "softmax")
     shown.says("#requests-headline", "cols = 1000 is not a multiple of 16")
     shown.says("#request-plot", "4 sectors: all 128 bytes used")
@@ -82,8 +78,8 @@ def test_a_capture_opens_on_a_request_with_the_textbooks_the_code_and_the_order_
 
 
 def test_a_case_has_a_control_for_each_parameter_and_the_page_opens_at_the_most_wasteful_request(
-    shown: Tab,
-) -> None:
+    shown,
+):
     cols = shown.page.locator("#script-case_cols")
     cols.fill("777")
     shown.says("#requests-headline", "cols = 777 is not a multiple of 16", folded=True)
@@ -97,7 +93,7 @@ def test_a_case_has_a_control_for_each_parameter_and_the_page_opens_at_the_most_
 
 
 @pytest.mark.all_combinations
-def test_a_sweep_stays_in_its_field(shown: Tab) -> None:
+def test_a_sweep_stays_in_its_field(shown):
     field = shown.page.locator("#script-sweep")
     field.fill("cols=512,640")
     field.press("Enter")
@@ -108,9 +104,7 @@ def test_a_sweep_stays_in_its_field(shown: Tab) -> None:
     shown.page.locator("#launches", has_text="cols=640").wait_for(state="hidden")
 
 
-def test_saving_the_script_redraws_the_page_and_a_script_that_raises_loses_nothing(
-    shown: Tab, script: Path
-) -> None:
+def test_saving_the_script_redraws_the_page_and_a_script_that_raises_loses_nothing(shown, script):
     text = script.read_text(encoding="utf-8")
     line = text[: text.index("    x = torch")].count("\n") + 1
     script.write_text(
@@ -134,7 +128,7 @@ def test_saving_the_script_redraws_the_page_and_a_script_that_raises_loses_nothi
     shown.says("#requests-headline", "softmax.py:12 in softmax, load x: sectors fell")
 
 
-def test_the_report_is_an_endpoint_and_a_tool(url: str) -> None:
+def test_the_report_is_an_endpoint_and_a_tool(url):
     reply = Client(url, verbose=False).predict(api_name="/requests")
     tools, (result,) = run_coroutine(ask(url, ("requests", {})))
     descriptions = {tool.name: tool.description for tool in tools}
@@ -145,6 +139,6 @@ def test_the_report_is_an_endpoint_and_a_tool(url: str) -> None:
 
 
 @pytest.mark.all_combinations
-def test_the_script_is_compiled_for_another_gpu_that_is_chosen_on_the_page(shown: Tab) -> None:
+def test_the_script_is_compiled_for_another_gpu_that_is_chosen_on_the_page(shown):
     shown.page.get_by_label("GPU", exact=True).select_option(label="A100-80GB")
     shown.says("#launches", "for A100-80GB")

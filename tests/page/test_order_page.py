@@ -53,6 +53,7 @@ def test_the_nine_results_are_stepped_through_without_the_server_until_54_and_90
     )
     assert "step=9" in tab.page.evaluate("location.search")
     assert len(tab.requests) == before, "the server is not asked"
+    assert all(url.startswith((tab.url, "data:", "blob:")) for url in tab.requests)
     scrub.press("Home")
     wait_for_step(tab, 0)
     tab.reads("#player .first", "first 9 programs")

@@ -9,54 +9,6 @@ from kernels.matmul import tile
 pytestmark = pytest.mark.browser
 
 
-def test_the_articles_nine_by_nine_tiles_need_54_loads_grouped_and_90_row_major(tab):
-    """And nothing is fetched from elsewhere."""
-    tab.open()
-    tab.preset("The 9 × 9 tiles of the article")
-    tab.page.locator(
-        "#program-order-headline .number", has_text="54 blocks instead of 90 for 9 programs"
-    ).wait_for()
-    tab.says(
-        "#program-order-headline",
-        "first 9 programs need 3 rows of A and 3 columns of B",
-        folded=True,
-    )
-    tab.says("#program-order-headline", "row-major order needs 1 row and 9 columns", folded=True)
-    tab.wait_for_draw("program-order-plot")
-    numbers = tab.page.locator("#program-order-plot .heatmap-label").all_text_contents()
-    assert [text for text in numbers if text.strip()][:3] == ["0", "3", "6"], (
-        "the first row of C, GROUP_SIZE 3"
-    )
-    text = "document.querySelector(`#program-order-plot ${name}`)"
-    size = f"name => parseFloat(getComputedStyle({text}).fontSize).toFixed()"
-    sizes = {tab.page.evaluate(size, name) for name in (".xtitle", ".ytitle", ".xtick text")}
-    assert len(sizes) == 1, "titles of axes are as large as their numbers"
-    foreign = [url for url in tab.requests if not url.startswith((tab.url, "data:", "blob:"))]
-    assert foreign == []
-    assert any("plotly-cartesian.min.js" in url for url in tab.requests)
-
-
-def test_one_click_loads_the_textbooks_transactions(tab):
-    """And the lane that loaded an element stores it in 16."""
-    tab.open()
-    for kernel, preset, loads, stores, each in (
-        ("transpose: row strips", "Textbook: 8 × 8, strips of 2 rows", 4, 8, "1.33"),
-        ("transpose: tiles", "Textbook: 8 × 8, tiles of 4 × 4", 4, 4, "2.00"),
-    ):
-        tab.page.get_by_label("Kernel", exact=True).select_option(label=kernel)
-        tab.preset(preset)
-        headline = f"{loads} transactions to load A and {stores} to store B: {each} elements per transaction"
-        tab.says("#requests-headline .lead", headline)
-        tab.reads("#requests-headline .number b", str(loads + stores))
-    tab.wait_for_draw("request-plot")
-    tab.follow(
-        "?kernel=transpose.row_strip&M=8&N=8&BLOCK_M=2&BLOCK_N=8&warp_size=4&line_bytes=16&tab=requests"
-    )
-    tab.unfold("#machine-fold")
-    tab.page.get_by_label("Lanes", exact=True).select_option(label="loaded")
-    tab.says("#requests-headline", "16 to store B", folded=True)
-
-
 def test_a_copied_link_reopens_the_same_page(tab):
     tab.open(
         "?kernel=transpose.tiled&M=1000&N=129&BLOCK_M=32&tab=requests&operation=1&program=3&warp_size=16&seed=7"

@@ -112,8 +112,8 @@ def test_dram_reads_have_bytes_times_and_bounds_and_a_moved_group_size_redraws_t
     for slot, words in (
         ("headline", "Nsight Compute counted 1.49 GB"),
         ("plot", "GROUP_SIZE 8"),
-        ("way", "requested by loads"),
-        ("way", "recorded"),
+        ("funnel", "requested by loads"),
+        ("funnel", "recorded"),
     ):
         tab.says(f"#dram-reads-{slot}", words)
     tab.says("#resources-plot", "bottleneck")

@@ -1,7 +1,5 @@
 """The whole window in a real browser: Pin, tours, talk mode, the embed view, keys, sharing, and how each tab looks."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -9,7 +7,6 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Error, expect
 
 from tests.page import stored_sweep
-from tests.page.conftest import Tab
 from visualize.tours import tours
 from visualize.web.redraw import draw_qr
 
@@ -19,7 +16,7 @@ NINE = "?kernel=matmul.grouped&M=576&N=576&K=288&BLOCK_M=64&BLOCK_N=64&BLOCK_K=3
 _TWIN = "document.querySelector('#{} .pinned-plot .main-svg')"
 
 
-def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab: Tab) -> None:
+def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab):
     tab.open(NINE)
     tab.wait_for_draw("program-order-plot")
     assert tab.page.locator(".pinned-plot, .pinned").count() == 0
@@ -29,7 +26,7 @@ def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab: Tab) 
     tab.page.get_by_label("GROUP_SIZE", exact=True).fill("3")
     tab.says("#compare", "GROUP_SIZE 1 → 3")
     tab.says("#program-order-plot", "GROUP_SIZE 3")
-    assert tab.page.locator("#compare").bounding_box()["height"] < 60  # type: ignore[index]
+    assert tab.page.locator("#compare").bounding_box()["height"] < 60
     tab.page.locator("#compare summary").click()
     row = tab.page.locator("#compare tbody tr:first-child > *")
     expect(row).to_contain_text(["GROUP_SIZE", "3", "1"])
@@ -58,7 +55,7 @@ def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab: Tab) 
     assert tab.page.get_by_label("GROUP_SIZE", exact=True).input_value() == "3"
 
 
-def test_a_pinned_run_keeps_its_colours_and_both_predictions_are_legible(tab: Tab) -> None:
+def test_a_pinned_run_keeps_its_colours_and_both_predictions_are_legible(tab):
     tiles = "&BLOCK_M=128&BLOCK_N=128&BLOCK_K=32&num_warps=4&num_stages=3"
     recorded = f"kernel=matmul.grouped&M=4096&N=4096&K=4096{tiles}&GROUP_SIZE=4&gpu=H200"
     tab.open(f"?{recorded}&tab=result")
@@ -78,35 +75,6 @@ def test_a_pinned_run_keeps_its_colours_and_both_predictions_are_legible(tab: Ta
     assert not tab.page.locator("#predicted-plot .stale").count(), "it follows the controls"
 
 
-@pytest.mark.all_combinations
-def test_a_pair_of_plots_has_one_width_and_one_range_for_each_quantity_and_follows_the_theme(
-    tab: Tab,
-) -> None:
-    """The two sizes read different amounts of bytes: with separate ranges, both curves would look alike."""
-    tab.open(
-        "?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=dram-reads&with=kernel%3Dmatmul.grouped%26M%3D2048%26N%3D2048"
-    )
-    tab.page.wait_for_function(_TWIN.format("dram-reads-plot"))
-    tab.wait_for_draw("dram-reads-plot")
-    pair = "[...document.querySelectorAll('#dram-reads-plot :is(.live-plot, .pinned-plot)')]"
-    left, right = tab.page.evaluate(f"{pair}.map((plot) => plot.getBoundingClientRect().toJSON())")
-    assert right["x"] >= left["x"] + left["width"]
-    assert right["width"] == pytest.approx(left["width"], abs=20)
-    ranges = f"{pair}.map(({{ _fullLayout: {{ xaxis, yaxis }} }}) => JSON.stringify([xaxis.range, yaxis.range]))"
-    has_one_range = f"before => (([own, pinned]) => own === pinned && own !== before)({ranges})"
-    tab.page.wait_for_function(has_one_range)
-    before = tab.page.evaluate(ranges)[0]
-    tab.page.get_by_label("K slider", exact=True).press("ArrowRight")
-    tab.page.wait_for_function(has_one_range, arg=before)
-    colors = f"{pair}.map((plot) => getComputedStyle(plot.querySelector('.xtick text')).fill)"
-    light = tab.page.evaluate(colors)
-    tab.unfold("#header .more")
-    tab.page.get_by_role("button", name="Light / dark").click()
-    tab.page.wait_for_function(
-        f"light => {colors}.every((color) => !light.includes(color))", arg=light
-    )
-
-
 # In a frame of another site, browsers may refuse all storage: private windows, Safari and Brave do.
 _REFUSE_STORAGE = """
 if (window !== top) for (const name of ["localStorage", "sessionStorage", "indexedDB"]) {
@@ -115,7 +83,7 @@ if (window !== top) for (const name of ["localStorage", "sessionStorage", "index
 """
 
 
-def test_a_frame_of_another_site_without_storage_draws_and_runs_and_forgets(tab: Tab) -> None:
+def test_a_frame_of_another_site_without_storage_draws_and_runs_and_forgets(tab):
     tab.page.add_init_script(_REFUSE_STORAGE)
     tab.page.goto(tab.url.replace("127.0.0.1", "localhost") + "theme.css")
     address = f"{tab.url}?kernel=transpose.tiled&M=64&N=64"
@@ -141,7 +109,7 @@ def test_a_frame_of_another_site_without_storage_draws_and_runs_and_forgets(tab:
     tab.errors[:] = [error for error in tab.errors if refusal not in error]
 
 
-def test_a_menu_closes_on_escape_on_a_click_elsewhere_and_after_a_choice(tab: Tab) -> None:
+def test_a_menu_closes_on_escape_on_a_click_elsewhere_and_after_a_choice(tab):
     tab.open(
         "?kernel=matmul.grouped&M=16384&N=16384&K=4096&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8"
     )
@@ -165,7 +133,7 @@ def test_a_menu_closes_on_escape_on_a_click_elsewhere_and_after_a_choice(tab: Ta
         expect(menu).not_to_have_attribute("open", "")
 
 
-def test_a_term_opens_the_glossary_at_its_definition(tab: Tab) -> None:
+def test_a_term_opens_the_glossary_at_its_definition(tab):
     tab.open("?kernel=transpose.flat&tab=requests")
     tab.page.get_by_role("button", name="sectors", exact=True).first.click()
     term = tab.page.locator("#glossary dt", has_text=re.compile("^sector$"))
@@ -174,47 +142,10 @@ def test_a_term_opens_the_glossary_at_its_definition(tab: Tab) -> None:
     expect(term).not_to_be_visible()
 
 
-def test_a_comparison_fits_into_a_small_window(tab: Tab) -> None:
-    pinned = "&with=kernel%3Dmatmul.grouped%26M%3D4096%26N%3D4096%26K%3D4096%26GROUP_SIZE%3D1%26gpu%3DH200"
-    tab.open(f"?kernel=matmul.grouped&M=4096&N=4096&K=4096&GROUP_SIZE=8&gpu=H200{pinned}")
-    for name, plot in (
-        ("program-order", "program-order-plot"),
-        ("dram-reads", "dram-reads-plot"),
-        ("requests", "request-plot"),
-    ):
-        tab.tab(name)
-        tab.page.wait_for_function(_TWIN.format(plot))
-        parts = f"[...document.querySelectorAll('#{plot} > *')]"
-        bottom = f"Math.max(...{parts}.map((node) => node.getBoundingClientRect().bottom))"
-        tab.page.wait_for_function(f"{bottom} <= 720")
-        cut = "({ firstChild, clientHeight }) => firstChild.offsetHeight > clientHeight"
-        tab.page.wait_for_function(
-            f"![...document.querySelectorAll('#program-order-plot .corner')].some({cut})"
-        )
-    assert not is_visible(tab, "#flow-contrast"), "the pinned picture takes its place"
-
-
-def test_a_recording_is_two_clicks_away(tab: Tab) -> None:
-    tab.open("?kernel=matmul.grouped")
-    tab.tab("recorded")
-    rows = tab.page.locator(".recordings tbody tr")
-    rows.first.wait_for()
-    tab.page.get_by_role("link", name="Next").click()
-    tab.says(".pager", "41–80")
-    tab.page.get_by_role("link", name="Timelines").click()
-    expect(rows.first).to_contain_text("programs in")
-    rows.first.get_by_role("link").click()
-    tab.wait_for_draw("gantt-plot")
-    tab.says("#timeline", "recorded")
-    tab.page.go_back()
-    tab.page.wait_for_function("location.search.includes('recorded_kind=timeline')")
-    rows.first.wait_for()
-
-
 PROJECTOR = {"width": 1920, "height": 1080}
 
 
-def at_stop(tab: Tab, number: int, of: int) -> None:
+def at_stop(tab, number, of):
     """Wait until the bar shows a stop with its numbers."""
     tab.page.wait_for_function(
         """place => document.querySelector('.tour .where span')?.innerText === place
@@ -223,22 +154,22 @@ def at_stop(tab: Tab, number: int, of: int) -> None:
     )
 
 
-def edges(tab: Tab, selector: str) -> tuple[float, float]:
+def edges(tab, selector):
     """Return the top and the bottom of an element."""
     box = tab.page.locator(selector).bounding_box()
     assert box is not None, selector
     return box["y"], box["y"] + box["height"]
 
 
-def is_visible(tab: Tab, selector: str) -> bool:
+def is_visible(tab, selector):
     return tab.page.locator(selector).first.is_visible()
 
 
-def shows(tab: Tab, name: str) -> bool:
+def shows(tab, name):
     return bool(tab.page.evaluate("name => document.body.classList.contains(name)", name))
 
 
-def test_a_tour_is_walked_with_the_arrow_keys_alone(tab: Tab) -> None:
+def test_a_tour_is_walked_with_the_arrow_keys_alone(tab):
     tour = tours()["fusing"]
     tab.open("?tour=fusing")
     for number, stop in enumerate(tour.stops, start=1):
@@ -263,8 +194,8 @@ def test_a_tour_is_walked_with_the_arrow_keys_alone(tab: Tab) -> None:
 
 
 def test_a_question_leaves_the_picture_and_the_controls_in_view_and_hides_its_answer_until_next(
-    tab: Tab,
-) -> None:
+    tab,
+):
     tab.open("?tour=why-grouping&stop=2")
     at_stop(tab, 2, 7)
     tab.wait_for_draw("program-order-plot")
@@ -283,7 +214,7 @@ def test_a_question_leaves_the_picture_and_the_controls_in_view_and_hides_its_an
     tab.says("#program-order-headline", "54")
 
 
-def test_back_and_the_menu_lead_through_tours_also_on_a_phone(tab: Tab) -> None:
+def test_back_and_the_menu_lead_through_tours_also_on_a_phone(tab):
     tab.open()
     tab.page.locator(".tours summary").click()
     tab.page.get_by_role("link", name="A tail wave").click()
@@ -307,7 +238,7 @@ def test_back_and_the_menu_lead_through_tours_also_on_a_phone(tab: Tab) -> None:
     assert "M=2432" in tab.page.evaluate("location.search"), "the tour's settings stay"
 
 
-def test_talk_mode_fills_a_projector_with_the_picture(tab: Tab) -> None:
+def test_talk_mode_fills_a_projector_with_the_picture(tab):
     tab.page.set_viewport_size(PROJECTOR)
     tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=dram-reads&gpu=H200")
     tab.wait_for_draw("dram-reads-plot")
@@ -336,7 +267,7 @@ def test_talk_mode_fills_a_projector_with_the_picture(tab: Tab) -> None:
     assert "talk" not in tab.page.evaluate("location.search")
 
 
-def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab: Tab) -> None:
+def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab):
     tab.page.set_viewport_size(PROJECTOR)
     tab.open("?tour=tail-wave&stop=2&talk=1")
     at_stop(tab, 2, 6)
@@ -369,7 +300,7 @@ def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab: Tab) -> None:
     tab.page.locator("#gantt-plot").wait_for(state="hidden")
 
 
-def test_the_embed_view_has_the_headline_the_picture_and_a_link_and_takes_no_keys(tab: Tab) -> None:
+def test_the_embed_view_has_the_headline_the_picture_and_a_link_and_takes_no_keys(tab):
     tab.page.set_viewport_size({"width": 800, "height": 500})
     tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=dram-reads&gpu=H200&embed=1")
     tab.wait_for_draw("dram-reads-plot")
@@ -389,7 +320,7 @@ def test_the_embed_view_has_the_headline_the_picture_and_a_link_and_takes_no_key
     assert is_visible(tab, "#dram-reads-plot"), "a narrow frame has room for one picture"
 
 
-def test_keys_step_play_open_tabs_and_list_themselves_and_leave_fields_alone(tab: Tab) -> None:
+def test_keys_step_play_open_tabs_and_list_themselves_and_leave_fields_alone(tab):
     tab.open("?tab=program-order&tour=nowhere&stop=99")
     assert not shows(tab, "touring"), "an unknown tour has no bar"
     assert tab.page.get_by_text("nowhere").count() == 1, "one message names it"
@@ -426,7 +357,7 @@ def test_keys_step_play_open_tabs_and_list_themselves_and_leave_fields_alone(tab
     dialog.wait_for(state="hidden")
 
 
-def test_the_qr_code_is_that_of_the_short_link(tab: Tab) -> None:
+def test_the_qr_code_is_that_of_the_short_link(tab):
     link = "?kernel=transpose.flat&tab=requests"
     tab.open("?kernel=transpose.flat&M=1024&N=1024&tab=requests")
     tab.page.keyboard.press("q")
@@ -477,7 +408,7 @@ _SMALL = """least => [...document.querySelectorAll("body *")].filter((node) =>
 """
 
 
-def wait_for_picture(tab: Tab, name: str) -> None:
+def wait_for_picture(tab, name):
     """Wait until a tab is open and its picture drawn."""
     tab.page.wait_for_function(
         """name => [...document.querySelectorAll(`#${name}-tab .picture :is(.js-plotly-plot, .pane)`)].some(
@@ -486,7 +417,7 @@ def wait_for_picture(tab: Tab, name: str) -> None:
     )
 
 
-def serious(tab: Tab, name: str) -> set[tuple[str, str, str]]:
+def serious(tab, name):
     """Return axe-core's findings above a minor impact: tab, rule and element."""
     found = Axe().run(tab.page).response["violations"]
     return {
@@ -497,9 +428,7 @@ def serious(tab: Tab, name: str) -> set[tuple[str, str, str]]:
     }
 
 
-def test_every_picture_is_whole_in_the_first_screen_and_all_text_can_be_read(
-    tab: Tab, all_combinations: bool
-) -> None:
+def test_every_picture_is_whole_in_the_first_screen_and_all_text_can_be_read(tab, all_combinations):
     """The picture takes most of the screen. At no size is text small, or the page wider than the window.
 
     axe-core reads one tab here; another test reads all of them.
@@ -528,7 +457,7 @@ def test_every_picture_is_whole_in_the_first_screen_and_all_text_can_be_read(
 
 @pytest.mark.all_combinations
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_on_any_tab_in_a_tour_or_in_talk_mode(tab: Tab, theme: str) -> None:
+def test_axe_finds_nothing_on_any_tab_in_a_tour_or_in_talk_mode(tab, theme):
     tab.open(f"?__theme={theme}")
     assert tab.page.evaluate("document.body.classList.contains('dark')") == (theme == "dark")
     found = set()
@@ -554,7 +483,7 @@ def test_axe_finds_nothing_on_any_tab_in_a_tour_or_in_talk_mode(tab: Tab, theme:
         ),
     ],
 )
-def test_the_picture_does_not_move_when_the_compiler_answers(tab: Tab, name: str) -> None:
+def test_the_picture_does_not_move_when_the_compiler_answers(tab, name):
     tab.open(TABS[name])
     tab.page.wait_for_selector(".picture:visible")
     before = tab.page.evaluate(_PICTURE)[:2]

@@ -1,6 +1,5 @@
 """The outputs of the page: figures, the first reply with its picture, scripts, notebooks, traces and QR codes."""
 
-import json
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -18,7 +17,6 @@ from starlette.testclient import TestClient
 from tests.messages import decode, opened
 from visualize.views.slots import PLOTLY_JS, plot_value
 from visualize.web.first_reply import FirstReply, draw_svg, first_picture
-from visualize.web.redraw import MAX_LINK, qr
 
 
 def sent(**trace):
@@ -232,13 +230,3 @@ def test_every_figure_says_what_it_is_of(page, tab, least):
     assert re.fullmatch(
         r"Tilescope's scoreboard · .* launches · H100 and H200 · predicted and recorded", scoreboard
     )
-
-
-def test_only_a_link_has_a_qr_code():
-    link = "https://example.org/?kernel=matmul.grouped&M=576"
-    for accepted in (link, link.ljust(MAX_LINK, "x")):
-        value = json.loads(qr({"link": accepted}))
-        assert value["link"] == accepted
-        assert "<svg" in value["svg"]
-    for other in (None, "", 3, "javascript:alert(1)", link.ljust(MAX_LINK + 1, "x")):
-        assert qr({"link": other}) == ""

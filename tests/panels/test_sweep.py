@@ -12,14 +12,11 @@ import numpy as np
 import orjson
 import pytest
 
-from kernels import discover
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.results import Failure, Strategy
 from kernels.results.store import Store
 from kernels.results.sweep import DONE
-from kernels.sweep.sweep_run import explain_refusal
-from tests.experiments import experiment_of
 from tests.kernels.stores import again
 from tests.kernels.trees import ROOT
 from tests.messages import decode, links, opened, request, settings_of, slots_of, text_of
@@ -41,7 +38,6 @@ from visualize.views.slots import CLOSED, NONE, OPEN
 from visualize.views.state import Snapshot
 from visualize.views.tune import view
 from visualize.views.tune.view import MAX_SIZES, PICTURES, SweepPanel, swept_sizes, swept_space
-from visualize.web.controls import apply_preset
 
 # The pictures that have a point for each row.
 OF_ROWS = [name for name in PICTURES if name != "library"]
@@ -333,20 +329,6 @@ def test_cancel_ends_the_whole_search_even_between_two_sizes(
     assert len(started.devices) == 1
 
 
-def test_the_articles_grid_search_is_a_preset_of_the_fused_kernel():
-    kernel = discover()["matmul.fused_add_relu"]
-    (number,) = (n for n, preset in enumerate(kernel.presets) if "grid search" in preset.title)
-    state = opened(apply_preset({}, kernel, number, None))
-    dimension, sizes = swept_sizes(state)
-    assert state.view.tab == "sweep"
-    assert dimension == "K"
-    assert list(sizes) == [512, 1024, 2048, 4096, 8192, 16384]
-    for space in sizes.values():
-        assert [name for name, _ in space.varied] == ["BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps"]
-        launchable = [each for each in space.experiments if not explain_refusal(each, GPU)]
-        assert 20 < len(launchable) <= space.size == 54
-
-
 GRID = Strategy("grid")
 SIZES = (512, 640)
 VARY = {"BLOCK_M": [32, 64], "BLOCK_N": [32, 64], "num_warps": [4, 8]}
@@ -408,17 +390,6 @@ def test_a_sweep_comes_back_after_a_restart_and_resumes_under_its_name(started, 
     assert started.done == [(), rows, ()]
 
 
-def test_a_sweep_that_another_process_stored_is_found(started, store):
-    sweeps, space = started.sweeps(), space_of()
-    sweeps.start(Session(store), [space], GRID)
-    mine = finished(sweeps, space, store=store)
-    started.sweeps().start(
-        Session(again(store)), [space], Strategy("random", seed=1), from_scratch=True
-    ).result(30)
-    theirs = sweeps.find(store, space, GPU)
-    assert (mine.strategy.name, theirs.strategy.name) == ("grid", "random")
-
-
 # /sweep
 
 
@@ -443,16 +414,6 @@ def test_the_endpoint_replies_with_every_config_the_best_first(panel):
     document = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     assert f"A call takes at most {view.MAX_CONFIGS_PER_CALL} configs" in document
     assert f"After {view.MAX_CALL_S / 60:.0f} minutes" in document
-
-
-def test_the_endpoint_takes_its_default_arguments_for_every_kernel(panel, kernel):
-    """The defaults, and each preset's problem and config."""
-    for preset in [{}, *({**preset.problem, **preset.config} for preset in kernel.presets)]:
-        space = view.space_of_call(experiment_of(kernel.id, **preset), None)
-        assert 1 < space.size <= view.MAX_CONFIGS_PER_CALL
-    if kernel.family.panels:  # made-up devices take matmuls
-        reply = asyncio.run(call(panel, {"kernel": kernel.id, "gpu": "H200"}, vary=None, budget=2))
-        assert reply["best"]
 
 
 @pytest.mark.parametrize(

@@ -52,55 +52,25 @@ def plain_count(pattern, starts):
     layout = made.layout
     length = made.width_bytes // made.element_bytes
     originals = [r for r in range(1 << len(layout.register)) if not has_copies(layout.register, r)]
-    requests = []
+    total = NO_COST
     for first, warp in itertools.product(starts, range(1 << len(layout.warp))):
         for register in originals[::length]:
-            lanes = []
+            addresses = []
             for lane in range(1 << len(layout.lane)):
                 is_copy = has_copies(layout.lane, lane) or has_copies(layout.warp, warp)
                 place = element(layout, register, lane, warp)
                 row, column = locate(pattern.access, first, place, (matrix.rows, matrix.columns))
                 is_inside = row < matrix.rows and column < matrix.columns
                 if is_inside and (made.op == "load" or not is_copy):
-                    address = (row * matrix.columns + column) * matrix.element_bytes
-                    lanes.append((lane, address, made.width_bytes))
-            requests.append(lanes)
-    bypasses_l1 = made.instruction.startswith("cp.async.cg")
-    return plain_cost(requests, matrix.sector_bytes, matrix.line_bytes, bypasses_l1)
-
-
-def plain_cost(requests, sector_bytes=32, line_bytes=128, bypasses_l1=False):
-    """The cost of requests, each a list of (lane, first byte, bytes)."""
-    total = NO_COST
-    for lanes in requests:
-        touched = {byte for _, start, width in lanes for byte in range(start, start + width)}
-        sectors, lines = (
-            len({byte // unit for byte in touched}) for unit in (sector_bytes, line_bytes)
-        )
-        extra = 0
-        by_sectors = 0
-        if (
-            bypasses_l1
-        ):  # by pairs of lanes: the lines of 32 consecutive bytes, and the sectors of others
-            pairs = [
-                [start for lane, start, _ in lanes if lane // 2 == pair]
-                for pair in {at[0] // 2 for at in lanes}
-            ]
-            units = [
-                line_bytes if len(pair) == 2 and pair[1] - pair[0] == 16 else sector_bytes
-                for pair in pairs
-            ]
-            touched_units = (
-                {start // unit for start in pair} for pair, unit in zip(pairs, units, strict=True)
+                    addresses.append((row * matrix.columns + column) * matrix.element_bytes)
+            touched = {start + byte for start in addresses for byte in range(made.width_bytes)}
+            sectors = len({byte // matrix.sector_bytes for byte in touched})
+            lines = len({byte // matrix.line_bytes for byte in touched})
+            ideal = -(-len(touched) // matrix.sector_bytes)
+            used = len(addresses) * made.width_bytes
+            total += Cost(
+                bool(addresses), sectors, lines, ideal, used, sector_bytes=matrix.sector_bytes
             )
-            extra = sum(map(len, touched_units)) - sectors
-            by_sectors = (
-                len({(lane // 2, start // sector_bytes) for lane, start, _ in lanes}) - sectors
-            )
-        wanted = sum(width for *_, width in lanes)
-        ideal = -(-len(touched) // sector_bytes)
-        amounts = (bool(lanes), sectors + extra, lines, ideal, wanted, extra, by_sectors)
-        total += Cost(*amounts, sector_bytes=sector_bytes)
     return total
 
 

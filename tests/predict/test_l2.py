@@ -1,7 +1,6 @@
 """When programs run, and what an L2 of two halves keeps: against program-by-program and access-by-access replays."""
 
 import heapq
-from collections import OrderedDict
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.spec import Launch
-from visualize.predict import l2
 from visualize.predict.l2 import (
     CONSTANTS,
     Constants,
@@ -26,7 +24,6 @@ from visualize.predict.schedule import Panels, schedule
 H200 = GPUS["H200"]
 KERNELS = discover()
 PRESSURE = 2.1
-HUGE_SETS = 600
 
 
 def plan(per_sm=1, sms=132, kernel="matmul.grouped", m=2048, n=2048, **config):
@@ -102,70 +99,6 @@ def order_of(group_size, m=48, n=36, per_sm=4):
 
 def panels(m=48, n=36):
     return Panels(np.full(m, 1), np.full(n, 2))
-
-
-class Half:
-    def __init__(self, capacity):
-        self.capacity = capacity
-        self.held = 0.0
-        self.cache = OrderedDict()
-
-    def touch(self, what, size):
-        """Return whether the half held it. Afterwards, it does."""
-        hit = self.cache.pop(what, None) is not None
-        self.held += 0.0 if hit else size
-        self.cache[what] = size
-        while self.held > self.capacity:
-            self.held -= self.cache.popitem(last=False)[1]
-        return hit
-
-
-def replay(read, timeline, order, capacity, pieces=24):
-    """Count the bytes that are in neither half, each of which evicts the least recently used piece first.
-
-    A half keeps the pieces in its memory, every second one, and the pieces that SMs on its side read.
-    """
-    sizes = np.concatenate([read.row_bytes, read.column_bytes]) / pieces
-    time = timeline.start[:, None] + (np.arange(pieces) + 0.5) / pieces * timeline.duration[:, None]
-    halves = (Half(capacity / 2), Half(capacity / 2))
-    fetched = 0.0
-    side = l2.sides(132)[timeline.sm]
-    for at in np.argsort(time, axis=None, kind="stable").tolist():
-        tile, piece = divmod(at, pieces)
-        for panel in (order[0][tile], len(read.row_bytes) + order[1][tile]):
-            own = side[tile]
-            home = (panel + piece) % 2
-            if not halves[own].touch((panel, piece), sizes[panel]) and (
-                own == home or not halves[home].touch((panel, piece), sizes[panel])
-            ):
-                fetched += sizes[panel]
-    return fetched
-
-
-@pytest.mark.parametrize(
-    ("m", "n", "per_sm", "pressure"),
-    [
-        (48, 36, 4, 0.0),
-        (48, 36, 4, 0.9),
-        (48, 36, 4, PRESSURE),
-        pytest.param(112, 96, 8, PRESSURE, marks=pytest.mark.all_combinations),
-    ],
-)
-def test_the_estimate_is_near_an_exact_replay_of_both_halves(m, n, per_sm, pressure):
-    """With sets so large that all evict at once. In the larger launch, some panels represent their neighbours."""
-    errors = []
-    for group_size in (1, 8, m):
-        planned, order = order_of(group_size, m, n, per_sm)
-        timeline = expected_timeline(planned, pressure)
-        for share in (0.1, 0.2, 0.4, 0.65):
-            capacity = share * (m + 2 * n)
-            estimate = fetched_bytes(panels(m, n), 0.0, timeline, [order], [capacity], HUGE_SETS)[
-                0, 0
-            ]
-            errors.append(np.log(estimate / replay(panels(m, n), timeline, order, capacity, 12)))
-    assert abs(np.mean(errors)) < 0.1, errors
-    assert np.mean(np.abs(errors)) < 0.15, errors
-    assert np.max(np.abs(errors)) < 0.5, errors
 
 
 def test_an_endless_l2_fetches_each_panel_once_and_none_fetches_what_is_requested():

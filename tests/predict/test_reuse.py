@@ -33,11 +33,6 @@ def predicted(launch, pressure=0.0, kernel=GROUPED):
     return reuse(schedule(kernel, launch), pressure)
 
 
-def every_size(launch, pressure=0.0):
-    planned = schedule(GROUPED, launch)
-    return by_group_size(planned, pressure, group_sizes(planned))
-
-
 def found(read, ahead=0.0, asked=1000):
     """A prediction of these reads."""
     return Reuse(read, read, read, read, 1, asked, 1, ahead)

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernels.gpus import GPUS
-from kernels.spec import DTYPE_BYTES, Launch
+from kernels.spec import Launch
 from tests.conftest import FEW_SMS
 from tests.predict.test_schedule import REDUCING, launches
 from visualize.predict.schedule import (
@@ -17,7 +17,6 @@ from visualize.predict.schedule import (
     first_loads,
     first_programs,
     first_reads,
-    panels,
     row_major,
     schedule,
     slice_blocks,
@@ -112,26 +111,6 @@ def test_a_step_after_all_programs_of_a_wave_have_ended_reads_nothing(kernels):
     made = steps(replace(schedule(kernel, launch), resident_programs=2))
     assert made.tiles.tolist() == [2, 2, 2, 0, 2]
     assert made.blocks.tolist() == [3, 3, 3, 0, 3]
-
-
-@given(launches(kernels=REDUCING))
-def test_panels_hold_the_bytes_of_a_and_b_that_each_tile_and_slice_covers(launch):
-    kernel, launch = launch
-    planned = schedule(kernel, launch)
-    read = panels(planned)
-    problem = launch.problem
-    config = launch.config
-    length = -(-planned.k_blocks // planned.slices) * config.BLOCK_K
-    for side, block, total in (
-        (read.row_bytes, config.BLOCK_M, problem.M),
-        (read.column_bytes, config.BLOCK_N, problem.N),
-    ):
-        elements = [
-            min(block, total - pid * block) * max(0, min(length, problem.K - piece * length))
-            for pid in range(-(-total // block))
-            for piece in range(planned.slices)
-        ]
-        assert side.tolist() == [count * DTYPE_BYTES[problem.dtype] for count in elements]
 
 
 @given(launches(kernels=REDUCING))

@@ -1,5 +1,9 @@
-"""Requests, sectors and lines of textbook lanes against plain counting."""
+"""Requests, sectors and lines against plain counting: every execution, lane and byte, one by one.
 
+The lanes are the textbook's. tests/oracle compares the layouts that compilers choose with counts of hardware.
+"""
+
+import itertools
 import tracemalloc
 
 import pytest
@@ -7,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import discover
+from kernels.evaluate import declared
 from kernels.gpus import GPUS
+from kernels.instructions import Instruction
 from kernels.knobs import ConfigError
+from kernels.layouts import Layout
 from kernels.spec import FlatAccess, Launch
 from tests.predict.plain_counting import executions, plain_count, small_launches
 from visualize.predict.textbook import Textbook, count_accesses, textbook
@@ -95,3 +102,28 @@ def test_counting_takes_a_small_part_of_the_memory_that_all_lanes_would(kernels,
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes < 8 * 16384 * 4096 / 16
+
+
+@pytest.mark.parametrize("lane", [((1,), (2,), (4,), (8,), (16,)), ((16,), (8,), (4,), (2,), (1,))])
+def test_a_run_costs_what_counting_every_lane_gives_wherever_the_tensor_ends(kernels, lane):
+    """All small shapes: they end inside a sector, at its end, or in the middle of a request."""
+    kernel = kernels["transpose.flat"]
+    layout = Layout((32,), (), lane, ())
+    made = [Instruction(op, ("", 0), layout, 4, 4) for op in ("load", "store")]
+    for rows, columns in itertools.product(range(1, 15), repeat=2):
+        problem = kernel.family.problem(M=rows, N=columns)
+        launch = Launch(problem, kernel.config(BLOCK=32), GPUS["H200"])
+        for op in declared.count_accesses(kernel, launch, made):
+            starts = executions(op.access, kernel.extents(launch))
+            assert op.launch == plain_count(op.pattern, starts), (rows, columns, op.op)
+
+
+def test_the_textbooks_requests_of_a_block_need_not_fill_the_compiled_instructions():
+    """32 elements in 4 registers of 8 lanes: 4 compiled instructions, and one textbook request."""
+    lane = ((4,), (8,), (16,), (0,), (0,))
+    layout = Layout((32,), ((1,), (2,)), lane, ())
+    assigned = Instruction("load", ("", 0), layout, 4, 4, "ld.global.b32").textbook
+    place, owner = assigned.lanes()
+    assert place.tolist() == [[list(range(32))]]
+    assert owner.all()
+    assert assigned.count == 1

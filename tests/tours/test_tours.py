@@ -1,10 +1,8 @@
 """Every stop of every tour: a state of the page, a short sentence, and numbers that models and records give."""
 
 import asyncio
-import itertools
 import json
 import re
-from collections import Counter
 
 import pytest
 
@@ -21,7 +19,7 @@ STOPS = [
 ]
 
 
-def test_the_seven_tours_are_in_their_order_and_each_asks_for_predictions() -> None:
+def test_the_seven_tours_are_in_their_order_and_each_asks_for_predictions():
     names = [
         "why-grouping",
         "compiler-and-blackboard",
@@ -37,7 +35,7 @@ def test_the_seven_tours_are_in_their_order_and_each_asks_for_predictions() -> N
 
 @pytest.mark.xdist_group("compiles")
 @pytest.mark.parametrize("stop", STOPS)
-def test_every_number_is_what_the_sentence_was_written_for(stop, session) -> None:
+def test_every_number_is_what_the_sentence_was_written_for(stop, session):
     facts = tour.compute_facts(stop.facts, stop.fields, session)
     assert {name: value.text for name, value in facts.items()} == {
         name: f.shown for name, f in stop.facts.items()
@@ -51,43 +49,15 @@ def test_every_number_is_what_the_sentence_was_written_for(stop, session) -> Non
         assert len(set(choices)) == len(choices)
 
 
-def test_the_letters_of_the_right_answers_are_spread_evenly() -> None:
-    letters = {
-        name: [right_letter(stop) for stop in each.stops if stop.ask]
-        for name, each in tours().items()
-    }
-    counts = Counter(itertools.chain(*letters.values()))
-    assert set(counts) == set("abc")
-    assert max(counts.values()) - min(counts.values()) <= 1, counts
-    for name, ordered in letters.items():
-        assert all(first != second for first, second in itertools.pairwise(ordered)), name
-
-
-def right_letter(stop) -> str:
-    """Return the letter of the right answer, by the numbers that the file ships."""
-    factors = {"share": 0.01}
-    values = {
-        name: float(re.match(r"[\d.,]+", fact.shown)[0].replace(",", ""))
-        * factors.get(fact.unit, 1)
-        for name, fact in stop.facts.items()
-    }
-    (letter,) = (
-        letter
-        for letter, choice in zip("abcd", stop.ask.choices, strict=False)
-        if choice.is_right(values)
-    )
-    return letter
-
-
 def test_a_stop_has_no_holes_before_its_numbers_are_known_and_the_next_one_is_prepared(
     tmp_path,
-) -> None:
+):
     """On an empty cache, with nothing compiled: the file ships the numbers."""
     session = Session(None, tmp_path)
     guide = Guide(session)
     message = {"tour": "compiler-and-blackboard", "stop": 2}
 
-    async def first_bar() -> str:
+    async def first_bar():
         stop = guide.show_stop(message)
         bar = json.loads(await anext(stop))["html"]
         await stop.aclose()
@@ -108,17 +78,17 @@ def test_a_stop_has_no_holes_before_its_numbers_are_known_and_the_next_one_is_pr
         session.close()
 
 
-def run_all(guide, message) -> list[str]:
+def run_all(guide, message):
     """Return the HTML of all values of a stop."""
 
-    async def collect() -> list[str]:
+    async def collect():
         return [json.loads(value)["html"] async for value in guide.show_stop(message)]
 
     return asyncio.run(collect())
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_a_sentence_states_facts_and_types_no_other_numbers_than_the_states(stop, session) -> None:
+def test_a_sentence_states_facts_and_types_no_other_numbers_than_the_states(stop, session):
     """Talk mode shows one picture, which is the sentence's: a stop that counts on a timeline shows it."""
     assert tour.facts_named(stop.say), "a stop proves something"
     assert stop.used_facts() == stop.facts.keys()
@@ -133,7 +103,7 @@ def test_a_sentence_states_facts_and_types_no_other_numbers_than_the_states(stop
         assert session.find_value(state.experiment, "timeline") is not None
 
 
-def count_words(text: str) -> int:
+def count_words(text):
     """Count words; a number and its unit are one."""
     joined = re.sub(r"([\d.,]+) (ms|µs|GB|MB|kB|bytes|×|%)", r"\1", text)
     return sum(any(letter.isalnum() for letter in word) for word in joined.split())
@@ -165,14 +135,14 @@ GOOD = (DIRECTORY / "tail-wave.toml").read_text(encoding="utf-8")
         ('when = "longer < 1.05"', 'when = "length < 1"', "'length' is not one"),
     ],
 )
-def test_an_error_in_a_file_has_its_place_and_its_reason(old: str, new: str, says: str) -> None:
+def test_an_error_in_a_file_has_its_place_and_its_reason(old, new, says):
     assert old in GOOD
     with pytest.raises(tour.BadTour, match=r"^bad\.toml") as error:
         tour.read(GOOD.replace(old, new), "bad")
     assert says in str(error.value)
 
 
-def test_a_tour_has_four_to_eight_stops_and_its_choices_have_conditions() -> None:
+def test_a_tour_has_four_to_eight_stops_and_its_choices_have_conditions():
     head, *stops = GOOD.split("[[stops]]")
     with pytest.raises(tour.BadTour, match="stops: List should have at least 4 items"):
         tour.read("[[stops]]".join([head, *stops[:3]]), "bad")
@@ -183,7 +153,7 @@ def test_a_tour_has_four_to_eight_stops_and_its_choices_have_conditions() -> Non
 
 def test_a_recorded_number_has_its_mark_and_a_number_that_nobody_measured_is_no_fact(
     session,
-) -> None:
+):
     address = {"kernel": "matmul.grouped", "gpu": "H200"}
     facts = {"time": tour.Fact(shown="", endpoint="run", path="timing.median_ms", unit="ms")}
     time = tour.compute_facts(facts, address, session)["time"]
@@ -194,7 +164,7 @@ def test_a_recorded_number_has_its_mark_and_a_number_that_nobody_measured_is_no_
         tour.compute_facts(facts, {**address, "M": "777"}, session)
 
 
-def test_a_bar_escapes_its_texts_and_has_one_mark_for_each_source() -> None:
+def test_a_bar_escapes_its_texts_and_has_one_mark_for_each_source():
     question = tour.Question("<img 4>", [tour.Choice("<img 5>", "x > 2")])
     stop = tour.Stop("", "<img 2> {x} {y} {z}", {name: tour.Fact("") for name in "xyz"}, question)
     sources = {"x": "predicted", "y": "recorded", "z": "recorded"}

@@ -81,7 +81,7 @@ def costs_of(compile_kernel):
 def describe(costs):
     """Return the text about a launch: tables with reasons, sentences, and each operation's headline and bar."""
     parts = [
-        tables.operations_table(costs),
+        tables.declared_operations_table(costs),
         tables.conversions_table(costs),
         tables.traffic_section(costs),
         html(text.launch_sentences(costs)),
@@ -244,16 +244,17 @@ def test_a_tiles_elements_have_their_colours_and_those_outside_none(color):
     launch = Launch(kernel.family.problem(M=7, N=6), kernel.config(4, 4), GPUS["H200"])
     load, _ = textbook.count_accesses(kernel, launch, board)
     flow = make_flow(kernel, launch, load, program=3)
-    (picture,) = tile_figure(flow.pattern.tile(flow.first), "A", color, board.sector_bytes).data
+    figure = tile_figure(flow.pattern.tile(flow.first), "A", color, board.sector_bytes)
+    (picture,) = figure["data"]
     row, column = np.indices((4, 4))
     expected = {"request": row, "warp": row, "lane": column, "register": 0 * row}[color]
     assert np.array_equal(
-        picture.z, np.where((row < 3) & (column < 2), expected, np.nan), equal_nan=True
+        picture["z"], np.where((row < 3) & (column < 2), expected, np.nan), equal_nan=True
     )
-    assert picture.x0 == 4
-    assert picture.y0 == 4
+    assert picture["x0"] == 4
+    assert picture["y0"] == 4
     byte = (5 * 6 + 5) * 4
-    assert picture.customdata[1, 1].tolist() == [expected[1, 1], 1, 1, 1, 0, byte, byte // 16]
+    assert picture["customdata"][1, 1].tolist() == [expected[1, 1], 1, 1, 1, 0, byte, byte // 16]
 
 
 # Compiled in a fraction of the time that the kernels' own tiles take.
@@ -264,7 +265,7 @@ DEEP = "dtype=float32 BLOCK_M=64 BLOCK_N=64 BLOCK_K=128 num_stages=5"
 
 
 def ask(question, session, flat):
-    """The last answer: its text, its figure, and the first row of each change by the change's name, without tags."""
+    """The last answer: its text, its figure, and each change's row by its name, without tags."""
     action = whatif.WhatIfPanel().actions()[question]
     *_, slots = action.question(session, opened(flat), "page")
     lines = [
@@ -278,12 +279,13 @@ def ask(question, session, flat):
 def test_constant_or_padded_sizes_bring_back_what_unknown_divisibility_costs(session):
     text, figure, rows = ask("faults", session, "transpose.tiled M=1000 N=1000")
     assert figure == ""
-    assert rows["unchanged"][2] == "4 B"
+    assert rows["unchanged"][1] == "load A 4 B, store B 4 B"
+    wide = "load A 16 B, store B 16 B"
     constant = rows["Declare sizes and strides as tl.constexpr"]
-    assert constant[2] == "16 B"
-    assert constant[4] == "0.25 ×"
-    assert constant[6] == "same"
-    assert rows["Pad the tensors, and pass M = 1008, N = 1008"][2] == "16 B"
+    assert constant[1] == wide
+    assert constant[3] == "0.25 ×"
+    assert constant[5] == "same"
+    assert rows["Pad the tensors, and pass M = 1008, N = 1008"][1] == wide
     assert (
         "<b>Declare sizes and strides as tl.constexpr</b>. Tried: this changes requests from"
         in text
@@ -294,11 +296,12 @@ def test_unknown_divisibility_costs_requests_and_a_transposed_operand_is_tried(s
     text, _, rows = ask(
         "faults", session, f"matmul.grouped {SMALL} dtype=float32 BLOCK_M=64 BLOCK_N=64"
     )
-    assert rows["sizes not known to be divisible by 16"][2] == "4 B"
+    unknown = rows["sizes not known to be divisible by 16"]
+    assert unknown[1] == "load A 4 B, load B 4 B, store C 4 B"
     assert {"Transpose A", "Transpose B", "Pass num_warps = 2", "Pass num_warps = 8"} <= set(rows)
     assert "×</b>" in text
-    for row in rows.values():  # of each change, the load of A
-        for column in (3, 5):
+    for row in rows.values():
+        for column in (2, 4):
             now, before = (
                 int(cells[column].replace(",", "")) for cells in (row, rows["unchanged"])
             )
@@ -328,8 +331,8 @@ def test_the_cliff_falls_at_the_sizes_that_16_divides(session):
         "1,024": "divisible by 16",
     }
     assert list(rows) == [f"from N = {size}, {kind}" for size, kind in kinds.items()]
-    assert [row[1:3] for row in rows.values()] == [
-        ["load A", width] for width in ("4 B", "16 B", "4 B", "16 B")
+    assert [row[1] for row in rows.values()] == [
+        f"load A {width} B, store B {width} B" for width in (4, 16, 4, 16)
     ]
     curve = decode(figure)["data"][0]
     assert curve["x"] == list(range(1000, 1025))
@@ -346,8 +349,8 @@ def test_two_gpus_and_the_recorded_compiler_stand_one_below_the_other(session):
         "this Triton, and the one of the recording if it is another"
     )
     for row in rows.values():
-        assert row[7].isdigit(), "registers"
-        assert re.fullmatch(r"\d+ %, limited by .+", row[10])
+        assert row[6].isdigit(), "registers"
+        assert re.fullmatch(r"\d+ %, limited by .+", row[9])
     assert "same" in rows[f"A100-80GB, {own}"]
     text, _, _ = ask("across", session, f"matmul.grouped {DEEP}")
     assert re.search(r'role="alert">H200: .*shared memory', text)

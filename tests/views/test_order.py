@@ -102,24 +102,6 @@ def test_each_tile_and_block_shows_its_program_group_wave_or_sm(color, orders):
             )
 
 
-@pytest.mark.parametrize("orders", [grouped(30, 41, 8), split(3, 9, 4)], ids=["grouped", "split"])
-def test_the_player_gets_every_tile_step_by_step(orders):
-    data = player_data(orders, "order", 2, 9, 1)
-    for order, sent in zip(orders, data["orders"], strict=True):
-        tiles = order.schedule.tiles
-        places = sent.get("places", np.arange(len(tiles.program)))
-        place = np.unravel_index(places, (order.schedule.slices, *data["extents"]))
-        assert np.array_equal(place, [tiles.pid_k, tiles.pid_m, tiles.pid_n])
-        assert sent.get("ends", np.arange(sent["count"] + 1))[-1] == len(places)
-    assert data["step"] == 2
-    assert data["first"] == 9
-    assert data["bound"] == 1
-    assert data["name"] == "wave"
-    assert "places" not in data["orders"][1] or orders[0].schedule.slices > 1, (
-        "row-major tiles are in their own order"
-    )
-
-
 GB = 1_000_000_000
 PREDICTED = {
     size: Reuse(size * GB, 0.9 * size * GB, 1.2 * size * GB, lockstep * GB, GB // 2, 9 * GB, GB)
@@ -138,17 +120,17 @@ BOUNDS = (
 
 
 def test_the_maps_and_what_their_player_gets_are_the_approved_ones(approve):
-    copy = planned("transpose.tiled", {"M": 96, "N": 256}, {"BLOCK_M": 32, "BLOCK_N": 32})
     launches = {
         "9 × 5 tiles": grouped(9, 5, 3, 9),
         "too many tiles for numbers": grouped(30, 41, 8, 33),
         "columns of tiles that blocks would dwarf": grouped(9, 2, 3, 9),
         "every second tile of 300 × 512": grouped(300, 512, 8, 64),
         "slices": split(3, 9, 4, 8),
-        "a copy": copy,
+        "a copy": planned("transpose.tiled", {"M": 96, "N": 256}, {"BLOCK_M": 32, "BLOCK_N": 32}),
     }
     shown = {name: map_figure(orders, "order") for name, orders in launches.items()}
-    shown["player of a copy"] = player_data(copy, "order", 0, 0, 0)
+    for name in ("slices", "a copy"):
+        shown[f"player of {name}"] = player_data(launches[name], "order", 2, 9, 1)
     for by in ("wave", "program"):
         loop = planned("matmul.persistent", {"M": 2048, "N": 4096, "K": 64}, {}, by)
         shown[f"player of a loop by {by}"] = player_data(loop, "order", 0, 0, 0)
@@ -238,24 +220,6 @@ def test_every_program_is_one_bar_on_its_sm_from_its_start_to_its_end(experiment
     y = figure["layout"]["yaxis"]
     assert y["range"] == [131.5, -0.5]
     assert x["range"] == [0, execution.span_ns / 1000]
-
-
-@pytest.mark.parametrize("experiment", RECORDED, ids=lambda e: e.kernel)
-def test_every_tile_has_its_cell_and_its_times(experiment):
-    execution, plan = recorded(experiment)
-    begun, done = execution.tile_times(plan)
-    picture = figures.moment_figure(plan, "title", (begun, done))
-    data = picture["layout"]["meta"]["moments"]
-    figure = go.Figure(picture)
-    (cells,) = figure.data
-    assert data["columns"] == cells.z.shape[1]
-    cell = np.ravel_multi_index(
-        (plan.tiles.pid_m // cells.dy, plan.tiles.pid_n // cells.dx), cells.z.shape
-    )
-    assert np.array_equal(data["cell"], cell)
-    assert set(cell.tolist()) == set(range(cells.z.size)), "no cell is left out"
-    assert np.array_equal([data["begun_ns"], data["done_ns"]], [begun, done])
-    assert figure.layout.yaxis.range[0] > figure.layout.yaxis.range[1], "pid_m down"
 
 
 def test_a_timeline_of_8192_programs_takes_less_than_150_kb():

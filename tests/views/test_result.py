@@ -16,11 +16,9 @@ from kernels.measuring.run import RUN
 from kernels.results import Failure, Timing, records
 from kernels.results.run import Baseline, Check, Clocks, Closeup, Diff, LaunchOverhead, Peak
 from kernels.space import space
-from tests.experiments import experiment_of, fields
+from tests.experiments import fields
 from tests.messages import decode, opened, text_of
-from visualize.predict.bounds import Roof, intensity, predicted_point
-from visualize.predict.reuse import requested_bytes
-from visualize.predict.schedule import schedule
+from visualize.predict.bounds import Roof, intensity
 from visualize.views.result import text, view
 from visualize.views.result.figures import closeup_figure, error_figure, time_figure
 from visualize.views.result.text import THIS_KERNEL
@@ -202,13 +200,16 @@ def test_a_tile_is_marked_if_one_of_its_cells_is_wrong():
     cells[2, 3] = 0.9
     assert marks_of(cells, (32, 32), (64, 128)) == {
         "wrong": ["10", "00", "01", "00"],
-        "tiles": [1, 1],
+        "count": 2,
+        "words": "✗ 2 of 8 tiles wrong",
     }
     assert marks_of(cells, (32, 32), (64, 128), exact=True)["wrong"] == ["10", "10", "01", "00"]
-    assert marks_of([[0, 2]], (256, 256), (64, 128)) == {"wrong": ["01"], "tiles": [4, 2]}, (
-        "coarser than the tiles"
-    )
-    assert view.tile_marks(recorded())["wrong"] == ["0"], "a run that passed needs no picture"
+    coarse = marks_of([[0, 2]], (256, 256), (64, 128))
+    assert coarse["wrong"] == ["0011"] * 4
+    assert coarse["words"] == "✗ 8 of 16 cells wrong"
+    large = marks_of(2 * np.eye(512), (1, 1), (1, 1))
+    assert large["words"] == "✗ 256 of 65,536 cells wrong"
+    assert view.tile_marks(recorded())["wrong"] == [], "a run that passed needs no picture"
     assert view.tile_marks(replace(wrong(), diff=None)) is None
 
 
@@ -246,17 +247,6 @@ def test_a_gpus_roof_is_the_median_of_its_runs_peaks_in_this_dtype():
     assert view.roofs(runs, "float16") == (Roof("H200", 4000, 780, "recorded"),), (
         "no copy was measured on the H100"
     )
-
-
-def test_the_predicted_bound_is_the_slowest_resource_and_follows_the_clock():
-    sizes = "M=8192 N=8192 K=8192 BLOCK_M=128 BLOCK_N=256 BLOCK_K=64 num_warps=8"
-    _, launch = launch_of(experiment_of(f"matmul.grouped {sizes}"), H200)
-    received = requested_bytes(schedule(GROUPED, launch))
-    point, slowest = predicted_point(GROUPED, launch, received, 1830)
-    assert point.tflops == pytest.approx(2 * 8192**3 / slowest.ms / 1e9)
-    slower, resource = predicted_point(GROUPED, launch, received, 600)
-    assert resource.name == "arithmetic"
-    assert slower.tflops == pytest.approx(989.4 * 600 / 1830, rel=1e-3)
 
 
 def roofline(run, gpu=H200):

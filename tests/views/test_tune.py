@@ -152,13 +152,6 @@ def test_a_row_of_the_latest_results_opens_its_experiment(store):
         assert state.view.tab == "result"
 
 
-def test_a_facet_of_the_latest_results_keeps_the_experiment(store):
-    put_runs(store, [0.2])
-    put_runs(store, [0.2], of=experiment_of("matmul.grouped"))
-    facets = dict(links(draw(store)["history-latest"].split("<table")[0]))
-    assert facets["matmul.grouped 1"]["M"] == "2048"
-
-
 def test_text_from_the_store_reaches_the_page_escaped(store):
     hostile = "<script>alert(1)</script>"
     put_runs(store, noisy(0.2, 3), replace(H200, name=hostile, triton=hostile))

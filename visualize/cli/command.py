@@ -1,17 +1,17 @@
-"""What the commands share: exit statuses, the error that carries one, and the import of the page's packages."""
+"""What the commands share: exit statuses, the error that carries one, and the page's packages."""
 
-import os
+import importlib.util
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
-from visualize.startup import quick_import
+from collections.abc import Callable
 
 # Exit statuses.
 FINE = 0
 FAILED = GREW = 1
 USAGE = 2
 INTERRUPTED = 130
+
+# The packages of the page, which `show --text` does not need.
+PAGE = ("gradio", "pandas", "plotly", "segno")
 
 
 class CommandFailed(Exception):
@@ -36,17 +36,7 @@ def run_command(command: Callable[..., None], *arguments: object) -> int:
     return FINE
 
 
-@contextmanager
-def import_page() -> Iterator[None]:
-    """Import modules that need Gradio, Plotly and pandas, which are not installed for `show --text`.
-
-    Raises:
-        CommandFailed: one of the page's packages is missing.
-    """
-    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
-    try:
-        with quick_import():
-            yield
-    except ModuleNotFoundError as error:
-        reason = f'This needs the package {error.name}: pip install "tilescope[page]"'
-        raise CommandFailed(reason, USAGE) from error
+def missing_page() -> str:
+    """Return what to install for the page; "" if its packages are installed."""
+    missing = ", ".join(name for name in PAGE if importlib.util.find_spec(name) is None)
+    return f'This needs {missing}: pip install "tilescope[page]"' if missing else ""

@@ -1,5 +1,6 @@
 """`tilescope doctor`: try out what works on this machine."""
 
+import itertools
 import shutil
 import sys
 import tempfile
@@ -11,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from kernels.capture.server import is_supported
 from kernels.experiment import from_json
 from kernels.gpus import Gpu, this_gpu
 from kernels.jit import HAS_TRITON
@@ -20,7 +22,7 @@ from kernels.measuring.session import JOB_LIMITS, Session
 from kernels.results import Failure, RunResult
 from kernels.results.store import Store, machine_store
 from visualize import startup
-from visualize.cli.command import FAILED, CommandFailed
+from visualize.cli.command import FAILED, PAGE, CommandFailed, missing_page
 from visualize.cli.serve import make_parser
 
 WORKS = "works"
@@ -29,7 +31,8 @@ FAILS = "fails"
 
 # The versions that the Makefile and CI use.
 PYTHONS = ((3, 11), (3, 13))
-_PACKAGES = ("gradio", "torch", "triton", "plotly", "pandas")
+# The packages of the wheel's extras.
+_EXTRAS = {"torch": ("torch", "triton"), "page": PAGE}
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Triton's cache grows by about 100 kB per kernel.
 _MIN_FREE_BYTES = 1 << 30
@@ -80,14 +83,15 @@ def print_checks(checks: Iterable[Check]) -> None:
 
 def run_checks(host: str, port: int, gpu: Gpu | None) -> Iterator[Check]:
     """Check this machine. The checks that start workers come last, and take some seconds each."""
-    from visualize.web.guard import LIMITS, max_connections
-
     yield check_python(sys.version_info[:2])
     yield check_packages({package.name: package.version for package in metadata.distributions()})
     yield check_gpu(gpu)
     obstacle = startup.obstacle(host, port)
     yield Check("address", FAILS if obstacle else WORKS, obstacle or f"{host}, port {port}")
-    yield Check("limits", WORKS, f"{LIMITS}; {max_connections()} connections; {JOB_LIMITS}")
+    if not missing_page():
+        from visualize.web.guard import LIMITS, max_connections
+
+        yield Check("limits", WORKS, f"{LIMITS}; {max_connections()} connections; {JOB_LIMITS}")
     yield check_cache(worker.default_cache_directory())
     with closing(machine_store(worker.default_cache_directory())) as store:
         yield check_database(store)
@@ -112,14 +116,18 @@ def check_python(version: tuple[int, ...]) -> Check:
 
 
 def check_packages(installed: Mapping[str, str]) -> Check:
-    """Check that all packages are installed, except Triton, which only exists for Linux.
+    """Check that the packages of torch and of the page are installed, and that Triton is supported.
 
     Args:
         installed: the version of each package.
     """
-    detail = ", ".join(f"{name} {installed.get(name, 'missing')}" for name in _PACKAGES)
-    state = WORKS if {*_PACKAGES} - {"triton"} <= {*installed} else FAILS
-    return Check("packages", state, detail, "pip install -r requirements.txt.")
+    names = itertools.chain(*_EXTRAS.values())
+    detail = ", ".join(f"{name} {installed.get(name, 'missing')}" for name in names)
+    if "triton" in installed and not is_supported(installed["triton"]):
+        return Check("packages", FAILS, detail, "Tilescope needs Triton 3.6 or later.")
+    missing = [extra for extra, names in _EXTRAS.items() if not {*names} <= {*installed}]
+    state = LIMITED if missing else WORKS
+    return Check("packages", state, detail, f'pip install "tilescope[{",".join(missing)}]"')
 
 
 def check_gpu(gpu: Gpu | None) -> Check:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from visualize import startup
-from visualize.cli.command import USAGE, CommandFailed, import_page
+from visualize.cli.command import USAGE, CommandFailed
 
 
 def make_parser(command: str) -> argparse.ArgumentParser:
@@ -37,10 +37,6 @@ def serve(arguments: Sequence[str]) -> None:
     parser.description = (
         "Serve the playground: Tilescope's own kernels, and the captures of the examples."
     )
-    parser.epilog = (
-        "Other commands: `tilescope show` counts the memory requests of a script's Triton kernels, `tilescope sweep` "
-        "finds the fastest config of a kernel, and `tilescope doctor` checks this machine. Each has --help."
-    )
     is_mcp = os.environ.get("GRADIO_MCP_SERVER", "").lower() == "true"
     parser.add_argument(
         "--mcp", action="store_true", default=is_mcp, help="serve tools for agents, over MCP"
@@ -61,7 +57,7 @@ def serve(arguments: Sequence[str]) -> None:
             f"With {startup.AUTH}, agents have no way to log in: leave --mcp or the login out.",
             USAGE,
         )
-    with import_page():
+    with startup.quick_import():
         from visualize.web.serve import serve as serve_page
 
     serve_page(flags.host, flags.port, mcp=flags.mcp, login=login)

@@ -14,14 +14,13 @@ from kernels.capture.reader import Capture, Stop, UnreadableCapture
 from kernels.capture.server import CaptureFailed, CaptureServer, install_triton
 from kernels.examples import EXAMPLES
 from kernels.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
-from kernels.measuring.captured_counters import count_capture
-from kernels.measuring.worker import default_cache_directory
 from visualize import startup
-from visualize.cli.command import GREW, USAGE, CommandFailed, import_page
+from visualize.cli.command import GREW, USAGE, CommandFailed, missing_page
 from visualize.reports.brief import brief
 from visualize.reports.comparison import Difference, differences
 from visualize.reports.launch import Report, make_report, read_report
 from visualize.reports.text import html, markdown, markdown_growth, sections, table
+from visualize.views.capture.launches import Launches
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -64,6 +63,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--brief",
         action="store_true",
         help="print at most 4 KB and exit: a sentence per finding, largest cost first, and totals",
+    )
+    add(
+        "--html",
+        type=Path,
+        metavar="FILE.html",
+        help="also write the page to one file, which needs neither a server nor a network",
     )
     add(
         "--against",
@@ -126,7 +131,7 @@ def show(arguments: Sequence[str]) -> None:
     """
     flags = _parse(arguments)
     formats = (flags.text, flags.json, flags.markdown, flags.brief)
-    prints = any((*formats, flags.against, flags.triton))
+    prints = any((*formats, flags.html, flags.against, flags.triton))
     if obstacle := "" if prints else _obstacle(flags):
         raise CommandFailed(obstacle, USAGE)
     with tempfile.TemporaryDirectory(prefix="tilescope-") as folder, ExitStack() as stack:
@@ -156,7 +161,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStack) -> None:
     before = _read_report(flags.against) if flags.against else None
     is_compared = flags.triton and not flags.against
-    packages = install_triton(flags.triton, default_cache_directory()) if is_compared else None
+    packages = None
+    if is_compared:
+        from kernels.measuring.worker import default_cache_directory  # imports all declarations
+
+        packages = install_triton(flags.triton, default_cache_directory())
     path = Path(flags.script)
     process = None
     is_capture = path.suffix == ".tilescope"
@@ -171,17 +180,20 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
         _serve(flags, path, process)
         return
     capture = Capture(path)
-    report = make_report(capture, compiler)
+    launches = Launches(capture, compiler)
+    report = launches.report()
     if packages:
         other = _ScriptProcess(flags, folder, stack, packages)
         before = make_report(Capture(other.capture(flags.script)))
     changed = [] if before is None else list(differences(before.launches, report.launches))
     _print(flags, report, before, changed)
+    if flags.html and report.launches:
+        _write_html(flags.html, launches)
     _check(flags, report, capture.content.stopped, changed)
 
 
 def _serve(flags: argparse.Namespace, path: Path, process: "_ScriptProcess | None") -> None:
-    with import_page():
+    with startup.quick_import():
         from visualize.web.scripts import Scripts, script_name, shipped_scripts
         from visualize.web.serve import serve
     from visualize.views.capture.script import Script
@@ -215,6 +227,16 @@ def _print(
     if before is not None:
         lines = [f"{title}: {len(changed) or 'none'}", *(each.sentence for each in changed), ""]
     print(brief(report, lines) if flags.brief else "\n".join([*lines, table(report)]))
+
+
+def _write_html(path: Path, launches: Launches) -> None:
+    from visualize.web.report_file import render_report  # imports all views
+
+    try:
+        path.write_text(render_report(launches), encoding="utf-8")
+    except OSError as error:
+        message = f"--html {path} cannot be written ({error.strerror})."
+        raise CommandFailed(message, USAGE) from error
 
 
 def _check(
@@ -266,6 +288,8 @@ class _ScriptProcess:
         command = self._flags.command if is_own else [script]
         self._server.capture(path, command, more)
         if self._flags.count:
+            from kernels.measuring.captured_counters import count_capture  # imports Triton
+
             count_capture(self._server, path, command, more)
         return path
 
@@ -281,6 +305,8 @@ def _obstacle(flags: argparse.Namespace) -> str:
     """Return why the page can't be served, or "" if it can. Anyone who can reach the page can make it run scripts."""
     if "SPACE_ID" in os.environ:
         return "`show` does not serve its page on a Space, where visitors could run code. Use --text or --json."
+    if missing := missing_page():
+        return f"{missing}. With --text, `show` prints a table."
     if flags.host not in _LOOPBACK:
         return f"`show` listens only on this machine: --host must be {', '.join(_LOOPBACK)} (got {flags.host!r})."
     return startup.obstacle(flags.host, flags.port)

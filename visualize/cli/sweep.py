@@ -1,4 +1,4 @@
-"""`app.py sweep`: find the fastest config of a kernel, with a progress bar on stderr."""
+"""`tilescope sweep`: find the fastest config of a kernel, with a progress bar on stderr."""
 
 import argparse
 import itertools
@@ -35,12 +35,12 @@ _MAX_RANKED = 8
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the flags of `app.py sweep`."""
+    """Return the parser of the flags of `tilescope sweep`."""
     parser = argparse.ArgumentParser(
-        prog="app.py sweep",
+        prog="tilescope sweep",
         description="Find the fastest config of a kernel. Exit status: 0; 1 if a config failed or none was correct; "
         "2 for invalid flags; 130 after Ctrl+C, which keeps finished rows.",
-        epilog="Example: app.py sweep experiment.json --vary BLOCK_M=64,128 --vary num_warps=4,8 --out rows.jsonl",
+        epilog="Example: tilescope sweep experiment.json --vary BLOCK_M=64,128 --vary num_warps=4,8 --out rows.jsonl",
     )
     add = parser.add_argument
     add(

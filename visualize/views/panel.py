@@ -15,7 +15,6 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import orjson
-from gradio.context import LocalContext
 from markupsafe import Markup
 
 from kernels.experiment import Experiment, JsonSchema, resolve_gpu
@@ -54,6 +53,8 @@ def current_client() -> Client:
     The address is the connection's, or the one that a trusted proxy forwards: a proxy on this machine, the hub's on a
     Space, or one that uvicorn's FORWARDED_ALLOW_IPS names.
     """
+    from gradio.context import LocalContext  # a report in a file needs no Gradio
+
     request = LocalContext.request.get(None)
     client = getattr(request, "client", None)
     if client is None:

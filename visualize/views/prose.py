@@ -12,8 +12,11 @@ from markupsafe import Markup, escape
 
 from kernels.experiment import Experiment, Run
 from kernels.spec import shape_text
-from visualize.glossary import meaning
+from visualize.glossary import glossary, meaning
 from visualize.numbers import SOURCES, count_noun, join_names, mark
+
+# An entry of a list of definitions.
+LIST_ITEM = Markup("<div><dt>{}</dt><dd>{}</dd></div>")
 
 # Names of the kinds of recordings: singular, plural.
 KIND_NAMES = {
@@ -88,6 +91,19 @@ class Term(Inline):
 def term(name: str, shown: str = "") -> Term:
     """Return a glossary term. `shown` replaces the term itself."""
     return Term(shown or name, name, meaning(name))
+
+
+def glossary_dialog() -> Markup:
+    """Return the glossary as a popover: `<button popovertarget="glossary">` opens it, without a script."""
+    sections = Markup()
+    for heading, terms in glossary().items():
+        rows = Markup("").join(LIST_ITEM.format(*entry) for entry in terms.items())
+        sections += Markup("<h3>{}</h3><dl>{}</dl>").format(heading, rows)
+    return Markup(
+        '<dialog popover id="glossary" class="keys" aria-labelledby="glossary-title">'
+        '<h2 id="glossary-title">Glossary</h2>'
+        '<button type="button" popovertarget="glossary">Close</button>{}</dialog>'
+    ).format(sections)
 
 
 @dataclass(frozen=True)

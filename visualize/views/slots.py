@@ -16,14 +16,16 @@ import json
 import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import plotly.graph_objects as go
 from markupsafe import Markup
 
 from kernels.experiment import Json
 from kernels.knobs import Knob, knobs
+
+if TYPE_CHECKING:  # a report in a file needs no Plotly for Python
+    import plotly.graph_objects as go
 
 # Values of a button's and a fold's slot.
 ENABLED = "enabled"
@@ -93,7 +95,7 @@ def plot(name: str, label: str, has_steps: bool = False) -> Markup:
 
 
 def plot_value(
-    figure: go.Figure | Mapping[str, Any],
+    figure: "go.Figure | Mapping[str, Any]",
     revision: str = "",
     meta: Mapping[str, Any] | None = None,
     *,
@@ -111,7 +113,7 @@ def plot_value(
         revision: the zoom survives while this stays the same, for example the axes' extents.
         meta: values for other scripts; they become the layout's `meta`.
     """
-    if isinstance(figure, go.Figure):
+    if not isinstance(figure, Mapping):
         # The JSON of the whole figure has its arrays in base64.
         traces = [trace.to_plotly_json() for trace in figure.data]
         figure = {"data": traces, "layout": figure.layout.to_plotly_json()}

@@ -13,13 +13,12 @@ from markupsafe import Markup
 
 from kernels.gpus import Gpu
 from kernels.measuring.session import Session
-from visualize.glossary import glossary
 from visualize.tours import tours
 from visualize.tours.guide import menu
 from visualize.views import slots, theme
 from visualize.views.panel import Api
 from visualize.views.prediction_process import PredictionProcess
-from visualize.views.prose import Link
+from visualize.views.prose import LIST_ITEM, Link, glossary_dialog
 from visualize.views.slots import PLOTLY_JS, slot
 from visualize.views.tabs import LIBRARY, TABS, VIEWS, WAYS
 from visualize.web import assets
@@ -97,9 +96,6 @@ _QUIET: dict[str, Any] = {
     "trigger_mode": "multiple",
     "api_visibility": "private",
 }
-
-# An entry of a list.
-_ITEM = Markup("<div><dt>{}</dt><dd>{}</dd></div>")
 
 KEYS = (
     ("← →", "step back or forward; in a tour, go to the previous or next stop"),
@@ -244,7 +240,7 @@ def _pictures(name: str) -> Markup:
 def keys() -> Markup:
     """Return the slot of the shortcuts and their dialog."""
     listed = Markup("").join(
-        _ITEM.format(
+        LIST_ITEM.format(
             Markup(" ").join(Markup("<kbd>{}</kbd>").format(key) for key in pressed.split(" ")),
             action,
         )
@@ -259,16 +255,3 @@ def keys() -> Markup:
         f'<dl>{listed}</dl><form method="dialog"><button type="button" class="to-talk">Talk mode</button>'
         "<button>Close</button></form></dialog>",
     )
-
-
-def glossary_dialog() -> Markup:
-    """Return the glossary as a popover: `<button popovertarget="glossary">` opens it, without a script."""
-    sections = Markup()
-    for heading, terms in glossary().items():
-        rows = Markup("").join(_ITEM.format(*entry) for entry in terms.items())
-        sections += Markup("<h3>{}</h3><dl>{}</dl>").format(heading, rows)
-    return Markup(
-        '<dialog popover id="glossary" class="keys" aria-labelledby="glossary-title">'
-        '<h2 id="glossary-title">Glossary</h2>'
-        '<button type="button" popovertarget="glossary">Close</button>{}</dialog>'
-    ).format(sections)

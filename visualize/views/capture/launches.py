@@ -10,7 +10,9 @@ from kernels.capture.reader import Capture, CapturedKernel
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.counts import LaunchCounts, OperationCounts
 from kernels.evaluate.findings import Compiler
-from visualize.reports.launch import OperationReport, make_report, report_operation
+from kernels.evaluate.shared_memory import conversions
+from kernels.instructions import Conversion
+from visualize.reports.launch import make_report
 
 
 class Launches:
@@ -35,9 +37,9 @@ class Launches:
         programs = None if program is None else np.array([program])
         return count_launch(self.capture, self.content.launches[number], programs, is_textbook)
 
-    def textbook(self, number: int) -> list[OperationReport]:
-        """Return the operations of a launch as the textbook model counts them."""
-        return [report_operation(group) for group in self.counts(number, None, True).by_line()]
+    def textbook(self, number: int) -> LaunchCounts:
+        """Return the counts of a launch on the textbook's machine."""
+        return self.counts(number, None, True)
 
     def execution(self, number: int, operation: int, program: int) -> OperationCounts:
         """Return an operation of a launch, numbered as in its report, in one program.
@@ -50,6 +52,11 @@ class Launches:
         own = self.counts(number, program).operations
         copies = [own[place] for place in places]
         return next((op for op in copies if op.tally.example), copies[0])
+
+    def conversions(self, number: int) -> tuple[Conversion, ...]:
+        """Return the layout conversions of a launch's kernel."""
+        ttgir = self.capture.read_code(self.content.launches[number].kernel, "ttgir")
+        return conversions(ttgir)
 
     def kernel(self, number: int) -> CapturedKernel:
         return self.content.kernels[self.content.launches[number].kernel]

@@ -1,7 +1,9 @@
 """Draw a script's launches in the slots of the page's views: requests, code, program order and results."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,8 @@ import numpy as np
 from markupsafe import Markup
 
 from kernels.capture.reader import CapturedLaunch
-from kernels.evaluate.counts import Example, OperationCounts
+from kernels.evaluate import causes
+from kernels.evaluate.counts import Example, OperationCounts, sum_costs
 from kernels.evaluate.declared import Matrix, Requests
 from kernels.evaluate.global_memory import STORAGE_STEP
 from kernels.gpus import GPUS
@@ -24,9 +27,9 @@ from visualize.reports.text import settings_text, wrong_counters
 from visualize.views import slots
 from visualize.views.capture.order import captured_schedule
 from visualize.views.capture.script import Launches, Script
-from visualize.views.memory.compiler import compiler_headline, listing_value, resources_table
+from visualize.views.memory.compiler import compiler_headline, list_texts, resources_table
 from visualize.views.memory.flow import Flow, flow_plot
-from visualize.views.memory.tables import report_table
+from visualize.views.memory.tables import cost_row, operations_table
 from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.order.text import occupancy_table, waves_sentence
 from visualize.views.panel import Slots
@@ -43,6 +46,9 @@ _HEADLINES = {
     "result": "result",
 }
 TABS = tuple(_HEADLINES)
+
+# Maximum number of cells in a picture of requests. A report in a file has no others.
+_MOST_CELLS = 1 << 20
 
 _UNCHANGED = "No counts, registers or memory sizes changed."
 
@@ -108,15 +114,34 @@ def draw(script: Script, view: LaunchView, address: Mapping[str, object]) -> Slo
         none = f"{launches.content.script} launched no Triton kernels."
         summary = headline("0", "launches", stopped.message if stopped else none, is_failure=True)
         return {"launches": "", **dict.fromkeys(_HEADLINES.values(), summary)}
+    link = {"kernel": address["kernel"], "tab": view.tab}
+    before = script.launch_before(view.launch)
+    return {
+        "launches": launches_table(launches, link, view.launch),
+        **draw_launch(launches, view, address, before),
+    }
+
+
+def draw_launch(
+    launches: Launches,
+    view: LaunchView,
+    address: Mapping[str, object],
+    before: LaunchReport | None = None,
+) -> Slots:
+    """Fill the slots of the open view that depend on its launch.
+
+    Args:
+        address: the URL parameters of the view.
+        before: the launch in the capture before the latest one, to compare with.
+    """
     launch = launches.report().launches[view.launch]
-    summary = _headline(script, launch, view.launch)
-    links = [
-        query({**address, "operation": number, "request": 0}) for number in range(len(launch.ops))
-    ]
-    drawn: Slots = {"launches": _launches_table(launches, view, address)}
+    summary = _headline(launches, launch, before)
+    drawn: Slots = {}
     match view.tab:
         case "requests":
-            drawn |= {
+            fields = {name: value for name, value in address.items() if name != "operation"}
+            link = query({**fields, "request": 0})
+            drawn = {
                 "requests-headline": summary,
                 "request-plot": _flow(launches, view),
                 "flow-title": "",
@@ -124,11 +149,11 @@ def draw(script: Script, view: LaunchView, address: Mapping[str, object]) -> Slo
                 "contrast-title": "",
                 "contrast": NONE,
                 "contrast-launch": "",
-                "requests-table": report_table(launch, launches.textbook(view.launch), links),
+                "requests-table": _operations(launches, view.launch, link),
                 "lanes-view": _lanes_form(launch, launches.programs(view.launch), view),
             }
         case "compiler":
-            drawn |= {
+            drawn = {
                 "compiler-headline": summary,
                 "resources": "",
                 "listing": _listing(launches, view),
@@ -139,24 +164,31 @@ def draw(script: Script, view: LaunchView, address: Mapping[str, object]) -> Slo
                 drawn["compiler-headline"] = compiler_headline(*needs, launches.content.triton)
                 drawn["resources"] = resources_table(*needs)
         case "result":
-            drawn["result"] = _result(launches.content.launches[view.launch])
+            drawn = {"result": _result(launches.content.launches[view.launch])}
         case "program-order":
-            drawn |= _order_slots(launches, launch, view)
+            drawn = _order_slots(launches, launch, view)
     return drawn
 
 
-def _launches_table(launches: Launches, view: LaunchView, address: Mapping[str, object]) -> Markup:
+def launches_table(
+    launches: Launches, address: Mapping[str, object], chosen: int | None = None
+) -> Markup:
+    """Render the list of launches.
+
+    Args:
+        address: the URL parameters of each link, without the launch.
+        chosen: the launch that is emphasized.
+    """
     rows: list[dict[str, Any]] = []
     for number, launch in enumerate(launches.report().launches):
         results = (launch.results or {}).values()
         is_passed = all(errors.passed for errors in results)
         grid = " × ".join(map(str, launch.grid))
         agreement = ", ".join(wrong_counters(launch)) or "agree"
-        link = {"kernel": address["kernel"], "tab": view.tab, "launch": number}
         rows.append(
             {
-                "": Strong(number) if number == view.launch else number,
-                "kernel": Link(launch.kernel, query(link)),
+                "": Strong(number) if number == chosen else number,
+                "kernel": Link(launch.kernel, query({**address, "launch": number})),
                 "grid": grid.removesuffix(" × 1").removesuffix(" × 1"),
                 "case": settings_text(launch.settings),
                 "config": settings_text(launch.config),
@@ -193,10 +225,10 @@ def _fastest(launches: Launches) -> str:
     return f"Fastest of {len(timed)}: launch {number} ({settings}) takes {milliseconds(time)}."
 
 
-def _headline(script: Script, launch: LaunchReport, number: int) -> Markup:
+def _headline(launches: Launches, launch: LaunchReport, before: LaunchReport | None) -> Markup:
     ratio = f"{significant(launch.ratio)} ×" if launch.ratio else "–"
     sentences = [f"Line {finding.line}: {finding.text}" for finding in launch.findings]
-    if before := script.launch_before(number):
+    if before:
         changed = [difference.sentence for difference in differences((before,), (launch,))]
         old_ratio = significant(before.ratio)
         start = [f"Before: {old_ratio} ×."] if old_ratio != significant(launch.ratio) else []
@@ -207,7 +239,7 @@ def _headline(script: Script, launch: LaunchReport, number: int) -> Markup:
         say("the {}: {} {}", term("ideal sectors"), Code(launch.kernel), Mark("predicted")),
         first,
         *more,
-        script.launches.report().untried,
+        launches.report().untried,
         *(refusal.why for refusal in launch.refused if refusal.line == launch.line),
         *wrong_counters(launch),
     )
@@ -225,35 +257,45 @@ def _lanes_form(launch: LaunchReport, programs: int, view: LaunchView) -> str:
 def _flow(launches: Launches, view: LaunchView) -> str:
     if not launches.report().launches[view.launch].ops:
         return NONE
-    operation = launches.execution(view.launch, view.operation, view.program)
-    instruction = operation.instruction
-    example = operation.tally.example
-    if instruction is None or instruction.layout is None or example is None:
+    op = launches.execution(view.launch, view.operation, view.program)
+    code = op.instruction
+    example = op.tally.example
+    if code is None or code.layout is None or example is None:
         return NONE
+    start = (int(example.address.min()) % STORAGE_STEP,)
     launch = launches.content.launches[view.launch]
-    main = _make_flow(operation, launch, instruction, example)
-    other = _make_flow(operation, launch, instruction.textbook, example)
+    flows = []
+    for instruction in (code, code.textbook):
+        requests = _requests(op, launch, instruction, example)
+        block = op.op, " or ".join(op.tensors), start, example.address.size
+        flows.append(Flow(*block, requests, is_compiled=instruction is code))
     if view.model == "textbook":
-        main, other = other, main
-    return flow_plot(main, view.request, launches.caption, other)
+        flows.reverse()
+    main, other = flows
+    return flow_plot(main, view.request, launches.caption, other, most_cells=_MOST_CELLS)
 
 
 def _listing(launches: Launches, view: LaunchView) -> str:
-    kernel = launches.kernel(view.launch)
+    if not launches.report().launches[view.launch].ops:
+        return NONE
+    listing = _list_texts(launches, view.launch)
+    return json.dumps({**listing, "operation": view.operation}, ensure_ascii=False)
+
+
+@lru_cache(maxsize=2)
+def _list_texts(launches: Launches, launch: int) -> dict[str, Any]:
+    kernel = launches.kernel(launch)
     name = Path(kernel.file).name
     lines = kernel.source.splitlines()
     source = [f"{number:>4}  {text}" for number, text in enumerate(lines, kernel.line)]
     operations = []
-    for op in launches.report().launches[view.launch].ops:
+    for op in launches.report().launches[launch].ops:
         at = op.line - kernel.line
         inside = [at + 1] if op.file == name and 0 <= at < len(lines) else []
         place = range(op.line, op.line + 1)
         operations.append((f"{op.name}, {op.file}:{op.line}", op.file, place, inside))
-    number = launches.content.launches[view.launch].kernel
-    codes = {stage: launches.capture.read_code(number, stage) for stage in ("ttgir", "ptx", "sass")}
-    if not operations:
-        return NONE
-    return listing_value([f"# {name}", *source], codes, operations, view.operation)
+    codes = launches.capture.build(launches.content.launches[launch].kernel).codes
+    return list_texts([f"# {name}", *source], codes, operations)
 
 
 def _result(launch: CapturedLaunch) -> Markup:
@@ -267,9 +309,7 @@ def _result(launch: CapturedLaunch) -> Markup:
         none = (
             "There is no expected output to compare with. A case can return one: see docs/show.md."
         )
-        idle = (
-            "It was captured without a GPU, so it did not run. app.py show --values interprets it."
-        )
+        idle = "It was captured without a GPU, so it did not run. tilescope show --values interprets it."
         return headline(*time, none if launch.ran else idle)
     failed = [name for name, errors in results.items() if not errors.passed]
     equal = "All outputs equal the expected ones, except for rounding."
@@ -287,24 +327,58 @@ def _result(launch: CapturedLaunch) -> Markup:
     return headline(*time, verdict) + table(header, rows)
 
 
-def _make_flow(
-    operation: OperationCounts,
-    launch: CapturedLaunch,
-    instruction: Instruction,
-    example: Example,
-) -> Flow:
-    """Return an execution of an operation, with the lanes of an instruction."""
+@lru_cache(maxsize=2)
+def _operations(launches: Launches, number: int, link: str) -> Markup:
+    """Render the textbook and compiled cost of each operation, its findings, or else the reasons for its cost.
+
+    Args:
+        link: the query of an operation's picture, without the operation.
+    """
+    ops = launches.report().launches[number].ops
+    captured = launches.content.launches[number]
+    conversions = launches.conversions(number)
+    values = {each.name: each.value for each in captured.arguments if type(each.value) is int}
+    textbook = {_identity(group): group for group in launches.textbook(number).by_line()}
+    rows = []
+    reasons = []
+    for at, (group, op) in enumerate(zip(launches.counts(number).by_line(), ops, strict=True)):
+        place = Link(f"{op.file}:{op.line}", f"{link}&operation={at}")
+        first = group[0]
+        requests = 0
+        if (other := textbook.get(_identity(group))) and other[0].width_bytes:
+            cost = sum_costs(other)
+            requests = cost.requests
+            rows.append(cost_row("textbook", other[0], place, cost))
+        rows.append(cost_row("compiled", first, place, sum_costs(group)))
+        code = first.instruction
+        lanes = None
+        if code and code.layout and (example := first.tally.example):
+            lanes = _requests(first, captured, code, example)
+        names = first.addressed_by | first.masked_by
+        sizes = {name: value for name, value in values.items() if name in names}
+        why = op.why or causes.explain(
+            first, lanes, requests, sizes, conversions, GPUS.get(launches.gpu)
+        )
+        reasons.append((op.name, why))
+    return operations_table(rows, reasons)
+
+
+def _identity(group: Sequence[OperationCounts]) -> tuple[Any, ...]:
+    return group[0].source, group[0].op, group[0].tensors
+
+
+def _requests(
+    op: OperationCounts, launch: CapturedLaunch, instruction: Instruction, example: Example
+) -> Requests:
+    """Return the requests of an execution, with the lanes of an instruction."""
     address, active = example.lanes(instruction)
     first = int(example.address.min()) % STORAGE_STEP
     address = np.where(active, address % STORAGE_STEP, first)
-    tensor = launch.find_tensor(operation.tensors)
+    tensor = launch.find_tensor(op.tensors)
     columns = max(1, tensor.shape[-1] if tensor and tensor.shape else 1)
     rows = int(address.max()) // instruction.element_bytes // columns + 1
     matrix = Matrix(rows, columns, instruction.element_bytes)
-    requests = Requests(address, active, instruction.width_bytes, matrix)
-    tensors = " or ".join(operation.tensors)
-    is_compiled = instruction is operation.instruction
-    return Flow(operation.op, tensors, (first,), example.address.size, requests, is_compiled)
+    return Requests(address, active, instruction.width_bytes, matrix)
 
 
 def _order_slots(launches: Launches, launch: LaunchReport, view: LaunchView) -> Slots:

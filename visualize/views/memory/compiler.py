@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from markupsafe import Markup
 
@@ -168,21 +169,20 @@ def _listing(kernel: Kernel, launch: Launch, compiled: Compiled, chosen: int) ->
         name = file.rsplit("/", 1)[-1]
         operations.append((f"{label(access)}, {place(access)}", name, lines, inside))
     codes = {kind: getattr(compiled, kind) for kind in _TEXTS}
-    return listing_value(source, codes, operations, chosen)
+    listing = list_texts(source, codes, operations)
+    return json.dumps({**listing, "operation": chosen}, ensure_ascii=False)
 
 
-def listing_value(
+def list_texts(
     source: Sequence[str],
     codes: Mapping[str, str],
     operations: Sequence[tuple[str, str, range, Sequence[int]]],
-    chosen: int,
-) -> str:
-    """Return the value of the slot of a listing.
+) -> dict[str, Any]:
+    """Return a listing: its HTML, and the marked lines of each operation, by text.
 
     Args:
         codes: the kernel's TTGIR, PTX and SASS.
         operations: the label of each memory operation, its file and lines, and their places in `source`.
-        chosen: the operation that is marked.
     """
     texts = {"Source": source}
     for kind, code in codes.items():
@@ -204,8 +204,7 @@ def listing_value(
         for _, file, place, inside in operations
     ]
     html = _LISTING.format(names, Markup("").join(panes))
-    value = {"html": html, "marks": marks, "operation": chosen}
-    return json.dumps(value, ensure_ascii=False)
+    return {"html": html, "marks": marks}
 
 
 def compile_reply(snapshot: Snapshot) -> Reply:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-import plotly.graph_objects as go
 
 from kernels import discover, orders
 from kernels.accesses import AnyAccess
@@ -39,8 +38,6 @@ _NOTABLE_RATIO = 1.1
 # Triton's launcher records of each integer argument whether this divides it.
 DIVISOR = 16
 
-# Maximum number of cells, over all requests, in one figure, so that a redraw stays small.
-_MOST_CELLS = 1 << 16
 # Up to these numbers of cells and rows, there are gaps between cells.
 _SEPARATE_CELLS = 64
 _SEPARATE_ROWS = 16
@@ -184,7 +181,12 @@ def make_flow(kernel: Kernel, launch: Launch, op: DeclaredCounts, program: int =
 
 
 def flow_plot(
-    flow: Flow, request: int, about: str, other: Flow | None = None, pending: str = ""
+    flow: Flow,
+    request: int,
+    about: str,
+    other: Flow | None = None,
+    pending: str = "",
+    most_cells: int = 1 << 16,
 ) -> str:
     """Return the value of the plot that draws a flow: a figure without a request, and the requests as its `meta`.
 
@@ -194,6 +196,7 @@ def flow_plot(
         about: the caption of a saved picture.
         other: the same operation in the other model, for the switch.
         pending: why there is no compiled request; "" if there is one.
+        most_cells: the maximum number of cells over all requests in the figure, so that a redraw stays small.
     """
     total = len(flow.lanes.address)
     matrix = flow.lanes.matrix
@@ -203,13 +206,12 @@ def flow_plot(
         * matrix.line_bytes
         // matrix.element_bytes
     )
-    count = max(1, min(total, _MOST_CELLS // cells))
+    count = max(1, min(total, most_cells // cells))
     first = min(max(0, request - count // 2), total - count)
     numbers = np.arange(first, first + count)
     lines = flow.lines(numbers)
     requests = {
         "first": first,
-        "place": request - first,
         "total": total,
         "pending": pending,
         "other": None
@@ -377,7 +379,7 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
     return {"data": [memory, lines, lanes], "layout": layout}
 
 
-def tile_figure(tile: Tile, tensor: str, color: str, sector_bytes: int) -> go.Figure:
+def tile_figure(tile: Tile, tensor: str, color: str, sector_bytes: int) -> dict[str, Any]:
     """Draw each element of a tile in the colour of its request, warp, lane or register; colours repeat every eight.
 
     Args:
@@ -412,16 +414,29 @@ def tile_figure(tile: Tile, tensor: str, color: str, sector_bytes: int) -> go.Fi
         "warp %{customdata[2]}, lane %{customdata[3]}, register %{customdata[4]}<br>"
         "byte %{customdata[5]}, sector %{customdata[6]}<extra></extra>"
     )
-    picture = go.Heatmap(
-        z=shade, x0=first[1], y0=first[0], xgap=gap, ygap=gap, hoverongaps=False, hovertemplate=label,
-        customdata=hover, text=hover[..., 0] if is_numbered else None, texttemplate="%{text}" if is_numbered else None,
-        zmin=0, zmax=len(theme.CATEGORIES), colorscale=theme.discrete_scale(theme.CATEGORIES), showscale=False,
-    )  # fmt: skip
+    numbers = {"text": hover[..., 0], "texttemplate": "%{text}"} if is_numbered else {}
+    picture = {
+        "type": "heatmap",
+        "z": shade,
+        "x0": first[1],
+        "y0": first[0],
+        "xgap": gap,
+        "ygap": gap,
+        "customdata": hover,
+        "hovertemplate": label,
+        "hoverongaps": False,
+        "zmin": 0,
+        "zmax": len(theme.CATEGORIES),
+        "colorscale": theme.discrete_scale(theme.CATEGORIES),
+        "showscale": False,
+        **numbers,
+    }
     truncated = (
         "" if shape == whole else f", the first {shape[0]} × {shape[1]} of {whole[0]} × {whole[1]}"
     )
     axes = theme.matrix_axes(f"row of {tensor}", f"column of {tensor}", first, shape)
-    return go.Figure(picture, theme.layout(f"Tile of {tensor} by {color}{truncated}", **axes))
+    title = f"Tile of {tensor} by {color}{truncated}"
+    return {"data": [picture], "layout": theme.layout(title, **axes)}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-// Texts beside each other, of which the lines of one operation are marked (see `listing_value` in compiler.py).
+// Texts beside each other, of which the lines of one operation are marked (see `list_texts` in compiler.py).
 import { copyText } from "../../web/assets/files.js";
 import { counted } from "../../web/assets/numbers.js";
 

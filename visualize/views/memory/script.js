@@ -1,6 +1,7 @@
 // The switch and the scrubber (see view.py): draw one of the requests that a figure carries (`layout.meta.requests`, see
 // flow.py), and move the lines when the model changes.
-import { emit, listen } from "../../web/assets/dom.js";
+import { emit, given, listen } from "../../web/assets/dom.js";
+import { settings } from "../../web/assets/messages.js";
 import { written } from "../../web/assets/numbers.js";
 
 const POINTS = 21; // of a line
@@ -59,7 +60,7 @@ export default function mountScrubber(element) {
     if (!requests) return;
     const before = carried.get(target);
     carried.set(target, requests);
-    if (target === main && before !== requests) number = saved = requests.first + requests.place;
+    if (target === main && before !== requests) number = saved = Math.min(settings.request, last(requests));
     // The other model for the same block: the lines move (see style.css).
     if (before?.block === requests.block && before.model !== requests.model) {
       target.classList.add("moving");
@@ -84,12 +85,13 @@ export default function mountScrubber(element) {
     update();
   }
 
+  // A file contains no other requests.
+  const last = ({ first, titles, total }) => (given.is_file ? first + titles.length : total) - 1;
   const holds = ({ first, titles }) => number >= first && number < first + titles.length;
 
   // A contrast or a pinned experiment has its own requests: the one of the same number, or its last.
   function placeOf(plot) {
-    const requests = carried.get(plot), { first, place, titles } = requests;
-    if (plot === main && !holds(requests)) return place;
+    const { first, titles } = carried.get(plot);
     return Math.max(0, Math.min(number - first, titles.length - 1));
   }
 
@@ -97,11 +99,11 @@ export default function mountScrubber(element) {
   function update() {
     const requests = carried.get(main);
     if (!requests) return;
-    slider.max = requests.total - 1;
+    slider.max = last(requests);
     slider.value = number;
     output.textContent = `request ${written(number + 1)} of ${written(requests.total)}`;
     slider.setAttribute("aria-valuetext", output.textContent);
-    for (const [button, step] of steps) button.disabled = number + step < 0 || number + step >= requests.total;
+    for (const [button, step] of steps) button.disabled = number + step < 0 || number + step > last(requests);
     for (const button of switches) {
       button.setAttribute("aria-pressed", button.dataset.model === requests.model);
       button.disabled = button.dataset.model === "compiled" && requests.pending !== "";
@@ -112,7 +114,7 @@ export default function mountScrubber(element) {
   async function show(next) {
     const requests = carried.get(main);
     if (!requests) return;
-    number = Math.max(0, Math.min(next, requests.total - 1));
+    number = Math.max(0, Math.min(next, last(requests)));
     update();
     if (holds(requests)) await Promise.all([...carried.keys()].map((plot) => plot.repaint()));
     else save(true);

@@ -1,24 +1,22 @@
 """The Memory view's tables: every operation, the launch's counters, and shared memory."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from markupsafe import Markup
 
-from kernels.evaluate.counts import Cost, sum_costs
-from kernels.evaluate.declared import DeclaredCounts
+from kernels.evaluate.counts import Cost, OperationCounts, sum_costs
 from kernels.evaluate.shared_memory import wavefronts_per_instruction
 from kernels.instructions import Conversion, SharedInstruction
 from kernels.results import SharedCounts
 from kernels.sectors import SECTOR_BYTES
 from visualize.numbers import percent
 from visualize.predict.agreement import LaunchCosts, count_of, launch_totals
-from visualize.reports.launch import AMOUNTS, LaunchReport, OperationReport
-from visualize.reports.text import bounded_count
-from visualize.views.memory.text import explain, label, place, used_bytes
-from visualize.views.prose import Code, Hint, Link, Sourced, Strong, hint, term
+from visualize.reports.launch import AMOUNTS
+from visualize.views.memory.text import explain, place, used_bytes
+from visualize.views.prose import Code, Hint, Sourced, Strong, hint, term
 from visualize.views.tables import table, traffic_funnel
 
 # Sign, hover text and style of each agreement between a prediction and a count.
@@ -55,7 +53,7 @@ _OPCODES = {"store": "STS", "store matrix": "STSM", "load": "LDS", "load matrix"
 _HEADER = (
     "operation",
     "line",
-    "verdict",
+    "source",
     term("width"),
     *(term(entry, name.removesuffix("_sectors")) for name, entry in AMOUNTS.items()),
     term("efficiency"),
@@ -63,80 +61,61 @@ _HEADER = (
 )
 
 
-def report_table(
-    launch: LaunchReport, textbook: Sequence[OperationReport], links: Sequence[str]
-) -> Markup:
-    """Render the textbook and compiled cost of each operation of a captured launch, and the findings about it.
+def operations_table(rows: Sequence[Sequence[Any]], reasons: Iterable[tuple[str, str]]) -> Markup:
+    """Render the costs of a launch's operations, and the reasons for them.
 
     Args:
-        textbook: the operations as the textbook model counts them.
-        links: the query of each operation's picture.
+        rows: made by `cost_row`.
+        reasons: the names of operations with an explanation each.
     """
-    boards = {op.place: op for op in textbook}
-    rows = []
-    reasons = Markup()
-    for op, link in zip(launch.ops, links, strict=True):
-        where = Link(f"{op.file}:{op.line}", link)
-        board = boards.pop(op.place, None)
-        shown = {"textbook": board} if board and board.width_bytes else {}
-        for verdict, each in {**shown, "compiled": op}.items():
-            rows.append(
-                (
-                    each.name,
-                    where,
-                    verdict,
-                    f"{each.width_bytes} B" if each.width_bytes else "",
-                    *(bounded_count(each, getattr(each, name)) for name in AMOUNTS),
-                    percent(each.efficiency) if each.efficiency else "",
-                )
-            )
-        if why := " ".join(filter(None, [op.refused, op.why])):
-            reasons += _REASON.format(Strong(op.name), why)
-    return table(_HEADER[:-1], rows, "Totals of the launch") + _REASONS.format(reasons)
+    header = _HEADER[: max(map(len, rows), default=0)]
+    listed = Markup("").join(_REASON.format(Strong(name), why) for name, why in reasons)
+    return table(header, rows, "Totals of the launch") + _REASONS.format(listed)
 
 
-def operations_table(costs: LaunchCosts) -> Markup:
-    """Render the textbook, compiled and counted cost of each operation, and the reasons for them."""
-    counters = costs.counters
-    rows = []
-    reasons = Markup()
-    for board in costs.textbook:
-        compiled, predicted = (
-            [op for op in operations if op.number == board.number]
-            for operations in (costs.compiled, costs.predicted)
-        )
-        rows += [_cost_row("textbook", board, board.launch)]
-        rows += [_cost_row("compiled", op, op.launch) for op in compiled]
-        if counters and not costs.counted_is_compiled:
-            rows += [
-                _cost_row(f"compiled, Triton {counters.device.triton}", op, op.launch)
-                for op in predicted
-            ]
-        rows += [
-            _cost_row("counted", op, count) for op in predicted if (count := count_of(op, costs))
-        ]
-        for op in compiled or [board]:
-            reasons += _REASON.format(Strong(label(op.access)), explain(op, costs))
-    return table(_HEADER, rows, "Totals of the launch") + _REASONS.format(reasons)
+def cost_row(source: str, op: OperationCounts, place: Any, cost: Cost) -> tuple[Any, ...]:
+    """Return a row of the table of operations.
 
-
-def _cost_row(verdict: str, op: DeclaredCounts, cost: Cost) -> tuple[Any, ...]:
-    sign = "≥ " * cost.is_lower_bound
+    Args:
+        source: "textbook", "compiled" or "counted".
+    """
+    sign = "≤ " if cost.is_upper_bound else "≥ " * cost.is_lower_bound
     amounts: dict[str, Any] = {name: f"{sign}{getattr(cost, name):,}" for name in AMOUNTS}
     if not cost.has_requests:
         amounts["requests"] = Hint(
             "below", "The counter holds all operations of this kind.", "hint"
         )
     executed = f"{cost.executed:,} warp instructions, including those without an active lane"
-    return (
-        label(op.access),
-        place(op.access),
-        Hint(verdict, f"{', '.join(cost.opcodes)}: {executed}") if cost.opcodes else verdict,
+    row = (
+        op.name,
+        place,
+        Hint(source, f"{', '.join(cost.opcodes)}: {executed}") if cost.opcodes else source,
         f"{op.width_bytes} B" if op.width_bytes else "",
         *amounts.values(),
-        percent(cost.efficiency) if cost.sectors else "",
-        _SIGNS.get(cost.agreement, ""),
+        percent(cost.efficiency) if cost.ideal_sectors else "",
     )
+    return (*row, _SIGNS[cost.agreement]) if cost.agreement else row
+
+
+def declared_operations_table(costs: LaunchCosts) -> Markup:
+    """Render the textbook, compiled and counted cost of each operation, and the reasons for them."""
+    counters = costs.counters
+    rows = []
+    reasons = []
+    for textbook in costs.textbook:
+        compiled, predicted = (
+            [op for op in operations if op.number == textbook.number]
+            for operations in (costs.compiled, costs.predicted)
+        )
+        parts = [("textbook", textbook, textbook.launch)]
+        parts += [("compiled", op, op.launch) for op in compiled]
+        if counters and not costs.counted_is_compiled:
+            older = f"compiled, Triton {counters.device.triton}"
+            parts += [(older, op, op.launch) for op in predicted]
+        parts += [("counted", op, count) for op in predicted if (count := count_of(op, costs))]
+        rows += [cost_row(source, op, place(op.access), cost) for source, op, cost in parts]
+        reasons += [(op.name, explain(op, costs)) for op in compiled or [textbook]]
+    return operations_table(rows, reasons)
 
 
 def traffic_section(costs: LaunchCosts) -> Markup:

@@ -6,18 +6,17 @@ number: the fewest sectors that could hold the request's bytes, divided by the s
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from kernels.accesses import AnyAccess
-from kernels.evaluate.causes import ALIGNMENT, explain_sectors, explain_width, find_odd_size
+from kernels.evaluate import causes
 from kernels.evaluate.counts import Cost, sum_costs
 from kernels.evaluate.declared import DeclaredCounts
-from kernels.instructions import Instruction
-from kernels.layouts import Layout
-from kernels.spec import FlatAccess, Kernel
+from kernels.instructions import Conversion
+from kernels.spec import Kernel
 from visualize.numbers import count_noun, join_names, percent, source
 from visualize.predict.agreement import LaunchCosts, count_of, count_together, launch_totals
 from visualize.views.prose import (
@@ -113,7 +112,8 @@ def memory_headline(costs: LaunchCosts, number: int, worst: int) -> Markup:
         comparison = f"The {_name(most)} wastes the most sectors."
     elif operations and all(_used_share([each]) == "100 %" for each in operations):
         comparison = "No operation of this launch wastes a byte."
-    why = _use_sentence(op, share, costs.textbook[number].launch)
+    clause = causes.summarize(op, op.tile_requests, _conversions(costs))
+    why = _use_sentence(op, share, costs.textbook[number].launch, clause)
     level = _LEVEL * (factor >= _NOTABLE_FACTOR)
     note = costs.kernel.note(costs.launch)
     sentences = level, *launch_sentences(costs), *_textbook_sentences(costs), note
@@ -126,11 +126,12 @@ def memory_headline(costs: LaunchCosts, number: int, worst: int) -> Markup:
     )
 
 
-def _use_sentence(op: DeclaredCounts, share: str, board: Cost) -> Sentence:
+def _use_sentence(op: DeclaredCounts, share: str, textbook: Cost, clause: str) -> Sentence:
     """Return how much of its sectors an operation uses, and why.
 
     Args:
-        board: its cost on the textbook machine.
+        textbook: its cost on the textbook machine.
+        clause: the cause.
     """
     cost = op.launch
     used = used_bytes(op)
@@ -152,10 +153,10 @@ def _use_sentence(op: DeclaredCounts, share: str, board: Cost) -> Sentence:
                 sectors,
                 count_noun(each, "byte"),
                 named,
-                cause(op),
+                clause,
             )
         return say(
-            "The {} uses only {} of the bytes in its sectors: {}.", named, Strong(share), cause(op)
+            "The {} uses only {} of the bytes in its sectors: {}.", named, Strong(share), clause
         )
     if share != "100 %":
         return say(
@@ -163,11 +164,11 @@ def _use_sentence(op: DeclaredCounts, share: str, board: Cost) -> Sentence:
             named,
             share,
         )
-    if 0 < _NOTABLE_FACTOR * board.ideal_sectors <= board.sectors:
-        predicted = f"{board.sectors / board.ideal_sectors:.2g} ×"
+    if 0 < _NOTABLE_FACTOR * textbook.ideal_sectors <= textbook.sectors:
+        predicted = f"{textbook.sectors / textbook.ideal_sectors:.2g} ×"
         sentence = "The textbook predicts {} the sectors needed for the {}. As compiled, it uses every byte: {}."
-        return say(sentence, predicted, named, cause(op))
-    return say("In the {}, {}.", named, cause(op))
+        return say(sentence, predicted, named, clause)
+    return say("In the {}, {}.", named, clause)
 
 
 def launch_sentences(costs: LaunchCosts) -> tuple[Sentence | str, ...]:
@@ -301,121 +302,14 @@ def count_sentence(costs: LaunchCosts, number: int) -> Sentence | str:
 
 def explain(op: DeclaredCounts, costs: LaunchCosts) -> str:
     """Explain the cost of one operation, compiled or not, and what the compiler does differently from the textbook."""
-    if reasons := " ".join(filter(None, _reasons(op, costs))):
-        return reasons
-    if op.compiled is None:
-        return "Adjacent lanes access adjacent elements, so no request touches more sectors than its bytes need."
-    fewer = costs.gpu_textbook[op.number].launch.requests / max(op.launch.requests, 1)
-    comparison = f": {fewer:.3g} × fewer requests than on the textbook machine" if fewer > 1 else ""
-    return f"Each lane accesses {op.width_bytes} contiguous bytes, and adjacent lanes adjacent chunks{comparison}."
-
-
-def _reasons(op: DeclaredCounts, costs: LaunchCosts) -> Iterator[str]:
-    code = op.compiled
-    cost = op.launch
-    dtype = costs.launch.problem.dtype
-    if code is None:
-        if op.access.op == "descriptor":
-            yield "A tensor descriptor copies the whole block, so no warp issues these requests."
-    elif code.swaps and not cost.is_lower_bound:
-        yield "The compare-and-swap below begins with this load: each lane reads the word that it will change."
-        return
-    elif code.swaps:
-        yield f"The GPU has no atomic for a single {dtype}: a lane swaps in a changed copy of its word."
-        yield "The lane retries if another lane has changed the word. This is the first iteration."
-        return
-    elif code.layout is None:
-        requests = costs.gpu_textbook[op.number].launch.requests
-        row = count_noun(op.pattern.row_bytes, "byte")
-        yield "The Tensor Memory Accelerator (TMA) copies the whole block, so no lane issues a request."
-        yield f"The textbook machine's lanes would issue {requests:,}."
-        yield f"Each box row of {row} costs the sectors that it touches."
-        if cost.extra_sectors:
-            outside = (
-                f"{cost.extra_sectors:,} of the sectors lie past the edge of {op.access.tensor}"
-            )
-            yield f"{outside}: they arrive as zeros, and are counted."
-    else:
-        yield _explain_width(op, code, code.layout, costs)
-        if (shared := costs.code.shared_bytes if costs.code else 0) and _stores_adjacent_bytes(op):
-            through = f"through shared memory ({shared:,} bytes per program)"
-            yield f"The compiler transposes the tile {through}, so that adjacent lanes store adjacent bytes."
-            yield "Each lane stores elements that another lane loaded."
-        if (
-            holders := 1 << sum(not any(base) for base in (*code.layout.lane, *code.layout.warp))
-        ) > 1:
-            issuers = "all of them load it" if code.op == "load" else "one of them issues it"
-            yield f"The tile is smaller than the program: {holders} lanes hold each element, and {issuers}."
-    if cost.touched_sectors > cost.ideal_sectors:
-        clause = _waste_cause(op)
-        yield f"{clause[0].upper()}{clause[1:]}, so some sectors are only partly used."
-    if cost.extra_sectors and not op.is_box:
-        counted = f"{cost.sectors:,}, although {cost.touched_sectors:,} sectors are touched"
-        yield f"The counter of copies that bypass L1 counts lines by pairs of lanes: {counted}."
-
-
-def cause(op: DeclaredCounts) -> str:
-    """Return a clause that says why an operation touches more sectors than it needs, or why it does not."""
-    if op.is_box and op.launch.extra_sectors > op.launch.wasted_sectors / 2:
-        return f"its boxes reach past the edge of {op.access.tensor}"
-    if op.launch.wasted_sectors:
-        return _waste_cause(op)
-    if op.is_box:
-        return "the TMA copies whole sectors"
-    if _stores_adjacent_bytes(op):
-        return "the compiler transposes the tile through shared memory"
-    return "adjacent lanes access adjacent bytes"
-
-
-def _waste_cause(op: DeclaredCounts) -> str:
-    first = op.pattern.requests([axis.start(0, axis.block) for axis in op.access.axes])
-    return explain_sectors(first.address, first.active, first.width_bytes)
-
-
-def _stores_adjacent_bytes(op: DeclaredCounts) -> bool:
-    """Whether adjacent lanes store adjacent elements of a tile that is stored transposed."""
-    access = op.access
-    layout = op.compiled and op.compiled.layout
-    if isinstance(access, FlatAccess) or not access.transposed or not layout or not layout.lane:
-        return False
-    return bool(layout.lane[0][access.dims.index(access.columns.index)])
-
-
-def _explain_width(
-    op: DeclaredCounts, code: Instruction, layout: Layout, costs: LaunchCosts
-) -> str:
-    """Explain why a lane moves less than 16 bytes at a time; "" if it moves 16."""
-    access = op.access
     tensor = op.access.tensor
-    size = code.element_bytes
-    lanes = 32 << len(layout.warp)
-    launch = costs.launch
-    if op.width_bytes >= ALIGNMENT:
-        return ""
-    width = count_noun(op.width_bytes, "byte")
-    share = max(access.elements * size // lanes, size)
-    if share <= op.width_bytes:
-        elements = count_noun(access.elements, "element")
-        return f"A tile of {elements} has at most {count_noun(share, 'byte')} for each of {lanes} lanes."
-    if isinstance(access, FlatAccess) and access.transposed:
-        return (
-            f"Each element goes to a different row of {tensor}, so a lane has no adjacent elements."
-        )
-    row = access.axes[-1].block * size
-    if row <= op.width_bytes:
-        return f"A row of the tile is only {count_noun(row, 'byte')} of {tensor}."
-    pitch = costs.kernel.tensors(launch)[tensor].stored[1]
-    if odd := find_odd_size(f"The row stride of {tensor}", pitch):
-        return explain_width(op.width_bytes, odd)
-    # Hopper's matrix unit (4 warps together, 64 rows) needs K as the fast axis of all types except 2-byte ones.
-    is_hopper_copy = code.op == "async copy" and launch.gpu.compute_capability == (9, 0)
-    feeds_matrix_unit = (
-        is_hopper_copy and launch.config.num_warps % 4 == 0 and launch.config.BLOCK_M >= 64
+    pitch = costs.kernel.tensors(costs.launch)[tensor].stored[1]
+    textbook = 0 if op.is_textbook else costs.gpu_textbook[op.number].launch.requests
+    sizes = {f"The row stride of {tensor}": pitch}
+    return causes.explain(
+        op, op.tile_requests, textbook, sizes, _conversions(costs), costs.launch.gpu
     )
-    is_k_major = isinstance(access, FlatAccess) or access.columns.index == "k"
-    if feeds_matrix_unit and not is_k_major and launch.element_bytes != 2:
-        return (
-            f"The matrix unit takes {launch.problem.dtype} operands K-major only, and {tensor} is not K-major. "
-            f"It is copied {op.width_bytes} bytes at a time and transposed on its way into shared memory."
-        )
-    return f"In this layout, a lane has only {width} of {tensor} at a time."
+
+
+def _conversions(costs: LaunchCosts) -> Sequence[Conversion]:
+    return costs.code.conversions if costs.code else ()

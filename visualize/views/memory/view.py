@@ -83,7 +83,9 @@ class RequestsPanel(Panel):
                 slots.form("lanes-view", "Which operation is drawn"), scrubber, name="memory-row"
             )
             + slots.picture(own, other, name="memory-picture")
-            + fold("costs-fold", "Every operation of the launch: requests, sectors, lines", table)
+            + fold(
+                "operations-fold", "Every operation of the launch: requests, sectors, lines", table
+            )
             + fold(
                 "totals-fold",
                 "From lanes to DRAM: the launch's counters",
@@ -146,7 +148,7 @@ class RequestsPanel(Panel):
                 costs.compiled if main.is_compiled else costs.textbook,
             ),
             "lanes-view": lanes_form(snapshot),
-            "requests-table": tables.operations_table(costs),
+            "requests-table": tables.declared_operations_table(costs),
             "requests-totals": tables.traffic_section(costs),
             "bank-conflicts": tables.conversions_table(costs),
             "tile-plot": plot_value(tile_plot, f"{main.block} {tile.row.shape}", about=about),

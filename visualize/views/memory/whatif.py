@@ -21,9 +21,9 @@ from kernels.results import Failure
 from kernels.spec import Launch
 from visualize.numbers import join_names, percent
 from visualize.predict.schedule import occupancy_of
+from visualize.reports.launch import MAIN_AMOUNTS
 from visualize.views import prose, slots, status, theme
 from visualize.views.memory.flow import DIVISOR
-from visualize.views.memory.text import label, place
 from visualize.views.panel import Panel, Slots, StreamAction, current_client
 from visualize.views.prose import (
     Hint,
@@ -48,8 +48,7 @@ Question = Callable[[Session, State], Iterator[Answer]]
 
 _HEADER = (
     "change",
-    "operation",
-    "width",
+    "bytes per lane",
     "requests",
     "",
     "sectors",
@@ -204,12 +203,13 @@ def _variants(experiment: Experiment) -> Iterator[tuple[str, Experiment, str]]:
 
 
 def builds_table(builds: Mapping[str, Build | str], caption: str) -> Markup:
-    """Render a row per operation of each build, beside the same operation of the first build.
+    """Render each build's widths, and its totals beside those of the first build.
 
     Args:
         builds: by the name of the change; a string says why it could not be compiled.
     """
-    before: dict[tuple[int, bool], Cost] = {}
+    first, *_ = builds.values()
+    before = None if isinstance(first, str) else sum_costs(first.operations)
     rows: list[tuple[Any, ...]] = []
     for name, build in builds.items():
         if isinstance(build, str):
@@ -217,29 +217,23 @@ def builds_table(builds: Mapping[str, Build | str], caption: str) -> Markup:
             continue
         facts = build.facts
         resident = occupancy_of(build.launch.gpu, build.launch.config.num_warps, facts)
-        needs = str(facts.registers), f"{facts.spilled_bytes:,}", f"{facts.shared_bytes:,}"
-        head = name
-        tail = (
-            *needs,
-            f"{percent(resident.occupancy)}, limited by {join_names(resident.limited_by)}",
-        )
-        for op in build.operations:
-            new = op.launch
-            old = before.get((op.number, op.launch.is_lower_bound))
-            opcodes = ", ".join(op.compiled.opcodes) if op.compiled else ""
-            operation = Hint(label(op.access), f"{place(op.access)}: {opcodes}")
-            requests = f"{new.requests:,}", _ratio(new.requests, old.requests) if old else ""
-            sectors = f"{new.sectors:,}", _ratio(new.sectors, old.sectors) if old else ""
-            rows.append((head, operation, _width(op), *requests, *sectors, *tail))
-            head = ""
-            tail = ("",) * 4
-        if build is next(iter(builds.values())):
-            before = {(op.number, op.launch.is_lower_bound): op.launch for op in build.operations}
+        total = sum_costs(build.operations)
+        row = [name, _widths(build)]
+        for unit in MAIN_AMOUNTS:
+            count = getattr(total, unit)
+            is_compared = before and build is not first
+            row += [f"{count:,}", _ratio(count, getattr(before, unit)) if is_compared else ""]
+        row += [str(facts.registers), f"{facts.spilled_bytes:,}", f"{facts.shared_bytes:,}"]
+        row.append(f"{percent(resident.occupancy)}, limited by {join_names(resident.limited_by)}")
+        rows.append(tuple(row))
     return table(_HEADER, rows, caption)
 
 
-def _width(op: DeclaredCounts) -> str:
-    return f"{op.width_bytes} B" if op.width_bytes else "box"
+def _widths(build: Build) -> str:
+    """Return how many bytes each operation moves per lane."""
+    widths = (f"{op.width_bytes} B" if op.width_bytes else "box" for op in build.operations)
+    pairs = zip(build.operations, widths, strict=True)
+    return ", ".join(f"{op.name} {width}" for op, width in pairs)
 
 
 def _ratio(now: int, before: int) -> Any:
@@ -268,7 +262,7 @@ def best_changes(costs: Mapping[str, Cost]) -> Sentence:
         if new["requests"] < now["requests"] and new["sectors"] <= now["sectors"]
     ]
     if not better:
-        return say("None of these changes saves requests: the tile and the kernel determine them.")
+        return say("None of these changes saves requests. They depend on the tile and the kernel.")
     return join(better, " ")
 
 
@@ -312,8 +306,7 @@ def _describe_choices(size: int, build: Build) -> str:
         if size == 1
         else "nothing known"
     )
-    widths = ", ".join(f"{label(op.access)} {_width(op)}" for op in build.operations)
-    return f"{known}: {widths}; {build.facts.registers} registers"
+    return f"{known}: {_widths(build)}; {build.facts.registers} registers"
 
 
 def _cliff_sentence(name: str, costs: Mapping[int, Cost]) -> Sentence:

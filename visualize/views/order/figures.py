@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from plotly.colors import sample_colorscale
 
 from kernels.results import GroupSizeRow
 from visualize.numbers import count_noun, join_names, significant, time_unit
@@ -300,6 +299,8 @@ def gantt_figure(execution: Execution, schedule: Schedule, color: str) -> Figure
     )
     if color == "order":
         shade = pids * _SHADES // schedule.programs
+        from plotly.colors import sample_colorscale  # a report in a file draws no timeline
+
         palette = sample_colorscale(theme.SEQUENCE, _SHADES)
     else:
         shade = (tiles.group[first] if color == "group" else wave) % shades

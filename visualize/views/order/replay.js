@@ -64,13 +64,8 @@ export default function mountReplay(element) {
     })));
     scrub.max = chart.span_ns;
     scrub.step = Math.max(1, Math.round(chart.span_ns / 400));
+    if (!cursor.isConnected) plot.after(cursor, tip);
     tell();
-    requestAnimationFrame(() => {
-      if (!cursor.isConnected) plot.parentNode.append(cursor, tip);
-      plot.removeAllListeners?.("plotly_afterplot");
-      plot.on?.("plotly_afterplot", place);
-      place();
-    });
   }
 
   function place() {
@@ -119,11 +114,11 @@ export default function mountReplay(element) {
     const what = `${tiles > 1 ? `${tiles} tiles, the first` : "tile"} (${m}, ${n})${chart.slices > 1 ? `, slice ${slice}` : ""}`;
     const times = `${bar.start.toFixed(2)} to ${bar.end.toFixed(2)} µs`;
     tip.innerText = [`pid ${pid}: ${what}`, `SM ${smOf(bar)}, ideal wave ${wave + 1} of ${chart.waves}`, times].join("\n");
-    const side = left > box.width / 2 ? { left: "auto", right: `${box.width - left + 12}px` } : { left: `${left + 12}px`, right: "auto" };
-    Object.assign(tip.style, side, { top: `${top + 12}px` });
+    setBox(tip, { left: left > box.width / 2 ? left - tip.offsetWidth - 12 : left + 12, top: top + 12 });
   }
 
   listen("paint", lay);
+  listen("drawn", ({ target }) => { if (target === gantt) place(); });
   listen("save", ({ target, detail }) => {
     if (maps.has(target)) detail.legend = root.querySelector(".legend");
   });

@@ -35,8 +35,8 @@ export class Overlay {
     this.svg.setAttribute("aria-hidden", "true");
     this.tip = make("p", { class: "tile-tip", hidden: "", role: "status" });
     this.layer.append(this.svg, this.tip);
-    this.place = this.place.bind(this);
     document.addEventListener("pointermove", (event) => this.move(event));
+    listen("drawn", ({ target }) => { if (target === plot) this.place(); });
     if (isOwn) this.listen();
     plot.before(this.layer);
   }
@@ -80,17 +80,10 @@ export class Overlay {
     if (this.isOwn) layer.setAttribute("aria-label", `Tiles of the map: ${keys.join(", ")}`);
   }
 
-  // Lay a step over the picture that is about to be drawn, and place the layer once the axes have moved.
+  // Lay a step over the picture that is about to be drawn.
   lay(detail, step) {
     this.picture.lay(detail, step);
     this.marks?.lay(detail, this.picture);
-    requestAnimationFrame(() => {
-      for (const event of ["plotly_afterplot", "plotly_relayout"]) {
-        this.plot.removeListener?.(event, this.place);
-        this.plot.on?.(event, this.place);
-      }
-      this.place();
-    });
   }
 
   axes(map) {

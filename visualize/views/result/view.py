@@ -23,13 +23,14 @@ from kernels.results import Failure, RunResult, Timeline, records
 from kernels.results.codec import to_json
 from kernels.results.run import Closeup, Diff
 from kernels.spec import Kernel, Launch, shape_text
-from visualize.numbers import Number, source
+from visualize.numbers import Number, count_noun, source
 from visualize.predict.bounds import Bound, Point, Roof, intensity, predicted_point
 from visualize.predict.launch_time import predict_time
 from visualize.predict.reuse import requested_bytes
 from visualize.predict.schedule import schedule
 from visualize.views import slots, status
 from visualize.views.order.figures import bounds_figure
+from visualize.views.order.map_figure import MOST_CELLS
 from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
 from visualize.views.prose import lead, picture_caption, plain, tag_experiment
 from visualize.views.result import figures, text
@@ -268,12 +269,12 @@ def _programs(
 def tile_marks(result: RunResult) -> Json | None:
     """Return which tiles of the output are wrong, for the picture of the program order; None if that is unknown.
 
-    `wrong` has a string per row of places, "1" for a place with a wrong element. `tiles` is the number of tiles that a
-    place covers along each side: 1, or more if the picture of the error is coarser than the tiles.
+    `wrong` has a string per row of the map's cells, "1" for a wrong one; no string if all are right. A cell has several
+    tiles in a large map. A tile shares an error with its neighbours if the picture of the error is coarser than tiles.
     """
     diff = result.diff
     if result.check.passed:
-        return {"wrong": ["0"], "tiles": [2**31, 2**31]}
+        return {"wrong": [], "count": 0, "words": "✓ 0 wrong tiles"}
     if diff is None or diff.tile is None:
         return None
     is_wrong = ~(diff.cells <= (0 if diff.exact else 1))  # NaN is wrong
@@ -285,9 +286,23 @@ def tile_marks(result: RunResult) -> Json | None:
     )
     places = np.zeros((rows[-1] + 1, columns[-1] + 1), dtype=bool)
     np.logical_or.at(places, np.ix_(rows, columns), is_wrong)
+    counts = [-(-size // tile) for size, tile in zip(diff.shape, diff.tile, strict=True)]
+    stride = -(-max(counts) // MOST_CELLS)
+    tile_rows, tile_columns = (
+        np.minimum(np.arange(count) * tile // side, last)
+        for count, tile, side, last in zip(
+            counts, diff.tile, sides, (rows[-1], columns[-1]), strict=True
+        )
+    )
+    marked = places[np.ix_(tile_rows, tile_columns)]
+    for axis, count in enumerate(counts):
+        marked = np.logical_or.reduceat(marked, np.arange(0, count, stride), axis=axis)
+    is_coarse = stride > 1 or sides != list(diff.tile)
+    total = count_noun(marked.size, "cell" if is_coarse else "tile")
     return {
-        "wrong": ["".join("01"[value] for value in row) for row in places.tolist()],
-        "tiles": [side / tile for side, tile in zip(sides, diff.tile, strict=True)],
+        "wrong": ["".join("01"[value] for value in row) for row in marked.tolist()],
+        "count": int(marked.sum()),
+        "words": f"✗ {marked.sum():,} of {total} wrong",
     }
 
 

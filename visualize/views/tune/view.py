@@ -492,7 +492,7 @@ def space_of_call(base: Experiment, vary: object) -> Space:
     if within.size > MAX_CONFIGS_PER_CALL:
         message = f"{within.size:,} configs are asked for; /sweep takes at most {MAX_CONFIGS_PER_CALL}. Vary fewer "
         raise ConfigError(
-            "too_many_configs", f"{message}values, or use the page or app.py sweep.", "vary"
+            "too_many_configs", f"{message}values, or use the page or tilescope sweep.", "vary"
         )
     return within
 

@@ -14,36 +14,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from visualize.views.theme import variables
-
-_VISUALIZE = Path(__file__).parents[2]
+from visualize.web.sources import SCRIPTS, STYLES
 
 ICON = Path(__file__).with_name("icon.svg")
 
-
-def _find(suffix: str) -> list[Path]:
-    """Return the page's own files, then those of each view."""
-    return [
-        path
-        for folder in ("web/assets", "views/*")
-        for path in sorted(_VISUALIZE.glob(f"{folder}/*{suffix}"))
-    ]
-
-
-_SCRIPTS = {
-    path.relative_to(_VISUALIZE).as_posix(): path.read_text("utf-8") for path in _find(".js")
-}
-_OUTSIDE, _INSIDE = (
-    "".join(
-        path.read_text("utf-8") for path in _find(".css") if (path.stem == "outside") == is_outside
-    )
-    for is_outside in (True, False)
-)
-# Inside Gradio's container, as specific as Gradio's own rules.
-_STYLES = f"{variables()}{_OUTSIDE}.gradio-container {{\n{_INSIDE}}}\n"
-
 # Content of the files, by path.
-FILES = {**_SCRIPTS, "style.css": _STYLES}
+FILES = {**SCRIPTS, "style.css": STYLES}
 PREFIX = "/assets-"  # Gradio's own files are in /assets/
 _FOLDER = PREFIX[1:] + hashlib.sha256("".join(FILES.values()).encode()).hexdigest()[:16]
 _PAGE = f"{_FOLDER}/web/assets/page.js"
@@ -62,7 +38,7 @@ ROUTE = Route(f"/{_FOLDER}/{{path:path}}", _reply)
 
 # Modules are fetched with Gradio's own scripts, and not one after the other as they import each other.
 HEAD = f'<link rel="stylesheet" href="{_FOLDER}/style.css">' + "".join(
-    f'<link rel="modulepreload" href="{_FOLDER}/{path}">' for path in _SCRIPTS
+    f'<link rel="modulepreload" href="{_FOLDER}/{path}">' for path in SCRIPTS
 )
 
 

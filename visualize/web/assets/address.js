@@ -31,7 +31,7 @@ export default function mountAddress() {
     for (const name of DISPLAY) if (now.has(name)) shown.set(name, now.get(name));
     for (const name of LEADS) if (lead.has(name)) shown.set(name, lead.get(name));
     const change = isStep && !isBack && dataset.address ? "pushState" : "replaceState";
-    history[change](history.state, "", `${location.pathname}?${shown}`);
+    try { history[change](history.state, "", `${location.pathname}?${shown}`); } catch { /* refused in a frame without a URL */ }
     isStep = isBack = false;
     dataset.address = full.toString();
     // Style sheets use only these fields: matching the whole address would restyle the page after each change.

@@ -3,9 +3,9 @@
 // The constants of this page, from the server (see page.py).
 export const given = {};
 
-// Scripts tell each other of changes by events of the document.
-export function emit(name, detail) {
-  document.dispatchEvent(new CustomEvent(`tilescope:${name}`, { detail }));
+// Scripts tell each other of changes by events of the document, or of a plot.
+export function emit(name, detail, target = document) {
+  target.dispatchEvent(new CustomEvent(`tilescope:${name}`, { bubbles: true, detail }));
 }
 
 export function listen(name, action) {

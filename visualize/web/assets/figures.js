@@ -11,10 +11,14 @@ async function inflate(bytes) {
   return inflated;
 }
 
+const decode = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+
+export const inflateText = async (text) => new TextDecoder().decode(await inflate(decode(text)));
+
 // Inflates a figure (see slots.py): the bytes of its arrays, as a number; the arrays, integers as differences; and its JSON.
 export async function inflateFigure(text) {
   if (!text || text === "none") return { text };
-  const { buffer } = await inflate(await inflate(Uint8Array.from(atob(text), (c) => c.charCodeAt(0))));
+  const { buffer } = await inflate(await inflate(decode(text)));
   const [size] = new Uint32Array(buffer, 0, 1), arrays = { i: Int32Array, u: Uint32Array, f: Float32Array };
   const nest = (flat, [length, ...rest]) => {
     const step = flat.length / length;

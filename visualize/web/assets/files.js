@@ -1,5 +1,5 @@
 // Files that the page saves, pictures of figures, and text for the clipboard.
-import { make, notify } from "./dom.js";
+import { emit, make, notify } from "./dom.js";
 import { Gif } from "./gif.js";
 import { counted } from "./numbers.js";
 
@@ -62,7 +62,7 @@ function traceElement(root, left, top) {
 // What other scripts lay over a figure: HTML, its legend and its steps.
 function layers(node) {
   const detail = { over: [], legend: null, steps: null };
-  node.dispatchEvent(new CustomEvent("tilescope:save", { bubbles: true, detail }));
+  emit("save", detail, node);
   return detail;
 }
 

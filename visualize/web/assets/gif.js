@@ -1,37 +1,33 @@
 // Animated GIFs (GIF89a, see the W3C's copy of the specification). Our pictures have few colours: the 255 commonest are kept.
 const CLEAR = 256, END = 257, UNCHANGED = 255; // LZW codes, and the colour of pixels that stay
 
+// Colours of 5 bits per channel.
+const packed = (pixel) => (pixel >> 3 & 31) << 10 | (pixel >> 11 & 31) << 5 | pixel >> 19 & 31;
+const channels = (color) => [color >> 10, color >> 5 & 31, color & 31];
+
 export class Gif {
   constructor() {
-    Object.assign(this, { frames: [], sums: new Map() }); // colours of 5 bits per channel → count, and sums of their channels
+    Object.assign(this, { frames: [], counts: new Uint32Array(1 << 15) }); // pixels of each colour
   }
 
   add(canvas, milliseconds) {
-    const { width, height } = canvas, { data } = canvas.getContext("2d").getImageData(0, 0, width, height), colors = new Uint16Array(width * height);
-    for (let i = 0; i < colors.length; i++) {
-      const [red, green, blue] = [data[4 * i], data[4 * i + 1], data[4 * i + 2]], color = (red >> 3) << 10 | (green >> 3) << 5 | blue >> 3;
-      if (!this.sums.has(color)) this.sums.set(color, [0, 0, 0, 0]);
-      const sum = this.sums.get(color);
-      sum[0]++;
-      sum[1] += red;
-      sum[2] += green;
-      sum[3] += blue;
-      colors[i] = color;
-    }
+    const { width, height } = canvas, { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+    const colors = Uint16Array.from(new Uint32Array(data.buffer), packed);
+    for (const color of colors) this.counts[color]++;
     this.frames.push({ colors, milliseconds });
     Object.assign(this, { width, height });
   }
 
   // The colours of the file, and the one that is nearest to each colour of the frames.
   palette() {
-    const means = [...this.sums].map(([color, [count, ...sums]]) => ({ color, count, mean: sums.map((sum) => sum / count) }));
-    const kept = means.toSorted((a, b) => b.count - a.count).slice(0, UNCHANGED), nearest = new Uint8Array(1 << 15);
-    const distance = (mean, other) => mean.reduce((sum, channel, i) => sum + (channel - other[i]) ** 2, 0);
-    for (const { color, mean } of means) {
-      const distances = kept.map((other) => distance(mean, other.mean));
+    const { counts } = this, used = [...counts.keys()].filter((color) => counts[color]);
+    const kept = used.toSorted((a, b) => counts[b] - counts[a]).slice(0, UNCHANGED).map(channels), nearest = new Uint8Array(1 << 15);
+    for (const color of used) {
+      const parts = channels(color);
+      const distances = kept.map((other) => Math.hypot(...other.map((part, i) => part - parts[i])));
       nearest[color] = distances.indexOf(Math.min(...distances));
     }
-    return { table: kept.flatMap(({ mean }) => mean.map(Math.round)), nearest };
+    return { table: kept.flat().map((part) => Math.round(part * 255 / 31)), nearest };
   }
 
   encode() {

@@ -1,6 +1,6 @@
 // The live plot (see slots.py). Its value has its figure and the pinned one (see figures.js).
 import { Cells } from "./cells.js";
-import { given, isDark, make } from "./dom.js";
+import { emit, given, isDark, make } from "./dom.js";
 import { savePicture } from "./files.js";
 
 const NARROW = 480; // pixels
@@ -95,7 +95,7 @@ export default function mountPlot(element) {
       this.cells = new Cells(this.node);
       window.Plotly?.purge(this.node);
       this.painted = this.ranges = null;
-      this.node.dispatchEvent(new CustomEvent("tilescope:cleared", { bubbles: true }));
+      emit("cleared", null, this.node);
     }
 
     async paint() {
@@ -105,11 +105,13 @@ export default function mountPlot(element) {
       // Pinned and own pictures of several maps stand one above the other, each in the whole width.
       element.classList.toggle("stacked", "xaxis2" in figure.layout);
       const detail = fit(figure, node);
-      node.dispatchEvent(new CustomEvent(this.event, { bubbles: true, detail }));
+      emit(this.event, detail, node);
       clearTimeout(this.whole);
       // Plotly follows once the plot rests, for its zoom and its hover texts.
-      if (this.cells.redraw(detail)) this.whole = setTimeout(() => this.react(detail), 250);
-      else await this.react(detail);
+      if (this.cells.redraw(detail)) {
+        this.whole = setTimeout(() => this.react(detail), 250);
+        emit("drawn", null, node);
+      } else await this.react(detail);
       node.dataset.draws = Number(node.dataset.draws || 0) + 1;
     }
 
@@ -123,9 +125,15 @@ export default function mountPlot(element) {
     // If a page has a <base>, Plotly writes references to gradients and clips with the whole address, and they break when
     // the address changes. References within a document need no base (CSS Values 4, "local url flag").
     draw(data, layout) {
-      const base = document.querySelector("base"), parent = base?.parentNode;
+      const { node } = this, base = document.querySelector("base"), parent = base?.parentNode;
       base?.remove();
-      try { return window.Plotly.react(this.node, data, layout, this.config); } finally { if (base) parent.prepend(base); }
+      const drawing = window.Plotly.react(node, data, layout, this.config);
+      if (base) parent.prepend(base);
+      for (const event of ["plotly_afterplot", "plotly_relayout"]) {
+        node.removeAllListeners(event);
+        node.on(event, () => emit("drawn", null, node));
+      }
+      return drawing;
     }
 
     // The ranges that Plotly chose, by axis and quantity: its scale, and its title without numbers (a median of 460 samples,
@@ -139,7 +147,7 @@ export default function mountPlot(element) {
     }
   }
 
-  const own = new LivePlot(element.querySelector(".live-plot"), "tilescope:paint");
+  const own = new LivePlot(element.querySelector(".live-plot"), "paint");
   let pinned = null;
 
   // Show a second plot beside the own one, or hide it.
@@ -149,7 +157,7 @@ export default function mountPlot(element) {
       const beside = make("div", { class: "pinned-plot", role: "figure", "aria-label": `Pinned: ${node.ariaLabel}` });
       node.after(beside);
       // The pinned plot has an event of its own, so scripts that draw over one plot ignore the other.
-      pinned = new LivePlot(beside, "tilescope:paint-pinned");
+      pinned = new LivePlot(beside, "paint-pinned");
     }
     pinned.node.hidden = !isPinned;
     element.classList.toggle("paired", isPinned);

@@ -1,0 +1,108 @@
+"""The wheel: its files, and its command beside packages of the user's that have the names of ours."""
+
+import email
+import os
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from scripts.make_space import ROOT
+
+# What `tilescope` needs at least besides Python's own modules, torch and Triton.
+REQUIRED = ["markupsafe", "numpy", "orjson", "pydantic"]
+
+SCRIPT = """
+import sys
+import kernels, visualize
+import torch, triton, triton.language as tl
+
+@triton.jit
+def copy(x, y):
+    i = tl.arange(0, 128)
+    tl.store(y + i, tl.load(x + i))
+
+copy[(1,)](torch.empty(128, device="cuda"), torch.empty(128, device="cuda"))
+print(kernels.OWNER, visualize.OWNER)
+print([path for path in sys.path if path.endswith("tilescope")])
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
+    subprocess.run(build, cwd=ROOT, check=True)
+    (path,) = folder.iterdir()
+    return zipfile.ZipFile(path)
+
+
+@pytest.fixture
+def tilescope(wheel, tmp_path):
+    """Return a function that runs the installed command in a user's folder."""
+    site = tmp_path / "site"
+    home = tmp_path / "home"
+    wheel.extractall(site)
+    for name in ("kernels", "visualize"):
+        (home / name).mkdir(parents=True)
+        (home / name / "__init__.py").write_text('OWNER = "user"\n')
+    (home / "script.py").write_text(SCRIPT)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(site),
+        "TILESCOPE_CACHE": str(tmp_path / "cache"),
+    }
+
+    def run(*arguments):
+        command = [sys.executable, "-m", "tilescope", *arguments]
+        return subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True)
+
+    return run
+
+
+def test_all_of_the_product_and_nothing_else_lies_in_the_package_tilescope(wheel):
+    files = [ROOT / "app.py", ROOT / "docs" / "glossary.md", *(ROOT / "tilescope").glob("*.py")]
+    for folder in ("kernels", "visualize"):
+        files += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
+    names = {path.relative_to(ROOT).as_posix().removeprefix("tilescope/") for path in files}
+    expected = {f"tilescope/{name}" for name in names if "__pycache__" not in name}
+    metadata, packed = set(), set()
+    for name in wheel.namelist():
+        (metadata if ".dist-info/" in name else packed).add(name)
+    assert packed == expected
+    assert sum(file.compress_size for file in wheel.infolist()) < 12e6
+    described = email.message_from_bytes(
+        wheel.read(next(name for name in metadata if name.endswith("METADATA")))
+    )
+    always = [need for need in described.get_all("Requires-Dist") if "extra ==" not in need]
+    assert sorted(need.rstrip("0123456789.,<>=~") for need in always) == REQUIRED
+
+
+def test_a_script_sees_its_own_packages_and_not_ours(tilescope):
+    done = tilescope("show", "script.py", "--text")
+    assert done.returncode == 0, done.stderr
+    assert "script.py:9 " in done.stdout
+    assert done.stderr.splitlines()[-2:] == ["user user", "[]"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "status", "sentence"),
+    [
+        ("gradio", ["serve"], 2, 'This needs gradio: pip install "tilescope[page]"\n'),
+        ("gradio", ["show", "script.py"], 2, "With --text, `show` prints a table.\n"),
+        ("gradio", ["sweep", "experiment.json"], 2, 'pip install "tilescope[page]"\n'),
+        ("torch", ["show", "script.py", "--text"], 2, 'pip install "tilescope[torch]"\n'),
+    ],
+)
+def test_a_command_says_what_to_install(tilescope, tmp_path, missing, arguments, status, sentence):
+    hidden = "import importlib.util, sys\nfind = importlib.util.find_spec\n"
+    hidden += f"sys.modules[{missing!r}] = None\n"
+    hidden += (
+        f"importlib.util.find_spec = lambda name: None if name == {missing!r} else find(name)\n"
+    )
+    (tmp_path / "site" / "sitecustomize.py").write_text(hidden)
+    done = tilescope(*arguments)
+    assert done.returncode == status
+    assert done.stderr.endswith(sentence)
+    assert "Traceback" not in done.stderr

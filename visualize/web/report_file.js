@@ -1,0 +1,36 @@
+// The page in a file: replies to its messages with the updates that the file contains (see report_file.py).
+import { listen, make } from "./assets/dom.js";
+import { inflateText } from "./assets/figures.js";
+import { connect, receive, settings } from "./assets/messages.js";
+import { start } from "./assets/page.js";
+
+const read = (id) => inflateText(document.getElementById(id).textContent);
+const { script, launches, opened, updates, pieces, given } = JSON.parse(await read("report"));
+
+function reply(event, message) {
+  const { number, open } = message;
+  if (event !== "input") return;
+  const fields = message.settings ?? { tab: settings.tab, ...Object.fromEntries(new URLSearchParams(open ?? message.follow)) };
+  const view = { ...opened[fields.launch] ?? opened[0], ...fields }, { tab, launch, operation, model } = view;
+  const parts = updates[[tab, launch]] ?? updates[[tab, launch, operation]] ?? updates[[tab, launch, operation, model]];
+  const query = new URLSearchParams(view).toString();
+  const slots = { settings: JSON.stringify(view), tab, launches };
+  for (const [name, places] of Object.entries(parts)) slots[name] = places.map((place) => pieces[place]).join("");
+  slots.link = JSON.stringify({ full: query, short: query, title: script, shows: "script" });
+  if (open !== undefined) slots["operations-fold"] = "open";
+  receive(JSON.stringify({ reply_to: number, slots }));
+}
+
+listen("address", () => {
+  document.querySelectorAll("#launches tbody tr").forEach((row, number) => { row.ariaCurrent = number === Number(settings.launch); });
+});
+
+// Paper is light.
+const dark = matchMedia("screen and (prefers-color-scheme: dark)");
+const setTheme = () => document.body.classList.toggle("dark", dark.matches);
+dark.addEventListener("change", setTheme);
+setTheme();
+document.head.append(make("script", {}, await read("plotly")));
+settings.tab = opened[0].tab;
+connect(reply);
+start(document.querySelector("#stage"), "", given);

@@ -1,0 +1,177 @@
+"""A script's launches as one HTML file: the page's views, scripts and styles, with all updates that they can ask for.
+
+The file needs neither a server nor the network: `report_file.js` replies to the page's messages.
+"""
+
+import base64
+import json
+import posixpath
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from visualize.reports import text
+from visualize.views import slots, theme
+from visualize.views.capture.launches import Launches
+from visualize.views.capture.view import (
+    LaunchView,
+    draw_launch,
+    launches_table,
+    most_wasteful,
+)
+from visualize.views.memory.compiler import CompilerPanel
+from visualize.views.memory.view import RequestsPanel
+from visualize.views.order.view import ProgramOrderPanel
+from visualize.views.panel import Slots
+from visualize.views.prose import glossary_dialog
+from visualize.views.slots import PLOTLY_JS, slot
+from visualize.web.sources import SCRIPTS, STYLES
+
+# Each view's title, and the fields of a LaunchView on which its slots depend. A message names their values, too.
+_VIEWS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "requests": ("Requests", ("operation", "model")),
+    "compiler": ("Compiler", ("operation",)),
+    "program-order": ("Program order", ()),
+    "result": ("Result", ()),
+}
+
+# Long values that begin alike share pieces of this many characters.
+_PIECE = 4096
+
+_IMPORT = re.compile(r'(?<=from |port )"(\.[^"]+)"')
+
+# The browser sends nothing to any host.
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; "
+    "img-src data: blob:"
+)
+
+_PAGE = Markup(
+    """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{title}</title><style>{styles}</style><script type="importmap">{modules}</script></head>
+<body data-shows="script"><div class="gradio-container"><div class="main"><div id="stage">{layout}</div></div></div>
+<noscript><style>#stage {{ display: none; }}</style><pre>{table}</pre></noscript>
+<script type="text/plain" id="plotly">{plotly}</script><script type="text/plain" id="report">{report}</script>
+<script type="module">import "web/report_file.js";</script></body></html>
+"""
+)
+
+
+def render_report(launches: Launches) -> str:
+    """Return launches as an HTML file."""
+    script = launches.content.script
+    opened = []
+    updates = {}
+    pieces: dict[str, int] = {}
+    for number in range(len(launches.report().launches)):
+        view = most_wasteful(launches, LaunchView(launch=number))
+        opened.append(asdict(view))
+        for key, update in _draw_views(launches, view):
+            updates[key] = {name: _divide(value, pieces) for name, value in update.items()}
+    report = {
+        "script": script,
+        "launches": launches_table(launches, {}),
+        "opened": opened,
+        "updates": updates,
+        "pieces": list(pieces),
+        "given": {
+            "is_file": True,
+            "needs_gpu": [],
+            "themes": theme.THEMES,
+            "scale": theme.LOAD_SCALE,
+            "to_come": theme.OPAQUE_TO_COME,
+        },
+    }
+    return _PAGE.format(
+        policy=_POLICY,
+        title=f"{script}: Tilescope",
+        styles=Markup(STYLES + _read(".css")),  # noqa: S704
+        modules=Markup(json.dumps({"imports": dict(_modules())})),  # noqa: S704
+        layout=_layout(script),
+        table=text.table(launches.report()),
+        plotly=_pack(PLOTLY_JS.read_bytes()),
+        report=_pack(json.dumps(report).encode()),
+    )
+
+
+def _draw_views(launches: Launches, opened: LaunchView) -> Iterator[tuple[str, Slots]]:
+    """Yield the slots of each view of a launch, by the view and the values on which they depend."""
+    operations = len(launches.report().launches[opened.launch].ops)
+    choices: dict[str, Any] = {
+        "operation": range(max(1, operations)),
+        "model": ("compiled", "textbook"),
+    }
+    for tab, (_, fields) in _VIEWS.items():
+        for values in product(*(choices[field] for field in fields)):
+            view = replace(opened, tab=tab, **dict(zip(fields, values, strict=True)))
+            address = {"launch": view.launch, "model": view.model}
+            key = ",".join(map(str, (tab, view.launch, *values)))
+            yield key, draw_launch(launches, view, address)
+
+
+def _divide(value: str, pieces: dict[str, int]) -> list[int]:
+    """Return the numbers of the pieces of a value. Equal pieces are stored once."""
+    return [
+        pieces.setdefault(value[at : at + _PIECE], len(pieces))
+        for at in range(0, len(value), _PIECE)
+    ]
+
+
+def _layout(script: str) -> Markup:
+    views = {
+        "requests": RequestsPanel().layout(),
+        "compiler": CompilerPanel().layout(),
+        "program-order": ProgramOrderPanel().layout(),
+        "result": slot("result"),
+    }
+    section = Markup('<section id="{0}-tab" class="tabitem" aria-label="{1}" hidden>{2}</section>')
+    button = Markup('<button type="button" data-tabs="{}">{}</button>')
+    buttons = Markup("").join(button.format(name, title) for name, (title, _) in _VIEWS.items())
+    header = slots.row(
+        slot("title", content=Markup("<h1>{}</h1>").format(script)),
+        slot("tab", "tabs", Markup('<nav aria-label="Views">{}</nav>').format(buttons)),
+        Markup('<button type="button" class="library" popovertarget="glossary">Glossary</button>'),
+        name="header",
+        classes="bar",
+    )
+    sections = Markup("").join(
+        section.format(name, title, views[name]) for name, (title, _) in _VIEWS.items()
+    )
+    results = slot("elsewhere", content='<p class="problem"></p>') + slot("launches") + sections
+    return (
+        slot("awaited", content='<div role="progressbar" hidden></div>')
+        + slot("settings", "settings")
+        + header
+        + slots.row(results, name="results", classes="column")
+        + slot("link", "link")
+        + glossary_dialog()
+    )
+
+
+def _modules() -> Iterator[tuple[str, str]]:
+    """Yield each script by its path, as a URL. It imports the others by their paths."""
+    for path, code in {**SCRIPTS, "web/report_file.js": _read(".js")}.items():
+        imports = partial(_absolute_import, posixpath.dirname(path))
+        code = _IMPORT.sub(imports, code)
+        yield path, f"data:text/javascript;base64,{base64.b64encode(code.encode()).decode()}"
+
+
+def _absolute_import(folder: str, name: re.Match[str]) -> str:
+    return f'"{posixpath.normpath(posixpath.join(folder, name[1]))}"'
+
+
+def _read(suffix: str) -> str:
+    return Path(__file__).with_suffix(suffix).read_text(encoding="utf-8")
+
+
+def _pack(content: bytes) -> str:
+    return base64.b64encode(zlib.compress(content, 9)).decode()
