@@ -453,6 +453,18 @@ def test_a_save_between_a_pages_message_and_its_stream_still_redraws_the_page(
     assert len(captures) == 1
 
 
+def test_a_module_is_captured_again_when_a_file_with_its_kernels_is_saved(capture_path, tmp_path):
+    captures = []
+    module = Script(
+        capture_path, "package.module", lambda *given: captures.append(given) or capture_path
+    )
+    for count in (0, 1, 1):
+        module.follow()
+        assert len(captures) == count
+        if count == 0:
+            os.utime(capture_path.with_suffix(".py"), (2, 2))
+
+
 def test_an_example_opens_without_being_captured_and_follows_its_controls():
     captures = []
 

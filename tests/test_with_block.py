@@ -52,17 +52,44 @@ print(json.dumps({
 """
 
 
-@pytest.fixture(scope="module")
-def block(tmp_path_factory, compiled_before):
-    """Return the folder of a script with four blocks, and what it printed."""
-    folder = tmp_path_factory.mktemp("block")
-    (folder / "script.py").write_text(SCRIPT, encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(compiled_before)}
+GPU_SCRIPT = """
+import json, torch, triton
+import triton.language as tl
+import tilescope
+
+@triton.autotune([triton.Config({"BLOCK": block}) for block in (64, 128, 256)], key=["n"])
+@triton.jit
+def copy(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, mask=i < n), mask=i < n)
+
+x = torch.randn(1 << 20, device="cuda")
+out = torch.zeros_like(x)
+with tilescope.capture("gpu.tilescope") as launches:
+    copy[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, out, x.numel())
+print(json.dumps({
+    "equal": torch.equal(x, out), "tried": len(copy.configs_timings), "best": copy.best_config.kwargs["BLOCK"],
+    "launches": launches,
+}))
+"""
+
+
+def run_script(folder, text, cache):
+    """Return the JSON that a script printed."""
+    (folder / "script.py").write_text(text, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(cache)}
     done = subprocess.run(
         [sys.executable, "script.py"], cwd=folder, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    return folder, json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def block(tmp_path_factory, compiled_before):
+    """Return the folder of a script with four blocks, and what it printed."""
+    folder = tmp_path_factory.mktemp("block")
+    return folder, run_script(folder, SCRIPT, compiled_before)
 
 
 def test_the_process_stays_as_it_was(block):
@@ -88,3 +115,13 @@ def test_reports_are_those_of_show_and_print_as_tables(block, capfd):
     assert text == f"{printed['repr'][0]}\n"
     assert printed["repr"][1] in text
     assert "<td>script.py:10<td>load<td>x<td>8<td>" in printed["html"]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_launches_run_and_an_autotuner_searches(tmp_path, compiled_before):
+    printed = run_script(tmp_path, GPU_SCRIPT, compiled_before)
+    (launch,) = printed["launches"]
+    assert (printed["equal"], printed["tried"]) == (True, 3)
+    assert launch["config"]["BLOCK"] == printed["best"]
+    assert launch["elapsed_ms"] > 0
+    assert launch["totals"]["ld_sectors"] == (1 << 20) * 4 // 32

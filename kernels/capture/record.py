@@ -430,11 +430,11 @@ def write_capture(folder: Path, path: Path, script: str = "", status: int = 0) -
         return content["refused"]
     if status and "is_complete" not in content:
         launches = content["launches"]
-        end = _describe_exit(script, status)
+        before = f"; launches before that: {len(launches)}"
+        end = _describe_exit(script, status, before)
         if status < 0:
-            killed = f"{script} was killed by {signal.Signals(-status).name}"
+            killed = f"{script} was killed by {signal.Signals(-status).name}{before}"
             end = {"kind": "exception", "message": killed}
-        end["message"] += f"; launches before that: {len(launches)}"
         place = launches[-1]["caller"] if launches else {"file": "", "line": 0}
         content["stopped"] = {**place, **end}
     total = 0
@@ -1380,8 +1380,9 @@ def read_program(recorder: Recorder, target: str, is_module: bool) -> Program:
             return Program(_compile_cells(recorder, path), {"display": print})
         code = compile(path.read_bytes(), str(path), "exec")
         return Program([code], {"__file__": str(path)})
-    except (SyntaxError, ValueError, KeyError) as error:
-        kind = "a notebook" if isinstance(error, json.JSONDecodeError | KeyError) else "Python"
+    except (SyntaxError, ValueError) as error:
+        is_notebook = path.suffix == ".ipynb" and isinstance(error, ValueError)
+        kind = "a notebook" if is_notebook else "Python"
         raise UsageError(f"{target} is not {kind}: {error}.") from None
 
 
@@ -1403,7 +1404,10 @@ def _find_module(name: str) -> Any:
 def _compile_cells(recorder: Recorder, path: Path) -> list[types.CodeType]:
     """Compile a notebook's code cells. A cell's file name is the notebook's with the number that Jupyter gives it."""
     codes = list[types.CodeType]()
-    for cell in json.loads(path.read_bytes())["cells"]:
+    notebook = json.loads(path.read_bytes())
+    if not isinstance(notebook, dict) or "cells" not in notebook:
+        raise ValueError("it has no cells")
+    for cell in notebook["cells"]:
         text = "".join(cell["source"])
         if cell["cell_type"] != "code" or not text.strip():
             continue
@@ -1478,8 +1482,8 @@ def describe_stop(error: BaseException, title: str) -> dict[str, Any]:
     """Return the JSON that says where and why a program ended early."""
     line = _users_line(traceback.extract_tb(error.__traceback__))
     if isinstance(error, SystemExit):
-        status = error.code if isinstance(error.code, int) else 1
-        return {**line, **_describe_exit(title, status)}
+        status, text = (error.code, "") if isinstance(error.code, int) else (1, f": {error.code}")
+        return {**line, **_describe_exit(title, status, text)}
     message = f"{title} raised {_summarize(error)}"
     if "relative import" in str(error):
         message += ". Show it as a module, from the folder above its package: -m PACKAGE.MODULE"
@@ -1487,8 +1491,9 @@ def describe_stop(error: BaseException, title: str) -> dict[str, Any]:
     return {**line, "kind": "exception", "message": message}
 
 
-def _describe_exit(title: str, status: int) -> dict[str, Any]:
-    return {"kind": "exit", "status": status, "message": f"{title} exited with status {status}"}
+def _describe_exit(title: str, status: int, text: str) -> dict[str, Any]:
+    message = f"{title} exited with status {status}{text}"
+    return {"kind": "exit", "status": status, "message": message[:300]}
 
 
 def _summarize(error: Any) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import urllib.parse
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -156,10 +157,11 @@ class Scripts:
 def script_name(source: str) -> str:
     """Return the name of a script in place of a kernel's ID.
 
-    >>> script_name("kernels/examples/softmax.py:case")
-    'script.softmax'
+    >>> script_name("kernels/examples/softmax.py:case"), script_name("package.module")
+    ('script.softmax', 'script.package.module')
     """
-    return PREFIX + Path(source.partition(":")[0]).stem
+    name = Path(source.partition(":")[0]).name
+    return PREFIX + re.sub(r"\.(py|ipynb|tilescope)$", "", name)
 
 
 def shipped_scripts(

@@ -73,7 +73,7 @@ class Script:
         """Capture the script again if its file has changed."""
         with self._lock:
             modified = self._modification()
-            if modified not in ((0, 0), self._modified):
+            if modified and modified != self._modified:
                 self._modified = modified
                 self._capture_again()
 
@@ -85,14 +85,19 @@ class Script:
                 self.chosen = chosen
                 self._capture_again()
 
-    def _modification(self) -> tuple[int, int]:
-        """Return the script's modification time in ns, and its size; zeros if there is no script."""
+    def _modification(self) -> list[tuple[int, int]]:
+        """Return the modification time in ns and the size of the script, or of the files that hold a module's kernels.
+
+        Editors that first truncate a file may write it within one tick of the file system's clock.
+        """
+        if not self.is_live:
+            return []
         path = Path(self.source.partition(":")[0])
-        if not self.is_live or not path.exists():
-            return 0, 0
-        # Editors that first truncate a file may write it within one tick of the file system's clock.
-        status = path.stat()
-        return status.st_mtime_ns, status.st_size
+        files = {path}
+        if path.suffix not in (".py", ".ipynb"):
+            files = {Path(kernel.file) for kernel in self.launches.content.kernels}
+        statuses = [file.stat() for file in sorted(files) if file.is_file()]
+        return [(status.st_mtime_ns, status.st_size) for status in statuses]
 
     def _capture_again(self) -> None:
         """Replace the launches, unless the script fails before its first launch."""
