@@ -63,7 +63,7 @@ def test_a_report_in_a_file_shows_each_launch_operation_and_text(opened: Tab) ->
     opened.says("#request-plot", "16 sectors: all 512 bytes used")
     opened.page.locator("#launches td a").nth(1).click()
     opened.says("#request-plot", "32 sectors: 128 of 1,024 bytes used")
-    opened.says("#requests-headline", "This operation touches 8 × its ideal sectors")
+    opened.says("#requests-headline", "48 bytes")
     opened.page.locator("#scrubber .forward").click()
     opened.says("#request-plot", "Compiled: request 2 of 16")
     opened.page.locator("#requests-table td a", has_text="script.py:10").first.click()

@@ -191,8 +191,7 @@ def test_a_figure_carries_the_first_byte_of_each_lane_and_the_state_of_each_cell
     rng = np.random.default_rng(width)
     addresses = rng.integers(0, 4096 // width, (3, 32)) * width  # some lanes share bytes
     flow = flow_of(addresses, width)
-    _, requests = figure_of(flow, request=2)
-    assert requests["place"] == 2
+    _, requests = figure_of(flow)
     assert requests["total"] == 3
     assert requests["titles"][2].startswith("<b>Textbook: request 3 of 3</b>")
     drawn = flow.lines(np.arange(3))
