@@ -181,8 +181,8 @@ def flow_of(addresses, width=4, active=True):
     return Flow("load", "B", (0,), address.size, lanes, is_compiled=False)
 
 
-def figure_of(flow, request=0):
-    figure = decode(flow_plot(flow, request, "about"))
+def figure_of(flow):
+    figure = decode(flow_plot(flow, 0, "about"))
     return figure["layout"], figure["layout"]["meta"]["requests"]
 
 
