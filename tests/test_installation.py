@@ -195,3 +195,20 @@ def test_without_gpu_libraries_every_module_imports_and_every_kernel_is_predicte
     """The page's process starts without torch, and a run says that Triton is missing."""
     done = python(ROOT, "-c", CODE)
     assert done.stdout.split() == ["imported", "predicted"], done.stderr
+
+
+REPORT = """
+import sys
+for name in ("gradio", "pandas", "plotly", "segno", "starlette", "torch"):
+    sys.modules[name] = None  # importing it raises ImportError
+from visualize.cli.show import show
+show(["kernels/examples/attention.tilescope", "--html", sys.argv[1]])
+"""
+
+
+def test_a_report_in_a_file_is_small_and_needs_none_of_the_pages_libraries(tmp_path):
+    path = tmp_path / "report.html"
+    done = python(ROOT, "-c", REPORT, str(path))
+    assert done.returncode == 0, done.stderr
+    assert "attention.py" in done.stdout
+    assert path.stat().st_size < 1_200_000

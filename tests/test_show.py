@@ -223,6 +223,16 @@ def test_controls_of_the_page_become_options_of_the_capture():
     assert capture_options(chosen) == options
 
 
+def test_a_file_that_cannot_be_written_is_an_error_in_the_flags(tmp_path, capfd):
+    path = tmp_path / "missing" / "report.html"
+    assert (
+        run_command(show, [str(Path(EXAMPLES[0]).with_suffix(".tilescope")), "--html", str(path)])
+        == USAGE
+    )
+    sentence = f"--html {path} cannot be written (No such file or directory)."
+    assert sentence in capfd.readouterr().err
+
+
 def test_what_follows_two_dashes_goes_to_the_script_and_its_exit_status_is_kept(
     script, tmp_path, capfd
 ):
