@@ -11,7 +11,6 @@ import pytest
 from fakes import (
     ALL,
     GPU,
-    STEADY,
     FakeBuilder,
     FakeDevice,
     explored,
@@ -223,16 +222,6 @@ def test_a_sweep_with_another_triton_starts_again_and_says_so(store):
     swept(GRID, device, within=SOME, store=store)
     assert len(explored(device)) == SOME.size
     assert [stored.triton == "99.1" for stored in store.sweeps(5)] == [False, True]
-
-
-def test_a_new_sweep_leaves_the_earlier_one_unchanged(store):
-    swept(GRID, within=SOME, store=store)
-    before = store.latest_sweep(SOME, GPU)
-    device = FakeDevice(seed=1, noise=10 * STEADY)
-    swept(GRID, device, within=SOME, store=store, resume=ResumePoint())
-    assert len(explored(device)) == SOME.size
-    latest, earlier = store.sweeps(5)
-    assert earlier == before != latest
 
 
 def test_an_unreadable_stored_sweep_is_logged_and_ignored(store, caplog):
