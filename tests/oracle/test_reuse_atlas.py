@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import recorded_reuse
+from benchmarks.recorded_reuse import DRAWN, STUDIES, median_error, rows, within
 from kernels.spec import DTYPE_BYTES
-from tests.oracle import recorded_reuse
-from tests.oracle.recorded_reuse import DRAWN, STUDIES, median_error, rows, within
 from visualize.predict.bounds import bounds
 from visualize.predict.l2 import CONSTANTS
 from visualize.predict.reuse import reuse
