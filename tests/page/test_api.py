@@ -263,7 +263,7 @@ def test_sigterm_ends_the_app_without_waiting_for_compiles(tmp_path, tilescope_c
         until(lambda: not any(map(is_alive, workers)))
 
 
-DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text()
 ADDRESS = "http://127.0.0.1:7860"
 
 
@@ -321,7 +321,7 @@ def test_each_example_has_the_documented_reply(app, client, section):
 
 
 def test_the_readmes_example_prints_what_it_says(app, capsys):
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
     example = block(readme, "python")
     exec(example.replace(ADDRESS, app.url.rstrip("/")), {})
     printed = [

@@ -89,7 +89,7 @@ def test_the_app_ends_with_the_sentence_and_no_traceback(monkeypatch, flags, por
 def test_a_component_gets_no_stub(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     component = "import gradio as gr\n\n\nclass Component(gr.HTML):\n    pass\n"
-    (tmp_path / "component_without_stub.py").write_text(component, encoding="utf-8")
+    (tmp_path / "component_without_stub.py").write_text(component)
     with quick_import():
         importlib.import_module("component_without_stub")
     assert not list(tmp_path.glob("*.pyi"))

@@ -252,7 +252,7 @@ def test_rows_come_back_from_a_file(sweep, tmp_path, suffix):
 def test_a_csv_file_has_a_line_per_row_and_units_in_its_columns(sweep, tmp_path):
     path = tmp_path / "rows.csv"
     files.write_sweep(path, sweep)
-    with path.open(encoding="utf-8") as file:
+    with path.open() as file:
         lines = list(csv.DictReader(file))
     assert [line["status"] for line in lines] == [row.status for row in sweep.rows]
     best = lines[sweep.rows.index(sweep.best)]
@@ -281,7 +281,7 @@ def test_a_file_without_rows_is_refused_with_its_place_and_the_reason(
     tmp_path, name, text, message
 ):
     path = tmp_path / name
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text)
     with pytest.raises((ConfigError, codec.UnreadableRecording), match=message):
         files.read_rows(path)
 
