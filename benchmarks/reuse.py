@@ -20,7 +20,7 @@ from pandas import DataFrame
 from benchmarks.models import median_ms
 
 if TYPE_CHECKING:
-    from tests.oracle.recorded_reuse import RecordedLaunch, Row
+    from benchmarks.recorded_reuse import RecordedLaunch, Row
 
 MAX_MS = 300
 SIDE = 8192
@@ -36,7 +36,7 @@ def main(csv: Path | None = None) -> None:
     Args:
         csv: a file that gets one line per GROUP_SIZE of each launch.
     """
-    from tests.oracle.recorded_reuse import recorded_launches, rows
+    from benchmarks.recorded_reuse import recorded_launches, rows
 
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
@@ -92,7 +92,7 @@ def _frame(rows: Sequence[Row]) -> DataFrame:
 
 def _draw(shape: tuple[int, ...]) -> str:
     """The draw of random shapes to which a shape belongs, or "chosen"."""
-    from tests.oracle.recorded_reuse import DRAWN
+    from benchmarks.recorded_reuse import DRAWN
 
     return next((f"{name} draw" for name, shapes in DRAWN.items() if shape in shapes), "chosen")
 
@@ -119,7 +119,7 @@ def _summary(part: DataFrame) -> dict[str, float]:
 
 def _print_cross_validation(launches: Sequence[RecordedLaunch]) -> None:
     """Print the errors of each shape, with the constants of the grid fitted to all other shapes."""
-    from tests.oracle.recorded_reuse import grid, left_out, rows
+    from benchmarks.recorded_reuse import grid, left_out, rows
 
     candidates = grid(
         drift=(0.005, 0.007, 0.009),

@@ -51,7 +51,7 @@ def counters_prediction(recording: Recording[Counters], costs: LaunchCosts) -> P
 
 def predictions() -> Iterator[Prediction]:
     """Yield predictions of counted launches, from their recorded compile, and of GROUP_SIZE studies, compiled here."""
-    from tests.oracle.recorded_reuse import STUDIES, recorded_launches, rows
+    from benchmarks.recorded_reuse import STUDIES, recorded_launches, rows
 
     for counted in records.shipped(COUNTERS.form):
         yield counters_prediction(counted, predict_counted(counted))

@@ -228,7 +228,7 @@ def capture_server(compiled_before):
 def captured(request, tmp_path_factory, capture_server):
     """Capture the script in the module's SCRIPT, with its findings. Return the capture's path."""
     script = tmp_path_factory.mktemp("captured") / "script.py"
-    script.write_text(request.module.SCRIPT, encoding="utf-8")
+    script.write_text(request.module.SCRIPT)
     path = script.with_suffix(".tilescope")
     record(capture_server, script, path, capture_server.compile)
     return path
@@ -296,7 +296,7 @@ def fake_ncu(tmp_path, monkeypatch):
 
     def make(script):
         path = tmp_path / "ncu"
-        path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 

@@ -80,6 +80,6 @@ def test_a_measurement_is_made_stored_recorded_and_refused(
     assert stored.note.startswith("Numbered earlier on this machine, ")
     assert replace(stored, note="") == counted
     line = PROGRAMS.form.line(records.Recording("A100-40GB", "2026-01-02", counted))
-    (tmp_path / "a100_programs.jsonl").write_text(line, encoding="utf-8")
+    (tmp_path / "a100_programs.jsonl").write_text(line)
     (recording,) = records.shipped(PROGRAMS.form, tmp_path)
     assert recording.measured == counted

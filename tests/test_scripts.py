@@ -141,7 +141,7 @@ def test_the_scripts_parts_pass_their_tests_in_node(tmp_path):
         ),
     }
     path = tmp_path / "cases.json"
-    path.write_text(json.dumps(cases), encoding="utf-8")
+    path.write_text(json.dumps(cases))
     done = subprocess.run(
         [
             NODE,

@@ -31,21 +31,29 @@ def launch_from(text, **others):
     return launch_of(chosen, resolve_gpu(chosen, None))
 
 
-# Seconds that Triton 3.7.1 took on one core of an x86 server.
-MEASURED_S = [
-    (2.3, "H200", 128, 128, 16, 4), (3.2, "H200", 256, 128, 16, 4), (3.1, "H200", 256, 256, 16, 8),
-    (31.0, "H200", 256, 128, 16, 2), (28.7, "H200", 256, 128, 64, 2), (2.6, "A100-80GB", 128, 128, 16, 4),
-    (4.1, "T4", 128, 128, 16, 4), (11.8, "T4", 128, 128, 64, 4), (7.8, "T4", 256, 128, 16, 4),
-    (8.6, "T4", 256, 256, 16, 8), (23.6, "T4", 256, 128, 16, 2), (25.5, "T4", 256, 256, 16, 4),
-]  # fmt: skip
+# Seconds that Triton 3.7.1 took on one core of an x86 server, the GPU, BLOCK_M, BLOCK_N, BLOCK_K and num_warps.
+MEASURED = """
+2.3 H200 128 128 16 4
+3.2 H200 256 128 16 4
+3.1 H200 256 256 16 8
+31.0 H200 256 128 16 2
+28.7 H200 256 128 64 2
+2.6 A100-80GB 128 128 16 4
+4.1 T4 128 128 16 4
+11.8 T4 128 128 64 4
+7.8 T4 256 128 16 4
+8.6 T4 256 256 16 8
+23.6 T4 256 128 16 2
+25.5 T4 256 256 16 4
+"""
 PRODUCT = "matmul.grouped gpu={} BLOCK_M={} BLOCK_N={} BLOCK_K={} num_warps={}"
 
 
-@pytest.mark.parametrize("case", MEASURED_S)
-def test_the_estimate_is_within_a_factor_of_two(case):
-    measured_s, *values = case
+@pytest.mark.parametrize("row", MEASURED.strip().splitlines())
+def test_the_estimate_is_within_a_factor_of_two(row):
+    measured_s, *values = row.split()
     estimate_s = compile_seconds(*launch_from(PRODUCT.format(*values)))
-    assert measured_s / 2 < estimate_s < measured_s * 2
+    assert 0.5 < estimate_s / float(measured_s) < 2
 
 
 def test_a_large_transpose_on_one_warp_is_estimated_to_take_long():

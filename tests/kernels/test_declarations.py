@@ -42,9 +42,7 @@ def launches(kernel, configs, launch_of, all_combinations):
 
 def test_every_file_that_declares_a_kernel_is_found_and_families_have_distinct_ids(kernels):
     files = [
-        path
-        for path in (ROOT / "kernels").glob("*/*.py")
-        if "\nKERNEL = " in path.read_text(encoding="utf-8")
+        path for path in (ROOT / "kernels").glob("*/*.py") if "\nKERNEL = " in path.read_text()
     ]
     assert {f"{path.parent.name}.{path.stem}" for path in files} == set(kernels)
     families = {kernel.family.id: kernel.family for kernel in kernels.values()}

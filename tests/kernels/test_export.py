@@ -56,7 +56,7 @@ def run_scripts(tmp_path, texts):
     """Run scripts by name in an empty folder, without our modules. Return each script's exit status and output."""
     (tmp_path / "empty").mkdir()
     for name, text in texts.items():
-        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        (tmp_path / f"{name}.py").write_text(text)
     kept = {
         name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ
     }

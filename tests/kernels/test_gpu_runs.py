@@ -11,7 +11,7 @@ from kernels.experiment import launch_of
 from kernels.measuring.pool import DEADLINES_S
 from kernels.results import Counters, Failure, RunResult
 from tests.experiments import experiment_of
-from visualize.predict.agreement import Verdicts, count_of
+from visualize.predict.agreement import LaunchCosts, count_of
 
 pytestmark = pytest.mark.gpu
 
@@ -117,7 +117,7 @@ def test_a_count_on_this_machine_is_what_the_model_predicts(gpu, text):
     compiled = gpu.compile(experiment).result()
     assert counted.compiled.operations == compiled.operations
     assert counted.launch["registers"] == compiled.registers
-    found = Verdicts(*launch_of(experiment, gpu.gpu), compiled, counted)
+    found = LaunchCosts(*launch_of(experiment, gpu.gpu), compiled, counted)
     kinds = {count.agreement for op in found.predicted if (count := count_of(op, found))}
     assert kinds <= {"equal", "undercounted", "overcounted"}
     for op, names in (("load", ("ld",)), ("store", ("st",)), ("atomic", ("red", "atom"))):

@@ -110,7 +110,7 @@ def test_operations_are_right_if_patched_and_still_wrong_if_not(
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
     script = tmp_path / "script.py"
-    script.write_text(prefix + OPERATIONS, encoding="utf-8")
+    script.write_text(prefix + OPERATIONS)
     ended = python(ROOT, script)
     names = ("create_dot", "cast_impl", "create_fp_to_fp", "create_atomic_rmw", "_patch_lang")
     assert ended.stdout.splitlines() == [f"{name} {is_right}" for name in names], ended.stderr

@@ -24,7 +24,7 @@ PROCESS = Call("worker", os.getpid)
 
 def hold(directory, name):
     """Write this process's id to a file, and return it once the test ends the call."""
-    Path(directory, name).write_text(str(os.getpid()), encoding="utf-8")
+    Path(directory, name).write_text(str(os.getpid()))
     while not Path(directory, f"{name} ends").exists():
         time.sleep(0.01)
     return os.getpid()
@@ -42,7 +42,7 @@ class Held:
     def process(self, name):
         """Wait until a worker has taken the call, and return its process id."""
         file = self.directory / name
-        return int(until(lambda: file.exists() and file.read_text(encoding="utf-8")))
+        return int(until(lambda: file.exists() and file.read_text()))
 
     def has_run(self, name):
         return (self.directory / name).exists()
@@ -295,13 +295,13 @@ if __name__ == "__main__":
 
 def hold_lock(directory, name):
     """Write this process's id to a file, and hold the GIL for minutes, as a compile does."""
-    Path(directory, name).write_text(str(os.getpid()), encoding="utf-8")
+    Path(directory, name).write_text(str(os.getpid()))
     return pow(7, 10**8)
 
 
 def test_no_process_outlives_a_page_that_is_killed_in_the_middle_of_work(tmp_path):
     script = tmp_path / "busy.py"
-    script.write_text(BUSY, encoding="utf-8")
+    script.write_text(BUSY)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen([sys.executable, script, tmp_path], env=environment) as page:
         try:

@@ -105,6 +105,6 @@ def test_misaligned_rows_get_padding():
 
 
 def test_writing_a_line_gives_the_line_that_was_read():
-    lines = recommended.FILE.read_text(encoding="utf-8").splitlines()
+    lines = recommended.FILE.read_text().splitlines()
     assert lines
     assert [json.dumps(codec.to_json(entry)) for entry in recommended.shipped()] == lines

@@ -19,12 +19,12 @@ FILES = sorted(records.DIRECTORY.glob("*.jsonl"))
 
 def lines(word):
     """Return the shipped lines of a kind."""
-    every = (line for file in FILES for line in file.read_text(encoding="utf-8").splitlines())
+    every = (line for file in FILES for line in file.read_text().splitlines())
     return [line for line in every if word in json.loads(line)]
 
 
 def test_every_shipped_line_is_of_a_kind_that_can_be_measured():
-    every = [line for file in FILES for line in file.read_text(encoding="utf-8").splitlines()]
+    every = [line for file in FILES for line in file.read_text().splitlines()]
     assert (
         len(every)
         == sum(len(records.shipped(form)) for form in dict.fromkeys(FORMS.values()))
@@ -114,7 +114,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize(("line", "wrong"), UNREADABLE.values(), ids=UNREADABLE)
 def test_a_line_that_cannot_be_read_says_file_and_line_and_what_is_wrong(tmp_path, line, wrong):
-    (tmp_path / "mine.jsonl").write_text(f"{FIRST['run']}\n\n{line}\n", encoding="utf-8")
+    (tmp_path / "mine.jsonl").write_text(f"{FIRST['run']}\n\n{line}\n")
     with pytest.raises(UnreadableRecording, match=r"^mine\.jsonl, line 3: ") as error:
         _ = [records.shipped(form, tmp_path) for form in FORMS.values()]
     assert wrong in str(error.value)

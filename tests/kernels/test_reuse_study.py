@@ -61,8 +61,8 @@ def ncu_calls(fake_ncu, tmp_path):
     """Return a function that makes an ncu which writes down its arguments and prints the page of the given metrics."""
 
     def make(dram, l2=0):
-        (tmp_path / "dram").write_text(raw_page(DRAM, dram), encoding="utf-8")
-        (tmp_path / "l2").write_text(raw_page(L2, l2), encoding="utf-8")
+        (tmp_path / "dram").write_text(raw_page(DRAM, dram))
+        (tmp_path / "l2").write_text(raw_page(L2, l2))
         fake_ncu(f"""
             case "$*" in
                 --version) echo "Version 1.2.3 (build)" ;;
@@ -86,14 +86,14 @@ def test_every_launch_of_every_experiment_is_read_in_order(ncu_calls):
     assert count() == [
         ({"read": float(number), "write": float(number)}, []) for number in range(1, 7)
     ]
-    command = calls.read_text(encoding="utf-8").split()
+    command = calls.read_text().split()
     assert command[command.index("--metrics") + 1] == "dram__bytes_read.sum,dram__bytes_write.sum"
     assert command[command.index("--cache-control") + 1] == "all", (
         "caches are flushed before each launch"
     )
     assert command[command.index("--kernel-name") + 1] == "regex:^(matmul_grouped)$"
     assert command[-1] == "3"
-    imported = (calls.parent / "imports").read_text(encoding="utf-8").split()
+    imported = (calls.parent / "imports").read_text().split()
     assert imported[imported.index("--print-units") + 1] == "base", "not in a unit that ncu chooses"
 
 
@@ -115,7 +115,7 @@ def test_each_experiment_gets_its_own_launches_of_dram_and_one_of_the_l2(ncu_cal
     assert [counts["read"] for counts in first[0]] == list(range(1, REPEATS + 1))
     assert [counts["read"] for counts in second[0]] == list(range(REPEATS + 1, 2 * REPEATS + 1))
     assert (first[1], second[1]) == tuple({"received": n, "looked_up": n} for n in (1.0, 2.0))
-    dram, l2 = calls.read_text(encoding="utf-8").splitlines()
+    dram, l2 = calls.read_text().splitlines()
     assert "lts__" not in dram
     assert "dram__" not in l2
 

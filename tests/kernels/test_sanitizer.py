@@ -16,11 +16,11 @@ def test_every_kernel_is_clean_over_hostile_shapes(kernel):
 def test_a_kernel_that_forgets_a_mask_is_caught(tmp_path):
     tree = copied(tmp_path / "tree")
     tile = tree / "kernels" / "matmul" / "tile.py"
-    source = tile.read_text(encoding="utf-8")
+    source = tile.read_text()
     for mask in (" & (inner[None, :] < K)", "(inner[:, None] < K) & "):
         assert source.count(mask) == 1
         source = source.replace(mask, "")
-    tile.write_text(source, encoding="utf-8")
+    tile.write_text(source)
     ended = python(
         tree, tree / "scripts" / "sanitize.py", "--kernel", "matmul.grouped", "--tool", "memcheck"
     )

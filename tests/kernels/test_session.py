@@ -182,7 +182,7 @@ if __name__ == "__main__":
 
 def test_the_process_that_submits_runs_imports_no_torch(tmp_path):
     file = tmp_path / "script.py"
-    file.write_text(SCRIPT, encoding="utf-8")
+    file.write_text(SCRIPT)
     ended = python(ROOT, file, tmp_path / "cache")
     assert ended.stdout.split() == ["True", "False", "True"], ended.stderr
 

@@ -15,7 +15,7 @@ COUNTED = Path(__file__).with_name("h100_atomic_sectors.csv")
 
 
 def test_each_request_has_the_counted_sectors():
-    with COUNTED.open(encoding="utf-8") as file:
+    with COUNTED.open() as file:
         rows = list(csv.DictReader(file))
     counted = [int(row["sectors"]) for row in rows]
     element = np.array([row["elements"].split() for row in rows], dtype=np.int64)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import recorded_reuse
+from benchmarks.recorded_reuse import DRAWN, STUDIES, median_error, rows, within
 from kernels.spec import DTYPE_BYTES
-from tests.oracle import recorded_reuse
-from tests.oracle.recorded_reuse import DRAWN, STUDIES, median_error, rows, within
 from visualize.predict.bounds import bounds
 from visualize.predict.l2 import CONSTANTS
 from visualize.predict.reuse import reuse
@@ -21,12 +21,10 @@ from visualize.predict.schedule import schedule
 from visualize.views.library.scoreboard import shipped_predictions
 
 FILE = Path(__file__).parent / "h200_dram.csv"
-TRUTH = list(csv.DictReader(FILE.read_text(encoding="utf-8").splitlines()))
+TRUTH = list(csv.DictReader(FILE.read_text().splitlines()))
 
 # The Triton that predictions are shipped for; tests may run with another.
-PINNED = re.search(
-    r"triton==([\d.]+)", (FILE.parents[2] / "requirements.txt").read_text(encoding="utf-8")
-)
+PINNED = re.search(r"triton==([\d.]+)", (FILE.parents[2] / "requirements.txt").read_text())
 
 pytestmark = pytest.mark.xdist_group("reuse")
 

@@ -16,10 +16,8 @@ from tests.oracle.counted_kernels import KERNELS
 
 DTYPES = {"f32": "float32", "f16": "float16"}
 FILE = Path(__file__).parent / "h200_requests_sectors.csv"
-ROWS = list(csv.DictReader(FILE.read_text(encoding="utf-8").splitlines()))
-LOADS = list(
-    csv.DictReader((FILE.parent / "load_sectors.csv").read_text(encoding="utf-8").splitlines())
-)
+ROWS = list(csv.DictReader(FILE.read_text().splitlines()))
+LOADS = list(csv.DictReader((FILE.parent / "load_sectors.csv").read_text().splitlines()))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['kernel']} {row['values']}")

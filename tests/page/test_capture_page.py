@@ -105,7 +105,7 @@ def test_a_sweep_stays_in_its_field(shown):
 
 
 def test_saving_the_script_redraws_the_page_and_a_script_that_raises_loses_nothing(shown, script):
-    text = script.read_text(encoding="utf-8")
+    text = script.read_text()
     line = text[: text.index("    x = torch")].count("\n") + 1
     script.write_text(
         text.replace("    x = torch", "    raise ValueError('no data')\n    x = torch"),
@@ -118,13 +118,13 @@ def test_saving_the_script_redraws_the_page_and_a_script_that_raises_loses_nothi
     gray = "getComputedStyle(document.querySelector('#launches')).filter"
     shown.page.wait_for_function(f"{gray} === 'grayscale(1)'")
     assert "No counts" not in shown.text("#requests-headline")
-    script.write_text(text.replace("cols=1000", "cols=2048"), encoding="utf-8")
+    script.write_text(text.replace("cols=1000", "cols=2048"))
     shown.says("#requests-headline", "softmax.py:12 in softmax, load x: sectors rose")
     shown.page.wait_for_function(f"{gray} === 'none'")
-    script.write_text("import missing_module\n" + text, encoding="utf-8")
+    script.write_text("import missing_module\n" + text)
     shown.says("#elsewhere", "No module named 'missing_module'")
     shown.says("#requests-headline", "ideal sectors")
-    script.write_text(text, encoding="utf-8")
+    script.write_text(text)
     shown.says("#requests-headline", "softmax.py:12 in softmax, load x: sectors fell")
 
 

@@ -49,7 +49,7 @@ def test_an_agent_finds_a_better_group_size(app):
         int, re.findall(r"^GROUP_SIZE \d+: (\d+) bytes", done.stdout, re.MULTILINE)
     )
     assert better < default / 2.5
-    documented = " ".join((ROOT / "docs" / "api.md").read_text(encoding="utf-8").split())
+    documented = " ".join((ROOT / "docs" / "api.md").read_text().split())
     assert f"{default / better:.2f} × fewer bytes" in documented
 
 

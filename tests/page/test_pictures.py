@@ -192,7 +192,7 @@ def test_links_sort_and_filter_a_sweeps_table_and_a_button_saves_it(tab):
     tab.page.on("download", lambda file: saved.append(file.suggested_filename))
     with tab.page.expect_download() as download:
         tab.page.locator("#ranking-csv").click()
-    assert len(download.value.path().read_text(encoding="utf-8").splitlines()) == 1 + 2
+    assert len(download.value.path().read_text().splitlines()) == 1 + 2
     tab.unfold("#sweep-take")
     with tab.page.expect_download():
         tab.page.locator("#sweep-json").click()

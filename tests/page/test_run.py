@@ -212,20 +212,6 @@ def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_sc
     tab.says("#take-it .problem", "no timeline of this experiment on H200 was recorded")
 
 
-def test_a_picture_of_the_dark_page_is_saved_on_its_background(tab):
-    tab.open("?kernel=transpose.tiled&tab=program-order&__theme=dark")
-    tab.wait_for_draw("program-order-plot")
-    tab.page.locator("#program-order-plot .live-plot").hover()
-    _, svg = saved(tab, "#program-order-plot [data-title='Save as SVG']")
-    dark = tab.page.evaluate(
-        "getComputedStyle(document.querySelector('gradio-app')).backgroundColor.match(/\\d+/g).map(Number)"
-    )
-    assert max(dark) < 64
-    background = re.search(rb'<rect width="\d+" height="\d+" fill="#(\w{6})"', svg)
-    assert background is not None
-    assert list(bytes.fromhex(background[1].decode())) == dark
-
-
 def test_the_steps_of_a_launch_are_saved_as_an_animation(tab):
     """A frame for each of four programs. The last frame looks as the picture of the last step."""
     tab.open(
@@ -252,8 +238,8 @@ def test_the_steps_of_a_launch_are_saved_as_an_animation(tab):
     assert all((one != other).any() for one, other in pairwise(frames))
 
 
-def test_a_saved_map_has_its_counters_its_legend_and_the_pages_typeface(tab):
-    tab.open(GROUPED + "program-order&BLOCK_N=64&GROUP_SIZE=3&first=9&step=9")
+def test_a_saved_map_has_its_counters_its_legend_and_the_pages_typeface_and_dark_background(tab):
+    tab.open(GROUPED + "program-order&first=9&step=9&__theme=dark")
     tab.says("#program-order-plot .corner >> nth=0", "54")
     tab.page.locator("#program-order-plot .live-plot").hover()
     _, svg = saved(tab, "#program-order-plot [data-title='Save as SVG']")
@@ -269,6 +255,13 @@ def test_a_saved_map_has_its_counters_its_legend_and_the_pages_typeface(tab):
     ):
         assert part in text, part
     assert b"font/woff2" in svg
+    dark = tab.page.evaluate(
+        "getComputedStyle(document.querySelector('gradio-app')).backgroundColor.match(/\\d+/g).map(Number)"
+    )
+    assert max(dark) < 64
+    background = re.search(rb'<rect width="\d+" height="\d+" fill="#(\w{6})"', svg)
+    assert background is not None
+    assert background[1].decode() == bytes(dark).hex()
     drawn = tab.page.evaluate(
         """svg => {
           const frame = new DOMParser().parseFromString(svg, "image/svg+xml").documentElement;

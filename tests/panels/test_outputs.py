@@ -76,11 +76,10 @@ def test_a_figures_meta_arrives_and_zoom_stays_while_the_revision_does():
 def test_the_bundle_is_of_the_version_that_plotly_py_writes_for():
     bundles = PLOTLY_JS, Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
     ours, theirs = (
-        re.search(r"plotly\.js .*?v([\d.]+)", each.read_text(encoding="utf-8")[:200])[1]
-        for each in bundles
+        re.search(r"plotly\.js .*?v([\d.]+)", each.read_text()[:200])[1] for each in bundles
     )
     assert ours == theirs
-    assert "MIT" in (PLOTLY_JS.parent / "LICENSE").read_text(encoding="utf-8")
+    assert "MIT" in (PLOTLY_JS.parent / "LICENSE").read_text()
 
 
 TEXT = "<html><body class='a'>" + "<p>What does my kernel really do?</p>" * 10_000

@@ -8,18 +8,15 @@ import json
 import logging
 import os
 import socket
-import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
 
-from kernels.measuring.fair_queue import Call
 from kernels.measuring.session import Session
 from kernels.results import Failure
 from tests.experiments import experiment_of
 from tests.kernels.trees import ROOT, python
-from tests.waiting import until
 from visualize import startup
 from visualize.startup import JsonLines, quick_import
 from visualize.web.serve import Health
@@ -92,7 +89,7 @@ def test_the_app_ends_with_the_sentence_and_no_traceback(monkeypatch, flags, por
 def test_a_component_gets_no_stub(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     component = "import gradio as gr\n\n\nclass Component(gr.HTML):\n    pass\n"
-    (tmp_path / "component_without_stub.py").write_text(component, encoding="utf-8")
+    (tmp_path / "component_without_stub.py").write_text(component)
     with quick_import():
         importlib.import_module("component_without_stub")
     assert not list(tmp_path.glob("*.pyi"))
@@ -175,26 +172,6 @@ def test_an_idle_worker_that_stops_responding_is_stuck_and_a_busy_one_is_not():
     session.jobs = ()
     session.runner.append("a trial of a sweep")
     assert replies(health) == [(200, {**body, "status": "ok", "run_worker": "busy"})]
-
-
-def test_a_trial_keeps_the_run_worker_busy_and_its_replacement_is_starting(tmp_path):
-    session = Session(None, tmp_path)
-    session.ping_runner().result(60)
-    health = Health(session, timeout_s=0.05)
-    session.runner.submit(Call("check", time.sleep, (60,)))
-    assert replies(health)[0][1]["run_worker"] == "busy"
-    session.runner.replace()
-    seen = []
-
-    def is_ready():
-        ((code, body),) = replies(health)
-        assert code == 200
-        seen.append(body["run_worker"])
-        return seen[-1] == "ready"
-
-    until(is_ready)
-    session.close()
-    assert "starting" in seen
 
 
 def test_an_idle_session_is_ready_with_nothing_queued_and_each_ended_job_is_one_log_line_of_json(

@@ -4,6 +4,7 @@ The lanes are the textbook's. tests/oracle compares the layouts that compilers c
 """
 
 import itertools
+import operator
 import tracemalloc
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import discover
+from kernels.accesses import Access, Axis
 from kernels.evaluate import declared
 from kernels.gpus import GPUS
 from kernels.instructions import Instruction
@@ -104,11 +106,20 @@ def test_counting_takes_a_small_part_of_the_memory_that_all_lanes_would(kernels,
     assert peak_bytes < 8 * 16384 * 4096 / 16
 
 
-@pytest.mark.parametrize("lane", [((1,), (2,), (4,), (8,), (16,)), ((16,), (8,), (4,), (2,), (1,))])
-def test_a_run_costs_what_counting_every_lane_gives_wherever_the_tensor_ends(kernels, lane):
+@pytest.mark.parametrize(
+    ("register", "lane"),
+    [
+        ((), ((1,), (2,), (4,), (8,), (16,))),
+        ((), ((16,), (8,), (4,), (2,), (1,))),
+        (((16,),), ((1,), (2,), (4,), (8,), (0,))),  # two lanes hold each element
+    ],
+)
+def test_a_run_costs_what_counting_every_lane_gives_wherever_the_tensor_ends(
+    kernels, register, lane
+):
     """All small shapes: they end inside a sector, at its end, or in the middle of a request."""
     kernel = kernels["transpose.flat"]
-    layout = Layout((32,), (), lane, ())
+    layout = Layout((32,), register, lane, ())
     made = [Instruction(op, ("", 0), layout, 4, 4) for op in ("load", "store")]
     for rows, columns in itertools.product(range(1, 15), repeat=2):
         problem = kernel.family.problem(M=rows, N=columns)
@@ -127,3 +138,18 @@ def test_the_textbooks_requests_of_a_block_need_not_fill_the_compiled_instructio
     assert place.tolist() == [[list(range(32))]]
     assert owner.all()
     assert assigned.count == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "swizzle_bytes", "boxes"),
+    [(2, 128, 32, 8), (2, 128, 64, 4), (2, 128, 128, 2), (512, 64, 0, 2)],
+)
+def test_a_box_is_as_wide_as_its_swizzle_and_has_at_most_256_rows(
+    rows, columns, swizzle_bytes, boxes
+):
+    axes = (Axis(name, side, operator.mul) for name, side in (("m", rows), ("n", columns)))
+    access = Access("descriptor", "A", *axes, ("m", "n"), ("", 0))
+    copy = Instruction("descriptor", ("", 0), None, 0, 0, swizzle_bytes=swizzle_bytes)
+    pattern = declared.AccessPattern(access, declared.Matrix(1 << 12, 1 << 12, 2), copy)
+    assert pattern.box_count == boxes
+    assert pattern.row_bytes == (swizzle_bytes or 128)

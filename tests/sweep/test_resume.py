@@ -11,7 +11,6 @@ import pytest
 from fakes import (
     ALL,
     GPU,
-    STEADY,
     FakeBuilder,
     FakeDevice,
     explored,
@@ -225,16 +224,6 @@ def test_a_sweep_with_another_triton_starts_again_and_says_so(store):
     assert [stored.triton == "99.1" for stored in store.sweeps(5)] == [False, True]
 
 
-def test_a_new_sweep_leaves_the_earlier_one_unchanged(store):
-    swept(GRID, within=SOME, store=store)
-    before = store.latest_sweep(SOME, GPU)
-    device = FakeDevice(seed=1, noise=10 * STEADY)
-    swept(GRID, device, within=SOME, store=store, resume=ResumePoint())
-    assert len(explored(device)) == SOME.size
-    latest, earlier = store.sweeps(5)
-    assert earlier == before != latest
-
-
 def test_an_unreadable_stored_sweep_is_logged_and_ignored(store, caplog):
     swept(GRID, within=SOME, store=store)
     with closing(sqlite3.connect(store.path)) as connection, connection:
@@ -263,7 +252,7 @@ def test_rows_come_back_from_a_file(sweep, tmp_path, suffix):
 def test_a_csv_file_has_a_line_per_row_and_units_in_its_columns(sweep, tmp_path):
     path = tmp_path / "rows.csv"
     files.write_sweep(path, sweep)
-    with path.open(encoding="utf-8") as file:
+    with path.open() as file:
         lines = list(csv.DictReader(file))
     assert [line["status"] for line in lines] == [row.status for row in sweep.rows]
     best = lines[sweep.rows.index(sweep.best)]
@@ -292,7 +281,7 @@ def test_a_file_without_rows_is_refused_with_its_place_and_the_reason(
     tmp_path, name, text, message
 ):
     path = tmp_path / name
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text)
     with pytest.raises((ConfigError, codec.UnreadableRecording), match=message):
         files.read_rows(path)
 

@@ -109,7 +109,7 @@ def count_words(text):
     return sum(any(letter.isalnum() for letter in word) for word in joined.split())
 
 
-GOOD = (DIRECTORY / "tail-wave.toml").read_text(encoding="utf-8")
+GOOD = (DIRECTORY / "tail-wave.toml").read_text()
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def approve(request):
             lines = describe_text(value) if isinstance(value, str) else describe_figure(value)
             parts.append("\n".join([f"# {name}", *lines, ""]))
         if request.config.option.approve:
-            path.write_text("\n".join(parts), encoding="utf-8")
+            path.write_text("\n".join(parts))
         assert "\n".join(parts) == path.read_text("utf-8"), "rerun with --approve and read the diff"
 
     return compare

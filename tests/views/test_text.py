@@ -292,7 +292,7 @@ def test_a_caption_names_run_fields_that_are_not_the_default_and_only_known_sour
             prose.picture_caption(experiment, "L4", *sources)
 
 
-HEADINGS = re.findall(r"^### (.+)$", FILE.read_text(encoding="utf-8"), re.MULTILINE)
+HEADINGS = re.findall(r"^### (.+)$", FILE.read_text(), re.MULTILINE)
 
 
 def test_every_mark_is_explained():
@@ -301,7 +301,7 @@ def test_every_mark_is_explained():
 
 def test_the_dialog_lists_every_section_and_term_with_its_meaning():
     dialog = glossary_dialog()
-    sections = re.findall(r"^## (.+)$", FILE.read_text(encoding="utf-8"), re.MULTILINE)
+    sections = re.findall(r"^## (.+)$", FILE.read_text(), re.MULTILINE)
     assert [
         unescaping.unescape(heading) for heading in re.findall("<h3>(.*?)</h3>", dialog)
     ] == sections
