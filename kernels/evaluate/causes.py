@@ -158,6 +158,7 @@ def summarize(op: OperationCounts, requests: Requests, conversions: Sequence[Con
 
 def is_rearranged(code: Instruction, requests: Requests, conversions: Sequence[Conversion]) -> bool:
     """Return whether a store's block has its layout converted first, so that adjacent lanes store adjacent bytes."""
-    step = abs(measure_step(requests.address, requests.active))
     is_converted = any(each.source == code.source for each in conversions)
-    return code.op == "store" and is_converted and step <= code.width_bytes
+    if code.op != "store" or not is_converted:
+        return False
+    return abs(measure_step(requests.address, requests.active)) <= code.width_bytes
