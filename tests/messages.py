@@ -40,7 +40,7 @@ def text_of(markup):
 
 def menu_labels(form, name):
     """Return the entries of a menu in a form (see `form_value`)."""
-    (menu,) = re.findall(rf'<select id="knob-{name}"[^>]*>(.*?)</select>', form["html"])
+    (menu,) = re.findall(rf'<select [^>]*id="knob-{name}"[^>]*>(.*?)</select>', form["html"])
     return [text_of(option) for option in re.findall("<option>(.*?)</option>", menu)]
 
 
