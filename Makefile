@@ -19,7 +19,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-triton test-gpu bench bench-cpu space wheel lock mutants lint format clean
+.PHONY: help run test test-all test-triton test-gpu bench bench-cpu space wheel try-wheel lock mutants lint format clean
 
 # Print how long a recipe took, even if it fails.
 TIMED = begun=$$(date +%s); \
@@ -52,11 +52,12 @@ test-gpu: $(DEV_READY) ## Run the tests that need a GPU (VENV_PYTHON=python3 use
 		first=0; $(GPU_TESTS) 'gpu and not idle_gpu' $(GPU_IN_PARALLEL) || first=$$?; \
 		$(GPU_TESTS) 'gpu and idle_gpu' && exit $$first)
 
-# Tests that read the compiler's output or run the interpreter, with ZeroGPU's version of Triton. PYTHONPATH puts it before
-# the virtual environment's own Triton. It is installed without dependencies, because they include CUDA's libraries.
+# Tests that read the compiler's output, run the interpreter or capture scripts, by default with the oldest supported
+# version of Triton. PYTHONPATH puts it before the virtual environment's own Triton. It is installed without dependencies,
+# because they include CUDA's libraries. Triton 3.9 warns unless TRITON_DEFAULT_FP_FUSION is set.
 TRITON ?= 3.6.0
-TRITON_TESTS = tests/oracle/test_compiled.py tests/oracle/test_truth.py tests/kernels/test_contract.py \
-	tests/kernels/test_interpreter.py tests/kernels/test_timeline.py tests/kernels/test_sliced_operands.py
+TRITON_TESTS = tests/oracle/test_compiled.py tests/oracle/test_truth.py tests/oracle/test_evaluated.py \
+	tests/kernels/test_interpreter.py tests/kernels/test_timeline.py tests/oracle/test_captured_examples.py
 OTHER_TRITON = $(abspath $(VENV))/triton-$(TRITON)/site-packages
 
 $(OTHER_TRITON)/ready: | $(DEV_READY)
@@ -64,7 +65,7 @@ $(OTHER_TRITON)/ready: | $(DEV_READY)
 	touch $@
 
 test-triton: $(OTHER_TRITON)/ready $(DEV_READY) ## Run the tests that depend on Triton with another version (TRITON=3.6.0)
-	@$(TIMED) set -e; export PYTHONPATH="$(OTHER_TRITON)"; \
+	@$(TIMED) set -e; export PYTHONPATH="$(OTHER_TRITON)" TRITON_DEFAULT_FP_FUSION=1; \
 	$(VENV_PYTHON) -c 'import triton; assert triton.__version__ == "$(TRITON)", triton.__version__'; \
 	$(call PYTEST,$(IN_PARALLEL)) $(or $(ARGS),$(TRITON_TESTS))
 
@@ -108,7 +109,11 @@ format: $(DEV_READY) ## Fix style and format where a tool can
 
 # hatchling is in the development environment.
 wheel: $(DEV_READY) ## Write the wheel to dist/
+	rm -rf dist
 	$(VENV_PYTHON) -m pip wheel -q --no-deps --no-build-isolation --wheel-dir dist .
+
+try-wheel: wheel ## Install the wheel in an empty environment beside torch and Triton, and run its commands
+	@$(TIMED) $(VENV_PYTHON) -m scripts.try_wheel
 
 clean: ## Remove the virtual environment and all caches
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis mutants

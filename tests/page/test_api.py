@@ -291,7 +291,9 @@ def sections():
 def by_curl(app, script):
     if not shutil.which("curl"):
         pytest.fail("curl was not found: install it, as docs/api.md shows it.")
-    command = ["bash", "-euo", "pipefail", "-c", script.replace(ADDRESS, app.url.rstrip("/"))]
+    introduction, *_ = DOCUMENT.split("\n## `/")
+    script = f"{block(introduction, 'bash')}{script}".replace(ADDRESS, app.url.rstrip("/"))
+    command = ["bash", "-euo", "pipefail", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     (data,) = re.findall(r"^event: complete\ndata: (.*)$", done.stdout, re.MULTILINE)
     (reply,) = json.loads(data)
