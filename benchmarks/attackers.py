@@ -28,14 +28,14 @@ class Target:
 
     Attributes:
         url: ends with a slash.
-        event: Gradio's id of the event that a changed experiment triggers.
-        message: a valid argument of that event.
+        route: the path of the page's messages.
+        message: a valid one.
         statuses: number of replies by HTTP status, to all clients of `connect`.
     """
 
     url: str
-    event: int
-    message: str
+    route: str
+    message: dict[str, Any]
     statuses: Counter[int] = field(default_factory=Counter)
 
     def connect(self, address: str) -> httpx.AsyncClient:
@@ -70,12 +70,11 @@ async def _repeat(
 
 
 async def send_long_hashes(target: Target, address: str) -> None:
-    """Redraw pages whose session hashes are new and long."""
+    """Redraw pages whose names are new and long."""
 
     async def send(client: httpx.AsyncClient) -> None:
         name = uuid.uuid4().hex + "x" * 50_000
-        body = {"fn_index": target.event, "session_hash": name, "data": [target.message]}
-        await client.post("gradio_api/run/predict", json=body)
+        await client.post(target.route, json={**target.message, "page": name})
 
     await _repeat(target, address, 4, send)
 

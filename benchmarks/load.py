@@ -30,6 +30,7 @@ from typing import IO, Any
 import httpx
 
 from benchmarks.attackers import ATTACKS, TIMEOUT_S, Target, attack, call, product
+from visualize.web.assets import MESSAGES
 
 # Limits: 95th percentile of the latency by kind of call, memory of the page's process during an attack, its growth
 # afterwards, and bytes of log.
@@ -78,7 +79,7 @@ async def move_slider(
     """Move a slider every few seconds, on the page or through /schedule."""
     from tests.messages import settings_of
 
-    rng, session = random.Random(place), uuid.uuid4().hex
+    rng, page = random.Random(place), uuid.uuid4().hex
     kind = "page" if place % 5 < 3 else "/schedule"
     async with target.connect(f"127.0.1.{1 + place % 250}") as client:
         await asyncio.sleep(rng.uniform(0, every_s))
@@ -87,14 +88,13 @@ async def move_slider(
             config = {name: rng.choice((64, 128)) for name in ("BLOCK_M", "BLOCK_N")}
             config["GROUP_SIZE"] = rng.randint(1, 8)
             message = (
-                settings_of({"kernel": "matmul.grouped", **problem, **config})
+                settings_of({"kernel": "matmul.grouped", **problem, **config}, page=page)
                 if kind == "page"
-                else ""
+                else {}
             )
             with observed.time(kind):
                 if kind == "page":
-                    body = {"fn_index": target.event, "session_hash": session, "data": [message]}
-                    (await client.post("gradio_api/run/predict", json=body)).raise_for_status()
+                    (await client.post(MESSAGES, json=message)).raise_for_status()
                 elif "failure" in (
                     reply := await call(client, "schedule", product(problem, **config))
                 ):
@@ -157,10 +157,8 @@ async def measure(attacks: list[str], clients: int, seconds: float, every_s: flo
 
     observed = Observed()
     with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
-        async with serve(log) as (url, process, config):
-            target = Target(
-                url, _event_of_change(config), settings_of({"kernel": "matmul.grouped"})
-            )
+        async with serve(log) as (url, process, _):
+            target = Target(url, MESSAGES, settings_of({"kernel": "matmul.grouped"}))
             until, used_s = time.monotonic() + seconds, core_seconds(process)
             # In another process, so that the clients' latency does not include the attackers' own work.
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as attackers:
@@ -180,16 +178,6 @@ async def measure(attacks: list[str], clients: int, seconds: float, every_s: flo
             observed.megabytes.append(resident_megabytes(process))
         observed.log_bytes = log.seek(0, os.SEEK_END)
     return observed
-
-
-def _event_of_change(config: dict[str, Any]) -> int:
-    """Return the id of the event that a changed experiment triggers."""
-    (outbox,) = (
-        each["id"] for each in config["components"] if each["props"].get("elem_id") == "outbox"
-    )
-    return next(
-        int(each["id"]) for each in config["dependencies"] if [outbox, "input"] in each["targets"]
-    )
 
 
 def report(title: str, observed: Observed, seconds: float) -> None:

@@ -27,6 +27,7 @@ from kernels import discover
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
 from kernels.knobs import knobs
+from visualize.web.assets import MESSAGES
 
 LATE_S, MAX_CONCURRENCY = 2.0, 8
 
@@ -78,9 +79,12 @@ class Hostile:
 
     def __init__(self, config: dict[str, Any], seed: int) -> None:
         self._draw = random.Random(seed)
-        self._events = config["dependencies"]
         self._endpoints = sorted(
-            {each["api_name"] for each in self._events if each["api_visibility"] == "public"}
+            {
+                each["api_name"]
+                for each in config["dependencies"]
+                if each["api_visibility"] == "public"
+            }
         )
 
     def request(self) -> tuple[str, str, str]:
@@ -93,15 +97,8 @@ class Hostile:
                 if "v2" in version
                 else {"data": self._arguments()}
             )
-            return f"/{name}", f"{version}{name}", self._text(data)
-        event = self._draw.choice(self._events)
-        body = {
-            "fn_index": event["id"],
-            "session_hash": f"s{self._draw.randrange(50)}",
-            "data": self._messages(event),
-        }
-        path = "queue/join" if event["queue"] is not False else "run/predict"
-        return f"event {event['id']} {event['targets']}", path, self._text(body)
+            return f"/{name}", f"gradio_api/{version}{name}", self._text(data)
+        return "message", MESSAGES, self._text(self._message())
 
     def _arguments(self) -> list[Any]:
         extra = self._draw.randrange(4)
@@ -125,13 +122,13 @@ class Hostile:
             experiment[part] = self._value()
         return experiment
 
-    def _messages(self, event: dict[str, Any]) -> list[Any]:
-        """Arguments of an event: a message with values that no control can send, and sometimes too few arguments."""
+    def _message(self) -> Any:
+        """A message of the page with values that no control can send, or another value."""
         from tests.messages import settings_of
 
         kernel = self._draw.choice(list(discover()))
         names = [*knobs(discover()[kernel].config), *_FIELDS]
-        message = json.loads(settings_of({"kernel": kernel}))
+        message = settings_of({"kernel": kernel}, page=f"p{self._draw.randrange(50)}")
         message["settings"] |= {
             self._draw.choice(names): self._value() for _ in range(self._draw.randint(1, 3))
         }
@@ -139,12 +136,7 @@ class Hostile:
         message |= self._draw.choice(
             ({}, {"action": "share"}, {"action": self._value()}, {"follow": self._value()})
         )
-        sent = self._draw.choice((json.dumps(message), self._value(), json.dumps(self._value())))
-        count = len(event["inputs"])
-        leading = [self._value() for _ in range(count - 1)]
-        return [*leading, sent][
-            : count if self._draw.random() < 0.9 else self._draw.randrange(count + 1)
-        ]
+        return message if self._draw.random() < 0.7 else self._value()
 
     def _value(self, depth: int = 0) -> Any:
         kind = self._draw.random()
@@ -157,7 +149,7 @@ class Hostile:
             for _ in range(self._draw.randrange(4))
         }
 
-    def _text(self, body: dict[str, Any]) -> str:
+    def _text(self, body: Any) -> str:
         """The body as JSON, sometimes invalid."""
         text = json.dumps(body)
         if self._draw.random() < 0.1:
@@ -178,10 +170,12 @@ async def send(
         observed.statuses[reply.status_code] += 1
         if reply.status_code >= 500:
             observed.broken.append(f"{reply.status_code} {text} → {reply.text[:200]}")
-        elif path.startswith("call/") and reply.status_code == 200:
+        elif path.startswith("gradio_api/call/") and reply.status_code == 200:
             # The first version of the API also delivers replies to requests of the second.
             answer = (
-                await client.get(f"call/{path.rsplit('/', 1)[-1]}/{reply.json()['event_id']}")
+                await client.get(
+                    f"gradio_api/call/{path.rsplit('/', 1)[-1]}/{reply.json()['event_id']}"
+                )
             ).text
             outcome = "refused" if '"failure"' in answer or "event: error" in answer else "accepted"
             if "Tilescope had an internal error" in answer:
@@ -198,9 +192,7 @@ async def attack(requests: int, seed: int, minutes: float) -> tuple[Observed, st
     with tempfile.NamedTemporaryFile("w+", suffix=".log") as log:
         async with (
             serve(log) as (url, process, config),
-            httpx.AsyncClient(
-                base_url=f"{url}gradio_api/", timeout=TIMEOUT_S, limits=LIMITS
-            ) as client,
+            httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, limits=LIMITS) as client,
         ):
             hostile = Hostile(config, seed)
             observed.megabytes.append(resident_megabytes(process))

@@ -1,4 +1,4 @@
-"""Messages that a browser sends to the page's handlers, and what it reads in updates: slots, figures, text, links."""
+"""Messages that a browser sends, and what it reads in updates: figures, text, links."""
 
 import base64
 import html
@@ -6,7 +6,6 @@ import json
 import re
 import urllib.parse
 import zlib
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -46,16 +45,11 @@ def menu_labels(form, name):
 
 def links(markup):
     """Return the text and the fields in the address of each link to a state of the page."""
-    found = re.findall(r'<a href="\?([^"]*)"[^>]*>(.*?)</a>', str(markup))
+    found = re.findall(r'<a [^>]*?href="\?([^"]*)"[^>]*>(.*?)</a>', str(markup))
     return [
         (text_of(text), dict(urllib.parse.parse_qsl(address.replace("&amp;", "&"))))
         for address, text in found
     ]
-
-
-def request():
-    """Return a request of the only open page."""
-    return SimpleNamespace(session_hash="page")
 
 
 def opened(flat, this=None, **others):
@@ -65,18 +59,13 @@ def opened(flat, this=None, **others):
 
 def settings_of(flat, **message):
     """Return the message of a page that is set to these fields."""
-    return json.dumps({"number": 1, "settings": opened(flat).to_settings(), **message})
+    return {"settings": opened(flat).to_settings(), **message}
 
 
-def slots_of(update):
-    """Return an update's values by slot."""
-    return json.loads(update)["slots"]
-
-
-def updates(handler, *values):
-    """Return all updates of a streaming handler, by slot."""
+def updates(stream):
+    """Return all updates of a stream."""
 
     async def collect():
-        return [slots_of(update) async for update in handler(request(), *values)]
+        return [slots async for slots in stream]
 
     return run_coroutine(collect())

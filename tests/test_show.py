@@ -456,7 +456,7 @@ def test_a_save_between_a_pages_message_and_its_stream_still_redraws_the_page(
     os.utime(source, (1, 1))
 
     async def redraw(state):
-        return await asyncio.wait_for(anext(scripts.watch(state, lambda: True)), 10)
+        return await asyncio.wait_for(anext(scripts.watch(state)), 10)
 
     # The first page sees the save before the other page's stream starts.
     assert all("request-plot" in asyncio.run(redraw(state)) for state in states)

@@ -19,13 +19,14 @@ T = TypeVar("T")
 # of the time. At most one of these slots serves heavy addresses.
 MAX_RUNNING = 6
 
-# Maximum open requests per address. A classroom behind one router shares an address. Each open page holds two requests.
+# Maximum open requests per address. A classroom behind one router shares an address. An open page holds at most
+# two requests: for what it shows, and for an action.
 MAX_OPEN = 512
 
 # An address is heavy if it uses more than BURST units at once and then RATE units per second. While other addresses are
-# active, all heavy addresses share HEAVY_RATE. A unit is about 10 ms of CPU time: 1 for a redraw or a
-# page, 4 for a queued event, 0.3 for a file, 0.1 for one of ours, which are in memory, and 1 for each UNIT_BYTES of a
-# reply. Opening the page takes about 20.
+# active, all heavy addresses share HEAVY_RATE. A unit is about 10 ms of CPU time: 1 for a message
+# or a page, 4 for a call of the API, 0.3 for a file, 0.1 for one of ours, which are in memory, and 1 for each
+# UNIT_BYTES of a reply. Opening the page takes about 20.
 BURST = 30
 RATE = 10
 HEAVY_RATE = 40

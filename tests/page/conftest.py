@@ -17,17 +17,6 @@ from tests.waiting import free_port, serving
 # The first kernel of each family.
 FIRST = {kernel.family.root.id: kernel.id for kernel in reversed(discover().values())}.values()
 
-# Gradio's messages when opening another page cuts off one of its streams, or when the old page reopens a stream after
-# the server has forgotten that page.
-_CUT_OFF = (
-    "AbortError: signal is aborted",
-    "AbortError: BodyStreamBuffer was aborted",
-    "Unexpected error Connection errored out",
-    "Unexpected error 404: Not Found",
-    "Failed to load resource: net::ERR_INCOMPLETE_CHUNKED_ENCODING",
-    "TypeError: network error",
-)
-
 _FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -111,12 +100,7 @@ class Tab:
         page.on("request", lambda request: self.requests.append(request.url))
 
     def go(self, query=""):
-        """Load the page, and ignore the errors of streams that this cuts off."""
-        before = len(self.errors)
         self.page.goto(self.url + query)
-        self.errors[before:] = [
-            error for error in self.errors[before:] if not error.startswith(_CUT_OFF)
-        ]
 
     def open(self, query=""):
         self.go(query)

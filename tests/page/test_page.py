@@ -125,11 +125,12 @@ def test_a_line_shows_that_the_page_waits_for_a_reply(tab):
     tab.open("?kernel=matmul.grouped")
     line = tab.page.get_by_role("progressbar", name="Waiting for a reply")
     line.wait_for(state="hidden")
-    # No reply until the route is removed and the page asks again
-    tab.page.route("**/run/predict*", lambda _: None)
+    routes = []
+    tab.page.route("**/messages", lambda route: routes.append(route))
     tab.tab("dram-reads")
     line.wait_for()
-    tab.page.unroute("**/run/predict*")
+    routes.pop().continue_()
+    tab.page.unroute("**/messages")
     line.wait_for(state="hidden")
     tab.wait_for_draw("dram-reads-plot")
 
@@ -137,11 +138,12 @@ def test_a_line_shows_that_the_page_waits_for_a_reply(tab):
 def test_a_change_without_a_reply_stays_in_the_address_and_is_sent_again(tab):
     tab.open("?kernel=matmul.grouped")
     tab.says("#program-order-headline", "all 32 programs")
-    tab.page.route("**/run/predict*", lambda _: None)
+    tab.page.route("**/messages", lambda route: route.abort())
     tab.page.get_by_label("M", exact=True).fill("1024")
     tab.page.wait_for_function("location.search.includes('M=1024')")
-    tab.page.unroute("**/run/predict*")
+    tab.page.unroute("**/messages")
     tab.says("#program-order-headline", "all 64 programs")
+    tab.errors.clear()  # of the messages without a reply
 
 
 # Where the still picture's maps lie, and where the live one's do: left, top, right, bottom.

@@ -8,7 +8,7 @@ from playwright.sync_api import Error, expect
 
 from tests.page import stored_sweep
 from visualize.tours import tours
-from visualize.web.redraw import draw_qr
+from visualize.web.actions import draw_qr
 
 pytestmark = pytest.mark.browser
 

@@ -1,4 +1,4 @@
-"""Requests that the page's server refuses, the slots in which it serves redraws, and bounds of unread messages."""
+"""Requests that the page's server refuses, the slots in which it serves pages, and bounds of unread replies."""
 
 import asyncio
 import json
@@ -23,6 +23,7 @@ from uvicorn.server import ServerState
 from kernels.measuring.request_slots import BURST, HEAVY_RATE, MAX_OPEN, MAX_RUNNING, RequestSlots
 from tests.waiting import run_coroutine, until
 from visualize.web import guard
+from visualize.web.assets import MESSAGES
 from visualize.web.guard import (
     HOSTS,
     MAX_BODY_BYTES,
@@ -41,7 +42,7 @@ from visualize.web.mailboxes import (
     set_address,
 )
 
-REDRAW = "/gradio_api/run/predict"
+REDRAW = MESSAGES
 
 
 async def echo(request):
@@ -285,20 +286,22 @@ class GuardedApp:
         return requests
 
 
-def test_redraws_run_in_slots_and_nothing_else_waits_for_them():
-    """Neither queued events and other routes, nor clients that read no reply."""
+def test_pages_run_in_slots_and_nothing_else_waits_for_them():
+    """Neither events and other routes, nor clients that read no reply."""
 
     async def scene():
         app = GuardedApp()
-        requests = await app.start(MAX_RUNNING + 5, path=f"/tools/x{REDRAW}", root_path="/tools/x")
+        requests = await app.start(
+            MAX_RUNNING + 5, path="/tools/x/", root_path="/tools/x", method="GET"
+        )
         assert len(app.addresses) == MAX_RUNNING
-        await app.start(5, path="/gradio_api/queue/join")
+        await app.start(5)
         await app.start(5, path="/favicon.ico", method="GET")
         assert len(app.addresses) == MAX_RUNNING + 10
         app.go.set()
         assert await asyncio.gather(*requests) == [(200, b"done")] * len(requests)
-        await app.start(2 * MAX_RUNNING, is_read=False)
-        assert await app.request() == (200, b"done")
+        await app.start(2 * MAX_RUNNING, path="/", method="GET", is_read=False)
+        assert await app.request(path="/", method="GET") == (200, b"done")
 
     run_coroutine(scene())
 
@@ -490,7 +493,7 @@ def test_the_events_of_a_client_that_never_opens_a_stream_end_and_its_replies_ar
 
 def test_malformed_bodies_of_events_are_refused():
     """Gradio 6.31 replies with a traceback to some."""
-    for path in ("queue/join", "call/schedule", "run/predict", "cancel"):
+    for path in ("queue/join", "call/schedule", "run/predict", "cancel", REDRAW.removeprefix("/")):
         for body in (b"", b"3", b"[1]", b"{", b"\xff"):
             refused = client().post(f"/gradio_api/{path}", content=body)
             assert refused.status_code == 400
@@ -590,7 +593,7 @@ def test_one_address_gets_half_of_the_connections(monkeypatch):
     assert [b"served" in reply for reply in replies] == [True, True, False]
 
 
-def test_routes_that_gradio_leaves_open_need_the_login():
+def test_routes_without_gradios_login_check_need_the_login():
     app = client().app
     app.auth = {"me": "secret"}
     app.tokens = {"token": "me"}
@@ -598,6 +601,7 @@ def test_routes_that_gradio_leaves_open_need_the_login():
     page = TestClient(app, "http://127.0.0.1:7860")
     for path in ("/gradio_api/heartbeat/hash", "/gradio_api/token", "/openapi.json"):
         assert page.get(path).status_code == 401
+    assert page.post(REDRAW, content="{}").status_code == 401
     # Gradio requests this one when it starts, without a login, and ends the app if that fails.
     assert page.get("/gradio_api/startup-events").status_code == 200
     page.cookies.set("access-token-id", "token")

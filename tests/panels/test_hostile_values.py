@@ -20,14 +20,15 @@ from kernels.measuring.group_sizes import GROUP_SIZES
 from kernels.measuring.run import RUN
 from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, records
-from tests.messages import opened, request, settings_of, slots_of, updates
+from tests.messages import opened, settings_of, updates
 from visualize.views import status
 from visualize.views.memory import whatif
 from visualize.views.result.view import ResultPanel
 from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS, TABS
+from visualize.web.actions import Actions
 from visualize.web.controls import presets
-from visualize.web.redraw import read_message
+from visualize.web.messages import encode
 
 pytestmark = pytest.mark.xdist_group("hostile")
 
@@ -69,33 +70,24 @@ FIELDS = sorted(
 
 @st.composite
 def messages(draw):
-    """Draw a message of the page with some fields replaced, or another value or text."""
+    """Draw a message of the page with some fields replaced, or another object."""
     if draw(st.integers(0, 4)) == 0:
-        texts = [
-            "[" * 100_000,
-            '{"kernel":' * 6_000,
-            "{",
-            "",
-            "{}",
-            f'{{"M": {LONG}}}',
-            "x" * 70_000,
-        ]
-        return draw(st.one_of(JSON, JSON.map(json.dumps), st.sampled_from(texts)))
-    message = json.loads(settings_of(draw(st.sampled_from(list(discover())))))
+        return draw(st.dictionaries(st.text(max_size=8), JSON, max_size=3))
+    message = settings_of(draw(st.sampled_from(list(discover()))))
     message["settings"] |= draw(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=3))
-    keys = st.sampled_from(["number", "settings", "open", "follow", "stored_run"])
-    return json.dumps(message | draw(st.dictionaries(keys, JSON, max_size=1)))
+    keys = st.sampled_from(["shown", "settings", "open", "follow", "stored_run"])
+    return message | draw(st.dictionaries(keys, JSON, max_size=1))
 
 
-def assert_is_sendable(update):
-    update.encode()
-    for sentence in json.loads(slots_of(update).get("problems", "{}")).values():
+def assert_is_sendable(slots):
+    encode(slots).encode()
+    for sentence in json.loads(slots.get("problems", "{}")).values():
         assert len(sentence) < 1500, sentence[:3000]
 
 
 @given(message=messages())
 def test_a_message_is_drawn_or_refused(shared_page, message):
-    assert_is_sendable(shared_page.on_message(request(), message))
+    assert_is_sendable(shared_page.change(message))
 
 
 @given(
@@ -104,52 +96,41 @@ def test_a_message_is_drawn_or_refused(shared_page, message):
 )
 def test_any_address_opens_whatever_is_in_the_browsers_storage(shared_page, fields, stored_run):
     message = {"open": urllib.parse.urlencode(fields), "stored_run": stored_run}
-    assert_is_sendable(shared_page.on_message(request(), json.dumps(message)))
+    assert_is_sendable(shared_page.change(message))
 
 
 @given(link=JSON, stop=JSON)
 def test_a_link_is_followed_or_refused_and_other_values_have_neither_a_qr_code_nor_a_tours_stop(
     shared_page, link, stop
 ):
-    assert_is_sendable(shared_page.on_message(request(), json.dumps({"follow": link})))
-    (slots,) = updates(shared_page.on_action, json.dumps({"action": "share", "link": link}))
-    assert slots == {"share": ""}
-    assert (
-        updates(shared_page.on_action, json.dumps({"action": "tour", "tour": link, "stop": stop}))
-        == []
-    )
+    assert_is_sendable(shared_page.change({"follow": link}))
+    actions = Actions(shared_page)
+    assert updates(actions.start({"action": "share", "link": link}, "page")) == [{"share": ""}]
+    message = {"action": "tour", "tour": link, "stop": stop}
+    assert updates(actions.start(message, "page")) == []
 
 
 @given(message=messages(), data=st.data())
 def test_an_unreadable_message_starts_no_work(shared_page, message, data):
     """A message that reads as an experiment is not submitted here."""
     try:
-        sent = read_message(message)
-        shared_page.read(sent)
+        shared_page.read(message)
     except ConfigError:
-        action = data.draw(st.sampled_from(list(shared_page.actions)))
-        text = (
-            message if not isinstance(message, str) else message[:-1] + f', "action": "{action}"}}'
-        )
-        (slots,) = updates(shared_page.on_action, text)
-        assert set(json.loads(slots["problems"]))
+        actions = Actions(shared_page)
+        action = data.draw(st.sampled_from(list(actions.actions)))
+        with pytest.raises(ConfigError):
+            actions.start({**message, "action": action}, "page")
     assert not shared_page.session.jobs
 
 
 @pytest.mark.parametrize("number", [-1, 99, "0", 0.5, [], {}])
-def test_an_unknown_preset_and_a_message_that_is_nested_too_deeply_are_refused(shared_page, number):
-    message = json.loads(settings_of(""))
+def test_an_unknown_preset_is_refused(shared_page, number):
+    message = settings_of("")
     message["settings"]["preset"] = number
-    (sentence,) = json.loads(
-        slots_of(shared_page.on_message(request(), json.dumps(message)))["problems"]
-    ).values()
+    (sentence,) = json.loads(shared_page.change(message)["problems"]).values()
     grouped = discover()["matmul.grouped"]
     last = len(presets(grouped, grouped.family.problem(), GPUS["H200"], None)) - 1
     assert sentence == f"The preset is {number!r}; matmul.grouped has presets 0 to {last}."
-    for text in ("[" * 30_000, '{"kernel":' * 6_000):
-        assert (
-            "must be a JSON object" in slots_of(shared_page.on_message(request(), text))["problems"]
-        )
 
 
 HOSTILE = '<script>alert("{0}")</script> & {gpu}'

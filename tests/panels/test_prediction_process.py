@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import itertools
-import json
 import os
 import urllib.parse
 from concurrent.futures import Future
@@ -20,12 +19,13 @@ from kernels.measuring.fair_queue import INTERNAL
 from kernels.measuring.pool import DEADLINES_S
 from kernels.results import Failure
 from tests.experiments import fields
-from tests.messages import opened, request, settings_of, slots_of, updates
+from tests.messages import opened, settings_of, updates
 from tests.waiting import run_coroutine, until
 from visualize.predict.reuse import reuse_seconds
 from visualize.views import panel
 from visualize.views.order.view import DramReadsPanel, ProgramOrderPanel, reuse_json
 from visualize.views.panel import Api
+from visualize.views.slots import WATCH
 from visualize.views.tabs import SETTINGS
 from visualize.web.redraw import draw_in_process, draw_view
 
@@ -41,7 +41,7 @@ TOO_MANY = f"{FAR} matmul.split_k_atomic BLOCK_M=16 BLOCK_N=16 SPLIT_K=16"
 
 def test_a_quick_prediction_is_drawn_immediately_and_starts_no_process(page):
     for tab in SETTINGS.tabs:
-        answer = slots_of(page.on_message(request(), settings_of(f"{NEAR} tab={tab}")))
+        answer = page.change(settings_of(f"{NEAR} tab={tab}"))
         assert "Predicting" not in str(answer)
     assert len(page.predictions.pool) == 0
     assert not page.predictions.pool.has_ready_worker
@@ -52,15 +52,15 @@ def test_a_process_starts_soon_after_a_page_was_opened(shared_page):
     assert not predictions.pool.has_ready_worker
     predictions.warm_up_after_s = 0.0
     for _ in range(3):
-        shared_page.on_message(request(), json.dumps({"open": ""}))
+        shared_page.change({"open": ""})
     until(lambda: predictions.pool.has_ready_worker)
 
 
 def test_a_long_prediction_follows_in_the_stream(page):
-    update = json.loads(page.on_message(request(), settings_of(FAR)))
-    assert "Predicting (about" in update["slots"]["dram-reads-headline"]
-    assert update["has_more"]
-    assert "BLOCK_M=32" in update["slots"]["link"]
+    slots = page.change(settings_of(FAR))
+    assert "Predicting (about" in slots["dram-reads-headline"]
+    assert slots[WATCH]
+    assert "BLOCK_M=32" in slots["link"]
 
 
 def test_another_process_draws_and_replies_the_same_for_a_pinned_experiment_too(shared_page):
@@ -91,24 +91,12 @@ def process_of(snapshot):
 def test_another_process_refuses_with_the_same_sentence(shared_page):
     """The pinned experiment makes the prediction long."""
     pinned = urllib.parse.urlencode(fields(FAR.removesuffix(" tab=dram-reads")))
-    shared_page.on_message(request(), settings_of(f"{TOO_MANY} with={pinned}"))
-    refused = updates(shared_page.on_stream)[-1]
+    message = settings_of(f"{TOO_MANY} with={pinned}", watch="enabled")
+    refused = updates(shared_page.stream(message, "page"))[-1]
     assert (
         "16,777,216 tiles are too many to schedule; at most 2,097,152 are allowed."
         in refused["problems"]
     )
-
-
-def test_a_prediction_of_a_page_that_changed_is_cancelled(shared_page):
-    async def superseded():
-        shared_page.on_message(request(), settings_of(FAR))
-        stream = shared_page.on_stream(request())
-        waiting = asyncio.create_task(anext(stream, None))
-        await asyncio.sleep(0)
-        shared_page.on_message(request(), settings_of(NEAR))
-        return await waiting
-
-    assert run_coroutine(superseded()) is None
 
 
 def test_equal_predictions_are_made_once_for_all_clients(page):

@@ -1,14 +1,11 @@
-"""The page's handlers, without a browser: each message gets a reply, a late one changes nothing; and Pin."""
+"""The page's replies to messages, without a browser; and Pin."""
 
 import datetime
 import json
 import re
-import threading
 import urllib.parse
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -19,60 +16,58 @@ from kernels.measuring.session import MEASUREMENTS
 from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, records
 from tests.experiments import fields
-from tests.messages import decode, links, opened, request, settings_of, slots_of, updates
+from tests.messages import decode, links, opened, settings_of, updates
 from tests.waiting import run_coroutine
 from visualize.numbers import Number
 from visualize.views.compare import pair_slots, ratio, render_comparison
 from visualize.views.result.view import encode_run
-from visualize.views.slots import NONE
+from visualize.views.slots import ENABLED, NONE, REDRAW, WATCH
 from visualize.views.state import read_pinned
 from visualize.views.tabs import SETTINGS
+from visualize.web.actions import Actions
+from visualize.web.messages import encode
 from visualize.web.page import layout
-from visualize.web.redraw import MAX_OPEN_PAGES, OpenPages
 
 RUN = MEASUREMENTS["run"]
 
 
 def preset(number):
     """Return the message when a preset is clicked: the controls still hold the previous values."""
-    message = json.loads(settings_of(""))
+    message = settings_of("")
     message["settings"]["preset"] = number
-    return json.dumps(message)
+    return message
 
 
-def change(page, flat):
-    """Return the slots that a change to these fields fills immediately."""
-    return slots_of(page.on_message(request(), settings_of(flat)))
+def change(page, flat, shown=""):
+    """Return the slots that a change to these fields fills immediately.
+
+    Args:
+        shown: the slots of an earlier update, which the page shows.
+    """
+    address = json.loads(shown["link"])["full"] if shown else ""
+    return page.change(settings_of(flat, shown=address))
+
+
+def stream(page, flat):
+    """Return the updates that follow for these fields."""
+    return updates(page.stream(settings_of(flat, watch=ENABLED), "page"))
+
+
+def press(page, flat, action):
+    """Return the updates of an action."""
+    return updates(Actions(page).start(settings_of(flat, action=action), "page"))
 
 
 RECORDED_RUN = records.find(RUN.form, records.experiments(RUN.form, "H200")[0], "H200")
 
 
 def open_address(page, stored_run="", **fields):
-    message = {"number": 1, "open": "?" + urllib.parse.urlencode(fields), "stored_run": stored_run}
-    return slots_of(page.on_message(request(), json.dumps(message)))
+    return page.change({"open": "?" + urllib.parse.urlencode(fields), "stored_run": stored_run})
 
 
-def test_a_slow_reply_to_a_slider_does_not_undo_a_preset(page):
-    started = threading.Event()
-    go_on = threading.Event()
-    late = []
-
-    def find_slowly(_):
-        if not started.is_set():
-            started.set()
-            assert go_on.wait(20)
-
-    page.session.finder = find_slowly
-    slider = threading.Thread(target=lambda: late.append(change(page, "M=640")))
-    slider.start()
-    assert started.wait(20)
-    chosen = slots_of(page.on_message(request(), preset(0)))
-    go_on.set()
-    slider.join(20)
-    assert "M=576" in chosen["link"], "the preset's own shape"
-    assert page.read(json.loads(preset(0))).experiment.problem.M == 576, "Run runs it, too"
-    assert late == [{}]
+def test_a_preset_opens_its_own_shape_and_run_runs_it_too(page):
+    assert "M=576" in page.change(preset(0))["link"]
+    assert page.read(preset(0)).experiment.problem.M == 576
 
 
 def test_a_config_that_nobody_chose_follows_the_gpu(page):
@@ -80,14 +75,15 @@ def test_a_config_that_nobody_chose_follows_the_gpu(page):
 
     def turn_to(gpu, config):
         """Choose a GPU in the menu; the other controls hold this config. Return the new settings."""
-        slots = change(page, {**fields(f"matmul.fused_add_relu gpu={gpu}"), **config})
-        return json.loads(slots["settings"])
+        nonlocal shown
+        shown = change(page, {**fields(f"matmul.fused_add_relu gpu={gpu}"), **config}, shown)
+        return json.loads(shown["settings"])
 
     def config_of(settings):
         return {name: settings[name] for name in published}
 
     published = vars(opened("matmul.fused_add_relu").experiment.config)
-    change(page, "matmul.fused_add_relu")
+    shown = change(page, "matmul.fused_add_relu")
     offered = config_of(turn_to("RTXPRO6000", published))
     assert offered != published
     assert config_of(turn_to("H200", offered)) == published
@@ -101,54 +97,42 @@ def test_an_unknown_tour_is_named_with_those_there_are(page):
     assert problems["tour"].startswith("tour is 'nothing'; allowed are why-grouping, ")
 
 
-def test_a_compile_of_earlier_settings_is_not_drawn(page):
-    started = threading.Event()
+def test_a_page_that_leaves_the_stream_cancels_its_compile(page):
     compiled = Future()
-    late = []
+    page.session.compiler = lambda: compiled
 
-    def compile_slowly():
-        started.set()
-        return compiled
+    async def leave():
+        stream = page.stream(settings_of("tab=compiler", watch=ENABLED), "page")
+        await anext(stream)
+        await stream.aclose()
 
-    page.session.compiler = compile_slowly
-    change(page, "M=640")
-    waiting = threading.Thread(target=lambda: late.extend(updates(page.on_stream)))
-    waiting.start()
-    assert started.wait(20)
-    page.on_message(request(), preset(0))
-    with suppress(InvalidStateError):  # the stream may have cancelled it
-        compiled.set_result(Failure("compile", "compile_error", "no"))
-    waiting.join(20)
-    assert all("program-order-plot" not in slots for slots in late)
+    run_coroutine(leave())
+    assert compiled.cancelled()
 
 
-def test_a_reply_has_numbers_and_says_whether_more_follows(page):
-    update = json.loads(page.on_message(request(), settings_of("M=640")))
-    assert "M=640" in update["slots"]["link"]
-    assert update["slots"]["program-order-plot"]
-    assert update["number"] == 1
-    assert update["reply_to"] == 1
-    assert update["has_more"], "the kernel is not compiled yet"
-    update = json.loads(page.on_message(request(), settings_of("tab=recorded")))
-    assert update["number"] == 2
-    assert not update["has_more"]
-    update = json.loads(page.on_message(request(), "no message"))
-    assert update["has_more"], "it ended the stream of the settings before"
+def test_a_reply_says_whether_more_follows(page):
+    slots = change(page, "M=640")
+    assert "M=640" in slots["link"]
+    assert slots["program-order-plot"]
+    assert slots[WATCH], "the kernel is not compiled yet"
+    assert not change(page, "tab=recorded")[WATCH]
+    assert set(page.change({})) == {"problems"}, "more of the settings before may follow"
 
 
 def test_a_value_that_cannot_be_drawn_is_refused_next_to_its_control(page):
     failed = Future()
     failed.set_result(Failure("compile", "timeout", "It took too long."))
     page.session.compiler = lambda: failed
-    change(page, "tab=program-order num_warps=16 programs_per_sm=32")
-    *_, refused = updates(page.on_stream)
-    assert "programs_per_sm must be at most 4" in json.loads(refused["problems"])["programs_per_sm"]
+    assert change(page, "tab=program-order num_warps=16 programs_per_sm=32")[WATCH]
+    with pytest.raises(ConfigError, match="programs_per_sm must be at most 4") as refused:
+        stream(page, "tab=program-order num_warps=16 programs_per_sm=32")
+    assert refused.value.field == "programs_per_sm"
 
 
 def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
     def last_update(flat):
-        change(page, flat)
-        return updates(page.on_action, settings_of(flat, action="record-timeline"))[-1]
+        ended = press(page, flat, "record-timeline")[-1]
+        return ended | (change(page, flat) if REDRAW in ended else {})
 
     first, *others = records.experiments(TIMELINE.form, "H200")
     recorded = {**first.to_address(), "gpu": "H200", "tab": "program-order"}
@@ -173,24 +157,49 @@ def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
     )
 
 
-def test_a_bad_value_during_a_run_keeps_its_sentence_and_the_run_its_result(page):
+def test_a_run_shows_its_progress_and_its_result_and_leaves_later_sentences(page):
     job = Job(RECORDED_RUN.experiment)
     page.session.submit = lambda *_, **__: job
-    flat = RECORDED_RUN.experiment.to_address()
-    message = json.loads(settings_of(flat))
-    message["settings"]["M"] = 20_000
+    message = settings_of(RECORDED_RUN.experiment.to_address(), action="run")
 
     async def scene():
-        stream = page.on_action(request(), settings_of(flat, action="run"))
-        started = slots_of(await anext(stream))
-        assert json.loads(started["problems"]) == {}
-        assert "starting" in started["card"]
-        assert "M must be" in slots_of(page.on_message(request(), json.dumps(message)))["problems"]
-        progress = slots_of(await anext(stream))
+        stream = Actions(page).start(message, "page")
+        assert await anext(stream) == {"problems": "{}", "cancel": "enabled"}
+        assert "starting" in (await anext(stream))["card"]
         job.end(RECORDED_RUN)
-        (ended,) = [slots_of(update) async for update in stream]
-        assert "problems" not in progress | ended
+        (ended,) = [slots async for slots in stream]
+        assert "problems" not in ended
         assert "✓ 0 wrong" in ended["card"]
+        assert REDRAW in ended
+
+    run_coroutine(scene())
+
+
+def test_a_page_has_one_measurement_which_ends_if_it_cancels_or_leaves(page):
+    jobs = [Job(RECORDED_RUN.experiment) for _ in range(3)]
+    submitted = iter(jobs)
+    page.session.submit = lambda *_, **__: next(submitted)
+    actions = Actions(page)
+
+    def start(action):
+        return actions.start(settings_of("", action=action), "page")
+
+    async def scene():
+        first, second = start("run"), start("run")
+        await anext(first)
+        await anext(second)
+        assert [job.is_cancelled for job in jobs] == [True, False, False]
+        jobs[0].end(Failure("run", "cancelled", "Cancelled."))
+        assert [slots async for slots in first] == []
+        assert [slots async for slots in start("cancel")] == [{}]
+        assert jobs[1].is_cancelled
+        jobs[1].end(Failure("run", "cancelled", "Cancelled."))
+        *_, ended = [slots async for slots in second]
+        assert "Cancelled." in ended["card"]
+        third = start("run")
+        await anext(third)
+        await third.aclose()
+        assert jobs[2].is_cancelled
 
     run_coroutine(scene())
 
@@ -208,8 +217,8 @@ def test_a_run_that_ends_appears_on_the_open_history(page, store):
         datetime.datetime.now(datetime.UTC),
     )
     job.end(RECORDED_RUN)
-    *_, ended = updates(page.on_action, settings_of(flat, action="run"))
-    assert "the only run so far" in ended["history-headline"]
+    assert REDRAW in press(page, flat, "run")[-1]
+    assert "the only run so far" in change(page, flat)["history-headline"]
 
 
 @pytest.mark.parametrize("query", [{}, {"kernel": "matmul.grouped", "tab": "result"}])
@@ -244,8 +253,8 @@ def test_a_kernel_that_is_compiled_during_a_redraw_is_drawn_in_the_stream(page):
     compiled = page.session.compile(opened("gpu=H200").experiment).result()
     finds = iter([None, None, None])
     page.session.finder = lambda _: next(finds, compiled)
-    change(page, "tab=requests gpu=H200")
-    assert updates(page.on_stream)[-1]["request-plot"]
+    assert change(page, "tab=requests gpu=H200")[WATCH]
+    assert stream(page, "tab=requests gpu=H200")[-1]["request-plot"]
 
 
 def test_every_slot_that_a_handler_fills_is_on_the_page(page):
@@ -262,40 +271,12 @@ def test_every_slot_that_a_handler_fills_is_on_the_page(page):
             assert not missing, (tab, measurement.name)
 
 
-def test_the_least_recently_used_page_is_evicted_first():
-    def find(number):
-        return pages.find(SimpleNamespace(session_hash=f"page {number}"))
-
-    pages = OpenPages()
-    first, second, *_ = [find(number) for number in range(MAX_OPEN_PAGES)]
-    assert find(0) is first
-    find(MAX_OPEN_PAGES)
-    assert find(0) is first
-    assert find(1) is not second
-
-
-def test_a_new_measurement_cancels_the_previous_one_and_closing_the_page_cancels_both():
-    pages = OpenPages()
-    before = Job(None)
-    after = Job(None)
-    page = pages.find(request())
-    page.changes = 1
-    page.replace_job(before)
-    page.replace_job(after)
-    assert before.is_cancelled
-    assert not after.is_cancelled
-    pages.close(request())
-    assert after.is_cancelled
-    assert page.changes != 1, "its handlers are superseded"
-    assert pages.find(request()) is not page
-
-
 def test_an_update_takes_less_than_150_kilobytes(page):
     for flat in (
         "tab=program-order M=16384 N=16384 BLOCK_M=16 BLOCK_N=16 step=5",  # a million programs
         "transpose.tiled tab=requests model=textbook operation=1 request=200",
     ):
-        assert 10_000 < len(page.on_message(request(), settings_of(flat)).encode()) < 150_000
+        assert 10_000 < len(encode(change(page, flat))) < 150_000
 
 
 PINNED = "kernel=matmul.grouped&M=576&N=576&K=288&BLOCK_N=64&GROUP_SIZE=1"
@@ -303,7 +284,7 @@ SET = f"M=576 N=576 K=288 BLOCK_M=64 BLOCK_N=64 GROUP_SIZE=3 with={PINNED}"
 
 
 def followed(page, query):
-    return slots_of(page.on_message(request(), json.dumps({"follow": query})))
+    return page.change({"follow": query})
 
 
 def test_only_with_a_pinned_experiment_a_slot_holds_two_values(shared_page):
@@ -392,13 +373,13 @@ def test_a_pinned_run_is_beside_the_current_experiment_and_not_beside_an_older_r
     before = followed(page, f"{RECORDED}&tab=result&{urllib.parse.urlencode({'with': RECORDED})}")
     assert before["result"].count("the speed of torch.matmul") == 2
     flat = {**json.loads(before["settings"]), "num_warps": 2}
-    answer = change(page, flat)
+    answer = change(page, flat, before)
     now, pinned = answer["result"].split('<div class="pinned">')
     assert "No result for this config" in now
     assert "the speed of torch.matmul" in pinned
     assert answer["time-plot"].startswith(f"{NONE} ")
     assert answer["predicted-time"].count("predicted without compiling") == 2
-    assert "time-plot" not in change(page, {**flat, "tab": "requests"})
+    assert "time-plot" not in change(page, {**flat, "tab": "requests"}, answer)
 
 
 def test_a_pinned_request_has_no_contrast_when_the_own_one_has_none(shared_page):

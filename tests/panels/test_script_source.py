@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kernels.measuring.session import Session
-from tests.messages import menu_labels, request, slots_of
+from tests.messages import menu_labels
 from visualize.views.prediction_process import PredictionProcess
 from visualize.web.redraw import Redraw
 from visualize.web.scripts import Scripts, shipped_scripts
@@ -19,7 +19,7 @@ def page(tmp_path_factory):
 
 
 def send(page, **message):
-    return slots_of(page.on_message(request(), json.dumps({"number": 1, **message})))
+    return page.change(message)
 
 
 def change(page, slots, **fields):

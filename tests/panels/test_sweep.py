@@ -6,7 +6,6 @@ import json
 import re
 from contextlib import nullcontext
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import orjson
@@ -19,7 +18,7 @@ from kernels.results.store import Store
 from kernels.results.sweep import DONE
 from tests.kernels.stores import again
 from tests.kernels.trees import ROOT
-from tests.messages import decode, links, opened, request, settings_of, slots_of, text_of
+from tests.messages import decode, links, opened, settings_of, text_of
 from tests.panels.sweeps_made_up import (
     FEW,
     MANY,
@@ -34,10 +33,11 @@ from tests.panels.sweeps_made_up import (
 from tests.sweep.fakes import FakeBuilder, FakeDevice, explored, swept
 from tests.waiting import until
 from visualize.views.panel import Api, reply_safely
-from visualize.views.slots import CLOSED, NONE, OPEN
+from visualize.views.slots import CLOSED, ENABLED, NONE, OPEN, WATCH
 from visualize.views.state import Snapshot
 from visualize.views.tune import view
 from visualize.views.tune.view import MAX_SIZES, PICTURES, swept_sizes, swept_space
+from visualize.web.actions import Actions
 
 # The pictures that have a point for each row.
 OF_ROWS = [name for name in PICTURES if name != "library"]
@@ -432,32 +432,26 @@ def page(page, started):
 
 async def press_on(page, button, name="page"):
     """Press a button, by its DOM id, on the open page of that name, and return the updates' slots."""
-    updates = page.on_action(SimpleNamespace(session_hash=name), settings_of(SENT, action=button))
-    return [slots_of(update) async for update in updates]
+    updates = Actions(page).start(settings_of(SENT, action=button), name)
+    return [slots async for slots in updates]
 
 
-async def watch(page, name="page"):
-    """Yield the slots that a page gets while a sweep is running."""
-    request_of_page = SimpleNamespace(session_hash=name)
-    page.on_message(request_of_page, settings_of(SENT))
-    async for update in page.on_stream(request_of_page):
-        yield slots_of(update)
+def watch(page, name="page"):
+    """Return the updates that a page gets while a sweep is running."""
+    return page.stream(settings_of(SENT, watch=ENABLED), name)
 
 
-def test_a_page_draws_a_sweep_until_its_end_or_until_the_page_changes(page, started):
+def test_pages_draw_a_sweep_until_its_end(page, started):
     async def session():
         started.go.clear()
         await press_on(page, "sweep-start")
-        older = watch(page)
-        assert "of 8 configs done" in (await anext(older))["sweep-progress"]
-        newer, other = watch(page), watch(page, "another page")
-        await anext(newer)
-        assert [slots async for slots in older] == []
-        await anext(other)
-        page.on_unload(request())
-        assert [slots async for slots in newer] == []
+        assert page.change(settings_of(SENT))[WATCH]
+        left, stays = watch(page), watch(page, "another page")
+        assert "of 8 configs done" in (await anext(left))["sweep-progress"]
+        await anext(stays)
+        await left.aclose()
         started.go.set()
-        return [slots async for slots in other]
+        return [slots async for slots in stays]
 
     *_, last = asyncio.run(session())
     assert "All configs were tried." in last["sweep-headline"]

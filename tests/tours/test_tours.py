@@ -59,7 +59,7 @@ def test_a_stop_has_no_holes_before_its_numbers_are_known_and_the_next_one_is_pr
 
     async def first_bar():
         stop = guide.show_stop(message)
-        bar = json.loads(await anext(stop))["html"]
+        bar = json.loads((await anext(stop))["tour"])["html"]
         await stop.aclose()
         return bar
 
@@ -79,10 +79,10 @@ def test_a_stop_has_no_holes_before_its_numbers_are_known_and_the_next_one_is_pr
 
 
 def run_all(guide, message):
-    """Return the HTML of all values of a stop."""
+    """Return the HTML of all updates of a stop."""
 
     async def collect():
-        return [json.loads(value)["html"] async for value in guide.show_stop(message)]
+        return [json.loads(slots["tour"])["html"] async for slots in guide.show_stop(message)]
 
     return asyncio.run(collect())
 

@@ -56,8 +56,8 @@ class Guide:
             tuple[str, int], Facts
         ] = {}  # by tour and stop: the files bound their number
 
-    async def show_stop(self, message: Mapping[str, Any]) -> AsyncIterator[str]:
-        """Yield values of the slot "tour": the stop with the numbers that its file ships, then with this machine's.
+    async def show_stop(self, message: Mapping[str, Any]) -> AsyncIterator[dict[str, str]]:
+        """Yield updates of the slot "tour": the stop with the numbers that its file ships, then with this machine's.
 
         Then compute the next stop's numbers, which may need the compiler.
 
@@ -73,18 +73,17 @@ class Guide:
         stop = tour.stops[number - 1]
         address = query(SETTINGS.short_address(SETTINGS.state(stop.fields, self._session.gpu)))
 
-        def value(problem: str = "") -> str:
+        def update(problem: str = "") -> dict[str, str]:
             html = bar(tour, number, self._facts.get(key, {}), problem)
-            return json.dumps(
-                {"tour": tour.name, "stop": requested, "html": html, "query": address}
-            )
+            value = {"tour": tour.name, "stop": requested, "html": html, "query": address}
+            return {"tour": json.dumps(value)}
 
-        yield value()
+        yield update()
         try:
             if await self._compute(tour, number):
-                yield value()
+                yield update()
         except NoFact as error:
-            yield value(str(error))
+            yield update(str(error))
         with suppress(NoFact):
             await self._compute(tour, tour.clip(number + 1))
 

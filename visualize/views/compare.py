@@ -12,9 +12,8 @@ from markupsafe import Markup
 from kernels.knobs import ConfigError
 from kernels.results import RunResult
 from visualize.numbers import Number, key_numbers, significant, wrong_elements
-from visualize.views.panel import Panel, Slots
+from visualize.views.panel import Panel, Slots, merge
 from visualize.views.prose import Link, Mark, Sentence, Strong, join, say
-from visualize.views.result.view import ResultPanel
 from visualize.views.slots import NONE
 from visualize.views.state import PINNED, Snapshot, State, pin_text
 from visualize.views.tables import table
@@ -42,6 +41,13 @@ def pair_slots(slots: Slots, pinned: Slots) -> Slots:
     return paired
 
 
+def pair_run(slots: Slots, pinned: Snapshot | None, panels: Sequence[Panel]) -> Slots:
+    """Return a run's slots, each with the pinned experiment's run beside it if there is one."""
+    if pinned is None or pinned.result(RunResult) is None:
+        return slots
+    return pair_slots(slots, merge(panel.draw_run(pinned) for panel in panels))
+
+
 def add_comparison(
     slots: Slots, snapshot: Snapshot, pinned: Snapshot | None, panels: Sequence[Panel]
 ) -> Slots:
@@ -64,11 +70,11 @@ def add_comparison(
             ).format(address, tip),
         }
     try:
-        pinned_slots: Slots = {}
-        for panel in panels:
-            pinned_slots |= panel.draw_run(pinned) if isinstance(panel, ResultPanel) else {}
-            pinned_slots |= panel.draw_pinned(pinned, snapshot) if panel.is_compared else {}
-        slots = pair_slots(slots, pinned_slots)
+        slots = pair_slots(
+            slots,
+            merge(panel.draw_pinned(pinned, snapshot) for panel in panels if panel.is_compared),
+        )
+        slots = pair_run(slots, pinned, panels)
         fields, pinned_fields = (
             {**s.experiment.to_address(), "gpu": s.gpu.name} for s in (state, pinned.state)
         )

@@ -8,7 +8,7 @@ import functools
 import inspect
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
@@ -296,6 +296,11 @@ class StreamAction:
     question: Question
 
 
+def merge(values: Iterable[Slots]) -> Slots:
+    """Return the slots of several panels as one update."""
+    return {name: value for slots in values for name, value in slots.items()}
+
+
 class Panel(ABC):
     """A panel of the page. It holds no state of a browser.
 
@@ -330,6 +335,18 @@ class Panel(ABC):
     def draw_pinned(self, pinned: Snapshot, snapshot: Snapshot) -> Slots:
         """Fill its slots from the pinned experiment, which is shown beside `snapshot`."""
         return self.draw(pinned)
+
+    def draw_run(self, snapshot: Snapshot, stored_run: object = "") -> Slots:
+        """Fill its slots from the experiment's run, whether or not its view is open.
+
+        Args:
+            stored_run: the run that the browser stores.
+        """
+        return {}
+
+    def on_run_end(self, outcome: Any, snapshot: Snapshot) -> Slots:
+        """Fill its slots from a run that has just ended, whether or not its view is open."""
+        return {}
 
     def seconds(self, snapshot: Snapshot) -> float:
         """Estimate the core seconds of `draw` beyond those of a small launch."""

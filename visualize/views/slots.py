@@ -33,6 +33,11 @@ DISABLED = "disabled"
 OPEN = "open"
 CLOSED = "closed"
 
+# Slots without an element. REDRAW makes the page request a redraw. WATCH makes it request a stream of what follows, and
+# send the slot's value, unless that is "".
+REDRAW = "redraw"
+WATCH = "watch"
+
 # The value that hides a plot. "" means that its first figure is still to come.
 NONE = "none"
 

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-import time
 import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -397,8 +396,8 @@ def _save(
 
 
 def save_file(name: str, text: str) -> Slots:
-    """Make the browser save a file. It ignores an update that repeats an id."""
-    file = {"id": time.time_ns(), "name": name, "text": text}
+    """Make the browser save a file."""
+    file = {"name": name, "text": text}
     return {"saved-file": json.dumps(file, ensure_ascii=False)}
 
 

@@ -42,7 +42,7 @@ from kernels.measuring.request_slots import (
     limit_open,
 )
 from visualize.startup import AUTH
-from visualize.web.assets import PREFIX
+from visualize.web.assets import MESSAGES, PREFIX
 from visualize.web.mailboxes import (
     FIRST_READ_S,
     MAX_MAILBOXES,
@@ -81,20 +81,21 @@ LIMITS = (
     f"share {100 * HEAVY_RATE * UNIT_S:g} % of a core while others are active"
 )
 
-# Gradio's routes for events that bypass its queue: the page's redraws.
-_REDRAW = ("/run/", "/api/")
+# Routes of events that bypass Gradio's queue: the page's messages, and Gradio's own.
+_DIRECT = (MESSAGES, "/run/", "/api/")
 
 # Gradio's pages and JSON descriptions, which it builds again for each request.
 _PAGES = ("", "/", "/config", "/config/", "/info", "/info/", "/openapi.json", "/theme.css")
 
-# Gradio's event routes. Unexpected arguments raise exceptions in them.
-_EVENTS = (*_REDRAW, "/call/", "/queue/", "/cancel", "/reset")
+# Routes of events. Unexpected arguments raise exceptions in Gradio's.
+_EVENTS = (*_DIRECT, "/call/", "/queue/", "/cancel", "/reset")
 
-# Gradio's routes that send the replies of events.
-_REPLIES = (*_REDRAW, "/call/", "/queue/data")
+# Routes that send the replies of events.
+_REPLIES = (*_DIRECT, "/call/", "/queue/data")
 
-# Gradio's routes that skip its login check; the guard adds one.
+# Routes that skip Gradio's login check; the guard adds one.
 _BEHIND_LOGIN = (
+    MESSAGES,
     "/heartbeat/",
     "/cancel",
     "/reset",
@@ -167,7 +168,7 @@ def trust_hub_proxies() -> None:
 
 
 class Guard:
-    """ASGI middleware that rejects invalid requests, throttles heavy addresses, and limits concurrent redraws.
+    """ASGI middleware that rejects invalid requests, throttles heavy addresses, and limits concurrent pages.
 
     It reads the whole body before it acquires a slot, and sends the reply after it releases the slot, so slow clients
     occupy none. Limits apply to the connection's address, or to the client's address that a trusted proxy reports.
@@ -179,7 +180,7 @@ class Guard:
             missing arguments, although its own client fills in defaults.
         body_deadline_s: seconds in which a body must arrive.
         login_s: delay of each login attempt.
-        slots: limit concurrent redraws and pages; see `RequestSlots`.
+        slots: limit concurrent pages; see `RequestSlots`.
     """
 
     def __init__(
@@ -250,7 +251,7 @@ class Guard:
                     return body_messages.pop() if body_messages else await receive()
 
                 app = self._app
-                if path in _PAGES or (is_post and path.startswith(_REDRAW)):
+                if path in _PAGES:
                     app = self._run_in_slot
                 elif is_post and path.startswith("/login"):
                     app = self._log_in
@@ -363,9 +364,9 @@ def _address(scope: Mapping[str, Any]) -> str:
 
 
 def _units(is_post: bool, path: str) -> float:
-    if is_post and path.startswith(_EVENTS) and not path.startswith(_REDRAW):
+    if is_post and path.startswith(_EVENTS) and not path.startswith(_DIRECT):
         return UNITS_PER_EVENT
-    if path.startswith(PREFIX):
+    if path.startswith(PREFIX) and not is_post:
         return UNITS_PER_ASSET
     return 1 if is_post or path in _PAGES else UNITS_PER_FILE
 

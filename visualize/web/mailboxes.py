@@ -17,17 +17,17 @@ import orjson
 from gradio.queueing import Queue
 from gradio.utils import LRUCache
 
-# Maximum clients per address, and bytes of unread replies per address and in total. Each open page and each call of an
-# endpoint is a client.
+# Maximum clients per address, and bytes of unread replies per address and in total. Each call of an
+# endpoint may be a client.
 MAX_MAILBOXES = 300
 MAX_UNREAD_BYTES = 8 << 20
 MAX_TOTAL_UNREAD_BYTES = 64 << 20
 
-# Maximum unread messages of one client. An open page reads each message immediately.
+# Maximum unread messages of one client. A client with a stream reads each message immediately.
 MAX_UNREAD = 30
 
-# Seconds in which a client may open its next stream before its events are cancelled. A page closes its stream when it
-# has no unfinished event, possibly just as it starts one.
+# Seconds in which a client may open its next stream before its events are cancelled. Gradio's clients close
+# their stream when they have no unfinished event, possibly just as they start one.
 RECONNECT_S = 3.0
 
 # Seconds after a call within which its client must open a first stream. Otherwise the server cancels the client's

@@ -1,30 +1,24 @@
-"""The page: its head and theme, its HTML with slots, a component that sends messages, and others that receive updates.
-
-Settings or an address → State → snapshot → the open view's slots. Predictions are drawn immediately. A measurement
-starts when the user presses its button.
-"""
+"""The page: its head and theme, and its HTML with slots, in one component of Gradio's."""
 
 import os
-from typing import Any
 
 import gradio as gr
 from gradio.themes.utils.fonts import LocalFont
 from markupsafe import Markup
 
 from kernels.gpus import Gpu
-from kernels.measuring.session import Session
 from visualize.tours import tours
 from visualize.tours.guide import menu
 from visualize.views import slots, theme
 from visualize.views.panel import Api
-from visualize.views.prediction_process import PredictionProcess
 from visualize.views.prose import LIST_ITEM, Link, glossary_dialog
 from visualize.views.slots import PLOTLY_JS, slot
 from visualize.views.tabs import LIBRARY, TABS, VIEWS, WAYS
 from visualize.web import assets
+from visualize.web.actions import Actions
 from visualize.web.api import register_endpoints
+from visualize.web.messages import encode
 from visualize.web.redraw import Redraw
-from visualize.web.scripts import Scripts, shipped_scripts
 
 # Gradio ships both typefaces whole in these two weights only; with 600 declared it serves a file of a few letters.
 _WEIGHTS = (400, 700)
@@ -90,12 +84,6 @@ _SHARE = slot(
     "</dialog>",
 )
 
-# Options of the page's events.
-_QUIET: dict[str, Any] = {
-    "show_progress": "hidden",
-    "trigger_mode": "multiple",
-    "api_visibility": "private",
-}
 
 KEYS = (
     ("← →", "step back or forward; in a tour, go to the previous or next stop"),
@@ -111,31 +99,27 @@ KEYS = (
 )
 
 
-def page(session: Session, with_tools: bool = False, scripts: Scripts | None = None) -> gr.Blocks:
-    """Return the whole page and its API, for the workers of a session.
+def page(redraw: Redraw, actions: Actions, with_tools: bool = False) -> gr.Blocks:
+    """Return the whole page and its API.
 
     Args:
         with_tools: for an MCP server, too.
-        scripts: by default, the examples as they were captured.
     """
-    predictions = PredictionProcess(session)
-    scripts = scripts or Scripts(shipped_scripts())
-    redraw = Redraw(session, predictions, scripts)
+    scripts = redraw.scripts
     space = os.environ.get("SPACE_ID")
     # In a Space, the page is a frame
     base = f"https://huggingface.co/spaces/{space}" if space else ""
     given = {
         "base": base,
         "tours": list(tours()),
-        "needs_gpu": redraw.missing_gpu(),
+        "needs_gpu": actions.missing_gpu(),
         "themes": theme.THEMES,
         "scale": theme.LOAD_SCALE,
         "to_come": theme.OPAQUE_TO_COME,
     }
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as blocks:
-        outbox = _hidden("outbox", assets.send_messages())
-        stage = gr.HTML(
-            value="" if scripts.opened else redraw.initial_update(),
+        gr.HTML(
+            value="" if scripts.opened else encode(redraw.initial_slots()),
             html_template=layout(redraw),
             js_on_load=assets.start_page(given),
             # Served by the app; relative, so that it works behind a proxy's path.
@@ -143,33 +127,13 @@ def page(session: Session, with_tools: bool = False, scripts: Scripts | None = N
             apply_default_css=False,
             elem_id="stage",
         )
-        stream, replies = (
-            _hidden(name, assets.receive_updates()) for name in ("stream", "replies")
-        )
-        # A redraw bypasses Gradio's queue; the page sends the next one when it has the reply. The session has its own
-        # queue for everything that takes longer.
-        outbox.input(redraw.on_message, [outbox], [stage], queue=False, **_QUIET)
-        outbox.play(redraw.on_stream, None, [stream], concurrency_limit=None, **_QUIET)
-        outbox.submit(redraw.on_action, [outbox], [replies], concurrency_limit=None, **_QUIET)
-        outbox.stop(redraw.on_cancel, None, None, queue=False, **_QUIET)
-        blocks.unload(redraw.on_unload)
-        register_endpoints(blocks, Api(session, predictions), redraw.all_panels, with_tools)
+        api = Api(redraw.session, redraw.predictions)
+        register_endpoints(blocks, api, redraw.all_panels, with_tools)
         if scripts.opened:
             gr.api(scripts.requests, api_name="requests")
         if scripts.opened and with_tools:  # whose clients would get the repr of a dict
             gr.api(scripts.mcp_requests, api_name="mcp_requests")
     return blocks
-
-
-def _hidden(name: str, script: str) -> gr.HTML:
-    # With Gradio's own template, each value would become the component's HTML.
-    return gr.HTML(
-        "",
-        html_template="<div></div>",
-        js_on_load=script,
-        elem_id=name,
-        visible="hidden",
-    )
 
 
 def layout(redraw: Redraw) -> Markup:

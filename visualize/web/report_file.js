@@ -7,9 +7,9 @@ import { start } from "./assets/page.js";
 const read = (id) => inflateText(document.getElementById(id).textContent);
 const { script, launches, opened, updates, pieces, given } = JSON.parse(await read("report"));
 
-function reply(event, message) {
-  const { number, open } = message;
-  if (event !== "input") return;
+function reply(message) {
+  const { open } = message;
+  if ("action" in message) return;
   const fields = message.settings ?? { tab: settings.tab, ...Object.fromEntries(new URLSearchParams(open ?? message.follow)) };
   const view = { ...opened[fields.launch] ?? opened[0], ...fields }, { tab, launch, operation, model } = view;
   const parts = updates[[tab, launch]] ?? updates[[tab, launch, operation]] ?? updates[[tab, launch, operation, model]];
@@ -18,7 +18,7 @@ function reply(event, message) {
   for (const [name, places] of Object.entries(parts)) slots[name] = places.map((place) => pieces[place]).join("");
   slots.link = JSON.stringify({ full: query, short: query, title: script, shows: "script" });
   if (open !== undefined) slots["operations-fold"] = "open";
-  receive(JSON.stringify({ reply_to: number, slots }));
+  receive(JSON.stringify(slots));
 }
 
 listen("address", () => {

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import urllib.parse
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from visualize.views.capture.controls import GPU_MENU, launch_form
 from visualize.views.capture.script import Recapture, Script
 from visualize.views.capture.view import TABS, LaunchView, clip, draw, most_wasteful
 from visualize.views.panel import Slots
-from visualize.views.slots import DISABLED
+from visualize.views.slots import DISABLED, WATCH
 from visualize.views.state import query, read_tab
 from visualize.web.controls import kernel_menu
 
@@ -40,12 +40,12 @@ class ScriptState:
     """A script, as one page shows it.
 
     Attributes:
-        version: of the capture that is drawn.
+        version: of the capture that the page shows.
     """
 
     id: str
     view: LaunchView
-    version: int
+    version: str
 
 
 class Scripts:
@@ -88,7 +88,7 @@ class Scripts:
         view = clip(script.launches, view)
         if "operation" not in given:
             view = most_wasteful(script.launches, view)
-        return ScriptState(name, view, script.version)
+        return ScriptState(name, view, str(fields.get(WATCH, script.version)))
 
     def fill(self, state: ScriptState) -> Slots:
         """Fill the forms and the open view."""
@@ -115,25 +115,21 @@ class Scripts:
             "problems": slots.problems_value({"": script.problem} if script.problem else {}),
             "compare": "",
             "run": DISABLED,
+            WATCH: state.version if script.is_live else "",
             **draw(script, state.view, address),
         }
 
-    def is_live(self, state: ScriptState) -> bool:
-        return self.scripts[state.id].is_live
-
-    async def watch(
-        self, state: ScriptState, is_current: Callable[[], bool]
-    ) -> AsyncIterator[Slots]:
-        """Redraw after each new capture of a script."""
+    async def watch(self, state: ScriptState) -> AsyncIterator[Slots]:
+        """Redraw once there is a newer capture of a script than the page shows. It then watches again."""
         script = self.scripts[state.id]
-        while is_current() and script.is_live:
+        while script.is_live:
             await asyncio.sleep(_POLL_S)
             await asyncio.to_thread(script.follow)
-            if state.version != script.version and is_current():
-                state = replace(
-                    state, version=script.version, view=clip(script.launches, state.view)
-                )
-                yield self.fill(state)
+            version = str(script.version)
+            if state.version != version:
+                view = clip(script.launches, state.view)
+                yield self.fill(replace(state, version=version, view=view))
+                return
 
     @property
     def titles(self) -> dict[str, str]:

@@ -31,8 +31,10 @@ from kernels.measuring.session import MAX_JOBS, Session
 from kernels.results import Failure
 from visualize.startup import bypass_proxy, configure_logging, return_large_arrays
 from visualize.views.library.view import ScoreView, compare_scores
+from visualize.views.prediction_process import PredictionProcess
 from visualize.views.slots import PLOTLY_JS
 from visualize.web import assets
+from visualize.web.actions import Actions
 from visualize.web.api import argument_defaults, offer_tools_alone
 from visualize.web.first_reply import FirstReply, first_picture
 from visualize.web.guard import (
@@ -45,8 +47,10 @@ from visualize.web.guard import (
     trust_hub_proxies,
 )
 from visualize.web.mailboxes import limit_queue
+from visualize.web.messages import Messages
 from visualize.web.page import HEAD, OPENING, THEME, page
-from visualize.web.scripts import Scripts
+from visualize.web.redraw import Redraw
+from visualize.web.scripts import Scripts, shipped_scripts
 
 # Maximum concurrent events, including those that wait for a slot, a worker or a sweep (most occupy no thread), and
 # maximum clients that Gradio remembers.
@@ -70,7 +74,7 @@ def serve(
     Args:
         mcp: also serve MCP at /gradio_api/mcp/. Requires the package mcp.
         login: user name and password that visitors must enter.
-        scripts: see `page`.
+        scripts: in the list of kernels; by default, the examples as they were captured.
     """
     configure_logging()
     return_large_arrays()
@@ -99,7 +103,9 @@ def serve(
 
     signal.signal(signal.SIGTERM, shut_down)
     gr.set_static_paths([PLOTLY_JS])
-    blocks = page(session, mcp, scripts)
+    redraw = Redraw(session, PredictionProcess(session), scripts or Scripts(shipped_scripts()))
+    actions = Actions(redraw)
+    blocks = page(redraw, actions, mcp)
     guard = Middleware(
         Guard, hosts=allowed_hosts(host), frames=framing_sites(), defaults=argument_defaults(blocks)
     )
@@ -129,7 +135,11 @@ def serve(
         _frontend=False,  # otherwise launch() raises if its own page takes more than 3 s to respond
         app_kwargs={
             "middleware": [guard, first_reply],
-            "routes": [Route("/healthz", Health(session).reply), assets.ROUTE],
+            "routes": [
+                Route("/healthz", Health(session).reply),
+                Messages(redraw, actions).route,
+                assets.ROUTE,
+            ],
         },
     )
     limit_queue(blocks._queue)

@@ -65,7 +65,7 @@ class ResultPanel(Panel):
             + fold("roofline-fold", "Roofline", slot("roofline"), plot("roofline-plot", roofline))
         )
 
-    def draw_end(self, outcome: RunResult, snapshot: Snapshot) -> Slots:
+    def on_run_end(self, outcome: RunResult, snapshot: Snapshot) -> Slots:
         """Show a run that has just ended, mark its tiles, and give it to the browser to keep."""
         slots = draw_result(outcome, snapshot.launch, snapshot.failure)
         # A race that passes in the interpreter may have lost on the GPU.
@@ -78,13 +78,9 @@ class ResultPanel(Panel):
         now = datetime.datetime.now(datetime.UTC)
         return {**slots, "stored-run": encode_run(outcome, snapshot.state.gpu.name, now)}
 
-    def draw_run(self, snapshot: Snapshot, stored_text: object = "") -> Slots:
-        """Show the current experiment's run, if this machine, the recordings or the browser have one.
-
-        Args:
-            stored_text: the run that the browser stores. Its card says when it ended.
-        """
-        stored = decode_run(stored_text, snapshot.state)
+    def draw_run(self, snapshot: Snapshot, stored_run: object = "") -> Slots:
+        """Show the experiment's run, if this machine, the recordings or the browser have one."""
+        stored = decode_run(stored_run, snapshot.state)
         run = snapshot.result(RunResult)
         when = Markup()
         if stored and (run is None or _strip_pictures(stored[0]) == _strip_pictures(run)):
@@ -92,10 +88,8 @@ class ResultPanel(Panel):
             when = status.render_end_time(stored[1], "kept by this browser")
         elif ended := snapshot.ended.get("run"):
             when = status.render_end_time(ended, "stored on this machine")
-        return draw_result(run, snapshot.launch, snapshot.failure, when) if run else {}
-
-    def draw_placeholder(self, snapshot: Snapshot) -> Slots:
-        """Fill the slots of an experiment without a run."""
+        if run:
+            return draw_result(run, snapshot.launch, snapshot.failure, when)
         how = status.render_run_hint(snapshot.here is not None, snapshot.state)
         plots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot", "roofline-plot"), NONE)
         notes: Slots = dict.fromkeys(("card", "result-tables", "roofline"), status.NOT_RUN)

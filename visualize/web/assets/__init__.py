@@ -23,6 +23,9 @@ FILES = {**SCRIPTS, "style.css": STYLES}
 PREFIX = "/assets-"  # Gradio's own files are in /assets/
 _FOLDER = PREFIX[1:] + hashlib.sha256("".join(FILES.values()).encode()).hexdigest()[:16]
 _PAGE = f"{_FOLDER}/web/assets/page.js"
+
+# The route of the page's messages. A page of an older version, whose scripts may send others, gets status 404.
+MESSAGES = f"/{_FOLDER}/messages"
 _HEADERS = {"cache-control": "public, max-age=31536000, immutable"}
 
 
@@ -43,25 +46,9 @@ HEAD = f'<link rel="stylesheet" href="{_FOLDER}/style.css">' + "".join(
 
 
 def start_page(constants: dict[str, Any]) -> str:
-    """Return the script of the component that shows the page."""
-    start = f"start(element, props.value, {json.dumps(constants)})"
-    return _import("start, receive", f"{start}; {_RECEIVE}")
-
-
-def send_messages() -> str:
-    """Return the script of the component that sends messages: events, whose value is the message as JSON."""
-    trigger_event = "props.value = JSON.stringify(message); trigger(event);"
-    return _import("connect", f"connect((event, message) => {{ {trigger_event} }})")
-
-
-def receive_updates() -> str:
-    """Return the script of a component that receives updates."""
-    return _import("receive", _RECEIVE)
-
-
-_RECEIVE = 'watch("value", () => receive(props.value))'
-
-
-def _import(names: str, body: str) -> str:
+    """Return the script of the component that shows the page. Its value is the first update."""
     # Gradio runs the script as a function, where a relative URL would be relative to Gradio's own script.
-    return f'import(new URL("{_PAGE}", document.baseURI)).then(({{ {names} }}) => {{ {body}; }});'
+    return (
+        f'import(new URL("{_PAGE}", document.baseURI))'
+        f".then(({{ start }}) => start(element, props.value, {json.dumps(constants)}));"
+    )

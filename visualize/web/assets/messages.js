@@ -1,75 +1,110 @@
-// Messages to the server, and its updates. A message is an event of a Gradio component, whose value is the message as
-// JSON (see page.py). An update is JSON with new values of slots (see redraw.py).
-import { emit } from "./dom.js";
+// Messages to the server, and its updates. A message is JSON. Its reply has a line of JSON for each update: new values by
+// slot (see web/messages.py).
+import { emit, notify } from "./dom.js";
 import { inflateFigure } from "./figures.js";
 
-const PATIENCE_MS = 8000; // until the page asks again for a redraw whose reply was lost
-const LATE_MS = 1000; // between updates of the address while a reply is late: if the server restarts, Gradio reloads the page
+const PAGE = Math.random().toString(36).slice(2);
+const QUIET_MS = 200; // without a change, until the page requests what follows: a compile, for example
+const PATIENCE_MS = 30_000; // until a redraw without a reply is sent again
+const RETRY_MS = 1000; // after a failure
 
 export const settings = {}; // the values of all controls
-export const slots = new Map(); // name → a function that takes a value
 
-let open = null; // called once messages can be sent
-let sent = new Promise((connected) => { open = connected; });
-let sendEvent = null;
+// Name → a function that takes a value.
+export const slots = new Map([
+  ["redraw", () => send.redraw()],
+  ["watch", (value) => { if (value) quiet = setTimeout(watch, QUIET_MS, value); }],
+]);
+
 let received = Promise.resolve(); // when the slots have the latest update
-let number = 0;
-let awaited = 0; // the number of the request in flight
-let pending = null; // the next request
-let patience = 0;
-let late = 0;
+let shown = ""; // the address of what the page shows
+let isAwaited = false; // whether a redraw is in flight
+let pending = null; // the next redraw
+let quiet = 0;
+let stream = new AbortController();
 
-export function connect(send) {
-  sendEvent = send;
-  open();
-}
+// Sends a message, and receives the updates of its reply.
+let post = async (message, { signal, headers }) => {
+  const route = new URL("../../messages", import.meta.url), body = JSON.stringify({ page: PAGE, ...message });
+  const reply = await fetch(route, { method: "POST", body, signal, headers });
+  // The login has expired, or the server has a newer version of the page.
+  if ([401, 404].includes(reply.status)) {
+    emit("late");
+    location.reload();
+  }
+  if (!reply.ok) throw new Error(await reply.text());
+  const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    const lines = (rest + part.value).split("\n");
+    rest = lines.pop();
+    lines.forEach(receive);
+  }
+};
 
-// One message after the other: the component holds one at a time.
-export function post(event, message = {}) {
-  sent = sent.then(() => {
-    sendEvent(event, message);
-    return new Promise((done) => setTimeout(done));
-  });
+// Replaces `post` in a page without a server.
+export function connect(reply) {
+  post = reply;
 }
 
 // Requests a redraw. While a reply is awaited, only the latest request counts. `message` is called when it is sent.
-export function request(message) {
-  if (awaited) {
-    pending = message;
-    return;
-  }
-  awaited = ++number;
+export async function request(message) {
+  pending = message;
+  if (isAwaited) return;
+  isAwaited = true;
   emit("awaited", true);
-  late = setInterval(emit, LATE_MS, "late");
-  ask({ ...message(), number: awaited });
+  for (let content = null; pending || content;) {
+    content = pending?.() ?? content;
+    pending = null;
+    try {
+      await post({ ...content, shown }, { signal: AbortSignal.timeout(PATIENCE_MS) });
+      await received;
+      content = null;
+    } catch {
+      emit("late");
+      await new Promise((go) => setTimeout(go, RETRY_MS));
+    }
+  }
+  isAwaited = false;
+  emit("awaited", false);
 }
 
-// The same number again: a slow reply to the first message will do.
-function ask(message) {
-  post("input", message);
-  patience = setTimeout(() => (pending ? proceed() : ask(message)), PATIENCE_MS);
+// Requests the slower parts of the open view, until a redraw replaces it.
+async function watch(value) {
+  const { signal } = stream = new AbortController();
+  try {
+    await post({ watch: value, settings }, { signal });
+  } catch {
+    if (!signal.aborted) send.redraw();
+  }
 }
 
-function proceed() {
-  clearTimeout(patience);
-  clearInterval(late);
-  awaited = 0;
-  const next = pending;
-  pending = null;
-  if (next) request(next);
-  else emit("awaited", false);
+// On ZeroGPU, the hub's page around this one has headers that name the visitor, whose quota a run uses.
+async function hubHeaders() {
+  if (!window.supports_zerogpu_headers) return {}; // Gradio asks the hub's page
+  const { port1, port2 } = new MessageChannel();
+  const answer = new Promise((resolve) => { port1.addEventListener("message", ({ data }) => resolve(data)); });
+  port1.start();
+  window.parent.postMessage("zerogpu-headers", "https://huggingface.co", [port2]);
+  return await answer ?? {};
 }
 
 export const send = {
   redraw() {
     request(() => {
-      const { preset, ...rest } = settings; // a preset is clicked once
-      delete settings.preset;
-      return { settings: preset === undefined ? rest : { ...rest, preset } };
+      const message = { settings: { ...settings } };
+      delete settings.preset; // it is clicked once
+      return message;
     });
   },
   follow: (query) => request(() => ({ follow: query })),
-  act: (action, fields = {}) => post("submit", { action, settings, ...fields }),
+  async act(action, fields = {}) {
+    try {
+      await post({ action, settings, ...fields }, { headers: await hubHeaders() });
+    } catch {
+      notify("No reply from the server. Try again.");
+    }
+  },
 };
 
 // A slot's name and value, with figures inflated.
@@ -78,16 +113,17 @@ async function read([name, value]) {
   return [name, isPlot ? await Promise.all(value.split(" ").map(inflateFigure)) : value];
 }
 
-// Takes an update. Redraws, streams and actions have a component each: Gradio delivers only the second of two values that
-// one component gets within a frame. All slots are filled at once, so that the browser lays them out in one frame.
-export function receive(text) {
-  if (!text) return;
-  const update = JSON.parse(text);
-  const values = Promise.all(Object.entries(update.slots).map(read));
+// Takes an update. All slots are filled at once, so that the browser lays them out in one frame.
+export function receive(line) {
+  const update = JSON.parse(line);
+  if (update.link) { // another state of the page: what followed for the one before is superseded
+    shown = JSON.parse(update.link).full;
+    clearTimeout(quiet);
+    stream.abort();
+  }
+  const values = Promise.all(Object.entries(update).map(read));
   // An update that failed must not stop the next ones.
-  received = received.catch(reportError).then(async () => {
+  received = received.then(async () => {
     for (const [name, value] of await values) slots.get(name)?.(value);
-    if (update.reply_to && update.reply_to === awaited) proceed();
-    if (update.has_more && !pending) post("play");
-  });
+  }).catch(reportError);
 }

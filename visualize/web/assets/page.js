@@ -1,7 +1,7 @@
 // The page: mounts the slots, whose scripts take the values of updates and send messages.
 import { fill, given, listen, memory, onClick } from "./dom.js";
 import { saveFile } from "./files.js";
-import { post, receive, request, send, settings, slots } from "./messages.js";
+import { receive, request, send, settings, slots } from "./messages.js";
 import address from "./address.js";
 import form, { showProblems } from "./form.js";
 import header from "./header.js";
@@ -16,8 +16,6 @@ import replay from "../../views/order/replay.js";
 import takeAway from "../../views/result/export.js";
 import result from "../../views/result/script.js";
 import "../../views/tune/points.js";
-
-export { connect, receive } from "./messages.js";
 
 // By a slot's kind: a function that gets the slot's element, and returns a function that takes its values.
 const KINDS = {
@@ -40,14 +38,10 @@ const KINDS = {
   button: (node) => (value) => { node.disabled = value === "disabled"; },
   fold: (node) => (value) => { node.open = value === "open"; },
   stored_run: () => (run) => memory.write("run", run), // for the next visit
-  // The server writes the file when a button is pressed (see tables.py). An action's last update repeats its values.
-  saved_file() {
-    let saved = null;
-    return (value) => {
-      const { id, name, text } = JSON.parse(value || "{}");
-      if (name && id !== saved) saveFile(name, text);
-      saved = id ?? saved;
-    };
+  // The server writes the file when a button is pressed (see tables.py).
+  saved_file: () => (value) => {
+    const { name, text } = JSON.parse(value);
+    saveFile(name, text);
   },
   settings: () => (value) => {
     for (const name of Object.keys(settings)) if (!["tab", "preset"].includes(name)) delete settings[name];
@@ -85,8 +79,8 @@ export function start(element, update, constants) {
     button.textContent += " (needs a GPU)";
   }
   for (const node of element.querySelectorAll(".slot")) slots.set(node.id, KINDS[node.dataset.kind](node));
-  onClick("button.slot", ({ id }) => (id === "cancel" ? post("stop") : send.act(id)));
+  onClick("button.slot", ({ id }) => send.act(id));
   const hasSettings = [...new URLSearchParams(location.search).keys()].some((name) => !name.startsWith("__"));
-  if (!hasSettings) receive(update);
+  if (update && !hasSettings) receive(update);
   request(() => ({ open: location.search, stored_run: memory.read("run") }));
 }

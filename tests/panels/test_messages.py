@@ -1,0 +1,126 @@
+"""The route of the page's messages: who sends one, how its reply grows, and how it ends."""
+
+import asyncio
+import json
+
+import pytest
+from gradio.context import LocalContext
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from kernels.knobs import ConfigError
+from kernels.measuring.request_slots import MAX_RUNNING
+from tests.waiting import run_coroutine
+from visualize.views.panel import current_client
+from visualize.web.assets import MESSAGES
+from visualize.web.messages import Messages
+
+
+class Page:
+    """Draws the fields of a message, and stands in for the actions, too."""
+
+    def __init__(self):
+        self.is_left = asyncio.Event()
+
+    def change(self, message):
+        request = LocalContext.request.get()
+        client = current_client()
+        return {
+            "address": client.address,
+            "page": client.page,
+            "token": request.headers["x-ip-token"],
+        }
+
+    async def stream(self, message, page):
+        yield {"page": page}
+        raise ZeroDivisionError
+
+    async def start(self, message, page):
+        yield {"card": "0 s"}
+        if message["action"] == "refuse":
+            raise ConfigError("busy", "A sweep runs.", "M")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.is_left.set()
+
+
+def send(**message):
+    """Return the updates of the reply to a message."""
+    client = TestClient(Starlette(routes=[Messages(Page(), Page()).route]))
+    reply = client.post(MESSAGES, json=message, headers={"x-ip-token": "visitor"})
+    return [json.loads(line) for line in reply.text.splitlines()]
+
+
+def test_a_message_is_the_clients_and_carries_the_headers_that_zerogpus_hub_needs():
+    assert send(page="p" * 100, settings={}) == [
+        {"address": "testclient", "page": "p" * 64, "token": "visitor"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "first", "problems"),
+    [
+        ({"action": "refuse"}, {"card": "0 s"}, {"M": "A sweep runs."}),
+        (
+            {"watch": "enabled", "page": "p"},
+            {"page": "p"},
+            {"": "Tilescope had an internal error: ZeroDivisionError."},
+        ),
+    ],
+)
+def test_a_reply_that_fails_ends_with_a_sentence(message, first, problems):
+    shown, refused = send(**message)
+    assert shown == first
+    assert json.loads(refused["problems"]) == problems
+
+
+class Connection:
+    """A client's connection: it sends one message, and leaves once it has read `count` messages of the reply."""
+
+    def __init__(self, message, count=10):
+        self.unsent = [json.dumps(message).encode()]
+        self.count = count
+        self.has_left = asyncio.Event()
+
+    async def receive(self):
+        if self.unsent:
+            return {"type": "http.request", "body": self.unsent.pop()}
+        await self.has_left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message):
+        self.count -= 1
+        if self.count == 0:
+            self.has_left.set()
+        if self.count < 0:
+            await asyncio.Event().wait()
+
+    async def open(self, page):
+        request = {"method": "POST", "path": MESSAGES, "headers": [(b"x-ip-token", b"")]}
+        scope = {"type": "http", **request, "query_string": b"", "client": ("10.0.0.1", 1)}
+        await Starlette(routes=[Messages(page, page).route])(scope, self.receive, self.send)
+
+
+def test_an_action_ends_when_its_client_leaves():
+    async def scene():
+        page = Page()
+        await Connection({"action": "run"}, count=2).open(page)
+        await page.is_left.wait()
+
+    run_coroutine(scene())
+
+
+def test_clients_that_read_no_reply_hold_no_slot():
+    async def scene():
+        page = Page()
+        slow = [
+            asyncio.create_task(Connection({}, count=0).open(page)) for _ in range(2 * MAX_RUNNING)
+        ]
+        reading = Connection({}, count=3)
+        await reading.open(page)
+        assert reading.count == 0
+        for task in slow:
+            task.cancel()
+
+    run_coroutine(scene())

@@ -1,0 +1,152 @@
+"""The page's actions: a button starts one, and its progress and result follow as updates of the page's slots."""
+
+import asyncio
+import contextvars
+import json
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import segno
+
+from kernels.knobs import ConfigError, quote
+from kernels.measuring.measurement import Job
+from kernels.measuring.session import MEASUREMENTS
+from kernels.results import Failure
+from visualize.tours.guide import Guide
+from visualize.views import status
+from visualize.views.panel import RunAction, Slots, StreamAction, current_client
+from visualize.views.slots import DISABLED, ENABLED, REDRAW, problems_value
+from visualize.views.state import State
+from visualize.web.redraw import Redraw
+
+# Maximum characters of a link with a QR code: more than the page's addresses have. A projector could not show a larger
+# code legibly.
+MAX_LINK = 1200
+
+# Maximum concurrent StreamActions. Each may wait for the compiler in a thread.
+_MAX_STREAM_ACTIONS = 64
+
+# Seconds between two progress messages of a measurement.
+_POLL_S = 0.25
+
+
+class Actions:
+    """The actions of all pages, by the id of their button."""
+
+    def __init__(self, redraw: Redraw) -> None:
+        self.session = redraw.session
+        self.actions: dict[str, RunAction | StreamAction] = {"run": RunAction("run")}
+        for panel in redraw.all_panels:
+            self.actions |= panel.actions()
+        self._redraw = redraw
+        self._guide = Guide(redraw.session)
+        self._jobs: dict[str, Job] = {}  # each page's running measurement
+        self._threads = ThreadPoolExecutor(_MAX_STREAM_ACTIONS, "action")
+
+    def start(self, message: Mapping[str, Any], page: str) -> AsyncIterator[Slots]:
+        """Return the progress and the result of an action, which starts with the iteration.
+
+        Args:
+            message: the name of the `action`, the page's `settings`, and fields of some actions.
+            page: the page's name.
+
+        Raises:
+            ConfigError: if it cannot start, also during the iteration.
+        """
+        name = str(message.get("action"))
+        if name == "cancel":
+            self._cancel(page)
+            return once({})
+        if name == "share":
+            return once({"share": qr(message)})
+        if name == "tour":
+            return self._guide.show_stop(message)
+        action = self.actions.get(name)
+        if action is None:
+            raise ConfigError("no_action", f"The page has no action {quote(name)}.")
+        state = self._redraw.read(message)
+        if isinstance(action, RunAction):
+            return self._measure(page, state, action.measurement)
+        return self._answer(page, state, action)
+
+    def _cancel(self, page: str) -> None:
+        if job := self._jobs.get(page):
+            job.cancel()
+
+    async def _answer(self, page: str, state: State, action: StreamAction) -> AsyncIterator[Slots]:
+        context = contextvars.copy_context()  # for `current_client` in the thread
+        loop = asyncio.get_running_loop()
+        answers = action.question(self.session, state, page)
+
+        def step() -> Slots | None:
+            return context.run(next, answers, None)
+
+        while (slots := await loop.run_in_executor(self._threads, step)) is not None:
+            yield {"problems": problems_value({}), **slots}
+        yield {REDRAW: ""}
+
+    async def _measure(self, page: str, state: State, measurement: str) -> AsyncIterator[Slots]:
+        job = self.session.submit(
+            state.experiment, measurement, current_client(), interprets_any_gpu=True
+        )
+        self._cancel(page)
+        self._jobs[page] = job
+        # A run's progress and failure take the place of its card.
+        place = "card" if measurement == "run" else "status"
+        try:
+            yield {"problems": problems_value({}), "cancel": ENABLED}
+            while not job.done.done() and self._jobs.get(page) is job:
+                now = job.progress
+                yield {
+                    place: status.render_progress(
+                        self.session.backend, now.stage, now.before, now.seconds
+                    )
+                }
+                await asyncio.wait([asyncio.wrap_future(job.done)], timeout=_POLL_S)
+        finally:
+            job.cancel()  # if the page has left
+            is_latest = self._jobs.get(page) is job
+            if is_latest:
+                del self._jobs[page]
+        if not is_latest:
+            return
+        outcome = job.result()
+        ended = {place: status.render_end(outcome), "cancel": DISABLED}
+        if not isinstance(outcome, Failure):
+            if measurement == "run":
+                ended |= await asyncio.to_thread(self._redraw.end_run, state, outcome)
+            ended[REDRAW] = ""
+        elif outcome.field:
+            ended["problems"] = problems_value({outcome.field: outcome.message})
+        yield ended
+
+    def missing_gpu(self) -> list[str]:
+        """Return the names of the actions that need a GPU, if this machine has none."""
+        if self.session.gpu:
+            return []
+        runs = [RunAction(name) for name, each in MEASUREMENTS.items() if not each.is_interpreted]
+        return [name for name, action in self.actions.items() if action in runs]
+
+
+async def once(slots: Slots) -> AsyncIterator[Slots]:
+    """Yield one update."""
+    yield slots
+
+
+def qr(message: Mapping[str, Any]) -> str:
+    """Return the value of the slot "share": a QR code, or "" if the message contains no link.
+
+    Args:
+        message: the page's, with the `link`.
+    """
+    link = str(message.get("link"))
+    is_link = len(link) <= MAX_LINK and link.startswith(("http://", "https://"))
+    return json.dumps({"link": link, "svg": draw_qr(link)}) if is_link else ""
+
+
+def draw_qr(link: str) -> str:
+    """Return a link as an SVG without a size. Scanners expect black on white, so it ignores the theme."""
+    return segno.make(link, error="m", micro=False).svg_inline(
+        border=4, dark="#000", light="#fff", omitsize=True
+    )
