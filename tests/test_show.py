@@ -361,8 +361,8 @@ def test_markdown_has_a_table_per_launch_and_what_grew(launches):
 
 def test_a_brief_report_begins_with_wrong_results_and_then_the_largest_cost(launches):
     lines = brief(Report("3", "H200", launches[1:4])).splitlines()
-    assert "load x, unmasked, launch 2: Program 3, warp 3, lane 20" in lines[0]
-    assert "load x, copy, launch 1: " in lines[1]
+    assert "in unmasked, load x (launch 2): Program 3, warp 3, lane 20" in lines[0]
+    assert "in copy, load x (launch 1): " in lines[1]
 
 
 def test_a_brief_report_of_any_size_has_at_most_4_kb(launches):

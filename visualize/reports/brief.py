@@ -40,10 +40,9 @@ def _describe_findings(report: Report) -> Iterable[str]:
     for group in ranked:
         _, number, finding = max(group, key=lambda each: each[0])
         others = f" and {len(group) - 1} more" if len(group) > 1 else ""
-        op = f" {finding.op} {finding.tensor}," if finding.op else ""
-        kernel = report.launches[number].kernel
-        place = f"{finding.file}:{finding.line},{op} {kernel}, launch {number}{others}"
-        yield f"{place}: {_join(finding)}"
+        op = f", {finding.op} {finding.tensor}" if finding.op else ""
+        place = f"{finding.file}:{finding.line} in {report.launches[number].kernel}{op}"
+        yield f"{place} (launch {number}{others}): {_join(finding)}"
 
 
 def _cost(launch: LaunchReport, finding: Finding) -> float:
