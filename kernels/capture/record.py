@@ -1482,8 +1482,9 @@ def describe_stop(error: BaseException, title: str) -> dict[str, Any]:
     """Return the JSON that says where and why a program ended early."""
     line = _users_line(traceback.extract_tb(error.__traceback__))
     if isinstance(error, SystemExit):
-        status, text = (error.code, "") if isinstance(error.code, int) else (1, f": {error.code}")
-        return {**line, **_describe_exit(title, status, text)}
+        if isinstance(error.code, int):
+            return {**line, **_describe_exit(title, int(error.code), "")}
+        return {**line, **_describe_exit(title, 1, f": {error.code}")}
     message = f"{title} raised {_summarize(error)}"
     if "relative import" in str(error):
         message += ". Show it as a module, from the folder above its package: -m PACKAGE.MODULE"

@@ -196,6 +196,7 @@ ENDS = [
     ),
     ("os._exit(3)", ("exit", "script.py exited with status 3; launches before that: 1", 3)),
     ("sys.exit(4)", ("exit", "script.py exited with status 4", 4)),
+    ("sys.exit(True)", ("exit", "script.py exited with status 1", 1)),
     ("bytearray(1 << 62)", ("exception", "script.py raised MemoryError", 0)),
     ("os._exit(0)", None),
     ("sys.exit()", None),

@@ -43,8 +43,8 @@ def make_parser() -> argparse.ArgumentParser:
         help="a script or notebook, one case of it, or a capture (.tilescope) (default: the first example)",
     )  # fmt: skip
     add(
-        "-m", dest="module", metavar="MODULE[:CASE] ...", nargs=argparse.REMAINDER,
-        help="run a module instead of a script, as `python -m` does",
+        "-m", dest="module", nargs=argparse.REMAINDER,
+        help="a module, or one case of it, with its arguments: run it instead of a script, as `python -m` does",
     )  # fmt: skip
     add(
         "--gpu",
@@ -52,7 +52,11 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"compile for this GPU (default: this machine's, or else {DEFAULT_GPU}): {', '.join(GPUS)}",
     )
-    add("--text", action="store_true", help="print a table and exit; with --json, add it as `text`")
+    add(
+        "--text",
+        action="store_true",
+        help="print a table and exit; with --json, add tables as `text` and `html`",
+    )
     add("--json", action="store_true", help="print one JSON object and exit")
     add(
         "--markdown",
