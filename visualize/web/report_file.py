@@ -57,7 +57,7 @@ _PAGE = Markup(
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <title>{title}</title><style>{styles}</style><script type="importmap">{modules}</script></head>
-<body data-shows="script"><div class="gradio-container"><div class="main"><div id="stage">{layout}</div></div></div>
+<body data-shows="script"><div class="gradio-container"><main class="main"><div id="stage">{layout}</div></main></div>
 <noscript><style>#stage {{ display: none; }}</style><pre>{table}</pre></noscript>
 <script type="text/plain" id="plotly">{plotly}</script><script type="text/plain" id="report">{report}</script>
 <script type="module">import "web/report_file.js";</script></body></html>
