@@ -5,6 +5,7 @@ Covers the operations that addresses, masks and loaded indices use in practice. 
 
 import re
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -317,6 +318,15 @@ _RULES: dict[str, Callable[..., Value]] = {
     "tt.reshape": _reshape,
     "tt.join": _join,
 }
+
+
+def split(value: Value) -> list[Value]:
+    """Evaluate tl.split: the two halves of a block's last dimension."""
+
+    def take(table: np.ndarray, half: int) -> np.ndarray:
+        return np.asarray(table[..., min(half, table.shape[-1] - 1)])
+
+    return [value.map_blocks(partial(take, half=half)) for half in (0, 1)]
 
 
 def gather(op: Op, operands: list[Value]) -> Value:

@@ -346,12 +346,7 @@ class Evaluator:
                 self.memory.spend(op.shape[op.attribute("axis")] * len(op.regions[0].ops))
                 return arithmetic.fold(op, operands, self.values)
             case "tt.split":
-                return [
-                    operands[0].map_blocks(
-                        lambda table, i=i: table[..., min(i, table.shape[-1] - 1)]
-                    )
-                    for i in (0, 1)
-                ]
+                return arithmetic.split(operands[0])
             case "tt.gather":
                 return [arithmetic.gather(op, operands)]
             case "ttg.global_scratch_alloc":

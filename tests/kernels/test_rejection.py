@@ -106,6 +106,7 @@ def test_native_output_is_captured_and_the_terminal_comes_back(capfd):
     [
         (jit.__file__, "kernels/jit.py"),
         ("/home/other/checkout/kernels/orders.py", "kernels/orders.py"),
+        ("/opt/python/site-packages/tilescope/kernels/orders.py", "kernels/orders.py"),
         ("/home/other/kernels/none_of_ours.py", "none_of_ours.py"),
         ("/opt/python/site-packages/triton/language/standard.py", "standard.py"),
         (str(ROOT / ".venv/lib/python3.11/site-packages/triton/kernels/jit.py"), "jit.py"),

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kernels import discover
+from kernels.capture.record import keep_source_lines
 from kernels.evaluate import declared_instructions, listings
 from kernels.evaluate.declared import count_accesses
 from kernels.experiment import Experiment, launch_of
@@ -48,6 +49,28 @@ def test_of_several_lines_of_sass_in_a_row_the_first_is_the_innermost():
     )
     located = [location for _, location in listings.locate_lines(text, "sass")]
     assert located == [(), (), (("tile.py", 7, 0), ("grouped.py", 3, 0))]
+
+
+def test_the_calls_of_inlined_ptx_are_read_from_a_comment_or_from_earlier_markers():
+    before_3_8 = ["\t.loc\t2 5 12  // orders.py:5:12 @[ tile.py:7:3 @[ grouped.py:9:1 ] ]"]
+    since_3_8 = [
+        "\t.loc\t1 9 1                            // grouped.py:9:1",
+        "\t.loc\t3 7 3, function_name $L__info_string0, inlined_at 1 9 1 // tile.py:7:3",
+        "\t.loc\t2 5 12, function_name $L__info_string0, inlined_at 3 7 3 // orders.py:5:12",
+    ]
+    for markers in (before_3_8, since_3_8):
+        *_, (_, location) = listings.locate_lines("\n".join([*markers, "\tret;"]), "ptx")
+        assert location == (("orders.py", 5, 12), ("tile.py", 7, 3), ("grouped.py", 9, 1))
+
+
+def test_all_lines_of_inline_assembly_belong_to_the_line_of_their_operation():
+    marker = "\t.loc\t1 {} 3  // copy.py:{}:3\n"
+    begin = f"{marker.format(12, 12)}\t// begin inline asm\n"
+    end = "\tld.global.b32 %r1, [ %rd1 + 0 ];\n\t// end inline asm\n" + marker.format(20, 20)
+    shifted = f"{begin}{marker.format(12, 12)}\tmov.u32 %r1, 0x0;\n{marker.format(13, 13)}{end}"
+    stages = {"ptx": lambda source, metadata: shifted}
+    keep_source_lines(None, stages)
+    assert stages["ptx"]("", {}) == f"{begin}\tmov.u32 %r1, 0x0;\n{end}"
 
 
 def access_kinds(kernel):

@@ -190,9 +190,9 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
         other = _ScriptProcess(flags, folder, stack, packages)
         before = make_report(Capture(other.capture(flags.script)))
     changed = [] if before is None else list(differences(before.launches, report.launches))
-    _print(flags, report, before, changed)
     if flags.html and report.launches:
         _write_html(flags.html, launches)
+    _print(flags, report, before, changed)
     _check(flags, report, capture.content.stopped, changed)
 
 

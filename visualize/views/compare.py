@@ -66,7 +66,7 @@ def add_comparison(
         return {
             **slots,
             "compare": Markup(
-                '<p class="pin"><a class="control" href="?{}" title="{}">Pin</a></p>'
+                '<p class="pin"><a href="?{}" class="control" title="{}">Pin</a></p>'
             ).format(address, tip),
         }
     try:

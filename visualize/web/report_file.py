@@ -10,7 +10,6 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -34,18 +33,18 @@ from visualize.views.prose import glossary_dialog
 from visualize.views.slots import PLOTLY_JS, slot
 from visualize.web.sources import SCRIPTS, STYLES
 
-# Each view's title, and the fields of a LaunchView on which its slots depend. A message names their values, too.
-_VIEWS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "requests": ("Requests", ("operation", "model")),
-    "compiler": ("Compiler", ("operation",)),
-    "program-order": ("Program order", ()),
-    "result": ("Result", ()),
+# Each view's title and slots, and the fields of a LaunchView on which their values depend.
+_VIEWS: dict[str, tuple[str, Markup, tuple[str, ...]]] = {
+    "requests": ("Requests", RequestsPanel().layout(), ("operation", "model")),
+    "compiler": ("Compiler", CompilerPanel().layout(), ("operation",)),
+    "program-order": ("Program order", ProgramOrderPanel().layout(), ()),
+    "result": ("Result", slot("result"), ()),
 }
 
 # Long values that begin alike share pieces of this many characters.
 _PIECE = 4096
 
-_IMPORT = re.compile(r'(?<=from |port )"(\.[^"]+)"')
+_IMPORT = re.compile(r'(?<=from "|port ")(\.[^"]+)')
 
 # The browser sends nothing to any host.
 _POLICY = (
@@ -58,7 +57,7 @@ _PAGE = Markup(
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <title>{title}</title><style>{styles}</style><script type="importmap">{modules}</script></head>
-<body data-shows="script"><div class="gradio-container"><div class="main"><div id="stage">{layout}</div></div></div>
+<body data-shows="script"><div class="gradio-container"><main class="main"><div id="stage">{layout}</div></main></div>
 <noscript><style>#stage {{ display: none; }}</style><pre>{table}</pre></noscript>
 <script type="text/plain" id="plotly">{plotly}</script><script type="text/plain" id="report">{report}</script>
 <script type="module">import "web/report_file.js";</script></body></html>
@@ -110,7 +109,7 @@ def _draw_views(launches: Launches, opened: LaunchView) -> Iterator[tuple[str, S
         "operation": range(max(1, operations)),
         "model": ("compiled", "textbook"),
     }
-    for tab, (_, fields) in _VIEWS.items():
+    for tab, (*_, fields) in _VIEWS.items():
         for values in product(*(choices[field] for field in fields)):
             view = replace(opened, tab=tab, **dict(zip(fields, values, strict=True)))
             address = {"launch": view.launch, "model": view.model}
@@ -127,15 +126,9 @@ def _divide(value: str, pieces: dict[str, int]) -> list[int]:
 
 
 def _layout(script: str) -> Markup:
-    views = {
-        "requests": RequestsPanel().layout(),
-        "compiler": CompilerPanel().layout(),
-        "program-order": ProgramOrderPanel().layout(),
-        "result": slot("result"),
-    }
     section = Markup('<section id="{0}-tab" class="tabitem" aria-label="{1}" hidden>{2}</section>')
     button = Markup('<button type="button" data-tabs="{}">{}</button>')
-    buttons = Markup("").join(button.format(name, title) for name, (title, _) in _VIEWS.items())
+    buttons = Markup("").join(button.format(name, title) for name, (title, *_) in _VIEWS.items())
     header = slots.row(
         slot("title", content=Markup("<h1>{}</h1>").format(script)),
         slot("tab", "tabs", Markup('<nav aria-label="Views">{}</nav>').format(buttons)),
@@ -144,7 +137,7 @@ def _layout(script: str) -> Markup:
         classes="bar",
     )
     sections = Markup("").join(
-        section.format(name, title, views[name]) for name, (title, _) in _VIEWS.items()
+        section.format(name, title, content) for name, (title, content, _) in _VIEWS.items()
     )
     results = slot("elsewhere", content='<p class="problem"></p>') + slot("launches") + sections
     return (
@@ -160,13 +153,14 @@ def _layout(script: str) -> Markup:
 def _modules() -> Iterator[tuple[str, str]]:
     """Yield each script by its path, as a URL. It imports the others by their paths."""
     for path, code in {**SCRIPTS, "web/report_file.js": _read(".js")}.items():
-        imports = partial(_absolute_import, posixpath.dirname(path))
-        code = _IMPORT.sub(imports, code)
-        yield path, f"data:text/javascript;base64,{base64.b64encode(code.encode()).decode()}"
+        folder = posixpath.dirname(path)
+        parts = _IMPORT.split(code)  # every second part is a path
+        parts[1::2] = [posixpath.normpath(f"{folder}/{part}") for part in parts[1::2]]
+        yield path, f"data:text/javascript;base64,{_encode(''.join(parts).encode())}"
 
 
-def _absolute_import(folder: str, name: re.Match[str]) -> str:
-    return f'"{posixpath.normpath(posixpath.join(folder, name[1]))}"'
+def _encode(content: bytes) -> str:
+    return base64.b64encode(content).decode()
 
 
 def _read(suffix: str) -> str:
@@ -174,4 +168,4 @@ def _read(suffix: str) -> str:
 
 
 def _pack(content: bytes) -> str:
-    return base64.b64encode(zlib.compress(content, 9)).decode()
+    return _encode(zlib.compress(content, 9))
