@@ -731,7 +731,9 @@ def test_a_case_that_gives_no_launch_ends_with_one_sentence(run, body):
     )
 
 
-def test_an_exit_with_a_text_prints_it(run, tmp_path):
-    assert run("launch(x)\nsys.exit('no data')") == ("", "no data\n")
+def test_an_exit_with_a_text_prints_it_and_open_files_are_written(run, tmp_path):
+    text = "log = open('log', 'w')\nlog.write('kept')\nlaunch(x)\nsys.exit('no data')"
+    assert run(f"import os\nos.chdir({str(tmp_path)!r})\n{text}") == ("", "no data\n")
+    assert (tmp_path / "log").read_text() == "kept"
     stop = Capture(tmp_path / "out").content.stopped
     assert stop.message == "script.py exited with status 1: no data"

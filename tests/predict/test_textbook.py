@@ -152,4 +152,3 @@ def test_a_box_is_as_wide_as_its_swizzle_and_has_at_most_256_rows(
     copy = Instruction("descriptor", ("", 0), None, 0, 0, swizzle_bytes=swizzle_bytes)
     pattern = declared.AccessPattern(access, declared.Matrix(1 << 12, 1 << 12, 2), copy)
     assert pattern.box_count == boxes
-    assert pattern.row_bytes == (swizzle_bytes or 128)
