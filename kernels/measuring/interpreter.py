@@ -1,5 +1,6 @@
 """Patches for defects of Triton's interpreter."""
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ def patch_small_floats() -> None:
         for name in ("create_dot", "cast_impl", "create_fp_to_fp")
     }
     atomic = InterpreterBuilder.create_atomic_rmw
+    _, _, _, _, *policies = inspect.signature(InterpreterBuilder.create_masked_store).parameters
+    no_policies = [None] * len(policies)  # two, and one since Triton 3.9
     types = {tl.bfloat16: "bfloat16", tl.float8e4nv: "float8_e4m3fn", tl.float8e5: "float8_e5m2"}
 
     def decode(handle: Any) -> Any:
@@ -45,11 +48,11 @@ def patch_small_floats() -> None:
     ) -> Any:
         if value.dtype.scalar != tl.bfloat16:
             return atomic(self, operation, pointers, value, mask, *rest)
-        before = self.create_masked_load(pointers, mask, None, None, None, False)
+        before = self.create_masked_load(pointers, mask, None, *no_policies, False)
         total = _encode(
             _decode(before.data, "bfloat16") + _decode(value.data, "bfloat16"), "bfloat16"
         )
-        self.create_masked_store(pointers, TensorHandle(total, tl.bfloat16), mask, None, None)
+        self.create_masked_store(pointers, TensorHandle(total, tl.bfloat16), mask, *no_policies)
         return before
 
     InterpreterBuilder.create_dot = create_dot

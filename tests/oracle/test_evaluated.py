@@ -155,7 +155,7 @@ def test_every_program_accesses_the_blocks_of_its_tiles(case):
     begins, ends = on_arrays(orders.slice_of_k)(np.arange(slices), steps, slices)
     evaluated = defaultdict(Counter)
     for op in launches[-1]:
-        if op.is_lower_bound:  # a compare-and-swap loop, which is listed as a load, too
+        if op.launch.is_lower_bound:  # a compare-and-swap loop, which is listed as a load, too
             continue
         for programs, address in op.tally.starts:
             offset = address - (storage_number(address) + 1) * STORAGE_STEP
