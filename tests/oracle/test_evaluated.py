@@ -163,7 +163,7 @@ def test_every_program_accesses_the_blocks_of_its_tiles(case):
     first = kernel.first(launch)
     for op in operations:
         access = op.access
-        if op.is_lower_bound or (first and op.number < len(first.accesses)):
+        if op.launch.is_lower_bound or (first and op.number < len(first.accesses)):
             continue
         own = evaluated[op.instruction.source]
         if "slice" in extents and not {"k", "slice"} & set(access.over):
