@@ -240,7 +240,7 @@ def _library(given: Prepared, output: Any, wanted: list[str]) -> tuple[dict[str,
     if COMPILED in wanted:
         import torch
 
-        # Compile for these shapes alone
+        # Compile only for these shapes
         product = torch.compile(lambda a, b, c: torch.relu(a @ b + c), dynamic=False)
         compiled = partial(product, *(given.inputs[name] for name in "ABC"))
         try:

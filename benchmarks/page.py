@@ -1,4 +1,4 @@
-"""Time the page's start, opening and redraws beside Gradio alone, in turns on the same machine.
+"""Time the page's start, opening and redraws against plain Gradio, alternately on the same machine.
 
     python -m benchmarks.page start          from `python app.py` to the first reply, beside `import gradio`
     python -m benchmarks.page open URL       from navigation to the first and the live picture, beside an empty page

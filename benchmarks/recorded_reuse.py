@@ -82,12 +82,12 @@ class RecordedLaunch:
 
     @property
     def recommended_ms(self):
-        """The time of the GROUP_SIZE that is recommended, of those that were timed."""
+        """The time of the recommended GROUP_SIZE, among those that were timed."""
         return self.times_ms[recommended(self.kernel, self.launch, self.predict(CONSTANTS))]
 
     @property
     def regret(self):
-        """How much longer that is than the shortest time, as a share."""
+        """The excess of that time over the shortest, as a share."""
         return self.recommended_ms / min(self.times_ms.values()) - 1
 
     @functools.cache  # noqa: B019 (few launches exist)
@@ -120,7 +120,7 @@ class Row:
 
     @property
     def error(self):
-        """Of the prediction, as a share of what was counted; positive where it is too much."""
+        """The prediction's error, as a share of the count; positive if the prediction is too large."""
         return self.read_bytes / self.counted - 1
 
 
@@ -129,7 +129,7 @@ def recorded_launches():
 
 
 def rows(launches, constants=CONSTANTS):
-    """Every GROUP_SIZE of several launches, as counted and as predicted."""
+    """Every GROUP_SIZE of several launches, counted and predicted."""
     return [
         Row(
             launch,
@@ -145,7 +145,7 @@ def rows(launches, constants=CONSTANTS):
 
 
 def scoreboards(launches):
-    """The same of all recorded launches, by the predictions that the scoreboard ships."""
+    """The same for all recorded launches, with the predictions that the scoreboard ships."""
     predictions = [prediction.reads for prediction in shipped_predictions() if prediction.reads]
     return [
         Row(launch, size, _counted(launch, size), read_bytes, is_flagged)
@@ -179,7 +179,7 @@ def left_out(candidates):
     """Cross-validate: predict each shape with the candidate that has the least mean log error on all other shapes.
 
     Args:
-        candidates: what each set of constants predicts: the same rows in the same order.
+        candidates: the predictions of each set of constants: the same rows in the same order.
     """
     judged = []
     for shape in dict.fromkeys(row.of.shape for row in candidates[0]):

@@ -199,7 +199,7 @@ def table_name(device_name: str) -> str | None:
 
 
 def find_gpu(text: str) -> str:
-    """Return the table's name for a GPU as people write it: in any case, with spaces or hyphens, and the number alone.
+    """Return the table's name for a GPU as people write it: in any case, with spaces or hyphens, or only the number.
 
     >>> find_gpu("nvidia geforce rtx_4090")
     'RTX4090'

@@ -81,7 +81,7 @@ class Instruction:
 
         Returns:
             The coordinates in the block of each lane's first element, (dimensions, requests, lanes) int64, and which
-            lanes take part, (requests, lanes) bool: all in loads, and otherwise the owners of an element.
+            lanes participate, (requests, lanes) bool: all in loads, otherwise the owners of an element.
         """
         is_load = self.op == "load"
         if self.layout is None:

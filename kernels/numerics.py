@@ -36,7 +36,7 @@ def values(distribution: str, shape: tuple[int, int], generator: Any, device: st
 
 
 def interpret(launch: Callable[[], Any], output: Any, every_s: float = 10.0) -> None:
-    """Launch under Triton's interpreter. Print at its start, and then regularly, how much of the output is written.
+    """Launch under Triton's interpreter. At the start, and then regularly, print how much of the output is written.
 
     Args:
         output: a contiguous tensor. Elements that still have their first value, or are NaN, count as not written.

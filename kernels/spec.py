@@ -18,7 +18,7 @@ from kernels.knobs import Knob, knobs
 # Keys are torch's names.
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
-# The types of all tensors: those of problems, and those of workspaces alone.
+# The types of all tensors: those of problems, and those that only workspaces have.
 TYPE_BYTES = {**DTYPE_BYTES, "int32": 4}
 
 # Unit roundoff: the largest relative rounding error. Sources: IEEE 754; OCP 8-bit formats 1.0 for float8.

@@ -1,7 +1,7 @@
 """Export every kernel's script, and run each on this machine: `python -m scripts.run_exports [--keep FOLDER]`.
 
 Each script runs in a separate Python process, in an empty folder, without this project on its path. Prints how it
-ended, its check, and on a GPU its times beside torch's. A kernel that declares a data race is expected to be wrong.
+ended, its check, and on a GPU its times and torch's. A kernel that declares a data race is expected to be wrong.
 
 `--shipped` runs every default, preset and recommended config instead. `--jobs` runs several scripts at a time: their
 checks remain valid, but their times do not.

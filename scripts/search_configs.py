@@ -1,8 +1,8 @@
 """Search configs on this machine's GPU: `python -m scripts.search_configs FILE [--only WORD ...]`.
 
-Each case is a sweep of its whole space (`kernels.sweep`). Candidates are compiled, checked and timed in turns, the
-faster ones with more samples, and the finalists are ranked in turns with the library's calls. Of tied configs, the
-simplest wins. Appends a line per case to FILE, in the format of kernels/recommended.jsonl.
+Each case is a sweep of its whole space (`kernels.sweep`). Candidates are compiled, checked and timed alternately, the
+faster ones with more samples, and the finalists are timed against each other and the library's calls. Among tied
+configs, the simplest wins. Appends a line per case to FILE, in the format of kernels/recommended.jsonl.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Install the wheel as a user would, and run its commands: `python -m scripts.try_wheel`.
 
-At first, the virtual environment has torch and Triton with what they require, and nothing else. These packages, and
+At first, the virtual environment has only torch and Triton with their requirements. These packages, and
 later the page's, are linked from this Python's.
 """
 
@@ -20,7 +20,7 @@ EXAMPLES = ROOT / "kernels" / "examples"
 
 
 def link(names: list[str], folder: Path) -> None:
-    """Link installed distributions, and what they require, into a folder."""
+    """Link installed distributions and their requirements into a folder."""
     linked = set[str]()
     while names:
         name = names.pop()

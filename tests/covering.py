@@ -1,7 +1,7 @@
-"""A few of all combinations in which every pair of values still meets.
+"""Pairwise testing: a few of all combinations, in which every pair of values still occurs.
 
-Most defects need one value, or two together, to show. So the default test run takes pairs, and `--all-combinations`
-takes every combination.
+Most defects need only one value, or two together, to appear. So the default test run covers pairs, and
+`--all-combinations` covers every combination.
 """
 
 import itertools

@@ -178,7 +178,7 @@ def test_a_failed_config_ends_with_1_and_one_that_cannot_launch_with_0(command):
     assert "2 failed" in command.out
     command.device = FakeDevice(wrong=lambda experiment: True)
     assert command.sweep(*VARY, "--anew") == 1
-    assert "No config is correct" in command.out
+    assert "No config gave a correct result" in command.out
 
 
 def test_ctrl_c_keeps_the_rows_and_resuming_skips_them(command, tmp_path, request):
@@ -212,11 +212,11 @@ def test_rows_that_a_sweep_does_not_use_are_not_overwritten(command, tmp_path):
     first = ["--vary", "BLOCK_M=16,32", "--out", out]
     assert command.sweep(*first) == 0
     assert command.sweep("--vary", "BLOCK_N=16,32", "--resume", out) == 2
-    assert "none of its 2 rows is of this experiment and these values" in command.err
+    assert "none of its 2 rows is for this experiment and these values" in command.err
     partly = ["--vary", "BLOCK_M=16,64", "--resume", out, "--out"]
     assert command.sweep(*partly, out) == 2
     assert (
-        "holds 1 rows of other configs or of another GPU than H200: name another file"
+        "holds 1 row for other configs or for a GPU other than H200: name another --out file"
         in command.err
     )
     assert command.sweep(*partly, others) == 0
@@ -224,7 +224,7 @@ def test_rows_that_a_sweep_does_not_use_are_not_overwritten(command, tmp_path):
     text = out.read_text(encoding="utf-8").replace('"device": "H200"', '"device": "A100-80GB"')
     out.write_text(text, encoding="utf-8")
     assert command.sweep(*first, "--resume", out) == 2
-    assert "holds 2 rows of other configs or of another GPU than H200" in command.err
+    assert "holds 2 rows for other configs or for a GPU other than H200" in command.err
     assert out.read_text(encoding="utf-8") == text
     assert command.sweep(*first, "--resume", out, "--out", others) == 0
 

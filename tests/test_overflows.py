@@ -100,7 +100,7 @@ def test_an_overflow_is_named_with_its_line_program_and_size_and_64_bits_cure_it
     assert f"script.py:{line} overflows 32 bits" in finding.text
     assert f"from program {program:,} on, the offset {1 << 31:,} wraps" in finding.text
     assert f"The smallest x that wraps has {(1 << 31) + 1:,} elements" in finding.text
-    assert f"In line {line}, convert an operand" in finding.change
+    assert f"On line {line}, convert an operand" in finding.change
     assert ".to(tl.int64)" in finding.change
     fixed = next(op for op in launches[number + 1].ops if op.op == "load")
     assert finding.after["requests"] == fixed.requests

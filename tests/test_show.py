@@ -123,7 +123,7 @@ def test_an_access_outside_its_tensor_names_program_warp_lane_and_element(launch
     load, store = findings(launches[3])
     # Each lane takes two elements of 256, so element 232 of the last program is the first of warp 3's lane 20.
     assert (
-        "Program 3, warp 3, lane 20: element (232) of the block lies outside x, 0 bytes after its end."
+        "Program 3, warp 3, lane 20: element (232) of the block lies outside x, 0 bytes past its end."
         in load
     )
     assert store == ""
@@ -356,7 +356,7 @@ def test_markdown_has_a_table_per_launch_and_what_grew(launches):
     grown = markdown_growth("Differences", changed)
     assert f"| {op.file}:10 in copy, load x | sectors | 128 | 1,024 | +700.0% |" in grown
     assert len(grown.splitlines()) == 4 + sum(each.after > each.before for each in changed)
-    assert markdown_growth("Differences", []) == "### Differences: 0 numbers grew"
+    assert markdown_growth("Differences", []) == "### Differences: 0 regressions"
 
 
 def test_a_brief_report_begins_with_wrong_results_and_then_the_largest_cost(launches):

@@ -24,8 +24,8 @@ from typing import Any
 
 __all__ = ["Launch", "Launches", "capture"]
 
-# The application's folder. It is on the path of Tilescope's own processes alone: a user may have other packages with
-# the names `kernels` and `visualize`.
+# The application's folder. Only Tilescope's own processes have it on their path, because users may have other packages
+# named `kernels` and `visualize`.
 FOLDER = next(folder for folder in Path(__file__).resolve().parents if (folder / "app.py").exists())
 
 
@@ -40,7 +40,7 @@ class Launch(dict[str, Any]):
 
 
 class Launches(list[Launch]):
-    """The launches of a capture: empty until it ends. It prints as all their tables.
+    """The launches of a capture: empty until it ends. They print as tables.
 
     Attributes:
         report: the other fields of the JSON, such as `stopped`.
@@ -59,7 +59,7 @@ class Launches(list[Launch]):
 def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> Iterator[Launches]:
     """Record the Triton launches of a `with` block in a file, and report them.
 
-    On a machine with a GPU, the launches run as they do without Tilescope. Otherwise they are compiled alone, and the
+    On a machine with a GPU, the launches run as they do without Tilescope. Otherwise they are only compiled, and the
     block ends where it reads a result.
 
     Args:
@@ -68,7 +68,7 @@ def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> I
         values: without a GPU, run launches in Triton's interpreter.
 
     Raises:
-        RuntimeError: the report could not be made.
+        RuntimeError: the report could not be created.
     """
     record = _load("record", "kernels/capture/record.py")
     gpus = _load("gpus", "kernels/gpus.py")
@@ -91,7 +91,7 @@ def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> I
 
 
 def _read(launches: Launches, path: str | Path) -> None:
-    """Fill a list with the reports that another process makes."""
+    """Fill a list with the reports that another process creates."""
     show = [sys.executable, str(FOLDER / "app.py"), "show", str(path)]
     flags = ["--json", "--text", "--python", sys.executable]
     done = subprocess.run([*show, *flags], capture_output=True, text=True, check=False)

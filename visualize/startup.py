@@ -115,7 +115,7 @@ class JsonLines(logging.Formatter):
 
 
 def configure_logging() -> None:
-    """Configure logging. Text logs have only warnings and errors."""
+    """Configure logging. Text logs contain only warnings and errors."""
     is_json = os.environ.get(LOG_FORMAT, "").strip().lower() == "json"
     stream = logging.StreamHandler(sys.stderr)
     stream.setFormatter(

@@ -136,7 +136,7 @@ class CountedLaunch:
 
 
 def describe_effect(before: Mapping[str, int], after: Mapping[str, int]) -> str:
-    """Return what a change that was tried changes; "" if that is nothing."""
+    """Return the effect of a change that was tried; "" if it has none."""
     changed = [
         f"{name.replace('_', ' ')} from {number:,} to {after[name]:,}"
         for name, number in before.items()
@@ -147,7 +147,7 @@ def describe_effect(before: Mapping[str, int], after: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding about a launch: a fact and, if `change` is set, an experiment that was made.
+    """A finding about a launch: a fact and, if `change` is set, an experiment that was run.
 
     Attributes:
         kind: such as "misaligned" or "spills".
@@ -305,7 +305,7 @@ _FINDINGS_TYPE = TypeAdapter[Sequence[Sequence[Finding]]](Sequence[Sequence[Find
 
 
 class Capture:
-    """A readable capture. Its compiled code and arrays are read from the file when they are needed."""
+    """A readable capture. Its compiled code and arrays are read from the file on demand."""
 
     def __init__(self, path: Path) -> None:
         """Open a file.

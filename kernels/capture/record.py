@@ -151,14 +151,14 @@ Launch = namedtuple("Launch", "number function compiled content")
 # that hold pointers to what is stored to, and those whose values addresses, masks or branches depend on.
 Facts = namedtuple("Facts", "layouts stored tables needed")
 
-# What runs as `__main__`: its code objects, in order, and the module's attributes.
+# A program to run as `__main__`: its code objects, in order, and the module's attributes.
 Program = namedtuple("Program", "codes attributes")
 
 
 class Recorder:
     """Records launches while `recording` is active.
 
-    Whatever is recorded is written to `folder` at once, because the process may be killed at any time.
+    Everything is written to `folder` at once, because the process may be killed at any time.
 
     Args:
         gpu: properties of the GPU to compile for.
@@ -525,7 +525,7 @@ def _plain(value: Any) -> int | str | None:
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors among values, and of sparse tensors their parts."""
+    """Yield the tensors among values; for sparse tensors, their parts."""
     for value in tree_leaves(values):
         if isinstance(value, torch.Tensor):
             parts = [getattr(value, name)() for name in _PARTS.get(value.layout, ())] or [value]
@@ -533,7 +533,7 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 
 
 def _users_line(frames: Iterable[traceback.FrameSummary]) -> dict[str, Any]:
-    """Return the innermost of the frames that is in the user's code."""
+    """Return the innermost frame that is in the user's code."""
     folders = (f"{package.__path__[0]}/" for package in (torch, triton))
     skipped = [re.escape(prefix) for prefix in (__file__, "<frozen", "<string", *folders)]
     skipped.append(re.escape(str(Path(os.__file__).parent)) + "/(?!(site|dist)-packages/)")
@@ -552,7 +552,7 @@ def _users_line(frames: Iterable[traceback.FrameSummary]) -> dict[str, Any]:
 def read_ttgir(ttgir: str) -> Facts:
     """Return what a capture needs to know about a kernel.
 
-    A layout is None for a scalar pointer. An argument is stored to if a store's pointer may derive from it.
+    A layout is None for a scalar pointer. An argument counts as stored to if a store's pointer may derive from it.
     """
     context = ir.context()  # must outlive every object created from it
     ir.load_dialects(context)
@@ -664,8 +664,9 @@ def keep_source_lines(backend: Any = None, stages: Any = None, *_: Any) -> tuple
         stages["ptx"] = make_ptx
     return "source lines", "source lines"
 
+    # If unneeded, it would bypass the cache of the kernels that the user has compiled.
 
-# Without need, it would bypass the cache of the kernels that the user has compiled.
+
 STAGES_HOOK = keep_source_lines if VERSION >= (3, 8) else None
 
 
@@ -709,7 +710,7 @@ def _disassemble(cubin: bytes) -> str:
 def _resources(cubin: bytes, ptx: str) -> tuple[int, int]:
     """Return a kernel's registers and spilled bytes, both per thread.
 
-    A stack frame may hold arrays, too, such as a table of `sin`, so the spill size comes from ptxas.
+    A stack frame may also hold arrays, such as a table of `sin`, so the spill size comes from ptxas.
     """
     usage = _run_tool("cuobjdump", cubin, "--dump-resource-usage")
     used = {name: int(number) for name, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
@@ -858,7 +859,7 @@ def _launch(
 
 
 def _run_and_time(recorder: Recorder, launch: Launch, run: Callable[[], Any]) -> Any:
-    """Launch on the GPU, and wait for the end, so that a fault belongs to this launch and no other."""
+    """Launch on the GPU and wait for completion, so that a fault is attributed to this launch."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.current_stream().synchronize()  # a fault of earlier work appears here
     launch.compiled._init_handles()  # load the code now, so that the first launch's time excludes it
@@ -1310,7 +1311,7 @@ def run_case(recorder: Recorder, name: str, function: Any, settings: Mapping[str
         if len(recorder.launches) == count:
             raise UsageError(
                 f"{name} must launch a kernel, or return (kernel, grid, arguments) or (kernel, grid, arguments, "
-                "expected), where expected has the results of some arguments by name."
+                "expected), where expected maps argument names to expected results."
             )
         return
     kernel, grid, keywords, *expected = parts
@@ -1587,7 +1588,7 @@ def _fork_warm() -> int:
 
 
 def _exit() -> NoReturn:
-    """End a fork with what its script wrote in its files. Python's own end takes half a second with torch."""
+    """Flush what the script wrote, and exit a fork. Python's own exit takes half a second with torch."""
     for file in (sys.stdout, sys.stderr, *gc.get_objects()):  # the fork's own objects
         if type(file) in (io.TextIOWrapper, io.BufferedWriter) and not file.closed:
             file.flush()
@@ -1595,7 +1596,7 @@ def _exit() -> NoReturn:
 
 
 def _wait(child: int) -> int:
-    """Wait for a process, whatever signals this one gets. Return its exit status, or minus the signal."""
+    """Wait for a process, despite signals to this one. Return its exit status, or minus the signal."""
     handlers = {
         signal.SIGINT: signal.signal(
             signal.SIGINT, signal.SIG_IGN

@@ -2,7 +2,7 @@
 
 The timed build's programs record where and when they ran. A generated wrapper with the kernel's parameters calls the
 kernel's own jitted function unchanged. It is generated because a jitted function's parameters are fixed in its source,
-and because a tensor descriptor must be a separate parameter: Triton can't launch a kernel with one inside a tuple.
+and a tensor descriptor must be a separate parameter: Triton can't launch a kernel with one inside a tuple.
 """
 
 import dataclasses

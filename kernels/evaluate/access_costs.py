@@ -68,7 +68,7 @@ def explain_costs(lab: Lab) -> Iterator[Choice]:
         for each in waste:
             if each.kind == "strided" and each.changes:
                 strided.setdefault(op.tensors, []).append(each)
-    for hypotheses in strided.values():  # a new order of a tensor's elements changes all of them
+    for hypotheses in strided.values():  # reordering a tensor's elements changes all of them
         edits = tuple(edit for each in hypotheses for edit in each.changes[0].edits)
         for each in hypotheses:
             each.changes = (replace(each.changes[0], edits=edits),)
@@ -83,7 +83,7 @@ def _relax(lab: Lab, op: OperationCounts, instruction: Instruction) -> Choice:
         needs="The result stays the same only if no other program synchronizes on this operation.",
         edits=tuple((Module.relax, each.line) for each in lab.find(op)),
     )
-    text = "With acq_rel ordering, each request waits for all earlier accesses, and later ones wait for it."
+    text = "With acq_rel ordering, each request waits for all earlier accesses, and later accesses wait for it."
     return [Hypothesis("ordering", op, text, (change,), is_fact=False)]
 
 
@@ -118,7 +118,7 @@ class Diagnosis:
         return self.lab.numbers(self.op)["sectors"] >= _LEAST_SHARE * total(self.lab.counts)[1]
 
     def widen(self) -> Choice:
-        """Let the compiler know more about the arguments; otherwise, pad them."""
+        """Tell the compiler more about the arguments, or pad them."""
         known = []
         for number, argument in self.arguments.items():
             name = argument.name
@@ -205,7 +205,7 @@ class Diagnosis:
                 )
 
     def explain_synchronous(self) -> Choice:
-        """State why a load in a loop is no asynchronous copy, although others are."""
+        """State why a load in a loop is not an asynchronous copy, although others are."""
         op = self.op
         copies = {each.source[1] for each in self.lab.counts.operations if each.op == "async copy"}
         is_in_loop = op.tally.executions > math.prod(self.lab.launch.grid)
@@ -223,7 +223,7 @@ class Diagnosis:
             why = f"each lane has only {width}, and a copy needs {_NARROWEST_COPY_BYTES}"
         elif users:
             stages = int(self.lab.kernel.options.get("num_stages", 1))
-            why = f"the load in line {min(users)} depends on it, and num_stages is only {stages}"
+            why = f"the load on line {min(users)} depends on it, and num_stages is only {stages}"
             changes = (try_option("synchronous", "num_stages", stages + 1),)
         elif own.isdisjoint(inputs.reach(name for names in dots for name in names)):
             why = "no tl.dot depends on it"
@@ -231,12 +231,13 @@ class Diagnosis:
             return []
         if not users and not self.has_share():
             return []
-        lines = f"line{'s' * (len(copies) > 1)} {', '.join(map(str, sorted(copies)))}"
+        s = "s" * (len(copies) > 1)
+        lines = f"the load{s} on line{s} {', '.join(map(str, sorted(copies)))}"
         text = f"Unlike {lines}, this load is not compiled to an asynchronous copy: {why}."
         return [Hypothesis("synchronous", op, text, changes)]
 
     def explain_waste(self) -> Choice:
-        """State that lanes access addresses far apart, or bytes that others load, too."""
+        """State that lanes access addresses far apart, or bytes that other lanes also load."""
         op = self.op
         same = find_same(op, self.lab.counts)
         cost = sum_costs(same)
@@ -248,7 +249,7 @@ class Diagnosis:
         repeats = self._measure_repeats()
         times = math.prod(repeats.values())
         is_load = op.op in ("load", "async copy")
-        excess = f"The requests touch {ratio:.3g} × the sectors that their bytes fill"
+        excess = f"The requests touch {ratio:.3g} × as many sectors as their bytes fill"
         if self.is_narrow and step < 0:
             order = (
                 f"{where.capitalize()}, addresses fall by {count_bytes(-step)} from lane to lane."
@@ -268,7 +269,7 @@ class Diagnosis:
             changes = self._access_contiguously("strided", advice, needs, self.example.address.size)
             return [Hypothesis("strided", op, text, changes)]
         if ratio >= _WASTEFUL and op.index_line:
-            why = f"the load in line {op.index_line} determines the addresses"
+            why = f"the load on line {op.index_line} determines the addresses"
             return [Hypothesis("scattered", op, f"{excess}: {why}.")]
         if is_load and times >= _WASTEFUL and self.has_share():
             return self._explain_repeats(repeats)
@@ -306,7 +307,7 @@ class Diagnosis:
     def _access_contiguously(
         self, kind: str, advice: str, needs: str, count: int
     ) -> tuple[Change, ...]:
-        """Return a change of the addresses to a block without gaps; none if a mask forbids it."""
+        """Return a change that makes the addresses a block without gaps; none if a mask forbids it."""
         owner = self.owner
         if owner is None or self.lab.start(self.arguments[owner]) % SECTOR_BYTES:
             return ()

@@ -26,7 +26,7 @@ from kernels.evaluate.values import (
     multiply,
 )
 
-# What a user can do about operations that are not evaluated.
+# The remedy for operations that are not evaluated.
 COUNT_IT = "To measure this launch, use --count on a GPU."
 _USERS_NAMES = {
     "tt.cat": "tl.cat",

@@ -1,4 +1,4 @@
-"""Why requests to global memory cost what they cost, in the same words for our own kernels and for captured ones."""
+"""Explain the cost of requests to global memory, in the same words for our own kernels and for captured ones."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -26,7 +26,7 @@ def explain_width(width_bytes: int, *causes: str) -> str:
 
 
 def find_odd_size(name: str, size: int) -> str:
-    """Return that the compiler does not know a size as a multiple of 16; "" if it is one."""
+    """Return a sentence that a size is not a multiple of 16; "" if it is one."""
     return f"{name} = {size} is not a multiple of {ALIGNMENT}." if size % ALIGNMENT else ""
 
 
@@ -36,7 +36,7 @@ def find_fullest(active: np.ndarray) -> int:
 
 
 def measure_step(address: np.ndarray, active: np.ndarray) -> int:
-    """Return the bytes from lane to lane of the request with the most active lanes; 0 if that varies."""
+    """Return the bytes from lane to lane in the request with the most active lanes; 0 if they vary."""
     steps = np.diff(address[find_fullest(active), :8])
     return int(steps[0]) if (steps == steps[0]).all() else 0
 
@@ -86,29 +86,30 @@ def explain(
     if op.is_box:
         reasons = [
             "The Tensor Memory Accelerator (TMA) copies the block, so no lane issues a request.",
-            f"The textbook's lanes would issue {textbook.requests:,}." if textbook else "",
+            f"Textbook lanes would issue {textbook.requests:,}." if textbook else "",
             "Each row of a box costs the sectors that it touches.",
         ]
         if cost.extra_sectors:
             reasons.append(
                 f"{cost.extra_sectors:,} of the sectors lie past the tensor's edge. "
-                "They arrive as zeros, and are counted."
+                "They read as zeros, but are counted."
             )
     elif code and code.swaps:
-        return "The compare-and-swap loop begins with this load of the words that it changes."
+        return "The compare-and-swap loop starts with this load of the words that it changes."
     elif code and code.layout and requests and textbook:
         reasons = [*_explain_instruction(code, requests, sizes, gpu)]
     if requests and cost.touched_sectors > cost.ideal_sectors:
         waste = explain_sectors(requests.address, requests.active, requests.width_bytes)
         reasons.append(f"Sectors are only partly used: {waste}.")
     if cost.extra_sectors and not op.is_box:
-        counted = f"{cost.sectors:,}, although {cost.touched_sectors:,} sectors are touched"
-        reasons.append(f"The counter counts copies that bypass L1 by pairs of lanes: {counted}.")
+        counted = f"{cost.sectors:,} sectors, although {cost.touched_sectors:,} are touched"
+        reasons.append(f"Copies that bypass L1 are counted per pair of lanes: {counted}.")
     if not reasons:
         fewer = textbook.requests / max(cost.requests, 1) if textbook else 0
         comparison = f": {fewer:.3g} × fewer requests than in the textbook" if fewer > 1 else ""
         width = count_bytes(op.width_bytes)
-        reasons = [f"Each lane accesses {width}, and adjacent lanes adjacent bytes{comparison}."]
+        adjacent = f"adjacent lanes access adjacent bytes{comparison}"
+        reasons = [f"Each lane accesses {width}, and {adjacent}."]
     if code and requests and is_rearranged(code, requests, conversions):
         reasons.append(
             "The compiler first exchanges elements between lanes, so that adjacent lanes store adjacent bytes."
@@ -127,22 +128,23 @@ def _explain_instruction(
         is_transposed = code.op == "async copy" and width == code.element_bytes
         odd = next(filter(None, (find_odd_size(*size) for size in sizes.items())), "")
         if code.bytes_per_lane <= width:
-            yield f"The block has at most {count_bytes(width)} for each lane."
+            yield f"The block has at most {count_bytes(width)} per lane."
         elif odd and abs(measure_step(requests.address, requests.active)) <= width:
             yield explain_width(width, odd)
         elif is_transposed and is_hopper and width != _TRANSPOSABLE_BYTES:
-            operands = f"The matrix unit takes {8 * width}-bit operands K-major only."
+            operands = f"The matrix unit accepts {8 * width}-bit operands only in K-major order."
             yield f"{operands} This copy transposes its block, {count_bytes(width)} at a time."
         else:
             yield explain_width(width, "A lane's elements are not contiguous in memory.")
     holders = 1 << sum(not any(base) for base in (*layout.lane, *layout.warp))
     if holders > 1:
-        issuers = "all of them load it" if code.op == "load" else "one of them issues it"
-        yield f"The block has fewer elements than lanes: {holders} lanes hold each, and {issuers}."
+        issuers = "all of them load it" if code.op == "load" else "one of them accesses it"
+        each = f"{holders} lanes hold each element, and {issuers}"
+        yield f"The block has fewer elements than there are lanes: {each}."
 
 
 def summarize(op: OperationCounts, requests: Requests, conversions: Sequence[Conversion]) -> str:
-    """Return a clause that says why an operation touches more sectors than it needs, or why it does not."""
+    """Return a clause that says why an operation does, or does not, touch more sectors than it needs."""
     code = op.instruction
     cost = op.launch
     if op.is_box and cost.extra_sectors > cost.wasted_sectors / 2:

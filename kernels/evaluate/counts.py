@@ -163,7 +163,7 @@ class OperationCounts:
         source: (file without its folders, line) of the operation.
         tensors: names of the arguments that it addresses.
         instruction: how it was compiled; None for a descriptor or if that is unknown.
-        tally: of a captured launch, what the evaluation has found out.
+        tally: for a captured launch, the results of the evaluation.
         addressed_by, masked_by: names of the arguments that its addresses and its mask depend on, other than through a
             quotient.
         index_line: the source line of a load that its addresses depend on; 0 without one.
@@ -214,7 +214,7 @@ class OperationCounts:
 
 @dataclass(frozen=True)
 class Overflow:
-    """An operation on integers whose results do not fit in their type.
+    """An integer operation whose results overflow their type.
 
     Attributes:
         source: its file and line.

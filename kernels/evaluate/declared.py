@@ -115,7 +115,7 @@ class AccessPattern:
         The box rows of a descriptor's block count as requests, and 16 bytes as a lane.
 
         Returns:
-            (axes, requests, lanes) int64, the position of each lane, and (requests, lanes) bool, lanes that take part.
+            (axes, requests, lanes) int64, the position of each lane, and (requests, lanes) bool, participating lanes.
         """
         if self.instruction.layout is None:
             block = [axis.block for axis in self.access.axes]

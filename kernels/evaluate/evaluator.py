@@ -42,7 +42,7 @@ _MOST_ALONG = {"x": (1 << 31) - 1, "y": 65_535, "z": 65_535}
 _TENSOR_MAP_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
 # Operations whose second operand is the buffer in shared memory that they write.
 _BUFFER_WRITES = ("ttg.async_copy_global_to_local", "ttg.local_store")
-# Copies that are not counted, in the kernel's words.
+# Copies that are not counted, by the names that kernels use.
 _UNCOUNTED = {
     "ttng.async_tma_gather": "A descriptor's gather",
     "ttng.async_tma_scatter": "A descriptor's scatter",

@@ -43,7 +43,7 @@ class Change:
         options: of the compiler, with their new values.
         repeats: how many elements of the block get the value of each element that is still accessed.
         pads: the tensors that need memory for the elements that the change adds.
-        is_equivalent: whether any kernel does the same with it.
+        is_equivalent: whether it changes no kernel's behaviour.
     """
 
     kind: str
@@ -158,7 +158,7 @@ class Lab:
         if op is None:
             return self._resources(kernel)
         ops = find_same(op, counts)
-        # The compiler may drop an operation whose values another one loads, too.
+        # The compiler may drop an operation whose values another one also loads.
         is_known = bool(ops) or (_is_equivalent(trial) and not counts.refused)
         if not is_known or any(each.tally.refused for each in ops):
             return {}
@@ -187,8 +187,8 @@ class Lab:
         """Return whether changes lower the cost of the same work.
 
         They must not raise the launch's requests, sectors or spills. Each line must access as many elements as before,
-        because masks, loops or programs that do less make any cost fall. No two programs may store to an address
-        that only one stored to before.
+        because masks, loops or programs that do less work lower any cost. No two programs may store to an address that
+        only one stored to before.
         """
         before = self.numbers(hypothesis.op)
         after = self.numbers(hypothesis.op, trial)
@@ -266,7 +266,7 @@ def total(counts: LaunchCounts) -> np.ndarray:
 
 
 def make_trials(compiler: Compiler, choices: Mapping[Lab, Sequence[Choice]]) -> None:
-    """Try the hypotheses of each choice until one helps, and then without each change that is not needed."""
+    """Try the hypotheses of each choice until one helps, then drop each change that is not needed."""
     pairs = [(lab, choice) for lab, own in choices.items() for choice in own if lab.ttir]
     helpful: list[tuple[Lab, Hypothesis]] = []
     for rank in range(max((len(choice) for _, choice in pairs), default=0)):

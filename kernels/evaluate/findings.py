@@ -158,7 +158,7 @@ def _check_bounds(lab: Lab, op: OperationCounts) -> Choice:
     storage = lab.capture.content.storages[number]
     start = (number + 1) * STORAGE_STEP + storage.address_bytes
     past = address - start - storage.bytes
-    where = f"{count_bytes(past)} after its end"
+    where = f"{count_bytes(past)} past its end"
     if address < start:
         where = f"{count_bytes(start - address)} before its start"
     who = f"Program {example.program}{_name_lane(op, index)}"
@@ -203,7 +203,7 @@ def _widen_offsets(lab: Lab, op: OperationCounts) -> tuple[Trial, Sequence[Overf
     Layouts and widths do not depend on the size of offsets, so the kernel is not compiled again.
 
     Returns:
-        The change, and the overflows of an operation's offsets, first those from which the others follow.
+        The change, and the overflows of an operation's offsets, the original ones before those that follow from them.
     """
     kernel, codes = lab.capture.build(lab.launch.kernel)
     body = parse(codes["ttgir"])
@@ -218,7 +218,7 @@ def _widen_offsets(lab: Lab, op: OperationCounts) -> tuple[Trial, Sequence[Overf
     causes = {each.results[0] for each in first}
     lines = {(overflows[each.line].source[1], _SUM_NAMES[each.name]) for each in first}
     trial = tuple(
-        Change("overflow", f"In line {line}, convert an operand of the {name} with .to(tl.int64).")
+        Change("overflow", f"On line {line}, convert an operand of the {name} with .to(tl.int64).")
         for line, name in sorted(lines)
     )
     if trial not in lab.outcomes:
@@ -246,7 +246,7 @@ def _find_wrapping_shape(tensor: Tensor, offset_bytes: int) -> str:
 
 
 def _check_tuner(lab: Lab, op: OperationCounts) -> Choice:
-    """State that each run of the autotuner changes a tensor again."""
+    """State that each run of the kernel by the autotuner changes a tensor again."""
     restored = lab.launch.tuned.restored if lab.launch.tuned else None
     is_reset = restored is None or {*op.tensors} <= {*restored}
     name = op.instruction.instruction if op.instruction else ""
@@ -261,7 +261,7 @@ def _check_tuner(lab: Lab, op: OperationCounts) -> Choice:
 
 
 def _check_race(lab: Lab, op: OperationCounts) -> Choice:
-    """State that two programs store to one address. With a lock, their order may be fixed."""
+    """State that two programs store to the same address. With a lock, their order may be fixed."""
     atomics = (each.instruction for each in lab.counts.operations if each.op == "atomic")
     has_lock = any(each and re.search(r"\.(cas|exch)\b", each.instruction) for each in atomics)
     example = op.tally.example
@@ -272,7 +272,7 @@ def _check_race(lab: Lab, op: OperationCounts) -> Choice:
     lane = _name_lane(op, np.unravel_index(lowest, example.address.shape))
     text = (
         f"Programs {programs[0]} and {programs[1]}{lane} store to the same address of "
-        f"{name_tensors(op)}: unless both store the same value, the result depends on which program is last."
+        f"{name_tensors(op)}: unless both store the same value, the result depends on which program stores last."
     )
     return [Hypothesis("race", op, text)]
 
@@ -288,7 +288,7 @@ def _name_lane(op: OperationCounts, index: Sequence[Any]) -> str:
 
 
 def _examine_resources(lab: Lab) -> Choice:
-    """State that registers spill, or that a program's resources keep warps away."""
+    """State that registers spill, or that a program's resources limit occupancy."""
     kernel = lab.kernel
     numbers = lab.numbers(None)
     if kernel.spilled_bytes:
@@ -326,5 +326,5 @@ def _examine_grid(lab: Lab) -> Choice:
     if not lab.gpu or programs >= lab.gpu.sms:
         return []
     idle = lab.gpu.sms - programs
-    text = f"{idle} of {lab.gpu.sms} SMs stay idle, because the grid's size is {programs}."
+    text = f"{idle} of {lab.gpu.sms} SMs stay idle, because the grid size is only {programs}."
     return [Hypothesis("grid", None, text)]

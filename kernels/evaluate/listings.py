@@ -97,7 +97,7 @@ def skip_depths(sass: str) -> list[int]:
             if target := _BRANCH.search(line):
                 branches.append((count, target[1] or target[2]))
     jumps = [(start, labels[label]) for start, label in branches if label in labels]
-    # What follows a conditional exit is skipped, up to code that another branch reaches.
+    # The code after a conditional exit is skipped, up to code that another branch reaches.
     exits = [start for start, label in branches if label == "EXIT"]
     jumps += [
         (start, min((end for a, end in jumps if a < start < end), default=count)) for start in exits

@@ -110,7 +110,7 @@ def read_instructions(
             widths = {(match.name, match.width_bytes) for match in own}
             if len(widths) != 1:
                 which = "instructions of several widths for" if widths else "no instruction for"
-                result[op] = f"The compiler made {which} this {kind}, so it is not counted."
+                result[op] = f"The compiler emitted {which} this {kind}, so it is not counted."
                 continue
             is_on_merged_line = are_complete and op.source in merged_lines
             merged = tuple(match.is_repeated for match in own) if is_on_merged_line else ()

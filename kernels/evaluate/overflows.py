@@ -1,4 +1,4 @@
-"""Note integers that do not fit in their type while a launch is evaluated."""
+"""Record integers that overflow their type while a launch is evaluated."""
 
 import math
 from dataclasses import replace
@@ -13,7 +13,7 @@ from kernels.evaluate.values import Value
 
 
 class Overflows:
-    """The operations of a launch whose results do not fit in their type.
+    """The operations of a launch whose results overflow their type.
 
     Attributes:
         by_line: the overflows by line in the TTGIR.
@@ -25,7 +25,7 @@ class Overflows:
         self._wrapping: dict[int, np.ndarray] = {}
 
     def note(self, op: Op, value: Value, programs: np.ndarray, active: np.ndarray) -> None:
-        """Note the first program in which an operation's result does not fit in its type, and the smallest result.
+        """Record the first program in which an operation's result overflows its type, and the smallest such result.
 
         Args:
             value: the mathematical results.

@@ -116,7 +116,7 @@ class Slice:
 def _find_moved(region: Region, depths: Mapping[Source, int]) -> set[Op]:
     """Return the loads directly in a region that more branches skip in the SASS than its other accesses.
 
-    Accesses behind a branch with two ways on are left out: either way may skip others.
+    Accesses behind a two-way branch are left out, because either path may skip others.
     """
     exits = {block.text for block, first in pairwise(region.ops) if first.name == "tt.return"}
     heights = dict[Op, int]()

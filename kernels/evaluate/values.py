@@ -68,7 +68,7 @@ class Term:
 
 
 class Value:
-    """A scalar or block per program: the sum of `base` and the terms. Of booleans, their conjunction.
+    """A scalar or block per program: the sum of `base` and the terms; for booleans, their conjunction.
 
     Attributes:
         base: (programs,), or (1,) if all programs have the same number.

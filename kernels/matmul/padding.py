@@ -1,4 +1,4 @@
-"""A launch before the product's own copies A and B to workspaces whose rows start at multiples of 128 bytes."""
+"""A launch before the product's own that copies A and B to workspaces whose rows start at multiples of 128 bytes."""
 
 import math
 from collections.abc import Callable

@@ -128,7 +128,7 @@ KERNEL = Kernel(
     presets=(
         preset("Split wins: 512 × 512 × 16384", "M=512&N=512&K=16384", "BLOCK_K=64", "tab=result"),
         preset(
-            "In true time: 512 × 512 × 8192",
+            "In measured time: 512 × 512 × 8192",
             "M=512&N=512&K=8192",
             "",
             "tab=program-order&color=wave",

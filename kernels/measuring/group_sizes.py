@@ -1,6 +1,6 @@
 """Compare a launch's GROUP_SIZEs: count the DRAM bytes and measure the time of each.
 
-DRAM metrics are counted alone, in five launches, each with flushed caches. With more metrics, ncu would replay the
+DRAM metrics are counted separately, in five launches, each with flushed caches. With more metrics, ncu would replay the
 launch, and the L2's initial state would be undefined. L2 metrics are counted once, in a separate launch. Timed launches
 alternate between the GROUP_SIZEs.
 """

@@ -1,4 +1,4 @@
-"""One run: launch the kernel on poisoned output, check it against torch, and time it in turns with torch's calls.
+"""One run: launch the kernel on poisoned output, check it against torch, and time it alternately with torch's calls.
 
 The tensors stay in the run worker between the stages. Everything except `measure_run` and `refuse_slow_run` runs in the
 worker. The interpreter times nothing.
@@ -154,7 +154,7 @@ def check_output() -> tuple[Check, Diff]:
 
 
 def time_run(result: RunResult) -> RunResult:
-    """Time the kernel and the library's calls in turns, and a launch from Python. Return the result with the times."""
+    """Time the kernel and the library's calls alternately, and a launch from Python. Return the result and times."""
     import torch
 
     run: Prepared = worker.get_kept_value()

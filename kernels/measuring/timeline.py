@@ -52,7 +52,7 @@ TIMELINE = Measurement(
 
 
 def timeline(experiment: Experiment, gpu: Gpu, device: Device) -> Timeline | Failure:
-    """Check the instrumented build's output, time it in turns with the kernel, and record one warm launch.
+    """Check the instrumented build's output, time it alternately with the kernel, and record one warm launch.
 
     Runs in the run worker.
 

@@ -180,7 +180,7 @@ class Sweep:
 
     @property
     def baselines(self) -> tuple[LibraryRatio, ...]:
-        """Return the library calls that the best config was timed beside; empty before the final."""
+        """Return the library calls that the best config was timed against; empty before the final."""
         return self.final.baselines if self.final else ()
 
     @property

@@ -1,6 +1,6 @@
 """The order in which a sweep tries configs: an ask/tell search without a clock or threads.
 
-1. *Explore*: check each config and time it a few times in turns with one reference config. The search follows the
+1. *Explore*: check each config and time it a few times, alternately with one reference config. The search follows the
    grid's order, shuffles it, or is guided by a model that puts the best prediction first.
 2. *Race*: the faster configs get more samples, round after round (successive halving).
 3. *Final*: the last few configs are timed against each other until their ratios are known.

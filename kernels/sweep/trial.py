@@ -1,4 +1,4 @@
-"""One trial in the run worker: check each config, then launch the correct ones in turns on the same inputs.
+"""One trial in the run worker: check each config, then launch the correct ones alternately on the same inputs.
 
 The first turn launches each config once and finds the configs that can't win. They keep this single sample, so a very
 slow config costs only one launch.

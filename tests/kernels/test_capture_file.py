@@ -1,6 +1,6 @@
 """Damaged and hostile captures are refused in a sentence, within seconds, and without much memory.
 
-As a script: `python tests/kernels/test_capture_file.py FIRST_SEED CAPTURES FOLDER` prints what else happens.
+As a script: `python tests/kernels/test_capture_file.py FIRST_SEED CAPTURES FOLDER` prints all other outcomes.
 """
 
 import collections

@@ -35,7 +35,7 @@ NORMAL = Run()
 
 # Runs each script as a main program and reports how it ended.
 DRIVER = """
-import contextlib, importlib.util, io, json, runpy, sys
+import contextlib, importlib.util, io, json, os, runpy, sys
 assert not any(importlib.util.find_spec(name) for name in ("kernels", "visualize", "app", "tests"))
 ends = {}
 for path in sys.argv[1:]:
@@ -48,7 +48,8 @@ for path in sys.argv[1:]:
         ends[path] = [1 if isinstance(end.code, str) else end.code, output.getvalue() + str(end.code)]
     except Exception as error:
         ends[path] = [2, output.getvalue() + repr(error)]
-print(json.dumps(ends))
+print(json.dumps(ends), flush=True)
+os._exit(0)  # at torch's end, one of its threads may still run, which aborts the process
 """
 
 

@@ -1,4 +1,4 @@
-"""The atlas: what Nsight Compute counted of launches on two GPUs against the models, on the facts recorded with it."""
+"""The atlas: Nsight Compute's counts of launches on two GPUs, against the models applied to the recorded facts."""
 
 import collections
 import functools

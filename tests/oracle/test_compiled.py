@@ -81,7 +81,7 @@ def access_kinds(kernel):
     )
 
 
-# By default each GPU meets each type, and each kernel and each kind of access some GPU.
+# By default, each GPU is paired with each type, and each kernel and each kind of access with some GPU.
 READ_FOR = [
     (kernel.id, gpu, dtype, access_kinds(kernel))
     for kernel, gpu in itertools.product(

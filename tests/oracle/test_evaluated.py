@@ -1,4 +1,4 @@
-"""The project's own kernels, evaluated from their TTGIR like anybody's: equal to their declared accesses."""
+"""The project's own kernels, evaluated from their TTGIR like any script's: counts equal those of declared accesses."""
 
 from __future__ import annotations
 

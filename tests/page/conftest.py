@@ -24,7 +24,7 @@ _FLAGS = (
     "--disable-dev-shm-usage",
     "--process-per-site",  # see Profile
     "--js-flags=--no-opt --no-maglev",  # most code runs too briefly to be worth optimizing
-    # Parts of Chromium's window that load pages beside each of ours. The list replaces Playwright's own, so it repeats
+    # Parts of Chromium's window that load other pages next to ours. The list replaces Playwright's own, so it repeats
     # features that delay a picture or ask for another address.
     "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup,HttpsUpgrades,OptimizationHints,PaintHolding",
 )

@@ -61,7 +61,7 @@ def test_the_tools_are_the_endpoints_in_few_characters(app, tools):
         assert len(tool.description) > 150
         if "kernel" in tool.inputSchema.get("required", []):
             assert (
-                "left out take the kernel's default; `kernels` says what each means"
+                "Omitted arguments take the kernel's default; `kernels` says what each means"
                 in tool.description
             )
     schema = tools["reuse"].inputSchema

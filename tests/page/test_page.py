@@ -1,4 +1,4 @@
-"""The page in a real browser: what a person sets, and what they read off it."""
+"""The page in a real browser: what users set, and what they see."""
 
 import pytest
 from playwright.sync_api import expect

@@ -1,4 +1,4 @@
-"""The page on a real GPU, in a real browser: what is measured and counted here when a button is pressed."""
+"""The page on a real GPU, in a real browser: measurements and counts that a button starts."""
 
 import re
 
@@ -16,7 +16,7 @@ pytestmark = [
 # Seconds that a job may take: compiles, and a profiler that starts Python and torch again.
 PATIENCE_S = 90
 
-# Launches of over 200 µs, on an H200 too.
+# Launches of over 200 µs, even on an H200.
 MATMUL = "?kernel=matmul.grouped&M=6144&N=6144&K=6144"
 
 # A launch of tenths of a second, of which ten and more are timed.

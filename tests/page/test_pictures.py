@@ -43,7 +43,7 @@ def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(
     tab.page.wait_for_function(f"{PLOT}.layout.yaxis.title.text.includes('A')")
     assert "operation=0" in tab.page.evaluate("location.search")
     tab.says("#requests-headline .number", "100 %")
-    tab.says("#flow-launch", "The other transpose kernels use as much of what they touch.")
+    tab.says("#flow-launch", "The other transpose kernels use the same share of their sectors.")
     assert not tab.page.locator("#contrast").is_visible()
     menu.select_option(label="store B")
     tab.page.get_by_role("link", name="transpose: tiles").click()

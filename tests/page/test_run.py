@@ -96,10 +96,10 @@ def test_control_and_enter_runs_and_the_result_comes_back_after_a_reload(tab):
     tab.ended()
     card = tab.text("#card")
     assert "✓ 0 wrong" in card
-    assert "kept by this browser" not in card
+    assert "saved in this browser" not in card
     tab.page.wait_for_function("localStorage.getItem('tilescope-run')?.length > 1000")
     tab.open(tab.page.evaluate("location.search"))
-    tab.says("#card", "kept by this browser")
+    tab.says("#card", "saved in this browser")
     again, _, when = tab.text("#card").partition("run ended")
     assert again.split() == card.split()
     ended = tab.page.locator("#card time").get_attribute("datetime")

@@ -375,7 +375,7 @@ def test_the_qr_code_is_that_of_the_short_link(tab):
     assert [path == code for code in codes] == [True, False]
 
 
-# One state per tab, with what its picture is drawn from.
+# One state per tab, with the source of its picture.
 TABS = {
     "result": "?kernel=matmul.grouped&tab=result",
     "program-order": "?kernel=matmul.grouped&tab=program-order",

@@ -194,4 +194,4 @@ def test_a_failure_is_text_and_a_bad_argument_a_sentence_without_a_stage():
         status.render_failure(Failure("check", "timeout", "It took 60 s.")).striptags()
         == "check: It took 60 s."
     )
-    assert "in the queue, 2 before you" in status.render_progress("interpreter", "queued", 2, 0.5)
+    assert "in the queue, 2 ahead of you" in status.render_progress("interpreter", "queued", 2, 0.5)

@@ -1,4 +1,4 @@
-"""The route of the page's messages: who sends one, how its reply grows, and how it ends."""
+"""The route of the page's messages: the sender of a message, how its reply streams, and how it ends."""
 
 import asyncio
 import json

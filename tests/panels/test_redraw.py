@@ -144,7 +144,7 @@ def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
     assert "tiles; their equal times are" in last["timeline"]
     assert (
         decode(last["moment-plot"])["layout"]["title"]["text"]
-        == "True time, tiles spread evenly (assumed)"
+        == "Measured time, tiles spread evenly (assumed)"
     )
     last = last_update({**recorded, "GROUP_SIZE": 3})
     assert "no timeline of this experiment on H200 was recorded" in last["status"]
@@ -311,8 +311,7 @@ def test_the_strip_names_differences_and_a_few_numbers_and_folds_the_table_of_al
     assert ">M<" not in table, "equal knobs are left out"
     assert all(word in table for word in ("GROUP_SIZE", "waves", "same", "0.600 ×"))
     assert (
-        "In this view, all numbers that are known for both are equal."
-        in change(shared_page, SET)["compare"]
+        "In this view, all numbers known for both are equal." in change(shared_page, SET)["compare"]
     )
     many = {f"knob{place}": place for place in range(7)}
     assert "knob3 3 → <b>–</b>, 3 more." in render_comparison({}, many, [], [])
@@ -331,9 +330,7 @@ def test_the_pinned_picture_shows_the_same_operation_although_another_one_wastes
 
 TIME = Number("time", 2.0, "ms", "recorded")
 LOADS = [Number(name, 5, "", "predicted") for name in "abcd"]
-NO_NUMBER = (
-    "No number is known for both experiments. Press Run; for the pinned one, press Swap first."
-)
+NO_NUMBER = "The two experiments have no known numbers in common. Press Run; for the pinned one, press Swap first."
 HALF = [replace(number, value=number.value / 2) for number in (*LOADS, TIME)]
 
 
@@ -341,7 +338,7 @@ HALF = [replace(number, value=number.value / 2) for number in (*LOADS, TIME)]
     ("numbers", "pinned", "sentence"),
     [
         ([TIME], LOADS, NO_NUMBER),
-        ([TIME], [TIME], "In this view, all numbers that are known for both are equal."),
+        ([TIME], [TIME], "In this view, all numbers known for both are equal."),
         (
             HALF,
             [*LOADS, TIME],

@@ -396,7 +396,7 @@ def test_the_endpoint_replies_with_every_config_the_best_first(panel):
     [
         (
             {"vary": {"BLOCK_M": [16, 32, 64, 128], "GROUP_SIZE": list(range(1, 52))}},
-            "204 configs are asked for; /sweep",
+            "The values give 204 configs; /sweep",
         ),
         ({"vary": {"BLOCK_M": 64}}, "BLOCK_M must be a list of values to vary (got 64)."),
         ({"vary": [1]}, "vary must be a JSON object of lists"),

@@ -1,4 +1,4 @@
-"""Wavefronts of instructions on shared memory, against what the rules of the banks say."""
+"""Wavefronts of instructions on shared memory, against the rules of the banks."""
 
 import collections
 

@@ -40,7 +40,7 @@ def test_no_two_programs_share_a_slot_and_slots_are_as_many_as_concurrent_progra
     for sm in range(4):
         mine = [(start, end) for at, _, start, end in spans if at == sm]
         concurrent = [sum(start <= t < end for start, end in mine) for t, _ in mine]
-        # A program that ends as it starts takes a slot, too, beside those that were running before.
+        # A program that ends as it starts also takes a slot, next to those that were already running.
         concurrent += [
             1 + sum(start < t < end for start, end in mine) for t, ended in mine if t == ended
         ]

@@ -1,4 +1,4 @@
-"""What each step of a launch loads and what the L2 then holds: against a replay, wave by wave and use by use."""
+"""The loads of each step of a launch, and the L2's contents after it: against a replay, access by access."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The model that orders a sweep, against recorded launches and between configs; and the random search beside it."""
+"""The model that orders a sweep, against recorded launches and between configs; and the random search next to it."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Requests laid on the lines that they touch: every wanted byte is drawn, and no other; costs are as counted."""
+"""Requests laid out on the lines that they touch: exactly the used bytes are drawn, and costs equal the counts."""
 
 import numpy as np
 import pytest

@@ -146,7 +146,7 @@ def test_the_texts_are_the_approved_ones(approve):
         "a graph": with_options(measured(launches_per_sample=20), timer="graph"),
         "wrong": wrong(worst_index=(17, 42)),
         "one wrong element": wrong(mismatched=1),
-        "wrong as a whole": wrong(mismatched=0),
+        "wrong overall": wrong(mismatched=0),
         "a lost race": lost,
         "a race in the interpreter": won,
         "a race that did not show": replace(live, experiment=lost.experiment),

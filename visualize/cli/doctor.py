@@ -1,4 +1,4 @@
-"""`tilescope doctor`: try out what works on this machine."""
+"""`tilescope doctor`: check what works on this machine."""
 
 import itertools
 import shutil
@@ -56,13 +56,13 @@ class Check:
 def doctor(arguments: Sequence[str]) -> None:
     """Check this machine for the page's address in the arguments."""
     parser = make_parser("doctor")
-    parser.description = "Try out what works on this machine. Exit status: 1 if a check fails."
+    parser.description = "Check what works on this machine. Exit status: 1 if a check fails."
     flags = parser.parse_args(arguments)
     print_checks(run_checks(flags.host, flags.port, this_gpu()))
 
 
 def print_checks(checks: Iterable[Check]) -> None:
-    """Print each check when it is done.
+    """Print each check as it completes.
 
     Raises:
         CommandFailed: one of them fails.
@@ -82,7 +82,7 @@ def print_checks(checks: Iterable[Check]) -> None:
 
 
 def run_checks(host: str, port: int, gpu: Gpu | None) -> Iterator[Check]:
-    """Check this machine. The checks that start workers come last, and take some seconds each."""
+    """Check this machine. The checks that start workers come last, and take a few seconds each."""
     yield check_python(sys.version_info[:2])
     yield check_packages({package.name: package.version for package in metadata.distributions()})
     yield check_gpu(gpu)
@@ -100,7 +100,7 @@ def run_checks(host: str, port: int, gpu: Gpu | None) -> Iterator[Check]:
         "browser", WORKS if browser else LIMITED, browser or "no Chromium; `make test` installs one"
     )
     if not HAS_TRITON:
-        detail = "not installed: the page predicts with the textbook model alone"
+        detail = "not installed: the page predicts only with the textbook model"
         yield Check("Triton", LIMITED, detail, "pip install triton (Linux).")
         return
     with closing(Session(gpu)) as session:

@@ -30,11 +30,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tilescope show",
         description="Run a script, and show the memory requests of every Triton launch in it. Exit status: 0 on "
-        "success, 1 if a count or memory exceeds its value in --against or a launch is missing, 2 if the flags are "
-        "invalid, the script raised an exception, or nothing could be captured; the script's own status if it exits "
-        "with one.",
+        "success, 1 if a number increased since --against or a launch is missing, 2 if the flags are invalid, the "
+        "script raised an exception, or nothing could be captured; the script's own status if it exits with one.",
         epilog="Run it only on scripts that you trust. A script's own arguments come last, after `--`. "
-        "All that follows a module's name belongs to the module. Examples: tilescope show softmax.py --gpu H200 "
+        "Everything after a module's name is passed to the module. Examples: tilescope show softmax.py --gpu H200 "
         "--json; tilescope show --brief -m pytest tests/test_softmax.py",
     )
     add = parser.add_argument
@@ -61,7 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--markdown",
         action="store_true",
-        help="print tables for GitHub and exit; with --against, what grew",
+        help="print tables for GitHub and exit; with --against, only the regressions",
     )
     add(
         "--brief",
@@ -78,7 +77,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--against",
         type=Path,
         metavar="OTHER.json",
-        help="exit with status 1 if launches, requests, sectors, registers or memory grew",
+        help="exit with status 1 if launches, requests, sectors, registers or memory increased",
     )
     add(
         "--triton",
@@ -94,7 +93,7 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--python",
         metavar="PATH",
-        help="Python interpreter for the script (default: this one), or to try changes of a capture (default: none)",
+        help="Python interpreter for the script (default: this one), or to try changes to a capture (default: none)",
     )
     add(
         "--values",
@@ -177,7 +176,7 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
         process = _ScriptProcess(flags, folder, stack)
     if process and not is_capture:
         if not prints:
-            print(f"Capturing {flags.script}; the page follows.", file=sys.stderr, flush=True)
+            print(f"Capturing {flags.script}, then serving the page.", file=sys.stderr, flush=True)
         path = process.capture(flags.script)
     compiler = process.compile if process else None
     if not prints:
@@ -246,7 +245,7 @@ def _write_html(path: Path, launches: Launches) -> None:
 def _check(
     flags: argparse.Namespace, report: Report, stopped: Stop | None, changed: Sequence[Difference]
 ) -> None:
-    """Raise CommandFailed if there is no launch, if a number grew, or if the script failed."""
+    """Raise CommandFailed if there is no launch, if a number increased, or if the script failed."""
     if not report.launches:
         advice = "Call one, or add a function whose name begins with `case`."
         none = f"{flags.script} launched no Triton kernels. {advice}"
@@ -259,7 +258,7 @@ def _check(
 
 
 class _ScriptProcess:
-    """Captures scripts as the flags say, and adds Nsight Compute's counters if they ask for them.
+    """Captures scripts as the flags say, and adds Nsight Compute's counters if requested.
 
     Args:
         folder: of the captures, except that of --out.

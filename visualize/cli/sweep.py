@@ -47,7 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
         "experiment",
         type=Path,
         metavar="EXPERIMENT.json",
-        help="the experiment, as the API takes it",
+        help="the experiment, in the API's format",
     )
     add(
         "--vary",
@@ -69,18 +69,18 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="skip the rows of an earlier sweep (default: the stored rows)",
     )
-    either("--anew", action="store_true", help="try every config again, and ignore the stored rows")
+    either("--anew", action="store_true", help="ignore stored rows, and try every config again")
     add(
         "--strategy",
         choices=STRATEGIES,
         default="guided",
-        help="the order (default: guided, by the model)",
+        help="the search order (default: guided by the model)",
     )
     add("--seed", type=startup.whole_number(0), default=0, help="the seed of --strategy random (0)")
     add("--budget", type=startup.whole_number(1), metavar="N", help="time at most N configs")
     patience = f"guided: end after N configs without an improvement ({PATIENCE})"
     add("--patience", type=startup.whole_number(1), default=PATIENCE, metavar="N", help=patience)
-    gpus = f"GPUs of this host, several through Dask (1); {SCHEDULER} names a cluster"
+    gpus = f"number of GPUs on this host; more than one needs Dask (1); {SCHEDULER} names a cluster"
     count = startup.whole_number(1)
     add(
         "--gpus",
@@ -123,7 +123,7 @@ def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_her
     failed = result.count("failed")
     if failed or result.ended == "failed" or result.best is None:
         reason = f"{failed} of {len(result.rows)} configs failed."
-        raise CommandFailed(reason if failed else "No config is correct.", FAILED)
+        raise CommandFailed(reason if failed else "No config gave a correct result.", FAILED)
 
 
 def _read_flags(flags: argparse.Namespace) -> tuple[Space, Strategy, tuple[SweepRow, ...]]:
@@ -137,7 +137,7 @@ def _read_flags(flags: argparse.Namespace) -> tuple[Space, Strategy, tuple[Sweep
     within = space(base, parse_varied(flags.vary, "--vary"))
     rows = read_rows(flags.resume) if flags.resume is not None else ()
     if rows and not {row.experiment for row in rows} & set(within.experiments):
-        reason = f"none of its {len(rows)} rows is of this experiment and these values."
+        reason = f"none of its {len(rows)} rows is for this experiment and these values."
         raise ConfigError("other_space", f"--resume is {flags.resume}; {reason}")
     return within, Strategy(flags.strategy, flags.seed, flags.budget, flags.patience), rows
 
@@ -148,8 +148,9 @@ def _run_sweep(run: SweepRun, flags: argparse.Namespace, rows: Sequence[SweepRow
     size = run.space.size
     unused = sum(row.experiment not in experiments or row.device != run.gpu.name for row in rows)
     if unused and flags.out is not None and flags.out.resolve() == flags.resume.resolve():
-        unused_rows = f"{flags.resume} holds {unused} rows of other configs or of another GPU than {run.gpu.name}"
-        raise ConfigError("other_space", f"{unused_rows}: name another file as --out to keep them.")
+        rows_text = f"{flags.resume} holds {count_noun(unused, 'row')}"
+        reason = f"{rows_text} for other configs or for a GPU other than {run.gpu.name}"
+        raise ConfigError("other_space", f"{reason}: name another --out file to keep them.")
     if run.resumed:
         hint = "" if flags.resume else " They are stored; --anew tries them again."
         print(f"{run.resumed} of {size} configs were done before.{hint}", file=sys.stderr)
@@ -216,7 +217,7 @@ def summary(result: Sweep) -> str:
     if result.note:
         lines.append(result.note)
     if result.best is None:
-        return "\n".join([*lines, "No config is correct, so there is no best one."])
+        return "\n".join([*lines, "No config gave a correct result, so there is no best one."])
     unit, scale = sweep_unit(result)
     finalists = {
         finalist.experiment: finalist

@@ -1,4 +1,4 @@
-"""What each step of a launch loads, and what the L2 then holds, if the programs of a wave run in lockstep.
+"""The loads of each step of a launch, and the L2's contents after it, if the programs of a wave run in lockstep.
 
 This applies the model of `l2.py` to every use of every panel, wave by wave. `fetched_bytes` samples them, and gives the
 bytes of a whole launch.
@@ -25,7 +25,7 @@ class StepLoads(NamedTuple):
 
     Attributes:
         blocks: distinct blocks that the compared programs load, then those that each step loads or, if a step is a
-            single program, those that the programs up to it load: (steps + 1,).
+            single program, those that all programs up to it load: (steps + 1,).
         ends: the tiles after which the L2 is modelled, besides those of the compared programs: the ends of the steps
             or, if there are too many, of the waves: (parts,). The other arrays have parts + 1 values.
         part_bytes: bytes of the distinct blocks of each part; 0 for the compared programs.

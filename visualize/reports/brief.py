@@ -10,7 +10,7 @@ from kernels.capture.reader import Finding
 from visualize.numbers import count_noun
 from visualize.reports.launch import MAIN_AMOUNTS, LaunchReport, Report
 
-# At most this many bytes, for the whole summary, its totals, and a line. The last is for how many lines are left out.
+# Maximum bytes of the whole summary, its totals, and a line; bytes reserved for the number of omitted lines.
 _MOST_BYTES = 4096
 _MOST_TOTALS_BYTES = 1024
 _MOST_LINE_BYTES = 480
@@ -30,7 +30,7 @@ def brief(report: Report, differences: Sequence[str] = ()) -> str:
 
 
 def _describe_findings(report: Report) -> Iterable[str]:
-    """Describe each finding once, although launches may share it. Its costs in them are added."""
+    """Describe each finding once, even if launches share it. Its costs are summed over the launches."""
     groups = defaultdict[tuple[object, ...], list[tuple[float, int, Finding]]](list)
     for number, launch in enumerate(report.launches):
         for finding in launch.findings:
@@ -46,7 +46,7 @@ def _describe_findings(report: Report) -> Iterable[str]:
 
 
 def _cost(launch: LaunchReport, finding: Finding) -> float:
-    """Return how many requests and sectors a change saves or, if none was tried, exceed the ideal."""
+    """Return the requests and sectors that a change saves or, without a change, the sectors beyond the ideal."""
     if finding.kind in _WRONG:
         return math.inf
     if finding.after:
@@ -93,7 +93,7 @@ def _sum_up(launches: Sequence[LaunchReport]) -> str:
 
 
 def _fit(lines: Iterable[str], most: int, what: str) -> list[str]:
-    """Shorten long lines, and keep as many as fit in a number of bytes. The last line counts the others."""
+    """Truncate long lines, and keep those that fit in a number of bytes. The last line counts the omitted ones."""
     short = [line.encode()[:_MOST_LINE_BYTES].decode(errors="ignore") for line in lines]
     sizes = accumulate(map(_count_bytes, short))
     count = sum(size <= most - _REMARK_BYTES for size in sizes)

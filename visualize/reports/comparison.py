@@ -24,7 +24,7 @@ class Difference:
 
     @property
     def is_worse(self) -> bool:
-        """Whether it grew. A missing launch is also worse, because its numbers are unknown."""
+        """Whether it increased. A missing launch is also worse, because its numbers are unknown."""
         return self.after > self.before or self.what == "launches"
 
     @property

@@ -1,4 +1,4 @@
-"""The report of a capture: what each launch does, as frozen values that are written to JSON and read back.
+"""The report of a capture: what each launch does, as frozen values that JSON can store.
 
 The JSON of earlier versions lacks some of the fields that have defaults.
 """
@@ -38,7 +38,7 @@ MAIN_AMOUNTS = ("requests", "sectors")
 
 @dataclass(frozen=True)
 class OperationReport:
-    """A memory operation of a launch. The copies that pipelining or unrolling created are added up.
+    """A memory operation of a launch, summed over the copies that pipelining or unrolling created.
 
     Attributes:
         op: "load", "async copy", "store", "atomic" or "descriptor".
@@ -171,7 +171,7 @@ def make_report(
             _report_launch(launch, content.kernels[launch.kernel], counts(number), findings[number])
             for number, launch in enumerate(content.launches)
         ),
-        untried="" if is_tried else "The capture has no experiments: no change was compiled.",
+        untried="" if is_tried else "No changes were tried: the capture holds no experiments.",
         stopped=content.stopped.message if content.stopped else None,
         not_captured=content.not_captured,
     )

@@ -17,11 +17,11 @@ _HEADINGS = ("line", "op", "tensor", "bytes", *MAIN_AMOUNTS, "ideal%")
 
 @dataclass(frozen=True)
 class Section:
-    """What is printed about a launch.
+    """The printed report of a launch.
 
     Attributes:
         rows: the cells of each operation, and its findings.
-        notes: what concerns the whole launch, and what could not be counted.
+        notes: findings about the whole launch, and reasons why counts are incomplete.
     """
 
     title: str
@@ -74,7 +74,7 @@ class Section:
 
 
 def sections(report: Report) -> list[Section]:
-    """Return what is printed about each launch."""
+    """Return the printed report of each launch."""
     is_counted = any(launch.counted for launch in report.launches)
     return [
         _make_section(number, launch, is_counted) for number, launch in enumerate(report.launches)
@@ -101,7 +101,7 @@ def html(report: Report) -> str:
 
 
 def markdown_growth(title: str, changed: Sequence[Difference]) -> str:
-    """Return the numbers that grew, and the kernels with another number of launches, in GitHub's Markdown."""
+    """Return the regressions, and the kernels whose number of launches differs, in GitHub's Markdown."""
     headings = ("where", "what", "before", "after", "change")
     rows = []
     for each in changed:
@@ -109,7 +109,7 @@ def markdown_growth(title: str, changed: Sequence[Difference]) -> str:
             change = f"{each.after / each.before - 1:+.1%}" if each.before else ""
             what = each.what.replace("_", " ")
             rows.append((each.where, what, f"{each.before:,}", f"{each.after:,}", change))
-    heading = f"### {title}: {count_noun(len(rows), 'number')} grew"
+    heading = f"### {title}: {count_noun(len(rows), 'regression')}"
     return "\n\n".join([heading, *([markdown_table(headings, rows)] if rows else [])])
 
 
@@ -182,7 +182,7 @@ def _make_section(number: int, launch: LaunchReport, is_counted: bool) -> Sectio
 
 
 def _in_markdown(text: str) -> str:
-    """Escape what GitHub would read as HTML, as emphasis or as the end of a cell."""
+    """Escape characters that GitHub would read as HTML, emphasis or the end of a cell."""
     return re.sub(r"([\\`*|<\[]|\b_|_\b)", r"\\\1", text)
 
 

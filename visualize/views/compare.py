@@ -62,7 +62,7 @@ def add_comparison(
     state = snapshot.state
     if pinned is None:
         address = state.link(**{PINNED: pin_text(state.experiment)})
-        tip = "Keep this experiment for comparison. Change a setting, and both are shown side by side."
+        tip = "Pin this experiment, then change a setting to see both side by side."
         return {
             **slots,
             "compare": Markup(
@@ -137,10 +137,8 @@ def render_comparison(
         rows.append((label, *(number or "–" for number in pair), quotient))
         if quotient not in ("", "same") and (len(changes) < _MAX_NUMBERS or name == "time"):
             changes.append(say("{} ({})", _change(name, *pair), quotient))
-    unknown = (
-        "No number is known for both experiments. Press Run; for the pinned one, press Swap first."
-    )
-    equal = "In this view, all numbers that are known for both are equal."
+    unknown = "The two experiments have no known numbers in common. Press Run; for the pinned one, press Swap first."
+    equal = "In this view, all numbers known for both are equal."
     unchanged = equal if any(quotient for *_, quotient in rows) else unknown
     summary = join(changes, " · ") if changes else unchanged
     line = Markup('<p>Pinned → now: {}. <span class="numbers quiet">{}</span></p>').format(

@@ -1,4 +1,4 @@
-"""Choose the config a kernel opens with: its published default or, if that can't launch, the recommended one."""
+"""Choose the config that a kernel opens with: its published default or, if that can't launch, the recommended one."""
 
 from functools import lru_cache
 from typing import Any

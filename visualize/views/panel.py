@@ -34,7 +34,7 @@ V = TypeVar("V")
 # New values by slot. A slot that is left out stays unchanged.
 Slots = dict[str, str]
 
-# (session, the page's state, the page's name) → values as the answer grows. Raises ConfigError if it cannot start.
+# (session, the page's state, the page's name) → values as they become available. Raises ConfigError if it cannot start.
 Question = Callable[[Session, State, str], Iterator[Slots]]
 
 # The parameter that takes an experiment.
@@ -254,7 +254,7 @@ def encode(reply: Any) -> bytes:
 
 
 def to_json(value: Any) -> Any:
-    """Return a value as orjson expects it. NaN and infinity will be null; `not_finite` beside them counts them."""
+    """Return a value as orjson expects it. NaN and infinity become null; `not_finite` next to them counts them."""
     if isinstance(value, Failure):
         return {"failure": select_fields(value, "stage", "kind", "message")}
     if isinstance(value, dict):

@@ -29,7 +29,7 @@ KIND_NAMES = {
 
 @dataclass(frozen=True)
 class Inline:
-    """A value with markup around it on the page. Plain text has the value alone."""
+    """A value with markup around it on the page. Plain text has only the value."""
 
     value: Any
 

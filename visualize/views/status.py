@@ -65,7 +65,7 @@ def render_progress(backend: str, stage: str, before: int, seconds: float) -> Ma
     )
     notes = {
         "worker": "starting the worker",
-        "queued": f"in the queue, {before} before you" if before else "starting",
+        "queued": f"in the queue, {before} ahead of you" if before else "starting",
     }
     return Markup(
         '<div class="status" role="status"><ol class="stages">{}</ol><span>{}</span><span>{:.1f} s</span></div>'

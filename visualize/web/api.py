@@ -59,14 +59,14 @@ _FIELDS: JsonSchema = {
 # If an experiment only narrows a reply, it stays one argument.
 _OPTIONAL: JsonSchema = {
     "type": "object",
-    "description": 'Only of this experiment: {"kernel", "problem", "config", "run"}, with the fields that `run` takes.',
+    "description": 'Only this experiment: {"kernel", "problem", "config", "run"}, with the fields that `run` takes.',
 }
 _WHOLE: JsonSchema = {
     "type": "object",
     "description": 'The launch: {"kernel", "problem", "config", "gpu"}, with the fields that `compile` takes.',
 }
 _HOW = "The reply is JSON. `failure` says what was wrong and what is allowed."
-_KNOBS = "Arguments left out take the kernel's default; `kernels` says what each means and which kernels have it."
+_KNOBS = "Omitted arguments take the kernel's default; `kernels` says what each means and which kernels have it."
 
 
 def register_endpoints(

@@ -170,7 +170,7 @@ def _header(gpu: Gpu | None) -> Markup:
     where = (
         f"Live on this machine's {gpu.name}."
         if gpu
-        else "No GPU here: predictions, recordings and an interpreter."
+        else "No GPU here: predictions, recordings and Triton's interpreter."
     )
     views = Markup("").join(
         _VIEW.format(" ".join(pictures), name) for name, pictures in VIEWS.items()

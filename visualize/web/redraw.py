@@ -102,7 +102,7 @@ class Redraw:
         elif before and before.gpu != state.gpu:
             slots |= self._settings(state)
         if keeps_forms and state.pinned and before and before.experiment != state.experiment:
-            # Beside the pinned run, an older run would look current.
+            # Next to the pinned run, an older run would look current.
             slots |= self._fill_run(*self.take_snapshots(state))
         # A view that can't be drawn now may be drawn once the kernel is compiled.
         slots |= {"link": self._link(state), WATCH: ENABLED}

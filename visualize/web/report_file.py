@@ -1,4 +1,4 @@
-"""A script's launches as one HTML file: the page's views, scripts and styles, with all updates that they can ask for.
+"""A script's launches as one HTML file: the page's views, scripts and styles, with all updates they can request.
 
 The file needs neither a server nor the network: `report_file.js` replies to the page's messages.
 """

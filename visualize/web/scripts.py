@@ -120,7 +120,7 @@ class Scripts:
         }
 
     async def watch(self, state: ScriptState) -> AsyncIterator[Slots]:
-        """Redraw once there is a newer capture of a script than the page shows. It then watches again."""
+        """Redraw once a script has a newer capture than the page shows, then watch again."""
         script = self.scripts[state.id]
         while script.is_live:
             await asyncio.sleep(_POLL_S)

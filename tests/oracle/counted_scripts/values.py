@@ -1,4 +1,4 @@
-"""Joins, splits, gathers and histograms in addresses, and beside atomics."""
+"""Joins, splits, gathers and histograms in addresses, and next to atomics."""
 
 import torch
 import triton

@@ -16,7 +16,7 @@ from visualize.reports.launch import make_report
 
 
 class Launches:
-    """The launches of a capture. They are counted when they are first shown."""
+    """The launches of a capture, counted when they are first shown."""
 
     def __init__(self, capture: Capture, compiler: Compiler | None = None) -> None:
         self.capture = capture

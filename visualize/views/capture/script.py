@@ -1,4 +1,4 @@
-"""A script in the page's list: its launches, and how it is captured again."""
+"""A script in the page's list: its launches, and how to capture it again."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence

@@ -311,7 +311,7 @@ def _result(launch: CapturedLaunch) -> Markup:
         idle = "It was captured without a GPU, so it did not run. tilescope show --values interprets it."
         return headline(*time, none if launch.ran else idle)
     failed = [name for name, errors in results.items() if not errors.passed]
-    equal = "All outputs equal the expected ones, except for rounding."
+    equal = "All outputs match the expected values within rounding."
     verdict = f"Wrong: {join_names(failed)}." if failed else equal
     header = "output", "relative RMS error", "largest absolute error", "check"
     rows = (
@@ -384,7 +384,7 @@ def _order_slots(launches: Launches, launch: LaunchReport, view: LaunchView) -> 
     planned = captured_schedule(launches, view.launch)
     programs = launches.programs(view.launch)
     if planned is None:
-        why = "No store of this launch covers a tensor with rectangular blocks, once each."
+        why = "No store of this launch covers a tensor with rectangular blocks, each stored once."
         return {
             "program-order-headline": headline(*count_noun(programs, "program").split(), why),
             "program-order-plot": NONE,

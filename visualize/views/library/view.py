@@ -314,7 +314,10 @@ class ScoreboardPanel(ListPanel):
 
     def layout(self) -> Markup:
         picture = slots.picture(
-            plot("scoreboard-plot", "Each recorded count: predicted across, counted upwards")
+            plot(
+                "scoreboard-plot",
+                "Each recorded count: predicted on the x-axis, counted on the y-axis",
+            )
         )
         return slot("scoreboard-headline") + picture + slot("scoreboard-rows")
 
@@ -384,9 +387,9 @@ def recorded_headline(scoreboard_address: str) -> Markup:
         "sector and request counts are predicted exactly",
         f"{len(entries()):,} recordings, viewable without a GPU.",
         f"They are from {gpus}. Each row is a run, a timeline, the counts of a launch, or a study of its GROUP_SIZE. "
-        "Click it to see it.",
+        "Click one to open it.",
         prose.say(
-            "{} shows each prediction beside its count.",
+            "{} shows each prediction next to its count.",
             prose.Link("The scoreboard", scoreboard_address),
         ),
     )
@@ -419,8 +422,8 @@ def scoreboard_headline(board: Scoreboard, count: str, exact_counts: Scoreboard)
         flagged = sum(score.is_flagged for score in board.scores)
         others = sum(not score.is_flagged for score in misses)
         doubt = (
-            f"Without seeing the counts, the model flags {flagged:,} as uncertain. "
-            f"Others outside this range: {others:,}."
+            f"The model flags {flagged:,} as uncertain, without seeing the counts. "
+            f"Unflagged ones outside this range: {others:,}."
         )
         return prose.headline(
             percent(board.median_error), "median error of DRAM reads", sentence, doubt

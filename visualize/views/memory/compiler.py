@@ -92,7 +92,7 @@ class CompilerPanel(Panel):
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def compile_of(experiment: Json) -> Reply:
-            """Compiles the kernel for any GPU of the table, without one.
+            """Compiles the kernel for any GPU in the table, without a GPU.
 
             Returns registers per thread, spilled bytes, shared-memory bytes per program, programs per SM, occupancy
             (resident warps / most warps, 0 to 1) and what limits it; and the TTGIR, PTX and SASS. Nothing is

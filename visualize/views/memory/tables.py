@@ -26,14 +26,16 @@ _SIGNS = {
     ),
     "at least": Hint(
         "≥",
-        "Predicted: the first iteration of a loop that retries. Counted: all iterations.",
+        "Predicted: the first iteration of a retry loop. Counted: all iterations.",
         "equal",
     ),
     "undercounted": Hint(
-        "✓ except sectors", "Lines are equal. ncu misses some sectors here, none below.", "unsure"
+        "✓ except sectors", "Line counts match. ncu misses some sectors here, none below.", "unsure"
     ),
     "overcounted": Hint(
-        "✓ except sectors", "Lines are equal. ncu counts some sectors twice, none below.", "unsure"
+        "✓ except sectors",
+        "Line counts match. ncu counts some sectors twice here, none below.",
+        "unsure",
     ),
     "different": Hint("≠", "Predicted and counted differ.", "wrong-value"),
     "fewer": Hint(
@@ -44,7 +46,7 @@ _SIGNS = {
 _REASON = Markup("<li>{}: {}</li>")
 _REASONS = Markup('<ul class="reasons quiet">{}</ul>')
 
-_NOT_COMPILED = "This is known once the kernel is compiled."
+_NOT_COMPILED = "Available once the kernel is compiled."
 
 # The opcode of each step of a layout conversion through shared memory.
 _OPCODES = {"store": "STS", "store matrix": "STSM", "load": "LDS", "load matrix": "LDSM"}
@@ -119,7 +121,7 @@ def declared_operations_table(costs: LaunchCosts) -> Markup:
 
 
 def traffic_section(costs: LaunchCosts) -> Markup:
-    """Render the bytes from lanes to DRAM as bars, and the hardware's counters beside their predictions."""
+    """Render the bytes from lanes to DRAM as bars, and the hardware's counters next to their predictions."""
     operations = costs.compiled
     counters = costs.counters
     parts = Markup()

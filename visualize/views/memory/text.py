@@ -42,8 +42,8 @@ _VERBS = {"descriptor": "copy", "atomic": "update"}
 _AGREEMENTS = {
     "equal": "as {} ✓",
     "at least": "no fewer than {} ✓",
-    "undercounted": "a count without some sectors; line counts are as {} ✓",
-    "overcounted": "a count with some sectors twice; line counts are as {} ✓",
+    "undercounted": "some sectors were not counted; line counts are as {} ✓",
+    "overcounted": "some sectors were counted twice; line counts are as {} ✓",
     "different": "not as {} ≠",
 }
 
@@ -166,7 +166,7 @@ def _use_sentence(op: DeclaredCounts, share: str, textbook: Cost, clause: str) -
         )
     if 0 < _NOTABLE_FACTOR * textbook.ideal_sectors <= textbook.sectors:
         predicted = f"{textbook.sectors / textbook.ideal_sectors:.2g} ×"
-        sentence = "The textbook predicts {} the sectors needed for the {}. As compiled, it uses every byte: {}."
+        sentence = "The textbook predicts {} the sectors needed by the {}. As compiled, it uses every byte: {}."
         return say(sentence, predicted, named, clause)
     return say("In the {}, {}.", named, clause)
 
@@ -203,9 +203,7 @@ def _agreement_sentence(costs: LaunchCosts) -> Sentence | str:
             Sourced("Nsight Compute counted different numbers", counter),
         )
     if not costs.counted_is_compiled:
-        sentence = (
-            "Nsight Compute counted different code, from {}: {:,} requests, as predicted for it."
-        )
+        sentence = "Nsight Compute counted different code, from {}: {:,} requests, as predicted for that code."
         return say(
             sentence, Sourced(f"Triton {counters.device.triton}", counter), predicted.requests
         )

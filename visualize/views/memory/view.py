@@ -256,7 +256,7 @@ def _launches(
         contrast = flow.find_contrast(state, [op for op in judged if op.number == number][-1])
     if contrast is None or contrast.is_alike:
         alike = (
-            f"The other {state.kernel.family.root.id} kernels use as much of what they touch."
+            f"The other {state.kernel.family.root.id} kernels use the same share of their sectors."
             if contrast
             else ""
         )
@@ -277,7 +277,7 @@ def _launches(
     tiles = (
         ""
         if ratio == 1
-        else f"Its tiles have another size, so it uses {significant(ratio)} × the bytes."
+        else f"Its tiles differ in size, so it uses {significant(ratio)} × the bytes."
     )
     return drawn | {
         "flow-launch": text.launch_bar(own, contrast.operations, count),

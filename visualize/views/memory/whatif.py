@@ -93,7 +93,7 @@ class WhatIfPanel(Panel):
             *(button(name, label) for name, label in labels.items()), name="whatif-row"
         )
         answer = slot("whatif", "result"), plot("cliff-plot", "Requests and sectors by size")
-        title = "What if: another size, layout, number of warps or GPU"
+        title = "What if: a different size, layout, number of warps or GPU"
         return fold("whatif-fold", title, slots.form("whatif-view", "What if"), buttons, *answer)
 
     def actions(self) -> Mapping[str, StreamAction]:

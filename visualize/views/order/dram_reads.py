@@ -315,7 +315,7 @@ def study_table(traffic: DramTraffic) -> Markup | str:
         "GB predicted",
         "GB counted (median of five)",
         "error",
-        "ms, timed in turns",
+        "ms, timed alternately",
         "",
     )
     return table(header, rows, f"{study.tool}, {study.device.name}. {study.note}".strip())

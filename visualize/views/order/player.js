@@ -23,7 +23,7 @@ export default function mountPlayer(element) {
   const pidText = ([order]) => (order.ends ? "" : `: pid ${written(order.program(order.end(step) - 1))}`);
   const stepName = () => (step ? `${own.picture.meta.name} ${written(step)} of ${written(longest())}${pidText(own.picture.orders)}` : "whole launch");
 
-  // The own picture is about to be drawn: lay the step over it.
+  // The current picture is about to be drawn: lay the step over it.
   function lay({ target, detail }) {
     const { meta, uirevision } = detail.layout;
     if (!meta?.orders) return;
@@ -65,7 +65,7 @@ export default function mountPlayer(element) {
     if (first && first === before.first) restart("first", true);
   }
 
-  // The pinned picture follows the own one: program by program, both launches are at the same step.
+  // The pinned picture follows the current one: program by program, both launches are at the same step.
   function layPinned({ target, detail }) {
     if (!detail.layout.meta?.orders) return;
     pinned ??= new Overlay(target, false);

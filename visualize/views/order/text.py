@@ -50,7 +50,7 @@ _THIRD_AXIS = (
 )
 TIMING_NOTE = (
     "Each program reads the GPU's timer first, and again after all its warps have issued their last store. "
-    "The launch itself, and writes still on their way to memory when a program ends, count for no program."
+    "The launch itself, and writes still in flight when a program ends, are not attributed to any program."
 )
 
 # Number of waves whose spread of starts is listed.
@@ -234,7 +234,7 @@ def timeline_sentences(
     sms = len(np.unique(execution.sm))
     span = Sourced(Strong(format_number(execution.span_ns, "ns")), numbers.source(timeline.backend))
     overhead = Strong(f"{100 * (instrumented_ms / ms - 1):+.1f} %".replace("-", "−"))
-    times = f"{milliseconds(instrumented_ms)} against {milliseconds(ms)}, timed in turns"
+    times = f"{milliseconds(instrumented_ms)} against {milliseconds(ms)}, timed alternately"
     registers = "{1} against {0} registers per thread".format(*timeline.registers)
     events = milliseconds(timeline.kernel_ms)
     loop = "Each program loops over up to {} tiles; their equal times are {}."

@@ -64,7 +64,7 @@ style="background:#ffe945"></i>first to last</span><span class="repeated">the ei
 <span class="first" hidden><i><b></b></i><span class="outlined"></span></span></div></div>"""
 
 # The controls of a replay in measured time. The values of the menu are seconds.
-_REPLAY = """<div class="player clock" hidden role="group" aria-label="Replay of the launch in true time">
+_REPLAY = """<div class="player clock" hidden role="group" aria-label="Replay of the launch in measured time">
 <button type="button" class="control play">▶ Replay</button>
 <button type="button" class="control back" aria-label="A twentieth back">←</button>
 <button type="button" class="control forward" aria-label="A twentieth on">→</button>
@@ -279,8 +279,12 @@ class TimelinePanel(Panel):
         clock = ideal_clock(begun_ns, schedule.step, execution.span_ns)
         step = schedule.step
         name = steps(schedule).name
-        title = "True time" if schedule.turns == 1 else "True time, tiles spread evenly (assumed)"
-        ideal_title = f"Ideal {name}s, as many tiles begun"
+        title = (
+            "Measured time"
+            if schedule.turns == 1
+            else "Measured time, tiles spread evenly (assumed)"
+        )
+        ideal_title = f"Ideal {name}s, with as many tiles started"
         revision = f"{query(state.experiment.to_address())} {timeline.backend} {execution.span_ns}"
 
         def value(figure: figures.Figure, origin: str) -> str:
@@ -305,7 +309,7 @@ class TimelinePanel(Panel):
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def timeline(experiment: dict[str, Any]) -> Reply:
-            """Tells when each program of a launch ran, and on which SM.
+            """Returns when each program of a launch ran, and on which SM.
 
             `programs` has each program's SM, start and end in ns, measured on this machine's GPU by an instrumented
             build of the kernel. `instrumented_ms` beside `plain_ms` says what instrumentation costs. Without a GPU: a
@@ -336,10 +340,10 @@ def timeline_json(timeline: Timeline) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class DramReadsView:
-    """The picture beside the DRAM reads. Links set it, so it has no control."""
+    """The picture next to the DRAM reads. Links set it, so it has no control."""
 
     reuse_picture: str = knob(
-        "times", "", "Beside the reads: times, where measured, or bounds, each resource's own time.",
+        "times", "", "Next to the reads: measured times, if any, or bounds, each resource's own time.",
         choices=("times", "bounds"),
     )  # fmt: skip
 

@@ -98,7 +98,7 @@ def remarks(
     if is_interpreted and failure and failure.kind == "out_of_resources":
         yield f"This config can't launch on {launch.gpu.name}; the interpreter has no such limit. {failure.message}"
     if kernel.zeroed_output:
-        yield "The output starts at zero; no time includes zeroing it."
+        yield "The output starts at zero; times exclude zeroing it."
     yield _explain_race(result, kernel, launch)
     if is_interpreted and problem.dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
         yield f"Triton's interpreter lacks {problem.dtype}; Tilescope makes it multiply and round as a GPU does."
@@ -137,7 +137,7 @@ def _explain_race(result: RunResult, kernel: Kernel, launch: Launch) -> str:
     race = kernel.race(launch)
     if not race or not result.check.passed:
         return ""
-    why = "It did not show in this result."
+    why = "This result does not show it."
     if result.backend == "interpreter":
         why = (
             "The interpreter finishes each program before the next starts, so it can't show a race."
@@ -151,7 +151,7 @@ def _compare_overhead(overhead: LaunchOverhead, timing: Timing) -> str:
     times = f"A call from Python takes {call}; the kernel takes {kernel}"
     if overhead.enqueue_ms > timing.median_ms:
         return f"{times}. In a loop, Python is the bottleneck; a CUDA graph avoids it."
-    return f"{times}, so the call hides behind it."
+    return f"{times}, which hides the call."
 
 
 def render_headline(
@@ -198,7 +198,7 @@ def render_headline(
         first,
         _verdict(check, kernel),
         *(sentence for sentence in remarks(result, kernel, launch, failure) if sentence != first),
-        "The picture of the error was not recorded." if result.diff is None else "",
+        "The error map was not recorded." if result.diff is None else "",
         result.note,
         f"Seconds by stage: {', '.join(stages)}." if stages else "",
         f"{result.experiment.kernel}: {', '.join(settings)}.",
@@ -267,7 +267,7 @@ def _card_line(run: RunResult, kernel: Kernel, launch: Launch) -> Markup:
         count = (
             f"{check.mismatched:,} of {check.elements:,} wrong"
             if check.mismatched
-            else "wrong as a whole"
+            else "wrong overall"
         )
         verdict = f"✗ {count}"
         style = Markup(' class="failed"')

@@ -53,9 +53,11 @@ class ResultPanel(Panel):
 
     def layout(self) -> Markup:
         roofline = "This launch, the library's calls and recorded launches below the roofs"
-        error = plot("diff-plot", "The error of the last run, by place in the output")
+        error = plot("diff-plot", "The error of the last run, by position in the output")
         closeup = plot("closeup-plot", "The error of the worst tile and its neighbours")
-        times = plot("time-plot", "The time of the last run, beside the library's and a call's")
+        times = plot(
+            "time-plot", "Times of the last run, the library's calls and a call from Python"
+        )
         predicted = plot("predicted-plot", "The time that each resource would take alone")
         return (
             slot("result")
@@ -85,7 +87,7 @@ class ResultPanel(Panel):
         when = Markup()
         if stored and (run is None or _strip_pictures(stored[0]) == _strip_pictures(run)):
             run = run or stored[0]
-            when = status.render_end_time(stored[1], "kept by this browser")
+            when = status.render_end_time(stored[1], "saved in this browser")
         elif ended := snapshot.ended.get("run"):
             when = status.render_end_time(ended, "stored on this machine")
         if run:
@@ -118,12 +120,12 @@ class ResultPanel(Panel):
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def run(experiment: Json) -> Reply:
-            """Launches the kernel, checks every element against a reference, and times it beside the library's call.
+            """Launches the kernel, checks every element against a reference, and times it against the library call.
 
             `check` has the verdict and the errors. `timing` and `baseline` are measured on this machine's GPU: median,
             20th and 80th percentile in ms, and TFLOP/s or GB/s. `backend` says what ran: cuda; interpreter, which
-            checks on the CPU within about 20 s and gives no time; or recorded. `recorded` is an earlier run on the GPU
-            that is named, where there is one.
+            checks on the CPU within about 20 s and gives no time; or recorded. `recorded` is an earlier run on the
+            named GPU, if there is one.
             """
             return await api.reply_measured(experiment, "run", run_reply)
 
@@ -424,7 +426,7 @@ _EXPORTS = (
         "script",
         ".py",
         "Python script",
-        "Kernel, launch, check and timing in one file: torch and Triton alone.",
+        "Kernel, launch, check and timing in one file that needs only torch and Triton.",
     ),
     ("script", "notebook", ".ipynb", "Notebook", "The same as Jupyter cells."),
     (
@@ -436,7 +438,7 @@ _EXPORTS = (
     ),
 )
 
-# The endpoints that need an experiment alone, except slow ones and those with a button.
+# The endpoints that need only an experiment, except slow ones and those with a button.
 SAVED_REPLIES = (
     "run", "recommend", "layouts", "schedule", "timeline", "reuse", "coalescing", "counters", "compile", "history",
 )  # fmt: skip
@@ -462,16 +464,16 @@ class ExportPanel(Panel):
         option = Markup('<option value="{0}">/{0}</option>')
         replies = Markup("").join(map(option.format, SAVED_REPLIES))
         take = slot("take", "take", content.format(buttons, replies))
-        return fold("take-it", "Take it with you", take)
+        return fold("take-it", "Export", take)
 
     def draw(self, snapshot: Snapshot) -> Slots:
         return {"take": json.dumps(snapshot.state.experiment.to_json())}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         def script_of(experiment: Json) -> Reply:
-            """Writes a script and a notebook that reproduce a run: kernel, tensors, launch, check, timing beside torch.
+            """Writes a script and notebook that reproduce a run: kernel, tensors, launch, check, timing against torch.
 
-            Both import torch, Triton and the standard library alone. Without a GPU, they check the kernel in Triton's
+            Both import only torch, Triton and the standard library. Without a GPU, they check the kernel in Triton's
             interpreter, untimed. `filename` is a name for the script.
             """
             return api.reply_predicted(experiment, script_reply)

@@ -38,7 +38,7 @@ from visualize.views.tune import figures, text
 # Runs of one experiment in the picture, and results and sweeps in the lists, which take about 0.1 ms each.
 MAX_RUNS = 1000
 MAX_LISTED = 500
-STORE_OFF = "Results are lost when this page stops: TILESCOPE_DB is off."
+STORE_OFF = "Results are lost when the server stops: TILESCOPE_DB is off."
 _CHECKS = {None: "", True: "passed", False: "failed"}
 
 
@@ -202,7 +202,7 @@ class HistoryPanel(ListPanel):
             limit: int = Part.limit,
             before: int = Part.before,
         ) -> Json:
-            """Lists what this machine measured and stored, the latest first, and says when a kernel became slower.
+            """Lists this machine's stored results, latest first, and says when a kernel became slower.
 
             `history` has, per result, its kind, experiment, device, versions, the UTC time, the median with its 20th
             and 80th percentile, the library's time over it, the check, and the page's address. With an experiment, only

@@ -41,7 +41,7 @@ ENDINGS = {
     "cancelled": "It was cancelled. Finished rows are kept, and the next sweep resumes from them.",
     "failed": "It ended because no device was left.",
     "running": "",
-    "cut off": "It was cut off, or it still runs in another process. The next sweep resumes from its finished rows.",
+    "cut off": "It was interrupted, or is still running in another process. The next sweep resumes from its rows.",
 }
 _PHASES = {
     "explore": "exploring",
@@ -302,10 +302,10 @@ def explain_no_picture(sweep: Sweep, picture: str) -> Markup:
             else "No config has a result."
         )
     elif picture == "library":
-        reason = "Enter sizes under over, such as K=512,1024, and press Sweep."
+        reason = "Enter sizes in “over”, such as K=512,1024, and press Sweep."
     elif picture in ("bound", "convergence") and not sweep.is_timed:
         reason = (
-            f"Nothing was timed, so {picture} has nothing to show. heatmap shows predicted times."
+            f"Nothing was timed, so {picture} has nothing to show; heatmap shows predicted times."
         )
     return hint(reason) if reason else Markup()
 
@@ -422,12 +422,12 @@ def history_headline(series: Sequence[PastRuns], runs: Sequence[StoredResult]) -
         passed = sum(bool(run.summary.passed) for run in runs)
         source = "interpreter" if any(run.backend == "interpreter" for run in runs) else "recorded"
         note = (
-            "On a GPU, times are stored, too."
+            "On a GPU, times are also stored."
             if source == "interpreter"
             else "None of these runs was timed."
         )
         return headline(f"{passed:,} of {len(runs):,}", Sourced("checks passed", source), note)
-    how = "Press Run (Ctrl+Enter) to store a result of this machine. Recorded lists results of other machines."
+    how = "Press Run (Ctrl+Enter) to store a result from this machine. The Library lists results from other machines."
     return headline("0", "runs of this experiment are stored", how)
 
 

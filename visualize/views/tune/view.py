@@ -92,7 +92,7 @@ class SweepOptions:
     sweep_x: str = knob(
         AUTO,
         "Sweep",
-        "The knob across the heatmap.",
+        "The knob on the heatmap's horizontal axis.",
         choices=(AUTO, *KNOBS),
         only_with=_HEATMAP,
         label="Across",
@@ -100,7 +100,7 @@ class SweepOptions:
     sweep_y: str = knob(
         AUTO,
         "Sweep",
-        "The knob up the heatmap.",
+        "The knob on the heatmap's vertical axis.",
         choices=(AUTO, *KNOBS),
         only_with=_HEATMAP,
         label="Up",
@@ -122,7 +122,7 @@ class SweepSearch:
     sweep_seed: int = knob(
         0,
         "Sweep",
-        "The order of random.",
+        "The seed of the random order.",
         low=0,
         high=999,
         only_with=("sweep_strategy", ("random",)),
@@ -236,7 +236,7 @@ class SweepPanel(Panel):
             + fold("sweep-ranking", "All configs, the best first", slot("sweep-table"))
             + fold(
                 "sweep-take",
-                "Take it with you: triton.Config lines, JSON",
+                "Export: triton.Config lines, JSON",
                 slot("sweep-lines"),
                 save,
             )
@@ -443,7 +443,7 @@ def _draw_rows(sweep: Sweep, state: State, has_picture: bool) -> Slots:
 
 
 def _draw_sizes(state: State, dimension: str, sweeps: Mapping[int, Sweep | None]) -> Slots:
-    """Draw the best config at each size beside the library."""
+    """Draw the best config at each size against the library."""
     timed = [(size, sweep) for size, sweep in sweeps.items() if sweep and sweep.baselines]
     picture = NONE
     if timed:
@@ -490,7 +490,7 @@ def space_of_call(base: Experiment, vary: object) -> Space:
         base, {str(name): values for name, values in (vary or default_values(base)).items()}
     )
     if within.size > MAX_CONFIGS_PER_CALL:
-        message = f"{within.size:,} configs are asked for; /sweep takes at most {MAX_CONFIGS_PER_CALL}. Vary fewer "
+        message = f"The values give {within.size:,} configs; /sweep takes at most {MAX_CONFIGS_PER_CALL}. Vary fewer "
         raise ConfigError(
             "too_many_configs", f"{message}values, or use the page or tilescope sweep.", "vary"
         )

@@ -30,7 +30,7 @@ export function coloring({ cmin, cmax, colorscale }) {
   };
 }
 
-// The part of a figure that a redraw in place can't change; "" unless it has cells alone.
+// The part of a figure that a redraw in place can't change; "" unless it has only cells.
 export function frameOf({ data, layout }) {
   if (!data.every(({ type, texttemplate }) => type === "heatmap" && !texttemplate)) return "";
   const traces = data.map(({ z, name, text, ...rest }) => [z.length, z[0]?.length, rest]);

@@ -43,7 +43,7 @@ export const isStill = () => matchMedia("(prefers-reduced-motion: reduce)").matc
 // The page's current settings, as a query.
 export const address = () => new URLSearchParams(document.body.dataset.address);
 
-// Shows a few words for a moment, above everything else.
+// Shows a short message for a moment, above everything else.
 export function notify(words) {
   const message = make("p", { class: "message", role: "status", popover: "manual" }, words);
   document.body.append(message);

@@ -1,4 +1,4 @@
-// Inflates bytes. By microtasks alone: the browser draws no frame in between, as it does with `new Response(stream)`.
+// Inflates bytes using only microtasks: unlike with `new Response(stream)`, the browser draws no frame in between.
 
 async function inflate(bytes) {
   const { readable, writable } = new DecompressionStream("deflate"), writer = writable.getWriter(), reader = readable.getReader();

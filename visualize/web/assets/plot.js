@@ -102,7 +102,7 @@ export default function mountPlot(element) {
       const { node, figure } = this;
       if (!figure || !window.Plotly || !node.clientWidth) return;
       this.painted = figure;
-      // Pinned and own pictures of several maps stand one above the other, each in the whole width.
+      // The current and the pinned picture of several maps are stacked, each at full width.
       element.classList.toggle("stacked", "xaxis2" in figure.layout);
       const detail = fit(figure, node);
       emit(this.event, detail, node);
@@ -150,7 +150,7 @@ export default function mountPlot(element) {
   const own = new LivePlot(element.querySelector(".live-plot"), "paint");
   let pinned = null;
 
-  // Show a second plot beside the own one, or hide it.
+  // Show a second plot next to this one, or hide it.
   function pair(isPinned) {
     const { node } = own, row = element.closest(".picture, .plots");
     if (!pinned) {
