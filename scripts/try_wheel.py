@@ -4,13 +4,15 @@ At first, the virtual environment has only torch and Triton with their requireme
 later the page's, are linked from this Python's.
 """
 
-import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from importlib.metadata import distribution
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from scripts.make_space import ROOT
 from scripts.requirements import requirements
@@ -31,12 +33,13 @@ def link(names: list[str], folder: Path) -> None:
         for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
             if not (folder / top).exists():
                 (folder / top).symlink_to(found.locate_file(top))
-        required = (need for need in found.requires or () if "extra ==" not in need)
-        names += map(package_name, required)
+        names += package_names(found.requires or ())
 
 
-def package_name(requirement: str) -> str:
-    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+def package_names(texts: Iterable[str]) -> list[str]:
+    """Return the packages that requirements name, without extras and those of other systems."""
+    needs = map(Requirement, texts)
+    return [need.name for need in needs if not need.marker or need.marker.evaluate({"extra": ""})]
 
 
 def main() -> None:
@@ -67,7 +70,7 @@ def main() -> None:
             (home / name).write_bytes((EXAMPLES / name).read_bytes())
         print(run("tilescope", "show", "vector_add.py", "--text"))
         assert '"kernel": "softmax"' in run("tilescope", "show", "softmax.py", "--json")
-        link([package_name(text) for text in requirements(["page"])], site)
+        link(package_names(requirements(["page"])), site)
         print(run("tilescope", "doctor"))
         port = str(free_port())
         command = [str(home / "venv/bin/tilescope"), "serve", "--port", port]
