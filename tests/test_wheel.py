@@ -89,7 +89,7 @@ def test_a_script_sees_its_own_packages_and_not_ours(tilescope):
 @pytest.mark.parametrize(
     ("missing", "arguments", "status", "sentence"),
     [
-        ("gradio", ["serve"], 2, 'The page needs gradio: pip install "tilescope[page]"\n'),
+        ("gradio", ["serve"], 2, 'This command needs gradio: pip install "tilescope[page]"\n'),
         ("gradio", ["show", "script.py"], 2, "With --text, `show` prints a table.\n"),
         ("gradio", ["sweep", "experiment.json"], 2, 'pip install "tilescope[page]"\n'),
         ("torch", ["show", "script.py", "--text"], 2, 'pip install "tilescope[torch]"\n'),

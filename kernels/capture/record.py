@@ -664,9 +664,8 @@ def keep_source_lines(backend: Any = None, stages: Any = None, *_: Any) -> tuple
         stages["ptx"] = make_ptx
     return "source lines", "source lines"
 
-    # If unneeded, it would bypass the cache of the kernels that the user has compiled.
 
-
+# If unneeded, it would bypass the cache of the kernels that the user has compiled.
 STAGES_HOOK = keep_source_lines if VERSION >= (3, 8) else None
 
 

@@ -70,7 +70,7 @@ def test_a_result_is_greyed_while_the_controls_differ_and_a_recorded_run_has_no_
     slider.press("ArrowRight")
     expect(card).to_have_class(STALE)
     expect(card).to_have_attribute(
-        "data-stale", "Result of other settings (BLOCK_M 64). Run to update."
+        "data-stale", "Result for other settings (BLOCK_M 64). Run to update."
     )
     slider.press("ArrowLeft")
     expect(card).not_to_have_class(STALE)

@@ -387,7 +387,7 @@ def test_the_endpoint_replies_with_every_config_the_best_first(panel):
     assert reply["vary"] == vary
     assert reply["experiment"]["gpu"] == reply["gpu"] == "H200"
     document = (ROOT / "docs" / "api.md").read_text()
-    assert f"A call takes at most {view.MAX_CONFIGS_PER_CALL} configs" in document
+    assert f"A call accepts at most {view.MAX_CONFIGS_PER_CALL} configs" in document
     assert f"After {view.MAX_CALL_S / 60:.0f} minutes" in document
 
 

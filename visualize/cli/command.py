@@ -39,4 +39,4 @@ def run_command(command: Callable[..., None], *arguments: object) -> int:
 def missing_page() -> str:
     """Return what to install for the page; "" if its packages are installed."""
     missing = ", ".join(name for name in PAGE if importlib.util.find_spec(name) is None)
-    return f'The page needs {missing}: pip install "tilescope[page]"' if missing else ""
+    return f'This command needs {missing}: pip install "tilescope[page]"' if missing else ""

@@ -28,7 +28,7 @@ export default function mountResult(element) {
     for (const plot of plots) plot.classList.remove("stale"); // without a run, nothing below marks them
     for (const node of document.querySelectorAll("[data-experiment]:not(.pinned *)")) {
       const changes = describeChanges(node.dataset.experiment, current), isStale = isRefused || changes !== "";
-      node.dataset.stale = changes && `Result of other settings (${changes}). Run to update.`;
+      node.dataset.stale = changes && `Result for other settings (${changes}). Run to update.`;
       for (const part of node.closest("#result") ? [node, ...plots] : [node]) part.classList.toggle("stale", isStale);
     }
   }
