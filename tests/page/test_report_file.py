@@ -85,6 +85,12 @@ def test_a_link_to_a_report_in_a_file_opens_its_launch_and_model(opened: Tab) ->
     opened.says("#request-plot", "Compiled: request 1 of 4")
 
 
+def test_an_address_that_a_report_in_a_file_does_not_have_opens_its_start(opened: Tab) -> None:
+    for query in ("?launch=999", "?tab=dram-reads", "?operation=77"):
+        opened.go(query)
+        opened.says("#request-plot", "16 sectors: all 512 bytes used")
+
+
 def test_markup_in_a_script_is_text_in_its_report(opened: Tab) -> None:
     opened.says("#launches", "<img src=x onerror=document.title='owned'>")
     opened.tab("compiler")

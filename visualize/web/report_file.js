@@ -7,12 +7,16 @@ import { start } from "./assets/page.js";
 const read = (id) => inflateText(document.getElementById(id).textContent);
 const { script, launches, opened, updates, pieces, given } = JSON.parse(await read("report"));
 
+const find = ({ tab, launch, operation, model }) =>
+  updates[[tab, launch]] ?? updates[[tab, launch, operation]] ?? updates[[tab, launch, operation, model]];
+
 function reply(message) {
   const { open } = message;
   if ("action" in message) return;
   const fields = message.settings ?? { tab: settings.tab, ...Object.fromEntries(new URLSearchParams(open ?? message.follow)) };
-  const view = { ...opened[fields.launch] ?? opened[0], ...fields }, { tab, launch, operation, model } = view;
-  const parts = updates[[tab, launch]] ?? updates[[tab, launch, operation]] ?? updates[[tab, launch, operation, model]];
+  let view = { ...opened[fields.launch] ?? opened[0], ...fields };
+  if (!find(view)) view = opened[fields.launch] ?? opened[0]; // an address that names what the script does not have
+  const { tab } = view, parts = find(view);
   const query = new URLSearchParams(view).toString();
   const slots = { settings: JSON.stringify(view), tab, launches };
   for (const [name, places] of Object.entries(parts)) slots[name] = places.map((place) => pieces[place]).join("");

@@ -32,6 +32,7 @@ let post = async (message, { signal, headers }) => {
     emit("late");
     location.reload();
   }
+  if ([400, 413].includes(reply.status)) return notify(await reply.text()); // it would be refused again
   if (!reply.ok) throw new Error(await reply.text());
   const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
