@@ -2,14 +2,18 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kernels.capture.reader import Capture
 from kernels.examples import EXAMPLES
 from tests.messages import decode, menu_labels
 from visualize.reports.launch import make_report
+from visualize.views.capture.launches import Launches
+from visualize.views.capture.view import LaunchView, draw_launch
 from visualize.web.scripts import Scripts, shipped_scripts
 
 
@@ -84,3 +88,18 @@ def test_a_table_and_a_picture_have_the_same_operation(scripts):
     assert (
         decode(slots["request-plot"])["layout"]["yaxis"]["title"]["text"] == "address in k, bytes"
     )
+
+
+def test_a_picture_counts_bytes_from_the_start_of_a_tensor_wherever_it_lies():
+    labels = []
+    for moved in (0, 96 * 128):
+        capture = Capture(Path(EXAMPLES[0]).with_name("softmax.tilescope"))
+        content = capture.content
+        storages = tuple(
+            replace(each, address_bytes=each.address_bytes + moved) for each in content.storages
+        )
+        capture.content = replace(content, storages=storages)
+        slots = draw_launch(Launches(capture), LaunchView(tab="requests"), {})
+        labels.append(decode(slots["request-plot"])["layout"]["meta"]["requests"])
+    assert labels[0]["byte"][0, 0] == 0
+    assert np.array_equal(labels[0]["byte"], labels[1]["byte"])

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from kernels.capture.reader import CapturedLaunch
+from kernels.atomics import LINE_BYTES
+from kernels.capture.reader import CapturedLaunch, Content
 from kernels.evaluate import causes
 from kernels.evaluate.counts import Example, OperationCounts, sum_costs
 from kernels.evaluate.declared import Matrix, Requests
-from kernels.evaluate.global_memory import STORAGE_STEP
+from kernels.evaluate.global_memory import STORAGE_STEP, storage_number
 from kernels.gpus import GPUS
 from kernels.instructions import Instruction
 from kernels.knobs import knob
@@ -261,11 +262,11 @@ def _flow(launches: Launches, view: LaunchView) -> str:
     example = op.tally.example
     if code is None or code.layout is None or example is None:
         return NONE
-    start = (int(example.address.min()) % STORAGE_STEP,)
+    start = (int(_offsets(launches.content, example, example.address).min()),)
     launch = launches.content.launches[view.launch]
     flows = []
     for instruction in (code, code.textbook):
-        requests = _requests(op, launch, instruction, example)
+        requests = _requests(op, launches.content, launch, instruction, example)
         block = op.op, " or ".join(op.tensors), start, example.address.size
         flows.append(Flow(*block, requests, is_compiled=instruction is code))
     if view.model == "textbook":
@@ -353,7 +354,7 @@ def _operations(launches: Launches, number: int, link: str) -> Markup:
         code = first.instruction
         lanes = None
         if code and code.layout and (example := first.tally.example):
-            lanes = _requests(first, captured, code, example)
+            lanes = _requests(first, launches.content, captured, code, example)
         names = first.addressed_by | first.masked_by
         sizes = {name: value for name, value in values.items() if name in names}
         why = causes.explain(first, cost, expected, lanes, sizes, conversions, gpu)
@@ -365,13 +366,24 @@ def _identity(group: Sequence[OperationCounts]) -> tuple[Any, ...]:
     return group[0].source, group[0].op, group[0].tensors
 
 
+def _offsets(content: Content, example: Example, address: np.ndarray) -> np.ndarray:
+    """Return addresses as bytes after the line in which the storage that an execution accesses starts."""
+    number = int(storage_number(int(example.address.min())))
+    start = content.storages[number].address_bytes if number < len(content.storages) else 0
+    return (address - start // LINE_BYTES * LINE_BYTES) % STORAGE_STEP
+
+
 def _requests(
-    op: OperationCounts, launch: CapturedLaunch, instruction: Instruction, example: Example
+    op: OperationCounts,
+    content: Content,
+    launch: CapturedLaunch,
+    instruction: Instruction,
+    example: Example,
 ) -> Requests:
     """Return the requests of an execution, with the lanes of an instruction."""
     address, active = example.lanes(instruction)
-    first = int(example.address.min()) % STORAGE_STEP
-    address = np.where(active, address % STORAGE_STEP, first)
+    first = _offsets(content, example, example.address).min()
+    address = np.where(active, _offsets(content, example, address), first)
     tensor = launch.find_tensor(op.tensors)
     columns = max(1, tensor.shape[-1] if tensor and tensor.shape else 1)
     rows = int(address.max()) // instruction.element_bytes // columns + 1
